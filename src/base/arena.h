@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Per-request memory: allocate freely, free once. Under ASan each piece is an allocation of its own.
+// One thread at a time.
+#ifndef FOREBAY_BASE_ARENA_H
+#define FOREBAY_BASE_ARENA_H
+
+#include <stddef.h>
+
+#include "base/bytes.h"
+
+struct arena;
+
+// `max_bytes` bounds everything a peer can make us allocate; arena_alloc past it returns NULL.
+struct arena *arena_new(size_t max_bytes);
+void arena_free(struct arena *arena); // runs cleanups newest first; NULL is fine
+// Empties for the next request, keeping the first page.
+void arena_reset(struct arena *arena);
+
+// 16-byte aligned, zeroed; NULL past the maximum.
+void *arena_alloc(struct arena *arena, size_t size);
+// Copies; always NUL-terminated after len. ptr NULL past the maximum.
+struct span arena_copy(struct arena *arena, struct span s);
+char *arena_cstr(struct arena *arena, struct span s);
+char *arena_printf(struct arena *arena, const char *format, ...) PRINTF_LIKE(2, 3);
+// Called at arena_free or arena_reset. Aborts when even that little memory is missing.
+void arena_cleanup(struct arena *arena, void (*fn)(void *ctx), void *ctx);
+
+#endif

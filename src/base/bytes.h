@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes inside the program: views (struct span), a bounded growable buffer, hex, percent coding, numbers,
+// checked arithmetic. Pure; any thread.
+#ifndef FOREBAY_BASE_BYTES_H
+#define FOREBAY_BASE_BYTES_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/check.h"
+#include "base/error.h"
+
+// A view of bytes somebody else owns. ptr may be NULL when len is 0.
+struct span {
+    const char *ptr;
+    size_t len;
+};
+
+#define SPAN(literal) ((struct span){(literal), sizeof(literal) - 1})
+
+struct span span_from_cstr(const char *s); // NULL gives an empty span
+bool span_equal(struct span a, struct span b);
+bool span_equal_cstr(struct span a, const char *b);
+bool span_equal_nocase(struct span a, struct span b); // ASCII only
+bool span_starts_with(struct span s, struct span prefix);
+bool span_ends_with(struct span s, struct span suffix);
+struct span span_trim(struct span s); // spaces and tabs at both ends
+// memcmp order, shorter first when equal so far: < 0, 0, > 0.
+int span_compare(struct span a, struct span b);
+// First offset of `c`, or s.len.
+size_t span_find(struct span s, char c);
+// Cuts everything up to the first `separator` off *rest into *ret_piece and skips the separator.
+// False when *rest was already exhausted (ptr NULL).
+bool span_split(struct span *rest, char separator, struct span *ret_piece);
+
+// Decimal without sign or blanks; false for empty, other bytes or overflow.
+bool span_to_u64(struct span s, uint64_t *ret_value) MUST_USE;
+bool span_to_hex(struct span s, uint8_t *ret_bytes, size_t bytes_len) MUST_USE; // exact length
+// Writes 2 * len lower-case digits and a NUL.
+void hex_encode(const void *bytes, size_t len, char *ret_hex);
+
+// Checked arithmetic for outside numbers; false and *ret untouched on overflow.
+bool add_u64(uint64_t a, uint64_t b, uint64_t *ret) MUST_USE;
+bool mul_u64(uint64_t a, uint64_t b, uint64_t *ret) MUST_USE;
+
+static inline uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint64_t align_up_u64(uint64_t value, uint64_t power_of_two)
+{
+    return (value + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+// Growable buffer with a maximum given at birth. After a failed append the buffer is `failed`: contents
+// stay, later appends fail too, so a builder checks once at its end with buf_ok().
+struct buf {
+    char *ptr;
+    size_t len, cap, max;
+    bool failed;
+};
+
+void buf_init(struct buf *b, size_t max);
+void buf_done(struct buf *b); // frees; b is as after buf_init with the same max
+bool buf_ok(const struct buf *b) MUST_USE;
+void buf_append(struct buf *b, const void *bytes, size_t len);
+void buf_append_span(struct buf *b, struct span s);
+void buf_append_cstr(struct buf *b, const char *s);
+void buf_append_char(struct buf *b, char c);
+void buf_printf(struct buf *b, const char *format, ...) PRINTF_LIKE(2, 3);
+struct span buf_span(const struct buf *b);
+// NUL-terminates (not counted in len) and returns ptr; "" when failed or empty.
+const char *buf_cstr(struct buf *b);
+
+// Percent coding as S3 signs it: everything but A-Za-z0-9-._~ (and '/' when keep_slash) becomes %XX,
+// upper case.
+void buf_append_uri_encoded(struct buf *b, struct span s, bool keep_slash);
+// Decodes %XX once ('+' stays '+'); false on a broken escape. *ret_len <= s.len; may decode in place.
+bool uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;
+
+#endif

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Always-on asserts. check() is for *our* mistakes; input, disk, network and kernel get errors.
+#ifndef FOREBAY_BASE_CHECK_H
+#define FOREBAY_BASE_CHECK_H
+
+#include <stddef.h>
+
+// Prints file, line and condition to stderr and aborts. Never returns.
+_Noreturn void check_failed(const char *file, int line, const char *condition);
+
+#define check(condition)                                                                           \
+    (__builtin_expect(!!(condition), 1) ? (void)0 : check_failed(__FILE__, __LINE__, #condition))
+
+// The struct of type `type` whose member `member` is at `ptr`.
+#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+
+#define MUST_USE __attribute__((warn_unused_result))
+#define PRINTF_LIKE(format_index, first_index)                                                     \
+    __attribute__((format(printf, format_index, first_index)))
+#define ARRAY_LEN(array) (sizeof(array) / sizeof((array)[0]))
+
+#endif

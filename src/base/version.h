@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this binary is.
+#ifndef FOREBAY_BASE_VERSION_H
+#define FOREBAY_BASE_VERSION_H
+
+const char *version_text(void);     // "0.1.0"
+const char *version_revision(void); // git revision or "unknown"
+const char *version_build(void);    // build kind
+
+#endif

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tsan build's runner: every registered test in turn, in one process; an argument "suite" or
+// "suite/name" picks. Tests that expect an abort are for Criterion only (#ifndef FOREBAY_TSAN).
+#include "test.h"
+
+static struct unit_test *first;
+
+void unit_test_register(struct unit_test *test)
+{
+    test->next = first;
+    first = test;
+}
+
+int main(int argc, char **argv)
+{
+    int count = 0;
+    for (struct unit_test *t = first; t != NULL; t = t->next) {
+        char full[256];
+        snprintf(full, sizeof(full), "%s/%s", t->suite, t->name);
+        if (argc > 1 && strcmp(argv[1], t->suite) != 0 && strcmp(argv[1], full) != 0) {
+            continue;
+        }
+        fprintf(stderr, "[ RUN ] %s\n", full);
+        t->fn();
+        count++;
+    }
+    printf("[====] Synthesis: Tested: %d | Passing: %d | Failing: 0 | Crashing: 0\n", count, count);
+    return count > 0 ? 0 : 1;
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every unit test includes: Criterion, or in the tsan build (where Criterion does not start) a small
+// one-process runner with the same spelling for what we use: Test(suite, name), cr_assert*, cr_expect.
+#ifndef FOREBAY_TESTS_UNIT_TEST_H
+#define FOREBAY_TESTS_UNIT_TEST_H
+
+#ifndef FOREBAY_TSAN
+#include <criterion/criterion.h>
+#else
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct unit_test {
+    const char *suite, *name;
+    void (*fn)(void);
+    struct unit_test *next;
+};
+void unit_test_register(struct unit_test *test);
+
+#define Test(test_suite, test_name, ...)                                                           \
+    static void test_suite##_##test_name##_fn(void);                                               \
+    static struct unit_test test_suite##_##test_name##_row = {                                     \
+        #test_suite, #test_name, test_suite##_##test_name##_fn, NULL};                             \
+    __attribute__((constructor)) static void test_suite##_##test_name##_register(void)             \
+    {                                                                                              \
+        unit_test_register(&test_suite##_##test_name##_row);                                       \
+    }                                                                                              \
+    static void test_suite##_##test_name##_fn(void)
+
+#define cr_assert(condition, ...)                                                                  \
+    ((condition) ? (void)0                                                                         \
+                 : (fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition),        \
+                    exit(1)))
+#define cr_expect cr_assert
+#define cr_assert_not(condition, ...) cr_assert(!(condition))
+#define cr_assert_eq(a, b, ...) cr_assert((a) == (b))
+#define cr_assert_neq(a, b, ...) cr_assert((a) != (b))
+#define cr_assert_lt(a, b, ...) cr_assert((a) < (b))
+#define cr_assert_leq(a, b, ...) cr_assert((a) <= (b))
+#define cr_assert_gt(a, b, ...) cr_assert((a) > (b))
+#define cr_assert_geq(a, b, ...) cr_assert((a) >= (b))
+#define cr_assert_null(a, ...) cr_assert((a) == NULL)
+#define cr_assert_not_null(a, ...) cr_assert((a) != NULL)
+#define cr_assert_str_eq(a, b, ...) cr_assert(strcmp((a), (b)) == 0)
+#define cr_assert_arr_eq(a, b, n, ...) cr_assert(memcmp((a), (b), (n)) == 0)
+#define cr_assert_fail(...) cr_assert(0)
+#define cr_log_info(...) ((void)0)
+#endif
+
+#endif
