@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages in a list, the newest first; pieces are cut from the newest page's end. The oldest page
+// stays over arena_reset(), so that a keep-alive connection costs no allocation per request. Under
+// ASan every piece is a page of its own, so that running over its end is seen. One thread at a
+// time; whoever made it frees it.
+#include "base/arena.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ARENA_MAGIC 0x6172656e61000001u
+#define FIRST_PAGE_BYTES 4096u
+#define PAGE_BYTES 16384u
+
+struct page {
+    struct page *next;
+    size_t cap, used;
+    _Alignas(16) char bytes[];
+};
+
+struct cleanup {
+    struct cleanup *next;
+    void (*fn)(void *ctx);
+    void *ctx;
+};
+
+struct arena {
+    uint64_t magic;
+    struct page *pages; // newest first
+    struct cleanup *cleanups;
+    size_t used_bytes, max_bytes;
+};
+
+static struct page *page_new(size_t cap)
+{
+    struct page *page = malloc(sizeof(*page) + cap);
+    if (page != NULL) {
+        page->next = NULL;
+        page->cap = cap;
+        page->used = 0;
+    }
+    return page;
+}
+
+struct arena *arena_new(size_t max_bytes)
+{
+    struct arena *arena = calloc(1, sizeof(*arena));
+    check(arena != NULL);
+    arena->magic = ARENA_MAGIC;
+    arena->max_bytes = max_bytes;
+    return arena;
+}
+
+static void run_cleanups(struct arena *arena)
+{
+    while (arena->cleanups != NULL) {
+        struct cleanup *cleanup = arena->cleanups;
+        arena->cleanups = cleanup->next;
+        cleanup->fn(cleanup->ctx);
+        free(cleanup);
+    }
+}
+
+// Frees all pages but, where `keep_first` and it has the standard size, the oldest.
+static void free_pages(struct arena *arena, bool keep_first)
+{
+    struct page *page = arena->pages;
+    arena->pages = NULL;
+    while (page != NULL) {
+        struct page *next = page->next;
+        if (keep_first && next == NULL && page->cap == FIRST_PAGE_BYTES) {
+            page->used = 0;
+            arena->pages = page;
+        } else {
+            free(page);
+        }
+        page = next;
+    }
+}
+
+void arena_free(struct arena *arena)
+{
+    if (arena == NULL) {
+        return;
+    }
+    check(arena->magic == ARENA_MAGIC);
+    run_cleanups(arena);
+    free_pages(arena, false);
+    arena->magic = 0;
+    free(arena);
+}
+
+void arena_reset(struct arena *arena)
+{
+    check(arena->magic == ARENA_MAGIC);
+    run_cleanups(arena);
+    free_pages(arena, true);
+    arena->used_bytes = 0;
+}
+
+// Pushes a page with room for `size` and returns it; NULL without memory.
+static struct page *arena_grow(struct arena *arena, size_t size)
+{
+#ifdef FOREBAY_ASAN
+    size_t cap = size;
+#else
+    size_t cap = arena->pages == NULL ? FIRST_PAGE_BYTES : PAGE_BYTES;
+    if (size > cap) {
+        cap = size;
+    }
+#endif
+    struct page *page = page_new(cap);
+    if (page != NULL) {
+        page->next = arena->pages;
+        arena->pages = page;
+    }
+    return page;
+}
+
+void *arena_alloc(struct arena *arena, size_t size)
+{
+    check(arena->magic == ARENA_MAGIC);
+    if (size > arena->max_bytes || arena->max_bytes - size < arena->used_bytes) {
+        return NULL;
+    }
+    size_t step = (size + 15) & ~(size_t)15;
+    struct page *page = arena->pages;
+#ifdef FOREBAY_ASAN
+    step = size;
+    page = NULL;
+#endif
+    if (page == NULL || page->cap - page->used < step) {
+        page = arena_grow(arena, step);
+        if (page == NULL) {
+            return NULL;
+        }
+    }
+    void *piece = page->bytes + page->used;
+    page->used += step;
+    arena->used_bytes += size;
+    memset(piece, 0, size);
+    return piece;
+}
+
+struct span arena_copy(struct arena *arena, struct span s)
+{
+    char *copy = s.len < SIZE_MAX ? arena_alloc(arena, s.len + 1) : NULL;
+    if (copy == NULL) {
+        return (struct span){NULL, 0};
+    }
+    if (s.len > 0) {
+        memcpy(copy, s.ptr, s.len);
+    }
+    return (struct span){copy, s.len};
+}
+
+char *arena_cstr(struct arena *arena, struct span s)
+{
+    char *copy = s.len < SIZE_MAX ? arena_alloc(arena, s.len + 1) : NULL;
+    if (copy != NULL && s.len > 0) {
+        memcpy(copy, s.ptr, s.len);
+    }
+    return copy;
+}
+
+char *arena_printf(struct arena *arena, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int len = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    char *text = len >= 0 ? arena_alloc(arena, (size_t)len + 1) : NULL;
+    if (text != NULL) {
+        (void)vsnprintf(text, (size_t)len + 1, format, again); // measured just above
+    }
+    va_end(again);
+    return text;
+}
+
+void arena_cleanup(struct arena *arena, void (*fn)(void *ctx), void *ctx)
+{
+    check(arena->magic == ARENA_MAGIC);
+    struct cleanup *cleanup = malloc(sizeof(*cleanup));
+    check(cleanup != NULL);
+    *cleanup = (struct cleanup){arena->cleanups, fn, ctx};
+    arena->cleanups = cleanup;
+}

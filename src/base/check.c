@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a process that found itself in a state it must not be in.
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void check_failed(const char *file, int line, const char *condition)
+{
+    // One write, without stdio's buffers or locks: the failing thread may hold them.
+    char text[512];
+    int len = snprintf(text, sizeof(text), "event=check_failed at=%s:%d condition=\"%s\"\n", file,
+                       line, condition);
+    if (len > 0) {
+        size_t size = (size_t)len < sizeof(text) ? (size_t)len : sizeof(text) - 1;
+        if (write(STDERR_FILENO, text, size) < 0) {
+            abort(); // nowhere left to say it
+        }
+    }
+    abort();
+}

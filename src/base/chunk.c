@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Payload memory and its budget. Any thread. A chunk's count, the budget's three numbers and the
+// number of waiters are atomic. Chunks nobody holds rest first in a small stack of the thread that
+// dropped the last reference, then, 16 at a time, in a shared one under `pool.lock` (chunks are
+// made by a fill's owner and dropped by readers elsewhere, so they must travel back); what fits
+// neither is freed. Under ASan nothing rests, so that a use after the last unref is seen.
+// `waiting.lock` and `pool.lock` are never held together.
+#include "base/chunk.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+
+#define LOCAL_MAX 32u
+#define TRANSFER 16u
+#define POOL_MAX 128u // 8 MiB
+#define WAITERS_MAX 4096u
+
+static atomic_ulong budget_max;
+static atomic_ulong budget_used;
+static atomic_ulong budget_peak;
+
+struct waiter {
+    void (*fn)(void *ctx);
+    void *ctx;
+};
+
+static atomic_uint waiter_count; // what waiting.queue holds, readable without the lock
+static struct {
+    pthread_mutex_t lock;
+    unsigned first, count; // a ring
+    struct waiter queue[WAITERS_MAX];
+} waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+// --- Resting chunks
+// -------------------------------------------------------------------------------------
+
+static void chunk_destroy(struct chunk *chunk)
+{
+    free(chunk->data);
+    free(chunk);
+}
+
+static struct chunk *chunk_create(void)
+{
+    struct chunk *chunk = malloc(sizeof(*chunk));
+    check(chunk != NULL);
+    void *data = NULL;
+    check(posix_memalign(&data, 4096, CHUNK_SIZE) == 0);
+    chunk->data = data;
+    return chunk;
+}
+
+#ifdef FOREBAY_ASAN
+static struct chunk *chunk_take(void)
+{
+    return chunk_create();
+}
+
+static void chunk_rest(struct chunk *chunk)
+{
+    chunk_destroy(chunk);
+}
+#else
+static struct {
+    pthread_mutex_t lock;
+    unsigned count;
+    struct chunk *chunks[POOL_MAX];
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+struct local {
+    unsigned count;
+    struct chunk *chunks[LOCAL_MAX];
+};
+
+static _Thread_local struct local *local;
+static pthread_key_t local_key; // frees a thread's stack at its end
+static pthread_once_t local_once = PTHREAD_ONCE_INIT;
+
+static void local_free(void *ctx)
+{
+    struct local *mine = ctx;
+    for (unsigned i = 0; i < mine->count; i++) {
+        chunk_destroy(mine->chunks[i]);
+    }
+    free(mine);
+    local = NULL;
+}
+
+static void local_key_make(void)
+{
+    check(pthread_key_create(&local_key, local_free) == 0);
+}
+
+static struct local *local_get(void)
+{
+    if (local == NULL) {
+        check(pthread_once(&local_once, local_key_make) == 0);
+        local = calloc(1, sizeof(*local));
+        check(local != NULL);
+        check(pthread_setspecific(local_key, local) == 0);
+    }
+    return local;
+}
+
+static struct chunk *chunk_take(void)
+{
+    struct local *mine = local_get();
+    if (mine->count == 0) {
+        pthread_mutex_lock(&pool.lock);
+        while (pool.count > 0 && mine->count < TRANSFER) {
+            mine->chunks[mine->count++] = pool.chunks[--pool.count];
+        }
+        pthread_mutex_unlock(&pool.lock);
+    }
+    return mine->count > 0 ? mine->chunks[--mine->count] : chunk_create();
+}
+
+static void chunk_rest(struct chunk *chunk)
+{
+    struct local *mine = local_get();
+    if (mine->count == LOCAL_MAX) {
+        pthread_mutex_lock(&pool.lock);
+        while (pool.count < POOL_MAX && mine->count > LOCAL_MAX - TRANSFER) {
+            pool.chunks[pool.count++] = mine->chunks[--mine->count];
+        }
+        pthread_mutex_unlock(&pool.lock);
+    }
+    if (mine->count < LOCAL_MAX) {
+        mine->chunks[mine->count++] = chunk;
+    } else {
+        chunk_destroy(chunk);
+    }
+}
+#endif
+
+// --- The budget
+// -----------------------------------------------------------------------------------------
+
+void chunk_budget_init(uint64_t max_bytes)
+{
+    atomic_store(&budget_max, max_bytes);
+}
+
+uint64_t chunk_budget_max_bytes(void)
+{
+    return atomic_load(&budget_max);
+}
+
+uint64_t chunk_budget_used_bytes(void)
+{
+    return atomic_load(&budget_used);
+}
+
+uint64_t chunk_budget_peak_bytes(void)
+{
+    return atomic_load(&budget_peak);
+}
+
+static void note_peak(unsigned long used)
+{
+    unsigned long peak = atomic_load_explicit(&budget_peak, memory_order_relaxed);
+    while (used > peak && !atomic_compare_exchange_weak(&budget_peak, &peak, used)) {
+    }
+}
+
+static struct chunk *chunk_counted(unsigned long used)
+{
+    note_peak(used);
+    struct chunk *chunk = chunk_take();
+    atomic_init(&chunk->refs, 1);
+    chunk->len = 0;
+    return chunk;
+}
+
+struct chunk *chunk_new(void)
+{
+    unsigned long max = atomic_load_explicit(&budget_max, memory_order_relaxed);
+    unsigned long used = atomic_load(&budget_used);
+    do {
+        if (used + CHUNK_SIZE > max) {
+            return NULL;
+        }
+    } while (!atomic_compare_exchange_weak(&budget_used, &used, used + CHUNK_SIZE));
+    return chunk_counted(used + CHUNK_SIZE);
+}
+
+struct chunk *chunk_new_forced(void)
+{
+    return chunk_counted(atomic_fetch_add(&budget_used, CHUNK_SIZE) + CHUNK_SIZE);
+}
+
+struct chunk *chunk_ref(struct chunk *chunk)
+{
+    unsigned before = atomic_fetch_add_explicit(&chunk->refs, 1, memory_order_relaxed);
+    check(before > 0);
+    return chunk;
+}
+
+// Runs as many waiters as chunks are free, oldest first. With nothing in use all run: a woken
+// waiter that wants no memory any more gives no later wake-up to the others.
+static void wake_waiters(void)
+{
+    struct waiter woken[64];
+    unsigned woken_count;
+    do {
+        unsigned long max = atomic_load(&budget_max);
+        unsigned long used = atomic_load(&budget_used);
+        unsigned long room = used == 0 ? WAITERS_MAX : used < max ? (max - used) / CHUNK_SIZE : 0;
+        woken_count = 0;
+        pthread_mutex_lock(&waiting.lock);
+        while (waiting.count > 0 && woken_count < room && woken_count < 64) {
+            woken[woken_count++] = waiting.queue[waiting.first];
+            waiting.first = (waiting.first + 1) % WAITERS_MAX;
+            waiting.count--;
+        }
+        atomic_store(&waiter_count, waiting.count);
+        pthread_mutex_unlock(&waiting.lock);
+        for (unsigned i = 0; i < woken_count; i++) {
+            woken[i].fn(woken[i].ctx);
+        }
+        // 64 with more room left: go round again; it ends since what was woken left the queue and
+        // what it registers anew is only taken while there is room.
+    } while (woken_count == 64);
+}
+
+void chunk_unref(struct chunk *chunk)
+{
+    if (chunk == NULL) {
+        return;
+    }
+    unsigned before = atomic_fetch_sub_explicit(&chunk->refs, 1, memory_order_acq_rel);
+    check(before > 0);
+    if (before > 1) {
+        return;
+    }
+    chunk_rest(chunk);
+    unsigned long used = atomic_fetch_sub(&budget_used, CHUNK_SIZE);
+    check(used >= CHUNK_SIZE);
+    // The total order of this load and the subtraction above against their mirror in
+    // chunk_budget_wait() makes sure that one of the two sees the other.
+    if (atomic_load(&waiter_count) > 0) {
+        wake_waiters();
+    }
+}
+
+void chunk_budget_wait(void (*fn)(void *ctx), void *ctx)
+{
+    bool queued = false;
+    pthread_mutex_lock(&waiting.lock);
+    if (waiting.count < WAITERS_MAX) {
+        waiting.queue[(waiting.first + waiting.count) % WAITERS_MAX] = (struct waiter){fn, ctx};
+        waiting.count++;
+        atomic_store(&waiter_count, waiting.count);
+        queued = true;
+    }
+    pthread_mutex_unlock(&waiting.lock);
+    if (!queued) {
+        fn(ctx);
+    } else if (atomic_load(&budget_used) + CHUNK_SIZE <= atomic_load(&budget_max)) {
+        wake_waiters(); // memory came free between the refusal and this call
+    }
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server log. Any thread: a line is put together on the caller's stack and leaves in one
+// write(2), which keeps lines whole. No lock: the rate limit is a table of atomics, one row per
+// event name (two names that share a row share its allowance). log_init() comes before threads
+// start.
+//
+// A line is first text, `key=value ...`. For JSON it is taken apart again: log_quote() gives JSON
+// string syntax in both formats, so a quoted value is copied as it is, and a bare one becomes a
+// number, a boolean or a string.
+#include "base/log.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/headers.h"
+
+#define LINE_MAX_BYTES 4096
+#define QUOTE_MAX_BYTES 256
+#define LINES_PER_SECOND 100
+#define RATE_ROWS 256
+
+static atomic_int current_level = LOG_LEVEL_INFO;
+static bool json_lines;
+static atomic_ulong lines_written[LOG_LEVEL_DEBUG + 1];
+
+static struct rate_row {
+    atomic_ulong second; // of the window, on the monotonic clock
+    atomic_ulong count;  // lines asked for in it
+    atomic_ulong dropped;
+} rate_rows[RATE_ROWS];
+
+void log_init(enum log_level level, bool json)
+{
+    atomic_store(&current_level, (int)level);
+    json_lines = json;
+}
+
+void log_set_level(enum log_level level)
+{
+    atomic_store(&current_level, (int)level);
+}
+
+bool log_enabled(enum log_level level)
+{
+    return (int)level <= atomic_load_explicit(&current_level, memory_order_relaxed);
+}
+
+unsigned long log_lines(enum log_level level)
+{
+    return atomic_load_explicit(&lines_written[level], memory_order_relaxed);
+}
+
+// May a line of this event be written now? *ret_dropped is what was held back since the last one.
+// Threads that meet at the turn of a second may let a few lines more or less through.
+static bool rate_allows(const char *event, unsigned long *ret_dropped)
+{
+    struct rate_row *row = &rate_rows[hash64(event, strlen(event), 0) % RATE_ROWS];
+    unsigned long second = (unsigned long)(clock_monotonic_us() / 1000000);
+    if (atomic_load_explicit(&row->second, memory_order_relaxed) != second) {
+        atomic_store_explicit(&row->second, second, memory_order_relaxed);
+        atomic_store_explicit(&row->count, 0, memory_order_relaxed);
+    }
+    if (atomic_fetch_add_explicit(&row->count, 1, memory_order_relaxed) >= LINES_PER_SECOND) {
+        atomic_fetch_add_explicit(&row->dropped, 1, memory_order_relaxed);
+        return false;
+    }
+    *ret_dropped = atomic_exchange_explicit(&row->dropped, 0, memory_order_relaxed);
+    return true;
+}
+
+// Length of the UTF-8 sequence at the start of `s`, 0 when it is none (RFC 3629).
+static size_t utf8_len(struct span s)
+{
+    const unsigned char *p = (const unsigned char *)s.ptr;
+    size_t len = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+    if (len == 0 || p[0] > 0xf4 || len > s.len) {
+        return 0;
+    }
+    for (size_t i = 1; i < len; i++) {
+        if ((p[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
+        (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f)) {
+        return 0;
+    }
+    return len;
+}
+
+// Appends `s` to text[*len] as the inside of a JSON string, stopping where the next character would
+// not fit `cap`. What is not UTF-8 appears as \u00XX.
+static void escape(char *text, size_t cap, size_t *len, struct span s)
+{
+    for (size_t i = 0; i < s.len;) {
+        unsigned char c = (unsigned char)s.ptr[i];
+        size_t taken = utf8_len((struct span){s.ptr + i, s.len - i});
+        char piece[8];
+        int piece_len;
+        if (c == '"' || c == '\\') {
+            piece_len = snprintf(piece, sizeof(piece), "\\%c", c);
+        } else if (taken == 0 || c < 0x20 || c == 0x7f) {
+            taken = 1;
+            piece_len = snprintf(piece, sizeof(piece), "\\u%04x", c);
+        } else {
+            memcpy(piece, s.ptr + i, taken);
+            piece_len = (int)taken;
+        }
+        if (cap - *len < (size_t)piece_len) {
+            return;
+        }
+        memcpy(text + *len, piece, (size_t)piece_len);
+        *len += (size_t)piece_len;
+        i += taken;
+    }
+}
+
+const char *log_quote(struct span s)
+{
+    static _Thread_local char results[4][QUOTE_MAX_BYTES + 3];
+    static _Thread_local unsigned next;
+    char *text = results[next++ % 4];
+    size_t len = 1;
+    text[0] = '"';
+    escape(text, QUOTE_MAX_BYTES + 1, &len, s);
+    text[len++] = '"';
+    text[len] = '\0';
+    return text;
+}
+
+// Cuts one value off *rest: a quoted one with its quotes, a bare one up to the next blank.
+static struct span take_value(struct span *rest)
+{
+    size_t len = 0;
+    if (rest->len > 0 && rest->ptr[0] == '"') {
+        len = 1;
+        while (len < rest->len && rest->ptr[len] != '"') {
+            len += rest->ptr[len] == '\\' && len + 1 < rest->len ? 2 : 1;
+        }
+        len += len < rest->len;
+    } else {
+        len = span_find(*rest, ' ');
+    }
+    struct span value = {rest->ptr, len};
+    rest->ptr += len;
+    rest->len -= len;
+    return value;
+}
+
+static bool is_json_number(struct span s)
+{
+    size_t i = s.len > 0 && s.ptr[0] == '-';
+    size_t first = i;
+    while (i < s.len && s.ptr[i] >= '0' && s.ptr[i] <= '9') {
+        i++;
+    }
+    if (i == first || (s.ptr[first] == '0' && i > first + 1)) {
+        return false;
+    }
+    if (i < s.len && s.ptr[i] == '.') {
+        first = ++i;
+        while (i < s.len && s.ptr[i] >= '0' && s.ptr[i] <= '9') {
+            i++;
+        }
+        if (i == first) {
+            return false;
+        }
+    }
+    return i == s.len;
+}
+
+struct line {
+    char text[LINE_MAX_BYTES];
+    size_t len;
+};
+
+// Leaves room for what must end every line.
+#define LINE_ROOM (LINE_MAX_BYTES - 4)
+
+static void line_append(struct line *line, struct span s)
+{
+    size_t len = s.len < LINE_ROOM - line->len ? s.len : LINE_ROOM - line->len;
+    memcpy(line->text + line->len, s.ptr, len);
+    line->len += len;
+}
+
+// One member, whole or not at all, so that a cut line is still an object.
+static void append_json_member(struct line *line, struct span key, struct span value)
+{
+    size_t before = line->len;
+    bool quoted = value.len >= 2 && value.ptr[0] == '"' && value.ptr[value.len - 1] == '"';
+    bool bare = quoted || is_json_number(value) || span_equal_cstr(value, "true") ||
+                span_equal_cstr(value, "false");
+    line_append(line, before == 1 ? SPAN("\"") : SPAN(",\""));
+    escape(line->text, LINE_ROOM, &line->len, key);
+    line_append(line, bare ? SPAN("\":") : SPAN("\":\""));
+    if (bare) {
+        line_append(line, value);
+    } else {
+        escape(line->text, LINE_ROOM, &line->len, value);
+        line_append(line, SPAN("\""));
+    }
+    if (line->len >= LINE_ROOM) {
+        line->len = before;
+    }
+}
+
+static void build_json(struct line *line, struct span text)
+{
+    line_append(line, SPAN("{"));
+    while (text.len > 0) {
+        size_t equals = span_find(text, '=');
+        if (equals == text.len) {
+            break;
+        }
+        struct span key = span_trim((struct span){text.ptr, equals});
+        text.ptr += equals + 1;
+        text.len -= equals + 1;
+        append_json_member(line, key, take_value(&text));
+    }
+    line->text[line->len++] = '}';
+}
+
+// Control bytes that came in through a plain %s must not forge a line.
+static void build_text(struct line *line, struct span text)
+{
+    for (size_t i = 0; i < text.len && line->len < LINE_ROOM; i++) {
+        char c = text.ptr[i];
+        line->text[line->len++] = (unsigned char)c < 0x20 || c == 0x7f ? '?' : c;
+    }
+}
+
+void log_event(enum log_level level, const char *event, const char *format, ...)
+{
+    static const char level_names[][6] = {"error", "warn", "info", "debug"};
+    unsigned long dropped = 0;
+    if (!log_enabled(level) || !rate_allows(event, &dropped)) {
+        return;
+    }
+    char text[LINE_MAX_BYTES];
+    char date[ISO_DATE_LEN + 1];
+    uint64_t now_us = clock_wall_us();
+    iso_date_format((time_t)(now_us / 1000000), (unsigned)(now_us / 1000 % 1000), date);
+    int head =
+        snprintf(text, sizeof(text), "ts=%s level=%s event=%s", date, level_names[level], event);
+    size_t len = head > 0 ? min_u64((uint64_t)head, sizeof(text) - 1) : 0;
+    if (dropped > 0) {
+        int more = snprintf(text + len, sizeof(text) - len, " dropped=%lu", dropped);
+        len = min_u64(len + (size_t)(more > 0 ? more : 0), sizeof(text) - 1);
+    }
+    if (format[0] != '\0' && len < sizeof(text) - 1) {
+        text[len++] = ' ';
+        va_list args;
+        va_start(args, format);
+        int more = vsnprintf(text + len, sizeof(text) - len, format, args);
+        va_end(args);
+        len = min_u64(len + (size_t)(more > 0 ? more : 0), sizeof(text) - 1);
+    }
+    struct line line = {.len = 0};
+    if (json_lines) {
+        build_json(&line, (struct span){text, len});
+    } else {
+        build_text(&line, (struct span){text, len});
+    }
+    line.text[line.len++] = '\n';
+    atomic_fetch_add_explicit(&lines_written[level], 1, memory_order_relaxed);
+    // A log that cannot be written has nowhere to say so.
+    ssize_t written = write(STDERR_FILENO, line.text, line.len);
+    (void)written;
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that is compiled anew when the revision changes.
+#include "base/version.h"
+
+const char *version_text(void)
+{
+    return FOREBAY_VERSION;
+}
+
+const char *version_revision(void)
+{
+    return FOREBAY_REVISION;
+}
+
+const char *version_build(void)
+{
+    return FOREBAY_BUILD_KIND;
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counters. Every thread that counts owns one record: only the owner writes it (plain loads and
+// relaxed stores), anybody may read it. Records hang on a list that only grows; when a thread ends
+// its record, with what it counted, is handed to the next thread that starts, so sums never go back
+// and the list is as long as the most threads that ever ran at once.
+//
+// Counts by label are a small open-addressing table per record whose keys are the addresses of the
+// callers' static strings; a row's key is published by a release store of `first`, last. Rows of
+// different threads (or of equal literals at different addresses) are merged by text when rendered.
+#include "stats/stats.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+#define LABEL_ROWS 256u // per table and thread; the rest counts as _other
+#define MERGED_MAX 512u
+
+struct label_row {
+    _Atomic(const char *) first; // NULL = free
+    const char *second;          // NULL when `code` is the second label or there is none
+    unsigned code;
+    atomic_ulong count;
+};
+
+struct label_table {
+    struct label_row rows[LABEL_ROWS];
+    atomic_ulong other;
+};
+
+enum table { TABLE_REQUEST, TABLE_RESULT, TABLE_BYPASS, TABLE_ORIGIN, TABLE_COUNT };
+
+static const struct table_text {
+    const char *metric, *help;
+    const char *first_label, *second_label; // second NULL: one label only
+} table_texts[TABLE_COUNT] = {
+    [TABLE_REQUEST] = {"forebay_http_requests_total", "requests answered", "op", "code"},
+    [TABLE_RESULT] = {"forebay_cache_requests_total", "requests by what the cache did", "op",
+                      "result"},
+    [TABLE_BYPASS] = {"forebay_cache_bypass_total", "requests that went past the cache", "reason",
+                      NULL},
+    [TABLE_ORIGIN] = {"forebay_origin_requests_total", "requests to origins", "op", "code"},
+};
+
+struct record {
+    struct stats_block block; // first: stats_block() returns it
+    struct label_table tables[TABLE_COUNT];
+    struct record *next;
+    atomic_bool taken;
+};
+
+static _Atomic(struct record *) records;
+static _Thread_local struct record *mine;
+static pthread_key_t record_key;
+static pthread_once_t record_once = PTHREAD_ONCE_INIT;
+
+static void record_give_back(void *ctx)
+{
+    struct record *record = ctx;
+    mine = NULL;
+    atomic_store_explicit(&record->taken, false, memory_order_release);
+}
+
+static void record_key_make(void)
+{
+    check(pthread_key_create(&record_key, record_give_back) == 0);
+}
+
+static struct record *record_claim(void)
+{
+    for (struct record *r = atomic_load(&records); r != NULL; r = r->next) {
+        bool free_one = false;
+        if (atomic_compare_exchange_strong(&r->taken, &free_one, true)) {
+            return r;
+        }
+    }
+    struct record *record = NULL;
+    void *memory = NULL;
+    check(posix_memalign(&memory, 128, sizeof(*record)) == 0); // no cache line shared with others
+    memset(memory, 0, sizeof(*record));
+    record = memory;
+    atomic_init(&record->taken, true);
+    record->next = atomic_load(&records);
+    while (!atomic_compare_exchange_weak(&records, &record->next, record)) {
+    }
+    return record;
+}
+
+static struct record *record_mine(void)
+{
+    if (__builtin_expect(mine == NULL, 0)) {
+        check(pthread_once(&record_once, record_key_make) == 0);
+        mine = record_claim();
+        check(pthread_setspecific(record_key, mine) == 0);
+    }
+    return mine;
+}
+
+struct stats_block *stats_block(void)
+{
+    return &record_mine()->block;
+}
+
+// --- Counting
+// -------------------------------------------------------------------------------------------
+
+static void slot_add(atomic_ulong *slot, unsigned long n)
+{
+    atomic_store_explicit(slot, atomic_load_explicit(slot, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+static const uint64_t bounds_us[HISTOGRAM_BUCKETS] = {
+    250,    500,    1000,   2500,    5000,    10000,   25000,    50000,
+    100000, 250000, 500000, 1000000, 2500000, 5000000, 10000000, 30000000};
+static const char *const bounds_text[HISTOGRAM_BUCKETS] = {
+    "0.00025", "0.0005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05",
+    "0.1",     "0.25",   "0.5",   "1",      "2.5",   "5",    "10",    "30"};
+
+void stats_observe_us(enum histogram h, uint64_t us)
+{
+    check((unsigned)h < HISTOGRAM_COUNT_);
+    struct stats_histogram *histogram = &record_mine()->block.histogram[h];
+    unsigned i = 0;
+    while (i < HISTOGRAM_BUCKETS && us > bounds_us[i]) {
+        i++;
+    }
+    slot_add(&histogram->bucket[i], 1);
+    slot_add(&histogram->sum_us, us);
+}
+
+uint64_t stats_sum(enum counter c)
+{
+    check((unsigned)c < COUNTER_COUNT_);
+    unsigned long sum = 0;
+    for (struct record *r = atomic_load(&records); r != NULL; r = r->next) {
+        sum += atomic_load_explicit(&r->block.counter[c], memory_order_relaxed);
+    }
+    return sum;
+}
+
+static void label_count(enum table which, const char *first, const char *second, unsigned code)
+{
+    check(first != NULL);
+    struct label_table *table = &record_mine()->tables[which];
+    uint64_t hash = ((uintptr_t)first ^ ((uintptr_t)second << 7) ^ code) * 0x9e3779b97f4a7c15u;
+    unsigned at = (unsigned)(hash >> 56) % LABEL_ROWS;
+    for (unsigned probes = 0; probes < LABEL_ROWS; probes++) {
+        struct label_row *row = &table->rows[at];
+        const char *held = atomic_load_explicit(&row->first, memory_order_relaxed);
+        if (held == NULL) {
+            row->second = second;
+            row->code = code;
+            atomic_store_explicit(&row->first, first, memory_order_release);
+            held = first;
+        }
+        if (held == first && row->second == second && row->code == code) {
+            slot_add(&row->count, 1);
+            return;
+        }
+        at = (at + 1) % LABEL_ROWS;
+    }
+    slot_add(&table->other, 1);
+}
+
+void stats_count_request(const char *op, unsigned status)
+{
+    label_count(TABLE_REQUEST, op, NULL, status);
+}
+
+void stats_count_result(const char *op, const char *result)
+{
+    check(result != NULL);
+    label_count(TABLE_RESULT, op, result, 0);
+}
+
+void stats_count_bypass(const char *reason)
+{
+    label_count(TABLE_BYPASS, reason, NULL, 0);
+}
+
+void stats_count_origin(const char *op, unsigned status)
+{
+    label_count(TABLE_ORIGIN, op, NULL, status);
+}
+
+// --- Rendering
+// ------------------------------------------------------------------------------------------
+
+static const struct row_text {
+    enum { ROW_COUNTER, ROW_GAUGE, ROW_HISTOGRAM } kind;
+    unsigned slot;
+    const char *metric, *labels, *help;
+} row_texts[] = {
+#define COUNTER(name, metric, labels, help)                                                        \
+    {ROW_COUNTER, (unsigned)COUNTER_##name, metric, labels, help},
+#define GAUGE(name, metric, labels, help)                                                          \
+    {ROW_GAUGE, (unsigned)COUNTER_##name, metric, labels, help},
+#define HISTOGRAM(name, metric, labels, help)                                                      \
+    {ROW_HISTOGRAM, (unsigned)HISTOGRAM_##name, metric, labels, help},
+#include "stats/counters.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+};
+
+static void render_head(struct buf *out, const char *metric, const char *help, const char *type)
+{
+    buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", metric, help, metric, type);
+}
+
+static void render_value(struct buf *out, const struct row_text *row)
+{
+    uint64_t sum = stats_sum((enum counter)row->slot);
+    const char *open = row->labels[0] != '\0' ? "{" : "", *close = open[0] != '\0' ? "}" : "";
+    if (row->kind == ROW_GAUGE && (int64_t)sum < 0) {
+        sum = 0; // a down seen before its up on another thread
+    }
+    buf_printf(out, "%s%s%s%s %lu\n", row->metric, open, row->labels, close, (unsigned long)sum);
+}
+
+static void render_histogram(struct buf *out, const struct row_text *row)
+{
+    unsigned long buckets[HISTOGRAM_BUCKETS + 1] = {0}, sum_us = 0, total = 0;
+    for (struct record *r = atomic_load(&records); r != NULL; r = r->next) {
+        const struct stats_histogram *h = &r->block.histogram[row->slot];
+        for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
+            buckets[i] += atomic_load_explicit(&h->bucket[i], memory_order_relaxed);
+        }
+        sum_us += atomic_load_explicit(&h->sum_us, memory_order_relaxed);
+    }
+    const char *comma = row->labels[0] != '\0' ? "," : "";
+    for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
+        total += buckets[i];
+        buf_printf(out, "%s_bucket{%s%sle=\"%s\"} %lu\n", row->metric, row->labels, comma,
+                   i < HISTOGRAM_BUCKETS ? bounds_text[i] : "+Inf", total);
+    }
+    const char *open = comma[0] != '\0' ? "{" : "", *close = comma[0] != '\0' ? "}" : "";
+    buf_printf(out, "%s_sum%s%s%s %lu.%06lu\n", row->metric, open, row->labels, close,
+               sum_us / 1000000, sum_us % 1000000);
+    buf_printf(out, "%s_count%s%s%s %lu\n", row->metric, open, row->labels, close, total);
+}
+
+struct merged_row {
+    const char *first, *second;
+    unsigned code;
+    unsigned long count;
+};
+
+static int compare_merged(const void *a, const void *b)
+{
+    const struct merged_row *x = a, *y = b;
+    int order = strcmp(x->first, y->first);
+    if (order == 0 && x->second != NULL && y->second != NULL) {
+        order = strcmp(x->second, y->second);
+    }
+    return order != 0 ? order : (x->code > y->code) - (x->code < y->code);
+}
+
+static void merge_row(struct merged_row *merged, unsigned *count, unsigned long *other,
+                      struct merged_row row)
+{
+    for (unsigned i = 0; i < *count; i++) {
+        if (compare_merged(&merged[i], &row) == 0) {
+            merged[i].count += row.count;
+            return;
+        }
+    }
+    if (*count == MERGED_MAX) {
+        *other += row.count;
+    } else {
+        merged[(*count)++] = row;
+    }
+}
+
+static void render_table(struct buf *out, enum table which)
+{
+    const struct table_text *text = &table_texts[which];
+    struct merged_row merged[MERGED_MAX];
+    unsigned count = 0;
+    unsigned long other = 0;
+    for (struct record *r = atomic_load(&records); r != NULL; r = r->next) {
+        const struct label_table *table = &r->tables[which];
+        other += atomic_load_explicit(&table->other, memory_order_relaxed);
+        for (unsigned i = 0; i < LABEL_ROWS; i++) {
+            const struct label_row *row = &table->rows[i];
+            const char *first = atomic_load_explicit(&row->first, memory_order_acquire);
+            if (first != NULL) {
+                merge_row(
+                    merged, &count, &other,
+                    (struct merged_row){first, row->second, row->code,
+                                        atomic_load_explicit(&row->count, memory_order_relaxed)});
+            }
+        }
+    }
+    qsort(merged, count, sizeof(merged[0]), compare_merged);
+    render_head(out, text->metric, text->help, "counter");
+    for (unsigned i = 0; i < count; i++) {
+        buf_printf(out, "%s{%s=\"%s\"", text->metric, text->first_label, merged[i].first);
+        if (merged[i].second != NULL) {
+            buf_printf(out, ",%s=\"%s\"", text->second_label, merged[i].second);
+        } else if (text->second_label != NULL) {
+            buf_printf(out, ",%s=\"%u\"", text->second_label, merged[i].code);
+        }
+        buf_printf(out, "} %lu\n", merged[i].count);
+    }
+    if (other > 0) {
+        buf_printf(out, "%s{%s=\"_other\"", text->metric, text->first_label);
+        if (text->second_label != NULL) {
+            buf_printf(out, ",%s=\"_other\"", text->second_label);
+        }
+        buf_printf(out, "} %lu\n", other);
+    }
+}
+
+static void render_log_lines(struct buf *out)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    render_head(out, "forebay_log_messages_total", "log lines written", "counter");
+    for (int level = LOG_LEVEL_ERROR; level <= LOG_LEVEL_DEBUG; level++) {
+        buf_printf(out, "forebay_log_messages_total{level=\"%s\"} %lu\n", names[level],
+                   log_lines((enum log_level)level));
+    }
+}
+
+void stats_render(struct buf *out)
+{
+    static const char *const types[] = {"counter", "gauge", "histogram"};
+    const char *previous = "";
+    for (size_t i = 0; i < ARRAY_LEN(row_texts); i++) {
+        const struct row_text *row = &row_texts[i];
+        if (strcmp(previous, row->metric) != 0) {
+            render_head(out, row->metric, row->help, types[row->kind]);
+            previous = row->metric;
+        }
+        if (row->kind == ROW_HISTOGRAM) {
+            render_histogram(out, row);
+        } else {
+            render_value(out, row);
+        }
+    }
+    for (int table = 0; table < TABLE_COUNT; table++) {
+        render_table(out, (enum table)table);
+    }
+    render_log_lines(out);
+}
