@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// The configuration: flags, environment, file and defaults (in this order) become one immutable struct.
+// settings.def is the one table of keys; buckets[] and rules[] exist in the file only.
+//
+// Everything a struct config points at lives as long as it does. It never changes after config_load(), so
+// any thread may read it. Only the commands room hands its parts out; other rooms have options of their own.
+//
+// Errors are lines `WHERE: error: TEXT` (WHERE is FILE:LINE:COL, `env NAME` or `--KEY`), at most 20; lines
+// with `warning:` do not make config_load() fail.
+#ifndef FOREBAY_CONFIG_CONFIG_H
+#define FOREBAY_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+// --- Types of values ------------------------------------------------------------------------------------
+
+// A size or a share: percent is 0 where bytes count, else 1..100.
+struct config_size {
+    uint64_t bytes;
+    unsigned percent;
+};
+
+struct config_texts {
+    const char *const *items;
+    unsigned count;
+};
+
+enum config_listen_kind {
+    CONFIG_LISTEN_OFF, // admin.listen: off
+    CONFIG_LISTEN_TCP,
+    CONFIG_LISTEN_TLS,
+    CONFIG_LISTEN_UNIX
+};
+
+struct config_listen {
+    enum config_listen_kind kind;
+    const char *text; // as written
+    const char *host; // numeric address without brackets ("127.0.0.1", "::1"); NULL for unix and off
+    const char *path; // unix only
+    uint16_t port;    // 0 = chosen by the kernel
+    bool loopback;    // true for unix too
+};
+
+struct config_listens {
+    const struct config_listen *items;
+    unsigned count; // at least 1
+};
+
+// Values of the CHOICE rows, in the order of settings.def.
+enum config_listen_plaintext { CONFIG_PLAINTEXT_LOOPBACK, CONFIG_PLAINTEXT_NETWORK };
+enum config_addressing { CONFIG_ADDRESSING_AUTO, CONFIG_ADDRESSING_PATH, CONFIG_ADDRESSING_VIRTUAL };
+enum config_framing {
+    CONFIG_FRAMING_AUTO,
+    CONFIG_FRAMING_UNSIGNED_TRAILER,
+    CONFIG_FRAMING_UNSIGNED,
+    CONFIG_FRAMING_SIGNED
+};
+enum config_credentials_source {
+    CONFIG_CREDENTIALS_AUTO,
+    CONFIG_CREDENTIALS_CONFIG,
+    CONFIG_CREDENTIALS_ENV,
+    CONFIG_CREDENTIALS_IRSA,
+    CONFIG_CREDENTIALS_PROFILE,
+    CONFIG_CREDENTIALS_CONTAINER,
+    CONFIG_CREDENTIALS_IMDS,
+    CONFIG_CREDENTIALS_ANONYMOUS
+};
+// config_load() turns auto into open or verify.
+enum config_auth_mode { CONFIG_AUTH_AUTO, CONFIG_AUTH_OPEN, CONFIG_AUTH_VERIFY };
+enum config_sts_relay { CONFIG_STS_OFF, CONFIG_STS_LOOPBACK, CONFIG_STS_ON };
+enum config_verify { CONFIG_VERIFY_PAGE_IN, CONFIG_VERIFY_ALWAYS };
+enum config_client_directives {
+    CONFIG_DIRECTIVES_IGNORE,
+    CONFIG_DIRECTIVES_REVALIDATE,
+    CONFIG_DIRECTIVES_ALL
+};
+enum config_disk_failure { CONFIG_DISK_FAILURE_PASS, CONFIG_DISK_FAILURE_FAIL };
+enum config_io_engine { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_THREADS };
+// log.level is enum log_level of base/log.h.
+// config_load() turns auto into text or json.
+enum config_log_format { CONFIG_LOG_AUTO, CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
+enum config_log_keys { CONFIG_KEYS_FULL, CONFIG_KEYS_PREFIX, CONFIG_KEYS_HASH };
+enum config_freshness { CONFIG_FRESHNESS_TTL, CONFIG_FRESHNESS_IMMUTABLE, CONFIG_FRESHNESS_STRICT };
+
+// Origin of one bucket: `buckets:` in the file. What is NULL or not set is as for origin.* and credentials.*.
+enum config_bucket_kind { CONFIG_BUCKET_S3, CONFIG_BUCKET_DIRECTORY };
+
+struct config_bucket {
+    const char *name;
+    enum config_bucket_kind kind;
+    const char *origin_bucket; // S3: the bucket's name there (default: name)
+    const char *directory;     // DIRECTORY: absolute path
+    const char *endpoint;      // S3; NULL = origin.endpoint
+    const char *region;        // NULL = origin.region
+    bool has_addressing;
+    enum config_addressing addressing;
+    bool anonymous;              // `credentials: anonymous`
+    const char *access_key_file; // all NULL = credentials.*
+    const char *secret_key_file;
+    const char *session_token_file;
+    const char *source; // "FILE:LINE:COL"
+};
+
+// First rule whose `match` fits bucket/key wins. Syntax of match (checked here, matched elsewhere): `*` any
+// bytes but '/', `**` any bytes, `?` one byte but '/', `{a,b}` alternatives (not nested), `\` quotes the
+// next byte.
+struct config_rule {
+    const char *match;
+    bool has_cache, has_freshness, has_ttl, has_list_ttl, has_stale_if_error, has_block_size,
+        has_max_object_size;
+    bool cache;
+    enum config_freshness freshness;
+    uint64_t ttl_ms;
+    uint64_t list_ttl_ms;
+    uint64_t stale_if_error_ms;
+    uint64_t block_size_bytes;
+    uint64_t max_object_size_bytes; // 0 = no limit
+    const char *source;             // "FILE:LINE:COL", for logs and explanations
+};
+
+// --- The result -----------------------------------------------------------------------------------------
+
+// KIND of a row -> C type of its field.
+#define CONFIG_TYPE_TEXT const char *        // NULL when empty; auto is resolved unless said otherwise
+#define CONFIG_TYPE_SECRET_FILE const char * // path; exists, is readable and private; NULL when empty
+#define CONFIG_TYPE_TEXTS struct config_texts
+#define CONFIG_TYPE_LISTENS struct config_listens
+#define CONFIG_TYPE_ADDRESS struct config_listen
+#define CONFIG_TYPE_CHOICE unsigned // an enum above
+#define CONFIG_TYPE_BOOL bool
+#define CONFIG_TYPE_MS uint64_t
+#define CONFIG_TYPE_BYTES uint64_t
+#define CONFIG_TYPE_BLOCK_SIZE uint64_t // a power of two
+#define CONFIG_TYPE_BYTES_AUTO uint64_t // resolved
+#define CONFIG_TYPE_SIZE struct config_size
+#define CONFIG_TYPE_RATE uint64_t
+#define CONFIG_TYPE_PERCENT unsigned
+#define CONFIG_TYPE_COUNT unsigned
+#define CONFIG_TYPE_COUNT_AUTO unsigned // workers is resolved; io.threads 0 = auto
+#define CONFIG_TYPE_RATIO double
+
+// Resolved when config_load() returns: auth_mode and log_format (never auto), workers (>= 1),
+// limits_max_buffer_bytes, cache_dir (absolute path, not created), admin_socket (path, NULL = off).
+// Left as "auto" text: origin_region. access_log_path is "stdout", "off" or a path.
+struct config {
+#define SETTING(field, kind, key, default_text, accepts, live, help) CONFIG_TYPE_##kind field;
+#include "config/settings.def"
+#undef SETTING
+    const struct config_bucket *buckets;
+    unsigned bucket_count;
+    const struct config_rule *rules;
+    unsigned rule_count;
+    const char *file; // the file that was read, NULL = none
+    struct config_private *private_;
+};
+
+// Reads `-c FILE`, `--KEY VALUE` and `--KEY=VALUE` from argv[0] .. argv[argc - 1] (the program's and the
+// subcommand's names are not among them), the environment, and the file: -c, else FOREBAY_CONFIG, else
+// /etc/forebay/forebay.yaml if there is one. On ERR_OK *ret_config is for config_free(), and `ret_errors`
+// may hold warnings. On failure (ERR_INVALID) `ret_errors` holds all errors and *ret_config is untouched.
+enum err config_load(int argc, char **argv, struct config **ret_config,
+                     struct buf *ret_errors) MUST_USE;
+void config_free(struct config *config); // NULL is fine
+
+// --- The table and where values came from ---------------------------------------------------------------
+
+struct config_setting {
+    const char *key, *default_text, *accepts, *help;
+    const char *kind; // "TEXT", "MS", ...
+    bool live;
+};
+
+unsigned config_setting_count(void);
+const struct config_setting *config_setting(unsigned i);
+// "FOREBAY_CACHE_SIZE" for "cache.size"; `ret_name` has room for CONFIG_NAME_MAX bytes.
+#define CONFIG_NAME_MAX 64
+void config_environment_name(const char *key, char *ret_name);
+// Effective value of row i in the form a file would have it, and where it came from: "default",
+// "FILE:LINE:COL", "env NAME", "--KEY".
+const char *config_value_text(const struct config *config, unsigned i);
+const char *config_source_text(const struct config *config, unsigned i);
+
+// The table as a commented sample file, as a JSON Schema, as a Markdown table.
+void config_render_sample(struct buf *out);
+void config_render_schema(struct buf *out);
+void config_render_docs(struct buf *out);
+
+#endif
