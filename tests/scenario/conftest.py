@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the scenario tests, and the summary that tells "not run" apart from "passed"."""
+import os
+
+import pytest
+
+from forebay import KEYS, Forebay, io_uring_works
+from origin import Origin
+
+ENGINES = ("io_uring", "threads")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: left out unless FOREBAY_TEST_SCALE is 1")
+    config.addinivalue_line("markers", "tsan: also run with the tsan binary")
+
+
+def not_run(why):
+    """Reported loudly at the end; never counted as passed."""
+    pytest.skip("NOT RUN: " + why)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    """Both disk engines; the ring is not run where the kernel refuses it."""
+    only = os.environ.get("FOREBAY_TEST_ENGINE")
+    if only and request.param != only:
+        pytest.skip(f"only {only} was asked for")
+    if request.param == "io_uring" and not io_uring_works():
+        not_run("this kernel refuses io_uring")
+    return request.param
+
+
+@pytest.fixture
+def origin():
+    made = Origin(credentials=KEYS)
+    made.start()
+    yield made
+    made.stop()
+    assert not made.violations, made.violations[:5]
+
+
+@pytest.fixture
+def start(tmp_path, request):
+    """start(origin, engine=..., settings=..., file=...): a running server, stopped at the end."""
+    running = []
+
+    def make(origin=None, run=True, name=None, **more):
+        server = Forebay(tmp_path / (name or f"forebay{len(running)}"), origin, **more)
+        running.append(server)
+        if run:
+            server.start()
+        return server
+    yield make
+    failed = []
+    for server in running:
+        try:
+            if server.process is not None:
+                if server.process.poll() is not None and not server.expect_failure:
+                    failed.append(f"the server died with {server.process.returncode}: "
+                                  f"{server.output()}")
+                    server.kill9()
+                else:
+                    server.stop(code=None if server.expect_failure else 0)
+        except AssertionError as error:
+            failed.append(str(error))
+        finally:
+            if server.alive:
+                server.kill9()
+        if server.complaints():
+            failed.append("\n".join(server.stderr[-80:]))
+        server.wipe_cache()
+    assert not failed, failed[0]
+
+
+@pytest.fixture
+def forebay(start, origin, engine):
+    """A server with default settings over the scripted origin, once per engine."""
+    return start(origin, engine=engine)
+
+
+def pytest_terminal_summary(terminalreporter):
+    rows = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if "NOT RUN" in reason:
+            rows.setdefault(reason.split("NOT RUN: ", 1)[1], []).append(report.nodeid)
+    for reason, tests in rows.items():
+        terminalreporter.write_line(f"NOT RUN ({len(tests)} tests): {reason}: {tests[0]} ...")
+    for text in FIGURES:
+        terminalreporter.write_line("figure: " + text)
+
+
+FIGURES = []
+
+
+@pytest.fixture
+def figure():
+    """figure("text"): printed at the end of the run; for measurements that are not judged."""
+    return FIGURES.append

