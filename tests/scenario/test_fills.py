@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills: one fetch for many readers, whoever leaves; an origin that cuts, stalls, lies or overwrites."""
+import random
+import threading
+
+import pytest
+from client import Closed, Truncated, judge, judge_truncated, quote
+from forebay import parallel, scaled
+
+MIB = 1 << 20
+
+
+def wanted_once(origin, key, size, slack=0):
+    """Each byte of KEY was sent once by the origin."""
+    assert origin.sent_twice(key) <= slack, (origin.coverage(key)[:20])
+    assert origin.bytes_sent(key) <= size + slack
+
+
+@pytest.mark.tsan
+def test_a_hundred_readers_of_a_cold_object(forebay, origin):
+    """They all start while the origin holds its first reply; it sends every byte once."""
+    size = scaled(256 * MIB, 24 * MIB) // MIB * MIB + 5
+    origin.put("big", size)
+    with origin.hold("big") as gate:
+        started = threading.Barrier(101)
+
+        def one(i):
+            with forebay.connection() as connection:
+                connection.send(f"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                started.wait(60)
+                judge(connection.read_reply(), origin, "big", 0, size)
+        runner = threading.Thread(target=lambda: gate.set() if started.wait(60) >= 0 else None)
+        runner.start()
+        parallel(100, one)
+        runner.join()
+    wanted_once(origin, "big", size)
+    assert origin.bytes_sent("big") == size
+    mark = origin.mark()
+    forebay.settle()
+    with forebay.client() as client:
+        judge(client.get("big"), origin, "big", 0, size)
+    assert not origin.requests(since=mark, key="big")
+
+
+def test_the_first_reader_leaves_half_way(forebay, origin):
+    """The fill goes on for the others: no byte is asked twice."""
+    size = 24 * MIB
+    origin.put("big", size)
+    gate = threading.Event()
+    origin.fault("big", "hold_at", (2 * MIB, gate))
+    first = forebay.connection()
+    first.send(b"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert first.read_head().status == 200
+    while len(first.buf) < MIB:
+        assert first._fill()
+    started = threading.Barrier(21)
+
+    def one(i):
+        with forebay.connection() as connection:
+            connection.send(b"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            reply = connection.read_head()
+            started.wait(60)
+            assert reply.status == 200
+            connection.buf[:0] = reply.head + b"\r\n\r\n"
+            judge(connection.read_reply(), origin, "big", 0, size)
+
+    def leave():
+        started.wait(60)
+        first.close()
+        gate.set()
+    leaver = threading.Thread(target=leave)
+    leaver.start()
+    parallel(20, one)
+    leaver.join()
+    wanted_once(origin, "big", size)
+
+
+def test_ten_ranges_of_an_object_nobody_has_seen(forebay, origin):
+    """Different blocks, all asked at once, the version unknown: one request for each block."""
+    size = 40 * MIB
+    origin.put("big", size)
+    spans = [(i * 4 * MIB + 1000, i * 4 * MIB + 1000 + 2 * MIB) for i in range(10)]
+    for turn in range(2):
+        with origin.hold("big") as gate:
+            started = threading.Barrier(31)
+
+            def one(i):
+                first, last = spans[i % 10]
+                with forebay.connection() as connection:
+                    connection.send(f"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                                    f"Range: bytes={first}-{last}\r\n\r\n".encode())
+                    started.wait(60)
+                    reply = connection.read_reply()
+                    assert reply.status == 206
+                    judge(reply, origin, "big", first, last - first + 1)
+            opener = threading.Thread(target=lambda: (started.wait(60), gate.set()))
+            opener.start()
+            parallel(30, one)
+            opener.join()
+        forebay.settle()
+    assert origin.sent_twice("big") == 0, origin.coverage("big")
+
+
+def test_a_stripe_apart(start, origin):
+    """Blocks on both sides of a 64 MiB stripe belong to different workers; still one fetch."""
+    server = start(origin, settings={"workers": 3})
+    edge = 64 * MIB
+    origin.put("big", edge + 8 * MIB)
+
+    def one(i):
+        first = edge - 3 * MIB + i * 1000
+        with server.client() as client:
+            for _ in range(3):
+                judge(client.get("big", first, first + 5 * MIB), origin, "big", first, 5 * MIB + 1)
+    parallel(12, one)
+    assert origin.sent_twice("big") == 0, origin.coverage("big")
+
+
+def test_the_last_reader_leaves(forebay, origin):
+    """Before the head: cancelled. In the body: the block is finished, the rest not fetched."""
+    size = 64 * MIB
+    origin.put("big", size)
+    with origin.hold("big"):
+        connection = forebay.connection()
+        connection.send(b"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        origin.wait_for(1, key="big")
+        connection.close()
+        forebay.wait_metric("forebay_http_requests_inflight", lambda v: v == 0)
+    connection = forebay.connection()
+    connection.send(b"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    connection.sock.recv(100_000)
+    connection.close()
+    forebay.wait_metric("forebay_fills_inflight", lambda v: v == 0)
+    assert forebay.metric("forebay_origin_received_bytes_total") < size / 2
+    with forebay.client() as client:
+        judge(client.get("big"), origin, "big", 0, size)
+
+
+@pytest.mark.tsan
+def test_a_cut_body_is_resumed(forebay, origin):
+    """The reader gets the whole right object; the rest is asked with Range and If-Match."""
+    size = 9 * MIB + 17
+    for i, at in enumerate((1, 5000, MIB - 1, MIB, MIB + 1, 3 * MIB + 77, 4 * MIB - 1)):
+        for word in ("cut", "reset_at"):
+            key = f"{word}{i}"
+            origin.put(key, size)
+            origin.fault(key, word, at)
+            with forebay.client() as client:
+                judge(client.get(key), origin, key, 0, size)
+            for entry in origin.requests(key=key, method="GET")[1:]:
+                assert entry.header("range"), entry
+                assert entry.header("if-match") == origin.version(key).etag, entry
+            if word == "cut":
+                assert origin.sent_twice(key) == 0, (key, origin.coverage(key))
+    assert forebay.metric("forebay_fills_total", state="resumed") >= 7
+
+
+def test_cut_past_the_budget_is_a_visible_truncation(forebay, origin):
+    size = 5 * MIB
+    origin.put("a", size)
+    origin.fault("a", "cut", 2000, times=None)
+    with forebay.client() as client:
+        with pytest.raises(Truncated) as caught:
+            client.get("a")
+        judge_truncated(caught.value.reply, origin, "a")
+        assert caught.value.reply.header("content-length") == str(size)
+        origin.clear_faults()
+        judge(client.get("a"), origin, "a", 0, size)
+
+
+def test_a_cut_after_the_object_changed_is_never_mended_with_the_new_version(forebay, origin):
+    size = 6 * MIB
+    for at in (5000, MIB + 5, 3 * MIB):
+        key = f"k{at}"
+        origin.put(key, size)
+        origin.fault(key, "overwrite_at", at - 1)
+        origin.fault(key, "cut", at)
+        with forebay.client() as client:
+            try:
+                judge(client.get(key), origin, key, 0, size)
+            except Truncated as cut:
+                judge_truncated(cut.reply, origin, key)
+            assert judge(client.get(key), origin, key, 0, size) == 2
+
+
+def test_errors_of_the_origin(forebay, origin):
+    """Retried within the budget; then 503 SlowDown to everybody, never a 404, nothing kept."""
+    for i, (word, argument) in enumerate((("status", 503), ("status", 500), ("status", 502),
+                                          ("status", 504), ("status", 429), ("reset", None),
+                                          ("close", None))):
+        once, ever = f"once{i}", f"ever{i}"
+        origin.put(once, 3000)
+        origin.put(ever, 3000)
+        origin.fault(once, word, argument)
+        origin.fault(ever, word, argument, times=None)
+        with forebay.client() as client:
+            reply = client.get(once)
+            if reply.status != 200:                     # the budget may be used up by the others
+                assert reply.status == 503, reply
+            reply = client.get(ever)
+            assert (reply.status, reply.code) in ((503, "SlowDown"), (500, "InternalError")), \
+                (word, argument, reply)
+            assert len(origin.requests(key=ever)) <= 8
+    origin.clear_faults()
+    with forebay.client() as client:
+        for i in range(7):
+            judge(client.get(f"ever{i}"), origin, f"ever{i}", 0, 3000)
+            judge(client.get(f"once{i}"), origin, f"once{i}", 0, 3000)
+
+
+def test_denied_stays_denied_and_missing_stays_missing(forebay, origin):
+    origin.put("a", 3000)
+    origin.fault("a", "status", 403)
+    with forebay.client() as client:
+        reply = client.get("a")
+        assert (reply.status, reply.code) == (403, "AccessDenied"), reply
+        judge(client.get("a"), origin, "a", 0, 3000)
+        assert client.get("later").status == 404
+        origin.put("later", 10)
+        judge(client.get("later"), origin, "later", 0, 10)     # a 404 is not kept
+
+
+def test_origin_down_and_back(start, origin):
+    server = start(origin)
+    origin.put("a", 3000)
+    origin.down()
+    with server.client() as client:
+        reply = client.get("a")
+        assert (reply.status, reply.code) == (503, "SlowDown"), reply
+        origin.start()
+        judge(client.get("a"), origin, "a", 0, 3000)
+
+
+def test_idle_origin_connections_that_die_are_not_noticed(start, origin):
+    server = start(origin)
+    with server.client() as client:
+        for i in range(10):
+            origin.put(f"k{i}", 3000)
+            judge(client.get(f"k{i}"), origin, f"k{i}", 0, 3000)
+            origin.drop_connections()
+
+
+# What the origin lies about; whether what came may be kept afterwards.
+NEVER_STORED = ["wrong_length", "wrong_range", "wrong_total", "no_content_range", "two_lengths",
+                "list_length", "plus_length", "junk_length", "negative_length",
+                "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul", "chunked",
+                "chunked_cut", "no_length", "http10_chunked", "te_unknown", "switch", "whole",
+                "no_etag", "weak_etag"]
+HARMLESS = ["two_1xx", "extra", "same_lengths"]
+
+
+@pytest.mark.parametrize("word", NEVER_STORED + HARMLESS)
+def test_a_lying_reply_is_never_believed(start, origin, word):
+    """No wrong byte, nothing stored, other objects unharmed, and the truth is served afterwards."""
+    server = start(origin, settings={"origin.first_byte_timeout": "2s",
+                                     "origin.idle_timeout": "2s"})
+    origin.put("a", 3 * MIB)
+    origin.put("b", 5000)
+    origin.fault("a", word, times=None)
+    with server.client(timeout=60) as client:
+        for span in ((None, None), (100, 2000), (MIB, 2 * MIB - 1)):
+            try:
+                reply = client.get("a", *span)
+            except (Truncated, Closed, ConnectionResetError) as error:
+                if isinstance(error, Truncated):
+                    judge_truncated(error.reply, origin, "a", span[0] or 0)
+                continue
+            if reply.status in (200, 206):
+                judge(reply, origin, "a", span[0] or 0 if reply.status == 206 else 0)
+            else:
+                assert reply.status in (500, 503), (word, reply)
+                assert word not in HARMLESS, (word, reply)
+            judge(client.get("b"), origin, "b", 0, 5000)
+        origin.clear_faults()
+        server.settle()
+        mark = origin.mark()
+        judge(client.get("a"), origin, "a", 0, 3 * MIB)
+        if word in NEVER_STORED:
+            assert origin.bytes_sent("a", since=mark) >= 3 * MIB, "something of a lie was stored"
+
+
+def test_a_wrong_etag_in_mid_object(forebay, origin):
+    """A later fill that names another version is not mixed in."""
+    origin.put("a", 12 * MIB)
+    origin.fault("a", "wrong_etag", at=2, times=1)
+    with forebay.client() as client:
+        try:
+            reply = client.get("a")
+            if reply.status == 200:
+                judge(reply, origin, "a", 0, 12 * MIB)
+        except Truncated as cut:
+            judge_truncated(cut.reply, origin, "a")
+        judge(client.get("a"), origin, "a", 0, 12 * MIB)
+
+
+def test_a_sloppy_origin_that_ignores_conditions(start, origin):
+    """If-Match ignored: the ETag of each reply is compared all the same."""
+    origin.sloppy = True
+    server = start(origin, settings={"cache.ttl": "1h"})
+    size = 10 * MIB
+    with server.client() as client:
+        for i in range(scaled(100, 10)):
+            key = f"k{i}"
+            origin.put(key, size)
+            origin.fault(key, "overwrite", at=2 + i % 2)
+            try:
+                judge(client.get(key), origin, key, 0, size)
+            except Truncated as cut:
+                judge_truncated(cut.reply, origin, key)
+
+
+def test_stalls_end_and_are_resumed(forebay, start, origin):
+    server = start(origin, settings={"origin.idle_timeout": "1s",
+                                     "origin.first_byte_timeout": "1s"})
+    origin.put("a", 5 * MIB)
+    origin.put("b", 5000)
+    origin.fault("a", "stall", 2 * MIB + 1)
+    with server.client() as client, server.client() as other:
+        worker = threading.Thread(target=lambda: judge(client.get("a"), origin, "a", 0, 5 * MIB))
+        worker.start()
+        origin.wait_for(1, key="a")
+        judge(other.get("b"), origin, "b", 0, 5000)
+        worker.join(60)
+        assert not worker.is_alive()
+    assert server.metric("forebay_fills_total", state="resumed") >= 1
+
+
+@pytest.mark.tsan
+def test_overwrites_during_reads_never_mix_versions(start, origin, engine, figure):
+    """The origin overwrites at random requests; each complete reply is of the version it names."""
+    server = start(origin, engine=engine, file={"rules": [
+        {"match": "bkt/small/**", "block_size": "64KiB", "ttl": "1h"},
+        {"match": "bkt/strict/**", "freshness": "strict"}]})
+    rounds = scaled(10_000, 400)
+    counts = {"whole": 0, "cut": 0, "refused": 0}
+    lock = threading.Lock()
+
+    def one(worker):
+        dice = random.Random(worker)
+        with server.client() as client:
+            for n in range(rounds // 8):
+                kind = dice.choice(("small", "small", "strict", "large"))
+                key = f"{kind}/{worker}-{n % 7}"
+                size = (9 if kind == "large" else 1) * MIB + 100
+                with origin.lock:
+                    known = (origin.bucket, key) in origin.counters
+                if not known:
+                    origin.put(key, size)
+                    if dice.random() < 0.7:
+                        first = dice.randrange(size - 70_000)
+                        judge(client.get(key, first, first + 65535), origin, key, first)
+                if dice.random() < 0.5:
+                    origin.fault(key, "overwrite", at=dice.randint(1, 3))
+                else:
+                    origin.overwrite(key)
+                first = dice.choice((0, 0, dice.randrange(size)))
+                try:
+                    reply = client.get(key, first) if first else client.get(key)
+                    if reply.status in (200, 206):
+                        judge(reply, origin, key, first, size - first)
+                        what = "whole"
+                    else:
+                        assert reply.status in (412, 503), reply
+                        what = "refused"
+                except Truncated as cut:
+                    judge_truncated(cut.reply, origin, key, first)
+                    what = "cut"
+                with lock:
+                    counts[what] += 1
+                if n % 50 == 49:
+                    with origin.lock:
+                        origin.faults = [f for f in origin.faults
+                                         if f.seen < f.at and not f.key.endswith(f"{worker}-{n % 7}")]
+    parallel(8, one)
+    figure(f"overwrites during reads ({engine}): {counts}")
+    assert counts["whole"] > 0
+
+
+def test_deleted_in_the_middle_of_a_read(forebay, origin):
+    origin.put("a", 12 * MIB)
+    origin.fault("a", "delete", at=2)
+    with forebay.client() as client:
+        try:
+            judge(client.get("a"), origin, "a", 0, 12 * MIB)
+        except Truncated as cut:
+            judge_truncated(cut.reply, origin, "a")
+        forebay.settle()
+        reply = client.get("a")
+        if reply.status == 200:                         # still fresh: the old version, whole
+            judge(reply, origin, "a", 0, 12 * MIB, version=1)
+        else:
+            assert reply.status == 404
+
+
+def test_redirects_are_followed_inside_or_refused(start, origin):
+    """A client never sees 3xx."""
+    server = start(origin)
+    origin.put("a", 3000)
+    origin.fault("a", "redirect", (301, f"{origin.endpoint}/bkt/a"))
+    origin.put("b", 3000)
+    origin.fault("b", "redirect", (307, "http://169.254.169.254/latest"), times=None)
+    with server.client() as client:
+        for key in ("a", "b"):
+            reply = client.get(key)
+            assert not 300 <= reply.status < 400, reply
+            if reply.status == 200:
+                judge(reply, origin, key, 0, 3000)
+
+
+def test_requests_of_one_object_are_signed_and_clean(start, origin):
+    """The origin verifies each signature (the fixture asserts no violation), odd keys included."""
+    server = start(origin)
+    keys = ["a b", "a+b", "a%2Fb", "grüße/ä", "a//b", "a/../b", "a=b&c", "~tilde", "(x)!'*"]
+    with server.client() as client:
+        for key in keys:
+            origin.put(key, 100)
+            judge(client.get(key), origin, key, 0, 100)
+            assert client.head(key).status == 200
+            client.list("list-type=2&prefix=" + quote(key))
+    for entry in origin.log:
+        assert entry.header("authorization"), entry
+
+
+def test_many_small_objects_interleaved(forebay, origin):
+    """Pooled origin connections never hand one object's bytes to another's reader."""
+    count = scaled(2000, 200)
+    for i in range(count):
+        origin.put(f"s/{i}", 500 + i % 4000)
+
+    def one(worker):
+        dice = random.Random(worker)
+        with forebay.client() as client:
+            for _ in range(count // 4):
+                i = dice.randrange(count)
+                if dice.random() < 0.05:
+                    with forebay.connection() as leaver:
+                        leaver.send(f"GET /bkt/s/{dice.randrange(count)} HTTP/1.1\r\n"
+                                    "Host: 127.0.0.1\r\n\r\n".encode())
+                judge(client.get(f"s/{i}"), origin, f"s/{i}", 0, 500 + i % 4000)
+    parallel(16, one)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freshness: ttl, immutable, strict, one conditional request for all, stale answers while down.
+
+A ttl runs on the server's own clock, so these tests wait it out once (EXPIRE), the shortest way there
+is from outside; everything else waits for events.
+"""
+import threading
+import time
+
+import pytest
+from client import judge
+from forebay import parallel
+
+MIB = 1 << 20
+RULES = {"rules": [{"match": "bkt/immutable/**", "freshness": "immutable"},
+                   {"match": "bkt/strict/**", "freshness": "strict"},
+                   {"match": "bkt/short/**", "freshness": "ttl", "ttl": "1s"},
+                   {"match": "bkt/long/**", "freshness": "ttl", "ttl": "1h"},
+                   {"match": "bkt/never/**", "cache": False}]}
+
+
+def expire():
+    time.sleep(1.3)        # past a ttl of 1s
+
+
+@pytest.fixture
+def ruled(start, origin, engine):
+    return start(origin, engine=engine, file=RULES)
+
+
+def read_all(server, origin, keys, size):
+    with server.client() as client:
+        for key in keys:
+            judge(client.get(key), origin, key, 0, size)
+    server.settle()
+
+
+@pytest.mark.tsan
+def test_the_three_kinds(ruled, origin):
+    """immutable never asks; ttl asks once, bodiless, when it is over; strict asks each time."""
+    keys = {kind: [f"{kind}/{i}" for i in range(20)]
+            for kind in ("immutable", "strict", "short", "long")}
+    everything = [key for some in keys.values() for key in some]
+    for key in everything:
+        origin.put(key, 20_000)
+    read_all(ruled, origin, everything, 20_000)
+    mark = origin.mark()
+    expire()
+    read_all(ruled, origin, everything, 20_000)
+    assert not [e for e in origin.requests(since=mark) if e.key.startswith(("immutable", "long"))]
+    for key in keys["short"] + keys["strict"]:
+        asked = origin.requests(key=key, since=mark)
+        assert [(e.status, e.sent) for e in asked] == [(304, 0)], (key, asked)
+    mark = origin.mark()
+    read_all(ruled, origin, everything, 20_000)
+    asked = {e.key.split("/")[0] for e in origin.requests(since=mark)}
+    assert asked <= {"strict", "short"}, asked
+    assert len([e for e in origin.requests(since=mark) if e.key.startswith("strict")]) == 20
+    assert origin.bytes_sent(since=mark) == 0
+    with ruled.client() as client:
+        assert "hit" in client.get("immutable/0").header("cache-status")
+        assert "detail=strict" in client.get("strict/0").header("cache-status")
+
+
+def test_cache_false_is_never_stored(ruled, origin):
+    origin.put("never/a", 5000)
+    with ruled.client() as client:
+        for turn in range(3):
+            judge(client.get("never/a"), origin, "never/a", 0, 5000)
+            assert "bypass" in client.get("never/a").header("cache-status")
+    assert len(origin.requests(key="never/a", method="GET")) == 6
+
+
+def test_one_conditional_request_for_all_readers(ruled, origin):
+    size = 3 * MIB
+    origin.put("short/a", size)
+    read_all(ruled, origin, ["short/a"], size)
+    expire()
+    mark = origin.mark()
+    with origin.hold("short/a") as gate:
+        started = threading.Barrier(31)
+
+        def one(i):
+            with ruled.connection() as connection:
+                connection.send(b"GET /bkt/short/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                started.wait(60)
+                judge(connection.read_reply(), origin, "short/a", 0, size)
+        opener = threading.Thread(target=lambda: (started.wait(60), origin.wait_for(
+            1, key="short/a", since=mark), gate.set()))
+        opener.start()
+        parallel(30, one)
+        opener.join()
+    asked = origin.requests(key="short/a", since=mark)
+    assert len(asked) == 1 and asked[0].status == 304, asked
+
+
+def test_a_new_version_is_seen_after_the_ttl_and_at_once_under_strict(ruled, origin):
+    for key in ("short/a", "strict/a", "long/a", "immutable/a"):
+        origin.put(key, 2 * MIB)
+    read_all(ruled, origin, ["short/a", "strict/a", "long/a", "immutable/a"], 2 * MIB)
+    for key in ("short/a", "strict/a", "long/a", "immutable/a"):
+        origin.overwrite(key, 2 * MIB + 7)
+    with ruled.client() as client:
+        assert judge(client.get("strict/a"), origin, "strict/a", 0, 2 * MIB + 7) == 2
+        assert judge(client.get("long/a"), origin, "long/a", 0, 2 * MIB) == 1
+        expire()
+        assert judge(client.get("short/a"), origin, "short/a", 0, 2 * MIB + 7) == 2
+        assert client.head("short/a").header("content-length") == str(2 * MIB + 7)
+        assert judge(client.get("long/a"), origin, "long/a", 0, 2 * MIB) == 1
+        assert judge(client.get("immutable/a"), origin, "immutable/a", 0, 2 * MIB) == 1
+
+
+def test_deleted_at_the_origin(ruled, origin):
+    origin.put("short/a", 5000)
+    origin.put("strict/a", 5000)
+    read_all(ruled, origin, ["short/a", "strict/a"], 5000)
+    origin.delete("short/a")
+    origin.delete("strict/a")
+    expire()
+    with ruled.client() as client:
+        assert client.get("strict/a").status == 404
+        assert client.get("short/a").status == 404
+        assert client.head("short/a").status == 404
+
+
+@pytest.mark.tsan
+def test_strict_sees_an_overwrite_that_came_before_the_request(ruled, origin):
+    """A reader that starts after the overwrite never joins a question asked before it."""
+    origin.put("strict/a", 30_000)
+    read_all(ruled, origin, ["strict/a"], 30_000)
+    stop = threading.Event()
+
+    def noise(i):
+        with ruled.client() as client:
+            while not stop.is_set():
+                judge(client.get("strict/a"), origin, "strict/a", 0)
+    threads = [threading.Thread(target=noise, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        with ruled.client() as client:
+            for _ in range(60):
+                number = origin.overwrite("strict/a")
+                found = judge(client.get("strict/a"), origin, "strict/a", 0)
+                assert found == number, f"stale: {found} instead of {number}"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def test_stale_if_error(start, origin):
+    """Down origin: what we have is served, marked; what we lack is 503, never 404."""
+    server = start(origin, settings={"cache.ttl": "1s", "cache.stale_if_error": "1h"},
+                   file={"rules": [{"match": "bkt/hard/**", "ttl": "1s", "stale_if_error": "0s"},
+                                   {"match": "bkt/strict/**", "freshness": "strict"}]})
+    keys = ["soft/a", "hard/a", "strict/a"]
+    for key in keys:
+        origin.put(key, 20_000)
+    read_all(server, origin, keys, 20_000)
+    expire()
+    for how in ("down", "503"):
+        if how == "down":
+            origin.down()
+        else:
+            origin.start()
+            origin.fault(None, "status", 503, times=None)
+        with server.client() as client:
+            reply = client.get("soft/a")
+            judge(reply, origin, "soft/a", 0, 20_000, version=1)
+            assert "stale-if-error" in reply.header("cache-status"), reply
+            assert client.head("soft/a").status == 200
+            assert client.get("hard/a").status == 503
+            assert client.get("absent").status == 503
+    origin.clear_faults()
+    with server.client() as client:
+        judge(client.get("hard/a"), origin, "hard/a", 0, 20_000)
+        origin.overwrite("soft/a")
+        expire()
+        assert judge(client.get("soft/a"), origin, "soft/a", 0, 20_000) == 2
+
+
+def test_head_alone_revalidates_too(ruled, origin):
+    origin.put("short/a", 5000)
+    read_all(ruled, origin, ["short/a"], 5000)
+    expire()
+    mark = origin.mark()
+    with ruled.client() as client:
+        assert client.head("short/a").status == 200
+        judge(client.get("short/a"), origin, "short/a", 0, 5000)
+    assert len(origin.requests(key="short/a", since=mark)) == 1
+
+
+@pytest.mark.parametrize("how", ["stop", "kill9"])
+def test_freshness_survives_a_restart(start, origin, engine, how):
+    """After a restart immutable objects are hits; a ttl that is over is asked again once."""
+    server = start(origin, engine=engine, file=RULES)
+    keys = [f"{kind}/{i}" for kind in ("immutable", "short", "long") for i in range(10)]
+    for key in keys:
+        origin.put(key, 20_000)
+    read_all(server, origin, keys, 20_000)
+    if how == "kill9":
+        time.sleep(1.3)            # a crash may lose what is younger than the commit interval
+        server.kill9()
+    else:
+        server.stop()
+    server.start()
+    mark = origin.mark()
+    read_all(server, origin, keys, 20_000)
+    asked = origin.requests(since=mark)
+    assert not [e for e in asked if e.key.startswith("immutable")], asked
+    assert origin.bytes_sent(since=mark) == 0
+    assert all(e.conditional and e.status == 304 for e in asked), asked
+
+
+def test_client_directives(start, origin):
+    """cache.client_directives revalidate: no-cache asks the origin, no-store does nothing."""
+    server = start(origin, settings={"cache.ttl": "1h"})
+    origin.put("a", 5000)
+    read_all(server, origin, ["a"], 5000)
+    origin.overwrite("a")
+    with server.client() as client:
+        assert judge(client.get("a"), origin, "a", 0, 5000) == 1
+        reply = client.get("a", headers=[("Cache-Control", "no-cache")])
+        assert judge(reply, origin, "a", 0, 5000) == 2

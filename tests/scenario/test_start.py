@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start-up: what a bare start prints, every refusal with its exit code and one clear line."""
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+from client import judge
+from forebay import binary, run_forebay
+
+
+@pytest.fixture
+def data(tmp_path):
+    root = tmp_path / "tree"
+    (root / "bkt").mkdir(parents=True)
+    (root / "bkt" / "a").write_bytes(b"hello")
+    return root
+
+
+def refused(server, code, *words):
+    """It ends with CODE; stderr has a short text with all the words."""
+    server.expect_failure = True
+    server.spawn()
+    got = server.wait_exit()
+    text = "\n".join(server.stderr)
+    assert got == code, f"exit {got}, expected {code}: {text}"
+    for word in words:
+        assert word in text, (word, text)
+    assert len(text) < 4000, "a refusal is one clear line, not a dump"
+    return text
+
+
+def test_version_and_usage():
+    out = run_forebay("version")
+    assert out.returncode == 0 and "forebay" in out.stdout.lower()
+    for arguments in ((), ("nosuchcommand",), ("serve", "--no.such.key", "1")):
+        out = run_forebay(*arguments)
+        assert out.returncode in (2, 3), (arguments, out)
+        assert out.stderr.strip()
+    assert run_forebay("help").returncode == 0
+
+
+def test_nothing_but_an_origin(start, data):
+    """It says where it listens, what it caches where, the engine, how to point a client here."""
+    server = start(f"dir:{data}", settings={"workers": None, "cache.size": "64MiB"})
+    with server.client() as client:
+        reply = client.get("a")
+        assert reply.status == 200 and bytes(reply.body) == b"hello"
+    text = "\n".join(server.stdout + server.stderr)
+    assert f"127.0.0.1:{server.port}" in text
+    assert str(server.cache) in text
+    assert "io_uring" in text or "threads" in text
+    assert "AWS_ENDPOINT_URL" in text
+    assert "immutable" in text
+
+
+def test_values_from_file_environment_and_flags(start, data):
+    """Flag before environment before file before default; check -T says where each came from."""
+    config = data.parent / "c.yaml"
+    config.write_text("origin: {endpoint: 'dir:%s'}\ncache:\n  size: 64MiB\n  ttl: 10s\n"
+                      "workers: 1\n" % data)
+    out = run_forebay("check", "-T", "-c", config, "--workers", "2",
+                      env={"FOREBAY_CACHE_TTL": "20s", "FOREBAY_WORKERS": "3"})
+    assert out.returncode == 0, out
+    rows = {line.split()[0].rstrip(":="): line for line in out.stdout.splitlines() if line.strip()}
+    text = out.stdout
+    assert "20s" in text and "64MiB" in text or "67108864" in text, text
+    assert any("workers" in line and "2" in line for line in rows.values()), text
+
+
+BAD_FILES = [
+    ("cache:\n  sise: 4GiB\n", ":2:3:", "cache.size"),
+    ("cache:\n  block_size: 4MB\n", ":2:15:", "power of two"),
+    ("cache: {ttl: 60}\n", ":1:", "unit"),
+    ("workers: many\n", ":1:10:", "workers"),
+    ("cache: {size: 4MiBx}\n", ":1:", "cache.size"),
+    ("cache: {size: 1GiB}\ncache: {size: 2GiB}\n", ":2:", "cache"),
+    ("origin: [1\n", ":", ""),
+    ("rules: [{match: 'a/**', fresness: ttl}]\n", ":1:", "freshness"),
+    ("rules: [{match: 'a/**', freshness: sometimes}]\n", ":1:", "strict"),
+    ("buckets: [{nme: a}]\n", ":1:", "name"),
+    ("a: &x 1\nb: *x\n", ":", ""),
+    ("io: {engine: aio}\n", ":1:", "io_uring"),
+    ("listen: 0.0.0.0:9000\n", ":1:9:", "auth"),
+]
+
+
+@pytest.mark.parametrize("text,place,word", BAD_FILES)
+def test_bad_configuration_is_pointed_at(tmp_path, data, text, place, word):
+    config = tmp_path / "bad.yaml"
+    config.write_text(text)
+    for command in ("check", "serve"):
+        out = run_forebay(command, "-c", config, "--origin.endpoint", f"dir:{data}",
+                          "--cache.dir", tmp_path / "cache", wait=30)
+        assert out.returncode == 3, (command, out)
+        assert f"{config}{place}" in out.stderr, out.stderr
+        assert "error:" in out.stderr and word in out.stderr, out.stderr
+
+
+def test_bad_environment_and_flags(tmp_path, data):
+    out = run_forebay("check", "--origin.endpoint", f"dir:{data}",
+                      env={"FOREBAY_CACHE_TTL": "60"})
+    assert out.returncode == 3 and "FOREBAY_CACHE_TTL" in out.stderr, out
+    assert "unit" in out.stderr
+    out = run_forebay("check", "--origin.endpoint", f"dir:{data}", "--cache.ttl", "soon")
+    assert out.returncode in (2, 3) and "--cache.ttl" in out.stderr, out
+    out = run_forebay("check", "--origin.endpoint", f"dir:{data}",
+                      env={"FOREBAY_CACHE_SISE": "1GiB"})
+    assert "FOREBAY_CACHE_SIZE" in out.stderr, out        # a warning with a suggestion
+    out = run_forebay("check", "--origin.endpoint", f"dir:{data}",
+                      env={"FOREBAY_PORT": "tcp://10.0.0.1:9000",
+                           "FOREBAY_SERVICE_HOST": "10.0.0.1"})
+    assert out.returncode == 0, out                       # Kubernetes service links
+
+
+def test_a_missing_file_is_an_error(tmp_path, data):
+    out = run_forebay("serve", "-c", tmp_path / "none.yaml", "--origin.endpoint", f"dir:{data}")
+    assert out.returncode == 3 and "none.yaml" in out.stderr, out
+
+
+def test_a_missing_directory_origin(start, tmp_path):
+    refused(start(f"dir:{tmp_path}/nothing", run=False), 4, str(tmp_path / "nothing"))
+
+
+def test_no_credentials(start, origin):
+    server = start(origin, run=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        del server.env[name]
+    refused(server, 4, "credentials", "anonymous")
+
+
+def test_anonymous_when_told(start, origin):
+    origin.credentials = None
+    origin.put("a", 100)
+    server = start(origin, run=False, settings={"credentials.source": "anonymous"})
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        del server.env[name]
+    server.start()
+    with server.client() as client:
+        judge(client.get("a"), origin, "a", 0, 100)
+    assert origin.requests(key="a")[0].header("authorization") is None
+
+
+def test_an_origin_that_does_not_answer_is_a_warning(start, origin):
+    origin.put("a", 100)
+    origin.down()
+    server = start(origin)
+    with server.client() as client:
+        assert client.get("a").status == 503
+        origin.start()
+        judge(client.get("a"), origin, "a", 0, 100)
+    assert server.admin("/readyz").status == 200
+
+
+def test_a_cache_directory_in_use(start, origin):
+    first = start(origin)
+    second = start(origin, run=False, cache=first.cache)
+    text = refused(second, 1, str(first.cache))
+    assert "use" in text or "lock" in text, text
+    origin.put("a", 100)
+    with first.client() as client:
+        judge(client.get("a"), origin, "a", 0, 100)
+
+
+def test_a_port_that_is_taken(start, origin):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        text = refused(start(origin, run=False, settings={"listen": f"127.0.0.1:{port}"}), 1,
+                       str(port))
+        assert "listen" in text or "use" in text
+
+
+def test_a_key_file_that_others_may_read(start, origin, tmp_path):
+    keys = {}
+    for name, text in (("access", "origin-key"), ("secret", "origin-secret-canary-7f3a")):
+        keys[name] = tmp_path / name
+        keys[name].write_text(text + "\n")
+        keys[name].chmod(0o600)
+    settings = {"credentials.source": "config", "credentials.access_key_file": keys["access"],
+                "credentials.secret_key_file": keys["secret"]}
+    origin.put("a", 100)
+    server = start(origin, settings=settings)
+    with server.client() as client:
+        judge(client.get("a"), origin, "a", 0, 100)
+    keys["secret"].chmod(0o644)
+    refused(start(origin, run=False, settings=settings), 3, str(keys["secret"]))
+    keys["secret"].unlink()
+    refused(start(origin, run=False, settings=settings), 3, str(keys["secret"]))
+
+
+def test_shared_credentials_file(start, origin, tmp_path):
+    path = tmp_path / "credentials"
+    path.write_text("[default]\naws_access_key_id = origin-key\n"
+                    "aws_secret_access_key = origin-secret-canary-7f3a\n[other]\n"
+                    "aws_access_key_id = x\naws_secret_access_key = y\n")
+    path.chmod(0o600)
+    origin.put("a", 100)
+    server = start(origin, run=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        del server.env[name]
+    server.env["AWS_SHARED_CREDENTIALS_FILE"] = str(path)
+    server.start()
+    with server.client() as client:
+        judge(client.get("a"), origin, "a", 0, 100)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"])
+def test_other_than_loopback_is_refused_without_signatures(start, origin, listen):
+    refused(start(origin, run=False, settings={"listen": listen}), 3, "loopback")
+
+
+def test_a_hostile_environment_does_not_reroute(start, origin):
+    origin.put("a", 100)
+    server = start(origin, env={"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY":
+                                "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1",
+                                "all_proxy": "socks5://127.0.0.1:1"})
+    with server.client() as client:
+        judge(client.get("a"), origin, "a", 0, 100)
+
+
+def test_a_format_that_is_not_ours_is_refused(start, origin):
+    server = start(origin)
+    server.stop()
+    (server.cache / "format").write_text("version=99\nid=somebody else\n")
+    before = sorted(p.name for p in server.cache.rglob("*"))
+    refused(server, 1, "format")
+    assert sorted(p.name for p in server.cache.rglob("*")) == before
+
+
+def test_inherited_sockets(origin, tmp_path):
+    """LISTEN_FDS: the socket of the caller is served."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(16)
+    origin.put("a", 100)
+    os.set_inheritable(listener.fileno(), True)
+    script = f"exec 3<&{listener.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "origin-key",
+           "AWS_SECRET_ACCESS_KEY": "origin-secret-canary-7f3a"}
+    process = subprocess.Popen(
+        ["sh", "-c", script, "sh", binary(), "serve", "--origin.endpoint", origin.endpoint,
+         "--origin.region", "us-east-1", "--admin.listen", "127.0.0.1:0", "--cache.dir",
+         str(tmp_path / "cache"), "--cache.size", "64MiB"],
+        env=env, pass_fds=(listener.fileno(),), stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE)
+    try:
+        from client import Client
+        with Client(listener.getsockname()[1], timeout=60) as client:
+            judge(client.get("a"), origin, "a", 0, 100)
+    finally:
+        listener.close()
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+
+
+def test_readable_start_line(start, origin):
+    """One line that a script can read: event, listener and admin address, engine."""
+    server = start(origin, settings={"log.format": "json"})
+    lines = [json.loads(line) for line in server.stderr if line.startswith("{")]
+    assert any(f"127.0.0.1:{server.port}" in json.dumps(line) for line in lines), server.stderr
