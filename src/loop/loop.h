@@ -74,10 +74,11 @@ void task_cancel(struct task *task);
 
 // One-shot timer, embedded. Starting a running timer moves it. Stopped timers never fire.
 struct timer {
-    struct list_node node;
-    uint64_t due_us;
     void (*fn)(struct timer *timer);
-    void *event; // private
+    // private
+    uint64_t due_us;
+    struct worker *worker;
+    unsigned heap_slot; // place in the worker's heap + 1; 0 = stopped
 };
 void timer_init(struct worker *w, struct timer *timer, void (*fn)(struct timer *timer));
 void timer_start(struct timer *timer, uint64_t delay_ms);
@@ -119,6 +120,7 @@ struct disk_op {
     int open_flags;
     unsigned open_mode;
     uint64_t open_resolve; // openat2 RESOLVE_* flags; 0 = plain openat
+    int at_flags;          // STATX, UNLINK: AT_* flags; AT_EMPTY_PATH is added for an empty path
     uint64_t length;       // FALLOCATE
     void *statx;           // struct statx *
     void (*done)(struct disk_op *op);
@@ -127,14 +129,21 @@ struct disk_op {
     int errno_value;
     int64_t result; // bytes, or descriptor for OPEN
     uint64_t started_us;
-    void *engine_private[4];
+    // private
     struct worker *worker;
+    uint64_t engine_private[3];
+    uint64_t progress_bytes, remaining_bytes;
+    unsigned iov_next, repeat_count;
+    int state;
+    atomic_bool is_cancelled;
+    bool is_first_short;
 };
 
-// Queues the operation on the calling worker; it is submitted at the end of the pass. Above the queue depth it
+// The operation is zero-initialised before its first use. Queues it on the calling worker; it is submitted at the end of the pass. Above the queue depth it
 // waits in our own queue (never lost, counted).
 void disk_io_start(struct worker *w, struct disk_op *op);
-// Drops the interest: done() runs with ERR_CANCELLED or the real result, once the I/O is over.
+// Drops the interest: done() runs with ERR_CANCELLED or the real result (an opened descriptor is the
+// caller's to close), once the I/O is over. Harmless on an operation that is not under way.
 void disk_io_cancel(struct disk_op *op);
 
 // Without waiting (preadv2 RWF_NOWAIT): bytes read into iov, or ERR_AGAIN when that would block (or the file

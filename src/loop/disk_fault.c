@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scripted fault hook: `op:when:what[:arg]`, comma-separated, from the environment or
+// disk_fault_set(). A rule counts the operations of its kind over all workers. Any thread; a lock
+// guards the rules, which is why release builds have none of this.
+#include "loop/disk_fault.h"
+
+#ifdef FOREBAY_FAULTS
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RULES_MAX 16
+#define KIND_ANY 100
+
+enum rule_when { WHEN_EVERY, WHEN_NTH, WHEN_FROM, WHEN_FILE };
+
+struct rule {
+    int kind; // enum disk_op_kind or KIND_ANY
+    enum rule_when when;
+    uint64_t n, seen;
+    char path[256];
+    struct disk_fault fault;
+};
+
+static struct {
+    pthread_mutex_t mutex;
+    bool is_loaded;
+    unsigned count;
+    struct rule rules[RULES_MAX];
+} hook = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+// Lets the hot path of a build with faults, but no script, skip the lock.
+static atomic_int hook_has_rules = -1; // -1 = environment not read yet
+
+static bool kind_parse(struct span s, int *ret_kind)
+{
+    static const struct {
+        const char *name;
+        int kind;
+    } names[] = {
+        {"read", DISK_READ}, {"write", DISK_WRITE},         {"sync", DISK_SYNC},
+        {"open", DISK_OPEN}, {"fallocate", DISK_FALLOCATE}, {"unlink", DISK_UNLINK},
+        {"any", KIND_ANY},
+    };
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++) {
+        if (span_equal_cstr(s, names[i].name)) {
+            *ret_kind = names[i].kind;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool when_parse(struct span s, struct rule *rule)
+{
+    struct span file = SPAN("file=");
+    if (span_starts_with(s, file)) {
+        s.ptr += file.len;
+        s.len -= file.len;
+        rule->when = WHEN_FILE;
+        return s.len > 0 && (size_t)snprintf(rule->path, sizeof(rule->path), "%.*s", (int)s.len,
+                                             s.ptr) < sizeof(rule->path);
+    }
+    rule->when = WHEN_NTH;
+    if (s.len > 0 && s.ptr[0] == '/') {
+        rule->when = WHEN_EVERY;
+        s.ptr++;
+        s.len--;
+    } else if (s.len > 0 && s.ptr[s.len - 1] == '+') {
+        rule->when = WHEN_FROM;
+        s.len--;
+    }
+    return span_to_u64(s, &rule->n) && rule->n > 0;
+}
+
+static bool what_parse(struct span what, struct span arg, struct disk_fault *ret_fault)
+{
+    if (span_equal_cstr(what, "eio")) {
+        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EIO};
+    } else if (span_equal_cstr(what, "enospc")) {
+        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = ENOSPC};
+    } else if (span_equal_cstr(what, "short")) {
+        *ret_fault = (struct disk_fault){.what = DISK_FAULT_SHORT};
+    } else if (span_equal_cstr(what, "slow")) {
+        *ret_fault = (struct disk_fault){.what = DISK_FAULT_SLOW, .delay_ms = 10};
+        return arg.len == 0 ||
+               (span_to_u64(arg, &ret_fault->delay_ms) && ret_fault->delay_ms < 600000);
+    } else {
+        return false;
+    }
+    return arg.len == 0;
+}
+
+static bool rule_parse(struct span text, struct rule *rule)
+{
+    struct span kind = {0}, when = {0}, what = {0}, arg = {0};
+    *rule = (struct rule){0};
+    return span_split(&text, ':', &kind) && span_split(&text, ':', &when) &&
+           span_split(&text, ':', &what) && (!span_split(&text, ':', &arg) || text.ptr == NULL) &&
+           kind_parse(kind, &rule->kind) && when_parse(when, rule) &&
+           what_parse(what, arg, &rule->fault);
+}
+
+static void hook_load_locked(const char *script)
+{
+    hook.count = 0;
+    hook.is_loaded = true;
+    struct span rest = span_from_cstr(script);
+    struct span piece;
+    while (rest.len > 0 && span_split(&rest, ',', &piece)) {
+        if (hook.count == RULES_MAX || !rule_parse(piece, &hook.rules[hook.count])) {
+            // A test that injects nothing by mistake proves nothing: say so and end.
+            fprintf(stderr, "disk fault script not understood at: %.*s\n", (int)piece.len,
+                    piece.ptr);
+            abort();
+        }
+        hook.count++;
+    }
+    atomic_store(&hook_has_rules, hook.count > 0 ? 1 : 0);
+}
+
+void disk_fault_set(const char *script)
+{
+    check(pthread_mutex_lock(&hook.mutex) == 0);
+    hook_load_locked(script);
+    check(pthread_mutex_unlock(&hook.mutex) == 0);
+}
+
+static bool rule_strikes(struct rule *rule)
+{
+    rule->seen++;
+    switch (rule->when) {
+    case WHEN_EVERY:
+        return rule->seen % rule->n == 0;
+    case WHEN_NTH:
+        return rule->seen == rule->n;
+    case WHEN_FROM:
+        return rule->seen >= rule->n;
+    case WHEN_FILE:
+        return access(rule->path, F_OK) == 0;
+    }
+    return false;
+}
+
+struct disk_fault disk_fault_next(enum disk_op_kind kind)
+{
+    struct disk_fault fault = {0};
+    if (atomic_load_explicit(&hook_has_rules, memory_order_relaxed) == 0) {
+        return fault;
+    }
+    check(pthread_mutex_lock(&hook.mutex) == 0);
+    if (!hook.is_loaded) {
+        hook_load_locked(getenv("FOREBAY_DISK_FAULTS"));
+    }
+    for (unsigned i = 0; i < hook.count; i++) {
+        struct rule *rule = &hook.rules[i];
+        if ((rule->kind == KIND_ANY || rule->kind == (int)kind) && rule_strikes(rule) &&
+            fault.what == DISK_FAULT_NONE) {
+            fault = rule->fault;
+        }
+    }
+    check(pthread_mutex_unlock(&hook.mutex) == 0);
+    return fault;
+}
+
+#endif

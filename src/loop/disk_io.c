@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one disk interface. An operation is embedded in its owner and belongs to the worker that
+// started it.
+//
+// The life of an operation:
+//   WAITING   disk_io_start(): in our queue until the end of the pass, longer above the queue depth
+//   INFLIGHT  the engine has it; short transfers and EINTR send it round again through WAITING or
+//   inside the
+//             engine, with what is left
+//   FINISHED  its result is known; done() runs in the next dispatch, where it becomes
+//   IDLE      and may be started again, from inside done() too
+// A cancelled operation that waits finishes at once; one in flight finishes with its I/O.
+//
+// Runs on the worker; disk_io_read_nowait(), disk_io_resident() and the probe on any thread.
+#include "loop/loop_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "loop/disk_fault.h"
+#include "stats/stats.h"
+
+enum { STATE_IDLE, STATE_WAITING, STATE_INFLIGHT, STATE_FINISHED };
+
+#define IOV_MAX_OURS 64
+#define REPEATS_MAX 10000u // of EINTR and EAGAIN for one operation: a bound, never seen
+
+void disk_io_init(struct worker *w, unsigned depth)
+{
+    check(depth > 0);
+    list_init(&w->disk.waiting);
+    list_init(&w->disk.finished);
+    w->disk.depth = depth;
+}
+
+bool disk_io_has_work(const struct worker *w)
+{
+    const struct disk_io *disk = &w->disk;
+    return !list_empty(&disk->finished) ||
+           (disk->waiting_count > 0 && disk->inflight_count < disk->depth) ||
+           (disk->has_ring &&
+            (io_uring_cq_ready(&disk->ring) > 0 || io_uring_sq_ready(&disk->ring) > 0)) ||
+           atomic_load_explicit(&disk->completed, memory_order_relaxed) != NULL;
+}
+
+bool disk_io_is_quiet(const struct worker *w)
+{
+    return w->disk.waiting_count == 0 && w->disk.inflight_count == 0 &&
+           list_empty(&w->disk.finished);
+}
+
+void disk_io_publish(struct worker *w)
+{
+    struct disk_io *disk = &w->disk;
+    if (disk->inflight_published != disk->inflight_count) {
+        stats_add(COUNTER_disk_inflight,
+                  (unsigned long)disk->inflight_count - disk->inflight_published);
+        disk->inflight_published = disk->inflight_count;
+    }
+}
+
+// --- Starting, cancelling
+// ---------------------------------------------------------------------------------
+
+static bool op_is_transfer(const struct disk_op *op)
+{
+    return op->kind == DISK_READ || op->kind == DISK_WRITE;
+}
+
+void disk_io_start(struct worker *w, struct disk_op *op)
+{
+    check(worker_is_mine(w));
+    check(op->done != NULL);
+    check(op->state == STATE_IDLE);
+    struct disk_io *disk = &w->disk;
+    op->worker = w;
+    op->err = ERR_OK;
+    op->errno_value = 0;
+    op->result = 0;
+    op->started_us = worker_now_us(w);
+    op->progress_bytes = op->remaining_bytes = 0;
+    op->iov_next = op->repeat_count = 0;
+    op->is_first_short = false;
+    atomic_store_explicit(&op->is_cancelled, false, memory_order_relaxed);
+    if (op_is_transfer(op)) {
+        check(op->iov_count > 0);
+        check(op->iov_count <= IOV_MAX_OURS);
+        for (unsigned i = 0; i < op->iov_count; i++) {
+            check(add_u64(op->remaining_bytes, op->iov[i].iov_len, &op->remaining_bytes));
+        }
+    }
+    (void)count_if(disk->waiting_count + disk->inflight_count >= disk->depth,
+                   COUNTER_disk_queue_full);
+    list_node_init(&op->node);
+    list_push_back(&disk->waiting, &op->node);
+    disk->waiting_count++;
+    op->state = STATE_WAITING;
+}
+
+static void op_fail(struct disk_op *op, enum err err, int errno_value)
+{
+    op->err = err;
+    op->errno_value = errno_value;
+    op->result = -1;
+}
+
+static void op_finish_unissued(struct worker *w, struct disk_op *op)
+{
+    list_push_back(&w->disk.finished, &op->node);
+    op->state = STATE_FINISHED;
+}
+
+void disk_io_cancel(struct disk_op *op)
+{
+    if (op->state != STATE_WAITING && op->state != STATE_INFLIGHT) {
+        return;
+    }
+    struct worker *w = as_worker(op->worker);
+    check(worker_is_mine(w));
+    atomic_store_explicit(&op->is_cancelled, true, memory_order_relaxed);
+    if (op->state == STATE_WAITING) {
+        list_remove(&op->node);
+        w->disk.waiting_count--;
+        op_fail(op, ERR_CANCELLED, ECANCELED);
+        op_finish_unissued(w, op);
+    }
+}
+
+// --- Pieces and results, for the engines
+// ---------------------------------------------------------------------
+
+bool disk_op_next_piece(struct disk_op *op, struct iovec *ret_one, struct iovec **ret_iov,
+                        unsigned *ret_count)
+{
+    check(op->iov_next < op->iov_count);
+    struct iovec *iov = &op->iov[op->iov_next];
+    *ret_iov = iov;
+    *ret_count = op->iov_count - op->iov_next;
+    if (op->is_first_short) {
+        op->is_first_short = false;
+        *ret_one =
+            (struct iovec){iov->iov_base, iov->iov_len > 1 ? iov->iov_len / 2 : iov->iov_len};
+        return true;
+    }
+    *ret_one = *iov;
+    // A length that fits every engine's fields; the rest is a short transfer like any other.
+    ret_one->iov_len = min_u64(iov->iov_len, 1u << 30);
+    return *ret_count == 1;
+}
+
+static void op_advance(struct disk_op *op, uint64_t bytes)
+{
+    check(bytes <= op->remaining_bytes);
+    op->progress_bytes += bytes;
+    op->remaining_bytes -= bytes;
+    while (op->iov_next < op->iov_count && bytes >= op->iov[op->iov_next].iov_len) {
+        bytes -= op->iov[op->iov_next].iov_len;
+        op->iov_next++;
+    }
+    if (bytes > 0) {
+        struct iovec *iov = &op->iov[op->iov_next];
+        iov->iov_base = (char *)iov->iov_base + bytes;
+        iov->iov_len -= bytes;
+    }
+}
+
+bool disk_op_take_result(struct disk_op *op, int64_t result)
+{
+    bool is_cancelled = atomic_load_explicit(&op->is_cancelled, memory_order_relaxed);
+    if (result == -EINTR || result == -EAGAIN) {
+        if (!is_cancelled && ++op->repeat_count < REPEATS_MAX) {
+            return false;
+        }
+        op_fail(op, is_cancelled ? ERR_CANCELLED : ERR_IO, (int)-result);
+        return true;
+    }
+    if (result < 0) {
+        op_fail(op, error_from_errno((int)-result), (int)-result);
+        return true;
+    }
+    if (!op_is_transfer(op)) {
+        op->result = result;
+        return true;
+    }
+    if (result == 0 && op->remaining_bytes > 0 && op->kind == DISK_WRITE) {
+        op_fail(op, ERR_IO, EIO); // a device that takes nothing and says so never ends
+        return true;
+    }
+    op_advance(op, (uint64_t)result);
+    if (result > 0 && op->remaining_bytes > 0) {
+        if (!is_cancelled) {
+            return false;
+        }
+        op_fail(op, ERR_CANCELLED, ECANCELED);
+        return true;
+    }
+    op->result = (int64_t)op->progress_bytes; // all of it, or up to the end of the file
+    return true;
+}
+
+// --- Submitting
+// ------------------------------------------------------------------------------------------------
+
+#ifdef FOREBAY_FAULTS
+
+struct slow_op {
+    struct timer timer;
+    struct disk_op *op;
+};
+
+static void on_slow_over(struct timer *timer)
+{
+    struct slow_op *slow = container_of(timer, struct slow_op, timer);
+    struct worker *w = as_worker(timer->worker);
+    w->disk.inflight_count--;
+    if (atomic_load_explicit(&slow->op->is_cancelled, memory_order_relaxed)) {
+        op_fail(slow->op, ERR_CANCELLED, ECANCELED);
+        op_finish_unissued(w, slow->op);
+    } else {
+        slow->op->state = STATE_WAITING;
+        list_push_front(&w->disk.waiting, &slow->op->node);
+        w->disk.waiting_count++;
+    }
+    free(slow);
+}
+
+// True when the hook has dealt with the operation.
+static bool op_injected(struct worker *w, struct disk_op *op)
+{
+    // Asked once per operation, not again for what a short transfer or a delay left.
+    if (op->progress_bytes > 0 || op->repeat_count > 0) {
+        return false;
+    }
+    op->repeat_count++;
+    struct disk_fault fault = disk_fault_next(op->kind);
+    switch (fault.what) {
+    case DISK_FAULT_NONE:
+        return false;
+    case DISK_FAULT_SHORT:
+        op->is_first_short = op_is_transfer(op) && op->remaining_bytes > 1;
+        return false;
+    case DISK_FAULT_ERRNO:
+        op_fail(op, error_from_errno(fault.errno_value), fault.errno_value);
+        op_finish_unissued(w, op);
+        return true;
+    case DISK_FAULT_SLOW: {
+        struct slow_op *slow = calloc(1, sizeof(*slow));
+        check(slow != NULL);
+        slow->op = op;
+        op->state = STATE_INFLIGHT;
+        w->disk.inflight_count++;
+        timer_init(w, &slow->timer, on_slow_over);
+        timer_start(&slow->timer, fault.delay_ms);
+        return true;
+    }
+    }
+    return false;
+}
+
+#else
+
+static bool op_injected(struct worker *w, struct disk_op *op)
+{
+    (void)w;
+    (void)op;
+    return false;
+}
+
+#endif
+
+void disk_io_submit(struct worker *w)
+{
+    struct disk_io *disk = &w->disk;
+    const struct disk_engine_calls *engine = w->loop->engine_calls;
+    bool has_issued = false;
+    while (disk->waiting_count > 0 && disk->inflight_count < disk->depth) {
+        struct list_node *node = list_pop_front(&disk->waiting);
+        struct disk_op *op = container_of(node, struct disk_op, node);
+        disk->waiting_count--;
+        if (op_injected(w, op)) {
+            continue;
+        }
+        op->state = STATE_INFLIGHT;
+        if (!engine->issue(w, op)) {
+            op->state = STATE_WAITING;
+            list_push_front(&disk->waiting, &op->node);
+            disk->waiting_count++;
+            break;
+        }
+        disk->inflight_count++;
+        has_issued = true;
+    }
+    if (has_issued || (disk->has_ring && io_uring_sq_ready(&disk->ring) > 0)) {
+        engine->flush(w);
+    }
+}
+
+// --- Finishing
+// ---------------------------------------------------------------------------------------------------
+
+static void op_count(const struct disk_op *op, uint64_t now_us)
+{
+    uint64_t took_us = now_us > op->started_us ? now_us - op->started_us : 0;
+    bool has_failed = op->err != ERR_OK && op->err != ERR_CANCELLED;
+    switch (op->kind) {
+    case DISK_READ:
+        stats_observe_us(HISTOGRAM_disk_read, took_us);
+        (void)count_if(has_failed, COUNTER_disk_errors_read);
+        break;
+    case DISK_WRITE:
+        stats_observe_us(HISTOGRAM_disk_write, took_us);
+        (void)count_if(has_failed, COUNTER_disk_errors_write);
+        break;
+    case DISK_SYNC:
+    case DISK_FALLOCATE:
+        (void)count_if(has_failed, COUNTER_disk_errors_write);
+        break;
+    case DISK_OPEN:
+    case DISK_STATX:
+    case DISK_UNLINK:
+        break; // a missing file is an answer, not a failing disk
+    }
+}
+
+static void disk_io_collect(struct worker *w)
+{
+    struct disk_io *disk = &w->disk;
+    struct list done, again;
+    list_init(&done);
+    list_init(&again);
+    w->loop->engine_calls->collect(w, &done, &again);
+    struct list_node *node;
+    while ((node = list_pop_front(&done)) != NULL) {
+        struct disk_op *op = container_of(node, struct disk_op, node);
+        check(op->state == STATE_INFLIGHT);
+        check(disk->inflight_count > 0);
+        disk->inflight_count--;
+        op_finish_unissued(w, op);
+    }
+    while ((node = list_last(&again)) != NULL) {
+        list_remove(node);
+        struct disk_op *op = container_of(node, struct disk_op, node);
+        check(disk->inflight_count > 0);
+        disk->inflight_count--;
+        op->state = STATE_WAITING;
+        list_push_front(&disk->waiting, &op->node);
+        disk->waiting_count++;
+    }
+}
+
+void disk_io_dispatch(struct worker *w)
+{
+    disk_io_collect(w);
+    struct list batch;
+    list_init(&batch);
+    list_append_all(&batch, &w->disk.finished);
+    struct list_node *node;
+    while ((node = list_pop_front(&batch)) != NULL) {
+        struct disk_op *op = container_of(node, struct disk_op, node);
+        check(op->state == STATE_FINISHED);
+        op->state = STATE_IDLE;
+        op_count(op, worker_now_us(w));
+        op->done(op);
+    }
+}
+
+// --- Without waiting
+// -----------------------------------------------------------------------------------------------
+
+enum err disk_io_read_nowait(int fd, const struct iovec *iov, unsigned iov_count, uint64_t offset,
+                             size_t *ret_bytes)
+{
+#ifdef FOREBAY_FAULTS
+    struct iovec half;
+    struct disk_fault fault = disk_fault_next(DISK_READ);
+    if (fault.what == DISK_FAULT_ERRNO) {
+        return error_from_errno(fault.errno_value);
+    }
+    if (fault.what == DISK_FAULT_SLOW) {
+        return ERR_AGAIN;
+    }
+    if (fault.what == DISK_FAULT_SHORT && iov[0].iov_len > 1) {
+        half = (struct iovec){iov[0].iov_base, iov[0].iov_len / 2};
+        iov = &half;
+        iov_count = 1;
+    }
+#endif
+    ssize_t n = -1;
+    for (unsigned i = 0; i < REPEATS_MAX; i++) {
+        n = preadv2(fd, iov, (int)iov_count, (off_t)offset, RWF_NOWAIT);
+        if (n >= 0 || errno != EINTR) {
+            break;
+        }
+    }
+    if (n >= 0) {
+        *ret_bytes = (size_t)n;
+        return ERR_OK;
+    }
+    switch (errno) {
+    case EAGAIN:
+    case EINTR:
+    case EOPNOTSUPP: // this file system or kernel cannot promise not to block
+    case ENOSYS:
+        return ERR_AGAIN;
+    default:
+        return error_from_errno(errno);
+    }
+}
+
+// --- Residency
+// -------------------------------------------------------------------------------------------------------
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+
+struct cachestat_range_v1 {
+    uint64_t offset, len;
+};
+
+struct cachestat_v1 {
+    uint64_t cached_pages, dirty_pages, writeback_pages, evicted_pages, recently_evicted_pages;
+};
+
+// Fixed by the probe before workers ask; relaxed because any answer is a valid one.
+static _Atomic(enum disk_residency) residency_mode = DISK_RESIDENCY_NONE;
+
+static uint64_t page_size_bytes(void)
+{
+    static _Atomic(uint64_t) cached;
+    uint64_t size = atomic_load_explicit(&cached, memory_order_relaxed);
+    if (size == 0) {
+        size = (uint64_t)sysconf(_SC_PAGESIZE);
+        atomic_store_explicit(&cached, size, memory_order_relaxed);
+    }
+    return size;
+}
+
+static bool cachestat_is_resident(int fd, uint64_t offset, uint64_t len)
+{
+    uint64_t page = page_size_bytes();
+    uint64_t first = offset / page, end = (offset + len + page - 1) / page;
+    struct cachestat_range_v1 range = {first * page, (end - first) * page};
+    struct cachestat_v1 answer = {0};
+    if (syscall(SYS_cachestat, fd, &range, &answer, 0) != 0) {
+        return false;
+    }
+    return answer.cached_pages >= end - first;
+}
+
+static bool mincore_is_resident(int fd, uint64_t offset, uint64_t len)
+{
+    uint64_t page = page_size_bytes();
+    uint64_t first = offset / page, end = (offset + len + page - 1) / page;
+    size_t size = (size_t)((end - first) * page);
+    void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, (off_t)(first * page));
+    if (map == MAP_FAILED) {
+        return false;
+    }
+    bool is_resident = true;
+    unsigned char pages[256];
+    for (uint64_t at = 0; at < end - first && is_resident; at += sizeof(pages)) {
+        uint64_t count = min_u64(sizeof(pages), end - first - at);
+        is_resident = mincore((char *)map + at * page, (size_t)(count * page), pages) == 0;
+        for (uint64_t i = 0; i < count && is_resident; i++) {
+            is_resident = (pages[i] & 1) != 0;
+        }
+    }
+    (void)munmap(map, size); // of a map just made: cannot fail
+    return is_resident;
+}
+
+bool disk_io_resident(int fd, uint64_t offset, uint64_t len)
+{
+    uint64_t end;
+    if (len == 0 || !add_u64(offset, len, &end) || end > INT64_MAX) {
+        return len == 0;
+    }
+    switch (disk_io_residency_mode()) {
+    case DISK_RESIDENCY_CACHESTAT:
+        return cachestat_is_resident(fd, offset, len);
+    case DISK_RESIDENCY_MINCORE:
+        return mincore_is_resident(fd, offset, len);
+    case DISK_RESIDENCY_NONE:
+        return false;
+    }
+    return false;
+}
+
+enum disk_residency disk_io_residency_mode(void)
+{
+    return atomic_load_explicit(&residency_mode, memory_order_relaxed);
+}
+
+// A file of PROBE_PAGES written pages and a hole of as many: a way that tells them apart can be
+// believed.
+#define PROBE_PAGES 16u
+
+static int probe_file(const char *dir)
+{
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        return fd;
+    }
+    char path[4096];
+    int len = snprintf(path, sizeof(path), "%s/.residency-XXXXXX", dir);
+    if (len < 0 || (size_t)len >= sizeof(path)) {
+        return -1;
+    }
+    fd = mkostemp(path, O_CLOEXEC);
+    if (fd >= 0) {
+        (void)unlink(path); // a leftover name does no harm
+    }
+    return fd;
+}
+
+static bool probe_write(int fd, uint64_t bytes)
+{
+    char page[4096];
+    memset(page, 0x5a, sizeof(page));
+    for (uint64_t at = 0; at < bytes; at += sizeof(page)) {
+        if (pwrite(fd, page, sizeof(page), (off_t)at) != (ssize_t)sizeof(page)) {
+            return false;
+        }
+    }
+    return ftruncate(fd, (off_t)(2 * bytes)) == 0;
+}
+
+enum disk_residency disk_io_probe_residency(const char *dir)
+{
+    enum disk_residency mode = DISK_RESIDENCY_NONE;
+    uint64_t bytes = PROBE_PAGES * page_size_bytes();
+    int fd = probe_file(dir);
+    if (fd >= 0 && probe_write(fd, bytes)) {
+        if (cachestat_is_resident(fd, 0, bytes) && !cachestat_is_resident(fd, bytes, bytes)) {
+            mode = DISK_RESIDENCY_CACHESTAT;
+        } else if (mincore_is_resident(fd, 0, bytes) && !mincore_is_resident(fd, bytes, bytes)) {
+            mode = DISK_RESIDENCY_MINCORE;
+        }
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    atomic_store_explicit(&residency_mode, mode, memory_order_relaxed);
+    return mode;
+}

@@ -1,0 +1,579 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker is a thread with a libevent base, a mailbox, a disk engine and timers. This file holds
+// the order of a pass and the life of a set of workers (struct loop).
+//
+// A pass, on the worker's thread:
+//   1. wait for and run events: sockets, curl's sockets; the ring, the eventfd and the timer only
+//   wake
+//   2. due timers, finished disk operations, messages from other threads
+//   3. messages to itself, deferred work, messages to itself
+//   4. submit disk operations
+//   5. hand outgoing messages to their receivers
+//   6. free the dead
+//   7. publish gauges and the heartbeat
+// What was started in 3 to 6 and needs another pass keeps the next one from waiting. Time is asked
+// of the clock once a pass, at the first use after the wait.
+//
+// Stopping: loop_stop() sets is_stopping; from then on each worker reports in each pass how many
+// messages it sent (before they leave) and delivered, and whether anything is under way. A delivery
+// is thus never reported before its sending: when all are quiet and the sums are equal, nothing is
+// on its way; the workers leave and are joined. Timers and open sockets do not hold this up, and
+// STOP_WAIT_US bounds it.
+#include <errno.h>
+#include <event2/event.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "loop/loop_private.h"
+#include "loop/transfer_private.h"
+
+#define IDLE_WAIT_US 500000u    // so that a worker beats at least once a second
+#define FAKED_IDLE_WAIT_US 5000 // a clock moved by a test is noticed this soon
+#define STOP_WAIT_US 10000000u
+#define LEFTOVER_ROUNDS_MAX 64
+
+static __thread struct worker *current_worker;
+
+// --- Small questions
+// ----------------------------------------------------------------------------------
+
+unsigned worker_index(const struct worker *w)
+{
+    return w->index;
+}
+
+struct loop *worker_loop(const struct worker *w)
+{
+    return w->loop;
+}
+
+struct event_base *worker_event_base(struct worker *w)
+{
+    return w->base;
+}
+
+struct worker *worker_current(void)
+{
+    return current_worker;
+}
+
+bool worker_is_mine(const struct worker *w)
+{
+    return current_worker == w || !w->is_running;
+}
+
+uint64_t worker_now_us(const struct worker *w)
+{
+    if (*w->now_us == 0) {
+        *w->now_us = clock_monotonic_us();
+    }
+    return *w->now_us;
+}
+
+void worker_slot_set(struct worker *w, enum worker_slot slot, void *value)
+{
+    check(slot < WORKER_SLOT_COUNT_);
+    check(worker_is_mine(w));
+    w->slots[slot] = value;
+}
+
+void *worker_slot_get(const struct worker *w, enum worker_slot slot)
+{
+    check(slot < WORKER_SLOT_COUNT_);
+    return w->slots[slot];
+}
+
+unsigned loop_worker_count(const struct loop *loop)
+{
+    return loop->worker_count;
+}
+
+struct worker *loop_worker(struct loop *loop, unsigned index)
+{
+    check(index < loop->worker_count);
+    return &loop->workers[index];
+}
+
+enum disk_engine loop_engine(const struct loop *loop)
+{
+    return loop->engine;
+}
+
+const char *loop_engine_why(const struct loop *loop)
+{
+    return loop->engine_why;
+}
+
+uint64_t loop_oldest_heartbeat_ms(const struct loop *loop)
+{
+    uint64_t oldest = UINT64_MAX;
+    for (unsigned i = 0; i < loop->worker_count; i++) {
+        uint64_t beat = atomic_load_explicit(&loop->workers[i].heartbeat_ms, memory_order_relaxed);
+        oldest = min_u64(oldest, beat);
+    }
+    return oldest;
+}
+
+// --- Deferred work and the dead
+// -------------------------------------------------------------------------
+
+void task_init(struct task *task, void (*fn)(struct task *task))
+{
+    check(fn != NULL);
+    list_node_init(&task->node);
+    task->fn = fn;
+}
+
+void worker_defer(struct worker *w, struct task *task)
+{
+    check(worker_is_mine(w));
+    if (!list_node_linked(&task->node)) {
+        list_push_back(&w->deferred, &task->node);
+    }
+}
+
+void task_cancel(struct task *task)
+{
+    list_remove(&task->node);
+}
+
+static void worker_run_deferred(struct worker *w)
+{
+    struct list batch;
+    list_init(&batch);
+    list_append_all(&batch, &w->deferred);
+    struct list_node *node;
+    while ((node = list_pop_front(&batch)) != NULL) {
+        struct task *task = container_of(node, struct task, node);
+        task->fn(task);
+    }
+}
+
+void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
+{
+    check(worker_is_mine(w));
+    if (w->dead_count == w->dead_cap) {
+        w->dead_cap = w->dead_cap == 0 ? 64 : w->dead_cap * 2;
+        w->dead = realloc(w->dead, w->dead_cap * sizeof(w->dead[0]));
+        check(w->dead != NULL);
+    }
+    w->dead[w->dead_count++] = (struct dead){fn, ptr};
+}
+
+static void worker_free_dead(struct worker *w)
+{
+    // By index: a destructor may bury others, which moves the array.
+    for (unsigned i = 0; i < w->dead_count; i++) {
+        struct dead dead = w->dead[i];
+        dead.fn(dead.ptr);
+    }
+    w->dead_count = 0;
+}
+
+// --- The pass
+// --------------------------------------------------------------------------------------------
+
+void worker_wake(struct worker *w)
+{
+    uint64_t one = 1;
+    ssize_t n;
+    do {
+        n = write(w->wake_fd, &one, sizeof(one));
+    } while (n < 0 && errno == EINTR);
+    // EAGAIN: 2^64 - 2 unread wake-ups, so it is awake.
+    check(n == (ssize_t)sizeof(one) || errno == EAGAIN);
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *ctx)
+{
+    // The waking was all: each pass looks into the mailbox and the engine by itself.
+    (void)fd;
+    (void)what;
+    (void)ctx;
+}
+
+static void on_timer_wake(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    as_worker(ctx)->wake_at_us = 0;
+}
+
+static bool worker_has_work(const struct worker *w)
+{
+    return !list_empty(&w->deferred) || mailbox_has_work(w) || disk_io_has_work(w) ||
+           w->dead_count > 0;
+}
+
+// Makes the wait that follows end in time for the next timer. Mostly nothing changes: the libevent
+// timer is moved only towards now.
+static void worker_arm_timer(struct worker *w)
+{
+    uint64_t want_us =
+        min_u64(timer_heap_next_us(&w->timers), worker_now_us(w) + w->loop->idle_wait_us);
+    if (w->wake_at_us != 0 && w->wake_at_us <= want_us) {
+        return;
+    }
+    uint64_t now_us = clock_monotonic_us();
+    uint64_t wait_us = want_us > now_us ? want_us - now_us : 0;
+    struct timeval tv = {(time_t)(wait_us / 1000000), (suseconds_t)(wait_us % 1000000)};
+    check(event_add(w->timer_event, &tv) == 0);
+    w->wake_at_us = want_us;
+}
+
+// Sendings must be told before the messages leave, and whether we are quiet after that.
+static void worker_report(struct worker *w, bool is_quiet)
+{
+    struct loop *loop = w->loop;
+    check(pthread_mutex_lock(&loop->stop.mutex) == 0);
+    loop->stop.worker[w->index].sent_count = w->mailbox.sent_count;
+    loop->stop.worker[w->index].delivered_count = w->mailbox.delivered_count;
+    loop->stop.worker[w->index].is_quiet = is_quiet;
+    loop->stop.worker[w->index].has_reported = true;
+    check(pthread_cond_signal(&loop->stop.changed) == 0);
+    check(pthread_mutex_unlock(&loop->stop.mutex) == 0);
+}
+
+static void worker_pass(struct worker *w)
+{
+    int flags = EVLOOP_ONCE;
+    if (worker_has_work(w)) {
+        flags |= EVLOOP_NONBLOCK;
+    } else {
+        worker_arm_timer(w);
+    }
+    *w->now_us = 0;
+    check(event_base_loop(w->base, flags) >= 0);
+
+    timer_heap_run(&w->timers, worker_now_us(w));
+    disk_io_dispatch(w);
+    mailbox_deliver_inbox(w);
+
+    mailbox_deliver_self(w);
+    worker_run_deferred(w);
+    mailbox_deliver_self(w);
+
+    disk_io_submit(w);
+    bool is_stopping = atomic_load_explicit(&w->loop->is_stopping, memory_order_acquire);
+    if (is_stopping) {
+        worker_report(w, false);
+    }
+    mailbox_flush(w);
+    worker_free_dead(w);
+
+    disk_io_publish(w);
+    atomic_store_explicit(&w->heartbeat_ms, worker_now_us(w) / 1000, memory_order_relaxed);
+    if (is_stopping) {
+        worker_report(w, !worker_has_work(w) && disk_io_is_quiet(w) && w->jobs_inflight == 0);
+    }
+}
+
+static void *worker_main(void *ctx)
+{
+    struct worker *w = as_worker(ctx);
+    char name[16];
+    snprintf(name, sizeof(name), "worker-%u", w->index);
+    (void)pthread_setname_np(pthread_self(), name); // only a name for top
+    current_worker = w;
+    disk_io_uring_enable(w);
+    while (!atomic_load_explicit(&w->loop->is_exiting, memory_order_acquire)) {
+        worker_pass(w);
+    }
+    current_worker = NULL;
+    return NULL;
+}
+
+// --- A set of workers
+// ----------------------------------------------------------------------------------------
+
+// Asynchronous signals go to the threads that ask for them; workers keep only those a fault raises
+// in themselves.
+static void loop_block_signals(sigset_t *ret_old)
+{
+    sigset_t set;
+    check(sigfillset(&set) == 0);
+    static const int kept[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
+    for (unsigned i = 0; i < ARRAY_LEN(kept); i++) {
+        check(sigdelset(&set, kept[i]) == 0);
+    }
+    check(pthread_sigmask(SIG_SETMASK, &set, ret_old) == 0);
+}
+
+static void worker_init(struct loop *loop, unsigned index, unsigned queue_depth)
+{
+    struct worker *w = &loop->workers[index];
+    w->magic = WORKER_MAGIC;
+    w->index = index;
+    w->loop = loop;
+    w->now_us = &w->now_us_value;
+    list_init(&w->deferred);
+    atomic_init(&w->heartbeat_ms, clock_monotonic_ms());
+    w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    check(w->wake_fd >= 0);
+
+    // Only the worker's thread uses its base, so libevent needs no locks.
+    struct event_config *config = event_config_new();
+    check(config != NULL);
+    check(event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK) == 0);
+    check(event_config_require_features(config, EV_FEATURE_ET) == 0);
+    w->base = event_base_new_with_config(config);
+    event_config_free(config);
+    check(w->base != NULL);
+    w->wake_event = event_new(w->base, w->wake_fd, EV_READ | EV_PERSIST | EV_ET, on_wake, w);
+    w->timer_event = evtimer_new(w->base, on_timer_wake, w);
+    check(w->wake_event != NULL);
+    check(w->timer_event != NULL);
+    check(event_add(w->wake_event, NULL) == 0);
+    disk_io_init(w, queue_depth);
+}
+
+static void worker_done(struct worker *w)
+{
+    worker_free_dead(w);
+    free(w->dead);
+    disk_io_uring_close(w);
+    timer_heap_done(&w->timers);
+    if (w->timer_event != NULL) {
+        event_free(w->timer_event);
+        event_free(w->wake_event);
+        event_base_free(w->base);
+        close(w->wake_fd);
+    }
+    w->magic = 0;
+}
+
+// Opens a ring for every worker, or none.
+static enum err loop_open_rings(struct loop *loop, struct buf *why)
+{
+    enum err err = disk_io_uring_probe(why);
+    for (unsigned i = 0; i < loop->worker_count && err == ERR_OK; i++) {
+        err = disk_io_uring_open(&loop->workers[i], why);
+    }
+    for (unsigned i = 0; i < loop->worker_count && err != ERR_OK; i++) {
+        disk_io_uring_close(&loop->workers[i]);
+    }
+    return err;
+}
+
+static enum err loop_choose_engine(struct loop *loop, const struct loop_options *options,
+                                   struct buf *ret_why)
+{
+    struct buf why;
+    buf_init(&why, sizeof(loop->engine_why));
+    enum err err = ERR_INVALID;
+    if (options->engine == DISK_ENGINE_THREADS) {
+        buf_append_cstr(&why, "asked for");
+    } else {
+        err = loop_open_rings(loop, &why);
+    }
+    if (err == ERR_OK) {
+        loop->engine = DISK_ENGINE_URING;
+        loop->engine_calls = &disk_io_uring_calls;
+        snprintf(loop->engine_why, sizeof(loop->engine_why), "io_uring: ok");
+    } else if (options->engine == DISK_ENGINE_URING) {
+        if (ret_why != NULL) {
+            buf_printf(ret_why, "io_uring is refused here: %s", buf_cstr(&why));
+        }
+        buf_done(&why);
+        return ERR_INVALID;
+    } else {
+        unsigned count = options->disk_threads;
+        if (count == 0) {
+            // One may be held up by a sync while another reads.
+            count = loop->worker_count < 2 ? 4 : 2 * loop->worker_count;
+        }
+        loop->engine = DISK_ENGINE_THREADS;
+        loop->engine_calls = &disk_io_threads_calls;
+        loop->disk_pool = disk_pool_new(count);
+        snprintf(loop->engine_why, sizeof(loop->engine_why), "threads: %s", buf_cstr(&why));
+    }
+    buf_done(&why);
+    return ERR_OK;
+}
+
+enum err loop_new(const struct loop_options *options, struct loop **ret_loop, struct buf *ret_why)
+{
+    unsigned depth =
+        options->disk_queue_depth == 0 ? DISK_QUEUE_DEPTH_DEFAULT : options->disk_queue_depth;
+    if (options->worker_count == 0 || options->worker_count > WORKERS_MAX ||
+        depth > DISK_QUEUE_DEPTH_MAX) {
+        if (ret_why != NULL) {
+            buf_printf(ret_why, "1 to %d workers and a disk queue depth of at most %d", WORKERS_MAX,
+                       DISK_QUEUE_DEPTH_MAX);
+        }
+        return ERR_INVALID;
+    }
+    check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+    transfer_library_init();
+
+    struct loop *loop = calloc(1, sizeof(*loop));
+    check(loop != NULL);
+    loop->workers = calloc(options->worker_count, sizeof(loop->workers[0]));
+    check(loop->workers != NULL);
+    loop->worker_count = options->worker_count;
+    loop->idle_wait_us = IDLE_WAIT_US;
+#ifdef FOREBAY_FAULTS
+    if (getenv("FOREBAY_CLOCK_FILE") != NULL) {
+        loop->idle_wait_us = FAKED_IDLE_WAIT_US;
+    }
+#endif
+    check(pthread_mutex_init(&loop->stop.mutex, NULL) == 0);
+    pthread_condattr_t attr;
+    check(pthread_condattr_init(&attr) == 0);
+    check(pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
+    check(pthread_cond_init(&loop->stop.changed, &attr) == 0);
+    check(pthread_condattr_destroy(&attr) == 0);
+    for (unsigned i = 0; i < loop->worker_count; i++) {
+        worker_init(loop, i, depth);
+    }
+    enum err err = loop_choose_engine(loop, options, ret_why);
+    if (err != ERR_OK) {
+        loop_free(loop);
+        return err;
+    }
+    loop->blocking_pool =
+        blocking_pool_new(options->blocking_threads == 0 ? 4 : options->blocking_threads);
+    *ret_loop = loop;
+    return ERR_OK;
+}
+
+enum err loop_start(struct loop *loop)
+{
+    check(!loop->is_started);
+    sigset_t old;
+    loop_block_signals(&old);
+    if (loop->disk_pool != NULL) {
+        disk_pool_start(loop->disk_pool);
+    }
+    blocking_pool_start(loop->blocking_pool);
+    enum err err = ERR_OK;
+    for (unsigned i = 0; i < loop->worker_count && err == ERR_OK; i++) {
+        struct worker *w = &loop->workers[i];
+        w->is_running = true;
+        int rc = pthread_create(&w->thread, NULL, worker_main, w);
+        if (rc != 0) {
+            w->is_running = false;
+            err = ERR_LIMIT;
+        }
+    }
+    check(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
+    loop->is_started = true;
+    if (err != ERR_OK) {
+        loop_stop(loop);
+    }
+    return err;
+}
+
+// Has everything that was queued been delivered?
+static bool loop_is_quiet_locked(struct loop *loop)
+{
+    uint64_t delivered = 0, sent = 0;
+    for (unsigned i = 0; i < loop->worker_count; i++) {
+        if (!loop->workers[i].is_running) {
+            continue;
+        }
+        if (!loop->stop.worker[i].has_reported || !loop->stop.worker[i].is_quiet) {
+            return false;
+        }
+        delivered += loop->stop.worker[i].delivered_count;
+        sent += loop->stop.worker[i].sent_count;
+    }
+    return delivered == sent + atomic_load(&loop->outside_sent_count);
+}
+
+static void loop_wait_quiet(struct loop *loop)
+{
+    struct timespec until;
+    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+    until.tv_sec += STOP_WAIT_US / 1000000;
+    check(pthread_mutex_lock(&loop->stop.mutex) == 0);
+    int rc = 0;
+    while (!loop_is_quiet_locked(loop) && rc == 0) {
+        rc = pthread_cond_timedwait(&loop->stop.changed, &loop->stop.mutex, &until);
+    }
+    check(pthread_mutex_unlock(&loop->stop.mutex) == 0);
+    if (rc != 0) {
+        log_warn("loop_stop_timeout", "waited_ms=%u", STOP_WAIT_US / 1000);
+    }
+}
+
+static void loop_wake_all(struct loop *loop)
+{
+    for (unsigned i = 0; i < loop->worker_count; i++) {
+        worker_wake(&loop->workers[i]);
+    }
+}
+
+// What arrived after the workers had left (messages from pools and other threads), run here in
+// their name.
+static void loop_deliver_leftovers(struct loop *loop)
+{
+    for (unsigned round = 0; round < LEFTOVER_ROUNDS_MAX; round++) {
+        bool had_work = false;
+        for (unsigned i = 0; i < loop->worker_count; i++) {
+            struct worker *w = &loop->workers[i];
+            had_work |= mailbox_has_work(w) || !list_empty(&w->deferred);
+            current_worker = w;
+            *w->now_us = 0;
+            mailbox_deliver_inbox(w);
+            mailbox_deliver_self(w);
+            worker_run_deferred(w);
+            mailbox_flush(w);
+            worker_free_dead(w);
+            current_worker = NULL;
+        }
+        if (!had_work) {
+            break;
+        }
+    }
+}
+
+void loop_stop(struct loop *loop)
+{
+    if (loop == NULL || !loop->is_started) {
+        return;
+    }
+    check(current_worker == NULL);
+    atomic_store_explicit(&loop->is_stopping, true, memory_order_release);
+    loop_wake_all(loop);
+    loop_wait_quiet(loop);
+    atomic_store_explicit(&loop->is_exiting, true, memory_order_release);
+    loop_wake_all(loop);
+    for (unsigned i = 0; i < loop->worker_count; i++) {
+        struct worker *w = &loop->workers[i];
+        if (w->is_running) {
+            check(pthread_join(w->thread, NULL) == 0);
+            w->is_running = false;
+        }
+    }
+    blocking_pool_stop(loop->blocking_pool);
+    if (loop->disk_pool != NULL) {
+        disk_pool_stop(loop->disk_pool);
+    }
+    loop_deliver_leftovers(loop);
+    loop->is_started = false;
+}
+
+void loop_free(struct loop *loop)
+{
+    if (loop == NULL) {
+        return;
+    }
+    check(!loop->is_started);
+    for (unsigned i = 0; i < loop->worker_count; i++) {
+        worker_done(&loop->workers[i]);
+    }
+    blocking_pool_free(loop->blocking_pool);
+    disk_pool_free(loop->disk_pool);
+    check(pthread_cond_destroy(&loop->stop.changed) == 0);
+    check(pthread_mutex_destroy(&loop->stop.mutex) == 0);
+    free(loop->workers);
+    free(loop);
+}
