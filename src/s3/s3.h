@@ -91,6 +91,17 @@ const char *s3_operation_name(enum s3_operation operation);
 // First parameter of that (decoded) name; NULL when absent.
 const struct s3_param *s3_param_find(const struct s3_request *r, const char *name);
 
+// The bytes that rights are checked against: the `prefix` of a listing, the key of everything else.
+struct span s3_request_scope(const struct s3_request *r);
+// Reads the key again with each raw '+' as a space: for a request whose signature holds only so
+// (sigv4_mismatch.plus_is_space). It is then never answered from cache. ERR_INVALID_URI, ERR_NO_MEMORY.
+enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r) MUST_USE;
+// x-amz-copy-source and x-amz-rename-source: "bucket/key?versionId=V", escaped, leading '/' optional. The
+// query stays raw, empty when absent. ERR_INVALID_ARGUMENT (access point ARNs too), ERR_KEY_TOO_LONG,
+// ERR_NO_MEMORY.
+enum err s3_copy_source_parse(struct arena *arena, struct span value, struct span *ret_bucket,
+                              struct span *ret_key, struct span *ret_query) MUST_USE;
+
 // --- s3_error.c -----------------------------------------------------------------------------------------
 
 // Optional elements; empty spans are left out.
@@ -230,13 +241,21 @@ struct sigv4_claim {
     struct span payload_hash; // x-amz-content-sha256 as sent, or UNSIGNED-PAYLOAD
 };
 // ERR_AUTHORIZATION_MALFORMED, ERR_AUTHORIZATION_QUERY, ERR_MISSING_SECURITY_HEADER, ERR_ACCESS_DENIED
-// (no date), ERR_NOT_IMPLEMENTED (SigV4a).
+// (no date), ERR_NOT_IMPLEMENTED (SigV4a), ERR_INVALID_ARGUMENT (header and query both sign; not a hash).
 enum err sigv4_claim_parse(const struct s3_request *r, const struct headers *headers,
                            struct sigv4_claim *ret_claim) MUST_USE;
 
-// Filled on ERR_SIGNATURE_MISMATCH, in the arena, for the error document.
+// The payload part of a claim alone, for who does not care about the signature. `presigned`: nothing said means
+// UNSIGNED-PAYLOAD. ERR_INVALID_ARGUMENT (neither a hash nor a known word), ERR_NOT_IMPLEMENTED (SigV4a).
+enum err sigv4_payload_parse(const struct headers *headers, bool presigned,
+                             enum sigv4_payload *ret_payload, struct span *ret_hash) MUST_USE;
+
+// Texts filled on ERR_SIGNATURE_MISMATCH, in the arena, for the error document (empty when it has no room).
+// plus_is_space is set on ERR_OK: the path holds a raw '+' and the signature took it for a space
+// (then call s3_request_plus_is_space()).
 struct sigv4_mismatch {
     struct span string_to_sign, canonical_request;
+    bool plus_is_space;
 };
 
 // Verifies the claim against the raw request: method, raw target path exactly as sent (`raw_path` of the
@@ -312,7 +331,8 @@ struct credentials_principal {
     struct span id, secret;
     const struct credentials_allow *allow;
     unsigned allow_count;
-    struct span origin_credentials; // name of a per-principal origin credential set, or empty
+    struct span origin_credentials; // name of a per-principal origin credential set (the id), or empty
+    struct span origin_access_key_file, origin_secret_key_file; // where that set is read from
 };
 
 // Immutable table, refcounted, swapped on reload.
@@ -329,8 +349,11 @@ void credentials_unref(struct credentials *c);
 const struct credentials_principal *credentials_find(const struct credentials *c,
                                                      struct span access_key);
 struct span credentials_dummy_secret(void);
-// Default deny. `key` empty: bucket-level; `bucket` empty: service level (ListBuckets: allowed with any
-// list right).
+// Default deny. `bucket` empty: service level (ListBuckets: allowed with any list right). `key` is
+// s3_request_scope(): a listing is allowed where its prefix lies under an allowed one. With an empty key
+// only rows with an empty prefix grant anything, but for HeadBucket and GetBucketLocation, which any right in
+// the bucket allows. To be asked besides by the caller: S3_GetObject on the source of a copy, S3_DeleteObject
+// on the source of a rename, S3_DeleteObject on each key of DeleteObjects (instead of the empty key).
 bool credentials_allowed(const struct credentials_principal *p, enum s3_operation operation,
                          unsigned flags, struct span bucket, struct span key);
 

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// The little XML we write and read. Pure; any thread.
+//
+// Writer: escapes and appends, nothing more. Reader: expat, which decodes the encodings that XML declares. A
+// document type declaration ends the reading at once, so there are no entities but the five of XML itself and
+// nothing is ever fetched. Depth, size and the length of a path are bounded; the text of an element is kept only
+// until its end, and only leaves are reported.
+#include "s3/s3.h"
+
+#include <expat.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEPTH_MAX 16
+#define PATH_MAX_BYTES 512
+#define DELETE_KEYS_MAX 1000
+#define READ_STEP_BYTES (64u << 10)
+
+void s3_xml_escape(struct buf *out, struct span text)
+{
+    size_t plain = 0; // start of what was not appended yet
+    for (size_t i = 0; i < text.len; i++) {
+        unsigned char c = (unsigned char)text.ptr[i];
+        const char *entity = c == '&'    ? "&amp;"
+                             : c == '<'  ? "&lt;"
+                             : c == '>'  ? "&gt;"
+                             : c == '"'  ? "&quot;"
+                             : c == '\'' ? "&apos;"
+                                         : NULL;
+        bool control = c < 0x20 || c == 0x7f;
+        if (entity == NULL && !control) {
+            continue;
+        }
+        buf_append(out, text.ptr + plain, i - plain);
+        plain = i + 1;
+        if (entity != NULL) {
+            buf_append_cstr(out, entity);
+        } else {
+            buf_printf(out, "&#x%X;", c);
+        }
+    }
+    if (plain < text.len) {
+        buf_append(out, text.ptr + plain, text.len - plain);
+    }
+}
+
+void s3_xml_element(struct buf *out, const char *name, struct span text)
+{
+    buf_append_char(out, '<');
+    buf_append_cstr(out, name);
+    buf_append_char(out, '>');
+    s3_xml_escape(out, text);
+    buf_append_cstr(out, "</");
+    buf_append_cstr(out, name);
+    buf_append_char(out, '>');
+}
+
+void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value)
+{
+    buf_printf(out, "<%s>%llu</%s>", name, (unsigned long long)value, name);
+}
+
+// --- Reader ---------------------------------------------------------------------------------------------
+
+struct reader {
+    XML_Parser parser;
+    s3_xml_leaf_fn *on_leaf;
+    void *ctx;
+    struct buf text;
+    char path[PATH_MAX_BYTES];
+    size_t path_len;
+    size_t path_len_at[DEPTH_MAX]; // length of the path before the element of that depth
+    unsigned depth;
+    bool leaf; // no child element since the innermost start tag
+    enum err err;
+};
+
+static void reader_stop(struct reader *reader, enum err err)
+{
+    if (reader->err == ERR_OK) {
+        reader->err = err;
+    }
+    (void)XML_StopParser(reader->parser, XML_FALSE); // fails only when stopped already
+}
+
+static void on_start(void *ctx, const XML_Char *name, const XML_Char **attributes)
+{
+    (void)attributes;
+    struct reader *reader = ctx;
+    if (reader->err != ERR_OK) {
+        return;
+    }
+    const char *colon = strchr(name, ':');
+    const char *local = colon != NULL ? colon + 1 : name;
+    size_t len = strlen(local);
+    if (reader->depth == DEPTH_MAX || reader->path_len + len + 2 > sizeof(reader->path)) {
+        reader_stop(reader, ERR_MALFORMED_XML);
+        return;
+    }
+    reader->path_len_at[reader->depth++] = reader->path_len;
+    if (reader->path_len > 0) {
+        reader->path[reader->path_len++] = '/';
+    }
+    memcpy(reader->path + reader->path_len, local, len + 1);
+    reader->path_len += len;
+    reader->text.len = 0;
+    reader->leaf = true;
+}
+
+static void on_end(void *ctx, const XML_Char *name)
+{
+    (void)name;
+    struct reader *reader = ctx;
+    if (reader->err != ERR_OK) {
+        return;
+    }
+    check(reader->depth > 0);
+    if (reader->leaf) {
+        reader->on_leaf(reader->ctx, reader->path, buf_span(&reader->text));
+    }
+    reader->leaf = false;
+    reader->text.len = 0;
+    reader->path_len = reader->path_len_at[--reader->depth];
+    reader->path[reader->path_len] = '\0';
+}
+
+static void on_text(void *ctx, const XML_Char *text, int len)
+{
+    struct reader *reader = ctx;
+    if (reader->err != ERR_OK || !reader->leaf) {
+        return;
+    }
+    buf_append(&reader->text, text, (size_t)len);
+    if (!buf_ok(&reader->text)) {
+        reader_stop(reader, ERR_NO_MEMORY);
+    }
+}
+
+static void on_doctype(void *ctx, const XML_Char *name, const XML_Char *system_id,
+                       const XML_Char *public_id, int has_internal_subset)
+{
+    (void)name;
+    (void)system_id;
+    (void)public_id;
+    (void)has_internal_subset;
+    reader_stop(ctx, ERR_MALFORMED_XML);
+}
+
+// Servers that answer before they know the outcome send blanks ahead of the document.
+static struct span skip_leading_blanks(struct span s)
+{
+    while (s.len > 0 && (s.ptr[0] == ' ' || s.ptr[0] == '\n' || s.ptr[0] == '\r' || s.ptr[0] == '\t')) {
+        s.ptr++;
+        s.len--;
+    }
+    return s;
+}
+
+enum err s3_xml_read(struct span document, s3_xml_leaf_fn *on_leaf, void *ctx)
+{
+    if (document.len > S3_XML_BODY_MAX) {
+        return ERR_MALFORMED_XML;
+    }
+    struct reader reader = {.on_leaf = on_leaf, .ctx = ctx};
+    reader.parser = XML_ParserCreate(NULL);
+    if (reader.parser == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    buf_init(&reader.text, S3_XML_BODY_MAX * 2); // decoding may widen a byte to two
+    XML_SetUserData(reader.parser, &reader);
+    XML_SetElementHandler(reader.parser, on_start, on_end);
+    XML_SetCharacterDataHandler(reader.parser, on_text);
+    XML_SetStartDoctypeDeclHandler(reader.parser, on_doctype);
+
+    // In steps, so that a handler's stop takes effect soon and no length exceeds an int.
+    struct span rest = skip_leading_blanks(document);
+    bool last = false;
+    while (!last && reader.err == ERR_OK) {
+        size_t step = rest.len < READ_STEP_BYTES ? rest.len : READ_STEP_BYTES;
+        last = step == rest.len;
+        if (XML_Parse(reader.parser, rest.ptr, (int)step, last) != XML_STATUS_OK &&
+            reader.err == ERR_OK) {
+            reader.err = XML_GetErrorCode(reader.parser) == XML_ERROR_NO_MEMORY ? ERR_NO_MEMORY
+                                                                                : ERR_MALFORMED_XML;
+        }
+        rest.ptr += step;
+        rest.len -= step;
+    }
+    XML_ParserFree(reader.parser);
+    buf_done(&reader.text);
+    return reader.err;
+}
+
+// --- Documents ------------------------------------------------------------------------------------------
+
+struct error_reading {
+    struct arena *arena;
+    struct s3_error_body body;
+    bool is_error;
+};
+
+static void on_error_leaf(void *ctx, const char *path, struct span text)
+{
+    struct error_reading *reading = ctx;
+    if (strcmp(path, "Error") == 0 || strncmp(path, "Error/", 6) == 0) {
+        reading->is_error = true;
+    }
+    struct span *target = strcmp(path, "Error/Code") == 0       ? &reading->body.code
+                          : strcmp(path, "Error/Message") == 0  ? &reading->body.message
+                          : strcmp(path, "Error/Region") == 0   ? &reading->body.region
+                          : strcmp(path, "Error/Endpoint") == 0 ? &reading->body.endpoint
+                                                                : NULL;
+    if (target != NULL && target->len == 0) {
+        struct span copy = arena_copy(reading->arena, text);
+        if (copy.ptr != NULL) {
+            *target = copy;
+        }
+    }
+}
+
+bool s3_error_read(struct arena *arena, struct span document, struct s3_error_body *ret_body)
+{
+    struct error_reading reading = {.arena = arena};
+    if (s3_xml_read(document, on_error_leaf, &reading) != ERR_OK || !reading.is_error) {
+        return false;
+    }
+    *ret_body = reading.body;
+    return true;
+}
+
+struct delete_reading {
+    struct arena *arena;
+    struct span *keys;
+    size_t count;
+    enum err err;
+};
+
+static void on_delete_leaf(void *ctx, const char *path, struct span text)
+{
+    struct delete_reading *reading = ctx;
+    if (reading->err != ERR_OK || strcmp(path, "Delete/Object/Key") != 0) {
+        return;
+    }
+    if (reading->count == DELETE_KEYS_MAX) {
+        reading->err = ERR_LIMIT;
+        return;
+    }
+    struct span key = arena_copy(reading->arena, text);
+    if (key.ptr == NULL) {
+        reading->err = ERR_NO_MEMORY;
+        return;
+    }
+    reading->keys[reading->count++] = key;
+}
+
+enum err s3_delete_keys_read(struct arena *arena, struct span document, struct span **ret_keys,
+                             size_t *ret_count)
+{
+    struct delete_reading reading = {.arena = arena};
+    reading.keys = arena_alloc(arena, DELETE_KEYS_MAX * sizeof(*reading.keys));
+    if (reading.keys == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    enum err err = s3_xml_read(document, on_delete_leaf, &reading);
+    if (err == ERR_OK) {
+        err = reading.err;
+    }
+    if (err == ERR_OK && reading.count == 0) {
+        err = ERR_MALFORMED_XML;
+    }
+    if (err != ERR_OK) {
+        return err;
+    }
+    *ret_keys = reading.keys;
+    *ret_count = reading.count;
+    return ERR_OK;
+}
