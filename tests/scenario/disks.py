@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small file systems of a test's own (loop images, root needed), and edits beneath the page cache."""
+import contextlib
+import mmap
+import os
+import shutil
+import subprocess
+import threading
+
+from conftest import not_run
+
+PAGE = 4096
+
+
+class LoopDisk:
+    """An ext4 image mounted through a loop device; unmounted at the end."""
+
+    def __init__(self, folder, size):
+        self.image = folder / "disk.img"
+        self.mount = folder / "mnt"
+        self.mount.mkdir(parents=True)
+        with open(self.image, "wb") as image:
+            image.truncate(size)
+
+    def __enter__(self):
+        if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
+            not_run("a small file system needs root and mkfs.ext4")
+        made = subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(self.image)],
+                              capture_output=True)
+        mounted = subprocess.run(["mount", "-o", "loop", str(self.image), str(self.mount)],
+                                 capture_output=True)
+        if made.returncode or mounted.returncode:
+            not_run("no loop device here: " + mounted.stderr.decode(errors="replace").strip())
+        self.empty = self.used()
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", "-l", str(self.mount)], capture_output=True)
+        with contextlib.suppress(OSError):
+            self.image.unlink()
+
+    def used(self):
+        """Bytes taken according to statfs."""
+        info = os.statvfs(self.mount)
+        return (info.f_blocks - info.f_bfree) * info.f_frsize
+
+    def remount(self, how):
+        """True if it worked; "busy" is possible while files are open for writing."""
+        return subprocess.run(["mount", "-o", f"remount,{how}", str(self.mount)],
+                              capture_output=True).returncode == 0
+
+
+class FaultyDisk:
+    """An ext4 file system whose device answers EIO while a trigger file exists (nbdkit)."""
+
+    def __init__(self, folder, size, reads="100%", writes="100%"):
+        self.folder = folder
+        self.size, self.reads, self.writes = size, reads, writes
+        self.mount = folder / "mnt"
+        self.trigger = folder / "trigger"
+        self.processes = []
+        self.loop = None
+
+    def __enter__(self):
+        for tool in ("nbdkit", "nbdfuse", "losetup", "mkfs.ext4"):
+            if os.geteuid() != 0 or not shutil.which(tool):
+                not_run(f"disk errors need root and {tool}")
+        self.mount.mkdir(parents=True)
+        fuse = self.folder / "fuse"
+        fuse.mkdir()
+        image, sock = self.folder / "disk.img", self.folder / "nbd.sock"
+        with open(image, "wb") as out:
+            out.truncate(self.size)
+        self._run(["nbdkit", "-f", "-U", str(sock), "--filter=error", "file", str(image),
+                   "error=EIO", f"error-pread-rate={self.reads}",
+                   f"error-pwrite-rate={self.writes}", f"error-file={self.trigger}"])
+        self._wait(sock.exists)
+        self._run(["nbdfuse", str(fuse / "disk"), "--unix", str(sock)])
+        self._wait((fuse / "disk").exists)
+        made = subprocess.run(["losetup", "-f", "--show", "--direct-io=on", str(fuse / "disk")],
+                              capture_output=True, text=True)
+        if made.returncode:
+            self.__exit__()
+            not_run("no loop device over FUSE here: " + made.stderr.strip())
+        self.loop = made.stdout.strip()
+        subprocess.run(["mkfs.ext4", "-q", "-F", self.loop], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "errors=continue", self.loop, str(self.mount)], check=True)
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self.trigger.unlink()
+        subprocess.run(["umount", "-l", str(self.mount)], capture_output=True)
+        if self.loop:
+            subprocess.run(["losetup", "-d", self.loop], capture_output=True)
+        subprocess.run(["fusermount3", "-u", "-z", str(self.folder / "fuse" / "disk")],
+                       capture_output=True)
+        for process in reversed(self.processes):
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+
+    def _run(self, command):
+        self.processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL,
+                                               stderr=subprocess.DEVNULL,
+                                               start_new_session=True))
+
+    def _wait(self, ready):
+        pause = threading.Event()
+        for _ in range(200):
+            if ready():
+                return
+            pause.wait(0.05)
+        self.__exit__()
+        not_run("nbdkit did not come up")
+
+
+def drop_pages(path):
+    """Lets the kernel forget the file's clean pages."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def edit_beneath(path, page, change):
+    """Rewrites one 4 KiB page with O_DIRECT; CHANGE gets a bytearray. False if not possible."""
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_DIRECT)
+        except OSError:
+            return False
+        stack.callback(os.close, fd)
+        buf = mmap.mmap(-1, PAGE)               # aligned, as O_DIRECT wants
+        stack.callback(buf.close)
+        if os.preadv(fd, [buf], page * PAGE) != PAGE:
+            return False
+        data = bytearray(buf[:])
+        change(data)
+        buf[:] = bytes(data)
+        os.pwritev(fd, [buf], page * PAGE)
+        os.fsync(fd)
+        os.posix_fadvise(fd, page * PAGE, PAGE, os.POSIX_FADV_DONTNEED)
+        return True
+
+
+def direct_works(folder):
+    """Whether files in FOLDER can be opened with O_DIRECT."""
+    path = folder / "direct-probe"
+    path.write_bytes(b"\0" * PAGE)
+    try:
+        return edit_beneath(path, 0, lambda data: None)
+    except OSError:
+        return False
+    finally:
+        path.unlink()

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dir: origin: a folder tree as buckets; nothing outside it; files that change while they are read."""
+import hashlib
+import os
+import threading
+import time
+
+import pytest
+from client import Truncated, quote
+from dataset import age
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "tree"
+    (folder / "bkt" / "deep" / "er").mkdir(parents=True)
+    (folder / "two").mkdir()
+    return folder
+
+
+def write(root, name, data, old=True):
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    if old:
+        os.utime(path, (time.time() - 3600,) * 2)
+    return path
+
+
+def serve(start, root, engine="auto", **settings):
+    return start(f"dir:{root}", engine=engine, settings=settings)
+
+
+def settled():
+    """A file changed less than 2 s ago is streamed, not stored; ctime cannot be set back."""
+    time.sleep(2.2)
+
+
+@pytest.mark.tsan
+def test_files_are_objects(start, root, engine):
+    data = {f"deep/{i}": os.urandom(size) for i, size in
+            enumerate((0, 1, 1000, 65536, MIB, MIB + 1, 5 * MIB + 3))}
+    for name, content in data.items():
+        write(root / "bkt", name, content)
+    settled()
+    server = serve(start, root, engine)
+    with server.client() as client:
+        for turn in range(2):
+            for name, content in data.items():
+                reply = client.get(name)
+                assert reply.status == 200 and bytes(reply.body) == content, (name, reply)
+                etag = reply.etag.strip('"')
+                assert len(etag) == 34 and etag.endswith("-1"), etag
+                assert client.head(name).etag == reply.etag
+                if len(content) > 10:
+                    reply = client.get(name, 3, 8)
+                    assert reply.status == 206 and bytes(reply.body) == content[3:9]
+                    assert client.get(name, headers=[("If-None-Match", reply.etag)]).status == 304
+            server.settle()
+        received = server.metric("forebay_origin_received_bytes_total")
+        assert received == sum(map(len, data.values())), received
+        assert client.get("nothing").status == 404
+        assert client.get("deep").status == 404
+        assert client.get("deep/").status == 404
+        assert client.get("deep/0/x").status == 404
+        reply = client.get("a", bucket="none")
+        assert (reply.status, reply.code) == (404, "NoSuchBucket")
+        reply = client.request("GET", "/")
+        assert b"<Name>bkt</Name>" in bytes(reply.body) and b"<Name>two</Name>" in bytes(reply.body)
+
+
+def test_odd_names(start, root):
+    names = ["a b", "a+b", "a%b", "a%2Fb", "grüße", "写真", "a?b", "a#b", "a&b;c", "-", "x" * 255,
+             "...", "a\\b", "a\"b", "a'b", "a\tb"]
+    for name in names:
+        write(root / "bkt", "odd/" + name, name.encode())
+    server = serve(start, root)
+    with server.client() as client:
+        for name in names:
+            reply = client.get("odd/" + name)
+            assert reply.status == 200 and bytes(reply.body) == name.encode(), (name, reply)
+
+
+def test_nothing_outside_the_tree(start, root, tmp_path):
+    """Symbolic links and dot segments do not lead out; special files are no objects."""
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "file").write_bytes(b"canary-outside")
+    write(root / "bkt", "inside", b"inside")
+    (root / "bkt" / "link").symlink_to(secret / "file")
+    (root / "bkt" / "relative").symlink_to("../../secret/file")
+    (root / "bkt" / "folder").symlink_to(secret)
+    (root / "bkt" / "passwd").symlink_to("/etc/passwd")
+    (root / "bkt" / "root").symlink_to("/")
+    (root / "bkt" / "proc").symlink_to("/proc/self/environ")
+    (root / "bkt" / "dangling").symlink_to("nowhere")
+    (root / "bkt" / "loop").symlink_to("loop")
+    (root / "outbucket").symlink_to(secret)
+    (root / "bkt" / "within").symlink_to("inside")
+    os.mkfifo(root / "bkt" / "fifo")
+    server = serve(start, root)
+    tries = ["link", "relative", "folder/file", "passwd", "root/etc/passwd", "proc", "dangling",
+             "loop", "fifo", "../../secret/file", "../../../etc/passwd", "./inside", "deep/../inside",
+             "..", ".", "/etc/passwd", "//etc/passwd", "folder/", "\0", "inside\0.jpg"]
+    with server.client(timeout=20) as client:
+        for key in tries:
+            for method in ("GET", "HEAD"):
+                reply = client.get(key, method=method)
+                assert reply.status in (400, 403, 404), (key, reply)
+                assert b"canary-outside" not in bytes(reply.body)
+                assert b"root:" not in bytes(reply.body)
+        for target in ("/bkt/%2e%2e/%2e%2e/secret/file", "/bkt/..%2f..%2fsecret%2ffile",
+                       "/../secret/file", "/%2e%2e/secret/file", "/outbucket/file",
+                       "/bkt/%2e%2e%2f%2e%2e%2fetc%2fpasswd", "/bkt/%c0%ae%c0%ae/secret/file"):
+            reply = client.request("GET", target)
+            assert reply.status in (400, 403, 404), (target, reply)
+        assert bytes(client.get("inside").body) == b"inside"
+        within = client.get("within")
+        assert within.status == 404 or bytes(within.body) == b"inside"
+        for query in ("list-type=2", "list-type=2&prefix=../", "list-type=2&prefix=folder/",
+                      "list-type=2&prefix=root/etc/", "list-type=2&prefix=/etc"):
+            reply = client.list(query)
+            assert b"passwd</Key>" not in bytes(reply.body).replace(b"<Key>passwd</Key>", b"")
+            assert b"<Key>folder/file" not in bytes(reply.body)
+
+
+@pytest.mark.tsan
+def test_a_file_that_changes_while_it_is_read(start, root, engine):
+    """Rewritten, replaced, grown, shrunk: a complete reply is one of the contents, never a mix."""
+    size = 6 * MIB
+    contents = {}
+
+    def content(n):
+        data = (b"%08d" % n) * (size // 8)
+        contents[hashlib.sha256(data).hexdigest()] = n
+        return data
+    path = write(root / "bkt", "f", content(0))
+    server = serve(start, root, engine, **{"cache.ttl": "1s"})
+    stop = threading.Event()
+
+    def change():
+        n = 0
+        while not stop.is_set():
+            n += 1
+            data = content(n)
+            if n % 3 == 0:                                  # in place
+                with open(path, "r+b", buffering=0) as file:
+                    file.write(data)
+            elif n % 3 == 1:                                # replaced
+                temporary = path.with_suffix(".new")
+                temporary.write_bytes(data)
+                temporary.rename(path)
+            else:                                           # truncated and written again
+                path.write_bytes(data)
+            stop.wait(0.01)
+    changer = threading.Thread(target=change)
+    changer.start()
+    whole = 0
+    try:
+        with server.client() as client:
+            for _ in range(60):
+                try:
+                    reply = client.get("f")
+                except Truncated:
+                    continue
+                if reply.status != 200:
+                    assert reply.status in (404, 412, 503), reply
+                    continue
+                body = bytes(reply.body)
+                if len(body) != size:
+                    continue                               # seen between truncate and write
+                assert body[:8] * (size // 8) == body, "a mix of two contents"
+                whole += 1
+    finally:
+        stop.set()
+        changer.join()
+    with server.client() as client:
+        settled()
+        body = bytes(client.get("f").body)
+        assert body == path.read_bytes()
+
+
+def test_changes_are_seen_after_the_ttl(start, root):
+    path = write(root / "bkt", "f", b"one")
+    settled()
+    server = serve(start, root, **{"cache.ttl": "1s"})
+    with server.client() as client:
+        first = client.get("f")
+        assert bytes(first.body) == b"one"
+        path.write_bytes(b"two two")
+        settled()
+        second = client.get("f")
+        assert bytes(second.body) == b"two two" and second.etag != first.etag
+        path.unlink()
+        settled()
+        assert client.get("f").status == 404
+
+
+def test_immutable_needs_the_directory_no_more(start, root, engine):
+    """After the first pass the whole tree can be taken away."""
+    data = {f"d{i % 3}/f{i}": os.urandom(1000 + i * 5000) for i in range(40)}
+    for name, content in data.items():
+        write(root / "bkt", name, content)
+    settled()
+    server = start(f"dir:{root}", engine=engine,
+                   file={"rules": [{"match": "bkt/**", "freshness": "immutable"}]})
+    with server.client() as client:
+        for name, content in data.items():
+            assert bytes(client.get(name).body) == content
+        server.settle()
+        (root / "bkt").rename(root / "gone")
+        for name, content in data.items():
+            reply = client.get(name)
+            assert reply.status == 200 and bytes(reply.body) == content, (name, reply)
+
+
+def test_top_level_files_are_reported(start, root):
+    (root / "stray.txt").write_text("x")
+    server = serve(start, root)
+    assert any("stray.txt" in line for line in server.stderr + server.stdout), server.output()
+
+
+def test_buckets_of_the_file(start, tmp_path, origin):
+    """buckets[]: one from a folder, one from S3 under another name."""
+    folder = tmp_path / "elsewhere"
+    write(folder, "x/y", b"from the folder")
+    origin.put("k", 3000, bucket="upstream")
+    server = start(origin, file={"buckets": [
+        {"name": "local", "origin": f"dir:{folder}"},
+        {"name": "renamed", "origin": "s3://upstream"}]})
+    with server.client() as client:
+        assert bytes(client.get("x/y", bucket="local").body) == b"from the folder"
+        reply = client.get("k", bucket="renamed")
+        assert bytes(reply.body) == origin.bytes_of("k", bucket="upstream")
+        origin.put("k", 10)
+        assert bytes(client.get("k").body) == origin.bytes_of("k")
+
+
+def test_unreadable_files(start, root):
+    if os.geteuid() == 0:
+        from conftest import not_run
+        not_run("root may read everything")
+    path = write(root / "bkt", "f", b"x")
+    path.chmod(0)
+    server = serve(start, root)
+    with server.client() as client:
+        assert client.get("f").status == 403
+
+
+def test_many_files_in_one_folder_listed_in_pages(start, root):
+    for i in range(2500):
+        (root / "bkt" / f"f{i:05d}").write_bytes(b"x")
+    age(root)
+    server = serve(start, root)
+    import re
+    seen, token = [], None
+    with server.client() as client:
+        for _ in range(10):
+            query = "list-type=2" + (f"&continuation-token={quote(token).replace('/', '%2F')}"
+                                     if token else "")
+            text = bytes(client.list(query).body).decode()
+            page = re.findall("<Key>(.*?)</Key>", text)
+            assert len(page) <= 1000
+            seen += page
+            match = re.search("<NextContinuationToken>(.*?)</NextContinuationToken>", text)
+            token = match.group(1) if match else None
+            if not token:
+                break
+    assert seen == sorted(f"f{i:05d}" for i in range(2500))
