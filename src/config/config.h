@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration: flags, environment, file and defaults (in this order) become one immutable struct.
-// settings.def is the one table of keys; buckets[] and rules[] exist in the file only.
+// The configuration: flags, environment, file and defaults (in this order) become one immutable
+// struct. settings.def is the one table of keys; buckets[] and rules[] exist in the file only.
 //
-// Everything a struct config points at lives as long as it does. It never changes after config_load(), so
-// any thread may read it. Only the commands room hands its parts out; other rooms have options of their own.
+// Everything a struct config points at lives as long as it does. It never changes after
+// config_load(), so any thread may read it. Only the commands room hands its parts out; other rooms
+// have options of their own.
 //
-// Errors are lines `WHERE: error: TEXT` (WHERE is FILE:LINE:COL, `env NAME` or `--KEY`), at most 20; lines
-// with `warning:` do not make config_load() fail.
+// Errors are lines `WHERE: error: TEXT` (WHERE is FILE:LINE:COL, `env NAME` or `--KEY`), at most
+// 20; lines with `warning:` do not make config_load() fail.
 #ifndef FOREBAY_CONFIG_CONFIG_H
 #define FOREBAY_CONFIG_CONFIG_H
 
@@ -16,7 +17,8 @@
 #include "base/bytes.h"
 #include "base/error.h"
 
-// --- Types of values ------------------------------------------------------------------------------------
+// --- Types of values
+// ------------------------------------------------------------------------------------
 
 // A size or a share: percent is 0 where bytes count, else 1..100.
 struct config_size {
@@ -39,7 +41,8 @@ enum config_listen_kind {
 struct config_listen {
     enum config_listen_kind kind;
     const char *text; // as written
-    const char *host; // numeric address without brackets ("127.0.0.1", "::1"); NULL for unix and off
+    const char
+        *host; // numeric address without brackets ("127.0.0.1", "::1"); NULL for unix and off
     const char *path; // unix only
     uint16_t port;    // 0 = chosen by the kernel
     bool loopback;    // true for unix too
@@ -52,7 +55,11 @@ struct config_listens {
 
 // Values of the CHOICE rows, in the order of settings.def.
 enum config_listen_plaintext { CONFIG_PLAINTEXT_LOOPBACK, CONFIG_PLAINTEXT_NETWORK };
-enum config_addressing { CONFIG_ADDRESSING_AUTO, CONFIG_ADDRESSING_PATH, CONFIG_ADDRESSING_VIRTUAL };
+enum config_addressing {
+    CONFIG_ADDRESSING_AUTO,
+    CONFIG_ADDRESSING_PATH,
+    CONFIG_ADDRESSING_VIRTUAL
+};
 enum config_framing {
     CONFIG_FRAMING_AUTO,
     CONFIG_FRAMING_UNSIGNED_TRAILER,
@@ -86,7 +93,8 @@ enum config_log_format { CONFIG_LOG_AUTO, CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
 enum config_log_keys { CONFIG_KEYS_FULL, CONFIG_KEYS_PREFIX, CONFIG_KEYS_HASH };
 enum config_freshness { CONFIG_FRESHNESS_TTL, CONFIG_FRESHNESS_IMMUTABLE, CONFIG_FRESHNESS_STRICT };
 
-// Origin of one bucket: `buckets:` in the file. What is NULL or not set is as for origin.* and credentials.*.
+// Origin of one bucket: `buckets:` in the file. What is NULL or not set is as for origin.* and
+// credentials.*.
 enum config_bucket_kind { CONFIG_BUCKET_S3, CONFIG_BUCKET_DIRECTORY };
 
 struct config_bucket {
@@ -105,9 +113,9 @@ struct config_bucket {
     const char *source; // "FILE:LINE:COL"
 };
 
-// First rule whose `match` fits bucket/key wins. Syntax of match (checked here, matched elsewhere): `*` any
-// bytes but '/', `**` any bytes, `?` one byte but '/', `{a,b}` alternatives (not nested), `\` quotes the
-// next byte.
+// First rule whose `match` fits bucket/key wins. Syntax of match (checked here, matched elsewhere):
+// `*` any bytes but '/', `**` any bytes, `?` one byte but '/', `{a,b}` alternatives (not nested),
+// `\` quotes the next byte.
 struct config_rule {
     const char *match;
     bool has_cache, has_freshness, has_ttl, has_list_ttl, has_stale_if_error, has_block_size,
@@ -122,11 +130,13 @@ struct config_rule {
     const char *source;             // "FILE:LINE:COL", for logs and explanations
 };
 
-// --- The result -----------------------------------------------------------------------------------------
+// --- The result
+// -----------------------------------------------------------------------------------------
 
 // KIND of a row -> C type of its field.
-#define CONFIG_TYPE_TEXT const char *        // NULL when empty; auto is resolved unless said otherwise
-#define CONFIG_TYPE_SECRET_FILE const char * // path; exists, is readable and private; NULL when empty
+#define CONFIG_TYPE_TEXT const char * // NULL when empty; auto is resolved unless said otherwise
+#define CONFIG_TYPE_SECRET_FILE                                                                    \
+    const char * // path; exists, is readable and private; NULL when empty
 #define CONFIG_TYPE_TEXTS struct config_texts
 #define CONFIG_TYPE_LISTENS struct config_listens
 #define CONFIG_TYPE_ADDRESS struct config_listen
@@ -158,15 +168,17 @@ struct config {
     struct config_private *private_;
 };
 
-// Reads `-c FILE`, `--KEY VALUE` and `--KEY=VALUE` from argv[0] .. argv[argc - 1] (the program's and the
-// subcommand's names are not among them), the environment, and the file: -c, else FOREBAY_CONFIG, else
-// /etc/forebay/forebay.yaml if there is one. On ERR_OK *ret_config is for config_free(), and `ret_errors`
-// may hold warnings. On failure (ERR_INVALID) `ret_errors` holds all errors and *ret_config is untouched.
+// Reads `-c FILE`, `--KEY VALUE` and `--KEY=VALUE` from argv[0] .. argv[argc - 1] (the program's
+// and the subcommand's names are not among them), the environment, and the file: -c, else
+// FOREBAY_CONFIG, else /etc/forebay/forebay.yaml if there is one. On ERR_OK *ret_config is for
+// config_free(), and `ret_errors` may hold warnings. On failure (ERR_INVALID) `ret_errors` holds
+// all errors and *ret_config is untouched.
 enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
 void config_free(struct config *config); // NULL is fine
 
-// --- The table and where values came from ---------------------------------------------------------------
+// --- The table and where values came from
+// ---------------------------------------------------------------
 
 struct config_setting {
     const char *key, *default_text, *accepts, *help;

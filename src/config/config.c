@@ -1,0 +1,658 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading: gather, parse, finish (see config_private.h). One thread, at start.
+#include "config/config.h"
+
+#include "base/headers.h"
+#include "base/log.h"
+#include "config/config_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ARENA_MAX_BYTES (64u << 20)
+#define DEFAULT_FILE "/etc/forebay/forebay.yaml"
+
+extern char **environ;
+
+// --- Reporting and memory
+// -------------------------------------------------------------------------------
+
+static void report(struct loader *l, const char *where, const char *level, const char *format,
+                   va_list args)
+{
+    char text[1024];
+    (void)vsnprintf(text, sizeof(text), format, args); // a longer message is cut
+    buf_printf(l->errors, "%s: %s: %s\n", where, level, text);
+}
+
+void loader_error(struct loader *l, const char *where, const char *format, ...)
+{
+    l->error_count++;
+    if (l->error_count > CONFIG_ERRORS_MAX) {
+        return;
+    }
+    va_list args;
+    va_start(args, format);
+    report(l, where, "error", format, args);
+    va_end(args);
+}
+
+void loader_warning(struct loader *l, const char *where, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    report(l, where, "warning", format, args);
+    va_end(args);
+}
+
+void *loader_alloc(struct loader *l, size_t size)
+{
+    void *memory = arena_alloc(l->arena, size);
+    check(memory != NULL);
+    return memory;
+}
+
+char *loader_cstr(struct loader *l, struct span s)
+{
+    char *copy = arena_cstr(l->arena, s);
+    check(copy != NULL);
+    return copy;
+}
+
+// --- Gather: flags and environment
+// ----------------------------------------------------------------------
+
+// Lists are comma-separated outside the file.
+static void set_raw(struct loader *l, unsigned id, const char *text, const char *where)
+{
+    const char **items = loader_alloc(l, CONFIG_LIST_MAX * sizeof(*items));
+    unsigned count = 0;
+    if (!setting_is_list(setting_row(id)->kind)) {
+        items[count++] = loader_cstr(l, span_from_cstr(text));
+    } else {
+        struct span rest = span_from_cstr(text), piece;
+        while (span_split(&rest, ',', &piece)) {
+            piece = span_trim(piece);
+            if (count == CONFIG_LIST_MAX) {
+                loader_error(l, where, "at most %d values", CONFIG_LIST_MAX);
+                return;
+            }
+            if (piece.len > 0) {
+                items[count++] = loader_cstr(l, piece);
+            }
+        }
+    }
+    l->raws[id] = (struct raw){items, count, where, false};
+}
+
+static void unknown_flag(struct loader *l, const char *argument, struct span key)
+{
+    const char *near = setting_suggest_key(key);
+    if (near != NULL) {
+        loader_error(l, argument, "unknown flag (did you mean \"--%s\"?)", near);
+    } else {
+        loader_error(l, argument, "unknown flag");
+    }
+}
+
+// Reads one argument, with its value in the next where it has none of its own; returns how many
+// were read.
+static int take_flag(struct loader *l, int left, char **argv, const char **ret_file)
+{
+    const char *argument = argv[0];
+    bool is_file = strcmp(argument, "-c") == 0;
+    if (!is_file && strncmp(argument, "--", 2) != 0) {
+        loader_error(l, argument, "unexpected argument");
+        return 1;
+    }
+    struct span key = span_from_cstr(is_file ? argument + 1 : argument + 2);
+    const char *equals = is_file ? NULL : strchr(argument, '=');
+    if (equals != NULL) {
+        key.len = (size_t)(equals - key.ptr);
+    }
+    unsigned id = setting_find(key);
+    if (!is_file && id == SETTING_COUNT_) {
+        unknown_flag(l, argument, key);
+        return equals == NULL && left > 1 && argv[1][0] != '-' ? 2 : 1;
+    }
+    if (equals == NULL && left < 2) {
+        loader_error(l, argument, "needs a value");
+        return 1;
+    }
+    const char *value = equals != NULL ? equals + 1 : argv[1];
+    if (is_file) {
+        *ret_file = loader_cstr(l, span_from_cstr(value));
+    } else {
+        char *where = arena_printf(l->arena, "--%s", setting_row(id)->public_.key);
+        check(where != NULL);
+        set_raw(l, id, value, where);
+    }
+    return equals != NULL ? 1 : 2;
+}
+
+// Variables that Kubernetes injects for a Service called forebay or forebay-...
+static bool is_service_link(struct span name)
+{
+    if (span_ends_with(name, SPAN("_SERVICE_HOST")) || span_ends_with(name, SPAN("_PORT"))) {
+        return true;
+    }
+    for (size_t i = 0; i < name.len; i++) {
+        struct span rest = {name.ptr + i, name.len - i};
+        if (span_starts_with(rest, SPAN("_SERVICE_PORT"))) {
+            return true;
+        }
+        if (span_starts_with(rest, SPAN("_PORT_")) && rest.len > 6 && rest.ptr[6] >= '0' &&
+            rest.ptr[6] <= '9') {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Variables that are ours but no keys: where commands look, and switches of test builds.
+static bool is_other_variable(struct span name)
+{
+    static const char *const names[] = {"FOREBAY_CONFIG", "FOREBAY_ADMIN", "FOREBAY_ADMIN_TOKEN"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (span_equal_cstr(name, names[i])) {
+            return true;
+        }
+    }
+#ifdef FOREBAY_FAULTS
+    if (span_equal(name, SPAN("FOREBAY_CLOCK_FILE")) ||
+        span_equal(name, SPAN("FOREBAY_DISK_FAULTS"))) {
+        return true;
+    }
+#endif
+    return span_starts_with(name, SPAN("FOREBAY_TEST_")) || span_equal(name, SPAN("FOREBAY_BIN"));
+}
+
+static unsigned find_by_variable(struct span name)
+{
+    unsigned id = 0;
+    char candidate[CONFIG_NAME_MAX];
+    for (; id < SETTING_COUNT_; id++) {
+        config_environment_name(setting_row(id)->public_.key, candidate);
+        if (span_equal_cstr(name, candidate)) {
+            break;
+        }
+    }
+    return id;
+}
+
+static void unknown_variable(struct loader *l, struct span name)
+{
+    char names[SETTING_COUNT_][CONFIG_NAME_MAX];
+    const char *candidates[SETTING_COUNT_];
+    for (unsigned id = 0; id < SETTING_COUNT_; id++) {
+        config_environment_name(setting_row(id)->public_.key, names[id]);
+        candidates[id] = names[id];
+    }
+    const char *near = setting_suggest(name, candidates, SETTING_COUNT_);
+    char where[128];
+    (void)snprintf(where, sizeof(where), "env %.*s", (int)(name.len < 100 ? name.len : 100),
+                   name.ptr);
+    if (near != NULL) {
+        loader_warning(l, where, "unknown variable, ignored (did you mean \"%s\"?)", near);
+    } else {
+        loader_warning(l, where, "unknown variable, ignored");
+    }
+}
+
+// A variable set to nothing counts as not set: manifests have optional values.
+static void gather_environment(struct loader *l)
+{
+    for (char **at = environ; *at != NULL; at++) {
+        struct span entry = span_from_cstr(*at);
+        struct span name = {entry.ptr, span_find(entry, '=')};
+        if (!span_starts_with(name, SPAN("FOREBAY_")) || name.len + 1 >= entry.len) {
+            continue;
+        }
+        unsigned id = find_by_variable(name);
+        if (id < SETTING_COUNT_) {
+            char *where = arena_printf(l->arena, "env %.*s", (int)name.len, name.ptr);
+            check(where != NULL);
+            set_raw(l, id, entry.ptr + name.len + 1, where);
+        } else if (!is_service_link(name) && !is_other_variable(name)) {
+            unknown_variable(l, name);
+        }
+    }
+}
+
+static void gather_file(struct loader *l, const char *from_flag)
+{
+    const char *path = from_flag;
+    const char *from_environment = getenv("FOREBAY_CONFIG");
+    if (path == NULL && from_environment != NULL && from_environment[0] != '\0') {
+        path = loader_cstr(l, span_from_cstr(from_environment));
+    }
+    if (path == NULL && access(DEFAULT_FILE, F_OK) == 0) {
+        path = DEFAULT_FILE;
+    }
+    if (path != NULL) {
+        l->config->file = path;
+        config_file_read(l, path);
+    }
+}
+
+// The weakest source first; each overwrites what the one before it said.
+static void gather(struct loader *l, int argc, char **argv)
+{
+    const char *file = NULL;
+    struct raw from_flags[SETTING_COUNT_];
+    for (int i = 0; i < argc;) {
+        i += take_flag(l, argc - i, argv + i, &file);
+    }
+    memcpy(from_flags, l->raws, sizeof(from_flags));
+    memset(l->raws, 0, sizeof(l->raws));
+    gather_file(l, file);
+    gather_environment(l);
+    for (unsigned id = 0; id < SETTING_COUNT_; id++) {
+        if (from_flags[id].where != NULL) {
+            l->raws[id] = from_flags[id];
+        }
+    }
+}
+
+// --- Parse
+// ----------------------------------------------------------------------------------------------
+
+static bool is_auto(struct span s)
+{
+    return span_equal(s, SPAN("auto"));
+}
+
+static bool parse_number(const struct setting *row, struct span s, void *field, char *why)
+{
+    uint64_t value = 0;
+    unsigned percent = 0;
+    bool ok;
+    switch (row->kind) {
+    case KIND_MS:
+        ok = value_parse_ms(s, &value, why);
+        break;
+    case KIND_BLOCK_SIZE:
+        ok = value_parse_block_size(s, &value, why);
+        break;
+    case KIND_RATE:
+        ok = value_parse_rate(s, &value, why);
+        break;
+    case KIND_PERCENT:
+        ok = value_parse_percent(s, &percent, why);
+        value = percent;
+        break;
+    case KIND_COUNT:
+    case KIND_COUNT_AUTO:
+        ok = value_parse_count(s, &value, why);
+        break;
+    default:
+        ok = value_parse_bytes(s, &value, why);
+    }
+    if (!ok || !value_in_range(row->kind, row->public_.accepts, s, value, why)) {
+        return false;
+    }
+    if (row->kind == KIND_PERCENT || row->kind == KIND_COUNT || row->kind == KIND_COUNT_AUTO) {
+        *(unsigned *)field = (unsigned)value;
+    } else {
+        *(uint64_t *)field = value;
+    }
+    return true;
+}
+
+static bool parse_size(const struct setting *row, struct span s, struct config_size *field,
+                       char *why)
+{
+    return value_parse_size(s, field, why) &&
+           (field->percent != 0 ||
+            value_in_range(KIND_BYTES, row->public_.accepts, s, field->bytes, why));
+}
+
+static bool parse_address(struct loader *l, struct span s, struct config_listen *field, char *why)
+{
+    if (span_equal(s, SPAN("off"))) {
+        *field = (struct config_listen){.kind = CONFIG_LISTEN_OFF, .text = "off"};
+        return true;
+    }
+    if (!value_parse_listen(l, s, field, why)) {
+        return false;
+    }
+    if (field->kind != CONFIG_LISTEN_TCP) {
+        (void)snprintf(why, WHY_MAX, "\"%.80s\" is not HOST:PORT", field->text);
+        return false;
+    }
+    return true;
+}
+
+static bool parse_scalar(struct loader *l, const struct setting *row, struct span s, void *field,
+                         char *why)
+{
+    unsigned choice;
+    switch (row->kind) {
+    case KIND_TEXT:
+        *(const char **)field = s.len > 0 ? s.ptr : NULL;
+        return true;
+    case KIND_SECRET_FILE:
+        *(const char **)field = s.len > 0 ? s.ptr : NULL;
+        return s.len == 0 || value_check_secret_file(s.ptr, why);
+    case KIND_CHOICE:
+        return value_parse_choice(s, row->public_.accepts, (unsigned *)field, why);
+    case KIND_BOOL:
+        if (!value_parse_choice(s, row->public_.accepts, &choice, why)) {
+            return false;
+        }
+        *(bool *)field = choice == 0;
+        return true;
+    case KIND_ADDRESS:
+        return parse_address(l, s, field, why);
+    case KIND_SIZE:
+        return parse_size(row, s, field, why);
+    case KIND_RATIO:
+        return value_parse_ratio(s, (double *)field, why);
+    case KIND_BYTES_AUTO:
+    case KIND_COUNT_AUTO:
+        return is_auto(s) || parse_number(row, s, field, why); // 0 until resolved
+    default:
+        return parse_number(row, s, field, why);
+    }
+}
+
+static bool parse_list(struct loader *l, const struct setting *row, const struct raw *raw,
+                       void *field, char *why)
+{
+    if (row->kind == KIND_TEXTS) {
+        *(struct config_texts *)field = (struct config_texts){raw->items, raw->count};
+        return true;
+    }
+    struct config_listen *items = loader_alloc(l, (raw->count + 1) * sizeof(*items));
+    for (unsigned i = 0; i < raw->count; i++) {
+        if (!value_parse_listen(l, span_from_cstr(raw->items[i]), &items[i], why)) {
+            return false;
+        }
+    }
+    *(struct config_listens *)field = (struct config_listens){items, raw->count};
+    if (raw->count == 0) {
+        (void)snprintf(why, WHY_MAX, "names no address");
+        return false;
+    }
+    return true;
+}
+
+static const char *join_items(struct loader *l, const struct raw *raw)
+{
+    const char *joined = raw->count > 0 ? raw->items[0] : "";
+    for (unsigned i = 1; i < raw->count; i++) {
+        joined = arena_printf(l->arena, "%s, %s", joined, raw->items[i]);
+        check(joined != NULL);
+    }
+    return joined;
+}
+
+static void parse_setting(struct loader *l, unsigned id)
+{
+    const struct setting *row = setting_row(id);
+    void *field = (char *)l->config + row->offset;
+    char why[WHY_MAX] = "";
+    if (l->raws[id].where == NULL) {
+        set_raw(l, id, row->public_.default_text, "default");
+    }
+    const struct raw *raw = &l->raws[id];
+    bool ok = setting_is_list(row->kind)
+                  ? parse_list(l, row, raw, field, why)
+                  : parse_scalar(l, row, span_from_cstr(raw->items[0]), field, why);
+    if (!ok && raw->from_file) {
+        loader_error(l, raw->where, "%s: %s", row->public_.key, why);
+    } else if (!ok) {
+        loader_error(l, raw->where, "%s", why);
+    }
+    l->config->private_->texts[id] = join_items(l, raw);
+    l->config->private_->sources[id] = raw->where;
+}
+
+// --- Finish
+// ---------------------------------------------------------------------------------------------
+
+// Notes what auto became.
+static void resolved(struct loader *l, unsigned id, const char *text)
+{
+    struct config_private *p = l->config->private_;
+    p->texts[id] = text;
+    p->sources[id] = arena_printf(l->arena, "%s, auto", p->sources[id]);
+    check(text != NULL && p->sources[id] != NULL);
+}
+
+static bool was_auto(const struct loader *l, unsigned id)
+{
+    return strcmp(l->config->private_->texts[id], "auto") == 0;
+}
+
+static void finish_cache_dir(struct loader *l)
+{
+    struct config *c = l->config;
+    const char *where = l->raws[SETTING_cache_dir].where;
+    if (c->cache_dir == NULL) {
+        loader_error(l, where, "cache.dir is empty");
+        return;
+    }
+    if (was_auto(l, SETTING_cache_dir)) {
+        const char *user_cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+        if (geteuid() == 0) {
+            c->cache_dir = "/var/cache/forebay";
+        } else if (user_cache != NULL && user_cache[0] == '/') {
+            c->cache_dir = arena_printf(l->arena, "%s/forebay", user_cache);
+        } else if (home != NULL && home[0] == '/') {
+            c->cache_dir = arena_printf(l->arena, "%s/.cache/forebay", home);
+        } else {
+            loader_error(l, where,
+                         "cache.dir: neither XDG_CACHE_HOME nor HOME is set; set cache.dir");
+            return;
+        }
+        resolved(l, SETTING_cache_dir, c->cache_dir);
+    } else if (c->cache_dir[0] != '/') {
+        char folder[4096];
+        if (getcwd(folder, sizeof(folder)) == NULL) {
+            loader_error(l, where, "cache.dir: \"%.200s\" is not an absolute path", c->cache_dir);
+            return;
+        }
+        c->cache_dir = arena_printf(l->arena, "%s/%s", folder, c->cache_dir);
+        check(c->cache_dir != NULL);
+    }
+}
+
+static void finish_admin_socket(struct loader *l)
+{
+    struct config *c = l->config;
+    if (c->admin_socket != NULL && strcmp(c->admin_socket, "off") == 0) {
+        c->admin_socket = NULL;
+    }
+    if (c->admin_socket != NULL && was_auto(l, SETTING_admin_socket)) {
+        const char *folder = getenv("RUNTIME_DIRECTORY");
+        if (folder == NULL || folder[0] != '/') {
+            folder = getenv("XDG_RUNTIME_DIR");
+        }
+        bool ours = folder != NULL && folder[0] == '/' && access(folder, W_OK) == 0;
+        // Several servers of one user share the runtime directory, but not the cache directory.
+        c->admin_socket = ours ? arena_printf(l->arena, "%s/forebay.sock", folder)
+                               : arena_printf(l->arena, "%s/admin.sock",
+                                              c->cache_dir != NULL ? c->cache_dir : "");
+        resolved(l, SETTING_admin_socket, c->admin_socket);
+    }
+}
+
+#define BUFFER_AUTO_MAX (256ull << 20)
+#define BUFFER_AUTO_MIN (4ull << 20)
+
+static void finish_sizes(struct loader *l)
+{
+    struct config *c = l->config;
+    if (was_auto(l, SETTING_workers)) {
+        c->workers = host_cpu_count();
+        resolved(l, SETTING_workers, arena_printf(l->arena, "%u", c->workers));
+    }
+    if (was_auto(l, SETTING_limits_max_buffer_bytes)) {
+        char text[WHY_MAX];
+        uint64_t mib = min_u64(host_memory_bytes() / 4, BUFFER_AUTO_MAX) >> 20;
+        c->limits_max_buffer_bytes = max_u64(mib << 20, BUFFER_AUTO_MIN);
+        value_format_bytes(c->limits_max_buffer_bytes, text);
+        resolved(l, SETTING_limits_max_buffer_bytes, loader_cstr(l, span_from_cstr(text)));
+    }
+    if (c->log_format == CONFIG_LOG_AUTO) {
+        c->log_format = isatty(STDERR_FILENO) ? CONFIG_LOG_TEXT : CONFIG_LOG_JSON;
+        resolved(l, SETTING_log_format, c->log_format == CONFIG_LOG_TEXT ? "text" : "json");
+    }
+}
+
+// The first listener that is not loopback, NULL when there is none.
+static const struct config_listen *network_listener(const struct config *c)
+{
+    for (unsigned i = 0; i < c->listen.count; i++) {
+        if (!c->listen.items[i].loopback) {
+            return &c->listen.items[i];
+        }
+    }
+    return NULL;
+}
+
+static void finish_auth(struct loader *l)
+{
+    struct config *c = l->config;
+    const char *where = l->raws[SETTING_listen].where;
+    const struct config_listen *network = network_listener(c);
+    bool automatic = c->auth_mode == CONFIG_AUTH_AUTO;
+    if (automatic) {
+        c->auth_mode = network == NULL ? CONFIG_AUTH_OPEN : CONFIG_AUTH_VERIFY;
+        resolved(l, SETTING_auth_mode, network == NULL ? "open" : "verify");
+    }
+    if (c->auth_mode == CONFIG_AUTH_VERIFY && c->auth_keys_file == NULL) {
+        if (automatic) {
+            loader_error(l, where,
+                         "listen %s makes auth.mode verify, but auth.keys_file is not set (set it, "
+                         "or listen on loopback)",
+                         network->text);
+        } else {
+            loader_error(l, l->raws[SETTING_auth_mode].where,
+                         "auth.mode verify needs auth.keys_file");
+        }
+    }
+    if (c->auth_mode == CONFIG_AUTH_OPEN && network != NULL && !c->auth_allow_open_network) {
+        loader_error(
+            l, l->raws[SETTING_auth_mode].where,
+            "auth.mode open lets anyone who reaches %s read everything: use verify, listen "
+            "on loopback, or set auth.allow_open_network",
+            network->text);
+    }
+}
+
+static void finish_listeners(struct loader *l)
+{
+    const struct config *c = l->config;
+    const char *where = l->raws[SETTING_listen].where;
+    for (unsigned i = 0; i < c->listen.count; i++) {
+        const struct config_listen *listen = &c->listen.items[i];
+        if (listen->kind == CONFIG_LISTEN_TCP && !listen->loopback &&
+            c->listen_plaintext == CONFIG_PLAINTEXT_LOOPBACK) {
+            loader_error(l, where,
+                         "listen %s is plain HTTP on a network address: use tls:%s, or set "
+                         "listen_plaintext to network",
+                         listen->text, listen->text);
+        }
+        if (listen->kind == CONFIG_LISTEN_TLS &&
+            (c->listen_tls_cert == NULL || c->listen_tls_key == NULL)) {
+            loader_error(l, where, "listen %s needs listen_tls.cert and listen_tls.key",
+                         listen->text);
+        }
+    }
+    if (c->listen_tls_cert != NULL && access(c->listen_tls_cert, R_OK) != 0) {
+        loader_error(l, l->raws[SETTING_listen_tls_cert].where, "\"%.200s\" cannot be read: %s",
+                     c->listen_tls_cert, strerror(errno));
+    }
+}
+
+static void finish_origin(struct loader *l)
+{
+    const struct config *c = l->config;
+    char why[WHY_MAX];
+    const char *where = l->raws[SETTING_origin_endpoint].where;
+    if (!value_check_endpoint(span_from_cstr(c->origin_endpoint), why)) {
+        loader_error(l, where, "origin.endpoint: %s", why);
+    }
+    if (c->origin_ca_file != NULL && access(c->origin_ca_file, R_OK) != 0) {
+        loader_error(l, l->raws[SETTING_origin_ca_file].where, "\"%.200s\" cannot be read: %s",
+                     c->origin_ca_file, strerror(errno));
+    }
+    bool files = c->credentials_access_key_file != NULL && c->credentials_secret_key_file != NULL;
+    if (c->credentials_source == CONFIG_CREDENTIALS_CONFIG && !files) {
+        loader_error(l, l->raws[SETTING_credentials_source].where,
+                     "credentials.source config needs credentials.access_key_file and "
+                     "credentials.secret_key_file");
+    } else if ((c->credentials_access_key_file == NULL) !=
+               (c->credentials_secret_key_file == NULL)) {
+        loader_error(l, "credentials",
+                     "access_key_file and secret_key_file belong together, one is not set");
+    }
+    for (unsigned i = 0; i < c->bucket_count; i++) {
+        for (unsigned j = 0; j < i; j++) {
+            if (c->buckets[i].name != NULL && c->buckets[j].name != NULL &&
+                strcmp(c->buckets[i].name, c->buckets[j].name) == 0) {
+                loader_error(l, c->buckets[i].source, "bucket \"%.64s\" is listed twice",
+                             c->buckets[i].name);
+            }
+        }
+    }
+}
+
+// --- The door
+// -------------------------------------------------------------------------------------------
+
+enum err config_load(int argc, char **argv, struct config **ret_config, struct buf *ret_errors)
+{
+    struct arena *arena = arena_new(ARENA_MAX_BYTES);
+    struct config *config = arena_alloc(arena, sizeof(*config));
+    check(config != NULL);
+    config->private_ = arena_alloc(arena, sizeof(*config->private_));
+    check(config->private_ != NULL);
+    config->private_->arena = arena;
+    struct loader l = {.arena = arena, .config = config, .errors = ret_errors};
+    gather(&l, argc, argv);
+    for (unsigned id = 0; id < SETTING_COUNT_; id++) {
+        parse_setting(&l, id);
+    }
+    if (l.error_count == 0) {
+        finish_cache_dir(&l);
+        finish_admin_socket(&l);
+        finish_sizes(&l);
+        finish_listeners(&l);
+        finish_auth(&l);
+        finish_origin(&l);
+    }
+    if (l.error_count > CONFIG_ERRORS_MAX) {
+        buf_printf(ret_errors, "forebay: and %u more errors\n", l.error_count - CONFIG_ERRORS_MAX);
+    }
+    if (l.error_count > 0) {
+        config_free(config);
+        return ERR_INVALID;
+    }
+    *ret_config = config;
+    return ERR_OK;
+}
+
+void config_free(struct config *config)
+{
+    if (config != NULL) {
+        arena_free(config->private_->arena); // the struct itself lies in it
+    }
+}
+
+const char *config_value_text(const struct config *config, unsigned i)
+{
+    check(i < SETTING_COUNT_);
+    return config->private_->texts[i];
+}
+
+const char *config_source_text(const struct config *config, unsigned i)
+{
+    check(i < SETTING_COUNT_);
+    return config->private_->sources[i];
+}

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+// The YAML file -> raw texts with their places. Read twice: once as events, to refuse what the
+// document form hides (aliases, anchors, tags, further documents, depth), once as a document, whose
+// nodes know line and column. The file's size is bounded before it is parsed. One thread.
+#include "config/config_private.h"
+
+#include "base/headers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#define FILE_MAX_BYTES (1u << 20)
+#define DEPTH_MAX 8
+#define FIELDS_MAX 32
+
+struct reader {
+    struct loader *l;
+    const char *path;
+    struct span text;
+    yaml_document_t document;
+};
+
+static const char *where_mark(struct reader *r, yaml_mark_t mark)
+{
+    char *where = arena_printf(r->l->arena, "%s:%zu:%zu", r->path, mark.line + 1, mark.column + 1);
+    check(where != NULL);
+    return where;
+}
+
+static const char *where_node(struct reader *r, const yaml_node_t *node)
+{
+    return where_mark(r, node->start_mark);
+}
+
+static bool read_all(struct reader *r)
+{
+    struct loader *l = r->l;
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        loader_error(l, r->path, "cannot be read: %s", strerror(errno));
+        if (fd >= 0) {
+            (void)close(fd); // nothing was written to it
+        }
+        return false;
+    }
+    bool ok = false;
+    if (!S_ISREG(st.st_mode) || st.st_size > (off_t)FILE_MAX_BYTES) {
+        loader_error(l, r->path, "is not a file of at most 1MiB");
+    } else {
+        char *text = loader_alloc(l, (size_t)st.st_size + 1);
+        ssize_t len = read(fd, text, (size_t)st.st_size);
+        ok = len == (ssize_t)st.st_size;
+        if (!ok) {
+            loader_error(l, r->path, "cannot be read: %s", len < 0 ? strerror(errno) : "cut short");
+        }
+        r->text = (struct span){text, (size_t)st.st_size};
+    }
+    (void)close(fd); // nothing was written to it
+    return ok;
+}
+
+static void parser_start(struct reader *r, yaml_parser_t *parser)
+{
+    check(yaml_parser_initialize(parser) == 1);
+    yaml_parser_set_input_string(parser, (const unsigned char *)r->text.ptr, r->text.len);
+}
+
+static void report_parser(struct reader *r, const yaml_parser_t *parser)
+{
+    yaml_mark_t mark = parser->problem_mark;
+    if (parser->error == YAML_READER_ERROR) { // has an offset only
+        mark = (yaml_mark_t){0};
+        for (size_t i = 0; i < parser->problem_offset && i < r->text.len; i++) {
+            mark.column = r->text.ptr[i] == '\n' ? 0 : mark.column + 1;
+            mark.line += r->text.ptr[i] == '\n';
+        }
+    }
+    loader_error(r->l, where_mark(r, mark), "%s",
+                 parser->problem != NULL ? parser->problem : "not YAML");
+}
+
+// What is refused about one event, NULL when nothing.
+static const char *event_fault(const yaml_event_t *event, unsigned documents, unsigned depth)
+{
+    const yaml_char_t *tag = NULL, *anchor = NULL;
+    switch (event->type) {
+    case YAML_ALIAS_EVENT:
+        return "aliases are not accepted here";
+    case YAML_SCALAR_EVENT:
+        tag = event->data.scalar.tag;
+        anchor = event->data.scalar.anchor;
+        break;
+    case YAML_SEQUENCE_START_EVENT:
+        tag = event->data.sequence_start.tag;
+        anchor = event->data.sequence_start.anchor;
+        break;
+    case YAML_MAPPING_START_EVENT:
+        tag = event->data.mapping_start.tag;
+        anchor = event->data.mapping_start.anchor;
+        break;
+    default:
+        break;
+    }
+    if (tag != NULL || anchor != NULL) {
+        return tag != NULL ? "tags are not accepted here" : "anchors are not accepted here";
+    }
+    if (documents > 1) {
+        return "the file holds more than one document";
+    }
+    return depth > DEPTH_MAX ? "nested too deeply" : NULL;
+}
+
+static bool scan_events(struct reader *r)
+{
+    yaml_parser_t parser;
+    parser_start(r, &parser);
+    bool ok = true, end = false;
+    unsigned documents = 0, depth = 0;
+    while (ok && !end) {
+        yaml_event_t event;
+        if (yaml_parser_parse(&parser, &event) == 0) {
+            report_parser(r, &parser);
+            ok = false;
+            break;
+        }
+        documents += event.type == YAML_DOCUMENT_START_EVENT;
+        depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+        depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+        const char *fault = event_fault(&event, documents, depth);
+        if (fault != NULL) {
+            loader_error(r->l, where_mark(r, event.start_mark), "%s", fault);
+            ok = false;
+        }
+        end = event.type == YAML_STREAM_END_EVENT;
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return ok;
+}
+
+static bool load_document(struct reader *r)
+{
+    yaml_parser_t parser;
+    parser_start(r, &parser);
+    bool ok = yaml_parser_load(&parser, &r->document) == 1;
+    if (!ok) {
+        report_parser(r, &parser);
+    }
+    yaml_parser_delete(&parser);
+    return ok;
+}
+
+// --- Nodes
+// ----------------------------------------------------------------------------------------------
+
+static yaml_node_t *node_at(struct reader *r, int id)
+{
+    yaml_node_t *node = yaml_document_get_node(&r->document, id);
+    check(node != NULL);
+    return node;
+}
+
+static struct span scalar_span(const yaml_node_t *node)
+{
+    return (struct span){(const char *)node->data.scalar.value, node->data.scalar.length};
+}
+
+static bool is_null(const yaml_node_t *node)
+{
+    struct span s = node->type == YAML_SCALAR_NODE ? scalar_span(node) : SPAN("x");
+    return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           (s.len == 0 || span_equal(s, SPAN("~")) || span_equal(s, SPAN("null")));
+}
+
+// The text of a scalar that may serve as a value; NULL after reporting.
+static const char *take_scalar(struct reader *r, const yaml_node_t *node, const char *key)
+{
+    if (node->type != YAML_SCALAR_NODE) {
+        loader_error(r->l, where_node(r, node), "%s takes one value", key);
+        return NULL;
+    }
+    struct span s = scalar_span(node);
+    if (is_null(node)) {
+        loader_error(r->l, where_node(r, node), "%s has no value", key);
+        return NULL;
+    }
+    if (!header_value_is_clean(s)) {
+        loader_error(r->l, where_node(r, node), "%s holds a control character", key);
+        return NULL;
+    }
+    return loader_cstr(r->l, s);
+}
+
+// Key of a pair of `mapping` as text; NULL after reporting one that is no text or stands there
+// twice.
+static const char *take_key(struct reader *r, const yaml_node_t *mapping,
+                            const yaml_node_pair_t *pair)
+{
+    const yaml_node_t *key = node_at(r, pair->key);
+    if (key->type != YAML_SCALAR_NODE || scalar_span(key).len == 0 ||
+        !header_value_is_clean(scalar_span(key))) {
+        loader_error(r->l, where_node(r, key), "a key must be a word");
+        return NULL;
+    }
+    for (const yaml_node_pair_t *p = mapping->data.mapping.pairs.start; p < pair; p++) {
+        const yaml_node_t *other = node_at(r, p->key);
+        if (other->type == YAML_SCALAR_NODE && span_equal(scalar_span(other), scalar_span(key))) {
+            loader_error(r->l, where_node(r, key), "\"%.64s\" stands here twice",
+                         (const char *)key->data.scalar.value);
+            return NULL;
+        }
+    }
+    return loader_cstr(r->l, scalar_span(key));
+}
+
+// --- Settings
+// -------------------------------------------------------------------------------------------
+
+static void take_list(struct reader *r, unsigned id, const yaml_node_t *node)
+{
+    const char *key = setting_row(id)->public_.key;
+    const yaml_node_item_t *start = node->data.sequence.items.start;
+    size_t count = (size_t)(node->data.sequence.items.top - start);
+    if (count > CONFIG_LIST_MAX) {
+        loader_error(r->l, where_node(r, node), "%s takes at most %d values", key, CONFIG_LIST_MAX);
+        return;
+    }
+    const char **items = loader_alloc(r->l, (count + 1) * sizeof(*items));
+    for (size_t i = 0; i < count; i++) {
+        items[i] = take_scalar(r, node_at(r, start[i]), key);
+        if (items[i] == NULL) {
+            return;
+        }
+    }
+    r->l->raws[id] = (struct raw){items, (unsigned)count, where_node(r, node), true};
+}
+
+static void take_setting(struct reader *r, unsigned id, const yaml_node_t *key_node,
+                         const yaml_node_t *node)
+{
+    const struct setting *row = setting_row(id);
+    if (r->l->raws[id].where != NULL) {
+        loader_error(r->l, where_node(r, key_node), "\"%s\" stands here twice", row->public_.key);
+        return;
+    }
+    if (node->type == YAML_SEQUENCE_NODE && setting_is_list(row->kind)) {
+        take_list(r, id, node);
+        return;
+    }
+    if (node->type == YAML_SEQUENCE_NODE && id == SETTING_cache_dir) {
+        if (node->data.sequence.items.top - node->data.sequence.items.start != 1) {
+            loader_error(r->l, where_node(r, node), "cache.dir takes exactly one directory");
+            return;
+        }
+        node = node_at(r, node->data.sequence.items.start[0]);
+    }
+    const char *text = take_scalar(r, node, row->public_.key);
+    if (text != NULL) {
+        const char **items = loader_alloc(r->l, sizeof(*items));
+        items[0] = text;
+        r->l->raws[id] = (struct raw){items, 1, where_node(r, node), true};
+    }
+}
+
+static void unknown_key(struct reader *r, const yaml_node_t *node, const char *key)
+{
+    const char *near = setting_suggest_key(span_from_cstr(key));
+    if (near != NULL) {
+        loader_error(r->l, where_node(r, node), "unknown key \"%.64s\" (did you mean \"%s\"?)", key,
+                     near);
+    } else {
+        loader_error(r->l, where_node(r, node), "unknown key \"%.64s\"", key);
+    }
+}
+
+static bool is_section(const char *name)
+{
+    struct span prefix = span_from_cstr(name);
+    for (unsigned id = 0; id < SETTING_COUNT_; id++) {
+        const char *key = setting_row(id)->public_.key;
+        if (span_starts_with(span_from_cstr(key), prefix) && key[prefix.len] == '.') {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void take_section(struct reader *r, const char *name, const yaml_node_t *node)
+{
+    if (is_null(node)) {
+        return; // a section whose keys are all commented out
+    }
+    if (node->type != YAML_MAPPING_NODE) {
+        loader_error(r->l, where_node(r, node), "%s is a section: its keys go below it, indented",
+                     name);
+        return;
+    }
+    const yaml_node_pair_t *top = node->data.mapping.pairs.top;
+    for (const yaml_node_pair_t *p = node->data.mapping.pairs.start; p < top; p++) {
+        const char *key = take_key(r, node, p);
+        if (key == NULL) {
+            continue;
+        }
+        const char *full = arena_printf(r->l->arena, "%s.%s", name, key);
+        check(full != NULL);
+        unsigned id = setting_find(span_from_cstr(full));
+        if (id < SETTING_COUNT_) {
+            take_setting(r, id, node_at(r, p->key), node_at(r, p->value));
+        } else {
+            unknown_key(r, node_at(r, p->key), full);
+        }
+    }
+}
+
+// --- buckets and rules
+// ----------------------------------------------------------------------------------
+
+struct fields {
+    struct bucket_field rows[FIELDS_MAX];
+    unsigned count;
+};
+
+static void add_field(struct reader *r, struct fields *fields, const char *name,
+                      const yaml_node_t *node)
+{
+    if (fields->count == FIELDS_MAX) {
+        loader_error(r->l, where_node(r, node), "more than %d fields", FIELDS_MAX);
+        return;
+    }
+    const char *value = take_scalar(r, node, name);
+    if (value != NULL) {
+        fields->rows[fields->count++] = (struct bucket_field){name, value, where_node(r, node)};
+    }
+}
+
+static void take_fields(struct reader *r, const yaml_node_t *entry, struct fields *fields)
+{
+    const yaml_node_pair_t *top = entry->data.mapping.pairs.top;
+    for (const yaml_node_pair_t *p = entry->data.mapping.pairs.start; p < top; p++) {
+        const char *key = take_key(r, entry, p);
+        const yaml_node_t *value = node_at(r, p->value);
+        if (key == NULL) {
+            continue;
+        }
+        if (value->type != YAML_MAPPING_NODE) {
+            add_field(r, fields, key, value);
+            continue;
+        }
+        const yaml_node_pair_t *inner_top = value->data.mapping.pairs.top;
+        for (const yaml_node_pair_t *q = value->data.mapping.pairs.start; q < inner_top; q++) {
+            const char *inner = take_key(r, value, q);
+            if (inner != NULL) {
+                const char *full = arena_printf(r->l->arena, "%s.%s", key, inner);
+                check(full != NULL);
+                add_field(r, fields, full, node_at(r, q->value));
+            }
+        }
+    }
+}
+
+static void take_entries(struct reader *r, const char *name, const yaml_node_t *node)
+{
+    struct loader *l = r->l;
+    bool buckets = strcmp(name, "buckets") == 0;
+    if (is_null(node)) {
+        return;
+    }
+    if (node->type != YAML_SEQUENCE_NODE) {
+        loader_error(l, where_node(r, node), "%s is a list", name);
+        return;
+    }
+    const yaml_node_item_t *start = node->data.sequence.items.start;
+    size_t count = (size_t)(node->data.sequence.items.top - start);
+    if (count > (buckets ? CONFIG_BUCKETS_MAX : CONFIG_RULES_MAX)) {
+        loader_error(l, where_node(r, node), "%s has too many entries", name);
+        return;
+    }
+    struct config_bucket *bucket_rows = loader_alloc(l, (count + 1) * sizeof(*bucket_rows));
+    struct config_rule *rule_rows = loader_alloc(l, (count + 1) * sizeof(*rule_rows));
+    for (size_t i = 0; i < count; i++) {
+        const yaml_node_t *entry = node_at(r, start[i]);
+        struct fields fields = {.count = 0};
+        if (entry->type != YAML_MAPPING_NODE) {
+            loader_error(l, where_node(r, entry), "an entry of %s is a mapping", name);
+            continue;
+        }
+        take_fields(r, entry, &fields);
+        const char *where = where_node(r, entry);
+        if (buckets) {
+            config_bucket_parse(l, where, fields.rows, fields.count, &bucket_rows[i]);
+        } else {
+            config_rule_parse(l, where, fields.rows, fields.count, &rule_rows[i]);
+        }
+    }
+    if (buckets) {
+        l->config->buckets = bucket_rows;
+        l->config->bucket_count = (unsigned)count;
+    } else {
+        l->config->rules = rule_rows;
+        l->config->rule_count = (unsigned)count;
+    }
+}
+
+// --- The whole
+// ------------------------------------------------------------------------------------------
+
+static void take_root(struct reader *r, const yaml_node_t *root)
+{
+    if (root->type != YAML_MAPPING_NODE) {
+        if (!is_null(root)) {
+            loader_error(r->l, where_node(r, root), "the file must hold KEY: VALUE lines");
+        }
+        return;
+    }
+    const yaml_node_pair_t *top = root->data.mapping.pairs.top;
+    for (const yaml_node_pair_t *p = root->data.mapping.pairs.start; p < top; p++) {
+        const char *key = take_key(r, root, p);
+        const yaml_node_t *key_node = node_at(r, p->key), *value = node_at(r, p->value);
+        if (key == NULL) {
+            continue;
+        }
+        unsigned id = setting_find(span_from_cstr(key));
+        if (id < SETTING_COUNT_) {
+            take_setting(r, id, key_node, value);
+        } else if (strcmp(key, "buckets") == 0 || strcmp(key, "rules") == 0) {
+            take_entries(r, key, value);
+        } else if (is_section(key)) {
+            take_section(r, key, value);
+        } else {
+            unknown_key(r, key_node, key);
+        }
+    }
+}
+
+void config_file_read(struct loader *l, const char *path)
+{
+    struct reader r = {.l = l, .path = path};
+    if (!read_all(&r) || !scan_events(&r) || !load_document(&r)) {
+        return;
+    }
+    const yaml_node_t *root = yaml_document_get_root_node(&r.document);
+    if (root != NULL) {
+        take_root(&r, root);
+    }
+    yaml_document_delete(&r.document);
+}

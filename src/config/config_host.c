@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many CPUs and how much memory this process may use: the cgroup it is in and all above it,
+// version 2 where there is one, else version 1 as a container sees it. Read once at start.
+#include "config/config_private.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CGROUP_ROOT "/sys/fs/cgroup"
+#define PATH_BYTES 1024
+
+static bool read_small_file(const char *path, char *ret_text, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    ssize_t len = read(fd, ret_text, size - 1);
+    (void)close(fd); // nothing was written to it
+    if (len <= 0) {
+        return false;
+    }
+    ret_text[len] = '\0';
+    return true;
+}
+
+// The next word of a file that holds a few numbers; false for "max" and at the end.
+static bool take_number(struct span *rest, uint64_t *ret_value)
+{
+    size_t len = 0;
+    while (len < rest->len && rest->ptr[len] != ' ' && rest->ptr[len] != '\n') {
+        len++;
+    }
+    bool ok = span_to_u64((struct span){rest->ptr, len}, ret_value);
+    size_t skip = len < rest->len ? len + 1 : len;
+    rest->ptr += skip;
+    rest->len -= skip;
+    return ok;
+}
+
+static bool read_numbers(const char *folder, const char *file, uint64_t *ret_values, unsigned count)
+{
+    char path[PATH_BYTES], text[128];
+    if (snprintf(path, sizeof(path), "%s/%s", folder, file) >= (int)sizeof(path) ||
+        !read_small_file(path, text, sizeof(text))) {
+        return false;
+    }
+    struct span rest = span_from_cstr(text);
+    for (unsigned i = 0; i < count; i++) {
+        if (!take_number(&rest, &ret_values[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Our cgroup's folder under the version 2 tree.
+static void own_cgroup(char *ret_folder)
+{
+    char text[PATH_BYTES] = "";
+    struct span rest, line;
+    (void)snprintf(ret_folder, PATH_BYTES, CGROUP_ROOT);
+    if (!read_small_file("/proc/self/cgroup", text, sizeof(text))) {
+        return;
+    }
+    rest = span_from_cstr(text);
+    while (span_split(&rest, '\n', &line)) {
+        if (span_starts_with(line, SPAN("0::/")) && line.len < PATH_BYTES / 2 && line.len > 4) {
+            (void)snprintf(ret_folder, PATH_BYTES, CGROUP_ROOT "%.*s", (int)line.len - 3,
+                           line.ptr + 3);
+        }
+    }
+}
+
+struct limits {
+    uint64_t cpu_count, memory_bytes;
+};
+
+static void apply_cpu_quota(struct limits *limits, uint64_t quota_us, uint64_t period_us)
+{
+    if (quota_us > 0 && period_us > 0) {
+        uint64_t cpus = quota_us / period_us + (quota_us % period_us != 0);
+        limits->cpu_count = min_u64(limits->cpu_count, cpus);
+    }
+}
+
+static struct limits cgroup_limits(void)
+{
+    struct limits limits = {UINT64_MAX, UINT64_MAX};
+    char folder[PATH_BYTES];
+    uint64_t pair[2], value;
+    own_cgroup(folder);
+    while (strlen(folder) >= strlen(CGROUP_ROOT)) {
+        if (read_numbers(folder, "cpu.max", pair, 2)) {
+            apply_cpu_quota(&limits, pair[0], pair[1]);
+        }
+        if (read_numbers(folder, "memory.max", &value, 1)) {
+            limits.memory_bytes = min_u64(limits.memory_bytes, value);
+        }
+        *strrchr(folder, '/') = '\0'; // there is one: the name begins with the root's
+    }
+    if (read_numbers(CGROUP_ROOT "/cpu", "cpu.cfs_quota_us", &pair[0], 1) &&
+        read_numbers(CGROUP_ROOT "/cpu", "cpu.cfs_period_us", &pair[1], 1)) {
+        apply_cpu_quota(&limits, pair[0], pair[1]);
+    }
+    if (read_numbers(CGROUP_ROOT "/memory", "memory.limit_in_bytes", &value, 1)) {
+        limits.memory_bytes = min_u64(limits.memory_bytes, value);
+    }
+    return limits;
+}
+
+unsigned host_cpu_count(void)
+{
+    uint64_t count = 1;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+        count = (uint64_t)CPU_COUNT(&set);
+    } else {
+        long online = sysconf(_SC_NPROCESSORS_ONLN); // more CPUs than cpu_set_t has room for
+        count = online > 0 ? (uint64_t)online : 1;
+    }
+    count = min_u64(count, cgroup_limits().cpu_count);
+    return (unsigned)min_u64(max_u64(count, 1), 256);
+}
+
+uint64_t host_memory_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    uint64_t total = UINT64_MAX;
+    if (pages > 0 && page_bytes > 0) {
+        total = (uint64_t)pages * (uint64_t)page_bytes;
+    }
+    return min_u64(total, cgroup_limits().memory_bytes);
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the files of the config room.
+//
+// A load has three phases, each reporting as many errors as it finds: gather (file, environment,
+// flags leave raw texts with their places, the strongest wins), parse (each row's text becomes its
+// field), finish (what involves several rows; auto is resolved). One thread; everything lives in
+// the result's arena.
+#ifndef FOREBAY_CONFIG_PRIVATE_H
+#define FOREBAY_CONFIG_PRIVATE_H
+
+#include "base/arena.h"
+#include "config/config.h"
+
+enum setting_id {
+#define SETTING(field, kind, key, default_text, accepts, live, help) SETTING_##field,
+#include "config/settings.def"
+#undef SETTING
+    SETTING_COUNT_
+};
+
+enum setting_kind {
+    KIND_TEXT,
+    KIND_SECRET_FILE,
+    KIND_TEXTS,
+    KIND_LISTENS,
+    KIND_ADDRESS,
+    KIND_CHOICE,
+    KIND_BOOL,
+    KIND_MS,
+    KIND_BYTES,
+    KIND_BLOCK_SIZE,
+    KIND_BYTES_AUTO,
+    KIND_SIZE,
+    KIND_RATE,
+    KIND_PERCENT,
+    KIND_COUNT,
+    KIND_COUNT_AUTO,
+    KIND_RATIO
+};
+
+struct setting {
+    struct config_setting public_;
+    enum setting_kind kind;
+    size_t offset; // of its field in struct config
+};
+
+// settings.c
+const struct setting *setting_row(unsigned id);
+// SETTING_COUNT_ when there is no such key.
+unsigned setting_find(struct span key);
+bool setting_is_list(enum setting_kind kind);
+// The word of `candidates` nearest to `word`, NULL when none is near.
+const char *setting_suggest(struct span word, const char *const *candidates, unsigned count);
+const char *setting_suggest_key(struct span key);
+
+// What one source said for one row. where == NULL: nothing.
+struct raw {
+    const char *const *items; // one unless the row is a list
+    unsigned count;
+    const char *where; // "FILE:LINE:COL", "env NAME", "--KEY"
+    bool from_file;
+};
+
+struct config_private {
+    struct arena *arena;
+    const char *texts[SETTING_COUNT_];
+    const char *sources[SETTING_COUNT_];
+};
+
+#define CONFIG_ERRORS_MAX 20
+#define CONFIG_BUCKETS_MAX 1024
+#define CONFIG_RULES_MAX 1024
+#define CONFIG_LIST_MAX 64
+
+struct loader {
+    struct arena *arena;
+    struct config *config;
+    struct buf *errors;
+    unsigned error_count;
+    struct raw raws[SETTING_COUNT_];
+};
+
+void loader_error(struct loader *l, const char *where, const char *format, ...) PRINTF_LIKE(3, 4);
+void loader_warning(struct loader *l, const char *where, const char *format, ...) PRINTF_LIKE(3, 4);
+// Arena memory; the arena is large enough for any file that is accepted, so running out is a check.
+void *loader_alloc(struct loader *l, size_t size);
+char *loader_cstr(struct loader *l, struct span s);
+
+// config_file.c: reads `path` into raws, buckets and rules.
+void config_file_read(struct loader *l, const char *path);
+
+// config_bucket.c: the two lists that only the file has; called once per field found there.
+struct bucket_field {
+    const char *name; // "region", "credentials.access_key_file"
+    const char *value, *where;
+};
+void config_bucket_parse(struct loader *l, const char *where, const struct bucket_field *fields,
+                         unsigned count, struct config_bucket *bucket);
+void config_rule_parse(struct loader *l, const char *where, const struct bucket_field *fields,
+                       unsigned count, struct config_rule *rule);
+
+// config_value.c: pure parsers. False: *ret_why (WHY_MAX bytes) says what is wrong, beginning with
+// the quoted text.
+#define WHY_MAX 512
+bool value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why);
+bool value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why);
+bool value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why);
+bool value_parse_size(struct span s, struct config_size *ret_size, char *ret_why);
+bool value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why);
+bool value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why);
+bool value_parse_count(struct span s, uint64_t *ret_count, char *ret_why);
+bool value_parse_ratio(struct span s, double *ret_ratio, char *ret_why);
+bool value_parse_choice(struct span s, const char *choices, unsigned *ret_choice, char *ret_why);
+// Numbers against "LOW..HIGH", read by the parser of the row's kind.
+bool value_in_range(enum setting_kind kind, const char *accepts, struct span s, uint64_t value,
+                    char *ret_why);
+bool value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
+                        char *ret_why);
+bool value_check_secret_file(const char *path, char *ret_why);
+bool value_check_endpoint(struct span s, char *ret_why);
+bool value_check_glob(struct span s, char *ret_why);
+void value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes
+
+// config_host.c: what this machine, or the cgroup we are in, lets us use.
+unsigned host_cpu_count(void);
+uint64_t host_memory_bytes(void);
+
+#endif

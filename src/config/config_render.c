@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table as others want to read it: a sample file, a JSON Schema, a Markdown table. Pure; any
+// thread.
+#include "config/config_private.h"
+
+#include <string.h>
+
+// Section of a key: "cache" of "cache.size", empty without a dot.
+static struct span section_of(const char *key)
+{
+    struct span s = span_from_cstr(key);
+    size_t dot = span_find(s, '.');
+    return (struct span){key, dot < s.len ? dot : 0};
+}
+
+static const char *leaf_of(const char *key)
+{
+    const char *dot = strchr(key, '.');
+    return dot != NULL ? dot + 1 : key;
+}
+
+// --- Sample file
+// ----------------------------------------------------------------------------------------
+
+static const char sample_head[] =
+    "# Settings of forebay, each with its default: remove a '#' to change one.\n"
+    "# The same keys work as flags (--cache.size 1TiB) and in the environment "
+    "(FOREBAY_CACHE_SIZE).\n"
+    "# A flag is stronger than the environment, the environment than this file.\n";
+
+static const char sample_tail[] =
+    "\n"
+    "# Buckets that do not keep their name at origin.endpoint.\n"
+    "#buckets:\n"
+    "#  - name: imagenet\n"
+    "#    origin: s3://company-imagenet     # or dir:/PATH; default: the same name\n"
+    "#    endpoint: https://s3.example.com  # default: origin.endpoint\n"
+    "#    region: eu-central-1              # default: origin.region\n"
+    "#    addressing: path                  # default: origin.addressing\n"
+    "#    credentials:                      # or: anonymous; default: credentials.*\n"
+    "#      access_key_file: /run/secrets/access_key\n"
+    "#      secret_key_file: /run/secrets/secret_key\n"
+    "#      session_token_file: /run/secrets/session_token\n"
+    "\n"
+    "# The first rule that matches bucket/key decides: '*' within a segment, '**' across, '?', "
+    "{a,b}.\n"
+    "# Data that never changes wants immutable: otherwise each object is asked about every "
+    "cache.ttl.\n"
+    "#rules:\n"
+    "#  - match: \"imagenet/**\"\n"
+    "#    freshness: immutable              # or ttl, strict\n"
+    "#    block_size: 256KiB\n"
+    "#  - match: \"checkpoints/**\"\n"
+    "#    cache: false\n"
+    "#  - match: \"tables/**\"\n"
+    "#    ttl: 5m\n"
+    "#    list_ttl: 10s\n"
+    "#    stale_if_error: 0s\n"
+    "#    max_object_size: 1GiB\n";
+
+static void render_sample_row(struct buf *out, const struct setting *row)
+{
+    const char *indent = section_of(row->public_.key).len > 0 ? "  " : "";
+    const char *text = row->public_.default_text;
+    buf_printf(out, "%s# %s (%s)\n%s#%s: ", indent, row->public_.help, row->public_.accepts, indent,
+               leaf_of(row->public_.key));
+    if (setting_is_list(row->kind)) {
+        buf_printf(out, "[%s]\n", text);
+    } else {
+        buf_printf(out, "%s\n", text[0] != '\0' ? text : "\"\"");
+    }
+}
+
+// Keys without a section stand where the table has them, between sections.
+void config_render_sample(struct buf *out)
+{
+    struct span section = {"", 0};
+    buf_append_cstr(out, sample_head);
+    for (unsigned id = 0; id < SETTING_COUNT_; id++) {
+        const struct setting *row = setting_row(id);
+        struct span own = section_of(row->public_.key);
+        if (own.len == 0) {
+            buf_append_char(out, '\n');
+        } else if (!span_equal(own, section)) {
+            buf_printf(out, "\n%.*s:\n", (int)own.len, own.ptr);
+        }
+        section = own;
+        render_sample_row(out, row);
+    }
+    buf_append_cstr(out, sample_tail);
+}
+
+// --- JSON Schema
+// ----------------------------------------------------------------------------------------
+
+#define PATTERN_TIME "^[0-9]+(ms|s|m|h|d)$"
+#define PATTERN_SIZE "^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?$"
+
+static void render_json_text(struct buf *out, const char *text)
+{
+    buf_append_char(out, '"');
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\') {
+            buf_append_char(out, '\\');
+        }
+        buf_append_char(out, *text);
+    }
+    buf_append_char(out, '"');
+}
+
+static void render_enum(struct buf *out, const char *choices)
+{
+    struct span rest = span_from_cstr(choices), piece;
+    const char *comma = "";
+    buf_append_cstr(out, "\"enum\": [");
+    while (span_split(&rest, '|', &piece)) {
+        buf_printf(out, "%s\"%.*s\"", comma, (int)piece.len, piece.ptr);
+        comma = ", ";
+    }
+    // YAML reads 1.1 and on/off as other types than text.
+    if (strcmp(choices, "1.1") == 0) {
+        buf_append_cstr(out, ", 1.1");
+    } else if (strstr(choices, "off") != NULL) {
+        buf_append_cstr(out, strstr(choices, "on") != NULL ? ", true, false" : ", false");
+    }
+    buf_append_cstr(out, "]");
+}
+
+static void render_type(struct buf *out, const struct setting *row)
+{
+    switch (row->kind) {
+    case KIND_CHOICE:
+        render_enum(out, row->public_.accepts);
+        break;
+    case KIND_BOOL:
+        buf_append_cstr(out, "\"type\": \"boolean\"");
+        break;
+    case KIND_TEXTS:
+    case KIND_LISTENS:
+        buf_append_cstr(out,
+                        "\"type\": [\"string\", \"array\"], \"items\": {\"type\": \"string\"}");
+        break;
+    case KIND_MS:
+        buf_append_cstr(out, "\"type\": \"string\", \"pattern\": \"" PATTERN_TIME "\"");
+        break;
+    case KIND_BYTES:
+    case KIND_BLOCK_SIZE:
+        buf_append_cstr(out,
+                        "\"type\": [\"string\", \"integer\"], \"pattern\": \"" PATTERN_SIZE "\"");
+        break;
+    case KIND_BYTES_AUTO:
+        buf_append_cstr(out, "\"type\": [\"string\", \"integer\"], \"pattern\": "
+                             "\"^auto$|" PATTERN_SIZE "\"");
+        break;
+    case KIND_SIZE:
+        buf_append_cstr(out, "\"type\": [\"string\", \"integer\"], \"pattern\": "
+                             "\"^[0-9]+%$|" PATTERN_SIZE "\"");
+        break;
+    case KIND_RATE:
+        buf_append_cstr(out, "\"type\": [\"string\", \"integer\"], \"pattern\": "
+                             "\"^0$|^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?/s$\"");
+        break;
+    case KIND_PERCENT:
+        buf_append_cstr(out, "\"type\": \"string\", \"pattern\": \"^[0-9]+%$\"");
+        break;
+    case KIND_COUNT:
+        buf_append_cstr(out, "\"type\": \"integer\"");
+        break;
+    case KIND_COUNT_AUTO:
+        buf_append_cstr(out, "\"anyOf\": [{\"type\": \"integer\"}, {\"const\": \"auto\"}]");
+        break;
+    case KIND_RATIO:
+        buf_append_cstr(out, "\"type\": \"number\", \"minimum\": 0, \"maximum\": 1");
+        break;
+    case KIND_TEXT:
+    case KIND_SECRET_FILE:
+    case KIND_ADDRESS:
+        buf_append_cstr(out, "\"type\": [\"string\", \"boolean\"]"); // `off` is false to YAML
+        break;
+    }
+}
+
+static void render_schema_row(struct buf *out, const struct setting *row, const char *indent)
+{
+    buf_append_cstr(out, indent);
+    render_json_text(out, leaf_of(row->public_.key));
+    buf_append_cstr(out, ": {");
+    render_type(out, row);
+    buf_append_cstr(out, ", \"description\": ");
+    render_json_text(out, row->public_.help);
+    buf_append_cstr(out, ", \"default\": ");
+    render_json_text(out, row->public_.default_text);
+    buf_append_char(out, '}');
+}
+
+static const char schema_lists[] =
+    "    \"buckets\": {\"type\": [\"array\", \"null\"], \"items\": {\"type\": \"object\",\n"
+    "      \"additionalProperties\": false, \"required\": [\"name\"], \"properties\": {\n"
+    "        \"name\": {\"type\": \"string\"}, \"origin\": {\"type\": \"string\"},\n"
+    "        \"endpoint\": {\"type\": \"string\"}, \"region\": {\"type\": \"string\"},\n"
+    "        \"addressing\": {\"enum\": [\"auto\", \"path\", \"virtual\"]},\n"
+    "        \"credentials\": {\"anyOf\": [{\"const\": \"anonymous\"}, {\"type\": \"object\",\n"
+    "          \"additionalProperties\": false, \"required\": [\"access_key_file\", "
+    "\"secret_key_file\"],\n"
+    "          \"properties\": {\"access_key_file\": {\"type\": \"string\"},\n"
+    "            \"secret_key_file\": {\"type\": \"string\"},\n"
+    "            \"session_token_file\": {\"type\": \"string\"}}}]}}}},\n"
+    "    \"rules\": {\"type\": [\"array\", \"null\"], \"items\": {\"type\": \"object\",\n"
+    "      \"additionalProperties\": false, \"required\": [\"match\"], \"properties\": {\n"
+    "        \"match\": {\"type\": \"string\"}, \"cache\": {\"type\": \"boolean\"},\n"
+    "        \"freshness\": {\"enum\": [\"ttl\", \"immutable\", \"strict\"]},\n"
+    "        \"ttl\": {\"type\": \"string\", \"pattern\": \"" PATTERN_TIME "\"},\n"
+    "        \"list_ttl\": {\"type\": \"string\", \"pattern\": \"" PATTERN_TIME "\"},\n"
+    "        \"stale_if_error\": {\"type\": \"string\", \"pattern\": \"" PATTERN_TIME "\"},\n"
+    "        \"block_size\": {\"type\": [\"string\", \"integer\"], \"pattern\": \"" PATTERN_SIZE
+    "\"},\n"
+    "        \"max_object_size\": {\"type\": [\"string\", \"integer\"], \"pattern\": "
+    "\"" PATTERN_SIZE "\"}}}}\n";
+
+void config_render_schema(struct buf *out)
+{
+    struct span section = {"", 0};
+    buf_append_cstr(out, "{\n  \"$schema\": \"http://json-schema.org/draft-07/schema#\",\n"
+                         "  \"title\": \"forebay.yaml\",\n  \"type\": \"object\",\n"
+                         "  \"additionalProperties\": false,\n  \"properties\": {\n");
+    for (unsigned id = 0; id < SETTING_COUNT_; id++) {
+        const struct setting *row = setting_row(id);
+        struct span own = section_of(row->public_.key);
+        if (section.len > 0 && !span_equal(own, section)) {
+            buf_append_cstr(out, "\n    }},\n");
+        }
+        if (own.len > 0 && !span_equal(own, section)) {
+            buf_printf(out,
+                       "    \"%.*s\": {\"type\": [\"object\", \"null\"], "
+                       "\"additionalProperties\": false, \"properties\": {\n",
+                       (int)own.len, own.ptr);
+        } else if (own.len > 0) {
+            buf_append_cstr(out, ",\n");
+        }
+        section = own;
+        render_schema_row(out, row, own.len > 0 ? "      " : "    ");
+        if (own.len == 0) {
+            buf_append_cstr(out, ",\n");
+        }
+    }
+    if (section.len > 0) {
+        buf_append_cstr(out, "\n    }},\n");
+    }
+    buf_append_cstr(out, schema_lists);
+    buf_append_cstr(out, "  }\n}\n");
+}
+
+// --- Markdown
+// -------------------------------------------------------------------------------------------
+
+static void render_docs_accepts(struct buf *out, const char *accepts)
+{
+    for (; *accepts != '\0'; accepts++) {
+        if (*accepts == '|') {
+            buf_append_cstr(out, ", ");
+        } else {
+            buf_append_char(out, *accepts);
+        }
+    }
+}
+
+void config_render_docs(struct buf *out)
+{
+    buf_append_cstr(out, "| Key | Default | Values | Meaning |\n|---|---|---|---|\n");
+    for (unsigned id = 0; id < SETTING_COUNT_; id++) {
+        const struct config_setting *row = &setting_row(id)->public_;
+        buf_printf(out, "| `%s` | ", row->key);
+        if (row->default_text[0] != '\0') {
+            buf_printf(out, "`%s`", row->default_text);
+        } else {
+            buf_append_cstr(out, "none");
+        }
+        buf_append_cstr(out, " | ");
+        render_docs_accepts(out, row->accepts);
+        buf_printf(out, " | %s |\n", row->help);
+    }
+    buf_append_cstr(
+        out,
+        "| `buckets[]` | none | `name`, `origin` (`s3://BUCKET` or `dir:/PATH`), `endpoint`, "
+        "`region`, `addressing`, `credentials` | Buckets that do not keep their name at "
+        "`origin.endpoint`; in the file only |\n"
+        "| `rules[]` | none | `match`, `cache`, `freshness` (`ttl`, `immutable`, `strict`), "
+        "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size` | The first rule "
+        "that matches bucket/key decides; in the file only |\n");
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+// One text -> one value, by kind. Pure but for value_check_secret_file(); any thread.
+#include "config/config_private.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+struct unit {
+    const char *name;
+    uint64_t factor;
+};
+
+static const struct unit time_units[] = {
+    {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
+static const struct unit size_units[] = {{"B", 1},
+                                         {"KiB", 1ull << 10},
+                                         {"MiB", 1ull << 20},
+                                         {"GiB", 1ull << 30},
+                                         {"TiB", 1ull << 40},
+                                         {"PiB", 1ull << 50},
+                                         {"EiB", 1ull << 60},
+                                         {"KB", 1000ull},
+                                         {"MB", 1000000ull},
+                                         {"GB", 1000000000ull},
+                                         {"TB", 1000000000000ull},
+                                         {"PB", 1000000000000000ull}};
+
+// Values shown in messages are cut, so that a message always fits WHY_MAX.
+#define SHOWN(s) (int)((s).len < 80 ? (s).len : 80), (s).ptr
+
+static bool refuse(char *ret_why, const char *format, ...) PRINTF_LIKE(2, 3);
+static bool refuse(char *ret_why, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(ret_why, WHY_MAX, format, args); // a longer reason is cut
+    va_end(args);
+    return false;
+}
+
+// Splits "64MiB" into its number and what follows; false without a number that fits.
+static bool split_number(struct span s, uint64_t *ret_number, struct span *ret_unit)
+{
+    size_t digits = 0;
+    while (digits < s.len && s.ptr[digits] >= '0' && s.ptr[digits] <= '9') {
+        digits++;
+    }
+    *ret_unit = (struct span){s.ptr + digits, s.len - digits};
+    return span_to_u64((struct span){s.ptr, digits}, ret_number);
+}
+
+// The unit that was probably meant: other case, or Kubernetes' and others' short form ("Gi", "G",
+// "sec").
+static const char *nearest_unit(struct span unit, const struct unit *units, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct span name = span_from_cstr(units[i].name);
+        if (span_equal_nocase(unit, name)) {
+            return units[i].name;
+        }
+    }
+    for (size_t i = 0; i < count && unit.len > 0; i++) {
+        struct span name = span_from_cstr(units[i].name);
+        size_t len = unit.len < name.len ? unit.len : name.len;
+        if (span_equal_nocase((struct span){unit.ptr, len}, (struct span){name.ptr, len})) {
+            return units[i].name;
+        }
+    }
+    return NULL;
+}
+
+static bool apply_unit(struct span s, uint64_t number, struct span unit, const struct unit *units,
+                       size_t count, uint64_t *ret_value, char *ret_why)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (span_equal_cstr(unit, units[i].name)) {
+            return mul_u64(number, units[i].factor, ret_value) ||
+                   refuse(ret_why, "\"%.*s\" is too large", SHOWN(s));
+        }
+    }
+    const char *near = nearest_unit(unit, units, count);
+    if (near != NULL) {
+        return refuse(ret_why, "\"%.*s\" has an unknown unit (%lu%s?)", SHOWN(s),
+                      (unsigned long)number, near);
+    }
+    return refuse(ret_why, "\"%.*s\" has an unknown unit \"%.*s\"", SHOWN(s), SHOWN(unit));
+}
+
+bool value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why)
+{
+    uint64_t number;
+    struct span unit;
+    if (!split_number(s, &number, &unit)) {
+        return refuse(ret_why, "\"%.*s\" is not a time such as 250ms, 30s, 12h or 7d", SHOWN(s));
+    }
+    if (unit.len == 0) {
+        return refuse(ret_why, "\"%.*s\" needs a unit (%.*ss?)", SHOWN(s), SHOWN(s));
+    }
+    return apply_unit(s, number, unit, time_units, ARRAY_LEN(time_units), ret_ms, ret_why);
+}
+
+bool value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why)
+{
+    uint64_t number;
+    struct span unit;
+    if (!split_number(s, &number, &unit)) {
+        return refuse(ret_why, "\"%.*s\" is not a size such as 64MiB or 2GB", SHOWN(s));
+    }
+    if (unit.len == 0) {
+        *ret_bytes = number;
+        return true;
+    }
+    return apply_unit(s, number, unit, size_units, ARRAY_LEN(size_units), ret_bytes, ret_why);
+}
+
+void value_format_bytes(uint64_t bytes, char *ret_text)
+{
+    for (int i = 6; i >= 1; i--) { // EiB down to KiB
+        if (bytes > 0 && bytes % size_units[i].factor == 0) {
+            (void)snprintf(ret_text, WHY_MAX, "%lu%s",
+                           (unsigned long)(bytes / size_units[i].factor), size_units[i].name);
+            return;
+        }
+    }
+    (void)snprintf(ret_text, WHY_MAX, "%lu", (unsigned long)bytes);
+}
+
+#define BLOCK_MIN_BYTES (64ull << 10)
+#define BLOCK_MAX_BYTES (16ull << 20)
+
+static uint64_t nearest_block_size(uint64_t bytes)
+{
+    uint64_t size = BLOCK_MIN_BYTES;
+    while (size < BLOCK_MAX_BYTES && size + size / 2 <= bytes) {
+        size *= 2;
+    }
+    return size;
+}
+
+bool value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why)
+{
+    uint64_t bytes;
+    if (!value_parse_bytes(s, &bytes, ret_why)) {
+        return false;
+    }
+    if (bytes < BLOCK_MIN_BYTES || bytes > BLOCK_MAX_BYTES || (bytes & (bytes - 1)) != 0) {
+        char near[WHY_MAX];
+        value_format_bytes(nearest_block_size(bytes), near);
+        return refuse(ret_why, "\"%.*s\" is not a power of two between 64KiB and 16MiB (%.32s?)",
+                      SHOWN(s), near);
+    }
+    *ret_bytes = bytes;
+    return true;
+}
+
+bool value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why)
+{
+    uint64_t number;
+    struct span unit;
+    if (!split_number(s, &number, &unit) || !span_equal(unit, SPAN("%")) || number > 100) {
+        return refuse(ret_why, "\"%.*s\" is not a share such as 10%%", SHOWN(s));
+    }
+    *ret_percent = (unsigned)number;
+    return true;
+}
+
+bool value_parse_size(struct span s, struct config_size *ret_size, char *ret_why)
+{
+    struct config_size size = {0, 0};
+    if (span_ends_with(s, SPAN("%"))) {
+        if (!value_parse_percent(s, &size.percent, ret_why)) {
+            return false;
+        }
+        if (size.percent == 0) {
+            return refuse(ret_why, "\"%.*s\" leaves no room at all", SHOWN(s));
+        }
+    } else if (!value_parse_bytes(s, &size.bytes, ret_why)) {
+        return false;
+    }
+    *ret_size = size;
+    return true;
+}
+
+bool value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why)
+{
+    uint64_t bytes;
+    struct span size = s;
+    if (span_ends_with(s, SPAN("/s"))) {
+        size.len -= 2;
+    } else if (!span_equal(s, SPAN("0"))) {
+        if (!value_parse_bytes(s, &bytes, ret_why)) {
+            return false;
+        }
+        return refuse(ret_why, "\"%.*s\" is not a rate (%.*s/s?)", SHOWN(s), SHOWN(s));
+    }
+    return value_parse_bytes(size, ret_bytes_per_s, ret_why);
+}
+
+bool value_parse_count(struct span s, uint64_t *ret_count, char *ret_why)
+{
+    return span_to_u64(s, ret_count) || refuse(ret_why, "\"%.*s\" is not a whole number", SHOWN(s));
+}
+
+// Digits with at most one point: no sign, no exponent, no locale.
+bool value_parse_ratio(struct span s, double *ret_ratio, char *ret_why)
+{
+    double value = 0, scale = 1;
+    bool point = false, digit = false;
+    for (size_t i = 0; i < s.len && s.len < 20; i++) {
+        if (s.ptr[i] == '.' && !point) {
+            point = true;
+        } else if (s.ptr[i] >= '0' && s.ptr[i] <= '9') {
+            digit = true;
+            value = value * 10 + (s.ptr[i] - '0');
+            scale *= point ? 10 : 1;
+        } else {
+            digit = false;
+            break;
+        }
+    }
+    if (!digit || value / scale > 1) {
+        return refuse(ret_why, "\"%.*s\" is not a share between 0 and 1", SHOWN(s));
+    }
+    *ret_ratio = value / scale;
+    return true;
+}
+
+bool value_parse_choice(struct span s, const char *choices, unsigned *ret_choice, char *ret_why)
+{
+    char words[128];
+    const char *candidates[16];
+    unsigned count = 0;
+    size_t len = strlen(choices);
+    check(len < sizeof(words));
+    memcpy(words, choices, len + 1);
+    for (char *at = words; at != NULL && count < ARRAY_LEN(candidates);) {
+        candidates[count++] = at;
+        at = strchr(at, '|');
+        if (at != NULL) {
+            *at++ = '\0';
+        }
+    }
+    for (unsigned i = 0; i < count; i++) {
+        if (span_equal_cstr(s, candidates[i])) {
+            *ret_choice = i;
+            return true;
+        }
+    }
+    const char *near = setting_suggest(s, candidates, count);
+    if (near != NULL) {
+        return refuse(ret_why, "\"%.*s\" is not one of %s (did you mean \"%s\"?)", SHOWN(s),
+                      choices, near);
+    }
+    return refuse(ret_why, "\"%.*s\" is not one of %s", SHOWN(s), choices);
+}
+
+// --- Ranges
+// ---------------------------------------------------------------------------------------------
+
+static uint64_t range_end(enum setting_kind kind, struct span s)
+{
+    char why[WHY_MAX];
+    uint64_t value = 0;
+    unsigned percent = 0;
+    bool ok;
+    switch (kind) {
+    case KIND_MS:
+        ok = value_parse_ms(s, &value, why);
+        break;
+    case KIND_RATE:
+        ok = value_parse_rate(s, &value, why);
+        break;
+    case KIND_PERCENT:
+        ok = value_parse_percent(s, &percent, why);
+        value = percent;
+        break;
+    default:
+        ok = value_parse_bytes(s, &value, why);
+    }
+    check(ok); // the table's own text
+    return value;
+}
+
+bool value_in_range(enum setting_kind kind, const char *accepts, struct span s, uint64_t value,
+                    char *ret_why)
+{
+    const char *dots = strstr(accepts, "..");
+    check(dots != NULL);
+    struct span low = {accepts, (size_t)(dots - accepts)}, high = span_from_cstr(dots + 2);
+    if (value < range_end(kind, low) || value > range_end(kind, high)) {
+        return refuse(ret_why, "\"%.*s\" is not between %.*s and %.*s", SHOWN(s), SHOWN(low),
+                      SHOWN(high));
+    }
+    return true;
+}
+
+// --- Addresses
+// ------------------------------------------------------------------------------------------
+
+static bool is_loopback(const char *host)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (inet_pton(AF_INET, host, &v4) == 1) {
+        return ntohl(v4.s_addr) >> 24 == 127;
+    }
+    return inet_pton(AF_INET6, host, &v6) == 1 &&
+           (IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127));
+}
+
+static bool parse_unix(struct loader *l, struct span text, struct span path,
+                       struct config_listen *ret_listen, char *ret_why)
+{
+    struct sockaddr_un address;
+    if (path.len == 0 || path.ptr[0] != '/' || path.len >= sizeof(address.sun_path)) {
+        return refuse(ret_why, "\"%.*s\" does not name an absolute path of at most %zu bytes",
+                      SHOWN(text), sizeof(address.sun_path) - 1);
+    }
+    ret_listen->kind = CONFIG_LISTEN_UNIX;
+    ret_listen->path = loader_cstr(l, path);
+    ret_listen->loopback = true;
+    return true;
+}
+
+bool value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
+                        char *ret_why)
+{
+    struct config_listen listen = {.kind = CONFIG_LISTEN_TCP, .text = loader_cstr(l, s)};
+    struct span rest = s;
+    if (span_starts_with(s, SPAN("unix:"))) {
+        rest = (struct span){s.ptr + 5, s.len - 5};
+        bool ok = parse_unix(l, s, rest, &listen, ret_why);
+        *ret_listen = listen;
+        return ok;
+    }
+    if (span_starts_with(s, SPAN("tls:"))) {
+        listen.kind = CONFIG_LISTEN_TLS;
+        rest = (struct span){s.ptr + 4, s.len - 4};
+    }
+    size_t colon = rest.len;
+    while (colon > 0 && rest.ptr[colon - 1] != ':') {
+        colon--;
+    }
+    uint64_t port;
+    if (colon == 0 || !span_to_u64((struct span){rest.ptr + colon, rest.len - colon}, &port) ||
+        port > 65535) {
+        return refuse(ret_why, "\"%.*s\" is not HOST:PORT (127.0.0.1:9000?)", SHOWN(s));
+    }
+    struct span host = {rest.ptr, colon - 1};
+    if (host.len >= 2 && host.ptr[0] == '[' && host.ptr[host.len - 1] == ']') {
+        host = (struct span){host.ptr + 1, host.len - 2};
+    } else if (span_find(host, ':') < host.len) {
+        return refuse(ret_why, "\"%.*s\": write an IPv6 address in brackets ([::1]:9000?)",
+                      SHOWN(s));
+    }
+    listen.host =
+        span_equal(host, SPAN("localhost")) ? "127.0.0.1" : (const char *)loader_cstr(l, host);
+    unsigned char address[sizeof(struct in6_addr)];
+    if (inet_pton(AF_INET, listen.host, address) != 1 &&
+        inet_pton(AF_INET6, listen.host, address) != 1) {
+        return refuse(ret_why, "\"%.*s\": the host must be an IP address or localhost", SHOWN(s));
+    }
+    listen.port = (uint16_t)port;
+    listen.loopback = is_loopback(listen.host);
+    *ret_listen = listen;
+    return true;
+}
+
+// --- Files, endpoints, globs
+// ----------------------------------------------------------------------------
+
+// A group may read it only where we ourselves need the group to: projected volumes belong to root.
+bool value_check_secret_file(const char *path, char *ret_why)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || access(path, R_OK) != 0) {
+        return refuse(ret_why, "\"%.200s\" cannot be read: %s", path, strerror(errno));
+    }
+    if (!S_ISREG(st.st_mode)) {
+        return refuse(ret_why, "\"%.200s\" is not a file", path);
+    }
+    unsigned allowed = st.st_uid == geteuid() ? 0700 : 0740;
+    if ((st.st_mode & 0777 & ~allowed) != 0) {
+        return refuse(ret_why, "\"%.200s\" is open to other users (mode %04o; chmod 600 it)", path,
+                      (unsigned)st.st_mode & 0777);
+    }
+    return true;
+}
+
+bool value_check_endpoint(struct span s, char *ret_why)
+{
+    if (span_starts_with(s, SPAN("dir:"))) {
+        return (s.len > 4 && s.ptr[4] == '/') ||
+               refuse(ret_why, "\"%.*s\" does not name an absolute path (dir:/data?)", SHOWN(s));
+    }
+    struct span rest = s;
+    if (span_starts_with(s, SPAN("http://"))) {
+        rest = (struct span){s.ptr + 7, s.len - 7};
+    } else if (span_starts_with(s, SPAN("https://"))) {
+        rest = (struct span){s.ptr + 8, s.len - 8};
+    } else {
+        return refuse(ret_why, "\"%.*s\" is neither http://..., https://... nor dir:/PATH",
+                      SHOWN(s));
+    }
+    struct span host = {rest.ptr, span_find(rest, '/')};
+    if (host.len == 0 || host.ptr[0] == ':') {
+        return refuse(ret_why, "\"%.*s\" has no host", SHOWN(s));
+    }
+    for (size_t i = 0; i < s.len; i++) {
+        unsigned char c = (unsigned char)s.ptr[i];
+        if (c <= 0x20 || c >= 0x7f || c == '@' || c == '?' || c == '#') {
+            return refuse(ret_why, "\"%.*s\" may hold scheme, host, port and path only", SHOWN(s));
+        }
+    }
+    return true;
+}
+
+bool value_check_glob(struct span s, char *ret_why)
+{
+    bool in_braces = false;
+    if (s.len == 0 || s.len > 1200) {
+        return refuse(ret_why, "\"%.*s\" is not a pattern of 1 to 1200 bytes", SHOWN(s));
+    }
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.ptr[i];
+        if (c == '\\') {
+            if (++i == s.len) {
+                return refuse(ret_why, "\"%.*s\" ends with a backslash", SHOWN(s));
+            }
+            continue; // the byte behind it is quoted
+        }
+        if (c == '{' && in_braces) {
+            return refuse(ret_why, "\"%.*s\" has braces inside braces", SHOWN(s));
+        }
+        if (c == '}' && !in_braces) {
+            return refuse(ret_why, "\"%.*s\" closes a brace that is not open", SHOWN(s));
+        }
+        in_braces = c == '{' || (in_braces && c != '}');
+    }
+    return !in_braces || refuse(ret_why, "\"%.*s\" opens a brace and does not close it", SHOWN(s));
+}
