@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static_assert(sizeof(struct open_how) <= sizeof(((struct disk_op *)0)->engine_private),
@@ -130,7 +131,9 @@ enum err disk_io_uring_open(struct worker *w, struct buf *why)
 void disk_io_uring_enable(struct worker *w)
 {
     if (w->disk.has_ring && !w->disk.is_ring_enabled) {
-        check(io_uring_enable_rings(&w->disk.ring) == 0);
+        // The library's call of that name is declared but not exported by liburing 2.3.
+        check(syscall(SYS_io_uring_register, w->disk.ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
+                      NULL, 0) == 0);
         w->disk.is_ring_enabled = true;
     }
 }
