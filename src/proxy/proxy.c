@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds the room: tables copied from the options, one context per worker, the handler that http calls.
+
+#include "proxy/proxy_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void key_map_init(struct key_map *map)
+{
+    for (unsigned i = 0; i < PROXY_MAP_BUCKETS; i++) {
+        list_init(&map->buckets[i]);
+    }
+    map->count = 0;
+}
+
+// --- keys between workers -----------------------------------------------------------------------------------------
+
+struct object_key *object_key_ref(struct object_key *key)
+{
+    atomic_fetch_add_explicit(&key->refs, 1, memory_order_relaxed);
+    return key;
+}
+
+void object_key_unref(struct object_key *key)
+{
+    if (key != NULL && atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel) == 1) {
+        free(key);
+    }
+}
+
+struct proxy_worker *object_key_owner(const struct proxy_worker *pw, const struct object_key *key,
+                                      uint64_t first_byte)
+{
+    uint64_t stripe = first_byte / PROXY_STRIPE_BYTES;
+    return &pw->proxy->workers[(key->hash.lo + stripe) % pw->proxy->worker_count];
+}
+
+static char *key_copy(char *at, struct span from, struct span *ret)
+{
+    if (from.len > 0) {
+        memcpy(at, from.ptr, from.len);
+    }
+    *ret = (struct span){at, from.len};
+    return at + from.len;
+}
+
+struct object_key *request_object_key(struct request *r)
+{
+    struct proxy *proxy = r->pw->proxy;
+    struct span name = span_from_cstr(origin_name(r->origin));
+    struct span bucket = r->s3.bucket, key = r->s3.key;
+    size_t realm_len = proxy->realm.len + 1 + name.len;
+    struct object_key *k =
+        calloc(1, sizeof(*k) + realm_len + bucket.len + key.len + r->origin_bucket.len);
+    check(k != NULL);
+    atomic_init(&k->refs, 1);
+    char *at = (char *)(k + 1);
+    k->realm = (struct span){at, realm_len};
+    memcpy(at, proxy->realm.ptr, proxy->realm.len);
+    at[proxy->realm.len] = '|';
+    memcpy(at + proxy->realm.len + 1, name.ptr, name.len);
+    at += realm_len;
+    at = key_copy(at, bucket, &k->bucket);
+    at = key_copy(at, key, &k->key);
+    (void)key_copy(at, r->origin_bucket, &k->origin_bucket);
+    k->origin = r->origin;
+    k->rule = r->rule;
+    k->hash = store_hash(proxy->store, k->realm, k->bucket, k->key);
+    return k;
+}
+
+// --- build and tear down ---------------------------------------------------------------------------------------------
+
+static void proxy_worker_init(struct proxy *proxy, unsigned index)
+{
+    struct proxy_worker *pw = &proxy->workers[index];
+    pw->proxy = proxy;
+    pw->store = proxy->store;
+    pw->worker = loop_worker(proxy->loop, index);
+    pw->index = index;
+    key_map_init(&pw->fills);
+    key_map_init(&pw->homes);
+    key_map_init(&pw->bars);
+    list_init(&pw->request_pool);
+    worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
+}
+
+enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy,
+                   struct buf *ret_why)
+{
+    struct proxy *proxy = calloc(1, sizeof(*proxy));
+    check(proxy != NULL);
+    proxy->loop = options->loop;
+    proxy->store = options->store;
+    proxy->options = *options;
+    proxy->realm = span_from_cstr(options->realm);
+    proxy->worker_count = loop_worker_count(options->loop);
+    proxy->buckets = calloc(options->bucket_count + 1, sizeof(*proxy->buckets));
+    proxy->rules = calloc(options->rule_count + 1, sizeof(*proxy->rules));
+    proxy->domain_spans = calloc(options->domain_count + 1, sizeof(*proxy->domain_spans));
+    proxy->workers = calloc(proxy->worker_count, sizeof(*proxy->workers));
+    check(proxy->buckets != NULL && proxy->rules != NULL && proxy->domain_spans != NULL &&
+          proxy->workers != NULL);
+    for (unsigned i = 0; i < options->bucket_count; i++) {
+        proxy->buckets[i] = options->buckets[i];
+    }
+    for (unsigned i = 0; i < options->rule_count; i++) {
+        proxy->rules[i] = options->rules[i];
+    }
+    for (unsigned i = 0; i < options->domain_count; i++) {
+        proxy->domain_spans[i] = span_from_cstr(options->domains[i]);
+    }
+    proxy->domains = (struct s3_domains){proxy->domain_spans, options->domain_count};
+    if (options->credentials != NULL) {
+        atomic_init(&proxy->credentials, credentials_ref(options->credentials));
+    }
+    uint32_t start_id = (uint32_t)random_u64();
+    hex_encode(&start_id, sizeof(start_id), proxy->id_prefix);
+    if (options->access_log_path != NULL) {
+        enum err err =
+            access_log_new(options, proxy->worker_count, &proxy->access_log, ret_why);
+        if (err != ERR_OK) {
+            proxy_free(proxy);
+            return err;
+        }
+    }
+    for (unsigned i = 0; i < proxy->worker_count; i++) {
+        proxy_worker_init(proxy, i);
+    }
+    *ret_proxy = proxy;
+    return ERR_OK;
+}
+
+void proxy_free(struct proxy *proxy)
+{
+    if (proxy == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < proxy->worker_count; i++) {
+        request_pool_free(&proxy->workers[i]);
+    }
+    access_log_free(proxy->access_log);
+    credentials_unref(atomic_load(&proxy->credentials));
+    free(proxy->buckets);
+    free(proxy->rules);
+    free(proxy->domain_spans);
+    free(proxy->workers);
+    free(proxy);
+}
+
+void proxy_reopen_logs(struct proxy *proxy)
+{
+    if (proxy->access_log != NULL) {
+        access_log_reopen(proxy->access_log);
+    }
+}

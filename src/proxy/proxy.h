@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to a request: the only room that sees both store and origin. A request is a table of steps
+// (request.c); a GET is answered from the store, from a fill in flight or by starting one (serve_get.c, fill.c); one
+// worker, a key's home, decides which version is current (home.c); everything else passes through (serve_pass.c).
+#ifndef FOREBAY_PROXY_PROXY_H
+#define FOREBAY_PROXY_PROXY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "http/http.h"
+#include "loop/loop.h"
+#include "origin/origin.h"
+#include "s3/s3.h"
+#include "store/store.h"
+
+enum proxy_freshness { PROXY_FRESHNESS_TTL, PROXY_FRESHNESS_IMMUTABLE, PROXY_FRESHNESS_STRICT };
+
+// One rule, complete (defaults filled in by the caller). The last one of a table should match everything ("**").
+struct proxy_rule {
+    const char *match; // glob on "bucket/key": * within a segment, **, ?, {a,b}
+    const char *where; // "FILE:LINE" for explanations, or "default"
+    bool cache;
+    enum proxy_freshness freshness;
+    uint64_t ttl_ms, stale_if_error_ms, list_ttl_ms;
+    uint64_t max_object_size_bytes; // 0: no limit
+    uint32_t block_size_bytes;
+};
+
+struct proxy_bucket {
+    const char *name; // as clients say it
+    struct origin *origin;
+    const char *origin_bucket;
+};
+
+enum proxy_auth_mode { PROXY_AUTH_OPEN, PROXY_AUTH_VERIFY };
+enum proxy_access_log_format { PROXY_ACCESS_LOG_JSON, PROXY_ACCESS_LOG_S3 };
+enum proxy_log_keys { PROXY_LOG_KEYS_FULL, PROXY_LOG_KEYS_PREFIX, PROXY_LOG_KEYS_HASH };
+
+struct proxy_options {
+    struct loop *loop;
+    struct store *store;
+    struct origin *default_origin;      // for buckets not listed
+    const struct proxy_bucket *buckets; // copied
+    unsigned bucket_count;
+    const struct proxy_rule *rules; // copied; first match wins
+    unsigned rule_count;
+    const char *const *domains;
+    unsigned domain_count;
+    enum proxy_auth_mode auth_mode;
+    struct credentials *credentials; // verify; a reference is taken
+    const char *realm;
+    const char *access_log_path; // NULL: off; "-": stdout
+    enum proxy_access_log_format access_log_format;
+    double access_log_sample; // 0..1; errors are always logged
+    enum proxy_log_keys log_keys;
+    bool debug_headers;
+    bool obey_no_cache, obey_no_store; // cache.client_directives
+    bool sts_relay;
+};
+
+struct proxy;
+enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy, struct buf *ret_why) MUST_USE;
+void proxy_free(struct proxy *proxy); // after loop_stop()
+// For http_options.handler.
+struct http_handler proxy_handler(struct proxy *proxy);
+void proxy_reopen_logs(struct proxy *proxy); // any thread
+// New keys for auth.mode verify; any thread.
+void proxy_set_credentials(struct proxy *proxy, struct credentials *credentials);
+
+#endif
