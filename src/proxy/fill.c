@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills: runs in flight, on the worker that owns their stripe. No block is asked of the origin twice.
+// Fills: runs in flight, on the worker that owns their stripe. No block is asked of the origin
+// twice.
 //
-// Threads: everything here runs on the stripe's owner; readers on other workers are reached by messages. A fill lives
-// until it has left the table and its transfer, its store run and its memory wait are over.
+// Threads: everything here runs on the stripe's owner; readers on other workers are reached by
+// messages. A fill lives until it has left the table and its transfer, its store run and its memory
+// wait are over.
 //
-//   state     a reader joins         origin fails            other version      last reader leaves    store refuses
-//   ASKED     waits                  one error to all        GONE, dropped      cancelled at once     (not asked yet)
-//   BODY      gets what is there,    the rest is asked with  GONE, dropped      the current block is  goes on unstored:
-//             then the rest          Range + If-Match; then                     finished and kept     window of 1 MiB, slow
-//                                    cut, whole blocks kept                                           readers detached
-//   WRITING   waits for the place                                               goes on               readers rejoin
-//   WRITTEN   PLACE                                                             goes on
+//   state     a reader joins         origin fails            other version      last reader leaves
+//   store refuses ASKED     waits                  one error to all        GONE, dropped cancelled
+//   at once     (not asked yet) BODY      gets what is there,    the rest is asked with  GONE,
+//   dropped      the current block is  goes on unstored:
+//             then the rest          Range + If-Match; then                     finished and kept
+//             window of 1 MiB, slow
+//                                    cut, whole blocks kept readers detached
+//   WRITING   waits for the place                                               goes on readers
+//   rejoin WRITTEN   PLACE                                                             goes on
 //   (left)    the index answers
 //
-// A write to the key dooms the fill in any state: it takes no joins and is never published, its readers keep it.
+// A write to the key dooms the fill in any state: it takes no joins and is never published, its
+// readers keep it.
 //
-// Attachment: a reader that joined gets ATTACHED, then HEAD, BODY..., and exactly one FINAL; it sends exactly one LEAVE
-// (on its own or in answer to FINAL). Either side frees its half when it has done the one and seen the other.
+// Attachment: a reader that joined gets ATTACHED, then HEAD, BODY..., and exactly one FINAL; it
+// sends exactly one LEAVE (on its own or in answer to FINAL). Either side frees its half when it
+// has done the one and seen the other.
 //
-// Memory: payload lies in chunks of 64 KiB. The store and each reader's queue hold references of their own; the fill
-// keeps its own until the run ends while memory is plentiful (late joiners start at once), and gives them up as soon as
-// delivered when it is not. limits.max_buffer pauses the transfer, it never fails a request.
+// Memory: payload lies in chunks of 64 KiB. The store and each reader's queue hold references of
+// their own; the fill keeps its own until the run ends while memory is plentiful (late joiners
+// start at once), and gives them up as soon as delivered when it is not. limits.max_buffer pauses
+// the transfer, it never fails a request.
 
 #include "proxy/proxy_private.h"
 
@@ -92,7 +99,8 @@ static bool same_version(const struct store_object *a, const struct store_object
     return a->etag.len > 0 && span_equal(a->etag, b->etag);
 }
 
-// --- life ------------------------------------------------------------------------------------------------------
+// --- life
+// ------------------------------------------------------------------------------------------------------
 
 static void fill_free(void *ptr)
 {
@@ -167,7 +175,8 @@ static void fill_send_version(struct fill *fill)
     wire_send(object_key_home(fill->pw, fill->key), wire);
 }
 
-// --- readers ------------------------------------------------------------------------------------------------------
+// --- readers
+// ------------------------------------------------------------------------------------------------------
 
 static void fill_reader_final(struct fill_reader *fr, enum reader_outcome outcome, enum err err,
                               struct span document)
@@ -203,7 +212,8 @@ static void fill_reader_final(struct fill_reader *fr, enum reader_outcome outcom
 static void fill_final_all(struct fill *fill, enum reader_outcome outcome, enum err err,
                            struct span document)
 {
-    list_for_each (node, &fill->readers) {
+    list_for_each(node, &fill->readers)
+    {
         fill_reader_final(container_of(node, struct fill_reader, node), outcome, err, document);
     }
 }
@@ -271,7 +281,8 @@ static void fill_attach(struct fill *fill, struct reader *reader, bool joined)
     }
 }
 
-// --- delivery -------------------------------------------------------------------------------------------------------
+// --- delivery
+// -------------------------------------------------------------------------------------------------------
 
 static bool memory_is_short(void)
 {
@@ -348,15 +359,17 @@ static void fill_deliver_reader(struct fill *fill, struct fill_reader *fr)
     }
 }
 
-// An unstored run may not run ahead of its fastest reader by more than a window; who falls too far behind the
-// fastest goes on alone.
+// An unstored run may not run ahead of its fastest reader by more than a window; who falls too far
+// behind the fastest goes on alone.
 static void fill_pace(struct fill *fill)
 {
     uint64_t fastest = 0;
-    list_for_each (node, &fill->readers) {
+    list_for_each(node, &fill->readers)
+    {
         fastest = max_u64(fastest, container_of(node, struct fill_reader, node)->acked_byte);
     }
-    list_for_each (node2, &fill->readers) {
+    list_for_each(node2, &fill->readers)
+    {
         struct fill_reader *fr = container_of(node2, struct fill_reader, node);
         if (fr->waiting_place ||
             (fr->acked_byte != fastest && fill->received - fr->acked_byte > FILL_DETACH_BEHIND)) {
@@ -373,7 +386,8 @@ static void fill_pace(struct fill *fill)
 static void fill_give_up_chunks(struct fill *fill)
 {
     uint64_t keep_from = fill->received;
-    list_for_each (node, &fill->readers) {
+    list_for_each(node, &fill->readers)
+    {
         struct fill_reader *fr = container_of(node, struct fill_reader, node);
         if (!fr->waiting_place) {
             keep_from = min_u64(keep_from, fr->next_byte);
@@ -393,7 +407,8 @@ static void fill_deliver(struct fill *fill)
     if (!fill->has_head) {
         return;
     }
-    list_for_each (node, &fill->readers) {
+    list_for_each(node, &fill->readers)
+    {
         fill_deliver_reader(fill, container_of(node, struct fill_reader, node));
     }
     if (fill->unstored) {
@@ -410,7 +425,8 @@ static void on_deliver(struct task *task)
     fill_deliver(fill);
 }
 
-// --- ends --------------------------------------------------------------------------------------------------------------
+// --- ends
+// --------------------------------------------------------------------------------------------------------------
 
 static void fill_drop_run(struct fill *fill)
 {
@@ -488,7 +504,8 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
 static void fill_complete(struct fill *fill)
 {
     fill_deliver(fill);
-    list_for_each (node, &fill->readers) {
+    list_for_each(node, &fill->readers)
+    {
         struct fill_reader *fr = container_of(node, struct fill_reader, node);
         if (!fr->waiting_place) {
             fill_reader_final(fr, OUTCOME_DONE, ERR_OK, (struct span){0});
@@ -522,13 +539,15 @@ void fill_on_dropped(struct proxy_worker *pw, struct wire *wire)
     fill_leave_table(as_fill(wire->fill));
 }
 
-// --- the transfer ----------------------------------------------------------------------------------------------------------
+// --- the transfer
+// ----------------------------------------------------------------------------------------------------------
 
 // Rule 18: the head has come; readers bound to another version are taken out.
 static void fill_announce(struct fill *fill)
 {
     fill_send_version(fill);
-    list_for_each (node, &fill->readers) {
+    list_for_each(node, &fill->readers)
+    {
         struct fill_reader *fr = container_of(node, struct fill_reader, node);
         if (fr->has_sent && fr->wanted != NULL && !same_version(fr->wanted, fill->object)) {
             fill_reader_final(fr, OUTCOME_REJOIN, ERR_OK, (struct span){0});
@@ -559,7 +578,8 @@ static enum err on_fetch_head(struct origin_fetch *f)
         return ERR_CANCELLED;
     }
     if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
-        bool fits = f->body_first == fill->received && f->body_len == fill->end_byte - fill->received;
+        bool fits =
+            f->body_first == fill->received && f->body_len == fill->end_byte - fill->received;
         return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
     }
     struct store_object *object = freshness_object_from_fetch(fill->key, f);
@@ -570,7 +590,8 @@ static enum err on_fetch_head(struct origin_fetch *f)
     uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
                            object->size_bytes);
     if (f->body_first != fill->first_byte || end < fill->first_byte ||
-        f->body_len != end - fill->first_byte || (end == fill->first_byte && object->size_bytes > 0)) {
+        f->body_len != end - fill->first_byte ||
+        (end == fill->first_byte && object->size_bytes > 0)) {
         store_object_unref(object);
         return ERR_ORIGIN_PROTOCOL;
     }
@@ -579,7 +600,8 @@ static enum err on_fetch_head(struct origin_fetch *f)
     fill->weak = f->weak_or_no_etag;
     fill->has_head = true;
     fill->end_byte = end;
-    uint64_t blocks = (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
+    uint64_t blocks =
+        (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
     fill->state = FILL_BODY;
     fill_begin_run(fill, f);
@@ -687,7 +709,8 @@ static void fill_fetch(struct fill *fill)
     fill_pause_update(fill);
 }
 
-// --- asks -------------------------------------------------------------------------------------------------------------------
+// --- asks
+// -------------------------------------------------------------------------------------------------------------------
 
 static bool fill_takes(const struct fill *fill, const struct reader *reader, bool first)
 {
@@ -705,7 +728,8 @@ static bool fill_takes(const struct fill *fill, const struct reader *reader, boo
 // Rule 16: a live entry for the block.
 static struct fill *fill_find(struct proxy_worker *pw, const struct reader *reader, bool first)
 {
-    list_for_each (node, key_map_bucket(&pw->fills, reader->key->hash)) {
+    list_for_each(node, key_map_bucket(&pw->fills, reader->key->hash))
+    {
         struct fill *fill = container_of(node, struct fill, map_node);
         if (hash128_equal(fill->key->hash, reader->key->hash) && fill_takes(fill, reader, first)) {
             return fill;
@@ -714,7 +738,8 @@ static struct fill *fill_find(struct proxy_worker *pw, const struct reader *read
     return NULL;
 }
 
-// Rule 16: the index once more. Only what the reader can use counts: any version if it has sent nothing, else its own.
+// Rule 16: the index once more. Only what the reader can use counts: any version if it has sent
+// nothing, else its own.
 static bool fill_in_index(struct proxy_worker *pw, const struct reader *reader)
 {
     static _Thread_local struct store_view view;
@@ -729,7 +754,8 @@ static bool fill_in_index(struct proxy_worker *pw, const struct reader *reader)
     return there;
 }
 
-// How many blocks a new run may cover: not past the stripe, a run's size, the object, or a run in flight.
+// How many blocks a new run may cover: not past the stripe, a run's size, the object, or a run in
+// flight.
 static uint32_t fill_extent(struct proxy_worker *pw, const struct reader *reader)
 {
     uint64_t size = reader->block_size_bytes;
@@ -740,7 +766,8 @@ static uint32_t fill_extent(struct proxy_worker *pw, const struct reader *reader
         uint64_t blocks = store_object_block_count(reader->object);
         count = min_u64(count, blocks > reader->block ? blocks - reader->block : 1);
     }
-    list_for_each (node, key_map_bucket(&pw->fills, reader->key->hash)) {
+    list_for_each(node, key_map_bucket(&pw->fills, reader->key->hash))
+    {
         struct fill *fill = container_of(node, struct fill, map_node);
         if (hash128_equal(fill->key->hash, reader->key->hash) && !fill->doomed &&
             fill->first_block > reader->block) {
@@ -814,9 +841,11 @@ void fill_on_first(struct proxy_worker *pw, struct wire *wire)
     fill_ask(pw, wire->reader, wire->token);
 }
 
-// --- leaving ------------------------------------------------------------------------------------------------------------------
+// --- leaving
+// ------------------------------------------------------------------------------------------------------------------
 
-// Rule 21. Before the head the entry leaves in that moment; in the body the block under way is finished and kept.
+// Rule 21. Before the head the entry leaves in that moment; in the body the block under way is
+// finished and kept.
 static void fill_on_no_readers(struct fill *fill)
 {
     if (fill->state == FILL_WRITING || fill->state == FILL_WRITTEN || fill->abandoned) {
@@ -830,8 +859,8 @@ static void fill_on_no_readers(struct fill *fill)
         }
         if (blocks > 0) {
             fill->block_count = (uint32_t)min_u64(fill->block_count, blocks);
-            fill->end_byte = min_u64(
-                fill->end_byte, fill->first_byte + blocks * (uint64_t)fill->block_size_bytes);
+            fill->end_byte = min_u64(fill->end_byte,
+                                     fill->first_byte + blocks * (uint64_t)fill->block_size_bytes);
             if (fill->received < fill->end_byte) {
                 return; // the rest of this block is on its way
             }
@@ -883,7 +912,8 @@ void fill_on_taken(struct proxy_worker *pw, struct wire *wire)
 
 void fill_doom(struct proxy_worker *pw, struct hash128 hash)
 {
-    list_for_each (node, key_map_bucket(&pw->fills, hash)) {
+    list_for_each(node, key_map_bucket(&pw->fills, hash))
+    {
         struct fill *fill = container_of(node, struct fill, map_node);
         if (hash128_equal(fill->key->hash, hash) && !fill->doomed) {
             fill->doomed = true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fresh or stale, by rule and record; and a version made from an origin's answer. Pure but for the record's age.
+// Fresh or stale, by rule and record; and a version made from an origin's answer. Pure but for the
+// record's age.
 
 #include "proxy/proxy_private.h"
 
@@ -41,9 +42,9 @@ struct store_object *freshness_object_from_fetch(const struct object_key *key,
     }
     struct store_object *object = NULL;
     if (buf_ok(&rendered)) {
-        object = store_object_new(key->hash, key->realm, key->bucket, key->key, f->etag, f->version_id,
-                                  buf_span(&rendered), f->size_bytes, key->rule->block_size_bytes,
-                                  f->last_modified);
+        object = store_object_new(key->hash, key->realm, key->bucket, key->key, f->etag,
+                                  f->version_id, buf_span(&rendered), f->size_bytes,
+                                  key->rule->block_size_bytes, f->last_modified);
     }
     buf_done(&rendered);
     return object;

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A key's home: the worker that owns its stripe 0. It alone decides which version is current, names generations and posts the
-// key's index changes. All of this runs on that worker; an entry lives while something of the key is undecided.
+// A key's home: the worker that owns its stripe 0. It alone decides which version is current, names
+// generations and posts the key's index changes. All of this runs on that worker; an entry lives
+// while something of the key is undecided.
 //
 // Rules kept here (numbers are used in comments of this room):
-//  11 ROUTE: a refused version that is still current is invalidated first. Known: forward as JOIN. Deciding: hold. A visible
-//     record not below the floor: AGAIN (the reader's own look-up will see it). Else become deciding and send FIRST.
-//  12 VERSION with the current token: known, under the visible record's generation if the ETag is the same, else a new one.
-//  13 FIRSTEND: still deciding: forget and route held readers again. Known: forgotten when no posted put is left.
-//  14 PUBLISH counts only if no write is open, the sender has acknowledged the last floor, and the ETag is that of the known
-//     version, else of the visible record; with neither, and no put posted, it becomes the known version.
+//  11 ROUTE: a refused version that is still current is invalidated first. Known: forward as JOIN.
+//  Deciding: hold. A visible
+//     record not below the floor: AGAIN (the reader's own look-up will see it). Else become
+//     deciding and send FIRST.
+//  12 VERSION with the current token: known, under the visible record's generation if the ETag is
+//  the same, else a new one. 13 FIRSTEND: still deciding: forget and route held readers again.
+//  Known: forgotten when no posted put is left. 14 PUBLISH counts only if no write is open, the
+//  sender has acknowledged the last floor, and the ETag is that of the known
+//     version, else of the visible record; with neither, and no put posted, it becomes the known
+//     version.
 //  15 When the index has it, VISIBLE to the block's owner; a failed commit is DROPPED.
-//  24 Invalidation: a new floor; forget and route held readers again; delete below the floor; INVAL to every worker.
-//  26 When all have acknowledged the last floor, all deletes are visible and no write is open: UNBAR.
-//  27 WBEGIN opens a write and invalidates; WREADY when the delete is visible.
-//  28 WEND invalidates again; WDONE when every worker has acknowledged that floor.
-//  29 Conditional requests count as begun when sent; what precedes an invalidation renews nothing; a strict reader joins
+//  24 Invalidation: a new floor; forget and route held readers again; delete below the floor; INVAL
+//  to every worker. 26 When all have acknowledged the last floor, all deletes are visible and no
+//  write is open: UNBAR. 27 WBEGIN opens a write and invalidates; WREADY when the delete is
+//  visible. 28 WEND invalidates again; WDONE when every worker has acknowledged that floor. 29
+//  Conditional requests count as begun when sent; what precedes an invalidation renews nothing; a
+//  strict reader joins
 //     only a request not yet sent.
 
 #include "proxy/proxy_private.h"
@@ -53,7 +59,7 @@ struct home_key {
     uint64_t floor;
     uint64_t acked[HOME_WORKERS_MAX];
     bool barred;
-    unsigned deletes;   // not yet visible
+    unsigned deletes; // not yet visible
     unsigned open_writes;
     struct list starting; // writes that wait for the delete
     struct list closing;  // writes that wait for the acknowledgements
@@ -71,11 +77,13 @@ struct home_post {
 static void home_route(struct home_key *h, struct reader *reader);
 static void home_invalidate(struct home_key *h);
 
-// --- entries -----------------------------------------------------------------------------------------------------
+// --- entries
+// -----------------------------------------------------------------------------------------------------
 
 static struct home_key *home_find(struct proxy_worker *pw, struct hash128 hash)
 {
-    list_for_each (node, key_map_bucket(&pw->homes, hash)) {
+    list_for_each(node, key_map_bucket(&pw->homes, hash))
+    {
         struct home_key *h = container_of(node, struct home_key, map_node);
         if (hash128_equal(h->key->hash, hash)) {
             return h;
@@ -182,7 +190,8 @@ static bool home_is_current(struct home_key *h, const struct store_object *objec
     return visible_is(&v, object);
 }
 
-// --- deciding --------------------------------------------------------------------------------------------------------
+// --- deciding
+// --------------------------------------------------------------------------------------------------------
 
 static void home_forward(struct home_key *h, struct reader *reader)
 {
@@ -304,7 +313,8 @@ void home_on_firstend(struct proxy_worker *pw, struct wire *wire)
     home_maybe_free(h);
 }
 
-// --- publication -----------------------------------------------------------------------------------------------------
+// --- publication
+// -----------------------------------------------------------------------------------------------------
 
 static void home_answer_fill(struct home_key *h, struct proxy_worker *owner, struct fill *fill,
                              enum wire_type type)
@@ -372,7 +382,8 @@ void home_on_publish(struct proxy_worker *pw, struct wire *wire)
     store_post(pw->worker, &put->post);
 }
 
-// --- invalidation ------------------------------------------------------------------------------------------------------
+// --- invalidation
+// ------------------------------------------------------------------------------------------------------
 
 static void home_settle(struct home_key *h);
 
@@ -495,7 +506,8 @@ void home_on_gonev(struct proxy_worker *pw, struct wire *wire)
     home_maybe_free(h);
 }
 
-// --- conditional requests ------------------------------------------------------------------------------------------------
+// --- conditional requests
+// ------------------------------------------------------------------------------------------------
 
 static void home_check_start(struct home_key *h, struct store_object *asked);
 

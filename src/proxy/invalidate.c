@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a write that passes through makes untrue is removed on every worker: the writer's side of it, and every worker's
-// answer to an invalidation. The home (home.c) decides; rules 24-28 of its head comment.
+// What a write that passes through makes untrue is removed on every worker: the writer's side of
+// it, and every worker's answer to an invalidation. The home (home.c) decides; rules 24-28 of its
+// head comment.
 
 #include "proxy/proxy_private.h"
 
@@ -8,7 +9,8 @@
 
 static struct bar *bar_find(struct proxy_worker *pw, struct hash128 hash)
 {
-    list_for_each (node, key_map_bucket(&pw->bars, hash)) {
+    list_for_each(node, key_map_bucket(&pw->bars, hash))
+    {
         struct bar *bar = container_of(node, struct bar, map_node);
         if (hash128_equal(bar->hash, hash)) {
             return bar;
@@ -26,7 +28,8 @@ uint64_t bar_floor(struct proxy_worker *pw, struct hash128 hash)
     return bar != NULL ? bar->floor : 0;
 }
 
-// Rule 25: raise the bar, doom every run of the key in flight here, forget what is remembered of it, acknowledge.
+// Rule 25: raise the bar, doom every run of the key in flight here, forget what is remembered of
+// it, acknowledge.
 void invalidate_on_inval(struct proxy_worker *pw, struct wire *wire)
 {
     struct bar *bar = bar_find(pw, wire->key->hash);

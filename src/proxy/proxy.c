@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds the room: tables copied from the options, one context per worker, the handler that http calls.
+// Builds the room: tables copied from the options, one context per worker, the handler that http
+// calls.
 
 #include "proxy/proxy_private.h"
 
@@ -14,7 +15,8 @@ void key_map_init(struct key_map *map)
     map->count = 0;
 }
 
-// --- keys between workers -----------------------------------------------------------------------------------------
+// --- keys between workers
+// -----------------------------------------------------------------------------------------
 
 struct object_key *object_key_ref(struct object_key *key)
 {
@@ -70,7 +72,8 @@ struct object_key *request_object_key(struct request *r)
     return k;
 }
 
-// --- build and tear down ---------------------------------------------------------------------------------------------
+// --- build and tear down
+// ---------------------------------------------------------------------------------------------
 
 static void proxy_worker_init(struct proxy *proxy, unsigned index)
 {
@@ -118,8 +121,7 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
     uint32_t start_id = (uint32_t)random_u64();
     hex_encode(&start_id, sizeof(start_id), proxy->id_prefix);
     if (options->access_log_path != NULL) {
-        enum err err =
-            access_log_new(options, proxy->worker_count, &proxy->access_log, ret_why);
+        enum err err = access_log_new(options, proxy->worker_count, &proxy->access_log, ret_why);
         if (err != ERR_OK) {
             proxy_free(proxy);
             return err;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a request: the only room that sees both store and origin. A request is a table of steps
-// (request.c); a GET is answered from the store, from a fill in flight or by starting one (serve_get.c, fill.c); one
-// worker, a key's home, decides which version is current (home.c); everything else passes through (serve_pass.c).
+// What happens to a request: the only room that sees both store and origin. A request is a table of
+// steps (request.c); a GET is answered from the store, from a fill in flight or by starting one
+// (serve_get.c, fill.c); one worker, a key's home, decides which version is current (home.c);
+// everything else passes through (serve_pass.c).
 #ifndef FOREBAY_PROXY_PROXY_H
 #define FOREBAY_PROXY_PROXY_H
 
@@ -18,7 +19,8 @@
 
 enum proxy_freshness { PROXY_FRESHNESS_TTL, PROXY_FRESHNESS_IMMUTABLE, PROXY_FRESHNESS_STRICT };
 
-// One rule, complete (defaults filled in by the caller). The last one of a table should match everything ("**").
+// One rule, complete (defaults filled in by the caller). The last one of a table should match
+// everything ("**").
 struct proxy_rule {
     const char *match; // glob on "bucket/key": * within a segment, **, ?, {a,b}
     const char *where; // "FILE:LINE" for explanations, or "default"
@@ -62,7 +64,8 @@ struct proxy_options {
 };
 
 struct proxy;
-enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy, struct buf *ret_why) MUST_USE;
+enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy,
+                   struct buf *ret_why) MUST_USE;
 void proxy_free(struct proxy *proxy); // after loop_stop()
 // For http_options.handler.
 struct http_handler proxy_handler(struct proxy *proxy);

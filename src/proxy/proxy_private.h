@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of this room share: the per-worker context, the life of a request, a reader's ask and its answer, and the
-// messages between workers.
+// What the files of this room share: the per-worker context, the life of a request, a reader's ask
+// and its answer, and the messages between workers.
 #ifndef FOREBAY_PROXY_PROXY_PRIVATE_H
 #define FOREBAY_PROXY_PROXY_PRIVATE_H
 
@@ -15,7 +15,7 @@
 #define PROXY_STRIPE_BYTES (64u << 20)
 #define PROXY_MAP_BUCKETS 4096u
 #define PROXY_READER_QUEUE_MAX (1u << 20) // bytes a reader holds unsent before it goes on from disk
-#define PROXY_RESTARTS_MAX 8u             // how often one request may begin anew before its first byte
+#define PROXY_RESTARTS_MAX 8u // how often one request may begin anew before its first byte
 #define PROXY_ETAG_MAX 1024u
 
 struct request;
@@ -26,7 +26,8 @@ struct home_key;
 struct access_log;
 struct list_cache;
 
-// --- tables keyed by the 128-bit object hash ---------------------------------------------------------------------------
+// --- tables keyed by the 128-bit object hash
+// ---------------------------------------------------------------------------
 
 struct key_map {
     struct list buckets[PROXY_MAP_BUCKETS];
@@ -38,7 +39,8 @@ static inline struct list *key_map_bucket(struct key_map *map, struct hash128 ha
 }
 void key_map_init(struct key_map *map);
 
-// --- process and worker --------------------------------------------------------------------------------------------------
+// --- process and worker
+// --------------------------------------------------------------------------------------------------
 
 struct proxy {
     struct loop *loop;
@@ -76,9 +78,11 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
     return worker_slot_get(w, WORKER_SLOT_PROXY);
 }
 
-// --- a key on its way between workers ----------------------------------------------------------------------------------------
+// --- a key on its way between workers
+// ----------------------------------------------------------------------------------------
 
-// Immutable, refcounted (atomic): everything needed to ask the origin for a key and to find it in the store.
+// Immutable, refcounted (atomic): everything needed to ask the origin for a key and to find it in
+// the store.
 struct object_key {
     atomic_uint refs;
     struct hash128 hash;
@@ -98,7 +102,8 @@ static inline struct proxy_worker *object_key_home(const struct proxy_worker *pw
     return object_key_owner(pw, key, 0);
 }
 
-// --- bars ---------------------------------------------------------------------------------------------------------------------
+// --- bars
+// ---------------------------------------------------------------------------------------------------------------------
 
 struct bar {
     struct list_node map_node;
@@ -107,17 +112,19 @@ struct bar {
 };
 uint64_t bar_floor(struct proxy_worker *pw, struct hash128 hash); // 0: none
 
-// --- rules.c ----------------------------------------------------------------------------------------------------------------------
+// --- rules.c
+// ----------------------------------------------------------------------------------------------------------------------
 
 // First match; the table always ends in one that matches everything.
 const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key);
 bool rules_glob_match(const char *pattern, struct span text); // linear time, no recursion
 
-// --- gate.c ------------------------------------------------------------------------------------------------------------------------
+// --- gate.c
+// ------------------------------------------------------------------------------------------------------------------------
 
 // Who asks. Only gate_check() makes one; every handler after it requires it.
 struct principal {
-    struct span name;                               // "open", or the access key
+    struct span name;                                // "open", or the access key
     const struct credentials_principal *credentials; // NULL in open mode
     struct credentials *table;                       // reference that keeps it alive
     struct sigv4_claim claim;
@@ -125,13 +132,14 @@ struct principal {
     bool verified;
 };
 
-// The one gate before routing: Host check in open mode, signature and allow rules in verify mode. On refusal fills
-// `detail` for the error document.
+// The one gate before routing: Host check in open mode, signature and allow rules in verify mode.
+// On refusal fills `detail` for the error document.
 enum err gate_check(struct request *r, struct principal *ret_principal,
                     struct s3_error_detail *ret_detail) MUST_USE;
 void gate_release(struct principal *principal);
 
-// --- request.c: a request as a table of steps ------------------------------------------------------------------------------------------
+// --- request.c: a request as a table of steps
+// ------------------------------------------------------------------------------------------
 
 enum step_result { STEP_AGAIN, STEP_WAIT, STEP_DONE };
 
@@ -144,8 +152,14 @@ enum request_step {
 
 // What the access log and Cache-Status say of the answer.
 enum request_result {
-    RESULT_NONE, RESULT_HIT, RESULT_PARTIAL, RESULT_MISS, RESULT_COALESCED, RESULT_REVALIDATED,
-    RESULT_STALE, RESULT_BYPASS
+    RESULT_NONE,
+    RESULT_HIT,
+    RESULT_PARTIAL,
+    RESULT_MISS,
+    RESULT_COALESCED,
+    RESULT_REVALIDATED,
+    RESULT_STALE,
+    RESULT_BYPASS
 };
 
 struct request {
@@ -158,8 +172,8 @@ struct request {
     const struct http_request *http;
     struct arena *arena;
     enum request_step step;
-    bool going;    // request_go() is on the stack
-    bool ended;    // on_done has come
+    bool going; // request_go() is on the stack
+    bool ended; // on_done has come
     struct s3_request s3;
     struct principal principal;
     const struct proxy_rule *rule;
@@ -169,7 +183,7 @@ struct request {
 
     // what is told at the end
     enum request_result result;
-    const char *reason;   // bypass reason
+    const char *reason; // bypass reason
     enum err err;
     unsigned status;
     uint64_t object_size_bytes;
@@ -179,8 +193,8 @@ struct request {
     uint64_t origin_us;
     unsigned attempts;
 
-    struct get_state *get;    // serve_get.c
-    struct pass_state *pass;  // serve_pass.c
+    struct get_state *get;   // serve_get.c
+    struct pass_state *pass; // serve_pass.c
 };
 
 #define REQUEST_MAGIC 0x52455131u
@@ -190,11 +204,13 @@ void request_go(struct request *r);
 void request_go_to(struct request *r, enum request_step step); // sets the step, then request_go()
 void request_recycle(struct request *r);
 void request_pool_free(struct proxy_worker *pw);
-// Ends the request with an S3 error document (no body for HEAD). Nothing may have been sent. detail may be NULL.
+// Ends the request with an S3 error document (no body for HEAD). Nothing may have been sent. detail
+// may be NULL.
 enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail);
 // Headers every reply carries: x-amz-request-id, x-amz-id-2, Server, Cache-Status.
 void request_common_headers(struct request *r, struct headers *headers);
-void request_header(struct request *r, struct headers *headers, const char *name, struct span value);
+void request_header(struct request *r, struct headers *headers, const char *name,
+                    struct span value);
 // "forebay; hit; detail=memory" for r's result; arena memory.
 struct span request_cache_status(struct request *r);
 // Makes the heap copy that messages carry; the caller owns one reference.
@@ -204,36 +220,45 @@ struct object_key *request_object_key(struct request *r);
 #include "proxy/steps.def"
 #undef STEP
 
-// --- serve_get.c -----------------------------------------------------------------------------------------------------------------------
+// --- serve_get.c
+// -----------------------------------------------------------------------------------------------------------------------
 
-// on_done: gives back everything, leaves fills. False: a disk read is still out, request_recycle() follows.
+// on_done: gives back everything, leaves fills. False: a disk read is still out, request_recycle()
+// follows.
 bool serve_get_done(struct request *r);
 
-// --- serve_pass.c ------------------------------------------------------------------------------------------------------------------------
+// --- serve_pass.c
+// ------------------------------------------------------------------------------------------------------------------------
 
 void serve_pass_done(struct request *r); // on_done: cancels the relay
 
-// --- invalidate.c: a write that passes through -------------------------------------------------------------------------------------------
+// --- invalidate.c: a write that passes through
+// -------------------------------------------------------------------------------------------
 
-// One key that a write may change. Embedded in pass_state; heap-owned by the proxy until `on_ended` (so a request may be gone
-// first). fill-protocol 27, 28.
+// One key that a write may change. Embedded in pass_state; heap-owned by the proxy until `on_ended`
+// (so a request may be gone first). fill-protocol 27, 28.
 struct key_write {
-    struct list_node node;       // in the home's lists
+    struct list_node node; // in the home's lists
     struct object_key *key;
-    struct proxy_worker *at;     // who waits
+    struct proxy_worker *at; // who waits
     void *ctx;
-    void (*on_ready)(struct key_write *kw); // the old record is gone for good: the origin may be asked
-    void (*on_ended)(struct key_write *kw); // nothing older can be seen by anyone: the client may be answered
-    uint64_t floor;              // private
+    void (*on_ready)(
+        struct key_write *kw); // the old record is gone for good: the origin may be asked
+    void (*on_ended)(
+        struct key_write *kw); // nothing older can be seen by anyone: the client may be answered
+    uint64_t floor;            // private
 };
 void invalidate_begin(struct proxy_worker *pw, struct key_write *kw); // on_ready later
-void invalidate_end(struct proxy_worker *pw, struct key_write *kw);   // after on_ready; on_ended later
+void invalidate_end(struct proxy_worker *pw,
+                    struct key_write *kw); // after on_ready; on_ended later
 
-// --- list_cache.c ---------------------------------------------------------------------------------------------------------------------------
+// --- list_cache.c
+// ---------------------------------------------------------------------------------------------------------------------------
 
 void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key);
 
-// --- access_log.c -----------------------------------------------------------------------------------------------------------------------------
+// --- access_log.c
+// -----------------------------------------------------------------------------------------------------------------------------
 
 enum err access_log_new(const struct proxy_options *options, unsigned worker_count,
                         struct access_log **ret_log, struct buf *ret_why) MUST_USE;
@@ -241,10 +266,12 @@ void access_log_free(struct access_log *log); // drains the rings
 void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome);
 void access_log_reopen(struct access_log *log);
 
-// --- a reader's ask, and its answers (fill-protocol 7-10) ------------------------------------------------------------------------------------------
+// --- a reader's ask, and its answers (fill-protocol 7-10)
+// ------------------------------------------------------------------------------------------
 
-// One attachment of a request to a fill, or one question to the home. Heap; lives on the request's worker; freed when its
-// last answer has come and it has left. The ask travels with the message: whoever holds the message may change it.
+// One attachment of a request to a fill, or one question to the home. Heap; lives on the request's
+// worker; freed when its last answer has come and it has left. The ask travels with the message:
+// whoever holds the message may change it.
 enum reader_state {
     READER_IDLE,
     READER_ASKED,    // ROUTE, JOIN or CHECK is on its way: exactly one answer will come
@@ -277,11 +304,11 @@ struct reader {
     // the ask
     struct store_object *object;  // version wanted (reference); NULL: whatever is current
     struct store_object *refused; // ROUTE: this version answered 412
-    bool check;        // CHECK instead of ROUTE/JOIN
-    bool check_strict; // only a request not yet sent will do
-    bool has_sent;     // bytes of `object` have reached the client
-    bool skip_index;   // what the index says could not be read: ask the origin
-    uint64_t first_byte; // wanted from here
+    bool check;                   // CHECK instead of ROUTE/JOIN
+    bool check_strict;            // only a request not yet sent will do
+    bool has_sent;                // bytes of `object` have reached the client
+    bool skip_index;              // what the index says could not be read: ask the origin
+    uint64_t first_byte;          // wanted from here
     uint64_t block;
     uint32_t block_count; // at most this many
     uint32_t block_size_bytes;
@@ -309,13 +336,15 @@ struct reader *reader_new(struct proxy_worker *pw, struct request *r, struct obj
 void reader_route(struct reader *reader); // to the home
 void reader_join(struct reader *reader);  // to the owner of the stripe of `block`
 void reader_check(struct reader *reader); // conditional HEAD by the home
-// The request is no longer interested: everything is given back, now or when the last answer has come. The pointer is dead.
+// The request is no longer interested: everything is given back, now or when the last answer has
+// come. The pointer is dead.
 void reader_drop(struct reader *reader);
 // Called on the request's worker for every change of a reader that still has its request.
 void serve_get_on_reader(struct request *r, struct reader *reader);
 void reader_taken(struct reader *reader, uint64_t bytes); // consumed from its pieces
 
-// --- messages ---------------------------------------------------------------------------------------------------------------------------------
+// --- messages
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 enum wire_type {
 #define WIRE(name, fn) WIRE_##name,
@@ -324,7 +353,8 @@ enum wire_type {
     WIRE_COUNT_
 };
 
-// One struct for all messages of the protocol; unused fields are zero. References in it are given away with it.
+// One struct for all messages of the protocol; unused fields are zero. References in it are given
+// away with it.
 struct wire {
     struct message message;
     enum wire_type type;
@@ -362,7 +392,8 @@ struct store_object *freshness_object_from_fetch(const struct object_key *key,
                                                  const struct origin_fetch *f);
 // fresh, or how stale.
 enum freshness_verdict { FRESHNESS_FRESH, FRESHNESS_STALE };
-enum freshness_verdict freshness_check(const struct proxy_rule *rule, const struct store_view *view);
+enum freshness_verdict freshness_check(const struct proxy_rule *rule,
+                                       const struct store_view *view);
 // May this stale record be served while the origin fails?
 bool freshness_stale_allowed(const struct proxy_rule *rule, const struct store_view *view);
 

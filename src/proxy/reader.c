@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader: one attachment of a request to a run in flight, or one question to a key's home; and the wires that carry the
-// protocol between workers.
+// A reader: one attachment of a request to a run in flight, or one question to a key's home; and
+// the wires that carry the protocol between workers.
 //
-// A reader lives on its request's worker. Each ask (ROUTE, JOIN, CHECK) gets exactly one answer: ATTACHED, PLACE,
-// AGAIN, ERROR or CHECKED. ATTACHED is followed by exactly one FINAL and owes exactly one LEAVE. A request that ends earlier
-// lets go with reader_drop(); the reader then waits alone for what it still owes and is owed, and gives back whatever arrives.
+// A reader lives on its request's worker. Each ask (ROUTE, JOIN, CHECK) gets exactly one answer:
+// ATTACHED, PLACE, AGAIN, ERROR or CHECKED. ATTACHED is followed by exactly one FINAL and owes
+// exactly one LEAVE. A request that ends earlier lets go with reader_drop(); the reader then waits
+// alone for what it still owes and is owed, and gives back whatever arrives.
 
 #include "proxy/proxy_private.h"
 
 #include <stdlib.h>
 
-// --- wires ------------------------------------------------------------------------------------------------------
+// --- wires
+// ------------------------------------------------------------------------------------------------------
 
 struct wire *wire_new(struct proxy_worker *from, enum wire_type type, struct object_key *key)
 {
@@ -47,7 +49,8 @@ void wire_send(struct proxy_worker *to, struct wire *wire)
     mailbox_send(to->worker, &wire->message);
 }
 
-// --- life ---------------------------------------------------------------------------------------------------------
+// --- life
+// ---------------------------------------------------------------------------------------------------------
 
 struct reader *reader_new(struct proxy_worker *pw, struct request *r, struct object_key *key)
 {
@@ -117,7 +120,8 @@ void reader_drop(struct reader *reader)
     }
 }
 
-// --- asks -----------------------------------------------------------------------------------------------------------
+// --- asks
+// -----------------------------------------------------------------------------------------------------------
 
 static void reader_ask(struct reader *reader, enum wire_type type, struct proxy_worker *to)
 {
@@ -158,7 +162,8 @@ void reader_taken(struct reader *reader, uint64_t bytes)
     }
 }
 
-// --- answers ----------------------------------------------------------------------------------------------------------
+// --- answers
+// ----------------------------------------------------------------------------------------------------------
 
 static void reader_tell(struct reader *reader)
 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// struct request and its step table. A request is born when a head has passed http's gate, on the connection's worker, and
-// ends in on_done(); request_go() alone moves it. Steps return AGAIN (the next one at once), WAIT (a callback will go on) or
-// DONE (the reply is on its way; only on_done is left).
+// struct request and its step table. A request is born when a head has passed http's gate, on the
+// connection's worker, and ends in on_done(); request_go() alone moves it. Steps return AGAIN (the
+// next one at once), WAIT (a callback will go on) or DONE (the reply is on its way; only on_done is
+// left).
 
 #include "proxy/proxy_private.h"
 
@@ -9,7 +10,8 @@
 #include <string.h>
 
 #define REQUEST_POOL_MAX 64u
-#define REQUEST_STEPS_MAX 64u // a request that moves more often without waiting is a mistake of ours
+#define REQUEST_STEPS_MAX                                                                          \
+    64u // a request that moves more often without waiting is a mistake of ours
 
 typedef enum step_result step_fn(struct request *r);
 
@@ -40,11 +42,13 @@ void request_go_to(struct request *r, enum request_step step)
     request_go(r);
 }
 
-// --- headers of every reply ------------------------------------------------------------------------------------------
+// --- headers of every reply
+// ------------------------------------------------------------------------------------------
 
 void request_header(struct request *r, struct headers *headers, const char *name, struct span value)
 {
-    (void)!headers_add(headers, r->arena, span_from_cstr(name), value); // a full table drops the least important
+    (void)!headers_add(headers, r->arena, span_from_cstr(name),
+                       value); // a full table drops the least important
 }
 
 struct span request_cache_status(struct request *r)
@@ -54,8 +58,9 @@ struct span request_cache_status(struct request *r)
     case RESULT_HIT:
         return SPAN("forebay; hit");
     case RESULT_PARTIAL:
-        text = arena_printf(r->arena, "forebay; fwd=partial; fwd-status=206; detail=\"%u/%u blocks\"",
-                            r->blocks_hit, r->blocks_total);
+        text =
+            arena_printf(r->arena, "forebay; fwd=partial; fwd-status=206; detail=\"%u/%u blocks\"",
+                         r->blocks_hit, r->blocks_total);
         break;
     case RESULT_MISS:
         return SPAN("forebay; fwd=uri-miss; fwd-status=206");
@@ -82,13 +87,14 @@ void request_common_headers(struct request *r, struct headers *headers)
 {
     request_header(r, headers, "x-amz-request-id", (struct span){r->id, 16});
     request_header(r, headers, "x-amz-id-2", (struct span){r->id, 16});
-    struct span server = r->origin != NULL ? span_from_cstr(origin_server_header(r->origin))
-                                           : SPAN("AmazonS3");
+    struct span server =
+        r->origin != NULL ? span_from_cstr(origin_server_header(r->origin)) : SPAN("AmazonS3");
     request_header(r, headers, "Server", server);
     request_header(r, headers, "Cache-Status", request_cache_status(r));
 }
 
-// --- refusal -----------------------------------------------------------------------------------------------------------
+// --- refusal
+// -----------------------------------------------------------------------------------------------------------
 
 enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail)
 {
@@ -129,7 +135,8 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     return STEP_DONE;
 }
 
-// --- the first steps ---------------------------------------------------------------------------------------------------------
+// --- the first steps
+// ---------------------------------------------------------------------------------------------------------
 
 enum step_result request_step_parse(struct request *r)
 {
@@ -218,18 +225,16 @@ enum step_result request_step_wait(struct request *r)
     return STEP_WAIT;
 }
 
-// --- birth and end ----------------------------------------------------------------------------------------------------------
+// --- birth and end
+// ----------------------------------------------------------------------------------------------------------
 
 static const char *result_name(const struct request *r)
 {
-    static const char *const names[] = {[RESULT_NONE] = "none",
-                                        [RESULT_HIT] = "hit",
-                                        [RESULT_PARTIAL] = "partial",
-                                        [RESULT_MISS] = "miss",
-                                        [RESULT_COALESCED] = "coalesced",
-                                        [RESULT_REVALIDATED] = "revalidated",
-                                        [RESULT_STALE] = "stale",
-                                        [RESULT_BYPASS] = "bypass"};
+    static const char *const names[] = {
+        [RESULT_NONE] = "none",           [RESULT_HIT] = "hit",
+        [RESULT_PARTIAL] = "partial",     [RESULT_MISS] = "miss",
+        [RESULT_COALESCED] = "coalesced", [RESULT_REVALIDATED] = "revalidated",
+        [RESULT_STALE] = "stale",         [RESULT_BYPASS] = "bypass"};
     return names[r->result];
 }
 
@@ -238,8 +243,10 @@ static void request_count(struct request *r)
     const char *op = s3_operation_name(r->s3.operation);
     uint64_t now_us = worker_now_us(r->pw->worker);
     uint64_t first_us = http_reply_first_byte_us(r->x);
-    bool hit = r->result == RESULT_HIT || r->result == RESULT_REVALIDATED || r->result == RESULT_STALE;
-    bool miss = r->result == RESULT_MISS || r->result == RESULT_PARTIAL || r->result == RESULT_COALESCED;
+    bool hit =
+        r->result == RESULT_HIT || r->result == RESULT_REVALIDATED || r->result == RESULT_STALE;
+    bool miss =
+        r->result == RESULT_MISS || r->result == RESULT_PARTIAL || r->result == RESULT_COALESCED;
     stats_count_request(op, r->status);
     if (r->result == RESULT_BYPASS) {
         stats_count_bypass(r->reason != NULL ? r->reason : "method");
@@ -262,7 +269,8 @@ static void request_count(struct request *r)
     stats_add(COUNTER_response_bytes_origin, r->bytes_origin);
 }
 
-// A request whose I/O is over goes back to the pool; serve_get.c calls it later when a disk read is still out.
+// A request whose I/O is over goes back to the pool; serve_get.c calls it later when a disk read is
+// still out.
 void request_recycle(struct request *r)
 {
     struct proxy_worker *pw = r->pw;

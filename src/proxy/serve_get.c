@@ -2,21 +2,24 @@
 // GET and HEAD of an object that may be answered from the cache: hit, partial hit, miss, range.
 //
 // Before the reply:
-//   LOOKUP     one index look-up for the first window; a small object comes with its header in one read
-//   DESCRIBE   the version's headers, from the run header
-//   FRESHNESS  fresh goes on; stale (or If-Match of another version) asks the home: CHECKED
-//   CHECKED    unchanged: as cached. Changed or unknown: the new version's head, body from a fill. Origin down: maybe stale
-//   FIRST      no byte at hand: ROUTE (nothing known) or JOIN (version known), until the fill's head has come
-//   REPLY      conditions, range, reply head
-// After it, http pulls slices (get_pull): from pieces of a fill, from a place (sendfile, or a checked read), else the next
-// window is looked up or the missing run joined. The first byte binds the reply to its version for good: whatever is
-// found later under another ETag is not used, and a 412 cuts.
+//   LOOKUP     one index look-up for the first window; a small object comes with its header in one
+//   read DESCRIBE   the version's headers, from the run header FRESHNESS  fresh goes on; stale (or
+//   If-Match of another version) asks the home: CHECKED CHECKED    unchanged: as cached. Changed or
+//   unknown: the new version's head, body from a fill. Origin down: maybe stale FIRST      no byte
+//   at hand: ROUTE (nothing known) or JOIN (version known), until the fill's head has come REPLY
+//   conditions, range, reply head
+// After it, http pulls slices (get_pull): from pieces of a fill, from a place (sendfile, or a
+// checked read), else the next window is looked up or the missing run joined. The first byte binds
+// the reply to its version for good: whatever is found later under another ETag is not used, and a
+// 412 cuts.
 //
-// Ways out of a place: small (header and body in one NOWAIT read), fast (verified and resident: sendfile), else an
-// asynchronous read whose checksum is verified before a byte is sent. A bad block is dropped by the store and becomes a miss here.
+// Ways out of a place: small (header and body in one NOWAIT read), fast (verified and resident:
+// sendfile), else an asynchronous read whose checksum is verified before a byte is sent. A bad
+// block is dropped by the store and becomes a miss here.
 //
-// Owns: the view's pins, the version's reference, up to two readers (the current run and the next one), one disk read. All of it
-// lives in struct get_state, which stays with the pooled request; with a disk read out it is recycled when that ends.
+// Owns: the view's pins, the version's reference, up to two readers (the current run and the next
+// one), one disk read. All of it lives in struct get_state, which stays with the pooled request;
+// with a disk read out it is recycled when that ends.
 
 #include "proxy/proxy_private.h"
 
@@ -75,7 +78,8 @@ static struct get_state *get_of(struct request *r)
     return r->get;
 }
 
-// --- letting go ---------------------------------------------------------------------------------------------------
+// --- letting go
+// ---------------------------------------------------------------------------------------------------
 
 static void get_view_done(struct get_state *g)
 {
@@ -154,7 +158,8 @@ static enum step_result get_restart(struct request *r)
     return STEP_AGAIN;
 }
 
-// --- LOOKUP ---------------------------------------------------------------------------------------------------------
+// --- LOOKUP
+// ---------------------------------------------------------------------------------------------------------
 
 static void get_begin(struct request *r)
 {
@@ -242,9 +247,9 @@ enum step_result serve_get_step_lookup(struct request *r)
     r->step = REQUEST_GET_DESCRIBE;
     if (g->view.place_count == 1 && g->view.size_bytes <= STORE_SMALL_MAX &&
         g->view.places[0].payload_len == g->view.size_bytes) {
-        enum err err = store_read_small(r->pw->worker, r->pw->store, &g->view.places[0], g->key->hash,
-                                        g->key->realm, g->key->bucket, g->key->key, &g->object,
-                                        &g->small_chunk, &g->small);
+        enum err err = store_read_small(r->pw->worker, r->pw->store, &g->view.places[0],
+                                        g->key->hash, g->key->realm, g->key->bucket, g->key->key,
+                                        &g->object, &g->small_chunk, &g->small);
         if (err == ERR_OK) {
             r->step = REQUEST_GET_FRESHNESS;
         }
@@ -252,7 +257,8 @@ enum step_result serve_get_step_lookup(struct request *r)
     return STEP_AGAIN;
 }
 
-// --- DESCRIBE --------------------------------------------------------------------------------------------------------
+// --- DESCRIBE
+// --------------------------------------------------------------------------------------------------------
 
 static enum step_result get_unreadable(struct request *r)
 {
@@ -312,7 +318,8 @@ static void on_header_read(struct request *r)
     }
 }
 
-// --- FRESHNESS and CHECKED -------------------------------------------------------------------------------------------
+// --- FRESHNESS and CHECKED
+// -------------------------------------------------------------------------------------------
 
 enum step_result serve_get_step_freshness(struct request *r)
 {
@@ -378,7 +385,8 @@ enum step_result serve_get_step_checked(struct request *r)
     return get_fail_from(r, err, reader->error_document);
 }
 
-// --- asking for bytes -----------------------------------------------------------------------------------------------------
+// --- asking for bytes
+// -----------------------------------------------------------------------------------------------------
 
 static uint32_t get_block_size(const struct request *r)
 {
@@ -465,7 +473,8 @@ enum step_result serve_get_step_first(struct request *r)
     return get_restart(r);
 }
 
-// --- REPLY ---------------------------------------------------------------------------------------------------------------------
+// --- REPLY
+// ---------------------------------------------------------------------------------------------------------------------
 
 static void get_override(struct request *r, struct headers *headers, const char *param,
                          const char *name)
@@ -539,9 +548,9 @@ static enum step_result get_send(struct request *r, unsigned status, uint64_t le
                                .headers = headers,
                                .rendered = g->object->headers};
     if (status == 206) {
-        char *text = arena_printf(r->arena, "bytes %llu-%llu/%llu", (unsigned long long)g->first,
-                                  (unsigned long long)g->end - 1,
-                                  (unsigned long long)g->object->size_bytes);
+        char *text =
+            arena_printf(r->arena, "bytes %llu-%llu/%llu", (unsigned long long)g->first,
+                         (unsigned long long)g->end - 1, (unsigned long long)g->object->size_bytes);
         request_header(r, headers, "Content-Range", span_from_cstr(text));
     }
     if (status != 304) {
@@ -615,7 +624,8 @@ enum step_result serve_get_step_reply(struct request *r)
     if (r->s3.has_response_overrides && !r->s3.presigned &&
         !headers_get(&r->http->headers, SPAN("Authorization"), &value)) {
         struct s3_error_detail detail = {
-            .message = SPAN("Request specific response headers cannot be used for anonymous GET requests.")};
+            .message = SPAN(
+                "Request specific response headers cannot be used for anonymous GET requests.")};
         return request_fail(r, ERR_INVALID, &detail);
     }
     switch (http_conditions_evaluate(&g->conditions, object->etag, object->last_modified)) {
@@ -632,7 +642,8 @@ enum step_result serve_get_step_reply(struct request *r)
         range.kind = HTTP_RANGE_NONE;
     }
     uint64_t last = 0;
-    enum http_range_result resolved = http_range_resolve(&range, object->size_bytes, &g->first, &last);
+    enum http_range_result resolved =
+        http_range_resolve(&range, object->size_bytes, &g->first, &last);
     if (resolved == HTTP_RANGE_UNSATISFIABLE) {
         return get_unsatisfiable(r);
     }
@@ -668,7 +679,8 @@ enum step_result serve_get_step_reply(struct request *r)
     return get_send(r, status, g->end - g->first, true);
 }
 
-// --- places ------------------------------------------------------------------------------------------------------------------------
+// --- places
+// ------------------------------------------------------------------------------------------------------------------------
 
 static bool place_covers(const struct store_place *place, uint64_t byte)
 {
@@ -700,8 +712,7 @@ static void get_release_passed(struct get_state *g)
     }
     for (unsigned i = 0; g->view_open && i < g->view.place_count; i++) {
         struct store_place *p = &g->view.places[i];
-        if (p->segment != NULL &&
-            p->first_block * p->block_size_bytes + p->payload_len <= g->pos) {
+        if (p->segment != NULL && p->first_block * p->block_size_bytes + p->payload_len <= g->pos) {
             store_place_unpin(p);
         }
     }
@@ -753,7 +764,8 @@ static void on_read_done(struct store_read *read)
     http_reply_ready(owner->x);
 }
 
-// --- pulling -------------------------------------------------------------------------------------------------------------------------
+// --- pulling
+// -------------------------------------------------------------------------------------------------------------------------
 
 static void release_chunk(void *ctx)
 {
@@ -866,7 +878,8 @@ static void get_prefetch(struct request *r)
     reader_join(g->readers[1]);
 }
 
-// A reader whose data is used up: what it left behind (a place, a verdict) decides how the reply goes on.
+// A reader whose data is used up: what it left behind (a place, a verdict) decides how the reply
+// goes on.
 static enum http_pull get_reader_ended(struct request *r)
 {
     struct get_state *g = get_of(r);
