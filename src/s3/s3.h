@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The S3 dialect: routing of a request to an operation, error documents, the XML we read and write,
-// aws-chunked bodies, SigV4 in both directions, credentials tables. Pure: no I/O but for credentials_load(),
-// no threads, no clock (times are arguments). Views returned point into the caller's memory or arena.
+// aws-chunked bodies, SigV4 in both directions, credentials tables. Pure: no I/O but for
+// credentials_load(), no threads, no clock (times are arguments). Views returned point into the
+// caller's memory or arena.
 #ifndef FOREBAY_S3_S3_H
 #define FOREBAY_S3_S3_H
 
@@ -14,9 +15,10 @@
 #include "base/error.h"
 #include "base/headers.h"
 
-// --- s3_request.c: method + host + target -> operation, bucket, key -----------------------------------
+// --- s3_request.c: method + host + target -> operation, bucket, key
+// -----------------------------------
 
-#define S3_KEY_MAX 1024      // bytes, after decoding (S3 user guide)
+#define S3_KEY_MAX 1024 // bytes, after decoding (S3 user guide)
 #define S3_QUERY_PARAMS_MAX 64
 #define S3_XML_BODY_MAX (8u << 20)
 
@@ -54,14 +56,15 @@ struct s3_request {
     struct span raw_query;
     struct s3_param params[S3_QUERY_PARAMS_MAX];
     unsigned param_count;
-    bool presigned;           // X-Amz-Signature or AWSAccessKeyId in the query
-    struct span version_id;   // present when has_version_id
+    bool presigned;         // X-Amz-Signature or AWSAccessKeyId in the query
+    struct span version_id; // present when has_version_id
     bool has_version_id;
-    uint64_t part_number;     // ?partNumber=N on GET/HEAD
+    uint64_t part_number; // ?partNumber=N on GET/HEAD
     bool has_part_number;
     bool has_response_overrides; // response-content-type and its kin
-    const char *bypass_reason; // why a GET/HEAD of a key may not be answered from cache: "sub-resource",
-                               // "sse-c", "expected-owner", "payer", "version", ... NULL: it may
+    const char
+        *bypass_reason; // why a GET/HEAD of a key may not be answered from cache: "sub-resource",
+                        // "sse-c", "expected-owner", "payer", "version", ... NULL: it may
 };
 
 // Extra suffixes for virtual-host requests; IP literals (with port) and localhost are built in.
@@ -72,19 +75,20 @@ struct s3_domains {
 
 enum s3_host_kind { S3_HOST_IP, S3_HOST_LOCALHOST, S3_HOST_DOMAIN, S3_HOST_OTHER };
 
-// What Host names. bucket is set for virtual-host style ("b.localhost", "b.127.0.0.1", "b.<domain>", longest
-// configured suffix wins; a bucket may contain dots); empty otherwise. Port is ignored. S3_HOST_OTHER: none of
-// ours (refused in open mode).
+// What Host names. bucket is set for virtual-host style ("b.localhost", "b.127.0.0.1",
+// "b.<domain>", longest configured suffix wins; a bucket may contain dots); empty otherwise. Port
+// is ignored. S3_HOST_OTHER: none of ours (refused in open mode).
 enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domains,
                                 struct span *ret_bucket);
 
-// Routes a request. `target` is the raw request target in origin form, headers decide too (copy source,
-// SSE-C, expected owner, payer). Everything unknown (query parameter, method) routes to S3_Unknown with
-// flags that pass it through and, for methods other than GET and HEAD on a key, invalidate.
-// Errors: ERR_INVALID_URI (broken escape), ERR_KEY_TOO_LONG, ERR_INVALID_BUCKET_NAME, ERR_INVALID_ARGUMENT
-// (partNumber, negative max-keys), ERR_NO_MEMORY.
-enum err s3_request_parse(struct arena *arena, struct span method, struct span host, struct span target,
-                          const struct headers *headers, const struct s3_domains *domains,
+// Routes a request. `target` is the raw request target in origin form, headers decide too (copy
+// source, SSE-C, expected owner, payer). Everything unknown (query parameter, method) routes to
+// S3_Unknown with flags that pass it through and, for methods other than GET and HEAD on a key,
+// invalidate. Errors: ERR_INVALID_URI (broken escape), ERR_KEY_TOO_LONG, ERR_INVALID_BUCKET_NAME,
+// ERR_INVALID_ARGUMENT (partNumber, negative max-keys), ERR_NO_MEMORY.
+enum err s3_request_parse(struct arena *arena, struct span method, struct span host,
+                          struct span target, const struct headers *headers,
+                          const struct s3_domains *domains,
                           struct s3_request *ret_request) MUST_USE;
 
 const char *s3_operation_name(enum s3_operation operation);
@@ -94,15 +98,17 @@ const struct s3_param *s3_param_find(const struct s3_request *r, const char *nam
 // The bytes that rights are checked against: the `prefix` of a listing, the key of everything else.
 struct span s3_request_scope(const struct s3_request *r);
 // Reads the key again with each raw '+' as a space: for a request whose signature holds only so
-// (sigv4_mismatch.plus_is_space). It is then never answered from cache. ERR_INVALID_URI, ERR_NO_MEMORY.
-enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r) MUST_USE;
-// x-amz-copy-source and x-amz-rename-source: "bucket/key?versionId=V", escaped, leading '/' optional. The
-// query stays raw, empty when absent. ERR_INVALID_ARGUMENT (access point ARNs too), ERR_KEY_TOO_LONG,
+// (sigv4_mismatch.plus_is_space). It is then never answered from cache. ERR_INVALID_URI,
 // ERR_NO_MEMORY.
+enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r) MUST_USE;
+// x-amz-copy-source and x-amz-rename-source: "bucket/key?versionId=V", escaped, leading '/'
+// optional. The query stays raw, empty when absent. ERR_INVALID_ARGUMENT (access point ARNs too),
+// ERR_KEY_TOO_LONG, ERR_NO_MEMORY.
 enum err s3_copy_source_parse(struct arena *arena, struct span value, struct span *ret_bucket,
                               struct span *ret_key, struct span *ret_query) MUST_USE;
 
-// --- s3_error.c -----------------------------------------------------------------------------------------
+// --- s3_error.c
+// -----------------------------------------------------------------------------------------
 
 // Optional elements; empty spans are left out.
 struct s3_error_detail {
@@ -123,9 +129,11 @@ void s3_error_render(enum err err, const struct s3_error_detail *detail, struct 
 // "Not Found" and so on; "Unknown" for the rest. 503 is "Slow Down".
 const char *s3_status_reason(unsigned status);
 
-// --- s3_xml.c ---------------------------------------------------------------------------------------------
+// --- s3_xml.c
+// ---------------------------------------------------------------------------------------------
 
-// Writer: escapes & < > " ' and, as S3 does, control bytes as &#xN;. Default namespace, no pretty printing.
+// Writer: escapes & < > " ' and, as S3 does, control bytes as &#xN;. Default namespace, no pretty
+// printing.
 void s3_xml_escape(struct buf *out, struct span text);
 void s3_xml_element(struct buf *out, const char *name, struct span text);
 void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value);
@@ -141,7 +149,8 @@ struct s3_error_body {
 };
 bool s3_error_read(struct arena *arena, struct span document, struct s3_error_body *ret_body);
 
-// --- listing: rendered by drivers that have no S3 behind them --------------------------------------------
+// --- listing: rendered by drivers that have no S3 behind them
+// --------------------------------------------
 
 struct s3_listing_entry {
     struct span key;
@@ -155,14 +164,14 @@ struct s3_listing_entry {
 struct s3_listing_query {
     bool v2;
     struct span bucket, prefix, delimiter;
-    struct span after;              // start-after, marker or the decoded continuation token: exclusive
+    struct span after; // start-after, marker or the decoded continuation token: exclusive
     struct span start_after, marker, continuation_token; // as sent, to be echoed
     bool has_start_after, has_marker, has_continuation_token;
     unsigned max_keys; // <= 1000
     bool encoding_url, fetch_owner;
 };
-// Continuation tokens made here are opaque: s3_listing_token() of the last name; decoded by this call.
-// ERR_INVALID_ARGUMENT: negative or non-numeric max-keys, unknown encoding-type, bad token.
+// Continuation tokens made here are opaque: s3_listing_token() of the last name; decoded by this
+// call. ERR_INVALID_ARGUMENT: negative or non-numeric max-keys, unknown encoding-type, bad token.
 enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
                           struct s3_listing_query *ret_query) MUST_USE;
 void s3_listing_token(struct span last_name, struct buf *out);
@@ -184,11 +193,13 @@ struct s3_bucket_entry {
 void s3_buckets_render(const struct s3_bucket_entry *buckets, size_t count, struct buf *out);
 void s3_location_render(struct span region, struct buf *out); // empty for us-east-1
 
-// Keys of a DeleteObjects body, entities decoded, in order; ERR_MALFORMED_XML, ERR_LIMIT above 1000.
+// Keys of a DeleteObjects body, entities decoded, in order; ERR_MALFORMED_XML, ERR_LIMIT above
+// 1000.
 enum err s3_delete_keys_read(struct arena *arena, struct span document, struct span **ret_keys,
                              size_t *ret_count) MUST_USE;
 
-// --- sigv4.c -------------------------------------------------------------------------------------------------
+// --- sigv4.c
+// -------------------------------------------------------------------------------------------------
 
 struct sigv4_credentials {
     struct span access_key, secret_key, session_token; // token may be empty
@@ -203,27 +214,28 @@ struct sigv4_scope {
     bool normalize_path, double_encode;
 };
 
-// Signs a request that is about to be sent: the canonical query (sorted, encoded) and every header in
-// `headers` that is signed by S3 rules (host, x-amz-*, range, content-md5, content-type, if-*; never
-// hop-by-hop, expect, user-agent, accept-encoding) enter the signature. The caller has put host,
-// x-amz-content-sha256 and no authorization into `headers`; x-amz-date, x-amz-security-token and
-// authorization are added here (in `arena`). Uri path is `canonical_path` (already encoded by
+// Signs a request that is about to be sent: the canonical query (sorted, encoded) and every header
+// in `headers` that is signed by S3 rules (host, x-amz-*, range, content-md5, content-type, if-*;
+// never hop-by-hop, expect, user-agent, accept-encoding) enter the signature. The caller has put
+// host, x-amz-content-sha256 and no authorization into `headers`; x-amz-date, x-amz-security-token
+// and authorization are added here (in `arena`). Uri path is `canonical_path` (already encoded by
 // buf_append_uri_encoded). ret_signature (64 hex) may be NULL; it seeds chunk signatures.
 enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credentials,
                     const struct sigv4_scope *scope, time_t now, struct span method,
-                    struct span canonical_path, struct span canonical_query, struct headers *headers,
-                    struct span payload_hash, char *ret_signature) MUST_USE;
+                    struct span canonical_path, struct span canonical_query,
+                    struct headers *headers, struct span payload_hash,
+                    char *ret_signature) MUST_USE;
 
-// name=value&name=value sorted by encoded name, then value, from raw query text (valueless -> "name=").
-// `skip_signature` leaves out X-Amz-Signature.
+// name=value&name=value sorted by encoded name, then value, from raw query text (valueless ->
+// "name="). `skip_signature` leaves out X-Amz-Signature.
 enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool skip_signature,
                                struct span *ret_query) MUST_USE;
 
 // How the body is bound, from x-amz-content-sha256 and its kin.
 enum sigv4_payload {
-    SIGV4_PAYLOAD_HASH,             // a real SHA-256: check it against the body
-    SIGV4_PAYLOAD_UNSIGNED,         // UNSIGNED-PAYLOAD or presigned
-    SIGV4_PAYLOAD_STREAMING,        // STREAMING-AWS4-HMAC-SHA256-PAYLOAD
+    SIGV4_PAYLOAD_HASH,      // a real SHA-256: check it against the body
+    SIGV4_PAYLOAD_UNSIGNED,  // UNSIGNED-PAYLOAD or presigned
+    SIGV4_PAYLOAD_STREAMING, // STREAMING-AWS4-HMAC-SHA256-PAYLOAD
     SIGV4_PAYLOAD_STREAMING_TRAILER,
     SIGV4_PAYLOAD_UNSIGNED_TRAILER, // STREAMING-UNSIGNED-PAYLOAD-TRAILER
     SIGV4_PAYLOAD_NONE              // nothing said (anonymous)
@@ -240,29 +252,32 @@ struct sigv4_claim {
     enum sigv4_payload payload;
     struct span payload_hash; // x-amz-content-sha256 as sent, or UNSIGNED-PAYLOAD
 };
-// ERR_AUTHORIZATION_MALFORMED, ERR_AUTHORIZATION_QUERY, ERR_MISSING_SECURITY_HEADER, ERR_ACCESS_DENIED
-// (no date), ERR_NOT_IMPLEMENTED (SigV4a), ERR_INVALID_ARGUMENT (header and query both sign; not a hash).
+// ERR_AUTHORIZATION_MALFORMED, ERR_AUTHORIZATION_QUERY, ERR_MISSING_SECURITY_HEADER,
+// ERR_ACCESS_DENIED (no date), ERR_NOT_IMPLEMENTED (SigV4a), ERR_INVALID_ARGUMENT (header and query
+// both sign; not a hash).
 enum err sigv4_claim_parse(const struct s3_request *r, const struct headers *headers,
                            struct sigv4_claim *ret_claim) MUST_USE;
 
-// The payload part of a claim alone, for who does not care about the signature. `presigned`: nothing said means
-// UNSIGNED-PAYLOAD. ERR_INVALID_ARGUMENT (neither a hash nor a known word), ERR_NOT_IMPLEMENTED (SigV4a).
+// The payload part of a claim alone, for who does not care about the signature. `presigned`:
+// nothing said means UNSIGNED-PAYLOAD. ERR_INVALID_ARGUMENT (neither a hash nor a known word),
+// ERR_NOT_IMPLEMENTED (SigV4a).
 enum err sigv4_payload_parse(const struct headers *headers, bool presigned,
                              enum sigv4_payload *ret_payload, struct span *ret_hash) MUST_USE;
 
-// Texts filled on ERR_SIGNATURE_MISMATCH, in the arena, for the error document (empty when it has no room).
-// plus_is_space is set on ERR_OK: the path holds a raw '+' and the signature took it for a space
-// (then call s3_request_plus_is_space()).
+// Texts filled on ERR_SIGNATURE_MISMATCH, in the arena, for the error document (empty when it has
+// no room). plus_is_space is set on ERR_OK: the path holds a raw '+' and the signature took it for
+// a space (then call s3_request_plus_is_space()).
 struct sigv4_mismatch {
     struct span string_to_sign, canonical_request;
     bool plus_is_space;
 };
 
-// Verifies the claim against the raw request: method, raw target path exactly as sent (`raw_path` of the
-// whole target, bucket included in path style), raw query, raw headers. Constant-time compare; tries %2B then
-// %20 for a literal '+' in the path. Checks: skew <= 15 min (ERR_TIME_SKEWED), presigned expiry (ERR_EXPIRED),
-// expires <= 7 days, scope date, host signed, every x-amz-* header signed (ERR_HEADERS_NOT_SIGNED).
-// ret_signing_key (32 bytes) seeds chunk verification; may be NULL.
+// Verifies the claim against the raw request: method, raw target path exactly as sent (`raw_path`
+// of the whole target, bucket included in path style), raw query, raw headers. Constant-time
+// compare; tries %2B then %20 for a literal '+' in the path. Checks: skew <= 15 min
+// (ERR_TIME_SKEWED), presigned expiry (ERR_EXPIRED), expires <= 7 days, scope date, host signed,
+// every x-amz-* header signed (ERR_HEADERS_NOT_SIGNED). ret_signing_key (32 bytes) seeds chunk
+// verification; may be NULL.
 enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, struct span secret_key,
                       time_t now, struct span method, struct span raw_path, struct span raw_query,
                       const struct headers *headers, uint8_t *ret_signing_key,
@@ -270,7 +285,8 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
 
 void sha256_hex(struct span data, char *ret_hex); // 65 bytes
 
-// --- aws_chunked.c ------------------------------------------------------------------------------------------
+// --- aws_chunked.c
+// ------------------------------------------------------------------------------------------
 
 // Is the body aws-chunked? Any one of the three signs (streaming sentinel, Content-Encoding,
 // x-amz-decoded-content-length).
@@ -279,23 +295,25 @@ bool aws_chunked_detect(const struct headers *headers);
 // Streaming decoder; pure. Bound: chunk header <= 256 bytes, trailer <= 16 KiB.
 struct aws_chunked_decoder;
 struct aws_chunked_options {
-    bool has_signatures;              // verify the chain
-    const uint8_t *signing_key;       // 32 bytes, when has_signatures
-    struct span amz_date, scope;      // "20130524T000000Z", "20130524/us-east-1/s3/aws4_request"
-    struct span seed_signature;       // 64 hex
+    bool has_signatures;         // verify the chain
+    const uint8_t *signing_key;  // 32 bytes, when has_signatures
+    struct span amz_date, scope; // "20130524T000000Z", "20130524/us-east-1/s3/aws4_request"
+    struct span seed_signature;  // 64 hex
     bool has_decoded_length;
     uint64_t decoded_length;
-    bool has_trailer;                 // trailer lines are expected
+    bool has_trailer; // trailer lines are expected
 };
 struct aws_chunked_decoder *aws_chunked_decoder_new(const struct aws_chunked_options *options);
 void aws_chunked_decoder_free(struct aws_chunked_decoder *d);
-// Feeds input; payload bytes go to `on_data` in order (views into the input). ERR_SIGNATURE_MISMATCH,
-// ERR_INCOMPLETE_BODY (length lie), ERR_BAD_REQUEST (framing). A signed chunk's bytes are handed on before its
-// signature is known (chunk ends later), so the caller must hold back the end of its upload until finish.
+// Feeds input; payload bytes go to `on_data` in order (views into the input).
+// ERR_SIGNATURE_MISMATCH, ERR_INCOMPLETE_BODY (length lie), ERR_BAD_REQUEST (framing). A signed
+// chunk's bytes are handed on before its signature is known (chunk ends later), so the caller must
+// hold back the end of its upload until finish.
 typedef enum err aws_chunked_data_fn(void *ctx, struct span data);
 enum err aws_chunked_decode(struct aws_chunked_decoder *d, struct span input,
                             aws_chunked_data_fn *on_data, void *ctx) MUST_USE;
-bool aws_chunked_finished(const struct aws_chunked_decoder *d); // last chunk and trailer seen and right
+bool aws_chunked_finished(
+    const struct aws_chunked_decoder *d); // last chunk and trailer seen and right
 const struct headers *aws_chunked_trailers(const struct aws_chunked_decoder *d);
 
 // Encoder of unsigned-trailer framing with fixed chunks; length known up front.
@@ -304,20 +322,30 @@ uint64_t aws_chunked_encoded_length(uint64_t decoded_length, uint64_t chunk_size
 void aws_chunked_chunk_head(uint64_t chunk_len, struct buf *out); // "hex\r\n"
 void aws_chunked_tail(struct span trailer_name, struct span trailer_value, struct buf *out);
 
-// --- checksums ------------------------------------------------------------------------------------------------
+// --- checksums
+// ------------------------------------------------------------------------------------------------
 
-enum s3_checksum { S3_CHECKSUM_NONE, S3_CHECKSUM_CRC32, S3_CHECKSUM_CRC32C, S3_CHECKSUM_CRC64NVME,
-                   S3_CHECKSUM_SHA1, S3_CHECKSUM_SHA256, S3_CHECKSUM_MD5 };
+enum s3_checksum {
+    S3_CHECKSUM_NONE,
+    S3_CHECKSUM_CRC32,
+    S3_CHECKSUM_CRC32C,
+    S3_CHECKSUM_CRC64NVME,
+    S3_CHECKSUM_SHA1,
+    S3_CHECKSUM_SHA256,
+    S3_CHECKSUM_MD5
+};
 struct s3_checksum_state;
 // From a header or trailer name ("x-amz-checksum-crc32"); NONE for one we cannot compute.
 enum s3_checksum s3_checksum_from_name(struct span header_name);
-struct s3_checksum_state *s3_checksum_new(enum s3_checksum kind); // ISA-L for CRC32C, CRC32, CRC64NVME; OpenSSL
+struct s3_checksum_state *
+s3_checksum_new(enum s3_checksum kind); // ISA-L for CRC32C, CRC32, CRC64NVME; OpenSSL
 void s3_checksum_free(struct s3_checksum_state *s);
 void s3_checksum_update(struct s3_checksum_state *s, struct span data);
 // Base64 of the value; buffer of at least 64 bytes. May be called once.
 void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 
-// --- credentials.c: the table of principals for auth.mode verify ------------------------------------------------
+// --- credentials.c: the table of principals for auth.mode verify
+// ------------------------------------------------
 
 enum s3_allow_ops { S3_ALLOW_READ = 1, S3_ALLOW_LIST = 2, S3_ALLOW_WRITE = 4, S3_ALLOW_DELETE = 8 };
 
@@ -331,7 +359,8 @@ struct credentials_principal {
     struct span id, secret;
     const struct credentials_allow *allow;
     unsigned allow_count;
-    struct span origin_credentials; // name of a per-principal origin credential set (the id), or empty
+    struct span
+        origin_credentials; // name of a per-principal origin credential set (the id), or empty
     struct span origin_access_key_file, origin_secret_key_file; // where that set is read from
 };
 
@@ -350,10 +379,11 @@ const struct credentials_principal *credentials_find(const struct credentials *c
                                                      struct span access_key);
 struct span credentials_dummy_secret(void);
 // Default deny. `bucket` empty: service level (ListBuckets: allowed with any list right). `key` is
-// s3_request_scope(): a listing is allowed where its prefix lies under an allowed one. With an empty key
-// only rows with an empty prefix grant anything, but for HeadBucket and GetBucketLocation, which any right in
-// the bucket allows. To be asked besides by the caller: S3_GetObject on the source of a copy, S3_DeleteObject
-// on the source of a rename, S3_DeleteObject on each key of DeleteObjects (instead of the empty key).
+// s3_request_scope(): a listing is allowed where its prefix lies under an allowed one. With an
+// empty key only rows with an empty prefix grant anything, but for HeadBucket and
+// GetBucketLocation, which any right in the bucket allows. To be asked besides by the caller:
+// S3_GetObject on the source of a copy, S3_DeleteObject on the source of a rename, S3_DeleteObject
+// on each key of DeleteObjects (instead of the empty key).
 bool credentials_allowed(const struct credentials_principal *p, enum s3_operation operation,
                          unsigned flags, struct span bucket, struct span key);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Error documents: from an error of ours to the XML that an S3 client reads. Status and code stand in
-// base/errors.def. Pure; any thread.
+// Error documents: from an error of ours to the XML that an S3 client reads. Status and code stand
+// in base/errors.def. Pure; any thread.
 #include "s3/s3.h"
 
-// Is this UTF-8 (no overlong forms, no surrogates)? An error document must stay well-formed whatever bytes a
-// client put into its key.
+// Is this UTF-8 (no overlong forms, no surrogates)? An error document must stay well-formed
+// whatever bytes a client put into its key.
 static bool utf8_is_valid(struct span s)
 {
     size_t i = 0;

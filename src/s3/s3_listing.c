@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// ListObjects, ListObjectsV2, ListBuckets and GetBucketLocation for origins that have no S3 behind them: what the
-// client asked, and the document that answers it. Pure; any thread.
+// ListObjects, ListObjectsV2, ListBuckets and GetBucketLocation for origins that have no S3 behind
+// them: what the client asked, and the document that answers it. Pure; any thread.
 //
-// A continuation token made here is "1" and the hexadecimal bytes of the last name of the page. Clients send it
-// back as it is; nothing in it is secret, and any name is a legal place to go on from.
+// A continuation token made here is "1" and the hexadecimal bytes of the last name of the page.
+// Clients send it back as it is; nothing in it is secret, and any name is a legal place to go on
+// from.
 #include "s3/s3.h"
 
 #define MAX_KEYS 1000u
@@ -96,7 +97,8 @@ enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
     return ERR_OK;
 }
 
-// --- Rendering --------------------------------------------------------------------------------------------
+// --- Rendering
+// --------------------------------------------------------------------------------------------
 
 static void name_element(struct buf *out, const struct s3_listing_query *q, const char *element,
                          struct span name)
@@ -188,8 +190,8 @@ void s3_listing_render(const struct s3_listing_query *q, const struct s3_listing
 
 void s3_buckets_render(const struct s3_bucket_entry *buckets, size_t count, struct buf *out)
 {
-    buf_append_cstr(out, XML_DECLARATION "<ListAllMyBucketsResult" XML_NAMESPACE ">" OWNER
-                                         "<Buckets>");
+    buf_append_cstr(out,
+                    XML_DECLARATION "<ListAllMyBucketsResult" XML_NAMESPACE ">" OWNER "<Buckets>");
     for (size_t i = 0; i < count; i++) {
         buf_append_cstr(out, "<Bucket>");
         s3_xml_element(out, "Name", buckets[i].name);

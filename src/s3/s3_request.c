@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// From method, Host and raw target to an operation of the S3 API, a bucket and a key. Pure; any thread.
+// From method, Host and raw target to an operation of the S3 API, a bucket and a key. Pure; any
+// thread.
 //
-// The path is cut raw: in path style the first segment is the bucket and all the rest is the key, slashes
-// included; in virtual-host style the whole path behind its first '/' is the key. Then each piece is
-// percent-decoded exactly once and never normalised: "//", "..", a trailing '/' and %2F are bytes of the key.
+// The path is cut raw: in path style the first segment is the bucket and all the rest is the key,
+// slashes included; in virtual-host style the whole path behind its first '/' is the key. Then each
+// piece is percent-decoded exactly once and never normalised: "//", "..", a trailing '/' and %2F
+// are bytes of the key.
 //
-// Routing is a table of rows, first match wins. A row names the parameter that selects the operation and the
-// parameters that may stand beside it. A parameter that is not listed there may select something else at the
-// origin, so such a request is Unknown: passed through complete, never answered from cache, and a change of
-// the key unless the method is GET or HEAD.
+// Routing is a table of rows, first match wins. A row names the parameter that selects the
+// operation and the parameters that may stand beside it. A parameter that is not listed there may
+// select something else at the origin, so such a request is Unknown: passed through complete, never
+// answered from cache, and a change of the key unless the method is GET or HEAD.
 //
 // Everything in the result is a view into the target or into the arena.
 #include "s3/s3.h"
@@ -111,8 +113,8 @@ static const struct route ROUTES[] = {
     {"GET", LEVEL_BUCKET, "versions", NULL, LIST_PARAMS " key-marker version-id-marker",
      S3_ListObjectVersions},
     SUB_RESOURCE("GET", "website", GetBucketWebsite),
-    {"GET", LEVEL_BUCKET, "list-type", NULL, LIST_PARAMS " continuation-token fetch-owner start-after",
-     S3_ListObjectsV2},
+    {"GET", LEVEL_BUCKET, "list-type", NULL,
+     LIST_PARAMS " continuation-token fetch-owner start-after", S3_ListObjectsV2},
     {"GET", LEVEL_BUCKET, NULL, NULL, LIST_PARAMS " marker", S3_ListObjects},
     {"HEAD", LEVEL_BUCKET, NULL, NULL, "", S3_HeadBucket},
 
@@ -192,7 +194,8 @@ const struct s3_param *s3_param_find(const struct s3_request *r, const char *nam
     return NULL;
 }
 
-// --- Host ---------------------------------------------------------------------------------------------
+// --- Host
+// ---------------------------------------------------------------------------------------------
 
 static struct span span_after(struct span s, size_t offset)
 {
@@ -334,7 +337,8 @@ enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domai
     return best.kind;
 }
 
-// --- Path ---------------------------------------------------------------------------------------------
+// --- Path
+// ---------------------------------------------------------------------------------------------
 
 // Decodes once; the result is a view of `raw` itself when nothing is escaped.
 static enum err decode_piece(struct arena *arena, struct span raw, struct span *ret_decoded)
@@ -416,7 +420,8 @@ enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r)
     return ERR_OK;
 }
 
-// --- Query --------------------------------------------------------------------------------------------
+// --- Query
+// --------------------------------------------------------------------------------------------
 
 static enum err parse_param(struct arena *arena, struct span piece, struct s3_param *ret_param)
 {
@@ -515,7 +520,8 @@ static bool route_matches(const struct route *route, const struct s3_request *r,
     return route->also == NULL || s3_param_find(r, route->also) != NULL;
 }
 
-// --- Routing ------------------------------------------------------------------------------------------
+// --- Routing
+// ------------------------------------------------------------------------------------------
 
 static bool method_is_read(struct span method)
 {
@@ -553,11 +559,10 @@ static enum s3_operation refine_by_headers(enum s3_operation operation, const st
                    : S3_Unknown;
     case S3_ListObjectsV2:
         return span_equal_cstr(s3_param_find(r, "list-type")->value, "2") ? S3_ListObjectsV2
-                                                                           : S3_Unknown;
+                                                                          : S3_Unknown;
     case S3_SelectObjectContent:
-        return span_equal_cstr(s3_param_find(r, "select-type")->value, "2")
-                   ? S3_SelectObjectContent
-                   : S3_Unknown;
+        return span_equal_cstr(s3_param_find(r, "select-type")->value, "2") ? S3_SelectObjectContent
+                                                                            : S3_Unknown;
     default:
         return operation;
     }
@@ -567,8 +572,8 @@ static enum s3_operation refine_by_headers(enum s3_operation operation, const st
 static const char *headers_bypass_reason(const struct headers *headers)
 {
     static const char *const NEUTRAL[] = {
-        "x-amz-date",       "x-amz-content-sha256", "x-amz-security-token", "x-amz-checksum-mode",
-        "x-amz-user-agent", "x-amz-optional-object-attributes"};
+        "x-amz-date",          "x-amz-content-sha256", "x-amz-security-token",
+        "x-amz-checksum-mode", "x-amz-user-agent",     "x-amz-optional-object-attributes"};
     const struct span customer_key = SPAN("x-amz-server-side-encryption-customer-");
     for (unsigned i = 0; i < headers->count; i++) {
         struct span name = headers->items[i].name;
@@ -679,7 +684,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     r->presigned = r->param_count > 0 && (s3_param_find(r, "X-Amz-Signature") != NULL ||
                                           s3_param_find(r, "AWSAccessKeyId") != NULL);
 
-    enum level level = r->key.len > 0 ? LEVEL_OBJECT
+    enum level level = r->key.len > 0      ? LEVEL_OBJECT
                        : r->bucket.len > 0 ? LEVEL_BUCKET
                                            : LEVEL_SERVICE;
     r->operation = refine_by_headers(route_find(r, level), r, headers);

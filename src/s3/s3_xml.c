@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The little XML we write and read. Pure; any thread.
 //
-// Writer: escapes and appends, nothing more. Reader: expat, which decodes the encodings that XML declares. A
-// document type declaration ends the reading at once, so there are no entities but the five of XML itself and
-// nothing is ever fetched. Depth, size and the length of a path are bounded; the text of an element is kept only
-// until its end, and only leaves are reported.
+// Writer: escapes and appends, nothing more. Reader: expat, which decodes the encodings that XML
+// declares. A document type declaration ends the reading at once, so there are no entities but the
+// five of XML itself and nothing is ever fetched. Depth, size and the length of a path are bounded;
+// the text of an element is kept only until its end, and only leaves are reported.
 #include "s3/s3.h"
 
 #include <expat.h>
@@ -60,7 +60,8 @@ void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value)
     buf_printf(out, "<%s>%llu</%s>", name, (unsigned long long)value, name);
 }
 
-// --- Reader ---------------------------------------------------------------------------------------------
+// --- Reader
+// ---------------------------------------------------------------------------------------------
 
 struct reader {
     XML_Parser parser;
@@ -149,7 +150,8 @@ static void on_doctype(void *ctx, const XML_Char *name, const XML_Char *system_i
 // Servers that answer before they know the outcome send blanks ahead of the document.
 static struct span skip_leading_blanks(struct span s)
 {
-    while (s.len > 0 && (s.ptr[0] == ' ' || s.ptr[0] == '\n' || s.ptr[0] == '\r' || s.ptr[0] == '\t')) {
+    while (s.len > 0 &&
+           (s.ptr[0] == ' ' || s.ptr[0] == '\n' || s.ptr[0] == '\r' || s.ptr[0] == '\t')) {
         s.ptr++;
         s.len--;
     }
@@ -191,7 +193,8 @@ enum err s3_xml_read(struct span document, s3_xml_leaf_fn *on_leaf, void *ctx)
     return reader.err;
 }
 
-// --- Documents ------------------------------------------------------------------------------------------
+// --- Documents
+// ------------------------------------------------------------------------------------------
 
 struct error_reading {
     struct arena *arena;

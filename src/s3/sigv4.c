@@ -1,0 +1,788 @@
+// SPDX-License-Identifier: Apache-2.0
+// Signature version 4: the signer towards an origin and the verifier of clients. One canonical
+// request serves both: a method, a path, a query, the headers named by a list, a payload hash. Any
+// thread.
+//
+//   StringToSign = "AWS4-HMAC-SHA256" \n date-time \n scope \n hex(SHA256(CanonicalRequest))
+//   key          = HMAC(HMAC(HMAC(HMAC("AWS4" secret, date), region), service), "aws4_request")
+//
+// A verifier must judge what was sent, so it works on the raw target and the raw headers, in the
+// order of the client's SignedHeaders. The S3 form of the path is: decoded once, encoded once,
+// nothing normalised. Two bytes are ambiguous among signers: a raw '+' (they sign %2B or %20) and
+// an escaped slash (%2F or '/'); each form is tried. Neither lets another key in: the key is what
+// the request's path decodes to.
+//
+// The canonical request is hashed piece by piece and only written out as text for an error
+// document. Signing keys are kept in a small table per thread, found by a digest of all they are
+// made of, the secret included, so that a rotated secret never meets an old key. Low-level SHA-256
+// is used because fetching an EVP digest costs more than hashing these few bytes.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include "s3/s3.h"
+
+#include "s3/s3_private.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ALGORITHM "AWS4-HMAC-SHA256"
+#define SKEW_MAX_S 900
+#define KEY_CACHE_SIZE 64u
+#define CANONICAL_TEXT_MAX (64u << 10)
+#define STRING_TO_SIGN_MAX 512
+
+// --- SHA-256 and HMAC
+// ---------------------------------------------------------------------------------
+
+void sha256_hex(struct span data, char *ret_hex)
+{
+    SHA256_CTX ctx;
+    uint8_t digest[SHA256_DIGEST_LENGTH];
+    SHA256_Init(&ctx);
+    SHA256_Update(&ctx, data.ptr, data.len);
+    SHA256_Final(digest, &ctx);
+    hex_encode(digest, sizeof(digest), ret_hex);
+}
+
+void hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret_mac)
+{
+    uint8_t block[SHA256_CBLOCK] = {0};
+    uint8_t pad[SHA256_CBLOCK];
+    SHA256_CTX ctx;
+    if (key_len > sizeof(block)) {
+        SHA256_Init(&ctx);
+        SHA256_Update(&ctx, key, key_len);
+        SHA256_Final(block, &ctx);
+    } else if (key_len > 0) {
+        memcpy(block, key, key_len);
+    }
+    for (size_t i = 0; i < sizeof(block); i++) {
+        pad[i] = block[i] ^ 0x36;
+    }
+    SHA256_Init(&ctx);
+    SHA256_Update(&ctx, pad, sizeof(pad));
+    SHA256_Update(&ctx, data.ptr, data.len);
+    SHA256_Final(ret_mac, &ctx);
+    for (size_t i = 0; i < sizeof(block); i++) {
+        pad[i] = block[i] ^ 0x5c;
+    }
+    SHA256_Init(&ctx);
+    SHA256_Update(&ctx, pad, sizeof(pad));
+    SHA256_Update(&ctx, ret_mac, SHA256_DIGEST_LENGTH);
+    SHA256_Final(ret_mac, &ctx);
+    OPENSSL_cleanse(block, sizeof(block));
+    OPENSSL_cleanse(pad, sizeof(pad));
+}
+
+static void sha256_add(SHA256_CTX *ctx, struct span piece)
+{
+    uint64_t len = piece.len;
+    SHA256_Update(ctx, &len, sizeof(len));
+    SHA256_Update(ctx, piece.ptr, piece.len);
+}
+
+static void derive_signing_key(struct span secret, struct span date, struct span region,
+                               struct span service, uint8_t *ret_key)
+{
+    // The secret with its prefix is hashed as a key first when it is longer than a block.
+    uint8_t start[SHA256_CBLOCK] = {'A', 'W', 'S', '4'};
+    size_t start_len = secret.len + 4;
+    if (start_len > sizeof(start)) {
+        SHA256_CTX ctx;
+        SHA256_Init(&ctx);
+        SHA256_Update(&ctx, start, 4);
+        SHA256_Update(&ctx, secret.ptr, secret.len);
+        SHA256_Final(start, &ctx);
+        start_len = SHA256_DIGEST_LENGTH;
+    } else if (secret.len > 0) {
+        memcpy(start + 4, secret.ptr, secret.len);
+    }
+    hmac_sha256(start, start_len, date, ret_key);
+    hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, region, ret_key);
+    hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, service, ret_key);
+    hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, SPAN("aws4_request"), ret_key);
+    OPENSSL_cleanse(start, sizeof(start));
+}
+
+struct cached_key {
+    bool used;
+    uint8_t id[SHA256_DIGEST_LENGTH];
+    uint8_t key[SHA256_DIGEST_LENGTH];
+};
+
+static _Thread_local struct cached_key key_cache[KEY_CACHE_SIZE];
+
+static void signing_key(struct span access_key, struct span secret, struct span date,
+                        struct span region, struct span service, uint8_t *ret_key)
+{
+    SHA256_CTX ctx;
+    uint8_t id[SHA256_DIGEST_LENGTH];
+    SHA256_Init(&ctx);
+    sha256_add(&ctx, access_key);
+    sha256_add(&ctx, secret);
+    sha256_add(&ctx, date);
+    sha256_add(&ctx, region);
+    sha256_add(&ctx, service);
+    SHA256_Final(id, &ctx);
+    struct cached_key *cached = &key_cache[id[0] % KEY_CACHE_SIZE];
+    if (!cached->used || CRYPTO_memcmp(cached->id, id, sizeof(id)) != 0) {
+        derive_signing_key(secret, date, region, service, cached->key);
+        memcpy(cached->id, id, sizeof(id));
+        cached->used = true;
+    }
+    memcpy(ret_key, cached->key, sizeof(cached->key));
+}
+
+// --- Canonical path and query
+// ---------------------------------------------------------------------------
+
+// How the two ambiguous bytes of a path are written.
+struct path_form {
+    bool plus_as_space;
+    bool keep_escaped_slash;
+};
+
+static bool is_unreserved(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '.' || c == '_' || c == '~';
+}
+
+static int hex_value(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+static char *put_escaped(char *out, unsigned char c)
+{
+    static const char DIGITS[] = "0123456789ABCDEF";
+    *out++ = '%';
+    *out++ = DIGITS[c >> 4];
+    *out++ = DIGITS[c & 15];
+    return out;
+}
+
+// Decodes once and encodes once; `out` has room for three times raw.len. Returns the end; NULL:
+// broken escape.
+static char *put_canonical(char *out, struct span raw, bool keep_slash, struct path_form form)
+{
+    for (size_t i = 0; i < raw.len; i++) {
+        char c = raw.ptr[i];
+        if (c == '%') {
+            int high = raw.len - i >= 3 ? hex_value(raw.ptr[i + 1]) : -1;
+            int low = high >= 0 ? hex_value(raw.ptr[i + 2]) : -1;
+            if (low < 0) {
+                return NULL;
+            }
+            c = (char)(high << 4 | low);
+            i += 2;
+            if (is_unreserved(c) || (c == '/' && keep_slash && !form.keep_escaped_slash)) {
+                *out++ = c;
+            } else {
+                out = put_escaped(out, (unsigned char)c);
+            }
+        } else if (is_unreserved(c) || (c == '/' && keep_slash)) {
+            *out++ = c;
+        } else if (c == '+' && form.plus_as_space) {
+            out = put_escaped(out, ' ');
+        } else {
+            out = put_escaped(out, (unsigned char)c);
+        }
+    }
+    return out;
+}
+
+static enum err canonical_path(struct arena *arena, struct span raw, struct path_form form,
+                               struct span *ret_path)
+{
+    size_t plain = 0;
+    while (plain < raw.len && (is_unreserved(raw.ptr[plain]) || raw.ptr[plain] == '/')) {
+        plain++;
+    }
+    if (plain == raw.len) {
+        *ret_path = raw;
+        return ERR_OK;
+    }
+    char *text = arena_alloc(arena, raw.len * 3);
+    if (text == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    char *end = put_canonical(text, raw, true, form);
+    if (end == NULL) {
+        return ERR_INVALID_URI;
+    }
+    *ret_path = (struct span){text, (size_t)(end - text)};
+    return ERR_OK;
+}
+
+struct canonical_param {
+    struct span name, value;
+};
+
+// Sorted by encoded name, then value. At most S3_QUERY_PARAMS_MAX, so insertion is fine.
+static void insert_param(struct canonical_param *params, unsigned count,
+                         struct canonical_param added)
+{
+    unsigned at = count;
+    while (at > 0) {
+        int order = span_compare(params[at - 1].name, added.name);
+        if (order < 0 || (order == 0 && span_compare(params[at - 1].value, added.value) <= 0)) {
+            break;
+        }
+        params[at] = params[at - 1];
+        at--;
+    }
+    params[at] = added;
+}
+
+enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool skip_signature,
+                               struct span *ret_query)
+{
+    if (raw_query.len == 0) {
+        *ret_query = (struct span){NULL, 0};
+        return ERR_OK;
+    }
+    const struct path_form form = {false, false};
+    struct canonical_param params[S3_QUERY_PARAMS_MAX];
+    unsigned count = 0;
+    // Encoded pieces first, the joined text behind them.
+    char *pieces = arena_alloc(arena, raw_query.len * 3);
+    char *text = arena_alloc(arena, raw_query.len * 3 + 2 * S3_QUERY_PARAMS_MAX);
+    if (pieces == NULL || text == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    struct span rest = raw_query;
+    struct span piece;
+    while (span_split(&rest, '&', &piece)) {
+        if (piece.len == 0) {
+            continue;
+        }
+        size_t equals = span_find(piece, '=');
+        struct span raw_name = {piece.ptr, equals};
+        struct span raw_value = {NULL, 0};
+        if (equals < piece.len) {
+            raw_value = (struct span){piece.ptr + equals + 1, piece.len - equals - 1};
+        }
+        char *name_end = put_canonical(pieces, raw_name, false, form);
+        char *value_end = name_end != NULL ? put_canonical(name_end, raw_value, false, form) : NULL;
+        if (value_end == NULL || count == S3_QUERY_PARAMS_MAX) {
+            return ERR_INVALID_URI;
+        }
+        struct canonical_param param = {{pieces, (size_t)(name_end - pieces)},
+                                        {name_end, (size_t)(value_end - name_end)}};
+        pieces = value_end;
+        if (!skip_signature || !span_equal_cstr(param.name, "X-Amz-Signature")) {
+            insert_param(params, count++, param);
+        }
+    }
+    char *end = text;
+    for (unsigned i = 0; i < count; i++) {
+        if (i > 0) {
+            *end++ = '&';
+        }
+        memcpy(end, params[i].name.ptr, params[i].name.len);
+        end += params[i].name.len;
+        *end++ = '=';
+        memcpy(end, params[i].value.ptr, params[i].value.len);
+        end += params[i].value.len;
+    }
+    *ret_query = (struct span){text, (size_t)(end - text)};
+    return ERR_OK;
+}
+
+// --- Canonical request
+// ----------------------------------------------------------------------------------
+
+struct canonical_request {
+    struct span method, path, query;
+    const struct headers *headers;
+    struct span signed_headers; // "a;b;c", lower case, as the signer wrote it
+    struct span payload_hash;
+};
+
+// Where a canonical request goes: into a hash, or as text into a buffer.
+struct sink {
+    SHA256_CTX *sha;
+    struct buf *text;
+};
+
+static void put(struct sink *sink, struct span piece)
+{
+    if (piece.len == 0) {
+        return;
+    }
+    if (sink->sha != NULL) {
+        SHA256_Update(sink->sha, piece.ptr, piece.len);
+    } else {
+        buf_append_span(sink->text, piece);
+    }
+}
+
+// Trimmed, inner runs of spaces squeezed to one.
+static void put_header_value(struct sink *sink, struct span value)
+{
+    value = span_trim(value);
+    size_t begin = 0;
+    for (size_t i = 1; i < value.len; i++) {
+        if (value.ptr[i] == ' ' && value.ptr[i - 1] == ' ') {
+            put(sink, (struct span){value.ptr + begin, i - begin});
+            while (i + 1 < value.len && value.ptr[i + 1] == ' ') {
+                i++;
+            }
+            begin = i + 1;
+        }
+    }
+    put(sink, (struct span){value.ptr + begin, value.len - begin});
+}
+
+// False when a header of the list is not there.
+static bool put_canonical_request(struct sink *sink, const struct canonical_request *c)
+{
+    put(sink, c->method);
+    put(sink, SPAN("\n"));
+    put(sink, c->path);
+    put(sink, SPAN("\n"));
+    put(sink, c->query);
+    put(sink, SPAN("\n"));
+    bool all_there = true;
+    struct span rest = c->signed_headers;
+    struct span name;
+    while (span_split(&rest, ';', &name)) {
+        put(sink, name);
+        bool found = false;
+        for (unsigned i = 0; i < c->headers->count; i++) {
+            const struct header *header = &c->headers->items[i];
+            if (header->name.len == name.len && span_equal_nocase(header->name, name)) {
+                put(sink, found ? SPAN(",") : SPAN(":"));
+                put_header_value(sink, header->value);
+                found = true;
+            }
+        }
+        put(sink, found ? SPAN("\n") : SPAN(":\n"));
+        all_there = all_there && found;
+    }
+    put(sink, SPAN("\n"));
+    put(sink, c->signed_headers);
+    put(sink, SPAN("\n"));
+    put(sink, c->payload_hash);
+    return all_there;
+}
+
+// The string to sign; `ret_text` holds STRING_TO_SIGN_MAX bytes. False when a listed header is
+// absent.
+static bool string_to_sign(const struct canonical_request *c, const char *amz_date,
+                           const struct sigv4_scope *scope, char *ret_text, size_t *ret_len)
+{
+    SHA256_CTX ctx;
+    uint8_t digest[SHA256_DIGEST_LENGTH];
+    char digest_hex[2 * SHA256_DIGEST_LENGTH + 1];
+    SHA256_Init(&ctx);
+    struct sink sink = {.sha = &ctx};
+    bool all_there = put_canonical_request(&sink, c);
+    SHA256_Final(digest, &ctx);
+    hex_encode(digest, sizeof(digest), digest_hex);
+
+    check(scope->region.len <= SIGV4_REGION_MAX);
+    check(scope->service.len <= SIGV4_SERVICE_MAX);
+    char *out = ret_text;
+    const struct span pieces[] = {SPAN(ALGORITHM "\n"),
+                                  {amz_date, AMZ_DATE_LEN},
+                                  SPAN("\n"),
+                                  {amz_date, 8},
+                                  SPAN("/"),
+                                  scope->region,
+                                  SPAN("/"),
+                                  scope->service,
+                                  SPAN("/aws4_request\n"),
+                                  {digest_hex, sizeof(digest_hex) - 1}};
+    for (size_t i = 0; i < ARRAY_LEN(pieces); i++) {
+        if (pieces[i].len > 0) {
+            memcpy(out, pieces[i].ptr, pieces[i].len);
+            out += pieces[i].len;
+        }
+    }
+    *ret_len = (size_t)(out - ret_text);
+    return all_there;
+}
+
+// --- Signing
+// --------------------------------------------------------------------------------------------
+
+static bool starts_with_nocase(struct span s, struct span prefix)
+{
+    return s.len >= prefix.len && span_equal_nocase((struct span){s.ptr, prefix.len}, prefix);
+}
+
+// What botocore never signs, because somebody on the way may change it.
+static bool header_is_never_signed(struct span name)
+{
+    static const char *const NEVER[] = {"authorization", "expect", "user-agent", "accept-encoding",
+                                        "x-amzn-trace-id"};
+    for (size_t i = 0; i < ARRAY_LEN(NEVER); i++) {
+        if (span_equal_nocase(name, span_from_cstr(NEVER[i]))) {
+            return true;
+        }
+    }
+    return header_is_hop_by_hop(name);
+}
+
+static bool header_is_signed(struct span name, bool is_s3)
+{
+    if (header_is_never_signed(name)) {
+        return false;
+    }
+    return !is_s3 || span_equal_nocase(name, SPAN("host")) ||
+           starts_with_nocase(name, SPAN("x-amz-")) || starts_with_nocase(name, SPAN("if-")) ||
+           span_equal_nocase(name, SPAN("range")) || span_equal_nocase(name, SPAN("content-md5")) ||
+           span_equal_nocase(name, SPAN("content-type"));
+}
+
+// "a;b;c": lower case, sorted, each once.
+static enum err list_signed_headers(struct arena *arena, const struct headers *headers, bool is_s3,
+                                    struct span *ret_list)
+{
+    struct span names[HEADERS_MAX];
+    unsigned count = 0;
+    size_t total = 0;
+    for (unsigned i = 0; i < headers->count; i++) {
+        struct span name = headers->items[i].name;
+        if (!header_is_signed(name, is_s3)) {
+            continue;
+        }
+        char *lower = arena_alloc(arena, name.len + 1);
+        if (lower == NULL) {
+            return ERR_NO_MEMORY;
+        }
+        for (size_t j = 0; j < name.len; j++) {
+            char c = name.ptr[j];
+            lower[j] = c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
+        }
+        struct span added = {lower, name.len};
+        unsigned at = count;
+        while (at > 0 && span_compare(names[at - 1], added) > 0) {
+            at--;
+        }
+        if (at > 0 && span_equal(names[at - 1], added)) {
+            continue; // a repeated header: its values are joined under one name
+        }
+        memmove(&names[at + 1], &names[at], (count - at) * sizeof(names[0]));
+        names[at] = added;
+        count++;
+        total += added.len + 1;
+    }
+    char *list = arena_alloc(arena, total + 1);
+    if (list == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    size_t len = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (i > 0) {
+            list[len++] = ';';
+        }
+        memcpy(list + len, names[i].ptr, names[i].len);
+        len += names[i].len;
+    }
+    *ret_list = (struct span){list, len};
+    return ERR_OK;
+}
+
+// RFC 3986 section 5.2.4 and double slashes, as services other than S3 do: segments that survive
+// are appended, ".." cuts the last one off again.
+static enum err normalize_path(struct arena *arena, struct span path, struct span *ret_path)
+{
+    char *out = arena_alloc(arena, path.len + 2);
+    if (out == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    size_t len = 0;
+    bool ends_in_slash = path.len == 0 || path.ptr[path.len - 1] == '/';
+    struct span rest = path;
+    struct span segment;
+    while (span_split(&rest, '/', &segment)) {
+        if (span_equal_cstr(segment, "..")) {
+            while (len > 0 && out[--len] != '/') {
+            }
+        } else if (segment.len > 0 && !span_equal_cstr(segment, ".")) {
+            out[len++] = '/';
+            memcpy(out + len, segment.ptr, segment.len);
+            len += segment.len;
+        }
+    }
+    if (len == 0 || ends_in_slash) {
+        out[len++] = '/';
+    }
+    *ret_path = (struct span){out, len};
+    return ERR_OK;
+}
+
+static enum err service_path(struct arena *arena, const struct sigv4_scope *scope, struct span path,
+                             struct span *ret_path)
+{
+    *ret_path = path;
+    if (scope->normalize_path) {
+        enum err err = normalize_path(arena, path, ret_path);
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    if (!scope->double_encode) {
+        return ERR_OK;
+    }
+    char *text = arena_alloc(arena, ret_path->len * 3 + 1);
+    if (text == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    char *end = text;
+    for (size_t i = 0; i < ret_path->len; i++) {
+        char c = ret_path->ptr[i];
+        if (is_unreserved(c) || c == '/') {
+            *end++ = c;
+        } else {
+            end = put_escaped(end, (unsigned char)c);
+        }
+    }
+    *ret_path = (struct span){text, (size_t)(end - text)};
+    return ERR_OK;
+}
+
+static enum err add_date_and_token(struct arena *arena, const struct sigv4_credentials *credentials,
+                                   const char *amz_date, struct headers *headers)
+{
+    struct span date = arena_copy(arena, (struct span){amz_date, AMZ_DATE_LEN});
+    headers_remove(headers, SPAN("authorization"));
+    headers_remove(headers, SPAN("x-amz-date"));
+    headers_remove(headers, SPAN("x-amz-security-token"));
+    if (date.ptr == NULL || !headers_add(headers, arena, SPAN("x-amz-date"), date)) {
+        return ERR_NO_MEMORY;
+    }
+    if (credentials->session_token.len > 0) {
+        struct span token = arena_copy(arena, credentials->session_token);
+        if (token.ptr == NULL ||
+            !headers_add(headers, arena, SPAN("x-amz-security-token"), token)) {
+            return ERR_NO_MEMORY;
+        }
+    }
+    return ERR_OK;
+}
+
+enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credentials,
+                    const struct sigv4_scope *scope, time_t now, struct span method,
+                    struct span path, struct span canonical_query, struct headers *headers,
+                    struct span payload_hash, char *ret_signature)
+{
+    if (scope->region.len > SIGV4_REGION_MAX || scope->service.len > SIGV4_SERVICE_MAX) {
+        return ERR_INVALID;
+    }
+    char amz_date[AMZ_DATE_LEN + 1];
+    amz_date_format(now, amz_date);
+    enum err err = add_date_and_token(arena, credentials, amz_date, headers);
+    if (err != ERR_OK) {
+        return err;
+    }
+    struct canonical_request c = {.method = method,
+                                  .query = canonical_query,
+                                  .headers = headers,
+                                  .payload_hash = payload_hash};
+    err = service_path(arena, scope, path, &c.path);
+    if (err == ERR_OK) {
+        err = list_signed_headers(arena, headers, span_equal_cstr(scope->service, "s3"),
+                                  &c.signed_headers);
+    }
+    if (err != ERR_OK) {
+        return err;
+    }
+    char text[STRING_TO_SIGN_MAX];
+    size_t text_len;
+    check(string_to_sign(&c, amz_date, scope, text, &text_len));
+    uint8_t key[SHA256_DIGEST_LENGTH];
+    uint8_t mac[SHA256_DIGEST_LENGTH];
+    char signature[2 * SHA256_DIGEST_LENGTH + 1];
+    signing_key(credentials->access_key, credentials->secret_key, (struct span){amz_date, 8},
+                scope->region, scope->service, key);
+    hmac_sha256(key, sizeof(key), (struct span){text, text_len}, mac);
+    OPENSSL_cleanse(key, sizeof(key));
+    hex_encode(mac, sizeof(mac), signature);
+
+    char *value = arena_printf(
+        arena,
+        ALGORITHM " Credential=%.*s/%.8s/%.*s/%.*s/aws4_request, SignedHeaders=%.*s, Signature=%s",
+        (int)credentials->access_key.len, credentials->access_key.ptr, amz_date,
+        (int)scope->region.len, scope->region.ptr, (int)scope->service.len, scope->service.ptr,
+        (int)c.signed_headers.len, c.signed_headers.ptr, signature);
+    if (value == NULL ||
+        !headers_add(headers, arena, SPAN("authorization"), span_from_cstr(value))) {
+        return ERR_NO_MEMORY;
+    }
+    if (ret_signature != NULL) {
+        memcpy(ret_signature, signature, sizeof(signature));
+    }
+    return ERR_OK;
+}
+
+// --- Verifying
+// ------------------------------------------------------------------------------------------
+
+static enum err check_time(const struct sigv4_claim *claim, time_t now, const char *amz_date)
+{
+    // The key was made for the day of the scope; a signature of another day's key is not this
+    // request's.
+    if (!span_equal(claim->date, (struct span){amz_date, 8})) {
+        return claim->presigned ? ERR_AUTHORIZATION_QUERY : ERR_AUTHORIZATION_MALFORMED;
+    }
+    if (claim->presigned) {
+        if (claim->time > now + SKEW_MAX_S) {
+            return ERR_ACCESS_DENIED; // not valid yet
+        }
+        return now - claim->time >= (time_t)claim->expires_s ? ERR_EXPIRED : ERR_OK;
+    }
+    time_t skew = now > claim->time ? now - claim->time : claim->time - now;
+    return skew > SKEW_MAX_S ? ERR_TIME_SKEWED : ERR_OK;
+}
+
+static bool list_has_name(struct span list, struct span name)
+{
+    struct span rest = list;
+    struct span member;
+    while (span_split(&rest, ';', &member)) {
+        if (member.len == name.len && span_equal_nocase(member, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The list bounds the work of everything after it: few names, each once, host among them, and no
+// x-amz-* header beside it that could change what the request does.
+static enum err check_signed_headers(struct span list, const struct headers *headers)
+{
+    struct span names[HEADERS_MAX];
+    unsigned count = 0;
+    bool host_signed = false;
+    struct span rest = list;
+    struct span name;
+    while (span_split(&rest, ';', &name)) {
+        if (count == HEADERS_MAX || name.len == 0) {
+            return ERR_SIGNATURE_MISMATCH;
+        }
+        for (unsigned i = 0; i < count; i++) {
+            if (span_equal_nocase(names[i], name)) {
+                return ERR_SIGNATURE_MISMATCH;
+            }
+        }
+        names[count++] = name;
+        host_signed = host_signed || span_equal_cstr(name, "host");
+    }
+    if (!host_signed || headers_count(headers, SPAN("host")) != 1) {
+        return ERR_HEADERS_NOT_SIGNED;
+    }
+    for (unsigned i = 0; i < headers->count; i++) {
+        name = headers->items[i].name;
+        if (starts_with_nocase(name, SPAN("x-amz-")) && !list_has_name(list, name)) {
+            return ERR_HEADERS_NOT_SIGNED;
+        }
+    }
+    return ERR_OK;
+}
+
+static bool signature_fits(const uint8_t *key, const char *text, size_t text_len,
+                           struct span signature)
+{
+    uint8_t mac[SHA256_DIGEST_LENGTH];
+    char mac_hex[2 * SHA256_DIGEST_LENGTH + 1];
+    hmac_sha256(key, SHA256_DIGEST_LENGTH, (struct span){text, text_len}, mac);
+    hex_encode(mac, sizeof(mac), mac_hex);
+    return signature.len == sizeof(mac_hex) - 1 &&
+           CRYPTO_memcmp(mac_hex, signature.ptr, signature.len) == 0;
+}
+
+static void fill_mismatch(struct arena *arena, const struct canonical_request *c, const char *text,
+                          size_t text_len, struct sigv4_mismatch *ret_mismatch)
+{
+    struct buf canonical;
+    buf_init(&canonical, CANONICAL_TEXT_MAX);
+    struct sink sink = {.text = &canonical};
+    (void)put_canonical_request(&sink, c); // an absent header shows as an empty one
+    ret_mismatch->string_to_sign = arena_copy(arena, (struct span){text, text_len});
+    if (buf_ok(&canonical)) {
+        ret_mismatch->canonical_request = arena_copy(arena, buf_span(&canonical));
+    }
+    buf_done(&canonical);
+}
+
+static bool holds_escaped_slash(struct span path)
+{
+    for (size_t i = 0; i + 2 < path.len; i++) {
+        if (path.ptr[i] == '%' && path.ptr[i + 1] == '2' && (path.ptr[i + 2] | 0x20) == 'f') {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, struct span secret_key,
+                      time_t now, struct span method, struct span raw_path, struct span raw_query,
+                      const struct headers *headers, uint8_t *ret_signing_key,
+                      struct sigv4_mismatch *ret_mismatch)
+{
+    check(claim->present);
+    struct sigv4_mismatch mismatch = {.plus_is_space = false};
+    char amz_date[AMZ_DATE_LEN + 1];
+    amz_date_format(claim->time, amz_date);
+    enum err err = check_time(claim, now, amz_date);
+    if (err == ERR_OK) {
+        err = check_signed_headers(claim->signed_headers, headers);
+    }
+    struct canonical_request c = {.method = method,
+                                  .headers = headers,
+                                  .signed_headers = claim->signed_headers,
+                                  .payload_hash = claim->payload_hash};
+    if (err == ERR_OK) {
+        err = sigv4_canonical_query(arena, raw_query, claim->presigned, &c.query);
+    }
+    if (err != ERR_OK) {
+        return err;
+    }
+    const struct sigv4_scope scope = {.region = claim->region, .service = claim->service};
+    uint8_t key[SHA256_DIGEST_LENGTH];
+    signing_key(claim->access_key, secret_key, claim->date, claim->region, claim->service, key);
+
+    bool has_plus = span_find(raw_path, '+') < raw_path.len;
+    unsigned form_count = holds_escaped_slash(raw_path) ? 2 : 1;
+    form_count *= has_plus ? 2 : 1;
+    err = ERR_SIGNATURE_MISMATCH;
+    for (unsigned i = 0; i < form_count && err == ERR_SIGNATURE_MISMATCH; i++) {
+        // Without a plus only the slash varies; with one it varies first, the slash after it.
+        struct path_form form = {.plus_as_space = has_plus && i % 2 == 1,
+                                 .keep_escaped_slash = (has_plus ? i / 2 : i) == 0};
+        enum err path_err = canonical_path(arena, raw_path, form, &c.path);
+        if (path_err != ERR_OK) {
+            err = path_err;
+            break;
+        }
+        char text[STRING_TO_SIGN_MAX];
+        size_t text_len;
+        bool all_there = string_to_sign(&c, amz_date, &scope, text, &text_len);
+        if (signature_fits(key, text, text_len, claim->signature) && all_there) {
+            mismatch.plus_is_space = form.plus_as_space;
+            err = ERR_OK;
+        } else if (i == 0) {
+            fill_mismatch(arena, &c, text, text_len, &mismatch);
+        }
+    }
+    if (err == ERR_OK) {
+        mismatch.string_to_sign = mismatch.canonical_request = (struct span){NULL, 0};
+        if (ret_signing_key != NULL) {
+            memcpy(ret_signing_key, key, sizeof(key));
+        }
+    }
+    OPENSSL_cleanse(key, sizeof(key));
+    if (ret_mismatch != NULL && (err == ERR_OK || err == ERR_SIGNATURE_MISMATCH)) {
+        *ret_mismatch = mismatch;
+    }
+    return err;
+}
