@@ -478,6 +478,7 @@ static void finish_admin_socket(struct loader *l)
                                : arena_printf(l->arena, "%s/admin.sock",
                                               c->cache_dir != NULL ? c->cache_dir : "");
         resolved(l, SETTING_admin_socket, c->admin_socket);
+        c->admin_socket_auto = true;
     }
 }
 

@@ -164,7 +164,8 @@ struct config {
     unsigned bucket_count;
     const struct config_rule *rules;
     unsigned rule_count;
-    const char *file; // the file that was read, NULL = none
+    const char *file;       // the file that was read, NULL = none
+    bool admin_socket_auto; // admin.socket was not chosen by anybody: going without is no error
     struct config_private *private_;
 };
 

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// One blocking request to the admin port, for commands. No state; any thread but a worker's.
+#include "admin/admin.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define ANSWER_MAX_BYTES (8u << 20)
+
+static void set_timeouts(int fd, unsigned timeout_ms)
+{
+    struct timeval t = {.tv_sec = timeout_ms / 1000,
+                        .tv_usec = (suseconds_t)(timeout_ms % 1000) * 1000};
+    // Without them the request still ends when the other side does.
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t));
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof(t));
+}
+
+static int connect_unix(const char *path, unsigned timeout_ms)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t len = strlen(path);
+    if (len >= sizeof(address.sun_path)) {
+        return -1;
+    }
+    memcpy(address.sun_path, path, len + 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return -1;
+    }
+    set_timeouts(fd, timeout_ms);
+    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
+        (void)close(fd); // never used
+        return -1;
+    }
+    return fd;
+}
+
+// "HOST:PORT" or "[HOST]:PORT"
+static int connect_tcp(struct span address, unsigned timeout_ms)
+{
+    char host[256], port[8];
+    size_t colon = address.len;
+    while (colon > 0 && address.ptr[colon - 1] != ':') {
+        colon--;
+    }
+    if (colon == 0 || colon > sizeof(host) || address.len - colon >= sizeof(port)) {
+        return -1;
+    }
+    struct span name = {address.ptr, colon - 1};
+    if (name.len >= 2 && name.ptr[0] == '[') {
+        name = (struct span){name.ptr + 1, name.len - 2};
+    }
+    (void)snprintf(host, sizeof(host), "%.*s", (int)name.len, name.ptr);
+    (void)snprintf(port, sizeof(port), "%.*s", (int)(address.len - colon), address.ptr + colon);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    if (getaddrinfo(host, port, &hints, &found) != 0) {
+        return -1;
+    }
+    int fd = -1;
+    for (struct addrinfo *a = found; a != NULL && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        if (fd >= 0) {
+            set_timeouts(fd, timeout_ms);
+            if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
+                (void)close(fd); // never used
+                fd = -1;
+            }
+        }
+    }
+    freeaddrinfo(found);
+    return fd;
+}
+
+static bool send_all(int fd, struct span bytes)
+{
+    while (bytes.len > 0) {
+        ssize_t sent = send(fd, bytes.ptr, bytes.len, MSG_NOSIGNAL);
+        if (sent < 0 && errno != EINTR) {
+            return false;
+        }
+        bytes.ptr += sent > 0 ? sent : 0;
+        bytes.len -= sent > 0 ? (size_t)sent : 0;
+    }
+    return true;
+}
+
+static bool receive_all(int fd, struct buf *answer, unsigned timeout_ms)
+{
+    char piece[16384];
+    uint64_t end_ms = clock_monotonic_ms() + timeout_ms;
+    while (buf_ok(answer) && clock_monotonic_ms() <= end_ms) {
+        ssize_t got = recv(fd, piece, sizeof(piece), 0);
+        if (got == 0) {
+            return true;
+        }
+        if (got < 0 && errno != EINTR) {
+            return false;
+        }
+        buf_append(answer, piece, got > 0 ? (size_t)got : 0);
+    }
+    return false;
+}
+
+// "HTTP/1.1 200 OK\r\n...\r\n\r\nBODY"
+static enum err parse_answer(struct span answer, unsigned *ret_status, struct buf *ret_body)
+{
+    uint64_t status;
+    const char *end = answer.len > 0 ? memmem(answer.ptr, answer.len, "\r\n\r\n", 4) : NULL;
+    if (end == NULL || answer.len < 12 || !span_starts_with(answer, SPAN("HTTP/1.")) ||
+        !span_to_u64((struct span){answer.ptr + 9, 3}, &status)) {
+        return ERR_ORIGIN_PROTOCOL;
+    }
+    *ret_status = (unsigned)status;
+    size_t head = (size_t)(end - answer.ptr) + 4;
+    buf_append(ret_body, answer.ptr + head, answer.len - head);
+    return ERR_OK;
+}
+
+enum err admin_client_get(const char *address, const char *path, unsigned timeout_ms,
+                          unsigned *ret_status, struct buf *ret_body)
+{
+    struct span where = span_from_cstr(address);
+    int fd;
+    if (span_starts_with(where, SPAN("unix:"))) {
+        fd = connect_unix(address + 5, timeout_ms);
+    } else {
+        if (span_starts_with(where, SPAN("http://"))) {
+            where = (struct span){where.ptr + 7, where.len - 7};
+        }
+        where.len = span_find(where, '/');
+        fd = connect_tcp(where, timeout_ms);
+    }
+    if (fd < 0) {
+        return ERR_ORIGIN_CONNECT;
+    }
+    struct buf request, answer;
+    buf_init(&request, 4096);
+    buf_init(&answer, ANSWER_MAX_BYTES);
+    buf_printf(&request, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+    enum err err = ERR_ORIGIN_CONNECT;
+    if (buf_ok(&request) && send_all(fd, buf_span(&request)) &&
+        receive_all(fd, &answer, timeout_ms)) {
+        err = parse_answer(buf_span(&answer), ret_status, ret_body);
+    }
+    (void)close(fd); // everything was read
+    buf_done(&request);
+    buf_done(&answer);
+    return err;
+}

@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: Apache-2.0
+// The admin thread: one event loop of libevent's evhttp over at most two listening sockets.
+// Everything here but admin_start() and admin_stop() runs on that thread. Every connection carries
+// one request and is cut after 10 s of silence; heads and bodies are bounded. evhttp answers a
+// malformed request itself.
+//
+// Start: bind, listen, make the loop, start the thread. Stop: an eventfd wakes the loop, the thread
+// is joined, then everything is freed by the caller's thread.
+#include "admin/admin.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <arpa/inet.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <jansson.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "base/log.h"
+#include "base/version.h"
+
+#define ADMIN_MAGIC 0x61646d696e000001u
+#define HEAD_MAX_BYTES 16384
+#define BODY_MAX_BYTES 65536
+#define SILENCE_MAX_S 10
+#define WHY_MAX_BYTES 512
+#define METRICS_MAX_BYTES (4u << 20)
+
+struct admin {
+    uint64_t magic;
+    struct admin_options options;
+    struct event_base *base;
+    struct evhttp *http;
+    struct event *stop_event;
+    int stop_fd;
+    pthread_t thread;
+    bool thread_runs;
+    char address[64];
+    char *socket_path; // ours to unlink
+};
+
+static struct admin *as_admin(void *ptr)
+{
+    struct admin *admin = ptr;
+    check(admin->magic == ADMIN_MAGIC);
+    return admin;
+}
+
+// --- Replies
+// --------------------------------------------------------------------------------------------
+
+static void send_text(struct evhttp_request *req, int status, const char *type, struct span body)
+{
+    struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
+    struct evbuffer *out = evhttp_request_get_output_buffer(req);
+    check(evhttp_add_header(headers, "Content-Type", type) == 0);
+    check(evhttp_add_header(headers, "Connection", "close") == 0);
+    check(evhttp_add_header(headers, "Cache-Control", "no-store") == 0);
+    check(evhttp_add_header(headers, "X-Content-Type-Options", "nosniff") == 0);
+    if (status == HTTP_BADMETHOD) {
+        check(evhttp_add_header(headers, "Allow", "GET, HEAD") == 0);
+    }
+    check(evbuffer_add(out, body.ptr, body.len) == 0);
+    evhttp_send_reply(req, status, NULL, NULL);
+}
+
+// Takes over `json`.
+static void send_json(struct evhttp_request *req, int status, json_t *json)
+{
+    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    check(text != NULL);
+    json_decref(json);
+    struct buf line;
+    buf_init(&line, BODY_MAX_BYTES);
+    buf_printf(&line, "%s\n", text);
+    free(text);
+    send_text(req, status, "application/json", buf_span(&line));
+    buf_done(&line);
+}
+
+static void send_refusal(struct evhttp_request *req, int status, const char *why)
+{
+    json_t *json = json_pack("{s:s, s:s}", "status", "refused", "reason", why);
+    check(json != NULL);
+    send_json(req, status, json);
+}
+
+// --- Pages
+// ----------------------------------------------------------------------------------------------
+
+static void answer_probe(struct admin *admin, struct evhttp_request *req, admin_probe_fn probe)
+{
+    struct buf why;
+    buf_init(&why, WHY_MAX_BYTES);
+    bool ok = probe == NULL || probe(admin->options.ctx, &why);
+    const char *reason = buf_cstr(&why);
+    // json_string() refuses what is not UTF-8, which a reason may quote.
+    json_t *text = json_string(reason[0] != '\0' ? reason : ok ? "ok" : "unavailable");
+    json_t *json = json_pack("{s:s, s:o}", "status", ok ? "ok" : "unavailable", "reason",
+                             text != NULL ? text : json_string("unprintable"));
+    check(json != NULL);
+    buf_done(&why);
+    send_json(req, ok ? HTTP_OK : HTTP_SERVUNAVAIL, json);
+}
+
+static void answer_livez(struct admin *admin, struct evhttp_request *req)
+{
+    answer_probe(admin, req, admin->options.alive);
+}
+
+static void answer_readyz(struct admin *admin, struct evhttp_request *req)
+{
+    answer_probe(admin, req, admin->options.ready);
+}
+
+static void answer_startupz(struct admin *admin, struct evhttp_request *req)
+{
+    answer_probe(admin, req, admin->options.started);
+}
+
+static void answer_metrics(struct admin *admin, struct evhttp_request *req)
+{
+    struct buf out;
+    buf_init(&out, METRICS_MAX_BYTES);
+    admin_render_metrics(&out, admin->options.io_engine);
+    if (admin->options.metrics != NULL) {
+        admin->options.metrics(admin->options.ctx, &out);
+    }
+    if (buf_ok(&out)) {
+        send_text(req, HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", buf_span(&out));
+    } else {
+        send_refusal(req, HTTP_INTERNAL, "the metrics do not fit their buffer");
+    }
+    buf_done(&out);
+}
+
+static void answer_version(struct admin *admin, struct evhttp_request *req)
+{
+    json_t *listen = json_array();
+    for (unsigned i = 0; i < admin->options.listen_count; i++) {
+        check(json_array_append_new(listen, json_string(admin->options.listen[i])) == 0);
+    }
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:o}", "version", version_text(), "revision",
+                             version_revision(), "build", version_build(), "io_engine",
+                             admin->options.io_engine, "listen", listen);
+    check(json != NULL);
+    send_json(req, HTTP_OK, json);
+}
+
+static void answer_config(struct admin *admin, struct evhttp_request *req)
+{
+    struct buf out;
+    buf_init(&out, METRICS_MAX_BYTES);
+    if (admin->options.config == NULL) {
+        send_refusal(req, HTTP_NOTFOUND, "no such page");
+    } else {
+        admin->options.config(admin->options.ctx, &out);
+        send_text(req, HTTP_OK, "text/plain; charset=utf-8", buf_span(&out));
+    }
+    buf_done(&out);
+}
+
+static const struct page {
+    const char *path;
+    void (*answer)(struct admin *admin, struct evhttp_request *req);
+    bool detail; // shows configuration: only for callers on this machine, with a Host that is
+} pages[] = {
+    {"/livez", answer_livez, false},       {"/readyz", answer_readyz, false},
+    {"/startupz", answer_startupz, false}, {"/metrics", answer_metrics, false},
+    {"/version", answer_version, false},   {"/api/v1/config", answer_config, true},
+};
+
+// --- Who may
+// ------------------------------------------------------------------------------------------------
+
+enum caller { CALLER_UNIX, CALLER_LOOPBACK, CALLER_NETWORK };
+
+static enum caller caller_of(struct evhttp_request *req)
+{
+    struct evhttp_connection *connection = evhttp_request_get_connection(req);
+    int fd = bufferevent_getfd(evhttp_connection_get_bufferevent(connection));
+    struct sockaddr_storage peer;
+    socklen_t len = sizeof(peer);
+    memset(&peer, 0, sizeof(peer));
+    if (getpeername(fd, (struct sockaddr *)&peer, &len) != 0) {
+        return CALLER_NETWORK;
+    }
+    if (peer.ss_family == AF_UNIX) {
+        return CALLER_UNIX;
+    }
+    if (peer.ss_family == AF_INET) {
+        struct sockaddr_in v4;
+        memcpy(&v4, &peer, sizeof(v4));
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127 ? CALLER_LOOPBACK : CALLER_NETWORK;
+    }
+    struct sockaddr_in6 v6;
+    memcpy(&v6, &peer, sizeof(v6));
+    bool mapped = IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) && v6.sin6_addr.s6_addr[12] == 127;
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) || mapped ? CALLER_LOOPBACK : CALLER_NETWORK;
+}
+
+// A page in a browser on this machine can be made to call us under a name of its own (DNS
+// rebinding), never under an address.
+static bool host_is_local(const char *host)
+{
+    char name[64];
+    size_t len = host != NULL ? strlen(host) : 0;
+    if (len == 0 || len >= sizeof(name)) {
+        return false;
+    }
+    memcpy(name, host, len + 1);
+    if (name[0] == '[') {
+        char *end = strchr(name, ']');
+        struct in6_addr v6;
+        if (end == NULL) {
+            return false;
+        }
+        *end = '\0';
+        return inet_pton(AF_INET6, name + 1, &v6) == 1;
+    }
+    char *colon = strchr(name, ':');
+    if (colon != NULL) {
+        *colon = '\0';
+    }
+    struct in_addr v4;
+    return strcmp(name, "localhost") == 0 || inet_pton(AF_INET, name, &v4) == 1;
+}
+
+static bool may_see_detail(struct evhttp_request *req, const char **ret_why)
+{
+    enum caller caller = caller_of(req);
+    if (caller == CALLER_NETWORK) {
+        *ret_why = "only for callers on this machine";
+        return false;
+    }
+    const char *host = evhttp_find_header(evhttp_request_get_input_headers(req), "Host");
+    if (caller == CALLER_LOOPBACK && !host_is_local(host)) {
+        *ret_why = "Host must be an IP address or localhost";
+        return false;
+    }
+    return true;
+}
+
+static void on_request(struct evhttp_request *req, void *ctx)
+{
+    struct admin *admin = as_admin(ctx);
+    enum evhttp_cmd_type method = evhttp_request_get_command(req);
+    const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
+    const char *why = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(pages); i++) {
+        if (path == NULL || strcmp(path, pages[i].path) != 0) {
+            continue;
+        }
+        if (method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD) {
+            send_refusal(req, HTTP_BADMETHOD, "only GET is answered here");
+        } else if (pages[i].detail && !may_see_detail(req, &why)) {
+            send_refusal(req, 403, why);
+        } else {
+            pages[i].answer(admin, req);
+        }
+        return;
+    }
+    send_refusal(req, HTTP_NOTFOUND, "no such page");
+}
+
+// --- Listening
+// --------------------------------------------------------------------------------------------
+
+static int listen_tcp(struct admin *admin, struct buf *ret_why)
+{
+    const char *host = admin->options.host;
+    struct sockaddr_storage address;
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(admin->options.port)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(admin->options.port)};
+    socklen_t len = sizeof(v4);
+    memset(&address, 0, sizeof(address));
+    if (inet_pton(AF_INET, host, &v4.sin_addr) == 1) {
+        memcpy(&address, &v4, sizeof(v4));
+    } else {
+        check(inet_pton(AF_INET6, host, &v6.sin6_addr) ==
+              1); // the settings let no other text through
+        memcpy(&address, &v6, sizeof(v6));
+        len = sizeof(v6);
+    }
+    int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int on = 1;
+    bool ok = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+              bind(fd, (struct sockaddr *)&address, len) == 0 && listen(fd, 128) == 0;
+    if (!ok) {
+        buf_printf(ret_why, "admin.listen %s:%u: %s%s", host, admin->options.port, strerror(errno),
+                   errno == EADDRINUSE ? " (another server? choose another address or off)" : "");
+        if (fd >= 0) {
+            (void)close(fd); // never used
+        }
+        return -1;
+    }
+    len = sizeof(address);
+    check(getsockname(fd, (struct sockaddr *)&address, &len) == 0);
+    memcpy(&v4, &address, sizeof(v4)); // the port stands at the same place in both forms
+    (void)snprintf(admin->address, sizeof(admin->address), strchr(host, ':') ? "[%s]:%u" : "%s:%u",
+                   host, ntohs(v4.sin_port));
+    return fd;
+}
+
+// Does anybody listen there? A file left behind by a killed server refuses.
+static bool socket_is_alive(const struct sockaddr_un *address)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool alive = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0;
+    if (fd >= 0) {
+        (void)close(fd); // nothing was sent
+    }
+    return alive;
+}
+
+static int listen_unix(struct admin *admin, struct buf *ret_why)
+{
+    const char *path = admin->options.socket_path;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat st;
+    if (strlen(path) >= sizeof(address.sun_path)) {
+        buf_printf(ret_why, "admin.socket %s: longer than %zu bytes", path,
+                   sizeof(address.sun_path) - 1);
+        return -1;
+    }
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    if (lstat(path, &st) == 0) {
+        if (!S_ISSOCK(st.st_mode) || socket_is_alive(&address)) {
+            buf_printf(ret_why, "admin.socket %s: %s (choose another path)", path,
+                       S_ISSOCK(st.st_mode) ? "another server listens there" : "is not a socket");
+            return -1;
+        }
+        (void)unlink(path); // bind() says it when this failed
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    // The mode of the socket before bind() becomes the mode of the file: it is never open to
+    // others.
+    bool ok = fd >= 0 && fchmod(fd, 0600) == 0 &&
+              bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+              chmod(path, 0600) == 0 && listen(fd, 128) == 0;
+    if (!ok) {
+        buf_printf(ret_why, "admin.socket %s: %s", path, strerror(errno));
+        if (fd >= 0) {
+            (void)close(fd); // never used
+        }
+        return -1;
+    }
+    admin->socket_path = strdup(path);
+    check(admin->socket_path != NULL);
+    return fd;
+}
+
+// The loop owns the descriptor after.
+static void accept_from(struct admin *admin, int fd)
+{
+    check(evhttp_accept_socket(admin->http, fd) == 0);
+}
+
+static bool listen_all(struct admin *admin, struct buf *ret_why)
+{
+    if (admin->options.host != NULL) {
+        int fd = listen_tcp(admin, ret_why);
+        if (fd < 0) {
+            return false;
+        }
+        accept_from(admin, fd);
+    }
+    if (admin->options.socket_path != NULL) {
+        struct buf why;
+        buf_init(&why, WHY_MAX_BYTES);
+        int fd = listen_unix(admin, &why);
+        if (fd >= 0) {
+            accept_from(admin, fd);
+        } else if (admin->options.socket_optional) {
+            log_warn("admin_socket_failed", "reason=%s", log_quote(buf_span(&why)));
+        } else {
+            buf_append_span(ret_why, buf_span(&why));
+        }
+        buf_done(&why);
+        return fd >= 0 || admin->options.socket_optional;
+    }
+    return true;
+}
+
+// --- Life
+// -------------------------------------------------------------------------------------------------
+
+static void on_stop(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    (void)event_base_loopbreak(as_admin(ctx)->base); // fails only without a loop
+}
+
+static void *thread_main(void *ctx)
+{
+    struct admin *admin = as_admin(ctx);
+    (void)pthread_setname_np(pthread_self(), "admin"); // a name for debuggers
+    (void)event_base_dispatch(admin->base); // returns when the loop is broken by on_stop()
+    return NULL;
+}
+
+static void make_loop(struct admin *admin)
+{
+    struct event_config *config = event_config_new();
+    check(config != NULL);
+    check(event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK) == 0); // one thread only
+    admin->base = event_base_new_with_config(config);
+    event_config_free(config);
+    check(admin->base != NULL);
+    admin->http = evhttp_new(admin->base);
+    check(admin->http != NULL);
+    evhttp_set_max_headers_size(admin->http, HEAD_MAX_BYTES);
+    evhttp_set_max_body_size(admin->http, BODY_MAX_BYTES);
+    evhttp_set_timeout(admin->http, SILENCE_MAX_S);
+    evhttp_set_allowed_methods(admin->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD | EVHTTP_REQ_POST |
+                                                EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE);
+    evhttp_set_gencb(admin->http, on_request, admin);
+    admin->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    check(admin->stop_fd >= 0);
+    admin->stop_event = event_new(admin->base, admin->stop_fd, EV_READ, on_stop, admin);
+    check(admin->stop_event != NULL && event_add(admin->stop_event, NULL) == 0);
+}
+
+// Signals are for the main thread.
+static bool start_thread(struct admin *admin)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    check(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
+    admin->thread_runs = pthread_create(&admin->thread, NULL, thread_main, admin) == 0;
+    check(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+    return admin->thread_runs;
+}
+
+enum err admin_start(const struct admin_options *options, struct admin **ret_admin,
+                     struct buf *ret_why)
+{
+    struct admin *admin = calloc(1, sizeof(*admin));
+    check(admin != NULL);
+    admin->magic = ADMIN_MAGIC;
+    admin->options = *options;
+    if (admin->options.io_engine == NULL) {
+        admin->options.io_engine = "unknown";
+    }
+    make_loop(admin);
+    if (!listen_all(admin, ret_why)) {
+        admin_stop(admin);
+        return ERR_IN_USE;
+    }
+    if (!start_thread(admin)) {
+        buf_append_cstr(ret_why, "the admin thread could not be started");
+        admin_stop(admin);
+        return ERR_NO_MEMORY;
+    }
+    *ret_admin = admin;
+    return ERR_OK;
+}
+
+const char *admin_listen_address(const struct admin *admin)
+{
+    return admin->address;
+}
+
+const char *admin_socket_path(const struct admin *admin)
+{
+    return admin->socket_path;
+}
+
+void admin_stop(struct admin *admin)
+{
+    if (admin == NULL) {
+        return;
+    }
+    check(admin->magic == ADMIN_MAGIC);
+    if (admin->thread_runs) {
+        uint64_t one = 1;
+        check(write(admin->stop_fd, &one, sizeof(one)) == sizeof(one));
+        check(pthread_join(admin->thread, NULL) == 0);
+    }
+    event_free(admin->stop_event);
+    evhttp_free(admin->http);
+    event_base_free(admin->base);
+    (void)close(admin->stop_fd); // nobody writes to it any more
+    if (admin->socket_path != NULL) {
+        (void)unlink(admin->socket_path); // somebody may have removed it already
+        free(admin->socket_path);
+    }
+    admin->magic = 0;
+    free(admin);
+}
