@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where bytes come from: drivers (s3://, http(s)://, dir:) behind one interface. Two kinds of call:
-//   origin_fetch(): one object, typed answer, checked by the strict response gate; used by fills, HEAD, revalidation.
-//   origin_relay(): any other S3 request, streamed through in both directions.
-// Never blocks the loop. Retries (with back-off and budget) happen here as long as nothing was handed on.
+//   origin_fetch(): one object, typed answer, checked by the strict response gate; used by fills,
+//   HEAD, revalidation. origin_relay(): any other S3 request, streamed through in both directions.
+// Never blocks the loop. Retries (with back-off and budget) happen here as long as nothing was
+// handed on.
 #ifndef FOREBAY_ORIGIN_ORIGIN_H
 #define FOREBAY_ORIGIN_ORIGIN_H
 
@@ -17,9 +18,14 @@
 #include "loop/loop.h"
 #include "s3/s3.h"
 
-enum origin_addressing { ORIGIN_ADDRESSING_AUTO, ORIGIN_ADDRESSING_PATH, ORIGIN_ADDRESSING_VIRTUAL };
+enum origin_addressing {
+    ORIGIN_ADDRESSING_AUTO,
+    ORIGIN_ADDRESSING_PATH,
+    ORIGIN_ADDRESSING_VIRTUAL
+};
 enum origin_credentials_source {
-    ORIGIN_CREDENTIALS_AUTO, // files given, environment, web identity, shared files, container, IMDS
+    ORIGIN_CREDENTIALS_AUTO, // files given, environment, web identity, shared files, container,
+                             // IMDS
     ORIGIN_CREDENTIALS_CONFIG,
     ORIGIN_CREDENTIALS_ENV,
     ORIGIN_CREDENTIALS_IRSA,
@@ -29,16 +35,21 @@ enum origin_credentials_source {
     ORIGIN_CREDENTIALS_ANONYMOUS
 };
 enum origin_upload_framing {
-    ORIGIN_FRAMING_AUTO, ORIGIN_FRAMING_UNSIGNED_TRAILER, ORIGIN_FRAMING_UNSIGNED, ORIGIN_FRAMING_SIGNED
+    ORIGIN_FRAMING_AUTO,
+    ORIGIN_FRAMING_UNSIGNED_TRAILER,
+    ORIGIN_FRAMING_UNSIGNED,
+    ORIGIN_FRAMING_SIGNED
 };
 
 struct origin_options {
-    const char *name;       // identity in cache keys and logs; unique
-    const char *endpoint;   // "https://host[:port]", "http://...", "dir:/path"; "{region}" is replaced
-    const char *region;     // NULL = auto
+    const char *name; // identity in cache keys and logs; unique
+    const char
+        *endpoint;      // "https://host[:port]", "http://...", "dir:/path"; "{region}" is replaced
+    const char *region; // NULL = auto
     enum origin_addressing addressing;
     enum origin_credentials_source credentials;
-    const char *access_key_file, *secret_key_file, *session_token_file; // for CONFIG (and first in AUTO)
+    const char *access_key_file, *secret_key_file,
+        *session_token_file; // for CONFIG (and first in AUTO)
     const char *ca_file;
     unsigned connections;
     uint64_t keepalive_ms, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms;
@@ -48,58 +59,64 @@ struct origin_options {
 };
 
 struct origin;
-// Makes an origin and finds its credentials (may block; before loop_start). Errors for the start: ERR_NOT_FOUND (dir:
-// missing), ERR_ORIGIN_CREDENTIALS (none found and not anonymous), ERR_INVALID (endpoint), ERR_PERMISSION (key file
-// unreadable or readable by others); ret_why has one clear line with the remedy. An S3 endpoint that does not answer
-// is no error.
-enum err origin_new(const struct origin_options *options, struct loop *loop, struct origin **ret_origin,
-                    struct buf *ret_why) MUST_USE;
-void origin_free(struct origin *origin); // after loop_stop()
+// Makes an origin and finds its credentials (may block; before loop_start). Errors for the start:
+// ERR_NOT_FOUND (dir: missing), ERR_ORIGIN_CREDENTIALS (none found and not anonymous), ERR_INVALID
+// (endpoint), ERR_PERMISSION (key file unreadable or readable by others); ret_why has one clear
+// line with the remedy. An S3 endpoint that does not answer is no error.
+enum err origin_new(const struct origin_options *options, struct loop *loop,
+                    struct origin **ret_origin, struct buf *ret_why) MUST_USE;
+// After loop_stop(). Calls that still run are dropped: none of their callbacks runs any more.
+void origin_free(struct origin *origin);
 const char *origin_name(const struct origin *origin);
-// "dir:/data", "s3 http://127.0.0.1:8333 region us-east-1 path-style, credentials: environment"; for start line and log.
+// "dir:/data", "s3 http://127.0.0.1:8333 region us-east-1 path-style, credentials: environment";
+// for start line and log.
 const char *origin_describe(const struct origin *origin);
 bool origin_is_directory(const struct origin *origin);
 
-// --- fetch: one object, or a range of it --------------------------------------------------------------------------------
+// --- fetch: one object, or a range of it
+// --------------------------------------------------------------------------------
 
 struct origin_fetch {
     // asked; views must live until on_end
-    bool head;           // HEAD, or a bodiless conditional GET's equal: no body wanted
-    struct span bucket;  // at the origin
+    bool head;          // HEAD, or a bodiless conditional GET's equal: no body wanted
+    struct span bucket; // at the origin
     struct span key;
     bool has_range;
-    uint64_t first, last; // inclusive
-    struct span if_match, if_none_match; // full ETags as the origin sent them; empty: none
-    bool ask_checksums;   // x-amz-checksum-mode: ENABLED
+    uint64_t first, last;                        // inclusive
+    struct span if_match, if_none_match;         // full ETags as the origin sent them; empty: none
+    bool ask_checksums;                          // x-amz-checksum-mode: ENABLED
     const struct sigv4_credentials *credentials; // instead of the origin's own; NULL
 
-    // Head of a 200 or 206 that passed the gate: status, range, length and ETag are what was asked for.
-    // May pause. Anything but ERR_OK ends the fetch with that error.
+    // Head of a 200 or 206 that passed the gate: status, range, length and ETag are what was asked
+    // for. May pause. Anything but ERR_OK ends the fetch with that error.
     enum err (*on_head)(struct origin_fetch *f);
     enum err (*on_body)(struct origin_fetch *f, struct span data);
-    // Exactly once. ERR_OK: body complete. ERR_NOT_MODIFIED (304), ERR_NO_SUCH_KEY, ERR_NO_SUCH_BUCKET,
-    // ERR_ACCESS_DENIED, ERR_ORIGIN_CHANGED (412, or the answer has another ETag than If-Match; for dir: the file
-    // changed), ERR_INVALID_RANGE (416), ERR_ORIGIN_*; a body that broke off after on_head: ERR_ORIGIN_RESET/TIMEOUT
-    // (the caller resumes with Range + If-Match).
+    // Exactly once. ERR_OK: body complete. ERR_NOT_MODIFIED (304), ERR_NO_SUCH_KEY,
+    // ERR_NO_SUCH_BUCKET, ERR_ACCESS_DENIED, ERR_ORIGIN_CHANGED (412, or the answer has another
+    // ETag than If-Match; for dir: the file changed), ERR_INVALID_RANGE (416), ERR_ORIGIN_*; a body
+    // that broke off after on_head: ERR_ORIGIN_RESET/TIMEOUT (the caller resumes with Range +
+    // If-Match).
     void (*on_end)(struct origin_fetch *f, enum err err);
     void *ctx;
 
     // answered (before on_head, or before on_end for errors)
     unsigned status;
-    uint64_t size_bytes;      // of the whole object
+    uint64_t size_bytes;           // of the whole object
     uint64_t body_first, body_len; // what the body covers
-    struct span etag;         // as sent; empty: none
+    struct span etag;              // as sent; empty: none
     struct span version_id;
     bool weak_or_no_etag;
-    time_t last_modified;     // 0 unknown
-    struct headers headers;   // the ones to be replayed (S3's list: Content-*, Cache-Control, Expires, ETag,
-                              // Last-Modified, x-amz-meta-*, x-amz-storage-class, ...), x-amz-checksum-* apart below
+    time_t last_modified;   // 0 unknown
+    struct headers headers; // the ones to be replayed (S3's list: Content-*, Cache-Control,
+                            // Expires, ETag, Last-Modified, x-amz-meta-*, x-amz-storage-class,
+                            // ...), x-amz-checksum-* apart below
     struct headers checksums; // x-amz-checksum-*, only of whole-object answers
-    bool storable;            // framing was strict (one Content-Length, no chunking), no Vary, not SSE-C, strong ETag ...
-    bool too_young;           // dir: changed less than 2 s ago: stream, do not store
+    bool storable;  // framing was strict (one Content-Length, no chunking), no Vary, not SSE-C,
+                    // strong ETag ...
+    bool too_young; // dir: changed less than 2 s ago: stream, do not store
     struct span error_document; // XML body of an error answer, if any (<= 64 KiB)
     struct span bucket_region;  // x-amz-bucket-region
-    struct arena *arena;      // owns the answer's views; freed after on_end returns
+    struct arena *arena;        // owns the answer's views; freed after on_end returns
 
     void *driver; // private
 };
@@ -109,26 +126,34 @@ void origin_fetch_pause(struct origin_fetch *f);
 void origin_fetch_resume(struct origin_fetch *f);
 void origin_fetch_cancel(struct origin_fetch *f); // on_end(ERR_CANCELLED) follows
 
-// --- relay: everything else -----------------------------------------------------------------------------------------------
+// --- relay: everything else
+// -----------------------------------------------------------------------------------------------
 
 // How the upload body is bound and framed towards the origin.
-enum origin_body { ORIGIN_BODY_NONE, ORIGIN_BODY_HASH /* x-amz-content-sha256 = payload_hash */,
-                   ORIGIN_BODY_UNSIGNED, ORIGIN_BODY_UNSIGNED_TRAILER /* bytes are aws-chunked already */ };
+enum origin_body {
+    ORIGIN_BODY_NONE,
+    ORIGIN_BODY_HASH /* x-amz-content-sha256 = payload_hash */,
+    ORIGIN_BODY_UNSIGNED,
+    ORIGIN_BODY_UNSIGNED_TRAILER /* bytes are aws-chunked already */
+};
 
 struct origin_relay {
     // asked
-    const struct s3_request *request;  // operation, key, parameters (presign parameters are dropped here)
+    const struct s3_request
+        *request; // operation, key, parameters (presign parameters are dropped here)
     struct span method;
-    struct span bucket;                // at the origin
-    const struct headers *headers;     // of the client; stripped and re-signed here by S3's rules
+    struct span bucket;            // at the origin
+    const struct headers *headers; // of the client; stripped and re-signed here by S3's rules
     enum origin_body body;
     uint64_t body_length;
-    struct span payload_hash;          // hex, with ORIGIN_BODY_HASH
+    struct span payload_hash;                    // hex, with ORIGIN_BODY_HASH
     const struct sigv4_credentials *credentials; // NULL: the origin's own
-    enum err (*on_upload)(struct origin_relay *r, char *buf, size_t max, size_t *ret_len); // as in loop.h
-    // Head of the final answer (any status; redirects and region errors are resolved inside; failures to reach the
-    // origin end in on_end with an ERR_ORIGIN_*). `headers` are the ones a client may see (no hop-by-hop, no
-    // x-amz-request-id of the origin). has_length false: length unknown, stream.
+    enum err (*on_upload)(struct origin_relay *r, char *buf, size_t max,
+                          size_t *ret_len); // as in loop.h
+    // Head of the final answer (any status; redirects and region errors are resolved inside;
+    // failures to reach the origin end in on_end with an ERR_ORIGIN_*). `headers` are the ones a
+    // client may see (no hop-by-hop, no x-amz-request-id of the origin). has_length false: length
+    // unknown, stream.
     enum err (*on_head)(struct origin_relay *r);
     enum err (*on_body)(struct origin_relay *r, struct span data);
     void (*on_end)(struct origin_relay *r, enum err err);
@@ -146,6 +171,10 @@ void origin_relay_pause(struct origin_relay *r);
 void origin_relay_resume(struct origin_relay *r);
 void origin_relay_resume_upload(struct origin_relay *r);
 void origin_relay_cancel(struct origin_relay *r);
+
+// May a caller that resumes a broken body ask once more? Takes one retry from the origin's retry
+// budget.
+bool origin_retry_take(struct origin *origin) MUST_USE;
 
 // Value for Server on replies of our own: the origin's last one, else "AmazonS3".
 const char *origin_server_header(const struct origin *origin);

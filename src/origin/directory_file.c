@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names and versions of files below the root of a `dir:` origin. A version is told by size, mtime,
+// ctime and inode; its ETag ends in "-1" so that nobody takes it for an MD5. Any thread.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "origin/directory_private.h"
+
+#define YOUNG_US 2000000u
+
+int directory_file_open_blocking(int dir_fd, const char *path, int flags)
+{
+    struct open_how how = {.flags = (uint64_t)flags | O_CLOEXEC, .resolve = DIRECTORY_RESOLVE};
+    for (int tries = 0; tries < 16; tries++) {
+        long fd = syscall(SYS_openat2, dir_fd, path, &how, sizeof(how));
+        if (fd >= 0) {
+            return (int)fd;
+        }
+        if (errno != EINTR && errno != EAGAIN) { // EAGAIN: somebody renamed on the way
+            return -1;
+        }
+    }
+    return -1;
+}
+
+// A piece of a path: what openat2 would take as something else than a name is refused.
+static bool piece_is_valid(struct span piece)
+{
+    return piece.len > 0 && !span_equal_cstr(piece, ".") && !span_equal_cstr(piece, "..");
+}
+
+bool directory_bucket_is_valid(struct span bucket)
+{
+    return bucket.len > 0 && bucket.len <= 255 && bucket.ptr[0] != '.' &&
+           memchr(bucket.ptr, '/', bucket.len) == NULL &&
+           memchr(bucket.ptr, '\0', bucket.len) == NULL;
+}
+
+bool directory_key_is_valid(struct span key)
+{
+    if (key.len == 0 || key.len > S3_KEY_MAX || memchr(key.ptr, '\0', key.len) != NULL) {
+        return false;
+    }
+    size_t start = 0;
+    for (size_t i = 0; i <= key.len; i++) {
+        if (i == key.len || key.ptr[i] == '/') {
+            if (!piece_is_valid((struct span){key.ptr + start, i - start})) {
+                return false;
+            }
+            start = i + 1;
+        }
+    }
+    return true;
+}
+
+char *directory_file_path(struct arena *arena, struct span bucket, struct span key)
+{
+    if (!directory_bucket_is_valid(bucket) || !directory_key_is_valid(key)) {
+        return NULL;
+    }
+    char *path = arena_alloc(arena, bucket.len + 1 + key.len + 1);
+    if (path != NULL) {
+        memcpy(path, bucket.ptr, bucket.len);
+        path[bucket.len] = '/';
+        memcpy(path + bucket.len + 1, key.ptr, key.len);
+        path[bucket.len + 1 + key.len] = '\0';
+    }
+    return path;
+}
+
+void directory_file_etag(const struct statx *stat, char *ret_etag)
+{
+    uint64_t words[6] = {stat->stx_size,          (uint64_t)stat->stx_mtime.tv_sec,
+                         stat->stx_mtime.tv_nsec, (uint64_t)stat->stx_ctime.tv_sec,
+                         stat->stx_ctime.tv_nsec, stat->stx_ino};
+    struct span piece = {(const char *)words, sizeof(words)};
+    struct hash128 hash = hash128_of(&piece, 1, 0);
+    hex_encode(&hash, sizeof(hash), ret_etag);
+    memcpy(ret_etag + 32, "-1", 3);
+}
+
+bool directory_file_same(const struct statx *a, const struct statx *b)
+{
+    return a->stx_size == b->stx_size && a->stx_ino == b->stx_ino &&
+           a->stx_mtime.tv_sec == b->stx_mtime.tv_sec &&
+           a->stx_mtime.tv_nsec == b->stx_mtime.tv_nsec &&
+           a->stx_ctime.tv_sec == b->stx_ctime.tv_sec &&
+           a->stx_ctime.tv_nsec == b->stx_ctime.tv_nsec;
+}
+
+static int64_t age_us(const struct statx_timestamp *t, uint64_t now_wall_us)
+{
+    if (t->tv_sec < 0 || t->tv_sec > INT64_MAX / 4000000) {
+        return INT64_MAX; // nothing that a clock says
+    }
+    return (int64_t)now_wall_us - (t->tv_sec * 1000000 + (int64_t)t->tv_nsec / 1000);
+}
+
+bool directory_file_too_young(const struct statx *stat, uint64_t now_wall_us)
+{
+    // ctime is the file server's clock: one that is ahead of ours says nothing about age. mtime can
+    // be set at will, so only one that is near counts.
+    int64_t changed = age_us(&stat->stx_ctime, now_wall_us);
+    int64_t modified = age_us(&stat->stx_mtime, now_wall_us);
+    return changed < (int64_t)YOUNG_US ||
+           (modified < (int64_t)YOUNG_US && modified > -(int64_t)YOUNG_US);
+}
+
+enum err directory_error(int errno_value)
+{
+    switch (errno_value) {
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case EXDEV: // a symbolic link out of the tree
+    case ENAMETOOLONG:
+    case EISDIR:
+    case ENXIO: // a socket, or a pipe nobody writes to
+    case ENODEV:
+        return ERR_NO_SUCH_KEY;
+    case EACCES:
+    case EPERM:
+        return ERR_ACCESS_DENIED;
+    case ESTALE:
+        return ERR_ORIGIN_CHANGED;
+    case EMFILE:
+    case ENFILE:
+        return ERR_LIMIT;
+    case ENOMEM:
+        return ERR_NO_MEMORY;
+    default:
+        return ERR_ORIGIN_5XX; // the tree itself fails: an I/O error, a file server that is gone
+    }
+}
+
+static const struct content_type {
+    const char *extension, *type;
+} content_types[] = {
+    {"arrow", "application/vnd.apache.arrow.file"},
+    {"avro", "application/avro"},
+    {"bz2", "application/x-bzip2"},
+    {"css", "text/css"},
+    {"csv", "text/csv"},
+    {"flac", "audio/flac"},
+    {"gif", "image/gif"},
+    {"gz", "application/gzip"},
+    {"htm", "text/html"},
+    {"html", "text/html"},
+    {"jpeg", "image/jpeg"},
+    {"jpg", "image/jpeg"},
+    {"js", "text/javascript"},
+    {"json", "application/json"},
+    {"md", "text/markdown"},
+    {"mp3", "audio/mpeg"},
+    {"mp4", "video/mp4"},
+    {"parquet", "application/vnd.apache.parquet"},
+    {"pdf", "application/pdf"},
+    {"png", "image/png"},
+    {"svg", "image/svg+xml"},
+    {"tar", "application/x-tar"},
+    {"tif", "image/tiff"},
+    {"tiff", "image/tiff"},
+    {"tsv", "text/tab-separated-values"},
+    {"txt", "text/plain"},
+    {"wav", "audio/x-wav"},
+    {"webm", "video/webm"},
+    {"webp", "image/webp"},
+    {"xml", "application/xml"},
+    {"yaml", "application/yaml"},
+    {"yml", "application/yaml"},
+    {"zip", "application/zip"},
+    {"zst", "application/zstd"},
+};
+
+struct span directory_content_type(struct span key)
+{
+    for (size_t i = key.len; i > 0 && key.ptr[i - 1] != '/'; i--) {
+        if (key.ptr[i - 1] != '.') {
+            continue;
+        }
+        struct span extension = {key.ptr + i, key.len - i};
+        for (size_t row = 0; row < ARRAY_LEN(content_types); row++) {
+            if (span_equal_nocase(extension, span_from_cstr(content_types[row].extension))) {
+                return span_from_cstr(content_types[row].type);
+            }
+        }
+        break;
+    }
+    return SPAN("binary/octet-stream");
+}

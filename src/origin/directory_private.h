@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the directory driver share: names and versions of files, and walks in key
+// order.
+#ifndef FOREBAY_ORIGIN_DIRECTORY_PRIVATE_H
+#define FOREBAY_ORIGIN_DIRECTORY_PRIVATE_H
+
+#include <sys/stat.h>
+
+#include "origin/origin_private.h"
+
+#define DIRECTORY_ETAG_LEN 34u // 32 hex digits and "-1", without quotes
+
+struct directory_scans;
+
+struct origin_directory {
+    int root_fd;
+    struct directory_scans *scans;
+};
+
+// --- directory_file.c: pure, and a few calls of openat2
+// ------------------------------------------------------
+
+// openat2 flags: symbolic links may point anywhere inside the tree, never out of it.
+#define DIRECTORY_RESOLVE (RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+#define DIRECTORY_STATX_MASK (STATX_TYPE | STATX_SIZE | STATX_MTIME | STATX_CTIME | STATX_INO)
+
+// Blocking openat2 below `dir_fd` with DIRECTORY_RESOLVE; -1 and errno on failure.
+int directory_file_open_blocking(int dir_fd, const char *path, int flags);
+bool directory_bucket_is_valid(struct span bucket);
+// May this key be a file: no empty, "." or ".." piece, no NUL, at most S3_KEY_MAX bytes.
+bool directory_key_is_valid(struct span key);
+// "bucket/key"; NULL when either cannot be a file or memory is short.
+char *directory_file_path(struct arena *arena, struct span bucket, struct span key);
+// Of size, mtime, ctime and inode; buffer of DIRECTORY_ETAG_LEN + 1.
+void directory_file_etag(const struct statx *stat, char *ret_etag);
+bool directory_file_same(const struct statx *a, const struct statx *b);
+// Changed less than 2 s ago by its own clock or ours.
+bool directory_file_too_young(const struct statx *stat, uint64_t now_wall_us);
+struct span directory_content_type(struct span key);
+// ERR_NO_SUCH_KEY for all that says "there is no such file".
+enum err directory_error(int errno_value);
+
+// --- directory_scan.c: pool threads
+// -------------------------------------------------------------------------
+
+struct directory_scans *directory_scans_new(int root_fd);
+void directory_scans_free(struct directory_scans *scans);
+unsigned directory_scans_parked(struct directory_scans *scans); // for tests
+
+// One page of a listing of `bucket`: everything in `arena`. ERR_NO_SUCH_BUCKET, ERR_NO_MEMORY,
+// ERR_LIMIT.
+enum err directory_scan_page(struct directory_scans *scans, struct span bucket,
+                             const struct s3_listing_query *query, struct arena *arena,
+                             struct s3_listing_page *ret_page) MUST_USE;
+// First-level folders in order of their names.
+enum err directory_scan_buckets(int root_fd, struct arena *arena,
+                                struct s3_bucket_entry **ret_buckets, size_t *ret_count) MUST_USE;
+// Is there such a folder? ERR_NO_SUCH_BUCKET.
+enum err directory_scan_bucket(int root_fd, struct span bucket) MUST_USE;
+// How many first-level entries are no folders; the first names go to `names`.
+size_t directory_scan_top_files(int root_fd, struct buf *names);
+
+// --- directory_relay.c
+// ----------------------------------------------------------------------------------------
+
+void directory_relay_start(struct origin_worker *ow, struct origin_relay *r);
+void directory_relay_pause(struct origin_call *call);
+void directory_relay_resume(struct origin_call *call);
+void directory_relay_resume_upload(struct origin_call *call);
+void directory_relay_cancel(struct origin_call *call);
+void directory_relay_abandon(struct origin_call *call);
+bool directory_relay_owns(const struct origin_call *call);
+
+#endif

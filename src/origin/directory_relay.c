@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a `dir:` origin answers besides objects: listings, HeadBucket, ListBuckets,
+// GetBucketLocation. Everything else is refused as NotImplemented in S3's form, never answered
+// wrongly.
+//
+// A relay, on one worker: job on the pool (it fills status and body) -> on_head -> on_body ->
+// on_end. The job owns the relay until it has run; a cancelled one ends when its job is over.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "origin/directory_private.h"
+#include "stats/stats.h"
+
+#define BODY_MAX (16u << 20)
+#define JOB_ARENA_MAX (32u << 20)
+
+struct directory_relay {
+    struct origin_call call; // first
+    struct origin_relay *r;
+    struct blocking_job job;
+    bool job_running, job_done, paused, cancelled, head_done;
+    enum err start_err;
+    int root_fd;
+    struct directory_scans *scans;
+    enum err answer; // ERR_OK: status 200 and `body`
+    struct buf body;
+    struct task task;
+    uint64_t started_us;
+};
+
+static struct directory_relay *as_directory_relay(struct origin_call *call)
+{
+    return container_of(call, struct directory_relay, call);
+}
+
+// --- The answer, on a pool thread
+// ----------------------------------------------------------------------------------
+
+static void answer_listing(struct directory_relay *d, struct arena *arena)
+{
+    struct s3_listing_query query;
+    struct s3_listing_page page;
+    memset(&query, 0, sizeof(query));
+    memset(&page, 0, sizeof(page));
+    d->answer = s3_listing_parse(arena, d->r->request, &query);
+    if (d->answer == ERR_OK) {
+        d->answer = directory_scan_page(d->scans, d->r->bucket, &query, arena, &page);
+    }
+    if (d->answer == ERR_OK) {
+        s3_listing_render(&query, &page, &d->body);
+    }
+}
+
+static void answer_buckets(struct directory_relay *d, struct arena *arena)
+{
+    struct s3_bucket_entry *buckets = NULL;
+    size_t count = 0;
+    d->answer = directory_scan_buckets(d->root_fd, arena, &buckets, &count);
+    if (d->answer == ERR_OK) {
+        s3_buckets_render(buckets, count, &d->body);
+    }
+}
+
+static void on_job_work(struct blocking_job *job)
+{
+    struct directory_relay *d = container_of(job, struct directory_relay, job);
+    struct arena *arena = arena_new(JOB_ARENA_MAX);
+    switch (d->r->request->operation) {
+    case S3_ListObjects:
+    case S3_ListObjectsV2:
+        answer_listing(d, arena);
+        break;
+    case S3_ListBuckets:
+        answer_buckets(d, arena);
+        break;
+    case S3_HeadBucket:
+        d->answer = directory_scan_bucket(d->root_fd, d->r->bucket);
+        break;
+    case S3_GetBucketLocation:
+        d->answer = directory_scan_bucket(d->root_fd, d->r->bucket);
+        if (d->answer == ERR_OK) {
+            s3_location_render((struct span){NULL, 0}, &d->body);
+        }
+        break;
+    default:
+        d->answer = ERR_NOT_IMPLEMENTED;
+    }
+    if (d->answer == ERR_OK && !buf_ok(&d->body)) {
+        d->answer = ERR_NO_MEMORY;
+    }
+    arena_free(arena);
+}
+
+// --- Delivery
+// ---------------------------------------------------------------------------------------------------------
+
+static void relay_free(void *ptr)
+{
+    struct directory_relay *d = ptr;
+    buf_done(&d->body);
+    free(d);
+}
+
+static void arena_free_later(void *ptr)
+{
+    arena_free(ptr);
+}
+
+static void relay_end(struct directory_relay *d, enum err err)
+{
+    struct origin_relay *r = d->r;
+    struct worker *w = d->call.ow->w;
+    check(!d->job_running);
+    task_cancel(&d->task);
+    origin_call_done(&d->call);
+    if (err != ERR_CANCELLED) {
+        stats_count_origin(s3_operation_name(r->request->operation),
+                           err == ERR_OK ? r->status : error_row(err)->status);
+        stats_observe_us(HISTOGRAM_origin_request, clock_monotonic_us() - d->started_us);
+        origin_count_error(err);
+    }
+    r->driver = NULL;
+    worker_free_later(w, relay_free, d);
+    worker_free_later(w, arena_free_later, r->arena);
+    r->on_end(r, err);
+}
+
+// An answer that is no success is told as S3 would, as a status with an error document.
+static enum err prepare_head(struct directory_relay *d)
+{
+    struct origin_relay *r = d->r;
+    bool is_head = span_equal_cstr(r->method, "HEAD");
+    r->status = d->answer == ERR_OK ? 200 : error_row(d->answer)->status;
+    if (d->answer != ERR_OK) {
+        struct s3_error_detail detail;
+        memset(&detail, 0, sizeof(detail));
+        detail.resource = r->request->raw_path;
+        if (d->answer == ERR_NO_SUCH_BUCKET) {
+            detail.bucket_name = r->request->bucket;
+        }
+        d->body.len = 0;
+        s3_error_render(d->answer, &detail, &d->body);
+    }
+    r->has_length = true;
+    r->length = d->body.len;
+    if (is_head) {
+        d->body.len = 0;
+    }
+    bool ok = buf_ok(&d->body);
+    if (r->length > 0) {
+        ok = ok && headers_add(&r->headers_answered, r->arena, SPAN("Content-Type"),
+                               SPAN("application/xml"));
+    }
+    if (r->request->operation == S3_HeadBucket && d->answer == ERR_OK) {
+        ok = ok && headers_add(&r->headers_answered, r->arena, SPAN("x-amz-bucket-region"),
+                               SPAN("us-east-1"));
+    }
+    return ok ? ERR_OK : ERR_NO_MEMORY;
+}
+
+static void relay_go(struct directory_relay *d)
+{
+    enum err err = d->cancelled ? ERR_CANCELLED : d->start_err;
+    if (d->job_running) {
+        return;
+    }
+    if (err == ERR_OK && !d->job_done) {
+        d->job_running = true;
+        blocking_start(d->call.ow->w, &d->job);
+        return;
+    }
+    if (err == ERR_OK && !d->head_done) {
+        d->head_done = true;
+        err = prepare_head(d);
+        if (err == ERR_OK) {
+            err = d->r->on_head(d->r);
+        }
+    }
+    if (err == ERR_OK && d->paused && !d->cancelled) {
+        return;
+    }
+    if (err == ERR_OK && !d->cancelled && d->body.len > 0) {
+        stats_add(COUNTER_origin_received_bytes, d->body.len);
+        err = d->r->on_body(d->r, buf_span(&d->body));
+    }
+    relay_end(d, d->cancelled ? ERR_CANCELLED : err);
+}
+
+static void on_job_done(struct blocking_job *job)
+{
+    struct directory_relay *d = container_of(job, struct directory_relay, job);
+    d->job_running = false;
+    d->job_done = true;
+    if (job->err != ERR_OK && d->start_err == ERR_OK) {
+        d->start_err = job->err; // the pool's queue is full
+    }
+    relay_go(d);
+}
+
+static void on_task(struct task *task)
+{
+    relay_go(container_of(task, struct directory_relay, task));
+}
+
+static void on_ready(struct origin_call *call)
+{
+    relay_go(as_directory_relay(call));
+}
+
+// --- Driver calls
+// --------------------------------------------------------------------------------------------------------
+
+void directory_relay_start(struct origin_worker *ow, struct origin_relay *r)
+{
+    struct origin_directory *directory = ow->origin->driver_state;
+    struct directory_relay *d = calloc(1, sizeof(*d));
+    check(d != NULL);
+    origin_call_init(&d->call, ow);
+    d->call.ready = on_ready;
+    d->r = r;
+    d->root_fd = directory->root_fd;
+    d->scans = directory->scans;
+    d->started_us = clock_monotonic_us();
+    buf_init(&d->body, BODY_MAX);
+    task_init(&d->task, on_task);
+    list_node_init(&d->job.node);
+    d->job.work = on_job_work;
+    d->job.done = on_job_done;
+    r->driver = &d->call;
+    bool now = false;
+    d->start_err = origin_place_enter(&d->call, &now);
+    if (now || d->start_err != ERR_OK) {
+        worker_defer(ow->w, &d->task);
+    }
+}
+
+void directory_relay_pause(struct origin_call *call)
+{
+    as_directory_relay(call)->paused = true;
+}
+
+void directory_relay_resume(struct origin_call *call)
+{
+    struct directory_relay *d = as_directory_relay(call);
+    if (d->paused) {
+        d->paused = false;
+        if (d->job_done) {
+            worker_defer(d->call.ow->w, &d->task);
+        }
+    }
+}
+
+void directory_relay_resume_upload(struct origin_call *call)
+{
+    (void)call; // no request body is ever read here
+}
+
+void directory_relay_cancel(struct origin_call *call)
+{
+    struct directory_relay *d = as_directory_relay(call);
+    d->cancelled = true;
+    if (!d->job_running) {
+        worker_defer(d->call.ow->w, &d->task);
+    }
+}
+
+bool directory_relay_owns(const struct origin_call *call)
+{
+    return call->ready == on_ready;
+}
+
+void directory_relay_abandon(struct origin_call *call)
+{
+    struct directory_relay *d = as_directory_relay(call);
+    arena_free(d->r->arena);
+    relay_free(d);
+}

@@ -1,0 +1,912 @@
+// SPDX-License-Identifier: Apache-2.0
+// Walks through a bucket's folder in order of full key bytes. Runs on the threads of the pool for
+// blocking calls, one walk on one thread at a time.
+//
+// Inside one folder the names are sorted with a '/' after each subfolder's name; going down into a
+// subfolder where it stands then gives exactly the order of full keys ("a-b" before "a/x", because
+// '-' sorts before
+// '/'). So a walk holds only the sorted names of the folders on its way down, and can begin behind
+// any key by binary search. A walk whose page was cut short is parked under the name that ended the
+// page; the request for the next page finds it there and goes on without reading a folder again.
+// At most PARKED_MAX walks and PARKED_BYTES_MAX bytes of names are parked, the longest unused goes
+// first.
+//
+// Symbolic links count as what they point at, as long as that is inside the tree; a folder that is
+// its own ancestor is not entered. Names longer than a key may be, special files and folders that
+// may not be read are left out.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "origin/directory_private.h"
+
+#define PARKED_MAX 16u
+#define PARKED_BYTES_MAX (64u << 20)
+#define PARKED_MS_MAX 120000u
+#define FOLDER_BYTES_MAX (512u << 20) // names of one folder
+#define DEPTH_MAX (S3_KEY_MAX / 2 + 1)
+
+enum name_kind { NAME_NONE, NAME_FILE, NAME_FOLDER };
+
+// One name of a folder; its bytes are in level.bytes, for a folder with its '/'.
+struct name {
+    uint32_t offset;
+    uint16_t len;
+    uint8_t kind;
+};
+
+struct level {
+    struct buf bytes;
+    struct name *names;
+    size_t name_count, name_cap, next;
+    size_t path_len; // of scan.path, up to and with this folder's '/'
+    uint32_t dev_major, dev_minor;
+    uint64_t inode;
+};
+
+struct scan {
+    struct list_node node;                      // in directory_scans.parked
+    struct buf bucket, prefix, delimiter, last; // what it is parked under
+    size_t parked_bytes;
+    uint64_t parked_at_ms;
+
+    char path[S3_KEY_MAX + 257]; // key so far, ends with '/' or is empty
+    struct level **levels;       // the folders on the way down
+    unsigned level_count;
+    struct buf after, skip; // names up to `after` and those that begin with `skip` are left out
+    bool has_pending;       // `pending` was found when the last page was full
+    enum name_kind pending_kind;
+    struct buf pending;
+};
+
+struct directory_scans {
+    int root_fd;
+    struct {
+        pthread_mutex_t mutex;
+        struct list parked; // oldest first
+        unsigned count;
+        size_t bytes;
+    } locked;
+};
+
+// --- One folder
+// ------------------------------------------------------------------------------------------------
+
+static void level_free(struct level *level)
+{
+    if (level != NULL) {
+        buf_done(&level->bytes);
+        free(level->names);
+        free(level);
+    }
+}
+
+static int compare_names(const void *a, const void *b, void *bytes)
+{
+    const struct name *x = a, *y = b;
+    const char *text = bytes;
+    return span_compare((struct span){text + x->offset, x->len},
+                        (struct span){text + y->offset, y->len});
+}
+
+// What a name is, links followed inside the tree; `path` is relative to the root.
+static enum name_kind kind_of_path(int root_fd, const char *path)
+{
+    struct stat stat;
+    int fd = directory_file_open_blocking(root_fd, path, O_PATH);
+    if (fd < 0) {
+        return NAME_NONE;
+    }
+    int result = fstat(fd, &stat);
+    (void)close(fd);
+    if (result != 0) {
+        return NAME_NONE;
+    }
+    return S_ISREG(stat.st_mode) ? NAME_FILE : S_ISDIR(stat.st_mode) ? NAME_FOLDER : NAME_NONE;
+}
+
+// "bucket/" + key path + name, as a C string in `out`.
+static const char *full_path(const struct scan *scan, size_t path_len, const char *name,
+                             struct buf *out)
+{
+    out->len = 0;
+    buf_append_span(out, buf_span(&scan->bucket));
+    buf_append_char(out, '/');
+    buf_append(out, scan->path, path_len);
+    buf_append_cstr(out, name);
+    return buf_cstr(out);
+}
+
+static enum name_kind kind_of_entry(const struct scan *scan, int root_fd, size_t path_len,
+                                    const struct dirent *entry)
+{
+    switch (entry->d_type) {
+    case DT_REG:
+        return NAME_FILE;
+    case DT_DIR:
+        return NAME_FOLDER;
+    case DT_LNK:
+    case DT_UNKNOWN:
+        break;
+    default:
+        return NAME_NONE;
+    }
+    struct buf path;
+    buf_init(&path, 4096);
+    const char *text = full_path(scan, path_len, entry->d_name, &path);
+    enum name_kind kind = buf_ok(&path) ? kind_of_path(root_fd, text) : NAME_NONE;
+    buf_done(&path);
+    return kind;
+}
+
+static bool is_dot(const char *name)
+{
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+static enum err level_add(struct level *level, const char *name, enum name_kind kind)
+{
+    size_t len = strlen(name);
+    if (level->name_count == level->name_cap) {
+        size_t cap = level->name_cap == 0 ? 64 : level->name_cap * 2;
+        struct name *names = realloc(level->names, cap * sizeof(*names));
+        if (names == NULL) {
+            return ERR_NO_MEMORY;
+        }
+        level->names = names;
+        level->name_cap = cap;
+    }
+    struct name *added = &level->names[level->name_count];
+    added->offset = (uint32_t)level->bytes.len;
+    added->kind = (uint8_t)kind;
+    buf_append(&level->bytes, name, len);
+    if (kind == NAME_FOLDER) {
+        buf_append_char(&level->bytes, '/');
+    }
+    if (!buf_ok(&level->bytes)) {
+        return ERR_LIMIT;
+    }
+    added->len = (uint16_t)(level->bytes.len - added->offset);
+    level->name_count++;
+    return ERR_OK;
+}
+
+static struct span level_name(const struct level *level, size_t i)
+{
+    return (struct span){level->bytes.ptr + level->names[i].offset, level->names[i].len};
+}
+
+// Reads the names of the open folder `fd` (closed here) that begin with `filter`.
+static enum err level_read(struct level *level, const struct scan *scan, int root_fd, int fd,
+                           struct span filter)
+{
+    DIR *dir = fdopendir(fd);
+    if (dir == NULL) {
+        (void)close(fd);
+        return ERR_NO_MEMORY;
+    }
+    enum err err = ERR_OK;
+    struct dirent *entry;
+    while (err == ERR_OK && (entry = readdir(dir)) != NULL) {
+        struct span name = span_from_cstr(entry->d_name);
+        if (is_dot(entry->d_name) || !span_starts_with(name, filter) ||
+            level->path_len + name.len > S3_KEY_MAX) {
+            continue;
+        }
+        enum name_kind kind = kind_of_entry(scan, root_fd, level->path_len, entry);
+        if (kind != NAME_NONE) {
+            err = level_add(level, entry->d_name, kind);
+        }
+    }
+    (void)closedir(dir);
+    if (level->name_count > 0) {
+        qsort_r(level->names, level->name_count, sizeof(level->names[0]), compare_names,
+                level->bytes.ptr);
+    }
+    return err;
+}
+
+// --- Going down and along
+// -------------------------------------------------------------------------------------
+
+static struct level *top(const struct scan *scan)
+{
+    return scan->levels[scan->level_count - 1];
+}
+
+static void level_pop(struct scan *scan)
+{
+    level_free(top(scan));
+    scan->level_count--;
+}
+
+static bool is_ancestor(const struct scan *scan, const struct statx *stat)
+{
+    for (unsigned i = 0; i < scan->level_count; i++) {
+        const struct level *level = scan->levels[i];
+        if (level->inode == stat->stx_ino && level->dev_major == stat->stx_dev_major &&
+            level->dev_minor == stat->stx_dev_minor) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Nothing at or below this name comes after `after`.
+static bool lies_before(struct span after, struct span path, struct span name, bool is_folder)
+{
+    if (after.len == 0) {
+        return false;
+    }
+    // Compare path + name with `after` without joining them.
+    size_t shared = path.len < after.len ? path.len : after.len;
+    int order = memcmp(path.ptr, after.ptr, shared);
+    if (order == 0 && path.len > after.len) {
+        order = 1;
+    }
+    if (order != 0) {
+        return order < 0;
+    }
+    struct span rest = {after.ptr + path.len, after.len - path.len};
+    if (is_folder && span_starts_with(rest, name)) {
+        return false;
+    }
+    return span_compare(name, rest) <= 0;
+}
+
+static void level_seek(const struct scan *scan, struct level *level)
+{
+    struct span after = buf_span(&scan->after), path = {scan->path, level->path_len};
+    size_t low = 0, high = level->name_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (lies_before(after, path, level_name(level, middle),
+                        level->names[middle].kind == NAME_FOLDER)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    level->next = low;
+}
+
+// Goes into the folder scan->path[0, path_len). Only its place on the way down counts when `names`
+// is false. A folder that is gone, may not be read or is its own ancestor is passed over.
+static enum err level_push(struct scan *scan, int root_fd, size_t path_len, bool names,
+                           struct span filter)
+{
+    if (scan->level_count == DEPTH_MAX) {
+        return ERR_OK;
+    }
+    struct buf path;
+    buf_init(&path, 4096);
+    const char *text = full_path(scan, path_len, "", &path);
+    int fd = buf_ok(&path) ? directory_file_open_blocking(root_fd, text,
+                                                          (names ? O_RDONLY : O_PATH) | O_DIRECTORY)
+                           : -1;
+    int saved = errno;
+    if (fd < 0 && saved != ENOENT && saved != ENOTDIR && saved != EXDEV && saved != ELOOP) {
+        log_warn("directory_not_listed", "path=%s errno=%d", log_quote(buf_span(&path)), saved);
+    }
+    buf_done(&path);
+    if (fd < 0) {
+        return saved == EMFILE || saved == ENFILE || saved == ENOMEM ? ERR_LIMIT
+               : saved == EIO || saved == ESTALE                     ? ERR_ORIGIN_5XX
+                                                                     : ERR_OK;
+    }
+    struct statx stat;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &stat) != 0 || is_ancestor(scan, &stat)) {
+        (void)close(fd);
+        return ERR_OK;
+    }
+    struct level *level = calloc(1, sizeof(*level));
+    struct level **levels = realloc(scan->levels, (scan->level_count + 1) * sizeof(struct level *));
+    if (levels != NULL) {
+        scan->levels = levels;
+    }
+    if (level == NULL || levels == NULL) {
+        free(level);
+        (void)close(fd);
+        return ERR_NO_MEMORY;
+    }
+    buf_init(&level->bytes, FOLDER_BYTES_MAX);
+    level->path_len = path_len;
+    level->dev_major = stat.stx_dev_major;
+    level->dev_minor = stat.stx_dev_minor;
+    level->inode = stat.stx_ino;
+    enum err err = ERR_OK;
+    if (names) {
+        err = level_read(level, scan, root_fd, fd, filter);
+        level_seek(scan, level);
+    } else {
+        (void)close(fd);
+    }
+    scan->levels[scan->level_count++] = level;
+    return err;
+}
+
+static bool delimiter_is_slash(const struct scan *scan)
+{
+    return span_equal_cstr(buf_span(&scan->delimiter), "/");
+}
+
+// The next name in order into `ret_name`: a file's key, or with the delimiter "/" also a folder's.
+// NAME_NONE at the end.
+static enum err scan_next(struct scan *scan, int root_fd, struct buf *ret_name,
+                          enum name_kind *ret_kind)
+{
+    *ret_kind = NAME_NONE;
+    while (scan->level_count > 0) {
+        struct level *level = top(scan);
+        struct span skip = buf_span(&scan->skip);
+        struct span path = {scan->path, level->path_len};
+        if (level->next == level->name_count || (skip.len > 0 && span_starts_with(path, skip))) {
+            level_pop(scan);
+            continue;
+        }
+        size_t i = level->next++;
+        struct span name = level_name(level, i);
+        enum name_kind kind = level->names[i].kind;
+        check(path.len + name.len < sizeof(scan->path));
+        memcpy(scan->path + path.len, name.ptr, name.len);
+        struct span full = {scan->path, path.len + name.len};
+        if (full.len > S3_KEY_MAX || (skip.len > 0 && span_starts_with(full, skip))) {
+            continue;
+        }
+        if (kind == NAME_FOLDER && !delimiter_is_slash(scan)) {
+            enum err err = level_push(scan, root_fd, full.len, true, (struct span){NULL, 0});
+            if (err != ERR_OK) {
+                return err;
+            }
+            continue;
+        }
+        ret_name->len = 0;
+        buf_append_span(ret_name, full);
+        *ret_kind = kind;
+        return buf_ok(ret_name) ? ERR_OK : ERR_NO_MEMORY;
+    }
+    return ERR_OK;
+}
+
+// Looks at one folder: true when it holds a file (or a link to a folder, which is taken to hold
+// one); else its subfolders are added to `folders`, each as "path/" and a NUL.
+static bool probe_folder(int root_fd, const char *path, struct buf *folders)
+{
+    int fd = directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return false;
+    }
+    bool found = false;
+    struct dirent *entry;
+    struct buf child;
+    buf_init(&child, 4096);
+    while (!found && (entry = readdir(dir)) != NULL) {
+        if (is_dot(entry->d_name)) {
+            continue;
+        }
+        child.len = 0;
+        buf_printf(&child, "%s%s", path, entry->d_name);
+        if (!buf_ok(&child)) {
+            break;
+        }
+        if (entry->d_type == DT_REG) {
+            found = true;
+        } else if (entry->d_type == DT_DIR) {
+            buf_append(folders, child.ptr, child.len);
+            buf_append(folders, "/", 2);
+        } else {
+            found = kind_of_path(root_fd, buf_cstr(&child)) != NAME_NONE;
+        }
+    }
+    buf_done(&child);
+    (void)closedir(dir);
+    return found;
+}
+
+// Is there any file below the folder `path` (relative to the root, with its '/')? Links to folders
+// are not entered, so the walk ends; one that holds more open branches than fit is taken to hold a
+// file.
+static bool folder_has_file(int root_fd, const char *path)
+{
+    struct buf folders, current;
+    buf_init(&folders, 1u << 20);
+    buf_init(&current, 4096);
+    buf_append(&folders, path, strlen(path) + 1);
+    bool found = false;
+    while (!found && buf_ok(&folders) && folders.len > 0) {
+        size_t start = folders.len - 1;
+        while (start > 0 && folders.ptr[start - 1] != '\0') {
+            start--;
+        }
+        current.len = 0;
+        buf_append(&current, folders.ptr + start, folders.len - 1 - start);
+        folders.len = start;
+        found = probe_folder(root_fd, buf_cstr(&current), &folders);
+    }
+    found = found || !buf_ok(&folders);
+    buf_done(&current);
+    buf_done(&folders);
+    return found;
+}
+
+// --- A walk's life
+// ---------------------------------------------------------------------------------------------------
+
+static void scan_free(struct scan *scan)
+{
+    if (scan == NULL) {
+        return;
+    }
+    while (scan->level_count > 0) {
+        level_pop(scan);
+    }
+    free(scan->levels);
+    buf_done(&scan->bucket);
+    buf_done(&scan->prefix);
+    buf_done(&scan->delimiter);
+    buf_done(&scan->last);
+    buf_done(&scan->after);
+    buf_done(&scan->skip);
+    buf_done(&scan->pending);
+    free(scan);
+}
+
+static size_t scan_bytes(const struct scan *scan)
+{
+    size_t bytes = sizeof(*scan);
+    for (unsigned i = 0; i < scan->level_count; i++) {
+        bytes += scan->levels[i]->bytes.cap + scan->levels[i]->name_cap * sizeof(struct name);
+    }
+    return bytes;
+}
+
+static void buf_set(struct buf *b, struct span s)
+{
+    b->len = 0;
+    buf_append_span(b, s);
+}
+
+// Part of `key` up to and with its first delimiter behind the prefix; empty when there is none.
+static struct span common_prefix(struct span key, struct span prefix, struct span delimiter)
+{
+    if (delimiter.len == 0 || !span_starts_with(key, prefix) || key.len < prefix.len) {
+        return (struct span){NULL, 0};
+    }
+    const char *rest = key.ptr + prefix.len;
+    const char *at = memmem(rest, key.len - prefix.len, delimiter.ptr, delimiter.len);
+    if (at == NULL) {
+        return (struct span){NULL, 0};
+    }
+    return (struct span){key.ptr, (size_t)(at - key.ptr) + delimiter.len};
+}
+
+static enum err scan_new(int root_fd, struct span bucket, const struct s3_listing_query *query,
+                         struct scan **ret_scan)
+{
+    struct scan *scan = calloc(1, sizeof(*scan));
+    if (scan == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    struct buf *bufs[] = {&scan->bucket, &scan->prefix, &scan->delimiter, &scan->last,
+                          &scan->after,  &scan->skip,   &scan->pending};
+    for (size_t i = 0; i < ARRAY_LEN(bufs); i++) {
+        list_node_init(&scan->node);
+        buf_init(bufs[i], 4096);
+    }
+    buf_set(&scan->bucket, bucket);
+    buf_set(&scan->prefix, query->prefix);
+    buf_set(&scan->delimiter, query->delimiter);
+    buf_set(&scan->after, query->after);
+    struct span fold = common_prefix(query->after, query->prefix, query->delimiter);
+    if (fold.len > 0 && fold.len == query->after.len) {
+        buf_set(&scan->skip, fold); // the page before ended with this common prefix
+    }
+    // The folders above the prefix's last piece are walked by name only.
+    size_t base = query->prefix.len;
+    while (base > 0 && query->prefix.ptr[base - 1] != '/') {
+        base--;
+    }
+    struct span above = {query->prefix.ptr, base};
+    struct span filter = {query->prefix.ptr + base, query->prefix.len - base};
+    bool possible = query->prefix.len <= S3_KEY_MAX && filter.len <= 255 &&
+                    (filter.len == 0 || memchr(filter.ptr, '\0', filter.len) == NULL) &&
+                    (base == 0 || directory_key_is_valid((struct span){above.ptr, base - 1}));
+    enum err err = ERR_OK;
+    if (possible && base > 0) {
+        memcpy(scan->path, above.ptr, base);
+    }
+    for (size_t i = 0; possible && err == ERR_OK && i <= base; i++) {
+        if (i == 0 || scan->path[i - 1] == '/') {
+            unsigned before = scan->level_count;
+            err = level_push(scan, root_fd, i, i == base,
+                             i == base ? filter : (struct span){NULL, 0});
+            possible = scan->level_count > before;
+        }
+    }
+    if (err != ERR_OK || !possible) {
+        while (scan->level_count > 0) {
+            level_pop(scan);
+        }
+    }
+    if (err != ERR_OK) {
+        scan_free(scan);
+        return err;
+    }
+    *ret_scan = scan;
+    return ERR_OK;
+}
+
+// --- Parking
+// -----------------------------------------------------------------------------------------------------------
+
+struct directory_scans *directory_scans_new(int root_fd)
+{
+    struct directory_scans *scans = calloc(1, sizeof(*scans));
+    check(scans != NULL);
+    scans->root_fd = root_fd;
+    check(pthread_mutex_init(&scans->locked.mutex, NULL) == 0);
+    list_init(&scans->locked.parked);
+    return scans;
+}
+
+static void unpark_locked(struct directory_scans *scans, struct scan *scan)
+{
+    list_remove(&scan->node);
+    scans->locked.count--;
+    scans->locked.bytes -= scan->parked_bytes;
+}
+
+// Takes out of the parked ones what is too old or too much, as a chain to be freed without the
+// lock.
+static void trim_locked(struct directory_scans *scans, uint64_t now_ms, struct list *ret_out)
+{
+    struct list_node *node;
+    while ((node = list_first(&scans->locked.parked)) != NULL) {
+        struct scan *scan = container_of(node, struct scan, node);
+        if (scans->locked.count <= PARKED_MAX && scans->locked.bytes <= PARKED_BYTES_MAX &&
+            now_ms - scan->parked_at_ms <= PARKED_MS_MAX) {
+            break;
+        }
+        unpark_locked(scans, scan);
+        list_push_back(ret_out, &scan->node);
+    }
+}
+
+static void free_all(struct list *list)
+{
+    struct list_node *node;
+    while ((node = list_pop_front(list)) != NULL) {
+        scan_free(container_of(node, struct scan, node));
+    }
+}
+
+void directory_scans_free(struct directory_scans *scans)
+{
+    if (scans == NULL) {
+        return;
+    }
+    free_all(&scans->locked.parked);
+    check(pthread_mutex_destroy(&scans->locked.mutex) == 0);
+    free(scans);
+}
+
+unsigned directory_scans_parked(struct directory_scans *scans)
+{
+    check(pthread_mutex_lock(&scans->locked.mutex) == 0);
+    unsigned count = scans->locked.count;
+    check(pthread_mutex_unlock(&scans->locked.mutex) == 0);
+    return count;
+}
+
+static void scan_park(struct directory_scans *scans, struct scan *scan)
+{
+    struct list out;
+    list_init(&out);
+    scan->parked_bytes = scan_bytes(scan);
+    scan->parked_at_ms = clock_monotonic_ms();
+    check(pthread_mutex_lock(&scans->locked.mutex) == 0);
+    list_push_back(&scans->locked.parked, &scan->node);
+    scans->locked.count++;
+    scans->locked.bytes += scan->parked_bytes;
+    trim_locked(scans, scan->parked_at_ms, &out);
+    check(pthread_mutex_unlock(&scans->locked.mutex) == 0);
+    free_all(&out);
+}
+
+static struct scan *scan_unpark(struct directory_scans *scans, struct span bucket,
+                                const struct s3_listing_query *query)
+{
+    struct scan *found = NULL;
+    struct list out;
+    list_init(&out);
+    check(pthread_mutex_lock(&scans->locked.mutex) == 0);
+    trim_locked(scans, clock_monotonic_ms(), &out);
+    list_for_each(node, &scans->locked.parked)
+    {
+        struct scan *scan = container_of(node, struct scan, node);
+        if (found == NULL && span_equal(buf_span(&scan->bucket), bucket) &&
+            span_equal(buf_span(&scan->prefix), query->prefix) &&
+            span_equal(buf_span(&scan->delimiter), query->delimiter) &&
+            span_equal(buf_span(&scan->last), query->after)) {
+            found = scan;
+        }
+    }
+    if (found != NULL) {
+        unpark_locked(scans, found);
+    }
+    check(pthread_mutex_unlock(&scans->locked.mutex) == 0);
+    free_all(&out);
+    return found;
+}
+
+// --- A page
+// -----------------------------------------------------------------------------------------------------------
+
+struct page_builder {
+    struct directory_scans *scans;
+    struct scan *scan;
+    const struct s3_listing_query *query;
+    struct arena *arena;
+    struct s3_listing_entry *entries;
+    struct span *prefixes;
+    size_t entry_count, prefix_count;
+    struct buf path;
+};
+
+static enum err add_prefix(struct page_builder *b, struct span prefix)
+{
+    struct span copy = arena_copy(b->arena, prefix);
+    if (copy.ptr == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    b->prefixes[b->prefix_count++] = copy;
+    buf_set(&b->scan->skip, copy);
+    buf_set(&b->scan->last, copy);
+    return ERR_OK;
+}
+
+static enum err add_entry(struct page_builder *b, struct span key)
+{
+    struct statx stat;
+    b->path.len = 0;
+    buf_append_span(&b->path, buf_span(&b->scan->bucket));
+    buf_append_char(&b->path, '/');
+    buf_append_span(&b->path, key);
+    int fd = buf_ok(&b->path)
+                 ? directory_file_open_blocking(b->scans->root_fd, buf_cstr(&b->path), O_PATH)
+                 : -1;
+    int result = fd >= 0 ? statx(fd, "", AT_EMPTY_PATH, DIRECTORY_STATX_MASK, &stat) : -1;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    if (result != 0 || !S_ISREG(stat.stx_mode)) {
+        return ERR_OK; // gone since the folder was read
+    }
+    char etag[DIRECTORY_ETAG_LEN + 1];
+    directory_file_etag(&stat, etag);
+    struct s3_listing_entry *entry = &b->entries[b->entry_count];
+    entry->key = arena_copy(b->arena, key);
+    entry->etag = arena_copy(b->arena, span_from_cstr(etag));
+    if (entry->key.ptr == NULL || entry->etag.ptr == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    entry->size = stat.stx_size;
+    entry->last_modified = (time_t)stat.stx_mtime.tv_sec;
+    entry->last_modified_ms = 0; // as the Last-Modified header says it
+    b->entry_count++;
+    buf_set(&b->scan->last, entry->key);
+    return ERR_OK;
+}
+
+static enum err add_name(struct page_builder *b, struct span name, enum name_kind kind)
+{
+    if (kind == NAME_FOLDER) {
+        b->path.len = 0;
+        buf_append_span(&b->path, buf_span(&b->scan->bucket));
+        buf_append_char(&b->path, '/');
+        buf_append_span(&b->path, name);
+        if (!folder_has_file(b->scans->root_fd, buf_cstr(&b->path))) {
+            return ERR_OK; // no key begins with it
+        }
+        return add_prefix(b, name);
+    }
+    struct span prefix = common_prefix(name, b->query->prefix, b->query->delimiter);
+    return prefix.len > 0 ? add_prefix(b, prefix) : add_entry(b, name);
+}
+
+static enum err next_name(struct page_builder *b, struct buf *name, enum name_kind *ret_kind)
+{
+    struct scan *scan = b->scan;
+    if (scan->has_pending) {
+        scan->has_pending = false;
+        buf_set(name, buf_span(&scan->pending));
+        *ret_kind = scan->pending_kind;
+        return buf_ok(name) ? ERR_OK : ERR_NO_MEMORY;
+    }
+    return scan_next(scan, b->scans->root_fd, name, ret_kind);
+}
+
+static enum err build_page(struct page_builder *b, bool *ret_more)
+{
+    struct buf name;
+    enum name_kind kind = NAME_FILE;
+    enum err err = ERR_OK;
+    buf_init(&name, 4096);
+    while (err == ERR_OK && b->entry_count + b->prefix_count < b->query->max_keys) {
+        err = next_name(b, &name, &kind);
+        if (err != ERR_OK || kind == NAME_NONE) {
+            break;
+        }
+        err = add_name(b, buf_span(&name), kind);
+    }
+    if (err == ERR_OK && kind != NAME_NONE && b->query->max_keys > 0) {
+        err = next_name(b, &b->scan->pending, &b->scan->pending_kind);
+        b->scan->has_pending = err == ERR_OK && b->scan->pending_kind != NAME_NONE;
+        *ret_more = b->scan->has_pending;
+    }
+    buf_done(&name);
+    return err;
+}
+
+enum err directory_scan_bucket(int root_fd, struct span bucket)
+{
+    struct buf name;
+    int fd = -1;
+    buf_init(&name, 512);
+    buf_append_span(&name, bucket);
+    if (directory_bucket_is_valid(bucket)) {
+        fd = directory_file_open_blocking(root_fd, buf_cstr(&name), O_PATH | O_DIRECTORY);
+    }
+    buf_done(&name);
+    if (fd < 0) {
+        return ERR_NO_SUCH_BUCKET;
+    }
+    (void)close(fd);
+    return ERR_OK;
+}
+
+enum err directory_scan_page(struct directory_scans *scans, struct span bucket,
+                             const struct s3_listing_query *query, struct arena *arena,
+                             struct s3_listing_page *ret_page)
+{
+    enum err err = directory_scan_bucket(scans->root_fd, bucket);
+    if (err != ERR_OK) {
+        return err;
+    }
+    check(query->max_keys <= 1000);
+    struct page_builder b = {.scans = scans, .query = query, .arena = arena};
+    b.entries = arena_alloc(arena, (query->max_keys + 1) * sizeof(b.entries[0]));
+    b.prefixes = arena_alloc(arena, (query->max_keys + 1) * sizeof(b.prefixes[0]));
+    if (b.entries == NULL || b.prefixes == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    b.scan = query->after.len > 0 ? scan_unpark(scans, bucket, query) : NULL;
+    if (b.scan == NULL) {
+        err = scan_new(scans->root_fd, bucket, query, &b.scan);
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    buf_init(&b.path, 4096);
+    bool more = false;
+    err = build_page(&b, &more);
+    buf_done(&b.path);
+    if (err == ERR_OK) {
+        *ret_page =
+            (struct s3_listing_page){.entries = b.entries,
+                                     .entry_count = b.entry_count,
+                                     .common_prefixes = b.prefixes,
+                                     .common_prefix_count = b.prefix_count,
+                                     .truncated = more,
+                                     .last_name = arena_copy(arena, buf_span(&b.scan->last))};
+    }
+    if (err == ERR_OK && more) {
+        scan_park(scans, b.scan);
+    } else {
+        scan_free(b.scan);
+    }
+    return err;
+}
+
+// --- First level
+// ---------------------------------------------------------------------------------------------------------
+
+static DIR *open_root(int root_fd)
+{
+    int fd = openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL && fd >= 0) {
+        (void)close(fd);
+    }
+    return dir;
+}
+
+static int compare_buckets(const void *a, const void *b)
+{
+    const struct s3_bucket_entry *x = a, *y = b;
+    return span_compare(x->name, y->name);
+}
+
+enum err directory_scan_buckets(int root_fd, struct arena *arena,
+                                struct s3_bucket_entry **ret_buckets, size_t *ret_count)
+{
+    DIR *dir = open_root(root_fd);
+    if (dir == NULL) {
+        return directory_error(errno) == ERR_NO_SUCH_KEY ? ERR_ORIGIN_5XX : directory_error(errno);
+    }
+    struct s3_bucket_entry *buckets = NULL;
+    size_t count = 0, cap = 0;
+    enum err err = ERR_OK;
+    struct dirent *entry;
+    while (err == ERR_OK && (entry = readdir(dir)) != NULL) {
+        struct stat stat;
+        int fd = directory_bucket_is_valid(span_from_cstr(entry->d_name))
+                     ? directory_file_open_blocking(root_fd, entry->d_name, O_PATH | O_DIRECTORY)
+                     : -1;
+        if (fd < 0) {
+            continue;
+        }
+        int result = fstat(fd, &stat);
+        (void)close(fd);
+        if (result != 0) {
+            continue;
+        }
+        if (count == cap) {
+            cap = cap == 0 ? 32 : cap * 2;
+            struct s3_bucket_entry *grown = arena_alloc(arena, cap * sizeof(*grown));
+            if (grown == NULL) {
+                err = ERR_LIMIT;
+                break;
+            }
+            if (count > 0) {
+                memcpy(grown, buckets, count * sizeof(*grown));
+            }
+            buckets = grown;
+        }
+        buckets[count].name = arena_copy(arena, span_from_cstr(entry->d_name));
+        buckets[count].created = stat.st_mtime;
+        err = buckets[count].name.ptr == NULL ? ERR_LIMIT : ERR_OK;
+        count++;
+    }
+    (void)closedir(dir);
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (count > 0) {
+        qsort(buckets, count, sizeof(buckets[0]), compare_buckets);
+    }
+    *ret_buckets = buckets;
+    *ret_count = count;
+    return ERR_OK;
+}
+
+size_t directory_scan_top_files(int root_fd, struct buf *names)
+{
+    DIR *dir = open_root(root_fd);
+    size_t count = 0;
+    struct dirent *entry;
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] == '.' || kind_of_path(root_fd, entry->d_name) == NAME_FOLDER) {
+            continue;
+        }
+        if (count < 3) {
+            buf_printf(names, "%s%s", count > 0 ? ", " : "", entry->d_name);
+        }
+        count++;
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+    return count;
+}

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+// The origin as the rest of the program sees it: chooses the driver, bounds how many calls run at
+// once, and keeps the retry budget that all drivers draw on.
+//
+// Threads: origin_new() and origin_free() run while no worker does. Calls run on the worker that
+// started them; what all workers share is atomic.
+//
+// Places: each worker may run its share of `connections` calls at once; the others wait in line.
+// SlowDown from the origin halves the share (once a second at most), `limit` successes in a row
+// give one place back.
+//
+// Retry budget: a token bucket in thousandths of a retry. Every request adds its percentage, every
+// retry takes one. A floor of one retry a second keeps a quiet origin's first failures from being
+// final.
+#include "origin/origin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "origin/origin_private.h"
+#include "stats/stats.h"
+
+#define BACKOFF_FIRST_MS 100u
+#define BACKOFF_MAX_MS 5000u
+#define RETRY_TOKENS_MAX 100000 // 100 retries
+#define RETRY_TOKENS_START 10000
+#define RETRY_FLOOR_US 1000000u
+#define HALVE_AGAIN_US 1000000u
+
+// --- Places
+// -------------------------------------------------------------------------------------------------------
+
+void origin_call_init(struct origin_call *call, struct origin_worker *ow)
+{
+    call->magic = ORIGIN_CALL_MAGIC;
+    call->driver = ow->origin->driver;
+    call->ow = ow;
+    call->has_place = false;
+    list_node_init(&call->live);
+    list_node_init(&call->waiting);
+    list_push_back(&ow->live, &call->live);
+}
+
+void origin_call_done(struct origin_call *call)
+{
+    origin_place_leave(call);
+    list_remove(&call->live);
+    call->magic = 0;
+}
+
+enum err origin_place_enter(struct origin_call *call, bool *ret_now)
+{
+    struct origin_worker *ow = call->ow;
+    check(!call->has_place && !list_node_linked(&call->waiting));
+    if (ow->running_count < ow->limit && ow->waiting_count == 0) {
+        call->has_place = true;
+        ow->running_count++;
+        *ret_now = true;
+        return ERR_OK;
+    }
+    if (ow->waiting_count >= ORIGIN_WAITERS_MAX) {
+        stats_add(COUNTER_origin_waiters_refused, 1);
+        return ERR_LIMIT;
+    }
+    list_push_back(&ow->waiters, &call->waiting);
+    ow->waiting_count++;
+    *ret_now = false;
+    return ERR_OK;
+}
+
+static bool can_admit(const struct origin_worker *ow)
+{
+    return ow->waiting_count > 0 && ow->running_count < ow->limit;
+}
+
+void origin_place_leave(struct origin_call *call)
+{
+    struct origin_worker *ow = call->ow;
+    if (list_node_linked(&call->waiting)) {
+        list_remove(&call->waiting);
+        ow->waiting_count--;
+    }
+    if (call->has_place) {
+        call->has_place = false;
+        check(ow->running_count > 0);
+        ow->running_count--;
+        if (can_admit(ow)) {
+            worker_defer(ow->w, &ow->wake);
+        }
+    }
+}
+
+static void on_wake(struct task *task)
+{
+    struct origin_worker *ow = container_of(task, struct origin_worker, wake);
+    while (can_admit(ow)) {
+        struct origin_call *call =
+            container_of(list_pop_front(&ow->waiters), struct origin_call, waiting);
+        ow->waiting_count--;
+        ow->running_count++;
+        call->has_place = true;
+        call->ready(call);
+    }
+}
+
+void origin_place_slow_down(struct origin_worker *ow)
+{
+    uint64_t now_us = clock_monotonic_us();
+    if (ow->halved_at_us != 0 && now_us - ow->halved_at_us < HALVE_AGAIN_US) {
+        return;
+    }
+    ow->halved_at_us = now_us;
+    ow->successes = 0;
+    ow->limit = ow->limit > 1 ? ow->limit / 2 : 1;
+}
+
+void origin_place_success(struct origin_worker *ow)
+{
+    if (ow->limit < ow->places_max && ++ow->successes >= ow->limit) {
+        ow->successes = 0;
+        ow->limit++;
+        if (can_admit(ow)) {
+            worker_defer(ow->w, &ow->wake);
+        }
+    }
+}
+
+// --- Retries
+// ------------------------------------------------------------------------------------------------------
+
+void origin_budget_request(struct origin *origin)
+{
+    long share = (long)origin->options.retry_budget_percent * 10;
+    if (atomic_fetch_add(&origin->retry_tokens, share) + share > RETRY_TOKENS_MAX) {
+        atomic_fetch_sub(&origin->retry_tokens, share); // full
+    }
+}
+
+bool origin_retry_take(struct origin *origin)
+{
+    long tokens = atomic_load(&origin->retry_tokens);
+    while (tokens >= 1000) {
+        if (atomic_compare_exchange_weak(&origin->retry_tokens, &tokens, tokens - 1000)) {
+            stats_add(COUNTER_origin_retries, 1);
+            return true;
+        }
+    }
+    unsigned long now_us = clock_monotonic_us();
+    unsigned long last_us = atomic_load(&origin->retry_floor_at_us);
+    if ((last_us == 0 || now_us - last_us >= RETRY_FLOOR_US) &&
+        atomic_compare_exchange_strong(&origin->retry_floor_at_us, &last_us, now_us)) {
+        stats_add(COUNTER_origin_retries, 1);
+        return true;
+    }
+    stats_add(COUNTER_origin_retry_refused, 1);
+    return false;
+}
+
+uint64_t origin_backoff_ms(unsigned attempt)
+{
+    check(attempt > 0);
+    uint64_t full = BACKOFF_MAX_MS;
+    if (attempt < 7) {
+        full = min_u64((uint64_t)BACKOFF_FIRST_MS << (attempt - 1), BACKOFF_MAX_MS);
+    }
+    return full / 2 + random_u64() % (full / 2 + 1);
+}
+
+void origin_count_error(enum err err)
+{
+    switch (err) {
+    case ERR_ORIGIN_DNS:
+        stats_add(COUNTER_origin_errors_dns, 1);
+        break;
+    case ERR_ORIGIN_CONNECT:
+        stats_add(COUNTER_origin_errors_connect, 1);
+        break;
+    case ERR_ORIGIN_TLS:
+        stats_add(COUNTER_origin_errors_tls, 1);
+        break;
+    case ERR_ORIGIN_TIMEOUT:
+        stats_add(COUNTER_origin_errors_timeout, 1);
+        break;
+    case ERR_ORIGIN_RESET:
+        stats_add(COUNTER_origin_errors_reset, 1);
+        break;
+    case ERR_ORIGIN_SLOWDOWN:
+        stats_add(COUNTER_origin_errors_slowdown, 1);
+        break;
+    case ERR_ORIGIN_5XX:
+        stats_add(COUNTER_origin_errors_5xx, 1);
+        break;
+    case ERR_ORIGIN_CREDENTIALS:
+    case ERR_ACCESS_DENIED:
+        stats_add(COUNTER_origin_errors_auth, 1);
+        break;
+    case ERR_ORIGIN_PROTOCOL:
+        stats_add(COUNTER_origin_errors_protocol, 1);
+        break;
+    default:
+        break;
+    }
+}
+
+// --- The Server header
+// ------------------------------------------------------------------------------------------
+
+void origin_server_header_learn(struct origin *origin, struct span value)
+{
+    const char *known = atomic_load(&origin->server_header);
+    if (value.len == 0 || value.len > 256 || !header_value_is_clean(value) ||
+        (known != NULL && span_equal_cstr(value, known))) {
+        return;
+    }
+    for (unsigned i = 0; i < ORIGIN_SERVER_HEADERS_MAX; i++) {
+        char *held = atomic_load(&origin->server_headers[i]);
+        if (held == NULL) {
+            char *copy = strndup(value.ptr, value.len);
+            check(copy != NULL);
+            if (atomic_compare_exchange_strong(&origin->server_headers[i], &held, copy)) {
+                held = copy;
+            } else {
+                free(copy); // `held` is what somebody else has put there
+            }
+        }
+        if (span_equal_cstr(value, held)) {
+            atomic_store(&origin->server_header, held);
+            return;
+        }
+    }
+}
+
+const char *origin_server_header(const struct origin *origin)
+{
+    const char *known = atomic_load(&origin->server_header);
+    return known != NULL ? known : "AmazonS3";
+}
+
+// --- Life
+// ----------------------------------------------------------------------------------------------------------
+
+static const char *copy_text(const char *text)
+{
+    if (text == NULL) {
+        return NULL;
+    }
+    char *copy = strdup(text);
+    check(copy != NULL);
+    return copy;
+}
+
+static void options_copy(const struct origin_options *from, struct origin_options *to)
+{
+    *to = *from;
+    to->name = copy_text(from->name);
+    to->endpoint = copy_text(from->endpoint);
+    to->region = copy_text(from->region);
+    to->access_key_file = copy_text(from->access_key_file);
+    to->secret_key_file = copy_text(from->secret_key_file);
+    to->session_token_file = copy_text(from->session_token_file);
+    to->ca_file = copy_text(from->ca_file);
+}
+
+static void text_free(const char *text)
+{
+    free((void *)(uintptr_t)text);
+}
+
+static void options_done(struct origin_options *options)
+{
+    text_free(options->name);
+    text_free(options->endpoint);
+    text_free(options->region);
+    text_free(options->access_key_file);
+    text_free(options->secret_key_file);
+    text_free(options->session_token_file);
+    text_free(options->ca_file);
+}
+
+static void workers_init(struct origin *origin)
+{
+    unsigned count = loop_worker_count(origin->loop);
+    unsigned connections = origin->options.connections > 0 ? origin->options.connections : 64;
+    origin->worker_count = count;
+    origin->workers = calloc(count, sizeof(origin->workers[0]));
+    check(origin->workers != NULL);
+    for (unsigned i = 0; i < count; i++) {
+        struct origin_worker *ow = &origin->workers[i];
+        ow->origin = origin;
+        ow->w = loop_worker(origin->loop, i);
+        ow->places_max = (connections + count - 1) / count;
+        ow->limit = ow->places_max;
+        list_init(&ow->live);
+        list_init(&ow->waiters);
+        task_init(&ow->wake, on_wake);
+    }
+}
+
+enum err origin_new(const struct origin_options *options, struct loop *loop,
+                    struct origin **ret_origin, struct buf *ret_why)
+{
+    check(options->name != NULL && options->endpoint != NULL);
+    struct origin *origin = calloc(1, sizeof(*origin));
+    check(origin != NULL);
+    origin->magic = ORIGIN_MAGIC;
+    origin->loop = loop;
+    options_copy(options, &origin->options);
+    atomic_init(&origin->retry_tokens, RETRY_TOKENS_START);
+    workers_init(origin);
+    bool is_directory = strncmp(options->endpoint, "dir:", 4) == 0;
+    origin->driver = is_directory ? &origin_directory_driver : &origin_s3_driver;
+    enum err err =
+        is_directory ? origin_directory_open(origin, ret_why) : origin_s3_open(origin, ret_why);
+    if (err != ERR_OK) {
+        origin_free(origin);
+        return err;
+    }
+    *ret_origin = origin;
+    return ERR_OK;
+}
+
+void origin_free(struct origin *origin)
+{
+    if (origin == NULL) {
+        return;
+    }
+    check(origin->magic == ORIGIN_MAGIC);
+    if (origin->driver->stop != NULL) {
+        origin->driver->stop(origin);
+    }
+    for (unsigned i = 0; i < origin->worker_count; i++) {
+        struct list_node *node;
+        while ((node = list_pop_front(&origin->workers[i].live)) != NULL) {
+            struct origin_call *call = container_of(node, struct origin_call, live);
+            list_remove(&call->waiting);
+            call->driver->call_abandon(call);
+        }
+    }
+    origin->driver->free(origin);
+    for (unsigned i = 0; i < ORIGIN_SERVER_HEADERS_MAX; i++) {
+        free(atomic_load(&origin->server_headers[i]));
+    }
+    options_done(&origin->options);
+    free(origin->workers);
+    free(origin->description);
+    origin->magic = 0;
+    free(origin);
+}
+
+const char *origin_name(const struct origin *origin)
+{
+    return origin->options.name;
+}
+
+const char *origin_describe(const struct origin *origin)
+{
+    return origin->description;
+}
+
+bool origin_is_directory(const struct origin *origin)
+{
+    return origin->driver == &origin_directory_driver;
+}
+
+// --- Calls
+// -----------------------------------------------------------------------------------------------------------
+
+static struct origin_worker *part_of(struct worker *w, struct origin *origin)
+{
+    check(origin->magic == ORIGIN_MAGIC);
+    check(worker_index(w) < origin->worker_count);
+    return &origin->workers[worker_index(w)];
+}
+
+void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_fetch *f)
+{
+    check(f->on_head != NULL && f->on_body != NULL && f->on_end != NULL);
+    f->status = 0;
+    f->size_bytes = f->body_first = f->body_len = 0;
+    f->etag = f->version_id = f->error_document = f->bucket_region = (struct span){NULL, 0};
+    f->weak_or_no_etag = f->storable = f->too_young = false;
+    f->last_modified = 0;
+    f->headers = f->checksums = (struct headers){NULL, 0, 0};
+    f->arena = arena_new(ORIGIN_ARENA_MAX);
+    f->driver = NULL;
+    origin->driver->fetch_start(part_of(w, origin), f);
+}
+
+// A call that has ended (driver NULL) is left alone.
+void origin_fetch_pause(struct origin_fetch *f)
+{
+    if (f->driver != NULL) {
+        struct origin_call *call = as_origin_call(f->driver);
+        call->driver->fetch_pause(call);
+    }
+}
+
+void origin_fetch_resume(struct origin_fetch *f)
+{
+    if (f->driver != NULL) {
+        struct origin_call *call = as_origin_call(f->driver);
+        call->driver->fetch_resume(call);
+    }
+}
+
+void origin_fetch_cancel(struct origin_fetch *f)
+{
+    if (f->driver != NULL) {
+        struct origin_call *call = as_origin_call(f->driver);
+        call->driver->fetch_cancel(call);
+    }
+}
+
+void origin_relay_start(struct worker *w, struct origin *origin, struct origin_relay *r)
+{
+    check(r->on_head != NULL && r->on_body != NULL && r->on_end != NULL);
+    check(r->body == ORIGIN_BODY_NONE || r->on_upload != NULL);
+    r->status = 0;
+    r->headers_answered = (struct headers){NULL, 0, 0};
+    r->has_length = false;
+    r->length = 0;
+    r->arena = arena_new(ORIGIN_ARENA_MAX);
+    r->driver = NULL;
+    origin->driver->relay_start(part_of(w, origin), r);
+}
+
+void origin_relay_pause(struct origin_relay *r)
+{
+    if (r->driver != NULL) {
+        struct origin_call *call = as_origin_call(r->driver);
+        call->driver->relay_pause(call);
+    }
+}
+
+void origin_relay_resume(struct origin_relay *r)
+{
+    if (r->driver != NULL) {
+        struct origin_call *call = as_origin_call(r->driver);
+        call->driver->relay_resume(call);
+    }
+}
+
+void origin_relay_resume_upload(struct origin_relay *r)
+{
+    if (r->driver != NULL) {
+        struct origin_call *call = as_origin_call(r->driver);
+        call->driver->relay_resume_upload(call);
+    }
+}
+
+void origin_relay_cancel(struct origin_relay *r)
+{
+    if (r->driver != NULL) {
+        struct origin_call *call = as_origin_call(r->driver);
+        call->driver->relay_cancel(call);
+    }
+}

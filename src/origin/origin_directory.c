@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `dir:` driver: a POSIX tree whose first-level folders are buckets. All file calls go through
+// disk_io, listings through the pool for blocking calls; nothing here blocks a worker.
+//
+// A fetch, on one worker: open (openat2, cannot leave the tree) -> statx: the version -> on_head ->
+// read, deliver, read, ... -> statx again -> last piece, on_end. The last piece is held back until
+// the second statx has shown the same version, so that an object of one piece is never handed on
+// when it changed underneath; of a larger one the caller hears ERR_ORIGIN_CHANGED. One operation is
+// under way at a time; a paused fetch has none. The descriptor belongs to the fetch.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "origin/directory_private.h"
+#include "stats/stats.h"
+
+#define FIRST_PIECE_BYTES 65536u
+#define PIECE_BYTES 262144u
+#define OPEN_TRIES_MAX 16u
+
+enum phase {
+    PHASE_OPEN,
+    PHASE_OPEN_BUCKET, // the key is not there; is its bucket?
+    PHASE_STAT,
+    PHASE_READ,
+    PHASE_STAT_AGAIN,
+    PHASE_LAST // the held piece may go
+};
+
+struct directory_fetch {
+    struct origin_call call; // first
+    struct origin_fetch *f;
+    enum phase phase;
+    bool op_running, paused, cancelled;
+    enum err start_err; // ends the fetch before it began
+    unsigned open_tries;
+    int fd;
+    char *path;   // in the fetch's arena
+    char *bucket; // as a C string, there too
+    struct disk_op op;
+    struct iovec iov;
+    char *piece;
+    size_t piece_cap, held;
+    uint64_t offset, remaining; // of the body, not yet read
+    struct statx stat, stat_again;
+    struct task task;
+    uint64_t started_us;
+};
+
+static struct directory_fetch *as_directory_fetch(struct origin_call *call)
+{
+    return container_of(call, struct directory_fetch, call);
+}
+
+static struct origin_directory *directory_of(const struct directory_fetch *d)
+{
+    return d->call.ow->origin->driver_state;
+}
+
+// --- The end
+// -------------------------------------------------------------------------------------------------
+
+static void fetch_free(void *ptr)
+{
+    struct directory_fetch *d = ptr;
+    free(d->piece);
+    free(d);
+}
+
+static void arena_free_later(void *ptr)
+{
+    arena_free(ptr);
+}
+
+static unsigned status_of(const struct origin_fetch *f, enum err err)
+{
+    return err == ERR_OK ? f->status : error_row(err)->status;
+}
+
+static void fetch_end(struct directory_fetch *d, enum err err)
+{
+    struct origin_fetch *f = d->f;
+    struct worker *w = d->call.ow->w;
+    struct arena *arena = f->arena;
+    check(!d->op_running);
+    if (d->fd >= 0) {
+        (void)close(d->fd); // opened for reading: nothing can be lost
+        d->fd = -1;
+    }
+    task_cancel(&d->task);
+    origin_call_done(&d->call);
+    if (err != ERR_CANCELLED) {
+        stats_count_origin(f->head ? "HeadObject" : "GetObject", status_of(f, err));
+        stats_observe_us(HISTOGRAM_origin_request, clock_monotonic_us() - d->started_us);
+        origin_count_error(err);
+    }
+    if (err != ERR_OK && f->status == 0) {
+        f->status = error_row(err)->status;
+    }
+    f->driver = NULL;
+    worker_free_later(w, fetch_free, d);
+    worker_free_later(w, arena_free_later, arena);
+    f->on_end(f, err);
+}
+
+// --- Operations
+// ------------------------------------------------------------------------------------------------
+
+static void on_op_done(struct disk_op *op);
+
+static void op_start(struct directory_fetch *d, struct disk_op op)
+{
+    check(!d->op_running);
+    d->op = op;
+    list_node_init(&d->op.node);
+    d->op.done = on_op_done;
+    d->op_running = true;
+    disk_io_start(d->call.ow->w, &d->op);
+}
+
+static void start_open(struct directory_fetch *d)
+{
+    d->phase = PHASE_OPEN;
+    d->open_tries++;
+    op_start(d,
+             (struct disk_op){
+                 .kind = DISK_OPEN,
+                 .fd = directory_of(d)->root_fd,
+                 .path = d->path,
+                 .open_flags = (d->f->head ? O_PATH : O_RDONLY | O_NONBLOCK | O_NOCTTY) | O_CLOEXEC,
+                 .open_resolve = DIRECTORY_RESOLVE});
+}
+
+static void start_open_bucket(struct directory_fetch *d)
+{
+    d->phase = PHASE_OPEN_BUCKET;
+    op_start(d, (struct disk_op){.kind = DISK_OPEN,
+                                 .fd = directory_of(d)->root_fd,
+                                 .path = d->bucket,
+                                 .open_flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+                                 .open_resolve = DIRECTORY_RESOLVE});
+}
+
+static void start_stat(struct directory_fetch *d, enum phase phase)
+{
+    bool again = phase == PHASE_STAT_AGAIN;
+    d->phase = phase;
+    // The second time a file server must be asked, not its cached answer.
+    op_start(d, (struct disk_op){.kind = DISK_STATX,
+                                 .fd = d->fd,
+                                 .path = "",
+                                 .at_flags = AT_EMPTY_PATH | (again ? AT_STATX_FORCE_SYNC : 0),
+                                 .statx = again ? &d->stat_again : &d->stat});
+}
+
+static void start_read(struct directory_fetch *d)
+{
+    bool first = d->remaining == d->f->body_len;
+    size_t len = (size_t)min_u64(d->remaining, first ? FIRST_PIECE_BYTES : PIECE_BYTES);
+    if (len > d->piece_cap) {
+        free(d->piece);
+        d->piece = malloc(len);
+        check(d->piece != NULL);
+        d->piece_cap = len;
+    }
+    d->phase = PHASE_READ;
+    d->iov = (struct iovec){d->piece, len};
+    op_start(
+        d,
+        (struct disk_op){
+            .kind = DISK_READ, .fd = d->fd, .offset = d->offset, .iov = &d->iov, .iov_count = 1});
+}
+
+// --- The answer's head
+// --------------------------------------------------------------------------------------------
+
+static bool add_header(struct origin_fetch *f, struct span name, struct span value)
+{
+    return value.ptr != NULL && headers_add(&f->headers, f->arena, name, value);
+}
+
+// What `stat` says of the version, as a reply's head would.
+static enum err describe_version(struct directory_fetch *d)
+{
+    struct origin_fetch *f = d->f;
+    char etag[DIRECTORY_ETAG_LEN + 1], date[HTTP_DATE_LEN + 1];
+    directory_file_etag(&d->stat, etag);
+    char *quoted = arena_printf(f->arena, "\"%s\"", etag);
+    f->etag = span_from_cstr(quoted);
+    f->last_modified = (time_t)d->stat.stx_mtime.tv_sec;
+    http_date_format(f->last_modified, date);
+    f->size_bytes = d->stat.stx_size;
+    f->storable = true;
+    f->too_young = directory_file_too_young(&d->stat, clock_wall_us());
+    bool ok = add_header(f, SPAN("ETag"), f->etag) &&
+              add_header(f, SPAN("Last-Modified"), arena_copy(f->arena, span_from_cstr(date))) &&
+              add_header(f, SPAN("Content-Type"), directory_content_type(f->key));
+    return ok ? ERR_OK : ERR_NO_MEMORY;
+}
+
+static bool condition_names(struct span condition, struct span etag)
+{
+    return span_equal_cstr(condition, "*") || span_equal(condition, etag);
+}
+
+// Conditions and range against the version; fixes status and body.
+static enum err judge(struct origin_fetch *f)
+{
+    if (f->if_match.len > 0 && !condition_names(f->if_match, f->etag)) {
+        f->status = 412;
+        return ERR_ORIGIN_CHANGED;
+    }
+    if (f->if_none_match.len > 0 && condition_names(f->if_none_match, f->etag)) {
+        f->status = 304;
+        return ERR_NOT_MODIFIED;
+    }
+    if (!f->has_range || f->head) {
+        f->status = 200;
+        f->body_first = 0;
+        f->body_len = f->size_bytes;
+        return ERR_OK;
+    }
+    if (f->first >= f->size_bytes || f->last < f->first) {
+        f->status = 416;
+        return ERR_INVALID_RANGE;
+    }
+    f->status = 206;
+    f->body_first = f->first;
+    f->body_len = min_u64(f->last, f->size_bytes - 1) - f->first + 1;
+    return ERR_OK;
+}
+
+static void fetch_go(struct directory_fetch *d);
+
+static void on_stat(struct directory_fetch *d)
+{
+    struct origin_fetch *f = d->f;
+    if ((d->stat.stx_mask & DIRECTORY_STATX_MASK) != DIRECTORY_STATX_MASK ||
+        !S_ISREG(d->stat.stx_mode)) {
+        fetch_end(d, ERR_NO_SUCH_KEY);
+        return;
+    }
+    enum err err = describe_version(d);
+    if (err == ERR_OK) {
+        err = judge(f);
+    }
+    if (err != ERR_OK) {
+        fetch_end(d, err);
+        return;
+    }
+    d->offset = f->body_first;
+    d->remaining = f->head ? 0 : f->body_len;
+    stats_observe_us(HISTOGRAM_origin_first_byte, clock_monotonic_us() - d->started_us);
+    err = f->on_head(f);
+    if (err != ERR_OK) {
+        fetch_end(d, err);
+        return;
+    }
+    // An empty body needs no second look: nothing of the file is handed on but its version.
+    d->phase = d->remaining == 0 ? PHASE_LAST : PHASE_READ;
+    fetch_go(d);
+}
+
+static enum err deliver(struct directory_fetch *d, size_t len)
+{
+    if (len == 0) {
+        return ERR_OK;
+    }
+    stats_add(COUNTER_origin_received_bytes, len);
+    return d->f->on_body(d->f, (struct span){d->piece, len});
+}
+
+static void on_read(struct directory_fetch *d)
+{
+    size_t asked = (size_t)min_u64(d->remaining, d->remaining == d->f->body_len ? FIRST_PIECE_BYTES
+                                                                                : PIECE_BYTES);
+    if (d->op.result < 0 || (uint64_t)d->op.result != asked) {
+        fetch_end(d, ERR_ORIGIN_CHANGED); // it became shorter
+        return;
+    }
+    d->offset += asked;
+    d->remaining -= asked;
+    if (d->remaining == 0) {
+        d->held = asked;
+        start_stat(d, PHASE_STAT_AGAIN);
+        return;
+    }
+    enum err err = deliver(d, asked);
+    if (err != ERR_OK) {
+        fetch_end(d, err);
+        return;
+    }
+    fetch_go(d);
+}
+
+static void on_open(struct directory_fetch *d)
+{
+    if (d->op.err == ERR_OK) {
+        d->fd = (int)d->op.result;
+        start_stat(d, PHASE_STAT);
+    } else if (d->op.errno_value == EAGAIN && d->open_tries < OPEN_TRIES_MAX) {
+        start_open(d); // somebody renamed on the way
+    } else if (directory_error(d->op.errno_value) == ERR_NO_SUCH_KEY) {
+        start_open_bucket(d);
+    } else {
+        fetch_end(d, directory_error(d->op.errno_value));
+    }
+}
+
+static void on_op_done(struct disk_op *op)
+{
+    struct directory_fetch *d = container_of(op, struct directory_fetch, op);
+    d->op_running = false;
+    if (d->cancelled) {
+        if (op->kind == DISK_OPEN && op->err == ERR_OK) {
+            d->fd = (int)op->result; // fetch_end() closes it
+        }
+        fetch_end(d, ERR_CANCELLED);
+        return;
+    }
+    if (d->phase == PHASE_OPEN) {
+        on_open(d);
+        return;
+    }
+    if (d->phase == PHASE_OPEN_BUCKET) {
+        d->fd = op->err == ERR_OK ? (int)op->result : -1;
+        fetch_end(d, op->err == ERR_OK ? ERR_NO_SUCH_KEY : ERR_NO_SUCH_BUCKET);
+        return;
+    }
+    if (op->err != ERR_OK) {
+        fetch_end(d, directory_error(op->errno_value));
+        return;
+    }
+    switch (d->phase) {
+    case PHASE_STAT:
+        on_stat(d);
+        break;
+    case PHASE_READ:
+        on_read(d);
+        break;
+    case PHASE_STAT_AGAIN:
+        d->phase = PHASE_LAST;
+        if (!directory_file_same(&d->stat, &d->stat_again)) {
+            fetch_end(d, ERR_ORIGIN_CHANGED);
+        } else {
+            fetch_go(d);
+        }
+        break;
+    default:
+        check(!"a phase without an operation");
+    }
+}
+
+// Goes on where the fetch stands, unless it waits for something.
+static void fetch_go(struct directory_fetch *d)
+{
+    if (d->op_running) {
+        return;
+    }
+    if (d->cancelled) {
+        fetch_end(d, ERR_CANCELLED);
+        return;
+    }
+    switch (d->phase) {
+    case PHASE_OPEN:
+        if (d->start_err != ERR_OK) {
+            fetch_end(d, d->start_err);
+        } else if (d->path == NULL) {
+            fetch_end(d, d->bucket == NULL ? ERR_NO_SUCH_BUCKET : ERR_NO_SUCH_KEY);
+        } else {
+            start_open(d);
+        }
+        break;
+    case PHASE_OPEN_BUCKET:
+        start_open_bucket(d);
+        break;
+    case PHASE_READ:
+        if (!d->paused) {
+            start_read(d);
+        }
+        break;
+    case PHASE_LAST:
+        if (!d->paused) {
+            enum err err = deliver(d, d->held);
+            fetch_end(d, d->cancelled ? ERR_CANCELLED : err);
+        }
+        break;
+    default:
+        check(!"nothing to go on with");
+    }
+}
+
+static void on_task(struct task *task)
+{
+    fetch_go(container_of(task, struct directory_fetch, task));
+}
+
+static void on_ready(struct origin_call *call)
+{
+    fetch_go(as_directory_fetch(call));
+}
+
+// --- Driver calls
+// ---------------------------------------------------------------------------------------------------
+
+static void directory_fetch_start(struct origin_worker *ow, struct origin_fetch *f)
+{
+    struct directory_fetch *d = calloc(1, sizeof(*d));
+    check(d != NULL);
+    origin_call_init(&d->call, ow);
+    d->call.ready = on_ready;
+    d->f = f;
+    d->fd = -1;
+    d->started_us = clock_monotonic_us();
+    task_init(&d->task, on_task);
+    f->driver = &d->call;
+    if (directory_bucket_is_valid(f->bucket)) {
+        d->bucket = arena_cstr(f->arena, f->bucket);
+        d->path = directory_file_path(f->arena, f->bucket, f->key);
+        // A key that can be no file is answered without a look, but for whether its bucket is
+        // there.
+        d->phase = d->path == NULL && d->bucket != NULL ? PHASE_OPEN_BUCKET : PHASE_OPEN;
+    }
+    bool now = false;
+    d->start_err = origin_place_enter(&d->call, &now);
+    if (d->start_err != ERR_OK) {
+        d->phase = PHASE_OPEN;
+    }
+    if (now || d->start_err != ERR_OK) {
+        worker_defer(ow->w, &d->task);
+    }
+}
+
+static void directory_fetch_pause(struct origin_call *call)
+{
+    as_directory_fetch(call)->paused = true;
+}
+
+static void directory_fetch_resume(struct origin_call *call)
+{
+    struct directory_fetch *d = as_directory_fetch(call);
+    if (d->paused) {
+        d->paused = false;
+        if (!d->op_running && d->call.has_place) {
+            worker_defer(d->call.ow->w, &d->task);
+        }
+    }
+}
+
+static void directory_fetch_cancel(struct origin_call *call)
+{
+    struct directory_fetch *d = as_directory_fetch(call);
+    if (d->cancelled) {
+        return;
+    }
+    d->cancelled = true;
+    if (d->op_running) {
+        disk_io_cancel(&d->op);
+    } else {
+        worker_defer(d->call.ow->w, &d->task);
+    }
+}
+
+static void directory_call_abandon(struct origin_call *call)
+{
+    if (directory_relay_owns(call)) {
+        directory_relay_abandon(call);
+        return;
+    }
+    struct directory_fetch *d = as_directory_fetch(call);
+    if (d->fd >= 0) {
+        (void)close(d->fd);
+    }
+    arena_free(d->f->arena);
+    fetch_free(d);
+}
+
+static void directory_free(struct origin *origin)
+{
+    struct origin_directory *directory = origin->driver_state;
+    if (directory != NULL) {
+        directory_scans_free(directory->scans);
+        if (directory->root_fd >= 0) {
+            (void)close(directory->root_fd);
+        }
+        free(directory);
+        origin->driver_state = NULL;
+    }
+}
+
+const struct origin_driver origin_directory_driver = {
+    .fetch_start = directory_fetch_start,
+    .fetch_pause = directory_fetch_pause,
+    .fetch_resume = directory_fetch_resume,
+    .fetch_cancel = directory_fetch_cancel,
+    .relay_start = directory_relay_start,
+    .relay_pause = directory_relay_pause,
+    .relay_resume = directory_relay_resume,
+    .relay_resume_upload = directory_relay_resume_upload,
+    .relay_cancel = directory_relay_cancel,
+    .call_abandon = directory_call_abandon,
+    .free = directory_free,
+};
+
+// --- Start
+// ---------------------------------------------------------------------------------------------------------------
+
+static void report_top_files(int root_fd, const char *path)
+{
+    struct buf names;
+    buf_init(&names, 1024);
+    size_t count = directory_scan_top_files(root_fd, &names);
+    if (count > 0) {
+        log_warn("directory_files_outside_buckets", "path=%s count=%zu first=%s",
+                 log_quote(span_from_cstr(path)), count, log_quote(buf_span(&names)));
+    }
+    buf_done(&names);
+}
+
+enum err origin_directory_open(struct origin *origin, struct buf *ret_why)
+{
+    const char *path = origin->options.endpoint + strlen("dir:");
+    if (path[0] != '/') {
+        buf_printf(ret_why, "%s: the path after dir: must be absolute, for example dir:/data",
+                   origin->options.endpoint);
+        return ERR_INVALID;
+    }
+    int root_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (root_fd < 0) {
+        int saved = errno;
+        buf_printf(ret_why, "%s: %s; origin.endpoint must name an existing directory", path,
+                   strerror(saved));
+        return saved == EACCES ? ERR_PERMISSION : ERR_NOT_FOUND;
+    }
+    int probe = directory_file_open_blocking(root_fd, ".", O_PATH | O_DIRECTORY);
+    if (probe < 0 && errno != ENOENT) {
+        buf_printf(ret_why,
+                   "openat2: %s; dir: needs Linux 5.6 and a seccomp profile that allows openat2",
+                   strerror(errno));
+        (void)close(root_fd);
+        return ERR_INVALID;
+    }
+    (void)close(probe);
+    struct origin_directory *directory = calloc(1, sizeof(*directory));
+    check(directory != NULL);
+    directory->root_fd = root_fd;
+    directory->scans = directory_scans_new(root_fd);
+    origin->driver_state = directory;
+    struct buf text;
+    buf_init(&text, 8192);
+    buf_printf(&text, "dir:%s", path);
+    origin->description = strdup(buf_cstr(&text));
+    check(origin->description != NULL);
+    buf_done(&text);
+    report_top_files(root_fd, path);
+    return ERR_OK;
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of this room share: the origin, its part on each worker, the head of every running
+// call, and the face of a driver.
+//
+// Threads: struct origin is immutable after origin_new() but for its atomics. struct origin_worker
+// and every call belong to one worker. After loop_stop() all of it belongs to whoever frees the
+// origin.
+#ifndef FOREBAY_ORIGIN_ORIGIN_PRIVATE_H
+#define FOREBAY_ORIGIN_ORIGIN_PRIVATE_H
+
+#include <stdatomic.h>
+
+#include "base/list.h"
+#include "origin/origin.h"
+
+#define ORIGIN_MAGIC 0x6f726967u
+#define ORIGIN_CALL_MAGIC 0x63616c6cu
+#define ORIGIN_WAITERS_MAX 16384u     // calls that wait for a place, per worker
+#define ORIGIN_ERROR_BODY_MAX 65536u  // bytes of an error document that are kept
+#define ORIGIN_ARENA_MAX (1u << 20)   // memory of one call
+#define ORIGIN_SERVER_HEADERS_MAX 16u // different Server values remembered
+
+struct origin_driver;
+struct origin_worker;
+
+// Head of every running call; a driver embeds it first in its own struct.
+struct origin_call {
+    unsigned magic;
+    const struct origin_driver *driver;
+    struct origin_worker *ow;
+    struct list_node live; // in origin_worker.live
+
+    // The place among the worker's calls. `ready` runs once there is room, never inside
+    // origin_place_enter().
+    struct list_node waiting; // in origin_worker.waiters
+    void (*ready)(struct origin_call *call);
+    bool has_place;
+};
+
+struct origin_driver {
+    void (*fetch_start)(struct origin_worker *ow, struct origin_fetch *f);
+    void (*fetch_pause)(struct origin_call *call);
+    void (*fetch_resume)(struct origin_call *call);
+    void (*fetch_cancel)(struct origin_call *call);
+    void (*relay_start)(struct origin_worker *ow, struct origin_relay *r);
+    void (*relay_pause)(struct origin_call *call);
+    void (*relay_resume)(struct origin_call *call);
+    void (*relay_resume_upload)(struct origin_call *call);
+    void (*relay_cancel)(struct origin_call *call);
+    // After loop_stop(), first of all: ends what calls have under way elsewhere. May be NULL.
+    void (*stop)(struct origin *origin);
+    // Frees a call that never ended, without calling anybody back; after loop_stop().
+    void (*call_abandon)(struct origin_call *call);
+    void (*free)(struct origin *origin);
+};
+
+// An origin's part on one worker.
+struct origin_worker {
+    struct origin *origin;
+    struct worker *w;
+    struct list live;
+
+    // How many calls run at once: at most `places_max`, halved when the origin asks to slow down,
+    // and regained by one for every `limit` successes.
+    struct list waiters;
+    unsigned waiting_count, running_count;
+    unsigned places_max, limit, successes;
+    uint64_t halved_at_us;
+    struct task wake;
+
+    void *driver_state;
+};
+
+struct origin {
+    unsigned magic;
+    struct origin_options options; // strings are ours
+    const struct origin_driver *driver;
+    void *driver_state;
+    struct loop *loop;
+    char *description;
+    struct origin_worker *workers; // one per worker, by index
+    unsigned worker_count;
+
+    // Retry budget in thousandths of a retry: each request adds its share, each retry takes 1000.
+    atomic_long retry_tokens;
+    atomic_ulong retry_floor_at_us; // when the floor gave its last retry
+
+    // The origin's Server header; values are kept until the origin is freed.
+    _Atomic(const char *) server_header;
+    _Atomic(char *) server_headers[ORIGIN_SERVER_HEADERS_MAX];
+};
+
+static inline struct origin_call *as_origin_call(void *ptr)
+{
+    struct origin_call *call = ptr;
+    check(call != NULL);
+    check(call->magic == ORIGIN_CALL_MAGIC);
+    return call;
+}
+
+// --- origin.c
+// --------------------------------------------------------------------------------------------
+
+void origin_call_init(struct origin_call *call, struct origin_worker *ow);
+// Takes the call off the lists and gives its place back; its memory stays.
+void origin_call_done(struct origin_call *call);
+// True: the place is taken now. False: call->ready() will run later, or (ERR_LIMIT) too many wait.
+enum err origin_place_enter(struct origin_call *call, bool *ret_now) MUST_USE;
+void origin_place_leave(struct origin_call *call);
+// What the place learns from an answer.
+void origin_place_slow_down(struct origin_worker *ow);
+void origin_place_success(struct origin_worker *ow);
+
+// Counts a request towards the retry budget; takes one retry from it.
+void origin_budget_request(struct origin *origin);
+// Wait before retry number `attempt` (1 for the first): exponential, half of it random.
+uint64_t origin_backoff_ms(unsigned attempt);
+void origin_count_error(enum err err);
+void origin_server_header_learn(struct origin *origin, struct span value);
+
+// --- drivers
+// ---------------------------------------------------------------------------------------------
+
+extern const struct origin_driver origin_directory_driver;
+extern const struct origin_driver origin_s3_driver;
+enum err origin_directory_open(struct origin *origin, struct buf *ret_why) MUST_USE;
+enum err origin_s3_open(struct origin *origin, struct buf *ret_why) MUST_USE;
+
+#endif
