@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck disable=SC2034,SC2086,SC2154 # groups are looked up by name, lists split on purpose
+#
 # The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and Dockerfile.
 #
 #   sh deploy/packages.sh build            prints the list (build, run, test, bench, clients)
 #   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
 set -eu
-# shellcheck disable=SC2034,SC2086,SC2154  # groups are looked up by name, lists are split on purpose
 
 build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
  libevent-dev libcurl4-openssl-dev libssl-dev liblmdb-dev liburing-dev libyaml-dev libisal-dev

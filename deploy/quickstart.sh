@@ -129,7 +129,7 @@ while :; do
 done
 url=http://127.0.0.1:$port
 if [ -n "$fetch" ]; then
-    for turn in 1 2; do
+    for _ in 1 2; do
         curl -fsS "$url/$fetch" | cmp - "$data/$fetch"
         curl -fsS "$url/sample/shard-0000.bin" | cmp - "$data/sample/shard-0000.bin"
         curl -fsS -r 1048570-1048585 "$url/sample/shard-0000.bin" >/dev/null
