@@ -52,20 +52,20 @@ struct object_key *request_object_key(struct request *r)
     struct proxy *proxy = r->pw->proxy;
     struct span name = span_from_cstr(origin_name(r->origin));
     struct span bucket = r->s3.bucket, key = r->s3.key;
-    size_t realm_len = proxy->realm.len + 1 + name.len;
-    struct object_key *k =
-        calloc(1, sizeof(*k) + realm_len + bucket.len + key.len + r->origin_bucket.len);
+    size_t realm_len = proxy->realm.len + name.len + r->origin_bucket.len + 2;
+    struct object_key *k = calloc(1, sizeof(*k) + realm_len + bucket.len + key.len);
     check(k != NULL);
     atomic_init(&k->refs, 1);
     char *at = (char *)(k + 1);
+    struct span piece;
     k->realm = (struct span){at, realm_len};
-    memcpy(at, proxy->realm.ptr, proxy->realm.len);
-    at[proxy->realm.len] = '|';
-    memcpy(at + proxy->realm.len + 1, name.ptr, name.len);
-    at += realm_len;
+    at = key_copy(at, proxy->realm, &piece);
+    *at++ = '|';
+    at = key_copy(at, name, &piece);
+    *at++ = '|';
+    at = key_copy(at, r->origin_bucket, &k->origin_bucket);
     at = key_copy(at, bucket, &k->bucket);
-    at = key_copy(at, key, &k->key);
-    (void)key_copy(at, r->origin_bucket, &k->origin_bucket);
+    (void)key_copy(at, key, &k->key);
     k->origin = r->origin;
     k->rule = r->rule;
     k->hash = store_hash(proxy->store, k->realm, k->bucket, k->key);
@@ -86,6 +86,9 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     key_map_init(&pw->homes);
     key_map_init(&pw->bars);
     list_init(&pw->request_pool);
+    if (proxy->options.credentials != NULL) {
+        pw->credentials = credentials_ref(proxy->options.credentials);
+    }
     worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
 }
 
@@ -115,9 +118,6 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
         proxy->domain_spans[i] = span_from_cstr(options->domains[i]);
     }
     proxy->domains = (struct s3_domains){proxy->domain_spans, options->domain_count};
-    if (options->credentials != NULL) {
-        atomic_init(&proxy->credentials, credentials_ref(options->credentials));
-    }
     uint32_t start_id = (uint32_t)random_u64();
     hex_encode(&start_id, sizeof(start_id), proxy->id_prefix);
     if (options->access_log_path != NULL) {
@@ -141,9 +141,9 @@ void proxy_free(struct proxy *proxy)
     }
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         request_pool_free(&proxy->workers[i]);
+        credentials_unref(proxy->workers[i].credentials);
     }
     access_log_free(proxy->access_log);
-    credentials_unref(atomic_load(&proxy->credentials));
     free(proxy->buckets);
     free(proxy->rules);
     free(proxy->domain_spans);
@@ -155,5 +155,30 @@ void proxy_reopen_logs(struct proxy *proxy)
 {
     if (proxy->access_log != NULL) {
         access_log_reopen(proxy->access_log);
+    }
+}
+
+struct credentials_message {
+    struct message message;
+    struct credentials *credentials;
+};
+
+static void on_credentials(struct worker *to, struct message *message)
+{
+    struct credentials_message *m = container_of(message, struct credentials_message, message);
+    struct proxy_worker *pw = proxy_worker_of(to);
+    credentials_unref(pw->credentials);
+    pw->credentials = m->credentials;
+    free(m);
+}
+
+void proxy_set_credentials(struct proxy *proxy, struct credentials *credentials)
+{
+    for (unsigned i = 0; i < proxy->worker_count; i++) {
+        struct credentials_message *m = calloc(1, sizeof(*m));
+        check(m != NULL);
+        m->message.deliver = on_credentials;
+        m->credentials = credentials_ref(credentials);
+        mailbox_send_from_any_thread(proxy->workers[i].worker, &m->message);
     }
 }

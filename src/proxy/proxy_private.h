@@ -51,7 +51,6 @@ struct proxy {
     struct span *domain_spans;
     struct s3_domains domains;
     struct access_log *access_log;
-    _Atomic(struct credentials *) credentials;
     struct span realm;
     unsigned worker_count;
     struct proxy_worker *workers;
@@ -66,6 +65,7 @@ struct proxy_worker {
     struct key_map fills; // struct fill.map_node: runs in flight, of stripes this worker owns
     struct key_map homes; // struct home_key.map_node
     struct key_map bars;  // struct bar.map_node: floors not yet lifted (fill-protocol 5, 25, 26)
+    struct credentials *credentials; // this worker's reference; swapped by a message
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;
@@ -86,7 +86,7 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
 struct object_key {
     atomic_uint refs;
     struct hash128 hash;
-    struct span realm, bucket, key; // realm holds the origin's name too
+    struct span realm, bucket, key; // realm holds the origin's name and bucket too
     struct span origin_bucket;
     struct origin *origin;
     const struct proxy_rule *rule;

@@ -1,0 +1,667 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay serve`: builds every part, starts the threads, waits for a signal, drains, tears down in
+// reverse. Main thread only; signals are blocked everywhere and taken here by sigtimedwait().
+//
+// Exit codes: 0 drained; 1 port taken, cache directory in use or unknown; 3 configuration or key
+// file; 4 origin missing or without credentials.
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "admin/admin.h"
+#include "base/chunk.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "commands/commands.h"
+#include "config/config.h"
+#include "http/http.h"
+#include "loop/loop.h"
+#include "origin/origin.h"
+#include "proxy/proxy.h"
+#include "s3/s3.h"
+#include "stats/stats.h"
+#include "store/store.h"
+
+#define HEARTBEAT_MAX_MS 5000u
+#define MIN_RATE_GRACE_MS 30000u
+#define LISTEN_FDS_FIRST 3
+#define LISTEN_FDS_MAX 16
+
+struct serve {
+    struct config *config;
+    struct loop *loop;
+    struct store *store;
+    struct origin *
+        *origins; // [0] is the default one, then one a configured bucket that has its own
+    unsigned origin_count;
+    struct proxy_bucket *buckets;
+    struct proxy_rule *rules;
+    struct credentials *credentials;
+    struct proxy *proxy;
+    struct http_server *http;
+    struct admin *admin;
+    const char **listen;
+    struct buf why;
+    _Atomic bool started, draining;
+};
+
+static int serve_fail(struct serve *s, int exit_code)
+{
+    (void)fprintf(stderr, "forebay: %s\n", buf_cstr(&s->why));
+    return exit_code;
+}
+
+// --- origins
+// -----------------------------------------------------------------------------------------------------
+
+static struct origin_options serve_origin_options(const struct config *c)
+{
+    return (struct origin_options){
+        .name = c->origin_endpoint,
+        .endpoint = c->origin_endpoint,
+        .region = strcmp(c->origin_region, "auto") == 0 ? NULL : c->origin_region,
+        .addressing = (enum origin_addressing)c->origin_addressing,
+        .credentials = (enum origin_credentials_source)c->credentials_source,
+        .access_key_file = c->credentials_access_key_file,
+        .secret_key_file = c->credentials_secret_key_file,
+        .session_token_file = c->credentials_session_token_file,
+        .ca_file = c->origin_ca_file,
+        .connections = c->origin_connections,
+        .keepalive_ms = c->origin_keepalive_ms,
+        .connect_timeout_ms = c->origin_connect_timeout_ms,
+        .first_byte_timeout_ms = c->origin_first_byte_timeout_ms,
+        .idle_timeout_ms = c->origin_idle_timeout_ms,
+        .retries = c->origin_retries,
+        .retry_budget_percent = c->origin_retry_budget_percent,
+        .upload_framing = (enum origin_upload_framing)c->origin_upload_framing,
+    };
+}
+
+static bool bucket_has_own_origin(const struct config_bucket *b)
+{
+    return b->kind == CONFIG_BUCKET_DIRECTORY || b->endpoint != NULL || b->region != NULL ||
+           b->has_addressing || b->anonymous || b->access_key_file != NULL;
+}
+
+// dir:/data/set becomes the origin dir:/data with the bucket "set".
+static const char *bucket_directory_split(const struct config_bucket *b, char *ret_endpoint,
+                                          size_t size)
+{
+    const char *slash = strrchr(b->directory, '/');
+    int parent_len = slash == b->directory ? 1 : (int)(slash - b->directory);
+    (void)snprintf(ret_endpoint, size, "dir:%.*s", parent_len, b->directory);
+    return slash + 1;
+}
+
+static enum err serve_bucket_origin(struct serve *s, const struct config_bucket *b,
+                                    struct proxy_bucket *ret_bucket)
+{
+    char endpoint[4096], name[8192];
+    struct origin_options options = serve_origin_options(s->config);
+    ret_bucket->origin_bucket = b->origin_bucket != NULL ? b->origin_bucket : b->name;
+    if (b->kind == CONFIG_BUCKET_DIRECTORY) {
+        ret_bucket->origin_bucket = bucket_directory_split(b, endpoint, sizeof(endpoint));
+        options.endpoint = endpoint;
+    } else if (b->endpoint != NULL) {
+        options.endpoint = b->endpoint;
+    }
+    if (b->region != NULL) {
+        options.region = b->region;
+    }
+    if (b->has_addressing) {
+        options.addressing = (enum origin_addressing)b->addressing;
+    }
+    if (b->anonymous) {
+        options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
+    } else if (b->access_key_file != NULL) {
+        options.credentials = ORIGIN_CREDENTIALS_CONFIG;
+        options.access_key_file = b->access_key_file;
+        options.secret_key_file = b->secret_key_file;
+        options.session_token_file = b->session_token_file;
+    }
+    (void)snprintf(name, sizeof(name), "%s#%s", options.endpoint, b->name);
+    options.name = name;
+    enum err err = origin_new(&options, s->loop, &s->origins[s->origin_count], &s->why);
+    if (err == ERR_OK) {
+        ret_bucket->origin = s->origins[s->origin_count++];
+    }
+    return err;
+}
+
+static enum err serve_origins(struct serve *s)
+{
+    const struct config *c = s->config;
+    s->origins = calloc(c->bucket_count + 1, sizeof(*s->origins));
+    s->buckets = calloc(c->bucket_count + 1, sizeof(*s->buckets));
+    check(s->origins != NULL && s->buckets != NULL);
+    struct origin_options options = serve_origin_options(c);
+    enum err err = origin_new(&options, s->loop, &s->origins[0], &s->why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    s->origin_count = 1;
+    for (unsigned i = 0; i < c->bucket_count && err == ERR_OK; i++) {
+        const struct config_bucket *b = &c->buckets[i];
+        s->buckets[i].name = b->name;
+        if (bucket_has_own_origin(b)) {
+            err = serve_bucket_origin(s, b, &s->buckets[i]);
+        } else {
+            s->buckets[i].origin = s->origins[0];
+            s->buckets[i].origin_bucket = b->origin_bucket != NULL ? b->origin_bucket : b->name;
+        }
+    }
+    return err;
+}
+
+// --- rules
+// ---------------------------------------------------------------------------------------------------------
+
+static unsigned serve_rules(struct serve *s)
+{
+    const struct config *c = s->config;
+    s->rules = calloc(c->rule_count + 1, sizeof(*s->rules));
+    check(s->rules != NULL);
+    struct proxy_rule defaults = {.match = "**",
+                                  .where = "default",
+                                  .cache = true,
+                                  .freshness = PROXY_FRESHNESS_TTL,
+                                  .ttl_ms = c->cache_ttl_ms,
+                                  .stale_if_error_ms = c->cache_stale_if_error_ms,
+                                  .list_ttl_ms = c->cache_list_ttl_ms,
+                                  .max_object_size_bytes = c->cache_max_object_size_bytes,
+                                  .block_size_bytes = (uint32_t)c->cache_block_size_bytes};
+    for (unsigned i = 0; i < c->rule_count; i++) {
+        const struct config_rule *from = &c->rules[i];
+        struct proxy_rule *to = &s->rules[i];
+        *to = defaults;
+        to->match = from->match;
+        to->where = from->source;
+        to->cache = from->has_cache ? from->cache : to->cache;
+        to->freshness = from->has_freshness ? (enum proxy_freshness)from->freshness : to->freshness;
+        to->ttl_ms = from->has_ttl ? from->ttl_ms : to->ttl_ms;
+        to->list_ttl_ms = from->has_list_ttl ? from->list_ttl_ms : to->list_ttl_ms;
+        to->stale_if_error_ms =
+            from->has_stale_if_error ? from->stale_if_error_ms : to->stale_if_error_ms;
+        to->block_size_bytes =
+            from->has_block_size ? (uint32_t)from->block_size_bytes : to->block_size_bytes;
+        to->max_object_size_bytes =
+            from->has_max_object_size ? from->max_object_size_bytes : to->max_object_size_bytes;
+    }
+    s->rules[c->rule_count] = defaults;
+    return c->rule_count + 1;
+}
+
+static uint64_t serve_block_size_max(const struct serve *s, unsigned rule_count)
+{
+    uint64_t largest = 0;
+    for (unsigned i = 0; i < rule_count; i++) {
+        largest = max_u64(largest, s->rules[i].block_size_bytes);
+    }
+    return largest;
+}
+
+// --- probes
+// -----------------------------------------------------------------------------------------------------------
+
+static bool probe_alive(void *ctx, struct buf *why)
+{
+    struct serve *s = ctx;
+    uint64_t age_ms = clock_monotonic_ms() - loop_oldest_heartbeat_ms(s->loop);
+    if (age_ms > HEARTBEAT_MAX_MS && age_ms < UINT64_MAX / 2) {
+        buf_printf(why, "a worker has not moved for %llu ms", (unsigned long long)age_ms);
+        return false;
+    }
+    buf_append_cstr(why, "all workers move");
+    return true;
+}
+
+static bool probe_ready(void *ctx, struct buf *why)
+{
+    struct serve *s = ctx;
+    struct store_summary summary;
+    store_summarize(s->store, &summary);
+    if (s->draining) {
+        buf_append_cstr(why, "draining");
+        return false;
+    }
+    if (summary.degraded && s->config->cache_disk_failure == CONFIG_DISK_FAILURE_FAIL) {
+        buf_append_cstr(why, "the cache disk does not work");
+        return false;
+    }
+    buf_append_cstr(why, summary.degraded ? "ready, without a cache disk" : "ready");
+    return true;
+}
+
+static bool probe_started(void *ctx, struct buf *why)
+{
+    struct serve *s = ctx;
+    buf_append_cstr(why, s->started ? "listening" : "starting");
+    return s->started;
+}
+
+static void render_metrics(void *ctx, struct buf *out)
+{
+    struct serve *s = ctx;
+    buf_append_cstr(out, "# HELP forebay_buffer_used_bytes payload memory in use\n"
+                         "# TYPE forebay_buffer_used_bytes gauge\n");
+    buf_printf(out, "forebay_buffer_used_bytes %llu\n",
+               (unsigned long long)chunk_budget_used_bytes());
+    buf_append_cstr(out, "# HELP forebay_buffer_peak_bytes most payload memory so far\n"
+                         "# TYPE forebay_buffer_peak_bytes gauge\n");
+    buf_printf(out, "forebay_buffer_peak_bytes %llu\n",
+               (unsigned long long)chunk_budget_peak_bytes());
+    (void)s;
+}
+
+static void render_config(void *ctx, struct buf *out)
+{
+    struct serve *s = ctx;
+    for (unsigned i = 0; i < config_setting_count(); i++) {
+        buf_printf(out, "%s: %s  # %s\n", config_setting(i)->key, config_value_text(s->config, i),
+                   config_source_text(s->config, i));
+    }
+}
+
+// --- parts
+// -------------------------------------------------------------------------------------------------------------
+
+static int serve_build_store(struct serve *s, unsigned rule_count)
+{
+    const struct config *c = s->config;
+    struct store_options options = {.dir = c->cache_dir,
+                                    .size_bytes =
+                                        c->cache_size.percent == 0 ? c->cache_size.bytes : 0,
+                                    .size_percent = c->cache_size.percent,
+                                    .headroom_percent = c->cache_headroom_percent,
+                                    .min_free_percent = c->cache_min_free_percent,
+                                    .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
+                                    .block_size_bytes_max = serve_block_size_max(s, rule_count)};
+    enum err err = store_open(&options, s->loop, &s->store, &s->why);
+    return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
+}
+
+static int serve_build_proxy(struct serve *s, unsigned rule_count)
+{
+    const struct config *c = s->config;
+    bool verify = c->auth_mode == CONFIG_AUTH_VERIFY;
+    if (verify && credentials_load(c->auth_keys_file, &s->credentials, &s->why) != ERR_OK) {
+        return serve_fail(s, EXIT_CODE_CONFIGURATION);
+    }
+    struct proxy_options options = {
+        .loop = s->loop,
+        .store = s->store,
+        .default_origin = s->origins[0],
+        .buckets = s->buckets,
+        .bucket_count = c->bucket_count,
+        .rules = s->rules,
+        .rule_count = rule_count,
+        .domains = c->s3_domains.items,
+        .domain_count = c->s3_domains.count,
+        .auth_mode = verify ? PROXY_AUTH_VERIFY : PROXY_AUTH_OPEN,
+        .credentials = s->credentials,
+        .realm = "default",
+        .access_log_path = strcmp(c->access_log_path, "off") == 0      ? NULL
+                           : strcmp(c->access_log_path, "stdout") == 0 ? "-"
+                                                                       : c->access_log_path,
+        .access_log_format = (enum proxy_access_log_format)c->access_log_format,
+        .access_log_sample = c->access_log_sample,
+        .log_keys = (enum proxy_log_keys)c->log_keys,
+        .debug_headers = c->headers_debug != 0,
+        .obey_no_cache = c->cache_client_directives != CONFIG_DIRECTIVES_IGNORE,
+        .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL,
+        .sts_relay = c->sts_relay != CONFIG_STS_OFF};
+    enum err err = proxy_new(&options, &s->proxy, &s->why);
+    return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
+}
+
+// Sockets that systemd or a former process hands over (sd_listen_fds(3)).
+static unsigned serve_inherited(int *ret_fds)
+{
+    const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+    uint64_t pid_value = 0, count_value = 0;
+    if (pid == NULL || count == NULL || !span_to_u64(span_from_cstr(pid), &pid_value) ||
+        !span_to_u64(span_from_cstr(count), &count_value) || pid_value != (uint64_t)getpid()) {
+        return 0;
+    }
+    unsigned n = (unsigned)min_u64(count_value, LISTEN_FDS_MAX);
+    for (unsigned i = 0; i < n; i++) {
+        ret_fds[i] = LISTEN_FDS_FIRST + (int)i;
+    }
+    return n;
+}
+
+static int serve_build_http(struct serve *s)
+{
+    const struct config *c = s->config;
+    int inherited[LISTEN_FDS_MAX];
+    s->listen = calloc(c->listen.count, sizeof(*s->listen));
+    check(s->listen != NULL);
+    for (unsigned i = 0; i < c->listen.count; i++) {
+        s->listen[i] = c->listen.items[i].text;
+    }
+    struct http_options options = {.listen = s->listen,
+                                   .listen_count = c->listen.count,
+                                   .inherited_fds = inherited,
+                                   .inherited_fd_count = serve_inherited(inherited),
+                                   .tls_cert_file = c->listen_tls_cert,
+                                   .tls_key_file = c->listen_tls_key,
+                                   .max_connections = c->limits_max_connections,
+                                   .max_inflight = c->limits_max_inflight,
+                                   .header_timeout_ms = c->limits_header_timeout_ms,
+                                   .idle_timeout_ms = c->limits_idle_timeout_ms,
+                                   .min_rate_bytes = c->limits_min_rate_bytes_per_s,
+                                   .min_rate_grace_ms = MIN_RATE_GRACE_MS,
+                                   .handler = proxy_handler(s->proxy)};
+    if (options.inherited_fd_count > 0) {
+        options.listen_count = 0;
+    }
+    enum err err = http_server_new(s->loop, &options, &s->http, &s->why);
+    return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
+}
+
+static int serve_build_admin(struct serve *s)
+{
+    const struct config *c = s->config;
+    const struct config_listen *at = &c->admin_listen;
+    const char *listen[LISTEN_FDS_MAX];
+    unsigned count = 0;
+    for (; count < LISTEN_FDS_MAX && http_server_address(s->http, count) != NULL; count++) {
+        listen[count] = http_server_address(s->http, count);
+    }
+    struct admin_options options = {
+        .host = at->kind == CONFIG_LISTEN_OFF ? NULL : at->host,
+        .port = at->port,
+        .socket_path = c->admin_socket,
+        .socket_optional = c->admin_socket_auto,
+        .listen = listen,
+        .listen_count = count,
+        .io_engine = loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
+        .alive = probe_alive,
+        .ready = probe_ready,
+        .started = probe_started,
+        .metrics = render_metrics,
+        .config = render_config,
+        .ctx = s};
+    enum err err = admin_start(&options, &s->admin, &s->why);
+    return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
+}
+
+static int serve_build(struct serve *s)
+{
+    const struct config *c = s->config;
+    chunk_budget_init(c->limits_max_buffer_bytes);
+    struct loop_options loop_options = {.worker_count = c->workers,
+                                        .engine = (enum disk_engine)c->io_engine,
+                                        .disk_threads = c->io_threads * c->workers,
+                                        .disk_queue_depth = c->io_queue_depth};
+    if (loop_new(&loop_options, &s->loop, &s->why) != ERR_OK) {
+        return serve_fail(s, EXIT_CODE_FAILED);
+    }
+    enum err err = serve_origins(s);
+    if (err != ERR_OK) {
+        return serve_fail(s, err == ERR_INVALID || err == ERR_PERMISSION ? EXIT_CODE_CONFIGURATION
+                                                                         : EXIT_CODE_ORIGIN);
+    }
+    unsigned rule_count = serve_rules(s);
+    int exit_code = serve_build_store(s, rule_count);
+    if (exit_code == EXIT_CODE_OK) {
+        exit_code = serve_build_proxy(s, rule_count);
+    }
+    if (exit_code == EXIT_CODE_OK) {
+        exit_code = serve_build_http(s);
+    }
+    if (exit_code == EXIT_CODE_OK) {
+        exit_code = serve_build_admin(s);
+    }
+    return exit_code;
+}
+
+// --- what a user sees at start
+// --------------------------------------------------------------------------------------------
+
+static const char *residency_text(void)
+{
+    switch (disk_io_residency_mode()) {
+    case DISK_RESIDENCY_CACHESTAT:
+        return "sendfile (residency by cachestat)";
+    case DISK_RESIDENCY_MINCORE:
+        return "sendfile (residency by mincore)";
+    case DISK_RESIDENCY_NONE:
+        break;
+    }
+    return "checked reads (this file system does not tell what is resident)";
+}
+
+static void human_size(uint64_t bytes, char *ret_text, size_t size)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes;
+    unsigned unit = 0;
+    while (value >= 1024 && unit + 1 < ARRAY_LEN(units)) {
+        value /= 1024;
+        unit++;
+    }
+    (void)snprintf(ret_text, size, "%.1f %s", value, units[unit]);
+}
+
+static bool has_immutable_rule(const struct config *c)
+{
+    for (unsigned i = 0; i < c->rule_count; i++) {
+        if (c->rules[i].has_freshness && c->rules[i].freshness == CONFIG_FRESHNESS_IMMUTABLE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *url_of(const char *address, char *ret_url, size_t size)
+{
+    bool tls = strncmp(address, "tls:", 4) == 0, local = strncmp(address, "unix:", 5) == 0;
+    (void)snprintf(ret_url, size, "%s%s",
+                   tls     ? "https://"
+                   : local ? ""
+                           : "http://",
+                   tls ? address + 4 : address);
+    return ret_url;
+}
+
+static void serve_announce(const struct serve *s)
+{
+    struct store_summary summary;
+    char capacity[32], used[32], url[512];
+    store_summarize(s->store, &summary);
+    human_size(summary.capacity_bytes, capacity, sizeof(capacity));
+    human_size(summary.used_bytes, used, sizeof(used));
+    (void)fprintf(stderr, "forebay %s (%s)\n", version_text(), version_revision());
+    for (unsigned i = 0; http_server_address(s->http, i) != NULL; i++) {
+        (void)fprintf(stderr, "  listening  %s%s\n",
+                      url_of(http_server_address(s->http, i), url, sizeof(url)),
+                      s->config->auth_mode == CONFIG_AUTH_OPEN
+                          ? "  (open: whoever reaches it may read)"
+                          : "  (signatures are verified)");
+    }
+    for (unsigned i = 0; i < s->origin_count; i++) {
+        (void)fprintf(stderr, "  origin     %s\n", origin_describe(s->origins[i]));
+    }
+    (void)fprintf(stderr, "  cache      %s: %s of %s used%s\n", summary.dir, used, capacity,
+                  summary.degraded ? "; DEGRADED, nothing is stored: see the log" : "");
+    (void)fprintf(stderr, "  disk       %s; hits leave by %s\n", loop_engine_why(s->loop),
+                  residency_text());
+    if (s->config->admin_listen.kind != CONFIG_LISTEN_OFF) {
+        (void)fprintf(stderr, "  admin      http://%s/metrics\n", admin_listen_address(s->admin));
+    }
+    if (http_server_address(s->http, 0) != NULL) {
+        (void)fprintf(stderr,
+                      "  clients    export AWS_ENDPOINT_URL_S3=%s   (others: forebay env)\n",
+                      url_of(http_server_address(s->http, 0), url, sizeof(url)));
+    }
+    if (!has_immutable_rule(s->config)) {
+        (void)fprintf(
+            stderr,
+            "  hint       data that never changes wants a rule `{match: \"BUCKET/**\", freshness: "
+            "immutable}`: without it every object\n"
+            "             is asked about again after %llu s, one round trip each\n",
+            (unsigned long long)s->config->cache_ttl_ms / 1000);
+    }
+    log_info("started", "version=%s engine=%s origin=%s cache=%s capacity=%llu pid=%d",
+             version_text(), loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
+             log_quote(span_from_cstr(origin_describe(s->origins[0]))),
+             log_quote(span_from_cstr(summary.dir)), (unsigned long long)summary.capacity_bytes,
+             (int)getpid());
+}
+
+// sd_notify(3) without the library: one datagram.
+static void serve_notify(const char *state)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    if (path == NULL || (path[0] != '/' && path[0] != '@')) {
+        return;
+    }
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t len = strlen(path);
+    if (len >= sizeof(address.sun_path)) {
+        return;
+    }
+    memcpy(address.sun_path, path, len);
+    if (path[0] == '@') {
+        address.sun_path[0] = '\0';
+    }
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0) {
+        // Nobody listening is not our trouble.
+        (void)!sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
+                      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len));
+        (void)close(fd);
+    }
+}
+
+// --- running
+// ------------------------------------------------------------------------------------------------------------
+
+static void serve_signals(sigset_t *ret_set)
+{
+    (void)sigemptyset(ret_set);
+    (void)sigaddset(ret_set, SIGTERM);
+    (void)sigaddset(ret_set, SIGINT);
+    (void)sigaddset(ret_set, SIGHUP);
+    (void)sigaddset(ret_set, SIGUSR1);
+    check(pthread_sigmask(SIG_BLOCK, ret_set, NULL) == 0);
+    check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+}
+
+// A key file that does not load leaves the old keys in force.
+static void serve_reload(struct serve *s)
+{
+    if (s->config->auth_mode != CONFIG_AUTH_VERIFY) {
+        log_warn("reload", "why=%s", "\"only auth.keys_file is read again, and it is not in use\"");
+        return;
+    }
+    struct credentials *fresh = NULL;
+    buf_done(&s->why);
+    if (credentials_load(s->config->auth_keys_file, &fresh, &s->why) != ERR_OK) {
+        log_error("reload_failed", "why=%s", log_quote(buf_span(&s->why)));
+        return;
+    }
+    proxy_set_credentials(s->proxy, fresh);
+    credentials_unref(fresh);
+    log_info("reloaded", "file=%s", log_quote(span_from_cstr(s->config->auth_keys_file)));
+}
+
+static void serve_until_stopped(struct serve *s, const sigset_t *signals)
+{
+    for (;;) {
+        int signal_number = sigwaitinfo(signals, NULL);
+        if (signal_number == SIGUSR1) {
+            proxy_reopen_logs(s->proxy);
+        } else if (signal_number == SIGHUP) {
+            serve_reload(s);
+        } else if (signal_number == SIGTERM || signal_number == SIGINT) {
+            return;
+        }
+    }
+}
+
+// New connections are refused, open exchanges end; a second signal or the end of the grace stops
+// the wait.
+static void serve_drain(struct serve *s, const sigset_t *signals)
+{
+    s->draining = true;
+    serve_notify("STOPPING=1");
+    log_info("draining", "connections=%u", http_server_connections(s->http));
+    http_server_drain(s->http);
+    uint64_t until_ms = clock_monotonic_ms() + s->config->shutdown_grace_ms;
+    struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+    while (http_server_connections(s->http) > 0 && clock_monotonic_ms() < until_ms) {
+        int signal_number = sigtimedwait(signals, NULL, &pause);
+        if (signal_number == SIGTERM || signal_number == SIGINT) {
+            break;
+        }
+    }
+}
+
+static void serve_tear_down(struct serve *s, bool running)
+{
+    admin_stop(s->admin);
+    if (running) {
+        loop_stop(s->loop);
+    }
+    http_server_free(s->http);
+    proxy_free(s->proxy);
+    for (unsigned i = 0; i < s->origin_count; i++) {
+        origin_free(s->origins[i]);
+    }
+    store_close(s->store);
+    loop_free(s->loop);
+    credentials_unref(s->credentials);
+    free(s->origins);
+    free(s->buckets);
+    free(s->rules);
+    free(s->listen);
+    config_free(s->config);
+    buf_done(&s->why);
+}
+
+int command_serve(int argc, char **argv)
+{
+    struct serve s = {0};
+    sigset_t signals;
+    buf_init(&s.why, 65536);
+    enum err err = config_load(argc, argv, &s.config, &s.why);
+    if (err != ERR_OK) {
+        (void)fputs(buf_cstr(&s.why), stderr);
+        buf_done(&s.why);
+        return EXIT_CODE_CONFIGURATION;
+    }
+    (void)fputs(buf_cstr(&s.why), stderr); // warnings
+    buf_done(&s.why);
+    log_init((enum log_level)s.config->log_level, s.config->log_format == CONFIG_LOG_JSON);
+    serve_signals(&signals);
+    int exit_code = serve_build(&s);
+    if (exit_code != EXIT_CODE_OK) {
+        serve_tear_down(&s, false);
+        return exit_code;
+    }
+    if (loop_start(s.loop) != ERR_OK) {
+        buf_append_cstr(&s.why,
+                        "threads could not be started: raise the limit on tasks (ulimit -u)");
+        exit_code = serve_fail(&s, EXIT_CODE_FAILED);
+        serve_tear_down(&s, false);
+        return exit_code;
+    }
+    http_server_start(s.http);
+    s.started = true;
+    serve_announce(&s);
+    serve_notify("READY=1");
+    serve_until_stopped(&s, &signals);
+    serve_drain(&s, &signals);
+    serve_tear_down(&s, true);
+    log_info("stopped", "exit=%d", EXIT_CODE_OK);
+    return EXIT_CODE_OK;
+}
