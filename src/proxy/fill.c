@@ -51,6 +51,8 @@ struct fill {
     enum fill_state state;
     bool in_table, doomed, unstored, abandoned, dead;
     uint64_t token;              // of the home's first request; 0: none
+    enum err failed;             // why there never was a head; told with FIRSTEND
+    struct span failed_document; // valid while the fill fails
     struct store_object *object; // asked for with If-Match, or learned from the head
     bool has_head, weak;
     uint64_t first_block;
@@ -135,6 +137,8 @@ static void fill_send_firstend(struct fill *fill)
     }
     struct wire *wire = wire_new(fill->pw, WIRE_FIRSTEND, fill->key);
     wire->token = fill->token;
+    wire->err = fill->failed;
+    wire->document = span_heap_copy(fill->failed_document);
     fill->token = 0;
     wire_send(object_key_home(fill->pw, fill->key), wire);
 }
@@ -186,13 +190,7 @@ static void fill_reader_final(struct fill_reader *fr, enum reader_outcome outcom
     wire->reader = fr->reader;
     wire->outcome = outcome;
     wire->err = err;
-    if (document.len > 0) {
-        char *copy = malloc(document.len);
-        if (copy != NULL) {
-            memcpy(copy, document.ptr, document.len);
-            wire->document = (struct span){copy, document.len};
-        }
-    }
+    wire->document = span_heap_copy(document);
     if (outcome == OUTCOME_DONE && fr->waiting_place && fill->place.segment != NULL) {
         struct store_place place = fill->place;
         if (store_place_pin(&place)) {
@@ -455,7 +453,10 @@ static void fill_fail(struct fill *fill, enum err err, struct span document)
     fill_drop_run(fill);
     fill_deliver(fill);
     fill_final_all(fill, OUTCOME_ERROR, err, document);
+    fill->failed = fill->has_head ? ERR_OK : err;
+    fill->failed_document = document;
     fill_leave_table(fill);
+    fill->failed_document = (struct span){0};
 }
 
 // Body broken and the budget used up: whole blocks so far are kept, readers are cut.

@@ -252,6 +252,19 @@ static void home_route_held(struct home_key *h)
     }
 }
 
+// One error to all who waited for the same first request; a range it could not satisfy says nothing about theirs.
+static void home_fail_held(struct home_key *h, enum err err, struct span document)
+{
+    struct reader *reader;
+    while ((reader = home_unhold(&h->held)) != NULL) {
+        struct wire *wire = wire_new(h->pw, WIRE_ERROR, NULL);
+        wire->reader = reader;
+        wire->err = err;
+        wire->document = span_heap_copy(document);
+        wire_send(reader->at, wire);
+    }
+}
+
 static void home_forget(struct home_key *h)
 {
     h->state = HOME_NONE;
@@ -306,6 +319,9 @@ void home_on_firstend(struct proxy_worker *pw, struct wire *wire)
     h->token = 0;
     if (h->state == HOME_DECIDING) {
         h->state = HOME_NONE;
+        if (wire->err != ERR_OK && wire->err != ERR_INVALID_RANGE) {
+            home_fail_held(h, wire->err, wire->document);
+        }
         home_route_held(h);
     } else {
         home_forget_if_settled(h);
@@ -530,13 +546,7 @@ static void home_check_answer(struct home_check *c, struct reader *reader, enum 
     } else if (err == ERR_OK) {
         wire->object = store_object_ref(c->found);
     }
-    if (document.len > 0) {
-        char *copy = malloc(document.len);
-        if (copy != NULL) {
-            memcpy(copy, document.ptr, document.len);
-            wire->document = (struct span){copy, document.len};
-        }
-    }
+    wire->document = span_heap_copy(document);
     wire_send(reader->at, wire);
 }
 

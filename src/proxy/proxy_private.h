@@ -379,6 +379,7 @@ struct wire {
 };
 struct wire *wire_new(struct proxy_worker *from, enum wire_type type, struct object_key *key);
 void wire_send(struct proxy_worker *to, struct wire *wire);
+struct span span_heap_copy(struct span s); // for wire.document; empty when memory is short
 
 #define WIRE(name, fn) void fn(struct proxy_worker *pw, struct wire *wire);
 #include "proxy/wires.def"

@@ -10,6 +10,7 @@
 #include "proxy/proxy_private.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 // --- wires
 // ------------------------------------------------------------------------------------------------------
@@ -41,6 +42,16 @@ static void wire_deliver(struct worker *to, struct message *message)
     chunk_unref(wire->chunk);
     free((void *)(uintptr_t)wire->document.ptr);
     free(wire);
+}
+
+struct span span_heap_copy(struct span s)
+{
+    char *copy = s.len > 0 ? malloc(s.len) : NULL;
+    if (copy == NULL) {
+        return (struct span){0};
+    }
+    memcpy(copy, s.ptr, s.len);
+    return (struct span){copy, s.len};
 }
 
 void wire_send(struct proxy_worker *to, struct wire *wire)
