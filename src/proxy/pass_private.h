@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files behind serve_pass.c share: a queue of payload bytes between a source and a sink, how a request body
-// goes on to the origin, the key of a form upload, cached listings, and the gate's second question.
+// What the files behind serve_pass.c share: a queue of payload bytes between a source and a sink,
+// how a request body goes on to the origin, the key of a form upload, cached listings, and the
+// gate's second question.
 #ifndef FOREBAY_PROXY_PASS_PRIVATE_H
 #define FOREBAY_PROXY_PASS_PRIVATE_H
 
 #include "proxy/proxy_private.h"
 
-#define PASS_QUEUE_HIGH (4u * CHUNK_SIZE) // bytes queued in one direction before its source is paused
+#define PASS_QUEUE_HIGH                                                                            \
+    (4u * CHUNK_SIZE) // bytes queued in one direction before its source is paused
 #define PASS_QUEUE_LOW (2u * CHUNK_SIZE)
-#define PASS_COLLECT_MAX (2u << 20)       // a body that must be known whole before it goes on
+#define PASS_COLLECT_MAX (2u << 20)        // a body that must be known whole before it goes on
 #define PASS_COLLECT_TOTAL_MAX (64u << 20) // all such bodies of the process together
-#define PASS_FORM_HEAD_MAX 65536u         // of a form upload, until its file begins
+#define PASS_FORM_HEAD_MAX 65536u          // of a form upload, until its file begins
 
-// --- gate.c --------------------------------------------------------------------------------------------------------
+// --- gate.c
+// --------------------------------------------------------------------------------------------------------
 
-// May the request's principal also do this? For keys that are known only later (a batch delete, a form).
-bool gate_allows(const struct request *r, enum s3_operation operation, unsigned flags, struct span bucket,
-                 struct span key);
+// May the request's principal also do this? For keys that are known only later (a batch delete, a
+// form).
+bool gate_allows(const struct request *r, enum s3_operation operation, unsigned flags,
+                 struct span bucket, struct span key);
 
-// --- byte_queue.c ----------------------------------------------------------------------------------------------------
+// --- byte_queue.c
+// ----------------------------------------------------------------------------------------------------
 
-// Bytes in budgeted chunks, first in first out; one thread. Bounded by its user, who pauses the source when
-// byte_queue_full() says so.
+// Bytes in budgeted chunks, first in first out; one thread. Bounded by its user, who pauses the
+// source when byte_queue_full() says so.
 struct byte_queue {
     struct list pieces; // struct piece
     struct chunk *tail; // where the next bytes go, reference; NULL: nowhere yet
@@ -31,17 +36,19 @@ struct byte_queue {
 void byte_queue_init(struct byte_queue *q);
 void byte_queue_done(struct byte_queue *q);
 void byte_queue_append(struct byte_queue *q, struct span data); // always takes all
-bool byte_queue_full(const struct byte_queue *q);  // pause the source
-bool byte_queue_low(const struct byte_queue *q);   // resume it
+bool byte_queue_full(const struct byte_queue *q);               // pause the source
+bool byte_queue_low(const struct byte_queue *q);                // resume it
 size_t byte_queue_read(struct byte_queue *q, char *buf, size_t max);
-// Moves at most `max` bytes (> 0, of the first piece) into a slice; the slice owns what it points at. The queue is not empty.
+// Moves at most `max` bytes (> 0, of the first piece) into a slice; the slice owns what it points
+// at. The queue is not empty.
 void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret_slice);
 
-// --- pass_body.c -------------------------------------------------------------------------------------------------------
+// --- pass_body.c
+// -------------------------------------------------------------------------------------------------------
 
-// How a request body goes on: what the origin is told of it, and the bytes themselves, checked on their way.
-// Feed the client's bytes in, take the origin's bytes out. The end of a body that can be checked is held back until
-// it has been: the origin cannot complete a wrong one.
+// How a request body goes on: what the origin is told of it, and the bytes themselves, checked on
+// their way. Feed the client's bytes in, take the origin's bytes out. The end of a body that can be
+// checked is held back until it has been: the origin cannot complete a wrong one.
 struct pass_body {
     // The plan, complete after pass_body_plan() (collected bodies: after pass_body_finish()).
     enum origin_body kind;
@@ -53,13 +60,14 @@ struct pass_body {
     bool decode, reframe;
     uint64_t decoded_length; // of aws-chunked
     struct aws_chunked_decoder *decoder;
-    struct s3_checksum_state *sha256;   // body against x-amz-content-sha256
+    struct s3_checksum_state *sha256; // body against x-amz-content-sha256
     uint8_t expected_sha256[32];
     struct s3_checksum_state *checksum; // payload against its trailer
     struct span trailer_name;
     size_t trailer_value_len;
-    bool has_check;  // something is still to be checked
-    bool is_checked; // pass_body_finish() said ERR_OK
+    bool has_check;       // something is still to be checked
+    bool is_checked;      // pass_body_finish() said ERR_OK
+    enum err too_large;   // what a collected body above its maximum is told
     uint64_t payload_fed; // decoded bytes so far
     uint64_t chunk_left;  // of the chunk being re-framed
     uint64_t taken;       // bytes the origin has
@@ -71,17 +79,20 @@ struct pass_body {
 struct pass_body_input {
     const struct http_request *http;
     const struct s3_request *s3;
-    const struct sigv4_claim *claim; // of a verified signature; NULL: chunk signatures are not checked
+    const struct sigv4_claim
+        *claim; // of a verified signature; NULL: chunk signatures are not checked
     const uint8_t *signing_key;
     bool want_whole; // the caller needs the whole body (DeleteObjects)
 };
 
-// `headers`: the copy that goes to the origin; what describes the client's framing is taken out or kept as the plan
-// needs it. `arena` outlives the body. Zero-initialised before; pass_body_done() after any outcome.
-enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *input, struct arena *arena,
-                        struct headers *headers) MUST_USE;
+// `headers`: the copy that goes to the origin; what describes the client's framing is taken out or
+// kept as the plan needs it. `arena` outlives the body. Zero-initialised before; pass_body_done()
+// after any outcome.
+enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *input,
+                        struct arena *arena, struct headers *headers) MUST_USE;
 enum err pass_body_feed(struct pass_body *body, struct span data) MUST_USE;
-// The client's body is complete: ERR_OK = everything agreed. A collected body's plan is complete then.
+// The client's body is complete: ERR_OK = everything agreed. A collected body's plan is complete
+// then.
 enum err pass_body_finish(struct pass_body *body, struct arena *arena) MUST_USE;
 void pass_body_done(struct pass_body *body);
 bool pass_body_full(const struct pass_body *body);
@@ -90,18 +101,21 @@ bool pass_body_low(const struct pass_body *body);
 size_t pass_body_take(struct pass_body *body, char *buf, size_t max, bool *ret_end);
 bool pass_body_ready(const struct pass_body *body); // would pass_body_take() give bytes or the end?
 
-// --- pass_form.c ---------------------------------------------------------------------------------------------------------
+// --- pass_form.c
+// ---------------------------------------------------------------------------------------------------------
 
 enum pass_form_state {
     PASS_FORM_MORE,    // the head is not complete yet
     PASS_FORM_KEY,     // found; ${filename} is filled in
     PASS_FORM_MISSING, // no key before the file, or no form at all
 };
-// Looks for the key of a form upload in the beginning of its multipart body. Views into `head` or `arena`.
-enum pass_form_state pass_form_find_key(struct arena *arena, struct span content_type, struct span head,
-                                        struct span *ret_key);
+// Looks for the key of a form upload in the beginning of its multipart body. Views into `head` or
+// `arena`.
+enum pass_form_state pass_form_find_key(struct arena *arena, struct span content_type,
+                                        struct span head, struct span *ret_key);
 
-// --- list_cache.c -------------------------------------------------------------------------------------------------------------
+// --- list_cache.c
+// -------------------------------------------------------------------------------------------------------------
 
 // An answer to a listing, byte for byte; refcounted within its worker.
 struct list_page;
@@ -113,7 +127,8 @@ struct list_page *list_cache_find(struct proxy_worker *pw, const struct request 
 // NULL when this request's answer is not to be kept.
 struct list_fill *list_cache_begin(struct proxy_worker *pw, const struct request *r);
 void list_fill_append(struct list_fill *fill, struct span data);
-// Keeps the page unless a write came between or it is too large. The fill is gone after; NULL is fine.
+// Keeps the page unless a write came between or it is too large. The fill is gone after; NULL is
+// fine.
 void list_fill_commit(struct list_fill *fill, const struct headers *headers);
 void list_fill_abort(struct list_fill *fill); // NULL is fine
 void list_page_unref(struct list_page *page);

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one gate before routing: who is it, may they. Only gate_check() makes a principal. Runs on
+// the request's worker; the principal lives in struct request and holds a reference to the table it
+// came from, so that a reload takes nothing away from a request under way.
+//
+// Open mode asks for no signature, but Host must be an address, localhost or a configured domain: a
+// page in a browser on this machine that had its own name pointed here must not be able to read the
+// cache. Verify mode demands a signature over the raw request and a rule that allows the operation;
+// everything is refused by default. An unknown key id does the same work as a known one.
+#include "proxy/pass_private.h"
+
+#include <string.h>
+
+static enum err refuse_with(struct request *r, struct s3_error_detail *ret_detail, const char *what,
+                            struct span name, enum err err)
+{
+    char *text = arena_printf(r->arena, "Access key %.*s is not allowed %s on this resource",
+                              (int)min_u64(name.len, 128), name.ptr != NULL ? name.ptr : "", what);
+    ret_detail->message = span_from_cstr(text);
+    return err;
+}
+
+static enum err check_host(const struct request *r, struct s3_error_detail *ret_detail)
+{
+    struct span bucket;
+    if (s3_host_parse(r->http->host, &r->pw->proxy->domains, &bucket) == S3_HOST_OTHER) {
+        ret_detail->message = span_from_cstr(error_row(ERR_HOST_REFUSED)->text);
+        return ERR_HOST_REFUSED;
+    }
+    return ERR_OK;
+}
+
+bool gate_allows(const struct request *r, enum s3_operation operation, unsigned flags,
+                 struct span bucket, struct span key)
+{
+    if (r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN) {
+        return true;
+    }
+    return r->principal.verified &&
+           credentials_allowed(r->principal.credentials, operation, flags, bucket, key);
+}
+
+// Does any row grant `ops` somewhere in the bucket? For operations whose keys stand in the body:
+// each of them is asked about again once it is known.
+static bool grants_in_bucket(const struct credentials_principal *p, struct span bucket,
+                             unsigned ops)
+{
+    for (unsigned i = 0; i < p->allow_count; i++) {
+        const struct credentials_allow *allow = &p->allow[i];
+        if ((allow->ops & ops) != 0 &&
+            (span_equal(allow->bucket, SPAN("*")) || span_equal(allow->bucket, bucket))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The key that a copy or a rename reads or removes besides.
+static enum err check_source(struct request *r, const struct credentials_principal *p,
+                             const char *header, enum s3_operation operation, unsigned flags,
+                             struct s3_error_detail *ret_detail)
+{
+    struct span value, bucket, key, query;
+    if (!headers_get(&r->http->headers, span_from_cstr(header), &value)) {
+        return ERR_INVALID_ARGUMENT;
+    }
+    enum err err = s3_copy_source_parse(r->arena, value, &bucket, &key, &query);
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (!credentials_allowed(p, operation, flags, bucket, key)) {
+        return refuse_with(r, ret_detail, s3_operation_name(operation), p->id, ERR_ACCESS_DENIED);
+    }
+    return ERR_OK;
+}
+
+static enum err check_rights(struct request *r, const struct credentials_principal *p,
+                             struct s3_error_detail *ret_detail)
+{
+    const struct s3_request *s3 = &r->s3;
+    bool allowed;
+    switch (s3->operation) {
+    case S3_DeleteObjects:
+        allowed = grants_in_bucket(p, s3->bucket, S3_ALLOW_DELETE);
+        break;
+    case S3_PostObject:
+        allowed = grants_in_bucket(p, s3->bucket, S3_ALLOW_WRITE);
+        break;
+    default:
+        allowed =
+            credentials_allowed(p, s3->operation, s3->flags, s3->bucket, s3_request_scope(s3));
+        break;
+    }
+    if (!allowed) {
+        return refuse_with(r, ret_detail, s3_operation_name(s3->operation), p->id,
+                           ERR_ACCESS_DENIED);
+    }
+    switch (s3->operation) {
+    case S3_CopyObject:
+    case S3_UploadPartCopy:
+        return check_source(r, p, "x-amz-copy-source", S3_GetObject, S3_OP_READ, ret_detail);
+    case S3_RenameObject:
+        return check_source(r, p, "x-amz-rename-source", S3_DeleteObject, S3_OP_CHANGES_KEY,
+                            ret_detail);
+    default:
+        return ERR_OK;
+    }
+}
+
+// The signature over the raw request. Fills principal.claim and signing_key.
+static enum err check_signature(struct request *r, struct principal *principal,
+                                struct s3_error_detail *ret_detail)
+{
+    const struct http_request *http = r->http;
+    struct sigv4_claim *claim = &principal->claim;
+    enum err err = sigv4_claim_parse(&r->s3, &http->headers, claim);
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (claim->version2) {
+        return ERR_SIGNATURE_V2;
+    }
+    if (!claim->present) {
+        return ERR_ACCESS_DENIED;
+    }
+    const struct credentials_principal *p = credentials_find(principal->table, claim->access_key);
+    struct span raw_path = {http->target.ptr, span_find(http->target, '?')};
+    struct span raw_query = {NULL, 0};
+    if (raw_path.len < http->target.len) {
+        raw_query =
+            (struct span){http->target.ptr + raw_path.len + 1, http->target.len - raw_path.len - 1};
+    }
+    struct sigv4_mismatch mismatch = {0};
+    err = sigv4_verify(r->arena, claim, p != NULL ? p->secret : credentials_dummy_secret(),
+                       (time_t)clock_wall_s(), http->method, raw_path, raw_query, &http->headers,
+                       principal->signing_key, &mismatch);
+    if (p == NULL) {
+        return ERR_INVALID_ACCESS_KEY;
+    }
+    if (err == ERR_SIGNATURE_MISMATCH) {
+        ret_detail->string_to_sign = mismatch.string_to_sign;
+        ret_detail->canonical_request = mismatch.canonical_request;
+    }
+    if (err == ERR_OK && mismatch.plus_is_space) {
+        err = s3_request_plus_is_space(r->arena, &r->s3);
+    }
+    principal->credentials = p;
+    return err;
+}
+
+static enum err check_verified(struct request *r, struct principal *principal,
+                               struct s3_error_detail *ret_detail)
+{
+    struct credentials *table = r->pw->credentials;
+    if (table == NULL) {
+        return ERR_ACCESS_DENIED;
+    }
+    principal->table = credentials_ref(table);
+    enum err err = check_signature(r, principal, ret_detail);
+    if (err != ERR_OK) {
+        return err;
+    }
+    principal->name = principal->credentials->id;
+    if (r->s3.operation == S3_CreateSession) {
+        ret_detail->message = SPAN("Sessions for directory buckets are not known here: set "
+                                   "AWS_S3_DISABLE_EXPRESS_SESSION_AUTH=true");
+        return ERR_NOT_IMPLEMENTED;
+    }
+    // Nothing good comes of a signed read with a body: two parsers may see two requests in it.
+    if ((r->http->is_head || span_equal(r->http->method, SPAN("GET"))) && r->http->has_body) {
+        return ERR_BAD_REQUEST;
+    }
+    return check_rights(r, principal->credentials, ret_detail);
+}
+
+enum err gate_check(struct request *r, struct principal *ret_principal,
+                    struct s3_error_detail *ret_detail)
+{
+    struct principal principal = {.name = SPAN("open")};
+    enum err err;
+    if (r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN) {
+        err = check_host(r, ret_detail);
+    } else {
+        err = check_verified(r, &principal, ret_detail);
+        principal.verified = err == ERR_OK;
+    }
+    if (err != ERR_OK) {
+        stats_add(COUNTER_auth_denied, 1);
+        gate_release(&principal);
+        return err;
+    }
+    *ret_principal = principal;
+    return ERR_OK;
+}
+
+void gate_release(struct principal *principal)
+{
+    explicit_bzero(principal->signing_key, sizeof(principal->signing_key));
+    credentials_unref(principal->table);
+    principal->table = NULL;
+    principal->credentials = NULL;
+    principal->verified = false;
+}
