@@ -1,0 +1,973 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client socket: reads heads, runs one exchange at a time, keeps the time limits. Lives and
+// dies on one worker.
+//
+// States, and what ends them (enum connection_state):
+//   HANDSHAKE  TLS only.
+//   HEAD       between requests, or part of a head has arrived. A whole head that passes the gate
+//   begins an exchange;
+//              one that does not is answered by the handler's on_refused and is the connection's
+//              last.
+//   EXCHANGE   from on_request to on_done. The body goes to its sink or waits in the socket; the
+//   reply goes out.
+//              Pipelined bytes are kept until one more head is whole, then reading stops.
+//   DRAIN      the reply is out, the little that is left of the request's body is thrown away; then
+//   HEAD. LINGER     our side is shut; what the client still sends is thrown away for a moment,
+//   because closing over unread
+//              bytes would reset the connection and could destroy the reply on its way.
+//   DEAD       closed; freed at the end of the pass.
+//
+// connection_run() is the only place that moves a connection on, and is never nested: whatever
+// calls in from handlers, sinks and sources only leaves a mark and asks for a run
+// (connection_wake). So the handler is never called inside one of its own calls, and on_done never
+// inside http_reply_start().
+//
+// Bytes are received into a buffer of the worker that lives for one event. What is not used up by
+// then is copied to `in`, so an idle connection holds no buffer, and a request that arrives whole
+// costs no copy but the head's into its arena. The read event stays registered; the write event
+// exists only while the socket is full.
+//
+// Time limits are lazy: the timer is moved only towards now, and looks at deadline_us when it
+// fires, so that a request on a live connection touches no timer. The least rate is judged over
+// time spent waiting for the client alone.
+#include <errno.h>
+#include <openssl/err.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "http/http_private.h"
+#include "stats/stats.h"
+
+#define ARENA_MAX (1u << 20)
+#define LINGER_MS 2000
+#define LINGER_BYTES_MAX 1048576u
+#define REFUSAL_MAX 16384
+#define STEPS_PER_PASS 64 // pipelined requests of one connection before the others get their turn
+#define TLS_HELLO 0x16
+
+// --- Small parts
+// ----------------------------------------------------------------------------------------
+
+static struct arena *arena_take(struct http_worker *hw)
+{
+    return hw->spare_count > 0 ? hw->spares[--hw->spare_count] : arena_new(ARENA_MAX);
+}
+
+static void arena_give(struct http_worker *hw, struct arena *arena)
+{
+    if (hw->spare_count == HTTP_ARENA_SPARES) {
+        arena_free(arena);
+        return;
+    }
+    arena_reset(arena);
+    hw->spares[hw->spare_count++] = arena;
+}
+
+const char *connection_date(struct http_worker *hw)
+{
+    int64_t now_s = clock_wall_s();
+    if (now_s != hw->date_s) {
+        hw->date_s = now_s;
+        http_date_format((time_t)now_s, hw->date);
+    }
+    return hw->date;
+}
+
+static uint64_t now_us(const struct http_connection *c)
+{
+    return worker_now_us(c->hw->worker);
+}
+
+static const struct http_options *options(const struct http_connection *c)
+{
+    return server_options(c->hw->server);
+}
+
+void connection_note_moved(struct http_connection *c, uint64_t bytes)
+{
+    c->moved_bytes += bytes;
+}
+
+void connection_wake(struct http_connection *c)
+{
+    if (c->state != CONNECTION_DEAD) {
+        c->wake_again = true;
+        if (!c->running) {
+            worker_defer(c->hw->worker, &c->task);
+        }
+    }
+}
+
+// --- Input
+// ------------------------------------------------------------------------------------------------
+
+// Bytes received and not used yet: either all in `fresh` or all in `in`.
+static struct span input(const struct http_connection *c)
+{
+    if (c->in.len > c->in_used) {
+        return (struct span){c->in.ptr + c->in_used, c->in.len - c->in_used};
+    }
+    return c->fresh;
+}
+
+static void input_consume(struct http_connection *c, size_t len)
+{
+    check(len <= input(c).len);
+    if (c->in.len > c->in_used) {
+        c->in_used += len;
+        if (c->in_used == c->in.len) {
+            buf_done(&c->in);
+            c->in_used = 0;
+        }
+    } else if (len > 0) {
+        c->fresh.ptr += len;
+        c->fresh.len -= len;
+    }
+}
+
+// Joins what is left over and what has just arrived.
+static void input_keep(struct http_connection *c)
+{
+    if (c->in_used > 0) {
+        memmove(c->in.ptr, c->in.ptr + c->in_used, c->in.len - c->in_used);
+        c->in.len -= c->in_used;
+        c->in_used = 0;
+    }
+    if (c->fresh.len > 0) {
+        buf_append_span(&c->in, c->fresh);
+        check(buf_ok(&c->in)); // never more is received than fits
+    }
+    c->fresh = (struct span){NULL, 0};
+}
+
+static size_t input_room(const struct http_connection *c)
+{
+    return HTTP_IN_MAX - (c->in.len - c->in_used);
+}
+
+// --- Socket
+// -----------------------------------------------------------------------------------------------
+
+int64_t connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
+                        bool more)
+{
+    if (c->ssl != NULL) {
+        return http_tls_send(c->ssl, c->hw->record, iov, iov_count);
+    }
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)iov, .msg_iovlen = iov_count};
+    ssize_t n;
+    do {
+        n = sendmsg(c->fd, &message, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    } while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : n;
+}
+
+// Bytes, 0 at the end of the stream, or a negative errno.
+static int64_t connection_receive(struct http_connection *c, char *bytes, size_t max)
+{
+    if (c->ssl != NULL) {
+        return http_tls_receive(c->ssl, bytes, max);
+    }
+    ssize_t n;
+    do {
+        n = recv(c->fd, bytes, max, 0);
+    } while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : n;
+}
+
+static void set_events(struct http_connection *c, bool want_read, bool want_write)
+{
+    if (want_read != c->read_on) {
+        check((want_read ? event_add(&c->read_event, NULL) : event_del(&c->read_event)) == 0);
+        c->read_on = want_read;
+    }
+    if (want_write != c->write_on) {
+        check((want_write ? event_add(&c->write_event, NULL) : event_del(&c->write_event)) == 0);
+        c->write_on = want_write;
+    }
+}
+
+static void connection_free(void *ptr)
+{
+    struct http_connection *c = ptr;
+    c->magic = 0;
+    free(c);
+}
+
+// The socket goes at once, the memory at the end of the pass.
+static void connection_close(struct http_connection *c, bool reset)
+{
+    check(c->state != CONNECTION_DEAD);
+    check(c->x.arena == NULL);
+    c->state = CONNECTION_DEAD;
+    stats_sub(COUNTER_http_connections_idle, 1);
+    set_events(c, false, false);
+    timer_done(&c->timer);
+    task_cancel(&c->task);
+    if (c->ssl != NULL) {
+        SSL_free(c->ssl);
+        c->ssl = NULL;
+    }
+    if (reset) {
+        struct linger linger = {.l_onoff = 1, .l_linger = 0};
+        // Best effort: a plain close shows a cut too, wherever the length was announced.
+        (void)setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+    }
+    close(c->fd);
+    c->fd = -1;
+    c->fresh = (struct span){NULL, 0};
+    buf_done(&c->in);
+    list_remove(&c->node);
+    server_connection_closed(c->hw->server, c->hw);
+    worker_free_later(c->hw->worker, connection_free, c);
+}
+
+static void connection_linger(struct http_connection *c)
+{
+    if (c->ssl != NULL) {
+        ERR_clear_error();
+        (void)SSL_shutdown(c->ssl); // the peer may be gone already
+    }
+    if (c->eof || shutdown(c->fd, SHUT_WR) != 0) {
+        connection_close(c, false);
+        return;
+    }
+    c->state = CONNECTION_LINGER;
+    c->drained_bytes = 0;
+    c->deadline_us = now_us(c) + LINGER_MS * 1000;
+}
+
+// --- Time limits
+// ------------------------------------------------------------------------------------------------
+
+static void set_deadline(struct http_connection *c, uint64_t deadline_us)
+{
+    c->deadline_us = deadline_us;
+    if (deadline_us == 0 || (c->timer_due_us != 0 && c->timer_due_us <= deadline_us)) {
+        return;
+    }
+    uint64_t now = now_us(c);
+    uint64_t delay_ms = deadline_us > now ? (deadline_us - now + 999) / 1000 : 0;
+    timer_start(&c->timer, delay_ms);
+    c->timer_due_us = now + delay_ms * 1000;
+}
+
+// Adds up the time in which only the client could have moved something.
+static void note_waiting(struct http_connection *c, bool waits)
+{
+    uint64_t now = now_us(c);
+    if (c->wait_since_us != 0) {
+        c->waited_us += now - c->wait_since_us;
+    }
+    c->wait_since_us = waits ? now : 0;
+}
+
+static void reset_rate(struct http_connection *c)
+{
+    c->wait_since_us = 0;
+    c->waited_us = 0;
+    c->moved_bytes = 0;
+}
+
+static bool too_slow(struct http_connection *c)
+{
+    note_waiting(c, c->wait_since_us != 0);
+    if (c->waited_us < options(c)->min_rate_grace_ms * 1000) {
+        return false;
+    }
+    double seconds = (double)c->waited_us / 1e6;
+    if ((double)c->moved_bytes < (double)options(c)->min_rate_bytes * seconds) {
+        return true;
+    }
+    c->waited_us = 0;
+    c->moved_bytes = 0;
+    return false;
+}
+
+static uint64_t deadline_of_state(struct http_connection *c, bool waits)
+{
+    uint64_t header_us = options(c)->header_timeout_ms * 1000;
+    switch (c->state) {
+    case CONNECTION_HANDSHAKE:
+        return c->since_us + header_us;
+    case CONNECTION_HEAD:
+        if (c->head_started_us != 0) {
+            return c->head_started_us + header_us;
+        }
+        return c->since_us + (c->first_bytes_seen ? options(c)->idle_timeout_ms * 1000 : header_us);
+    case CONNECTION_EXCHANGE:
+        if (!waits || options(c)->min_rate_bytes == 0) {
+            return 0;
+        }
+        return now_us(c) + options(c)->min_rate_grace_ms * 1000 -
+               min_u64(c->waited_us, options(c)->min_rate_grace_ms * 1000);
+    case CONNECTION_DRAIN:
+        return c->since_us + header_us;
+    default:
+        return c->deadline_us;
+    }
+}
+
+// --- Exchanges
+// ----------------------------------------------------------------------------------------------------
+
+const struct http_request *http_exchange_request(const struct http_exchange *x)
+{
+    return &x->request;
+}
+
+struct arena *http_exchange_arena(const struct http_exchange *x)
+{
+    return x->arena;
+}
+
+struct worker *http_exchange_worker(const struct http_exchange *x)
+{
+    return connection_of(x)->hw->worker;
+}
+
+void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
+{
+    x->user = user;
+}
+
+struct http_user *http_exchange_user(const struct http_exchange *x)
+{
+    return x->user;
+}
+
+static void enter_head(struct http_connection *c)
+{
+    c->state = CONNECTION_HEAD;
+    c->since_us = now_us(c);
+    c->head_started_us = 0;
+}
+
+// An exchange that the handler never hears of: one error reply, then the connection's end unless it
+// may go on.
+static void connection_refuse(struct http_connection *c, enum err err, bool close)
+{
+    struct http_exchange *x = &c->x;
+    struct headers headers = {0};
+    struct buf body;
+    const struct error_row *row = error_row(err);
+    buf_init(&body, REFUSAL_MAX);
+    const struct http_handler *handler = &options(c)->handler;
+    handler->on_refused(handler->ctx, err, x->arena, &headers, &body);
+    struct span copy = arena_copy(x->arena, buf_span(&body));
+    buf_done(&body);
+    struct http_reply reply = {
+        .status = row->status,
+        .reason = http_reason(row->status),
+        .headers = &headers,
+        .has_length = true,
+        .length = copy.len,
+        .body = x->request.is_head ? (struct span){NULL, 0} : copy,
+        .close = close,
+    };
+    http_reply_start(x, &reply);
+}
+
+static void exchange_begin(struct http_connection *c)
+{
+    c->x = (struct http_exchange){.arena = arena_take(c->hw)};
+    c->state = CONNECTION_EXCHANGE;
+    c->head_started_us = 0;
+    reset_rate(c);
+    stats_sub(COUNTER_http_connections_idle, 1);
+    stats_add(COUNTER_http_connections_active, 1);
+}
+
+// The bytes do not make a request. Nothing behind them is looked at any more.
+static void refuse_head(struct http_connection *c, enum err err)
+{
+    struct span bytes = input(c);
+    exchange_begin(c);
+    c->x.request.version_minor = 1;
+    c->x.request.is_head = span_starts_with(bytes, SPAN("HEAD "));
+    input_consume(c, bytes.len);
+    if (c->fresh.len > 0) {
+        c->fresh = (struct span){NULL, 0};
+    }
+    stats_add(COUNTER_http_refused, 1);
+    connection_refuse(c, err, true);
+}
+
+static void fill_request(struct http_connection *c)
+{
+    struct http_request *r = &c->x.request;
+    r->loopback = c->loopback;
+    r->tls = c->ssl != NULL;
+    r->peer = span_from_cstr(c->peer);
+    r->started_us = now_us(c);
+    c->x.body = r->has_body ? BODY_HELD : BODY_NONE;
+    c->x.body_left = r->content_length;
+    http_chunked_init(&c->x.chunked);
+}
+
+static void accept_head(struct http_connection *c)
+{
+    struct span bytes = input(c);
+    bytes.len = c->gate.at;
+    exchange_begin(c);
+    struct http_exchange *x = &c->x;
+    struct span head = arena_copy(x->arena, bytes);
+    check(head.ptr != NULL); // a fresh arena has room for the longest head
+    enum err err = request_gate_accept(&c->gate, head, x->arena, &x->request);
+    request_gate_init(&c->gate);
+    if (err != ERR_OK) {
+        x->request.version_minor = 1;
+        x->request.is_head = span_starts_with(bytes, SPAN("HEAD "));
+        input_consume(c, input(c).len);
+        stats_add(COUNTER_http_refused, 1);
+        connection_refuse(c, err, true);
+        return;
+    }
+    input_consume(c, bytes.len);
+    fill_request(c);
+    if (!server_inflight_enter(c->hw->server)) {
+        stats_add(COUNTER_http_shed_inflight, 1);
+        connection_refuse(c, ERR_OVERLOAD, false);
+        return;
+    }
+    x->counted = true;
+    const struct http_handler *handler = &options(c)->handler;
+    handler->on_request(handler->ctx, x);
+}
+
+// Gives everything back; on_done is the last the handler hears. What happens to the connection is
+// the caller's.
+static void exchange_end(struct http_connection *c, enum http_outcome outcome)
+{
+    struct http_exchange *x = &c->x;
+    check(c->state == CONNECTION_EXCHANGE);
+    reply_release(x);
+    if (outcome == HTTP_CUT) {
+        stats_add(COUNTER_http_cut, 1);
+    }
+    if (x->counted) {
+        server_inflight_leave(c->hw->server);
+    }
+    struct http_user *user = x->user;
+    x->sink = NULL;
+    if (user != NULL && user->on_done != NULL) {
+        user->on_done(user, outcome);
+    }
+    x->user = NULL;
+    arena_give(c->hw, x->arena);
+    x->arena = NULL;
+    stats_sub(COUNTER_http_connections_active, 1);
+    stats_add(COUNTER_http_connections_idle, 1);
+}
+
+static void exchange_done(struct http_connection *c)
+{
+    struct http_exchange *x = &c->x;
+    bool body_left = x->body != BODY_NONE || x->bad_body;
+    bool close = x->reply.close || x->bad_body;
+    exchange_end(c, HTTP_DONE);
+    if (close) {
+        // Unread bytes would make the close a reset.
+        if (body_left || !x->counted || input(c).len > 0 || c->ssl != NULL) {
+            connection_linger(c);
+        } else {
+            connection_close(c, false);
+        }
+        return;
+    }
+    enter_head(c);
+    if (body_left) {
+        c->state = CONNECTION_DRAIN;
+        c->drained_bytes = 0;
+        x->body = BODY_DROPPED;
+    }
+}
+
+static void exchange_cut(struct http_connection *c)
+{
+    bool reset = c->x.reply.reset_on_cut;
+    exchange_end(c, HTTP_CUT);
+    connection_close(c, reset);
+}
+
+static void exchange_gone(struct http_connection *c, bool reset)
+{
+    exchange_end(c, HTTP_CLIENT_GONE);
+    connection_close(c, reset);
+}
+
+// --- Request bodies
+// -------------------------------------------------------------------------------------------------
+
+void http_body_start(struct http_exchange *x, struct http_sink *sink)
+{
+    check(x->sink == NULL);
+    check(x->body == BODY_NONE || x->body == BODY_HELD);
+    x->sink = sink;
+    x->sink_open = true;
+    if (x->request.expects_continue && !x->continued && !x->reply.started) {
+        x->continued = true;
+        x->reply.interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    if (x->body == BODY_HELD) {
+        x->body = BODY_FLOWING;
+    }
+    connection_wake(connection_of(x));
+}
+
+void http_body_pause(struct http_exchange *x)
+{
+    x->paused = true;
+}
+
+void http_body_resume(struct http_exchange *x)
+{
+    if (x->paused) {
+        x->paused = false;
+        connection_wake(connection_of(x));
+    }
+}
+
+static void sink_end(struct http_exchange *x, enum err err)
+{
+    if (x->sink_open) {
+        x->sink_open = false;
+        x->sink->on_end(x->sink, err);
+    }
+}
+
+static void body_ended(struct http_exchange *x)
+{
+    x->body = BODY_NONE;
+    sink_end(x, ERR_OK);
+}
+
+static void body_broken(struct http_connection *c)
+{
+    c->x.body = BODY_NONE;
+    c->x.bad_body = true;
+    input_consume(c, input(c).len);
+    sink_end(&c->x, ERR_BAD_REQUEST);
+}
+
+static void body_deliver(struct http_exchange *x, struct span data)
+{
+    if (!x->sink_open || data.len == 0) {
+        return;
+    }
+    enum err err = x->sink->on_data(x->sink, data);
+    if (err != ERR_OK) {
+        if (x->body == BODY_FLOWING) {
+            x->body = BODY_DROPPED;
+        }
+        sink_end(x, err);
+    }
+}
+
+// Uses up one piece of the body; false when there is none.
+static bool body_step(struct http_connection *c)
+{
+    struct http_exchange *x = &c->x;
+    struct span rest = input(c);
+    if (x->request.chunked) {
+        if (rest.len == 0) {
+            return false;
+        }
+        struct span before = rest, data = {NULL, 0};
+        enum http_chunked_step step = http_chunked_next(&x->chunked, &rest, &data);
+        // Delivered before it is consumed: consuming may free the buffer it lies in.
+        body_deliver(x, data);
+        input_consume(c, before.len - rest.len);
+        connection_note_moved(c, before.len - rest.len);
+        c->drained_bytes += before.len - rest.len;
+        if (step == HTTP_CHUNKED_END) {
+            body_ended(x);
+        } else if (step == HTTP_CHUNKED_BAD) {
+            body_broken(c);
+        }
+        return true;
+    }
+    rest.len = (size_t)min_u64(rest.len, x->body_left);
+    if (rest.len > 0) {
+        x->body_left -= rest.len;
+        body_deliver(x, rest);
+        input_consume(c, rest.len);
+        connection_note_moved(c, rest.len);
+        c->drained_bytes += rest.len;
+    }
+    if (x->body_left == 0) {
+        body_ended(x);
+        return true;
+    }
+    return rest.len > 0;
+}
+
+// --- Moving on
+// ----------------------------------------------------------------------------------------------------------
+
+// A client that speaks TLS here shows nothing but a reset, so the reason is told where it will be
+// looked for.
+static void refuse_tls_hello(struct http_connection *c)
+{
+    stats_add(COUNTER_http_tls_hello_on_plain, 1);
+    log_warn("tls_hello_on_plain_port",
+             "client=%s hint=\"this client speaks https here, or switched to the CRT transfer "
+             "manager, which may do so: give it an http:// endpoint or set "
+             "preferred_transfer_client = classic\"",
+             c->peer);
+    connection_close(c, true);
+}
+
+static bool head_step(struct http_connection *c)
+{
+    struct span bytes = input(c);
+    if (bytes.len == 0) {
+        return false;
+    }
+    if (!c->first_bytes_seen) {
+        c->first_bytes_seen = true;
+        if (c->ssl == NULL && bytes.ptr[0] == TLS_HELLO) {
+            refuse_tls_hello(c);
+            return false;
+        }
+    }
+    if (c->head_started_us == 0) {
+        c->head_started_us = now_us(c);
+    }
+    switch (request_gate_scan(&c->gate, bytes)) {
+    case GATE_MORE:
+        return false;
+    case GATE_REFUSED:
+        refuse_head(c, c->gate.err);
+        return true;
+    default:
+        accept_head(c);
+        return true;
+    }
+}
+
+static bool exchange_step(struct http_connection *c)
+{
+    struct http_exchange *x = &c->x;
+    bool moved = false;
+    if ((x->body == BODY_FLOWING && !x->paused) || x->body == BODY_DROPPED) {
+        moved = body_step(c);
+    } else if (x->body == BODY_NONE && x->sink_open) {
+        sink_end(x, ERR_OK); // a sink for a body of no bytes
+        moved = true;
+    }
+    c->blocked = false;
+    switch (reply_write(x)) {
+    case REPLY_DONE:
+        exchange_done(c);
+        return true;
+    case REPLY_GONE:
+        exchange_gone(c, false);
+        return false;
+    case REPLY_CUT:
+        exchange_cut(c);
+        return false;
+    case REPLY_BLOCKED:
+        c->blocked = true;
+        return moved;
+    default:
+        return moved;
+    }
+}
+
+static bool drain_step(struct http_connection *c)
+{
+    struct http_exchange *x = &c->x;
+    bool moved = body_step(c);
+    if (x->bad_body || c->drained_bytes > HTTP_DRAIN_MAX + HTTP_RECEIVE_SIZE) {
+        connection_linger(c);
+        return false;
+    }
+    if (x->body == BODY_NONE) {
+        enter_head(c);
+        return true;
+    }
+    return moved;
+}
+
+static void handshake_step(struct http_connection *c)
+{
+    int rc = http_tls_handshake(c->ssl);
+    if (rc == 1) {
+        enter_head(c);
+    } else if (rc != -EAGAIN) {
+        stats_add(COUNTER_http_tls_failed, 1);
+        connection_close(c, false);
+    }
+}
+
+static bool connection_step(struct http_connection *c)
+{
+    switch (c->state) {
+    case CONNECTION_HANDSHAKE:
+        handshake_step(c);
+        return c->state == CONNECTION_HEAD;
+    case CONNECTION_HEAD:
+        return head_step(c);
+    case CONNECTION_EXCHANGE:
+        return exchange_step(c);
+    case CONNECTION_DRAIN:
+        return drain_step(c);
+    case CONNECTION_LINGER:
+        c->drained_bytes += input(c).len;
+        input_consume(c, input(c).len);
+        if (c->drained_bytes > LINGER_BYTES_MAX) {
+            connection_close(c, false);
+        }
+        return false;
+    default:
+        return false;
+    }
+}
+
+// Is there a reason to take more bytes from the socket?
+static bool wants_read(struct http_connection *c)
+{
+    if (c->state != CONNECTION_EXCHANGE) {
+        return true;
+    }
+    struct http_exchange *x = &c->x;
+    if (x->body == BODY_FLOWING) {
+        return !x->paused;
+    }
+    if (x->body == BODY_DROPPED) {
+        return true;
+    }
+    if (input_room(c) < HTTP_RECEIVE_SIZE / 2) {
+        return false;
+    }
+    // Held body, or bytes of the next request: one head's worth is enough; until then reading shows
+    // a client that leaves.
+    return x->body == BODY_HELD || request_gate_scan(&c->gate, input(c)) == GATE_MORE;
+}
+
+// Events, deadline and left-over bytes, as the state now wants them.
+static void connection_settle(struct http_connection *c)
+{
+    input_keep(c);
+    bool want_read = wants_read(c);
+    bool want_write = false;
+    bool waits = false;
+    if (c->state == CONNECTION_EXCHANGE) {
+        want_write = c->blocked;
+        waits = c->blocked || (c->x.body == BODY_FLOWING && !c->x.paused);
+    } else if (c->state == CONNECTION_HANDSHAKE) {
+        want_write = SSL_want_write(c->ssl);
+    }
+    set_events(c, want_read, want_write);
+    if (want_read && c->ssl != NULL && c->read_again) {
+        worker_defer(c->hw->worker, &c->task);
+    }
+    note_waiting(c, waits);
+    set_deadline(c, deadline_of_state(c, waits));
+}
+
+static void connection_run(struct http_connection *c)
+{
+    check(!c->running);
+    c->running = true;
+    for (unsigned steps = 0; c->state != CONNECTION_DEAD; steps++) {
+        if (steps == STEPS_PER_PASS) {
+            worker_defer(c->hw->worker, &c->task);
+            break;
+        }
+        c->wake_again = false;
+        if (!connection_step(c) && !c->wake_again) {
+            break;
+        }
+    }
+    c->running = false;
+    if (c->state != CONNECTION_DEAD) {
+        connection_settle(c);
+    }
+}
+
+static void connection_ended(struct http_connection *c, bool error)
+{
+    c->eof = true;
+    if (c->state == CONNECTION_EXCHANGE) {
+        exchange_gone(c, error);
+    } else {
+        connection_close(c, false);
+    }
+}
+
+static void connection_read(struct http_connection *c)
+{
+    c->read_again = false;
+    if (c->state == CONNECTION_HANDSHAKE) {
+        connection_run(c);
+        return;
+    }
+    size_t max = (size_t)min_u64(HTTP_RECEIVE_SIZE, input_room(c));
+    if (max == 0) {
+        connection_run(c);
+        return;
+    }
+    int64_t n = connection_receive(c, c->hw->receive, max);
+    if (n == -EAGAIN) {
+        connection_run(c);
+        return;
+    }
+    if (n <= 0) {
+        connection_ended(c, n < 0);
+        return;
+    }
+    c->read_again = c->ssl != NULL && SSL_pending(c->ssl) > 0;
+    c->fresh = (struct span){c->hw->receive, (size_t)n};
+    if (c->in.len > c->in_used) {
+        input_keep(c);
+    }
+    connection_run(c);
+}
+
+static struct http_connection *as_connection(void *ptr)
+{
+    struct http_connection *c = ptr;
+    check(c->magic == HTTP_CONNECTION_MAGIC);
+    return c;
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    connection_read(as_connection(ctx));
+}
+
+static void on_writable(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    connection_run(as_connection(ctx));
+}
+
+static void on_task(struct task *task)
+{
+    struct http_connection *c = container_of(task, struct http_connection, task);
+    check(c->magic == HTTP_CONNECTION_MAGIC);
+    if (c->read_again && wants_read(c)) {
+        connection_read(c);
+    } else {
+        connection_run(c);
+    }
+}
+
+static void head_timed_out(struct http_connection *c)
+{
+    bool idle = c->head_started_us == 0 && c->first_bytes_seen;
+    stats_add(idle ? COUNTER_http_timeout_idle : COUNTER_http_timeout_header, 1);
+    if (c->head_started_us == 0 || c->hw->draining) {
+        connection_close(c, false);
+        return;
+    }
+    refuse_head(c, ERR_REQUEST_TIMEOUT);
+    connection_run(c);
+}
+
+static void on_deadline(struct timer *timer)
+{
+    struct http_connection *c = container_of(timer, struct http_connection, timer);
+    check(c->magic == HTTP_CONNECTION_MAGIC);
+    c->timer_due_us = 0;
+    if (c->deadline_us == 0 || now_us(c) < c->deadline_us) {
+        set_deadline(c, c->deadline_us);
+        return;
+    }
+    switch (c->state) {
+    case CONNECTION_HEAD:
+        head_timed_out(c);
+        return;
+    case CONNECTION_EXCHANGE:
+        if (!too_slow(c)) {
+            set_deadline(c, deadline_of_state(c, c->wait_since_us != 0));
+            return;
+        }
+        stats_add(COUNTER_http_timeout_rate, 1);
+        exchange_gone(c, true);
+        return;
+    case CONNECTION_LINGER:
+        connection_close(c, false);
+        return;
+    default: // HANDSHAKE, DRAIN
+        stats_add(COUNTER_http_timeout_header, 1);
+        connection_close(c, false);
+        return;
+    }
+}
+
+// --- Birth and end
+// ------------------------------------------------------------------------------------------------------
+
+void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback)
+{
+    struct http_connection *c = calloc(1, sizeof(*c));
+    check(c != NULL);
+    c->magic = HTTP_CONNECTION_MAGIC;
+    c->hw = hw;
+    c->fd = fd;
+    c->ssl = ssl;
+    c->loopback = loopback;
+    snprintf(c->peer, sizeof(c->peer), "%s", peer);
+    list_node_init(&c->node);
+    list_push_back(&hw->connections, &c->node);
+    buf_init(&c->in, HTTP_IN_MAX);
+    request_gate_init(&c->gate);
+    task_init(&c->task, on_task);
+    timer_init(hw->worker, &c->timer, on_deadline);
+    struct event_base *base = worker_event_base(hw->worker);
+    check(event_assign(&c->read_event, base, fd, EV_READ | EV_PERSIST, on_readable, c) == 0);
+    check(event_assign(&c->write_event, base, fd, EV_WRITE | EV_PERSIST, on_writable, c) == 0);
+    stats_add(COUNTER_http_connections_idle, 1);
+    c->state = ssl != NULL ? CONNECTION_HANDSHAKE : CONNECTION_HEAD;
+    c->since_us = now_us(c);
+    connection_read(c); // mostly the request is here already
+    if (hw->draining && c->state == CONNECTION_HEAD && c->head_started_us == 0) {
+        connection_close(c, false);
+    }
+}
+
+// Nothing of a request has arrived, not even in the socket.
+static bool is_idle(const struct http_connection *c)
+{
+    char byte;
+    return c->state == CONNECTION_HEAD && c->head_started_us == 0 &&
+           (c->ssl != NULL || recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
+}
+
+void connection_drain_all(struct http_worker *hw)
+{
+    hw->draining = true;
+    list_for_each(node, &hw->connections)
+    {
+        struct http_connection *c = container_of(node, struct http_connection, node);
+        if (is_idle(c)) {
+            connection_close(c, false);
+        }
+    }
+}
+
+void connection_free_all(struct http_worker *hw)
+{
+    list_for_each(node, &hw->connections)
+    {
+        struct http_connection *c = container_of(node, struct http_connection, node);
+        if (c->state == CONNECTION_EXCHANGE) {
+            exchange_end(c, HTTP_CUT);
+        }
+        connection_close(c, false);
+    }
+    while (hw->spare_count > 0) {
+        arena_free(hw->spares[--hw->spare_count]);
+    }
+}

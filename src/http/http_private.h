@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the files of this room only. Everything here belongs to one worker unless it says
+// otherwise.
+#ifndef FOREBAY_HTTP_HTTP_PRIVATE_H
+#define FOREBAY_HTTP_HTTP_PRIVATE_H
+
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <openssl/ssl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "base/list.h"
+#include "http/http.h"
+
+static inline uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+// --- request_gate.c
+// ---------------------------------------------------------------------------------------
+
+// A head being scanned as it arrives. Offsets are from the first byte given.
+struct request_gate {
+    enum err err;
+    uint8_t state, version_minor, method_len;
+    uint32_t at;    // bytes looked at; the head's length once complete
+    uint32_t start; // of the method, behind the one leading CRLF that is forgiven
+    uint32_t mark;  // start of the piece being read
+    uint32_t target, target_len;
+    uint32_t header_count;
+};
+
+enum gate_verdict {
+    GATE_MORE,     // all bytes so far are fine
+    GATE_COMPLETE, // the head is the first g->at bytes
+    GATE_REFUSED   // g->err says why
+};
+
+void request_gate_init(struct request_gate *g);
+// `buffered` is everything since the first byte; goes on where the last call ended.
+enum gate_verdict request_gate_scan(struct request_gate *g, struct span buffered);
+// After GATE_COMPLETE: `head` is the head's bytes in memory that lives as long as the request. Peer
+// and times are left zero. Any error means: answer it and close.
+enum err request_gate_accept(const struct request_gate *g, struct span head, struct arena *arena,
+                             struct http_request *ret_request) MUST_USE;
+bool request_gate_byte_is_token(unsigned char b);
+bool request_gate_byte_is_value(unsigned char b);
+
+// --- http_chunked.c
+// -----------------------------------------------------------------------------------------
+
+struct http_chunked {
+    uint8_t state, digits;
+    uint32_t extension_bytes, extension_total, trailer_bytes;
+    uint64_t left; // of the chunk
+};
+
+enum http_chunked_step {
+    HTTP_CHUNKED_MORE, // *rest is used up
+    HTTP_CHUNKED_DATA, // *ret_data is body; call again
+    HTTP_CHUNKED_END,  // the body is complete; *rest is what follows it
+    HTTP_CHUNKED_BAD
+};
+
+void http_chunked_init(struct http_chunked *c);
+enum http_chunked_step http_chunked_next(struct http_chunked *c, struct span *rest,
+                                         struct span *ret_data);
+
+// --- http_reply.c
+// ---------------------------------------------------------------------------------------------
+
+#define REPLY_QUEUE_MAX 16
+#define REPLY_PREFIX_MAX 24
+
+// One piece of the body on its way out, with the chunk framing in front of it.
+struct reply_entry {
+    struct http_slice slice;
+    uint64_t sent; // of the slice
+    char prefix[REPLY_PREFIX_MAX];
+    uint8_t prefix_len, prefix_sent;
+};
+
+// A ring in the exchange's arena. Entries are sent from the front; FILE only ever stands last.
+struct reply_queue {
+    struct reply_entry entries[REPLY_QUEUE_MAX];
+    unsigned first, count;
+    uint64_t queued_bytes; // not sent yet
+};
+
+struct reply_state {
+    bool started, head_sent, chunked, ended, waiting, ready_called, close;
+    bool reset_on_cut;       // close-delimited: only a reset shows that it was cut
+    bool any_chunk;          // a chunk's header went into the queue
+    struct span interim;     // rest of "100 Continue"
+    struct span head;        // rest of the head
+    struct span body;        // rest of a whole small body
+    uint64_t length, pulled; // announced; asked of the source so far
+    bool has_length;
+    struct http_source *source;
+    struct reply_queue *queue; // NULL without a source
+    uint64_t body_bytes, first_byte_us;
+};
+
+enum reply_progress {
+    REPLY_IDLE,    // nothing to send now: no reply yet, or its source waits
+    REPLY_BLOCKED, // the socket takes no more, or this pass's share is used up: wait for
+                   // writability
+    REPLY_DONE,    // the whole reply went out
+    REPLY_GONE,    // the client is gone
+    REPLY_CUT      // the source cannot go on
+};
+
+// Writes what can be written now. May call the source; never the handler.
+enum reply_progress reply_write(struct http_exchange *x);
+// Gives back every slice still queued.
+void reply_release(struct http_exchange *x);
+
+// --- http_connection.c
+// ------------------------------------------------------------------------------------------
+
+#define HTTP_IN_MAX 65536 // bytes received and not yet used, per connection
+
+enum body_state {
+    BODY_NONE,    // there is none, or it is complete
+    BODY_HELD,    // nobody has asked for it yet
+    BODY_FLOWING, // goes to the sink
+    BODY_DROPPED  // is read and thrown away
+};
+
+enum connection_state {
+    CONNECTION_HANDSHAKE,
+    CONNECTION_HEAD,     // between requests, or part of a head has arrived
+    CONNECTION_EXCHANGE, // from the handler's call to its on_done
+    CONNECTION_DRAIN,    // the reply is out, the rest of the body is thrown away
+    CONNECTION_LINGER,   // our side is shut; what still comes is thrown away, so that the reply is
+                         // not lost by a reset
+    CONNECTION_DEAD
+};
+
+struct http_exchange {
+    struct http_request request;
+    struct arena *arena;
+    struct http_user *user;
+    struct http_sink *sink;
+    struct reply_state reply;
+    enum body_state body;
+    bool sink_open;     // its on_end has not run
+    bool paused;        // http_body_pause()
+    bool bad_body;      // its framing is broken: close after the reply
+    bool continued;     // "100 Continue" is on its way
+    bool counted;       // in max_inflight, and the handler knows it
+    bool cut;           // http_reply_cut()
+    uint64_t body_left; // Content-Length still to come
+    struct http_chunked chunked;
+};
+
+struct http_connection {
+    uint64_t magic;
+    struct list_node node; // in its worker's list
+    struct http_worker *hw;
+    int fd;
+    SSL *ssl; // NULL on a plain connection
+    enum connection_state state;
+    bool first_bytes_seen; // for the TLS hello on a plain port
+    bool running;          // connection_run() is on the stack
+    bool wake_again;       // somebody called in meanwhile: one more step
+    bool blocked;          // the socket takes no more of the reply
+    bool read_on, write_on;
+    bool read_again; // TLS holds bytes that no event will announce
+    bool loopback;
+    bool eof;
+    struct event read_event, write_event;
+    struct timer timer;
+    uint64_t timer_due_us;           // 0 = not running
+    uint64_t deadline_us;            // when the present wait ends; 0 = never
+    uint64_t since_us;               // start of the present state
+    uint64_t head_started_us;        // first byte of the head being read; 0 = none yet
+    uint64_t wait_since_us;          // waiting for the client's bytes or window; 0 = not
+    uint64_t waited_us, moved_bytes; // in the present rate window
+    uint64_t drained_bytes;          // in DRAIN and LINGER
+    struct task task;
+    struct span fresh;        // just received, in the worker's buffer; empty between events
+    struct buf in;            // received earlier and not used yet
+    size_t in_used;           // of `in`
+    struct request_gate gate; // of the head being read, or of the next one
+    char peer[112];           // NUL-terminated
+    struct http_exchange x;
+};
+
+#define HTTP_CONNECTION_MAGIC 0x68747470636f6e6eu
+#define HTTP_ARENA_SPARES 64
+#define HTTP_RECEIVE_SIZE 65536
+#define HTTP_TLS_RECORD 16384
+
+struct http_worker {
+    struct http_server *server;
+    struct worker *worker;
+    struct list connections;
+    atomic_uint connection_count; // handed over or about to be; the acceptor reads it
+    bool draining;
+    struct arena *spares[HTTP_ARENA_SPARES];
+    unsigned spare_count;
+    int64_t date_s; // second that `date` is of
+    char date[HTTP_DATE_LEN + 1];
+    char *receive; // HTTP_RECEIVE_SIZE, used inside one read only
+    char *record;  // HTTP_TLS_RECORD, used inside one TLS write only; NULL without TLS
+};
+
+// Takes fd and ssl (NULL: plain) over. On the worker of `hw`; the connection was counted already.
+void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback);
+void connection_drain_all(struct http_worker *hw);
+// After the loop has stopped: ends every exchange and frees every connection.
+void connection_free_all(struct http_worker *hw);
+// Asks for connection_run() in this pass (or after the callback on the stack).
+void connection_wake(struct http_connection *c);
+void connection_note_moved(struct http_connection *c, uint64_t bytes);
+static inline struct http_connection *connection_of(const struct http_exchange *x)
+{
+    struct http_connection *c =
+        (struct http_connection *)(uintptr_t)((const char *)x -
+                                              offsetof(struct http_connection, x));
+    check(c->magic == HTTP_CONNECTION_MAGIC);
+    return c;
+}
+// Bytes written, or -EAGAIN, or another negative errno. `more`: something follows at once
+// (MSG_MORE).
+int64_t connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
+                        bool more);
+const char *connection_date(struct http_worker *hw);
+const char *http_reason(unsigned status); // "Not Found"; "" when unknown
+
+// --- http_tls.c
+// ----------------------------------------------------------------------------------------------------
+
+struct http_tls; // certificate and key, reread when their files change; on worker 0 once started
+enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
+                      struct buf *ret_why) MUST_USE;
+void http_tls_free(struct http_tls *tls);
+// A new server side of a handshake on fd; NULL when memory is short. Looks at the files at most
+// once a second, on a pool thread; a changed certificate serves the connections after that look.
+SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd);
+// 1 = done, -EAGAIN, other negative errno: failed
+int http_tls_handshake(SSL *ssl);
+int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max); // 0 = end of stream
+int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned iov_count);
+
+// --- http_server.c
+// --------------------------------------------------------------------------------------------------
+
+const struct http_options *server_options(const struct http_server *server);
+// Counts one more exchange; false when limits.max_inflight are in flight already.
+bool server_inflight_enter(struct http_server *server);
+void server_inflight_leave(struct http_server *server);
+void server_connection_closed(struct http_server *server, struct http_worker *hw);
+
+#endif

@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replies: head and body on their way to the socket, with back-pressure towards the source. Runs on
+// the connection's worker.
+//
+// What is waiting, in order: the rest of "100 Continue", the rest of the head, the rest of a whole
+// small body, the queue. The queue is a ring of slices in the request's arena: at most
+// HTTP_OUT_HIGH bytes in memory, or one file range behind them and then nothing. Everything in
+// memory goes out in one call with the head; a file range follows by sendfile, after the residency
+// question has been answered yes for just this piece. When the answer is no, the range goes back to
+// its source (recall), which brings the bytes another way.
+//
+// Nothing here calls the handler: the connection learns from reply_write() how far it got and ends
+// the exchange. The source is only asked from reply_write(), so it is never called inside
+// http_reply_start().
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/sendfile.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "http/http_private.h"
+#include "stats/stats.h"
+
+// One connection's share of a pass; the others get their turn before it goes on.
+#define PASS_BYTES 2097152u
+#define IOV_MAX_HERE (3 + 2 * REPLY_QUEUE_MAX)
+
+// --- Head
+// -----------------------------------------------------------------------------------------------
+
+const char *http_reason(unsigned status)
+{
+    static const struct {
+        unsigned status;
+        const char *reason;
+    } rows[] = {
+        {400, "Bad Request"},
+        {403, "Forbidden"},
+        {405, "Method Not Allowed"},
+        {411, "Length Required"},
+        {414, "URI Too Long"},
+        {417, "Expectation Failed"},
+        {431, "Request Header Fields Too Large"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {503, "Service Unavailable"},
+        {505, "HTTP Version Not Supported"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (rows[i].status == status) {
+            return rows[i].reason;
+        }
+    }
+    return "";
+}
+
+struct writer {
+    char *at, *end;
+};
+
+static void put(struct writer *w, struct span s)
+{
+    check((size_t)(w->end - w->at) >= s.len);
+    if (s.len > 0) {
+        memcpy(w->at, s.ptr, s.len);
+        w->at += s.len;
+    }
+}
+
+// What this file adds itself must not come from the handler's list as well.
+static bool is_ours(struct span name)
+{
+    switch (name.len) {
+    case 4:
+        return span_equal_nocase(name, SPAN("Date"));
+    case 10:
+        return span_equal_nocase(name, SPAN("Connection")) ||
+               span_equal_nocase(name, SPAN("Keep-Alive"));
+    case 14:
+        return span_equal_nocase(name, SPAN("Content-Length"));
+    case 17:
+        return span_equal_nocase(name, SPAN("Transfer-Encoding"));
+    default:
+        return false;
+    }
+}
+
+static void put_headers(struct writer *w, const struct headers *headers)
+{
+    for (unsigned i = 0; headers != NULL && i < headers->count; i++) {
+        const struct header *h = &headers->items[i];
+        if (is_ours(h->name)) {
+            continue;
+        }
+        if (!header_name_is_token(h->name) || !header_value_is_clean(h->value)) {
+            stats_add(COUNTER_http_headers_dropped, 1);
+            continue;
+        }
+        put(w, h->name);
+        put(w, SPAN(": "));
+        put(w, h->value);
+        put(w, SPAN("\r\n"));
+    }
+}
+
+static size_t headers_size(const struct headers *headers)
+{
+    size_t size = 0;
+    for (unsigned i = 0; headers != NULL && i < headers->count; i++) {
+        size += headers->items[i].name.len + headers->items[i].value.len + 4;
+    }
+    return size;
+}
+
+static void put_u64(struct writer *w, uint64_t value)
+{
+    char digits[24];
+    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)value);
+    put(w, (struct span){digits, (size_t)len});
+}
+
+// False when the arena is used up.
+static bool render_head(struct http_exchange *x, const struct http_reply *reply, bool bodiless)
+{
+    struct http_connection *c = connection_of(x);
+    struct reply_state *r = &x->reply;
+    struct span reason = span_from_cstr(reply->reason);
+    size_t size = 256 + reason.len + headers_size(reply->headers) + reply->rendered.len;
+    char *bytes = arena_alloc(x->arena, size);
+    if (bytes == NULL) {
+        return false;
+    }
+    struct writer w = {bytes, bytes + size};
+    put(&w, SPAN("HTTP/1.1 "));
+    put_u64(&w, reply->status);
+    put(&w, SPAN(" "));
+    put(&w, reason);
+    put(&w, SPAN("\r\n"));
+    put_headers(&w, reply->headers);
+    put(&w, reply->rendered);
+    put(&w, SPAN("Date: "));
+    put(&w, span_from_cstr(connection_date(c->hw)));
+    put(&w, SPAN("\r\n"));
+    if (r->has_length && !reply->no_length) {
+        put(&w, SPAN("Content-Length: "));
+        put_u64(&w, r->length);
+        put(&w, SPAN("\r\n"));
+    } else if (r->chunked && !bodiless) {
+        put(&w, SPAN("Transfer-Encoding: chunked\r\n"));
+    }
+    if (r->close) {
+        put(&w, SPAN("Connection: close\r\n"));
+    } else if (x->request.version_minor == 0) {
+        put(&w, SPAN("Connection: keep-alive\r\n"));
+    }
+    put(&w, SPAN("\r\n"));
+    r->head = (struct span){bytes, (size_t)(w.at - bytes)};
+    return true;
+}
+
+// The rest of the request's body is too long to be thrown away, so this reply is the connection's
+// last.
+static bool body_forces_close(const struct http_exchange *x)
+{
+    if (x->bad_body) {
+        return true;
+    }
+    if (x->body == BODY_NONE) {
+        return false;
+    }
+    return x->request.chunked || x->body_left > HTTP_DRAIN_MAX ||
+           (x->request.expects_continue && !x->continued);
+}
+
+void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
+{
+    struct http_connection *c = connection_of(x);
+    struct reply_state *r = &x->reply;
+    check(c->state == CONNECTION_EXCHANGE);
+    check(!r->started);
+    check(reply->status >= 200 && reply->status <= 599);
+    check(reply->source == NULL || reply->body.len == 0);
+    bool bodiless = x->request.is_head || reply->no_length;
+    r->started = true;
+    r->has_length = reply->has_length || (reply->source == NULL && !bodiless);
+    r->length = reply->has_length ? reply->length : reply->body.len;
+    r->chunked = !r->has_length && x->request.version_minor == 1;
+    r->reset_on_cut = !r->has_length && !r->chunked;
+    r->close = reply->close || !x->request.keep_alive || c->hw->draining || body_forces_close(x) ||
+               (!bodiless && !r->has_length && !r->chunked);
+    // A client that expects it waits for it even in front of no body at all.
+    if (x->request.expects_continue && !x->request.has_body && !x->continued) {
+        x->continued = true;
+        r->interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    if (!render_head(x, reply, bodiless)) {
+        log_warn("reply_too_large", "status=%u", reply->status);
+        x->cut = true;
+    } else if (bodiless) {
+        r->ended = true;
+    } else if (reply->source != NULL) {
+        r->source = reply->source;
+        r->queue = arena_alloc(x->arena, sizeof(*r->queue));
+        x->cut |= r->queue == NULL;
+        r->ended = r->has_length && r->length == 0;
+    } else {
+        r->body = reply->body;
+        r->ended = true;
+        if (r->length != reply->body.len) {
+            log_error("reply_length_wrong", "status=%u announced=%llu given=%zu", reply->status,
+                      (unsigned long long)r->length, reply->body.len);
+            x->cut = true;
+        }
+    }
+    connection_wake(c);
+}
+
+void http_reply_ready(struct http_exchange *x)
+{
+    struct reply_state *r = &x->reply;
+    if (!r->started || r->ended) {
+        return;
+    }
+    r->ready_called = true;
+    r->waiting = false;
+    connection_wake(connection_of(x));
+}
+
+void http_reply_cut(struct http_exchange *x)
+{
+    x->cut = true;
+    connection_wake(connection_of(x));
+}
+
+bool http_exchange_can_sendfile(const struct http_exchange *x)
+{
+    return connection_of(x)->ssl == NULL;
+}
+
+bool http_reply_head_sent(const struct http_exchange *x)
+{
+    return x->reply.head_sent;
+}
+
+uint64_t http_reply_body_bytes(const struct http_exchange *x)
+{
+    return x->reply.body_bytes;
+}
+
+uint64_t http_reply_first_byte_us(const struct http_exchange *x)
+{
+    return x->reply.first_byte_us;
+}
+
+// --- Queue
+// ------------------------------------------------------------------------------------------------
+
+static struct reply_entry *queue_at(struct reply_queue *q, unsigned i)
+{
+    check(i < q->count);
+    return &q->entries[(q->first + i) % REPLY_QUEUE_MAX];
+}
+
+static void slice_release(struct http_slice *slice)
+{
+    if (slice->kind == HTTP_SLICE_BYTES) {
+        if (slice->release != NULL) {
+            slice->release(slice->release_ctx);
+        }
+    } else if (slice->range.release != NULL) {
+        slice->range.release(slice->range.release_ctx);
+    }
+}
+
+static uint64_t slice_len(const struct http_slice *slice)
+{
+    return slice->kind == HTTP_SLICE_BYTES ? slice->bytes.len : slice->range.len;
+}
+
+// Takes the front entry out before giving it back: the release may call into us.
+static void queue_pop(struct reply_queue *q)
+{
+    struct reply_entry *e = queue_at(q, 0);
+    struct http_slice slice = e->slice;
+    check(q->queued_bytes >= slice_len(&slice) - e->sent);
+    q->queued_bytes -= slice_len(&slice) - e->sent;
+    q->first = (q->first + 1) % REPLY_QUEUE_MAX;
+    q->count--;
+    slice_release(&slice);
+}
+
+void reply_release(struct http_exchange *x)
+{
+    struct reply_queue *q = x->reply.queue;
+    while (q != NULL && q->count > 0) {
+        queue_pop(q);
+    }
+    x->reply.source = NULL;
+}
+
+static bool queue_has_room(const struct reply_queue *q)
+{
+    if (q->count == 0) {
+        return true;
+    }
+    const struct reply_entry *last = &q->entries[(q->first + q->count - 1) % REPLY_QUEUE_MAX];
+    return q->count < REPLY_QUEUE_MAX && q->queued_bytes < HTTP_OUT_HIGH &&
+           last->slice.kind == HTTP_SLICE_BYTES;
+}
+
+static struct reply_entry *queue_push(struct reply_state *r, const struct http_slice *slice)
+{
+    struct reply_queue *q = r->queue;
+    check(q->count < REPLY_QUEUE_MAX);
+    q->count++;
+    struct reply_entry *e = queue_at(q, q->count - 1);
+    *e = (struct reply_entry){.slice = *slice};
+    q->queued_bytes += slice_len(slice);
+    return e;
+}
+
+static void entry_set_prefix(struct reply_entry *e, struct span prefix)
+{
+    check(prefix.len <= sizeof(e->prefix));
+    memcpy(e->prefix, prefix.ptr, prefix.len);
+    e->prefix_len = (uint8_t)prefix.len;
+}
+
+static void queue_push_slice(struct http_exchange *x, struct http_slice *slice)
+{
+    struct reply_state *r = &x->reply;
+    uint64_t len = slice_len(slice);
+    if (slice->kind == HTTP_SLICE_FILE) {
+        check(len <= HTTP_FILE_SLICE_MAX);
+        check(http_exchange_can_sendfile(x));
+        check(!r->chunked); // what comes from files has a known length
+    }
+    if (len == 0 || (r->has_length && len > r->length - r->pulled)) {
+        if (len > 0) {
+            log_error("reply_length_wrong", "announced=%llu given=%llu",
+                      (unsigned long long)r->length, (unsigned long long)(r->pulled + len));
+            x->cut = true;
+        }
+        slice_release(slice);
+        return;
+    }
+    struct reply_entry *e = queue_push(r, slice);
+    r->pulled += len;
+    if (r->chunked) {
+        char prefix[REPLY_PREFIX_MAX];
+        int n = snprintf(prefix, sizeof(prefix), "%s%llx\r\n", r->any_chunk ? "\r\n" : "",
+                         (unsigned long long)len);
+        entry_set_prefix(e, (struct span){prefix, (size_t)n});
+        r->any_chunk = true;
+    }
+    r->ended = r->has_length && r->pulled == r->length;
+}
+
+static void queue_push_end(struct http_exchange *x)
+{
+    struct reply_state *r = &x->reply;
+    if (r->has_length && r->pulled != r->length) {
+        log_error("reply_length_wrong", "announced=%llu given=%llu", (unsigned long long)r->length,
+                  (unsigned long long)r->pulled);
+        x->cut = true;
+        return;
+    }
+    r->ended = true;
+    if (r->chunked) {
+        struct http_slice none = {.kind = HTTP_SLICE_BYTES};
+        entry_set_prefix(queue_push(r, &none),
+                         r->any_chunk ? SPAN("\r\n0\r\n\r\n") : SPAN("0\r\n\r\n"));
+    }
+}
+
+// Asks the source until the queue is full or the source has nothing now.
+static void reply_pull(struct http_exchange *x)
+{
+    struct reply_state *r = &x->reply;
+    while (r->source != NULL && !r->ended && !r->waiting && !x->cut && queue_has_room(r->queue)) {
+        struct http_slice slice = {0};
+        r->ready_called = false;
+        switch (r->source->pull(r->source, &slice)) {
+        case HTTP_PULL_SLICE:
+            queue_push_slice(x, &slice);
+            break;
+        case HTTP_PULL_WAIT:
+            if (r->ready_called) {
+                return; // woken from inside the pull: connection_run() comes back here
+            }
+            r->waiting = true;
+            break;
+        case HTTP_PULL_END:
+            queue_push_end(x);
+            break;
+        default:
+            x->cut = true;
+            break;
+        }
+    }
+}
+
+// --- Sending
+// ------------------------------------------------------------------------------------------------
+
+static unsigned add_iov(struct iovec *iov, unsigned count, const char *ptr, size_t len)
+{
+    if (len > 0) {
+        iov[count].iov_base = (void *)(uintptr_t)ptr;
+        iov[count].iov_len = len;
+        count++;
+    }
+    return count;
+}
+
+// Everything in memory, up to the file range.
+static unsigned gather(struct reply_state *r, struct iovec *iov)
+{
+    unsigned count = add_iov(iov, 0, r->interim.ptr, r->interim.len);
+    if (!r->started) {
+        return count;
+    }
+    count = add_iov(iov, count, r->head.ptr, r->head.len);
+    count = add_iov(iov, count, r->body.ptr, r->body.len);
+    for (unsigned i = 0; r->queue != NULL && i < r->queue->count; i++) {
+        struct reply_entry *e = queue_at(r->queue, i);
+        count = add_iov(iov, count, e->prefix + e->prefix_sent,
+                        (size_t)(e->prefix_len - e->prefix_sent));
+        if (e->slice.kind == HTTP_SLICE_FILE) {
+            break;
+        }
+        count = add_iov(iov, count, e->slice.bytes.ptr + e->sent, e->slice.bytes.len - e->sent);
+    }
+    return count;
+}
+
+static uint64_t take_span(struct span *s, uint64_t sent)
+{
+    uint64_t n = min_u64(s->len, sent);
+    if (n > 0) {
+        s->ptr += n;
+        s->len -= n;
+    }
+    return n;
+}
+
+static void note_sent(struct http_exchange *x, uint64_t sent)
+{
+    struct reply_state *r = &x->reply;
+    connection_note_moved(connection_of(x), sent);
+    sent -= take_span(&r->interim, sent);
+    if (sent > 0 && !r->head_sent) {
+        r->head_sent = true;
+        r->first_byte_us = worker_now_us(connection_of(x)->hw->worker);
+    }
+    sent -= take_span(&r->head, sent);
+    uint64_t body = take_span(&r->body, sent);
+    r->body_bytes += body;
+    sent -= body;
+    while (r->queue != NULL && r->queue->count > 0) {
+        struct reply_entry *e = queue_at(r->queue, 0);
+        uint64_t prefix = min_u64(sent, (uint64_t)(e->prefix_len - e->prefix_sent));
+        e->prefix_sent = (uint8_t)(e->prefix_sent + prefix);
+        sent -= prefix;
+        uint64_t bytes = min_u64(sent, slice_len(&e->slice) - e->sent);
+        e->sent += bytes;
+        sent -= bytes;
+        r->body_bytes += bytes;
+        r->queue->queued_bytes -= bytes;
+        if (e->prefix_sent < e->prefix_len || e->sent < slice_len(&e->slice)) {
+            break;
+        }
+        queue_pop(r->queue);
+    }
+    check(sent == 0);
+}
+
+static struct reply_entry *file_entry(struct reply_state *r)
+{
+    if (r->queue == NULL || r->queue->count == 0) {
+        return NULL;
+    }
+    struct reply_entry *last = queue_at(r->queue, r->queue->count - 1);
+    return last->slice.kind == HTTP_SLICE_FILE ? last : NULL;
+}
+
+static void recall(struct http_exchange *x, struct reply_entry *e)
+{
+    struct reply_state *r = &x->reply;
+    uint64_t unsent = e->slice.range.len - e->sent;
+    struct http_slice slice = e->slice;
+    stats_add(COUNTER_http_range_recalled, 1);
+    check(r->queue->queued_bytes >= unsent);
+    r->queue->queued_bytes -= unsent;
+    r->queue->count--; // it stands last
+    r->pulled -= unsent;
+    r->ended = false;
+    r->waiting = false;
+    slice_release(&slice);
+    r->source->recall(r->source, unsent);
+}
+
+enum file_result { FILE_SENT, FILE_BLOCKED, FILE_RECALL, FILE_GONE };
+
+static enum file_result send_file(struct http_exchange *x, struct reply_entry *e, uint64_t max)
+{
+    struct file_range *range = &e->slice.range;
+    uint64_t want = min_u64(range->len - e->sent, max);
+    off_t offset = (off_t)(range->offset + e->sent);
+    uint64_t begin_us = clock_monotonic_us();
+    ssize_t n;
+    do {
+        n = sendfile(connection_of(x)->fd, range->fd, &offset, want);
+    } while (n < 0 && errno == EINTR);
+    int error = errno;
+    stats_observe_us(HISTOGRAM_sendfile_stall, clock_monotonic_us() - begin_us);
+    if (n > 0) {
+        note_sent(x, (uint64_t)n);
+        // Less than asked: the socket is full, another try would only say so.
+        return (uint64_t)n < want ? FILE_BLOCKED : FILE_SENT;
+    }
+    if (n == 0) {
+        return FILE_RECALL; // the file is shorter than its range: the source will find out why
+    }
+    if (error == EAGAIN) {
+        return FILE_BLOCKED;
+    }
+    return error == EPIPE || error == ECONNRESET || error == ETIMEDOUT || error == ENOTCONN
+               ? FILE_GONE
+               : FILE_RECALL;
+}
+
+static uint64_t iov_bytes(const struct iovec *iov, unsigned count)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < count; i++) {
+        bytes += iov[i].iov_len;
+    }
+    return bytes;
+}
+
+// One piece out. REPLY_DONE here means: go on with the next.
+static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
+{
+    struct reply_state *r = &x->reply;
+    struct iovec iov[IOV_MAX_HERE];
+    unsigned count = gather(r, iov);
+    struct reply_entry *file = r->started ? file_entry(r) : NULL;
+    if (file != NULL) {
+        // Asked before the head leaves, so that a head never waits corked for a range that is gone.
+        uint64_t len = min_u64(file->slice.range.len - file->sent, *budget);
+        if (!disk_io_resident(file->slice.range.fd, file->slice.range.offset + file->sent, len)) {
+            recall(x, file);
+            return REPLY_DONE;
+        }
+    }
+    if (count > 0) {
+        uint64_t want = iov_bytes(iov, count);
+        int64_t n = connection_send(connection_of(x), iov, count, file != NULL);
+        if (n < 0) {
+            return n == -EAGAIN ? REPLY_BLOCKED : REPLY_GONE;
+        }
+        note_sent(x, (uint64_t)n);
+        *budget -= min_u64(*budget, (uint64_t)n);
+        if ((uint64_t)n < want && connection_of(x)->ssl == NULL) {
+            return REPLY_BLOCKED;
+        }
+        if ((uint64_t)n < want || file == NULL || *budget == 0) {
+            return REPLY_DONE;
+        }
+    }
+    uint64_t before = r->body_bytes;
+    switch (send_file(x, file, min_u64(HTTP_FILE_SLICE_MAX, *budget))) {
+    case FILE_SENT:
+        *budget -= r->body_bytes - before;
+        return REPLY_DONE;
+    case FILE_RECALL:
+        recall(x, file);
+        return REPLY_DONE;
+    case FILE_GONE:
+        return REPLY_GONE;
+    default:
+        return REPLY_BLOCKED;
+    }
+}
+
+static bool has_output(const struct reply_state *r)
+{
+    return r->interim.len > 0 || (r->started && (r->head.len > 0 || r->body.len > 0 ||
+                                                 (r->queue != NULL && r->queue->count > 0)));
+}
+
+enum reply_progress reply_write(struct http_exchange *x)
+{
+    struct reply_state *r = &x->reply;
+    uint64_t budget = PASS_BYTES;
+    for (;;) {
+        reply_pull(x);
+        if (x->cut) {
+            return REPLY_CUT;
+        }
+        if (!has_output(r)) {
+            return r->started && r->ended ? REPLY_DONE : REPLY_IDLE;
+        }
+        if (budget == 0) {
+            return REPLY_BLOCKED;
+        }
+        enum reply_progress progress = send_some(x, &budget);
+        if (progress != REPLY_DONE) {
+            return progress;
+        }
+    }
+}

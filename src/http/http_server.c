@@ -1,0 +1,657 @@
+// SPDX-License-Identifier: Apache-2.0
+// Listeners: bind, accept, hand over to the worker with the fewest connections, limits, drain.
+//
+// Accepting runs on worker 0: one accepting thread keeps the counts honest, so that a handful of
+// long-lived connections spreads evenly. A connection is counted for its worker before it is sent
+// there, so a burst spreads too. The counts and is_draining are the only things shared between
+// threads.
+//
+// When descriptors run out, one kept in reserve is given up to accept and close what is waiting (a
+// client that sees its connection close tries again sooner than one that waits), then accepting
+// pauses for a moment instead of spinning.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "http/http_private.h"
+#include "stats/stats.h"
+
+#define LISTENERS_MAX 32
+#define BACKLOG 4096
+#define ACCEPTS_PER_EVENT 64
+#define SHED_WITHOUT_DESCRIPTORS_MAX 16
+#define ACCEPT_PAUSE_MS 100
+
+struct listener {
+    struct http_server *server;
+    int fd;
+    bool is_tls, is_unix, owns_path, event_on;
+    char address[128];
+    char path[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 1];
+    struct event event;
+};
+
+struct http_server {
+    struct loop *loop;
+    struct http_options options;
+    struct listener listeners[LISTENERS_MAX];
+    unsigned listener_count;
+    struct http_worker *workers;
+    unsigned worker_count, next_worker;
+    struct http_tls *tls;
+    int spare_fd;
+    struct timer pause;
+    atomic_uint connection_count, inflight_count;
+    atomic_bool is_draining;
+};
+
+// --- Shared with connections
+// ----------------------------------------------------------------------------
+
+const struct http_options *server_options(const struct http_server *server)
+{
+    return &server->options;
+}
+
+bool server_inflight_enter(struct http_server *server)
+{
+    unsigned before = atomic_fetch_add_explicit(&server->inflight_count, 1, memory_order_relaxed);
+    if (before >= server->options.max_inflight) {
+        atomic_fetch_sub_explicit(&server->inflight_count, 1, memory_order_relaxed);
+        return false;
+    }
+    stats_add(COUNTER_http_inflight, 1);
+    return true;
+}
+
+void server_inflight_leave(struct http_server *server)
+{
+    atomic_fetch_sub_explicit(&server->inflight_count, 1, memory_order_relaxed);
+    stats_sub(COUNTER_http_inflight, 1);
+}
+
+void server_connection_closed(struct http_server *server, struct http_worker *hw)
+{
+    atomic_fetch_sub_explicit(&hw->connection_count, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&server->connection_count, 1, memory_order_relaxed);
+}
+
+unsigned http_server_connections(const struct http_server *server)
+{
+    return atomic_load_explicit(&server->connection_count, memory_order_relaxed);
+}
+
+// --- Accepting
+// --------------------------------------------------------------------------------------------
+
+struct handover {
+    struct message message;
+    struct http_worker *hw;
+    int fd;
+    SSL *ssl;
+    bool loopback;
+    char peer[112];
+};
+
+static void on_handover(struct worker *to, struct message *message)
+{
+    struct handover *h = container_of(message, struct handover, message);
+    check(h->hw->worker == to);
+    connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback);
+    free(h);
+}
+
+static struct http_worker *worker_with_fewest(struct http_server *server)
+{
+    unsigned best = server->next_worker;
+    unsigned best_count = UINT32_MAX;
+    for (unsigned i = 0; i < server->worker_count; i++) {
+        unsigned at = (server->next_worker + i) % server->worker_count;
+        unsigned count =
+            atomic_load_explicit(&server->workers[at].connection_count, memory_order_relaxed);
+        if (count < best_count) {
+            best = at;
+            best_count = count;
+        }
+    }
+    server->next_worker = (best + 1) % server->worker_count;
+    return &server->workers[best];
+}
+
+static bool address_is_loopback(const struct sockaddr_storage *addr)
+{
+    if (addr->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
+        return (ntohl(in->sin_addr.s_addr) >> 24) == 127;
+    }
+    if (addr->ss_family == AF_INET6) {
+        const struct in6_addr *in6 = &((const struct sockaddr_in6 *)addr)->sin6_addr;
+        return IN6_IS_ADDR_LOOPBACK(in6) || (IN6_IS_ADDR_V4MAPPED(in6) && in6->s6_addr[12] == 127);
+    }
+    return addr->ss_family == AF_UNIX;
+}
+
+// "127.0.0.1:5000", "[::1]:5000" or "unix:PATH".
+static void address_format(const struct sockaddr_storage *addr, socklen_t len, char *ret_text,
+                           size_t size)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+    if (addr->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
+        (void)inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
+        snprintf(ret_text, size, "%s:%u", host, ntohs(in->sin_port));
+    } else if (addr->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)addr;
+        (void)inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
+        snprintf(ret_text, size, "[%s]:%u", host, ntohs(in6->sin6_port));
+    } else {
+        const struct sockaddr_un *un = (const struct sockaddr_un *)addr;
+        bool named = len > offsetof(struct sockaddr_un, sun_path) && un->sun_path[0] == '/';
+        snprintf(ret_text, size, "unix:%s", named ? un->sun_path : "");
+    }
+}
+
+static void append_refusal(struct http_server *server, struct buf *out)
+{
+    struct arena *arena = arena_new(65536);
+    struct headers headers = {0};
+    struct buf body;
+    buf_init(&body, 16384);
+    server->options.handler.on_refused(server->options.handler.ctx, ERR_OVERLOAD, arena, &headers,
+                                       &body);
+    buf_append_cstr(out, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n");
+    for (unsigned i = 0; i < headers.count; i++) {
+        buf_append_span(out, headers.items[i].name);
+        buf_append_cstr(out, ": ");
+        buf_append_span(out, headers.items[i].value);
+        buf_append_cstr(out, "\r\n");
+    }
+    buf_printf(out, "Content-Length: %zu\r\n\r\n", body.len);
+    buf_append_span(out, buf_span(&body));
+    buf_done(&body);
+    arena_free(arena);
+}
+
+// One connection too many: 503 and close, without ever waiting for it.
+static void shed(struct listener *l, int fd)
+{
+    stats_add(COUNTER_http_shed_connections, 1);
+    if (!l->is_tls) {
+        struct buf out;
+        buf_init(&out, 32768);
+        append_refusal(l->server, &out);
+        // All best effort. What has arrived is read so that closing does not turn into a reset.
+        (void)send(fd, out.ptr, out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)shutdown(fd, SHUT_WR);
+        (void)recv(fd, l->server->workers[0].receive, HTTP_RECEIVE_SIZE, MSG_DONTWAIT);
+        buf_done(&out);
+    }
+    close(fd);
+}
+
+static void hand_over(struct listener *l, int fd, const struct sockaddr_storage *addr,
+                      socklen_t addr_len)
+{
+    struct http_server *server = l->server;
+    unsigned before = atomic_fetch_add_explicit(&server->connection_count, 1, memory_order_relaxed);
+    SSL *ssl = NULL;
+    if (before < server->options.max_connections && l->is_tls) {
+        ssl = http_tls_accept(server->tls, server->workers[0].worker, fd);
+    }
+    if (before >= server->options.max_connections || (l->is_tls && ssl == NULL)) {
+        atomic_fetch_sub_explicit(&server->connection_count, 1, memory_order_relaxed);
+        shed(l, fd);
+        return;
+    }
+    if (!l->is_unix) {
+        int on = 1;
+        // Without them replies are slower and dead peers found later, no more.
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    }
+    struct handover *h = calloc(1, sizeof(*h));
+    check(h != NULL);
+    h->message.deliver = on_handover;
+    h->hw = worker_with_fewest(server);
+    h->fd = fd;
+    h->ssl = ssl;
+    h->loopback = l->is_unix || address_is_loopback(addr);
+    if (l->is_unix) {
+        snprintf(h->peer, sizeof(h->peer), "unix:");
+    } else {
+        address_format(addr, addr_len, h->peer, sizeof(h->peer));
+    }
+    atomic_fetch_add_explicit(&h->hw->connection_count, 1, memory_order_relaxed);
+    mailbox_send(h->hw->worker, &h->message);
+}
+
+static void listeners_set(struct http_server *server, bool on)
+{
+    for (unsigned i = 0; i < server->listener_count; i++) {
+        struct listener *l = &server->listeners[i];
+        if (l->fd >= 0 && l->event_on != on) {
+            check((on ? event_add(&l->event, NULL) : event_del(&l->event)) == 0);
+            l->event_on = on;
+        }
+    }
+}
+
+static int open_spare(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void accept_without_descriptors(struct listener *l)
+{
+    struct http_server *server = l->server;
+    stats_add(COUNTER_http_accept_paused, 1);
+    log_warn("accept_paused", "why=\"out of file descriptors\" pause_ms=%d", ACCEPT_PAUSE_MS);
+    for (unsigned i = 0; i < SHED_WITHOUT_DESCRIPTORS_MAX && server->spare_fd >= 0; i++) {
+        close(server->spare_fd);
+        server->spare_fd = -1;
+        int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            break;
+        }
+        shed(l, fd);
+        server->spare_fd = open_spare();
+    }
+    if (server->spare_fd < 0) {
+        server->spare_fd = open_spare();
+    }
+    listeners_set(server, false);
+    timer_start(&server->pause, ACCEPT_PAUSE_MS);
+}
+
+static void on_pause_over(struct timer *timer)
+{
+    struct http_server *server = container_of(timer, struct http_server, pause);
+    if (server->spare_fd < 0) {
+        server->spare_fd = open_spare();
+    }
+    if (!atomic_load(&server->is_draining)) {
+        listeners_set(server, true);
+    }
+}
+
+static void on_acceptable(evutil_socket_t fd, short what, void *ctx)
+{
+    struct listener *l = ctx;
+    (void)what;
+    for (unsigned i = 0; i < ACCEPTS_PER_EVENT; i++) {
+        struct sockaddr_storage addr = {0};
+        socklen_t len = sizeof(addr);
+        int client = accept4(fd, (struct sockaddr *)&addr, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (client >= 0) {
+            hand_over(l, client, &addr, len);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            accept_without_descriptors(l);
+            return;
+        }
+        if (errno == EAGAIN) {
+            return;
+        }
+        // The rest are errors of the one connection (aborted, reset): the next is tried, within the
+        // bound.
+    }
+}
+
+// --- Listening
+// ----------------------------------------------------------------------------------------------
+
+static enum err listen_failed(struct listener *l, const char *address, struct buf *ret_why)
+{
+    int error = errno;
+    buf_printf(ret_why, "cannot listen on %s: %s", address, strerror(error));
+    if (l->fd >= 0) {
+        close(l->fd);
+        l->fd = -1;
+    }
+    if (error == EADDRINUSE) {
+        return ERR_IN_USE;
+    }
+    return error == EACCES || error == EPERM ? ERR_PERMISSION : ERR_INVALID;
+}
+
+static enum err listen_on(struct listener *l, const struct sockaddr *addr, socklen_t len,
+                          const char *address, struct buf *ret_why)
+{
+    int on = 1;
+    l->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->fd < 0 ||
+        (!l->is_unix && setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
+        bind(l->fd, addr, len) != 0 || listen(l->fd, BACKLOG) != 0) {
+        return listen_failed(l, address, ret_why);
+    }
+    return ERR_OK;
+}
+
+// A socket file nobody listens behind is left over from a killed process.
+static bool remove_stale_socket(const struct sockaddr_un *un)
+{
+    struct stat st;
+    if (lstat(un->sun_path, &st) != 0 || !S_ISSOCK(st.st_mode)) {
+        return false;
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return false;
+    }
+    bool stale =
+        connect(fd, (const struct sockaddr *)un, sizeof(*un)) != 0 && errno == ECONNREFUSED;
+    close(fd);
+    return stale && unlink(un->sun_path) == 0;
+}
+
+static enum err listen_unix(struct listener *l, const char *address, struct buf *ret_why)
+{
+    const char *path = address + strlen("unix:");
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    if (path[0] == '\0' || strlen(path) >= sizeof(un.sun_path)) {
+        buf_printf(ret_why, "cannot listen on %s: a path of 1 to %zu bytes is needed", address,
+                   sizeof(un.sun_path) - 1);
+        return ERR_INVALID;
+    }
+    memcpy(un.sun_path, path, strlen(path));
+    l->is_unix = true;
+    (void)remove_stale_socket(&un); // if it could not, bind tells
+    enum err err = listen_on(l, (const struct sockaddr *)&un, sizeof(un), address, ret_why);
+    if (err == ERR_OK) {
+        l->owns_path = true;
+        snprintf(l->path, sizeof(l->path), "%s", path);
+        snprintf(l->address, sizeof(l->address), "%s", address);
+    }
+    return err;
+}
+
+// Cuts "host:port" or "[host]:port"; the port stays at the end of `host_size` bytes.
+static bool split_host_port(const char *address, char *ret_host, size_t host_size,
+                            const char **ret_port)
+{
+    const char *colon = strrchr(address, ':');
+    if (colon == NULL || colon == address || colon[1] == '\0') {
+        return false;
+    }
+    const char *begin = address, *end = colon;
+    if (address[0] == '[') {
+        if (colon[-1] != ']') {
+            return false;
+        }
+        begin++;
+        end--;
+    } else if (memchr(address, ':', (size_t)(colon - address)) != NULL) {
+        return false; // IPv6 without brackets
+    }
+    size_t len = (size_t)(end - begin);
+    uint64_t port;
+    if (len == 0 || len >= host_size || !span_to_u64(span_from_cstr(colon + 1), &port) ||
+        port > 65535) {
+        return false;
+    }
+    memcpy(ret_host, begin, len);
+    ret_host[len] = '\0';
+    *ret_port = colon + 1;
+    return true;
+}
+
+static void remember_address(struct listener *l)
+{
+    struct sockaddr_storage addr = {0};
+    socklen_t len = sizeof(addr);
+    char text[112];
+    check(getsockname(l->fd, (struct sockaddr *)&addr, &len) == 0);
+    address_format(&addr, len, text, sizeof(text));
+    l->is_unix = addr.ss_family == AF_UNIX;
+    snprintf(l->address, sizeof(l->address), "%s%s", l->is_tls ? "tls:" : "", text);
+}
+
+static enum err listen_tcp(struct listener *l, const char *address, struct buf *ret_why)
+{
+    char host[256];
+    const char *port = NULL;
+    const char *bare = l->is_tls ? address + strlen("tls:") : address;
+    if (!split_host_port(bare, host, sizeof(host), &port)) {
+        buf_printf(ret_why,
+                   "cannot listen on %s: use HOST:PORT, [IPV6]:PORT, unix:/PATH or tls:HOST:PORT",
+                   address);
+        return ERR_INVALID;
+    }
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    int rc = getaddrinfo(host, port, &hints, &list);
+    if (rc != 0) {
+        buf_printf(ret_why, "cannot listen on %s: %s", address, gai_strerror(rc));
+        return ERR_INVALID;
+    }
+    struct addrinfo *chosen = list;
+    for (struct addrinfo *ai = list; ai != NULL; ai = ai->ai_next) {
+        if (ai->ai_family == AF_INET) {
+            chosen = ai; // `localhost` means 127.0.0.1 to most clients
+            break;
+        }
+    }
+    enum err err = listen_on(l, chosen->ai_addr, chosen->ai_addrlen, address, ret_why);
+    freeaddrinfo(list);
+    if (err == ERR_OK) {
+        remember_address(l);
+    }
+    return err;
+}
+
+static enum err listen_one(struct http_server *server, const char *address, struct buf *ret_why)
+{
+    if (server->listener_count == LISTENERS_MAX) {
+        buf_printf(ret_why, "at most %d listeners", LISTENERS_MAX);
+        return ERR_INVALID;
+    }
+    struct listener *l = &server->listeners[server->listener_count];
+    *l = (struct listener){.server = server, .fd = -1};
+    struct span text = span_from_cstr(address);
+    if (span_starts_with(text, SPAN("unix:"))) {
+        enum err err = listen_unix(l, address, ret_why);
+        server->listener_count += err == ERR_OK;
+        return err;
+    }
+    l->is_tls = span_starts_with(text, SPAN("tls:"));
+    if (l->is_tls && server->tls == NULL) {
+        enum err err = http_tls_new(server->options.tls_cert_file, server->options.tls_key_file,
+                                    &server->tls, ret_why);
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    enum err err = listen_tcp(l, address, ret_why);
+    server->listener_count += err == ERR_OK;
+    return err;
+}
+
+static enum err inherit_one(struct http_server *server, int fd, struct buf *ret_why)
+{
+    int accepting = 0;
+    socklen_t len = sizeof(accepting);
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepting, &len) != 0 ||
+        accepting == 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+        fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || server->listener_count == LISTENERS_MAX) {
+        buf_printf(ret_why, "inherited descriptor %d is not a listening socket", fd);
+        return ERR_INVALID;
+    }
+    struct listener *l = &server->listeners[server->listener_count++];
+    *l = (struct listener){.server = server, .fd = fd};
+    remember_address(l);
+    return ERR_OK;
+}
+
+// --- Life
+// -----------------------------------------------------------------------------------------------------
+
+static void make_workers(struct http_server *server)
+{
+    server->worker_count = loop_worker_count(server->loop);
+    server->workers = calloc(server->worker_count, sizeof(server->workers[0]));
+    check(server->workers != NULL);
+    for (unsigned i = 0; i < server->worker_count; i++) {
+        struct http_worker *hw = &server->workers[i];
+        hw->server = server;
+        hw->worker = loop_worker(server->loop, i);
+        hw->date_s = -1;
+        list_init(&hw->connections);
+        atomic_init(&hw->connection_count, 0);
+        hw->receive = malloc(HTTP_RECEIVE_SIZE);
+        check(hw->receive != NULL);
+        if (server->tls != NULL) {
+            hw->record = malloc(HTTP_TLS_RECORD);
+            check(hw->record != NULL);
+        }
+    }
+}
+
+enum err http_server_new(struct loop *loop, const struct http_options *options,
+                         struct http_server **ret_server, struct buf *ret_why)
+{
+    check(options->handler.on_request != NULL);
+    check(options->handler.on_refused != NULL);
+    struct http_server *server = calloc(1, sizeof(*server));
+    check(server != NULL);
+    server->loop = loop;
+    server->options = *options;
+    server->spare_fd = open_spare();
+    enum err err = ERR_OK;
+    for (unsigned i = 0; i < options->inherited_fd_count && err == ERR_OK; i++) {
+        err = inherit_one(server, options->inherited_fds[i], ret_why);
+    }
+    for (unsigned i = 0; i < options->listen_count && err == ERR_OK; i++) {
+        err = listen_one(server, options->listen[i], ret_why);
+    }
+    if (err != ERR_OK) {
+        http_server_free(server);
+        return err;
+    }
+    make_workers(server);
+    timer_init(server->workers[0].worker, &server->pause, on_pause_over);
+    struct event_base *base = worker_event_base(server->workers[0].worker);
+    for (unsigned i = 0; i < server->listener_count; i++) {
+        struct listener *l = &server->listeners[i];
+        check(event_assign(&l->event, base, l->fd, EV_READ | EV_PERSIST, on_acceptable, l) == 0);
+    }
+    *ret_server = server;
+    return ERR_OK;
+}
+
+struct order {
+    struct message message;
+    struct http_server *server;
+};
+
+static void send_order(struct http_server *server, unsigned worker,
+                       void (*deliver)(struct worker *to, struct message *message))
+{
+    struct order *order = calloc(1, sizeof(*order));
+    check(order != NULL);
+    order->message.deliver = deliver;
+    order->server = server;
+    mailbox_send_from_any_thread(server->workers[worker].worker, &order->message);
+}
+
+static void on_start_order(struct worker *to, struct message *message)
+{
+    struct order *order = container_of(message, struct order, message);
+    (void)to;
+    if (!atomic_load(&order->server->is_draining)) {
+        listeners_set(order->server, true);
+    }
+    free(order);
+}
+
+void http_server_start(struct http_server *server)
+{
+    send_order(server, 0, on_start_order);
+}
+
+const char *http_server_address(const struct http_server *server, unsigned i)
+{
+    return i < server->listener_count ? server->listeners[i].address : NULL;
+}
+
+static void listener_close(struct listener *l)
+{
+    if (l->fd < 0) {
+        return;
+    }
+    if (l->event_on) {
+        check(event_del(&l->event) == 0);
+        l->event_on = false;
+    }
+    close(l->fd);
+    l->fd = -1;
+    if (l->owns_path) {
+        (void)unlink(l->path); // gone already is as good
+        l->owns_path = false;
+    }
+}
+
+static void on_drain_order(struct worker *to, struct message *message)
+{
+    struct order *order = container_of(message, struct order, message);
+    struct http_server *server = order->server;
+    free(order);
+    unsigned index = worker_index(to);
+    if (index == 0) {
+        timer_stop(&server->pause);
+        for (unsigned i = 0; i < server->listener_count; i++) {
+            if (server->listeners[i].event_on) {
+                // What the kernel has accepted for us already would be reset by closing.
+                on_acceptable(server->listeners[i].fd, EV_READ, &server->listeners[i]);
+            }
+            listener_close(&server->listeners[i]);
+        }
+    }
+    connection_drain_all(&server->workers[index]);
+}
+
+void http_server_drain(struct http_server *server)
+{
+    if (atomic_exchange(&server->is_draining, true)) {
+        return;
+    }
+    for (unsigned i = 0; i < server->worker_count; i++) {
+        send_order(server, i, on_drain_order);
+    }
+}
+
+void http_server_free(struct http_server *server)
+{
+    if (server == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < server->listener_count; i++) {
+        listener_close(&server->listeners[i]);
+    }
+    for (unsigned i = 0; server->workers != NULL && i < server->worker_count; i++) {
+        connection_free_all(&server->workers[i]);
+        free(server->workers[i].receive);
+        free(server->workers[i].record);
+    }
+    if (server->workers != NULL) {
+        timer_done(&server->pause);
+    }
+    free(server->workers);
+    http_tls_free(server->tls);
+    if (server->spare_fd >= 0) {
+        close(server->spare_fd);
+    }
+    free(server);
+}

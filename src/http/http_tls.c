@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// TLS on accepted sockets: OpenSSL, non-blocking, TLS 1.2 and later, no renegotiation (so a read
+// never has to write and a write never has to read). The certificate is reread when its files
+// change: a look at them at most once a second, on a pool thread, started by an accepted
+// connection; connections keep the certificate they began with.
+//
+// struct http_tls belongs to worker 0, which accepts; an SSL belongs to its connection's worker.
+// OpenSSL's error queue is per thread and shared with libcurl, so it is cleared before each call
+// whose result is looked at.
+#include <errno.h>
+#include <openssl/err.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/log.h"
+#include "http/http_private.h"
+
+#define LOOK_EVERY_US 1000000u
+
+struct file_stamp {
+    int64_t s, ns;
+    uint64_t size, inode;
+};
+
+struct http_tls {
+    const char *cert_file, *key_file;
+    SSL_CTX *ctx;
+    struct file_stamp cert_stamp, key_stamp;
+    uint64_t looked_us;
+    struct blocking_job job;
+    bool job_busy;
+    // The job's, while it runs.
+    SSL_CTX *job_ctx;
+    struct file_stamp job_cert, job_key;
+    char job_why[256];
+};
+
+static bool stamp_read(const char *path, struct file_stamp *ret_stamp)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        return false;
+    }
+    *ret_stamp = (struct file_stamp){st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (uint64_t)st.st_size,
+                                     (uint64_t)st.st_ino};
+    return true;
+}
+
+static bool stamp_equal(const struct file_stamp *a, const struct file_stamp *b)
+{
+    return a->s == b->s && a->ns == b->ns && a->size == b->size && a->inode == b->inode;
+}
+
+static int on_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_len,
+                   const unsigned char *in, unsigned in_len, void *arg)
+{
+    static const unsigned char ours[] = "\x08http/1.1";
+    unsigned char *chosen = NULL;
+    (void)ssl;
+    (void)arg;
+    if (SSL_select_next_proto(&chosen, out_len, ours, sizeof(ours) - 1, in, in_len) !=
+        OPENSSL_NPN_NEGOTIATED) {
+        return SSL_TLSEXT_ERR_NOACK;
+    }
+    *out = chosen;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+static void why_from_openssl(const char *what, const char *path, char *why, size_t size)
+{
+    char text[128];
+    ERR_error_string_n(ERR_get_error(), text, sizeof(text));
+    (void)snprintf(why, size, "%s %s: %s", what, path, text);
+}
+
+// NULL with one line in `why`. Blocks on the files.
+static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, char *why, size_t size)
+{
+    ERR_clear_error();
+    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+    check(ctx != NULL);
+    check(SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) == 1);
+    SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                 SSL_OP_IGNORE_UNEXPECTED_EOF);
+    SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                              SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_alpn_select_cb(ctx, on_alpn, NULL);
+    if (SSL_CTX_use_certificate_chain_file(ctx, cert_file) != 1) {
+        why_from_openssl("certificate", cert_file, why, size);
+    } else if (SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) != 1) {
+        why_from_openssl("private key", key_file, why, size);
+    } else if (SSL_CTX_check_private_key(ctx) != 1) {
+        why_from_openssl("private key does not belong to the certificate:", key_file, why, size);
+    } else {
+        return ctx;
+    }
+    ERR_clear_error();
+    SSL_CTX_free(ctx);
+    return NULL;
+}
+
+enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
+                      struct buf *ret_why)
+{
+    if (cert_file == NULL || key_file == NULL) {
+        buf_append_cstr(ret_why, "a tls: listener needs a certificate and a key file");
+        return ERR_INVALID;
+    }
+    struct http_tls *tls = calloc(1, sizeof(*tls));
+    check(tls != NULL);
+    tls->cert_file = cert_file;
+    tls->key_file = key_file;
+    // Before loading: a change in between is seen by the next look.
+    (void)stamp_read(cert_file, &tls->cert_stamp);
+    (void)stamp_read(key_file, &tls->key_stamp);
+    char why[sizeof(tls->job_why)];
+    tls->ctx = ctx_load(cert_file, key_file, why, sizeof(why));
+    if (tls->ctx == NULL) {
+        buf_append_cstr(ret_why, why);
+        free(tls);
+        return ERR_INVALID;
+    }
+    *ret_tls = tls;
+    return ERR_OK;
+}
+
+void http_tls_free(struct http_tls *tls)
+{
+    if (tls == NULL) {
+        return;
+    }
+    check(!tls->job_busy);
+    SSL_CTX_free(tls->ctx);
+    free(tls);
+}
+
+// --- Reloading
+// ------------------------------------------------------------------------------------------
+
+static void reload_work(struct blocking_job *job)
+{
+    struct http_tls *tls = container_of(job, struct http_tls, job);
+    if (!stamp_read(tls->cert_file, &tls->job_cert) || !stamp_read(tls->key_file, &tls->job_key) ||
+        (stamp_equal(&tls->job_cert, &tls->cert_stamp) &&
+         stamp_equal(&tls->job_key, &tls->key_stamp))) {
+        return;
+    }
+    tls->job_ctx = ctx_load(tls->cert_file, tls->key_file, tls->job_why, sizeof(tls->job_why));
+}
+
+static void reload_done(struct blocking_job *job)
+{
+    struct http_tls *tls = container_of(job, struct http_tls, job);
+    tls->job_busy = false;
+    if (tls->job_ctx != NULL) {
+        SSL_CTX_free(tls->ctx);
+        tls->ctx = tls->job_ctx;
+        tls->job_ctx = NULL;
+        tls->cert_stamp = tls->job_cert;
+        tls->key_stamp = tls->job_key;
+        log_info("tls_certificate_reloaded", "file=%s", log_quote(span_from_cstr(tls->cert_file)));
+    } else if (tls->job_why[0] != '\0') {
+        // A pair half replaced: the old one serves on, and the next look tries again.
+        log_warn("tls_certificate_refused", "why=%s", log_quote(span_from_cstr(tls->job_why)));
+    }
+}
+
+static void look_at_files(struct http_tls *tls, struct worker *w)
+{
+    uint64_t now = worker_now_us(w);
+    if (tls->job_busy || now - tls->looked_us < LOOK_EVERY_US) {
+        return;
+    }
+    tls->looked_us = now;
+    tls->job_busy = true;
+    tls->job_why[0] = '\0';
+    tls->job = (struct blocking_job){.work = reload_work, .done = reload_done};
+    blocking_start(w, &tls->job);
+}
+
+SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd)
+{
+    look_at_files(tls, w);
+    ERR_clear_error();
+    SSL *ssl = SSL_new(tls->ctx);
+    if (ssl == NULL || SSL_set_fd(ssl, fd) != 1) {
+        SSL_free(ssl);
+        ERR_clear_error();
+        return NULL;
+    }
+    SSL_set_accept_state(ssl);
+    return ssl;
+}
+
+// --- Calls of a connection
+// ----------------------------------------------------------------------------------
+
+static int result_of(SSL *ssl, int rc)
+{
+    int error = SSL_get_error(ssl, rc);
+    int errno_value = errno;
+    ERR_clear_error();
+    switch (error) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+        return -EAGAIN;
+    case SSL_ERROR_ZERO_RETURN:
+        return 0;
+    case SSL_ERROR_SYSCALL:
+        return errno_value > 0 && errno_value != EAGAIN ? -errno_value : -ECONNRESET;
+    default:
+        return -EPROTO;
+    }
+}
+
+int http_tls_handshake(SSL *ssl)
+{
+    ERR_clear_error();
+    int rc = SSL_do_handshake(ssl);
+    if (rc == 1) {
+        return 1;
+    }
+    int result = result_of(ssl, rc);
+    return result == 0 ? -ECONNRESET : result;
+}
+
+int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max)
+{
+    ERR_clear_error();
+    int rc = SSL_read(ssl, bytes, (int)min_u64(max, INT32_MAX));
+    return rc > 0 ? rc : result_of(ssl, rc);
+}
+
+// One record of what is waiting. After "would block" the same bytes stand first again, so the
+// record is repeated.
+int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned iov_count)
+{
+    const char *bytes = iov[0].iov_base;
+    size_t len = iov[0].iov_len;
+    if (len < HTTP_TLS_RECORD && iov_count > 1) {
+        len = 0;
+        for (unsigned i = 0; i < iov_count && len < HTTP_TLS_RECORD; i++) {
+            size_t piece = (size_t)min_u64(iov[i].iov_len, HTTP_TLS_RECORD - len);
+            memcpy(record + len, iov[i].iov_base, piece);
+            len += piece;
+        }
+        bytes = record;
+    }
+    ERR_clear_error();
+    int rc = SSL_write(ssl, bytes, (int)min_u64(len, HTTP_TLS_RECORD));
+    if (rc > 0) {
+        return rc;
+    }
+    int result = result_of(ssl, rc);
+    return result == 0 ? -EPIPE : result;
+}

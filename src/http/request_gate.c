@@ -1,0 +1,570 @@
+// SPDX-License-Identifier: Apache-2.0
+// The strict check of a request head, around llhttp: nothing that two parsers could read
+// differently gets past it.
+//
+// Three steps, all pure, on the connection's worker:
+//   1. request_gate_scan() looks at each byte once as it arrives: the request line's shape, CRLF
+//   line ends only, no
+//      control, no fold, legal names, the limits. Its verdict is fixed by the first offending byte,
+//      so that it does not depend on how the bytes were cut.
+//   2. llhttp parses the whole head, strict and without any lenient flag. It is thrown away at the
+//   end of the head, so
+//      no pause or upgrade state can be left behind. Where it and step 1 disagree, the request is
+//      refused.
+//   3. The result is judged: method, exactly one Host, framing = none, one all-digit
+//   Content-Length, or exactly one
+//      `chunked` on HTTP/1.1; Expect, Upgrade, target form.
+// A refused request is answered once and its connection closed; nobody tries to find the next
+// request in it.
+#include "http/http_private.h"
+
+#include <llhttp.h>
+#include <string.h>
+
+#define METHOD_MAX 32
+#define VERSION_LEN 8 // "HTTP/1.1"
+
+enum {
+    BYTE_TOKEN = 1,
+    BYTE_VALUE = 2, // of a header: visible, blank, tab, 0x80..0xff
+    BYTE_TARGET = 4 // visible ASCII but '#'
+};
+
+#define A (BYTE_TOKEN | BYTE_VALUE | BYTE_TARGET)
+#define B (BYTE_VALUE | BYTE_TARGET)
+#define C BYTE_VALUE
+static const uint8_t byte_class[256] = {
+    [0x09] = C,
+    [0x20] = C,
+    ['!'] = A,
+    ['"'] = B,
+    ['#'] = A & ~BYTE_TARGET,
+    ['$' ... '\''] = A,
+    ['(' ... ')'] = B,
+    ['*' ... '+'] = A,
+    [','] = B,
+    ['-' ... '.'] = A,
+    ['/'] = B,
+    ['0' ... '9'] = A,
+    [':' ... '@'] = B,
+    ['A' ... 'Z'] = A,
+    ['[' ... ']'] = B,
+    ['^' ... '`'] = A,
+    ['a' ... 'z'] = A,
+    ['{'] = B,
+    ['|'] = A,
+    ['}'] = B,
+    ['~'] = A,
+    [0x80 ... 0xff] = C,
+};
+#undef A
+#undef B
+#undef C
+
+bool request_gate_byte_is_token(unsigned char b)
+{
+    return (byte_class[b] & BYTE_TOKEN) != 0;
+}
+
+bool request_gate_byte_is_value(unsigned char b)
+{
+    return (byte_class[b] & BYTE_VALUE) != 0;
+}
+
+// --- Step 1: bytes
+// ------------------------------------------------------------------------------------------
+
+enum scan_state {
+    SCAN_START,
+    SCAN_START_LF,
+    SCAN_METHOD,
+    SCAN_TARGET,
+    SCAN_VERSION,
+    SCAN_VERSION_LF,
+    SCAN_LINE,
+    SCAN_NAME,
+    SCAN_VALUE,
+    SCAN_VALUE_LF,
+    SCAN_END_LF,
+    SCAN_DONE
+};
+
+void request_gate_init(struct request_gate *g)
+{
+    *g = (struct request_gate){.state = SCAN_START};
+}
+
+static enum err check_version(struct request_gate *g, const char *bytes)
+{
+    const char *v = bytes + g->mark;
+    if (g->at - g->mark != VERSION_LEN || memcmp(v, "HTTP/", 5) != 0 || v[6] != '.' || v[5] < '0' ||
+        v[5] > '9' || v[7] < '0' || v[7] > '9') {
+        return ERR_BAD_REQUEST;
+    }
+    if (v[5] != '1' || (v[7] != '0' && v[7] != '1')) {
+        return ERR_HTTP_VERSION;
+    }
+    g->version_minor = (uint8_t)(v[7] - '0');
+    return ERR_OK;
+}
+
+static uint32_t skip_class(const char *bytes, uint32_t at, uint32_t end, uint8_t wanted)
+{
+    while (at < end && (byte_class[(unsigned char)bytes[at]] & wanted) != 0) {
+        at++;
+    }
+    return at;
+}
+
+// Method, target and version. g->at stands on byte `b`.
+static enum err scan_request_line(struct request_gate *g, const char *bytes, uint32_t end)
+{
+    char b = bytes[g->at];
+    switch (g->state) {
+    case SCAN_START:
+        if (b == '\r' && g->start == 0) {
+            g->state = SCAN_START_LF;
+            g->at++;
+            return ERR_OK;
+        }
+        if (!request_gate_byte_is_token((unsigned char)b)) {
+            return ERR_BAD_REQUEST;
+        }
+        g->state = SCAN_METHOD;
+        return ERR_OK;
+    case SCAN_START_LF:
+        g->state = SCAN_START;
+        g->start = ++g->at;
+        return b == '\n' ? ERR_OK : ERR_BAD_REQUEST;
+    case SCAN_METHOD:
+        g->at = skip_class(bytes, g->at, min_u32(end, g->start + METHOD_MAX + 1), BYTE_TOKEN);
+        if (g->at - g->start > METHOD_MAX) {
+            return ERR_BAD_REQUEST;
+        }
+        if (g->at == end) {
+            return ERR_OK;
+        }
+        g->method_len = (uint8_t)(g->at - g->start);
+        g->mark = g->at + 1;
+        g->state = SCAN_TARGET;
+        return bytes[g->at++] == ' ' ? ERR_OK : ERR_BAD_REQUEST;
+    case SCAN_TARGET:
+        g->at = skip_class(bytes, g->at, min_u32(end, g->mark + HTTP_TARGET_MAX + 1), BYTE_TARGET);
+        if (g->at - g->mark > HTTP_TARGET_MAX) {
+            return ERR_URI_TOO_LONG;
+        }
+        if (g->at == end) {
+            return ERR_OK;
+        }
+        g->target = g->mark;
+        g->target_len = g->at - g->mark;
+        g->state = SCAN_VERSION;
+        g->mark = g->at + 1;
+        return bytes[g->at++] == ' ' && g->target_len > 0 ? ERR_OK : ERR_BAD_REQUEST;
+    case SCAN_VERSION:
+        g->at = skip_class(bytes, g->at, min_u32(end, g->mark + VERSION_LEN + 1), BYTE_TARGET);
+        if (g->at - g->mark > VERSION_LEN) {
+            return ERR_BAD_REQUEST;
+        }
+        if (g->at == end) {
+            return ERR_OK;
+        }
+        if (bytes[g->at] != '\r') {
+            return ERR_BAD_REQUEST;
+        }
+        g->state = SCAN_VERSION_LF;
+        enum err err = check_version(g, bytes);
+        g->at++;
+        return err;
+    default: // SCAN_VERSION_LF
+        g->state = SCAN_LINE;
+        return bytes[g->at++] == '\n' ? ERR_OK : ERR_BAD_REQUEST;
+    }
+}
+
+static enum err scan_header_line(struct request_gate *g, const char *bytes, uint32_t end)
+{
+    unsigned char b = (unsigned char)bytes[g->at];
+    uint32_t line_end = min_u32(end, g->mark + HTTP_HEADER_MAX + 1);
+    switch (g->state) {
+    case SCAN_LINE:
+        if (b == '\r') {
+            g->state = SCAN_END_LF;
+            g->at++;
+            return ERR_OK;
+        }
+        if (!request_gate_byte_is_token(b)) {
+            return ERR_BAD_REQUEST; // a fold, an empty name, a control
+        }
+        if (++g->header_count > HTTP_HEADER_COUNT_MAX) {
+            return ERR_HEADERS_TOO_LARGE;
+        }
+        g->mark = g->at;
+        g->state = SCAN_NAME;
+        return ERR_OK;
+    case SCAN_NAME:
+        g->at = skip_class(bytes, g->at, line_end, BYTE_TOKEN);
+        if (g->at - g->mark > HTTP_HEADER_MAX) {
+            return ERR_HEADERS_TOO_LARGE;
+        }
+        if (g->at == end) {
+            return ERR_OK;
+        }
+        g->state = SCAN_VALUE;
+        if (bytes[g->at] != ':') {
+            return ERR_BAD_REQUEST;
+        }
+        g->at++;
+        return g->at - g->mark > HTTP_HEADER_MAX ? ERR_HEADERS_TOO_LARGE : ERR_OK;
+    case SCAN_VALUE:
+        g->at = skip_class(bytes, g->at, line_end, BYTE_VALUE);
+        if (g->at - g->mark > HTTP_HEADER_MAX) {
+            return ERR_HEADERS_TOO_LARGE;
+        }
+        if (g->at == end) {
+            return ERR_OK;
+        }
+        g->state = SCAN_VALUE_LF;
+        return bytes[g->at++] == '\r' ? ERR_OK : ERR_BAD_REQUEST;
+    case SCAN_VALUE_LF:
+        g->state = SCAN_LINE;
+        g->at++;
+        return b == '\n' ? ERR_OK : ERR_BAD_REQUEST;
+    default: // SCAN_END_LF
+        g->state = SCAN_DONE;
+        g->at++;
+        return b == '\n' ? ERR_OK : ERR_BAD_REQUEST;
+    }
+}
+
+enum gate_verdict request_gate_scan(struct request_gate *g, struct span buffered)
+{
+    if (g->err != ERR_OK) {
+        return GATE_REFUSED;
+    }
+    while (g->state != SCAN_DONE) {
+        // Nothing past the limit is looked at, so the verdict is the same however much has arrived.
+        uint32_t limit = g->start + HTTP_HEAD_MAX;
+        uint32_t end = (uint32_t)min_u64(buffered.len, limit);
+        if (g->at >= end) {
+            if (buffered.len <= limit) {
+                return GATE_MORE;
+            }
+            g->err = ERR_HEADERS_TOO_LARGE;
+            return GATE_REFUSED;
+        }
+        g->err = g->state < SCAN_LINE ? scan_request_line(g, buffered.ptr, end)
+                                      : scan_header_line(g, buffered.ptr, end);
+        if (g->err != ERR_OK) {
+            return GATE_REFUSED;
+        }
+    }
+    return GATE_COMPLETE;
+}
+
+// --- Step 2: llhttp
+// -------------------------------------------------------------------------------------------
+
+struct parse {
+    struct http_request *request;
+    struct arena *arena;
+    struct span target, name, value;
+    bool complete;
+};
+
+static bool extend(struct span *s, const char *at, size_t len)
+{
+    if (s->ptr == NULL) {
+        *s = (struct span){at, len};
+        return true;
+    }
+    s->len += len;
+    return s->ptr + s->len == at + len; // pieces of one thing lie side by side
+}
+
+static int on_url(llhttp_t *parser, const char *at, size_t len)
+{
+    struct parse *p = parser->data;
+    return extend(&p->target, at, len) ? 0 : -1;
+}
+
+static int on_header_field(llhttp_t *parser, const char *at, size_t len)
+{
+    struct parse *p = parser->data;
+    return extend(&p->name, at, len) ? 0 : -1;
+}
+
+static int on_header_value(llhttp_t *parser, const char *at, size_t len)
+{
+    struct parse *p = parser->data;
+    return extend(&p->value, at, len) ? 0 : -1;
+}
+
+static int on_header_value_complete(llhttp_t *parser)
+{
+    struct parse *p = parser->data;
+    bool added = headers_add(&p->request->headers, p->arena, p->name, span_trim(p->value));
+    p->name = p->value = (struct span){NULL, 0};
+    return added ? 0 : -1;
+}
+
+static int on_headers_complete(llhttp_t *parser)
+{
+    struct parse *p = parser->data;
+    p->complete = true;
+    return HPE_PAUSED; // the body is not llhttp's business
+}
+
+static const llhttp_settings_t settings = {
+    .on_url = on_url,
+    .on_header_field = on_header_field,
+    .on_header_value = on_header_value,
+    .on_header_value_complete = on_header_value_complete,
+    .on_headers_complete = on_headers_complete,
+};
+
+static enum err parse_head(const struct request_gate *g, struct span head, struct arena *arena,
+                           struct http_request *request)
+{
+    struct parse parse = {.request = request, .arena = arena};
+    llhttp_t parser;
+    llhttp_init(&parser, HTTP_REQUEST, &settings);
+    parser.data = &parse;
+    llhttp_errno_t rc = llhttp_execute(&parser, head.ptr, head.len);
+    // What llhttp read must be what step 1 saw.
+    if (rc != HPE_PAUSED || !parse.complete || parser.http_major != 1 ||
+        parser.http_minor != request->version_minor || !span_equal(parse.target, request->target) ||
+        request->headers.count != g->header_count ||
+        !span_equal_cstr(request->method, llhttp_method_name((llhttp_method_t)parser.method))) {
+        return ERR_BAD_REQUEST;
+    }
+    return ERR_OK;
+}
+
+// --- Step 3: meaning
+// --------------------------------------------------------------------------------------------
+
+// What of the framing and connection headers was seen.
+struct seen {
+    unsigned host_count, length_count, coding_count, expect_count;
+    struct span length, coding, expect;
+    bool close, keep_alive, upgrade;
+};
+
+static bool method_is_known(struct span method)
+{
+    static const struct span methods[] = {{"GET", 3},  {"HEAD", 4},   {"PUT", 3},
+                                          {"POST", 4}, {"DELETE", 6}, {"OPTIONS", 7}};
+    for (size_t i = 0; i < ARRAY_LEN(methods); i++) {
+        if (span_equal(method, methods[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void note_connection(struct seen *seen, struct span value)
+{
+    seen->close |= header_list_has(value, SPAN("close"));
+    seen->keep_alive |= header_list_has(value, SPAN("keep-alive"));
+    seen->upgrade |= header_list_has(value, SPAN("upgrade"));
+}
+
+static void note_header(struct http_request *r, struct seen *seen, const struct header *h)
+{
+    switch (h->name.len) {
+    case 4:
+        if (span_equal_nocase(h->name, SPAN("Host"))) {
+            r->host = h->value;
+            seen->host_count++;
+        }
+        return;
+    case 6:
+        if (span_equal_nocase(h->name, SPAN("Expect"))) {
+            seen->expect = h->value;
+            seen->expect_count++;
+        }
+        return;
+    case 7:
+        seen->upgrade |= span_equal_nocase(h->name, SPAN("Upgrade"));
+        return;
+    case 10:
+        if (span_equal_nocase(h->name, SPAN("Connection"))) {
+            note_connection(seen, h->value);
+        }
+        return;
+    case 14:
+        if (span_equal_nocase(h->name, SPAN("Content-Length"))) {
+            seen->length = h->value;
+            seen->length_count++;
+        }
+        return;
+    case 17:
+        if (span_equal_nocase(h->name, SPAN("Transfer-Encoding"))) {
+            seen->coding = h->value;
+            seen->coding_count++;
+        }
+        return;
+    default:
+        return;
+    }
+}
+
+static bool port_is_legal(struct span port)
+{
+    uint64_t value;
+    return port.len <= 5 && span_to_u64(port, &value) && value <= 65535;
+}
+
+// name, IPv4 or [IPv6], with an optional port; no user part, no list, no blanks.
+static bool host_is_legal(struct span host)
+{
+    size_t i = 0;
+    if (host.len > 0 && host.ptr[0] == '[') {
+        for (i = 1; i < host.len && host.ptr[i] != ']'; i++) {
+            char c = host.ptr[i];
+            bool hex = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+            if (!hex && c != ':' && c != '.') {
+                return false;
+            }
+        }
+        if (i == host.len || i < 3) {
+            return false;
+        }
+        i++;
+    } else {
+        for (; i < host.len && host.ptr[i] != ':'; i++) {
+            char c = host.ptr[i];
+            bool alnum = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+            if (!alnum && c != '-' && c != '.' && c != '_') {
+                return false;
+            }
+        }
+        if (i == 0) {
+            return false;
+        }
+    }
+    if (i == host.len) {
+        return true;
+    }
+    return host.ptr[i] == ':' && port_is_legal((struct span){host.ptr + i + 1, host.len - i - 1});
+}
+
+static enum err check_framing(struct http_request *r, const struct seen *seen)
+{
+    if (seen->length_count > 1 || seen->coding_count > 1 ||
+        (seen->length_count > 0 && seen->coding_count > 0)) {
+        return ERR_BAD_REQUEST;
+    }
+    if (seen->coding_count == 1) {
+        if (r->version_minor != 1 || !span_equal_nocase(seen->coding, SPAN("chunked"))) {
+            return ERR_BAD_REQUEST;
+        }
+        r->chunked = r->has_body = true;
+    }
+    if (seen->length_count == 1) {
+        if (seen->length.len > 19 || !span_to_u64(seen->length, &r->content_length) ||
+            r->content_length > INT64_MAX) {
+            return ERR_BAD_REQUEST;
+        }
+        r->has_content_length = true;
+        r->has_body = r->content_length > 0;
+    }
+    return ERR_OK;
+}
+
+static enum err check_expect(struct http_request *r, const struct seen *seen)
+{
+    if (seen->expect_count == 0 || r->version_minor == 0) {
+        return ERR_OK; // RFC 9110 10.1.1: from HTTP/1.0 it is ignored
+    }
+    if (seen->expect_count > 1 || !span_equal_nocase(seen->expect, SPAN("100-continue"))) {
+        return ERR_EXPECTATION_FAILED;
+    }
+    r->expects_continue = true;
+    return ERR_OK;
+}
+
+static bool escapes_are_whole(struct span target)
+{
+    for (size_t i = 0; i < target.len; i++) {
+        uint8_t byte;
+        if (target.ptr[i] == '%' &&
+            (target.len - i < 3 || !span_to_hex((struct span){target.ptr + i + 1, 2}, &byte, 1))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Origin form, or absolute form whose authority is Host's; the latter is reduced to its path.
+static enum err check_target(struct http_request *r)
+{
+    if (!escapes_are_whole(r->target)) {
+        return ERR_INVALID_URI;
+    }
+    if (r->target.ptr[0] == '/') {
+        return ERR_OK;
+    }
+    static const struct span schemes[] = {{"http://", 7}, {"https://", 8}};
+    for (size_t i = 0; i < ARRAY_LEN(schemes); i++) {
+        size_t skip = schemes[i].len;
+        if (r->target.len < skip ||
+            !span_equal_nocase((struct span){r->target.ptr, skip}, schemes[i])) {
+            continue;
+        }
+        struct span rest = {r->target.ptr + skip, r->target.len - skip};
+        size_t slash = span_find(rest, '/');
+        if (!span_equal_nocase((struct span){rest.ptr, slash}, r->host)) {
+            return ERR_BAD_REQUEST;
+        }
+        r->target =
+            slash == rest.len ? SPAN("/") : (struct span){rest.ptr + slash, rest.len - slash};
+        return ERR_OK;
+    }
+    return ERR_BAD_REQUEST;
+}
+
+enum err request_gate_accept(const struct request_gate *g, struct span head, struct arena *arena,
+                             struct http_request *ret_request)
+{
+    check(g->state == SCAN_DONE && g->err == ERR_OK);
+    check(head.len == g->at);
+    struct http_request r = {
+        .method = {head.ptr + g->start, g->method_len},
+        .target = {head.ptr + g->target, g->target_len},
+        .version_minor = g->version_minor,
+    };
+    if (!method_is_known(r.method)) {
+        return ERR_METHOD_NOT_ALLOWED;
+    }
+    struct span lines = {head.ptr + g->start, head.len - g->start};
+    enum err err = parse_head(g, lines, arena, &r);
+    if (err != ERR_OK) {
+        return err;
+    }
+    struct seen seen = {0};
+    for (unsigned i = 0; i < r.headers.count; i++) {
+        note_header(&r, &seen, &r.headers.items[i]);
+    }
+    if (seen.host_count != 1 || !host_is_legal(r.host)) {
+        return ERR_BAD_REQUEST;
+    }
+    if (seen.upgrade) {
+        return ERR_NOT_IMPLEMENTED;
+    }
+    err = check_framing(&r, &seen);
+    if (err == ERR_OK) {
+        err = check_expect(&r, &seen);
+    }
+    if (err == ERR_OK) {
+        err = check_target(&r);
+    }
+    if (err != ERR_OK) {
+        return err;
+    }
+    r.keep_alive = !seen.close && (r.version_minor == 1 || seen.keep_alive);
+    r.is_head = span_equal(r.method, SPAN("HEAD"));
+    *ret_request = r;
+    return ERR_OK;
+}
