@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may sign requests to us, with which secret, and what each may do. The table is read from a
+// YAML file once, never changed after, counted by references and swapped as a whole on reload.
+// credentials_load() may block and belongs on no worker; all else is safe from any thread.
+//
+//   - id: trainer
+//     secret: ...
+//     allow:
+//       - {bucket: datasets, prefix: imagenet/, ops: [read, list]}
+//     origin_access_key_file: /secrets/id         # optional: a credential set of its own towards
+//     the origin origin_secret_key_file: /secrets/key
+//
+// Rows are sorted by id, which is no secret; secrets are wiped when the last reference goes.
+#include "s3/s3.h"
+
+#include <openssl/crypto.h>
+#include <yaml.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILE_MAX (4u << 20)
+#define ARENA_MAX (32u << 20)
+#define ERRORS_MAX 20u
+#define ID_MAX 256u
+#define PRINCIPALS_MAX 10000u
+#define FORBIDDEN_MODE 037 // group may read (projected Kubernetes volumes), others nothing
+
+struct credentials {
+    atomic_uint refs;
+    struct arena *arena;
+    struct credentials_principal *principals; // sorted by id
+    size_t count;
+};
+
+struct credentials *credentials_ref(struct credentials *c)
+{
+    check(atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed) > 0);
+    return c;
+}
+
+void credentials_unref(struct credentials *c)
+{
+    if (c == NULL || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) > 1) {
+        return;
+    }
+    for (size_t i = 0; i < c->count; i++) {
+        // The arena's own copy, so it may be written.
+        char *secret;
+        memcpy(&secret, &c->principals[i].secret.ptr, sizeof(secret));
+        if (secret != NULL) {
+            OPENSSL_cleanse(secret, c->principals[i].secret.len);
+        }
+    }
+    arena_free(c->arena);
+    free(c);
+}
+
+// --- Reading the file
+// ---------------------------------------------------------------------------------------
+
+struct reader {
+    const char *path;
+    struct buf *errors;
+    unsigned error_count;
+    yaml_document_t document;
+    struct credentials *result;
+    bool out_of_memory;
+};
+
+static void complain(struct reader *reader, const yaml_node_t *node, const char *text,
+                     struct span subject)
+{
+    if (reader->error_count++ >= ERRORS_MAX) {
+        return;
+    }
+    yaml_mark_t mark = node != NULL ? node->start_mark : (yaml_mark_t){0, 0, 0};
+    buf_printf(reader->errors, "%s:%zu:%zu: error: %s", reader->path, mark.line + 1,
+               mark.column + 1, text);
+    if (subject.len > 0) {
+        size_t shown = subject.len < 64 ? subject.len : 64;
+        buf_append_cstr(reader->errors, " '");
+        for (size_t i = 0; i < shown; i++) {
+            char c = subject.ptr[i];
+            buf_append_char(reader->errors, c >= 0x20 && c < 0x7f ? c : '?');
+        }
+        buf_append_char(reader->errors, '\'');
+    }
+    buf_append_char(reader->errors, '\n');
+}
+
+static const struct span NO_SUBJECT = {NULL, 0};
+
+static struct span scalar_text(const yaml_node_t *node)
+{
+    return (struct span){(const char *)node->data.scalar.value, node->data.scalar.length};
+}
+
+// A text value; complains and gives an empty one otherwise.
+static struct span read_text(struct reader *reader, const yaml_node_t *node)
+{
+    if (node->type != YAML_SCALAR_NODE) {
+        complain(reader, node, "a text is expected here", NO_SUBJECT);
+        return NO_SUBJECT;
+    }
+    struct span copy = arena_copy(reader->result->arena, scalar_text(node));
+    reader->out_of_memory = reader->out_of_memory || copy.ptr == NULL;
+    return copy;
+}
+
+static unsigned read_op(struct reader *reader, const yaml_node_t *node)
+{
+    static const struct {
+        const char *name;
+        unsigned op;
+    } OPS[] = {{"read", S3_ALLOW_READ},
+               {"list", S3_ALLOW_LIST},
+               {"write", S3_ALLOW_WRITE},
+               {"delete", S3_ALLOW_DELETE}};
+    if (node->type == YAML_SCALAR_NODE) {
+        for (size_t i = 0; i < ARRAY_LEN(OPS); i++) {
+            if (span_equal_cstr(scalar_text(node), OPS[i].name)) {
+                return OPS[i].op;
+            }
+        }
+    }
+    complain(reader, node, "ops are read, list, write and delete, not",
+             node->type == YAML_SCALAR_NODE ? scalar_text(node) : SPAN("a structure"));
+    return 0;
+}
+
+static unsigned read_ops(struct reader *reader, const yaml_node_t *node)
+{
+    if (node->type != YAML_SEQUENCE_NODE) {
+        complain(reader, node, "ops is a list such as [read, list]", NO_SUBJECT);
+        return 0;
+    }
+    unsigned ops = 0;
+    for (const yaml_node_item_t *item = node->data.sequence.items.start;
+         item < node->data.sequence.items.top; item++) {
+        ops |= read_op(reader, yaml_document_get_node(&reader->document, *item));
+    }
+    return ops;
+}
+
+// Gives each key of a mapping once, as the index into `names`; -1 for one that was complained
+// about.
+static int mapping_key(struct reader *reader, const yaml_node_t *key, const char *const *names,
+                       unsigned name_count, unsigned *seen)
+{
+    struct span text = key->type == YAML_SCALAR_NODE ? scalar_text(key) : NO_SUBJECT;
+    for (unsigned i = 0; i < name_count; i++) {
+        if (span_equal_cstr(text, names[i])) {
+            if ((*seen & 1u << i) != 0) {
+                complain(reader, key, "repeated key", text);
+                return -1;
+            }
+            *seen |= 1u << i;
+            return (int)i;
+        }
+    }
+    complain(reader, key, "unknown key", text);
+    return -1;
+}
+
+static struct credentials_allow read_allow(struct reader *reader, const yaml_node_t *node)
+{
+    static const char *const NAMES[] = {"bucket", "prefix", "ops"};
+    struct credentials_allow allow = {.ops = 0};
+    if (node->type != YAML_MAPPING_NODE) {
+        complain(reader, node, "an allow rule is {bucket: ..., prefix: ..., ops: [...]}",
+                 NO_SUBJECT);
+        return allow;
+    }
+    unsigned seen = 0;
+    for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start;
+         pair < node->data.mapping.pairs.top; pair++) {
+        const yaml_node_t *key = yaml_document_get_node(&reader->document, pair->key);
+        const yaml_node_t *value = yaml_document_get_node(&reader->document, pair->value);
+        switch (mapping_key(reader, key, NAMES, ARRAY_LEN(NAMES), &seen)) {
+        case 0:
+            allow.bucket = read_text(reader, value);
+            break;
+        case 1:
+            allow.prefix = read_text(reader, value);
+            break;
+        case 2:
+            allow.ops = read_ops(reader, value);
+            break;
+        default:
+            break;
+        }
+    }
+    if (allow.bucket.len == 0) {
+        complain(reader, node, "an allow rule needs a bucket (\"*\" is any)", NO_SUBJECT);
+    }
+    if (allow.ops == 0) {
+        complain(reader, node, "an allow rule needs ops", NO_SUBJECT);
+    }
+    return allow;
+}
+
+static void read_allow_list(struct reader *reader, const yaml_node_t *node,
+                            struct credentials_principal *principal)
+{
+    if (node->type != YAML_SEQUENCE_NODE) {
+        complain(reader, node, "allow is a list of rules", NO_SUBJECT);
+        return;
+    }
+    size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
+    struct credentials_allow *allow =
+        arena_alloc(reader->result->arena, (count + 1) * sizeof(*allow));
+    if (allow == NULL) {
+        reader->out_of_memory = true;
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        yaml_node_item_t item = node->data.sequence.items.start[i];
+        allow[i] = read_allow(reader, yaml_document_get_node(&reader->document, item));
+    }
+    principal->allow = allow;
+    principal->allow_count = (unsigned)count;
+}
+
+static struct credentials_principal read_principal(struct reader *reader, const yaml_node_t *node)
+{
+    static const char *const NAMES[] = {"id", "secret", "allow", "origin_access_key_file",
+                                        "origin_secret_key_file"};
+    struct credentials_principal p = {.allow = NULL};
+    if (node->type != YAML_MAPPING_NODE) {
+        complain(reader, node, "a key is {id: ..., secret: ..., allow: [...]}", NO_SUBJECT);
+        return p;
+    }
+    unsigned seen = 0;
+    for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start;
+         pair < node->data.mapping.pairs.top; pair++) {
+        const yaml_node_t *key = yaml_document_get_node(&reader->document, pair->key);
+        const yaml_node_t *value = yaml_document_get_node(&reader->document, pair->value);
+        switch (mapping_key(reader, key, NAMES, ARRAY_LEN(NAMES), &seen)) {
+        case 0:
+            p.id = read_text(reader, value);
+            break;
+        case 1:
+            p.secret = read_text(reader, value);
+            break;
+        case 2:
+            read_allow_list(reader, value, &p);
+            break;
+        case 3:
+            p.origin_access_key_file = read_text(reader, value);
+            break;
+        case 4:
+            p.origin_secret_key_file = read_text(reader, value);
+            break;
+        default:
+            break;
+        }
+    }
+    if (p.id.len == 0 || p.id.len > ID_MAX) {
+        complain(reader, node, "a key needs an id of at most 256 bytes", NO_SUBJECT);
+    }
+    if (p.secret.len == 0) {
+        complain(reader, node, "a key needs a secret", NO_SUBJECT);
+    }
+    if ((p.origin_access_key_file.len > 0) != (p.origin_secret_key_file.len > 0)) {
+        complain(reader, node, "origin_access_key_file and origin_secret_key_file go together",
+                 NO_SUBJECT);
+    } else if (p.origin_access_key_file.len > 0) {
+        p.origin_credentials = p.id;
+    }
+    return p;
+}
+
+static int compare_principals(const void *a, const void *b)
+{
+    const struct credentials_principal *left = a;
+    const struct credentials_principal *right = b;
+    return span_compare(left->id, right->id);
+}
+
+static void read_principals(struct reader *reader)
+{
+    const yaml_node_t *root = yaml_document_get_root_node(&reader->document);
+    if (root == NULL || root->type != YAML_SEQUENCE_NODE ||
+        root->data.sequence.items.top == root->data.sequence.items.start) {
+        complain(reader, root, "a list of keys is expected: - {id: ..., secret: ..., allow: [...]}",
+                 NO_SUBJECT);
+        return;
+    }
+    struct credentials *c = reader->result;
+    size_t count = (size_t)(root->data.sequence.items.top - root->data.sequence.items.start);
+    if (count > PRINCIPALS_MAX) {
+        complain(reader, root, "more than 10000 keys", NO_SUBJECT);
+        return;
+    }
+    c->principals = arena_alloc(c->arena, count * sizeof(*c->principals));
+    if (c->principals == NULL) {
+        reader->out_of_memory = true;
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        yaml_node_item_t item = root->data.sequence.items.start[i];
+        const yaml_node_t *node = yaml_document_get_node(&reader->document, item);
+        struct credentials_principal p = read_principal(reader, node);
+        for (size_t j = 0; j < c->count; j++) {
+            if (p.id.len > 0 && span_equal(c->principals[j].id, p.id)) {
+                complain(reader, node, "repeated id", p.id);
+            }
+        }
+        c->principals[c->count++] = p;
+    }
+    qsort(c->principals, c->count, sizeof(*c->principals), compare_principals);
+}
+
+static enum err read_file(const char *path, struct buf *contents, struct buf *ret_errors)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        int saved = errno;
+        buf_printf(ret_errors, "%s: error: cannot be opened: %s\n", path, strerrordesc_np(saved));
+        return error_from_errno(saved);
+    }
+    enum err err = ERR_OK;
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        buf_printf(ret_errors, "%s: error: is not a regular file\n", path);
+        err = ERR_INVALID;
+    } else if ((st.st_mode & FORBIDDEN_MODE) != 0) {
+        buf_printf(ret_errors,
+                   "%s: error: holds secrets but its mode is %04o; remedy: chmod 600 %s\n", path,
+                   (unsigned)(st.st_mode & 07777), path);
+        err = ERR_PERMISSION;
+    } else if (st.st_size > FILE_MAX) {
+        buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, FILE_MAX);
+        err = ERR_LIMIT;
+    }
+    char piece[4096];
+    while (err == ERR_OK) {
+        ssize_t got = read(fd, piece, sizeof(piece));
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            err = ERR_IO;
+            buf_printf(ret_errors, "%s: error: cannot be read\n", path);
+        }
+        if (got <= 0) {
+            break;
+        }
+        buf_append(contents, piece, (size_t)got);
+        if (!buf_ok(contents)) {
+            err = ERR_LIMIT;
+            buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, FILE_MAX);
+        }
+    }
+    OPENSSL_cleanse(piece, sizeof(piece));
+    (void)close(fd); // opened for reading
+    return err;
+}
+
+static enum err parse(struct reader *reader, struct span contents)
+{
+    yaml_parser_t parser;
+    check(yaml_parser_initialize(&parser) == 1);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)contents.ptr, contents.len);
+    if (yaml_parser_load(&parser, &reader->document) == 0) {
+        buf_printf(reader->errors, "%s:%zu:%zu: error: %s\n", reader->path,
+                   parser.problem_mark.line + 1, parser.problem_mark.column + 1,
+                   parser.problem != NULL ? parser.problem : "not YAML");
+        yaml_parser_delete(&parser);
+        return ERR_INVALID;
+    }
+    read_principals(reader);
+    yaml_document_delete(&reader->document);
+    yaml_parser_delete(&parser);
+    if (reader->out_of_memory) {
+        return ERR_NO_MEMORY;
+    }
+    return reader->error_count > 0 ? ERR_INVALID : ERR_OK;
+}
+
+enum err credentials_load(const char *path, struct credentials **ret_credentials,
+                          struct buf *ret_errors)
+{
+    struct buf contents;
+    buf_init(&contents, FILE_MAX);
+    enum err err = read_file(path, &contents, ret_errors);
+    if (err == ERR_OK) {
+        struct reader reader = {.path = path, .errors = ret_errors};
+        reader.result = calloc(1, sizeof(*reader.result));
+        check(reader.result != NULL);
+        atomic_init(&reader.result->refs, 1);
+        reader.result->arena = arena_new(ARENA_MAX);
+        err = parse(&reader, buf_span(&contents));
+        if (err == ERR_OK) {
+            *ret_credentials = reader.result;
+        } else {
+            credentials_unref(reader.result);
+        }
+    }
+    if (contents.len > 0) {
+        OPENSSL_cleanse(contents.ptr, contents.len);
+    }
+    buf_done(&contents);
+    return err;
+}
+
+// --- Asking
+// -----------------------------------------------------------------------------------------------
+
+const struct credentials_principal *credentials_find(const struct credentials *c,
+                                                     struct span access_key)
+{
+    const struct credentials_principal wanted = {.id = access_key};
+    return bsearch(&wanted, c->principals, c->count, sizeof(*c->principals), compare_principals);
+}
+
+struct span credentials_dummy_secret(void)
+{
+    return SPAN("nobody-has-this-secret-and-nobody-ever-will");
+}
+
+static unsigned granted_ops(const struct credentials_principal *p, struct span bucket,
+                            struct span key, bool any_prefix)
+{
+    unsigned ops = 0;
+    for (unsigned i = 0; i < p->allow_count; i++) {
+        const struct credentials_allow *allow = &p->allow[i];
+        bool bucket_fits = span_equal_cstr(allow->bucket, "*") || span_equal(allow->bucket, bucket);
+        if (bucket_fits && (any_prefix || span_starts_with(key, allow->prefix))) {
+            ops |= allow->ops;
+        }
+    }
+    return ops;
+}
+
+// The rights an operation needs, all of them. Whatever is not named here and changes something
+// needs every right to change: it may be anything.
+static unsigned needed_ops(enum s3_operation operation, unsigned flags, bool has_key)
+{
+    switch (operation) {
+    case S3_ListObjects:
+    case S3_ListObjectsV2:
+    case S3_ListObjectVersions:
+    case S3_ListMultipartUploads:
+    case S3_ListParts:
+        return S3_ALLOW_LIST;
+    case S3_PutObject:
+    case S3_PostObject:
+    case S3_CopyObject:
+    case S3_RenameObject:
+    case S3_RestoreObject:
+    case S3_PutObjectAcl:
+    case S3_PutObjectLegalHold:
+    case S3_PutObjectRetention:
+    case S3_PutObjectTagging:
+    case S3_DeleteObjectTagging:
+    case S3_UpdateObjectEncryption:
+    case S3_CreateMultipartUpload:
+    case S3_UploadPart:
+    case S3_UploadPartCopy:
+    case S3_CompleteMultipartUpload:
+    case S3_AbortMultipartUpload:
+    case S3_CreateBucket:
+        return S3_ALLOW_WRITE;
+    case S3_DeleteObject:
+    case S3_DeleteObjects:
+        return S3_ALLOW_DELETE;
+    default:
+        break;
+    }
+    if ((flags & S3_OP_READ) == 0) {
+        return S3_ALLOW_WRITE | S3_ALLOW_DELETE;
+    }
+    return has_key ? S3_ALLOW_READ : S3_ALLOW_READ | S3_ALLOW_LIST;
+}
+
+bool credentials_allowed(const struct credentials_principal *p, enum s3_operation operation,
+                         unsigned flags, struct span bucket, struct span key)
+{
+    if (operation == S3_CreateSession) {
+        return false; // sessions would sign with credentials unknown here
+    }
+    if (bucket.len == 0) {
+        bool lists = false;
+        for (unsigned i = 0; i < p->allow_count; i++) {
+            lists = lists || (p->allow[i].ops & S3_ALLOW_LIST) != 0;
+        }
+        return operation == S3_ListBuckets && lists;
+    }
+    if (operation == S3_HeadBucket || operation == S3_GetBucketLocation) {
+        return granted_ops(p, bucket, key, true) != 0;
+    }
+    unsigned needed = needed_ops(operation, flags, key.len > 0);
+    return (granted_ops(p, bucket, key, false) & needed) == needed;
+}

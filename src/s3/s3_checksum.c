@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checksums that S3 clients send and ask for, computed as bytes pass: ISA-L for CRC32 and
+// CRC32C, OpenSSL for SHA and MD5. CRC64NVME (polynomial AD93D23594C93659, reflected, all ones in
+// and out) is computed here eight bytes at a time, because ISA-L learned it only later. Any thread;
+// a state belongs to one.
+#include "s3/s3.h"
+
+#include <isa-l/crc.h>
+#include <openssl/evp.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CRC64NVME_REFLECTED 0x9a6c9329ac4bc9b5ull
+
+struct s3_checksum_state {
+    enum s3_checksum kind;
+    uint32_t crc32;
+    uint64_t crc64;
+    EVP_MD_CTX *digest; // SHA-1, SHA-256, MD5
+};
+
+static uint64_t crc64_table[8][256];
+static pthread_once_t crc64_once = PTHREAD_ONCE_INIT;
+
+static void crc64_init(void)
+{
+    for (unsigned i = 0; i < 256; i++) {
+        uint64_t crc = i;
+        for (unsigned bit = 0; bit < 8; bit++) {
+            crc = (crc & 1) != 0 ? crc >> 1 ^ CRC64NVME_REFLECTED : crc >> 1;
+        }
+        crc64_table[0][i] = crc;
+    }
+    for (unsigned i = 0; i < 256; i++) {
+        for (unsigned row = 1; row < 8; row++) {
+            uint64_t before = crc64_table[row - 1][i];
+            crc64_table[row][i] = crc64_table[0][before & 0xff] ^ before >> 8;
+        }
+    }
+}
+
+static uint64_t crc64_update(uint64_t crc, const uint8_t *bytes, size_t len)
+{
+    while (len >= 8) {
+        uint64_t word = 0;
+        for (unsigned i = 0; i < 8; i++) {
+            word |= (uint64_t)bytes[i] << (8 * i);
+        }
+        crc ^= word;
+        crc = crc64_table[7][crc & 0xff] ^ crc64_table[6][crc >> 8 & 0xff] ^
+              crc64_table[5][crc >> 16 & 0xff] ^ crc64_table[4][crc >> 24 & 0xff] ^
+              crc64_table[3][crc >> 32 & 0xff] ^ crc64_table[2][crc >> 40 & 0xff] ^
+              crc64_table[1][crc >> 48 & 0xff] ^ crc64_table[0][crc >> 56];
+        bytes += 8;
+        len -= 8;
+    }
+    for (size_t i = 0; i < len; i++) {
+        crc = crc64_table[0][(crc ^ bytes[i]) & 0xff] ^ crc >> 8;
+    }
+    return crc;
+}
+
+enum s3_checksum s3_checksum_from_name(struct span header_name)
+{
+    static const struct {
+        const char *name;
+        enum s3_checksum kind;
+    } ROWS[] = {
+        {"x-amz-checksum-crc32", S3_CHECKSUM_CRC32},
+        {"x-amz-checksum-crc32c", S3_CHECKSUM_CRC32C},
+        {"x-amz-checksum-crc64nvme", S3_CHECKSUM_CRC64NVME},
+        {"x-amz-checksum-sha1", S3_CHECKSUM_SHA1},
+        {"x-amz-checksum-sha256", S3_CHECKSUM_SHA256},
+        {"x-amz-checksum-md5", S3_CHECKSUM_MD5},
+        {"content-md5", S3_CHECKSUM_MD5},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+        if (span_equal_nocase(header_name, span_from_cstr(ROWS[i].name))) {
+            return ROWS[i].kind;
+        }
+    }
+    return S3_CHECKSUM_NONE;
+}
+
+static EVP_MD_CTX *digest_new(const EVP_MD *md)
+{
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    check(ctx != NULL);
+    check(EVP_DigestInit_ex(ctx, md, NULL) == 1);
+    return ctx;
+}
+
+struct s3_checksum_state *s3_checksum_new(enum s3_checksum kind)
+{
+    struct s3_checksum_state *s = calloc(1, sizeof(*s));
+    check(s != NULL);
+    s->kind = kind;
+    switch (kind) {
+    case S3_CHECKSUM_CRC64NVME:
+        check(pthread_once(&crc64_once, crc64_init) == 0);
+        s->crc64 = ~0ull;
+        break;
+    case S3_CHECKSUM_CRC32C:
+        s->crc32 = 0xffffffff;
+        break;
+    case S3_CHECKSUM_SHA1:
+        s->digest = digest_new(EVP_sha1());
+        break;
+    case S3_CHECKSUM_SHA256:
+        s->digest = digest_new(EVP_sha256());
+        break;
+    case S3_CHECKSUM_MD5:
+        s->digest = digest_new(EVP_md5());
+        break;
+    case S3_CHECKSUM_CRC32:
+    case S3_CHECKSUM_NONE:
+        break;
+    }
+    return s;
+}
+
+void s3_checksum_free(struct s3_checksum_state *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    EVP_MD_CTX_free(s->digest);
+    free(s);
+}
+
+void s3_checksum_update(struct s3_checksum_state *s, struct span data)
+{
+    // ISA-L takes lengths as int in one of its two calls and a pointer without const in the same.
+    while (data.len > 0) {
+        size_t step = data.len < 1u << 30 ? data.len : 1u << 30;
+        switch (s->kind) {
+        case S3_CHECKSUM_CRC32:
+            s->crc32 = crc32_gzip_refl(s->crc32, (const unsigned char *)data.ptr, step);
+            break;
+        case S3_CHECKSUM_CRC32C: {
+            unsigned char *bytes;
+            memcpy(&bytes, &data.ptr, sizeof(bytes));
+            s->crc32 = crc32_iscsi(bytes, (int)step, s->crc32);
+            break;
+        }
+        case S3_CHECKSUM_CRC64NVME:
+            s->crc64 = crc64_update(s->crc64, (const uint8_t *)data.ptr, step);
+            break;
+        case S3_CHECKSUM_SHA1:
+        case S3_CHECKSUM_SHA256:
+        case S3_CHECKSUM_MD5:
+            check(EVP_DigestUpdate(s->digest, data.ptr, step) == 1);
+            break;
+        case S3_CHECKSUM_NONE:
+            break;
+        }
+        data.ptr += step;
+        data.len -= step;
+    }
+}
+
+static unsigned put_big_endian(uint64_t value, unsigned len, uint8_t *ret_bytes)
+{
+    for (unsigned i = 0; i < len; i++) {
+        ret_bytes[i] = (uint8_t)(value >> (8 * (len - 1 - i)));
+    }
+    return len;
+}
+
+void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64)
+{
+    uint8_t value[EVP_MAX_MD_SIZE];
+    unsigned len = 0;
+    switch (s->kind) {
+    case S3_CHECKSUM_CRC32:
+        len = put_big_endian(s->crc32, 4, value);
+        break;
+    case S3_CHECKSUM_CRC32C:
+        len = put_big_endian(~s->crc32, 4, value);
+        break;
+    case S3_CHECKSUM_CRC64NVME:
+        len = put_big_endian(~s->crc64, 8, value);
+        break;
+    case S3_CHECKSUM_SHA1:
+    case S3_CHECKSUM_SHA256:
+    case S3_CHECKSUM_MD5:
+        check(EVP_DigestFinal_ex(s->digest, value, &len) == 1);
+        break;
+    case S3_CHECKSUM_NONE:
+        break;
+    }
+    check(len <= 45); // 60 characters and a NUL in the caller's 64
+    ret_base64[0] = '\0';
+    if (len > 0) {
+        (void)EVP_EncodeBlock((unsigned char *)ret_base64, value, (int)len); // length is known
+    }
+}
