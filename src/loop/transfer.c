@@ -1,7 +1,902 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "loop/transfer_private.h"
+// HTTP/1.1 requests: a curl multi handle per pool in the worker's event base. Everything here runs
+// on the pool's worker.
+//
+// curl forbids multi calls inside its callbacks, and we promise no callback inside a starting call.
+// So calls from outside (start, pause, resume, cancel) and curl's callbacks only note what they
+// want, put the transfer on the pool's list `changed` and defer pool_drive(), which alone acts: it
+// adds and removes handles, pauses and un-pauses, lets curl act on its timer, and reports ends.
+//
+// The life of a transfer:
+//   STARTING  transfer_start(): described to curl, not yet given to it
+//   RUNNING   in the multi handle; header, body and upload callbacks come
+//   ENDED     out of the multi handle, on_end() runs, then it is freed
+// It ends when curl says so, when a callback of the caller's returned an error, when one of our own
+// time-outs struck, or by transfer_cancel().
+//
+// Time-outs: curl watches name look-up and connecting (one limit). We watch three waits, each only
+// while nobody on our side holds the transfer up: for the first line of the answer once the request
+// has left, for the origin to take more of an upload, and for more of a body. A timer is not moved
+// by each piece of data; it looks at the moment of the last one when it fires.
+//
+// Pausing: a paused transfer returns CURL_WRITEFUNC_PAUSE for what curl has already read (curl
+// keeps it, at most RECEIVE_BUFFER_SIZE), and is paused in curl after that callback, so that the
+// socket fills up.
 #include <curl/curl.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/headers.h"
+#include "base/log.h"
+#include "loop/loop_private.h"
+#include "loop/transfer_private.h"
+
+#define POOL_MAGIC 0x706f6f6cu
+#define TRANSFER_MAGIC 0x78666572u
+#define RECEIVE_BUFFER_SIZE (512L * 1024)
+#define UPLOAD_BUFFER_SIZE (128L * 1024)
+#define HEADER_LINE_MAX (64u * 1024)
+#define IDLE_HANDLES_MAX 32
+
+struct transfer_pool {
+    unsigned magic;
+    struct worker *worker;
+    struct transfer_pool_options options;
+    char *ca_file;
+    CURLM *multi;
+    struct list transfers; // all of them
+    struct list changed;   // those pool_drive() must look at
+    struct list sockets;
+    struct task drive;
+    struct timer timer; // curl's
+    bool is_timeout_due;
+    bool is_in_curl;   // inside a call of curl's that may call back
+    bool is_reporting; // inside on_end()
+    bool is_freeing;
+    CURL *idle[IDLE_HANDLES_MAX]; // reset, for the next requests
+    unsigned idle_count;
+};
+
+struct pool_socket {
+    struct list_node node;
+    struct transfer_pool *pool;
+    curl_socket_t fd;
+    struct event event;
+};
+
+enum transfer_state { STARTING, RUNNING, ENDED };
+enum transfer_wait { WAIT_CONNECT, WAIT_UPLOAD, WAIT_FIRST_BYTE, WAIT_BODY };
+
+struct transfer {
+    unsigned magic;
+    enum transfer_state state;
+    struct transfer_pool *pool;
+    struct list_node node, changed_node;
+    CURL *easy;
+    struct curl_slist *headers;
+    struct transfer_calls calls;
+    void *ctx;
+    uint64_t body_length, body_sent;
+
+    enum transfer_wait wait;
+    struct timer timer;
+    uint64_t active_us;                              // when the wait last made progress
+    uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0 = none
+
+    enum err abort_err; // why we end it; ERR_OK = curl decides
+    bool is_cancelled;
+    bool is_paused, is_held_by_curl; // wanted; what curl was told
+    bool is_upload_paused, is_upload_held_by_curl;
+    bool is_interim_head, is_head_over;
+    bool got_bytes;
+    char error[CURL_ERROR_SIZE];
+};
+
+static struct transfer_pool *as_pool(void *ptr)
+{
+    struct transfer_pool *pool = ptr;
+    check(pool != NULL);
+    check(pool->magic == POOL_MAGIC);
+    return pool;
+}
+
+static struct transfer *as_transfer(void *ptr)
+{
+    struct transfer *t = ptr;
+    check(t != NULL);
+    check(t->magic == TRANSFER_MAGIC);
+    return t;
+}
+
+static void curl_init(void)
+{
+    check(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK);
+    if ((curl_version_info(CURLVERSION_NOW)->features & CURL_VERSION_ASYNCHDNS) == 0) {
+        log_warn("curl_without_asynchdns", "effect=\"name look-ups block a worker\"");
+    }
+}
+
 void transfer_library_init(void)
 {
-    (void)curl_global_init(CURL_GLOBAL_DEFAULT);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    check(pthread_once(&once, curl_init) == 0);
+}
+
+// --- Noting what is wanted
+// -----------------------------------------------------------------------------------
+
+static void transfer_changed(struct transfer *t)
+{
+    if (!list_node_linked(&t->changed_node)) {
+        list_push_back(&t->pool->changed, &t->changed_node);
+    }
+    worker_defer(t->pool->worker, &t->pool->drive);
+}
+
+static void transfer_abort(struct transfer *t, enum err err)
+{
+    if (t->abort_err == ERR_OK) {
+        t->abort_err = err;
+    }
+    transfer_changed(t);
+}
+
+void transfer_pause(struct transfer *t)
+{
+    check(as_transfer(t)->state != ENDED);
+    if (!t->is_paused) {
+        t->is_paused = true;
+        transfer_changed(t);
+    }
+}
+
+static void transfer_touch(struct transfer *t);
+
+void transfer_resume(struct transfer *t)
+{
+    check(as_transfer(t)->state != ENDED);
+    if (t->is_paused) {
+        t->is_paused = false;
+        transfer_touch(t);
+        transfer_changed(t);
+    }
+}
+
+void transfer_resume_upload(struct transfer *t)
+{
+    check(as_transfer(t)->state != ENDED);
+    if (t->is_upload_paused) {
+        t->is_upload_paused = false;
+        transfer_touch(t);
+        transfer_changed(t);
+    }
+}
+
+void transfer_cancel(struct transfer *t)
+{
+    if (as_transfer(t)->state != ENDED) {
+        t->is_cancelled = true;
+        transfer_changed(t);
+    }
+}
+
+bool transfer_got_bytes(const struct transfer *t)
+{
+    check(t->magic == TRANSFER_MAGIC);
+    return t->got_bytes;
+}
+
+// --- Time-outs
+// -------------------------------------------------------------------------------------------------
+
+static uint64_t transfer_limit_ms(const struct transfer *t)
+{
+    switch (t->wait) {
+    case WAIT_CONNECT:
+        return 0; // curl's
+    case WAIT_UPLOAD:
+        return t->is_upload_paused ? 0 : t->idle_timeout_ms;
+    case WAIT_FIRST_BYTE:
+        return t->first_byte_timeout_ms;
+    case WAIT_BODY:
+        return t->is_paused ? 0 : t->idle_timeout_ms;
+    }
+    return 0;
+}
+
+// Progress: the wait starts anew.
+static void transfer_touch(struct transfer *t)
+{
+    t->active_us = worker_now_us(t->pool->worker);
+    uint64_t limit_ms = transfer_limit_ms(t);
+    if (limit_ms > 0 && t->timer.heap_slot == 0) {
+        timer_start(&t->timer, limit_ms);
+    }
+}
+
+static void transfer_wait_for(struct transfer *t, enum transfer_wait wait)
+{
+    if (t->wait != wait) {
+        t->wait = wait;
+        timer_stop(&t->timer); // the limit may be another
+    }
+    transfer_touch(t);
+}
+
+static void on_transfer_timer(struct timer *timer)
+{
+    struct transfer *t = as_transfer(container_of(timer, struct transfer, timer));
+    uint64_t limit_ms = transfer_limit_ms(t);
+    if (limit_ms == 0) {
+        return; // held up by our side; resuming touches it
+    }
+    uint64_t passed_us = worker_now_us(t->pool->worker) - t->active_us;
+    if (passed_us < limit_ms * 1000) {
+        timer_start(&t->timer, (limit_ms * 1000 - passed_us + 999) / 1000);
+        return;
+    }
+    static const char *const what[] = {"connection", "progress of the upload", "answer",
+                                       "progress of the body"};
+    snprintf(t->error, sizeof(t->error), "no %s for %llu ms", what[t->wait],
+             (unsigned long long)limit_ms);
+    transfer_abort(t, ERR_ORIGIN_TIMEOUT);
+}
+
+// --- curl's callbacks for one transfer: tell the caller, note the rest
+// -------------------------------------------
+
+static bool transfer_is_doomed(const struct transfer *t)
+{
+    return t->is_cancelled || t->abort_err != ERR_OK;
+}
+
+// Just before the request is sent on a connection that stands.
+static int on_curl_prereq(void *ctx, char *primary_ip, char *local_ip, int primary_port,
+                          int local_port)
+{
+    (void)primary_ip;
+    (void)local_ip;
+    (void)primary_port;
+    (void)local_port;
+    struct transfer *t = as_transfer(ctx);
+    transfer_wait_for(t, t->body_sent < t->body_length ? WAIT_UPLOAD : WAIT_FIRST_BYTE);
+    return transfer_is_doomed(t) ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+}
+
+static void transfer_note_head(struct transfer *t, struct span line)
+{
+    if (span_starts_with(line, SPAN("HTTP/"))) {
+        size_t at = span_find(line, ' ');
+        t->is_interim_head = at + 1 < line.len && line.ptr[at + 1] == '1';
+    } else if ((span_equal(line, SPAN("\r\n")) || span_equal(line, SPAN("\n"))) &&
+               !t->is_interim_head) {
+        t->is_head_over = true;
+    }
+}
+
+static size_t on_curl_header(char *ptr, size_t size, size_t count, void *ctx)
+{
+    struct transfer *t = as_transfer(ctx);
+    size_t len = size * count;
+    if (transfer_is_doomed(t)) {
+        return 0;
+    }
+    if (t->is_head_over) {
+        transfer_touch(t);
+        return len; // trailer fields: nobody here uses them
+    }
+    struct span line = {ptr, len};
+    t->got_bytes = true;
+    transfer_note_head(t, line);
+    if (t->is_interim_head) {
+        transfer_touch(t);
+    } else {
+        transfer_wait_for(t, WAIT_BODY);
+    }
+    enum err err = t->calls.on_header_line(t->ctx, line);
+    if (err != ERR_OK) {
+        transfer_abort(t, err);
+    }
+    return transfer_is_doomed(t) ? 0 : len;
+}
+
+static size_t on_curl_body(char *ptr, size_t size, size_t count, void *ctx)
+{
+    struct transfer *t = as_transfer(ctx);
+    size_t len = size * count;
+    if (transfer_is_doomed(t)) {
+        return CURL_WRITEFUNC_ERROR;
+    }
+    if (t->is_paused) {
+        t->is_held_by_curl = true;
+        return CURL_WRITEFUNC_PAUSE;
+    }
+    if (len == 0) {
+        return 0;
+    }
+    t->got_bytes = true;
+    transfer_touch(t);
+    enum err err = t->calls.on_body(t->ctx, (struct span){ptr, len});
+    if (err != ERR_OK) {
+        transfer_abort(t, err);
+    }
+    return transfer_is_doomed(t) ? CURL_WRITEFUNC_ERROR : len;
+}
+
+static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
+{
+    struct transfer *t = as_transfer(ctx);
+    size_t max = (size_t)min_u64(size * count, t->body_length - t->body_sent);
+    if (transfer_is_doomed(t)) {
+        return CURL_READFUNC_ABORT;
+    }
+    if (max == 0) {
+        return 0;
+    }
+    size_t len = 0;
+    enum err err = t->calls.on_upload(t->ctx, buf, max, &len);
+    if (err == ERR_AGAIN) {
+        t->is_upload_paused = t->is_upload_held_by_curl = true;
+        return CURL_READFUNC_PAUSE;
+    }
+    if (err == ERR_OK && len == 0) {
+        err = ERR_INCOMPLETE_BODY; // the length has been announced: never a clean end
+    }
+    if (err != ERR_OK) {
+        transfer_abort(t, err);
+    }
+    if (transfer_is_doomed(t)) {
+        return CURL_READFUNC_ABORT;
+    }
+    check(len <= max);
+    t->body_sent += len;
+    t->got_bytes = true;
+    // An answer that came early keeps its own wait.
+    if (t->wait == WAIT_UPLOAD && t->body_sent == t->body_length) {
+        transfer_wait_for(t, WAIT_FIRST_BYTE);
+    } else {
+        transfer_touch(t);
+    }
+    return len;
+}
+
+static bool address_is_link_local(const struct sockaddr *addr)
+{
+    struct in6_addr v6;
+    uint32_t v4;
+    if (addr->sa_family == AF_INET) {
+        memcpy(&v4, &((const struct sockaddr_in *)(const void *)addr)->sin_addr, sizeof(v4));
+    } else if (addr->sa_family == AF_INET6) {
+        v6 = ((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
+        if (IN6_IS_ADDR_LINKLOCAL(&v6)) {
+            return true;
+        }
+        if (!IN6_IS_ADDR_V4MAPPED(&v6)) {
+            return false;
+        }
+        memcpy(&v4, &v6.s6_addr[12], sizeof(v4));
+    } else {
+        return false;
+    }
+    return (ntohl(v4) >> 16) == 0xa9fe; // 169.254/16
+}
+
+static curl_socket_t on_curl_open_socket(void *ctx, curlsocktype purpose,
+                                         struct curl_sockaddr *addr)
+{
+    const struct transfer *t = as_transfer(ctx);
+    if (purpose != CURLSOCKTYPE_IPCXN) {
+        return CURL_SOCKET_BAD;
+    }
+    if (t->pool->options.deny_link_local && address_is_link_local(&addr->addr)) {
+        return CURL_SOCKET_BAD;
+    }
+    return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
+}
+
+// --- Ends
+// ------------------------------------------------------------------------------------------------------------
+
+static enum err error_from_curl(const struct transfer *t, CURLcode code)
+{
+    switch (code) {
+    case CURLE_OK:
+        return ERR_OK;
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_RESOLVE_PROXY:
+        return ERR_ORIGIN_DNS;
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_INTERFACE_FAILED:
+        return ERR_ORIGIN_CONNECT;
+    case CURLE_SSL_CONNECT_ERROR:
+        // A connection that breaks during the handshake is no verdict about certificates.
+        return strstr(t->error, "reset by peer") != NULL ? ERR_ORIGIN_RESET : ERR_ORIGIN_TLS;
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_CIPHER:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_ISSUER_ERROR:
+    case CURLE_SSL_INVALIDCERTSTATUS:
+    case CURLE_SSL_ENGINE_NOTFOUND:
+    case CURLE_SSL_ENGINE_SETFAILED:
+    case CURLE_SSL_ENGINE_INITFAILED:
+    case CURLE_SSL_CRL_BADFILE:
+    case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
+    case CURLE_SSL_CLIENTCERT:
+    case CURLE_USE_SSL_FAILED:
+        return ERR_ORIGIN_TLS;
+    case CURLE_OPERATION_TIMEDOUT:
+        // Only connecting has a limit of curl's.
+        return t->wait == WAIT_CONNECT ? ERR_ORIGIN_CONNECT : ERR_ORIGIN_TIMEOUT;
+    case CURLE_PARTIAL_FILE:
+    case CURLE_GOT_NOTHING:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_SEND_FAIL_REWIND:
+        return ERR_ORIGIN_RESET;
+    case CURLE_OUT_OF_MEMORY:
+        return ERR_NO_MEMORY;
+    case CURLE_URL_MALFORMAT:
+        return ERR_INVALID;
+    default:
+        return ERR_ORIGIN_PROTOCOL;
+    }
+}
+
+// A handle whose request failed may still hold its receive buffer, so only the others are kept.
+static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_succeeded)
+{
+    if (has_succeeded && pool->idle_count < IDLE_HANDLES_MAX) {
+        curl_easy_reset(easy);
+        pool->idle[pool->idle_count++] = easy;
+    } else {
+        curl_easy_cleanup(easy);
+    }
+}
+
+static void transfer_end(struct transfer *t, enum err err, const char *detail)
+{
+    struct transfer_pool *pool = t->pool;
+    check(!pool->is_in_curl);
+    check(t->state != ENDED);
+    if (t->state == RUNNING) {
+        pool->is_in_curl = true;
+        check(curl_multi_remove_handle(pool->multi, t->easy) == CURLM_OK);
+        pool->is_in_curl = false;
+    }
+    t->state = ENDED;
+    list_remove(&t->node);
+    list_remove(&t->changed_node);
+    timer_done(&t->timer);
+    handle_give_back(pool, t->easy, err == ERR_OK);
+    curl_slist_free_all(t->headers);
+
+    bool was_reporting = pool->is_reporting;
+    pool->is_reporting = true;
+    t->calls.on_end(t->ctx, err, detail);
+    pool->is_reporting = was_reporting;
+    t->magic = 0;
+    free(t);
+}
+
+// Our own verdict comes before curl's, which only saw a callback refuse.
+static void transfer_end_doomed(struct transfer *t)
+{
+    if (t->is_cancelled) {
+        transfer_end(t, ERR_CANCELLED, "cancelled");
+    } else {
+        transfer_end(t, t->abort_err,
+                     t->abort_err == ERR_ORIGIN_TIMEOUT && t->error[0] != '\0'
+                         ? t->error
+                         : error_row(t->abort_err)->text);
+    }
+}
+
+static void transfer_end_by_curl(struct transfer *t, CURLcode code)
+{
+    if (transfer_is_doomed(t)) {
+        transfer_end_doomed(t);
+        return;
+    }
+    enum err err = error_from_curl(t, code);
+    const char *detail = t->error[0] != '\0' ? t->error : curl_easy_strerror(code);
+    transfer_end(t, err, err == ERR_OK ? "" : detail);
+}
+
+// --- Driving curl
+// -------------------------------------------------------------------------------------------------------
+
+static void pool_report_ends(struct transfer_pool *pool)
+{
+    int left;
+    CURLMsg *msg;
+    // Bounded by the transfers that curl has finished; on_end() only notes new ones.
+    while ((msg = curl_multi_info_read(pool->multi, &left)) != NULL) {
+        if (msg->msg == CURLMSG_DONE) {
+            CURLcode code = msg->data.result;
+            void *ptr = NULL;
+            check(curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, (char **)&ptr) == CURLE_OK);
+            transfer_end_by_curl(as_transfer(ptr), code);
+        }
+    }
+}
+
+static void pool_socket_action(struct transfer_pool *pool, curl_socket_t fd, int what)
+{
+    int running;
+    check(!pool->is_in_curl);
+    pool->is_in_curl = true;
+    CURLMcode code = curl_multi_socket_action(pool->multi, fd, what, &running);
+    pool->is_in_curl = false;
+    check(code == CURLM_OK);
+    pool_report_ends(pool);
+}
+
+static void transfer_apply_pauses(struct transfer *t)
+{
+    // Before the head there is nothing to hold up, and curl would forget it when the request
+    // starts.
+    bool is_held = t->is_paused && t->is_head_over;
+    if (is_held == t->is_held_by_curl && t->is_upload_paused == t->is_upload_held_by_curl) {
+        return;
+    }
+    t->is_held_by_curl = is_held;
+    t->is_upload_held_by_curl = t->is_upload_paused;
+    int mask = (is_held ? CURLPAUSE_RECV : CURLPAUSE_RECV_CONT) |
+               (t->is_upload_paused ? CURLPAUSE_SEND : CURLPAUSE_SEND_CONT);
+    // May deliver kept bytes, which may pause again, before it returns.
+    t->pool->is_in_curl = true;
+    CURLcode code = curl_easy_pause(t->easy, mask);
+    t->pool->is_in_curl = false;
+    if (code != CURLE_OK) {
+        transfer_end_by_curl(t, code);
+    }
+}
+
+static void transfer_act(struct transfer *t)
+{
+    if (transfer_is_doomed(t)) {
+        transfer_end_doomed(t);
+    } else if (t->state == STARTING) {
+        t->pool->is_in_curl = true;
+        CURLMcode code = curl_multi_add_handle(t->pool->multi, t->easy);
+        t->pool->is_in_curl = false;
+        check(code == CURLM_OK);
+        t->state = RUNNING;
+    } else {
+        transfer_apply_pauses(t);
+    }
+}
+
+static void pool_drive(struct task *task)
+{
+    struct transfer_pool *pool = as_pool(container_of(task, struct transfer_pool, drive));
+    struct list batch;
+    list_init(&batch);
+    list_append_all(&batch, &pool->changed);
+    struct list_node *node;
+    while ((node = list_pop_front(&batch)) != NULL) {
+        transfer_act(as_transfer(container_of(node, struct transfer, changed_node)));
+    }
+    if (pool->is_timeout_due) {
+        pool->is_timeout_due = false;
+        pool_socket_action(pool, CURL_SOCKET_TIMEOUT, 0);
+    }
+    pool_report_ends(pool);
+}
+
+static void on_pool_timer(struct timer *timer)
+{
+    struct transfer_pool *pool = as_pool(container_of(timer, struct transfer_pool, timer));
+    pool->is_timeout_due = true;
+    worker_defer(pool->worker, &pool->drive);
+}
+
+static int on_curl_timer(CURLM *multi, long timeout_ms, void *ctx)
+{
+    (void)multi;
+    struct transfer_pool *pool = as_pool(ctx);
+    timer_stop(&pool->timer);
+    pool->is_timeout_due = timeout_ms == 0;
+    if (timeout_ms == 0) {
+        worker_defer(pool->worker, &pool->drive);
+    } else if (timeout_ms > 0) {
+        timer_start(&pool->timer, (uint64_t)timeout_ms);
+    }
+    return 0;
+}
+
+static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
+{
+    // The record may be gone after this call.
+    struct transfer_pool *pool = as_pool(((struct pool_socket *)ctx)->pool);
+    pool_socket_action(pool, fd,
+                       ((what & EV_READ) != 0 ? CURL_CSELECT_IN : 0) |
+                           ((what & EV_WRITE) != 0 ? CURL_CSELECT_OUT : 0));
+}
+
+static void pool_socket_free(struct pool_socket *s)
+{
+    check(event_del(&s->event) == 0);
+    list_remove(&s->node);
+    free(s);
+}
+
+static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *socket_ctx)
+{
+    (void)easy;
+    struct transfer_pool *pool = as_pool(ctx);
+    struct pool_socket *s = socket_ctx;
+    if (what == CURL_POLL_REMOVE) {
+        if (s != NULL) {
+            pool_socket_free(s); // the descriptor may be another connection's in a moment
+        }
+        return 0;
+    }
+    if (s == NULL) {
+        s = calloc(1, sizeof(*s));
+        check(s != NULL);
+        s->pool = pool;
+        s->fd = fd;
+        list_node_init(&s->node);
+        list_push_back(&pool->sockets, &s->node);
+        check(curl_multi_assign(pool->multi, fd, s) == CURLM_OK);
+    } else {
+        check(event_del(&s->event) == 0);
+    }
+    short events = (short)(EV_PERSIST | ((what & CURL_POLL_IN) != 0 ? EV_READ : 0) |
+                           ((what & CURL_POLL_OUT) != 0 ? EV_WRITE : 0));
+    check(event_assign(&s->event, worker_event_base(pool->worker), fd, events, on_socket_event,
+                       s) == 0);
+    check(event_add(&s->event, NULL) == 0);
+    return 0;
+}
+
+// --- Pools
+// ------------------------------------------------------------------------------------------------------------------
+
+#define MULTI_SET(multi, option, value)                                                            \
+    check(curl_multi_setopt((multi), (option), (value)) == CURLM_OK)
+#define EASY_SET(easy, option, value) check(curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
+
+struct transfer_pool *transfer_pool_new(struct worker *w,
+                                        const struct transfer_pool_options *options)
+{
+    check(worker_is_mine(w));
+    transfer_library_init();
+    struct transfer_pool *pool = calloc(1, sizeof(*pool));
+    check(pool != NULL);
+    pool->magic = POOL_MAGIC;
+    pool->worker = w;
+    pool->options = *options;
+    if (options->ca_file != NULL) {
+        pool->ca_file = strdup(options->ca_file);
+        check(pool->ca_file != NULL);
+    }
+    list_init(&pool->transfers);
+    list_init(&pool->changed);
+    list_init(&pool->sockets);
+    task_init(&pool->drive, pool_drive);
+    timer_init(w, &pool->timer, on_pool_timer);
+    pool->multi = curl_multi_init();
+    check(pool->multi != NULL);
+    MULTI_SET(pool->multi, CURLMOPT_SOCKETFUNCTION, on_curl_socket);
+    MULTI_SET(pool->multi, CURLMOPT_SOCKETDATA, pool);
+    MULTI_SET(pool->multi, CURLMOPT_TIMERFUNCTION, on_curl_timer);
+    MULTI_SET(pool->multi, CURLMOPT_TIMERDATA, pool);
+    MULTI_SET(pool->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
+    MULTI_SET(pool->multi, CURLMOPT_MAX_HOST_CONNECTIONS, (long)options->max_connections);
+    MULTI_SET(pool->multi, CURLMOPT_MAXCONNECTS, (long)options->max_connections);
+    return pool;
+}
+
+void transfer_pool_free(struct transfer_pool *pool)
+{
+    if (pool == NULL) {
+        return;
+    }
+    check(worker_is_mine(as_pool(pool)->worker));
+    check(!pool->is_in_curl);
+    check(!pool->is_reporting); // not from on_end(): worker_free_later()
+    pool->is_freeing = true;
+    struct list_node *node;
+    while ((node = list_first(&pool->transfers)) != NULL) {
+        transfer_end(as_transfer(container_of(node, struct transfer, node)), ERR_CANCELLED,
+                     "cancelled");
+    }
+    for (unsigned i = 0; i < pool->idle_count; i++) {
+        curl_easy_cleanup(pool->idle[i]);
+    }
+    check(curl_multi_cleanup(pool->multi) == CURLM_OK);
+    while ((node = list_first(&pool->sockets)) != NULL) {
+        pool_socket_free(container_of(node, struct pool_socket, node));
+    }
+    timer_done(&pool->timer);
+    task_cancel(&pool->drive);
+    free(pool->ca_file);
+    pool->magic = 0;
+    free(pool);
+}
+
+// --- Starting
+// ---------------------------------------------------------------------------------------------------------------
+
+static void slist_add(struct curl_slist **list, const char *line)
+{
+    struct curl_slist *longer = curl_slist_append(*list, line);
+    check(longer != NULL);
+    *list = longer;
+}
+
+// Headers that frame the message are curl's to write, from body_length.
+static bool header_is_framing(struct span name)
+{
+    return span_equal_nocase(name, SPAN("Content-Length")) ||
+           span_equal_nocase(name, SPAN("Transfer-Encoding")) ||
+           span_equal_nocase(name, SPAN("Expect"));
+}
+
+static enum err transfer_set_headers(struct transfer *t, const struct transfer_request *request)
+{
+    // Without a value after the colon: curl must not add its own.
+    slist_add(&t->headers, "Expect:");
+    bool has_accept = false;
+    struct buf line;
+    buf_init(&line, HEADER_LINE_MAX);
+    enum err err = ERR_OK;
+    for (unsigned i = 0; i < request->header_count && err == ERR_OK; i++) {
+        const struct header *h = &request->headers[i];
+        if (!header_name_is_token(h->name) || !header_value_is_clean(h->value)) {
+            err = ERR_INVALID;
+            break;
+        }
+        if (header_is_framing(h->name)) {
+            continue;
+        }
+        has_accept |= span_equal_nocase(h->name, SPAN("Accept"));
+        struct span value = span_trim(h->value);
+        line.len = 0;
+        buf_append_span(&line, h->name);
+        buf_append_cstr(&line, value.len > 0 ? ": " : ";"); // ";" = sent, with an empty value
+        buf_append_span(&line, value);
+        if (buf_ok(&line)) {
+            slist_add(&t->headers, buf_cstr(&line));
+        } else {
+            err = ERR_LIMIT;
+        }
+    }
+    buf_done(&line);
+    if (!has_accept) {
+        slist_add(&t->headers, "Accept:");
+    }
+    EASY_SET(t->easy, CURLOPT_HTTPHEADER, t->headers);
+    return err;
+}
+
+static enum err transfer_set_method(struct transfer *t, const struct transfer_request *request)
+{
+    char method[32];
+    if (request->method.len == 0 || request->method.len >= sizeof(method) ||
+        !header_name_is_token(request->method)) {
+        return ERR_INVALID;
+    }
+    memcpy(method, request->method.ptr, request->method.len);
+    method[request->method.len] = '\0';
+    bool is_put = strcmp(method, "PUT") == 0;
+    // These two announce a body even when there is none.
+    if (request->has_body || is_put || strcmp(method, "POST") == 0) {
+        check(t->body_length == 0 || t->calls.on_upload != NULL);
+        EASY_SET(t->easy, CURLOPT_UPLOAD, 1L);
+        EASY_SET(t->easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)t->body_length);
+        EASY_SET(t->easy, CURLOPT_UPLOAD_BUFFERSIZE, UPLOAD_BUFFER_SIZE);
+        if (!is_put) {
+            EASY_SET(t->easy, CURLOPT_CUSTOMREQUEST, method);
+        }
+    } else if (strcmp(method, "HEAD") == 0) {
+        EASY_SET(t->easy, CURLOPT_NOBODY, 1L);
+    } else {
+        EASY_SET(t->easy, CURLOPT_HTTPGET, 1L);
+        if (strcmp(method, "GET") != 0) {
+            EASY_SET(t->easy, CURLOPT_CUSTOMREQUEST, method);
+        }
+    }
+    return ERR_OK;
+}
+
+static void transfer_set_callbacks(struct transfer *t)
+{
+    CURL *easy = t->easy;
+    EASY_SET(easy, CURLOPT_PRIVATE, t);
+    EASY_SET(easy, CURLOPT_ERRORBUFFER, t->error);
+    EASY_SET(easy, CURLOPT_HEADERFUNCTION, on_curl_header);
+    EASY_SET(easy, CURLOPT_HEADERDATA, t);
+    EASY_SET(easy, CURLOPT_WRITEFUNCTION, on_curl_body);
+    EASY_SET(easy, CURLOPT_WRITEDATA, t);
+    EASY_SET(easy, CURLOPT_READFUNCTION, on_curl_upload); // no seek callback: a body is sent once
+    EASY_SET(easy, CURLOPT_READDATA, t);
+    EASY_SET(easy, CURLOPT_PREREQFUNCTION, on_curl_prereq);
+    EASY_SET(easy, CURLOPT_PREREQDATA, t);
+    EASY_SET(easy, CURLOPT_OPENSOCKETFUNCTION, on_curl_open_socket);
+    EASY_SET(easy, CURLOPT_OPENSOCKETDATA, t);
+}
+
+static void transfer_set_connection(struct transfer *t, const struct transfer_request *request)
+{
+    const struct transfer_pool_options *options = &t->pool->options;
+    CURL *easy = t->easy;
+    EASY_SET(easy, CURLOPT_NOSIGNAL, 1L);
+    EASY_SET(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    EASY_SET(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    EASY_SET(easy, CURLOPT_HTTP09_ALLOWED, 0L);
+    EASY_SET(easy, CURLOPT_FOLLOWLOCATION, 0L);
+    EASY_SET(easy, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
+    EASY_SET(easy, CURLOPT_NOPROXY, "*"); // a proxy in the environment must not see signed requests
+    EASY_SET(easy, CURLOPT_BUFFERSIZE, RECEIVE_BUFFER_SIZE);
+    EASY_SET(easy, CURLOPT_TCP_NODELAY, 1L);
+    EASY_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    EASY_SET(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)options->connect_timeout_ms);
+    uint64_t keepalive_s = options->keepalive_ms / 1000;
+    EASY_SET(easy, CURLOPT_MAXAGE_CONN, keepalive_s > 0 ? (long)keepalive_s : 1L);
+    EASY_SET(easy, CURLOPT_FRESH_CONNECT, request->fresh_connection ? 1L : 0L);
+    EASY_SET(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    EASY_SET(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+    EASY_SET(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+    if (t->pool->ca_file != NULL) {
+        EASY_SET(easy, CURLOPT_CAINFO, t->pool->ca_file);
+    }
+    if (request->unix_socket != NULL) {
+        EASY_SET(easy, CURLOPT_UNIX_SOCKET_PATH, request->unix_socket);
+    }
+}
+
+struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,
+                                const struct transfer_calls *calls, void *ctx)
+{
+    check(worker_is_mine(as_pool(pool)->worker));
+    check(!pool->is_freeing);
+    check(calls->on_header_line != NULL);
+    check(calls->on_body != NULL);
+    check(calls->on_end != NULL);
+    struct transfer *t = calloc(1, sizeof(*t));
+    check(t != NULL);
+    t->magic = TRANSFER_MAGIC;
+    t->pool = pool;
+    t->calls = *calls;
+    t->ctx = ctx;
+    t->body_length = request->has_body ? request->body_length : 0;
+    t->first_byte_timeout_ms = request->first_byte_timeout_ms > 0
+                                   ? request->first_byte_timeout_ms
+                                   : pool->options.first_byte_timeout_ms;
+    t->idle_timeout_ms = request->no_idle_timeout ? 0 : pool->options.idle_timeout_ms;
+    timer_init(pool->worker, &t->timer, on_transfer_timer);
+    list_node_init(&t->node);
+    list_node_init(&t->changed_node);
+    list_push_back(&pool->transfers, &t->node);
+    t->easy = pool->idle_count > 0 ? pool->idle[--pool->idle_count] : curl_easy_init();
+    check(t->easy != NULL);
+
+    transfer_set_callbacks(t);
+    transfer_set_connection(t, request);
+    EASY_SET(t->easy, CURLOPT_PATH_AS_IS, 1L);
+    EASY_SET(t->easy, CURLOPT_URL, request->url);
+    enum err err = transfer_set_method(t, request);
+    if (err == ERR_OK) {
+        err = transfer_set_headers(t, request);
+    }
+    if (t->body_length > INT64_MAX) {
+        err = ERR_INVALID;
+    }
+    if (err != ERR_OK) {
+        transfer_abort(t, err);
+    }
+    transfer_changed(t);
+    return t;
 }
