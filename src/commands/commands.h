@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of the commands room: one row per subcommand, one file per row.
+// The door of the commands room: one row per subcommand, one file per row. Main thread only, until
+// command_serve() starts others.
 #ifndef FOREBAY_COMMANDS_COMMANDS_H
 #define FOREBAY_COMMANDS_COMMANDS_H
 
@@ -15,8 +16,12 @@
 // argv as main() got it; returns the exit code of the process.
 int commands_run(int argc, char **argv);
 
-// The rows: argc and argv begin behind the subcommand's own name (argv[0] is the first argument),
-// argv is NULL-terminated. Each returns an exit code.
+// The rows. argv[0] is the first argument behind the subcommand's name; argv[argc] is NULL. Each
+// returns an exit code. Results go to stdout, everything else to stderr.
+int command_serve(int argc, char **argv);
+int command_check(int argc, char **argv);
+int command_config(int argc, char **argv);
+int command_env(int argc, char **argv);
 int command_version(int argc, char **argv);
 
 #endif

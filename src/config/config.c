@@ -91,7 +91,7 @@ static void set_raw(struct loader *l, unsigned id, const char *text, const char 
 static void unknown_flag(struct loader *l, const char *argument, struct span key)
 {
     const char *near = setting_suggest_key(key);
-    if (near != NULL) {
+    if (near != NULL && setting_find(span_from_cstr(near)) < SETTING_COUNT_) {
         loader_error(l, argument, "unknown flag (did you mean \"--%s\"?)", near);
     } else {
         loader_error(l, argument, "unknown flag");

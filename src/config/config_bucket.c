@@ -22,11 +22,11 @@ static void unknown_field(struct entry *e, const char *const *names, unsigned co
 {
     const char *near = setting_suggest(span_from_cstr(e->field->name), names, count);
     if (near != NULL) {
-        loader_error(e->l, e->field->where,
+        loader_error(e->l, e->field->key_where,
                      "unknown field \"%.64s\" of %s[] (did you mean \"%s\"?)", e->field->name,
                      e->list, near);
     } else {
-        loader_error(e->l, e->field->where, "unknown field \"%.64s\" of %s[]", e->field->name,
+        loader_error(e->l, e->field->key_where, "unknown field \"%.64s\" of %s[]", e->field->name,
                      e->list);
     }
 }
@@ -232,8 +232,8 @@ static void parse_rule_field(struct entry *e, struct config_rule *rule)
         }
         break;
     case RULE_CACHE:
-        rule->has_cache = report(e, value_parse_choice(value, "false|true", &choice, why), why);
-        rule->cache = rule->has_cache && choice == 1;
+        rule->has_cache = report(e, value_parse_choice(value, "true|false", &choice, why), why);
+        rule->cache = rule->has_cache && choice == 0;
         break;
     case RULE_FRESHNESS:
         rule->has_freshness =

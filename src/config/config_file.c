@@ -326,7 +326,7 @@ struct fields {
 };
 
 static void add_field(struct reader *r, struct fields *fields, const char *name,
-                      const yaml_node_t *node)
+                      const yaml_node_t *key_node, const yaml_node_t *node)
 {
     if (fields->count == FIELDS_MAX) {
         loader_error(r->l, where_node(r, node), "more than %d fields", FIELDS_MAX);
@@ -334,7 +334,8 @@ static void add_field(struct reader *r, struct fields *fields, const char *name,
     }
     const char *value = take_scalar(r, node, name);
     if (value != NULL) {
-        fields->rows[fields->count++] = (struct bucket_field){name, value, where_node(r, node)};
+        fields->rows[fields->count++] =
+            (struct bucket_field){name, value, where_node(r, node), where_node(r, key_node)};
     }
 }
 
@@ -348,7 +349,7 @@ static void take_fields(struct reader *r, const yaml_node_t *entry, struct field
             continue;
         }
         if (value->type != YAML_MAPPING_NODE) {
-            add_field(r, fields, key, value);
+            add_field(r, fields, key, node_at(r, p->key), value);
             continue;
         }
         const yaml_node_pair_t *inner_top = value->data.mapping.pairs.top;
@@ -357,7 +358,7 @@ static void take_fields(struct reader *r, const yaml_node_t *entry, struct field
             if (inner != NULL) {
                 const char *full = arena_printf(r->l->arena, "%s.%s", key, inner);
                 check(full != NULL);
-                add_field(r, fields, full, node_at(r, q->value));
+                add_field(r, fields, full, node_at(r, q->key), node_at(r, q->value));
             }
         }
     }

@@ -92,7 +92,8 @@ void config_file_read(struct loader *l, const char *path);
 // config_bucket.c: the two lists that only the file has; called once per field found there.
 struct bucket_field {
     const char *name; // "region", "credentials.access_key_file"
-    const char *value, *where;
+    const char *value;
+    const char *where, *key_where; // of the value, of the name
 };
 void config_bucket_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                          unsigned count, struct config_bucket *bucket);

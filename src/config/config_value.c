@@ -164,6 +164,10 @@ bool value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why)
     uint64_t number;
     struct span unit;
     if (!split_number(s, &number, &unit) || !span_equal(unit, SPAN("%")) || number > 100) {
+        uint64_t bare;
+        if (span_to_u64(s, &bare) && bare <= 100) {
+            return refuse(ret_why, "\"%.*s\" needs a unit (%lu%%?)", SHOWN(s), (unsigned long)bare);
+        }
         return refuse(ret_why, "\"%.*s\" is not a share such as 10%%", SHOWN(s));
     }
     *ret_percent = (unsigned)number;
@@ -253,11 +257,18 @@ bool value_parse_choice(struct span s, const char *choices, unsigned *ret_choice
         }
     }
     const char *near = setting_suggest(s, candidates, count);
-    if (near != NULL) {
-        return refuse(ret_why, "\"%.*s\" is not one of %s (did you mean \"%s\"?)", SHOWN(s),
-                      choices, near);
+    char listed[192];
+    size_t at = 0;
+    for (unsigned i = 0; i < count; i++) {
+        at += (size_t)snprintf(listed + at, sizeof(listed) - at, "%s%s", i > 0 ? ", " : "",
+                               candidates[i]);
+        check(at < sizeof(listed)); // the table's own text
     }
-    return refuse(ret_why, "\"%.*s\" is not one of %s", SHOWN(s), choices);
+    if (near != NULL) {
+        return refuse(ret_why, "\"%.*s\" is not one of %s (did you mean \"%s\"?)", SHOWN(s), listed,
+                      near);
+    }
+    return refuse(ret_why, "\"%.*s\" is not one of %s", SHOWN(s), listed);
 }
 
 // --- Ranges

@@ -122,14 +122,26 @@ static const char *full_key_of(struct span key)
     return NULL;
 }
 
+// Sections that are misspelt have no key to be near to.
+static const char *suggest_section(struct span name)
+{
+    static const char *const sections[] = {
+        "access_log", "admin",     "auth",   "buckets",    "cache",    "credentials",
+        "headers",    "io",        "limits", "listen_tls", "log",      "metrics",
+        "origin",     "readahead", "rules",  "s3",         "shutdown", "sts"};
+    return setting_suggest(name, sections, ARRAY_LEN(sections));
+}
+
 const char *setting_suggest_key(struct span key)
 {
-    const char *keys[SETTING_COUNT_ + 2];
+    const char *keys[SETTING_COUNT_];
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
         keys[id] = settings[id].public_.key;
     }
-    keys[SETTING_COUNT_] = "buckets";
-    keys[SETTING_COUNT_ + 1] = "rules";
-    const char *nearest = setting_suggest(key, keys, SETTING_COUNT_ + 2);
-    return nearest != NULL ? nearest : full_key_of(key);
+    const char *nearest = setting_suggest(key, keys, SETTING_COUNT_);
+    if (nearest == NULL && span_find(key, '.') == key.len) {
+        nearest = full_key_of(key);
+        nearest = nearest != NULL ? nearest : suggest_section(key);
+    }
+    return nearest;
 }

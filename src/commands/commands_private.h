@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the files of the commands room.
+#ifndef FOREBAY_COMMANDS_PRIVATE_H
+#define FOREBAY_COMMANDS_PRIVATE_H
+
+#include <stdbool.h>
+
+#include "base/bytes.h"
+#include "config/config.h"
+
+// Takes `flag` out of argv where it stands; *argc shrinks. False when it is not there.
+bool argument_take(int *argc, char **argv, const char *flag);
+// The same for `flag VALUE` and `flag=VALUE`; NULL when it is not there. *ret_bad becomes true when
+// the value is missing.
+const char *argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad);
+// Says "forebay COMMAND: unexpected argument X" and where to find help.
+int usage_error(const char *command, const char *what);
+// config_load() with its errors and warnings on stderr; NULL when it failed.
+struct config *load_config(int argc, char **argv);
+// Prints to stdout; EXIT_CODE_FAILED when that did not work (a full disk, a closed pipe).
+int print_result(const struct buf *text);
+
+// Asks a running server: at `address`, else FOREBAY_ADMIN, else the socket and then the address
+// that the configuration (NULL: the built-in one) names. ERR_ORIGIN_CONNECT when none answers.
+enum err ask_server(const char *address, const struct config *config, const char *path,
+                    unsigned *ret_status, struct buf *ret_body) MUST_USE;
+
+#endif

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: arena memory is zeroed, aligned, bounded, and cleanups run newest first exactly once.
+#include "test.h"
+
+#include "base/arena.h"
+
+#include <string.h>
+
+Test(arena, pieces_are_zeroed_and_aligned_also_after_reset)
+{
+    struct arena *arena = arena_new(1 << 20);
+    for (int round = 0; round < 3; round++) {
+        for (size_t size = 1; size < 9000; size = size * 2 + 1) {
+            char *piece = arena_alloc(arena, size);
+            cr_assert_not_null(piece);
+            cr_assert_eq((uintptr_t)piece % 16, 0);
+            for (size_t i = 0; i < size; i++) {
+                cr_assert_eq(piece[i], 0);
+            }
+            memset(piece, 0xaa, size);
+        }
+        arena_reset(arena);
+    }
+    arena_free(arena);
+}
+
+Test(arena, refuses_past_its_maximum)
+{
+    struct arena *arena = arena_new(1000);
+    cr_assert_not_null(arena_alloc(arena, 600));
+    cr_assert_null(arena_alloc(arena, 401));
+    cr_assert_null(arena_alloc(arena, SIZE_MAX));
+    cr_assert_null(arena_copy(arena, (struct span){NULL, SIZE_MAX}).ptr);
+    cr_assert_not_null(arena_alloc(arena, 400));
+    cr_assert_null(arena_alloc(arena, 1));
+    cr_assert_null(arena_printf(arena, "%d", 1));
+    arena_reset(arena);
+    cr_assert_not_null(arena_alloc(arena, 1000));
+    arena_free(arena);
+}
+
+Test(arena, copies_end_with_nul)
+{
+    struct arena *arena = arena_new(1000);
+    struct span copy = arena_copy(arena, (struct span){"abcdef", 3});
+    cr_assert_eq(copy.len, 3);
+    cr_assert_str_eq(copy.ptr, "abc");
+    cr_assert_str_eq(arena_cstr(arena, (struct span){NULL, 0}), "");
+    cr_assert_str_eq(arena_printf(arena, "%s-%d", "x", 7), "x-7");
+    arena_free(arena);
+    arena_free(NULL);
+}
+
+static int order[4], order_count;
+
+static void note(void *ctx)
+{
+    order[order_count++] = *(int *)ctx;
+}
+
+Test(arena, cleanups_run_newest_first)
+{
+    int numbers[] = {1, 2, 3};
+    order_count = 0;
+    struct arena *arena = arena_new(1000);
+    arena_cleanup(arena, note, &numbers[0]);
+    arena_cleanup(arena, note, &numbers[1]);
+    arena_reset(arena);
+    cr_assert_eq(order_count, 2);
+    cr_assert_eq(order[0], 2);
+    cr_assert_eq(order[1], 1);
+    arena_cleanup(arena, note, &numbers[2]);
+    arena_free(arena);
+    cr_assert_eq(order_count, 3);
+    cr_assert_eq(order[2], 3);
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: spans, numbers, hex, percent coding and the bounded buffer keep to their edges.
+#include "test.h"
+
+#include "base/bytes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+Test(bytes, span_compare_orders_like_keys)
+{
+    cr_assert_lt(span_compare(SPAN("a-b"), SPAN("a/")), 0);
+    cr_assert_lt(span_compare(SPAN("a"), SPAN("ab")), 0);
+    cr_assert_gt(span_compare(SPAN("b"), SPAN("ab")), 0);
+    cr_assert_eq(span_compare(SPAN("same"), SPAN("same")), 0);
+    cr_assert_lt(span_compare((struct span){NULL, 0}, SPAN("x")), 0);
+    cr_assert_gt(span_compare(SPAN("\xff"), SPAN("\x01")), 0);
+}
+
+Test(bytes, span_predicates)
+{
+    cr_assert(span_equal((struct span){NULL, 0}, SPAN("")));
+    cr_assert(span_equal_nocase(SPAN("ETag"), SPAN("etAG")));
+    cr_assert_not(span_equal_nocase(SPAN("["), SPAN("{")));
+    cr_assert(span_starts_with(SPAN("abc"), SPAN("ab")));
+    cr_assert_not(span_starts_with(SPAN("a"), SPAN("ab")));
+    cr_assert(span_ends_with(SPAN("abc"), SPAN("bc")));
+    cr_assert(span_equal(span_trim(SPAN(" \t x y\t")), SPAN("x y")));
+    cr_assert_eq(span_trim(SPAN(" \t ")).len, 0);
+    cr_assert_eq(span_find(SPAN("abc"), 'c'), 2);
+    cr_assert_eq(span_find(SPAN("abc"), 'x'), 3);
+}
+
+Test(bytes, span_split_gives_empty_pieces_too)
+{
+    struct span rest = SPAN("a,,b,"), piece;
+    const char *expected[] = {"a", "", "b", ""};
+    for (size_t i = 0; i < ARRAY_LEN(expected); i++) {
+        cr_assert(span_split(&rest, ',', &piece));
+        cr_assert(span_equal_cstr(piece, expected[i]));
+    }
+    cr_assert_not(span_split(&rest, ',', &piece));
+}
+
+Test(bytes, numbers_refuse_signs_blanks_and_overflow)
+{
+    uint64_t value = 7;
+    cr_assert(span_to_u64(SPAN("18446744073709551615"), &value));
+    cr_assert_eq(value, UINT64_MAX);
+    cr_assert(span_to_u64(SPAN("007"), &value));
+    cr_assert_eq(value, 7);
+    const char *bad[] = {
+        "", "18446744073709551616", "99999999999999999999", "-1", "+1", " 1", "1 ", "0x1"};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        cr_assert_not(span_to_u64(span_from_cstr(bad[i]), &value));
+        cr_assert_eq(value, 7);
+    }
+    cr_assert_not(add_u64(UINT64_MAX, 1, &value));
+    cr_assert_not(mul_u64(UINT64_MAX / 2 + 1, 2, &value));
+    cr_assert_eq(value, 7);
+    cr_assert_eq(align_up_u64(4097, 4096), 8192);
+    cr_assert_eq(align_up_u64(4096, 4096), 4096);
+}
+
+Test(bytes, hex_round_trip)
+{
+    uint8_t bytes[4], back[4] = {0x00, 0x7f, 0x80, 0xff};
+    char text[9];
+    hex_encode(back, 4, text);
+    cr_assert_str_eq(text, "007f80ff");
+    cr_assert(span_to_hex(SPAN("007F80fF"), bytes, 4));
+    cr_assert_arr_eq(bytes, back, 4);
+    cr_assert_not(span_to_hex(SPAN("007f80f"), bytes, 4));
+    cr_assert_not(span_to_hex(SPAN("007f80fg"), bytes, 4));
+    cr_assert_not(span_to_hex(SPAN("007f80ff00"), bytes, 4));
+}
+
+Test(bytes, buffer_stops_at_its_maximum_and_stays_failed)
+{
+    struct buf b;
+    buf_init(&b, 10);
+    buf_append_cstr(&b, "12345678");
+    buf_append_cstr(&b, "90");
+    cr_assert(buf_ok(&b));
+    cr_assert_str_eq(buf_cstr(&b), "1234567890");
+    buf_append_char(&b, 'x');
+    cr_assert_not(buf_ok(&b));
+    cr_assert_eq(b.len, 10);
+    buf_append(&b, "", 0);
+    cr_assert_not(buf_ok(&b));
+    cr_assert_str_eq(buf_cstr(&b), "");
+    buf_done(&b);
+    cr_assert(buf_ok(&b));
+    cr_assert_eq(b.max, 10);
+    cr_assert_str_eq(buf_cstr(&b), "");
+    buf_done(&b);
+}
+
+Test(bytes, buffer_prints_short_and_long)
+{
+    struct buf b;
+    char big[1001];
+    memset(big, 'x', 1000);
+    big[1000] = '\0';
+    buf_init(&b, 2000);
+    buf_printf(&b, "%s-%d", "a", 5);
+    buf_printf(&b, "%s", big);
+    cr_assert(buf_ok(&b));
+    cr_assert_eq(b.len, 1003);
+    buf_printf(&b, "%s", big);
+    cr_assert_not(buf_ok(&b));
+    buf_done(&b);
+}
+
+Test(bytes, percent_coding)
+{
+    struct buf b;
+    buf_init(&b, 100);
+    buf_append_uri_encoded(&b, SPAN("a b/+%~\xc3\xa9"), true);
+    cr_assert_str_eq(buf_cstr(&b), "a%20b/%2B%25~%C3%A9");
+    b.len = 0;
+    buf_append_uri_encoded(&b, SPAN("a/b"), false);
+    cr_assert_str_eq(buf_cstr(&b), "a%2Fb");
+    buf_done(&b);
+    char text[] = "a%20b%2fc+d";
+    size_t len;
+    cr_assert(uri_decode(span_from_cstr(text), text, &len));
+    cr_assert(span_equal((struct span){text, len}, SPAN("a b/c+d")));
+    char out[8];
+    cr_assert_not(uri_decode(SPAN("%"), out, &len));
+    cr_assert_not(uri_decode(SPAN("%4"), out, &len));
+    cr_assert_not(uri_decode(SPAN("%4g"), out, &len));
+}

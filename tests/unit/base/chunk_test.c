@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: the budget holds, waiters run exactly once when memory comes free, chunks survive travel
+// between threads.
+#include "test.h"
+
+#include "base/check.h"
+#include "base/chunk.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static atomic_int woken;
+
+static void wake(void *ctx)
+{
+    (void)ctx;
+    atomic_fetch_add(&woken, 1);
+}
+
+Test(chunk, budget_refuses_and_forced_goes_over)
+{
+    chunk_budget_init(3 * CHUNK_SIZE + 1);
+    struct chunk *held[4];
+    for (int i = 0; i < 3; i++) {
+        held[i] = chunk_new();
+        cr_assert_not_null(held[i]);
+        cr_assert_eq((uintptr_t)held[i]->data % 4096, 0);
+        memset(held[i]->data, i, CHUNK_SIZE);
+    }
+    cr_assert_null(chunk_new());
+    held[3] = chunk_new_forced();
+    cr_assert_eq(chunk_budget_used_bytes(), 4 * CHUNK_SIZE);
+    cr_assert_geq(chunk_budget_peak_bytes(), 4 * CHUNK_SIZE);
+    chunk_unref(chunk_ref(held[0]));
+    cr_assert_eq(held[0]->data[5], 0);
+    for (int i = 0; i < 4; i++) {
+        chunk_unref(held[i]);
+    }
+    chunk_unref(NULL);
+    cr_assert_eq(chunk_budget_used_bytes(), 0);
+}
+
+Test(chunk, waiters_run_once_when_there_is_room)
+{
+    chunk_budget_init(2 * CHUNK_SIZE);
+    atomic_store(&woken, 0);
+    struct chunk *a = chunk_new(), *b = chunk_new(), *over = chunk_new_forced();
+    chunk_budget_wait(wake, NULL);
+    chunk_budget_wait(wake, NULL);
+    chunk_unref(over); // exactly at the maximum: no room yet
+    cr_assert_eq(atomic_load(&woken), 0);
+    chunk_unref(a);
+    cr_assert_eq(atomic_load(&woken), 1);
+    chunk_unref(b); // nothing in use: all that are left
+    cr_assert_eq(atomic_load(&woken), 2);
+    chunk_budget_wait(wake, NULL); // room already
+    cr_assert_eq(atomic_load(&woken), 3);
+}
+
+Test(chunk, waiters_are_bounded)
+{
+    chunk_budget_init(CHUNK_SIZE);
+    atomic_store(&woken, 0);
+    struct chunk *a = chunk_new();
+    for (int i = 0; i < 4096; i++) {
+        chunk_budget_wait(wake, NULL);
+    }
+    cr_assert_eq(atomic_load(&woken), 0);
+    chunk_budget_wait(wake, NULL);
+    cr_assert_eq(atomic_load(&woken), 1); // the one too many ran at once
+    chunk_unref(a);
+    cr_assert_eq(atomic_load(&woken), 4097);
+}
+
+// One side makes, the other drops: what rests must travel back and the budget must hold throughout.
+#define RING 64
+#define TRAVELS 20000
+
+static _Atomic(struct chunk *) ring[RING];
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t gate_open = PTHREAD_COND_INITIALIZER;
+static int room_seen;
+
+static void open_gate(void *ctx)
+{
+    (void)ctx;
+    pthread_mutex_lock(&gate);
+    room_seen = 1;
+    pthread_cond_signal(&gate_open);
+    pthread_mutex_unlock(&gate);
+}
+
+static void *drop_all(void *ctx)
+{
+    (void)ctx;
+    for (int i = 0; i < TRAVELS; i++) {
+        struct chunk *chunk;
+        while ((chunk = atomic_exchange(&ring[i % RING], NULL)) == NULL) {
+        }
+        check(chunk->data[0] == (char)i && chunk->len == (uint32_t)i);
+        chunk_unref(chunk);
+    }
+    return NULL;
+}
+
+Test(chunk, travels_between_threads_within_the_budget)
+{
+    chunk_budget_init(8 * CHUNK_SIZE);
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, drop_all, NULL), 0);
+    for (int i = 0; i < TRAVELS; i++) {
+        struct chunk *chunk;
+        while ((chunk = chunk_new()) == NULL) {
+            room_seen = 0;
+            chunk_budget_wait(open_gate, NULL);
+            pthread_mutex_lock(&gate);
+            while (!room_seen) {
+                pthread_cond_wait(&gate_open, &gate);
+            }
+            pthread_mutex_unlock(&gate);
+        }
+        cr_assert_leq(chunk_budget_used_bytes(), 8 * CHUNK_SIZE);
+        chunk->data[0] = (char)i;
+        chunk->len = (uint32_t)i;
+        struct chunk *empty = NULL;
+        while (!atomic_compare_exchange_weak(&ring[i % RING], &empty, chunk)) {
+            empty = NULL;
+        }
+    }
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_eq(chunk_budget_used_bytes(), 0);
+}

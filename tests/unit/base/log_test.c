@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: a log line is one line and one JSON object whatever outside bytes say, and floods are
+// cut.
+#include "test.h"
+
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char captured[1 << 20];
+
+// What `fn` writes to stderr.
+static const char *capture(void (*fn)(void))
+{
+    char path[] = "/tmp/forebay-log-XXXXXX";
+    int fd = mkstemp(path), saved = dup(STDERR_FILENO);
+    cr_assert(fd >= 0 && saved >= 0);
+    unlink(path);
+    dup2(fd, STDERR_FILENO);
+    fn();
+    dup2(saved, STDERR_FILENO);
+    ssize_t len = pread(fd, captured, sizeof(captured) - 1, 0);
+    captured[len > 0 ? len : 0] = '\0';
+    close(fd);
+    close(saved);
+    return captured;
+}
+
+Test(log, quote_escapes_what_could_forge)
+{
+    cr_assert_str_eq(log_quote(SPAN("plain")), "\"plain\"");
+    cr_assert_str_eq(log_quote(SPAN("a b\"c\\")), "\"a b\\\"c\\\\\"");
+    cr_assert_str_eq(log_quote(SPAN("x\ny\x7f")), "\"x\\u000ay\\u007f\"");
+    cr_assert_str_eq(log_quote(SPAN("\xc3\xa9\xff\xc0\x80")), "\"\xc3\xa9\\u00ff\\u00c0\\u0080\"");
+    cr_assert_str_eq(log_quote(SPAN("\xed\xa0\x80")), "\"\\u00ed\\u00a0\\u0080\"");
+    char big[1000];
+    memset(big, 'x', sizeof(big));
+    cr_assert_eq(strlen(log_quote((struct span){big, sizeof(big)})), 258);
+    big[255] = '\xc3'; // a character that would be cut in half goes whole
+    big[256] = '\xa9';
+    cr_assert_eq(strlen(log_quote((struct span){big, sizeof(big)})), 257);
+    const char *first = log_quote(SPAN("1"));
+    for (int i = 0; i < 3; i++) {
+        cr_assert_str_eq(log_quote(SPAN("2")), "\"2\"");
+    }
+    cr_assert_str_eq(first, "\"1\"");
+}
+
+static void write_json(void)
+{
+    log_init(LOG_LEVEL_INFO, true);
+    log_info("tested", "n=12 f=1.5 z=007 ok=true name=%s word=a\"b",
+             log_quote(SPAN("a b=\"c\"\n")));
+    log_debug("hidden", "n=1");
+}
+
+Test(log, json_keeps_types)
+{
+    const char *line = capture(write_json);
+    cr_assert_not_null(strstr(line, "\"level\":\"info\",\"event\":\"tested\",\"n\":12,\"f\":1.5,"
+                                    "\"z\":\"007\",\"ok\":true,\"name\":\"a b=\\\"c\\\"\\u000a\","
+                                    "\"word\":\"a\\\"b\"}\n"));
+    cr_assert_eq(line[0], '{');
+    cr_assert_null(strstr(line, "hidden"));
+}
+
+static void write_text(void)
+{
+    log_init(LOG_LEVEL_DEBUG, false);
+    log_event(LOG_LEVEL_WARN, "plain", "raw=%s", "a\nb");
+    log_event(LOG_LEVEL_ERROR, "bare", "%s", "");
+}
+
+Test(log, text_lines_cannot_be_forged)
+{
+    const char *line = capture(write_text);
+    cr_assert_not_null(strstr(line, " level=warn event=plain raw=a?b\n"));
+    cr_assert_not_null(strstr(line, " level=error event=bare \n"));
+    cr_assert_eq(strncmp(line, "ts=", 3), 0);
+}
+
+static void write_long(void)
+{
+    static char big[8000];
+    memset(big, 'x', sizeof(big) - 1);
+    log_init(LOG_LEVEL_INFO, true);
+    log_info("long", "a=1 big=%s", big);
+}
+
+Test(log, a_line_too_long_is_still_an_object)
+{
+    const char *line = capture(write_long);
+    size_t len = strlen(line);
+    cr_assert_leq(len, 4096);
+    cr_assert_str_eq(line + len - 2, "}\n");
+    cr_assert_not_null(strstr(line, "\"a\":1"));
+    cr_assert_null(strstr(line, "xxx"));
+}
+
+static void write_flood(void)
+{
+    log_init(LOG_LEVEL_INFO, false);
+    for (int i = 0; i < 1000; i++) {
+        log_info("flood", "i=%d", i);
+    }
+    log_info("other_event", "a=1");
+}
+
+Test(log, floods_are_cut_and_others_get_through)
+{
+    unsigned long before = log_lines(LOG_LEVEL_INFO);
+    const char *text = capture(write_flood);
+    unsigned long written = log_lines(LOG_LEVEL_INFO) - before;
+    cr_assert_geq(written, 101);
+    cr_assert_leq(written, 401); // the second may turn a few times on a slow machine
+    cr_assert_not_null(strstr(text, "event=other_event"));
+}
+
+#ifdef FOREBAY_FAULTS
+#include "base/clock.h"
+
+static void write_after_flood(void)
+{
+    write_flood();
+    clock_test_advance_us(2000000);
+    log_info("flood", "i=end");
+}
+
+Test(log, what_was_dropped_is_told)
+{
+    const char *text = capture(write_after_flood);
+    const char *last = strstr(text, "i=end");
+    cr_assert_not_null(last);
+    cr_assert_not_null(strstr(text, "event=flood dropped="));
+}
+#endif
