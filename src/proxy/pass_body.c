@@ -47,8 +47,7 @@ static size_t trailer_value_len_of(struct span name)
     return 0;
 }
 
-// --- headers of the copy that goes on
-// ------------------------------------------------------------------------------
+// --- headers of the copy that goes on ---------------------------------------
 
 // Takes aws-chunked out of Content-Encoding, the rest of it stays.
 static enum err content_encoding_strip(struct arena *arena, struct headers *headers)
@@ -129,8 +128,7 @@ static enum err headers_unframe(struct arena *arena, struct headers *headers)
     return content_encoding_strip(arena, headers);
 }
 
-// --- the plan
-// ----------------------------------------------------------------------------------------------------
+// --- the plan ---------------------------------------------------------------
 
 static enum err collect_reserve(struct pass_body *body, uint64_t bytes)
 {
@@ -325,8 +323,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
     return plan_decode(body, input, payload, arena, headers);
 }
 
-// --- bytes
-// -------------------------------------------------------------------------------------------------------
+// --- bytes ------------------------------------------------------------------
 
 // The same payload as UTR chunks of our own size; the tail comes with pass_body_finish().
 static void frame(struct pass_body *body, struct span data, uint64_t first_byte)

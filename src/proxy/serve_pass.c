@@ -1,0 +1,955 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is not answered from the cache: listings, bucket operations, writes, multipart,
+// sub-resources, everything unknown. Streamed in both directions, bounded each way by one
+// byte_queue. Runs on the request's worker.
+//
+// Who owns what. A pass_state lives on the heap, because a write outlives its client: once the
+// origin may have heard of it, the invalidation after it must run. Everything the relay looks at is
+// a copy in pass_state.arena. It is freed when the exchange is over, the relay has ended and every
+// key_write has ended.
+//
+// The life of a request that changes keys (one that does not skips the two waits):
+//
+//   start     plan the body; read it (a body that names the keys first whole, a form until its key
+//   is known) starting  invalidate_begin() for each key                        ... until every
+//   on_ready relay     the origin is asked; the body goes up, the last byte of one that is checked
+//   only after the check known     head of the answer (or, where a 200 may still turn into an
+//   error, its end), failure, time-out closing   invalidate_end() for each key ... until every
+//   on_ended answer    head to the client; where a 200 came early it is there already and its last
+//   byte has been held back
+//
+// A client that leaves: before the origin has the whole body the upload is cut, so that nothing is
+// written; after that the write runs to its end. Either way the invalidation follows the origin's
+// last word. A request refused here (hash, framing, rights) is cut in front of its last byte in the
+// same way.
+#include "proxy/pass_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PASS_MAGIC 0x50415353u
+#define PASS_ARENA_MAX (8u << 20)
+#define DELETE_KEYS_MAX 1000u
+#define HEAD_KEYS_MAX 3u // a rename: the new name and two readings of the old one
+
+enum write_phase { WRITES_NONE, WRITES_STARTING, WRITES_READY, WRITES_CLOSING, WRITES_ENDED };
+enum relay_phase { RELAY_NONE, RELAY_RUNNING, RELAY_ENDED };
+
+struct pass_state {
+    uint32_t magic;
+    struct proxy_worker *pw;
+    struct request *request; // NULL: the exchange is over
+    struct arena *arena;
+    bool is_dead;
+
+    // towards the origin
+    struct s3_request s3; // copy
+    struct headers headers;
+    struct origin_relay relay;
+    enum relay_phase relay_phase;
+    enum err relay_err;
+    bool relay_cancelled, relay_paused;
+    uint64_t relay_started_us;
+
+    // the client's body
+    struct http_sink sink;
+    struct pass_body body;
+    bool body_paused;
+    bool body_dropped;   // nobody wants the rest
+    bool upload_waiting; // the relay was told to wait
+    bool find_form_key;
+    struct buf form;   // a form's beginning, until its key is known
+    size_t form_tried; // bytes of it already looked at
+
+    // the keys it changes
+    struct key_write *writes;
+    unsigned writes_max, write_count, writes_ready, writes_ended;
+    enum write_phase write_phase;
+
+    // towards the client
+    enum err err; // why it is refused here; ERR_OK: it is not
+    struct span err_message;
+    bool is_answered; // a reply or an error document is on its way
+    bool is_refused;  // the latter
+    bool head_came;
+    bool is_streamed;  // the answer's head came before the outcome
+    bool end_released; // the last byte may go
+    struct http_source source;
+    struct byte_queue down;
+    uint64_t received_bytes;
+    struct headers answered; // in the exchange's arena
+    struct list_fill *list_fill;
+    struct list_page *list_page;
+};
+
+static struct pass_state *as_pass(struct pass_state *p)
+{
+    check(p != NULL);
+    check(p->magic == PASS_MAGIC);
+    return p;
+}
+
+static void settle(struct pass_state *p);
+
+// --- birth and end ----------------------------------------------------------
+
+static void pass_free(void *ptr)
+{
+    struct pass_state *p = as_pass(ptr);
+    for (unsigned i = 0; i < p->write_count; i++) {
+        object_key_unref(p->writes[i].key);
+    }
+    free(p->writes);
+    pass_body_done(&p->body);
+    buf_done(&p->form);
+    byte_queue_done(&p->down);
+    list_page_unref(p->list_page);
+    arena_free(p->arena);
+    p->magic = 0;
+    free(p);
+}
+
+static void maybe_free(struct pass_state *p)
+{
+    if (p->request == NULL && p->relay_phase != RELAY_RUNNING && !p->is_dead &&
+        (p->write_phase == WRITES_NONE || p->write_phase == WRITES_ENDED)) {
+        p->is_dead = true;
+        worker_free_later(p->pw->worker, pass_free, p);
+    }
+}
+
+static bool copy_span(struct arena *arena, struct span *s)
+{
+    if (s->len > 0) {
+        *s = arena_copy(arena, *s);
+    }
+    return s->len == 0 || s->ptr != NULL;
+}
+
+static bool copy_request(struct arena *arena, const struct s3_request *from,
+                         struct s3_request *ret_to)
+{
+    // All but the large array, of which only the first param_count count.
+    size_t params = offsetof(struct s3_request, params);
+    size_t behind = offsetof(struct s3_request, param_count);
+    memcpy(ret_to, from, params + from->param_count * sizeof(from->params[0]));
+    memcpy((char *)ret_to + behind, (const char *)from + behind, sizeof(*from) - behind);
+    bool ok = copy_span(arena, &ret_to->method) && copy_span(arena, &ret_to->bucket) &&
+              copy_span(arena, &ret_to->key) && copy_span(arena, &ret_to->raw_path) &&
+              copy_span(arena, &ret_to->raw_query) && copy_span(arena, &ret_to->version_id);
+    for (unsigned i = 0; ok && i < ret_to->param_count; i++) {
+        struct s3_param *param = &ret_to->params[i];
+        ok = copy_span(arena, &param->name) && copy_span(arena, &param->value) &&
+             copy_span(arena, &param->raw_name) && copy_span(arena, &param->raw_value);
+    }
+    return ok;
+}
+
+static bool copy_headers(struct arena *arena, const struct headers *from, struct headers *to)
+{
+    for (unsigned i = 0; i < from->count; i++) {
+        struct header copy = from->items[i];
+        if (!copy_span(arena, &copy.name) || !copy_span(arena, &copy.value) ||
+            !headers_add(to, arena, copy.name, copy.value)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static struct pass_state *pass_new(struct request *r)
+{
+    struct pass_state *p = calloc(1, sizeof(*p));
+    check(p != NULL);
+    p->magic = PASS_MAGIC;
+    p->pw = r->pw;
+    p->request = r;
+    p->arena = arena_new(PASS_ARENA_MAX);
+    buf_init(&p->form, PASS_FORM_HEAD_MAX);
+    byte_queue_init(&p->down);
+    return p;
+}
+
+// --- the client's body ------------------------------------------------------
+
+static void body_drop(struct pass_state *p)
+{
+    p->body_dropped = true;
+    if (p->request != NULL && p->body_paused) {
+        p->body_paused = false;
+        http_body_resume(p->request->x);
+    }
+}
+
+static void upload_wake(struct pass_state *p)
+{
+    if (p->upload_waiting && (p->body_dropped || pass_body_ready(&p->body))) {
+        p->upload_waiting = false;
+        origin_relay_resume_upload(&p->relay);
+    }
+}
+
+static void relay_cancel(struct pass_state *p)
+{
+    if (p->relay_phase == RELAY_RUNNING && !p->relay_cancelled) {
+        p->relay_cancelled = true;
+        origin_relay_cancel(&p->relay);
+    }
+}
+
+// The request ends here with an error of ours; what the origin has so far cannot become complete.
+static void refuse(struct pass_state *p, enum err err, struct span message)
+{
+    if (p->err != ERR_OK) {
+        return;
+    }
+    p->err = err;
+    p->err_message = message;
+    body_drop(p);
+    relay_cancel(p);
+    settle(p);
+}
+
+static void begin(struct pass_state *p);
+static enum err collected(struct pass_state *p);
+
+static enum err feed(struct pass_state *p, struct span data)
+{
+    enum err err = pass_body_feed(&p->body, data);
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (pass_body_full(&p->body) && !p->body_paused) {
+        p->body_paused = true;
+        http_body_pause(p->request->x);
+    }
+    upload_wake(p);
+    return ERR_OK;
+}
+
+static enum err add_write(struct pass_state *p, struct span key);
+
+static enum err form_key_found(struct pass_state *p, struct span key)
+{
+    struct request *r = p->request;
+    if (!gate_allows(r, S3_PutObject, S3_OP_CHANGES_KEY | S3_OP_BODY, r->s3.bucket, key)) {
+        return ERR_ACCESS_DENIED;
+    }
+    p->find_form_key = false;
+    enum err err = add_write(p, key);
+    if (err == ERR_OK) {
+        err = feed(p, buf_span(&p->form));
+    }
+    if (err == ERR_OK && !p->body.collect) {
+        begin(p);
+    }
+    return err;
+}
+
+// A form's beginning is kept until its key is known, so that the key is invalidated before the
+// origin hears of it.
+static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
+{
+    struct request *r = p->request;
+    size_t n = min_u64(data.len, PASS_FORM_HEAD_MAX - p->form.len);
+    buf_append(&p->form, data.ptr, n);
+    bool is_full = p->form.len == PASS_FORM_HEAD_MAX;
+    if (!is_end && !is_full && p->form.len < 2 * p->form_tried) {
+        return ERR_OK; // looked at often enough for what came since
+    }
+    p->form_tried = p->form.len;
+    struct span type = {NULL, 0}, key = {NULL, 0};
+    (void)headers_get(&r->http->headers, SPAN("content-type"), &type);
+    switch (pass_form_find_key(p->arena, type, buf_span(&p->form), &key)) {
+    case PASS_FORM_KEY: {
+        enum err err = form_key_found(p, key);
+        return err == ERR_OK && n < data.len ? feed(p, (struct span){data.ptr + n, data.len - n})
+                                             : err;
+    }
+    case PASS_FORM_MORE:
+        if (!is_end && !is_full) {
+            return ERR_OK;
+        }
+        break;
+    case PASS_FORM_MISSING:
+        break;
+    }
+    p->err_message = SPAN("The form's key must stand before its file, in the first 64 KiB.");
+    return ERR_INVALID_ARGUMENT;
+}
+
+static enum err on_data(struct http_sink *sink, struct span data)
+{
+    struct pass_state *p = as_pass(container_of(sink, struct pass_state, sink));
+    if (p->body_dropped) {
+        return ERR_CANCELLED;
+    }
+    enum err err = p->find_form_key ? feed_form(p, data, false) : feed(p, data);
+    if (err != ERR_OK) {
+        refuse(p, err, p->err_message);
+    }
+    return err;
+}
+
+static void on_data_end(struct http_sink *sink, enum err err)
+{
+    struct pass_state *p = as_pass(container_of(sink, struct pass_state, sink));
+    if (p->body_dropped) {
+        return;
+    }
+    if (err == ERR_OK && p->find_form_key) {
+        err = feed_form(p, (struct span){NULL, 0}, true);
+    }
+    if (err == ERR_OK) {
+        err = pass_body_finish(&p->body, p->arena);
+    }
+    if (err == ERR_OK && p->body.collect) {
+        err = collected(p);
+    }
+    if (err != ERR_OK) {
+        refuse(p, err, p->err_message);
+        return;
+    }
+    upload_wake(p);
+}
+
+// --- which keys change ------------------------------------------------------
+
+static struct object_key *key_new(struct request *r, struct span key)
+{
+    struct span own_key = r->s3.key;
+    const struct proxy_rule *own_rule = r->rule;
+    r->s3.key = key;
+    r->rule = rules_find(r->pw->proxy, r->s3.bucket, key);
+    struct object_key *made = request_object_key(r);
+    r->s3.key = own_key;
+    r->rule = own_rule;
+    return made;
+}
+
+static void on_write_ready(struct key_write *kw);
+static void on_write_ended(struct key_write *kw);
+
+// Once, before the first key; the array never moves after.
+static void writes_reserve(struct pass_state *p, size_t count)
+{
+    check(p->writes == NULL);
+    p->writes = calloc(count, sizeof(*p->writes));
+    check(p->writes != NULL);
+    p->writes_max = (unsigned)count;
+}
+
+static enum err add_write(struct pass_state *p, struct span key)
+{
+    if (p->writes == NULL) {
+        writes_reserve(p, HEAD_KEYS_MAX);
+    }
+    check(p->write_count < p->writes_max);
+    if (key.len > S3_KEY_MAX) {
+        return ERR_KEY_TOO_LONG;
+    }
+    struct key_write *kw = &p->writes[p->write_count++];
+    kw->key = key_new(p->request, key);
+    kw->ctx = p;
+    kw->on_ready = on_write_ready;
+    kw->on_ended = on_write_ended;
+    return ERR_OK;
+}
+
+// The old name of a rename: "bucket/key" by the letter, but a bare key has been seen too. Both are
+// dropped.
+static enum err add_rename_source(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct span value, bucket, key, query;
+    if (!headers_get(&r->http->headers, SPAN("x-amz-rename-source"), &value)) {
+        return ERR_INVALID_ARGUMENT;
+    }
+    if (s3_copy_source_parse(p->arena, value, &bucket, &key, &query) == ERR_OK &&
+        span_equal(bucket, r->s3.bucket)) {
+        enum err err = add_write(p, key);
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    char *bytes = arena_alloc(p->arena, value.len + 1);
+    size_t len;
+    if (bytes == NULL || !uri_decode(value, bytes, &len)) {
+        return bytes == NULL ? ERR_NO_MEMORY : ERR_INVALID_ARGUMENT;
+    }
+    struct span whole = {bytes, len};
+    if (whole.len > 0 && whole.ptr[0] == '/') {
+        whole.ptr++;
+        whole.len--;
+    }
+    return whole.len > 0 && whole.len <= S3_KEY_MAX ? add_write(p, whole) : ERR_OK;
+}
+
+// Keys that the head names. An empty key stands for the bucket: cached listings of it go, objects
+// have their own writes.
+static enum err add_writes(struct pass_state *p)
+{
+    const struct s3_request *s3 = &p->request->s3;
+    if ((s3->flags & S3_OP_CHANGES_KEY) == 0 || s3->bucket.len == 0 || p->body.collect ||
+        s3->operation == S3_PostObject) {
+        return ERR_OK;
+    }
+    enum err err = add_write(p, s3->key);
+    if (err == ERR_OK && s3->operation == S3_RenameObject) {
+        err = add_rename_source(p);
+    }
+    return err;
+}
+
+static enum err add_deletes(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct span *keys = NULL;
+    size_t count = 0;
+    enum err err = s3_delete_keys_read(p->arena, buf_span(&p->body.whole), &keys, &count);
+    if (err == ERR_LIMIT || (err == ERR_OK && (count == 0 || count > DELETE_KEYS_MAX))) {
+        err = ERR_MALFORMED_XML;
+    }
+    if (err == ERR_OK) {
+        writes_reserve(p, count);
+    }
+    for (size_t i = 0; err == ERR_OK && i < count; i++) {
+        if (!gate_allows(r, S3_DeleteObject, S3_OP_CHANGES_KEY, r->s3.bucket, keys[i])) {
+            p->err_message = SPAN("At least one of the keys may not be deleted by this access key");
+            err = ERR_ACCESS_DENIED;
+        } else {
+            err = add_write(p, keys[i]);
+        }
+    }
+    return err;
+}
+
+// The body is here whole: now it is known what to ask.
+static enum err collected(struct pass_state *p)
+{
+    struct request *r = p->request;
+    enum err err = ERR_OK;
+    if (r->s3.operation == S3_DeleteObjects) {
+        err = add_deletes(p);
+    } else if ((r->s3.flags & S3_OP_CHANGES_KEY) != 0 && p->write_count == 0) {
+        err = add_write(p, r->s3.key);
+        if (err == ERR_OK && r->s3.operation == S3_RenameObject) {
+            err = add_rename_source(p);
+        }
+    }
+    if (err == ERR_OK) {
+        begin(p);
+    }
+    return err;
+}
+
+// --- the relay --------------------------------------------------------------
+
+static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, size_t *ret_len)
+{
+    struct pass_state *p = as_pass(relay->ctx);
+    *ret_len = 0;
+    if (p->err != ERR_OK) {
+        return p->err;
+    }
+    if (p->body_dropped) {
+        return ERR_OK; // the origin has answered already and does not read on
+    }
+    bool is_end;
+    *ret_len = pass_body_take(&p->body, buf, max, &is_end);
+    if (*ret_len == 0 && !is_end) {
+        p->upload_waiting = true;
+        return ERR_AGAIN;
+    }
+    if (p->body_paused && p->request != NULL && pass_body_low(&p->body)) {
+        p->body_paused = false;
+        http_body_resume(p->request->x);
+    }
+    return ERR_OK;
+}
+
+static bool is_ours(struct span name)
+{
+    static const char *const NAMES[] = {"content-length",   "date",       "server",
+                                        "x-amz-request-id", "x-amz-id-2", "cache-status"};
+    for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
+        if (span_equal_nocase(name, span_from_cstr(NAMES[i]))) {
+            return true;
+        }
+    }
+    return header_is_hop_by_hop(name);
+}
+
+// The origin's headers as the client may see them, in the exchange's memory.
+static void take_headers(struct pass_state *p)
+{
+    struct arena *arena = p->request->arena;
+    const struct headers *from = &p->relay.headers_answered;
+    for (unsigned i = 0; i < from->count; i++) {
+        struct header h = from->items[i];
+        if (is_ours(h.name) || (span_equal_nocase(h.name, SPAN("content-encoding")) &&
+                                span_equal_nocase(h.value, SPAN("aws-chunked")))) {
+            continue;
+        }
+        if (copy_span(arena, &h.name) && copy_span(arena, &h.value)) {
+            (void)!headers_add(&p->answered, arena, h.name, h.value); // a full table drops the rest
+        }
+    }
+}
+
+static enum http_pull pull(struct http_source *source, struct http_slice *ret_slice)
+{
+    struct pass_state *p = as_pass(container_of(source, struct pass_state, source));
+    uint64_t held = p->write_count > 0 && !p->end_released ? 1 : 0;
+    if (p->down.bytes > held) {
+        byte_queue_slice(&p->down, p->down.bytes - held, ret_slice);
+        if (p->relay_paused && byte_queue_low(&p->down)) {
+            p->relay_paused = false;
+            origin_relay_resume(&p->relay);
+        }
+        return HTTP_PULL_SLICE;
+    }
+    if (p->relay_phase != RELAY_ENDED || held > 0) {
+        return HTTP_PULL_WAIT;
+    }
+    bool is_whole =
+        p->relay_err == ERR_OK || (p->relay.has_length && p->received_bytes == p->relay.length);
+    return is_whole && p->err == ERR_OK ? HTTP_PULL_END : HTTP_PULL_CUT;
+}
+
+static bool answer_is_bodiless(const struct pass_state *p)
+{
+    return span_equal(p->relay.method, SPAN("HEAD")) || p->relay.status == 204 ||
+           p->relay.status == 304 || (p->relay.has_length && p->relay.length == 0);
+}
+
+static void reply_start(struct pass_state *p)
+{
+    struct request *r = p->request;
+    check(!p->is_answered);
+    p->is_answered = true;
+    struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
+    if (headers != NULL) {
+        for (unsigned i = 0; i < p->answered.count; i++) {
+            (void)!headers_add(headers, r->arena, p->answered.items[i].name,
+                               p->answered.items[i].value); // as many as there is room for
+        }
+        request_common_headers(r, headers);
+    }
+    r->status = p->relay.status;
+    r->step = REQUEST_WAIT;
+    struct http_reply reply = {
+        .status = p->relay.status,
+        .reason = s3_status_reason(p->relay.status),
+        .headers = headers,
+        .has_length = p->relay.has_length,
+        .length = p->relay.length,
+        .no_length = p->relay.status == 204 || p->relay.status == 304,
+        .close = p->body_dropped, // the rest of the request's body is on its way
+    };
+    if (!answer_is_bodiless(p)) {
+        p->source.pull = pull;
+        reply.source = &p->source;
+    }
+    http_reply_start(r->x, &reply);
+}
+
+// Statuses that would end a client's whole run are told as what they mean.
+static bool status_is_gateway_failure(unsigned status)
+{
+    return status == 408 || status == 429 || status == 502 || status == 504;
+}
+
+// Operations whose 200 may come before their outcome, which stands in the body.
+static bool answers_early(const struct pass_state *p)
+{
+    switch (p->s3.operation) {
+    case S3_CopyObject:
+    case S3_CompleteMultipartUpload:
+    case S3_DeleteObjects:
+    case S3_RestoreObject:
+    case S3_Unknown:
+        return p->relay.status == 200 && !answer_is_bodiless(p);
+    default:
+        return false;
+    }
+}
+
+static enum err on_head(struct origin_relay *relay)
+{
+    struct pass_state *p = as_pass(relay->ctx);
+    if (p->err != ERR_OK || p->relay_cancelled) {
+        return ERR_OK;
+    }
+    if (status_is_gateway_failure(relay->status)) {
+        refuse(p, ERR_ORIGIN_5XX, (struct span){NULL, 0});
+        return ERR_OK;
+    }
+    p->head_came = true;
+    p->is_streamed = p->write_count > 0 && answers_early(p);
+    if (relay->status >= 300 && p->body.taken < p->body.length) {
+        body_drop(p);
+        upload_wake(p);
+    }
+    if (p->request == NULL) {
+        settle(p);
+        return ERR_OK;
+    }
+    p->request->origin_us = worker_now_us(p->pw->worker) - p->relay_started_us;
+    take_headers(p);
+    if (p->write_count == 0 || p->is_streamed) {
+        reply_start(p);
+    } else {
+        settle(p);
+    }
+    return ERR_OK;
+}
+
+static void list_fill_end(struct pass_state *p, bool is_good)
+{
+    if (is_good) {
+        list_fill_commit(p->list_fill, &p->answered);
+    } else {
+        list_fill_abort(p->list_fill);
+    }
+    p->list_fill = NULL;
+}
+
+static enum err on_body(struct origin_relay *relay, struct span data)
+{
+    struct pass_state *p = as_pass(relay->ctx);
+    p->received_bytes += data.len;
+    if (p->request == NULL || !p->head_came) {
+        return ERR_OK;
+    }
+    p->request->bytes_origin += data.len;
+    byte_queue_append(&p->down, data);
+    if (p->list_fill != NULL) {
+        list_fill_append(p->list_fill, data);
+        if (relay->has_length && p->received_bytes == relay->length) {
+            list_fill_end(p, relay->status == 200);
+        }
+    }
+    if (byte_queue_full(&p->down) && !p->relay_paused) {
+        p->relay_paused = true;
+        origin_relay_pause(relay);
+    }
+    if (p->is_answered) {
+        http_reply_ready(p->request->x);
+    }
+    return ERR_OK;
+}
+
+static void on_relay_end(struct origin_relay *relay, enum err err)
+{
+    struct pass_state *p = as_pass(relay->ctx);
+    check(p->relay_phase == RELAY_RUNNING);
+    p->relay_phase = RELAY_ENDED;
+    p->relay_err = err;
+    p->relay_paused = false;
+    list_fill_end(p, err == ERR_OK && p->relay.status == 200 && p->head_came);
+    settle(p);
+    if (p->request != NULL && p->is_answered && p->head_came) {
+        http_reply_ready(p->request->x);
+    }
+}
+
+static void relay_start(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct origin_relay *relay = &p->relay;
+    relay->request = &p->s3;
+    relay->method = p->s3.method;
+    relay->bucket = arena_copy(p->arena, r->origin_bucket);
+    relay->headers = &p->headers;
+    relay->body = p->body.kind;
+    relay->body_length = p->body.length;
+    relay->payload_hash = p->body.payload_hash;
+    relay->on_upload = p->body.kind != ORIGIN_BODY_NONE ? on_upload : NULL;
+    relay->on_head = on_head;
+    relay->on_body = on_body;
+    relay->on_end = on_relay_end;
+    relay->ctx = p;
+    p->list_fill = list_cache_begin(p->pw, r);
+    p->relay_phase = RELAY_RUNNING;
+    p->relay_started_us = worker_now_us(p->pw->worker);
+    r->attempts = 1;
+    origin_relay_start(p->pw->worker, r->origin, relay);
+}
+
+// --- from what is known to the answer ---------------------------------------
+
+// All that can be found out here is: open the writes, or ask the origin at once.
+static void begin(struct pass_state *p)
+{
+    if (p->write_count == 0) {
+        relay_start(p);
+        return;
+    }
+    p->write_phase = WRITES_STARTING;
+    for (unsigned i = 0; i < p->write_count; i++) {
+        invalidate_begin(p->pw, &p->writes[i]);
+    }
+}
+
+static void on_write_ready(struct key_write *kw)
+{
+    struct pass_state *p = as_pass(kw->ctx);
+    check(p->write_phase == WRITES_STARTING);
+    if (++p->writes_ready < p->write_count) {
+        return;
+    }
+    p->write_phase = WRITES_READY;
+    if (p->err == ERR_OK && p->request != NULL) {
+        relay_start(p);
+    } else {
+        settle(p);
+    }
+}
+
+static void on_write_ended(struct key_write *kw)
+{
+    struct pass_state *p = as_pass(kw->ctx);
+    check(p->write_phase == WRITES_CLOSING);
+    if (++p->writes_ended == p->write_count) {
+        p->write_phase = WRITES_ENDED;
+        settle(p);
+    }
+}
+
+static void answer(struct pass_state *p)
+{
+    struct request *r = p->request;
+    if (r == NULL) {
+        maybe_free(p);
+        return;
+    }
+    p->end_released = true;
+    if (p->is_refused) {
+        return;
+    }
+    if (p->is_answered) {
+        if (p->err != ERR_OK) {
+            http_reply_cut(r->x);
+        } else {
+            http_reply_ready(r->x);
+        }
+        return;
+    }
+    if (p->err == ERR_OK && p->head_came) {
+        reply_start(p);
+        return;
+    }
+    enum err err = p->err != ERR_OK ? p->err : p->relay_err;
+    struct s3_error_detail detail = {.message = p->err_message};
+    p->is_answered = p->is_refused = true;
+    p->head_came = false;
+    (void)request_fail(r, err != ERR_OK ? err : ERR_ORIGIN_PROTOCOL, &detail);
+}
+
+// Is the outcome known? Then every write is closed, and then the client is answered. Called
+// whenever something changed.
+static void settle(struct pass_state *p)
+{
+    bool is_known = p->relay_phase == RELAY_ENDED ||
+                    (p->relay_phase == RELAY_NONE && (p->err != ERR_OK || p->request == NULL)) ||
+                    (p->head_came && !p->is_streamed && p->err == ERR_OK && p->write_count > 0);
+    if (!is_known) {
+        return;
+    }
+    switch (p->write_phase) {
+    case WRITES_READY:
+        p->write_phase = WRITES_CLOSING;
+        for (unsigned i = 0; i < p->write_count; i++) {
+            invalidate_end(p->pw, &p->writes[i]);
+        }
+        break;
+    case WRITES_NONE:
+    case WRITES_ENDED:
+        answer(p);
+        break;
+    case WRITES_STARTING:
+    case WRITES_CLOSING:
+        break;
+    }
+}
+
+// --- start ------------------------------------------------------------------
+
+static const struct proxy_bucket *bucket_find(const struct proxy *proxy, struct span name)
+{
+    for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
+        if (span_equal_cstr(name, proxy->buckets[i].name)) {
+            return &proxy->buckets[i];
+        }
+    }
+    return NULL;
+}
+
+// x-amz-copy-source names a bucket as clients know it; the origin may know it by another name.
+static enum err map_copy_source(struct pass_state *p, struct span *ret_message)
+{
+    struct request *r = p->request;
+    struct proxy *proxy = p->pw->proxy;
+    struct span value, bucket, key, query;
+    if (!headers_get(&p->headers, SPAN("x-amz-copy-source"), &value) ||
+        s3_copy_source_parse(p->arena, value, &bucket, &key, &query) != ERR_OK) {
+        return ERR_OK; // the origin judges it
+    }
+    const struct proxy_bucket *found = bucket_find(proxy, bucket);
+    struct origin *origin = found != NULL ? found->origin : proxy->options.default_origin;
+    struct span name = found != NULL ? span_from_cstr(found->origin_bucket) : bucket;
+    if (origin != r->origin) {
+        *ret_message = SPAN("The copy's source and destination are at different origins");
+        return ERR_NOT_IMPLEMENTED;
+    }
+    if (span_equal(name, bucket)) {
+        return ERR_OK;
+    }
+    struct buf out;
+    buf_init(&out, 8192);
+    buf_append_char(&out, '/');
+    buf_append_span(&out, name);
+    buf_append_char(&out, '/');
+    buf_append_uri_encoded(&out, key, true);
+    if (query.len > 0) {
+        buf_append_char(&out, '?');
+        buf_append_span(&out, query);
+    }
+    bool ok = buf_ok(&out);
+    struct span mapped = ok ? arena_copy(p->arena, buf_span(&out)) : (struct span){NULL, 0};
+    buf_done(&out);
+    headers_remove(&p->headers, SPAN("x-amz-copy-source"));
+    return mapped.ptr != NULL &&
+                   headers_add(&p->headers, p->arena, SPAN("x-amz-copy-source"), mapped)
+               ? ERR_OK
+               : ERR_NO_MEMORY;
+}
+
+static enum err plan(struct pass_state *p, struct span *ret_message)
+{
+    struct request *r = p->request;
+    if (!copy_request(p->arena, &r->s3, &p->s3) ||
+        !copy_headers(p->arena, &r->http->headers, &p->headers)) {
+        return ERR_NO_MEMORY;
+    }
+    enum err err = map_copy_source(p, ret_message);
+    if (err != ERR_OK) {
+        return err;
+    }
+    struct pass_body_input input = {
+        .http = r->http,
+        .s3 = &r->s3,
+        .claim = r->principal.verified ? &r->principal.claim : NULL,
+        .signing_key = r->principal.signing_key,
+        .want_whole = r->s3.operation == S3_DeleteObjects,
+    };
+    err = pass_body_plan(&p->body, &input, p->arena, &p->headers);
+    if (err == ERR_OK) {
+        err = add_writes(p);
+    }
+    p->find_form_key = r->s3.operation == S3_PostObject;
+    return err;
+}
+
+static enum step_result serve_list_page(struct request *r, struct list_page *page)
+{
+    struct pass_state *p = pass_new(r);
+    p->list_page = page;
+    r->pass = p;
+    struct span body = list_page_body(page);
+    r->result = RESULT_HIT;
+    r->reason = NULL;
+    r->bytes_memory = body.len;
+    r->status = 200;
+    p->is_answered = true;
+    struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
+    if (headers != NULL) {
+        const struct headers *kept = list_page_headers(page);
+        for (unsigned i = 0; i < kept->count; i++) {
+            (void)!headers_add(headers, r->arena, kept->items[i].name, kept->items[i].value);
+        }
+        request_common_headers(r, headers);
+    }
+    struct http_reply reply = {.status = 200,
+                               .reason = s3_status_reason(200),
+                               .headers = headers,
+                               .has_length = true,
+                               .length = body.len,
+                               .body = body};
+    r->step = REQUEST_WAIT;
+    http_reply_start(r->x, &reply);
+    return STEP_DONE;
+}
+
+enum step_result serve_pass_step_start(struct request *r)
+{
+    check(r->pass == NULL);
+    struct s3_error_detail detail = {0};
+    r->result = RESULT_BYPASS;
+    if ((r->s3.flags & S3_OP_READ) == 0) {
+        r->reason = NULL; // a write has no reason but being one
+    }
+    if (r->origin == NULL) {
+        return request_fail(r, r->s3.bucket.len > 0 ? ERR_NO_SUCH_BUCKET : ERR_NOT_IMPLEMENTED,
+                            NULL);
+    }
+    if (r->s3.bucket.len == 0 && (r->s3.flags & S3_OP_READ) == 0) {
+        detail.message = SPAN("This is no S3 operation. Calls to other services arrive here when "
+                              "AWS_ENDPOINT_URL is set: set AWS_ENDPOINT_URL_S3 instead");
+        return request_fail(r, ERR_NOT_IMPLEMENTED, &detail);
+    }
+    struct list_page *page = list_cache_find(r->pw, r);
+    if (page != NULL) {
+        return serve_list_page(r, page);
+    }
+    struct pass_state *p = pass_new(r);
+    enum err err = plan(p, &detail.message);
+    if (err == ERR_OK && p->find_form_key && !r->http->has_body) {
+        err = ERR_INVALID_ARGUMENT;
+    }
+    if (err != ERR_OK) {
+        pass_free(p);
+        return request_fail(r, err, &detail);
+    }
+    r->pass = p;
+    bool has_body = p->body.collect || p->body.kind != ORIGIN_BODY_NONE;
+    if (!p->body.collect && !p->find_form_key) {
+        begin(p);
+    }
+    if (has_body) {
+        p->sink.on_data = on_data;
+        p->sink.on_end = on_data_end;
+        http_body_start(r->x, &p->sink);
+    }
+    return STEP_WAIT;
+}
+
+void serve_pass_done(struct request *r)
+{
+    struct pass_state *p = r->pass;
+    if (p == NULL) {
+        return;
+    }
+    as_pass(p);
+    r->pass = NULL;
+    list_fill_end(p, false);
+    bool has_answer =
+        p->head_came &&
+        (answer_is_bodiless(p) || (p->relay.has_length && p->received_bytes == p->relay.length));
+    p->request = NULL;
+    byte_queue_done(&p->down);
+    if (p->relay_phase == RELAY_RUNNING) {
+        bool has_left = p->body.taken == p->body.length;
+        if (has_answer || (p->write_count > 0 && has_left && p->err == ERR_OK)) {
+            if (p->relay_paused) {
+                p->relay_paused = false;
+                origin_relay_resume(&p->relay);
+            }
+        } else {
+            relay_cancel(p);
+        }
+    }
+    settle(p);
+    maybe_free(p);
+}
