@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves that the request gate refuses what two parsers could read differently, with a verdict that
+// does not depend on how the bytes were cut, and lets through what clients really send.
+#include "test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "http/http_private.h"
+#include "malformed.h"
+
+// A verdict as a connection reaches it: bytes arrive in pieces of `piece` (0: whole).
+static enum err judge(struct span bytes, size_t piece, struct arena *arena,
+                      struct http_request *ret_request)
+{
+    struct request_gate gate;
+    request_gate_init(&gate);
+    size_t have = 0;
+    do {
+        size_t step = piece == 0 || bytes.len - have < piece ? bytes.len - have : piece;
+        have += step;
+        enum gate_verdict verdict = request_gate_scan(&gate, (struct span){bytes.ptr, have});
+        if (verdict == GATE_REFUSED) {
+            return gate.err;
+        }
+        if (verdict == GATE_COMPLETE) {
+            struct span head = arena_copy(arena, (struct span){bytes.ptr, gate.at});
+            return request_gate_accept(&gate, head, arena, ret_request);
+        }
+    } while (have < bytes.len);
+    return ERR_AGAIN;
+}
+
+// Every row is refused with the error it wants, and with the same one wherever it is cut.
+Test(request_gate, malformed_rows)
+{
+    cr_assert(malformed_count() >= 300);
+    struct arena *arena = arena_new(1 << 20);
+    struct http_request request;
+    for (unsigned i = 0; i < malformed_count(); i++) {
+        struct buf b;
+        enum err want;
+        buf_init(&b, 1 << 20);
+        malformed_append(i, &b, &want);
+        cr_assert(buf_ok(&b));
+        enum err whole = judge(buf_span(&b), 0, arena, &request);
+        cr_assert(whole != ERR_OK && whole != ERR_AGAIN, "row %u let through: %s", i,
+                  log_quote(buf_span(&b)));
+        cr_assert(want == ERR_OK || whole == want, "row %u: %s", i, error_name(whole));
+        for (size_t piece = 1; piece < 8; piece++) {
+            enum err pieces = judge(buf_span(&b), piece, arena, &request);
+            cr_assert(pieces == whole, "row %u in pieces of %zu: %s, whole: %s", i, piece,
+                      error_name(pieces), error_name(whole));
+        }
+        arena_reset(arena);
+        buf_done(&b);
+    }
+    arena_free(arena);
+}
+
+static struct http_request accepted(const char *text, struct arena *arena)
+{
+    struct http_request request = {0};
+    struct span bytes = span_from_cstr(text);
+    for (size_t piece = 1; piece <= bytes.len; piece++) {
+        enum err err = judge(bytes, piece, arena, &request);
+        cr_assert(err == ERR_OK, "%s in pieces of %zu: %s", text, piece, error_name(err));
+    }
+    return request;
+}
+
+// What SDKs send goes through, and is read right.
+Test(request_gate, fields)
+{
+    struct arena *arena = arena_new(1 << 24);
+    struct http_request r =
+        accepted("GET /b/k%20x?list-type=2 HTTP/1.1\r\nHost: localhost:9000\r\nUser-Agent: "
+                 "aws-sdk\r\nX-Empty:\r\nx-amz-meta-n: \t b\xc3\xbc  \r\nRange: bytes=0-1\r\n\r\n",
+                 arena);
+    cr_assert(span_equal_cstr(r.method, "GET"));
+    cr_assert(span_equal_cstr(r.target, "/b/k%20x?list-type=2"));
+    cr_assert(span_equal_cstr(r.host, "localhost:9000"));
+    cr_assert(r.headers.count == 5);
+    cr_assert(span_equal_cstr(r.headers.items[2].name, "X-Empty"));
+    cr_assert(r.headers.items[2].value.len == 0);
+    cr_assert(span_equal_cstr(r.headers.items[3].value, "b\xc3\xbc"));
+    cr_assert(r.keep_alive && !r.has_body && !r.is_head && r.version_minor == 1);
+
+    r = accepted("PUT /b/k HTTP/1.1\r\nhost: [::1]:9000\r\nTransfer-Encoding: Chunked\r\nExpect: "
+                 "100-Continue\r\nConnection: x, Close\r\n\r\n",
+                 arena);
+    cr_assert(r.chunked && r.has_body && !r.has_content_length && r.expects_continue);
+    cr_assert(!r.keep_alive);
+    cr_assert(span_equal_cstr(r.host, "[::1]:9000"));
+
+    r = accepted("PUT /b/k HTTP/1.1\r\nHost: b.localhost\r\nContent-Length: "
+                 "9223372036854775807\r\n\r\n",
+                 arena);
+    cr_assert(r.has_content_length && r.content_length == INT64_MAX && r.has_body);
+    r = accepted("PUT /b/k HTTP/1.1\r\nHost: my_bucket.localhost\r\nContent-Length: 0\r\n\r\n",
+                 arena);
+    cr_assert(r.has_content_length && r.content_length == 0 && !r.has_body);
+
+    r = accepted("\r\nHEAD / HTTP/1.0\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\n\r\n", arena);
+    cr_assert(r.is_head && r.version_minor == 0 && !r.keep_alive && !r.expects_continue);
+    r = accepted("GET / HTTP/1.0\r\nHost: h\r\nConnection: keep-alive\r\n\r\n", arena);
+    cr_assert(r.keep_alive);
+    for (const char *const *m = (const char *const[]){"POST", "DELETE", "OPTIONS", NULL}; *m; m++) {
+        char text[128];
+        snprintf(text, sizeof(text), "%s /b?delete HTTP/1.1\r\nHost: h\r\n\r\n", *m);
+        r = accepted(text, arena);
+        cr_assert(span_equal_cstr(r.method, *m));
+    }
+    arena_free(arena);
+}
+
+// Absolute form is reduced to its path when it names the same authority.
+Test(request_gate, absolute_form)
+{
+    struct arena *arena = arena_new(1 << 22);
+    struct http_request r =
+        accepted("GET http://Localhost:9000/b/k?x HTTP/1.1\r\nHost: localhost:9000\r\n\r\n", arena);
+    cr_assert(span_equal_cstr(r.target, "/b/k?x"));
+    r = accepted("GET HTTPS://h HTTP/1.1\r\nHost: h\r\n\r\n", arena);
+    cr_assert(span_equal_cstr(r.target, "/"));
+    arena_free(arena);
+}
+
+static void append_fill(struct buf *b, char c, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        buf_append_char(b, c);
+    }
+}
+
+static enum err judge_buf(struct buf *b)
+{
+    struct arena *arena = arena_new(1 << 20);
+    struct http_request request;
+    enum err whole = judge(buf_span(b), 0, arena, &request);
+    cr_assert(judge(buf_span(b), 1000, arena, &request) == whole);
+    arena_free(arena);
+    buf_done(b);
+    return whole;
+}
+
+// Each limit at -1, 0 and +1.
+Test(request_gate, limits)
+{
+    for (int d = -1; d <= 1; d++) {
+        struct buf b;
+        buf_init(&b, 1 << 20);
+        buf_append_cstr(&b, "GET /");
+        append_fill(&b, 'a', (size_t)(HTTP_TARGET_MAX - 1 + d));
+        buf_append_cstr(&b, " HTTP/1.1\r\nHost: h\r\n\r\n");
+        cr_assert(judge_buf(&b) == (d > 0 ? ERR_URI_TOO_LONG : ERR_OK));
+
+        buf_init(&b, 1 << 20);
+        buf_append_cstr(&b, "GET / HTTP/1.1\r\nHost: h\r\nX: ");
+        append_fill(&b, 'a', (size_t)(HTTP_HEADER_MAX - 3 + d));
+        buf_append_cstr(&b, "\r\n\r\n");
+        cr_assert(judge_buf(&b) == (d > 0 ? ERR_HEADERS_TOO_LARGE : ERR_OK));
+
+        buf_init(&b, 1 << 20);
+        buf_append_cstr(&b, "GET / HTTP/1.1\r\nHost: h\r\n");
+        for (int i = 0; i < HTTP_HEADER_COUNT_MAX - 1 + d; i++) {
+            buf_append_cstr(&b, "X: y\r\n");
+        }
+        buf_append_cstr(&b, "\r\n");
+        cr_assert(judge_buf(&b) == (d > 0 ? ERR_HEADERS_TOO_LARGE : ERR_OK));
+
+        buf_init(&b, 1 << 20);
+        buf_append_cstr(&b, "GET / HTTP/1.1\r\nHost: h\r\nX: ");
+        append_fill(&b, 'a', 10000);
+        buf_append_cstr(&b, "\r\nY: ");
+        append_fill(&b, 'a', 10000);
+        buf_append_cstr(&b, "\r\nZ: ");
+        append_fill(&b, 'a', (size_t)((int)(HTTP_HEAD_MAX - 4 - b.len) + d));
+        buf_append_cstr(&b, "\r\n\r\n");
+        cr_assert(b.len == (size_t)(HTTP_HEAD_MAX + d));
+        enum err err = judge_buf(&b);
+        cr_assert(err == (d > 0 ? ERR_HEADERS_TOO_LARGE : ERR_OK), "%d: %s", d, error_name(err));
+    }
+}
+
+// The byte that must never be believed: what follows a refused head is not looked at.
+Test(request_gate, verdict_stays)
+{
+    struct request_gate gate;
+    request_gate_init(&gate);
+    cr_assert(request_gate_scan(&gate, SPAN("GET /\n")) == GATE_REFUSED);
+    cr_assert(request_gate_scan(&gate, SPAN("GET / HTTP/1.1\r\nHost: h\r\n\r\n")) == GATE_REFUSED);
+}
