@@ -71,7 +71,13 @@ static void send_text(struct evhttp_request *req, int status, const char *type, 
     if (status == HTTP_BADMETHOD) {
         check(evhttp_add_header(headers, "Allow", "GET, HEAD") == 0);
     }
-    check(evbuffer_add(out, body.ptr, body.len) == 0);
+    if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) { // evhttp would send the body
+        char length[24];
+        (void)snprintf(length, sizeof(length), "%zu", body.len); // always fits
+        check(evhttp_add_header(headers, "Content-Length", length) == 0);
+    } else {
+        check(evbuffer_add(out, body.ptr, body.len) == 0);
+    }
     evhttp_send_reply(req, status, NULL, NULL);
 }
 
