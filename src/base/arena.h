@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per-request memory: allocate freely, free once. Under ASan each piece is an allocation of its own.
-// One thread at a time.
+// Per-request memory: allocate freely, free once. Under ASan each piece is an allocation of its
+// own. One thread at a time.
 #ifndef FOREBAY_BASE_ARENA_H
 #define FOREBAY_BASE_ARENA_H
 

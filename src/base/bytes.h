@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes inside the program: views (struct span), a bounded growable buffer, hex, percent coding, numbers,
-// checked arithmetic. Pure; any thread.
+// Bytes inside the program: views (struct span), a bounded growable buffer, hex, percent coding,
+// numbers, checked arithmetic. Pure; any thread.
 #ifndef FOREBAY_BASE_BYTES_H
 #define FOREBAY_BASE_BYTES_H
 
@@ -60,8 +60,8 @@ static inline uint64_t align_up_u64(uint64_t value, uint64_t power_of_two)
     return (value + power_of_two - 1) & ~(power_of_two - 1);
 }
 
-// Growable buffer with a maximum given at birth. After a failed append the buffer is `failed`: contents
-// stay, later appends fail too, so a builder checks once at its end with buf_ok().
+// Growable buffer with a maximum given at birth. After a failed append the buffer is `failed`:
+// contents stay, later appends fail too, so a builder checks once at its end with buf_ok().
 struct buf {
     char *ptr;
     size_t len, cap, max;
@@ -80,10 +80,11 @@ struct span buf_span(const struct buf *b);
 // NUL-terminates (not counted in len) and returns ptr; "" when failed or empty.
 const char *buf_cstr(struct buf *b);
 
-// Percent coding as S3 signs it: everything but A-Za-z0-9-._~ (and '/' when keep_slash) becomes %XX,
-// upper case.
+// Percent coding as S3 signs it: everything but A-Za-z0-9-._~ (and '/' when keep_slash) becomes
+// %XX, upper case.
 void buf_append_uri_encoded(struct buf *b, struct span s, bool keep_slash);
-// Decodes %XX once ('+' stays '+'); false on a broken escape. *ret_len <= s.len; may decode in place.
+// Decodes %XX once ('+' stays '+'); false on a broken escape. *ret_len <= s.len; may decode in
+// place.
 bool uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;
 
 #endif

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refcounted payload memory: what a fill receives, readers on any worker send, and the store writes.
-// A chunk holds at most CHUNK_SIZE bytes. Its filler appends at the end; what has been announced to others
-// (by mailbox) is never changed again, so they may read it without a lock. The count is atomic.
+// Refcounted payload memory: what a fill receives, readers on any worker send, and the store
+// writes. A chunk holds at most CHUNK_SIZE bytes. Its filler appends at the end; what has been
+// announced to others (by mailbox) is never changed again, so they may read it without a lock. The
+// count is atomic.
 //
-// All chunks of the process together are bounded by the budget: chunk_new() returns NULL above it, and
-// the caller pauses its source until the callback given to chunk_budget_wait() runs. A chunk taken with
-// chunk_new_forced() (one per paused source, so that progress never stops) may exceed it and is counted.
+// All chunks of the process together are bounded by the budget: chunk_new() returns NULL above it,
+// and the caller pauses its source until the callback given to chunk_budget_wait() runs. A chunk
+// taken with chunk_new_forced() (one per paused source, so that progress never stops) may exceed it
+// and is counted.
 #ifndef FOREBAY_BASE_CHUNK_H
 #define FOREBAY_BASE_CHUNK_H
 
@@ -31,8 +33,8 @@ struct chunk *chunk_new_forced(void); // aborts only when malloc fails
 struct chunk *chunk_ref(struct chunk *chunk);
 void chunk_unref(struct chunk *chunk); // NULL is fine
 
-// `fn(ctx)` runs once, on whatever thread frees memory next below the budget (so it only posts a message).
-// At most 4096 waiters; beyond that it runs at once.
+// `fn(ctx)` runs once, on whatever thread frees memory next below the budget (so it only posts a
+// message). At most 4096 waiters; beyond that it runs at once.
 void chunk_budget_wait(void (*fn)(void *ctx), void *ctx);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Monotonic and wall time. Intervals use the monotonic clock; headers, signatures and logs the wall clock.
-// A test may replace both (FOREBAY_FAULTS builds only).
+// Monotonic and wall time. Intervals use the monotonic clock; headers, signatures and logs the wall
+// clock. A test may replace both (FOREBAY_FAULTS builds only).
 #ifndef FOREBAY_BASE_CLOCK_H
 #define FOREBAY_BASE_CLOCK_H
 
@@ -22,9 +22,9 @@ static inline int64_t clock_wall_s(void)
 }
 
 #ifdef FOREBAY_FAULTS
-// Adds `us` to what both clocks say from now on. Environment FOREBAY_CLOCK_FILE names a file holding a
-// decimal number of milliseconds that is read again at most every 5 ms and added too: how a scenario test moves a
-// running server's time.
+// Adds `us` to what both clocks say from now on. Environment FOREBAY_CLOCK_FILE names a file
+// holding a decimal number of milliseconds that is read again at most every 5 ms and added too: how
+// a scenario test moves a running server's time.
 void clock_test_advance_us(uint64_t us);
 #endif
 

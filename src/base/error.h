@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One table of errors: errors.def. A function returns enum err; ERR_OK is 0 and results must be used.
+// One table of errors: errors.def. A function returns enum err; ERR_OK is 0 and results must be
+// used.
 #ifndef FOREBAY_BASE_ERROR_H
 #define FOREBAY_BASE_ERROR_H
 
@@ -34,7 +35,8 @@ const struct error_row *error_row(enum err err);
 const char *error_name(enum err err);
 
 // The row's error for an errno value of a file operation: ENOSPC/EDQUOT -> ERR_DISK_FULL,
-// ENOMEM -> ERR_NO_MEMORY, ENOENT/ENOTDIR -> ERR_NOT_FOUND, EACCES/EPERM -> ERR_PERMISSION, else ERR_IO.
+// ENOMEM -> ERR_NO_MEMORY, ENOENT/ENOTDIR -> ERR_NOT_FOUND, EACCES/EPERM -> ERR_PERMISSION, else
+// ERR_IO.
 enum err error_from_errno(int errno_value);
 
 #endif

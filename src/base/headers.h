@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A header list in order of arrival; names keep their spelling, look-up ignores case. Values are views
-// into memory the caller keeps alive (usually an arena). Shared by http, s3, origin, proxy.
+// A header list in order of arrival; names keep their spelling, look-up ignores case. Values are
+// views into memory the caller keeps alive (usually an arena). Shared by http, s3, origin, proxy.
 #ifndef FOREBAY_BASE_HEADERS_H
 #define FOREBAY_BASE_HEADERS_H
 
@@ -23,12 +23,14 @@ struct headers {
 };
 
 // False past HEADERS_MAX or arena exhaustion.
-bool headers_add(struct headers *h, struct arena *arena, struct span name, struct span value) MUST_USE;
+bool headers_add(struct headers *h, struct arena *arena, struct span name,
+                 struct span value) MUST_USE;
 // First value of that name; false when absent.
 bool headers_get(const struct headers *h, struct span name, struct span *ret_value);
 unsigned headers_count(const struct headers *h, struct span name);
 void headers_remove(struct headers *h, struct span name); // all of that name
-// Connection, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding, Upgrade (RFC 9110 section 7.6.1).
+// Connection, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding, Upgrade (RFC 9110
+// section 7.6.1).
 bool header_is_hop_by_hop(struct span name);
 // Is `token` a member of the comma-separated list `value`? Case ignored.
 bool header_list_has(struct span value, struct span token);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Server log: one line per event, `ts=... level=... event=name key=value ...` (text) or the same as one
-// JSON object, to stderr. No prose, no secrets. Control bytes in values are escaped, values with blanks
-// quoted. Rate limited per event name (100 lines a second; what was dropped is told in the next line as
-// dropped=N). Any thread; one write(2) per line.
+// Server log: one line per event, `ts=... level=... event=name key=value ...` (text) or the same as
+// one JSON object, to stderr. No prose, no secrets. Control bytes in values are escaped, values
+// with blanks quoted. Rate limited per event name (100 lines a second; what was dropped is told in
+// the next line as dropped=N). Any thread; one write(2) per line.
 #ifndef FOREBAY_BASE_LOG_H
 #define FOREBAY_BASE_LOG_H
 
@@ -16,10 +16,11 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBU
 void log_init(enum log_level level, bool json);
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
-// `format` is printf for "key=value key=value"; a value that may hold blanks or outside bytes must go
-// through %s of log_quote().
+// `format` is printf for "key=value key=value"; a value that may hold blanks or outside bytes must
+// go through %s of log_quote().
 void log_event(enum log_level level, const char *event, const char *format, ...) PRINTF_LIKE(3, 4);
-// Quoted and escaped copy of outside bytes, cut at 256 bytes; thread-local, four results may live at once.
+// Quoted and escaped copy of outside bytes, cut at 256 bytes; thread-local, four results may live
+// at once.
 const char *log_quote(struct span s);
 // Lines written per level since start, for metrics.
 unsigned long log_lines(enum log_level level);

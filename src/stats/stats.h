@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters and latency histograms. counters.def is the one table; each thread that counts has a block of
-// its own (no shared cache line, relaxed atomic adds by the owner only), summed when somebody asks.
+// Counters and latency histograms. counters.def is the one table; each thread that counts has a
+// block of its own (no shared cache line, relaxed atomic adds by the owner only), summed when
+// somebody asks.
 #ifndef FOREBAY_STATS_STATS_H
 #define FOREBAY_STATS_STATS_H
 
