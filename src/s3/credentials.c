@@ -367,7 +367,8 @@ static enum err parse(struct reader *reader, struct span contents)
 {
     yaml_parser_t parser;
     check(yaml_parser_initialize(&parser) == 1);
-    yaml_parser_set_input_string(&parser, (const unsigned char *)contents.ptr, contents.len);
+    const char *text = contents.len > 0 ? contents.ptr : "";
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, contents.len);
     if (yaml_parser_load(&parser, &reader->document) == 0) {
         buf_printf(reader->errors, "%s:%zu:%zu: error: %s\n", reader->path,
                    parser.problem_mark.line + 1, parser.problem_mark.column + 1,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing: every operation from its method and parameters, Host forms, keys byte for byte, and that what the
-// table does not know is never answered from cache and always invalidates.
+// Routing: every operation from its method and parameters, Host forms, keys byte for byte, and that
+// what the table does not know is never answered from cache and always invalidates.
 #include "s3/s3.h"
 
 #include <string.h>
@@ -119,14 +119,14 @@ Test(s3_request, headers_choose_between_put_and_copy)
 {
     cr_assert_eq(parse_with("PUT", "localhost", "/b/k", "X-Amz-Copy-Source", "s/k"), ERR_OK);
     cr_assert_eq(r.operation, S3_CopyObject);
-    cr_assert_eq(parse_with("PUT", "localhost", "/b/k?partNumber=1&uploadId=u", "x-amz-copy-source",
-                            "s/k"),
-                 ERR_OK);
+    cr_assert_eq(
+        parse_with("PUT", "localhost", "/b/k?partNumber=1&uploadId=u", "x-amz-copy-source", "s/k"),
+        ERR_OK);
     cr_assert_eq(r.operation, S3_UploadPartCopy);
     cr_assert_eq(r.flags, 0);
-    cr_assert_eq(parse_with("POST", "localhost", "/b", "Content-Type",
-                            "multipart/form-data; boundary=x"),
-                 ERR_OK);
+    cr_assert_eq(
+        parse_with("POST", "localhost", "/b", "Content-Type", "multipart/form-data; boundary=x"),
+        ERR_OK);
     cr_assert_eq(r.operation, S3_PostObject);
     cr_assert_eq(parse_with("POST", "localhost", "/b", "Content-Type", "text/plain"), ERR_OK);
     cr_assert_eq(r.operation, S3_Unknown);
@@ -316,8 +316,9 @@ Test(s3_request, copy_sources_name_bucket_key_and_version)
     cr_assert_eq(parse("GET", "/"), ERR_OK);
     cr_assert_eq(s3_copy_source_parse(arena, text("bkt/k%201"), &bucket, &key, &query), ERR_OK);
     cr_assert(span_equal_cstr(bucket, "bkt") && span_equal_cstr(key, "k 1") && query.len == 0);
-    cr_assert_eq(s3_copy_source_parse(arena, text("/bkt/a%3Fb/c?versionId=7"), &bucket, &key, &query),
-                 ERR_OK);
+    cr_assert_eq(
+        s3_copy_source_parse(arena, text("/bkt/a%3Fb/c?versionId=7"), &bucket, &key, &query),
+        ERR_OK);
     cr_assert(span_equal_cstr(key, "a?b/c") && span_equal_cstr(query, "versionId=7"));
     cr_assert_eq(s3_copy_source_parse(arena, text("bkt%2Fk"), &bucket, &key, &query), ERR_OK);
     cr_assert(span_equal_cstr(bucket, "bkt") && span_equal_cstr(key, "k"));

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys file: what it may hold, where each mistake is, who may read it; and that nothing is
+// allowed that no rule allows.
+#include "s3/s3.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "test.h"
+
+static char folder[256], path[300];
+static struct buf errors;
+
+static enum err load_mode(const char *yaml, mode_t mode, struct credentials **ret)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof(folder), "%s/keys-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/keys.yaml", folder);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(write(fd, yaml, strlen(yaml)), (ssize_t)strlen(yaml));
+    cr_assert_eq(fchmod(fd, mode), 0);
+    close(fd);
+    buf_done(&errors);
+    buf_init(&errors, 1 << 16);
+    enum err err = credentials_load(path, ret, &errors);
+    unlink(path);
+    rmdir(folder);
+    return err;
+}
+
+static enum err load(const char *yaml, struct credentials **ret)
+{
+    return load_mode(yaml, 0600, ret);
+}
+
+static const char *const GOOD = "- id: zeta\n"
+                                "  secret: z-secret\n"
+                                "  allow:\n"
+                                "    - {bucket: data, prefix: train/, ops: [read, list]}\n"
+                                "    - {bucket: out, ops: [write]}\n"
+                                "- id: alpha\n"
+                                "  secret: a-secret\n"
+                                "  allow: [{bucket: '*', ops: [read, list, write, delete]}]\n"
+                                "  origin_access_key_file: /s/id\n"
+                                "  origin_secret_key_file: /s/key\n"
+                                "- {id: nobody, secret: n}\n";
+
+Test(credentials, principals_are_found_with_their_rules)
+{
+    struct credentials *c = NULL;
+    cr_assert_eq(load(GOOD, &c), ERR_OK, "%s", buf_cstr(&errors));
+    const struct credentials_principal *p = credentials_find(c, SPAN("zeta"));
+    cr_assert(p != NULL && span_equal_cstr(p->secret, "z-secret") && p->allow_count == 2);
+    cr_assert_eq(p->origin_credentials.len, 0);
+    p = credentials_find(c, SPAN("alpha"));
+    cr_assert(p != NULL && span_equal_cstr(p->origin_credentials, "alpha"));
+    cr_assert(span_equal_cstr(p->origin_secret_key_file, "/s/key"));
+    cr_assert_null(credentials_find(c, SPAN("alph")));
+    cr_assert_null(credentials_find(c, SPAN("")));
+    credentials_unref(credentials_ref(c));
+    cr_assert_not_null(credentials_find(c, SPAN("nobody")));
+    credentials_unref(c);
+    credentials_unref(NULL);
+}
+
+Test(credentials, mistakes_are_named_with_their_place)
+{
+    static const struct {
+        const char *yaml, *complaint;
+    } ROWS[] = {
+        {"- id: a\n  secret: s\n  alow: []\n", ":3:3: error: unknown key 'alow'"},
+        {"- id: a\n", ":1:3: error: a key needs a secret"},
+        {"- secret: a\n", ":1:3: error: a key needs an id"},
+        {"- {id: a, secret: s}\n- {id: a, secret: t}\n", ":2:3: error: repeated id 'a'"},
+        {"- id: a\n  id: b\n  secret: s\n", ":2:3: error: repeated key 'id'"},
+        {"- {id: a, secret: s, allow: [{bucket: b, ops: [reed]}]}\n",
+         "error: ops are read, list, write and delete, not 'reed'"},
+        {"- {id: a, secret: s, allow: [{ops: [read]}]}\n", "error: an allow rule needs a bucket"},
+        {"- {id: a, secret: s, allow: [{bucket: b}]}\n", "error: an allow rule needs ops"},
+        {"- {id: a, secret: s, allow: {bucket: b}}\n", "error: allow is a list of rules"},
+        {"- {id: a, secret: [s]}\n", "error: a text is expected here"},
+        {"- {id: a, secret: s, origin_access_key_file: f}\n", "go together"},
+        {"id: a\nsecret: s\n", ":1:1: error: a list of keys is expected"},
+        {"", "error: a list of keys is expected"},
+        {"[]", "error: a list of keys is expected"},
+        {"- {id: a\n", ":2:1: error: "},
+        {"- id: \"a\n", "error: "},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+        struct credentials *c = NULL;
+        cr_assert_eq(load(ROWS[i].yaml, &c), ERR_INVALID, "%s", ROWS[i].yaml);
+        cr_assert_null(c);
+        const char *text = buf_cstr(&errors);
+        cr_assert_not_null(strstr(text, ROWS[i].complaint), "%s gives %s", ROWS[i].yaml, text);
+        cr_assert_eq(strncmp(text, path, strlen(path)), 0);
+    }
+}
+
+Test(credentials, the_file_must_be_private_and_there)
+{
+    struct credentials *c = NULL;
+    cr_assert_eq(load_mode(GOOD, 0604, &c), ERR_PERMISSION);
+    cr_assert_not_null(strstr(buf_cstr(&errors), "chmod 600"));
+    cr_assert_eq(load_mode(GOOD, 0660, &c), ERR_PERMISSION);
+    cr_assert_eq(load_mode(GOOD, 0440, &c), ERR_OK);
+    credentials_unref(c);
+    c = NULL;
+    cr_assert_eq(credentials_load("/nonexistent/keys", &c, &errors), ERR_NOT_FOUND);
+    cr_assert_eq(credentials_load("/", &c, &errors), ERR_INVALID);
+}
+
+static bool allowed(const struct credentials_principal *p, enum s3_operation operation,
+                    const char *bucket, const char *key)
+{
+    static const unsigned FLAGS[] = {
+#define S3_OPERATION(name, flags) flags,
+#include "s3/operations.def"
+#undef S3_OPERATION
+    };
+    return credentials_allowed(p, operation, FLAGS[operation], span_from_cstr(bucket),
+                               span_from_cstr(key));
+}
+
+Test(credentials, nothing_is_allowed_that_no_rule_allows)
+{
+    struct credentials *c = NULL;
+    cr_assert_eq(load(GOOD, &c), ERR_OK);
+    const struct credentials_principal *zeta = credentials_find(c, SPAN("zeta"));
+    const struct credentials_principal *alpha = credentials_find(c, SPAN("alpha"));
+    const struct credentials_principal *nobody = credentials_find(c, SPAN("nobody"));
+    static const struct {
+        enum s3_operation operation;
+        const char *bucket, *key;
+        bool zeta, alpha;
+    } ROWS[] = {
+        {S3_GetObject, "data", "train/1", true, true},
+        {S3_HeadObject, "data", "train/1", true, true},
+        {S3_GetObjectTagging, "data", "train/1", true, true},
+        {S3_GetObject, "data", "train", false, true},
+        {S3_GetObject, "data", "test/1", false, true},
+        {S3_GetObject, "data2", "train/1", false, true},
+        {S3_GetObject, "out", "x", false, true},
+        {S3_ListObjectsV2, "data", "train/", true, true},
+        {S3_ListObjectsV2, "data", "train/x", true, true},
+        {S3_ListObjectsV2, "data", "tr", false, true},
+        {S3_ListObjects, "data", "", false, true},
+        {S3_ListObjectVersions, "data", "", false, true},
+        {S3_HeadBucket, "data", "", true, true},
+        {S3_GetBucketLocation, "out", "", true, true},
+        {S3_HeadBucket, "other", "", false, true},
+        {S3_ListBuckets, "", "", true, true},
+        {S3_Unknown, "", "", false, false},
+        {S3_PutObject, "out", "x", true, true},
+        {S3_UploadPart, "out", "x", true, true},
+        {S3_CompleteMultipartUpload, "out", "x", true, true},
+        {S3_PutObject, "data", "train/1", false, true},
+        {S3_DeleteObject, "out", "x", false, true},
+        {S3_DeleteObjects, "out", "", false, true},
+        {S3_DeleteBucket, "out", "", false, true},
+        {S3_PutBucketPolicy, "out", "", false, true},
+        {S3_GetBucketPolicy, "data", "", false, true},
+        {S3_Unknown, "out", "x", false, true},
+        {S3_CreateSession, "data", "", false, false},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+        const char *name = s3_operation_name(ROWS[i].operation);
+        cr_assert_eq(allowed(zeta, ROWS[i].operation, ROWS[i].bucket, ROWS[i].key), ROWS[i].zeta,
+                     "%s %s %s", name, ROWS[i].bucket, ROWS[i].key);
+        cr_assert_eq(allowed(alpha, ROWS[i].operation, ROWS[i].bucket, ROWS[i].key), ROWS[i].alpha,
+                     "%s %s %s", name, ROWS[i].bucket, ROWS[i].key);
+        cr_assert_not(allowed(nobody, ROWS[i].operation, ROWS[i].bucket, ROWS[i].key));
+    }
+    for (int operation = 0; operation < S3_OPERATION_COUNT_; operation++) {
+        cr_assert_not(allowed(nobody, (enum s3_operation)operation, "data", "train/1"));
+        cr_assert_not(allowed(zeta, (enum s3_operation)operation, "other", "train/1"));
+    }
+    credentials_unref(c);
+    cr_assert_gt(credentials_dummy_secret().len, 0);
+}

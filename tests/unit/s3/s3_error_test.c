@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Error documents hold code, text and the elements given, and stay well-formed whatever a client
+// sent.
+#include "s3/s3.h"
+
+#include <string.h>
+
+#include "test.h"
+
+static struct buf out;
+
+static const char *render(enum err err, const struct s3_error_detail *detail)
+{
+    buf_done(&out);
+    buf_init(&out, 1 << 20);
+    s3_error_render(err, detail, &out);
+    cr_assert(buf_ok(&out));
+    return buf_cstr(&out);
+}
+
+Test(s3_error, code_and_text_come_from_the_table)
+{
+    cr_assert_str_eq(render(ERR_NO_SUCH_KEY, NULL),
+                     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>NoSuchKey</Code>"
+                     "<Message>The specified key does not exist.</Message></Error>");
+}
+
+Test(s3_error, details_are_escaped_elements)
+{
+    struct s3_error_detail detail = {.message = SPAN("no \"<&>\""),
+                                     .resource = SPAN("/b/k"),
+                                     .request_id = SPAN("R1"),
+                                     .host_id = SPAN("H1"),
+                                     .key = SPAN("a\x01<b"),
+                                     .range_requested = SPAN("bytes=9-"),
+                                     .has_actual_object_size = true};
+    const char *xml = render(ERR_INVALID_RANGE, &detail);
+    cr_assert_not_null(strstr(xml, "<Message>no &quot;&lt;&amp;&gt;&quot;</Message>"));
+    cr_assert_not_null(strstr(xml, "<Key>a&#x1;&lt;b</Key>"));
+    cr_assert_not_null(strstr(xml, "<RangeRequested>bytes=9-</RangeRequested>"));
+    cr_assert_not_null(strstr(xml, "<ActualObjectSize>0</ActualObjectSize>"));
+    cr_assert_not_null(strstr(xml, "<Resource>/b/k</Resource><RequestId>R1</RequestId>"
+                                   "<HostId>H1</HostId></Error>"));
+    cr_assert_null(strstr(xml, "<Condition>"));
+}
+
+Test(s3_error, bytes_that_are_not_utf8_are_shown_escaped)
+{
+    static const char *const BAD[] = {"a\xff",    "\xc0\xaf",         "\xed\xa0\x80",
+                                      "\xe2\x82", "\xf5\x80\x80\x80", "\x80"};
+    for (size_t i = 0; i < ARRAY_LEN(BAD); i++) {
+        struct s3_error_detail detail = {.key = span_from_cstr(BAD[i])};
+        const char *xml = render(ERR_NO_SUCH_KEY, &detail);
+        for (const char *c = xml; *c != '\0'; c++) {
+            cr_assert((unsigned char)*c < 0x80, "%zu", i);
+        }
+    }
+    struct s3_error_detail good = {.key = SPAN("\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80")};
+    cr_assert_not_null(strstr(render(ERR_NO_SUCH_KEY, &good), "<Key>\xc3\xa9"));
+}
+
+Test(s3_error, what_we_render_we_read)
+{
+    struct s3_error_detail detail = {.region = SPAN("eu-central-1"), .endpoint = SPAN("e&f")};
+    const char *xml = render(ERR_AUTHORIZATION_MALFORMED, &detail);
+    struct arena *arena = arena_new(1 << 16);
+    struct s3_error_body body;
+    cr_assert(s3_error_read(arena, span_from_cstr(xml), &body));
+    cr_assert(span_equal_cstr(body.code, "AuthorizationHeaderMalformed"));
+    cr_assert(span_equal_cstr(body.region, "eu-central-1"));
+    cr_assert(span_equal_cstr(body.endpoint, "e&f"));
+    arena_free(arena);
+}
+
+Test(s3_error, every_status_of_the_table_has_a_reason)
+{
+    for (int err = 1; err < ERR_COUNT_; err++) {
+        cr_assert(strcmp(s3_status_reason(error_row((enum err)err)->status), "Unknown") != 0, "%s",
+                  error_name((enum err)err));
+    }
+    cr_assert_str_eq(s3_status_reason(503), "Slow Down");
+    cr_assert_str_eq(s3_status_reason(799), "Unknown");
+}
