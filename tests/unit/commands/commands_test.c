@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: arguments are taken out wherever they stand, and usage errors have their exit code.
+// Proves: arguments are taken out wherever they stand, usage errors have their exit code, and a
+// running server is asked where it listens.
 #include "test.h"
 
+#include "admin/admin.h"
 #include "commands/commands.h"
 #include "commands/commands_private.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char *word(const char *text)
 {
@@ -53,4 +58,64 @@ Test(commands, exit_codes)
     cr_assert_eq(run("env", "--endpoint=http://127.0.0.1:9000"), EXIT_CODE_OK);
     cr_assert_eq(run("env", "--endpoint=http://x';rm"), EXIT_CODE_USAGE);
     cr_assert_eq(run("env", "--shell=csh"), EXIT_CODE_USAGE);
+}
+
+// What a command prints to stdout.
+static const char *output_of(const char *a, const char *b, const char *c, int *ret_code)
+{
+    static char text[65536];
+    char *argv[] = {word("forebay"), word(a), word(b), word(c), NULL};
+    FILE *file = tmpfile();
+    int saved = dup(STDOUT_FILENO);
+    cr_assert(file != NULL && saved >= 0);
+    fflush(stdout);
+    dup2(fileno(file), STDOUT_FILENO);
+    *ret_code = commands_run(4, argv);
+    fflush(stdout);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    ssize_t len = pread(fileno(file), text, sizeof(text) - 1, 0);
+    text[len > 0 ? len : 0] = '\0';
+    fclose(file);
+    return text;
+}
+
+static bool probe_dead(void *ctx, struct buf *why)
+{
+    (void)ctx;
+    buf_append_cstr(why, "stuck");
+    return false;
+}
+
+Test(commands, env_asks_the_running_server)
+{
+    const char *const listen[] = {"unix:/x", "tls:0.0.0.0:7443", "127.0.0.1:7000"};
+    struct admin_options options = {.host = "127.0.0.1", .listen = listen, .listen_count = 3};
+    struct admin *admin = NULL;
+    struct buf why;
+    int code;
+    char flag[128];
+    unsetenv("FOREBAY_ADMIN");
+    buf_init(&why, 4096);
+    options.alive = probe_dead;
+    cr_assert_eq(admin_start(&options, &admin, &why), ERR_OK);
+    snprintf(flag, sizeof(flag), "--admin=http://%s/", admin_listen_address(admin));
+    const char *text = output_of("env", "--shell=dotenv", flag, &code);
+    cr_assert_eq(code, EXIT_CODE_OK);
+    cr_assert_not_null(strstr(text, "AWS_ENDPOINT_URL_S3=https://127.0.0.1:7443\n"));
+    cr_assert_not_null(strstr(text, "S3_USE_HTTPS=1\n"));
+    cr_assert_null(strstr(text, "AWS_ENDPOINT_URL="));
+    text = output_of("check", "--live", flag, &code);
+    cr_assert_eq(code, EXIT_CODE_FAILED);
+    cr_assert_not_null(strstr(text, "stuck"));
+    admin_stop(admin);
+    text = output_of("env", "--shell=fish", flag, &code);
+    cr_assert_eq(code, EXIT_CODE_UNREACHABLE);
+    cr_assert_not_null(strstr(text, "set -gx AWS_ENDPOINT_URL_S3 'http://127.0.0.1:9000'\n"));
+    (void)output_of("check", "--live", flag, &code);
+    cr_assert_eq(code, EXIT_CODE_UNREACHABLE);
+    text = output_of("env", "--global", "--endpoint=http://127.0.0.1:1", &code);
+    cr_assert_eq(code, EXIT_CODE_OK);
+    cr_assert_not_null(strstr(text, "AWS_ENDPOINT_URL"));
+    buf_done(&why);
 }
