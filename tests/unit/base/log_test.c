@@ -15,10 +15,9 @@ static char captured[1 << 20];
 // What `fn` writes to stderr.
 static const char *capture(void (*fn)(void))
 {
-    char path[] = "/tmp/forebay-log-XXXXXX";
-    int fd = mkstemp(path), saved = dup(STDERR_FILENO);
+    const char *tmp = getenv("TMPDIR");
+    int fd = open(tmp != NULL ? tmp : "/tmp", O_TMPFILE | O_RDWR, 0600), saved = dup(STDERR_FILENO);
     cr_assert(fd >= 0 && saved >= 0);
-    unlink(path);
     dup2(fd, STDERR_FILENO);
     fn();
     dup2(saved, STDERR_FILENO);

@@ -13,15 +13,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[64], file_path[128];
+static char folder[256], file_path[300];
 static struct buf errors;
 
 // Starts from a clean slate: no file of the machine, no variables, no errors.
 static void begin(void)
 {
+    static char parent[200]; // kept over clearenv(), which later tests of one process see
+    if (parent[0] == '\0') {
+        const char *tmp = getenv("TMPDIR");
+        snprintf(parent, sizeof(parent), "%s", tmp != NULL ? tmp : "/tmp");
+    }
     clearenv();
     setenv("HOME", "/home/nobody", 1);
-    snprintf(folder, sizeof(folder), "/tmp/forebay-config-XXXXXX");
+    snprintf(folder, sizeof(folder), "%s/forebay-config-XXXXXX", parent);
     cr_assert_not_null(mkdtemp(folder));
     snprintf(file_path, sizeof(file_path), "%s/f.yaml", folder);
     buf_done(&errors);
@@ -71,7 +76,7 @@ static struct config *load(const char *text, const char *a, const char *b)
 static void fails_with(const char *text, const char *expected)
 {
     struct config *config = load(text, NULL, NULL);
-    char line[1024];
+    char line[1400];
     snprintf(line, sizeof(line), "%s:%s\n", file_path, expected);
     cr_assert_null(config);
     cr_assert_not_null(strstr(buf_cstr(&errors), line), "wanted %s got %s", line,
@@ -126,7 +131,7 @@ Test(config, flag_beats_environment_beats_file_beats_default)
     cr_assert_str_eq(config_source_text(c, SETTING_cache_list_ttl_ms),
                      "env FOREBAY_CACHE_LIST_TTL");
     cr_assert_str_eq(config_source_text(c, SETTING_cache_stale_if_error_ms), "default");
-    char where[256];
+    char where[400];
     snprintf(where, sizeof(where), "%s:1:38", file_path);
     cr_assert_str_eq(config_source_text(c, SETTING_cache_size), where);
     cr_assert_str_eq(config_value_text(c, SETTING_cache_size), "1GiB");
@@ -338,7 +343,7 @@ Test(config, listeners_decide_about_authorisation)
 Test(config, secret_files_must_be_private)
 {
     begin();
-    char path[128], text[512];
+    char path[300], text[512];
     snprintf(path, sizeof(path), "%s/keys", folder);
     snprintf(text, sizeof(text), "auth: {mode: verify, keys_file: %s}\n", path);
     cr_assert_null(load(text, NULL, NULL));
