@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves over real sockets that replies carry the right bytes whichever way they take, that the
+// source is asked within its contract, and that every cut is visible.
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "front.h"
+#include "stats/stats.h"
+
+#define HOST "Host: localhost\r\n"
+
+static struct client_reply get(int fd, const char *target, const char *more)
+{
+    char text[512];
+    struct client_reply reply;
+    snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\n" HOST "%s\r\n", target, more);
+    client_send_text(fd, text);
+    cr_assert(client_read(fd, false, &reply), "closed: %s", target);
+    return reply;
+}
+
+static void assert_pattern(const struct client_reply *reply, uint64_t len)
+{
+    cr_assert(reply->complete && reply->body_len == len, "%zu of %llu bytes", reply->body_len,
+              (unsigned long long)len);
+    for (uint64_t i = 0; i < len; i++) {
+        cr_assert(reply->body[i] == front_pattern(i), "byte %llu", (unsigned long long)i);
+    }
+}
+
+static void assert_get(int fd, const char *target, uint64_t len)
+{
+    struct client_reply reply = get(fd, target, "");
+    cr_assert(reply.status == 200);
+    assert_pattern(&reply, len);
+    client_reply_done(&reply);
+}
+
+// Bodies from memory, in one piece and in many, with and without waiting, on one connection.
+Test(http_reply, bytes)
+{
+    struct front *f = front_new((struct http_options){0}, 2);
+    int fd = client_connect(f->address);
+    static const unsigned sizes[] = {0, 1, 9999, 10000, 10001, 262144, 262145, 3000000};
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        for (unsigned wait = 0; wait < 3; wait++) {
+            char target[64];
+            snprintf(target, sizeof(target), "/bytes?n=%u&wait=%u", sizes[i], wait);
+            assert_get(fd, target, sizes[i]);
+            snprintf(target, sizeof(target), "/chunked?n=%u&wait=%u", sizes[i], wait);
+            assert_get(fd, target, sizes[i]);
+        }
+    }
+    assert_get(fd, "/bytes?n=5000&slice=7", 5000);
+    assert_get(fd, "/chunked?n=5000&slice=7", 5000);
+    assert_get(fd, "/bytes?n=3000000&slice=1000000", 3000000);
+    close(fd);
+    front_wait(&f->done, f->requests);
+    cr_assert(f->slices == f->releases);
+    front_free(f);
+}
+
+// Bodies from a file, when the kernel answers that they are resident.
+Test(http_reply, files)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    int fd = client_connect(f->address);
+    (void)disk_io_probe_residency("/tmp");
+    static const unsigned sizes[] = {1, 4096, 100000, 524288, 524289, FRONT_FILE_SIZE};
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        char target[64];
+        snprintf(target, sizeof(target), "/file?n=%u", sizes[i]);
+        assert_get(fd, target, sizes[i]);
+    }
+    if (disk_io_residency_mode() == DISK_RESIDENCY_NONE) {
+        cr_assert(f->recalls > 0); // the answer is always no: everything came from memory
+    }
+    close(fd);
+    front_wait(&f->done, f->requests);
+    cr_assert(f->slices == f->releases);
+    front_free(f);
+}
+
+// Ranges whose pages are gone at send time are given back and come from memory; the bytes are
+// right.
+Test(http_reply, recall)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    int fd = client_connect(f->address);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_get(fd, "/evicted?n=3000000", 3000000);
+    }
+    // Where dropping pages has no effect (memory file systems) nothing is recalled, and the bytes
+    // are right too.
+    cr_assert(f->recalls <= f->slices);
+    close(fd);
+    front_wait(&f->done, f->requests);
+    cr_assert(f->slices == f->releases);
+    front_free(f);
+}
+
+// A slow reader: the source is held back, the bytes are right, and nothing is asked beyond the
+// high-water mark.
+Test(http_reply, back_pressure)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    int fd = client_connect(f->address);
+    int small = 4096;
+    cr_assert(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)) == 0);
+    client_send_text(fd, "GET /bytes?n=67108864&slice=65536 HTTP/1.1\r\n" HOST "\r\n");
+    char byte;
+    client_read_exactly(fd, &byte, 1);
+    // The other connection's replies show that the worker has done passes meanwhile.
+    int other = client_connect(f->address);
+    for (unsigned i = 0; i < 50; i++) {
+        assert_get(other, "/bytes?n=1000&slice=1000", 1000);
+    }
+    // Socket buffers may hold a few MiB; 64 MiB were never asked for.
+    cr_assert(f->slices < 50 + 512, "%u", f->slices);
+    close(other);
+    close(fd);
+    front_wait(&f->gone, 1);
+    cr_assert(f->slices == f->releases);
+    front_free(f);
+}
+
+// A length that is not kept is cut: never a clean end, never padding, never more than announced.
+Test(http_reply, cuts_are_visible)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    static const char *const targets[] = {"/cut?n=50000&at=20000", "/cut?n=50000&at=0",
+                                          "/short?n=50000", "/long?n=50000"};
+    for (size_t i = 0; i < ARRAY_LEN(targets); i++) {
+        int fd = client_connect(f->address);
+        char text[256];
+        struct client_reply reply;
+        snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\n" HOST "\r\n", targets[i]);
+        client_send_text(fd, text);
+        if (client_read(fd, false, &reply)) {
+            cr_assert(!reply.complete && reply.body_len < 50000);
+            client_reply_done(&reply);
+        }
+        close(fd);
+    }
+    front_wait(&f->cut, ARRAY_LEN(targets));
+    cr_assert(f->slices == f->releases);
+    front_free(f);
+}
+
+// Chunked: a cut has no last chunk; towards HTTP/1.0 it is a reset.
+Test(http_reply, cut_without_length)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    int fd = client_connect(f->address);
+    struct client_reply reply;
+    client_send_text(fd, "GET /chunked?n=50000&at=20000&wait=1 HTTP/1.1\r\n" HOST "\r\n");
+    if (client_read(fd, false, &reply)) {
+        cr_assert(reply.chunked && !reply.complete);
+        client_reply_done(&reply);
+    }
+    close(fd);
+    fd = client_connect(f->address);
+    client_send_text(fd, "GET /chunked?n=50000 HTTP/1.0\r\n" HOST "\r\n");
+    cr_assert(client_read(fd, false, &reply));
+    cr_assert(!reply.chunked && !reply.has_length && reply.close);
+    assert_pattern(&reply, 50000);
+    client_reply_done(&reply);
+    close(fd);
+    front_wait(&f->cut, 1);
+    front_free(f);
+}
+
+// HEAD, 204 and 304 have no body, and the connection goes on in step.
+Test(http_reply, no_body)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    int fd = client_connect(f->address);
+    struct client_reply reply;
+    char value[64];
+    client_send_text(fd, "HEAD /bytes?n=12345 HTTP/1.1\r\n" HOST "\r\n");
+    cr_assert(client_read(fd, true, &reply));
+    cr_assert(client_header(&reply, "Content-Length", value, sizeof(value)));
+    cr_assert_str_eq(value, "12345");
+    client_send_text(fd, "HEAD /small HTTP/1.1\r\n" HOST "\r\n");
+    cr_assert(client_read(fd, true, &reply));
+    client_send_text(fd, "HEAD /chunked?n=5 HTTP/1.1\r\n" HOST "\r\n");
+    cr_assert(client_read(fd, true, &reply));
+    for (int status = 204; status <= 304; status += 100) {
+        char target[16];
+        snprintf(target, sizeof(target), "/%d", status);
+        reply = get(fd, target, "");
+        cr_assert(reply.status == (unsigned)status && !reply.has_length && !reply.chunked);
+    }
+    assert_get(fd, "/bytes?n=10", 10);
+    close(fd);
+    front_free(f);
+}
+
+// Control bytes never leave in a header; framing headers are ours alone.
+Test(http_reply, headers)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    int fd = client_connect(f->address);
+    char value[64];
+    struct client_reply reply = get(fd, "/headers", "");
+    cr_assert(client_header(&reply, "X-Good", value, sizeof(value)));
+    cr_assert_str_eq(value, "a\tb");
+    cr_assert(client_header(&reply, "X-Rendered", value, sizeof(value)));
+    cr_assert(client_header(&reply, "Date", value, sizeof(value)));
+    cr_assert(strlen(value) == HTTP_DATE_LEN);
+    cr_assert(client_header(&reply, "Content-Length", value, sizeof(value)));
+    cr_assert_str_eq(value, "0");
+    cr_assert(!client_header(&reply, "X-Cr", value, sizeof(value)));
+    cr_assert(!client_header(&reply, "X-Split", value, sizeof(value)));
+    cr_assert(!client_header(&reply, "X-Nul", value, sizeof(value)));
+    cr_assert(!client_header(&reply, "Connection", value, sizeof(value)));
+    cr_assert(strstr(reply.head, "X Bad") == NULL && !reply.chunked);
+    client_reply_done(&reply);
+    cr_assert(stats_sum(COUNTER_http_headers_dropped) == 3);
+    close(fd);
+    front_free(f);
+}
+
+// A client that leaves in mid-reply ends the exchange once, gives every slice back and harms
+// nobody.
+Test(http_reply, vanishing_clients)
+{
+    struct front *f = front_new((struct http_options){0}, 2);
+    static const char *const targets[] = {"/bytes?n=67108864", "/chunked?n=67108864&wait=3",
+                                          "/file?n=8388608", "/evicted?n=8388608", "/never"};
+    unsigned left = 0;
+    for (unsigned i = 0; i < 60; i++) {
+        int fd = client_connect(f->address);
+        char text[256];
+        char bytes[1000];
+        const char *target = targets[i % ARRAY_LEN(targets)];
+        snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\n" HOST "\r\n", target);
+        client_send_text(fd, text);
+        if (i % 2 == 0 && strcmp(target, "/never") != 0) {
+            client_read_exactly(fd, bytes, sizeof(bytes));
+        } else {
+            front_wait(&f->requests, i + 1);
+        }
+        close(fd);
+        left++;
+    }
+    for (unsigned i = 0; i < 20000 && f->done + f->gone + f->cut < left; i++) {
+        usleep(1000);
+    }
+    cr_assert(f->done + f->gone == left && f->cut == 0);
+    cr_assert(f->slices == f->releases);
+    int fd = client_connect(f->address);
+    assert_get(fd, "/bytes?n=100", 100);
+    close(fd);
+    front_free(f);
+}
+
+// One reply at a time may fill the pipe; the others on the worker still get theirs.
+Test(http_reply, fair_to_others)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    int greedy = client_connect(f->address);
+    client_send_text(greedy, "GET /bytes?n=400000000&slice=262144 HTTP/1.1\r\n" HOST "\r\n");
+    char *sink = malloc(1 << 20);
+    int fd = client_connect(f->address);
+    for (unsigned i = 0; i < 20; i++) {
+        client_read_exactly(greedy, sink, 1 << 20);
+        assert_get(fd, "/bytes?n=1000", 1000);
+    }
+    free(sink);
+    close(fd);
+    close(greedy);
+    front_wait(&f->gone, 1);
+    front_free(f);
+}
