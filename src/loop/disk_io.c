@@ -66,8 +66,7 @@ void disk_io_publish(struct worker *w)
     }
 }
 
-// --- Starting, cancelling
-// ---------------------------------------------------------------------------------
+// --- Starting, cancelling ------------------------------------------------------------------------
 
 static bool op_is_transfer(const struct disk_op *op)
 {
@@ -133,8 +132,7 @@ void disk_io_cancel(struct disk_op *op)
     }
 }
 
-// --- Pieces and results, for the engines
-// ---------------------------------------------------------------------
+// --- Pieces and results, for the engines ---------------------------------------------------------
 
 bool disk_op_next_piece(struct disk_op *op, struct iovec *ret_one, struct iovec **ret_iov,
                         unsigned *ret_count)
@@ -205,8 +203,7 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
     return true;
 }
 
-// --- Submitting
-// ------------------------------------------------------------------------------------------------
+// --- Submitting ----------------------------------------------------------------------------------
 
 #ifdef FOREBAY_FAULTS
 
@@ -302,8 +299,7 @@ void disk_io_submit(struct worker *w)
     }
 }
 
-// --- Finishing
-// ---------------------------------------------------------------------------------------------------
+// --- Finishing -----------------------------------------------------------------------------------
 
 static void op_count(const struct disk_op *op, uint64_t now_us)
 {
@@ -371,8 +367,7 @@ void disk_io_dispatch(struct worker *w)
     }
 }
 
-// --- Without waiting
-// -----------------------------------------------------------------------------------------------
+// --- Without waiting -----------------------------------------------------------------------------
 
 enum err disk_io_read_nowait(int fd, const struct iovec *iov, unsigned iov_count, uint64_t offset,
                              size_t *ret_bytes)
@@ -414,8 +409,7 @@ enum err disk_io_read_nowait(int fd, const struct iovec *iov, unsigned iov_count
     }
 }
 
-// --- Residency
-// -------------------------------------------------------------------------------------------------------
+// --- Residency -----------------------------------------------------------------------------------
 
 #ifndef SYS_cachestat
 #define SYS_cachestat 451

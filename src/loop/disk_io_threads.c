@@ -32,8 +32,7 @@ struct disk_pool {
     unsigned issued_count[WORKERS_MAX];
 };
 
-// --- One operation, on a pool thread
-// ----------------------------------------------------------------------
+// --- One operation, on a pool thread -------------------------------------------------------------
 
 static int64_t run_transfer(struct disk_op *op)
 {
@@ -134,8 +133,7 @@ static void *pool_main(void *ctx)
     return NULL;
 }
 
-// --- The pool
-// -----------------------------------------------------------------------------------------------
+// --- The pool ------------------------------------------------------------------------------------
 
 struct disk_pool *disk_pool_new(unsigned thread_count)
 {
@@ -188,8 +186,7 @@ void disk_pool_free(struct disk_pool *pool)
     free(pool);
 }
 
-// --- The engine's face, on the worker
-// --------------------------------------------------------------------------
+// --- The engine's face, on the worker ------------------------------------------------------------
 
 static bool threads_issue(struct worker *w, struct disk_op *op)
 {
@@ -208,10 +205,11 @@ static void threads_flush(struct worker *w)
     if (wake_count > pool->shared.idle_count) {
         wake_count = pool->shared.idle_count;
     }
+    check(pthread_mutex_unlock(&pool->shared.mutex) == 0);
+    // After the lock, so that who wakes does not run into it.
     for (unsigned i = 0; i < wake_count; i++) {
         check(pthread_cond_signal(&pool->shared.filled) == 0);
     }
-    check(pthread_mutex_unlock(&pool->shared.mutex) == 0);
     pool->issued_count[w->index] = 0;
 }
 

@@ -23,8 +23,7 @@
 static_assert(sizeof(struct open_how) <= sizeof(((struct disk_op *)0)->engine_private),
               "open_how lives in the operation while the ring reads it");
 
-// --- Opening
-// -------------------------------------------------------------------------------------------
+// --- Opening -------------------------------------------------------------------------------------
 
 static int ring_setup(unsigned entries, unsigned flags, struct io_uring *ring)
 {
@@ -149,8 +148,7 @@ void disk_io_uring_close(struct worker *w)
     }
 }
 
-// --- Operations
-// ------------------------------------------------------------------------------------------
+// --- Operations ----------------------------------------------------------------------------------
 
 static void prepare_transfer(struct io_uring_sqe *sqe, struct disk_op *op)
 {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread is made of: a worker (thread + libevent base + disk I/O engine + mailbox), the one disk
-// interface with its two back ends, a pool for blocking calls, HTTP transfers through libcurl. Knows no S3.
+// What a thread is made of: a worker (thread + libevent base + disk I/O engine + mailbox), the one
+// disk interface with its two back ends, a pool for blocking calls, HTTP transfers through libcurl.
+// Knows no S3.
 //
-// Rules for every asynchronous call here: a start call never calls back before it returns; the callback
-// runs exactly once, also after a cancel (ERR_CANCELLED); it runs on the worker that started it. Nothing
-// is freed inside its own callback: worker_free_later().
+// Rules for every asynchronous call here: a start call never calls back before it returns; the
+// callback runs exactly once, also after a cancel (ERR_CANCELLED); it runs on the worker that
+// started it. Nothing is freed inside its own callback: worker_free_later().
 #ifndef FOREBAY_LOOP_LOOP_H
 #define FOREBAY_LOOP_LOOP_H
 
@@ -22,9 +23,10 @@
 struct event_base;
 struct worker;
 
-// --- worker.c ------------------------------------------------------------------------------------------
-// The order of a pass: time -> events (sockets, disk completions, curl, timers, mailbox) -> deferred work ->
-// submit disk operations -> deliver outgoing messages -> free the dead -> publish counters.
+// --- worker.c ------------------------------------------------------------------------------------
+// The order of a pass: time -> events (sockets, disk completions, curl, timers, mailbox) ->
+// deferred work -> submit disk operations -> deliver outgoing messages -> free the dead -> publish
+// counters.
 
 enum disk_engine { DISK_ENGINE_AUTO, DISK_ENGINE_URING, DISK_ENGINE_THREADS };
 
@@ -39,31 +41,41 @@ struct loop_options {
 // A set of workers and what they share. Threads run after loop_start().
 struct loop;
 // ERR_INVALID: io_uring forced but refused (text in ret_why).
-enum err loop_new(const struct loop_options *options, struct loop **ret_loop, struct buf *ret_why) MUST_USE;
+enum err loop_new(const struct loop_options *options, struct loop **ret_loop,
+                  struct buf *ret_why) MUST_USE;
 enum err loop_start(struct loop *loop) MUST_USE;
-// Asks every worker to leave its loop and joins the threads. Messages and work still queued are delivered first.
+// Asks every worker to leave its loop and joins the threads. Messages and work still queued are
+// delivered first.
 void loop_stop(struct loop *loop);
 void loop_free(struct loop *loop);
 unsigned loop_worker_count(const struct loop *loop);
 struct worker *loop_worker(struct loop *loop, unsigned index);
 enum disk_engine loop_engine(const struct loop *loop); // the one in use, never AUTO
-const char *loop_engine_why(const struct loop *loop);  // "io_uring: ok", "threads: io_uring_setup: EPERM"
-// Monotonic ms of the oldest heartbeat of any worker (each beats at least once a second); any thread.
+const char *
+loop_engine_why(const struct loop *loop); // "io_uring: ok", "threads: io_uring_setup: EPERM"
+// Monotonic ms of the oldest heartbeat of any worker (each beats at least once a second); any
+// thread.
 uint64_t loop_oldest_heartbeat_ms(const struct loop *loop);
 
 unsigned worker_index(const struct worker *w);
 struct loop *worker_loop(const struct worker *w);
 struct event_base *worker_event_base(struct worker *w);
-struct worker *worker_current(void); // NULL off the workers
+struct worker *worker_current(void);            // NULL off the workers
 uint64_t worker_now_us(const struct worker *w); // monotonic, one value a pass
 
 // A slot per room for what it keeps per worker (set before loop_start or on the worker itself).
-enum worker_slot { WORKER_SLOT_HTTP, WORKER_SLOT_STORE, WORKER_SLOT_ORIGIN, WORKER_SLOT_PROXY, WORKER_SLOT_COUNT_ };
+enum worker_slot {
+    WORKER_SLOT_HTTP,
+    WORKER_SLOT_STORE,
+    WORKER_SLOT_ORIGIN,
+    WORKER_SLOT_PROXY,
+    WORKER_SLOT_COUNT_
+};
 void worker_slot_set(struct worker *w, enum worker_slot slot, void *value);
 void *worker_slot_get(const struct worker *w, enum worker_slot slot);
 
-// Deferred work of this pass: runs after the events of the pass, once. The task is in no list when fn runs and may
-// be posted again. Posting a posted task is harmless.
+// Deferred work of this pass: runs after the events of the pass, once. The task is in no list when
+// fn runs and may be posted again. Posting a posted task is harmless.
 struct task {
     struct list_node node;
     void (*fn)(struct task *task);
@@ -88,11 +100,12 @@ void timer_done(struct timer *timer); // stop and give back what it holds; befor
 // fn(ptr) runs at the end of the current pass.
 void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr);
 
-// --- mailbox.c -------------------------------------------------------------------------------------------
+// --- mailbox.c -----------------------------------------------------------------------------------
 
-// A message is allocated by its sender and given away; deliver() runs on the receiver and frees it. FIFO per
-// sender and receiver. To oneself: runs after the current callback has returned, in order. Unbounded queues do not
-// exist here because every message answers or is owned by a bounded thing (reader, fill, write).
+// A message is allocated by its sender and given away; deliver() runs on the receiver and frees it.
+// FIFO per sender and receiver. To oneself: runs after the current callback has returned, in order.
+// Unbounded queues do not exist here because every message answers or is owned by a bounded thing
+// (reader, fill, write).
 struct message {
     struct message *next;
     void (*deliver)(struct worker *to, struct message *message);
@@ -102,17 +115,25 @@ void mailbox_send(struct worker *to, struct message *message);
 // The same, callable from threads that are no worker.
 void mailbox_send_from_any_thread(struct worker *to, struct message *message);
 
-// --- disk_io.c -------------------------------------------------------------------------------------------
+// --- disk_io.c -----------------------------------------------------------------------------------
 
-enum disk_op_kind { DISK_READ, DISK_WRITE, DISK_SYNC, DISK_OPEN, DISK_STATX, DISK_UNLINK, DISK_FALLOCATE };
+enum disk_op_kind {
+    DISK_READ,
+    DISK_WRITE,
+    DISK_SYNC,
+    DISK_OPEN,
+    DISK_STATX,
+    DISK_UNLINK,
+    DISK_FALLOCATE
+};
 
-// One operation, embedded in its owner; recover it with container_of. Buffers, paths and iov stay alive until the
-// callback. Short reads and writes are continued and EINTR repeated here; a read past the end of file completes with
-// fewer bytes in `result`.
+// One operation, embedded in its owner; recover it with container_of. Buffers, paths and iov stay
+// alive until the callback. Short reads and writes are continued and EINTR repeated here; a read
+// past the end of file completes with fewer bytes in `result`.
 struct disk_op {
     struct list_node node;
     enum disk_op_kind kind;
-    int fd;             // for OPEN: the directory (AT_FDCWD)
+    int fd; // for OPEN: the directory (AT_FDCWD)
     uint64_t offset;
     struct iovec *iov;  // READ, WRITE: caller's array, may be changed by us
     unsigned iov_count; // <= 64
@@ -139,34 +160,38 @@ struct disk_op {
     bool is_first_short;
 };
 
-// The operation is zero-initialised before its first use. Queues it on the calling worker; it is submitted at the end of the pass. Above the queue depth it
-// waits in our own queue (never lost, counted).
+// The operation is zero-initialised before its first use. Queues it on the calling worker; it is
+// submitted at the end of the pass. Above the queue depth it waits in our own queue (never lost,
+// counted).
 void disk_io_start(struct worker *w, struct disk_op *op);
-// Drops the interest: done() runs with ERR_CANCELLED or the real result (an opened descriptor is the
-// caller's to close), once the I/O is over. Harmless on an operation that is not under way.
+// Drops the interest: done() runs with ERR_CANCELLED or the real result (an opened descriptor is
+// the caller's to close), once the I/O is over. Harmless on an operation that is not under way.
 void disk_io_cancel(struct disk_op *op);
 
-// Without waiting (preadv2 RWF_NOWAIT): bytes read into iov, or ERR_AGAIN when that would block (or the file
-// system does not know), ERR_IO ...
+// Without waiting (preadv2 RWF_NOWAIT): bytes read into iov, or ERR_AGAIN when that would block (or
+// the file system does not know), ERR_IO ...
 enum err disk_io_read_nowait(int fd, const struct iovec *iov, unsigned iov_count, uint64_t offset,
                              size_t *ret_bytes) MUST_USE;
 
 // Are all pages of the range in the page cache (cachestat(2), else mincore(2), else always no)?
 bool disk_io_resident(int fd, uint64_t offset, uint64_t len);
 enum disk_residency { DISK_RESIDENCY_CACHESTAT, DISK_RESIDENCY_MINCORE, DISK_RESIDENCY_NONE };
-// Probes on a file just written in `dir` (overlayfs answers 0 always) and fixes the answer for the process.
+// Probes on a file just written in `dir` (overlayfs answers 0 always) and fixes the answer for the
+// process.
 enum disk_residency disk_io_probe_residency(const char *dir);
 enum disk_residency disk_io_residency_mode(void);
 
 #ifdef FOREBAY_FAULTS
-// Fault hook, named and scripted: environment FOREBAY_DISK_FAULTS or disk_fault_set(): comma-separated
-// `op:when:what[:arg]`, op = read|write|sync|open|fallocate|unlink|any, when = every n-th (`/100`), the n-th (`5`), from
-// the n-th on (`5+`) or `file=PATH` (active while PATH exists), what = eio|enospc|short|slow (arg ms). Also obeyed by
-// disk_io_read_nowait. Absent from release builds.
+// Fault hook, named and scripted: environment FOREBAY_DISK_FAULTS or disk_fault_set():
+// comma-separated `op:when:what[:arg]`, op = read|write|sync|open|fallocate|unlink|any, when =
+// every n-th (`/100`), the n-th (`5`), from the n-th on (`5+`) or `file=PATH` (active while PATH
+// exists), what = eio|enospc|short|slow (arg ms). Also obeyed by disk_io_read_nowait. Absent from
+// release builds.
 void disk_fault_set(const char *script);
 #endif
 
-// A piece of a file on its way from store to socket. `release` gives back the pin; runs exactly once.
+// A piece of a file on its way from store to socket. `release` gives back the pin; runs exactly
+// once.
 struct file_range {
     int fd;
     uint64_t offset, len;
@@ -174,10 +199,10 @@ struct file_range {
     void *release_ctx;
 };
 
-// --- blocking_pool.c ---------------------------------------------------------------------------------------
+// --- blocking_pool.c -----------------------------------------------------------------------------
 
-// For calls with no asynchronous form (directory scans, name look-ups, credential files). At most 4,096 queued;
-// above that the job's done runs with ERR_LIMIT.
+// For calls with no asynchronous form (directory scans, name look-ups, credential files). At most
+// 4,096 queued; above that the job's done runs with ERR_LIMIT.
 struct blocking_job {
     struct list_node node;
     void (*work)(struct blocking_job *job); // on a pool thread
@@ -188,47 +213,56 @@ struct blocking_job {
 };
 void blocking_start(struct worker *w, struct blocking_job *job);
 
-// --- transfer.c ----------------------------------------------------------------------------------------------
+// --- transfer.c ----------------------------------------------------------------------------------
 // HTTP/1.1 requests through a curl multi handle in the worker's loop.
 
-// One pool per worker, origin and credential set: libcurl may reuse a connection only inside a pool.
+// One pool per worker, origin and credential set: libcurl may reuse a connection only inside a
+// pool.
 struct transfer_pool_options {
-    unsigned max_connections;      // per host; more requests wait
-    uint64_t connect_timeout_ms;   // 3 s
+    unsigned max_connections;       // per host; more requests wait
+    uint64_t connect_timeout_ms;    // 3 s
     uint64_t first_byte_timeout_ms; // from the request being sent to the first header; 10 s
-    uint64_t idle_timeout_ms;      // longest pause inside a body we are not pausing ourselves; 10 s
-    uint64_t keepalive_ms;         // idle connections older than this are not reused (4 s)
-    const char *ca_file;           // NULL: system bundle
-    bool deny_link_local;          // refuse to connect to 169.254/16 and fe80::/10
+    uint64_t idle_timeout_ms; // longest pause inside a body we are not pausing ourselves; 10 s
+    uint64_t keepalive_ms;    // idle connections older than this are not reused (4 s)
+    const char *ca_file;      // NULL: system bundle
+    bool deny_link_local;     // refuse to connect to 169.254/16 and fe80::/10
 };
 struct transfer_pool;
-struct transfer_pool *transfer_pool_new(struct worker *w, const struct transfer_pool_options *options);
-void transfer_pool_free(struct transfer_pool *pool); // running transfers end with ERR_CANCELLED first
+struct transfer_pool *transfer_pool_new(struct worker *w,
+                                        const struct transfer_pool_options *options);
+// Running transfers end with ERR_CANCELLED first. On the worker, not inside on_end(), or after
+// loop_stop(); before loop_free().
+void transfer_pool_free(struct transfer_pool *pool);
 
 struct transfer;
 struct transfer_calls {
-    // Every raw header line as received, status lines included, CRLF included, 1xx heads too. Anything but
-    // ERR_OK aborts the transfer with that error (the response gate).
+    // Every raw header line as received, status lines included, CRLF included, 1xx heads too;
+    // trailer fields not.
+    // Anything but ERR_OK aborts the transfer with that error (the response gate).
     enum err (*on_header_line)(void *ctx, struct span line);
     // Body bytes. All of them must be taken. May call transfer_pause().
     enum err (*on_body)(void *ctx, struct span data);
-    // Upload: fill up to `max` bytes; *ret_len 0 with ERR_OK = end of body; ERR_AGAIN = paused until
-    // transfer_resume_upload(); other errors abort. NULL without a body.
+    // Upload: fill up to `max` bytes; *ret_len 0 with ERR_OK = end of body; ERR_AGAIN = paused
+    // until transfer_resume_upload(); other errors abort. NULL without a body.
     enum err (*on_upload)(void *ctx, char *buf, size_t max, size_t *ret_len);
-    // The end, exactly once: ERR_OK = the message was complete by its framing. The transfer is gone after.
+    // The end, exactly once: ERR_OK = the message was complete by its framing. The transfer is gone
+    // after.
     void (*on_end)(void *ctx, enum err err, const char *detail);
 };
 struct transfer_request {
     struct span method;
-    const char *url;          // finished: sent as is (CURLOPT_PATH_AS_IS)
-    const struct header *headers; // all of them, Host included; nothing is added but what HTTP framing needs
+    const char *url; // finished: sent as is (CURLOPT_PATH_AS_IS)
+    // All of them, Host included; nothing is added but what HTTP framing needs. Content-Length,
+    // Transfer-Encoding and Expect are ours and left out: a body goes with its length, and PUT and
+    // POST without one as length 0.
+    const struct header *headers;
     unsigned header_count;
     bool has_body;
-    uint64_t body_length;     // always known
-    bool fresh_connection;    // a request that must not be repeated on a dead reused connection
+    uint64_t body_length;  // always known
+    bool fresh_connection; // a request that must not be repeated on a dead reused connection
     uint64_t first_byte_timeout_ms; // 0 = the pool's
-    bool no_idle_timeout;     // CompleteMultipartUpload, CopyObject
-    const char *unix_socket;  // NULL
+    bool no_idle_timeout;           // CompleteMultipartUpload, CopyObject
+    const char *unix_socket;        // NULL
 };
 // on_end may already have been noted but never runs inside this call. Calls get `ctx`.
 struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,

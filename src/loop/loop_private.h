@@ -17,8 +17,7 @@
 #define DISK_QUEUE_DEPTH_MAX 4096
 #define BLOCKING_QUEUE_MAX 4096
 
-// --- timer.c
-// ---------------------------------------------------------------------------------------
+// --- timer.c -------------------------------------------------------------------------------------
 struct timer_heap {
     struct timer **items; // binary heap by due_us
     unsigned count, cap;
@@ -29,8 +28,7 @@ void timer_heap_run(struct timer_heap *heap, uint64_t now_us);
 // UINT64_MAX when no timer runs.
 uint64_t timer_heap_next_us(const struct timer_heap *heap);
 
-// --- mailbox.c
-// -------------------------------------------------------------------------------------
+// --- mailbox.c -----------------------------------------------------------------------------------
 struct mailbox {
     _Atomic(struct message *) pushed; // newest first; any thread pushes, the owner takes all
     struct message *inbox;            // taken, in order of arrival
@@ -47,8 +45,7 @@ void mailbox_deliver_self(struct worker *w);
 void mailbox_flush(struct worker *w);
 bool mailbox_has_work(const struct worker *w);
 
-// --- disk_io.c and its engines
-// -----------------------------------------------------------------------
+// --- disk_io.c and its engines -------------------------------------------------------------------
 struct disk_io {
     struct list waiting;  // started, not yet given to the engine
     struct list finished; // results known, done() still to run
@@ -100,16 +97,14 @@ bool disk_op_next_piece(struct disk_op *op, struct iovec *ret_one, struct iovec 
 // Takes one system call's result (bytes or -errno) into account. False: the operation goes on.
 bool disk_op_take_result(struct disk_op *op, int64_t result) MUST_USE;
 
-// --- blocking_pool.c
-// -----------------------------------------------------------------------------------
+// --- blocking_pool.c -----------------------------------------------------------------------------
 struct blocking_pool;
 struct blocking_pool *blocking_pool_new(unsigned thread_count);
 void blocking_pool_start(struct blocking_pool *pool);
 void blocking_pool_stop(struct blocking_pool *pool); // finishes what is queued and joins
 void blocking_pool_free(struct blocking_pool *pool);
 
-// --- worker.c
-// --------------------------------------------------------------------------------------------
+// --- worker.c ------------------------------------------------------------------------------------
 struct dead {
     void (*fn)(void *ptr);
     void *ptr;

@@ -20,84 +20,25 @@
 // by each piece of data; it looks at the moment of the last one when it fires.
 //
 // Pausing: a paused transfer returns CURL_WRITEFUNC_PAUSE for what curl has already read (curl
-// keeps it, at most RECEIVE_BUFFER_SIZE), and is paused in curl after that callback, so that the
-// socket fills up.
+// keeps it, at most one receive buffer of 512 KiB), and is paused in curl after that callback, so
+// that the socket fills up.
 #include <curl/curl.h>
-#include <errno.h>
 #include <event2/event.h>
 #include <event2/event_struct.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/headers.h"
 #include "base/log.h"
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
-
-#define POOL_MAGIC 0x706f6f6cu
-#define TRANSFER_MAGIC 0x78666572u
-#define RECEIVE_BUFFER_SIZE (512L * 1024)
-#define UPLOAD_BUFFER_SIZE (128L * 1024)
-#define HEADER_LINE_MAX (64u * 1024)
-#define IDLE_HANDLES_MAX 32
-
-struct transfer_pool {
-    unsigned magic;
-    struct worker *worker;
-    struct transfer_pool_options options;
-    char *ca_file;
-    CURLM *multi;
-    struct list transfers; // all of them
-    struct list changed;   // those pool_drive() must look at
-    struct list sockets;
-    struct task drive;
-    struct timer timer; // curl's
-    bool is_timeout_due;
-    bool is_in_curl;   // inside a call of curl's that may call back
-    bool is_reporting; // inside on_end()
-    bool is_freeing;
-    CURL *idle[IDLE_HANDLES_MAX]; // reset, for the next requests
-    unsigned idle_count;
-};
 
 struct pool_socket {
     struct list_node node;
     struct transfer_pool *pool;
     curl_socket_t fd;
     struct event event;
-};
-
-enum transfer_state { STARTING, RUNNING, ENDED };
-enum transfer_wait { WAIT_CONNECT, WAIT_UPLOAD, WAIT_FIRST_BYTE, WAIT_BODY };
-
-struct transfer {
-    unsigned magic;
-    enum transfer_state state;
-    struct transfer_pool *pool;
-    struct list_node node, changed_node;
-    CURL *easy;
-    struct curl_slist *headers;
-    struct transfer_calls calls;
-    void *ctx;
-    uint64_t body_length, body_sent;
-
-    enum transfer_wait wait;
-    struct timer timer;
-    uint64_t active_us;                              // when the wait last made progress
-    uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0 = none
-
-    enum err abort_err; // why we end it; ERR_OK = curl decides
-    bool is_cancelled;
-    bool is_paused, is_held_by_curl; // wanted; what curl was told
-    bool is_upload_paused, is_upload_held_by_curl;
-    bool is_interim_head, is_head_over;
-    bool got_bytes;
-    char error[CURL_ERROR_SIZE];
 };
 
 static struct transfer_pool *as_pool(void *ptr)
@@ -130,8 +71,7 @@ void transfer_library_init(void)
     check(pthread_once(&once, curl_init) == 0);
 }
 
-// --- Noting what is wanted
-// -----------------------------------------------------------------------------------
+// --- Noting what is wanted -----------------------------------------------------------------------
 
 static void transfer_changed(struct transfer *t)
 {
@@ -194,8 +134,7 @@ bool transfer_got_bytes(const struct transfer *t)
     return t->got_bytes;
 }
 
-// --- Time-outs
-// -------------------------------------------------------------------------------------------------
+// --- Time-outs -----------------------------------------------------------------------------------
 
 static uint64_t transfer_limit_ms(const struct transfer *t)
 {
@@ -250,8 +189,7 @@ static void on_transfer_timer(struct timer *timer)
     transfer_abort(t, ERR_ORIGIN_TIMEOUT);
 }
 
-// --- curl's callbacks for one transfer: tell the caller, note the rest
-// -------------------------------------------
+// --- curl's callbacks for one transfer: tell the caller, note the rest ---------------------------
 
 static bool transfer_is_doomed(const struct transfer *t)
 {
@@ -368,88 +306,7 @@ static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
     return len;
 }
 
-static bool address_is_link_local(const struct sockaddr *addr)
-{
-    struct in6_addr v6;
-    uint32_t v4;
-    if (addr->sa_family == AF_INET) {
-        memcpy(&v4, &((const struct sockaddr_in *)(const void *)addr)->sin_addr, sizeof(v4));
-    } else if (addr->sa_family == AF_INET6) {
-        v6 = ((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
-        if (IN6_IS_ADDR_LINKLOCAL(&v6)) {
-            return true;
-        }
-        if (!IN6_IS_ADDR_V4MAPPED(&v6)) {
-            return false;
-        }
-        memcpy(&v4, &v6.s6_addr[12], sizeof(v4));
-    } else {
-        return false;
-    }
-    return (ntohl(v4) >> 16) == 0xa9fe; // 169.254/16
-}
-
-static curl_socket_t on_curl_open_socket(void *ctx, curlsocktype purpose,
-                                         struct curl_sockaddr *addr)
-{
-    const struct transfer *t = as_transfer(ctx);
-    if (purpose != CURLSOCKTYPE_IPCXN) {
-        return CURL_SOCKET_BAD;
-    }
-    if (t->pool->options.deny_link_local && address_is_link_local(&addr->addr)) {
-        return CURL_SOCKET_BAD;
-    }
-    return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
-}
-
-// --- Ends
-// ------------------------------------------------------------------------------------------------------------
-
-static enum err error_from_curl(const struct transfer *t, CURLcode code)
-{
-    switch (code) {
-    case CURLE_OK:
-        return ERR_OK;
-    case CURLE_COULDNT_RESOLVE_HOST:
-    case CURLE_COULDNT_RESOLVE_PROXY:
-        return ERR_ORIGIN_DNS;
-    case CURLE_COULDNT_CONNECT:
-    case CURLE_INTERFACE_FAILED:
-        return ERR_ORIGIN_CONNECT;
-    case CURLE_SSL_CONNECT_ERROR:
-        // A connection that breaks during the handshake is no verdict about certificates.
-        return strstr(t->error, "reset by peer") != NULL ? ERR_ORIGIN_RESET : ERR_ORIGIN_TLS;
-    case CURLE_PEER_FAILED_VERIFICATION:
-    case CURLE_SSL_CERTPROBLEM:
-    case CURLE_SSL_CIPHER:
-    case CURLE_SSL_CACERT_BADFILE:
-    case CURLE_SSL_ISSUER_ERROR:
-    case CURLE_SSL_INVALIDCERTSTATUS:
-    case CURLE_SSL_ENGINE_NOTFOUND:
-    case CURLE_SSL_ENGINE_SETFAILED:
-    case CURLE_SSL_ENGINE_INITFAILED:
-    case CURLE_SSL_CRL_BADFILE:
-    case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
-    case CURLE_SSL_CLIENTCERT:
-    case CURLE_USE_SSL_FAILED:
-        return ERR_ORIGIN_TLS;
-    case CURLE_OPERATION_TIMEDOUT:
-        // Only connecting has a limit of curl's.
-        return t->wait == WAIT_CONNECT ? ERR_ORIGIN_CONNECT : ERR_ORIGIN_TIMEOUT;
-    case CURLE_PARTIAL_FILE:
-    case CURLE_GOT_NOTHING:
-    case CURLE_SEND_ERROR:
-    case CURLE_RECV_ERROR:
-    case CURLE_SEND_FAIL_REWIND:
-        return ERR_ORIGIN_RESET;
-    case CURLE_OUT_OF_MEMORY:
-        return ERR_NO_MEMORY;
-    case CURLE_URL_MALFORMAT:
-        return ERR_INVALID;
-    default:
-        return ERR_ORIGIN_PROTOCOL;
-    }
-}
+// --- Ends ----------------------------------------------------------------------------------------
 
 // A handle whose request failed may still hold its receive buffer, so only the others are kept.
 static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_succeeded)
@@ -506,13 +363,12 @@ static void transfer_end_by_curl(struct transfer *t, CURLcode code)
         transfer_end_doomed(t);
         return;
     }
-    enum err err = error_from_curl(t, code);
+    enum err err = transfer_error_from_curl(t, code);
     const char *detail = t->error[0] != '\0' ? t->error : curl_easy_strerror(code);
     transfer_end(t, err, err == ERR_OK ? "" : detail);
 }
 
-// --- Driving curl
-// -------------------------------------------------------------------------------------------------------
+// --- Driving curl --------------------------------------------------------------------------------
 
 static void pool_report_ends(struct transfer_pool *pool)
 {
@@ -660,12 +516,7 @@ static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, voi
     return 0;
 }
 
-// --- Pools
-// ------------------------------------------------------------------------------------------------------------------
-
-#define MULTI_SET(multi, option, value)                                                            \
-    check(curl_multi_setopt((multi), (option), (value)) == CURLM_OK)
-#define EASY_SET(easy, option, value) check(curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
+// --- Pools ---------------------------------------------------------------------------------------
 
 struct transfer_pool *transfer_pool_new(struct worker *w,
                                         const struct transfer_pool_options *options)
@@ -688,13 +539,13 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
     timer_init(w, &pool->timer, on_pool_timer);
     pool->multi = curl_multi_init();
     check(pool->multi != NULL);
-    MULTI_SET(pool->multi, CURLMOPT_SOCKETFUNCTION, on_curl_socket);
-    MULTI_SET(pool->multi, CURLMOPT_SOCKETDATA, pool);
-    MULTI_SET(pool->multi, CURLMOPT_TIMERFUNCTION, on_curl_timer);
-    MULTI_SET(pool->multi, CURLMOPT_TIMERDATA, pool);
-    MULTI_SET(pool->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
-    MULTI_SET(pool->multi, CURLMOPT_MAX_HOST_CONNECTIONS, (long)options->max_connections);
-    MULTI_SET(pool->multi, CURLMOPT_MAXCONNECTS, (long)options->max_connections);
+    CURL_MULTI_SET(pool->multi, CURLMOPT_SOCKETFUNCTION, on_curl_socket);
+    CURL_MULTI_SET(pool->multi, CURLMOPT_SOCKETDATA, pool);
+    CURL_MULTI_SET(pool->multi, CURLMOPT_TIMERFUNCTION, on_curl_timer);
+    CURL_MULTI_SET(pool->multi, CURLMOPT_TIMERDATA, pool);
+    CURL_MULTI_SET(pool->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
+    CURL_MULTI_SET(pool->multi, CURLMOPT_MAX_HOST_CONNECTIONS, (long)options->max_connections);
+    CURL_MULTI_SET(pool->multi, CURLMOPT_MAXCONNECTS, (long)options->max_connections);
     return pool;
 }
 
@@ -726,135 +577,23 @@ void transfer_pool_free(struct transfer_pool *pool)
     free(pool);
 }
 
-// --- Starting
-// ---------------------------------------------------------------------------------------------------------------
-
-static void slist_add(struct curl_slist **list, const char *line)
-{
-    struct curl_slist *longer = curl_slist_append(*list, line);
-    check(longer != NULL);
-    *list = longer;
-}
-
-// Headers that frame the message are curl's to write, from body_length.
-static bool header_is_framing(struct span name)
-{
-    return span_equal_nocase(name, SPAN("Content-Length")) ||
-           span_equal_nocase(name, SPAN("Transfer-Encoding")) ||
-           span_equal_nocase(name, SPAN("Expect"));
-}
-
-static enum err transfer_set_headers(struct transfer *t, const struct transfer_request *request)
-{
-    // Without a value after the colon: curl must not add its own.
-    slist_add(&t->headers, "Expect:");
-    bool has_accept = false;
-    struct buf line;
-    buf_init(&line, HEADER_LINE_MAX);
-    enum err err = ERR_OK;
-    for (unsigned i = 0; i < request->header_count && err == ERR_OK; i++) {
-        const struct header *h = &request->headers[i];
-        if (!header_name_is_token(h->name) || !header_value_is_clean(h->value)) {
-            err = ERR_INVALID;
-            break;
-        }
-        if (header_is_framing(h->name)) {
-            continue;
-        }
-        has_accept |= span_equal_nocase(h->name, SPAN("Accept"));
-        struct span value = span_trim(h->value);
-        line.len = 0;
-        buf_append_span(&line, h->name);
-        buf_append_cstr(&line, value.len > 0 ? ": " : ";"); // ";" = sent, with an empty value
-        buf_append_span(&line, value);
-        if (buf_ok(&line)) {
-            slist_add(&t->headers, buf_cstr(&line));
-        } else {
-            err = ERR_LIMIT;
-        }
-    }
-    buf_done(&line);
-    if (!has_accept) {
-        slist_add(&t->headers, "Accept:");
-    }
-    EASY_SET(t->easy, CURLOPT_HTTPHEADER, t->headers);
-    return err;
-}
-
-static enum err transfer_set_method(struct transfer *t, const struct transfer_request *request)
-{
-    char method[32];
-    if (request->method.len == 0 || request->method.len >= sizeof(method) ||
-        !header_name_is_token(request->method)) {
-        return ERR_INVALID;
-    }
-    memcpy(method, request->method.ptr, request->method.len);
-    method[request->method.len] = '\0';
-    bool is_put = strcmp(method, "PUT") == 0;
-    // These two announce a body even when there is none.
-    if (request->has_body || is_put || strcmp(method, "POST") == 0) {
-        check(t->body_length == 0 || t->calls.on_upload != NULL);
-        EASY_SET(t->easy, CURLOPT_UPLOAD, 1L);
-        EASY_SET(t->easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)t->body_length);
-        EASY_SET(t->easy, CURLOPT_UPLOAD_BUFFERSIZE, UPLOAD_BUFFER_SIZE);
-        if (!is_put) {
-            EASY_SET(t->easy, CURLOPT_CUSTOMREQUEST, method);
-        }
-    } else if (strcmp(method, "HEAD") == 0) {
-        EASY_SET(t->easy, CURLOPT_NOBODY, 1L);
-    } else {
-        EASY_SET(t->easy, CURLOPT_HTTPGET, 1L);
-        if (strcmp(method, "GET") != 0) {
-            EASY_SET(t->easy, CURLOPT_CUSTOMREQUEST, method);
-        }
-    }
-    return ERR_OK;
-}
+// --- Starting ------------------------------------------------------------------------------------
 
 static void transfer_set_callbacks(struct transfer *t)
 {
     CURL *easy = t->easy;
-    EASY_SET(easy, CURLOPT_PRIVATE, t);
-    EASY_SET(easy, CURLOPT_ERRORBUFFER, t->error);
-    EASY_SET(easy, CURLOPT_HEADERFUNCTION, on_curl_header);
-    EASY_SET(easy, CURLOPT_HEADERDATA, t);
-    EASY_SET(easy, CURLOPT_WRITEFUNCTION, on_curl_body);
-    EASY_SET(easy, CURLOPT_WRITEDATA, t);
-    EASY_SET(easy, CURLOPT_READFUNCTION, on_curl_upload); // no seek callback: a body is sent once
-    EASY_SET(easy, CURLOPT_READDATA, t);
-    EASY_SET(easy, CURLOPT_PREREQFUNCTION, on_curl_prereq);
-    EASY_SET(easy, CURLOPT_PREREQDATA, t);
-    EASY_SET(easy, CURLOPT_OPENSOCKETFUNCTION, on_curl_open_socket);
-    EASY_SET(easy, CURLOPT_OPENSOCKETDATA, t);
-}
-
-static void transfer_set_connection(struct transfer *t, const struct transfer_request *request)
-{
-    const struct transfer_pool_options *options = &t->pool->options;
-    CURL *easy = t->easy;
-    EASY_SET(easy, CURLOPT_NOSIGNAL, 1L);
-    EASY_SET(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    EASY_SET(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    EASY_SET(easy, CURLOPT_HTTP09_ALLOWED, 0L);
-    EASY_SET(easy, CURLOPT_FOLLOWLOCATION, 0L);
-    EASY_SET(easy, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
-    EASY_SET(easy, CURLOPT_NOPROXY, "*"); // a proxy in the environment must not see signed requests
-    EASY_SET(easy, CURLOPT_BUFFERSIZE, RECEIVE_BUFFER_SIZE);
-    EASY_SET(easy, CURLOPT_TCP_NODELAY, 1L);
-    EASY_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    EASY_SET(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)options->connect_timeout_ms);
-    uint64_t keepalive_s = options->keepalive_ms / 1000;
-    EASY_SET(easy, CURLOPT_MAXAGE_CONN, keepalive_s > 0 ? (long)keepalive_s : 1L);
-    EASY_SET(easy, CURLOPT_FRESH_CONNECT, request->fresh_connection ? 1L : 0L);
-    EASY_SET(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    EASY_SET(easy, CURLOPT_SSL_VERIFYPEER, 1L);
-    EASY_SET(easy, CURLOPT_SSL_VERIFYHOST, 2L);
-    if (t->pool->ca_file != NULL) {
-        EASY_SET(easy, CURLOPT_CAINFO, t->pool->ca_file);
-    }
-    if (request->unix_socket != NULL) {
-        EASY_SET(easy, CURLOPT_UNIX_SOCKET_PATH, request->unix_socket);
-    }
+    CURL_SET(easy, CURLOPT_PRIVATE, t);
+    CURL_SET(easy, CURLOPT_ERRORBUFFER, t->error);
+    CURL_SET(easy, CURLOPT_HEADERFUNCTION, on_curl_header);
+    CURL_SET(easy, CURLOPT_HEADERDATA, t);
+    CURL_SET(easy, CURLOPT_WRITEFUNCTION, on_curl_body);
+    CURL_SET(easy, CURLOPT_WRITEDATA, t);
+    CURL_SET(easy, CURLOPT_READFUNCTION, on_curl_upload); // no seek callback: a body is sent once
+    CURL_SET(easy, CURLOPT_READDATA, t);
+    CURL_SET(easy, CURLOPT_PREREQFUNCTION, on_curl_prereq);
+    CURL_SET(easy, CURLOPT_PREREQDATA, t);
+    CURL_SET(easy, CURLOPT_OPENSOCKETFUNCTION, transfer_open_socket);
+    CURL_SET(easy, CURLOPT_OPENSOCKETDATA, t->pool);
 }
 
 struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,
@@ -884,16 +623,7 @@ struct transfer *transfer_start(struct transfer_pool *pool, const struct transfe
     check(t->easy != NULL);
 
     transfer_set_callbacks(t);
-    transfer_set_connection(t, request);
-    EASY_SET(t->easy, CURLOPT_PATH_AS_IS, 1L);
-    EASY_SET(t->easy, CURLOPT_URL, request->url);
-    enum err err = transfer_set_method(t, request);
-    if (err == ERR_OK) {
-        err = transfer_set_headers(t, request);
-    }
-    if (t->body_length > INT64_MAX) {
-        err = ERR_INVALID;
-    }
+    enum err err = transfer_setup(t, request);
     if (err != ERR_OK) {
         transfer_abort(t, err);
     }

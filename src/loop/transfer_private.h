@@ -1,9 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the worker asks of transfer.c.
+// What transfer.c, transfer_setup.c and the worker share. A transfer and its pool belong to one
+// worker.
 #ifndef FOREBAY_LOOP_TRANSFER_PRIVATE_H
 #define FOREBAY_LOOP_TRANSFER_PRIVATE_H
 
-void transfer_library_init(
-    void); // libcurl's global state, once a process; before other threads exist
+#include <curl/curl.h>
+
+#include "loop/loop.h"
+
+#define POOL_MAGIC 0x706f6f6cu
+#define TRANSFER_MAGIC 0x78666572u
+#define IDLE_HANDLES_MAX 32
+
+struct transfer_pool {
+    unsigned magic;
+    struct worker *worker;
+    struct transfer_pool_options options;
+    char *ca_file;
+    CURLM *multi;
+    struct list transfers; // all of them
+    struct list changed;   // those pool_drive() must look at
+    struct list sockets;
+    struct task drive;
+    struct timer timer; // curl's
+    bool is_timeout_due;
+    bool is_in_curl;   // inside a call of curl's that may call back
+    bool is_reporting; // inside on_end()
+    bool is_freeing;
+    CURL *idle[IDLE_HANDLES_MAX]; // reset, for the next requests
+    unsigned idle_count;
+};
+
+enum transfer_state { STARTING, RUNNING, ENDED };
+enum transfer_wait { WAIT_CONNECT, WAIT_UPLOAD, WAIT_FIRST_BYTE, WAIT_BODY };
+
+struct transfer {
+    unsigned magic;
+    enum transfer_state state;
+    struct transfer_pool *pool;
+    struct list_node node, changed_node;
+    CURL *easy;
+    struct curl_slist *headers;
+    struct transfer_calls calls;
+    void *ctx;
+    uint64_t body_length, body_sent;
+
+    enum transfer_wait wait;
+    struct timer timer;
+    uint64_t active_us;                              // when the wait last made progress
+    uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0 = none
+
+    enum err abort_err; // why we end it; ERR_OK = curl decides
+    bool is_cancelled;
+    bool is_paused, is_held_by_curl; // wanted; what curl was told
+    bool is_upload_paused, is_upload_held_by_curl;
+    bool is_interim_head, is_head_over;
+    bool got_bytes;
+    char error[CURL_ERROR_SIZE];
+};
+
+#define CURL_MULTI_SET(multi, option, value)                                                       \
+    check(curl_multi_setopt((multi), (option), (value)) == CURLM_OK)
+#define CURL_SET(easy, option, value) check(curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
+
+// libcurl's global state, once a process; before other threads exist.
+void transfer_library_init(void);
+
+// --- transfer_setup.c ----------------------------------------------------------------------------
+// Describes the request to t->easy, callbacks apart; t->body_length is set. ERR_INVALID or
+// ERR_LIMIT: what may not be sent.
+enum err transfer_setup(struct transfer *t, const struct transfer_request *request) MUST_USE;
+enum err transfer_error_from_curl(const struct transfer *t, CURLcode code);
+// curl's CURLOPT_OPENSOCKETFUNCTION; ctx is the pool.
+curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);
 
 #endif

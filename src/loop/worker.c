@@ -41,8 +41,7 @@
 
 static __thread struct worker *current_worker;
 
-// --- Small questions
-// ----------------------------------------------------------------------------------
+// --- Small questions -----------------------------------------------------------------------------
 
 unsigned worker_index(const struct worker *w)
 {
@@ -121,8 +120,7 @@ uint64_t loop_oldest_heartbeat_ms(const struct loop *loop)
     return oldest;
 }
 
-// --- Deferred work and the dead
-// -------------------------------------------------------------------------
+// --- Deferred work and the dead ------------------------------------------------------------------
 
 void task_init(struct task *task, void (*fn)(struct task *task))
 {
@@ -177,8 +175,7 @@ static void worker_free_dead(struct worker *w)
     w->dead_count = 0;
 }
 
-// --- The pass
-// --------------------------------------------------------------------------------------------
+// --- The pass ------------------------------------------------------------------------------------
 
 void worker_wake(struct worker *w)
 {
@@ -290,8 +287,7 @@ static void *worker_main(void *ctx)
     return NULL;
 }
 
-// --- A set of workers
-// ----------------------------------------------------------------------------------------
+// --- A set of workers ----------------------------------------------------------------------------
 
 // Asynchronous signals go to the threads that ask for them; workers keep only those a fault raises
 // in themselves.

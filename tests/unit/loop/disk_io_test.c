@@ -100,8 +100,7 @@ static int64_t read_at(struct rig *rig, int fd, char *buf, size_t len, uint64_t 
     return run_single(rig, &single) == ERR_OK ? single.op.result : -single.op.errno_value;
 }
 
-// --- Every kind of operation
-// -------------------------------------------------------------------------------
+// --- Every kind of operation ---------------------------------------------------------------------
 
 // Proves open, fallocate, write, sync, statx, read and unlink end to end, their results and their
 // errors.
@@ -189,8 +188,7 @@ BOTH_ENGINES(open_stays_beneath)
     close(dir);
 }
 
-// --- Lengths
-// ---------------------------------------------------------------------------------------------------
+// --- Lengths -------------------------------------------------------------------------------------
 
 // Proves that a read past the end completes with what is there, and one behind the end with
 // nothing.
@@ -234,8 +232,7 @@ BOTH_ENGINES(short_transfers_go_on)
     free(back);
 }
 
-// --- The queue
-// ---------------------------------------------------------------------------------------------------
+// --- The queue -----------------------------------------------------------------------------------
 
 #define MANY 500
 
@@ -422,8 +419,7 @@ BOTH_ENGINES(started_again_inside_done)
     close(fd);
 }
 
-// --- Faults
-// ----------------------------------------------------------------------------------------------------------
+// --- Faults --------------------------------------------------------------------------------------
 
 // Proves each word of the fault script, when it strikes, and that errors are counted.
 BOTH_ENGINES(faults_strike_when_told)
@@ -477,8 +473,7 @@ BOTH_ENGINES(faults_strike_when_told)
     close(fd);
 }
 
-// --- Without waiting, residency
-// ------------------------------------------------------------------------------------------
+// --- Without waiting, residency ------------------------------------------------------------------
 
 // Proves that a resident range is read at once, and that the fault hook reaches this way too.
 Test(disk_io, read_nowait)

@@ -260,8 +260,7 @@ static void nothing(struct worker *w, void *ctx)
     (void)ctx;
 }
 
-// --- What is sent, what arrives
-// -------------------------------------------------------------------------------
+// --- What is sent, what arrives ------------------------------------------------------------------
 
 // Proves that a request goes out as described: target as is, our headers, none of curl's.
 Test(transfer, request_is_sent_as_described)
@@ -402,8 +401,7 @@ Test(transfer, unix_socket)
     fixture_dir_remove(dir);
 }
 
-// --- Pausing and cancelling
-// --------------------------------------------------------------------------------------
+// --- Pausing and cancelling ----------------------------------------------------------------------
 
 // Proves that nothing is delivered while paused, that all arrives after, and that our own pause is
 // no idle time.
@@ -508,8 +506,7 @@ Test(transfer, pool_free_cancels)
     rig_end(&rig);
 }
 
-// --- Failures
-// --------------------------------------------------------------------------------------------------------
+// --- Failures ------------------------------------------------------------------------------------
 
 // Proves that a body cut short is ERR_ORIGIN_RESET, never a clean end, whatever its framing.
 Test(transfer, cut_bodies)
@@ -662,8 +659,7 @@ Test(transfer, gate_refuses)
     rig_end(&rig);
 }
 
-// --- Uploads
-// ------------------------------------------------------------------------------------------------------------
+// --- Uploads -------------------------------------------------------------------------------------
 
 // Proves that PUT and POST send their body with its length, empty and large, and bring back the
 // answer.

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers: the order of a pass, deferred work, freeing later, timers, stopping, heartbeat, options.
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -10,8 +16,7 @@
 #include "loop_fixture.h"
 #include "test.h"
 
-// --- Options
-// -----------------------------------------------------------------------------------------------
+// --- Options -------------------------------------------------------------------------------------
 
 // Proves that impossible options are refused with a text instead of being obeyed in part.
 Test(worker, bad_options_are_refused)
@@ -81,8 +86,7 @@ Test(worker, identity_and_slots)
     fixture_loop_end(&loop);
 }
 
-// --- The order of a pass
-// -------------------------------------------------------------------------------------
+// --- The order of a pass -------------------------------------------------------------------------
 
 struct order {
     char log[64];
@@ -176,8 +180,7 @@ Test(worker, order_of_a_pass)
     signal_done(&order.over);
 }
 
-// --- Timers
-// -----------------------------------------------------------------------------------------------------
+// --- Timers --------------------------------------------------------------------------------------
 
 #define TIMERS 500
 
@@ -310,8 +313,7 @@ Test(worker, timers_follow_the_test_clock)
     signal_done(&far.over);
 }
 
-// --- Heartbeat
-// ---------------------------------------------------------------------------------------------------
+// --- Heartbeat -----------------------------------------------------------------------------------
 
 struct stuck {
     struct message message;
@@ -349,8 +351,7 @@ Test(worker, heartbeat_shows_a_stuck_worker)
     signal_done(&stuck.leave);
 }
 
-// --- Stopping
-// -------------------------------------------------------------------------------------------------------
+// --- Stopping ------------------------------------------------------------------------------------
 
 struct hop {
     struct message message;
@@ -433,3 +434,52 @@ Test(worker, stop_delivers_all_uring)
 {
     stop_delivers_all(DISK_ENGINE_URING);
 }
+
+#ifndef FOREBAY_TSAN // a seccomp filter stays for the rest of the process
+
+// Makes io_uring_setup fail as default container profiles do.
+static void refuse_io_uring(int errno_value)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)errno_value),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {ARRAY_LEN(code), code};
+    cr_assert(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    cr_assert(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void refused_ring_falls_back(int errno_value, const char *name)
+{
+    refuse_io_uring(errno_value);
+    struct loop_options options = {.worker_count = 2};
+    struct loop *loop = NULL;
+    cr_assert(loop_new(&options, &loop, NULL) == ERR_OK);
+    cr_assert(loop_engine(loop) == DISK_ENGINE_THREADS);
+    cr_assert(strstr(loop_engine_why(loop), name) != NULL);
+    loop_free(loop);
+
+    options.engine = DISK_ENGINE_URING;
+    struct buf why;
+    buf_init(&why, 1000);
+    cr_assert(loop_new(&options, &loop, &why) == ERR_INVALID);
+    cr_assert(strstr(buf_cstr(&why), name) != NULL);
+    buf_done(&why);
+    stop_delivers_all(DISK_ENGINE_AUTO);
+}
+
+// Proves that a refused ring means threads, with the reason told, and an error where the ring was
+// forced.
+Test(worker, refused_ring_eperm)
+{
+    refused_ring_falls_back(EPERM, "EPERM");
+}
+
+Test(worker, refused_ring_enosys)
+{
+    refused_ring_falls_back(ENOSYS, "ENOSYS");
+}
+
+#endif

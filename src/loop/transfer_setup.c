@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a transfer tells curl about its request, so that exactly that is sent, and what curl's codes
+// mean to us. Runs on the pool's worker.
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/headers.h"
+#include "loop/transfer_private.h"
+
+#define RECEIVE_BUFFER_SIZE (512L * 1024)
+#define UPLOAD_BUFFER_SIZE (128L * 1024)
+#define HEADER_LINE_MAX (64u * 1024)
+
+// --- The request ---------------------------------------------------------------------------------
+
+static void slist_add(struct curl_slist **list, const char *line)
+{
+    struct curl_slist *longer = curl_slist_append(*list, line);
+    check(longer != NULL);
+    *list = longer;
+}
+
+// Headers that frame the message are curl's to write, from body_length.
+static bool header_is_framing(struct span name)
+{
+    return span_equal_nocase(name, SPAN("Content-Length")) ||
+           span_equal_nocase(name, SPAN("Transfer-Encoding")) ||
+           span_equal_nocase(name, SPAN("Expect"));
+}
+
+static enum err transfer_set_headers(struct transfer *t, const struct transfer_request *request)
+{
+    // Without a value after the colon: curl must not add its own.
+    slist_add(&t->headers, "Expect:");
+    bool has_accept = false;
+    struct buf line;
+    buf_init(&line, HEADER_LINE_MAX);
+    enum err err = ERR_OK;
+    for (unsigned i = 0; i < request->header_count && err == ERR_OK; i++) {
+        const struct header *h = &request->headers[i];
+        if (!header_name_is_token(h->name) || !header_value_is_clean(h->value)) {
+            err = ERR_INVALID;
+            break;
+        }
+        if (header_is_framing(h->name)) {
+            continue;
+        }
+        has_accept |= span_equal_nocase(h->name, SPAN("Accept"));
+        struct span value = span_trim(h->value);
+        line.len = 0;
+        buf_append_span(&line, h->name);
+        buf_append_cstr(&line, value.len > 0 ? ": " : ";"); // ";" = sent, with an empty value
+        buf_append_span(&line, value);
+        if (buf_ok(&line)) {
+            slist_add(&t->headers, buf_cstr(&line));
+        } else {
+            err = ERR_LIMIT;
+        }
+    }
+    buf_done(&line);
+    if (!has_accept) {
+        slist_add(&t->headers, "Accept:");
+    }
+    CURL_SET(t->easy, CURLOPT_HTTPHEADER, t->headers);
+    return err;
+}
+
+static enum err transfer_set_method(struct transfer *t, const struct transfer_request *request)
+{
+    char method[32];
+    if (request->method.len == 0 || request->method.len >= sizeof(method) ||
+        !header_name_is_token(request->method)) {
+        return ERR_INVALID;
+    }
+    memcpy(method, request->method.ptr, request->method.len);
+    method[request->method.len] = '\0';
+    bool is_put = strcmp(method, "PUT") == 0;
+    // These two announce a body even when there is none.
+    if (request->has_body || is_put || strcmp(method, "POST") == 0) {
+        check(t->body_length == 0 || t->calls.on_upload != NULL);
+        CURL_SET(t->easy, CURLOPT_UPLOAD, 1L);
+        CURL_SET(t->easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)t->body_length);
+        CURL_SET(t->easy, CURLOPT_UPLOAD_BUFFERSIZE, UPLOAD_BUFFER_SIZE);
+        if (!is_put) {
+            CURL_SET(t->easy, CURLOPT_CUSTOMREQUEST, method);
+        }
+    } else if (strcmp(method, "HEAD") == 0) {
+        CURL_SET(t->easy, CURLOPT_NOBODY, 1L);
+    } else {
+        CURL_SET(t->easy, CURLOPT_HTTPGET, 1L);
+        if (strcmp(method, "GET") != 0) {
+            CURL_SET(t->easy, CURLOPT_CUSTOMREQUEST, method);
+        }
+    }
+    return ERR_OK;
+}
+
+static void transfer_set_connection(struct transfer *t, const struct transfer_request *request)
+{
+    const struct transfer_pool_options *options = &t->pool->options;
+    CURL *easy = t->easy;
+    CURL_SET(easy, CURLOPT_NOSIGNAL, 1L);
+    CURL_SET(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    CURL_SET(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    CURL_SET(easy, CURLOPT_HTTP09_ALLOWED, 0L);
+    CURL_SET(easy, CURLOPT_FOLLOWLOCATION, 0L);
+    CURL_SET(easy, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
+    CURL_SET(easy, CURLOPT_NOPROXY, "*"); // a proxy in the environment must not see signed requests
+    CURL_SET(easy, CURLOPT_BUFFERSIZE, RECEIVE_BUFFER_SIZE);
+    CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);
+    CURL_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    CURL_SET(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)options->connect_timeout_ms);
+    uint64_t keepalive_s = options->keepalive_ms / 1000;
+    CURL_SET(easy, CURLOPT_MAXAGE_CONN, keepalive_s > 0 ? (long)keepalive_s : 1L);
+    CURL_SET(easy, CURLOPT_FRESH_CONNECT, request->fresh_connection ? 1L : 0L);
+    CURL_SET(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    CURL_SET(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+    CURL_SET(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+    if (t->pool->ca_file != NULL) {
+        CURL_SET(easy, CURLOPT_CAINFO, t->pool->ca_file);
+    }
+    if (request->unix_socket != NULL) {
+        CURL_SET(easy, CURLOPT_UNIX_SOCKET_PATH, request->unix_socket);
+    }
+}
+
+enum err transfer_setup(struct transfer *t, const struct transfer_request *request)
+{
+    if (t->body_length > INT64_MAX) {
+        return ERR_INVALID;
+    }
+    transfer_set_connection(t, request);
+    CURL_SET(t->easy, CURLOPT_PATH_AS_IS, 1L);
+    CURL_SET(t->easy, CURLOPT_URL, request->url);
+    enum err err = transfer_set_method(t, request);
+    return err != ERR_OK ? err : transfer_set_headers(t, request);
+}
+
+// --- Sockets -------------------------------------------------------------------------------------
+
+static bool address_is_link_local(const struct sockaddr *addr)
+{
+    struct in6_addr v6;
+    uint32_t v4;
+    if (addr->sa_family == AF_INET) {
+        memcpy(&v4, &((const struct sockaddr_in *)(const void *)addr)->sin_addr, sizeof(v4));
+    } else if (addr->sa_family == AF_INET6) {
+        v6 = ((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
+        if (IN6_IS_ADDR_LINKLOCAL(&v6)) {
+            return true;
+        }
+        if (!IN6_IS_ADDR_V4MAPPED(&v6)) {
+            return false;
+        }
+        memcpy(&v4, &v6.s6_addr[12], sizeof(v4));
+    } else {
+        return false;
+    }
+    return (ntohl(v4) >> 16) == 0xa9fe; // 169.254/16
+}
+
+curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr)
+{
+    const struct transfer_pool *pool = ctx;
+    check(pool->magic == POOL_MAGIC);
+    if (purpose != CURLSOCKTYPE_IPCXN) {
+        return CURL_SOCKET_BAD;
+    }
+    if (pool->options.deny_link_local && address_is_link_local(&addr->addr)) {
+        return CURL_SOCKET_BAD;
+    }
+    return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
+}
+
+// --- Errors --------------------------------------------------------------------------------------
+
+enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
+{
+    switch (code) {
+    case CURLE_OK:
+        return ERR_OK;
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_RESOLVE_PROXY:
+        return ERR_ORIGIN_DNS;
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_INTERFACE_FAILED:
+        return ERR_ORIGIN_CONNECT;
+    case CURLE_SSL_CONNECT_ERROR:
+        // A connection that breaks during the handshake is no verdict about certificates.
+        return strstr(t->error, "reset by peer") != NULL ? ERR_ORIGIN_RESET : ERR_ORIGIN_TLS;
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_CIPHER:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_ISSUER_ERROR:
+    case CURLE_SSL_INVALIDCERTSTATUS:
+    case CURLE_SSL_ENGINE_NOTFOUND:
+    case CURLE_SSL_ENGINE_SETFAILED:
+    case CURLE_SSL_ENGINE_INITFAILED:
+    case CURLE_SSL_CRL_BADFILE:
+    case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
+    case CURLE_SSL_CLIENTCERT:
+    case CURLE_USE_SSL_FAILED:
+        return ERR_ORIGIN_TLS;
+    case CURLE_OPERATION_TIMEDOUT:
+        // Only connecting has a limit of curl's.
+        return t->wait == WAIT_CONNECT ? ERR_ORIGIN_CONNECT : ERR_ORIGIN_TIMEOUT;
+    case CURLE_PARTIAL_FILE:
+    case CURLE_GOT_NOTHING:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_SEND_FAIL_REWIND:
+        return ERR_ORIGIN_RESET;
+    case CURLE_OUT_OF_MEMORY:
+        return ERR_NO_MEMORY;
+    case CURLE_URL_MALFORMAT:
+        return ERR_INVALID;
+    default:
+        return ERR_ORIGIN_PROTOCOL;
+    }
+}
