@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cached listings are answered byte for byte to whoever asked the same, until a write or time makes
+// them untrue.
+#include "proxy/pass_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test.h"
+
+// Time and memory of the worker are the test's: the file is compiled here against these two.
+static uint64_t now_us;
+
+static uint64_t test_now_us(const struct worker *w)
+{
+    (void)w;
+    return now_us;
+}
+
+#define worker_now_us test_now_us
+#define list_page_unref test_page_unref
+#define list_cache_find test_cache_find
+#define list_cache_begin test_cache_begin
+#define list_fill_append test_fill_append
+#define list_fill_abort test_fill_abort
+#define list_fill_commit test_fill_commit
+#define list_cache_drop_key test_cache_drop_key
+#define list_page_body test_page_body
+#define list_page_headers test_page_headers
+#define list_cache_free test_cache_free
+#include "../../../src/proxy/list_cache.c"
+
+static struct proxy proxy;
+static struct proxy_worker pw = {.proxy = &proxy};
+static struct proxy_rule rule = {.list_ttl_ms = 1000};
+static int origin_one, origin_two;
+
+struct ask {
+    struct arena *arena;
+    struct http_request http;
+    struct request r;
+};
+
+static void ask_init(struct ask *a, const char *principal, const char *bucket, const char *query)
+{
+    static struct s3_domains domains;
+    memset(a, 0, sizeof(*a));
+    a->arena = arena_new(1u << 20);
+    a->http.method = SPAN("GET");
+    char *target = arena_printf(a->arena, "/%s?%s", bucket, query);
+    cr_assert_eq(s3_request_parse(a->arena, a->http.method, SPAN("127.0.0.1"),
+                                  span_from_cstr(target), &a->http.headers, &domains, &a->r.s3),
+                 ERR_OK);
+    a->r.http = &a->http;
+    a->r.arena = a->arena;
+    a->r.rule = &rule;
+    a->r.principal.name = span_from_cstr(principal);
+    a->r.origin = (struct origin *)(void *)&origin_one;
+    a->r.origin_bucket = a->r.s3.bucket;
+}
+
+static void ask_done(struct ask *a)
+{
+    arena_free(a->arena);
+}
+
+static void store(const char *principal, const char *bucket, const char *query, const char *body)
+{
+    struct ask a;
+    ask_init(&a, principal, bucket, query);
+    struct headers headers = {0};
+    cr_assert(headers_add(&headers, a.arena, SPAN("Content-Type"), SPAN("application/xml")));
+    struct list_fill *fill = list_cache_begin(&pw, &a.r);
+    cr_assert_not_null(fill);
+    list_fill_append(fill, span_from_cstr(body));
+    list_fill_commit(fill, &headers);
+    ask_done(&a);
+}
+
+static bool is_cached(const char *principal, const char *bucket, const char *query,
+                      const char *body)
+{
+    struct ask a;
+    ask_init(&a, principal, bucket, query);
+    struct list_page *page = list_cache_find(&pw, &a.r);
+    bool found = page != NULL;
+    cr_assert(!found || span_equal_cstr(list_page_body(page), body));
+    cr_assert(!found || list_page_headers(page)->count == 1);
+    list_page_unref(page);
+    ask_done(&a);
+    return found;
+}
+
+static void drop_at(const void *origin, const char *bucket, const char *key)
+{
+    struct object_key k = {.origin = (struct origin *)(uintptr_t)origin,
+                           .bucket = span_from_cstr(bucket),
+                           .origin_bucket = span_from_cstr(bucket),
+                           .key = span_from_cstr(key)};
+    list_cache_drop_key(&pw, &k);
+}
+
+static void drop(const char *bucket, const char *key)
+{
+    drop_at(&origin_one, bucket, key);
+}
+
+static void end(void)
+{
+    list_cache_free(pw.list_cache);
+    pw.list_cache = NULL;
+}
+
+// The same question by the same principal finds the page until its time is over; any other question
+// does not.
+Test(list_cache, same_question)
+{
+    store("open", "b", "list-type=2&prefix=a%2F&max-keys=5", "page");
+    cr_assert(is_cached("open", "b", "list-type=2&prefix=a%2F&max-keys=5", "page"));
+    cr_assert(is_cached("open", "b", "prefix=a/&max-keys=5&list-type=2", "page"));
+    cr_assert(!is_cached("AK", "b", "list-type=2&prefix=a%2F&max-keys=5", "page"));
+    cr_assert(!is_cached("open", "c", "list-type=2&prefix=a%2F&max-keys=5", "page"));
+    cr_assert(
+        !is_cached("open", "b", "list-type=2&prefix=a%2F&max-keys=5&encoding-type=url", "page"));
+    now_us += 999999;
+    cr_assert(is_cached("open", "b", "list-type=2&prefix=a%2F&max-keys=5", "page"));
+    now_us += 1;
+    cr_assert(!is_cached("open", "b", "list-type=2&prefix=a%2F&max-keys=5", "page"));
+    end();
+}
+
+// A write drops every page that could show its key, and no other.
+Test(list_cache, write_drops_what_it_touches)
+{
+    store("open", "b", "list-type=2", "all");
+    store("open", "b", "list-type=2&prefix=a%2F", "a");
+    store("open", "b", "list-type=2&prefix=z", "z");
+    store("open", "c", "list-type=2", "other");
+    drop_at(&origin_two, "b", "a/k");
+    cr_assert(is_cached("open", "b", "list-type=2", "all"));
+    drop("b", "a/k");
+    cr_assert(!is_cached("open", "b", "list-type=2", "all"));
+    cr_assert(!is_cached("open", "b", "list-type=2&prefix=a%2F", "a"));
+    cr_assert(is_cached("open", "b", "list-type=2&prefix=z", "z"));
+    cr_assert(is_cached("open", "c", "list-type=2", "other"));
+    drop("b", ""); // the whole bucket
+    cr_assert(!is_cached("open", "b", "list-type=2&prefix=z", "z"));
+    cr_assert(is_cached("open", "c", "list-type=2", "other"));
+    end();
+}
+
+// A listing that began before a write is never kept after it.
+Test(list_cache, begun_before_write)
+{
+    struct ask a;
+    ask_init(&a, "open", "b", "list-type=2");
+    struct headers none = {0};
+    struct list_fill *fill = list_cache_begin(&pw, &a.r);
+    list_fill_append(fill, SPAN("old"));
+    drop("b", "k");
+    list_fill_append(fill, SPAN("er"));
+    list_fill_commit(fill, &none);
+    cr_assert(!is_cached("open", "b", "list-type=2", "older"));
+    fill = list_cache_begin(&pw, &a.r);
+    drop("c", "k");
+    list_fill_commit(fill, &none);
+    struct list_page *page = list_cache_find(&pw, &a.r);
+    cr_assert_not_null(page);
+    drop("b", "k"); // while a reply still holds the page
+    cr_assert_eq(list_page_body(page).len, 0);
+    list_page_unref(page);
+    ask_done(&a);
+    end();
+}
+
+// What may select another answer is not kept at all.
+Test(list_cache, not_kept)
+{
+    static const char *const HEADERS[] = {"x-amz-optional-object-attributes", "x-amz-request-payer",
+                                          "x-amz-expected-bucket-owner", "x-amz-new-thing"};
+    struct ask a;
+    for (size_t i = 0; i < ARRAY_LEN(HEADERS); i++) {
+        ask_init(&a, "open", "b", "list-type=2");
+        cr_assert(headers_add(&a.http.headers, a.arena, span_from_cstr(HEADERS[i]), SPAN("x")));
+        cr_assert_null(list_cache_begin(&pw, &a.r));
+        ask_done(&a);
+    }
+    ask_init(&a, "open", "b", "versions");
+    cr_assert_null(list_cache_begin(&pw, &a.r));
+    ask_done(&a);
+    ask_init(&a, "open", "b", "list-type=2&X-Amz-Signature=00");
+    cr_assert_null(list_cache_begin(&pw, &a.r));
+    ask_done(&a);
+    struct proxy_rule no_rule = {.list_ttl_ms = 0};
+    ask_init(&a, "open", "b", "list-type=2");
+    a.r.rule = &no_rule;
+    cr_assert_null(list_cache_begin(&pw, &a.r));
+    ask_done(&a);
+}
+
+// A page has a maximum and so has the cache: the least recently used pages go first.
+Test(list_cache, bounds)
+{
+    char *large = malloc((1u << 20) + 2);
+    memset(large, 'x', (1u << 20) + 1);
+    large[(1u << 20) + 1] = '\0';
+    store("open", "b", "list-type=2&prefix=large", large);
+    cr_assert(!is_cached("open", "b", "list-type=2&prefix=large", large));
+    large[900000] = '\0';
+    for (unsigned i = 0; i < 40; i++) {
+        char query[64];
+        (void)snprintf(query, sizeof(query), "list-type=2&prefix=p%u", i);
+        store("open", "b", query, large);
+        cr_assert(is_cached("open", "b", "list-type=2&prefix=p0", large)); // stays the most recent
+        cr_assert_leq(pw.list_cache->size_bytes, CACHE_MAX);
+    }
+    cr_assert(!is_cached("open", "b", "list-type=2&prefix=p1", large));
+    cr_assert(is_cached("open", "b", "list-type=2&prefix=p39", large));
+    free(large);
+    end();
+}
