@@ -51,8 +51,8 @@ void loop_free(struct loop *loop);
 unsigned loop_worker_count(const struct loop *loop);
 struct worker *loop_worker(struct loop *loop, unsigned index);
 enum disk_engine loop_engine(const struct loop *loop); // the one in use, never AUTO
-const char *
-loop_engine_why(const struct loop *loop); // "io_uring: ok", "threads: io_uring_setup: EPERM"
+// "io_uring: ok", "threads: io_uring_setup: EPERM"
+const char *loop_engine_why(const struct loop *loop);
 // Monotonic ms of the oldest heartbeat of any worker (each beats at least once a second); any
 // thread.
 uint64_t loop_oldest_heartbeat_ms(const struct loop *loop);

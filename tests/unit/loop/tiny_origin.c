@@ -299,3 +299,9 @@ unsigned tiny_origin_requests(const struct tiny_origin *origin)
 {
     return atomic_load(&origin->request_count);
 }
+
+void tiny_origin_answer_in_plain(struct tiny_origin *origin)
+{
+    cr_assert(tiny_origin_connections(origin) > 0);
+    cr_assert(send_head(origin->connections[0]->fd, 0));
+}

@@ -28,6 +28,8 @@ void tiny_origin_free(
 unsigned tiny_origin_port(const struct tiny_origin *origin);
 unsigned tiny_origin_connections(const struct tiny_origin *origin);
 unsigned tiny_origin_requests(const struct tiny_origin *origin);
+// Speaks HTTP into the first connection unasked: what a TLS client must refuse.
+void tiny_origin_answer_in_plain(struct tiny_origin *origin);
 // Byte i of every body.
 char tiny_origin_byte(size_t i);
 

@@ -625,6 +625,26 @@ Test(transfer, no_connection)
     rig_end(&rig);
 }
 
+// Proves that an origin that does not speak TLS where it was asked for is ERR_ORIGIN_TLS.
+Test(transfer, no_tls)
+{
+    struct rig rig = {0};
+    rig_begin(&rig);
+    struct tiny_origin *plain = tiny_origin_new(NULL);
+    char url[100];
+    snprintf(url, sizeof(url), "https://127.0.0.1:%u/early", tiny_origin_port(plain));
+    struct fetch fetch = {.url = url, .first_byte_timeout_ms = 60000};
+    fetch_begin(&rig, &fetch);
+    while (tiny_origin_connections(plain) == 0) {
+        fixture_run_on(rig.worker, nothing, NULL);
+    }
+    tiny_origin_answer_in_plain(plain);
+    cr_assert(fetch_end(&fetch) == ERR_ORIGIN_TLS);
+    cr_assert(fetch.line_count == 0);
+    rig_end(&rig);
+    tiny_origin_free(plain);
+}
+
 // Proves that what may not go out is refused before anything is sent: other schemes, broken
 // headers.
 Test(transfer, invalid_requests)
