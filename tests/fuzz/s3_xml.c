@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any document: no crash, bounded depth; text that we escape is read back as it was.
+#include "s3/s3.h"
+
+#include <stddef.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+static void on_leaf(void *ctx, const char *path, struct span text)
+{
+    unsigned *slashes_max = ctx;
+    unsigned slashes = 0;
+    for (const char *c = path; *c != '\0'; c++) {
+        slashes += *c == '/';
+    }
+    *slashes_max = slashes > *slashes_max ? slashes : *slashes_max;
+    check(text.len <= 2u * S3_XML_BODY_MAX);
+}
+
+static void on_only_leaf(void *ctx, const char *path, struct span text)
+{
+    (void)path;
+    check(span_equal(text, *(const struct span *)ctx));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+    struct span document = {(const char *)bytes, len};
+    unsigned slashes_max = 0;
+    (void)!s3_xml_read(document, on_leaf, &slashes_max);
+    check(slashes_max < 16);
+
+    struct arena *arena = arena_new(1 << 20);
+    struct s3_error_body body;
+    struct span *keys;
+    size_t count;
+    (void)s3_error_read(arena, document, &body);
+    if (s3_delete_keys_read(arena, document, &keys, &count) == ERR_OK) {
+        check(count >= 1 && count <= 1000);
+    }
+    struct buf out;
+    buf_init(&out, 1 << 20);
+    s3_xml_element(&out, "E", document);
+    if (buf_ok(&out)) {
+        // Bytes that XML cannot say at all end in an error, never in other bytes.
+        (void)!s3_xml_read(buf_span(&out), on_only_leaf, &document);
+    }
+    buf_done(&out);
+    arena_free(arena);
+    return 0;
+}
