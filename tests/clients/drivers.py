@@ -314,7 +314,7 @@ class Duckdb:
         import duckdb
         import duckdb_ext
         self.bucket = bucket
-        found = list(Path(duckdb_ext.__file__).parent.rglob("httpfs.duckdb_extension"))
+        found = list(Path(next(iter(duckdb_ext.__path__))).rglob("httpfs.duckdb_extension"))
         self.db = duckdb.connect(config={"allow_unsigned_extensions": "true"})
         self.db.execute(f"LOAD '{found[0]}'")
         self.db.execute(f"CREATE SECRET (TYPE s3, KEY_ID '{KEY}', SECRET '{SECRET}', REGION "
@@ -332,7 +332,8 @@ class Duckdb:
         self.db.execute(f"COPY t TO 's3://{self.bucket}/{key}' (FORMAT parquet)")
 
     def get(self, key, file):
-        rows = self.db.execute(f"SELECT h FROM 's3://{self.bucket}/{key}' ORDER BY n").fetchall()
+        rows = self.db.execute(f"SELECT h FROM read_parquet('s3://{self.bucket}/{key}') "
+                               "ORDER BY n").fetchall()
         Path(file).write_bytes(b"".join(bytes.fromhex(r[0]) for r in rows))
 
     range = ls = missing = None

@@ -17,6 +17,7 @@ import software.amazon.awssdk.services.s3.S3AsyncClient;
 import software.amazon.awssdk.services.s3.S3Client;
 import software.amazon.awssdk.services.s3.model.GetObjectRequest;
 import software.amazon.awssdk.services.s3.model.NoSuchKeyException;
+import software.amazon.awssdk.services.s3.model.S3Exception;
 import software.amazon.awssdk.services.s3.model.S3Object;
 import software.amazon.awssdk.transfer.s3.S3TransferManager;
 
@@ -112,7 +113,8 @@ public class Client {
                     } catch (NoSuchKeyException expected) {
                         continue;
                     } catch (CompletionException error) {
-                        if (!(error.getCause() instanceof NoSuchKeyException)) {
+                        if (!(error.getCause() instanceof S3Exception failed)
+                                || failed.statusCode() != 404) {
                             throw error;
                         }
                     }
