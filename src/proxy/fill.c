@@ -739,25 +739,36 @@ static struct fill *fill_find(struct proxy_worker *pw, const struct reader *read
     return NULL;
 }
 
-// Rule 16: the index once more. Only what the reader can use counts: any version if it has sent
-// nothing, else its own.
-static bool fill_in_index(struct proxy_worker *pw, const struct reader *reader)
+// Rule 16: the index once more. How many of `count` blocks from the reader's on are absent; 0: its
+// block is there. Only what the reader can use counts: any version if it has sent nothing, else its
+// own.
+static uint64_t fill_absent(struct proxy_worker *pw, const struct reader *reader, uint64_t count)
 {
     static _Thread_local struct store_view view;
-    uint64_t first = reader->block * reader->block_size_bytes;
-    store_lookup(pw->worker, pw->store, reader->key->hash, first, first + 1,
-                 bar_floor(pw, reader->key->hash), &view);
-    bool there = view.found && !view.rebuilt && view.place_count > 0;
-    if (there && reader->object != NULL) {
-        there = view.etag_hash == hash64(reader->object->etag.ptr, reader->object->etag.len, 0);
+    uint64_t size = reader->block_size_bytes;
+    if (reader->skip_index) {
+        return count;
+    }
+    store_lookup(pw->worker, pw->store, reader->key->hash, reader->block * size,
+                 (reader->block + count) * size, bar_floor(pw, reader->key->hash), &view);
+    bool counts = view.found && !view.rebuilt && view.block_size_bytes == size;
+    if (counts && reader->object != NULL) {
+        counts = view.etag_hash == hash64(reader->object->etag.ptr, reader->object->etag.len, 0);
+    }
+    for (unsigned i = 0; counts && i < view.place_count; i++) {
+        const struct store_place *place = &view.places[i];
+        if (place->first_block + place->block_count > reader->block) {
+            uint64_t first = max_u64(place->first_block, reader->block);
+            count = min_u64(count, first - reader->block);
+        }
     }
     store_view_done(&view);
-    return there;
+    return count;
 }
 
 // How many blocks a new run may cover: not past the stripe, a run's size, the object, or a run in
 // flight.
-static uint32_t fill_extent(struct proxy_worker *pw, const struct reader *reader)
+static uint64_t fill_extent(struct proxy_worker *pw, const struct reader *reader)
 {
     uint64_t size = reader->block_size_bytes;
     uint64_t stripe_end = ((reader->block * size) / PROXY_STRIPE_BYTES + 1) * PROXY_STRIPE_BYTES;
@@ -775,10 +786,11 @@ static uint32_t fill_extent(struct proxy_worker *pw, const struct reader *reader
             count = min_u64(count, fill->first_block - reader->block);
         }
     }
-    return (uint32_t)max_u64(count, 1);
+    return max_u64(count, 1);
 }
 
-static struct fill *fill_new(struct proxy_worker *pw, const struct reader *reader, uint64_t token)
+static struct fill *fill_new(struct proxy_worker *pw, const struct reader *reader, uint64_t token,
+                             uint32_t block_count)
 {
     struct fill *fill = calloc(1, sizeof(*fill));
     check(fill != NULL);
@@ -789,7 +801,7 @@ static struct fill *fill_new(struct proxy_worker *pw, const struct reader *reade
     fill->object = reader->object != NULL ? store_object_ref(reader->object) : NULL;
     fill->first_block = reader->block;
     fill->block_size_bytes = reader->block_size_bytes;
-    fill->block_count = fill_extent(pw, reader);
+    fill->block_count = block_count;
     fill->first_byte = fill->first_block * fill->block_size_bytes;
     fill->end_byte = fill->first_byte;
     fill->received = fill->retained_from = fill->first_byte;
@@ -818,7 +830,8 @@ static void fill_ask(struct proxy_worker *pw, struct reader *reader, uint64_t to
         fill_attach(fill, reader, true);
         return;
     }
-    if (!reader->skip_index && fill_in_index(pw, reader)) {
+    uint64_t count = fill_absent(pw, reader, fill_extent(pw, reader));
+    if (count == 0) {
         if (token != 0) { // rule 17: answered from the index
             struct wire *wire = wire_new(pw, WIRE_FIRSTEND, reader->key);
             wire->token = token;
@@ -827,7 +840,7 @@ static void fill_ask(struct proxy_worker *pw, struct reader *reader, uint64_t to
         reader_answer_again(pw, reader);
         return;
     }
-    fill = fill_new(pw, reader, token);
+    fill = fill_new(pw, reader, token, (uint32_t)count);
     fill_attach(fill, reader, false);
     fill_fetch(fill);
 }

@@ -252,7 +252,8 @@ static void home_route_held(struct home_key *h)
     }
 }
 
-// One error to all who waited for the same first request; a range it could not satisfy says nothing about theirs.
+// One error to all who waited for the same first request; a range it could not satisfy says nothing
+// about theirs.
 static void home_fail_held(struct home_key *h, enum err err, struct span document)
 {
     struct reader *reader;

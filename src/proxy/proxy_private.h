@@ -12,7 +12,9 @@
 #include "proxy/proxy.h"
 #include "stats/stats.h"
 
+#ifndef PROXY_STRIPE_BYTES // the protocol's unit tests use small stripes
 #define PROXY_STRIPE_BYTES (64u << 20)
+#endif
 #define PROXY_MAP_BUCKETS 4096u
 #define PROXY_READER_QUEUE_MAX (1u << 20) // bytes a reader holds unsent before it goes on from disk
 #define PROXY_RESTARTS_MAX 8u // how often one request may begin anew before its first byte
@@ -226,6 +228,8 @@ struct object_key *request_object_key(struct request *r);
 // on_done: gives back everything, leaves fills. False: a disk read is still out, request_recycle()
 // follows.
 bool serve_get_done(struct request *r);
+struct span
+serve_get_version(const struct request *r); // ETag of the version answered with; empty: none
 
 // --- serve_pass.c
 // ------------------------------------------------------------------------------------------------------------------------

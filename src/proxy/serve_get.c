@@ -144,6 +144,12 @@ bool serve_get_done(struct request *r)
     return true;
 }
 
+struct span serve_get_version(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    return g != NULL && g->key != NULL && g->object != NULL ? g->object->etag : (struct span){0};
+}
+
 // Begins anew while nothing has been sent.
 static enum step_result get_restart(struct request *r)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every unit test includes: Criterion, or in the tsan build (where Criterion does not start) a small
-// one-process runner with the same spelling for what we use: Test(suite, name), cr_assert*, cr_expect.
+// What every unit test includes: Criterion, or in the tsan build (where Criterion does not start) a
+// small one-process runner with the same spelling for what we use: Test(suite, name), cr_assert*,
+// cr_expect.
 #ifndef FOREBAY_TESTS_UNIT_TEST_H
 #define FOREBAY_TESTS_UNIT_TEST_H
 
@@ -29,9 +30,9 @@ void unit_test_register(struct unit_test *test);
     static void test_suite##_##test_name##_fn(void)
 
 #define cr_assert(condition, ...)                                                                  \
-    ((condition) ? (void)0                                                                         \
-                 : (fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition),        \
-                    exit(1)))
+    ((condition)                                                                                   \
+         ? (void)0                                                                                 \
+         : (fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition), exit(1)))
 #define cr_expect cr_assert
 #define cr_assert_not(condition, ...) cr_assert(!(condition))
 #define cr_assert_eq(a, b, ...) cr_assert((a) == (b))
