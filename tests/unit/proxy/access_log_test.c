@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// A line per request that no key, header or slow reader can break, and no secret ever enters.
+#include "proxy/proxy_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "test.h"
+
+// What the log asks of an exchange is the test's.
+static uint64_t test_body_bytes(const struct http_exchange *x)
+{
+    (void)x;
+    return 123;
+}
+static uint64_t test_first_byte_us(const struct http_exchange *x)
+{
+    (void)x;
+    return 0;
+}
+
+#define http_reply_body_bytes test_body_bytes
+#define http_reply_first_byte_us test_first_byte_us
+#define access_log_new test_log_new
+#define access_log_free test_log_free
+#define access_log_write test_log_write
+#define access_log_reopen test_log_reopen
+#include "../../../src/proxy/access_log.c"
+
+static struct proxy_worker pw;
+static char path[512];
+
+static void path_init(void)
+{
+    const char *dir = getenv("TMPDIR");
+    (void)snprintf(path, sizeof(path), "%s/access_log_test.XXXXXX", dir != NULL ? dir : "/tmp");
+    int fd = mkstemp(path);
+    cr_assert(fd >= 0);
+    (void)close(fd);
+}
+
+static struct access_log *log_new(struct proxy_options options)
+{
+    path_init();
+    options.access_log_path = path;
+    struct access_log *log = NULL;
+    struct buf why;
+    buf_init(&why, 1024);
+    cr_assert_eq(access_log_new(&options, 1, &log, &why), ERR_OK);
+    buf_done(&why);
+    return log;
+}
+
+// Closes the log; what the file holds, for free().
+static char *log_end(struct access_log *log)
+{
+    access_log_free(log);
+    FILE *file = fopen(path, "r");
+    cr_assert_not_null(file);
+    char *text = calloc(1, 64u << 20);
+    size_t len = fread(text, 1, (64u << 20) - 1, file);
+    text[len] = '\0';
+    (void)fclose(file);
+    (void)unlink(path);
+    return text;
+}
+
+struct ask {
+    struct arena *arena;
+    struct http_request http;
+    struct request r;
+};
+
+static void ask_init(struct ask *a, const char *method, const char *target)
+{
+    static struct s3_domains domains;
+    memset(a, 0, sizeof(*a));
+    a->arena = arena_new(1u << 20);
+    a->http.method = span_from_cstr(method);
+    a->http.target = span_from_cstr(target);
+    a->http.host = SPAN("127.0.0.1:9000");
+    a->http.peer = SPAN("127.0.0.1:5000");
+    a->http.version_minor = 1;
+    a->http.started_us = clock_monotonic_us();
+    cr_assert_eq(s3_request_parse(a->arena, a->http.method, a->http.host, a->http.target,
+                                  &a->http.headers, &domains, &a->r.s3),
+                 ERR_OK);
+    a->r.http = &a->http;
+    a->r.arena = a->arena;
+    a->r.pw = &pw;
+    a->r.status = 200;
+    a->r.result = RESULT_HIT;
+    (void)snprintf(a->r.id, sizeof(a->r.id), "0123456789ABCDEF");
+}
+
+static void header(struct ask *a, const char *name, const char *value)
+{
+    cr_assert(headers_add(&a->http.headers, a->arena, span_from_cstr(name), span_from_cstr(value)));
+}
+
+static char *one_line(struct proxy_options options, struct ask *a, enum http_outcome outcome)
+{
+    struct access_log *log = log_new(options);
+    access_log_write(log, &a->r, outcome);
+    return log_end(log);
+}
+
+static const struct proxy_options ALL = {.access_log_sample = 1};
+
+static const char *text_of(json_t *line, const char *name)
+{
+    return json_string_value(json_object_get(line, name));
+}
+
+// Each field is where a reader of JSON expects it, also when key and agent are made to break out of
+// it.
+Test(access_log, json)
+{
+    struct ask a;
+    ask_init(&a, "GET", "/bkt/a%22b%0A%5C%01%FF%C3%A9%C2%85/x");
+    header(&a, "User-Agent", "evil\"\\\xff agent");
+    header(&a, "Range", "bytes=0-9");
+    header(&a, "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    header(&a, "Authorization", "SECRET");
+    header(&a, "x-amz-security-token", "SECRET");
+    a.r.bytes_disk = 1;
+    a.r.blocks_hit = 2;
+    a.r.blocks_total = 3;
+    a.r.object_size_bytes = 5000000000;
+    char *text = one_line(ALL, &a, HTTP_DONE);
+    cr_assert_null(strstr(text, "SECRET"));
+    cr_assert_eq(strchr(text, '\n'), text + strlen(text) - 1);
+    json_error_t error;
+    json_t *line = json_loads(text, 0, &error);
+    cr_assert_not_null(line, "%s in %s", error.text, text);
+    cr_assert_str_eq(text_of(line, "op"), "GetObject");
+    cr_assert_str_eq(text_of(line, "id"), "0123456789ABCDEF");
+    cr_assert_str_eq(text_of(line, "bucket"), "bkt");
+    cr_assert_str_eq(text_of(line, "key"), "a\"b\n\\\x01\xc3\xbf\xc3\xa9\xc3\x82\xc2\x85/x");
+    cr_assert_str_eq(text_of(line, "range"), "bytes=0-9");
+    cr_assert_str_eq(text_of(line, "trace_id"), "0af7651916cd43dd8448eb211c80319c");
+    cr_assert_str_eq(text_of(line, "result"), "hit");
+    cr_assert_str_eq(text_of(line, "source"), "disk");
+    cr_assert_eq(json_integer_value(json_object_get(line, "status")), 200);
+    cr_assert_eq(json_integer_value(json_object_get(line, "bytes")), 123);
+    cr_assert_eq(json_integer_value(json_object_get(line, "object_size")), 5000000000);
+    cr_assert_eq(strlen(text_of(line, "ts")), ISO_DATE_LEN);
+    json_decref(line);
+    free(text);
+    arena_free(a.arena);
+}
+
+// Presigned values are cut out of the request line, whatever their spelling.
+Test(access_log, s3_form)
+{
+    struct proxy_options options = ALL;
+    options.access_log_format = PROXY_ACCESS_LOG_S3;
+    struct ask a;
+    ask_init(&a, "GET",
+             "/bkt/"
+             "a%20b?X-Amz-Signature=SECRET&x-amz-security-token=SECRET&X-Amz-%53ignature=SECRET&"
+             "versionId=v1");
+    header(&a, "User-Agent", "agent \"x\"");
+    header(&a, "Referer", "http://h/p?X-Amz-Signature=SECRET");
+    a.r.object_size_bytes = 10;
+    char *text = one_line(options, &a, HTTP_DONE);
+    cr_assert_null(strstr(text, "SECRET"), "%s", text);
+    cr_assert_not_null(
+        strstr(text,
+               " REST.GET.OBJECT a%20b \"GET /bkt/a%20b?X-Amz-Signature=-&"
+               "x-amz-security-token=-&X-Amz-%53ignature=-&versionId=v1 HTTP/1.1\" 200 - 123 10 "),
+        "%s", text);
+    cr_assert_not_null(strstr(text, " \"http://h/p\" \"agent %22x%22\" - "), "%s", text);
+    cr_assert_not_null(strstr(text, "- bkt ["), "%s", text);
+    free(text);
+    arena_free(a.arena);
+
+    ask_init(&a, "GET", "/bkt/k?versionId=v1");
+    text = one_line(options, &a, HTTP_DONE);
+    cr_assert_not_null(strstr(text, " \"-\" \"-\" v1 "), "%s", text);
+    free(text);
+    arena_free(a.arena);
+
+    ask_init(&a, "GET", "/bkt?list-type=2");
+    text = one_line(options, &a, HTTP_DONE);
+    cr_assert_not_null(strstr(text, " REST.GET.BUCKET - \"GET /bkt?list-type=2 HTTP/1.1\""), "%s",
+                       text);
+    free(text);
+    arena_free(a.arena);
+}
+
+// Shortened and hashed keys leave no trace of the key anywhere in the line, in both forms.
+Test(access_log, keys_hidden)
+{
+    static const enum proxy_log_keys KEYS[] = {PROXY_LOG_KEYS_PREFIX, PROXY_LOG_KEYS_HASH};
+    for (unsigned i = 0; i < 4; i++) {
+        struct proxy_options options = ALL;
+        options.log_keys = KEYS[i % 2];
+        options.access_log_format = i < 2 ? PROXY_ACCESS_LOG_JSON : PROXY_ACCESS_LOG_S3;
+        struct ask a;
+        ask_init(&a, "GET", "/bkt/dir/private.bin?prefix=private");
+        header(&a, "Referer", "http://h/private");
+        char *text = one_line(options, &a, HTTP_DONE);
+        cr_assert_null(strstr(text, "private"), "%s", text);
+        cr_assert((strstr(text, "dir/") != NULL) == (KEYS[i % 2] == PROXY_LOG_KEYS_PREFIX), "%s",
+                  text);
+        free(text);
+        arena_free(a.arena);
+    }
+}
+
+// Sampling leaves out successes only.
+Test(access_log, sampling)
+{
+    struct proxy_options options = {.access_log_sample = 0};
+    struct ask a;
+    ask_init(&a, "GET", "/bkt/k");
+    struct access_log *log = log_new(options);
+    for (unsigned i = 0; i < 100; i++) {
+        access_log_write(log, &a.r, HTTP_DONE);
+    }
+    access_log_write(log, &a.r, HTTP_CLIENT_GONE);
+    a.r.status = 404;
+    a.r.err = ERR_NO_SUCH_KEY;
+    access_log_write(log, &a.r, HTTP_DONE);
+    char *text = log_end(log);
+    cr_assert_not_null(strstr(text, "\"error\":\"ClientGone\""));
+    cr_assert_not_null(strstr(text, "\"status\":404,\"error\":\"NoSuchKey\""));
+    unsigned lines = 0;
+    for (const char *c = text; *c != '\0'; c++) {
+        lines += *c == '\n';
+    }
+    cr_assert_eq(lines, 2);
+    free(text);
+    arena_free(a.arena);
+}
+
+// Far more than the ring holds: what does not fit is counted, and each line that came is whole.
+Test(access_log, full_ring)
+{
+    struct ask a;
+    ask_init(&a, "GET", "/bkt/some/key/of/usual/length.bin");
+    unsigned long before = stats_sum(COUNTER_access_log_dropped);
+    struct access_log *log = log_new(ALL);
+    enum { LINES = 20000 };
+    for (unsigned i = 0; i < LINES; i++) {
+        a.r.object_size_bytes = i + 1;
+        access_log_write(log, &a.r, HTTP_DONE);
+    }
+    char *text = log_end(log);
+    unsigned long lines = 0;
+    for (char *at = text; *at != '\0'; lines++) {
+        char *end = strchr(at, '\n');
+        cr_assert_not_null(end);
+        cr_assert(at[0] == '{' && end[-1] == '}');
+        at = end + 1;
+    }
+    cr_assert_eq(lines + (stats_sum(COUNTER_access_log_dropped) - before), LINES);
+    cr_assert_gt(lines, 0);
+    free(text);
+    arena_free(a.arena);
+}
+
+// After a rename and a reopen, lines go to a new file and none was lost.
+Test(access_log, reopening)
+{
+    struct ask a;
+    ask_init(&a, "GET", "/bkt/k");
+    struct access_log *log = log_new(ALL);
+    access_log_write(log, &a.r, HTTP_DONE);
+    char old[600];
+    (void)snprintf(old, sizeof(old), "%s.1", path);
+    cr_assert_eq(rename(path, old), 0);
+    access_log_reopen(log);
+    access_log_write(log, &a.r, HTTP_DONE);
+    access_log_free(log);
+    struct stat st_new, st_old;
+    cr_assert_eq(stat(path, &st_new), 0);
+    cr_assert_eq(stat(old, &st_old), 0);
+    cr_assert_gt(st_new.st_size + st_old.st_size, 0);
+    struct access_log *again = NULL;
+    struct proxy_options bad = {.access_log_path = "/nonexistent/dir/log"};
+    struct buf why;
+    buf_init(&why, 1024);
+    cr_assert_eq(access_log_new(&bad, 1, &again, &why), ERR_NOT_FOUND);
+    cr_assert_gt(why.len, 0);
+    buf_done(&why);
+    (void)unlink(path);
+    (void)unlink(old);
+    arena_free(a.arena);
+}
