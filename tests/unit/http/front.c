@@ -387,6 +387,9 @@ struct front *front_new(struct http_options options, unsigned workers)
     buf_done(&why);
     f->file = pattern_file();
     f->address = http_server_address(f->server, 0);
+    for (unsigned i = 0; i < COUNTER_COUNT_; i++) {
+        f->counted_before[i] = stats_sum((enum counter)i);
+    }
     cr_assert(loop_start(f->loop) == ERR_OK);
     http_server_start(f->server);
     return f;
@@ -401,6 +404,11 @@ void front_free(struct front *f)
     cr_assert(f->nested == 0);
     close(f->file);
     free(f);
+}
+
+unsigned long front_counted(const struct front *f, enum counter c)
+{
+    return stats_sum(c) - f->counted_before[c];
 }
 
 // Bounded polling, because nothing on the client's side shows when the server has noticed

@@ -22,6 +22,7 @@
 #include <stdatomic.h>
 
 #include "http/http.h"
+#include "stats/stats.h"
 
 struct front {
     struct loop *loop;
@@ -29,6 +30,7 @@ struct front {
     const char *address; // of the first listener
     int file;            // pattern bytes, FRONT_FILE_SIZE
     atomic_uint requests, refusals, done, gone, cut, releases, slices, recalls, sinks_ended;
+    unsigned long counted_before[COUNTER_COUNT_];
     atomic_uint nested; // callbacks inside callbacks: must stay 0
 };
 
@@ -37,6 +39,7 @@ struct front {
 // Defaults for what is 0 in `options`. One listener on 127.0.0.1 unless `listen` says otherwise.
 struct front *front_new(struct http_options options, unsigned workers);
 void front_free(struct front *f);
+unsigned long front_counted(const struct front *f, enum counter c); // since front_new()
 char front_pattern(uint64_t offset);
 // Waits (bounded) until the counter has reached `want`.
 void front_wait(atomic_uint *counter, unsigned want);

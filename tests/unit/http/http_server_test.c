@@ -141,7 +141,7 @@ Test(http_server, connection_limit)
     client_reply_done(&reply);
     cr_assert(client_at_end(fd));
     close(fd);
-    cr_assert(stats_sum(COUNTER_http_shed_connections) == 1);
+    cr_assert(front_counted(f, COUNTER_http_shed_connections) == 1);
     assert_small(fds[0]);
     close(fds[1]);
     for (unsigned i = 0; i < 20000 && http_server_connections(f->server) > 3; i++) {
@@ -173,7 +173,7 @@ Test(http_server, inflight_limit)
     client_send_text(fd, NEXT);
     cr_assert(client_read(fd, false, &reply) && reply.status == 503 && !reply.close);
     client_reply_done(&reply);
-    cr_assert(stats_sum(COUNTER_http_shed_inflight) == 1 && f->requests == 2);
+    cr_assert(front_counted(f, COUNTER_http_shed_inflight) == 1 && f->requests == 2);
     close(held[0]);
     front_wait(&f->gone, 1);
     assert_small(fd);
@@ -308,7 +308,7 @@ Test(http_server, out_of_descriptors)
     cr_assert(fd >= 0);
     cr_assert(client_at_end(fd) || true); // shed: 503 bytes or a close
     close(fd);
-    cr_assert(stats_sum(COUNTER_http_accept_paused) >= 1);
+    cr_assert(front_counted(f, COUNTER_http_accept_paused) >= 1);
     assert_small(held);
     cr_assert(setrlimit(RLIMIT_NOFILE, &old) == 0);
     fd = client_connect(f->address);
@@ -439,10 +439,10 @@ Test(http_server, tls)
 
     cr_assert(!tls_connect(f->address, TLS1_1_VERSION, &c));
     tls_close(&c);
-    for (unsigned i = 0; i < 20000 && stats_sum(COUNTER_http_tls_failed) == 0; i++) {
+    for (unsigned i = 0; i < 20000 && front_counted(f, COUNTER_http_tls_failed) == 0; i++) {
         usleep(1000);
     }
-    cr_assert(stats_sum(COUNTER_http_tls_failed) == 1);
+    cr_assert(front_counted(f, COUNTER_http_tls_failed) == 1);
 
     write_certificate(cert, key, "second");
     bool reloaded = false;
