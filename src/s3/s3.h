@@ -247,8 +247,11 @@ struct sigv4_claim {
     bool presigned; // in the query
     bool version2;  // SigV2 header or query (present is false)
     struct span access_key, date, region, service, signed_headers, signature, security_token;
+    struct span
+        scope; // "20130524/us-east-1/s3/aws4_request"; with amz_date it seeds chunk verification
     time_t time;
-    uint64_t expires_s; // presigned
+    char amz_date[AMZ_DATE_LEN + 1]; // the same time as it is signed
+    uint64_t expires_s;              // presigned
     enum sigv4_payload payload;
     struct span payload_hash; // x-amz-content-sha256 as sent, or UNSIGNED-PAYLOAD
 };

@@ -627,11 +627,11 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
 // --- Verifying
 // ------------------------------------------------------------------------------------------
 
-static enum err check_time(const struct sigv4_claim *claim, time_t now, const char *amz_date)
+static enum err check_time(const struct sigv4_claim *claim, time_t now)
 {
     // The key was made for the day of the scope; a signature of another day's key is not this
     // request's.
-    if (!span_equal(claim->date, (struct span){amz_date, 8})) {
+    if (!span_equal(claim->date, (struct span){claim->amz_date, 8})) {
         return claim->presigned ? ERR_AUTHORIZATION_QUERY : ERR_AUTHORIZATION_MALFORMED;
     }
     if (claim->presigned) {
@@ -731,9 +731,7 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
 {
     check(claim->present);
     struct sigv4_mismatch mismatch = {.plus_is_space = false};
-    char amz_date[AMZ_DATE_LEN + 1];
-    amz_date_format(claim->time, amz_date);
-    enum err err = check_time(claim, now, amz_date);
+    enum err err = check_time(claim, now);
     if (err == ERR_OK) {
         err = check_signed_headers(claim->signed_headers, headers);
     }
@@ -766,7 +764,7 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
         }
         char text[STRING_TO_SIGN_MAX];
         size_t text_len;
-        bool all_there = string_to_sign(&c, amz_date, &scope, text, &text_len);
+        bool all_there = string_to_sign(&c, claim->amz_date, &scope, text, &text_len);
         if (signature_fits(key, text, text_len, claim->signature) && all_there) {
             mismatch.plus_is_space = form.plus_as_space;
             err = ERR_OK;

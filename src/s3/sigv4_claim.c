@@ -4,6 +4,8 @@
 // headers and query.
 #include "s3/s3_private.h"
 
+#include <string.h>
+
 #define ALGORITHM "AWS4-HMAC-SHA256"
 #define ALGORITHM_V4A "AWS4-ECDSA-P256-SHA256"
 #define ACCESS_KEY_MAX 256
@@ -83,6 +85,7 @@ enum err sigv4_payload_parse(const struct headers *headers, bool presigned,
 // "AK/20130524/us-east-1/s3/aws4_request"; an access key may hold slashes, so from the right.
 static bool parse_credential(struct span credential, struct sigv4_claim *claim)
 {
+    const char *end = credential.ptr + credential.len;
     struct span parts[4]; // terminator, service, region, date
     for (unsigned i = 0; i < ARRAY_LEN(parts); i++) {
         size_t at = credential.len;
@@ -96,6 +99,7 @@ static bool parse_credential(struct span credential, struct sigv4_claim *claim)
         credential.len = at - 1;
     }
     claim->access_key = credential;
+    claim->scope = (struct span){parts[3].ptr, (size_t)(end - parts[3].ptr)};
     claim->date = parts[3];
     claim->region = parts[2];
     claim->service = parts[1];
@@ -114,19 +118,13 @@ static bool signature_is_sane(const struct sigv4_claim *claim)
            claim->signed_headers.len > 0;
 }
 
-// amz_date_parse() and back must give the same text: it is signed as text.
-static bool parse_amz_date(struct span value, time_t *ret_time)
+static bool parse_amz_date(struct span value, struct sigv4_claim *claim)
 {
-    char again[AMZ_DATE_LEN + 1];
-    time_t t;
-    if (!amz_date_parse(value, &t)) {
+    if (!amz_date_parse(value, &claim->time)) {
         return false;
     }
-    amz_date_format(t, again);
-    if (!span_equal(value, (struct span){again, AMZ_DATE_LEN})) {
-        return false;
-    }
-    *ret_time = t;
+    check(value.len == AMZ_DATE_LEN);
+    memcpy(claim->amz_date, value.ptr, AMZ_DATE_LEN);
     return true;
 }
 
@@ -135,16 +133,20 @@ static enum err parse_header_date(const struct headers *headers, struct sigv4_cl
     struct span value;
     if (headers_get(headers, SPAN("x-amz-date"), &value)) {
         bool good = headers_count(headers, SPAN("x-amz-date")) == 1 &&
-                    parse_amz_date(span_trim(value), &claim->time);
+                    parse_amz_date(span_trim(value), claim);
         return good ? ERR_OK : ERR_ACCESS_DENIED;
     }
     if (!headers_get(headers, SPAN("date"), &value) || headers_count(headers, SPAN("date")) != 1) {
         return ERR_ACCESS_DENIED;
     }
     value = span_trim(value);
-    if (!parse_amz_date(value, &claim->time) && !http_date_parse(value, &claim->time)) {
+    if (parse_amz_date(value, claim)) {
+        return ERR_OK;
+    }
+    if (!http_date_parse(value, &claim->time)) {
         return ERR_ACCESS_DENIED;
     }
+    amz_date_format(claim->time, claim->amz_date);
     return ERR_OK;
 }
 
@@ -267,7 +269,7 @@ static enum err parse_query_claim(const struct s3_request *r, const struct heade
         return ERR_AUTHORIZATION_QUERY;
     }
     if (!parse_credential(credential, claim) || !signature_is_sane(claim) ||
-        !parse_amz_date(date, &claim->time) || !span_to_u64(expires, &claim->expires_s) ||
+        !parse_amz_date(date, claim) || !span_to_u64(expires, &claim->expires_s) ||
         claim->expires_s < 1 || claim->expires_s > EXPIRES_MAX_S) {
         return ERR_AUTHORIZATION_QUERY;
     }
