@@ -106,10 +106,10 @@ struct origin_fetch {
     struct span etag;              // as sent; empty: none
     struct span version_id;
     bool weak_or_no_etag;
-    time_t last_modified;   // 0 unknown
-    struct headers headers; // the ones to be replayed (S3's list: Content-*, Cache-Control,
-                            // Expires, ETag, Last-Modified, x-amz-meta-*, x-amz-storage-class,
-                            // ...), x-amz-checksum-* apart below
+    time_t last_modified;     // 0 unknown
+    struct headers headers;   // the ones to be replayed (S3's list: Content-*, Cache-Control,
+                              // Expires, ETag, Last-Modified, x-amz-meta-*, x-amz-storage-class,
+                              // ...), x-amz-checksum-* apart below
     struct headers checksums; // x-amz-checksum-*, only of whole-object answers
     bool storable;  // framing was strict (one Content-Length, no chunking), no Vary, not SSE-C,
                     // strong ETag ...

@@ -223,7 +223,7 @@ static enum err judge(struct origin_fetch *f)
     if (!f->has_range || f->head) {
         f->status = 200;
         f->body_first = 0;
-        f->body_len = f->size_bytes;
+        f->body_len = f->head ? 0 : f->size_bytes;
         return ERR_OK;
     }
     if (f->first >= f->size_bytes || f->last < f->first) {
@@ -255,7 +255,7 @@ static void on_stat(struct directory_fetch *d)
         return;
     }
     d->offset = f->body_first;
-    d->remaining = f->head ? 0 : f->body_len;
+    d->remaining = f->body_len;
     stats_observe_us(HISTOGRAM_origin_first_byte, clock_monotonic_us() - d->started_us);
     err = f->on_head(f);
     if (err != ERR_OK) {

@@ -1,9 +1,261 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "origin/origin_private.h"
-const struct origin_driver origin_s3_driver;
+// The `s3://` driver's state: endpoint, credentials, and on each worker the regions of buckets and
+// the pools of connections. One pool per credential set, because libcurl shares a pooled connection
+// between requests of different Authorization. The calls themselves are in s3_call.c.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "origin/s3_private.h"
+
+#define REGION_DEFAULT "us-east-1"
+
+// --- Regions
+// ----------------------------------------------------------------------------------------------------
+
+static struct s3_bucket_region *region_find(const struct origin_worker *ow, struct span bucket)
+{
+    struct s3_part *part = ow->driver_state;
+    for (unsigned i = 0; i < part->region_count; i++) {
+        if (span_equal_cstr(bucket, part->regions[i].bucket)) {
+            return &part->regions[i];
+        }
+    }
+    return NULL;
+}
+
+struct span s3_region_of(const struct origin_worker *ow, struct span bucket, bool *ret_known)
+{
+    const struct s3_state *state = s3_state_of(ow);
+    const struct s3_bucket_region *found = region_find(ow, bucket);
+    *ret_known = found != NULL || state->region_is_fixed;
+    return span_from_cstr(found != NULL ? found->region : state->region);
+}
+
+bool s3_region_is_valid(struct span region)
+{
+    for (size_t i = 0; i < region.len; i++) {
+        char c = region.ptr[i];
+        if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') &&
+            c != '-') {
+            return false;
+        }
+    }
+    return region.len > 0 && region.len < sizeof(((struct s3_bucket_region *)0)->region);
+}
+
+void s3_region_learn(struct origin_worker *ow, struct span bucket, struct span region)
+{
+    struct s3_part *part = ow->driver_state;
+    struct s3_bucket_region *row = region_find(ow, bucket);
+    if (!s3_region_is_valid(region) || bucket.len == 0 || bucket.len >= sizeof(row->bucket) ||
+        memchr(bucket.ptr, '\0', bucket.len) != NULL) {
+        return;
+    }
+    if (row == NULL && part->region_count < S3_REGIONS_MAX) {
+        row = &part->regions[part->region_count++];
+    } else if (row == NULL) {
+        row = &part->regions[part->region_next]; // the table is full: the oldest makes room
+        part->region_next = (part->region_next + 1) % S3_REGIONS_MAX;
+    }
+    memcpy(row->bucket, bucket.ptr, bucket.len);
+    row->bucket[bucket.len] = '\0';
+    memcpy(row->region, region.ptr, region.len);
+    row->region[region.len] = '\0';
+}
+
+// --- Connections
+// ---------------------------------------------------------------------------------------------------
+
+static struct transfer_pool *pool_new(struct origin_worker *ow)
+{
+    const struct origin_options *options = &ow->origin->options;
+    struct transfer_pool_options pool_options = {
+        .max_connections = ow->places_max,
+        .connect_timeout_ms = options->connect_timeout_ms,
+        .first_byte_timeout_ms = options->first_byte_timeout_ms,
+        .idle_timeout_ms = options->idle_timeout_ms,
+        .keepalive_ms = options->keepalive_ms,
+        .ca_file = options->ca_file,
+        .deny_link_local = true,
+    };
+    return transfer_pool_new(ow->w, &pool_options);
+}
+
+static void pool_free_later(void *ptr)
+{
+    transfer_pool_free(ptr);
+}
+
+struct s3_pool *s3_pool_enter(struct origin_worker *ow, const struct sigv4_credentials *credentials)
+{
+    struct s3_part *part = ow->driver_state;
+    struct span key = credentials != NULL ? credentials->access_key : (struct span){NULL, 0};
+    struct s3_pool *found = NULL, *oldest = NULL;
+    if (key.len >= sizeof(part->pools[0].access_key)) {
+        return NULL;
+    }
+    // The first row is the origin's own; the others come and go.
+    for (unsigned i = 0; i < S3_POOLS_MAX && found == NULL; i++) {
+        struct s3_pool *pool = &part->pools[i];
+        if (pool->pool != NULL
+                ? span_equal_cstr(key, pool->access_key) && (i == 0) == (key.len == 0)
+                : i == 0 && key.len == 0) {
+            found = pool;
+        } else if (i > 0 && pool->use_count == 0 &&
+                   (oldest == NULL || pool->used_at_us < oldest->used_at_us)) {
+            oldest = pool;
+        }
+    }
+    if (found == NULL) {
+        if (oldest == NULL) {
+            return NULL;
+        }
+        if (oldest->pool != NULL) {
+            worker_free_later(ow->w, pool_free_later, oldest->pool);
+        }
+        memset(oldest, 0, sizeof(*oldest));
+        if (key.len > 0) {
+            memcpy(oldest->access_key, key.ptr, key.len);
+        }
+        found = oldest;
+    }
+    if (found->pool == NULL) {
+        found->pool = pool_new(ow);
+    }
+    found->use_count++;
+    found->used_at_us = clock_monotonic_us();
+    return found;
+}
+
+void s3_pool_leave(struct s3_pool *pool)
+{
+    check(pool->use_count > 0);
+    pool->use_count--;
+}
+
+// --- Life
+// ---------------------------------------------------------------------------------------------------------------
+
+// Ends what curl has under way; the calls stay until they are abandoned.
+static void s3_stop(struct origin *origin)
+{
+    struct s3_state *state = origin->driver_state;
+    if (state == NULL) {
+        return;
+    }
+    atomic_store(&state->is_stopping, true);
+    for (unsigned i = 0; i < origin->worker_count; i++) {
+        struct s3_part *part = origin->workers[i].driver_state;
+        for (unsigned p = 0; part != NULL && p < S3_POOLS_MAX; p++) {
+            transfer_pool_free(part->pools[p].pool);
+            part->pools[p].pool = NULL;
+        }
+    }
+}
+
+static void s3_free(struct origin *origin)
+{
+    struct s3_state *state = origin->driver_state;
+    if (state == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < origin->worker_count; i++) {
+        free(origin->workers[i].driver_state);
+        origin->workers[i].driver_state = NULL;
+    }
+    credentials_keeper_free(state->keeper);
+    s3_endpoint_done(&state->endpoint);
+    free(state->region);
+    free(state);
+    origin->driver_state = NULL;
+}
+
+const struct origin_driver origin_s3_driver = {
+    .fetch_start = s3_fetch_start,
+    .fetch_pause = s3_call_pause,
+    .fetch_resume = s3_call_resume,
+    .fetch_cancel = s3_call_cancel,
+    .relay_start = s3_relay_start,
+    .relay_pause = s3_call_pause,
+    .relay_resume = s3_call_resume,
+    .relay_resume_upload = s3_call_resume_upload,
+    .relay_cancel = s3_call_cancel,
+    .stop = s3_stop,
+    .call_abandon = s3_call_abandon,
+    .free = s3_free,
+};
+
+static bool is_set(const char *text)
+{
+    return text != NULL && text[0] != '\0';
+}
+
+// Configured, else the endpoint's own, the environment's, the credentials' own; else the default.
+static const char *choose_region(const struct origin *origin, const struct s3_state *state,
+                                 const struct credential_set *set)
+{
+    const char *candidates[] = {state->region_is_fixed ? origin->options.region : NULL,
+                                state->endpoint.default_region, getenv("AWS_REGION"),
+                                getenv("AWS_DEFAULT_REGION"), set != NULL ? set->region : NULL};
+    for (size_t i = 0; i < ARRAY_LEN(candidates); i++) {
+        if (is_set(candidates[i]) && s3_region_is_valid(span_from_cstr(candidates[i]))) {
+            return candidates[i];
+        }
+    }
+    return REGION_DEFAULT;
+}
+
+static void describe(struct origin *origin, const struct s3_state *state, const char *source)
+{
+    struct buf text;
+    bool is_virtual =
+        s3_endpoint_is_virtual(&state->endpoint, origin->options.addressing, SPAN("bucket"));
+    buf_init(&text, 4096);
+    buf_printf(&text, "s3 %s%s%s region %s%s %s, credentials: %s",
+               state->endpoint.is_https ? "https://" : "http://", state->endpoint.host,
+               state->endpoint.base_path, state->region, state->region_is_fixed ? "" : " (auto)",
+               is_virtual ? "virtual-host-style" : "path-style", source);
+    origin->description = strdup(buf_cstr(&text));
+    check(origin->description != NULL);
+    buf_done(&text);
+}
+
 enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
 {
-    (void)origin;
-    (void)ret_why;
-    return ERR_INVALID;
+    const struct origin_options *options = &origin->options;
+    struct s3_state *state = calloc(1, sizeof(*state));
+    check(state != NULL);
+    origin->driver_state = state;
+    enum err err = s3_endpoint_parse(options->endpoint, &state->endpoint, ret_why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    state->region_is_fixed = is_set(options->region) && strcmp(options->region, "auto") != 0;
+    if (state->region_is_fixed && !s3_region_is_valid(span_from_cstr(options->region))) {
+        buf_printf(ret_why, "%s: origin.region is not the name of a region", options->region);
+        return ERR_INVALID;
+    }
+    struct credential_set *set = NULL;
+    struct credentials_options credentials = {.source = options->credentials,
+                                              .access_key_file = options->access_key_file,
+                                              .secret_key_file = options->secret_key_file,
+                                              .session_token_file = options->session_token_file,
+                                              .ca_file = options->ca_file,
+                                              .region = choose_region(origin, state, NULL)};
+    err = credentials_chain_load(&credentials, &set, ret_why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    state->region = strdup(choose_region(origin, state, set));
+    check(state->region != NULL);
+    credentials.region = state->region;
+    describe(origin, state, set->source);
+    state->keeper = credentials_keeper_new(origin->loop, &credentials, &set);
+    for (unsigned i = 0; i < origin->worker_count; i++) {
+        origin->workers[i].driver_state = calloc(1, sizeof(struct s3_part));
+        check(origin->workers[i].driver_state != NULL);
+    }
+    return ERR_OK;
 }

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Credential sets, and the order in which sources are asked. Any thread; loading may block.
+#include "origin/credentials_chain.h"
+
+#include <openssl/crypto.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct credential_set *credential_set_new(const char *source, struct span access_key,
+                                          struct span secret_key, struct span session_token,
+                                          int64_t expires_at_s)
+{
+    struct credential_set *set = calloc(1, sizeof(*set));
+    check(set != NULL);
+    atomic_init(&set->refs, 1);
+    set->source = source;
+    set->expires_at_s = expires_at_s;
+    set->is_anonymous = access_key.len == 0;
+    set->memory_len = access_key.len + secret_key.len + session_token.len + 1;
+    set->memory = calloc(1, set->memory_len);
+    check(set->memory != NULL);
+    struct span *parts[] = {&set->keys.access_key, &set->keys.secret_key, &set->keys.session_token};
+    const struct span from[] = {access_key, secret_key, session_token};
+    size_t at = 0;
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        if (from[i].len > 0) {
+            memcpy(set->memory + at, from[i].ptr, from[i].len);
+        }
+        *parts[i] = (struct span){set->memory + at, from[i].len};
+        at += from[i].len;
+    }
+    return set;
+}
+
+struct credential_set *credential_set_ref(struct credential_set *set)
+{
+    check(atomic_fetch_add_explicit(&set->refs, 1, memory_order_relaxed) > 0);
+    return set;
+}
+
+void credential_set_unref(struct credential_set *set)
+{
+    if (set == NULL || atomic_fetch_sub_explicit(&set->refs, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    OPENSSL_cleanse(set->memory, set->memory_len);
+    free(set->memory);
+    free(set->region);
+    free(set);
+}
+
+bool credential_set_same_keys(const struct credential_set *a, const struct credential_set *b)
+{
+    return a->memory_len == b->memory_len && a->keys.access_key.len == b->keys.access_key.len &&
+           a->keys.secret_key.len == b->keys.secret_key.len &&
+           CRYPTO_memcmp(a->memory, b->memory, a->memory_len) == 0;
+}
+
+bool credential_set_is_expired(const struct credential_set *set, int64_t now_s)
+{
+    return set->expires_at_s != 0 && now_s >= set->expires_at_s && !set->is_extendable;
+}
+
+void credentials_buf_done(struct buf *b)
+{
+    if (b->ptr != NULL) {
+        OPENSSL_cleanse(b->ptr, b->cap);
+    }
+    buf_done(b);
+}
+
+enum err credentials_from_environment(struct credential_set **ret_set, struct buf *ret_why)
+{
+    const char *access_key = getenv("AWS_ACCESS_KEY_ID");
+    const char *secret_key = getenv("AWS_SECRET_ACCESS_KEY");
+    const char *token = getenv("AWS_SESSION_TOKEN");
+    bool has_access = access_key != NULL && access_key[0] != '\0';
+    bool has_secret = secret_key != NULL && secret_key[0] != '\0';
+    if (!has_access && !has_secret) {
+        return ERR_NOT_FOUND;
+    }
+    if (has_access != has_secret) {
+        buf_printf(ret_why, "%s is set but %s is not",
+                   has_access ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY",
+                   has_access ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID");
+        return ERR_ORIGIN_CREDENTIALS;
+    }
+    *ret_set = credential_set_new("environment", span_from_cstr(access_key),
+                                  span_from_cstr(secret_key), span_from_cstr(token), 0);
+    return ERR_OK;
+}
+
+static enum err from_web_identity_environment(const struct credentials_options *options,
+                                              struct credential_set **ret_set, struct buf *ret_why)
+{
+    const char *role = getenv("AWS_ROLE_ARN"), *file = getenv("AWS_WEB_IDENTITY_TOKEN_FILE");
+    if (role == NULL || role[0] == '\0' || file == NULL || file[0] == '\0') {
+        return ERR_NOT_FOUND;
+    }
+    return credentials_from_web_identity(options, role, file, getenv("AWS_ROLE_SESSION_NAME"),
+                                         ret_set, ret_why);
+}
+
+static enum err from_source(enum origin_credentials_source source,
+                            const struct credentials_options *options,
+                            struct credential_set **ret_set, struct buf *ret_why)
+{
+    switch (source) {
+    case ORIGIN_CREDENTIALS_CONFIG:
+        return credentials_from_key_files(options, ret_set, ret_why);
+    case ORIGIN_CREDENTIALS_ENV:
+        return credentials_from_environment(ret_set, ret_why);
+    case ORIGIN_CREDENTIALS_IRSA:
+        return from_web_identity_environment(options, ret_set, ret_why);
+    case ORIGIN_CREDENTIALS_PROFILE:
+        return credentials_from_profile(options, ret_set, ret_why);
+    case ORIGIN_CREDENTIALS_CONTAINER:
+        return credentials_from_container(ret_set, ret_why);
+    case ORIGIN_CREDENTIALS_IMDS:
+        return credentials_from_instance(ret_set, ret_why);
+    case ORIGIN_CREDENTIALS_ANONYMOUS:
+        *ret_set = credential_set_new("anonymous", (struct span){NULL, 0}, (struct span){NULL, 0},
+                                      (struct span){NULL, 0}, 0);
+        return ERR_OK;
+    case ORIGIN_CREDENTIALS_AUTO:
+        break;
+    }
+    return ERR_NOT_FOUND;
+}
+
+static const char *what_is_missing(enum origin_credentials_source source)
+{
+    switch (source) {
+    case ORIGIN_CREDENTIALS_CONFIG:
+        return "the files for access key and secret key are not set";
+    case ORIGIN_CREDENTIALS_ENV:
+        return "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set";
+    case ORIGIN_CREDENTIALS_IRSA:
+        return "AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE are not set";
+    case ORIGIN_CREDENTIALS_PROFILE:
+        return "no such profile in the shared credentials and config files";
+    case ORIGIN_CREDENTIALS_CONTAINER:
+        return "AWS_CONTAINER_CREDENTIALS_FULL_URI and _RELATIVE_URI are not set";
+    case ORIGIN_CREDENTIALS_IMDS:
+        return "the instance metadata service gives none";
+    case ORIGIN_CREDENTIALS_ANONYMOUS:
+    case ORIGIN_CREDENTIALS_AUTO:
+        break;
+    }
+    return "neither key files, environment, web identity, shared files, container endpoint nor "
+           "instance metadata give any";
+}
+
+enum err credentials_chain_load(const struct credentials_options *options,
+                                struct credential_set **ret_set, struct buf *ret_why)
+{
+    static const enum origin_credentials_source order[] = {
+        ORIGIN_CREDENTIALS_CONFIG,  ORIGIN_CREDENTIALS_ENV,       ORIGIN_CREDENTIALS_IRSA,
+        ORIGIN_CREDENTIALS_PROFILE, ORIGIN_CREDENTIALS_CONTAINER, ORIGIN_CREDENTIALS_IMDS};
+    enum err err = ERR_NOT_FOUND;
+    if (options->source != ORIGIN_CREDENTIALS_AUTO) {
+        err = from_source(options->source, options, ret_set, ret_why);
+    } else {
+        for (size_t i = 0; i < ARRAY_LEN(order) && err == ERR_NOT_FOUND; i++) {
+            err = from_source(order[i], options, ret_set, ret_why);
+        }
+    }
+    if (err == ERR_NOT_FOUND) {
+        buf_printf(ret_why,
+                   "no credentials: %s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                   "credentials.source to anonymous for a public bucket",
+                   what_is_missing(options->source));
+        return ERR_ORIGIN_CREDENTIALS;
+    }
+    return err;
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// The credential set in use, on every worker, and its renewal.
+//
+// Worker 0 looks after it: it alone starts loads on the pool for blocking calls and hears their
+// results. A new set goes to every worker by message, so that no look-up takes a lock; a worker
+// keeps one reference to its set. Renewal begins 15 minutes ahead of expiry, less a random while;
+// sources that are files are read again from time to time. The old set stays in use until it has
+// expired.
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "origin/credentials_chain.h"
+
+#define RENEW_AHEAD_S 900
+#define RENEW_JITTER_S 120u
+#define RENEW_FAILED_S 30
+#define REREAD_S 15
+#define RENEW_AGAIN_MS 2000u // forced renewals are at least this far apart
+
+struct part {
+    struct credentials_keeper *keeper;
+    struct worker *w;
+    struct credential_set *set;
+    struct list waiters, woken;
+    struct task wake;
+    bool has_asked; // worker 0 will send a result
+};
+
+struct credentials_keeper {
+    struct loop *loop;
+    struct credentials_options options;
+    struct part *parts;
+    unsigned part_count;
+
+    // Worker 0 only
+    struct timer timer;
+    bool has_timer;
+    struct blocking_job job;
+    bool job_running;
+    struct credential_set *loaded; // by the job
+    struct buf why;
+    uint64_t loaded_at_ms;
+    bool last_failed;
+};
+
+struct keeper_message {
+    struct message message;
+    struct credentials_keeper *keeper;
+    struct credential_set *set; // NULL: the load failed
+    bool is_answer;
+    unsigned part;
+};
+
+static void keeper_load(struct credentials_keeper *keeper);
+
+// --- Waiters
+// ----------------------------------------------------------------------------------------------------
+
+void credentials_waiter_init(struct credentials_waiter *waiter,
+                             void (*done)(struct credentials_waiter *waiter, enum err err))
+{
+    list_node_init(&waiter->node);
+    waiter->done = done;
+    waiter->err = ERR_OK;
+}
+
+void credentials_waiter_cancel(struct credentials_waiter *waiter)
+{
+    list_remove(&waiter->node);
+}
+
+static void on_wake(struct task *task)
+{
+    struct part *part = container_of(task, struct part, wake);
+    struct list_node *node;
+    while ((node = list_pop_front(&part->woken)) != NULL) {
+        struct credentials_waiter *waiter = container_of(node, struct credentials_waiter, node);
+        waiter->done(waiter, waiter->err);
+    }
+}
+
+static void part_wake(struct part *part, enum err err)
+{
+    struct list_node *node;
+    while ((node = list_pop_front(&part->waiters)) != NULL) {
+        container_of(node, struct credentials_waiter, node)->err = err;
+        list_push_back(&part->woken, node);
+    }
+    if (!list_empty(&part->woken)) {
+        worker_defer(part->w, &part->wake);
+    }
+}
+
+// --- Results, on every worker
+// ----------------------------------------------------------------------------------------
+
+static void on_result(struct worker *to, struct message *message)
+{
+    struct keeper_message *m = container_of(message, struct keeper_message, message);
+    struct part *part = &m->keeper->parts[worker_index(to)];
+    if (m->set != NULL) {
+        credential_set_unref(part->set);
+        part->set = m->set;
+    }
+    part->has_asked = false;
+    part_wake(part, m->set != NULL ? ERR_OK : ERR_ORIGIN_CREDENTIALS);
+    free(m);
+}
+
+static void send_result(struct credentials_keeper *keeper, unsigned i, struct credential_set *set)
+{
+    struct keeper_message *m = calloc(1, sizeof(*m));
+    check(m != NULL);
+    m->message.deliver = on_result;
+    m->keeper = keeper;
+    m->set = set != NULL ? credential_set_ref(set) : NULL;
+    mailbox_send(keeper->parts[i].w, &m->message);
+}
+
+// --- Worker 0
+// -----------------------------------------------------------------------------------------------------------
+
+// Seconds until the set should be loaded again; 0 = never.
+static uint64_t next_load_s(const struct credential_set *set, bool failed)
+{
+    if (failed) {
+        return RENEW_FAILED_S + random_u64() % RENEW_FAILED_S;
+    }
+    if (set->expires_at_s != 0) {
+        int64_t left_s = set->expires_at_s - clock_wall_s();
+        int64_t ahead_s = RENEW_AHEAD_S + (int64_t)(random_u64() % RENEW_JITTER_S);
+        if (left_s > ahead_s) {
+            return (uint64_t)(left_s - ahead_s);
+        }
+        return left_s > 20 ? (uint64_t)left_s / 2 : 10;
+    }
+    return set->is_from_files ? REREAD_S : 0;
+}
+
+static void schedule(struct credentials_keeper *keeper)
+{
+    uint64_t delay_s = next_load_s(keeper->parts[0].set, keeper->last_failed);
+    if (delay_s > 0) {
+        timer_start(&keeper->timer, delay_s * 1000);
+    } else {
+        timer_stop(&keeper->timer);
+    }
+}
+
+static void on_job_work(struct blocking_job *job)
+{
+    struct credentials_keeper *keeper = container_of(job, struct credentials_keeper, job);
+    keeper->why.len = 0;
+    job->err = credentials_chain_load(&keeper->options, &keeper->loaded, &keeper->why);
+}
+
+static void on_job_done(struct blocking_job *job)
+{
+    struct credentials_keeper *keeper = container_of(job, struct credentials_keeper, job);
+    struct credential_set *loaded = keeper->loaded, *held = keeper->parts[0].set;
+    bool expired = credential_set_is_expired(held, clock_wall_s());
+    keeper->loaded = NULL;
+    keeper->job_running = false;
+    keeper->loaded_at_ms = clock_monotonic_ms();
+    keeper->last_failed = job->err != ERR_OK;
+    if (job->err != ERR_OK) {
+        log_warn("credentials_not_renewed", "why=%s expired=%d", log_quote(buf_span(&keeper->why)),
+                 expired);
+    } else if (!credential_set_same_keys(loaded, held)) {
+        log_info("credentials_renewed", "source=%s", log_quote(span_from_cstr(loaded->source)));
+    }
+    for (unsigned i = 0; i < keeper->part_count; i++) {
+        send_result(keeper, i, loaded);
+    }
+    // The set of worker 0 changes with its message; the timer must go by the new one.
+    if (loaded != NULL) {
+        credential_set_unref(keeper->parts[0].set);
+        keeper->parts[0].set = credential_set_ref(loaded);
+        credential_set_unref(loaded);
+    }
+    schedule(keeper);
+}
+
+static void keeper_load(struct credentials_keeper *keeper)
+{
+    if (!keeper->job_running) {
+        keeper->job_running = true;
+        blocking_start(keeper->parts[0].w, &keeper->job);
+    }
+}
+
+static void on_timer(struct timer *timer)
+{
+    keeper_load(container_of(timer, struct credentials_keeper, timer));
+}
+
+static void on_begin(struct worker *to, struct message *message)
+{
+    struct keeper_message *m = container_of(message, struct keeper_message, message);
+    struct credentials_keeper *keeper = m->keeper;
+    timer_init(to, &keeper->timer, on_timer);
+    keeper->has_timer = true;
+    schedule(keeper);
+    free(m);
+}
+
+static void on_ask(struct worker *to, struct message *message)
+{
+    (void)to;
+    struct keeper_message *m = container_of(message, struct keeper_message, message);
+    struct credentials_keeper *keeper = m->keeper;
+    if (!keeper->job_running && keeper->loaded_at_ms != 0 &&
+        clock_monotonic_ms() - keeper->loaded_at_ms < RENEW_AGAIN_MS) {
+        // Just done: what is there is the newest there is.
+        send_result(keeper, m->part, keeper->last_failed ? NULL : keeper->parts[0].set);
+    } else {
+        keeper_load(keeper); // its result goes to everybody
+    }
+    free(m);
+}
+
+// --- Calls
+// ----------------------------------------------------------------------------------------------------------------
+
+struct credentials_keeper *credentials_keeper_new(struct loop *loop,
+                                                  const struct credentials_options *options,
+                                                  struct credential_set **first)
+{
+    struct credentials_keeper *keeper = calloc(1, sizeof(*keeper));
+    check(keeper != NULL);
+    keeper->loop = loop;
+    keeper->options = *options;
+    keeper->part_count = loop_worker_count(loop);
+    keeper->parts = calloc(keeper->part_count, sizeof(keeper->parts[0]));
+    check(keeper->parts != NULL);
+    buf_init(&keeper->why, 4096);
+    for (unsigned i = 0; i < keeper->part_count; i++) {
+        struct part *part = &keeper->parts[i];
+        part->keeper = keeper;
+        part->w = loop_worker(loop, i);
+        part->set = credential_set_ref(*first);
+        list_init(&part->waiters);
+        list_init(&part->woken);
+        task_init(&part->wake, on_wake);
+    }
+    list_node_init(&keeper->job.node);
+    keeper->job.work = on_job_work;
+    keeper->job.done = on_job_done;
+    if (next_load_s(*first, false) > 0) {
+        struct keeper_message *m = calloc(1, sizeof(*m));
+        check(m != NULL);
+        m->message.deliver = on_begin;
+        m->keeper = keeper;
+        mailbox_send_from_any_thread(keeper->parts[0].w, &m->message);
+    }
+    credential_set_unref(*first);
+    *first = NULL;
+    return keeper;
+}
+
+void credentials_keeper_free(struct credentials_keeper *keeper)
+{
+    if (keeper == NULL) {
+        return;
+    }
+    if (keeper->has_timer) {
+        timer_done(&keeper->timer);
+    }
+    for (unsigned i = 0; i < keeper->part_count; i++) {
+        credential_set_unref(keeper->parts[i].set);
+    }
+    credential_set_unref(keeper->loaded);
+    buf_done(&keeper->why);
+    free(keeper->parts);
+    free(keeper);
+}
+
+struct credential_set *credentials_keeper_get(struct credentials_keeper *keeper, struct worker *w)
+{
+    return keeper->parts[worker_index(w)].set;
+}
+
+void credentials_keeper_renew(struct credentials_keeper *keeper, struct worker *w,
+                              const struct credential_set *used, struct credentials_waiter *waiter)
+{
+    struct part *part = &keeper->parts[worker_index(w)];
+    if (part->set != used && !credential_set_is_expired(part->set, clock_wall_s())) {
+        waiter->err = ERR_OK;
+        list_push_back(&part->woken, &waiter->node);
+        worker_defer(w, &part->wake);
+        return;
+    }
+    list_push_back(&part->waiters, &waiter->node);
+    if (part->has_asked) {
+        return;
+    }
+    part->has_asked = true;
+    struct keeper_message *m = calloc(1, sizeof(*m));
+    check(m != NULL);
+    m->message.deliver = on_ask;
+    m->keeper = keeper;
+    m->part = worker_index(w);
+    mailbox_send(keeper->parts[0].w, &m->message);
+}

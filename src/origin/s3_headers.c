@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a client's request goes on to the origin, and what of the origin's answer goes back. The
+// client's own signature and everything that belongs to one hop is taken off; every other x-amz-*
+// header is kept, so that it is signed again. Pure; any thread.
+#include <string.h>
+
+#include "origin/s3_private.h"
+
+static bool has_prefix(struct span name, const char *prefix)
+{
+    struct span p = span_from_cstr(prefix);
+    return name.len >= p.len && span_equal_nocase((struct span){name.ptr, p.len}, p);
+}
+
+static bool is_one_of(struct span name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (span_equal_nocase(name, span_from_cstr(names[i]))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_stripped(struct span name, bool framed)
+{
+    static const char *const names[] = {"Authorization",
+                                        "X-Amz-Date",
+                                        "Date",
+                                        "X-Amz-Security-Token",
+                                        "x-amz-content-sha256",
+                                        "x-amz-s3session-token",
+                                        "Expect",
+                                        "Accept-Encoding",
+                                        "Host",
+                                        "Content-Length",
+                                        "Cookie",
+                                        "Forwarded",
+                                        "X-Real-IP"};
+    static const char *const framing[] = {"x-amz-decoded-content-length", "x-amz-trailer"};
+    return header_is_hop_by_hop(name) || is_one_of(name, names, ARRAY_LEN(names)) ||
+           has_prefix(name, "amz-sdk-") || has_prefix(name, "X-Forwarded-") ||
+           (!framed && is_one_of(name, framing, ARRAY_LEN(framing)));
+}
+
+// Does a Connection header name this one?
+static bool is_named_by_connection(const struct headers *headers, struct span name)
+{
+    for (unsigned i = 0; i < headers->count; i++) {
+        if (span_equal_nocase(headers->items[i].name, SPAN("Connection")) &&
+            header_list_has(headers->items[i].value, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The value of Content-Encoding without "aws-chunked", in `arena`.
+static struct span without_aws_chunked(struct arena *arena, struct span value)
+{
+    char *out = arena_alloc(arena, value.len + 1);
+    size_t len = 0;
+    struct span piece;
+    while (out != NULL && span_split(&value, ',', &piece)) {
+        piece = span_trim(piece);
+        if (piece.len == 0 || span_equal_nocase(piece, SPAN("aws-chunked"))) {
+            continue;
+        }
+        if (len > 0) {
+            out[len++] = ',';
+        }
+        memcpy(out + len, piece.ptr, piece.len);
+        len += piece.len;
+    }
+    return (struct span){out, len};
+}
+
+enum err s3_headers_forward(struct arena *arena, const struct headers *client, bool framed,
+                            struct headers *ret_headers)
+{
+    for (unsigned i = 0; i < client->count; i++) {
+        struct span name = client->items[i].name, value = client->items[i].value;
+        if (is_stripped(name, framed) || is_named_by_connection(client, name)) {
+            continue;
+        }
+        if (!header_name_is_token(name) || !header_value_is_clean(value)) {
+            return ERR_INVALID;
+        }
+        if (!framed && span_equal_nocase(name, SPAN("Content-Encoding")) &&
+            header_list_has(value, SPAN("aws-chunked"))) {
+            value = without_aws_chunked(arena, value);
+            if (value.ptr == NULL) {
+                return ERR_NO_MEMORY;
+            }
+            if (value.len == 0) {
+                continue;
+            }
+        }
+        if (!headers_add(ret_headers, arena, name, value)) {
+            return ERR_NO_MEMORY;
+        }
+    }
+    return ERR_OK;
+}
+
+static bool is_presign_parameter(struct span name, bool version2)
+{
+    static const char *const names[] = {
+        "X-Amz-Algorithm",      "X-Amz-Credential",     "X-Amz-Date",
+        "X-Amz-Expires",        "X-Amz-SignedHeaders",  "X-Amz-Signature",
+        "X-Amz-Security-Token", "X-Amz-Content-Sha256", "X-Amz-S3session-Token"};
+    static const char *const names2[] = {"AWSAccessKeyId", "Signature", "Expires"};
+    return is_one_of(name, names, ARRAY_LEN(names)) ||
+           (version2 && is_one_of(name, names2, ARRAY_LEN(names2)));
+}
+
+enum err s3_query_forward(struct arena *arena, const struct s3_request *request,
+                          struct span *ret_query)
+{
+    struct buf raw;
+    bool version2 = s3_param_find(request, "AWSAccessKeyId") != NULL;
+    enum err err = ERR_OK;
+    buf_init(&raw, 65536);
+    for (unsigned i = 0; i < request->param_count; i++) {
+        const struct s3_param *param = &request->params[i];
+        if (is_presign_parameter(param->name, version2)) {
+            continue;
+        }
+        if (raw.len > 0) {
+            buf_append_char(&raw, '&');
+        }
+        buf_append_span(&raw, param->raw_name);
+        if (param->has_value) {
+            buf_append_char(&raw, '=');
+            buf_append_span(&raw, param->raw_value);
+        }
+    }
+    *ret_query = (struct span){NULL, 0};
+    if (!buf_ok(&raw)) {
+        err = ERR_NO_MEMORY;
+    } else if (raw.len > 0) {
+        struct span copy = arena_copy(arena, buf_span(&raw));
+        err =
+            copy.ptr == NULL ? ERR_NO_MEMORY : sigv4_canonical_query(arena, copy, false, ret_query);
+    }
+    buf_done(&raw);
+    return err;
+}
+
+enum err s3_headers_answered(struct arena *arena, const struct headers *origin,
+                             struct headers *ret_headers)
+{
+    static const char *const names[] = {
+        "Content-Length", "Date",    "x-amz-request-id",         "x-amz-id-2",
+        "Set-Cookie",     "Alt-Svc", "Strict-Transport-Security"};
+    for (unsigned i = 0; i < origin->count; i++) {
+        struct span name = origin->items[i].name;
+        if (header_is_hop_by_hop(name) || is_one_of(name, names, ARRAY_LEN(names)) ||
+            is_named_by_connection(origin, name)) {
+            continue;
+        }
+        if (!headers_add(ret_headers, arena, name, origin->items[i].value)) {
+            return ERR_NO_MEMORY;
+        }
+    }
+    return ERR_OK;
+}
