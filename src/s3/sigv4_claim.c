@@ -254,7 +254,10 @@ static enum err query_payload(const struct s3_request *r, const struct headers *
 static enum err parse_query_claim(const struct s3_request *r, const struct headers *headers,
                                   struct sigv4_claim *claim)
 {
-    struct span algorithm, credential, date, expires;
+    struct span algorithm;
+    struct span credential = {NULL, 0};
+    struct span date = {NULL, 0};
+    struct span expires = {NULL, 0};
     if (!query_value(r, "X-Amz-Algorithm", &algorithm)) {
         return ERR_AUTHORIZATION_QUERY;
     }
