@@ -160,40 +160,31 @@ class Forebay:
         return pid
 
     def _wait_ready(self, wait):
+        """Until stderr has named the listeners: `listening URL`, and `admin URL` unless that is off."""
+        def named():
+            self.port = self._port_in(r"^\s*listening\s+https?://[^\s/]*:(\d+)")
+            self.admin_port = self._port_in(r"^\s*admin\s+http://[^\s/]*:(\d+)")
+            return self.port and (self.admin_port or self.settings.get("admin.listen") == "off")
         deadline = time.monotonic() + wait
-        pause = threading.Event()
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                self._join()
-                raise Failed(f"the server ended with {self.process.returncode}: {self.output()}")
-            ports = listening_ports(self._pid())
-            want = (self.settings.get("admin.listen") != "off") + 1
-            if len(ports) >= want:
-                self._name_ports(ports)
-                if self.port and (self.admin_port or want == 1):
-                    return
-            pause.wait(0.005)
+        with self.changed:
+            while not named():
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    break
+                self.changed.wait(0.05)
+            ready = named()
+        if ready:
+            return
+        if self.process.poll() is not None:
+            self._join()
+            raise Failed(f"the server ended with {self.process.returncode}: {self.output()}")
         raise Failed(f"not ready after {wait} s: {self.output()}")
 
-    def _name_ports(self, ports):
-        self.port = self.admin_port = None
-        if self.settings.get("admin.listen") == "off":
-            self.port = min(ports)
-            return
-        for port in sorted(ports):
-            try:
-                with Connection(port, timeout=10) as connection:
-                    connection.send(b"GET /startupz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-                    reply = connection.read_head()
-                    is_admin = "json" in (reply.header("content-type") or "") or (
-                        reply.header("x-amz-request-id") is None)
-            except (OSError, AssertionError, Exception):
-                continue
-            if is_admin:
-                if reply.status == 200:
-                    self.admin_port = port
-            else:
-                self.port = port
+    def _port_in(self, pattern):
+        for line in self.stderr:
+            match = re.search(pattern, line)
+            if match:
+                return int(match.group(1))
+        return None
 
     def stop(self, code=0, wait=WAIT_S):
         """SIGTERM; the server must drain and end with CODE (None: any)."""
@@ -364,25 +355,6 @@ class Forebay:
 
     def wipe_cache(self):
         shutil.rmtree(self.cache, ignore_errors=True)
-
-
-def listening_ports(pid):
-    """TCP ports that the process listens on."""
-    inodes = set()
-    with contextlib.suppress(OSError):
-        for link in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{link}")
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
-    ports = set()
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and fields[9] in inodes:
-                    ports.add(int(fields[1].rpartition(":")[2], 16))
-    return ports
 
 
 def run_forebay(*arguments, env=None, wait=WAIT_S, cwd=None):

@@ -115,10 +115,10 @@ def _read_version(name, view, start):
     skip = -start % CELL
     if len(view) >= skip + CELL:
         return int(np.frombuffer(view[skip:skip + CELL], dtype="<u8")[1])
-    for version in range(0, 4096):
+    for version in range(1, 4096):
         if oracle_bytes(name, version, start, len(view)) == bytes(view):
             return version
-    raise AssertionError(f"{name}: {len(view)} bytes at {start} belong to no version 0..4095")
+    raise AssertionError(f"{name}: {len(view)} bytes at {start} belong to no version 1..4095")
 
 
 def _complain(name, version, offset, got, want):

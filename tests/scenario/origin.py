@@ -251,6 +251,16 @@ class Origin:
         with self.lock:
             return self.buckets[bucket or self.bucket][key]
 
+    def number_of(self, key, etag, bucket=None):
+        """The version number that an ETag (without quotes or a part count) names, else None."""
+        name = self.name(key, bucket)
+        with self.lock:
+            last = self.counters.get((bucket or self.bucket, key), 0)
+        for number in range(last, 0, -1):
+            if etag_of(name, number).strip('"') == etag.strip('"').split("-")[0]:
+                return number
+        return None
+
     def bytes_of(self, key, start=0, length=None, version=None, bucket=None):
         with self.lock:
             have = self.buckets[bucket or self.bucket].get(key)
@@ -593,7 +603,9 @@ class _Connection:
         xml = (f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{error.code}</Code><Message>'
                f"{escape(error.message)}</Message>{error.extra}<Resource>{escape(entry.target)}"
                f"</Resource><RequestId>origin{entry.number}</RequestId></Error>")
-        body = xml.encode("utf-8", "surrogateescape") if entry.method != "HEAD" else b""
+        body = xml.encode("utf-8", "surrogateescape")
+        if entry.method == "HEAD" or error.status == 304:
+            body = b""
         self._reply(entry, error.status, list(error.headers) + [("Content-Type",
                                                                  "application/xml")], body)
 
