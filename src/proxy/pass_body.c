@@ -229,7 +229,7 @@ static enum err plan_decode(struct pass_body *body, const struct pass_body_input
     }
     bool trailer =
         payload == SIGV4_PAYLOAD_STREAMING_TRAILER || payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER;
-    if (!trailer || body->trailer_name.len == 0) {
+    if (!trailer || body->trailer_name.len == 0 || input->no_trailers) {
         body->kind = ORIGIN_BODY_UNSIGNED;
         body->length = body->decoded_length;
         return headers_unframe(arena, headers);
@@ -312,7 +312,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
         return plan_plain(body, input, payload, hash, arena);
     }
     if (payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER && !http->chunked && !input->want_whole &&
-        (input->s3->flags & S3_OP_BODY) != 0) {
+        !input->no_trailers && (input->s3->flags & S3_OP_BODY) != 0) {
         if (headers_count(headers, SPAN("x-amz-decoded-content-length")) == 0) {
             return ERR_MISSING_CONTENT_LENGTH;
         }

@@ -79,7 +79,9 @@ struct pass_body_input {
     const struct sigv4_claim
         *claim; // of a verified signature; NULL: chunk signatures are not checked
     const uint8_t *signing_key;
-    bool want_whole; // the caller needs the whole body (DeleteObjects)
+    bool want_whole;  // the caller needs the whole body (DeleteObjects)
+    bool no_trailers; // the origin takes no trailing checksums: bodies with them go on decoded,
+                      // unsigned
 };
 
 // `headers`: the copy that goes to the origin; what describes the client's framing is taken out or
@@ -130,5 +132,102 @@ void list_page_unref(struct list_page *page);
 struct span list_page_body(const struct list_page *page);
 const struct headers *list_page_headers(const struct list_page *page);
 void list_cache_free(struct list_cache *cache); // with its worker; NULL is fine
+
+// --- serve_pass.c -----------------------------------------------------------
+
+#define PASS_ARENA_MAX (8u << 20)
+#define PASS_MAGIC 0x50415353u
+
+enum write_phase { WRITES_NONE, WRITES_STARTING, WRITES_READY, WRITES_CLOSING, WRITES_ENDED };
+// The relay, or the fetches of a direct read.
+enum relay_phase { RELAY_NONE, RELAY_RUNNING, RELAY_ENDED };
+
+// A read of an object where the origin has no relay for it (pass_direct.c): HEAD, then the range.
+struct direct_read {
+    bool is_used;
+    bool is_reading; // the HEAD has been answered
+    struct origin_fetch fetch;
+    struct span etag;
+    uint64_t size_bytes, first, last; // of the object; what is wanted of it
+    time_t last_modified;
+};
+
+struct pass_state {
+    uint32_t magic;
+    struct proxy_worker *pw;
+    struct request *request; // NULL: the exchange is over
+    struct arena *arena;
+    bool is_dead;
+
+    // towards the origin
+    struct s3_request s3; // copy
+    struct headers headers;
+    struct origin_relay relay;
+    enum relay_phase relay_phase;
+    enum err relay_err;
+    bool relay_cancelled, relay_paused;
+    struct direct_read direct; // instead of the relay, see there
+    uint64_t relay_started_us;
+
+    // the client's body
+    struct http_sink sink;
+    struct pass_body body;
+    bool body_paused;
+    bool body_dropped;   // nobody wants the rest
+    bool upload_waiting; // the relay was told to wait
+    bool find_form_key;
+    struct buf form;   // a form's beginning, until its key is known
+    size_t form_tried; // bytes of it already looked at
+
+    // the keys it changes
+    struct key_write *writes;
+    unsigned writes_max, write_count, writes_ready, writes_ended;
+    enum write_phase write_phase;
+
+    // towards the client
+    enum err err; // why it is refused here; ERR_OK: it is not
+    struct span err_message;
+    bool is_answered; // a reply or an error document is on its way
+    bool is_refused;  // the latter
+    bool head_came;
+    bool is_streamed;  // the answer's head came before the outcome
+    bool end_released; // the last byte may go
+    struct http_source source;
+    struct byte_queue down;
+    uint64_t received_bytes;
+    struct headers answered; // in the exchange's arena
+    struct list_fill *list_fill;
+    struct list_page *list_page;
+};
+
+static inline struct pass_state *as_pass(struct pass_state *p)
+{
+    check(p != NULL);
+    check(p->magic == PASS_MAGIC);
+    return p;
+}
+
+// Something changed: moves on if the outcome is known now.
+void pass_settle(struct pass_state *p);
+// The keys are known: opens the writes, or asks the origin at once.
+void pass_begin(struct pass_state *p);
+// The answer's head, as p->relay says it.
+void pass_reply_start(struct pass_state *p);
+void pass_take_body(struct pass_state *p, struct span data); // from the origin
+void pass_on_write_ready(struct key_write *kw);
+void pass_on_write_ended(struct key_write *kw);
+
+// --- pass_keys.c ------------------------------------------------------------
+
+// The keys a request changes become p->writes. From its head, from a form, from a collected body;
+// ERR_ACCESS_DENIED for a key that the principal may not change (p->err_message says so).
+enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
+enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;
+enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
+
+// --- pass_direct.c ----------------------------------------------------------
+
+bool pass_direct_wanted(const struct request *r);
+enum err pass_direct_start(struct pass_state *p) MUST_USE;
 
 #endif

@@ -10,13 +10,14 @@
 //
 // The life of a request that changes keys (one that does not skips the two waits):
 //
-//   start     plan the body; read it (a body that names the keys first whole, a form until its key
-//   is known) starting  invalidate_begin() for each key                        ... until every
-//   on_ready relay     the origin is asked; the body goes up, the last byte of one that is checked
-//   only after the check known     head of the answer (or, where a 200 may still turn into an
-//   error, its end), failure, time-out closing   invalidate_end() for each key ... until every
-//   on_ended answer    head to the client; where a 200 came early it is there already and its last
-//   byte has been held back
+//   start     plan the body and read it: a batch delete whole, a form until its key is known
+//   starting  invalidate_begin() for each key ... until every on_ready
+//   relay     the origin is asked, the body goes up; where the body is checked, its last byte
+//             only after the check
+//   known     the answer's head (its end where a 200 may still turn into an error), or a failure
+//   closing   invalidate_end() for each key ... until every on_ended
+//   answer    the head to the client; one that came early is there already, and of its body the
+//             last byte has been held back
 //
 // A client that leaves: before the origin has the whole body the upload is cut, so that nothing is
 // written; after that the write runs to its end. Either way the invalidation follows the origin's
@@ -26,70 +27,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define PASS_MAGIC 0x50415353u
-#define PASS_ARENA_MAX (8u << 20)
-#define DELETE_KEYS_MAX 1000u
-#define HEAD_KEYS_MAX 3u // a rename: the new name and two readings of the old one
-
-enum write_phase { WRITES_NONE, WRITES_STARTING, WRITES_READY, WRITES_CLOSING, WRITES_ENDED };
-enum relay_phase { RELAY_NONE, RELAY_RUNNING, RELAY_ENDED };
-
-struct pass_state {
-    uint32_t magic;
-    struct proxy_worker *pw;
-    struct request *request; // NULL: the exchange is over
-    struct arena *arena;
-    bool is_dead;
-
-    // towards the origin
-    struct s3_request s3; // copy
-    struct headers headers;
-    struct origin_relay relay;
-    enum relay_phase relay_phase;
-    enum err relay_err;
-    bool relay_cancelled, relay_paused;
-    uint64_t relay_started_us;
-
-    // the client's body
-    struct http_sink sink;
-    struct pass_body body;
-    bool body_paused;
-    bool body_dropped;   // nobody wants the rest
-    bool upload_waiting; // the relay was told to wait
-    bool find_form_key;
-    struct buf form;   // a form's beginning, until its key is known
-    size_t form_tried; // bytes of it already looked at
-
-    // the keys it changes
-    struct key_write *writes;
-    unsigned writes_max, write_count, writes_ready, writes_ended;
-    enum write_phase write_phase;
-
-    // towards the client
-    enum err err; // why it is refused here; ERR_OK: it is not
-    struct span err_message;
-    bool is_answered; // a reply or an error document is on its way
-    bool is_refused;  // the latter
-    bool head_came;
-    bool is_streamed;  // the answer's head came before the outcome
-    bool end_released; // the last byte may go
-    struct http_source source;
-    struct byte_queue down;
-    uint64_t received_bytes;
-    struct headers answered; // in the exchange's arena
-    struct list_fill *list_fill;
-    struct list_page *list_page;
-};
-
-static struct pass_state *as_pass(struct pass_state *p)
-{
-    check(p != NULL);
-    check(p->magic == PASS_MAGIC);
-    return p;
-}
-
-static void settle(struct pass_state *p);
 
 // --- birth and end ----------------------------------------------------------
 
@@ -189,11 +126,37 @@ static void upload_wake(struct pass_state *p)
     }
 }
 
+static void relay_pause(struct pass_state *p)
+{
+    p->relay_paused = true;
+    if (p->direct.is_used) {
+        origin_fetch_pause(&p->direct.fetch);
+    } else {
+        origin_relay_pause(&p->relay);
+    }
+}
+
+static void relay_resume(struct pass_state *p)
+{
+    if (p->relay_paused) {
+        p->relay_paused = false;
+        if (p->direct.is_used) {
+            origin_fetch_resume(&p->direct.fetch);
+        } else {
+            origin_relay_resume(&p->relay);
+        }
+    }
+}
+
 static void relay_cancel(struct pass_state *p)
 {
     if (p->relay_phase == RELAY_RUNNING && !p->relay_cancelled) {
         p->relay_cancelled = true;
-        origin_relay_cancel(&p->relay);
+        if (p->direct.is_used) {
+            origin_fetch_cancel(&p->direct.fetch);
+        } else {
+            origin_relay_cancel(&p->relay);
+        }
     }
 }
 
@@ -207,11 +170,8 @@ static void refuse(struct pass_state *p, enum err err, struct span message)
     p->err_message = message;
     body_drop(p);
     relay_cancel(p);
-    settle(p);
+    pass_settle(p);
 }
-
-static void begin(struct pass_state *p);
-static enum err collected(struct pass_state *p);
 
 static enum err feed(struct pass_state *p, struct span data)
 {
@@ -227,21 +187,15 @@ static enum err feed(struct pass_state *p, struct span data)
     return ERR_OK;
 }
 
-static enum err add_write(struct pass_state *p, struct span key);
-
 static enum err form_key_found(struct pass_state *p, struct span key)
 {
-    struct request *r = p->request;
-    if (!gate_allows(r, S3_PutObject, S3_OP_CHANGES_KEY | S3_OP_BODY, r->s3.bucket, key)) {
-        return ERR_ACCESS_DENIED;
-    }
     p->find_form_key = false;
-    enum err err = add_write(p, key);
+    enum err err = pass_keys_of_form(p, key);
     if (err == ERR_OK) {
         err = feed(p, buf_span(&p->form));
     }
     if (err == ERR_OK && !p->body.collect) {
-        begin(p);
+        pass_begin(p);
     }
     return err;
 }
@@ -304,143 +258,16 @@ static void on_data_end(struct http_sink *sink, enum err err)
         err = pass_body_finish(&p->body, p->arena);
     }
     if (err == ERR_OK && p->body.collect) {
-        err = collected(p);
+        err = pass_keys_of_body(p);
+        if (err == ERR_OK) {
+            pass_begin(p);
+        }
     }
     if (err != ERR_OK) {
         refuse(p, err, p->err_message);
         return;
     }
     upload_wake(p);
-}
-
-// --- which keys change ------------------------------------------------------
-
-static struct object_key *key_new(struct request *r, struct span key)
-{
-    struct span own_key = r->s3.key;
-    const struct proxy_rule *own_rule = r->rule;
-    r->s3.key = key;
-    r->rule = rules_find(r->pw->proxy, r->s3.bucket, key);
-    struct object_key *made = request_object_key(r);
-    r->s3.key = own_key;
-    r->rule = own_rule;
-    return made;
-}
-
-static void on_write_ready(struct key_write *kw);
-static void on_write_ended(struct key_write *kw);
-
-// Once, before the first key; the array never moves after.
-static void writes_reserve(struct pass_state *p, size_t count)
-{
-    check(p->writes == NULL);
-    p->writes = calloc(count, sizeof(*p->writes));
-    check(p->writes != NULL);
-    p->writes_max = (unsigned)count;
-}
-
-static enum err add_write(struct pass_state *p, struct span key)
-{
-    if (p->writes == NULL) {
-        writes_reserve(p, HEAD_KEYS_MAX);
-    }
-    check(p->write_count < p->writes_max);
-    if (key.len > S3_KEY_MAX) {
-        return ERR_KEY_TOO_LONG;
-    }
-    struct key_write *kw = &p->writes[p->write_count++];
-    kw->key = key_new(p->request, key);
-    kw->ctx = p;
-    kw->on_ready = on_write_ready;
-    kw->on_ended = on_write_ended;
-    return ERR_OK;
-}
-
-// The old name of a rename: "bucket/key" by the letter, but a bare key has been seen too. Both are
-// dropped.
-static enum err add_rename_source(struct pass_state *p)
-{
-    struct request *r = p->request;
-    struct span value, bucket, key, query;
-    if (!headers_get(&r->http->headers, SPAN("x-amz-rename-source"), &value)) {
-        return ERR_INVALID_ARGUMENT;
-    }
-    if (s3_copy_source_parse(p->arena, value, &bucket, &key, &query) == ERR_OK &&
-        span_equal(bucket, r->s3.bucket)) {
-        enum err err = add_write(p, key);
-        if (err != ERR_OK) {
-            return err;
-        }
-    }
-    char *bytes = arena_alloc(p->arena, value.len + 1);
-    size_t len;
-    if (bytes == NULL || !uri_decode(value, bytes, &len)) {
-        return bytes == NULL ? ERR_NO_MEMORY : ERR_INVALID_ARGUMENT;
-    }
-    struct span whole = {bytes, len};
-    if (whole.len > 0 && whole.ptr[0] == '/') {
-        whole.ptr++;
-        whole.len--;
-    }
-    return whole.len > 0 && whole.len <= S3_KEY_MAX ? add_write(p, whole) : ERR_OK;
-}
-
-// Keys that the head names. An empty key stands for the bucket: cached listings of it go, objects
-// have their own writes.
-static enum err add_writes(struct pass_state *p)
-{
-    const struct s3_request *s3 = &p->request->s3;
-    if ((s3->flags & S3_OP_CHANGES_KEY) == 0 || s3->bucket.len == 0 || p->body.collect ||
-        s3->operation == S3_PostObject) {
-        return ERR_OK;
-    }
-    enum err err = add_write(p, s3->key);
-    if (err == ERR_OK && s3->operation == S3_RenameObject) {
-        err = add_rename_source(p);
-    }
-    return err;
-}
-
-static enum err add_deletes(struct pass_state *p)
-{
-    struct request *r = p->request;
-    struct span *keys = NULL;
-    size_t count = 0;
-    enum err err = s3_delete_keys_read(p->arena, buf_span(&p->body.whole), &keys, &count);
-    if (err == ERR_LIMIT || (err == ERR_OK && (count == 0 || count > DELETE_KEYS_MAX))) {
-        err = ERR_MALFORMED_XML;
-    }
-    if (err == ERR_OK) {
-        writes_reserve(p, count);
-    }
-    for (size_t i = 0; err == ERR_OK && i < count; i++) {
-        if (!gate_allows(r, S3_DeleteObject, S3_OP_CHANGES_KEY, r->s3.bucket, keys[i])) {
-            p->err_message = SPAN("At least one of the keys may not be deleted by this access key");
-            err = ERR_ACCESS_DENIED;
-        } else {
-            err = add_write(p, keys[i]);
-        }
-    }
-    return err;
-}
-
-// The body is here whole: now it is known what to ask.
-static enum err collected(struct pass_state *p)
-{
-    struct request *r = p->request;
-    enum err err = ERR_OK;
-    if (r->s3.operation == S3_DeleteObjects) {
-        err = add_deletes(p);
-    } else if ((r->s3.flags & S3_OP_CHANGES_KEY) != 0 && p->write_count == 0) {
-        err = add_write(p, r->s3.key);
-        if (err == ERR_OK && r->s3.operation == S3_RenameObject) {
-            err = add_rename_source(p);
-        }
-    }
-    if (err == ERR_OK) {
-        begin(p);
-    }
-    return err;
 }
 
 // --- the relay --------------------------------------------------------------
@@ -503,9 +330,8 @@ static enum http_pull pull(struct http_source *source, struct http_slice *ret_sl
     uint64_t held = p->write_count > 0 && !p->end_released ? 1 : 0;
     if (p->down.bytes > held) {
         byte_queue_slice(&p->down, p->down.bytes - held, ret_slice);
-        if (p->relay_paused && byte_queue_low(&p->down)) {
-            p->relay_paused = false;
-            origin_relay_resume(&p->relay);
+        if (byte_queue_low(&p->down)) {
+            relay_resume(p);
         }
         return HTTP_PULL_SLICE;
     }
@@ -523,7 +349,7 @@ static bool answer_is_bodiless(const struct pass_state *p)
            p->relay.status == 304 || (p->relay.has_length && p->relay.length == 0);
 }
 
-static void reply_start(struct pass_state *p)
+void pass_reply_start(struct pass_state *p)
 {
     struct request *r = p->request;
     check(!p->is_answered);
@@ -592,15 +418,15 @@ static enum err on_head(struct origin_relay *relay)
         upload_wake(p);
     }
     if (p->request == NULL) {
-        settle(p);
+        pass_settle(p);
         return ERR_OK;
     }
     p->request->origin_us = worker_now_us(p->pw->worker) - p->relay_started_us;
     take_headers(p);
     if (p->write_count == 0 || p->is_streamed) {
-        reply_start(p);
+        pass_reply_start(p);
     } else {
-        settle(p);
+        pass_settle(p);
     }
     return ERR_OK;
 }
@@ -615,28 +441,31 @@ static void list_fill_end(struct pass_state *p, bool is_good)
     p->list_fill = NULL;
 }
 
-static enum err on_body(struct origin_relay *relay, struct span data)
+void pass_take_body(struct pass_state *p, struct span data)
 {
-    struct pass_state *p = as_pass(relay->ctx);
     p->received_bytes += data.len;
     if (p->request == NULL || !p->head_came) {
-        return ERR_OK;
+        return;
     }
     p->request->bytes_origin += data.len;
     byte_queue_append(&p->down, data);
     if (p->list_fill != NULL) {
         list_fill_append(p->list_fill, data);
-        if (relay->has_length && p->received_bytes == relay->length) {
-            list_fill_end(p, relay->status == 200);
+        if (p->relay.has_length && p->received_bytes == p->relay.length) {
+            list_fill_end(p, p->relay.status == 200);
         }
     }
     if (byte_queue_full(&p->down) && !p->relay_paused) {
-        p->relay_paused = true;
-        origin_relay_pause(relay);
+        relay_pause(p);
     }
     if (p->is_answered) {
         http_reply_ready(p->request->x);
     }
+}
+
+static enum err on_body(struct origin_relay *relay, struct span data)
+{
+    pass_take_body(as_pass(relay->ctx), data);
     return ERR_OK;
 }
 
@@ -648,7 +477,7 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
     p->relay_err = err;
     p->relay_paused = false;
     list_fill_end(p, err == ERR_OK && p->relay.status == 200 && p->head_came);
-    settle(p);
+    pass_settle(p);
     if (p->request != NULL && p->is_answered && p->head_came) {
         http_reply_ready(p->request->x);
     }
@@ -680,7 +509,7 @@ static void relay_start(struct pass_state *p)
 // --- from what is known to the answer ---------------------------------------
 
 // All that can be found out here is: open the writes, or ask the origin at once.
-static void begin(struct pass_state *p)
+void pass_begin(struct pass_state *p)
 {
     if (p->write_count == 0) {
         relay_start(p);
@@ -692,7 +521,7 @@ static void begin(struct pass_state *p)
     }
 }
 
-static void on_write_ready(struct key_write *kw)
+void pass_on_write_ready(struct key_write *kw)
 {
     struct pass_state *p = as_pass(kw->ctx);
     check(p->write_phase == WRITES_STARTING);
@@ -703,17 +532,17 @@ static void on_write_ready(struct key_write *kw)
     if (p->err == ERR_OK && p->request != NULL) {
         relay_start(p);
     } else {
-        settle(p);
+        pass_settle(p);
     }
 }
 
-static void on_write_ended(struct key_write *kw)
+void pass_on_write_ended(struct key_write *kw)
 {
     struct pass_state *p = as_pass(kw->ctx);
     check(p->write_phase == WRITES_CLOSING);
     if (++p->writes_ended == p->write_count) {
         p->write_phase = WRITES_ENDED;
-        settle(p);
+        pass_settle(p);
     }
 }
 
@@ -737,7 +566,7 @@ static void answer(struct pass_state *p)
         return;
     }
     if (p->err == ERR_OK && p->head_came) {
-        reply_start(p);
+        pass_reply_start(p);
         return;
     }
     enum err err = p->err != ERR_OK ? p->err : p->relay_err;
@@ -749,7 +578,7 @@ static void answer(struct pass_state *p)
 
 // Is the outcome known? Then every write is closed, and then the client is answered. Called
 // whenever something changed.
-static void settle(struct pass_state *p)
+void pass_settle(struct pass_state *p)
 {
     bool is_known = p->relay_phase == RELAY_ENDED ||
                     (p->relay_phase == RELAY_NONE && (p->err != ERR_OK || p->request == NULL)) ||
@@ -846,7 +675,7 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
     };
     err = pass_body_plan(&p->body, &input, p->arena, &p->headers);
     if (err == ERR_OK) {
-        err = add_writes(p);
+        err = pass_keys_of_head(p);
     }
     p->find_form_key = r->s3.operation == S3_PostObject;
     return err;
@@ -886,6 +715,7 @@ enum step_result serve_pass_step_start(struct request *r)
 {
     check(r->pass == NULL);
     struct s3_error_detail detail = {0};
+    enum err err;
     r->result = RESULT_BYPASS;
     if ((r->s3.flags & S3_OP_READ) == 0) {
         r->reason = NULL; // a write has no reason but being one
@@ -899,12 +729,21 @@ enum step_result serve_pass_step_start(struct request *r)
                               "AWS_ENDPOINT_URL is set: set AWS_ENDPOINT_URL_S3 instead");
         return request_fail(r, ERR_NOT_IMPLEMENTED, &detail);
     }
+    if (pass_direct_wanted(r)) {
+        struct pass_state *direct = pass_new(r);
+        r->pass = direct;
+        err = pass_direct_start(direct);
+        if (err != ERR_OK) {
+            return request_fail(r, err, NULL);
+        }
+        return STEP_WAIT;
+    }
     struct list_page *page = list_cache_find(r->pw, r);
     if (page != NULL) {
         return serve_list_page(r, page);
     }
     struct pass_state *p = pass_new(r);
-    enum err err = plan(p, &detail.message);
+    err = plan(p, &detail.message);
     if (err == ERR_OK && p->find_form_key && !r->http->has_body) {
         err = ERR_INVALID_ARGUMENT;
     }
@@ -915,7 +754,7 @@ enum step_result serve_pass_step_start(struct request *r)
     r->pass = p;
     bool has_body = p->body.collect || p->body.kind != ORIGIN_BODY_NONE;
     if (!p->body.collect && !p->find_form_key) {
-        begin(p);
+        pass_begin(p);
     }
     if (has_body) {
         p->sink.on_data = on_data;
@@ -942,14 +781,11 @@ void serve_pass_done(struct request *r)
     if (p->relay_phase == RELAY_RUNNING) {
         bool has_left = p->body.taken == p->body.length;
         if (has_answer || (p->write_count > 0 && has_left && p->err == ERR_OK)) {
-            if (p->relay_paused) {
-                p->relay_paused = false;
-                origin_relay_resume(&p->relay);
-            }
+            relay_resume(p);
         } else {
             relay_cancel(p);
         }
     }
-    settle(p);
+    pass_settle(p);
     maybe_free(p);
 }

@@ -160,8 +160,28 @@ static void fake_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 #define list_page_unref(page) ((void)(page))
 #define list_page_body(page) ((struct span){NULL, 0})
 #define list_page_headers(page) NULL
+#define origin_fetch_pause(fetch) ((void)(fetch))
+#define origin_fetch_resume(fetch) ((void)(fetch))
+#define origin_fetch_cancel(fetch) ((void)(fetch))
+#define pass_direct_wanted(r) false
+#define pass_direct_start(p) ERR_OK
+#define pass_settle test_pass_settle
+#define pass_begin test_pass_begin
+#define pass_reply_start test_pass_reply_start
+#define pass_take_body test_pass_take_body
+#define pass_on_write_ready test_pass_on_write_ready
+#define pass_on_write_ended test_pass_on_write_ended
+#define pass_keys_of_head test_keys_of_head
+#define pass_keys_of_form test_keys_of_form
+#define pass_keys_of_body test_keys_of_body
 #define serve_pass_step_start test_pass_start
 #define serve_pass_done test_pass_done
+void pass_settle(struct pass_state *p);
+void pass_begin(struct pass_state *p);
+void pass_on_write_ready(struct key_write *kw);
+void pass_on_write_ended(struct key_write *kw);
+#include "../../../src/proxy/pass_keys.c"
+
 #include "../../../src/proxy/serve_pass.c"
 
 static struct proxy_rule rules[] = {{.match = "**"}};

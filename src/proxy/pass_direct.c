@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Objects of an origin that relays none (a directory), where the cache must not be used: rule
+// `cache: false`, no-store and the like. First a HEAD fixes the version; conditions and range are
+// judged on it as on a hit; then the range is fetched with If-Match and streamed. Nothing is
+// stored. On the request's worker, inside the life that serve_pass.c tells; p->relay holds no relay
+// here but says what is answered.
+#include "proxy/pass_private.h"
+
+#include <string.h>
+
+bool pass_direct_wanted(const struct request *r)
+{
+    return origin_is_directory(r->origin) &&
+           (r->s3.operation == S3_GetObject || r->s3.operation == S3_HeadObject);
+}
+
+static bool copy_to(struct arena *arena, struct span from, struct span *ret_to)
+{
+    *ret_to = from;
+    if (from.len > 0) {
+        *ret_to = arena_copy(arena, from);
+    }
+    return from.len == 0 || ret_to->ptr != NULL;
+}
+
+static enum err refuse(struct pass_state *p, enum err err, struct s3_error_detail *detail)
+{
+    p->is_answered = p->is_refused = true;
+    (void)request_fail(p->request, err, detail);
+    return err;
+}
+
+static enum err on_head(struct origin_fetch *f)
+{
+    struct pass_state *p = as_pass(f->ctx);
+    struct request *r = p->request;
+    if (r == NULL) {
+        return ERR_OK;
+    }
+    if (p->direct.is_reading) {
+        p->head_came = true;
+        pass_reply_start(p);
+        return ERR_OK;
+    }
+    p->direct.size_bytes = f->size_bytes;
+    p->direct.last_modified = f->last_modified;
+    if (!copy_to(p->arena, f->etag, &p->direct.etag)) {
+        return ERR_NO_MEMORY;
+    }
+    for (unsigned i = 0; i < f->headers.count; i++) {
+        struct header h = f->headers.items[i];
+        if (!copy_to(r->arena, h.name, &h.name) || !copy_to(r->arena, h.value, &h.value) ||
+            !headers_add(&p->answered, r->arena, h.name, h.value)) {
+            return ERR_NO_MEMORY;
+        }
+    }
+    return ERR_OK;
+}
+
+static enum err on_body(struct origin_fetch *f, struct span data)
+{
+    pass_take_body(as_pass(f->ctx), data);
+    return ERR_OK;
+}
+
+static void override_with(struct request *r, struct headers *headers, const char *param,
+                          const char *name)
+{
+    const struct s3_param *p = s3_param_find(&r->s3, param);
+    if (p != NULL) {
+        headers_remove(headers, span_from_cstr(name));
+        request_header(r, headers, name, p->value);
+    }
+}
+
+static void apply_overrides(struct request *r, struct headers *headers)
+{
+    override_with(r, headers, "response-content-type", "Content-Type");
+    override_with(r, headers, "response-content-language", "Content-Language");
+    override_with(r, headers, "response-expires", "Expires");
+    override_with(r, headers, "response-cache-control", "Cache-Control");
+    override_with(r, headers, "response-content-disposition", "Content-Disposition");
+    override_with(r, headers, "response-content-encoding", "Content-Encoding");
+}
+
+// Conditions, then the range, as on a hit. ERR_OK: p->relay says what is answered.
+static enum err judge(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct direct_read *d = &p->direct;
+    struct http_conditions conditions;
+    struct span value;
+    http_conditions_parse(&r->http->headers, &conditions);
+    switch (http_conditions_evaluate(&conditions, d->etag, d->last_modified)) {
+    case HTTP_CONDITION_NOT_MODIFIED:
+        p->relay.status = 304;
+        return ERR_OK;
+    case HTTP_CONDITION_FAILED: {
+        struct s3_error_detail detail = {.condition = span_from_cstr(conditions.failed)};
+        return refuse(p, ERR_PRECONDITION_FAILED, &detail);
+    }
+    case HTTP_CONDITION_PASS:
+        break;
+    }
+    p->relay.status = 200;
+    d->first = 0;
+    d->last = d->size_bytes - 1; // unused when empty
+    if (r->s3.has_part_number) {
+        if (r->s3.part_number != 1) {
+            return refuse(p, ERR_INVALID_PART_NUMBER, NULL);
+        }
+        p->relay.status = d->size_bytes > 0 ? 206 : 200;
+    } else if (headers_get(&r->http->headers, SPAN("Range"), &value) &&
+               http_if_range_holds(&conditions, d->etag)) {
+        struct http_range range;
+        http_range_parse(value, &range);
+        switch (http_range_resolve(&range, d->size_bytes, &d->first, &d->last)) {
+        case HTTP_RANGE_WHOLE:
+            d->first = 0;
+            d->last = d->size_bytes - 1;
+            break;
+        case HTTP_RANGE_PARTIAL:
+            p->relay.status = 206;
+            break;
+        case HTTP_RANGE_UNSATISFIABLE: {
+            struct s3_error_detail detail = {.range_requested = value,
+                                             .has_actual_object_size = true,
+                                             .actual_object_size = d->size_bytes};
+            return refuse(p, ERR_INVALID_RANGE, &detail);
+        }
+        }
+    }
+    p->relay.has_length = true;
+    p->relay.length = d->size_bytes > 0 ? d->last - d->first + 1 : 0;
+    return ERR_OK;
+}
+
+static void on_end(struct origin_fetch *f, enum err err);
+
+static void fetch_start(struct pass_state *p, bool head)
+{
+    struct origin_fetch *f = &p->direct.fetch;
+    struct span bucket = f->bucket, key = f->key;
+    memset(f, 0, sizeof(*f));
+    f->bucket = bucket;
+    f->key = key;
+    f->head = head;
+    if (!head) {
+        f->has_range = true;
+        f->first = p->direct.first;
+        f->last = p->direct.last;
+        f->if_match = p->direct.etag;
+    }
+    f->on_head = on_head;
+    f->on_body = on_body;
+    f->on_end = on_end;
+    f->ctx = p;
+    p->relay_phase = RELAY_RUNNING;
+    p->relay_paused = false;
+    p->relay_started_us = worker_now_us(p->pw->worker);
+    p->request->attempts++;
+    origin_fetch_start(p->pw->worker, p->request->origin, f);
+}
+
+static void described(struct pass_state *p)
+{
+    struct request *r = p->request;
+    if (judge(p) != ERR_OK) {
+        return;
+    }
+    if (p->relay.status != 304) {
+        request_header(r, &p->answered, "Accept-Ranges", SPAN("bytes"));
+        if (p->relay.status == 206) {
+            char *range = arena_printf(
+                r->arena, "bytes %llu-%llu/%llu", (unsigned long long)p->direct.first,
+                (unsigned long long)p->direct.last, (unsigned long long)p->direct.size_bytes);
+            request_header(r, &p->answered, "Content-Range", span_from_cstr(range));
+        }
+        if (r->s3.has_response_overrides) {
+            apply_overrides(r, &p->answered);
+        }
+    }
+    r->object_size_bytes = p->direct.size_bytes;
+    if (p->relay.status != 304 && !r->http->is_head && p->relay.length > 0) {
+        p->direct.is_reading = true;
+        fetch_start(p, false);
+        return;
+    }
+    p->head_came = true;
+    pass_reply_start(p);
+}
+
+static void on_end(struct origin_fetch *f, enum err err)
+{
+    struct pass_state *p = as_pass(f->ctx);
+    check(p->relay_phase == RELAY_RUNNING);
+    p->relay_phase = RELAY_ENDED;
+    // Changed between the two is no condition of the client's that failed.
+    p->relay_err = err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_BUSY : err;
+    p->relay_paused = false;
+    if (p->request != NULL) {
+        p->request->origin_us += worker_now_us(p->pw->worker) - p->relay_started_us;
+    }
+    if (p->request != NULL && err == ERR_OK && !p->direct.is_reading) {
+        described(p);
+        return;
+    }
+    pass_settle(p);
+}
+
+enum err pass_direct_start(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct origin_fetch *f = &p->direct.fetch;
+    if (r->s3.has_version_id) {
+        return ERR_NOT_IMPLEMENTED; // a directory has no versions
+    }
+    if (r->s3.has_response_overrides && !r->s3.presigned &&
+        headers_count(&r->http->headers, SPAN("Authorization")) == 0) {
+        return ERR_INVALID;
+    }
+    if (!copy_to(p->arena, r->origin_bucket, &f->bucket) ||
+        !copy_to(p->arena, r->s3.key, &f->key)) {
+        return ERR_NO_MEMORY;
+    }
+    p->relay.method = r->http->method;
+    p->direct.is_used = true;
+    fetch_start(p, true);
+    return ERR_OK;
+}

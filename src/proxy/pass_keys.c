@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which keys a request changes: named by its head, by a form, or by the body of a batch delete.
+// Each becomes a key_write with a key of its own, so that it may outlive the request. On the
+// request's worker, while the client is there.
+#include "proxy/pass_private.h"
+
+#include <stdlib.h>
+
+#define HEAD_KEYS_MAX 3u // a rename: the new name and two readings of the old one
+#define DELETE_KEYS_MAX 1000u
+
+static struct object_key *key_new(struct request *r, struct span key)
+{
+    struct span own_key = r->s3.key;
+    const struct proxy_rule *own_rule = r->rule;
+    r->s3.key = key;
+    r->rule = rules_find(r->pw->proxy, r->s3.bucket, key);
+    struct object_key *made = request_object_key(r);
+    r->s3.key = own_key;
+    r->rule = own_rule;
+    return made;
+}
+
+// Once, before the first key; the array never moves after.
+static void writes_reserve(struct pass_state *p, size_t count)
+{
+    check(p->writes == NULL);
+    p->writes = calloc(count, sizeof(*p->writes));
+    check(p->writes != NULL);
+    p->writes_max = (unsigned)count;
+}
+
+static enum err add_write(struct pass_state *p, struct span key)
+{
+    if (p->writes == NULL) {
+        writes_reserve(p, HEAD_KEYS_MAX);
+    }
+    check(p->write_count < p->writes_max);
+    if (key.len > S3_KEY_MAX) {
+        return ERR_KEY_TOO_LONG;
+    }
+    struct key_write *kw = &p->writes[p->write_count++];
+    kw->key = key_new(p->request, key);
+    kw->ctx = p;
+    kw->on_ready = pass_on_write_ready;
+    kw->on_ended = pass_on_write_ended;
+    return ERR_OK;
+}
+
+// The old name of a rename: "bucket/key" by the letter, but a bare key has been seen too. Both are
+// dropped.
+static enum err add_rename_source(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct span value, bucket, key, query;
+    if (!headers_get(&r->http->headers, SPAN("x-amz-rename-source"), &value)) {
+        return ERR_INVALID_ARGUMENT;
+    }
+    if (s3_copy_source_parse(p->arena, value, &bucket, &key, &query) == ERR_OK &&
+        span_equal(bucket, r->s3.bucket)) {
+        enum err err = add_write(p, key);
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    char *bytes = arena_alloc(p->arena, value.len + 1);
+    size_t len;
+    if (bytes == NULL || !uri_decode(value, bytes, &len)) {
+        return bytes == NULL ? ERR_NO_MEMORY : ERR_INVALID_ARGUMENT;
+    }
+    struct span whole = {bytes, len};
+    if (whole.len > 0 && whole.ptr[0] == '/') {
+        whole.ptr++;
+        whole.len--;
+    }
+    return whole.len > 0 && whole.len <= S3_KEY_MAX ? add_write(p, whole) : ERR_OK;
+}
+
+// Keys that the head names. An empty key stands for the bucket: cached listings of it go, objects
+// have their own writes.
+static enum err add_head_keys(struct pass_state *p)
+{
+    const struct s3_request *s3 = &p->request->s3;
+    if ((s3->flags & S3_OP_CHANGES_KEY) == 0 || s3->bucket.len == 0) {
+        return ERR_OK;
+    }
+    enum err err = add_write(p, s3->key);
+    if (err == ERR_OK && s3->operation == S3_RenameObject) {
+        err = add_rename_source(p);
+    }
+    return err;
+}
+
+enum err pass_keys_of_head(struct pass_state *p)
+{
+    bool are_elsewhere = p->body.collect || p->request->s3.operation == S3_PostObject;
+    return are_elsewhere ? ERR_OK : add_head_keys(p);
+}
+
+static enum err add_deletes(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct span *keys = NULL;
+    size_t count = 0;
+    enum err err = s3_delete_keys_read(p->arena, buf_span(&p->body.whole), &keys, &count);
+    if (err == ERR_LIMIT || (err == ERR_OK && (count == 0 || count > DELETE_KEYS_MAX))) {
+        err = ERR_MALFORMED_XML;
+    }
+    if (err == ERR_OK) {
+        writes_reserve(p, count);
+    }
+    for (size_t i = 0; err == ERR_OK && i < count; i++) {
+        if (!gate_allows(r, S3_DeleteObject, S3_OP_CHANGES_KEY, r->s3.bucket, keys[i])) {
+            p->err_message = SPAN("At least one of the keys may not be deleted by this access key");
+            err = ERR_ACCESS_DENIED;
+        } else {
+            err = add_write(p, keys[i]);
+        }
+    }
+    return err;
+}
+
+enum err pass_keys_of_form(struct pass_state *p, struct span key)
+{
+    const struct request *r = p->request;
+    if (!gate_allows(r, S3_PutObject, S3_OP_CHANGES_KEY | S3_OP_BODY, r->s3.bucket, key)) {
+        p->err_message = SPAN("The form's key may not be written by this access key");
+        return ERR_ACCESS_DENIED;
+    }
+    return add_write(p, key);
+}
+
+enum err pass_keys_of_body(struct pass_state *p)
+{
+    const struct s3_request *s3 = &p->request->s3;
+    if (s3->operation == S3_DeleteObjects) {
+        return add_deletes(p);
+    }
+    return p->write_count == 0 ? add_head_keys(p) : ERR_OK;
+}
