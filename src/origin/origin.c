@@ -151,7 +151,7 @@ bool origin_retry_take(struct origin *origin)
     }
     unsigned long now_us = clock_monotonic_us();
     unsigned long last_us = atomic_load(&origin->retry_floor_at_us);
-    if ((last_us == 0 || now_us - last_us >= RETRY_FLOOR_US) &&
+    if ((last_us == 0 || (int64_t)(now_us - last_us) >= (int64_t)RETRY_FLOOR_US) &&
         atomic_compare_exchange_strong(&origin->retry_floor_at_us, &last_us, now_us)) {
         stats_add(COUNTER_origin_retries, 1);
         return true;

@@ -1,0 +1,617 @@
+// SPDX-License-Identifier: Apache-2.0
+// The S3 driver against a scripted server: what it asks, what it believes, what it repeats and what it never
+// repeats.
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "harness.h"
+#include "server.h"
+#include "stats/stats.h"
+#include "test.h"
+
+#define OBJECT(extra, body_len, body)                                                              \
+    "HTTP/1.1 200 OK\r\nETag: \"e1\"\r\nServer: Scripted\r\n" extra "Content-Length: " body_len    \
+    "\r\n\r\n" body
+#define XML(code) "<Error><Code>" code "</Code><Message>m</Message></Error>"
+
+static char *answer_with(const char *status, const char *headers, const char *body)
+{
+    char *text = malloc(strlen(body) + strlen(headers) + 256);
+    snprintf(text, strlen(body) + strlen(headers) + 256,
+             "HTTP/1.1 %s\r\nContent-Type: application/xml\r\n%sContent-Length: %zu\r\n\r\n%s", status,
+             headers, strlen(body), body);
+    return text;
+}
+
+struct rig {
+    struct server server;
+    struct harness h;
+    struct origin_options options;
+};
+
+static void rig_options(struct rig *rig, const struct server_row *rows, unsigned row_count)
+{
+    memset(rig, 0, sizeof(*rig));
+    setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
+    setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+    unsetenv("AWS_SESSION_TOKEN");
+    unsetenv("AWS_REGION");
+    unsetenv("AWS_DEFAULT_REGION");
+    server_start(&rig->server, rows, row_count);
+    rig->options = harness_options(rig->server.endpoint);
+}
+
+static void rig_begin(struct rig *rig)
+{
+    cr_assert_eq(harness_init(&rig->h, 2, DISK_ENGINE_THREADS, &rig->options), ERR_OK, "%s",
+                 buf_cstr(&rig->h.why));
+}
+
+static void rig_start(struct rig *rig, const struct server_row *rows, unsigned row_count)
+{
+    rig_options(rig, rows, row_count);
+    rig_begin(rig);
+}
+
+static void rig_end(struct rig *rig)
+{
+    harness_done(&rig->h);
+    server_stop(&rig->server);
+    server_done(&rig->server);
+}
+
+static bool asked(const struct rig *rig, unsigned i, const char *text)
+{
+    return strstr(rig->server.requests[i], text) != NULL;
+}
+
+// A GET is signed, asks for what it should, and gives the object with its head.
+Test(origin_s3, get_is_signed)
+{
+    struct server_row rows[] = {
+        {.answer = OBJECT("Content-Type: text/plain\r\nx-amz-meta-a: b\r\nx-amz-checksum-crc32: AAAA==\r\n"
+                          "Last-Modified: Thu, 01 Jan 1970 00:00:10 GMT\r\nx-amz-version-id: v\r\n",
+                          "5", "hello")}};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    cr_assert_not_null(strstr(origin_describe(rig.h.origin), "region us-east-1 (auto) path-style, "
+                                                             "credentials: environment"));
+    cr_assert_str_eq(origin_server_header(rig.h.origin), "AmazonS3");
+    struct fetch_run run = {.bucket = "my-bkt", .key = "a b+c%\xc3\xa9/../x", .ask_checksums = true};
+    fetch_run(&rig.h, 1, &run);
+    cr_assert_eq(run.err, ERR_OK, "%s", error_name(run.err));
+    cr_assert_eq(run.status, 200);
+    cr_assert_eq(run.size_bytes, 5);
+    cr_assert_arr_eq(run.body.ptr, "hello", 5);
+    cr_assert_str_eq(run.etag, "\"e1\"");
+    cr_assert_str_eq(run.version_id, "v");
+    cr_assert(run.storable);
+    cr_assert_eq(run.last_modified, 10);
+    cr_assert_eq(run.checksum_count, 1);
+    cr_assert_str_eq(origin_server_header(rig.h.origin), "Scripted");
+    cr_assert(asked(&rig, 0, "GET /my-bkt/a%20b%2Bc%25%C3%A9/../x HTTP/1.1\r\n"));
+    cr_assert(asked(&rig, 0, "Authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/") ||
+              asked(&rig, 0, "authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/"));
+    cr_assert(asked(&rig, 0, "/us-east-1/s3/aws4_request"));
+    cr_assert(asked(&rig, 0, "x-amz-checksum-mode: ENABLED\r\n"));
+    cr_assert(asked(&rig, 0, "x-amz-content-sha256: " SIGV4_EMPTY_SHA256 "\r\n"));
+    cr_assert(asked(&rig, 0, "Accept-Encoding: identity\r\n"));
+    cr_assert_not(asked(&rig, 0, "secret"));
+    fetch_run_done(&run);
+    rig_end(&rig);
+}
+
+// Ranges, conditions and HEAD are asked as they should be, on one connection.
+Test(origin_s3, ranges_and_conditions)
+{
+    struct server_row rows[] = {
+        {.answer = "HTTP/1.1 206 Partial Content\r\nETag: \"e1\"\r\nContent-Range: bytes 2-5/9\r\n"
+                   "Content-Length: 4\r\n\r\n2345"},
+        {.answer = "HTTP/1.1 206 Partial Content\r\nETag: \"e1\"\r\nContent-Range: bytes 7-8/9\r\n"
+                   "Content-Length: 2\r\n\r\n78"},
+        {.answer = "HTTP/1.1 304 Not Modified\r\nETag: \"e1\"\r\n\r\n"},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"e1\"\r\nContent-Length: 9\r\n\r\n"},
+        {.answer = "HTTP/1.1 416 Range Not Satisfiable\r\nContent-Range: bytes */9\r\n"
+                   "Content-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n"},
+        {.answer = "HTTP/1.1 206 Partial Content\r\nETag: \"e2\"\r\nContent-Range: bytes 2-5/9\r\n"
+                   "Content-Length: 4\r\n\r\n2345"},
+        {.answer = OBJECT("", "0", "")},
+    };
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    struct fetch_run runs[] = {
+        {.key = "k", .has_range = true, .first = 2, .last = 5, .if_match = "\"e1\""},
+        {.key = "k", .has_range = true, .first = 7, .last = UINT64_MAX},
+        {.key = "k", .if_none_match = "\"e1\""},
+        {.key = "k", .head = true},
+        {.key = "k", .has_range = true, .first = 9, .last = 10},
+        {.key = "k", .if_match = "\"e0\""},
+        {.key = "k", .has_range = true, .first = 2, .last = 5, .if_match = "\"e1\""},
+        {.key = "k", .has_range = true, .first = 0, .last = 5},
+    };
+    static const enum err errs[] = {ERR_OK, ERR_OK, ERR_NOT_MODIFIED, ERR_OK, ERR_INVALID_RANGE,
+                                    ERR_ORIGIN_CHANGED, ERR_ORIGIN_CHANGED, ERR_OK};
+    for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
+        fetch_run(&rig.h, 0, &runs[i]);
+        cr_assert_eq(runs[i].err, errs[i], "%zu %s", i, error_name(runs[i].err));
+        fetch_run_done(&runs[i]);
+    }
+    cr_assert_eq(runs[0].body_first, 2);
+    cr_assert_eq(runs[0].body_len, 4);
+    cr_assert_eq(runs[0].size_bytes, 9);
+    cr_assert_eq(runs[3].size_bytes, 9);
+    cr_assert_eq(runs[4].size_bytes, 9);
+    cr_assert_eq(runs[7].size_bytes, 0);
+    cr_assert_eq(runs[7].heads, 1);
+    cr_assert(asked(&rig, 0, "Range: bytes=2-5\r\n") && asked(&rig, 0, "If-Match: \"e1\"\r\n"));
+    cr_assert(asked(&rig, 0, "SignedHeaders=host;if-match;range;x-amz-content-sha256;x-amz-date"));
+    cr_assert(asked(&rig, 1, "Range: bytes=7-\r\n"));
+    cr_assert(asked(&rig, 2, "If-None-Match: \"e1\"\r\n"));
+    cr_assert(asked(&rig, 3, "HEAD /bkt/k HTTP/1.1"));
+    // The answer with another ETag than asked for costs its connection; the others share one.
+    cr_assert_eq(rig.server.connection_count, 2);
+    rig_end(&rig);
+}
+
+// Statuses and codes become the errors they stand for, with their document; none is repeated.
+Test(origin_s3, errors)
+{
+    static const struct {
+        const char *status, *code;
+        enum err err;
+        bool head;
+    } cases[] = {
+        {"404 Not Found", "NoSuchKey", ERR_NO_SUCH_KEY, false},
+        {"404 Not Found", "NoSuchBucket", ERR_NO_SUCH_BUCKET, false},
+        {"403 Forbidden", "AccessDenied", ERR_ACCESS_DENIED, false},
+        {"403 Forbidden", "SignatureDoesNotMatch", ERR_ACCESS_DENIED, false},
+        {"400 Bad Request", "InvalidArgument", ERR_INVALID, false},
+        {"405 Method Not Allowed", "MethodNotAllowed", ERR_METHOD_NOT_ALLOWED, false},
+        {"301 Moved Permanently", "PermanentRedirect", ERR_ORIGIN_PROTOCOL, false},
+        {"302 Found", "Found", ERR_ORIGIN_PROTOCOL, false},
+        {"412 Precondition Failed", "PreconditionFailed", ERR_ORIGIN_PROTOCOL, false},
+        {"304 Not Modified", NULL, ERR_ORIGIN_PROTOCOL, false},
+        {"501 Not Implemented", "NotImplemented", ERR_NOT_IMPLEMENTED, false},
+    };
+    struct server_row rows[ARRAY_LEN(cases)] = {{0}};
+    char *texts[ARRAY_LEN(cases)];
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char xml[256];
+        snprintf(xml, sizeof(xml), "<Error><Code>%s</Code></Error>", cases[i].code);
+        texts[i] = cases[i].code != NULL ? answer_with(cases[i].status, "", xml)
+                                         : strdup("HTTP/1.1 304 Not Modified\r\n\r\n");
+        rows[i].answer = texts[i];
+    }
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(cases));
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct fetch_run run = {.key = "k"};
+        fetch_run(&rig.h, 0, &run);
+        cr_assert_eq(run.err, cases[i].err, "%s: %s", cases[i].status, error_name(run.err));
+        cr_assert_eq(run.heads, 0);
+        if (cases[i].code != NULL && cases[i].err != ERR_ORIGIN_PROTOCOL) {
+            cr_assert_not_null(strstr(run.error_document, cases[i].code));
+        }
+        fetch_run_done(&run);
+        cr_assert_eq(rig.server.request_count, i + 1);
+        free(texts[i]);
+    }
+    rig_end(&rig);
+}
+
+// Answers that lie are refused and not asked again; the body is never longer or shorter than told.
+Test(origin_s3, lies)
+{
+    struct server_row rows[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!"},
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 9\r\n\r\nhello", .close = true},
+        {.answer = "HTTP/1.1 206 Partial Content\r\nETag: \"e\"\r\nContent-Range: bytes 0-9/10\r\n"
+                   "\r\nhello",
+         .close = true},
+        {.answer = "HTTP/1.1 206 Partial Content\r\nETag: \"e\"\r\nContent-Range: bytes 0-9/10\r\n"
+                   "\r\nhello world!",
+         .close = true},
+    };
+    static const enum err errs[] = {ERR_ORIGIN_PROTOCOL, ERR_ORIGIN_RESET, ERR_ORIGIN_RESET,
+                                    ERR_ORIGIN_PROTOCOL};
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        struct fetch_run run = {.key = "k", .has_range = i >= 2, .last = UINT64_MAX};
+        fetch_run(&rig.h, 0, &run);
+        cr_assert_eq(run.err, errs[i], "%u: %s", i, error_name(run.err));
+        cr_assert_eq(run.heads, i == 0 ? 0 : 1);
+        cr_assert_leq(run.body.len, 10);
+        cr_assert_eq(rig.server.request_count, i + 1);
+        fetch_run_done(&run);
+    }
+    rig_end(&rig);
+}
+
+// Failures of a safe request are asked again with back-off until the attempts are used up.
+Test(origin_s3, retries)
+{
+    char *slow = answer_with("503 Slow Down", "", XML("SlowDown"));
+    char *internal = answer_with("500 Internal Server Error", "", XML("InternalError"));
+    struct server_row rows[] = {{.answer = slow},
+                                {.answer = NULL},
+                                {.answer = internal},
+                                {.answer = OBJECT("", "5", "hello")},
+                                {.answer = slow}};
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    struct fetch_run run = {.key = "k"};
+    fetch_run(&rig.h, 0, &run);
+    cr_assert_eq(run.err, ERR_OK, "%s", error_name(run.err));
+    cr_assert_eq(rig.server.request_count, 4);
+    // The connection that closed without a byte was a reused one: that repeat is the transport's own.
+    cr_assert_eq(stats_sum(COUNTER_origin_retries), 2);
+    // SlowDown has halved this worker's places.
+    cr_assert_eq(rig.h.origin->workers[0].places_max, 4);
+    cr_assert_lt(rig.h.origin->workers[0].limit, 4);
+    fetch_run_done(&run);
+    struct fetch_run failing = {.key = "k"};
+    fetch_run(&rig.h, 1, &failing);
+    cr_assert_eq(failing.err, ERR_ORIGIN_SLOWDOWN);
+    cr_assert_eq(failing.status, 503);
+    cr_assert_eq(rig.server.request_count, 8);
+    fetch_run_done(&failing);
+    rig_end(&rig);
+    free(slow);
+    free(internal);
+}
+
+// The retry budget bounds what an outage adds: retries are a share of the requests, no more.
+Test(origin_s3, retry_budget)
+{
+    char *slow = answer_with("503 Slow Down", "", XML("SlowDown"));
+    struct server_row rows[] = {{.answer = slow}};
+    struct rig rig;
+    rig_options(&rig, rows, 1);
+    rig.options.retries = 1;
+    rig_begin(&rig);
+    atomic_store(&rig.h.origin->retry_tokens, 0);
+    atomic_store(&rig.h.origin->retry_floor_at_us, UINT64_MAX / 4); // no floor in this test
+    for (int i = 0; i < 20; i++) {
+        struct fetch_run run = {.key = "k"};
+        fetch_run(&rig.h, 0, &run);
+        cr_assert_eq(run.err, ERR_ORIGIN_SLOWDOWN);
+        fetch_run_done(&run);
+    }
+    cr_assert_eq(rig.server.request_count, 22); // 10 % of 20
+    cr_assert_eq(stats_sum(COUNTER_origin_retries), 2);
+    cr_assert_eq(stats_sum(COUNTER_origin_retry_refused), 18);
+    rig_end(&rig);
+    free(slow);
+}
+
+// No server at all: connect errors, asked again, then told.
+Test(origin_s3, refused_connection)
+{
+    struct server_row rows[] = {{.answer = NULL}};
+    struct rig rig;
+    rig_options(&rig, rows, 1);
+    server_stop(&rig.server);
+    rig.options.retries = 1;
+    rig_begin(&rig);
+    struct fetch_run run = {.key = "k"};
+    fetch_run(&rig.h, 0, &run);
+    cr_assert_eq(run.err, ERR_ORIGIN_CONNECT, "%s", error_name(run.err));
+    fetch_run_done(&run);
+    harness_done(&rig.h);
+    server_done(&rig.server);
+}
+
+// A silent server ends in a time-out.
+Test(origin_s3, silent_server)
+{
+    struct server_row rows[] = {{.answer = "HTTP/1.1 100 Continue\r\n\r\n"}};
+    struct rig rig;
+    rig_options(&rig, rows, 1);
+    rig.options.retries = 0;
+    rig.options.first_byte_timeout_ms = 100;
+    rig_begin(&rig);
+    struct fetch_run run = {.key = "k"};
+    fetch_run(&rig.h, 0, &run);
+    cr_assert_eq(run.err, ERR_ORIGIN_TIMEOUT, "%s", error_name(run.err));
+    fetch_run_done(&run);
+    rig_end(&rig);
+}
+
+// A region learnt from a refusal is used at once and remembered for the bucket.
+Test(origin_s3, region_is_learnt)
+{
+    char *moved = answer_with("301 Moved Permanently", "x-amz-bucket-region: eu-west-1\r\n",
+                              XML("PermanentRedirect"));
+    char *malformed = answer_with(
+        "400 Bad Request", "",
+        "<Error><Code>AuthorizationHeaderMalformed</Code><Region>ap-south-1</Region></Error>");
+    char *head400 = answer_with("400 Bad Request", "x-amz-bucket-region: eu-north-1\r\n", "");
+    struct server_row rows[] = {{.answer = moved},     {.answer = OBJECT("", "0", "")},
+                                {.answer = OBJECT("", "0", "")}, {.answer = malformed},
+                                {.answer = OBJECT("", "0", "")}, {.answer = head400},
+                                {.answer = OBJECT("", "0", "")}};
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    static const char *const buckets[] = {"first", "first", "second", "third"};
+    for (size_t i = 0; i < ARRAY_LEN(buckets); i++) {
+        struct fetch_run run = {.bucket = buckets[i], .key = "k", .head = i == 3};
+        fetch_run(&rig.h, 0, &run);
+        cr_assert_eq(run.err, ERR_OK, "%zu %s", i, error_name(run.err));
+        fetch_run_done(&run);
+    }
+    static const char *const regions[] = {"/us-east-1/", "/eu-west-1/", "/eu-west-1/", "/us-east-1/",
+                                          "/ap-south-1/", "/us-east-1/", "/eu-north-1/"};
+    cr_assert_eq(rig.server.request_count, ARRAY_LEN(regions));
+    for (unsigned i = 0; i < ARRAY_LEN(regions); i++) {
+        cr_assert(asked(&rig, i, regions[i]), "%u", i);
+    }
+    rig_end(&rig);
+    free(moved);
+    free(malformed);
+    free(head400);
+}
+
+// A clock that is off is corrected by the origin's Date and asked once more; the next request is right at once.
+Test(origin_s3, clock_is_corrected)
+{
+    char *skewed = answer_with("403 Forbidden", "Date: Thu, 01 Jan 2037 00:00:00 GMT\r\n",
+                               XML("RequestTimeTooSkewed"));
+    struct server_row rows[] = {{.answer = skewed},
+                                {.answer = OBJECT("", "0", "")},
+                                {.answer = OBJECT("", "0", "")},
+                                {.answer = skewed}};
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    for (int i = 0; i < 2; i++) {
+        struct fetch_run run = {.key = "k"};
+        fetch_run(&rig.h, 0, &run);
+        cr_assert_eq(run.err, ERR_OK);
+        fetch_run_done(&run);
+    }
+    cr_assert_not(asked(&rig, 0, "/20370101/"));
+    cr_assert(asked(&rig, 1, "/20370101/") && asked(&rig, 2, "/20370101/"));
+    struct fetch_run run = {.key = "k"};
+    fetch_run(&rig.h, 0, &run);
+    cr_assert_eq(run.err, ERR_ACCESS_DENIED); // once more is once
+    cr_assert_eq(rig.server.request_count, 5);
+    fetch_run_done(&run);
+    rig_end(&rig);
+    free(skewed);
+}
+
+// A refused token forces one renewal; with new keys in the files the request then succeeds.
+Test(origin_s3, expired_token_renews)
+{
+    char *expired = answer_with("400 Bad Request", "", XML("ExpiredToken"));
+    struct server_row rows[] = {
+        {.answer = OBJECT("", "0", ""), .when = "Credential=NEWKEY/", .other = expired}};
+    struct rig rig;
+    char access[512], secret[512];
+    rig_options(&rig, rows, 1);
+    harness_make_root(&rig.h);
+    harness_write(&rig.h, "access", "OLDKEY\n", 7);
+    harness_write(&rig.h, "secret", "s1\n", 3);
+    harness_path(&rig.h, "access", access, sizeof(access));
+    harness_path(&rig.h, "secret", secret, sizeof(secret));
+    cr_assert_eq(chmod(access, 0600) | chmod(secret, 0600), 0);
+    rig.options.access_key_file = access;
+    rig.options.secret_key_file = secret;
+    rig_begin(&rig);
+    struct fetch_run refused = {.key = "k"};
+    fetch_run(&rig.h, 1, &refused);
+    cr_assert_eq(refused.err, ERR_ORIGIN_CREDENTIALS, "%s", error_name(refused.err));
+    cr_assert_eq(rig.server.request_count, 2);
+    fetch_run_done(&refused);
+    clock_test_advance_us(10000000); // past the pause between forced renewals
+    FILE *file = fopen(access, "w");
+    fputs("NEWKEY\n", file);
+    fclose(file);
+    struct fetch_run run = {.key = "k"};
+    fetch_run(&rig.h, 1, &run);
+    cr_assert_eq(run.err, ERR_OK, "%s", error_name(run.err));
+    fetch_run_done(&run);
+    struct fetch_run other = {.key = "k"}; // the other worker has heard of it
+    fetch_run(&rig.h, 0, &other);
+    cr_assert_eq(other.err, ERR_OK, "%s", error_name(other.err));
+    fetch_run_done(&other);
+    rig_end(&rig);
+    free(expired);
+}
+
+// Credentials given with a call are used instead of the origin's, on connections of their own.
+Test(origin_s3, own_credentials_own_connections)
+{
+    struct server_row rows[] = {{.answer = OBJECT("", "0", "")}};
+    struct sigv4_credentials keys = {SPAN("OTHERKEY"), SPAN("other"), SPAN("token")};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    for (int i = 0; i < 4; i++) {
+        struct fetch_run run = {.key = "k", .credentials = i % 2 == 0 ? NULL : &keys};
+        fetch_run(&rig.h, 0, &run);
+        cr_assert_eq(run.err, ERR_OK);
+        fetch_run_done(&run);
+        cr_assert(asked(&rig, (unsigned)i, i % 2 == 0 ? "Credential=AKIDEXAMPLE/" : "Credential=OTHERKEY/"));
+    }
+    cr_assert(asked(&rig, 1, "x-amz-security-token: token") || asked(&rig, 1, "X-Amz-Security-Token: token"));
+    cr_assert_eq(rig.server.connection_count, 2);
+    rig_end(&rig);
+}
+
+// Anonymous requests carry nothing of a signature.
+Test(origin_s3, anonymous)
+{
+    struct server_row rows[] = {{.answer = OBJECT("", "0", "")}};
+    struct rig rig;
+    rig_options(&rig, rows, 1);
+    rig.options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
+    rig_begin(&rig);
+    struct fetch_run run = {.key = "k"};
+    fetch_run(&rig.h, 0, &run);
+    cr_assert_eq(run.err, ERR_OK);
+    cr_assert_null(strcasestr(rig.server.requests[0], "authorization"));
+    cr_assert_null(strcasestr(rig.server.requests[0], "x-amz-"));
+    fetch_run_done(&run);
+    rig_end(&rig);
+}
+
+// No credentials and not told to be anonymous: refused at the start, with the remedy.
+Test(origin_s3, no_credentials)
+{
+    struct server_row rows[] = {{.answer = OBJECT("", "0", "")}};
+    struct rig rig;
+    rig_options(&rig, rows, 1);
+    unsetenv("AWS_ACCESS_KEY_ID");
+    unsetenv("AWS_SECRET_ACCESS_KEY");
+    unsetenv("AWS_PROFILE");
+    setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent", 1);
+    setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
+    cr_assert_eq(harness_init(&rig.h, 1, DISK_ENGINE_THREADS, &rig.options), ERR_ORIGIN_CREDENTIALS);
+    cr_assert_not_null(strstr(buf_cstr(&rig.h.why), "anonymous"));
+    rig_end(&rig);
+}
+
+// A fetch is paused, resumed and cancelled at any time; it ends once.
+Test(origin_s3, pause_and_cancel)
+{
+    size_t len = 3000000;
+    char *text = malloc(len + 256);
+    int head = snprintf(text, 256, "HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: %zu\r\n\r\n", len);
+    for (size_t i = 0; i < len; i++) {
+        text[(size_t)head + i] = (char)(i * 7 + i / 251);
+    }
+    struct server_row rows[] = {{.answer = text, .len = len + (size_t)head}};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    struct fetch_run run = {.key = "k", .pause_every_piece = true};
+    fetch_run(&rig.h, 0, &run);
+    cr_assert_eq(run.err, ERR_OK);
+    cr_assert_eq(run.body.len, len);
+    cr_assert_arr_eq(run.body.ptr, text + head, len);
+    fetch_run_done(&run);
+    for (unsigned piece = 0; piece < 3; piece++) {
+        struct fetch_run cancelled = {.key = "k", .cancel_at_once = piece == 0, .cancel_at_piece = piece};
+        fetch_run(&rig.h, 0, &cancelled);
+        cr_assert_eq(cancelled.err, ERR_CANCELLED);
+        cr_assert_eq(cancelled.pieces, piece);
+        fetch_run_done(&cancelled);
+    }
+    struct fetch_run refused = {.key = "k", .head_answer = ERR_NO_MEMORY};
+    fetch_run(&rig.h, 0, &refused);
+    cr_assert_eq(refused.err, ERR_NO_MEMORY);
+    fetch_run_done(&refused);
+    rig_end(&rig);
+    free(text);
+}
+
+// More calls than places wait in line and all end.
+struct crowd {
+    struct origin_fetch f;
+    struct harness *h;
+    struct harness_wait *wait;
+    atomic_uint *left;
+    char key[16];
+};
+
+static enum err crowd_head(struct origin_fetch *f)
+{
+    (void)f;
+    return ERR_OK;
+}
+
+static enum err crowd_body(struct origin_fetch *f, struct span data)
+{
+    (void)f;
+    (void)data;
+    return ERR_OK;
+}
+
+static void crowd_end(struct origin_fetch *f, enum err err)
+{
+    struct crowd *crowd = (struct crowd *)f;
+    cr_assert_eq(err, ERR_OK);
+    cr_assert_leq(crowd->h->origin->workers[0].running_count, 4);
+    if (atomic_fetch_sub(crowd->left, 1) == 1) {
+        harness_signal(crowd->wait);
+    }
+}
+
+static void crowd_start(struct worker *w, void *ctx)
+{
+    struct crowd *crowd = ctx;
+    for (unsigned i = 0; i < 40; i++) {
+        origin_fetch_start(w, crowd[i].h->origin, &crowd[i].f);
+    }
+    cr_assert_eq(crowd->h->origin->workers[0].running_count, 4);
+    cr_assert_eq(crowd->h->origin->workers[0].waiting_count, 36);
+}
+
+Test(origin_s3, places)
+{
+    struct server_row rows[] = {{.answer = OBJECT("", "5", "hello")}};
+    struct rig rig;
+    struct harness_wait wait;
+    atomic_uint left = 40;
+    struct crowd *crowd = calloc(40, sizeof(*crowd));
+    rig_start(&rig, rows, 1);
+    harness_wait_init(&wait);
+    for (unsigned i = 0; i < 40; i++) {
+        crowd[i].h = &rig.h;
+        crowd[i].wait = &wait;
+        crowd[i].left = &left;
+        snprintf(crowd[i].key, sizeof(crowd[i].key), "k%u", i);
+        crowd[i].f = (struct origin_fetch){.bucket = SPAN("bkt"),
+                                           .key = span_from_cstr(crowd[i].key),
+                                           .on_head = crowd_head,
+                                           .on_body = crowd_body,
+                                           .on_end = crowd_end};
+    }
+    harness_on_worker(&rig.h, 0, crowd_start, crowd);
+    harness_wait_for(&wait);
+    cr_assert_eq(rig.server.request_count, 40);
+    cr_assert_leq(rig.server.connection_count, 4);
+    rig_end(&rig);
+    free(crowd);
+}
+
+// What still runs when everything stops is dropped without a leak and without a callback.
+static void stop_start(struct worker *w, void *ctx)
+{
+    struct crowd *crowd = ctx;
+    for (unsigned i = 0; i < 10; i++) {
+        origin_fetch_start(w, crowd[i].h->origin, &crowd[i].f);
+    }
+    harness_signal(crowd->wait);
+}
+
+static void stop_end(struct origin_fetch *f, enum err err)
+{
+    (void)f;
+    (void)err;
+    cr_assert_fail("a callback after the stop");
+}
+
+Test(origin_s3, stop_with_running_calls)
+{
+    struct server_row rows[] = {{.answer = "HTTP/1.1 100 Continue\r\n\r\n"}};
+    struct rig rig;
+    struct harness_wait wait;
+    struct crowd *crowd = calloc(10, sizeof(*crowd));
+    rig_start(&rig, rows, 1);
+    harness_wait_init(&wait);
+    for (unsigned i = 0; i < 10; i++) {
+        crowd[i].h = &rig.h;
+        crowd[i].wait = &wait;
+        crowd[i].f = (struct origin_fetch){.bucket = SPAN("bkt"),
+                                           .key = SPAN("k"),
+                                           .on_head = crowd_head,
+                                           .on_body = crowd_body,
+                                           .on_end = stop_end};
+    }
+    harness_on_worker(&rig.h, 0, stop_start, crowd);
+    harness_wait_for(&wait);
+    rig_end(&rig);
+    free(crowd);
+}
