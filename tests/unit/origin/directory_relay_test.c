@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listings of a `dir:` origin are in order of full key bytes, page by page, and never lead out of the tree; what
-// a folder cannot do is refused in S3's form.
+// Listings of a `dir:` origin are in order of full key bytes, page by page, and never lead out of
+// the tree; what a folder cannot do is refused in S3's form.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,7 +41,8 @@ static void list(struct harness *h, const char *target, struct relay_run *run)
     cr_assert_eq(run->err, ERR_OK, "%s", error_name(run->err));
 }
 
-static void expect_list(struct harness *h, const char *target, const char *keys, const char *prefixes)
+static void expect_list(struct harness *h, const char *target, const char *keys,
+                        const char *prefixes)
 {
     struct relay_run run;
     struct buf found;
@@ -63,8 +64,9 @@ static void expect_list(struct harness *h, const char *target, const char *keys,
 
 static void make_tree(struct harness *h)
 {
-    static const char *const files[] = {"a-b", "a/x", "a/y/z", "a0", "b/c/d", "b/c/e", "b/f", "c",
-                                        "\xc3\xa9/1", "sp ace", "pl+us", "per%cent", ".hidden"};
+    static const char *const files[] = {"a-b",   "a/x",      "a/y/z",  "a0",         "b/c/d",
+                                        "b/c/e", "b/f",      "c",      "\xc3\xa9/1", "sp ace",
+                                        "pl+us", "per%cent", ".hidden"};
     char path[256];
     harness_make_root(h);
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
@@ -85,7 +87,8 @@ Test(directory_relay, listing_order)
     start(&h);
     expect_list(&h, "/bkt?list-type=2",
                 ".hidden|a-b|a/x|a/y/z|a0|b/c/d|b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1", "");
-    expect_list(&h, "/bkt", ".hidden|a-b|a/x|a/y/z|a0|b/c/d|b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1", "");
+    expect_list(&h, "/bkt",
+                ".hidden|a-b|a/x|a/y/z|a0|b/c/d|b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1", "");
     expect_list(&h, "/bkt?list-type=2&delimiter=/", ".hidden|a-b|a0|c|per%cent|pl+us|sp ace",
                 "a/|b/|\xc3\xa9/");
     expect_list(&h, "/bkt?list-type=2&prefix=a", "a-b|a/x|a/y/z|a0", "");
@@ -99,14 +102,15 @@ Test(directory_relay, listing_order)
     expect_list(&h, "/bkt?list-type=2&prefix=a//", "", "");
     expect_list(&h, "/bkt?list-type=2&prefix=/", "", "");
     expect_list(&h, "/bkt?list-type=2&prefix=c/", "", "");
-    expect_list(&h, "/bkt?list-type=2&start-after=a/x", "a/y/z|a0|b/c/d|b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1",
-                "");
-    expect_list(&h, "/bkt?list-type=2&start-after=b/c/dd", "b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1", "");
+    expect_list(&h, "/bkt?list-type=2&start-after=a/x",
+                "a/y/z|a0|b/c/d|b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1", "");
+    expect_list(&h, "/bkt?list-type=2&start-after=b/c/dd",
+                "b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1", "");
     expect_list(&h, "/bkt?marker=pl%2Bus", "sp ace|\xc3\xa9/1", "");
-    expect_list(&h, "/bkt?list-type=2&delimiter=-", ".hidden|a/x|a/y/z|a0|b/c/d|b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1",
-                "a-");
-    expect_list(&h, "/bkt?list-type=2&delimiter=/c/", ".hidden|a-b|a/x|a/y/z|a0|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1",
-                "b/c/");
+    expect_list(&h, "/bkt?list-type=2&delimiter=-",
+                ".hidden|a/x|a/y/z|a0|b/c/d|b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1", "a-");
+    expect_list(&h, "/bkt?list-type=2&delimiter=/c/",
+                ".hidden|a-b|a/x|a/y/z|a0|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1", "b/c/");
     expect_list(&h, "/bkt?list-type=2&max-keys=0", "", "");
     expect_list(&h, "/other?list-type=2", "", "");
     harness_done(&h);
@@ -115,8 +119,13 @@ Test(directory_relay, listing_order)
 // Pages of every size, with and without delimiter, V1 and V2, give together what one page gives.
 Test(directory_relay, paging)
 {
-    static const char *const forms[] = {"list-type=2", "list-type=2&delimiter=/", "list-type=2&delimiter=-",
-                                        "list-type=2&prefix=b/", "delimiter=/", "delimiter=-", "prefix=a"};
+    static const char *const forms[] = {"list-type=2",
+                                        "list-type=2&delimiter=/",
+                                        "list-type=2&delimiter=-",
+                                        "list-type=2&prefix=b/",
+                                        "delimiter=/",
+                                        "delimiter=-",
+                                        "prefix=a"};
     struct harness h = {0};
     make_tree(&h);
     start(&h);
@@ -169,7 +178,8 @@ Test(directory_relay, paging)
     harness_done(&h);
 }
 
-// A page that was cut parks its walk; the next page takes it; no more than a bounded number is ever kept.
+// A page that was cut parks its walk; the next page takes it; no more than a bounded number is ever
+// kept.
 Test(directory_relay, walks_are_parked)
 {
     struct harness h = {0};
@@ -215,8 +225,8 @@ Test(directory_relay, links)
     harness_write(&h, "bkt/real/file", "x", 1);
     harness_write(&h, "other/secret", "x", 1);
     static const char *const links[][2] = {{"bkt/link", "real/file"}, {"bkt/real/loop", ".."},
-                                           {"bkt/dirlink", "real"}, {"bkt/out", "/etc/passwd"},
-                                           {"bkt/outdir", "/etc"}, {"bkt/dangling", "nothing"}};
+                                           {"bkt/dirlink", "real"},   {"bkt/out", "/etc/passwd"},
+                                           {"bkt/outdir", "/etc"},    {"bkt/dangling", "nothing"}};
     for (size_t i = 0; i < ARRAY_LEN(links); i++) {
         harness_path(&h, links[i][0], path, sizeof(path));
         cr_assert_eq(symlink(links[i][1], path), 0);
@@ -266,7 +276,8 @@ Test(directory_relay, other_operations)
         run = (struct relay_run){.method = cases[i].method, .target = cases[i].target};
         relay_run(&h, 0, &run);
         cr_assert_eq(run.err, ERR_OK);
-        cr_assert_eq(run.status, cases[i].status, "%s %s: %u", cases[i].method, cases[i].target, run.status);
+        cr_assert_eq(run.status, cases[i].status, "%s %s: %u", cases[i].method, cases[i].target,
+                     run.status);
         cr_assert_not_null(strstr(buf_cstr(&run.answer), cases[i].code));
         cr_assert(strcmp(cases[i].method, "HEAD") != 0 || run.answer.len == 0);
         relay_run_done(&run);

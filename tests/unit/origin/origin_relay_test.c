@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Relayed requests: what of a client's request reaches the origin, what of the answer comes back, and that nothing
-// that changes something is ever sent twice.
+// Relayed requests: what of a client's request reaches the origin, what of the answer comes back,
+// and that nothing that changes something is ever sent twice.
 #include "harness.h"
 #include "server.h"
 #include "test.h"
@@ -37,21 +37,24 @@ static bool asked(const struct rig *rig, unsigned i, const char *text)
     return strcasestr(rig->server.requests[i], text) != NULL;
 }
 
-// A client's listing goes out signed anew, canonical, with its own headers and without its signature.
+// A client's listing goes out signed anew, canonical, with its own headers and without its
+// signature.
 Test(origin_relay, listing)
 {
     struct server_row rows[] = {
-        {.answer = "HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nx-amz-request-id: R\r\n"
-                   "Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nConnection: keep-alive, x-hop\r\nx-hop: 1\r\n"
-                   "x-amz-bucket-region: us-east-1\r\nTransfer-Encoding: chunked\r\n\r\n"
-                   "3\r\n<a>\r\n4\r\n</a>\r\n0\r\n\r\n"}};
+        {.answer =
+             "HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nx-amz-request-id: R\r\n"
+             "Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nConnection: keep-alive, x-hop\r\nx-hop: 1\r\n"
+             "x-amz-bucket-region: us-east-1\r\nTransfer-Encoding: chunked\r\n\r\n"
+             "3\r\n<a>\r\n4\r\n</a>\r\n0\r\n\r\n"}};
     struct rig rig;
     rig_start(&rig, rows, 1);
     struct relay_run run = {
         .method = "GET",
         .target = "/bkt?prefix=a%2fb%20c&list-type=2&delimiter=/&X-Amz-Signature=ff&X-Amz-Date=1",
-        .headers = {"Authorization: AWS4-HMAC-SHA256 Credential=CLIENT/x", "X-Amz-Date: 20200101T000000Z",
-                    "x-amz-content-sha256: UNSIGNED-PAYLOAD", "x-amz-security-token: clienttoken",
+        .headers = {"Authorization: AWS4-HMAC-SHA256 Credential=CLIENT/x",
+                    "X-Amz-Date: 20200101T000000Z", "x-amz-content-sha256: UNSIGNED-PAYLOAD",
+                    "x-amz-security-token: clienttoken",
                     "x-amz-optional-object-attributes: RestoreStatus", "User-Agent: agent/1",
                     "amz-sdk-invocation-id: 1", "X-Forwarded-For: 1.2.3.4", "Accept-Encoding: gzip",
                     "Connection: keep-alive, x-own-hop", "x-own-hop: 1", "Expect: 100-continue",
@@ -66,13 +69,15 @@ Test(origin_relay, listing)
     cr_assert(asked(&rig, 0, "GET /bkt?delimiter=%2F&list-type=2&prefix=a%2Fb%20c HTTP/1.1\r\n"));
     cr_assert(asked(&rig, 0, "Credential=AKIDEXAMPLE/"));
     cr_assert(asked(&rig, 0, "x-amz-optional-object-attributes"));
-    cr_assert(asked(&rig, 0, "SignedHeaders=host;x-amz-content-sha256;x-amz-date;"
-                             "x-amz-optional-object-attributes"));
+    cr_assert(asked(&rig, 0,
+                    "SignedHeaders=host;x-amz-content-sha256;x-amz-date;"
+                    "x-amz-optional-object-attributes"));
     cr_assert(asked(&rig, 0, "User-Agent: agent/1\r\n"));
     cr_assert(asked(&rig, 0, "Accept-Encoding: identity\r\n"));
-    static const char *const gone[] = {"CLIENT/", "20200101", "clienttoken", "amz-sdk", "X-Forwarded",
-                                       "gzip", "own-hop", "100-continue", "Cookie", "trailers",
-                                       "UNSIGNED-PAYLOAD", "X-Amz-Signature="};
+    static const char *const gone[] = {"CLIENT/",  "20200101",         "clienttoken",
+                                       "amz-sdk",  "X-Forwarded",      "gzip",
+                                       "own-hop",  "100-continue",     "Cookie",
+                                       "trailers", "UNSIGNED-PAYLOAD", "X-Amz-Signature="};
     for (size_t i = 0; i < ARRAY_LEN(gone); i++) {
         cr_assert_not(asked(&rig, 0, gone[i]), "%s", gone[i]);
     }
@@ -83,7 +88,8 @@ Test(origin_relay, listing)
 // Uploads are framed by their length, bound by their hash, and streamed in pieces.
 Test(origin_relay, uploads)
 {
-    struct server_row rows[] = {{.answer = "HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: 0\r\n\r\n"}};
+    struct server_row rows[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: 0\r\n\r\n"}};
     size_t len = 100000;
     char *bytes = malloc(len + 1);
     memset(bytes, 'u', len);
@@ -95,7 +101,8 @@ Test(origin_relay, uploads)
     } cases[] = {
         {ORIGIN_BODY_HASH, "x-amz-content-sha256: 0123456789abcdef", false},
         {ORIGIN_BODY_UNSIGNED, "x-amz-content-sha256: UNSIGNED-PAYLOAD\r\n", false},
-        {ORIGIN_BODY_UNSIGNED_TRAILER, "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER\r\n", true},
+        {ORIGIN_BODY_UNSIGNED_TRAILER,
+         "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER\r\n", true},
     };
     struct rig rig;
     rig_start(&rig, rows, 1);
@@ -107,9 +114,10 @@ Test(origin_relay, uploads)
             .upload = bytes,
             .pause_upload = true,
             .payload_hash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-            .headers = {"Content-Type: text/x", "Content-Length: 7", "Content-Encoding: aws-chunked,gzip",
-                        "x-amz-decoded-content-length: 5", "x-amz-trailer: x-amz-checksum-crc32",
-                        "If-None-Match: *", "x-amz-meta-a: b", "Transfer-Encoding: chunked"}};
+            .headers = {"Content-Type: text/x", "Content-Length: 7",
+                        "Content-Encoding: aws-chunked,gzip", "x-amz-decoded-content-length: 5",
+                        "x-amz-trailer: x-amz-checksum-crc32", "If-None-Match: *",
+                        "x-amz-meta-a: b", "Transfer-Encoding: chunked"}};
         relay_run(&rig.h, 0, &run);
         cr_assert_eq(run.err, ERR_OK, "%s", error_name(run.err));
         cr_assert(run.has_length && run.length == 0);
@@ -118,7 +126,8 @@ Test(origin_relay, uploads)
         cr_assert(asked(&rig, i, "If-None-Match: *\r\n") && asked(&rig, i, "x-amz-meta-a: b\r\n"));
         cr_assert_not(asked(&rig, i, "Transfer-Encoding"));
         cr_assert_eq(asked(&rig, i, "x-amz-trailer"), cases[i].keeps_framing);
-        cr_assert_eq(asked(&rig, i, "Content-Encoding: aws-chunked,gzip\r\n"), cases[i].keeps_framing);
+        cr_assert_eq(asked(&rig, i, "Content-Encoding: aws-chunked,gzip\r\n"),
+                     cases[i].keeps_framing);
         cr_assert_eq(asked(&rig, i, "Content-Encoding: gzip\r\n"), !cases[i].keeps_framing);
         const char *body = strstr(rig.server.requests[i], "\r\n\r\n") + 4;
         cr_assert_str_eq(body, bytes);
@@ -128,20 +137,22 @@ Test(origin_relay, uploads)
     free(bytes);
 }
 
-// Failures: a safe request is asked again, one that changes something never; what clients take for fatal is hidden.
+// Failures: a safe request is asked again, one that changes something never; what clients take for
+// fatal is hidden.
 Test(origin_relay, retries)
 {
     static const char slow[] = "HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\n\r\nslow";
     static const char gateway[] = "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad";
-    struct server_row rows[] = {{.answer = slow},
-                                {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"},
-                                {.answer = slow},
-                                {.answer = gateway},
-                                {.answer = NULL},
-                                {.answer = NULL},
-                                {.answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone"},
-                                {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno"},
-                                {.answer = "HTTP/1.1 204 No Content\r\n\r\n"}};
+    struct server_row rows[] = {
+        {.answer = slow},
+        {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"},
+        {.answer = slow},
+        {.answer = gateway},
+        {.answer = NULL},
+        {.answer = NULL},
+        {.answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone"},
+        {.answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno"},
+        {.answer = "HTTP/1.1 204 No Content\r\n\r\n"}};
     struct rig rig;
     rig_start(&rig, rows, ARRAY_LEN(rows));
     struct relay_run runs[] = {
@@ -160,9 +171,9 @@ Test(origin_relay, retries)
         const char *body;
         unsigned requests;
     } expected[] = {
-        {ERR_OK, 200, "ok", 2},          {ERR_OK, 503, "slow", 3}, {ERR_ORIGIN_5XX, 0, "", 4},
-        {ERR_ORIGIN_RESET, 0, "", 5},    {ERR_ORIGIN_RESET, 0, "", 6}, {ERR_OK, 404, "none", 7},
-        {ERR_OK, 403, "no", 8},          {ERR_OK, 204, "", 9},
+        {ERR_OK, 200, "ok", 2},       {ERR_OK, 503, "slow", 3},     {ERR_ORIGIN_5XX, 0, "", 4},
+        {ERR_ORIGIN_RESET, 0, "", 5}, {ERR_ORIGIN_RESET, 0, "", 6}, {ERR_OK, 404, "none", 7},
+        {ERR_OK, 403, "no", 8},       {ERR_OK, 204, "", 9},
     };
     for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
         relay_run(&rig.h, 0, &runs[i]);
@@ -177,14 +188,16 @@ Test(origin_relay, retries)
     rig_end(&rig);
 }
 
-// A redirect for another region is resolved inside when nothing of a body has left; else the client is told to come
-// again and the next upload goes to the right place.
+// A redirect for another region is resolved inside when nothing of a body has left; else the client
+// is told to come again and the next upload goes to the right place.
 Test(origin_relay, region)
 {
-    static const char moved[] = "HTTP/1.1 307 Temporary Redirect\r\nx-amz-bucket-region: eu-west-1\r\n"
-                                "Location: http://elsewhere/\r\nContent-Length: 0\r\n\r\n";
+    static const char moved[] =
+        "HTTP/1.1 307 Temporary Redirect\r\nx-amz-bucket-region: eu-west-1\r\n"
+        "Location: http://elsewhere/\r\nContent-Length: 0\r\n\r\n";
     static const char ok[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-    struct server_row rows[] = {{.answer = moved}, {.answer = ok}, {.answer = moved}, {.answer = ok}};
+    struct server_row rows[] = {
+        {.answer = moved}, {.answer = ok}, {.answer = moved}, {.answer = ok}};
     struct rig rig;
     rig_start(&rig, rows, ARRAY_LEN(rows));
     struct relay_run runs[] = {
@@ -206,9 +219,9 @@ Test(origin_relay, region)
 // White space sent early by a slow operation comes through as it is sent.
 Test(origin_relay, early_answer)
 {
-    struct server_row rows[] = {
-        {.answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n \r\n1\r\n \r\n7\r\n<Error>\r\n"
-                   "0\r\n\r\n"}};
+    struct server_row rows[] = {{.answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: "
+                                           "chunked\r\n\r\n1\r\n \r\n1\r\n \r\n7\r\n<Error>\r\n"
+                                           "0\r\n\r\n"}};
     struct rig rig;
     rig_start(&rig, rows, 1);
     struct relay_run run = {.method = "POST",
@@ -228,8 +241,10 @@ Test(origin_relay, lies)
 {
     struct server_row rows[] = {
         {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc"},
-        {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
-        {.answer = "HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"},
+        {.answer =
+             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
+        {.answer =
+             "HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"},
         {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", .close = true}};
     static const enum err errs[] = {ERR_ORIGIN_PROTOCOL, ERR_ORIGIN_PROTOCOL, ERR_ORIGIN_PROTOCOL,
                                     ERR_ORIGIN_RESET};

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Only configured hosts are ever asked, and what is signed is what is sent.
+#include <string.h>
+
+#include "origin/s3_private.h"
+#include "test.h"
+
+// Endpoints that are none are refused.
+Test(s3_endpoint, refused)
+{
+    static const char *const texts[] = {"",
+                                        "s3.amazonaws.com",
+                                        "ftp://host",
+                                        "http://",
+                                        "https:///path",
+                                        "http://a@b",
+                                        "http://user:pw@host",
+                                        "http://host:0",
+                                        "http://host:70000",
+                                        "http://host:",
+                                        "http://host:8x",
+                                        "http://ho st",
+                                        "http://host#x",
+                                        "http://host/?q=1",
+                                        "http://host/#f",
+                                        "http://[::1",
+                                        "http://[::1]x",
+                                        "http://ho\nst",
+                                        "http://host\\x",
+                                        "file:///etc/passwd",
+                                        "http://{other}",
+                                        "http://host/a b",
+                                        "http://[zz]",
+                                        "http://:80"};
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        struct s3_endpoint endpoint = {0};
+        struct buf why;
+        buf_init(&why, 4096);
+        cr_assert_eq(s3_endpoint_parse(texts[i], &endpoint, &why), ERR_INVALID, "%s", texts[i]);
+        cr_assert_gt(why.len, 0);
+        cr_assert_null(
+            strchr(buf_cstr(&why), '\n') != NULL && strchr(texts[i], '\n') == NULL ? "" : NULL);
+        buf_done(&why);
+    }
+}
+
+static void expect_url(const char *text, enum origin_addressing addressing, const char *region,
+                       const char *bucket, const char *key, const char *query, const char *expected)
+{
+    struct s3_endpoint endpoint = {0};
+    struct buf why;
+    struct arena *arena = arena_new(1 << 20);
+    struct s3_url url;
+    buf_init(&why, 4096);
+    cr_assert_eq(s3_endpoint_parse(text, &endpoint, &why), ERR_OK, "%s", buf_cstr(&why));
+    cr_assert_eq(s3_url_build(arena, &endpoint, addressing, span_from_cstr(region),
+                              span_from_cstr(bucket), span_from_cstr(key), span_from_cstr(query),
+                              &url),
+                 ERR_OK);
+    cr_assert_str_eq(url.url, expected, "%s", url.url);
+    // Host, path and query are pieces of what is sent.
+    struct buf joined;
+    buf_init(&joined, 65536);
+    buf_append_cstr(&joined, endpoint.is_https ? "https://" : "http://");
+    buf_append_span(&joined, url.host);
+    buf_append_span(&joined, url.path);
+    if (url.query.len > 0) {
+        buf_append_char(&joined, '?');
+        buf_append_span(&joined, url.query);
+    }
+    cr_assert_str_eq(buf_cstr(&joined), expected);
+    buf_done(&joined);
+    buf_done(&why);
+    s3_endpoint_done(&endpoint);
+    arena_free(arena);
+}
+
+// Path style and virtual-host style, templates, keys of every kind.
+Test(s3_endpoint, urls)
+{
+    enum origin_addressing automatic = ORIGIN_ADDRESSING_AUTO, path = ORIGIN_ADDRESSING_PATH,
+                           virtual = ORIGIN_ADDRESSING_VIRTUAL;
+    const char *aws = "https://s3.{region}.amazonaws.com";
+    expect_url("http://127.0.0.1:8333", automatic, "r", "bkt", "a/b", "",
+               "http://127.0.0.1:8333/bkt/a/b");
+    expect_url("http://127.0.0.1:8333", automatic, "r", "bkt", "", "", "http://127.0.0.1:8333/bkt");
+    expect_url("http://127.0.0.1:8333", automatic, "r", "", "", "", "http://127.0.0.1:8333/");
+    expect_url("http://[::1]:80", automatic, "r", "bkt", "k", "", "http://[::1]:80/bkt/k");
+    expect_url("http://Host/base/", automatic, "r", "bkt", "k", "a=1",
+               "http://host/base/bkt/k?a=1");
+    expect_url("http://host/base", automatic, "r", "", "", "", "http://host/base");
+    expect_url(aws, automatic, "eu-west-1", "bkt", "k", "",
+               "https://bkt.s3.eu-west-1.amazonaws.com/k");
+    expect_url(aws, automatic, "eu-west-1", "bkt", "", "",
+               "https://bkt.s3.eu-west-1.amazonaws.com/");
+    expect_url(aws, automatic, "eu-west-1", "", "", "", "https://s3.eu-west-1.amazonaws.com/");
+    expect_url(aws, path, "eu-west-1", "bkt", "k", "", "https://s3.eu-west-1.amazonaws.com/bkt/k");
+    expect_url(aws, automatic, "eu-west-1", "a.b.c", "k", "",
+               "https://s3.eu-west-1.amazonaws.com/a.b.c/k");
+    expect_url("http://host", virtual, "r", "a.b.c", "k", "", "http://a.b.c.host/k");
+    expect_url("http://host", virtual, "r", "A_b", "k", "", "http://host/A_b/k");
+    expect_url("http://host", virtual, "r", "a/b", "k", "", "http://host/a%2Fb/k");
+    expect_url("http://host", virtual, "r", "a@b", "k", "", "http://host/a%40b/k");
+    expect_url("http://host", virtual, "r", "x#y", "k", "", "http://host/x%23y/k");
+    expect_url("http://host", virtual, "r", "..", "k", "", "http://host/../k");
+    expect_url("http://host", virtual, "r", "-ab", "k", "", "http://host/-ab/k");
+    expect_url("http://host", virtual, "r", "ab", "k", "", "http://host/ab/k");
+    // Amazon's own hosts become templates.
+    expect_url("https://s3.us-east-1.amazonaws.com", automatic, "eu-west-1", "bkt", "k", "",
+               "https://bkt.s3.eu-west-1.amazonaws.com/k");
+    expect_url("https://s3.amazonaws.com", automatic, "eu-west-1", "bkt", "k", "",
+               "https://bkt.s3.eu-west-1.amazonaws.com/k");
+    expect_url("https://s3.dualstack.us-east-1.amazonaws.com", path, "eu-west-1", "bkt", "k", "",
+               "https://s3.dualstack.eu-west-1.amazonaws.com/bkt/k");
+    expect_url("https://s3.cn-north-1.amazonaws.com.cn", path, "cn-northwest-1", "bkt", "k", "",
+               "https://s3.cn-northwest-1.amazonaws.com.cn/bkt/k");
+    // Keys are opaque bytes.
+    expect_url("http://h", path, "r", "b", "//a/../b/./", "", "http://h/b///a/../b/./");
+    expect_url("http://h", path, "r", "b", "a b+c%d?e#f&g=h~_-.", "",
+               "http://h/b/a%20b%2Bc%25d%3Fe%23f%26g%3Dh~_-.");
+    expect_url("http://h", path, "r", "b", "\xc3\xa9\x01\xff", "", "http://h/b/%C3%A9%01%FF");
+}
+
+// The region that an endpoint names is found.
+Test(s3_endpoint, default_region)
+{
+    struct s3_endpoint endpoint = {0};
+    struct buf why;
+    buf_init(&why, 4096);
+    cr_assert_eq(s3_endpoint_parse("https://s3.eu-central-1.amazonaws.com", &endpoint, &why),
+                 ERR_OK);
+    cr_assert_str_eq(endpoint.default_region, "eu-central-1");
+    cr_assert(s3_endpoint_has_region(&endpoint));
+    s3_endpoint_done(&endpoint);
+    cr_assert_eq(
+        s3_endpoint_parse("https://bucket.vpce-1a2b3c4d-5e6f.s3.us-east-1.vpce.amazonaws.com",
+                          &endpoint, &why),
+        ERR_OK);
+    cr_assert_null(endpoint.default_region);
+    s3_endpoint_done(&endpoint);
+    buf_done(&why);
+}
+
+// A value that would break a header line is never sent.
+Test(s3_headers, dirty_values)
+{
+    struct arena *arena = arena_new(1 << 20);
+    struct header items[] = {{SPAN("x-amz-meta-a"), SPAN("a\r\nX-Evil: 1")}};
+    struct headers client = {items, 1, 1}, out = {NULL, 0, 0};
+    cr_assert_eq(s3_headers_forward(arena, &client, false, &out), ERR_INVALID);
+    items[0] = (struct header){SPAN("x amz"), SPAN("a")};
+    cr_assert_eq(s3_headers_forward(arena, &client, false, &out), ERR_INVALID);
+    cr_assert_eq(out.count, 0);
+    arena_free(arena);
+}
