@@ -480,7 +480,7 @@ static void buf_set(struct buf *b, struct span s)
 // Part of `key` up to and with its first delimiter behind the prefix; empty when there is none.
 static struct span common_prefix(struct span key, struct span prefix, struct span delimiter)
 {
-    if (delimiter.len == 0 || !span_starts_with(key, prefix) || key.len < prefix.len) {
+    if (delimiter.len == 0 || key.len <= prefix.len || !span_starts_with(key, prefix)) {
         return (struct span){NULL, 0};
     }
     const char *rest = key.ptr + prefix.len;

@@ -294,9 +294,9 @@ Test(credentials_chain, container)
     setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "from-variable", 1);
     setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token, 1);
     cr_assert_str_eq(load(ORIGIN_CREDENTIALS_AUTO), "AK/SK/TK container endpoint");
-    cr_assert_eq(server.request_count, 2);
-    cr_assert_not_null(strstr(server.requests[1], "GET /v1/credentials HTTP/1.1\r\n"));
-    cr_assert_not_null(strstr(server.requests[1], "Authorization: from-file\r\n"));
+    cr_assert_eq(server_requests(&server), 2);
+    cr_assert_not_null(strstr(server_request(&server, 1), "GET /v1/credentials HTTP/1.1\r\n"));
+    cr_assert_not_null(strstr(server_request(&server, 1), "Authorization: from-file\r\n"));
     setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://example.com/", 1);
     cr_assert_not_null(strstr(load(ORIGIN_CREDENTIALS_CONTAINER), "must be https"));
     server_stop(&server);
@@ -320,12 +320,12 @@ Test(credentials_chain, instance)
     unsetenv("AWS_EC2_METADATA_DISABLED");
     setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.endpoint, 1);
     cr_assert_str_eq(load(ORIGIN_CREDENTIALS_AUTO), "AK/SK/TK instance metadata");
-    cr_assert_not_null(strstr(server.requests[0], "PUT /latest/api/token HTTP/1.1\r\n"));
+    cr_assert_not_null(strstr(server_request(&server, 0), "PUT /latest/api/token HTTP/1.1\r\n"));
     cr_assert_not_null(
-        strstr(server.requests[0], "X-aws-ec2-metadata-token-ttl-seconds: 21600\r\n"));
+        strstr(server_request(&server, 0), "X-aws-ec2-metadata-token-ttl-seconds: 21600\r\n"));
     cr_assert_not_null(
-        strstr(server.requests[2], "/iam/security-credentials/my-role HTTP/1.1\r\n"));
-    cr_assert_not_null(strstr(server.requests[2], "X-aws-ec2-metadata-token: TOKEN\r\n"));
+        strstr(server_request(&server, 2), "/iam/security-credentials/my-role HTTP/1.1\r\n"));
+    cr_assert_not_null(strstr(server_request(&server, 2), "X-aws-ec2-metadata-token: TOKEN\r\n"));
     setenv("AWS_EC2_METADATA_DISABLED", "TRUE", 1);
     cr_assert_not_null(strstr(load(ORIGIN_CREDENTIALS_IMDS), "no credentials"));
     server_stop(&server);
@@ -361,8 +361,8 @@ Test(credentials_chain, web_identity)
     setenv("AWS_WEB_IDENTITY_TOKEN_FILE", token, 1);
     setenv("AWS_ROLE_SESSION_NAME", "me", 1);
     cr_assert_str_eq(load(ORIGIN_CREDENTIALS_AUTO), "WA/WS/WT web identity");
-    cr_assert_not_null(strstr(server.requests[0], "POST / HTTP/1.1\r\n"));
-    cr_assert_not_null(strstr(server.requests[0],
+    cr_assert_not_null(strstr(server_request(&server, 0), "POST / HTTP/1.1\r\n"));
+    cr_assert_not_null(strstr(server_request(&server, 0),
                               "\r\n\r\nAction=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn="
                               "arn%3Aaws%3Aiam%3A%3A123456789012%3Arole%2Fr&RoleSessionName=me&"
                               "WebIdentityToken=to.ken%2B%2F%3D"));

@@ -167,3 +167,28 @@ void server_done(struct server *s)
     }
     pthread_mutex_destroy(&s->mutex);
 }
+
+unsigned server_requests(struct server *s)
+{
+    lock(s);
+    unsigned count = s->request_count;
+    unlock(s);
+    return count;
+}
+
+unsigned server_connections(struct server *s)
+{
+    lock(s);
+    unsigned count = s->connection_count;
+    unlock(s);
+    return count;
+}
+
+const char *server_request(struct server *s, unsigned i)
+{
+    lock(s);
+    cr_assert_lt(i, s->request_count);
+    const char *request = s->requests[i];
+    unlock(s);
+    return request;
+}

@@ -37,5 +37,8 @@ struct server {
 void server_start(struct server *s, const struct server_row *rows, unsigned row_count);
 void server_stop(struct server *s); // joins; the requests stay until server_done()
 void server_done(struct server *s);
+unsigned server_requests(struct server *s);
+unsigned server_connections(struct server *s);
+const char *server_request(struct server *s, unsigned i); // valid until server_done()
 
 #endif
