@@ -303,10 +303,12 @@ static void home_know(struct home_key *h, const struct store_object *object)
 void home_on_version(struct proxy_worker *pw, struct wire *wire)
 {
     struct home_key *h = home_find(pw, wire->key->hash);
-    if (h == NULL || h->token != wire->token || h->state != HOME_DECIDING) {
+    if (h == NULL || h->token != wire->token) {
         return;
     }
-    home_know(h, wire->object);
+    if (h->state != HOME_KNOWN || !span_equal(h->known->etag, wire->object->etag)) {
+        home_know(h, wire->object);
+    }
     home_route_held(h);
 }
 
@@ -370,10 +372,9 @@ static bool home_accepts(struct home_key *h, const struct wire *wire)
     } else if (h->posted > 0) {
         return false;
     }
-    if (h->state == HOME_NONE) {
-        home_know(h, wire->object); // names the generation for this and the puts beside it
-    }
-    return h->state == HOME_KNOWN;
+    home_know(h, wire->object); // names the generation for this and the puts beside it
+    home_route_held(h);
+    return true;
 }
 
 void home_on_publish(struct proxy_worker *pw, struct wire *wire)
