@@ -28,6 +28,23 @@ int directory_file_open_blocking(int dir_fd, const char *path, int flags)
     return -1;
 }
 
+enum directory_kind directory_file_kind(int root_fd, const char *path)
+{
+    struct stat stat;
+    int fd = directory_file_open_blocking(root_fd, path, O_PATH);
+    if (fd < 0) {
+        return DIRECTORY_NEITHER;
+    }
+    int result = fstat(fd, &stat);
+    (void)close(fd);
+    if (result != 0) {
+        return DIRECTORY_NEITHER;
+    }
+    return S_ISREG(stat.st_mode)   ? DIRECTORY_FILE
+           : S_ISDIR(stat.st_mode) ? DIRECTORY_FOLDER
+                                   : DIRECTORY_NEITHER;
+}
+
 // A piece of a path: what openat2 would take as something else than a name is refused.
 static bool piece_is_valid(struct span piece)
 {

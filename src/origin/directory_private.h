@@ -26,6 +26,9 @@ struct origin_directory {
 
 // Blocking openat2 below `dir_fd` with DIRECTORY_RESOLVE; -1 and errno on failure.
 int directory_file_open_blocking(int dir_fd, const char *path, int flags);
+// What a path below the root is, links followed inside the tree.
+enum directory_kind { DIRECTORY_NEITHER, DIRECTORY_FILE, DIRECTORY_FOLDER };
+enum directory_kind directory_file_kind(int root_fd, const char *path);
 bool directory_bucket_is_valid(struct span bucket);
 // May this key be a file: no empty, "." or ".." piece, no NUL, at most S3_KEY_MAX bytes.
 bool directory_key_is_valid(struct span key);
@@ -52,13 +55,16 @@ unsigned directory_scans_parked(struct directory_scans *scans); // for tests
 enum err directory_scan_page(struct directory_scans *scans, struct span bucket,
                              const struct s3_listing_query *query, struct arena *arena,
                              struct s3_listing_page *ret_page) MUST_USE;
+// --- directory_buckets.c: pool threads, and the start
+// ----------------------------------------------------------
+
 // First-level folders in order of their names.
-enum err directory_scan_buckets(int root_fd, struct arena *arena,
-                                struct s3_bucket_entry **ret_buckets, size_t *ret_count) MUST_USE;
+enum err directory_buckets(int root_fd, struct arena *arena, struct s3_bucket_entry **ret_buckets,
+                           size_t *ret_count) MUST_USE;
 // Is there such a folder? ERR_NO_SUCH_BUCKET.
-enum err directory_scan_bucket(int root_fd, struct span bucket) MUST_USE;
+enum err directory_bucket(int root_fd, struct span bucket) MUST_USE;
 // How many first-level entries are no folders; the first names go to `names`.
-size_t directory_scan_top_files(int root_fd, struct buf *names);
+size_t directory_top_files(int root_fd, struct buf *names);
 
 // --- directory_relay.c
 // ----------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ static void answer_buckets(struct directory_relay *d, struct arena *arena)
 {
     struct s3_bucket_entry *buckets = NULL;
     size_t count = 0;
-    d->answer = directory_scan_buckets(d->root_fd, arena, &buckets, &count);
+    d->answer = directory_buckets(d->root_fd, arena, &buckets, &count);
     if (d->answer == ERR_OK) {
         s3_buckets_render(buckets, count, &d->body);
     }
@@ -75,10 +75,10 @@ static void on_job_work(struct blocking_job *job)
         answer_buckets(d, arena);
         break;
     case S3_HeadBucket:
-        d->answer = directory_scan_bucket(d->root_fd, d->r->bucket);
+        d->answer = directory_bucket(d->root_fd, d->r->bucket);
         break;
     case S3_GetBucketLocation:
-        d->answer = directory_scan_bucket(d->root_fd, d->r->bucket);
+        d->answer = directory_bucket(d->root_fd, d->r->bucket);
         if (d->answer == ERR_OK) {
             s3_location_render((struct span){NULL, 0}, &d->body);
         }

@@ -33,8 +33,6 @@
 #define FOLDER_BYTES_MAX (512u << 20) // names of one folder
 #define DEPTH_MAX (S3_KEY_MAX / 2 + 1)
 
-enum name_kind { NAME_NONE, NAME_FILE, NAME_FOLDER };
-
 // One name of a folder; its bytes are in level.bytes, for a folder with its '/'.
 struct name {
     uint32_t offset;
@@ -62,7 +60,7 @@ struct scan {
     unsigned level_count;
     struct buf after, skip; // names up to `after` and those that begin with `skip` are left out
     bool has_pending;       // `pending` was found when the last page was full
-    enum name_kind pending_kind;
+    enum directory_kind pending_kind;
     struct buf pending;
 };
 
@@ -96,22 +94,6 @@ static int compare_names(const void *a, const void *b, void *bytes)
                         (struct span){text + y->offset, y->len});
 }
 
-// What a name is, links followed inside the tree; `path` is relative to the root.
-static enum name_kind kind_of_path(int root_fd, const char *path)
-{
-    struct stat stat;
-    int fd = directory_file_open_blocking(root_fd, path, O_PATH);
-    if (fd < 0) {
-        return NAME_NONE;
-    }
-    int result = fstat(fd, &stat);
-    (void)close(fd);
-    if (result != 0) {
-        return NAME_NONE;
-    }
-    return S_ISREG(stat.st_mode) ? NAME_FILE : S_ISDIR(stat.st_mode) ? NAME_FOLDER : NAME_NONE;
-}
-
 // "bucket/" + key path + name, as a C string in `out`.
 static const char *full_path(const struct scan *scan, size_t path_len, const char *name,
                              struct buf *out)
@@ -124,24 +106,25 @@ static const char *full_path(const struct scan *scan, size_t path_len, const cha
     return buf_cstr(out);
 }
 
-static enum name_kind kind_of_entry(const struct scan *scan, int root_fd, size_t path_len,
-                                    const struct dirent *entry)
+static enum directory_kind kind_of_entry(const struct scan *scan, int root_fd, size_t path_len,
+                                         const struct dirent *entry)
 {
     switch (entry->d_type) {
     case DT_REG:
-        return NAME_FILE;
+        return DIRECTORY_FILE;
     case DT_DIR:
-        return NAME_FOLDER;
+        return DIRECTORY_FOLDER;
     case DT_LNK:
     case DT_UNKNOWN:
         break;
     default:
-        return NAME_NONE;
+        return DIRECTORY_NEITHER;
     }
     struct buf path;
     buf_init(&path, 4096);
     const char *text = full_path(scan, path_len, entry->d_name, &path);
-    enum name_kind kind = buf_ok(&path) ? kind_of_path(root_fd, text) : NAME_NONE;
+    enum directory_kind kind =
+        buf_ok(&path) ? directory_file_kind(root_fd, text) : DIRECTORY_NEITHER;
     buf_done(&path);
     return kind;
 }
@@ -151,7 +134,7 @@ static bool is_dot(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-static enum err level_add(struct level *level, const char *name, enum name_kind kind)
+static enum err level_add(struct level *level, const char *name, enum directory_kind kind)
 {
     size_t len = strlen(name);
     if (level->name_count == level->name_cap) {
@@ -167,7 +150,7 @@ static enum err level_add(struct level *level, const char *name, enum name_kind 
     added->offset = (uint32_t)level->bytes.len;
     added->kind = (uint8_t)kind;
     buf_append(&level->bytes, name, len);
-    if (kind == NAME_FOLDER) {
+    if (kind == DIRECTORY_FOLDER) {
         buf_append_char(&level->bytes, '/');
     }
     if (!buf_ok(&level->bytes)) {
@@ -200,8 +183,8 @@ static enum err level_read(struct level *level, const struct scan *scan, int roo
             level->path_len + name.len > S3_KEY_MAX) {
             continue;
         }
-        enum name_kind kind = kind_of_entry(scan, root_fd, level->path_len, entry);
-        if (kind != NAME_NONE) {
+        enum directory_kind kind = kind_of_entry(scan, root_fd, level->path_len, entry);
+        if (kind != DIRECTORY_NEITHER) {
             err = level_add(level, entry->d_name, kind);
         }
     }
@@ -268,7 +251,7 @@ static void level_seek(const struct scan *scan, struct level *level)
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (lies_before(after, path, level_name(level, middle),
-                        level->names[middle].kind == NAME_FOLDER)) {
+                        level->names[middle].kind == DIRECTORY_FOLDER)) {
             low = middle + 1;
         } else {
             high = middle;
@@ -338,11 +321,11 @@ static bool delimiter_is_slash(const struct scan *scan)
 }
 
 // The next name in order into `ret_name`: a file's key, or with the delimiter "/" also a folder's.
-// NAME_NONE at the end.
+// DIRECTORY_NEITHER at the end.
 static enum err scan_next(struct scan *scan, int root_fd, struct buf *ret_name,
-                          enum name_kind *ret_kind)
+                          enum directory_kind *ret_kind)
 {
-    *ret_kind = NAME_NONE;
+    *ret_kind = DIRECTORY_NEITHER;
     while (scan->level_count > 0) {
         struct level *level = top(scan);
         struct span skip = buf_span(&scan->skip);
@@ -353,14 +336,14 @@ static enum err scan_next(struct scan *scan, int root_fd, struct buf *ret_name,
         }
         size_t i = level->next++;
         struct span name = level_name(level, i);
-        enum name_kind kind = level->names[i].kind;
+        enum directory_kind kind = level->names[i].kind;
         check(path.len + name.len < sizeof(scan->path));
         memcpy(scan->path + path.len, name.ptr, name.len);
         struct span full = {scan->path, path.len + name.len};
         if (full.len > S3_KEY_MAX || (skip.len > 0 && span_starts_with(full, skip))) {
             continue;
         }
-        if (kind == NAME_FOLDER && !delimiter_is_slash(scan)) {
+        if (kind == DIRECTORY_FOLDER && !delimiter_is_slash(scan)) {
             enum err err = level_push(scan, root_fd, full.len, true, (struct span){NULL, 0});
             if (err != ERR_OK) {
                 return err;
@@ -406,7 +389,7 @@ static bool probe_folder(int root_fd, const char *path, struct buf *folders)
             buf_append(folders, child.ptr, child.len);
             buf_append(folders, "/", 2);
         } else {
-            found = kind_of_path(root_fd, buf_cstr(&child)) != NAME_NONE;
+            found = directory_file_kind(root_fd, buf_cstr(&child)) != DIRECTORY_NEITHER;
         }
     }
     buf_done(&child);
@@ -709,9 +692,9 @@ static enum err add_entry(struct page_builder *b, struct span key)
     return ERR_OK;
 }
 
-static enum err add_name(struct page_builder *b, struct span name, enum name_kind kind)
+static enum err add_name(struct page_builder *b, struct span name, enum directory_kind kind)
 {
-    if (kind == NAME_FOLDER) {
+    if (kind == DIRECTORY_FOLDER) {
         b->path.len = 0;
         buf_append_span(&b->path, buf_span(&b->scan->bucket));
         buf_append_char(&b->path, '/');
@@ -725,7 +708,7 @@ static enum err add_name(struct page_builder *b, struct span name, enum name_kin
     return prefix.len > 0 ? add_prefix(b, prefix) : add_entry(b, name);
 }
 
-static enum err next_name(struct page_builder *b, struct buf *name, enum name_kind *ret_kind)
+static enum err next_name(struct page_builder *b, struct buf *name, enum directory_kind *ret_kind)
 {
     struct scan *scan = b->scan;
     if (scan->has_pending) {
@@ -740,47 +723,30 @@ static enum err next_name(struct page_builder *b, struct buf *name, enum name_ki
 static enum err build_page(struct page_builder *b, bool *ret_more)
 {
     struct buf name;
-    enum name_kind kind = NAME_FILE;
+    enum directory_kind kind = DIRECTORY_FILE;
     enum err err = ERR_OK;
     buf_init(&name, 4096);
     while (err == ERR_OK && b->entry_count + b->prefix_count < b->query->max_keys) {
         err = next_name(b, &name, &kind);
-        if (err != ERR_OK || kind == NAME_NONE) {
+        if (err != ERR_OK || kind == DIRECTORY_NEITHER) {
             break;
         }
         err = add_name(b, buf_span(&name), kind);
     }
-    if (err == ERR_OK && kind != NAME_NONE && b->query->max_keys > 0) {
+    if (err == ERR_OK && kind != DIRECTORY_NEITHER && b->query->max_keys > 0) {
         err = next_name(b, &b->scan->pending, &b->scan->pending_kind);
-        b->scan->has_pending = err == ERR_OK && b->scan->pending_kind != NAME_NONE;
+        b->scan->has_pending = err == ERR_OK && b->scan->pending_kind != DIRECTORY_NEITHER;
         *ret_more = b->scan->has_pending;
     }
     buf_done(&name);
     return err;
 }
 
-enum err directory_scan_bucket(int root_fd, struct span bucket)
-{
-    struct buf name;
-    int fd = -1;
-    buf_init(&name, 512);
-    buf_append_span(&name, bucket);
-    if (directory_bucket_is_valid(bucket)) {
-        fd = directory_file_open_blocking(root_fd, buf_cstr(&name), O_PATH | O_DIRECTORY);
-    }
-    buf_done(&name);
-    if (fd < 0) {
-        return ERR_NO_SUCH_BUCKET;
-    }
-    (void)close(fd);
-    return ERR_OK;
-}
-
 enum err directory_scan_page(struct directory_scans *scans, struct span bucket,
                              const struct s3_listing_query *query, struct arena *arena,
                              struct s3_listing_page *ret_page)
 {
-    enum err err = directory_scan_bucket(scans->root_fd, bucket);
+    enum err err = directory_bucket(scans->root_fd, bucket);
     if (err != ERR_OK) {
         return err;
     }
@@ -817,96 +783,4 @@ enum err directory_scan_page(struct directory_scans *scans, struct span bucket,
         scan_free(b.scan);
     }
     return err;
-}
-
-// --- First level
-// ---------------------------------------------------------------------------------------------------------
-
-static DIR *open_root(int root_fd)
-{
-    int fd = openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (dir == NULL && fd >= 0) {
-        (void)close(fd);
-    }
-    return dir;
-}
-
-static int compare_buckets(const void *a, const void *b)
-{
-    const struct s3_bucket_entry *x = a, *y = b;
-    return span_compare(x->name, y->name);
-}
-
-enum err directory_scan_buckets(int root_fd, struct arena *arena,
-                                struct s3_bucket_entry **ret_buckets, size_t *ret_count)
-{
-    DIR *dir = open_root(root_fd);
-    if (dir == NULL) {
-        return directory_error(errno) == ERR_NO_SUCH_KEY ? ERR_ORIGIN_5XX : directory_error(errno);
-    }
-    struct s3_bucket_entry *buckets = NULL;
-    size_t count = 0, cap = 0;
-    enum err err = ERR_OK;
-    struct dirent *entry;
-    while (err == ERR_OK && (entry = readdir(dir)) != NULL) {
-        struct stat stat;
-        int fd = directory_bucket_is_valid(span_from_cstr(entry->d_name))
-                     ? directory_file_open_blocking(root_fd, entry->d_name, O_PATH | O_DIRECTORY)
-                     : -1;
-        if (fd < 0) {
-            continue;
-        }
-        int result = fstat(fd, &stat);
-        (void)close(fd);
-        if (result != 0) {
-            continue;
-        }
-        if (count == cap) {
-            cap = cap == 0 ? 32 : cap * 2;
-            struct s3_bucket_entry *grown = arena_alloc(arena, cap * sizeof(*grown));
-            if (grown == NULL) {
-                err = ERR_LIMIT;
-                break;
-            }
-            if (count > 0) {
-                memcpy(grown, buckets, count * sizeof(*grown));
-            }
-            buckets = grown;
-        }
-        buckets[count].name = arena_copy(arena, span_from_cstr(entry->d_name));
-        buckets[count].created = stat.st_mtime;
-        err = buckets[count].name.ptr == NULL ? ERR_LIMIT : ERR_OK;
-        count++;
-    }
-    (void)closedir(dir);
-    if (err != ERR_OK) {
-        return err;
-    }
-    if (count > 0) {
-        qsort(buckets, count, sizeof(buckets[0]), compare_buckets);
-    }
-    *ret_buckets = buckets;
-    *ret_count = count;
-    return ERR_OK;
-}
-
-size_t directory_scan_top_files(int root_fd, struct buf *names)
-{
-    DIR *dir = open_root(root_fd);
-    size_t count = 0;
-    struct dirent *entry;
-    while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        if (entry->d_name[0] == '.' || kind_of_path(root_fd, entry->d_name) == NAME_FOLDER) {
-            continue;
-        }
-        if (count < 3) {
-            buf_printf(names, "%s%s", count > 0 ? ", " : "", entry->d_name);
-        }
-        count++;
-    }
-    if (dir != NULL) {
-        (void)closedir(dir);
-    }
-    return count;
 }

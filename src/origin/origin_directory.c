@@ -515,7 +515,7 @@ static void report_top_files(int root_fd, const char *path)
 {
     struct buf names;
     buf_init(&names, 1024);
-    size_t count = directory_scan_top_files(root_fd, &names);
+    size_t count = directory_top_files(root_fd, &names);
     if (count > 0) {
         log_warn("directory_files_outside_buckets", "path=%s count=%zu first=%s",
                  log_quote(span_from_cstr(path)), count, log_quote(buf_span(&names)));

@@ -3,7 +3,7 @@
 // request. Runs on the worker that started it.
 //
 // The life of a call:
-//   PLACE     waits for its place among the worker's calls
+//   PLACE     waits for its place among the worker's calls, at most PLACE_WAIT_MS
 //   WAIT      between two attempts: back-off timer, or new credentials
 //   LOOK      (an upload to a bucket of unknown region) HEAD of the bucket, for its region
 //   ASK       a transfer runs, the final head has not come
@@ -27,6 +27,7 @@
 
 #define REGION_HOPS_MAX 3u
 #define SKEW_SEEN_S 600            // a HEAD's 403 has no code: this much says that it is the clock
+#define PLACE_WAIT_MS 30000u       // then the origin is too slow for what is asked of it
 #define SLOW_FIRST_BYTE_MS 600000u // for operations that answer when they are done
 
 enum phase {
@@ -432,20 +433,6 @@ static enum err relay_head(struct s3_call *c)
     return c->r->on_head(c->r);
 }
 
-// Answers whose body is looked at before anybody hears of them.
-static bool relay_must_collect(unsigned status)
-{
-    return (status >= 300 && status < 400 && status != 304) || status == 400 || status == 403 ||
-           status == 408 || status == 429 || status >= 500;
-}
-
-// Clients know 500 and 503; of these others they make a fatal error, so they never hear of them.
-static bool relay_hides(unsigned status)
-{
-    return (status >= 300 && status < 400 && status != 304) || status == 408 || status == 429 ||
-           status == 502 || status == 504;
-}
-
 static enum err on_head_complete(struct s3_call *c)
 {
     struct span server;
@@ -460,7 +447,7 @@ static enum err on_head_complete(struct s3_call *c)
     if (c->f != NULL && (status == 200 || status == 206)) {
         return fetch_head(c);
     }
-    if (c->r != NULL && !relay_must_collect(status)) {
+    if (c->r != NULL && !s3_status_must_collect(status)) {
         return relay_head(c);
     }
     c->phase = PHASE_COLLECT;
@@ -491,7 +478,7 @@ static enum err on_body(void *ctx, struct span data)
         size_t room = ORIGIN_ERROR_BODY_MAX - c->collected.len;
         buf_append(&c->collected, data.ptr, data.len < room ? data.len : room);
         if (data.len <= room || c->r == NULL || c->phase == PHASE_LOOK ||
-            relay_hides(c->gate.status)) {
+            s3_status_is_hidden(c->gate.status)) {
             return ERR_OK;
         }
         // Too long for anything that we would act on: it goes on as it is.
@@ -528,9 +515,15 @@ static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len)
 // --- What to do about an answer that is no success
 // ----------------------------------------------------------------
 
-static void on_backoff(struct timer *timer)
+static void on_timer(struct timer *timer)
 {
-    attempt(container_of(timer, struct s3_call, timer));
+    struct s3_call *c = container_of(timer, struct s3_call, timer);
+    if (c->phase == PHASE_PLACE) {
+        stats_add(COUNTER_origin_waiters_refused, 1);
+        call_end(c, ERR_ORIGIN_TIMEOUT);
+    } else {
+        attempt(c);
+    }
 }
 
 // Waits and asks again; false when that is not allowed any more.
@@ -556,45 +549,6 @@ static void on_failed(struct s3_call *c, enum err err)
         c->f->status = c->head_seen ? c->gate.status : 0;
     }
     call_end(c, err);
-}
-
-static enum err error_of_status(unsigned status)
-{
-    switch (status) {
-    case 408:
-        return ERR_ORIGIN_TIMEOUT;
-    case 429:
-    case 503:
-        return ERR_ORIGIN_SLOWDOWN;
-    default:
-        return ERR_ORIGIN_5XX;
-    }
-}
-
-static enum err fetch_error(const struct s3_call *c, struct span code)
-{
-    const struct origin_fetch *f = c->f;
-    switch (c->gate.status) {
-    case 304:
-        return f->if_none_match.len > 0 ? ERR_NOT_MODIFIED : ERR_ORIGIN_PROTOCOL;
-    case 403:
-        return ERR_ACCESS_DENIED;
-    case 401:
-        return ERR_ACCESS_DENIED;
-    case 404:
-    case 410:
-        return span_equal_cstr(code, "NoSuchBucket") ? ERR_NO_SUCH_BUCKET : ERR_NO_SUCH_KEY;
-    case 405:
-        return ERR_METHOD_NOT_ALLOWED;
-    case 412:
-        return f->if_match.len > 0 ? ERR_ORIGIN_CHANGED : ERR_ORIGIN_PROTOCOL;
-    case 416:
-        return f->has_range ? ERR_INVALID_RANGE : ERR_ORIGIN_PROTOCOL;
-    case 501:
-        return ERR_NOT_IMPLEMENTED;
-    default:
-        return c->gate.status >= 400 && c->gate.status < 500 ? ERR_INVALID : ERR_ORIGIN_PROTOCOL;
-    }
 }
 
 // The answer stands. A fetch ends with its error, a relay hands the answer on.
@@ -687,12 +641,6 @@ static bool mend_clock(struct s3_call *c, const struct s3_error_body *body)
     return true;
 }
 
-static bool is_token_error(struct span code)
-{
-    return span_equal_cstr(code, "ExpiredToken") || span_equal_cstr(code, "InvalidToken") ||
-           span_equal_cstr(code, "TokenRefreshRequired");
-}
-
 static bool mend_credentials(struct s3_call *c, const struct s3_error_body *body)
 {
     if (c->set == NULL || c->set->is_anonymous ||
@@ -700,10 +648,10 @@ static bool mend_credentials(struct s3_call *c, const struct s3_error_body *body
         return false;
     }
     bool token_refused =
-        is_token_error(body->code) || span_equal_cstr(body->code, "InvalidAccessKeyId") ||
+        s3_status_is_token_error(body->code) || span_equal_cstr(body->code, "InvalidAccessKeyId") ||
         (is_head(c) && c->gate.status == 400 && c->set->keys.session_token.len > 0);
     if (!token_refused || c->credentials_renewed) {
-        if (is_token_error(body->code)) {
+        if (s3_status_is_token_error(body->code)) {
             origin_count_error(ERR_ORIGIN_CREDENTIALS);
             call_end(c, ERR_ORIGIN_CREDENTIALS);
             return true;
@@ -737,7 +685,7 @@ static void on_answer(struct s3_call *c)
         return;
     }
     if (status == 408 || status == 429 || (status >= 500 && status != 501)) {
-        enum err err = error_of_status(status);
+        enum err err = s3_status_failure(status);
         origin_count_error(err);
         if (err == ERR_ORIGIN_SLOWDOWN) {
             origin_place_slow_down(c->call.ow);
@@ -745,18 +693,18 @@ static void on_answer(struct s3_call *c)
         if (is_safe(c) && try_again(c)) {
             return;
         }
-        if (c->r != NULL && relay_hides(status)) {
+        if (c->r != NULL && s3_status_is_hidden(status)) {
             call_end(c, err);
         } else {
             answer_is_final(c, err);
         }
         return;
     }
-    if (c->r != NULL && relay_hides(status)) {
+    if (c->r != NULL && s3_status_is_hidden(status)) {
         call_end(c, ERR_ORIGIN_PROTOCOL); // a redirect that leads nowhere we know
         return;
     }
-    enum err err = c->f != NULL ? fetch_error(c, body.code) : ERR_OK;
+    enum err err = c->f != NULL ? s3_status_error(c->f, c->gate.status, body.code) : ERR_OK;
     origin_count_error(err);
     answer_is_final(c, err);
 }
@@ -837,6 +785,7 @@ static void on_ready(struct origin_call *call)
 {
     struct s3_call *c = as_s3_call(call);
     if (!c->cancelled) {
+        timer_stop(&c->timer);
         attempt(c);
     }
 }
@@ -851,7 +800,7 @@ static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct 
     c->r = r;
     c->arena = f != NULL ? f->arena : r->arena;
     buf_init(&c->collected, ORIGIN_ERROR_BODY_MAX);
-    timer_init(ow->w, &c->timer, on_backoff);
+    timer_init(ow->w, &c->timer, on_timer);
     task_init(&c->task, on_task);
     credentials_waiter_init(&c->waiter, on_credentials);
     if (f != NULL) {
@@ -865,6 +814,8 @@ static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct 
         call_end_later(c, err);
     } else if (now) {
         attempt(c);
+    } else {
+        timer_start(&c->timer, PLACE_WAIT_MS);
     }
 }
 

@@ -55,6 +55,19 @@ enum err s3_query_forward(struct arena *arena, const struct s3_request *request,
 enum err s3_headers_answered(struct arena *arena, const struct headers *origin,
                              struct headers *ret_headers) MUST_USE;
 
+// --- s3_status.c: pure
+// ----------------------------------------------------------------------------------------
+
+// Answers to a relay whose body is looked at before anybody hears of them.
+bool s3_status_must_collect(unsigned status);
+// Answers a client never sees: it gets a 503 of our own.
+bool s3_status_is_hidden(unsigned status);
+bool s3_status_is_token_error(struct span code);
+// Of 408, 429 and 5xx.
+enum err s3_status_failure(unsigned status);
+// How a fetch ends that was answered by neither 200 nor 206.
+enum err s3_status_error(const struct origin_fetch *f, unsigned status, struct span code);
+
 // --- The driver's state
 // ----------------------------------------------------------------------------------------
 

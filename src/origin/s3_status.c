@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a status of an S3 origin means for a fetch and for a relay. Pure; any thread.
+#include "origin/s3_private.h"
+
+// Answers whose body is looked at before anybody hears of them.
+bool s3_status_must_collect(unsigned status)
+{
+    return (status >= 300 && status < 400 && status != 304) || status == 400 || status == 403 ||
+           status == 408 || status == 429 || status >= 500;
+}
+
+// Clients know 500 and 503; of these others they make a fatal error, so they never hear of them.
+bool s3_status_is_hidden(unsigned status)
+{
+    return (status >= 300 && status < 400 && status != 304) || status == 408 || status == 429 ||
+           status == 502 || status == 504;
+}
+
+bool s3_status_is_token_error(struct span code)
+{
+    return span_equal_cstr(code, "ExpiredToken") || span_equal_cstr(code, "InvalidToken") ||
+           span_equal_cstr(code, "TokenRefreshRequired");
+}
+
+enum err s3_status_failure(unsigned status)
+{
+    switch (status) {
+    case 408:
+        return ERR_ORIGIN_TIMEOUT;
+    case 429:
+    case 503:
+        return ERR_ORIGIN_SLOWDOWN;
+    default:
+        return ERR_ORIGIN_5XX;
+    }
+}
+
+enum err s3_status_error(const struct origin_fetch *f, unsigned status, struct span code)
+{
+    switch (status) {
+    case 304:
+        return f->if_none_match.len > 0 ? ERR_NOT_MODIFIED : ERR_ORIGIN_PROTOCOL;
+    case 403:
+        return ERR_ACCESS_DENIED;
+    case 401:
+        return ERR_ACCESS_DENIED;
+    case 404:
+    case 410:
+        return span_equal_cstr(code, "NoSuchBucket") ? ERR_NO_SUCH_BUCKET : ERR_NO_SUCH_KEY;
+    case 405:
+        return ERR_METHOD_NOT_ALLOWED;
+    case 412:
+        return f->if_match.len > 0 ? ERR_ORIGIN_CHANGED : ERR_ORIGIN_PROTOCOL;
+    case 416:
+        return f->has_range ? ERR_INVALID_RANGE : ERR_ORIGIN_PROTOCOL;
+    case 501:
+        return ERR_NOT_IMPLEMENTED;
+    default:
+        return status >= 400 && status < 500 ? ERR_INVALID : ERR_ORIGIN_PROTOCOL;
+    }
+}

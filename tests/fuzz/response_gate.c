@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes as an origin's head: no crash; what is storable names one length, one strong version
+// and the range that was asked for, and no header that is repeated holds a control byte. First
+// byte: what was asked.
+#include "origin/response_gate.h"
+
+#include <stddef.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+static void check_answer(const struct response_gate *gate, const struct response_asked *asked,
+                         const struct response_answer *answer)
+{
+    for (unsigned i = 0; i < answer->headers.count; i++) {
+        check(header_name_is_token(answer->headers.items[i].name));
+        check(header_value_is_clean(answer->headers.items[i].value));
+    }
+    check(answer->body_len <= answer->size_bytes);
+    check(answer->body_first + answer->body_len <= answer->size_bytes);
+    if (asked->has_range && !asked->head && answer->size_bytes > 0) {
+        check(gate->status == 206 && answer->body_first == asked->first);
+        check(answer->body_first + answer->body_len - 1 ==
+              min_u64(asked->last, answer->size_bytes - 1));
+    }
+    if (answer->storable) {
+        check(gate->is_strict && gate->has_length && !gate->is_chunked);
+        check(!answer->weak_or_no_etag && answer->etag.len >= 3 && answer->etag.ptr[0] == '"');
+        check(asked->head || gate->length == answer->body_len);
+    }
+    if (asked->if_match.len > 0) {
+        check(span_equal(asked->if_match, answer->etag));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+    if (len < 1 || len > 100000) {
+        return 0;
+    }
+    struct arena *arena = arena_new(4u << 20);
+    struct response_asked asked = {.head = (bytes[0] & 1) != 0,
+                                   .has_range = (bytes[0] & 2) != 0,
+                                   .first = (bytes[0] & 4) != 0 ? 100 : 0,
+                                   .last = (bytes[0] & 8) != 0 ? UINT64_MAX : 199};
+    if ((bytes[0] & 16) != 0) {
+        asked.if_match = SPAN("\"e\"");
+    }
+    struct response_gate gate;
+    struct response_answer answer;
+    struct span rest = {(const char *)bytes + 1, len - 1};
+    bool done = false;
+    enum err err = ERR_OK;
+    response_gate_init(&gate, arena, asked.head);
+    while (err == ERR_OK && !done && rest.len > 0) {
+        size_t end = span_find(rest, '\n');
+        struct span line = {rest.ptr, end < rest.len ? end + 1 : rest.len};
+        err = response_gate_line(&gate, line, &done);
+        rest = (struct span){rest.ptr + line.len, rest.len - line.len};
+    }
+    if (err == ERR_OK && done && response_gate_judge(&gate, &asked, &answer) == ERR_OK) {
+        check_answer(&gate, &asked, &answer);
+    }
+    arena_free(arena);
+    return 0;
+}
