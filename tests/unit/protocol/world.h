@@ -1,68 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small world around the real fill.c, home.c, reader.c, invalidate.c and serve_get.c: workers
-// whose mailboxes, disk, index and origin move one event at a time, chosen by a seed or by a
-// script. The doors of loop, store, origin and http are played by world.c; the code under test is
-// the product's own, one run of the world is single-threaded.
+// A small world around the real fill.c, home.c, reader.c, invalidate.c, freshness.c and
+// serve_get.c: workers whose mailboxes, disk, index, clock and origin move one event at a time,
+// chosen by a seed or by a script. The doors of loop, store, origin and http are played by the
+// files world*.c; the code under test is the product's own. Everything runs on one thread.
 //
-// The oracle: every block of version v holds the byte v. A reply that looks complete must be of the
-// one version that its ETag names, not older than what a writer was told had been written before
-// the reader began; every reader ends; nothing leaks.
+// The oracle: every byte of version v of key k is the same letter, of its own. A reply that looks
+// complete must be of the one version that its ETag names, not older than what a writer was told
+// had been written before the reader began (under `strict`: not older than the origin was then);
+// the index never goes back behind an answered write, so that a crash brings nothing back; every
+// reader ends; nothing leaks.
 #ifndef FOREBAY_TESTS_PROTOCOL_WORLD_H
 #define FOREBAY_TESTS_PROTOCOL_WORLD_H
 
 #include "proxy/proxy_private.h"
 
-#define WORLD_WORKERS 3
+#define WORLD_WORKERS 3u
+#define WORLD_KEYS 2u
 #define WORLD_BLOCK 65536u
 #define WORLD_BLOCKS 5u // with a stripe of 2 blocks: 3 stripes
 #define WORLD_SIZE ((uint64_t)WORLD_BLOCKS * WORLD_BLOCK - 100)
+#define WORLD_VERSIONS 64
+
+// Key k's home is worker k; its stripe s belongs to worker (k + s) mod 3. So of key 0, blocks 0 and
+// 1 belong to worker 0 (the home), 2 and 3 to worker 1, 4 to worker 2.
 
 // What may happen next.
 enum event_kind {
     EVENT_MESSAGE, // a = sender, b = receiver: the oldest message between them is delivered
-    EVENT_ORIGIN,  // fetch i moves one step: answer, a piece of body, end
-    EVENT_WRITTEN, // a run is on disk
+    EVENT_ORIGIN,  // fetch a moves one step: answer, a piece of body, end
+    EVENT_WRITTEN, // a chunk of a run, or at last the run, is on disk
     EVENT_COMMIT,  // the index writer commits what was posted
     EVENT_READ,    // a disk read completes
     EVENT_TIMER,
-    EVENT_PULL, // client i's socket takes a slice
+    EVENT_PULL, // client a's socket takes a slice
     EVENT_DONE  // an exchange that has ended tells its user
 };
 
 struct world_options {
     uint64_t seed;
-    bool refuse_store;      // every run goes unstored
-    unsigned reset_percent; // bodies that break off
-    unsigned fail_percent;  // requests that fail before the head
+    bool strict;               // the rule's freshness; neither: immutable
+    bool ttl;                  // 60 s; stale for an hour more while the origin fails
+    uint64_t size_bytes;       // 0: WORLD_SIZE
+    uint32_t block_size_bytes; // 0: WORLD_BLOCK
+    uint32_t piece_bytes;      // body bytes per event; 0: random
+    uint64_t buffer_bytes;     // memory for payload; 0: plenty
+    bool refuse_store;         // every run goes unstored
+    bool no_etag;              // the origin sends none
+    unsigned reset_percent;    // bodies that break off
+    unsigned fail_percent;     // requests that fail before the head
+    unsigned slow_percent;     // clients that take one slice in 50 turns
+    unsigned cold_percent;     // disk reads of headers that would block
+    unsigned bad_percent;      // disk reads that fail their checksum
 };
 
 void world_begin(const struct world_options *options);
 // One random event; false when nothing is left to happen.
 bool world_step(void);
-// The next event of that kind; a and b as above, -1: any. False: there is none.
+// The next event of that kind, held or not; a and b as above, -1: any. False: there is none.
 bool world_do(enum event_kind kind, int a, int b);
+// Events of that kind wait until world_release().
+void world_hold(enum event_kind kind, int a, int b);
+// A wire of that type waits, and with it all that follow on its way.
+void world_hold_wire(enum wire_type type, int from, int to);
+void world_release(void);
+bool world_has_wire(enum wire_type type); // one is the next on its way
 // Delivers every message under way (and what they cause), nothing else.
 void world_deliver_all(void);
-void world_run(void); // until nothing is left
-void world_end(void); // checks that nothing leaked; frees
+void world_run(void);             // until nothing is left but what is held
+void world_end(void);             // releases and runs; checks that nothing leaked; frees
+void world_use_key(unsigned key); // the key that the calls below are about; 0 at first
+void world_advance_ms(uint64_t ms);
 
 // Clients.
-enum client_outcome { CLIENT_OPEN, CLIENT_COMPLETE, CLIENT_CUT, CLIENT_ERROR, CLIENT_LEFT };
-// Starts a GET at `worker` for bytes [first, last]; last UINT64_MAX = whole. Returns its number.
+enum client_outcome {
+    CLIENT_OPEN,
+    CLIENT_COMPLETE,
+    CLIENT_CUT,
+    CLIENT_ERROR,
+    CLIENT_LEFT,
+    CLIENT_PASSED // handed to the way of requests that are not cached
+};
+struct client_ask {
+    unsigned worker;
+    bool head, has_range, no_cache;
+    uint64_t first, last;        // last UINT64_MAX: to the end
+    uint64_t suffix;             // 0: none
+    int if_match, if_none_match; // versions; 0: none
+};
+int client_start(const struct client_ask *ask); // returns its number
+// GET at `worker` for bytes [first, last]; 0 and UINT64_MAX: without Range.
 int client_get(unsigned worker, uint64_t first, uint64_t last);
+int client_head(unsigned worker);
 void client_leave(int client);
 enum client_outcome client_outcome(int client);
 int client_version(int client); // version that the reply's ETag named
 enum err client_err(int client);
+unsigned client_status(int client); // 0: no reply yet
+uint64_t client_length(int client); // announced
 uint64_t client_received(int client);
+enum request_result client_result(int client);
 
 // The origin.
 int origin_version(void);
 void origin_overwrite(void);                       // behind our back
+void origin_resize(uint64_t size_bytes);           // the next overwrite has this size
+void origin_remove(void);                          // a version that is not there
 unsigned origin_sent(int version, unsigned block); // how often its last byte came from the origin
-unsigned origin_requests(void);
-void origin_fail_next(enum err err); // the next request fails before its head
-void origin_reset_next(void);        // the next body breaks off half-way
+unsigned origin_requests(void);                    // since world_begin(), of all keys
+void origin_fail_next(enum err err);               // the next request fails before its head
+void origin_reset_next(unsigned times);            // so many bodies break off after one piece
 
 // A writer: WBEGIN, then (WREADY) the origin changes, then WEND, then (WDONE) the reply.
 int writer_begin(unsigned worker);
@@ -71,11 +117,16 @@ void writer_write(int writer); // the origin takes it; WEND
 bool writer_replied(int writer);
 
 // The store.
-void store_evict(unsigned block);   // the segment of the visible run with this block starts dying
+void store_evict(unsigned block); // the segment of the run with this block starts dying; the index
+                                  // names it until the next commit
 bool store_visible(unsigned block); // any version
 int store_visible_version(void);    // 0: no record
-void store_fail_next_commit(void);
+void store_fail_next_commit(void);  // its puts
+void store_fail_next_write(void);   // of a run
+void store_fail_next_read(
+    enum err err); // ERR_CORRUPT: the block leaves the index, ERR_IO: it stays
 void store_refuse(bool refuse);
+void store_rebuilt(void); // the record now comes from segments
 
 uint64_t counter(enum counter c); // since world_begin()
 

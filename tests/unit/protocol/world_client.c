@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+// The door of http and the request around serve_get.c, played: clients that ask and take slices,
+// and writers. What a client sees is judged here.
+#include "world_private.h"
+
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// --- http
+// ----------------------------------------------------------------------------------------------------------------------
+
+bool http_exchange_can_sendfile(const struct http_exchange *x)
+{
+    (void)x;
+    return false;
+}
+
+bool http_reply_head_sent(const struct http_exchange *x)
+{
+    return world.clients[x->client].replied;
+}
+
+void http_reply_ready(struct http_exchange *x)
+{
+    struct client *c = &world.clients[x->client];
+    c->wants = c->replied && !c->ended;
+}
+
+static void client_end(struct client *c, enum client_outcome outcome)
+{
+    check(!c->ended);
+    c->ended = true;
+    c->wants = false;
+    c->outcome = outcome;
+}
+
+static void client_names_version(struct client *c, int version)
+{
+    c->version = version;
+    cr_assert(version >= c->floor_version, "stale read: version %d of at least %d, seed %llu",
+              version, c->floor_version, (unsigned long long)world.options.seed);
+}
+
+void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
+{
+    struct client *c = &world.clients[x->client];
+    check(!c->replied);
+    c->replied = true;
+    c->status = reply->status;
+    c->result = c->r->result;
+    c->length = c->http.is_head ? 0 : reply->length;
+    if (reply->status >= 400) {
+        client_end(c, CLIENT_ERROR);
+        return;
+    }
+    struct span etag = serve_get_version(c->r);
+    if (etag.len > 0) {
+        client_names_version(c, version_of(etag));
+        uint64_t size = c->key->size_bytes[c->version];
+        cr_assert(reply->status != 200 || reply->length == size, "a length of another version");
+    }
+    x->source = reply->source;
+    cr_assert(all_bytes_are(reply->body, letter_of(c->key, c->version)), "a wrong byte");
+    c->received = reply->body.len;
+    c->wants = true;
+}
+
+static void client_take(struct client *c, struct http_slice *slice)
+{
+    if (c->version == 0) { // no ETag: the first byte names it
+        client_names_version(c, slice->bytes.ptr[0]);
+    }
+    cr_assert(all_bytes_are(slice->bytes, letter_of(c->key, c->version)),
+              "a byte is of another version than the ETag: seed %llu",
+              (unsigned long long)world.options.seed);
+    c->received += slice->bytes.len;
+    cr_assert(c->received <= c->length);
+    if (slice->release != NULL) {
+        slice->release(slice->release_ctx);
+    }
+    c->wants = true;
+}
+
+void client_pull(struct client *c)
+{
+    c->wants = false;
+    world.current = c->worker;
+    if (c->x->source == NULL) {
+        cr_assert(c->received == c->length || c->status == 304, "a body without its source");
+        client_end(c, CLIENT_COMPLETE);
+        pass_end(c->worker);
+        return;
+    }
+    struct http_slice slice = {0};
+    switch (c->x->source->pull(c->x->source, &slice)) {
+    case HTTP_PULL_SLICE:
+        client_take(c, &slice);
+        break;
+    case HTTP_PULL_END:
+        cr_assert(c->received == c->length, "a clean end before the announced length");
+        client_end(c, CLIENT_COMPLETE);
+        break;
+    case HTTP_PULL_CUT:
+        client_end(c, CLIENT_CUT);
+        break;
+    case HTTP_PULL_WAIT:
+        break;
+    }
+    pass_end(c->worker);
+}
+
+// --- the request around serve_get.c
+// ------------------------------------------------------------------------------------------------
+
+static enum step_result step_pass(struct request *r)
+{
+    client_end(&world.clients[r->x->client], CLIENT_PASSED);
+    return STEP_DONE;
+}
+
+typedef enum step_result step_fn(struct request *r);
+
+void request_go(struct request *r)
+{
+    static step_fn *const steps[] = {
+        [REQUEST_GET_LOOKUP] = serve_get_step_lookup,
+        [REQUEST_GET_DESCRIBE] = serve_get_step_describe,
+        [REQUEST_GET_FRESHNESS] = serve_get_step_freshness,
+        [REQUEST_GET_CHECKED] = serve_get_step_checked,
+        [REQUEST_GET_FIRST] = serve_get_step_first,
+        [REQUEST_GET_REPLY] = serve_get_step_reply,
+        [REQUEST_PASS] = step_pass,
+    };
+    if (r->going || r->ended) {
+        return;
+    }
+    r->going = true;
+    enum step_result result = STEP_AGAIN;
+    for (unsigned i = 0; result == STEP_AGAIN; i++) {
+        check(i < 64 && r->step < ARRAY_LEN(steps) && steps[r->step] != NULL);
+        result = steps[r->step](r);
+    }
+    r->going = false;
+}
+
+void request_go_to(struct request *r, enum request_step step)
+{
+    r->step = step;
+    request_go(r);
+}
+
+static void judge_not_found(const struct client *c)
+{
+    bool was_missing = false;
+    for (int v = c->floor_version; v <= c->key->version; v++) {
+        was_missing |= c->key->missing[v];
+    }
+    cr_assert(was_missing, "404 of an object that was there: seed %llu",
+              (unsigned long long)world.options.seed);
+}
+
+enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail)
+{
+    (void)detail;
+    struct client *c = &world.clients[r->x->client];
+    c->err = err;
+    if (err == ERR_NO_SUCH_KEY) {
+        judge_not_found(c);
+    }
+    struct http_reply reply = {.status = error_row(err)->status};
+    r->step = REQUEST_WAIT;
+    http_reply_start(r->x, &reply);
+    return STEP_DONE;
+}
+
+void request_header(struct request *r, struct headers *headers, const char *name, struct span value)
+{
+    (void)r, (void)headers, (void)name, (void)value;
+}
+
+void request_common_headers(struct request *r, struct headers *headers)
+{
+    (void)r, (void)headers;
+}
+
+struct object_key *object_key_ref(struct object_key *key)
+{
+    atomic_fetch_add(&key->refs, 1);
+    return key;
+}
+
+void object_key_unref(struct object_key *key)
+{
+    if (key != NULL && atomic_fetch_sub(&key->refs, 1) == 1) {
+        free(key);
+    }
+}
+
+struct proxy_worker *object_key_owner(const struct proxy_worker *pw, const struct object_key *key,
+                                      uint64_t first_byte)
+{
+    uint64_t stripe = first_byte / PROXY_STRIPE_BYTES;
+    return &pw->proxy->workers[(key->hash.hi + stripe) % WORLD_WORKERS];
+}
+
+struct object_key *object_key_of(struct world_key *key)
+{
+    static const char names[] = "01";
+    struct object_key *k = calloc(1, sizeof(*k));
+    check(k != NULL);
+    atomic_init(&k->refs, 1);
+    k->hash = (struct hash128){key->index, 2}; // one bucket for all
+    k->rule = &world.rule;
+    k->key = (struct span){names + key->index, 1};
+    return k;
+}
+
+struct object_key *request_object_key(struct request *r)
+{
+    return object_key_of(world.clients[r->x->client].key);
+}
+
+void request_recycle(struct request *r)
+{
+    free(r->get);
+    free(r);
+}
+
+void key_map_init(struct key_map *map)
+{
+    for (unsigned i = 0; i < PROXY_MAP_BUCKETS; i++) {
+        list_init(&map->buckets[i]);
+    }
+    map->count = 0;
+}
+
+void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key)
+{
+    (void)pw, (void)key;
+}
+
+const struct s3_param *s3_param_find(const struct s3_request *r, const char *name)
+{
+    (void)r, (void)name;
+    return NULL;
+}
+
+const char *s3_status_reason(unsigned status)
+{
+    (void)status;
+    return "";
+}
+
+bool s3_error_read(struct arena *arena, struct span document, struct s3_error_body *ret_body)
+{
+    (void)arena, (void)document, (void)ret_body;
+    return false;
+}
+
+// --- clients
+// --------------------------------------------------------------------------------------------------------------
+
+static void client_header(struct client *c, struct span name, const char *text)
+{
+    struct span value = arena_copy(c->arena, span_from_cstr(text));
+    check(headers_add(&c->http.headers, c->arena, name, value));
+}
+
+static void client_headers(struct client *c, const struct client_ask *ask)
+{
+    char text[64], etag[32];
+    if (ask->suffix != 0) {
+        snprintf(text, sizeof(text), "bytes=-%llu", (unsigned long long)ask->suffix);
+        client_header(c, SPAN("Range"), text);
+    } else if (ask->has_range && ask->last == UINT64_MAX) {
+        snprintf(text, sizeof(text), "bytes=%llu-", (unsigned long long)ask->first);
+        client_header(c, SPAN("Range"), text);
+    } else if (ask->has_range) {
+        snprintf(text, sizeof(text), "bytes=%llu-%llu", (unsigned long long)ask->first,
+                 (unsigned long long)ask->last);
+        client_header(c, SPAN("Range"), text);
+    }
+    if (ask->if_match != 0) {
+        snprintf(text, sizeof(text), "%s", etag_of(ask->if_match, etag, sizeof(etag)).ptr);
+        client_header(c, SPAN("If-Match"), text);
+    }
+    if (ask->if_none_match != 0) {
+        snprintf(text, sizeof(text), "%s", etag_of(ask->if_none_match, etag, sizeof(etag)).ptr);
+        client_header(c, SPAN("If-None-Match"), text);
+    }
+    if (ask->no_cache) {
+        client_header(c, SPAN("Cache-Control"), "no-cache");
+    }
+}
+
+int client_start(const struct client_ask *ask)
+{
+    int i = 0;
+    while (world.clients[i].used) {
+        i++;
+        check(i < MAX_CLIENTS);
+    }
+    struct client *c = &world.clients[i];
+    bool strict = world.options.strict || ask->no_cache;
+    *c = (struct client){.used = true,
+                         .worker = &world.workers[ask->worker],
+                         .key = world.key,
+                         .slow = rnd(100) < world.options.slow_percent,
+                         .floor_version = strict ? world.key->version : world.key->acked_version};
+    c->arena = arena_new(1 << 20);
+    c->http.method = ask->head ? SPAN("HEAD") : SPAN("GET");
+    c->http.is_head = ask->head;
+    client_headers(c, ask);
+    c->x = calloc(1, sizeof(*c->x));
+    c->r = calloc(1, sizeof(*c->r));
+    check(c->x != NULL && c->r != NULL);
+    c->x->client = i;
+    c->r->magic = REQUEST_MAGIC;
+    c->r->pw = &world.pw[ask->worker];
+    c->r->x = c->x;
+    c->r->http = &c->http;
+    c->r->arena = c->arena;
+    c->r->rule = &world.rule;
+    world.current = c->worker;
+    request_go_to(c->r, REQUEST_GET_LOOKUP);
+    pass_end(c->worker);
+    return i;
+}
+
+int client_get(unsigned worker, uint64_t first, uint64_t last)
+{
+    return client_start(&(struct client_ask){.worker = worker,
+                                             .has_range = first != 0 || last != UINT64_MAX,
+                                             .first = first,
+                                             .last = last});
+}
+
+int client_head(unsigned worker)
+{
+    return client_start(&(struct client_ask){.worker = worker, .head = true});
+}
+
+void client_tell_done(struct client *c)
+{
+    c->told = true;
+    struct request *r = c->r;
+    world.current = c->worker;
+    r->ended = true;
+    if (serve_get_done(r)) {
+        request_recycle(r);
+    }
+    pass_end(c->worker);
+    free(c->x);
+    arena_free(c->arena);
+    c->x = NULL;
+    c->r = NULL;
+}
+
+void client_leave(int client)
+{
+    struct client *c = &world.clients[client];
+    if (!c->ended) {
+        client_end(c, CLIENT_LEFT);
+        client_tell_done(c);
+    }
+}
+
+enum client_outcome client_outcome(int client)
+{
+    return world.clients[client].outcome;
+}
+
+int client_version(int client)
+{
+    return world.clients[client].version;
+}
+
+enum err client_err(int client)
+{
+    return world.clients[client].err;
+}
+
+unsigned client_status(int client)
+{
+    return world.clients[client].status;
+}
+
+uint64_t client_length(int client)
+{
+    return world.clients[client].length;
+}
+
+uint64_t client_received(int client)
+{
+    return world.clients[client].received;
+}
+
+enum request_result client_result(int client)
+{
+    return world.clients[client].result;
+}
+
+// --- writers
+// --------------------------------------------------------------------------------------------------------------
+
+static void on_write_ready(struct key_write *kw)
+{
+    struct writer *w = container_of(kw, struct writer, kw);
+    check(!w->ready);
+    w->ready = true;
+}
+
+static void on_write_ended(struct key_write *kw)
+{
+    struct writer *w = container_of(kw, struct writer, kw);
+    check(w->wrote && !w->replied);
+    w->replied = true;
+    w->key->acked_version = w->version > w->key->acked_version ? w->version : w->key->acked_version;
+    cr_assert(!w->key->found || w->key->record_version >= w->key->acked_version,
+              "a crash now would bring back what this write replaced: seed %llu",
+              (unsigned long long)world.options.seed);
+    object_key_unref(kw->key);
+}
+
+int writer_begin(unsigned worker)
+{
+    int i = 0;
+    while (world.writers[i].used) {
+        i++;
+        check(i < MAX_WRITERS);
+    }
+    struct writer *w = &world.writers[i];
+    *w = (struct writer){.used = true, .key = world.key};
+    w->kw.key = object_key_of(world.key);
+    w->kw.on_ready = on_write_ready;
+    w->kw.on_ended = on_write_ended;
+    world.current = &world.workers[worker];
+    invalidate_begin(&world.pw[worker], &w->kw);
+    pass_end(&world.workers[worker]);
+    return i;
+}
+
+bool writer_ready(int writer)
+{
+    return world.writers[writer].ready;
+}
+
+void writer_write(int writer)
+{
+    struct writer *w = &world.writers[writer];
+    check(w->ready && !w->wrote);
+    w->wrote = true;
+    struct world_key *before = world.key;
+    world.key = w->key;
+    origin_overwrite();
+    world.key = before;
+    w->version = w->key->version;
+    world.current = w->kw.at->worker;
+    invalidate_end(w->kw.at, &w->kw);
+    pass_end(w->kw.at->worker);
+}
+
+bool writer_replied(int writer)
+{
+    return world.writers[writer].replied;
+}

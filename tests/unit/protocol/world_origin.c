@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// The door of origin, played: a fetch is answered by whatever the key's version is when its first
+// step runs; then its body comes piece by piece.
+#include "world_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int version_of(struct span etag)
+{
+    uint64_t v = 0;
+    check(etag.len > 3);
+    struct span digits = {etag.ptr + 2, etag.len - 3};
+    check(span_to_u64(digits, &v));
+    return (int)v;
+}
+
+struct span etag_of(int version, char *buf, size_t size)
+{
+    int n = snprintf(buf, size, "\"v%d\"", version);
+    return (struct span){buf, (size_t)n};
+}
+
+const char *origin_name(const struct origin *origin)
+{
+    (void)origin;
+    return "o";
+}
+
+const char *origin_server_header(const struct origin *origin)
+{
+    (void)origin;
+    return "S";
+}
+
+bool origin_is_directory(const struct origin *origin)
+{
+    (void)origin;
+    return false;
+}
+
+bool origin_retry_take(struct origin *origin)
+{
+    (void)origin;
+    return true;
+}
+
+void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_fetch *f)
+{
+    (void)origin;
+    check(f->key.len == 1);
+    for (unsigned i = 0; i < MAX_FETCHES; i++) {
+        struct fetch_play *p = &world.fetches[i];
+        if (!p->used) {
+            *p = (struct fetch_play){
+                .used = true, .f = f, .worker = w, .key = &world.keys[f->key.ptr[0] - '0']};
+            f->driver = p;
+            world.requests++;
+            return;
+        }
+    }
+    check(false);
+}
+
+void origin_fetch_pause(struct origin_fetch *f)
+{
+    ((struct fetch_play *)f->driver)->paused = true;
+}
+
+void origin_fetch_resume(struct origin_fetch *f)
+{
+    ((struct fetch_play *)f->driver)->paused = false;
+}
+
+void origin_fetch_cancel(struct origin_fetch *f)
+{
+    ((struct fetch_play *)f->driver)->cancelled = true;
+}
+
+static void fetch_end(struct fetch_play *p, enum err err)
+{
+    struct origin_fetch *f = p->f;
+    struct worker *w = p->worker;
+    struct arena *arena = p->arena;
+    p->used = false;
+    world.current = w;
+    f->on_end(f, err);
+    arena_free(arena);
+    pass_end(w);
+}
+
+// Why the request ends without a head; ERR_OK: it has one.
+static enum err fetch_refuse(struct fetch_play *p, struct span etag)
+{
+    struct origin_fetch *f = p->f;
+    enum err fail = world.fail_next;
+    world.fail_next = ERR_OK;
+    if (fail == ERR_OK && rnd(100) < world.options.fail_percent) {
+        fail = ERR_ORIGIN_5XX;
+    }
+    if (fail != ERR_OK) {
+        return fail;
+    }
+    if (p->key->missing[p->key->version]) {
+        return ERR_NO_SUCH_KEY;
+    }
+    if (f->if_match.len > 0 && !span_equal(f->if_match, etag)) {
+        return ERR_ORIGIN_CHANGED;
+    }
+    if (f->if_none_match.len > 0 && span_equal(f->if_none_match, etag)) {
+        return ERR_NOT_MODIFIED;
+    }
+    if (f->has_range && f->first >= p->key->size_bytes[p->key->version]) {
+        return ERR_INVALID_RANGE;
+    }
+    return ERR_OK;
+}
+
+static void fetch_answer(struct fetch_play *p)
+{
+    struct origin_fetch *f = p->f;
+    char text[32];
+    struct span etag = etag_of(p->key->version, text, sizeof(text));
+    enum err refused = fetch_refuse(p, etag);
+    if (refused != ERR_OK) {
+        fetch_end(p, refused);
+        return;
+    }
+    uint64_t size = p->key->size_bytes[p->key->version];
+    p->answered = true;
+    p->version = p->key->version;
+    p->arena = arena_new(1 << 16);
+    p->will_reset = !f->head && (world.reset_next > 0 || rnd(100) < world.options.reset_percent);
+    world.reset_next -= world.reset_next > 0 && !f->head;
+    p->next = f->has_range ? f->first : 0;
+    p->end = f->has_range ? min_u64(f->last + 1, size) : size;
+    f->status = f->has_range ? 206 : 200;
+    f->size_bytes = size;
+    f->body_first = p->next;
+    f->body_len = p->end - p->next;
+    f->weak_or_no_etag = world.options.no_etag;
+    f->etag = world.options.no_etag ? (struct span){0} : arena_copy(p->arena, etag);
+    f->storable = !world.options.no_etag;
+    world.current = p->worker;
+    enum err err = f->on_head(f);
+    pass_end(p->worker);
+    if (p->used && (err != ERR_OK || f->head)) {
+        fetch_end(p, err);
+    }
+}
+
+static void fetch_piece(struct fetch_play *p)
+{
+    static char bytes[WORLD_BLOCK];
+    uint32_t most = world.options.piece_bytes != 0 ? world.options.piece_bytes : 20000 + rnd(40000);
+    size_t n = (size_t)min_u64(p->end - p->next, min_u64(most, sizeof(bytes)));
+    memset(bytes, letter_of(p->key, p->version), n);
+    world.current = p->worker;
+    uint64_t block_size = world.rule.block_size_bytes, size = p->key->size_bytes[p->version];
+    for (uint64_t b = p->next / block_size; b * block_size < size && b < MAX_BLOCKS; b++) {
+        uint64_t block_end = min_u64((b + 1) * block_size, size);
+        p->key->sent[p->version][b] += block_end > p->next && block_end <= p->next + n;
+    }
+    p->next += n;
+    enum err err = p->f->on_body(p->f, (struct span){bytes, n});
+    pass_end(p->worker);
+    if (err != ERR_OK && p->used) {
+        fetch_end(p, err);
+    }
+}
+
+void fetch_step(struct fetch_play *p)
+{
+    if (p->cancelled) {
+        fetch_end(p, ERR_CANCELLED);
+    } else if (!p->answered) {
+        fetch_answer(p);
+    } else if (p->next == p->end) {
+        fetch_end(p, ERR_OK);
+    } else if (p->will_reset && p->next > p->f->body_first) {
+        fetch_end(p, ERR_ORIGIN_RESET);
+    } else {
+        fetch_piece(p);
+    }
+}
+
+int origin_version(void)
+{
+    return world.key->version;
+}
+
+void origin_overwrite(void)
+{
+    struct world_key *k = world.key;
+    k->version++;
+    check(k->version < WORLD_VERSIONS);
+    k->size_bytes[k->version] = world.next_size_bytes;
+}
+
+void origin_resize(uint64_t size_bytes)
+{
+    world.next_size_bytes = size_bytes;
+}
+
+void origin_remove(void)
+{
+    origin_overwrite();
+    world.key->missing[world.key->version] = true;
+}
+
+unsigned origin_sent(int version, unsigned block)
+{
+    return world.key->sent[version][block];
+}
+
+unsigned origin_requests(void)
+{
+    return world.requests;
+}
+
+void origin_fail_next(enum err err)
+{
+    world.fail_next = err;
+}
+
+void origin_reset_next(unsigned times)
+{
+    world.reset_next = times;
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the played world share. world.c: loop, mailboxes, clock, events, begin and end.
+// world_store.c, world_origin.c: those doors. world_client.c: http, the request around serve_get.c,
+// clients and writers. Single-threaded.
+#ifndef FOREBAY_TESTS_PROTOCOL_WORLD_PRIVATE_H
+#define FOREBAY_TESTS_PROTOCOL_WORLD_PRIVATE_H
+
+#include "world.h"
+
+#define MAX_CLIENTS 64
+#define MAX_FETCHES 256
+#define MAX_WRITERS 32
+#define MAX_EVENTS 1024
+#define MAX_HOLDS 16
+#define MAX_BLOCKS 64u
+
+struct worker {
+    unsigned index;
+    void *slot;
+    struct list tasks;
+};
+
+struct queue {
+    struct message *first, **last;
+};
+
+struct segment { // one run
+    struct list_node node;
+    struct world_key *key;
+    bool dying, indexed;
+    unsigned pins, holds;
+    uint64_t first_block;
+    uint32_t block_count;
+    int version;
+    uint64_t generation;
+};
+
+struct store_run {
+    struct list_node node;
+    struct world_key *key;
+    int version;
+    uint64_t first_block;
+    uint32_t blocks;
+    struct chunk *chunks[256];
+    unsigned chunk_count, written_count;
+    bool finishing;
+    void (*done)(void *ctx, enum err err, const struct store_place *place);
+    void *ctx;
+    struct worker *worker;
+};
+
+struct fetch_play {
+    struct origin_fetch *f;
+    struct worker *worker;
+    struct world_key *key;
+    bool used, cancelled, paused, answered;
+    int version;
+    uint64_t next, end;
+    bool will_reset;
+    struct arena *arena;
+};
+
+struct client {
+    bool used;
+    struct worker *worker;
+    struct world_key *key;
+    struct http_request http;
+    struct arena *arena;
+    struct request *r;
+    struct http_exchange *x;
+    enum client_outcome outcome;
+    enum err err;
+    enum request_result result;
+    bool replied, ended, told, wants, slow;
+    unsigned status;
+    int version, floor_version;
+    uint64_t length, received, first;
+};
+
+struct http_exchange {
+    int client;
+    struct http_source *source;
+};
+
+struct writer {
+    bool used, ready, wrote, replied;
+    struct world_key *key;
+    struct key_write kw;
+    int version;
+};
+
+struct world_key {
+    unsigned index;
+    // origin
+    int version, acked_version;
+    bool missing[WORLD_VERSIONS];
+    uint64_t size_bytes[WORLD_VERSIONS];
+    unsigned sent[WORLD_VERSIONS][MAX_BLOCKS];
+    // index
+    bool found, rebuilt;
+    uint64_t record_generation;
+    int record_version;
+    uint64_t validated_us;
+};
+
+struct hold {
+    enum event_kind kind;
+    int a, b;
+    int wire; // -1: any
+};
+
+struct world {
+    struct world_options options;
+    uint64_t random, now_us;
+    struct proxy proxy;
+    struct proxy_worker pw[WORLD_WORKERS];
+    struct worker workers[WORLD_WORKERS];
+    struct worker *current;
+    struct queue mail[WORLD_WORKERS + 1][WORLD_WORKERS];
+    void (*wire_deliver)(struct worker *to, struct message *message);
+    struct timer *timers[64];
+    unsigned timer_count;
+    struct {
+        void (*fn)(void *);
+        void *ptr;
+    } dead[4096];
+    unsigned dead_count;
+    struct hold holds[MAX_HOLDS];
+    unsigned hold_count;
+    struct proxy_rule rule;
+    struct world_key keys[WORLD_KEYS];
+    struct world_key *key; // that the script is about
+    // origin
+    struct fetch_play fetches[MAX_FETCHES];
+    unsigned requests;
+    enum err fail_next;
+    unsigned reset_next;
+    uint64_t next_size_bytes;
+    // store
+    bool refuse, fail_commit, fail_write;
+    enum err fail_read;
+    uint64_t generation;
+    struct list segments;
+    struct list runs;
+    struct store_post *posts[256];
+    unsigned post_count;
+    struct store_read *reads[64];
+    unsigned read_count;
+    unsigned objects;
+    // clients
+    struct client clients[MAX_CLIENTS];
+    struct writer writers[MAX_WRITERS];
+    uint64_t counters[COUNTER_COUNT_];
+};
+extern struct world world;
+
+unsigned rnd(unsigned below);
+void mail_push(struct queue *q, struct message *message);
+void pass_end(struct worker *w); // what follows every event on a worker
+struct world_key *key_of_hash(struct hash128 hash);
+struct object_key *object_key_of(struct world_key *key);
+char letter_of(const struct world_key *key, int version);
+bool all_bytes_are(struct span bytes, char letter);
+int version_of(struct span etag);
+struct span etag_of(int version, char *buf, size_t size);
+
+void fetch_step(struct fetch_play *p);
+void run_step(struct store_run *run);
+bool commit_wanted(void);
+void commit(void);
+void read_complete(unsigned i);
+void store_end(void);
+void client_pull(struct client *c);
+void client_tell_done(struct client *c);
+
+#endif

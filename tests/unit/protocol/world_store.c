@@ -1,0 +1,631 @@
+// SPDX-License-Identifier: Apache-2.0
+// The door of store, played: an index with one record per key, segments of one run each, commits
+// and disk operations that wait for their event.
+#include "world_private.h"
+
+#include "test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct hash128 store_hash(const struct store *store, struct span a, struct span b, struct span c)
+{
+    (void)store;
+    struct span pieces[3] = {a, b, c};
+    return hash128_of(pieces, 3, 7);
+}
+
+uint64_t store_generation_next(struct store *store)
+{
+    (void)store;
+    return ++world.generation;
+}
+
+uint64_t store_run_bytes_max(const struct store *store)
+{
+    (void)store;
+    return STORE_RUN_MAX;
+}
+
+// --- versions
+// ---------------------------------------------------------------------------------------------------------
+
+struct store_object *store_object_new(struct hash128 hash, struct span realm, struct span bucket,
+                                      struct span key, struct span etag, struct span version_id,
+                                      struct span headers, uint64_t size_bytes,
+                                      uint32_t block_size_bytes, time_t last_modified)
+{
+    (void)realm, (void)bucket, (void)key, (void)version_id, (void)headers;
+    struct store_object *o = calloc(1, sizeof(*o) + etag.len + 1);
+    check(o != NULL);
+    atomic_init(&o->refs, 1);
+    o->hash = hash;
+    o->size_bytes = size_bytes;
+    o->block_size_bytes = block_size_bytes;
+    o->last_modified = last_modified;
+    if (etag.len > 0) {
+        memcpy((char *)(o + 1), etag.ptr, etag.len);
+        o->etag = (struct span){(char *)(o + 1), etag.len};
+    }
+    world.objects++;
+    return o;
+}
+
+struct store_object *store_object_ref(struct store_object *o)
+{
+    atomic_fetch_add(&o->refs, 1);
+    return o;
+}
+
+void store_object_unref(struct store_object *o)
+{
+    if (o != NULL && atomic_fetch_sub(&o->refs, 1) == 1) {
+        world.objects--;
+        free(o);
+    }
+}
+
+struct store_object *store_object_with_generation(const struct store_object *o, uint64_t generation)
+{
+    struct span none = {0};
+    struct store_object *copy =
+        store_object_new(o->hash, none, none, none, o->etag, none, none, o->size_bytes,
+                         o->block_size_bytes, o->last_modified);
+    copy->generation = generation;
+    return copy;
+}
+
+uint64_t store_object_block_count(const struct store_object *o)
+{
+    return max_u64((o->size_bytes + o->block_size_bytes - 1) / o->block_size_bytes, 1);
+}
+
+// --- places
+// -----------------------------------------------------------------------------------------------------------
+
+static void segment_settle(struct segment *s)
+{
+    if (s->dying && s->pins == 0 && !s->indexed) {
+        list_remove(&s->node);
+        free(s);
+    }
+}
+
+static void unindex(struct segment *s)
+{
+    s->indexed = false;
+    s->dying = true;
+    segment_settle(s);
+}
+
+bool store_place_pin(struct store_place *place)
+{
+    if (place->segment->dying) {
+        return false;
+    }
+    place->segment->pins++;
+    return true;
+}
+
+void store_place_unpin(struct store_place *place)
+{
+    if (place->segment != NULL) {
+        check(place->segment->pins > 0);
+        place->segment->pins--;
+        segment_settle(place->segment);
+        place->segment = NULL;
+    }
+}
+
+void store_place_unhold(struct store_place *place)
+{
+    check(place->segment->holds > 0);
+    place->segment->holds--;
+    if (!place->segment->indexed && place->segment->holds == 0) {
+        place->segment->dying = true; // dropped: nobody will find it again
+    }
+}
+
+static struct store_place place_of(struct segment *s)
+{
+    uint64_t block = world.rule.block_size_bytes, first = s->first_block * block;
+    uint64_t size = s->key->size_bytes[s->version];
+    return (struct store_place){
+        .segment = s,
+        .payload_len = (uint32_t)min_u64((uint64_t)s->block_count * block, size - first),
+        .generation = s->generation,
+        .first_block = s->first_block,
+        .block_count = s->block_count,
+        .block_size_bytes = (uint32_t)block};
+}
+
+static struct segment *segment_at(const struct world_key *k, uint64_t first_block)
+{
+    list_for_each(node, &world.segments)
+    {
+        struct segment *s = container_of(node, struct segment, node);
+        if (s->key == k && s->indexed && s->generation == k->record_generation &&
+            s->first_block == first_block) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+static struct segment *segment_of_block(const struct world_key *k, unsigned block, bool indexed)
+{
+    list_for_each(node, &world.segments)
+    {
+        struct segment *s = container_of(node, struct segment, node);
+        if (s->key == k && s->indexed >= indexed && !s->dying && block >= s->first_block &&
+            block < s->first_block + s->block_count) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+// --- look-up
+// ------------------------------------------------------------------------------------------------------------
+
+static void view_places(struct store_view *v, const struct world_key *k, uint64_t first_byte,
+                        uint64_t end_byte)
+{
+    uint64_t block = world.rule.block_size_bytes;
+    for (uint64_t b = 0; b < MAX_BLOCKS; b++) {
+        struct segment *s = segment_at(k, b);
+        if (s == NULL) {
+            continue;
+        }
+        bool in_window = s->first_block * block < end_byte &&
+                         (s->first_block + s->block_count) * block > first_byte;
+        struct store_place place = place_of(s);
+        if (!store_place_pin(&place)) {
+            continue;
+        }
+        if (in_window) {
+            v->places[v->place_count++] = place;
+        } else if (v->any.segment == NULL) {
+            v->any = place;
+        } else {
+            store_place_unpin(&place);
+        }
+    }
+    if (v->place_count > 0) {
+        store_place_unpin(&v->any);
+    }
+}
+
+void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
+                  uint64_t end_byte, uint64_t min_generation, struct store_view *v)
+{
+    (void)w, (void)store;
+    const struct world_key *k = key_of_hash(hash);
+    v->found = k->found && k->record_generation >= min_generation;
+    v->place_count = 0;
+    v->any.segment = NULL;
+    if (!v->found) {
+        return;
+    }
+    char text[32];
+    struct span etag = etag_of(k->record_version, text, sizeof(text));
+    v->generation = k->record_generation;
+    v->size_bytes = k->size_bytes[k->record_version];
+    v->block_size_bytes = world.rule.block_size_bytes;
+    v->etag_hash = hash64(etag.ptr, etag.len, 0);
+    v->rebuilt = k->rebuilt;
+    v->age_ms = k->rebuilt ? UINT64_MAX : (world.now_us - k->validated_us) / 1000;
+    view_places(v, k, first_byte, end_byte);
+}
+
+void store_view_done(struct store_view *v)
+{
+    for (unsigned i = 0; i < v->place_count; i++) {
+        store_place_unpin(&v->places[i]);
+    }
+    v->place_count = 0;
+    store_place_unpin(&v->any);
+}
+
+// --- reading
+// ------------------------------------------------------------------------------------------------------------
+
+static struct store_object *object_at(const struct store_place *place)
+{
+    char text[32];
+    const struct segment *s = place->segment;
+    struct span none = {0};
+    struct hash128 hash = {s->key->index, 2};
+    return store_object_new(hash, none, none, none, etag_of(s->version, text, sizeof(text)), none,
+                            none, s->key->size_bytes[s->version], world.rule.block_size_bytes, 0);
+}
+
+static enum err read_luck(struct segment *s)
+{
+    enum err err = world.fail_read;
+    world.fail_read = ERR_OK;
+    if (err == ERR_OK && rnd(100) < world.options.bad_percent) {
+        err = rnd(2) == 0 ? ERR_IO : ERR_CORRUPT;
+    }
+    if (err == ERR_CORRUPT) {
+        s->dying = true; // remembered as bad: no look-up finds it again
+    }
+    return err;
+}
+
+enum err store_object_get(struct worker *w, struct store *store, const struct store_place *place,
+                          struct hash128 hash, struct span realm, struct span bucket,
+                          struct span key, struct store_object **ret_object)
+{
+    (void)w, (void)store, (void)hash, (void)realm, (void)bucket, (void)key;
+    check(place->segment->pins > 0);
+    if (rnd(100) < world.options.cold_percent) {
+        return ERR_AGAIN;
+    }
+    *ret_object = object_at(place);
+    return ERR_OK;
+}
+
+enum err store_read_small(struct worker *w, struct store *store, const struct store_place *place,
+                          struct hash128 hash, struct span realm, struct span bucket,
+                          struct span key, struct store_object **ret_object,
+                          struct chunk **ret_chunk, struct span *ret_payload)
+{
+    (void)w, (void)store, (void)hash, (void)realm, (void)bucket, (void)key;
+    if (rnd(100) < world.options.cold_percent) {
+        return ERR_AGAIN;
+    }
+    *ret_object = object_at(place);
+    *ret_chunk = chunk_new_forced();
+    memset((*ret_chunk)->data, letter_of(place->segment->key, place->segment->version),
+           place->payload_len);
+    *ret_payload = (struct span){(*ret_chunk)->data, place->payload_len};
+    return ERR_OK;
+}
+
+bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
+                       uint64_t first_byte, uint64_t len, struct file_range *ret_range)
+{
+    (void)w, (void)store, (void)place, (void)first_byte, (void)len, (void)ret_range;
+    return false;
+}
+
+void store_read_start(struct worker *w, struct store_read *read)
+{
+    read->worker = w;
+    check(world.read_count < ARRAY_LEN(world.reads));
+    world.reads[world.read_count++] = read;
+}
+
+void store_read_cancel(struct store_read *read)
+{
+    read->cancelled = true;
+}
+
+void read_complete(unsigned i)
+{
+    struct store_read *read = world.reads[i];
+    struct worker *w = read->worker;
+    struct segment *s = read->place.segment;
+    world.reads[i] = world.reads[--world.read_count];
+    world.current = w;
+    check(s->pins > 0);
+    read->err = read->cancelled ? ERR_CANCELLED : read_luck(s);
+    if (read->err == ERR_OK && read->header) {
+        read->object = object_at(&read->place);
+    }
+    for (uint64_t left = read->len; read->err == ERR_OK && left > 0;) {
+        struct chunk *chunk = chunk_new_forced();
+        size_t n = (size_t)min_u64(left, CHUNK_SIZE);
+        memset(chunk->data, letter_of(s->key, s->version), n);
+        read->chunks[read->span_count] = chunk;
+        read->spans[read->span_count++] = (struct span){chunk->data, n};
+        left -= n;
+    }
+    read->done(read);
+    pass_end(w);
+}
+
+// --- writing a run
+// ------------------------------------------------------------------------------------------------------
+
+enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
+                         uint64_t first_block, uint32_t block_count, struct store_run **ret_run)
+{
+    (void)store, (void)block_count;
+    if (world.refuse) {
+        return ERR_DISK_FULL;
+    }
+    struct store_run *run = calloc(1, sizeof(*run));
+    check(run != NULL);
+    list_node_init(&run->node);
+    list_push_back(&world.runs, &run->node);
+    run->key = key_of_hash(object->hash);
+    run->version = version_of(object->etag);
+    run->first_block = first_block;
+    run->worker = w;
+    *ret_run = run;
+    return ERR_OK;
+}
+
+void store_run_append(struct store_run *run, struct chunk *chunk)
+{
+    struct span bytes = {chunk->data, chunk->len};
+    cr_assert(all_bytes_are(bytes, letter_of(run->key, run->version)),
+              "a stored byte is of another version");
+    check(run->chunk_count < ARRAY_LEN(run->chunks));
+    run->chunks[run->chunk_count++] = chunk_ref(chunk);
+}
+
+uint64_t store_run_backlog_bytes(const struct store_run *run)
+{
+    return (uint64_t)(run->chunk_count - run->written_count) * CHUNK_SIZE;
+}
+
+static void run_free(struct store_run *run)
+{
+    for (unsigned i = run->written_count; i < run->chunk_count; i++) {
+        chunk_unref(run->chunks[i]);
+    }
+    list_remove(&run->node);
+    free(run);
+}
+
+void store_run_finish(struct store_run *run, uint32_t block_count,
+                      void (*done)(void *ctx, enum err err, const struct store_place *place),
+                      void *ctx)
+{
+    uint64_t size = run->key->size_bytes[run->version], block = world.rule.block_size_bytes;
+    uint64_t first = run->first_block * block;
+    uint64_t bytes = min_u64(block_count * block, size - first);
+    check(block_count > 0 && run->chunk_count == (bytes + CHUNK_SIZE - 1) / CHUNK_SIZE);
+    run->blocks = block_count;
+    run->done = done;
+    run->ctx = ctx;
+    run->finishing = true;
+}
+
+void store_run_abort(struct store_run *run)
+{
+    run_free(run);
+}
+
+static void run_finished(struct store_run *run)
+{
+    struct worker *w = run->worker;
+    world.current = w;
+    if (world.fail_write) {
+        world.fail_write = false;
+        run->done(run->ctx, ERR_IO, NULL);
+    } else {
+        struct segment *s = calloc(1, sizeof(*s));
+        check(s != NULL);
+        list_node_init(&s->node);
+        list_push_back(&world.segments, &s->node);
+        s->key = run->key;
+        s->first_block = run->first_block;
+        s->block_count = run->blocks;
+        s->version = run->version;
+        s->pins = s->holds = 1;
+        struct store_place place = place_of(s);
+        run->done(run->ctx, ERR_OK, &place);
+    }
+    run_free(run);
+    pass_end(w);
+}
+
+void run_step(struct store_run *run)
+{
+    if (run->written_count < run->chunk_count) {
+        chunk_unref(run->chunks[run->written_count++]);
+        return;
+    }
+    run_finished(run);
+}
+
+// --- index changes
+// --------------------------------------------------------------------------------------------------------
+
+void store_post(struct worker *w, struct store_post *post)
+{
+    post->worker = w;
+    check(world.post_count < ARRAY_LEN(world.posts));
+    world.posts[world.post_count++] = post;
+}
+
+void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,
+                 size_t count, uint64_t began_us)
+{
+    (void)w, (void)store;
+    for (size_t i = 0; i < count; i++) {
+        struct world_key *k = key_of_hash(renewals[i].hash);
+        if (k->found && k->record_generation == renewals[i].generation) {
+            k->validated_us = max_u64(k->validated_us, began_us);
+            k->rebuilt = false;
+        }
+    }
+}
+
+// A record lives as long as one of its blocks.
+static void record_settle(struct world_key *k)
+{
+    bool any = false;
+    list_for_each(node, &world.segments)
+    {
+        struct segment *s = container_of(node, struct segment, node);
+        any |= s->key == k && s->indexed && s->generation == k->record_generation;
+    }
+    k->found = k->found && any;
+}
+
+static void index_delete_below(struct world_key *k, uint64_t floor)
+{
+    list_for_each(node, &world.segments)
+    {
+        struct segment *s = container_of(node, struct segment, node);
+        if (s->key == k && s->indexed && s->generation < floor) {
+            unindex(s);
+        }
+    }
+    record_settle(k);
+}
+
+static enum err index_put(struct world_key *k, struct store_post *post)
+{
+    uint64_t generation = post->object->generation;
+    struct segment *s = post->place.segment;
+    cr_assert(generation > 0, "a put without a generation");
+    if (k->found && generation < k->record_generation) {
+        return ERR_CANCELLED;
+    }
+    cr_assert(s->pins > 0 && !s->dying, "the index names a freed segment");
+    cr_assert(!(k->found && k->record_generation == generation && k->record_version != s->version),
+              "one generation names two versions");
+    if (!k->found || k->record_generation != generation) {
+        k->validated_us = world.now_us;
+        k->rebuilt = false;
+    }
+    k->found = true;
+    k->record_generation = generation;
+    k->record_version = s->version;
+    struct segment *replaced = segment_at(k, s->first_block);
+    if (replaced != NULL) {
+        unindex(replaced);
+    }
+    s->indexed = true;
+    s->generation = generation;
+    index_delete_below(k, generation);
+    return ERR_OK;
+}
+
+// done() runs on the posting worker, by a message.
+struct post_message {
+    struct message message;
+    struct store_post *post;
+};
+
+static void on_post_message(struct worker *to, struct message *message)
+{
+    (void)to;
+    struct post_message *m = container_of(message, struct post_message, message);
+    struct store_post *post = m->post;
+    free(m);
+    post->done(post);
+}
+
+static void post_apply(struct store_post *post, bool fail)
+{
+    struct world_key *k = key_of_hash(post->hash);
+    post->err = ERR_OK;
+    if (fail && post->kind == STORE_POST_PUT) {
+        post->err = ERR_IO;
+    } else if (post->kind == STORE_POST_PUT) {
+        post->err = index_put(k, post);
+    } else {
+        index_delete_below(k, post->generation_floor);
+    }
+    struct post_message *m = calloc(1, sizeof(*m));
+    check(m != NULL);
+    m->message.deliver = on_post_message;
+    m->post = post;
+    mail_push(&world.mail[WORLD_WORKERS][post->worker->index], &m->message);
+}
+
+static bool segment_is_evicted(const struct segment *s)
+{
+    return s->dying && s->indexed;
+}
+
+bool commit_wanted(void)
+{
+    bool any = world.post_count > 0;
+    list_for_each(node, &world.segments)
+    {
+        any |= segment_is_evicted(container_of(node, struct segment, node));
+    }
+    return any;
+}
+
+void commit(void)
+{
+    bool fail = world.fail_commit;
+    world.fail_commit = false;
+    for (unsigned i = 0; i < world.post_count; i++) {
+        post_apply(world.posts[i], fail);
+    }
+    world.post_count = 0;
+    list_for_each(node, &world.segments)
+    {
+        struct segment *s = container_of(node, struct segment, node);
+        if (segment_is_evicted(s)) {
+            unindex(s);
+        }
+    }
+    for (unsigned i = 0; i < WORLD_KEYS; i++) {
+        struct world_key *k = &world.keys[i];
+        record_settle(k);
+        cr_assert(!k->found || k->record_version >= k->acked_version,
+                  "a crash now would bring back what an answered write replaced: seed %llu",
+                  (unsigned long long)world.options.seed);
+    }
+}
+
+// --- what scripts do
+// ------------------------------------------------------------------------------------------------------
+
+void store_evict(unsigned block)
+{
+    struct segment *s = segment_of_block(world.key, block, false);
+    if (s != NULL && s->holds == 0) {
+        s->dying = true;
+        segment_settle(s);
+    }
+}
+
+bool store_visible(unsigned block)
+{
+    return segment_of_block(world.key, block, true) != NULL;
+}
+
+int store_visible_version(void)
+{
+    return world.key->found ? world.key->record_version : 0;
+}
+
+void store_fail_next_commit(void)
+{
+    world.fail_commit = true;
+}
+
+void store_fail_next_write(void)
+{
+    world.fail_write = true;
+}
+
+void store_fail_next_read(enum err err)
+{
+    world.fail_read = err;
+}
+
+void store_refuse(bool refuse)
+{
+    world.refuse = refuse;
+}
+
+void store_rebuilt(void)
+{
+    world.key->rebuilt = true;
+}
+
+void store_end(void)
+{
+    unsigned long long seed = (unsigned long long)world.options.seed;
+    list_for_each(node, &world.segments)
+    {
+        struct segment *s = container_of(node, struct segment, node);
+        cr_assert(s->pins == 0 && s->holds == 0, "a pin is left: seed %llu", seed);
+        list_remove(&s->node);
+        free(s);
+    }
+    cr_assert(list_empty(&world.runs), "a run is left: seed %llu", seed);
+}
