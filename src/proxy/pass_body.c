@@ -157,9 +157,8 @@ static enum err hash_check_start(struct pass_body *body, struct span hash)
 }
 
 static enum err decoder_start(struct pass_body *body, const struct pass_body_input *input,
-                              enum sigv4_payload payload, bool has_length, struct arena *arena)
+                              enum sigv4_payload payload, bool has_length)
 {
-    char date[AMZ_DATE_LEN + 1] = "";
     const struct sigv4_claim *claim = input->claim;
     struct aws_chunked_options options = {
         .has_signatures = claim != NULL && (payload == SIGV4_PAYLOAD_STREAMING ||
@@ -170,12 +169,8 @@ static enum err decoder_start(struct pass_body *body, const struct pass_body_inp
                        payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER || body->trailer_name.len > 0,
     };
     if (options.has_signatures) {
-        amz_date_format(claim->time, date);
-        options.amz_date = span_from_cstr(date);
-        options.scope =
-            span_from_cstr(arena_printf(arena, "%.*s/%.*s/%.*s/aws4_request", (int)claim->date.len,
-                                        claim->date.ptr, (int)claim->region.len, claim->region.ptr,
-                                        (int)claim->service.len, claim->service.ptr));
+        options.amz_date = span_from_cstr(claim->amz_date);
+        options.scope = claim->scope;
         options.signing_key = input->signing_key;
         options.seed_signature = claim->signature;
     }
@@ -216,7 +211,7 @@ static enum err plan_decode(struct pass_body *body, const struct pass_body_input
         return ERR_INVALID_ARGUMENT;
     }
     trailer_find(body, arena, headers);
-    enum err err = decoder_start(body, input, payload, has_length, arena);
+    enum err err = decoder_start(body, input, payload, has_length);
     if (err != ERR_OK) {
         return err;
     }

@@ -157,7 +157,7 @@ static void fetch_start(struct pass_state *p, bool head)
     f->ctx = p;
     p->relay_phase = RELAY_RUNNING;
     p->relay_paused = false;
-    p->relay_started_us = worker_now_us(p->pw->worker);
+    p->relay_started_us = clock_monotonic_us();
     p->request->attempts++;
     origin_fetch_start(p->pw->worker, p->request->origin, f);
 }
@@ -199,7 +199,7 @@ static void on_end(struct origin_fetch *f, enum err err)
     p->relay_err = err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_BUSY : err;
     p->relay_paused = false;
     if (p->request != NULL) {
-        p->request->origin_us += worker_now_us(p->pw->worker) - p->relay_started_us;
+        p->request->origin_us += clock_monotonic_us() - p->relay_started_us;
     }
     if (p->request != NULL && err == ERR_OK && !p->direct.is_reading) {
         described(p);

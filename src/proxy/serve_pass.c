@@ -421,7 +421,7 @@ static enum err on_head(struct origin_relay *relay)
         pass_settle(p);
         return ERR_OK;
     }
-    p->request->origin_us = worker_now_us(p->pw->worker) - p->relay_started_us;
+    p->request->origin_us = clock_monotonic_us() - p->relay_started_us;
     take_headers(p);
     if (p->write_count == 0 || p->is_streamed) {
         pass_reply_start(p);
@@ -501,7 +501,7 @@ static void relay_start(struct pass_state *p)
     relay->ctx = p;
     p->list_fill = list_cache_begin(p->pw, r);
     p->relay_phase = RELAY_RUNNING;
-    p->relay_started_us = worker_now_us(p->pw->worker);
+    p->relay_started_us = clock_monotonic_us();
     r->attempts = 1;
     origin_relay_start(p->pw->worker, r->origin, relay);
 }

@@ -267,6 +267,32 @@ Test(pass_body, trailer_reframed)
     }
 }
 
+// For an origin that takes no trailers the same body goes on decoded and unsigned, and nothing
+// promises a checksum.
+Test(pass_body, trailer_not_taken)
+{
+    struct fixture f;
+    put_up(&f);
+    const char *body = "5\r\nhello\r\n0\r\n" HELLO_TRAILER "\r\n";
+    header(&f, "x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER");
+    header(&f, "x-amz-decoded-content-length", "5");
+    header(&f, "x-amz-trailer", "x-amz-checksum-crc32");
+    header(&f, "x-amz-sdk-checksum-algorithm", "CRC32");
+    length(&f, strlen(body));
+    struct pass_body_input input = {.http = &f.http, .s3 = &f.s3, .no_trailers = true};
+    cr_assert_eq(pass_body_plan(&f.body, &input, f.arena, &f.out), ERR_OK);
+    cr_assert_eq(f.body.kind, ORIGIN_BODY_UNSIGNED);
+    cr_assert_eq(f.body.length, 5);
+    cr_assert(!out_has(&f, "x-amz-trailer"));
+    cr_assert(!out_has(&f, "x-amz-sdk-checksum-algorithm"));
+    cr_assert_eq(feed_all(&f, body, 3), ERR_OK);
+    cr_assert_eq(f.sent.len, 4);
+    cr_assert_eq(pass_body_finish(&f.body, f.arena), ERR_OK);
+    take(&f);
+    cr_assert(span_equal_cstr(buf_span(&f.sent), "hello"));
+    tear_down(&f);
+}
+
 // A wrong trailer checksum is found before the end goes out.
 Test(pass_body, trailer_wrong)
 {
