@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.1 on the client side: listeners, connections, the strict request gate, replies with back-pressure.
-// Knows no S3 and no store. A connection lives and dies on one worker; an exchange is one request and its reply on
-// it. Pipelined requests are answered in order: the next exchange starts when the one before has ended.
+// HTTP/1.1 on the client side: listeners, connections, the strict request gate, replies with
+// back-pressure. Knows no S3 and no store. A connection lives and dies on one worker; an exchange
+// is one request and its reply on it. Pipelined requests are answered in order: the next exchange
+// starts when the one before has ended.
 #ifndef FOREBAY_HTTP_HTTP_H
 #define FOREBAY_HTTP_HTTP_H
 
@@ -16,35 +17,39 @@
 #include "base/headers.h"
 #include "loop/loop.h"
 
-// --- limits (request gate) ---------------------------------------------------------------------------------
+// --- limits (request gate) ---------------------------------------------------------------------
 #define HTTP_TARGET_MAX 16384
 #define HTTP_HEAD_MAX 32768
 #define HTTP_HEADER_COUNT_MAX 100
 #define HTTP_HEADER_MAX 16384
-#define HTTP_DRAIN_MAX 65536     // request body bytes read and thrown away after an early reply
-#define HTTP_OUT_HIGH 262144     // reply bytes queued in memory before the source is no longer asked
+#define HTTP_DRAIN_MAX 65536 // request body bytes read and thrown away after an early reply
+#define HTTP_OUT_HIGH 262144 // reply bytes queued in memory before the source is no longer asked
 #define HTTP_FILE_SLICE_MAX 524288
 
-// --- server -----------------------------------------------------------------------------------------------------
+// --- server ------------------------------------------------------------------------------------
 
 struct http_exchange;
 
 struct http_handler {
     void *ctx;
-    // A request whose head passed the gate. Runs on the connection's worker, never nested. The handler answers
-    // with http_reply_start() now or later.
+    // A request whose head passed the gate. Runs on the connection's worker, never nested. The
+    // handler answers with http_reply_start() now or later.
     void (*on_request)(void *ctx, struct http_exchange *x);
-    // The gate refused the head, or a limit was met before a request existed: body and content type of the error reply
-    // (S3 XML), appended to `out`. Also used for overload (ERR_OVERLOAD). Headers: the handler may add some.
-    void (*on_refused)(void *ctx, enum err err, struct arena *arena, struct headers *headers, struct buf *out);
+    // The gate refused the head, or a limit was met before a request existed: body and content type
+    // of the error reply (S3 XML), appended to `out`. Also used for overload (ERR_OVERLOAD).
+    // Headers: the handler may add some.
+    void (*on_refused)(void *ctx, enum err err, struct arena *arena, struct headers *headers,
+                       struct buf *out);
 };
 
 struct http_options {
-    const char *const *listen; // "127.0.0.1:9000", "[::1]:9000", "unix:/path", "tls:host:port"; port 0: kernel's choice
+    const char *const *listen; // "127.0.0.1:9000", "[::1]:9000", "unix:/path", "tls:host:port";
+                               // port 0: kernel's choice
     unsigned listen_count;
     const int *inherited_fds; // LISTEN_FDS sockets, used before `listen` (may be NULL)
     unsigned inherited_fd_count;
-    const char *tls_cert_file, *tls_key_file; // PEM, reread on change (mtime looked at once a second at most)
+    const char *tls_cert_file,
+        *tls_key_file;          // PEM, reread on change (mtime looked at once a second at most)
     unsigned max_connections;   // all workers together; above: 503 and close
     unsigned max_inflight;      // exchanges; above: 503 SlowDown, connection kept
     uint64_t header_timeout_ms; // whole head, from its first byte (or from accept)
@@ -56,8 +61,8 @@ struct http_options {
 
 struct http_server;
 
-// Binds and listens (ERR_IN_USE: port taken; ERR_PERMISSION; ERR_INVALID: address) with one clear line in ret_why.
-// Nothing is accepted before http_server_start().
+// Binds and listens (ERR_IN_USE: port taken; ERR_PERMISSION; ERR_INVALID: address) with one clear
+// line in ret_why. Nothing is accepted before http_server_start().
 enum err http_server_new(struct loop *loop, const struct http_options *options,
                          struct http_server **ret_server, struct buf *ret_why) MUST_USE;
 void http_server_start(struct http_server *server);
@@ -69,24 +74,24 @@ unsigned http_server_connections(const struct http_server *server); // open now;
 // After loop_stop().
 void http_server_free(struct http_server *server);
 
-// --- request -------------------------------------------------------------------------------------------------------
+// --- request -----------------------------------------------------------------------------------
 
 struct http_request {
     struct span method, target; // raw, as sent (origin form; absolute-form is reduced to its path)
     struct span host;           // exactly as sent
     struct headers headers;     // all, in order, spelling kept
     unsigned version_minor;
-    bool has_body;              // Content-Length > 0 or chunked
+    bool has_body; // Content-Length > 0 or chunked
     bool chunked;
-    uint64_t content_length;    // when !chunked
+    uint64_t content_length; // when !chunked
     bool has_content_length;
     bool expects_continue;
     bool keep_alive;
     bool is_head;
-    bool loopback;              // peer is loopback or a unix socket
+    bool loopback; // peer is loopback or a unix socket
     bool tls;
-    struct span peer;           // "127.0.0.1:5000"
-    uint64_t started_us;        // worker_now_us() when the head was complete
+    struct span peer;    // "127.0.0.1:5000"
+    uint64_t started_us; // worker_now_us() when the head was complete
 };
 
 // All pointers live until on_done. The arena is the request's memory (1 MiB at most).
@@ -100,37 +105,38 @@ enum http_outcome {
     HTTP_CUT          // we cut (source said so, or the server ended)
 };
 
-// What the handler hangs on an exchange. on_done runs exactly once, last of all callbacks; x is gone after.
+// What the handler hangs on an exchange. on_done runs exactly once, last of all callbacks; x is
+// gone after.
 struct http_user {
     void (*on_done)(struct http_user *user, enum http_outcome outcome);
 };
 void http_exchange_set_user(struct http_exchange *x, struct http_user *user);
 struct http_user *http_exchange_user(const struct http_exchange *x);
 
-// --- request body -----------------------------------------------------------------------------------------------------
+// --- request body ------------------------------------------------------------------------------
 
 // HTTP framing is taken off (chunked decoded, trailers dropped).
 struct http_sink {
-    // Data is valid during the call and must be taken whole; may call http_body_pause(). An error ends the exchange's
-    // body: the rest is drained or the connection closed after the reply.
+    // Data is valid during the call and must be taken whole; may call http_body_pause(). An error
+    // ends the exchange's body: the rest is drained or the connection closed after the reply.
     enum err (*on_data)(struct http_sink *sink, struct span data);
     // Exactly once unless on_done came first: ERR_OK = the body was complete.
     void (*on_end)(struct http_sink *sink, enum err err);
 };
-// Sends "100 Continue" first when the client expects it. Without this call the body is drained (HTTP_DRAIN_MAX) or the
-// connection closed after the reply.
+// Sends "100 Continue" first when the client expects it. Without this call the body is drained
+// (HTTP_DRAIN_MAX) or the connection closed after the reply.
 void http_body_start(struct http_exchange *x, struct http_sink *sink);
 void http_body_pause(struct http_exchange *x);
 void http_body_resume(struct http_exchange *x);
 
-// --- reply ---------------------------------------------------------------------------------------------------------------
+// --- reply -------------------------------------------------------------------------------------
 
 struct http_slice {
     enum { HTTP_SLICE_BYTES, HTTP_SLICE_FILE } kind;
-    struct span bytes;               // BYTES: valid until release
-    void (*release)(void *ctx);      // BYTES: once sent or dropped; NULL is fine
+    struct span bytes;          // BYTES: valid until release
+    void (*release)(void *ctx); // BYTES: once sent or dropped; NULL is fine
     void *release_ctx;
-    struct file_range range;         // FILE: at most HTTP_FILE_SLICE_MAX; carries its own release
+    struct file_range range; // FILE: at most HTTP_FILE_SLICE_MAX; carries its own release
 };
 
 enum http_pull {
@@ -140,46 +146,50 @@ enum http_pull {
     HTTP_PULL_CUT    // cannot go on: close the connection so that the truncation is visible
 };
 
-// Where a reply's body comes from. Asked only while less than HTTP_OUT_HIGH is queued; at most one FILE slice is
-// queued, and nothing behind it.
+// Where a reply's body comes from. Asked only while less than HTTP_OUT_HIGH is queued; at most one
+// FILE slice is queued, and nothing behind it.
 struct http_source {
     enum http_pull (*pull)(struct http_source *source, struct http_slice *ret_slice);
-    // The last FILE slice is no longer resident (asked before each sendfile): `unsent` bytes of its end did not go
-    // out, its range is released already. The source must offer those bytes again, from memory. The reply waits for
-    // the next pull at once.
+    // The last FILE slice is no longer resident (asked before each sendfile): `unsent` bytes of its
+    // end did not go out, its range is released already. The source must offer those bytes again,
+    // from memory. The reply waits for the next pull at once.
     void (*recall)(struct http_source *source, uint64_t unsent);
 };
 
 struct http_reply {
     unsigned status;
-    const char *reason;            // "OK"
-    const struct headers *headers; // emitted in order; a value with control bytes is dropped and counted
-    struct span rendered;          // ready lines "Name: value\r\n"..., emitted after `headers`; may be empty
-    bool has_length;               // false: chunked towards HTTP/1.1, close-delimited towards HTTP/1.0
-    uint64_t length;               // Content-Length (also told for HEAD and never followed by a body there)
-    bool no_length;                // 204, 304: neither Content-Length nor a body
-    bool close;                    // Connection: close after this
-    struct span body;              // a whole small body, valid until on_done; then source is NULL
-    struct http_source *source;    // or NULL
+    const char *reason; // "OK"
+    const struct headers
+        *headers;         // emitted in order; a value with control bytes is dropped and counted
+    struct span rendered; // ready lines "Name: value\r\n"..., emitted after `headers`; may be empty
+    bool has_length;      // false: chunked towards HTTP/1.1, close-delimited towards HTTP/1.0
+    uint64_t length;      // Content-Length (also told for HEAD and never followed by a body there)
+    bool no_length;       // 204, 304: neither Content-Length nor a body
+    bool close;           // Connection: close after this
+    struct span body;     // a whole small body, valid until on_done; then source is NULL
+    struct http_source *source; // or NULL
 };
-// Once per exchange. Date, Content-Length/Transfer-Encoding and Connection are added here. The reply's first bytes are
-// written in one call with the first slice where possible. May be called inside on_request. on_done never runs inside.
+// Once per exchange. Date, Content-Length/Transfer-Encoding and Connection are added here. The
+// reply's first bytes are written in one call with the first slice where possible. May be called
+// inside on_request. on_done never runs inside.
 void http_reply_start(struct http_exchange *x, const struct http_reply *reply);
 // An interim "white space" or chunk flush is not needed: slices are sent as they come.
-void http_reply_ready(struct http_exchange *x); // after WAIT; harmless otherwise
-void http_reply_cut(struct http_exchange *x);   // at any time: close visibly
+void http_reply_ready(struct http_exchange *x);                 // after WAIT; harmless otherwise
+void http_reply_cut(struct http_exchange *x);                   // at any time: close visibly
 bool http_exchange_can_sendfile(const struct http_exchange *x); // false on TLS
-bool http_reply_head_sent(const struct http_exchange *x);       // did any byte of the reply reach the socket?
-uint64_t http_reply_body_bytes(const struct http_exchange *x);  // body bytes that reached the socket
-uint64_t http_reply_first_byte_us(const struct http_exchange *x); // worker_now_us() then; 0 = none yet
+bool http_reply_head_sent(
+    const struct http_exchange *x); // did any byte of the reply reach the socket?
+uint64_t http_reply_body_bytes(const struct http_exchange *x); // body bytes that reached the socket
+uint64_t
+http_reply_first_byte_us(const struct http_exchange *x); // worker_now_us() then; 0 = none yet
 
-// --- http_range.c: pure ---------------------------------------------------------------------------------------------------
+// --- http_range.c: pure ------------------------------------------------------------------------
 
 enum http_range_kind {
-    HTTP_RANGE_NONE,          // no, several, reversed or malformed range: the whole object, 200
-    HTTP_RANGE_FIRST_LAST,    // bytes=a-b
-    HTTP_RANGE_FIRST,         // bytes=a-
-    HTTP_RANGE_SUFFIX         // bytes=-n
+    HTTP_RANGE_NONE,       // no, several, reversed or malformed range: the whole object, 200
+    HTTP_RANGE_FIRST_LAST, // bytes=a-b
+    HTTP_RANGE_FIRST,      // bytes=a-
+    HTTP_RANGE_SUFFIX      // bytes=-n
 };
 struct http_range {
     enum http_range_kind kind;
@@ -187,25 +197,27 @@ struct http_range {
     uint64_t suffix;
     bool several; // more than one range was asked for
 };
-// S3's reading of Range: only a well-formed single range counts, everything else is ignored (200, whole).
+// S3's reading of Range: only a well-formed single range counts, everything else is ignored (200,
+// whole).
 void http_range_parse(struct span value, struct http_range *ret_range);
 enum http_range_result { HTTP_RANGE_WHOLE, HTTP_RANGE_PARTIAL, HTTP_RANGE_UNSATISFIABLE };
-// Against an object's size: PARTIAL gives first <= last < size. `bytes=-1` of an empty object is WHOLE, other ranges
-// of it are UNSATISFIABLE, so is `bytes=-0`.
+// Against an object's size: PARTIAL gives first <= last < size. `bytes=-1` of an empty object is
+// WHOLE, other ranges of it are UNSATISFIABLE, so is `bytes=-0`.
 enum http_range_result http_range_resolve(const struct http_range *range, uint64_t size,
                                           uint64_t *ret_first, uint64_t *ret_last);
 
 enum http_condition { HTTP_CONDITION_PASS, HTTP_CONDITION_NOT_MODIFIED, HTTP_CONDITION_FAILED };
 struct http_conditions {
-    bool has_if_match, has_if_none_match, has_if_modified_since, has_if_unmodified_since, has_if_range;
+    bool has_if_match, has_if_none_match, has_if_modified_since, has_if_unmodified_since,
+        has_if_range;
     struct span if_match, if_none_match, if_range;
     time_t if_modified_since, if_unmodified_since;
     const char *failed; // after evaluate: "If-Match" ...
 };
 void http_conditions_parse(const struct headers *headers, struct http_conditions *ret_conditions);
 bool http_conditions_any(const struct http_conditions *c);
-// RFC 9110 section 13.2 as S3 evaluates it (If-Match wins over If-Unmodified-Since, If-None-Match over
-// If-Modified-Since). ETags compare after stripping quotes; `*` and lists work.
+// RFC 9110 section 13.2 as S3 evaluates it (If-Match wins over If-Unmodified-Since, If-None-Match
+// over If-Modified-Since). ETags compare after stripping quotes; `*` and lists work.
 enum http_condition http_conditions_evaluate(struct http_conditions *c, struct span etag,
                                              time_t last_modified);
 // Does If-Range allow the range? Strong ETag match, or no If-Range.

@@ -50,8 +50,7 @@
 #define STEPS_PER_PASS 64 // pipelined requests of one connection before the others get their turn
 #define TLS_HELLO 0x16
 
-// --- Small parts
-// ----------------------------------------------------------------------------------------
+// --- Small parts -------------------------------------------------------------------------------
 
 static struct arena *arena_take(struct http_worker *hw)
 {
@@ -103,11 +102,10 @@ void connection_wake(struct http_connection *c)
     }
 }
 
-// --- Input
-// ------------------------------------------------------------------------------------------------
+// --- Input -------------------------------------------------------------------------------------
 
 // Bytes received and not used yet: either all in `fresh` or all in `in`.
-static struct span input(const struct http_connection *c)
+struct span connection_input(const struct http_connection *c)
 {
     if (c->in.len > c->in_used) {
         return (struct span){c->in.ptr + c->in_used, c->in.len - c->in_used};
@@ -115,9 +113,9 @@ static struct span input(const struct http_connection *c)
     return c->fresh;
 }
 
-static void input_consume(struct http_connection *c, size_t len)
+void connection_consume(struct http_connection *c, size_t len)
 {
-    check(len <= input(c).len);
+    check(len <= connection_input(c).len);
     if (c->in.len > c->in_used) {
         c->in_used += len;
         if (c->in_used == c->in.len) {
@@ -150,8 +148,7 @@ static size_t input_room(const struct http_connection *c)
     return HTTP_IN_MAX - (c->in.len - c->in_used);
 }
 
-// --- Socket
-// -----------------------------------------------------------------------------------------------
+// --- Socket ------------------------------------------------------------------------------------
 
 int64_t connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
                         bool more)
@@ -242,8 +239,7 @@ static void connection_linger(struct http_connection *c)
     c->deadline_us = now_us(c) + LINGER_MS * 1000;
 }
 
-// --- Time limits
-// ------------------------------------------------------------------------------------------------
+// --- Time limits -------------------------------------------------------------------------------
 
 static void set_deadline(struct http_connection *c, uint64_t deadline_us)
 {
@@ -313,8 +309,7 @@ static uint64_t deadline_of_state(struct http_connection *c, bool waits)
     }
 }
 
-// --- Exchanges
-// ----------------------------------------------------------------------------------------------------
+// --- Exchanges ---------------------------------------------------------------------------------
 
 const struct http_request *http_exchange_request(const struct http_exchange *x)
 {
@@ -386,11 +381,11 @@ static void exchange_begin(struct http_connection *c)
 // The bytes do not make a request. Nothing behind them is looked at any more.
 static void refuse_head(struct http_connection *c, enum err err)
 {
-    struct span bytes = input(c);
+    struct span bytes = connection_input(c);
     exchange_begin(c);
     c->x.request.version_minor = 1;
     c->x.request.is_head = span_starts_with(bytes, SPAN("HEAD "));
-    input_consume(c, bytes.len);
+    connection_consume(c, bytes.len);
     if (c->fresh.len > 0) {
         c->fresh = (struct span){NULL, 0};
     }
@@ -412,7 +407,7 @@ static void fill_request(struct http_connection *c)
 
 static void accept_head(struct http_connection *c)
 {
-    struct span bytes = input(c);
+    struct span bytes = connection_input(c);
     bytes.len = c->gate.at;
     exchange_begin(c);
     struct http_exchange *x = &c->x;
@@ -423,12 +418,12 @@ static void accept_head(struct http_connection *c)
     if (err != ERR_OK) {
         x->request.version_minor = 1;
         x->request.is_head = span_starts_with(bytes, SPAN("HEAD "));
-        input_consume(c, input(c).len);
+        connection_consume(c, connection_input(c).len);
         stats_add(COUNTER_http_refused, 1);
         connection_refuse(c, err, true);
         return;
     }
-    input_consume(c, bytes.len);
+    connection_consume(c, bytes.len);
     fill_request(c);
     if (!server_inflight_enter(c->hw->server)) {
         stats_add(COUNTER_http_shed_inflight, 1);
@@ -473,7 +468,7 @@ static void exchange_done(struct http_connection *c)
     exchange_end(c, HTTP_DONE);
     if (close) {
         // Unread bytes would make the close a reset.
-        if (body_left || !x->counted || input(c).len > 0 || c->ssl != NULL) {
+        if (body_left || !x->counted || connection_input(c).len > 0 || c->ssl != NULL) {
             connection_linger(c);
         } else {
             connection_close(c, false);
@@ -501,114 +496,7 @@ static void exchange_gone(struct http_connection *c, bool reset)
     connection_close(c, reset);
 }
 
-// --- Request bodies
-// -------------------------------------------------------------------------------------------------
-
-void http_body_start(struct http_exchange *x, struct http_sink *sink)
-{
-    check(x->sink == NULL);
-    check(x->body == BODY_NONE || x->body == BODY_HELD);
-    x->sink = sink;
-    x->sink_open = true;
-    if (x->request.expects_continue && !x->continued && !x->reply.started) {
-        x->continued = true;
-        x->reply.interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");
-    }
-    if (x->body == BODY_HELD) {
-        x->body = BODY_FLOWING;
-    }
-    connection_wake(connection_of(x));
-}
-
-void http_body_pause(struct http_exchange *x)
-{
-    x->paused = true;
-}
-
-void http_body_resume(struct http_exchange *x)
-{
-    if (x->paused) {
-        x->paused = false;
-        connection_wake(connection_of(x));
-    }
-}
-
-static void sink_end(struct http_exchange *x, enum err err)
-{
-    if (x->sink_open) {
-        x->sink_open = false;
-        x->sink->on_end(x->sink, err);
-    }
-}
-
-static void body_ended(struct http_exchange *x)
-{
-    x->body = BODY_NONE;
-    sink_end(x, ERR_OK);
-}
-
-static void body_broken(struct http_connection *c)
-{
-    c->x.body = BODY_NONE;
-    c->x.bad_body = true;
-    input_consume(c, input(c).len);
-    sink_end(&c->x, ERR_BAD_REQUEST);
-}
-
-static void body_deliver(struct http_exchange *x, struct span data)
-{
-    if (!x->sink_open || data.len == 0) {
-        return;
-    }
-    enum err err = x->sink->on_data(x->sink, data);
-    if (err != ERR_OK) {
-        if (x->body == BODY_FLOWING) {
-            x->body = BODY_DROPPED;
-        }
-        sink_end(x, err);
-    }
-}
-
-// Uses up one piece of the body; false when there is none.
-static bool body_step(struct http_connection *c)
-{
-    struct http_exchange *x = &c->x;
-    struct span rest = input(c);
-    if (x->request.chunked) {
-        if (rest.len == 0) {
-            return false;
-        }
-        struct span before = rest, data = {NULL, 0};
-        enum http_chunked_step step = http_chunked_next(&x->chunked, &rest, &data);
-        // Delivered before it is consumed: consuming may free the buffer it lies in.
-        body_deliver(x, data);
-        input_consume(c, before.len - rest.len);
-        connection_note_moved(c, before.len - rest.len);
-        c->drained_bytes += before.len - rest.len;
-        if (step == HTTP_CHUNKED_END) {
-            body_ended(x);
-        } else if (step == HTTP_CHUNKED_BAD) {
-            body_broken(c);
-        }
-        return true;
-    }
-    rest.len = (size_t)min_u64(rest.len, x->body_left);
-    if (rest.len > 0) {
-        x->body_left -= rest.len;
-        body_deliver(x, rest);
-        input_consume(c, rest.len);
-        connection_note_moved(c, rest.len);
-        c->drained_bytes += rest.len;
-    }
-    if (x->body_left == 0) {
-        body_ended(x);
-        return true;
-    }
-    return rest.len > 0;
-}
-
-// --- Moving on
-// ----------------------------------------------------------------------------------------------------------
+// --- Moving on ---------------------------------------------------------------------------------
 
 // A client that speaks TLS here shows nothing but a reset, so the reason is told where it will be
 // looked for.
@@ -625,7 +513,7 @@ static void refuse_tls_hello(struct http_connection *c)
 
 static bool head_step(struct http_connection *c)
 {
-    struct span bytes = input(c);
+    struct span bytes = connection_input(c);
     if (bytes.len == 0) {
         return false;
     }
@@ -658,7 +546,7 @@ static bool exchange_step(struct http_connection *c)
     if ((x->body == BODY_FLOWING && !x->paused) || x->body == BODY_DROPPED) {
         moved = body_step(c);
     } else if (x->body == BODY_NONE && x->sink_open) {
-        sink_end(x, ERR_OK); // a sink for a body of no bytes
+        body_end(x, ERR_OK); // a sink for a body of no bytes
         moved = true;
     }
     c->blocked = false;
@@ -719,8 +607,8 @@ static bool connection_step(struct http_connection *c)
     case CONNECTION_DRAIN:
         return drain_step(c);
     case CONNECTION_LINGER:
-        c->drained_bytes += input(c).len;
-        input_consume(c, input(c).len);
+        c->drained_bytes += connection_input(c).len;
+        connection_consume(c, connection_input(c).len);
         if (c->drained_bytes > LINGER_BYTES_MAX) {
             connection_close(c, false);
         }
@@ -748,7 +636,7 @@ static bool wants_read(struct http_connection *c)
     }
     // Held body, or bytes of the next request: one head's worth is enough; until then reading shows
     // a client that leaves.
-    return x->body == BODY_HELD || request_gate_scan(&c->gate, input(c)) == GATE_MORE;
+    return x->body == BODY_HELD || request_gate_scan(&c->gate, connection_input(c)) == GATE_MORE;
 }
 
 // Events, deadline and left-over bytes, as the state now wants them.
@@ -906,8 +794,7 @@ static void on_deadline(struct timer *timer)
     }
 }
 
-// --- Birth and end
-// ------------------------------------------------------------------------------------------------------
+// --- Birth and end -----------------------------------------------------------------------------
 
 void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback)
 {

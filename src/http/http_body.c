@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Request bodies: framing taken off, bytes handed to the sink, pauses, and what nobody wants thrown
+// away. Runs on the connection's worker, from connection_run() only; the calls of the handler just
+// leave marks. A pause takes effect at the next piece: at most one piece as received
+// (HTTP_RECEIVE_SIZE) is delivered in one call.
+#include "http/http_private.h"
+
+void http_body_start(struct http_exchange *x, struct http_sink *sink)
+{
+    check(x->sink == NULL);
+    check(x->body == BODY_NONE || x->body == BODY_HELD);
+    x->sink = sink;
+    x->sink_open = true;
+    if (x->request.expects_continue && !x->continued && !x->reply.started) {
+        x->continued = true;
+        x->reply.interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    if (x->body == BODY_HELD) {
+        x->body = BODY_FLOWING;
+    }
+    connection_wake(connection_of(x));
+}
+
+void http_body_pause(struct http_exchange *x)
+{
+    x->paused = true;
+}
+
+void http_body_resume(struct http_exchange *x)
+{
+    if (x->paused) {
+        x->paused = false;
+        connection_wake(connection_of(x));
+    }
+}
+
+void body_end(struct http_exchange *x, enum err err)
+{
+    if (x->sink_open) {
+        x->sink_open = false;
+        x->sink->on_end(x->sink, err);
+    }
+}
+
+static void body_ended(struct http_exchange *x)
+{
+    x->body = BODY_NONE;
+    body_end(x, ERR_OK);
+}
+
+static void body_broken(struct http_connection *c)
+{
+    c->x.body = BODY_NONE;
+    c->x.bad_body = true;
+    connection_consume(c, connection_input(c).len);
+    body_end(&c->x, ERR_BAD_REQUEST);
+}
+
+static void body_deliver(struct http_exchange *x, struct span data)
+{
+    if (!x->sink_open || data.len == 0) {
+        return;
+    }
+    enum err err = x->sink->on_data(x->sink, data);
+    if (err != ERR_OK) {
+        if (x->body == BODY_FLOWING) {
+            x->body = BODY_DROPPED;
+        }
+        body_end(x, err);
+    }
+}
+
+bool body_step(struct http_connection *c)
+{
+    struct http_exchange *x = &c->x;
+    struct span rest = connection_input(c);
+    if (x->request.chunked) {
+        if (rest.len == 0) {
+            return false;
+        }
+        struct span before = rest, data = {NULL, 0};
+        enum http_chunked_step step = http_chunked_next(&x->chunked, &rest, &data);
+        // Delivered before it is consumed: consuming may free the buffer it lies in.
+        body_deliver(x, data);
+        connection_consume(c, before.len - rest.len);
+        connection_note_moved(c, before.len - rest.len);
+        c->drained_bytes += before.len - rest.len;
+        if (step == HTTP_CHUNKED_END) {
+            body_ended(x);
+        } else if (step == HTTP_CHUNKED_BAD) {
+            body_broken(c);
+        }
+        return true;
+    }
+    rest.len = (size_t)min_u64(rest.len, x->body_left);
+    if (rest.len > 0) {
+        x->body_left -= rest.len;
+        body_deliver(x, rest);
+        connection_consume(c, rest.len);
+        connection_note_moved(c, rest.len);
+        c->drained_bytes += rest.len;
+    }
+    if (x->body_left == 0) {
+        body_ended(x);
+        return true;
+    }
+    return rest.len > 0;
+}
