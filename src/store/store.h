@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes we hold. Segments (files of fixed size, written front to back, freed as a whole) are the truth, the LMDB
-// index is a hint that segments can rebuild. Survives kill -9; never above cache.size; whatever cannot be proved whole is
-// dropped, not repaired.
+// Bytes we hold. Segments (files of fixed size, written front to back, freed as a whole) are the
+// truth, the LMDB index is a hint that segments can rebuild. Survives kill -9; never above
+// cache.size; whatever cannot be proved whole is dropped, not repaired.
 //
-// Threads: a call that takes a `struct worker *` runs on that worker, and its callback too. One index-writer thread owns
-// the only write transaction. Segment refcounts and verified marks are the only atomics.
+// Threads: a call that takes a `struct worker *` runs on that worker, and its callback too. One
+// index-writer thread owns the only write transaction. Segment refcounts and verified marks are the
+// only atomics.
 //
-// Degraded: when the disk is full, failing, read-only or absent, look-ups miss and begins are refused; nothing else.
+// Degraded: when the disk is full, failing, read-only or absent, look-ups miss and begins are
+// refused; nothing else.
 #ifndef FOREBAY_STORE_STORE_H
 #define FOREBAY_STORE_STORE_H
 
@@ -21,34 +23,36 @@
 #include "base/hash.h"
 #include "loop/loop.h"
 
-#define STORE_CHECK_UNIT 65536u          // payload bytes per CRC32C = CHUNK_SIZE
-#define STORE_RUN_MAX (4u << 20)         // payload bytes of a run of several blocks; one block may be larger
-#define STORE_RUN_BLOCKS_MAX 64u         // 4 MiB of 64 KiB blocks
-#define STORE_WINDOW_MAX (16u << 20)     // object bytes one look-up covers
-#define STORE_VIEW_PLACES_MAX 256u       // 16 MiB of 64 KiB runs
-#define STORE_SMALL_MAX 16384u           // bodies that go by the small way
-#define STORE_READ_MAX 262144u           // bytes of one store_read (4 check units)
-#define STORE_HEADERS_MAX 8192u          // rendered reply headers of an object
+#define STORE_CHECK_UNIT 65536u // payload bytes per CRC32C = CHUNK_SIZE
+#define STORE_RUN_MAX                                                                              \
+    (4u << 20) // payload bytes of a run of several blocks; one block may be larger
+#define STORE_RUN_BLOCKS_MAX 64u     // 4 MiB of 64 KiB blocks
+#define STORE_WINDOW_MAX (16u << 20) // object bytes one look-up covers
+#define STORE_VIEW_PLACES_MAX 256u   // 16 MiB of 64 KiB runs
+#define STORE_SMALL_MAX 16384u       // bodies that go by the small way
+#define STORE_READ_MAX 262144u       // bytes of one store_read (4 check units)
+#define STORE_HEADERS_MAX 8192u      // rendered reply headers of an object
 #define STORE_BLOCK_SIZE_MIN 65536u
 #define STORE_BLOCK_SIZE_MAX (16u << 20)
 
 struct store;
 
 struct store_options {
-    const char *dir;          // created (0700) when absent
-    uint64_t size_bytes;      // 0: use size_percent
-    unsigned size_percent;    // of (free space + what the cache already holds)
-    unsigned headroom_percent; // part of size kept for index and fills in flight
-    unsigned min_free_percent; // of the file system; below: fills stop, oldest segments go
-    bool verify_always;       // cache.verify: always
+    const char *dir;               // created (0700) when absent
+    uint64_t size_bytes;           // 0: use size_percent
+    unsigned size_percent;         // of (free space + what the cache already holds)
+    unsigned headroom_percent;     // part of size kept for index and fills in flight
+    unsigned min_free_percent;     // of the file system; below: fills stop, oldest segments go
+    bool verify_always;            // cache.verify: always
     uint64_t block_size_bytes_max; // largest block of any rule; segment size is at least twice this
 };
 
-// ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten), ERR_INVALID (size
-// below the minimum of 16 MiB) are for the caller to exit on; ret_why has one clear line with the remedy. An unusable disk (read-only,
-// full, EIO) is not an error: the store opens degraded and says so in the log. Call before loop_start().
-enum err store_open(const struct store_options *options, struct loop *loop, struct store **ret_store,
-                    struct buf *ret_why) MUST_USE;
+// ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten),
+// ERR_INVALID (size below the minimum of 16 MiB) are for the caller to exit on; ret_why has one
+// clear line with the remedy. An unusable disk (read-only, full, EIO) is not an error: the store
+// opens degraded and says so in the log. Call before loop_start().
+enum err store_open(const struct store_options *options, struct loop *loop,
+                    struct store **ret_store, struct buf *ret_why) MUST_USE;
 // After loop_stop(): commits, syncs, marks the clean stop, frees.
 void store_close(struct store *store);
 struct store_summary {
@@ -59,12 +63,15 @@ struct store_summary {
     bool rebuilding; // the index is being rebuilt from segments
 };
 void store_summarize(const struct store *store, struct store_summary *ret_summary); // any thread
-// 128-bit keyed hash of (realm, bucket, key); the hash key is the cache directory's own. Any thread.
-struct hash128 store_hash(const struct store *store, struct span realm, struct span bucket, struct span key);
+// 128-bit keyed hash of (realm, bucket, key); the hash key is the cache directory's own. Any
+// thread.
+struct hash128 store_hash(const struct store *store, struct span realm, struct span bucket,
+                          struct span key);
 // Generations only rise, over restarts too. Any thread.
 uint64_t store_generation_next(struct store *store);
 
-// --- versions --------------------------------------------------------------------------------------------------------
+// --- versions
+// --------------------------------------------------------------------------------------------------------
 
 // One immutable version, as run headers describe it. Refcounted (atomic), immutable once shared.
 struct store_object {
@@ -73,30 +80,35 @@ struct store_object {
     uint64_t generation; // 0 until the home has named it
     uint64_t size_bytes;
     uint32_t block_size_bytes;
-    time_t last_modified; // parsed from its header; 0 unknown
+    time_t last_modified;                             // parsed from its header; 0 unknown
     struct span realm, bucket, key, etag, version_id; // etag as sent, quotes included
-    struct span headers; // rendered lines "Name: value\r\n" to be replayed; ETag, Last-Modified, Content-Type included
+    struct span headers; // rendered lines "Name: value\r\n" to be replayed; ETag, Last-Modified,
+                         // Content-Type included
 };
 // Copies everything into one allocation; NULL when the limits above are passed.
-struct store_object *store_object_new(struct hash128 hash, struct span realm, struct span bucket, struct span key,
-                                      struct span etag, struct span version_id, struct span headers,
-                                      uint64_t size_bytes, uint32_t block_size_bytes, time_t last_modified);
+struct store_object *store_object_new(struct hash128 hash, struct span realm, struct span bucket,
+                                      struct span key, struct span etag, struct span version_id,
+                                      struct span headers, uint64_t size_bytes,
+                                      uint32_t block_size_bytes, time_t last_modified);
 struct store_object *store_object_ref(struct store_object *object);
 void store_object_unref(struct store_object *object); // NULL is fine
 // The same version with another generation (a copy).
-struct store_object *store_object_with_generation(const struct store_object *object, uint64_t generation);
+struct store_object *store_object_with_generation(const struct store_object *object,
+                                                  uint64_t generation);
 // Number of blocks; an empty object has one block of 0 bytes.
 uint64_t store_object_block_count(const struct store_object *object);
 
-// --- places ----------------------------------------------------------------------------------------------------------
+// --- places
+// ----------------------------------------------------------------------------------------------------------
 
-// Where a run lies. By value; may travel to another worker. While `segment` is set it holds one pin on it: whoever has
-// the place gives it back with store_place_unpin(). A pinned segment's file stays open and readable, also when dying.
+// Where a run lies. By value; may travel to another worker. While `segment` is set it holds one pin
+// on it: whoever has the place gives it back with store_place_unpin(). A pinned segment's file
+// stays open and readable, also when dying.
 struct segment;
 struct store_place {
     struct segment *segment;
     uint32_t segment_number;
-    uint32_t header_offset;  // in the segment, bytes
+    uint32_t header_offset; // in the segment, bytes
     uint32_t header_len;
     uint32_t payload_offset; // in the segment, bytes
     uint32_t payload_len;
@@ -105,72 +117,87 @@ struct store_place {
     uint64_t first_block;
     uint32_t block_count;
     uint32_t block_size_bytes;
+    uint32_t first_unit; // ordinal of its first check unit in the segment
+    struct hash128 hash; // whose bytes these are; every header read is compared with both
+    uint64_t etag_hash;
 };
 // Adds one pin; false when the segment is dying (then the place is a miss).
 bool store_place_pin(struct store_place *place) MUST_USE;
-void store_place_unpin(struct store_place *place); // any worker; NULL segment is fine; segment is NULL after
+void store_place_unpin(
+    struct store_place *place); // any worker; NULL segment is fine; segment is NULL after
 
-// --- look-up -----------------------------------------------------------------------------------------------------------
+// --- look-up
+// -----------------------------------------------------------------------------------------------------------
 
-// What the index knows of an object for a window of its bytes. Renewed LMDB view each call, none kept.
+// What the index knows of an object for a window of its bytes. Renewed LMDB view each call, none
+// kept.
 struct store_view {
-    bool found;               // a record exists and is not below min_generation
+    bool found; // a record exists and is not below min_generation
     uint64_t generation, size_bytes;
     uint32_t block_size_bytes;
-    uint64_t etag_hash;       // hash64(etag, 0)
-    uint64_t age_ms;          // since last validated; UINT64_MAX: must be revalidated (rebuilt from segments, clock
-                              // went backwards, unknown)
-    bool rebuilt;             // revalidate before first use, whatever the rule
-    unsigned place_count;     // pinned; ascending by first_block; only runs that overlap the window, not known bad
+    uint64_t etag_hash;   // hash64(etag, 0)
+    uint64_t age_ms;      // since last validated; UINT64_MAX: must be revalidated (rebuilt from
+                          // segments, clock went backwards, unknown)
+    bool rebuilt;         // revalidate before first use, whatever the rule
+    unsigned place_count; // pinned; ascending by first_block; only runs that overlap the window,
+                          // not known bad
     struct store_place places[STORE_VIEW_PLACES_MAX];
-    struct store_place any;   // when found and place_count is 0: some other run of the object, pinned, so that its
-                              // header can be read; segment is NULL when there is none that is good
+    struct store_place
+        any; // when found and place_count is 0: some other run of the object, pinned, so that its
+             // header can be read; segment is NULL when there is none that is good
 };
-// `first_byte` <= `end_byte` (exclusive), window <= STORE_WINDOW_MAX; an object smaller than the window is fine (the size
-// may be unknown to the caller). Never fails: trouble is a miss. Touches recency in memory.
+// `first_byte` <= `end_byte` (exclusive), window <= STORE_WINDOW_MAX; an object smaller than the
+// window is fine (the size may be unknown to the caller). Never fails: trouble is a miss. Touches
+// recency in memory.
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
                   uint64_t end_byte, uint64_t min_generation, struct store_view *ret_view);
 void store_view_done(struct store_view *view); // unpins what is still pinned
 // The place of `block`, or NULL.
 struct store_place *store_view_find(struct store_view *view, uint64_t block);
 
-// --- reading ------------------------------------------------------------------------------------------------------------
+// --- reading
+// ------------------------------------------------------------------------------------------------------------
 
-// Object of a run, header verified, full realm/bucket/key compared (ERR_CORRUPT, dropped and counted when it differs or
-// fails). First from a small per-worker cache of recent objects, then by a NOWAIT read; ERR_AGAIN: use
-// store_object_read().
+// Object of a run, header verified, full realm/bucket/key compared (ERR_CORRUPT, dropped and
+// counted when it differs or fails). First from a small per-worker cache of recent objects, then by
+// a NOWAIT read; ERR_AGAIN: use store_object_read().
 enum err store_object_get(struct worker *w, struct store *store, const struct store_place *place,
-                          struct hash128 hash, struct span realm, struct span bucket, struct span key,
-                          struct store_object **ret_object) MUST_USE;
+                          struct hash128 hash, struct span realm, struct span bucket,
+                          struct span key, struct store_object **ret_object) MUST_USE;
 
-// The small way: header and whole payload in one NOWAIT read, both verified, full key compared. Only for runs with
-// payload_len <= STORE_SMALL_MAX. *ret_chunk holds the bytes (payload at ret_payload); give it back with chunk_unref().
+// The small way: header and whole payload in one NOWAIT read, both verified, full key compared.
+// Only for runs with payload_len <= STORE_SMALL_MAX. *ret_chunk holds the bytes (payload at
+// ret_payload); give it back with chunk_unref().
 enum err store_read_small(struct worker *w, struct store *store, const struct store_place *place,
-                          struct hash128 hash, struct span realm, struct span bucket, struct span key,
-                          struct store_object **ret_object, struct chunk **ret_chunk,
-                          struct span *ret_payload) MUST_USE;
+                          struct hash128 hash, struct span realm, struct span bucket,
+                          struct span key, struct store_object **ret_object,
+                          struct chunk **ret_chunk, struct span *ret_payload) MUST_USE;
 
-// The fast way: the range (object bytes, inside the place) is verified and resident now. *ret_range carries a pin of its
-// own. False: take store_read(). Always false under verify_always.
+// The fast way: the range (object bytes, inside the place) is verified and resident now. *ret_range
+// carries a pin of its own. False: take store_read(). Always false under verify_always.
 bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
                        uint64_t first_byte, uint64_t len, struct file_range *ret_range);
 
 // Every other way: asynchronous, checksum verified, bits set. Embedded; one callback.
 struct store_read {
     struct store *store;
-    struct store_place place;  // borrowed: the caller keeps it pinned until done()
-    uint64_t first_byte, len;  // object bytes inside the place; len <= STORE_READ_MAX
-    bool header;               // read and verify the run header instead: gives `object`
-    struct hash128 hash;       // with header: what to compare
+    struct store_place place; // borrowed: the caller keeps it pinned until done()
+    uint64_t first_byte, len; // object bytes inside the place; len <= STORE_READ_MAX
+    bool header;              // read and verify the run header instead: gives `object`
+    struct hash128 hash;      // with header: what to compare
     struct span realm, bucket, key;
     void (*done)(struct store_read *read);
     // results; chunks are the caller's to unref
-    enum err err; // ERR_CORRUPT: dropped from the index, counted, remembered as bad at once; ERR_IO, ERR_CANCELLED
+    enum err err; // ERR_CORRUPT: dropped from the index, counted, remembered as bad at once;
+                  // ERR_IO, ERR_CANCELLED
     struct chunk *chunks[STORE_READ_MAX / CHUNK_SIZE + 1];
     struct span spans[STORE_READ_MAX / CHUNK_SIZE + 1]; // the asked bytes, in order
     unsigned span_count;
     struct store_object *object;
     struct disk_op op; // private from here
+    struct task task;
+    enum err early_err; // known before an operation was started
+    bool cancelled, repeated;
     struct iovec iov[STORE_READ_MAX / CHUNK_SIZE + 1];
     struct worker *worker;
     void *engine_private[2];
@@ -178,31 +205,40 @@ struct store_read {
 void store_read_start(struct worker *w, struct store_read *read);
 void store_read_cancel(struct store_read *read); // done() still runs
 
-// --- writing a run ----------------------------------------------------------------------------------------------------------
+// --- writing a run
+// ----------------------------------------------------------------------------------------------------------
 
 struct store_run;
-// Asks the policy, reserves space for header and payload (evicting the oldest segments when full) and begins a run of
-// whole blocks [first_block, first_block + block_count) of `object` (generation may still be 0: the index record names
-// it; headers of runs whose generation is 0 carry a provisional one from store_generation_next()). payload at most
-// max(STORE_RUN_MAX, one block). ERR_NOT_ADMITTED, ERR_DISK_FULL, ERR_IO, ERR_LIMIT: go on unstored.
+// Longest payload of a run of several blocks in this cache: STORE_RUN_MAX, less in a small one,
+// whose segments would not hold it. A single block always fits.
+uint64_t store_run_bytes_max(const struct store *store);
+// Asks the policy, reserves space for header and payload (evicting the oldest segments when full)
+// and begins a run of whole blocks [first_block, first_block + block_count) of `object` (generation
+// may still be 0: the index record names it; headers of runs whose generation is 0 carry a
+// provisional one from store_generation_next()). payload at most max(store_run_bytes_max(), one
+// block). ERR_NOT_ADMITTED, ERR_DISK_FULL, ERR_IO, ERR_LIMIT: go on unstored.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, struct store_run **ret_run) MUST_USE;
-// The next chunk of the payload, in order, complete: STORE_CHECK_UNIT bytes but for the last. Takes a reference of its
-// own until written. Never blocks; errors show at finish.
+                         uint64_t first_block, uint32_t block_count,
+                         struct store_run **ret_run) MUST_USE;
+// The next chunk of the payload, in order, complete: STORE_CHECK_UNIT bytes but for the last. Takes
+// a reference of its own until written. Never blocks; errors show at finish.
 void store_run_append(struct store_run *run, struct chunk *chunk);
 uint64_t store_run_backlog_bytes(const struct store_run *run); // appended, not yet written
-// No more chunks: `block_count` whole blocks are there (fewer than begun is fine, at least 1). done(ctx, err, place): the
-// bytes and the header are written (not yet synced), the place is pinned for the caller and held: its segment is no
-// candidate for eviction until store_place_unhold(). On error there is no place. The run is gone after done.
+// No more chunks: `block_count` whole blocks are there (fewer than begun is fine, at least 1).
+// done(ctx, err, place): the bytes and the header are written (not yet synced), the place is pinned
+// for the caller and held: its segment is no candidate for eviction until store_place_unhold(). On
+// error there is no place. The run is gone after done.
 void store_run_finish(struct store_run *run, uint32_t block_count,
-                      void (*done)(void *ctx, enum err err, const struct store_place *place), void *ctx);
-void store_run_abort(struct store_run *run); // nothing is kept; no callback; the run is gone
+                      void (*done)(void *ctx, enum err err, const struct store_place *place),
+                      void *ctx);
+void store_run_abort(struct store_run *run);        // nothing is kept; no callback; the run is gone
 void store_place_unhold(struct store_place *place); // any worker; keeps the pin
 
-// --- index changes: posted by a key's home only -----------------------------------------------------------------------------
+// --- index changes: posted by a key's home only
+// -----------------------------------------------------------------------------
 
-// Embedded; done() runs on the posting worker when the change is committed (visible to every later look-up) or failed.
-// Posts of one worker are applied in order.
+// Embedded; done() runs on the posting worker when the change is committed (visible to every later
+// look-up) or failed. Posts of one worker are applied in order.
 struct store_post {
     struct message message; // private
     struct worker *worker;
@@ -211,24 +247,26 @@ struct store_post {
     struct hash128 hash;
     struct store_object *object; // PUT: borrowed until done(); object->generation names the version
     struct store_place place;    // PUT, DELETE_AT: borrowed; not unpinned here
-    uint64_t generation_floor;   // DELETE: every record and run of the key with a generation below this
-    bool urgent;                 // commit at once
-    bool validated;              // PUT: counts as validated now (else only when the record is new)
+    uint64_t
+        generation_floor; // DELETE: every record and run of the key with a generation below this
+    bool urgent;          // commit at once
+    bool validated;       // PUT: counts as validated now (else only when the record is new)
     void (*done)(struct store_post *post);
     enum err err;
     struct store_post *next;
 };
-// PUT enters record and place in one commit, after fdatasync of the place's segment. A PUT of a newer generation removes
-// everything older of that key in the same commit; a PUT of an older one fails with ERR_CANCELLED. The record of a key
-// lives as long as one of its runs.
+// PUT enters record and place in one commit, after fdatasync of the place's segment. A PUT of a
+// newer generation removes everything older of that key in the same commit; a PUT of an older one
+// fails with ERR_CANCELLED. The record of a key lives as long as one of its runs.
 void store_post(struct worker *w, struct store_post *post);
-// The version was found unchanged at the origin now: renews validated-at (memory at once, disk in batches) and clears
-// `rebuilt`. Many at once are one call. `began_us`: worker time the conditional request was sent.
+// The version was found unchanged at the origin now: renews validated-at (memory at once, disk in
+// batches) and clears `rebuilt`. Many at once are one call. `began_us`: worker time the conditional
+// request was sent.
 struct store_renewal {
     struct hash128 hash;
     uint64_t generation;
 };
-void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals, size_t count,
-                 uint64_t began_us);
+void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,
+                 size_t count, uint64_t began_us);
 
 #endif

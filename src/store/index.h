@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The index: the LMDB environment, its read side and the renewals that are not in it yet.
+#ifndef FOREBAY_STORE_INDEX_H
+#define FOREBAY_STORE_INDEX_H
+
+#include <lmdb.h>
+#include <pthread.h>
+
+#include "store/index_format.h"
+
+#define RENEWALS_MAX 16384u // table size; three quarters of it are used
+#define RENEWAL_PROBES 8u
+
+struct store;
+
+// One open environment. Made and closed by the index writer (or before it starts); read by the
+// workers.
+struct index_env {
+    MDB_env *env;
+    MDB_dbi objects, places, meta;
+    const char *map;
+    size_t map_bytes;
+};
+
+// A worker's side. `busy` is set while the worker is inside LMDB, so that the environment can be
+// taken away.
+struct index_reader {
+    _Alignas(64) atomic_bool busy;
+    struct index_env *env; // of txn; the worker's while busy, else the index writer's
+    MDB_txn *txn;
+    MDB_cursor *cursor; // on places
+};
+
+// A version found unchanged whose record does not say so yet. Written under the lock, read without:
+// `sequence` is odd while it changes.
+struct renewal {
+    atomic_uint sequence;
+    _Atomic uint64_t hi, lo, generation, validated_mono_ms; // generation 0: empty
+    _Atomic uint64_t validated_wall_ms;
+};
+
+struct index {
+    struct store *store;
+    _Atomic(struct index_env *) current; // NULL: none; look-ups miss
+    uint32_t opener;                     // names this process in records
+    uint64_t map_bytes;
+    uint64_t step_bytes;              // the file grows by this
+    _Atomic uint64_t allocated_bytes; // of data.mdb; counted in store.used_bytes
+    atomic_ulong objects, blocks;
+    unsigned reader_count;
+    struct index_reader *readers[64];
+    struct {
+        pthread_mutex_t lock;
+        unsigned count; // also readable as renewal_count
+    } renewing;
+    atomic_uint renewal_count;
+    struct renewal *renewals;
+};
+
+void index_init(struct index *index, struct store *store);
+void index_done(struct index *index);
+
+// Opens or makes the environment in index/; on success it is current. ERR_CORRUPT: to be dropped
+// (damaged, another cache's, an old copy: behind `txn_least`). ERR_DISK_FULL, ERR_IO. Before
+// threads, or on the index writer.
+enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact) MUST_USE;
+// Takes the environment away from the readers and closes it.
+void index_close(struct index *index);
+// Removes everything in the folder index/.
+void index_remove_files(int index_fd);
+// Id of the last commit; 0 without an environment.
+uint64_t index_last_txn(const struct index *index);
+// The file may grow to `bytes`: reserved, then allocated. ERR_DISK_FULL.
+enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes) MUST_USE;
+// Leaves a marker for the next start when the map fails under a reader (SIGBUS), and when LMDB
+// finds itself broken.
+void index_guard_install(struct index *index, int index_fd);
+void index_guard_remove(struct index *index);
+#define INDEX_BAD_MARKER "bad"
+
+void index_lookup(struct index *index, struct index_reader *reader, struct hash128 hash,
+                  uint64_t first_byte, uint64_t end_byte, uint64_t min_generation,
+                  struct store_view *ret_view);
+
+// Renewals.
+unsigned index_renew(struct index *index, const struct store_renewal *renewals, size_t count,
+                     uint64_t mono_ms,
+                     uint64_t wall_ms); // how many were taken
+// Copies up to `max` of them; index_renewed() takes those out that have not changed since.
+struct renewal_copy {
+    struct hash128 hash;
+    uint64_t generation, validated_mono_ms, validated_wall_ms;
+};
+unsigned index_renewals_take(struct index *index, struct renewal_copy *ret_copies, unsigned max);
+void index_renewed(struct index *index, const struct renewal_copy *copies, unsigned count);
+
+#endif

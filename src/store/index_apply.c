@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a change does to the three tables. Runs on the index writer, inside its transaction.
+//
+// Invariants, kept in every commit: an object with INDEX_WHOLE has no entries in "places"; one
+// without has at least one, all under its generation; so a record lives as long as one of its runs,
+// and a newer generation leaves nothing of the older behind. Damaged records count as absent. (A
+// sweep, after a segment became unreadable, may leave a record without places: its blocks are
+// misses and fill it again.)
+//
+// Room: LMDB extends its file itself when it runs out, so before each change the file is grown to
+// what the change could touch at most: a path of pages per key, but not more than the trees have in
+// all.
+#include "store/index_apply.h"
+
+#include <errno.h>
+
+#include "base/clock.h"
+#include "store/store_private.h"
+
+#define PAGE_BYTES 4096u
+#define PAGES_SLACK 64u
+#define DELETES_PER_GROWTH 64u
+
+static bool txn_failed(struct index_txn *t, int rc)
+{
+    if (rc != 0 && rc != MDB_NOTFOUND && t->rc == 0) {
+        t->rc = rc;
+    }
+    return t->rc != 0 || t->err != ERR_OK;
+}
+
+static void txn_want_pages(struct index_txn *t, uint64_t more)
+{
+    t->pages += more;
+    if (t->pages > t->pages_ready && t->err == ERR_OK) {
+        t->err = index_grow(t->index, t->env, t->pages * PAGE_BYTES);
+        t->pages_ready = atomic_load(&t->index->allocated_bytes) / PAGE_BYTES;
+    }
+}
+
+static uint64_t tree_pages(const MDB_stat *s)
+{
+    return s->ms_branch_pages + s->ms_leaf_pages + s->ms_overflow_pages;
+}
+
+enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned change_count,
+                         int *ret_rc)
+{
+    *t = (struct index_txn){.index = index, .env = atomic_load(&index->current)};
+    MDB_envinfo info;
+    MDB_stat objects = {0}, places = {0};
+    int rc = t->env == NULL ? MDB_NOTFOUND : mdb_env_info(t->env->env, &info);
+    rc = rc != 0 ? rc : mdb_txn_begin(t->env->env, NULL, 0, &t->txn);
+    rc = rc != 0 ? rc : mdb_stat(t->txn, t->env->objects, &objects);
+    rc = rc != 0 ? rc : mdb_stat(t->txn, t->env->places, &places);
+    if (rc != 0) {
+        *ret_rc = rc;
+        index_txn_abort(t);
+        return ERR_IO;
+    }
+    uint64_t paths = (uint64_t)change_count * (objects.ms_depth + places.ms_depth + 4);
+    uint64_t whole = 2 * (tree_pages(&objects) + tree_pages(&places)) + change_count;
+    t->pages = info.me_last_pgno + 1;
+    t->pages_ready = atomic_load(&index->allocated_bytes) / PAGE_BYTES;
+    txn_want_pages(t, min_u64(paths, whole) + PAGES_SLACK);
+    if (t->err != ERR_OK) {
+        enum err err = t->err;
+        index_txn_abort(t);
+        *ret_rc = 0;
+        return err;
+    }
+    return ERR_OK;
+}
+
+// --- records
+
+static bool record_get(struct index_txn *t, struct hash128 hash, struct index_record *ret_record)
+{
+    char key_bytes[INDEX_OBJECT_KEY_LEN];
+    index_object_key(hash, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value;
+    int rc = mdb_get(t->txn, t->env->objects, &key, &value);
+    return !txn_failed(t, rc) && rc == 0 &&
+           index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, ret_record);
+}
+
+static void record_put(struct index_txn *t, struct hash128 hash, const struct index_record *record)
+{
+    char key_bytes[INDEX_OBJECT_KEY_LEN];
+    char value_bytes[INDEX_OBJECT_LEN];
+    index_object_key(hash, key_bytes);
+    index_object_encode(hash, record, value_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value = {sizeof(value_bytes), value_bytes};
+    (void)txn_failed(t, mdb_put(t->txn, t->env->objects, &key, &value, 0)); // kept in t->rc
+}
+
+static void record_delete(struct index_txn *t, struct hash128 hash)
+{
+    char key_bytes[INDEX_OBJECT_KEY_LEN];
+    index_object_key(hash, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    (void)txn_failed(t, mdb_del(t->txn, t->env->objects, &key, NULL)); // kept in t->rc
+}
+
+// --- places
+
+static bool place_get(struct index_txn *t, uint64_t generation, uint64_t first_block,
+                      struct hash128 hash, struct index_place *ret_place)
+{
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    index_place_key(generation, first_block, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value;
+    struct hash128 owner;
+    int rc = mdb_get(t->txn, t->env->places, &key, &value);
+    return !txn_failed(t, rc) && rc == 0 &&
+           index_place_decode(generation, first_block, (struct span){value.mv_data, value.mv_size},
+                              &owner, ret_place) &&
+           hash128_equal(owner, hash);
+}
+
+static void place_put(struct index_txn *t, uint64_t generation, uint64_t first_block,
+                      struct hash128 hash, const struct index_place *place)
+{
+    struct index_place before;
+    if (place_get(t, generation, first_block, hash, &before)) {
+        t->blocks -= before.block_count;
+    }
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    char value_bytes[INDEX_PLACE_LEN];
+    index_place_key(generation, first_block, key_bytes);
+    index_place_encode(generation, first_block, hash, place, value_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value = {sizeof(value_bytes), value_bytes};
+    (void)txn_failed(t, mdb_put(t->txn, t->env->places, &key, &value, 0)); // kept in t->rc
+    t->blocks += place->block_count;
+}
+
+static void place_delete(struct index_txn *t, uint64_t generation, uint64_t first_block)
+{
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    index_place_key(generation, first_block, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    (void)txn_failed(t, mdb_del(t->txn, t->env->places, &key, NULL)); // kept in t->rc
+}
+
+// Is there any place of this generation? Deletes all of them when `remove` says so (then: false).
+static bool places_any(struct index_txn *t, uint64_t generation, bool remove)
+{
+    MDB_cursor *cursor = NULL;
+    if (txn_failed(t, mdb_cursor_open(t->txn, t->env->places, &cursor))) {
+        return false;
+    }
+    bool any = false;
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    index_place_key(generation, 0, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value;
+    int rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
+    for (uint64_t i = 1; !txn_failed(t, rc) && rc == 0; i++) { // ends with the generation
+        uint64_t at_generation, first_block;
+        if (key.mv_size != INDEX_PLACE_KEY_LEN) {
+            break;
+        }
+        index_place_key_parse(key.mv_data, &at_generation, &first_block);
+        if (at_generation != generation) {
+            break;
+        }
+        if (!remove) {
+            any = true;
+            break;
+        }
+        struct hash128 owner;
+        struct index_place place;
+        if (index_place_decode(generation, first_block, (struct span){value.mv_data, value.mv_size},
+                               &owner, &place)) {
+            t->blocks -= place.block_count;
+        }
+        if (i % DELETES_PER_GROWTH == 0) {
+            txn_want_pages(t, DELETES_PER_GROWTH / 4);
+        }
+        rc = mdb_cursor_del(cursor, 0);
+        rc = rc != 0 ? rc
+                     : mdb_cursor_get(cursor, &key, &value, MDB_NEXT); // the one behind the deleted
+    }
+    mdb_cursor_close(cursor);
+    return any;
+}
+
+static void object_remove(struct index_txn *t, struct hash128 hash,
+                          const struct index_record *record)
+{
+    if ((record->flags & INDEX_WHOLE) != 0) {
+        t->blocks -= record->place.block_count;
+    } else {
+        (void)places_any(t, record->generation, true); // none is left
+    }
+    record_delete(t, hash);
+}
+
+// --- changes
+
+static void record_validate(const struct index *index, struct index_record *record,
+                            uint64_t mono_ms, uint64_t wall_ms)
+{
+    record->validated_mono_ms = mono_ms;
+    record->validated_wall_ms = wall_ms;
+    record->opener = index->opener;
+    record->flags &= (uint16_t)~INDEX_REBUILT;
+}
+
+static bool change_is_whole(const struct index_change *c)
+{
+    return c->place.first_block == 0 &&
+           c->place.block_count == run_object_blocks(c->size_bytes, c->block_size_bytes);
+}
+
+// Enters the change's place under `record`, which is of the same version, and writes the record.
+static void object_add_place(struct index_txn *t, const struct index_change *c,
+                             struct index_record *record, bool is_new)
+{
+    struct index_place place = index_place_of(&c->place);
+    bool was_whole = !is_new && (record->flags & INDEX_WHOLE) != 0;
+    if (change_is_whole(c)) {
+        if (was_whole) {
+            t->blocks -= record->place.block_count;
+        } else if (!is_new) {
+            (void)places_any(t, record->generation, true); // the new run holds them all
+        }
+        record->flags |= INDEX_WHOLE;
+        record->place = place;
+        t->blocks += place.block_count;
+    } else {
+        if (was_whole) { // some of its blocks were lost: the rest stays
+            t->blocks -= record->place.block_count;
+            place_put(t, record->generation, 0, c->hash, &record->place);
+        }
+        record->flags &= (uint16_t)~INDEX_WHOLE;
+        place_put(t, record->generation, c->place.first_block, c->hash, &place);
+    }
+    record_put(t, c->hash, record);
+}
+
+static bool version_is_same(const struct index_record *record, const struct index_change *c)
+{
+    return record->etag_hash == c->etag_hash && record->size_bytes == c->size_bytes &&
+           record->block_size_bytes == c->block_size_bytes;
+}
+
+static struct index_record record_new(const struct index_change *c)
+{
+    return (struct index_record){
+        .generation = c->generation,
+        .size_bytes = c->size_bytes,
+        .etag_hash = c->etag_hash,
+        .block_size_bytes = c->block_size_bytes,
+    };
+}
+
+static enum err apply_put(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    bool is_new = true;
+    if (record_get(t, c->hash, &record)) {
+        if (record.generation > c->generation ||
+            (record.generation == c->generation && !version_is_same(&record, c))) {
+            return ERR_CANCELLED;
+        }
+        is_new = record.generation != c->generation;
+        if (is_new) {
+            object_remove(t, c->hash, &record);
+        }
+    }
+    if (is_new) {
+        record = record_new(c);
+    }
+    if (is_new || c->validated) {
+        record_validate(t->index, &record, clock_monotonic_ms(), clock_wall_us() / 1000);
+    }
+    object_add_place(t, c, &record, is_new);
+    return ERR_OK;
+}
+
+// A run found in a segment. What the index knows already it knows better.
+static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    struct index_place place;
+    bool is_new = true;
+    if (record_get(t, c->hash, &record)) {
+        if (version_is_same(&record, c)) {
+            if ((record.flags & INDEX_WHOLE) != 0 ||
+                place_get(t, record.generation, c->place.first_block, c->hash, &place)) {
+                return ERR_CANCELLED; // has these blocks
+            }
+            is_new = false;
+        } else if ((record.flags & INDEX_REBUILT) == 0 || record.generation >= c->generation) {
+            return ERR_CANCELLED;
+        } else {
+            object_remove(t, c->hash, &record);
+        }
+    }
+    if (is_new) {
+        record = record_new(c);
+        record.flags = INDEX_REBUILT;
+    }
+    object_add_place(t, c, &record, is_new);
+    return ERR_OK;
+}
+
+static enum err apply_delete(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    if (record_get(t, c->hash, &record)) {
+        if (record.generation < c->generation) {
+            object_remove(t, c->hash, &record);
+        }
+    } else {
+        record_delete(t, c->hash); // damaged, or nothing there
+    }
+    return ERR_OK;
+}
+
+static enum err apply_delete_at(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    struct index_place there;
+    struct index_place place = index_place_of(&c->place);
+    if (!record_get(t, c->hash, &record)) {
+        return ERR_OK;
+    }
+    if ((record.flags & INDEX_WHOLE) != 0) {
+        if (index_place_equal(&record.place, &place)) {
+            object_remove(t, c->hash, &record);
+        }
+        return ERR_OK;
+    }
+    if (place_get(t, record.generation, c->place.first_block, c->hash, &there) &&
+        index_place_equal(&there, &place)) {
+        t->blocks -= there.block_count;
+        place_delete(t, record.generation, c->place.first_block);
+        if (!places_any(t, record.generation, false)) {
+            record_delete(t, c->hash);
+        }
+    }
+    return ERR_OK;
+}
+
+// All places in a segment that could not be listed. The whole index is walked; rare.
+static enum err apply_sweep(struct index_txn *t, const struct index_change *c)
+{
+    for (unsigned table = 0; table < 2; table++) {
+        MDB_cursor *cursor = NULL;
+        MDB_val key, value;
+        if (txn_failed(t, mdb_cursor_open(t->txn, table == 0 ? t->env->objects : t->env->places,
+                                          &cursor))) {
+            return ERR_OK;
+        }
+        int rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
+        for (uint64_t i = 1; !txn_failed(t, rc) && rc == 0; i++) { // ends with the table
+            struct span bytes = {value.mv_data, value.mv_size};
+            bool goes = false;
+            if (key.mv_size == INDEX_OBJECT_KEY_LEN && table == 0) {
+                struct index_record record;
+                goes = index_object_decode(index_object_key_parse(key.mv_data), bytes, &record) &&
+                       (record.flags & INDEX_WHOLE) != 0 && record.place.number == c->generation;
+                t->blocks -= goes ? record.place.block_count : 0;
+            } else if (key.mv_size == INDEX_PLACE_KEY_LEN) {
+                uint64_t generation, first_block;
+                struct hash128 owner;
+                struct index_place place;
+                index_place_key_parse(key.mv_data, &generation, &first_block);
+                goes = index_place_decode(generation, first_block, bytes, &owner, &place) &&
+                       place.number == c->generation;
+                t->blocks -= goes ? place.block_count : 0;
+            }
+            if (goes) {
+                txn_want_pages(t, 2);
+                rc = mdb_cursor_del(cursor, 0);
+            }
+            rc = rc != 0 ? rc : mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+        }
+        mdb_cursor_close(cursor);
+    }
+    return ERR_OK;
+}
+
+enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
+{
+    if (txn_failed(t, 0)) {
+        return ERR_IO;
+    }
+    switch (change->kind) {
+    case INDEX_PUT:
+        return apply_put(t, change);
+    case INDEX_PUT_REBUILT:
+        return apply_put_rebuilt(t, change);
+    case INDEX_DELETE:
+        return apply_delete(t, change);
+    case INDEX_DELETE_AT:
+        return apply_delete_at(t, change);
+    case INDEX_SWEEP:
+        return apply_sweep(t, change);
+    case INDEX_DROP:
+    case INDEX_NOTHING:
+        return ERR_OK;
+    }
+    return ERR_OK;
+}
+
+void index_txn_renew(struct index_txn *t, const struct renewal_copy *renewal)
+{
+    struct index_record record;
+    if (!txn_failed(t, 0) && record_get(t, renewal->hash, &record) &&
+        record.generation == renewal->generation) {
+        record_validate(t->index, &record, renewal->validated_mono_ms, renewal->validated_wall_ms);
+        record_put(t, renewal->hash, &record);
+    }
+}
+
+int index_txn_commit(struct index_txn *t)
+{
+    struct index *index = t->index;
+    int64_t blocks = (int64_t)atomic_load(&index->blocks) + t->blocks;
+    struct index_meta meta = {.blocks = blocks > 0 ? (uint64_t)blocks : 0};
+    memcpy(meta.cache_id, index->store->dir.format.cache_id, CACHE_ID_LEN);
+    char bytes[INDEX_META_LEN];
+    index_meta_encode(&meta, bytes);
+    MDB_val key = {1, (void *)(uintptr_t) "m"};
+    MDB_val value = {sizeof(bytes), bytes};
+    MDB_stat stat = {0};
+    if (!txn_failed(t, mdb_put(t->txn, t->env->meta, &key, &value, 0))) {
+        (void)txn_failed(t, mdb_stat(t->txn, t->env->objects, &stat)); // kept in t->rc
+    }
+    int failed = store_fault_check(STORE_FAULT_COMMIT);
+    if (t->rc != 0 || t->err != ERR_OK || failed != 0) {
+        int rc = t->rc != 0 ? t->rc : failed != 0 ? failed : ENOSPC;
+        index_txn_abort(t);
+        return rc;
+    }
+    int rc = mdb_txn_commit(t->txn);
+    t->txn = NULL;
+    if (rc == 0) {
+        atomic_store(&index->objects, stat.ms_entries);
+        atomic_store(&index->blocks, meta.blocks);
+    }
+    return rc;
+}
+
+void index_txn_abort(struct index_txn *t)
+{
+    if (t->txn != NULL) {
+        mdb_txn_abort(t->txn);
+        t->txn = NULL;
+    }
+}

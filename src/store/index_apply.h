@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Changes inside the one write transaction. Index writer only.
+#ifndef FOREBAY_STORE_INDEX_APPLY_H
+#define FOREBAY_STORE_INDEX_APPLY_H
+
+#include "store/index_writer.h"
+
+struct index_txn {
+    struct index *index;
+    struct index_env *env;
+    MDB_txn *txn;
+    uint64_t pages;       // pages of the file that may be in use after the commit, at most
+    uint64_t pages_ready; // allocated
+    int64_t blocks;       // more or less than before
+    int rc;               // first failure of LMDB; nothing more is tried after
+    enum err err;         // first failure of the growing
+};
+
+// Begins, with room for `change_count` changes. On failure nothing is open.
+enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned change_count,
+                         int *ret_rc);
+// ERR_OK: done (whether or not there was something to do); ERR_CANCELLED: refused because the index
+// knows better. A failure of LMDB is in t->rc.
+enum err index_txn_apply(struct index_txn *t, const struct index_change *change);
+void index_txn_renew(struct index_txn *t, const struct renewal_copy *renewal);
+int index_txn_commit(struct index_txn *t);
+void index_txn_abort(struct index_txn *t);
+
+#endif

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks through the index in a child process, which may die of what it finds.
+#ifndef FOREBAY_STORE_INDEX_CHECK_H
+#define FOREBAY_STORE_INDEX_CHECK_H
+
+#include <sys/types.h>
+
+#include "store/index_format.h"
+
+#define INDEX_CHECK_MS 50u // what the start waits for at most
+
+struct index_check {
+    pid_t pid; // 0: none
+    int fd;    // verdicts come here
+};
+
+enum index_verdict {
+    INDEX_VERDICT_GOOD,   // all of it was walked
+    INDEX_VERDICT_PARTLY, // nothing bad so far; the child goes on
+    INDEX_VERDICT_BAD,
+};
+
+// Starts the child, before there are threads, and waits up to INDEX_CHECK_MS for its first verdict.
+// With PARTLY it goes on and index_check_wait() has the last word.
+enum index_verdict index_check_start(struct index_check *check, const char *path,
+                                     uint64_t map_bytes, const uint8_t cache_id[CACHE_ID_LEN]);
+// Blocks until the child is done (GOOD or BAD; GOOD when there is none) or `stop_fd` is readable
+// (PARTLY).
+enum index_verdict index_check_wait(struct index_check *check, int stop_fd);
+// Ends the child and forgets it.
+void index_check_stop(struct index_check *check);
+
+#endif

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records of the index: encode and decode. Pure; any thread.
+#ifndef FOREBAY_STORE_INDEX_FORMAT_H
+#define FOREBAY_STORE_INDEX_FORMAT_H
+
+#include "store/segment_format.h"
+
+#define INDEX_FORMAT_VERSION 1u
+#define INDEX_OBJECT_KEY_LEN 16u
+#define INDEX_PLACE_KEY_LEN 16u
+#define INDEX_OBJECT_LEN 92u
+#define INDEX_PLACE_LEN 60u
+#define INDEX_META_LEN 40u
+
+#define INDEX_WHOLE 1u   // one run holds the object: `place`
+#define INDEX_REBUILT 2u // found in a segment: to be revalidated before first use
+
+struct index_place {
+    uint32_t number, header_offset, header_len, payload_offset, payload_len, first_unit,
+        block_count;
+    uint64_t salt;
+};
+
+struct index_record {
+    uint64_t generation, size_bytes, etag_hash;
+    uint64_t validated_wall_ms,
+        validated_mono_ms; // the second counts while `opener` is this process
+    uint32_t opener;
+    uint32_t block_size_bytes;
+    uint16_t flags;
+    struct index_place place; // with INDEX_WHOLE
+};
+
+struct index_meta {
+    uint8_t cache_id[CACHE_ID_LEN];
+    uint64_t blocks;
+};
+
+void index_object_key(struct hash128 hash, char ret_key[INDEX_OBJECT_KEY_LEN]);
+void index_place_key(uint64_t generation, uint64_t first_block, char ret_key[INDEX_PLACE_KEY_LEN]);
+void index_place_key_parse(const char *key, uint64_t *ret_generation, uint64_t *ret_first_block);
+struct hash128 index_object_key_parse(const char *key);
+
+void index_object_encode(struct hash128 hash, const struct index_record *record,
+                         char ret[INDEX_OBJECT_LEN]);
+// False: not one of ours, damaged, or under another key.
+bool index_object_decode(struct hash128 hash, struct span value,
+                         struct index_record *ret_record) MUST_USE;
+// `hash` names the object that the place belongs to.
+void index_place_encode(uint64_t generation, uint64_t first_block, struct hash128 hash,
+                        const struct index_place *place, char ret[INDEX_PLACE_LEN]);
+bool index_place_decode(uint64_t generation, uint64_t first_block, struct span value,
+                        struct hash128 *ret_hash, struct index_place *ret_place) MUST_USE;
+void index_meta_encode(const struct index_meta *meta, char ret[INDEX_META_LEN]);
+bool index_meta_decode(struct span value, struct index_meta *ret_meta) MUST_USE;
+
+// Begin of LMDB's map, from a value read out of it: each page begins with its own number. LMDB does
+// not tell otherwise.
+const char *index_map_of(const void *value);
+// Number of the page that holds a value, by what the page itself says.
+uint64_t index_page_of(const void *value);
+
+struct index_place index_place_of(const struct store_place *place);
+struct store_place index_place_to_store(const struct index_place *place, uint64_t generation,
+                                        uint64_t first_block, uint32_t block_size_bytes);
+bool index_place_equal(const struct index_place *a, const struct index_place *b);
+
+#endif

@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one thread that writes the index. Changes come in one queue, so each worker's are applied in
+// its order. A batch is taken when its oldest change is 100 ms old, or 1,024 are there, or one is
+// urgent; its segments are synced, then all of it is one commit, then everybody is told. With sync
+// and commit a crash loses at most the fills of 200 ms (runs that were written whole are found
+// again in their segments).
+//
+// A failed sync gives up the segment: what the kernel dropped cannot be written again. A failed
+// commit tells everybody so and turns filling off for a while. When LMDB finds its file broken the
+// index is dropped and the recovery thread rebuilds it.
+//
+// The queue: posts of workers are bounded by the fills and writes they belong to; the room's own
+// are at most 4,096, more wait or (from workers, where they are only hygiene) are left out.
+#include "store/index_writer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/index_apply.h"
+#include "store/store_private.h"
+
+#define RENEW_BATCH 1024u
+#define RENEW_EARLY (RENEWALS_MAX / 4) // so many are written at once
+
+struct index_waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    unsigned waiting;
+    enum err err;
+};
+
+// --- queue
+
+void index_writer_init(struct index_writer *writer, struct store *store)
+{
+    *writer = (struct index_writer){.store = store};
+    pthread_mutex_init(&writer->guarded.lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&writer->guarded.wake, &attr);
+    pthread_cond_init(&writer->guarded.changed, &attr);
+    pthread_condattr_destroy(&attr);
+    writer->guarded.last = &writer->guarded.first;
+}
+
+// Takes `change` over. Before the thread runs, or after, nothing is done with it.
+static void writer_push_locked(struct index_writer *writer, struct index_change *change)
+{
+    change->next = NULL;
+    *writer->guarded.last = change;
+    writer->guarded.last = &change->next;
+    writer->guarded.count++;
+    writer->guarded.ours_count += change->is_ours;
+    writer->guarded.urgent_count += change->urgent;
+    if (writer->guarded.count == 1 || change->urgent || writer->guarded.count == INDEX_BATCH_MAX) {
+        pthread_cond_signal(&writer->guarded.wake);
+    }
+}
+
+static struct index_change *change_new(enum index_change_kind kind, struct hash128 hash)
+{
+    struct index_change *change = calloc(1, sizeof(*change));
+    check(change != NULL);
+    change->kind = kind;
+    change->hash = hash;
+    return change;
+}
+
+void index_writer_post(struct index_writer *writer, struct store_post *post)
+{
+    static const enum index_change_kind kinds[] = {
+        [STORE_POST_PUT] = INDEX_PUT,
+        [STORE_POST_DELETE] = INDEX_DELETE,
+        [STORE_POST_DELETE_AT] = INDEX_DELETE_AT,
+    };
+    struct index_change *change = change_new(kinds[post->kind], post->hash);
+    change->post = post;
+    change->urgent = post->urgent;
+    change->validated = post->validated;
+    if (post->kind == STORE_POST_DELETE) {
+        change->generation = post->generation_floor;
+    } else {
+        change->place = post->place;
+    }
+    if (post->kind == STORE_POST_PUT) {
+        check(post->object != NULL);
+        check(post->object->generation != 0);
+        change->generation = post->object->generation;
+        change->size_bytes = post->object->size_bytes;
+        change->block_size_bytes = post->object->block_size_bytes;
+        change->etag_hash = hash64(post->object->etag.ptr, post->object->etag.len, 0);
+    }
+    pthread_mutex_lock(&writer->guarded.lock);
+    writer_push_locked(writer, change);
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
+                               const struct store_place *place)
+{
+    pthread_mutex_lock(&writer->guarded.lock);
+    if (writer->guarded.ours_count < INDEX_QUEUE_MAX) {
+        struct index_change *change = change_new(INDEX_DELETE_AT, hash);
+        change->place = *place;
+        change->is_ours = true;
+        writer_push_locked(writer, change);
+    }
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+void index_writer_renewals_wait(struct index_writer *writer)
+{
+    pthread_mutex_lock(&writer->guarded.lock);
+    pthread_cond_signal(&writer->guarded.wake);
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+static void writer_push_ours(struct index_writer *writer, struct index_change *change)
+{
+    change->is_ours = true;
+    pthread_mutex_lock(&writer->guarded.lock);
+    while (writer->guarded.ours_count >= INDEX_QUEUE_MAX) {
+        pthread_cond_wait(&writer->guarded.changed, &writer->guarded.lock);
+    }
+    writer_push_locked(writer, change);
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+static void waiter_init(struct index_waiter *waiter, unsigned waiting)
+{
+    *waiter = (struct index_waiter){.waiting = waiting};
+    pthread_mutex_init(&waiter->lock, NULL);
+    pthread_cond_init(&waiter->done, NULL);
+}
+
+static enum err waiter_wait(struct index_waiter *waiter)
+{
+    pthread_mutex_lock(&waiter->lock);
+    while (waiter->waiting > 0) {
+        pthread_cond_wait(&waiter->done, &waiter->lock);
+    }
+    pthread_mutex_unlock(&waiter->lock);
+    pthread_mutex_destroy(&waiter->lock);
+    pthread_cond_destroy(&waiter->done);
+    return waiter->err;
+}
+
+static void waiter_tell(struct index_waiter *waiter, enum err err)
+{
+    pthread_mutex_lock(&waiter->lock);
+    waiter->err = waiter->err != ERR_OK ? waiter->err : err;
+    if (--waiter->waiting == 0) {
+        pthread_cond_signal(&waiter->done);
+    }
+    pthread_mutex_unlock(&waiter->lock);
+}
+
+enum err index_writer_remove(struct index_writer *writer, const struct index_removal *removals,
+                             unsigned count)
+{
+    struct index_waiter waiter;
+    waiter_init(&waiter, count);
+    for (unsigned i = 0; i < count; i++) {
+        struct index_change *change = change_new(INDEX_DELETE_AT, removals[i].hash);
+        change->place = removals[i].place;
+        change->waiter = &waiter;
+        change->urgent = i + 1 == count;
+        writer_push_ours(writer, change);
+    }
+    return waiter_wait(&waiter);
+}
+
+static enum err writer_do(struct index_writer *writer, enum index_change_kind kind,
+                          uint64_t argument)
+{
+    struct index_waiter waiter;
+    waiter_init(&waiter, 1);
+    struct index_change *change = change_new(kind, (struct hash128){0, 0});
+    change->generation = argument;
+    change->waiter = &waiter;
+    change->urgent = true;
+    writer_push_ours(writer, change);
+    return waiter_wait(&waiter);
+}
+
+void index_writer_sweep(struct index_writer *writer, uint32_t segment_number)
+{
+    (void)writer_do(writer, INDEX_SWEEP, segment_number); // what stays is a miss
+}
+
+void index_writer_drop(struct index_writer *writer)
+{
+    (void)writer_do(writer, INDEX_DROP, 0); // without an index everything is a miss
+}
+
+void index_writer_flush(struct index_writer *writer)
+{
+    (void)writer_do(writer, INDEX_NOTHING, 0); // only waits
+}
+
+void index_writer_put_rebuilt(struct index_writer *writer, const struct run_header *header)
+{
+    struct index_change *change = change_new(INDEX_PUT_REBUILT, header->hash);
+    change->place = run_header_place(header);
+    change->generation = header->generation;
+    change->size_bytes = header->object_size_bytes;
+    change->block_size_bytes = header->block_size_bytes;
+    change->etag_hash = hash64(header->etag.ptr, header->etag.len, 0);
+    writer_push_ours(writer, change);
+}
+
+// --- telling
+
+static void on_post_done(struct worker *to, struct message *message)
+{
+    (void)to;
+    struct store_post *post = container_of(message, struct store_post, message);
+    post->done(post);
+}
+
+static void change_finish(struct index_writer *writer, struct index_change *change)
+{
+    if (change->waiter != NULL) {
+        waiter_tell(change->waiter, change->err == ERR_CANCELLED ? ERR_OK : change->err);
+    }
+    if (change->post != NULL && !atomic_load(&writer->silent)) {
+        struct store_post *post = change->post;
+        post->err = change->err;
+        post->message.deliver = on_post_done;
+        mailbox_send_from_any_thread(post->worker, &post->message);
+    }
+    free(change);
+}
+
+// What follows from a committed change in memory.
+static void change_committed(struct store *store, const struct index_change *change)
+{
+    if (change->kind == INDEX_DELETE_AT && change->place.segment_number != 0) {
+        struct segment *segment = segment_log_entry(&store->log, change->place.segment_number);
+        if (segment_pin(segment, change->place.segment_number)) {
+            segment_clear_bad(segment, change->place.header_offset);
+            segment_unpin(segment);
+        }
+    } else if (change->kind == INDEX_PUT_REBUILT && change->err == ERR_OK) {
+        stats_add(COUNTER_recovered_runs, 1);
+    }
+}
+
+// --- a batch
+
+// A place may enter the index only while its segment lives.
+static bool change_segment_lives(struct store *store, const struct index_change *change)
+{
+    struct segment *segment = segment_log_entry(&store->log, change->place.segment_number);
+    if (!segment_pin(segment, change->place.segment_number)) {
+        return false;
+    }
+    segment_unpin(segment);
+    return true;
+}
+
+static void writer_sync_segment(struct store *store, struct segment *segment)
+{
+    int fd = segment_fd(segment);
+    int failed = store_fault_check(STORE_FAULT_SYNC);
+    if (failed == 0 && (fd < 0 || fdatasync(fd) != 0)) {
+        failed = fd < 0 ? EIO : errno;
+    }
+    if (failed != 0) {
+        segment_log_abandon(&store->log, segment);
+        store_filling_off(store, "sync", failed);
+    }
+}
+
+// Payload is on disk before the index names it.
+static void batch_sync(struct store *store, struct index_change *batch)
+{
+    struct segment *synced[64];
+    unsigned count = 0;
+    for (struct index_change *c = batch; c != NULL; c = c->next) {
+        bool seen = c->kind != INDEX_PUT;
+        for (unsigned i = 0; i < count && !seen; i++) {
+            seen = synced[i] == c->place.segment;
+        }
+        if (!seen) {
+            check(c->place.segment != NULL);
+            writer_sync_segment(store, c->place.segment);
+            if (count < ARRAY_LEN(synced)) { // beyond: synced once more, which is cheap
+                synced[count++] = c->place.segment;
+            }
+        }
+    }
+}
+
+// The file is broken: everything in it is given up and found again in the segments.
+static void writer_drop_index(struct index_writer *writer)
+{
+    struct store *store = writer->store;
+    index_close(&store->index);
+    index_remove_files(store->dir.index_fd);
+    enum err err = index_open(&store->index, 0, false);
+    if (err != ERR_OK) {
+        store_filling_off(store, "index", ENOSPC);
+    }
+}
+
+static bool rc_means_broken(int rc)
+{
+    return rc == MDB_CORRUPTED || rc == MDB_PAGE_NOTFOUND || rc == MDB_INVALID ||
+           rc == MDB_VERSION_MISMATCH || rc == MDB_CURSOR_FULL || rc == MDB_BAD_TXN ||
+           rc == MDB_BAD_VALSIZE || rc == MDB_BAD_DBI || rc == MDB_PAGE_FULL ||
+           rc == MDB_INCOMPATIBLE;
+}
+
+static void writer_commit_failed(struct index_writer *writer, int rc)
+{
+    struct store *store = writer->store;
+    stats_add(COUNTER_index_commit_failures, 1);
+    log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
+    if (rc_means_broken(rc)) {
+        writer_drop_index(writer);
+        recovery_want_rebuild(&store->recovery);
+        return;
+    }
+    if (rc == MDB_PANIC) { // a meta page could not be written: opening anew finds the last good one
+        index_close(&store->index);
+        if (index_open(&store->index, 0, false) != ERR_OK) {
+            recovery_want_rebuild(&store->recovery);
+        }
+    }
+    store_filling_off(store, "commit", rc > 0 ? rc : EIO);
+}
+
+// One transaction; every change gets its error.
+static void batch_commit(struct index_writer *writer, struct index_change *batch, unsigned count)
+{
+    struct store *store = writer->store;
+    struct index *index = &store->index;
+    struct renewal_copy renewals[RENEW_BATCH];
+    unsigned renewal_count = index_renewals_take(index, renewals, RENEW_BATCH);
+    if (count == 0 && renewal_count == 0) {
+        return;
+    }
+    uint64_t began_us = clock_monotonic_us();
+    struct index_txn t;
+    int rc = 0;
+    if (atomic_load(&index->current) == NULL && index_open(index, 0, false) != ERR_OK) {
+        writer_drop_index(writer);
+    }
+    enum err err = index_txn_begin(&t, index, count + renewal_count, &rc);
+    for (struct index_change *c = batch; c != NULL; c = c->next) {
+        bool adds = c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT;
+        if (err == ERR_OK) {
+            c->err = adds && !change_segment_lives(store, c) ? ERR_IO : index_txn_apply(&t, c);
+        }
+    }
+    for (unsigned i = 0; i < renewal_count && err == ERR_OK; i++) {
+        index_txn_renew(&t, &renewals[i]);
+    }
+    if (err == ERR_OK) {
+        rc = index_txn_commit(&t);
+        err = rc == 0 ? ERR_OK : rc == ENOSPC || rc == MDB_MAP_FULL ? ERR_DISK_FULL : ERR_IO;
+    }
+    stats_observe_us(HISTOGRAM_index_commit, clock_monotonic_us() - began_us);
+    if (err != ERR_OK) {
+        for (struct index_change *c = batch; c != NULL; c = c->next) {
+            c->err = err;
+        }
+        writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
+        return;
+    }
+    index_renewed(index, renewals, renewal_count);
+    writer->renewed_us = clock_monotonic_us();
+    for (struct index_change *c = batch; c != NULL; c = c->next) {
+        change_committed(store, c);
+    }
+}
+
+static void batch_process(struct index_writer *writer, struct index_change *batch, unsigned count)
+{
+    batch_sync(writer->store, batch);
+    for (struct index_change *c = batch; c != NULL; c = c->next) {
+        if (c->kind == INDEX_DROP) {
+            writer_drop_index(writer);
+        }
+    }
+    batch_commit(writer, batch, count);
+    struct index_change *next;
+    for (struct index_change *c = batch; c != NULL; c = next) {
+        next = c->next;
+        change_finish(writer, c);
+    }
+}
+
+// --- the thread
+
+static struct timespec timespec_of_us(uint64_t us)
+{
+    return (struct timespec){.tv_sec = (time_t)(us / 1000000),
+                             .tv_nsec = (long)(us % 1000000 * 1000)};
+}
+
+// Real monotonic time: what pthread waits by, whatever a test has done to the clock.
+static uint64_t real_us(void)
+{
+    struct timespec now;
+    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+// Waits until a batch is due. False: stop, and nothing is left.
+static bool writer_wait_locked(struct index_writer *writer)
+{
+    struct index *index = &writer->store->index;
+    uint64_t batch_due_us = 0;
+    uint64_t renew_due_us = 0;
+    for (;;) {
+        unsigned renewals = atomic_load(&index->renewal_count);
+        uint64_t now_us = real_us();
+        if (writer->guarded.count > 0 && batch_due_us == 0) {
+            batch_due_us = now_us + INDEX_LINGER_MS * 1000;
+        }
+        if (renewals > 0 && renew_due_us == 0) {
+            renew_due_us = now_us + INDEX_RENEW_LINGER_MS * 1000;
+        }
+        if (writer->guarded.stop) {
+            return writer->guarded.count > 0 || renewals > 0;
+        }
+        if (writer->guarded.urgent_count > 0 || writer->guarded.count >= INDEX_BATCH_MAX ||
+            renewals >= RENEW_EARLY || (batch_due_us != 0 && now_us >= batch_due_us) ||
+            (renew_due_us != 0 && now_us >= renew_due_us)) {
+            return true;
+        }
+        uint64_t due_us = batch_due_us != 0 && (renew_due_us == 0 || batch_due_us < renew_due_us)
+                              ? batch_due_us
+                              : renew_due_us;
+        if (due_us == 0) {
+            pthread_cond_wait(&writer->guarded.wake, &writer->guarded.lock);
+        } else {
+            struct timespec until = timespec_of_us(due_us);
+            (void)pthread_cond_timedwait(&writer->guarded.wake, &writer->guarded.lock,
+                                         &until); // looked at again
+        }
+    }
+}
+
+static struct index_change *writer_take_locked(struct index_writer *writer, unsigned *ret_count)
+{
+    struct index_change *batch = writer->guarded.first;
+    struct index_change **end = &batch;
+    unsigned count = 0;
+    while (*end != NULL && count < INDEX_BATCH_MAX) {
+        writer->guarded.ours_count -= (*end)->is_ours;
+        writer->guarded.urgent_count -= (*end)->urgent;
+        end = &(*end)->next;
+        count++;
+    }
+    writer->guarded.first = *end;
+    *end = NULL;
+    if (writer->guarded.first == NULL) {
+        writer->guarded.last = &writer->guarded.first;
+    }
+    writer->guarded.count -= count;
+    pthread_cond_broadcast(&writer->guarded.changed);
+    *ret_count = count;
+    return batch;
+}
+
+static void *writer_main(void *ctx)
+{
+    struct index_writer *writer = ctx;
+    (void)pthread_setname_np(pthread_self(), "index-writer"); // only for people
+    unsigned failures_at_stop = 0;
+    pthread_mutex_lock(&writer->guarded.lock);
+    while (writer_wait_locked(writer)) {
+        unsigned count;
+        struct index_change *batch = writer_take_locked(writer, &count);
+        bool stop = writer->guarded.stop;
+        pthread_mutex_unlock(&writer->guarded.lock);
+        batch_process(writer, batch, count);
+        pthread_mutex_lock(&writer->guarded.lock);
+        if (stop && count == 0 && ++failures_at_stop > 16) {
+            break; // renewals that cannot be written
+        }
+    }
+    pthread_mutex_unlock(&writer->guarded.lock);
+    return NULL;
+}
+
+void index_writer_start(struct index_writer *writer)
+{
+    check(pthread_create(&writer->thread, NULL, writer_main, writer) == 0);
+    writer->runs = true;
+}
+
+void index_writer_stop(struct index_writer *writer)
+{
+    if (writer->runs) {
+        pthread_mutex_lock(&writer->guarded.lock);
+        writer->guarded.stop = true;
+        pthread_cond_signal(&writer->guarded.wake);
+        pthread_mutex_unlock(&writer->guarded.lock);
+        check(pthread_join(writer->thread, NULL) == 0);
+        writer->runs = false;
+    }
+    check(writer->guarded.first == NULL);
+    pthread_mutex_destroy(&writer->guarded.lock);
+    pthread_cond_destroy(&writer->guarded.wake);
+    pthread_cond_destroy(&writer->guarded.changed);
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one thread that writes the index.
+#ifndef FOREBAY_STORE_INDEX_WRITER_H
+#define FOREBAY_STORE_INDEX_WRITER_H
+
+#include "store/index.h"
+
+#define INDEX_BATCH_MAX 1024u
+#define INDEX_LINGER_MS                                                                            \
+    100u // a batch is begun this long after its first change: with sync and commit under 200 ms
+#define INDEX_RENEW_LINGER_MS 500u // renewals wait longer
+#define INDEX_QUEUE_MAX                                                                            \
+    4096u // changes of our own that may wait; workers' posts are bounded by what they answer
+
+enum index_change_kind {
+    INDEX_PUT,
+    INDEX_PUT_REBUILT,
+    INDEX_DELETE,    // below a generation
+    INDEX_DELETE_AT, // if still at that place
+    INDEX_SWEEP,     // all places in a segment
+    INDEX_DROP,      // the whole index
+    INDEX_NOTHING,   // only to be waited for
+};
+
+struct index_waiter;
+
+struct index_change {
+    struct index_change *next;
+    enum index_change_kind kind;
+    struct hash128 hash;
+    uint64_t generation, size_bytes,
+        etag_hash; // PUT; DELETE: generation is the floor; SWEEP: the number
+    uint32_t block_size_bytes;
+    bool validated, urgent, is_ours;
+    struct store_place place;
+    struct store_post *post;     // to be told, or NULL
+    struct index_waiter *waiter; // to be told, or NULL
+    enum err err;
+};
+
+struct index_removal {
+    struct hash128 hash;
+    struct store_place place;
+};
+
+struct index_writer {
+    struct store *store;
+    pthread_t thread;
+    bool runs;
+    struct {
+        pthread_mutex_t lock;
+        pthread_cond_t wake;    // of the thread
+        pthread_cond_t changed; // of those that wait for room
+        struct index_change *first, **last;
+        unsigned count, ours_count, urgent_count;
+        bool stop;
+    } guarded;
+    uint64_t renewed_us; // of the thread: last draining
+    atomic_bool silent;  // the workers are gone: nobody is told
+};
+
+void index_writer_init(struct index_writer *writer, struct store *store);
+void index_writer_start(struct index_writer *writer);
+// Commits all that waits, renewals included, and joins.
+void index_writer_stop(struct index_writer *writer);
+
+// From a worker.
+void index_writer_post(struct index_writer *writer, struct store_post *post);
+void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
+                               const struct store_place *place);
+void index_writer_renewals_wait(struct index_writer *writer);
+
+// From the room's own threads: these wait until it is committed.
+enum err index_writer_remove(struct index_writer *writer, const struct index_removal *removals,
+                             unsigned count);
+void index_writer_sweep(struct index_writer *writer, uint32_t segment_number);
+void index_writer_drop(struct index_writer *writer);
+void index_writer_flush(struct index_writer *writer);
+// Waits only while too much is queued.
+void index_writer_put_rebuilt(struct index_writer *writer, const struct run_header *header);
+
+#endif

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Start-up. Before serving: a marker or a bad verdict of the checking child drops the index, so
+// does an index that is another cache's or an old copy (its last commit is behind the one noted in
+// `format`). Then the store serves, and one thread goes through the segments, newest first:
+//
+//   not a segment of this cache          the file goes
+//   stopped cleanly                      known already; nothing is read but its head
+//   sealed                               the index knows all of it
+//   not sealed after a crash             its runs that the index does not know are put back;
+//   writing goes on behind the index was dropped                all runs of all segments are put
+//   back
+//
+// What is put back is marked: it is revalidated before its first use, because versions that were
+// invalidated come back too. At last it hears the child's verdict on the whole index and waits for
+// orders to rebuild while the store runs.
+#include "store/recovery.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/store_private.h"
+
+void recovery_init(struct recovery *recovery, struct store *store)
+{
+    *recovery = (struct recovery){.store = store, .check = {.fd = -1}};
+    pthread_mutex_init(&recovery->guarded.lock, NULL);
+    pthread_cond_init(&recovery->guarded.wake, NULL);
+    check(pipe2(recovery->stop_pipe, O_CLOEXEC | O_NONBLOCK) == 0);
+}
+
+void recovery_want_rebuild(struct recovery *recovery)
+{
+    atomic_store(&recovery->store->rebuilding, true);
+    pthread_mutex_lock(&recovery->guarded.lock);
+    recovery->guarded.rebuild_wanted = true;
+    pthread_cond_signal(&recovery->guarded.wake);
+    pthread_mutex_unlock(&recovery->guarded.lock);
+}
+
+// --- the index
+
+static enum err recovery_open_new(struct recovery *recovery, const char *why)
+{
+    struct store *store = recovery->store;
+    index_check_stop(&recovery->check);
+    index_remove_files(store->dir.index_fd);
+    if (why != NULL) {
+        log_warn("index_dropped", "reason=%s", why);
+        recovery_want_rebuild(recovery);
+    }
+    return index_open(&store->index, 0, false);
+}
+
+enum err recovery_open_index(struct recovery *recovery)
+{
+    struct store *store = recovery->store;
+    const struct store_format *format = &store->dir.format;
+    recovery->was_clean = format->clean;
+    if (store->dir.fresh) {
+        return recovery_open_new(recovery, NULL);
+    }
+    if (faccessat(store->dir.index_fd, INDEX_BAD_MARKER, F_OK, 0) == 0) {
+        return recovery_open_new(recovery, "marked");
+    }
+    if (faccessat(store->dir.index_fd, "data.mdb", F_OK, 0) != 0) {
+        return recovery_open_new(recovery, "missing");
+    }
+    struct buf path;
+    buf_init(&path, 8192);
+    buf_printf(&path, "%s/index", store->dir.path);
+    enum index_verdict verdict = index_check_start(&recovery->check, buf_cstr(&path),
+                                                   store->index.map_bytes, format->cache_id);
+    buf_done(&path);
+    if (verdict == INDEX_VERDICT_BAD) {
+        return recovery_open_new(recovery, "damaged");
+    }
+    enum err err = index_open(&store->index, format->index_txn, format->clean);
+    return err == ERR_CORRUPT ? recovery_open_new(recovery, "refused") : err;
+}
+
+// --- segments
+
+static bool recovery_stopping(struct recovery *recovery)
+{
+    pthread_mutex_lock(&recovery->guarded.lock);
+    bool stop = recovery->guarded.stop;
+    pthread_mutex_unlock(&recovery->guarded.lock);
+    return stop;
+}
+
+void recovery_adopt_clean(struct recovery *recovery)
+{
+    struct store *store = recovery->store;
+    const struct store_format *format = &store->dir.format;
+    for (unsigned i = 0; recovery->was_clean && i < format->append_count; i++) {
+        const struct store_append *a = &format->append[i];
+        struct segment *segment = segment_log_entry(&store->log, a->number);
+        struct segment_header header;
+        bool sealed;
+        if (a->number == 0 || !segment_pin(segment, a->number)) {
+            continue;
+        }
+        if (segment_log_identify(segment, &header, &sealed) == ERR_OK && !sealed &&
+            a->offset >= SEGMENT_DATA_OFFSET && a->offset <= store->log.segment_size_bytes &&
+            a->offset % RUN_ALIGN == 0 && a->unit_count <= store->log.unit_max) {
+            segment_log_adopt(&store->log, segment, header.salt, a->offset, a->unit_count,
+                              a->run_count, false);
+        }
+        segment_unpin(segment);
+    }
+}
+
+static bool on_run_found(void *ctx, const struct run_header *header)
+{
+    struct recovery *recovery = ctx;
+    struct store *store = recovery->store;
+    struct hash128 hash = store_hash(store, header->realm, header->bucket, header->key);
+    if (hash128_equal(hash, header->hash)) {
+        index_writer_put_rebuilt(&store->writer, header);
+    }
+    return !recovery_stopping(recovery);
+}
+
+static void examine(struct recovery *recovery, struct segment *segment, bool rebuild)
+{
+    struct store *store = recovery->store;
+    struct segment_header header;
+    bool sealed = true;
+    enum err err = segment_log_identify(segment, &header, &sealed);
+    if (err == ERR_FORMAT || err == ERR_CORRUPT) {
+        log_warn("segment_refused", "number=%u err=%s", atomic_load(&segment->number),
+                 error_name(err));
+        segment_log_drop(&store->log, segment);
+        return;
+    }
+    if (err != ERR_OK) {
+        return; // cannot be read now; its places are misses
+    }
+    struct segment_scan_result result = {.end_offset = store->log.segment_size_bytes};
+    bool crashed = !recovery->was_clean && !sealed;
+    if (rebuild || crashed) {
+        err = segment_log_scan(segment, header.salt, on_run_found, recovery, &result);
+    }
+    if (err == ERR_OK) {
+        segment_log_adopt(&store->log, segment, header.salt, result.end_offset, result.unit_count,
+                          result.run_count, !crashed);
+    }
+}
+
+static int number_descending(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a;
+    uint32_t y = *(const uint32_t *)b;
+    return (x < y) - (x > y);
+}
+
+static void examine_all(struct recovery *recovery, bool rebuild)
+{
+    struct segment_log *log = &recovery->store->log;
+    uint32_t *numbers = calloc((size_t)log->table_mask + 1, sizeof(*numbers));
+    check(numbers != NULL);
+    size_t count = 0;
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        uint32_t number = atomic_load(&log->table[i].number);
+        if (number != 0) {
+            numbers[count++] = number;
+        }
+    }
+    qsort(numbers, count, sizeof(*numbers), number_descending);
+    for (size_t i = 0; i < count && !recovery_stopping(recovery); i++) {
+        struct segment *segment = segment_log_entry(log, numbers[i]);
+        if (segment_pin(segment, numbers[i])) {
+            if (rebuild || segment_log_is_recovered(segment)) {
+                examine(recovery, segment, rebuild);
+            }
+            segment_unpin(segment);
+        }
+    }
+    free(numbers);
+}
+
+static void rebuild_all(struct recovery *recovery)
+{
+    log_info("index_rebuild_begun", "segments=%u",
+             atomic_load(&recovery->store->log.segment_count));
+    examine_all(recovery, true);
+    index_writer_flush(&recovery->store->writer);
+    atomic_store(&recovery->store->rebuilding, false);
+    log_info("index_rebuild_done", "objects=%lu blocks=%lu",
+             atomic_load(&recovery->store->index.objects),
+             atomic_load(&recovery->store->index.blocks));
+}
+
+static bool take_rebuild(struct recovery *recovery)
+{
+    pthread_mutex_lock(&recovery->guarded.lock);
+    bool wanted = recovery->guarded.rebuild_wanted;
+    recovery->guarded.rebuild_wanted = false;
+    pthread_mutex_unlock(&recovery->guarded.lock);
+    return wanted;
+}
+
+static void *recovery_main(void *ctx)
+{
+    struct recovery *recovery = ctx;
+    struct store *store = recovery->store;
+    (void)pthread_setname_np(pthread_self(), "store-recovery"); // only for people
+    bool rebuild = take_rebuild(recovery);
+    if (rebuild) {
+        rebuild_all(recovery);
+    } else {
+        examine_all(recovery, false);
+    }
+    atomic_store(&store->log.examined, true);
+    segment_log_want(&store->log, false);
+    if (index_check_wait(&recovery->check, recovery->stop_pipe[0]) == INDEX_VERDICT_BAD) {
+        log_warn("index_dropped", "reason=walk");
+        index_writer_drop(&store->writer);
+        recovery_want_rebuild(recovery);
+    }
+    pthread_mutex_lock(&recovery->guarded.lock);
+    while (!recovery->guarded.stop) {
+        if (recovery->guarded.rebuild_wanted) {
+            recovery->guarded.rebuild_wanted = false;
+            pthread_mutex_unlock(&recovery->guarded.lock);
+            rebuild_all(recovery);
+            pthread_mutex_lock(&recovery->guarded.lock);
+        } else {
+            pthread_cond_wait(&recovery->guarded.wake, &recovery->guarded.lock);
+        }
+    }
+    pthread_mutex_unlock(&recovery->guarded.lock);
+    return NULL;
+}
+
+void recovery_start(struct recovery *recovery)
+{
+    check(pthread_create(&recovery->thread, NULL, recovery_main, recovery) == 0);
+    recovery->runs = true;
+}
+
+void recovery_stop(struct recovery *recovery)
+{
+    if (recovery->runs) {
+        pthread_mutex_lock(&recovery->guarded.lock);
+        recovery->guarded.stop = true;
+        pthread_cond_signal(&recovery->guarded.wake);
+        pthread_mutex_unlock(&recovery->guarded.lock);
+        (void)!write(recovery->stop_pipe[1], "", 1); // it may be waiting for the child
+        check(pthread_join(recovery->thread, NULL) == 0);
+        recovery->runs = false;
+    }
+    index_check_stop(&recovery->check);
+    (void)close(recovery->stop_pipe[0]);
+    (void)close(recovery->stop_pipe[1]);
+    pthread_mutex_destroy(&recovery->guarded.lock);
+    pthread_cond_destroy(&recovery->guarded.wake);
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a start does about what it finds: the index is looked through, segments are looked at, what
+// is missing is put back.
+#ifndef FOREBAY_STORE_RECOVERY_H
+#define FOREBAY_STORE_RECOVERY_H
+
+#include "store/index_check.h"
+
+struct store;
+
+struct recovery {
+    struct store *store;
+    struct index_check check;
+    pthread_t thread;
+    bool runs;
+    int stop_pipe[2];
+    bool was_clean; // the last process stopped cleanly
+    struct {
+        pthread_mutex_t lock;
+        pthread_cond_t wake;
+        bool rebuild_wanted, stop;
+    } guarded;
+};
+
+void recovery_init(struct recovery *recovery, struct store *store);
+// Before there are threads: opens the index, or a new one when it is missing or bad. An error is
+// the disk's.
+enum err recovery_open_index(struct recovery *recovery) MUST_USE;
+// Segments that a clean stop left with room can be written on at once.
+void recovery_adopt_clean(struct recovery *recovery);
+// Goes on behind serving.
+void recovery_start(struct recovery *recovery);
+void recovery_stop(struct recovery *recovery);
+// The index was dropped (or has lost something): put back what segments hold. Any thread.
+void recovery_want_rebuild(struct recovery *recovery);
+
+#endif

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that makes segments ahead of need and frees those that go. Shared inside the room
+// only.
+#ifndef FOREBAY_STORE_SEGMENT_KEEPER_H
+#define FOREBAY_STORE_SEGMENT_KEEPER_H
+
+#include "store/segment_log.h"
+
+#define SEGMENT_NAME_LEN 24u
+
+void segment_name(uint32_t number, char ret_name[SEGMENT_NAME_LEN]);
+void segment_enter(struct segment *segment, uint32_t number, enum segment_state state);
+
+// Makes the first spare segments (unless the disk refuses) and starts the thread.
+void segment_keeper_start(struct segment_log *log);
+// Stops it: what is being freed is freed first.
+void segment_keeper_stop(struct segment_log *log);
+// The last pin of an unlinked segment is gone. Any thread.
+void segment_keeper_close(struct segment *segment);
+
+#endif

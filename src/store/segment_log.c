@@ -1,0 +1,661 @@
+// SPDX-License-Identifier: Apache-2.0
+// Segments in memory: a table of entries found by number, their pins and marks, and where the next
+// run goes. The keeper's work (making, freeing) is in segment_keeper.c.
+//
+// The life of a segment: the keeper makes a file (SPARE), a slot takes it when its current one is
+// full (OPEN), the next exchange seals it (SEALED); the policy picks it or its disk fails (DYING):
+// from then on no pin is given, its entries leave the index in batches, it is unlinked, and when
+// the last pin is gone it is closed and its space given back.
+//
+// An entry's number, modulo the size of the table, is its place: whoever has a number finds it
+// without a lock. The numbers of new segments are chosen so that no two live ones meet. A pin is
+// one compare-and-swap, refused once the DYING bit is set; since entries are used again the number
+// is compared after pinning.
+//
+// Marks. A check unit is *verified* when this process has seen its bytes match their checksum, or
+// wrote them. The marks live in memory only, are numbered densely through the segment and cover
+// payloads of at least 32 KiB; shorter ones are checked at every read. What remains: a page that
+// the kernel drops and somebody else loads again between our check and our send is not seen, and
+// neither is somebody who writes to the cache directory through the page cache. POSIX_FADV_RANDOM
+// (no read-ahead into neighbours) and taking the mark away whenever a unit is found not resident
+// narrow the first; `cache.verify: always` closes both.
+// A run is *bad* when it failed its checksum or could not be read: a miss at once, until the index
+// has forgotten it.
+#include "store/segment_log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/segment_keeper.h"
+#include "store/store_private.h"
+
+#define TABLE_MIN 256u
+#define VERIFIED_BITS 64u
+#define SPARE_EMPTY_MAX 4u // empty segments found at the start that are kept
+
+uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
+{
+    return segment_size_bytes + max_u64(4096, segment_size_bytes >> 12);
+}
+
+uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max)
+{
+    uint64_t size = SEGMENT_SIZE_MIN;
+    while (size < SEGMENT_SIZE_MAX &&
+           (size * 2 <= capacity_bytes / 64 || size < 2 * block_size_bytes_max)) {
+        size *= 2;
+    }
+    return (uint32_t)size;
+}
+
+// --- files that are there
+
+// Number in a name like 00000001.seg; 0: none.
+static uint32_t segment_name_number(const char *name)
+{
+    size_t digits = strspn(name, "0123456789");
+    uint64_t number = 0;
+    if (digits < 8 || digits > 10 || strcmp(name + digits, ".seg") != 0 ||
+        !span_to_u64((struct span){name, digits}, &number) || number > UINT32_MAX) {
+        return 0;
+    }
+    return (uint32_t)number;
+}
+
+void segment_name(uint32_t number, char ret_name[SEGMENT_NAME_LEN])
+{
+    (void)snprintf(ret_name, SEGMENT_NAME_LEN, "%08u.seg", number);
+}
+
+// Calls fn for each file named like a segment. Folders and the like are left alone.
+static void segment_files_each(int segments_fd,
+                               void (*fn)(void *ctx, const char *name, uint32_t number), void *ctx)
+{
+    int fd = openat(segments_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    if (folder == NULL) {
+        if (fd >= 0) {
+            (void)close(fd); // nothing was written to it
+        }
+        return;
+    }
+    for (struct dirent *e = readdir(folder); e != NULL; e = readdir(folder)) {
+        uint32_t number = segment_name_number(e->d_name);
+        struct stat st;
+        bool regular =
+            e->d_type == DT_REG ||
+            (e->d_type == DT_UNKNOWN && fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+             S_ISREG(st.st_mode));
+        if (number != 0 && regular) {
+            fn(ctx, e->d_name, number);
+        }
+    }
+    (void)closedir(folder); // only read
+}
+
+static void on_file_counted(void *ctx, const char *name, uint32_t number)
+{
+    (void)name;
+    (void)number;
+    ++*(uint32_t *)ctx;
+}
+
+uint32_t segment_log_count_files(int segments_fd)
+{
+    uint32_t count = 0;
+    segment_files_each(segments_fd, on_file_counted, &count);
+    return count;
+}
+
+static void on_file_wiped(void *ctx, const char *name, uint32_t number)
+{
+    (void)number;
+    (void)unlinkat(*(int *)ctx, name, 0); // what stays is found again at the next start
+}
+
+void segment_log_wipe(int segments_fd)
+{
+    segment_files_each(segments_fd, on_file_wiped, &segments_fd);
+}
+
+struct file_list {
+    uint32_t *numbers;
+    size_t count, max;
+};
+
+static void on_file_listed(void *ctx, const char *name, uint32_t number)
+{
+    (void)name;
+    struct file_list *list = ctx;
+    if (list->count < list->max) {
+        list->numbers[list->count++] = number;
+    }
+}
+
+// --- the table
+
+static void entry_init(struct segment *segment, struct segment_log *log)
+{
+    segment->log = log;
+    atomic_init(&segment->pins, SEGMENT_PIN_DYING);
+    atomic_init(&segment->fd, -1);
+}
+
+// A free entry becomes segment `number`. Under the log's lock, or before threads start.
+void segment_enter(struct segment *segment, uint32_t number, enum segment_state state)
+{
+    check(segment->state == SEGMENT_FREE);
+    check((number & segment->log->table_mask) == (uint32_t)(segment - segment->log->table));
+    segment->state = state;
+    segment->seal_written = false;
+    segment->recovered = false;
+    segment->salt = 0;
+    segment->append_offset = SEGMENT_DATA_OFFSET;
+    segment->unit_count = segment->run_count = 0;
+    atomic_store(&segment->holds, 0);
+    for (unsigned i = 0; i < SEGMENT_BAD_MAX; i++) {
+        atomic_store(&segment->bad[i], 0);
+    }
+    atomic_store(&segment->bad_count, 0);
+    _Atomic uint64_t *bits = atomic_load(&segment->verified);
+    for (uint32_t i = 0; bits != NULL && i < segment->log->unit_max / VERIFIED_BITS + 1; i++) {
+        atomic_store(&bits[i], 0);
+    }
+    atomic_store(&segment->number, number);
+    atomic_fetch_and(&segment->pins, ~(SEGMENT_PIN_DYING | SEGMENT_PIN_UNLINKED));
+    atomic_fetch_add(&segment->log->segment_count, 1);
+    stats_add(COUNTER_segments, 1);
+}
+
+// Smallest table in which the files do not meet.
+static uint32_t table_size_for(const struct file_list *files, unsigned segments_max)
+{
+    uint32_t size = TABLE_MIN;
+    while (size < SEGMENT_TABLE_MAX && size < 4ull * (segments_max + files->count)) {
+        size *= 2;
+    }
+    for (; size < SEGMENT_TABLE_MAX; size *= 2) {
+        uint8_t *taken = calloc(size, 1);
+        check(taken != NULL);
+        bool meet = false;
+        for (size_t i = 0; i < files->count && !meet; i++) {
+            meet = taken[files->numbers[i] & (size - 1)]++ != 0;
+        }
+        free(taken);
+        if (!meet) {
+            break;
+        }
+    }
+    return size;
+}
+
+static void log_enter_files(struct segment_log *log, const struct file_list *files)
+{
+    struct store *store = log->store;
+    for (size_t i = 0; i < files->count; i++) {
+        uint32_t number = files->numbers[i];
+        struct segment *segment = segment_log_entry(log, number);
+        if (segment->state != SEGMENT_FREE) { // only with numbers millions apart
+            char name[SEGMENT_NAME_LEN];
+            segment_name(number, name);
+            (void)unlinkat(store->dir.segments_fd, name, 0);
+            continue;
+        }
+        atomic_fetch_add(&store->used_bytes, log->segment_cost_bytes);
+        stats_add(COUNTER_cache_bytes, log->segment_cost_bytes);
+        segment_enter(segment, number, SEGMENT_SEALED);
+        segment->recovered = true;
+        segment->seal_written = true;
+        log->guarded.next_number =
+            (uint32_t)max_u64(log->guarded.next_number, (uint64_t)number + 1);
+    }
+}
+
+enum err segment_log_open(struct segment_log *log, struct store *store)
+{
+    *log = (struct segment_log){.store = store};
+    pthread_mutex_init(&log->guarded.lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&log->guarded.wake, &attr);
+    pthread_condattr_destroy(&attr);
+    log->segment_size_bytes = store->dir.format.segment_size_bytes;
+    log->segment_cost_bytes = segment_cost_bytes(log->segment_size_bytes);
+    log->unit_max = log->segment_size_bytes / RUN_PACKED_MAX;
+    uint64_t fixed = atomic_load(&store->used_bytes);
+    uint64_t room = store->segment_limit_bytes > fixed ? store->segment_limit_bytes - fixed : 0;
+    log->segments_max = (unsigned)min_u64(room / log->segment_cost_bytes, SEGMENT_TABLE_MAX / 8);
+    log->guarded.next_number = store->dir.format.next_segment;
+
+    struct file_list files = {.max = segment_log_count_files(store->dir.segments_fd)};
+    files.numbers = calloc(files.max + 1, sizeof(*files.numbers));
+    check(files.numbers != NULL);
+    segment_files_each(store->dir.segments_fd, on_file_listed, &files);
+    uint32_t size = table_size_for(&files, log->segments_max);
+    log->table_mask = size - 1;
+    log->table = calloc(size, sizeof(*log->table));
+    check(log->table != NULL);
+    for (uint32_t i = 0; i < size; i++) {
+        entry_init(&log->table[i], log);
+    }
+    log_enter_files(log, &files);
+    free(files.numbers);
+
+    unsigned slots = (unsigned)max_u64(1, log->segments_max / 8);
+    log->slot_count = (unsigned)min_u64(slots, store->worker_count);
+    log->slots = calloc(log->slot_count, sizeof(*log->slots));
+    check(log->slots != NULL);
+    for (unsigned i = 0; i < log->slot_count; i++) {
+        pthread_mutex_init(&log->slots[i].guarded.lock, NULL);
+    }
+    return ERR_OK;
+}
+
+struct segment *segment_log_entry(struct segment_log *log, uint32_t number)
+{
+    return &log->table[number & log->table_mask];
+}
+
+bool segment_log_lacks(struct segment_log *log, uint32_t number)
+{
+    return atomic_load(&segment_log_entry(log, number)->number) != number;
+}
+
+// --- pins and holds
+
+bool segment_pin(struct segment *segment, uint32_t number)
+{
+    unsigned pins = atomic_load_explicit(&segment->pins, memory_order_relaxed);
+    do {
+        if ((pins & SEGMENT_PIN_DYING) != 0) {
+            return false;
+        }
+        check((pins & SEGMENT_PIN_COUNT) < SEGMENT_PIN_COUNT);
+    } while (!atomic_compare_exchange_weak_explicit(&segment->pins, &pins, pins + 1,
+                                                    memory_order_acquire, memory_order_relaxed));
+    if (atomic_load_explicit(&segment->number, memory_order_relaxed) != number) {
+        segment_unpin(segment);
+        return false;
+    }
+    return true;
+}
+
+void segment_pin_again(struct segment *segment)
+{
+    unsigned before = atomic_fetch_add_explicit(&segment->pins, 1, memory_order_relaxed);
+    check((before & SEGMENT_PIN_COUNT) > 0);
+}
+
+void segment_unpin(struct segment *segment)
+{
+    unsigned before = atomic_fetch_sub_explicit(&segment->pins, 1, memory_order_acq_rel);
+    check((before & SEGMENT_PIN_COUNT) > 0);
+    if (before - 1 == (SEGMENT_PIN_DYING | SEGMENT_PIN_UNLINKED)) {
+        segment_keeper_close(segment);
+    }
+}
+
+void segment_unhold(struct segment *segment)
+{
+    unsigned before = atomic_fetch_sub(&segment->holds, 1);
+    check(before > 0);
+    if (before == 1 && atomic_load_explicit(&segment->log->room, memory_order_relaxed) == 0) {
+        segment_log_want(segment->log, false); // it may be the one that can go
+    }
+}
+
+int segment_fd(struct segment *segment)
+{
+    int fd = atomic_load_explicit(&segment->fd, memory_order_acquire);
+    if (fd >= 0) {
+        return fd;
+    }
+    char name[SEGMENT_NAME_LEN];
+    segment_name(atomic_load(&segment->number), name);
+    int folder = segment->log->store->dir.segments_fd;
+    int opened = openat(folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (opened < 0) {
+        return -1;
+    }
+    struct stat st;
+    if (fstat(opened, &st) != 0 || !S_ISREG(st.st_mode)) {
+        (void)close(opened); // nothing was written to it
+        return -1;
+    }
+    (void)posix_fadvise(opened, 0, 0, POSIX_FADV_RANDOM); // a hint
+    if (!atomic_compare_exchange_strong(&segment->fd, &fd, opened)) {
+        (void)close(opened); // somebody else was first
+        return fd;
+    }
+    return opened;
+}
+
+// --- marks
+
+static _Atomic uint64_t *segment_bits(struct segment *segment)
+{
+    _Atomic uint64_t *bits = atomic_load_explicit(&segment->verified, memory_order_acquire);
+    if (bits != NULL) {
+        return bits;
+    }
+    _Atomic uint64_t *made = calloc(segment->log->unit_max / VERIFIED_BITS + 1, sizeof(*made));
+    check(made != NULL);
+    if (!atomic_compare_exchange_strong(&segment->verified, &bits, made)) {
+        free(made);
+        return bits;
+    }
+    return made;
+}
+
+static bool units_are_ours(const struct segment *segment, uint32_t first_unit, uint32_t unit_count)
+{
+    return (uint64_t)first_unit + unit_count <= segment->log->unit_max;
+}
+
+bool segment_is_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count)
+{
+    _Atomic uint64_t *bits = atomic_load_explicit(&segment->verified, memory_order_acquire);
+    if (bits == NULL || !units_are_ours(segment, first_unit, unit_count)) {
+        return false;
+    }
+    for (uint32_t unit = first_unit; unit < first_unit + unit_count; unit++) {
+        uint64_t word = atomic_load_explicit(&bits[unit / VERIFIED_BITS], memory_order_relaxed);
+        if ((word >> (unit % VERIFIED_BITS) & 1) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void segment_set_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count,
+                          bool verified)
+{
+    if (!units_are_ours(segment, first_unit, unit_count)) {
+        return;
+    }
+    _Atomic uint64_t *bits = segment_bits(segment);
+    for (uint32_t unit = first_unit; unit < first_unit + unit_count; unit++) {
+        uint64_t bit = (uint64_t)1 << (unit % VERIFIED_BITS);
+        if (verified) {
+            atomic_fetch_or_explicit(&bits[unit / VERIFIED_BITS], bit, memory_order_relaxed);
+        } else {
+            atomic_fetch_and_explicit(&bits[unit / VERIFIED_BITS], ~bit, memory_order_relaxed);
+        }
+    }
+}
+
+bool segment_is_bad(struct segment *segment, uint32_t header_offset)
+{
+    unsigned count = atomic_load_explicit(&segment->bad_count, memory_order_acquire);
+    if (count == 0) {
+        return false;
+    }
+    for (unsigned i = 0; i < SEGMENT_BAD_MAX; i++) {
+        if (atomic_load_explicit(&segment->bad[i], memory_order_relaxed) == header_offset) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void segment_set_bad(struct segment *segment, uint32_t header_offset)
+{
+    if (segment_is_bad(segment, header_offset)) {
+        return;
+    }
+    for (unsigned i = 0; i < SEGMENT_BAD_MAX; i++) {
+        uint32_t empty = 0;
+        if (atomic_compare_exchange_strong(&segment->bad[i], &empty, header_offset)) {
+            atomic_fetch_add_explicit(&segment->bad_count, 1, memory_order_release);
+            return;
+        }
+    }
+    // So many at once: the disk lies, and the rest of the segment is worth nothing.
+    segment_log_abandon(segment->log, segment);
+}
+
+void segment_clear_bad(struct segment *segment, uint32_t header_offset)
+{
+    for (unsigned i = 0; i < SEGMENT_BAD_MAX; i++) {
+        uint32_t expected = header_offset;
+        if (atomic_compare_exchange_strong(&segment->bad[i], &expected, 0)) {
+            atomic_fetch_sub_explicit(&segment->bad_count, 1, memory_order_release);
+        }
+    }
+}
+
+// --- where the next run goes
+
+static void segment_seal_locked(struct segment *segment)
+{
+    check(segment->state == SEGMENT_OPEN);
+    segment->state = SEGMENT_SEALED;
+}
+
+// The slot's current segment is full: the next spare one takes its place, or none does.
+static struct segment *slot_exchange_locked(struct segment_slot *slot, struct segment_log *log)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    struct segment *old = slot->guarded.current;
+    if (old != NULL && old->state == SEGMENT_OPEN) {
+        segment_seal_locked(old);
+    }
+    struct segment *next = NULL;
+    if (log->guarded.spare_count > 0) {
+        next = log->guarded.spare[--log->guarded.spare_count];
+        atomic_store(&log->room, log->guarded.spare_count);
+        check(next->state == SEGMENT_SPARE);
+        next->state = SEGMENT_OPEN;
+    }
+    slot->guarded.current = next;
+    log->guarded.wanted = true;
+    pthread_cond_signal(&log->guarded.wake);
+    pthread_mutex_unlock(&log->guarded.lock);
+    return next;
+}
+
+static bool reserve_in(struct segment_log *log, struct segment *segment, uint32_t header_len,
+                       uint32_t payload_len, struct segment_reservation *ret_reservation)
+{
+    struct run_layout layout;
+    run_layout_make(segment->append_offset, header_len, payload_len, &layout);
+    uint32_t units = payload_len < RUN_PACKED_MAX ? 0 : run_unit_count(payload_len);
+    if (layout.end_offset > log->segment_size_bytes ||
+        segment->unit_count + units > log->unit_max) {
+        return false;
+    }
+    uint32_t number = atomic_load_explicit(&segment->number, memory_order_relaxed);
+    if (!segment_pin(segment, number)) {
+        return false; // abandoned meanwhile
+    }
+    atomic_fetch_add(&segment->holds, 1);
+    *ret_reservation = (struct segment_reservation){
+        .segment = segment,
+        .layout = layout,
+        .number = number,
+        .first_unit = segment->unit_count,
+        .salt = segment->salt,
+    };
+    segment->append_offset = (uint32_t)layout.end_offset;
+    segment->unit_count += units;
+    segment->run_count++;
+    return true;
+}
+
+enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
+                             uint32_t payload_len, struct segment_reservation *ret_reservation)
+{
+    struct run_layout layout;
+    run_layout_make(SEGMENT_DATA_OFFSET, header_len, payload_len, &layout);
+    if (layout.end_offset > log->segment_size_bytes) {
+        return ERR_LIMIT;
+    }
+    struct segment_slot *slot = &log->slots[worker_index % log->slot_count];
+    enum err err = ERR_DISK_FULL;
+    pthread_mutex_lock(&slot->guarded.lock);
+    struct segment *segment = slot->guarded.current;
+    for (unsigned tries = 0; tries < SEGMENT_SPARE_MAX && err != ERR_OK; tries++) {
+        if (segment != NULL && reserve_in(log, segment, header_len, payload_len, ret_reservation)) {
+            err = ERR_OK;
+            break;
+        }
+        segment = slot_exchange_locked(slot, log);
+        if (segment == NULL) {
+            break;
+        }
+    }
+    pthread_mutex_unlock(&slot->guarded.lock);
+    return err;
+}
+
+bool segment_log_shorten(struct segment_log *log, unsigned worker_index,
+                         const struct segment_reservation *reservation, uint32_t end_offset,
+                         uint32_t unit_count)
+{
+    struct segment_slot *slot = &log->slots[worker_index % log->slot_count];
+    struct segment *segment = reservation->segment;
+    pthread_mutex_lock(&slot->guarded.lock);
+    bool last = slot->guarded.current == segment &&
+                segment->append_offset == reservation->layout.end_offset;
+    if (last) {
+        segment->append_offset = end_offset;
+        segment->unit_count = reservation->first_unit + unit_count;
+    }
+    pthread_mutex_unlock(&slot->guarded.lock);
+    return last;
+}
+
+void segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_t salt,
+                       uint32_t end_offset, uint32_t unit_count, uint32_t run_count, bool sealed)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    if (segment->state == SEGMENT_SEALED && segment->recovered) {
+        segment->recovered = false;
+        segment->salt = salt;
+        segment->append_offset = end_offset;
+        segment->unit_count = unit_count;
+        segment->run_count = run_count;
+        segment->seal_written = sealed;
+        bool room = end_offset <= log->segment_size_bytes - log->segment_size_bytes / 16;
+        bool enough =
+            log->guarded.spare_count >= (run_count == 0 ? SPARE_EMPTY_MAX : SEGMENT_SPARE_MAX);
+        if (!sealed && room && !enough) {
+            segment->state = SEGMENT_SPARE;
+            log->guarded.spare[log->guarded.spare_count++] = segment;
+            atomic_store(&log->room, log->guarded.spare_count);
+        }
+    }
+    pthread_mutex_unlock(&log->guarded.lock);
+}
+
+bool segment_log_is_recovered(struct segment *segment)
+{
+    pthread_mutex_lock(&segment->log->guarded.lock);
+    bool recovered = segment->recovered;
+    pthread_mutex_unlock(&segment->log->guarded.lock);
+    return recovered;
+}
+
+void segment_log_want(struct segment_log *log, bool evict)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    log->guarded.wanted = true;
+    log->guarded.evict_wanted = log->guarded.evict_wanted || evict;
+    pthread_cond_signal(&log->guarded.wake);
+    pthread_mutex_unlock(&log->guarded.lock);
+}
+
+// --- looking into one
+
+enum err segment_log_identify(struct segment *segment, struct segment_header *ret_header,
+                              bool *ret_sealed)
+{
+    char head[2 * SECTOR_SIZE];
+    int fd = segment_fd(segment);
+    if (fd < 0) {
+        return ERR_IO;
+    }
+    ssize_t len = pread(fd, head, sizeof(head), 0);
+    if (len != (ssize_t)sizeof(head)) {
+        return len < 0 ? ERR_IO : ERR_CORRUPT;
+    }
+    struct segment_log *log = segment->log;
+    struct segment_header header;
+    enum err err = segment_header_decode(head, &header);
+    if (err != ERR_OK) {
+        return err;
+    }
+    struct stat st;
+    if (fstat(fd, &st) != 0) {
+        return ERR_IO;
+    }
+    if (header.number != atomic_load(&segment->number) ||
+        header.size_bytes != log->segment_size_bytes || (uint64_t)st.st_size != header.size_bytes ||
+        memcmp(header.cache_id, log->store->dir.format.cache_id, CACHE_ID_LEN) != 0) {
+        return ERR_CORRUPT;
+    }
+    struct segment_seal seal;
+    *ret_sealed = segment_seal_decode(head + SEGMENT_SEAL_OFFSET, &seal) == ERR_OK &&
+                  seal.number == header.number && seal.salt == header.salt;
+    *ret_header = header;
+    return ERR_OK;
+}
+
+static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
+{
+    int fd = *(int *)ctx;
+    size_t done = 0;
+    while (done < len) {
+        ssize_t got = pread(fd, buf + done, len - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) { // unreadable or cut off: nothing there
+            size_t hole = got == 0 ? len - done : (size_t)min_u64(4096, len - done);
+            memset(buf + done, 0, hole);
+            done += hole;
+            continue;
+        }
+        done += (size_t)got;
+    }
+}
+
+static uint64_t scan_next_data(void *ctx, uint64_t offset)
+{
+    off_t next = lseek(*(int *)ctx, (off_t)offset, SEEK_DATA);
+    if (next < 0) {
+        return errno == ENXIO ? UINT64_MAX
+                              : offset; // nothing behind; or the file system does not know
+    }
+    return (uint64_t)next;
+}
+
+enum err segment_log_scan(struct segment *segment, uint64_t salt,
+                          bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,
+                          struct segment_scan_result *ret_result)
+{
+    int fd = segment_fd(segment);
+    if (fd < 0) {
+        return ERR_IO;
+    }
+    struct segment_scan scan = {
+        .read = scan_read,
+        .next_data = scan_next_data,
+        .on_run = on_run,
+        .ctx = ctx,
+        .io_ctx = &fd,
+        .number = atomic_load(&segment->number),
+        .salt = salt,
+        .size_bytes = segment->log->segment_size_bytes,
+    };
+    return segment_scan_run(&scan, ret_result);
+}

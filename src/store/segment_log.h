@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Segments: their table, pins and marks, where the next run goes, and the keeper that makes and
+// frees them.
+#ifndef FOREBAY_STORE_SEGMENT_LOG_H
+#define FOREBAY_STORE_SEGMENT_LOG_H
+
+#include <pthread.h>
+
+#include "store/segment_scan.h"
+
+#define SEGMENT_BAD_MAX 32u
+#define SEGMENT_SPARE_MAX 96u
+#define SEGMENT_TABLE_MAX (1u << 22)
+
+// Changes only under the log's lock, in this order; FREE again at the end.
+enum segment_state {
+    SEGMENT_FREE,   // no file
+    SEGMENT_SPARE,  // has room, nobody writes to it
+    SEGMENT_OPEN,   // the current one of a slot
+    SEGMENT_SEALED, // full; runs begun before may still be written
+    SEGMENT_DYING,  // no new pins; entries, name and at last the file go
+};
+
+#define SEGMENT_PIN_DYING (1u << 31)    // no new pins
+#define SEGMENT_PIN_UNLINKED (1u << 30) // the last pin closes
+#define SEGMENT_PIN_COUNT (SEGMENT_PIN_UNLINKED - 1)
+
+// An entry of the table; never freed while the process runs, used again for other segments. So
+// whoever has an old pointer may try to pin it; the number tells whether it is still the same one.
+struct segment {
+    atomic_uint number; // 0: free
+    atomic_uint pins;   // count and the two flags
+    atomic_uint holds;  // runs begun and places not yet visible: no candidate for eviction
+    atomic_int fd;      // -1 until somebody needs it
+    _Atomic(_Atomic uint64_t *)
+        verified; // a bit per check unit; made on first use and kept with the entry
+    atomic_uint bad[SEGMENT_BAD_MAX]; // header offsets of runs known bad; 0 = empty
+    atomic_uint bad_count;
+    atomic_uint last_used_s;
+    struct segment_log *log;
+    // Under the log's lock; the four below too, or under the slot's while OPEN.
+    enum segment_state state;
+    bool seal_written,
+        recovered; // recovered: was there at the start and has not been looked at yet
+    uint64_t salt;
+    uint32_t append_offset, unit_count, run_count;
+    bool index_forgotten; // DYING: its entries have left the index, or are to be left alone
+    struct segment *next; // in `doomed` or `closable`
+};
+
+struct segment_slot {
+    struct {
+        pthread_mutex_t lock;
+        struct segment *current;
+    } guarded;
+};
+
+struct store;
+
+struct segment_log {
+    struct store *store;
+    uint32_t segment_size_bytes, unit_max;
+    uint64_t segment_cost_bytes; // the file and what the file system needs for it
+    unsigned segments_max;       // that fit the limit
+    uint32_t table_mask;
+    struct segment *table;
+    unsigned slot_count;
+    struct segment_slot *slots;
+    pthread_t keeper;
+    bool keeper_runs;
+    atomic_uint segment_count; // files, unlinked ones still open included
+    atomic_uint room;          // spare segments; a hint for those without the lock
+    atomic_bool examined;      // what was there at the start has been looked at: eviction may begin
+    atomic_bool no_room;       // nothing spare, nothing that could be freed
+    struct {
+        pthread_mutex_t lock;
+        pthread_cond_t wake;
+        struct segment *spare[SEGMENT_SPARE_MAX];
+        unsigned spare_count;
+        struct segment *doomed;   // DYING, still with a name
+        struct segment *closable; // unlinked and unpinned
+        unsigned dying_count;     // until closed
+        uint32_t next_number, number_limit;
+        bool wanted, evict_wanted, stop;
+    } guarded;
+};
+
+// Bytes a segment of this size may take up on disk.
+uint64_t segment_cost_bytes(uint32_t segment_size_bytes);
+// clamp(size / 64, 4 MiB, 256 MiB), a power of two, at least twice the largest block.
+uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max);
+
+// Takes stock of the files that are there. Sizes and limits of the store are set before.
+enum err segment_log_open(struct segment_log *log, struct store *store) MUST_USE;
+// After the workers: fills dir.format.append, closes everything, frees.
+void segment_log_close(struct segment_log *log);
+// Counts the files in segments/ before anything else is known. Any entry named like a segment
+// counts.
+uint32_t segment_log_count_files(int segments_fd);
+// Removes all of them.
+void segment_log_wipe(int segments_fd);
+
+// The entry where segment `number` would be; it may hold another one.
+struct segment *segment_log_entry(struct segment_log *log, uint32_t number);
+bool segment_pin(struct segment *segment, uint32_t number) MUST_USE;
+void segment_pin_again(struct segment *segment); // the caller has one
+void segment_unpin(struct segment *segment);
+void segment_unhold(struct segment *segment);
+// Descriptor of a pinned segment; opened on first use. -1: cannot be opened.
+int segment_fd(struct segment *segment);
+// Is there no file of this number any more?
+bool segment_log_lacks(struct segment_log *log, uint32_t number);
+
+bool segment_is_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count);
+void segment_set_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count,
+                          bool verified);
+bool segment_is_bad(struct segment *segment, uint32_t header_offset);
+void segment_set_bad(struct segment *segment, uint32_t header_offset);
+void segment_clear_bad(struct segment *segment, uint32_t header_offset);
+
+struct segment_reservation {
+    struct segment *segment; // pinned and held
+    struct run_layout layout;
+    uint32_t number, first_unit;
+    uint64_t salt;
+};
+// Room for one run in the slot of this worker. ERR_DISK_FULL: none now (the keeper is told);
+// ERR_LIMIT: never.
+enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
+                             uint32_t payload_len,
+                             struct segment_reservation *ret_reservation) MUST_USE;
+// Gives back what lies behind `end_offset` when the reservation is the last one of its segment;
+// else false.
+bool segment_log_shorten(struct segment_log *log, unsigned worker_index,
+                         const struct segment_reservation *reservation, uint32_t end_offset,
+                         uint32_t unit_count);
+// Writing to it failed: nothing more is written there, and all it holds is forgotten.
+void segment_log_abandon(struct segment_log *log, struct segment *segment);
+// A segment found at the start: writing may go on behind `end_offset`, or it is full (`sealed`).
+void segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_t salt,
+                       uint32_t end_offset, uint32_t unit_count, uint32_t run_count, bool sealed);
+// Was it there at the start, and has not been adopted?
+bool segment_log_is_recovered(struct segment *segment);
+// A file found at the start is no segment of ours: it goes, without a look at the index.
+void segment_log_drop(struct segment_log *log, struct segment *segment);
+// Wakes the keeper: space is wanted.
+void segment_log_want(struct segment_log *log,
+                      bool evict); // evict: one segment must go, the index needs room
+// Lists the runs of a pinned segment; see segment_scan.h.
+enum err segment_log_scan(struct segment *segment, uint64_t salt,
+                          bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,
+                          struct segment_scan_result *ret_result) MUST_USE;
+// Reads the segment's header; ERR_FORMAT or ERR_CORRUPT: not this segment of this cache.
+enum err segment_log_identify(struct segment *segment, struct segment_header *ret_header,
+                              bool *ret_sealed) MUST_USE;
+
+#endif

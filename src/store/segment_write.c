@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing a run, from store_run_begin() to its place. Each run lives on its worker, which owns it
+// until done or abort; at most one disk operation of it is in flight, and the run outlives that
+// operation whatever happens.
+//
+//   one write (payload up to 256 KiB)   chunks are kept until finish; then header and payload go
+//   out together longer                              the intent at begin; chunks in groups as they
+//   come; the header at finish
+//
+// Whatever goes wrong is remembered and told at finish; chunks are then given back as they come. A
+// run given up leaves a hole in its segment: with an intent when it was long, so that a scan can
+// jump it.
+#include <errno.h>
+#include <stdlib.h>
+
+#include "stats/stats.h"
+#include "store/store_private.h"
+
+#define RUN_MAGIC 0x52554e57u
+#define CHUNKS_PER_WRITE 16u
+
+enum run_step { RUN_IDLE, RUN_INTENT, RUN_PAYLOAD, RUN_HEADER };
+
+struct store_run {
+    uint32_t magic;
+    struct worker *worker;
+    struct store *store;
+    struct store_object *object;
+    struct segment_reservation reservation;
+    uint64_t first_block, generation;
+    uint32_t block_count, payload_len; // as begun; finish may cut both
+    uint32_t begun_len;
+    uint32_t header_len, unit_count;
+    uint32_t unit_crc[RUN_UNITS_MAX]; // as stored: little endian
+    uint32_t appended_units, written_units;
+    uint64_t appended_bytes, written_bytes;
+    struct chunk *chunks[RUN_UNITS_MAX]; // appended and not yet written
+    uint32_t writing_units;              // of the operation in flight
+    enum run_step step;
+    enum err err;
+    bool touched, finishing, aborted; // touched: something was written into the reservation
+    char *head;                       // sector of the intent, later header and padding
+    void (*done)(void *ctx, enum err err, const struct store_place *place);
+    void *ctx;
+    struct disk_op op;
+    struct task task; // for results known before an operation was started
+    struct iovec iov[CHUNKS_PER_WRITE + 1];
+};
+
+static struct store_run *as_run(void *ptr)
+{
+    struct store_run *run = ptr;
+    check(run->magic == RUN_MAGIC);
+    return run;
+}
+
+uint64_t store_run_bytes_max(const struct store *store)
+{
+    return min_u64(STORE_RUN_MAX, store->dir.format.segment_size_bytes / 4);
+}
+
+// --- ends
+
+static void run_drop_chunks(struct store_run *run)
+{
+    for (uint32_t i = run->written_units; i < run->appended_units; i++) {
+        chunk_unref(run->chunks[i]);
+        run->chunks[i] = NULL;
+    }
+    run->written_units = run->appended_units;
+    run->written_bytes = run->appended_bytes;
+}
+
+static void run_free(struct store_run *run)
+{
+    task_cancel(&run->task);
+    run_drop_chunks(run);
+    store_object_unref(run->object);
+    free(run->head);
+    run->magic = 0;
+    free(run);
+}
+
+// Nothing is kept: pin and hold go back, and the room too when nothing was written there.
+static void run_give_up(struct store_run *run)
+{
+    struct segment *segment = run->reservation.segment;
+    if (!run->touched) {
+        (void)segment_log_shorten(&run->store->log, worker_index(run->worker), &run->reservation,
+                                  run->reservation.layout.start, 0); // else a hole stays
+    }
+    segment_unhold(segment);
+    segment_unpin(segment);
+}
+
+static void run_end(struct store_run *run)
+{
+    bool keep = run->finishing && !run->aborted && run->err == ERR_OK;
+    if (!keep) {
+        run_give_up(run);
+    }
+    if (!run->aborted) {
+        struct store_place place = {
+            .segment = run->reservation.segment,
+            .segment_number = run->reservation.number,
+            .header_offset = run->reservation.layout.header_offset,
+            .header_len = run->header_len,
+            .payload_offset = run->reservation.layout.payload_offset,
+            .payload_len = run->payload_len,
+            .salt = run->reservation.salt,
+            .generation = run->generation,
+            .first_block = run->first_block,
+            .block_count = run->block_count,
+            .block_size_bytes = run->object->block_size_bytes,
+            .first_unit = run->reservation.first_unit,
+            .hash = run->object->hash,
+            .etag_hash = hash64(run->object->etag.ptr, run->object->etag.len, 0),
+        };
+        run->done(run->ctx, run->err, keep ? &place : NULL);
+    }
+    run_free(run);
+}
+
+// --- writing
+
+static void run_go(struct store_run *run);
+static void on_run_op(struct disk_op *op);
+
+static void run_start_op(struct store_run *run, enum run_step step, unsigned iov_count,
+                         uint32_t offset)
+{
+    run->step = step;
+    run->touched = true;
+    run->op.kind = DISK_WRITE;
+    run->op.fd = segment_fd(run->reservation.segment);
+    run->op.offset = offset;
+    run->op.iov = run->iov;
+    run->op.iov_count = iov_count;
+    run->op.done = on_run_op;
+    disk_io_start(run->worker, &run->op);
+}
+
+static void run_write_intent(struct store_run *run)
+{
+    const struct segment_reservation *r = &run->reservation;
+    struct run_intent intent = {
+        .number = r->number,
+        .salt = r->salt,
+        .offset = r->layout.start,
+        .end_offset = (uint32_t)r->layout.end_offset,
+        .header_offset = r->layout.header_offset,
+        .payload_offset = r->layout.payload_offset,
+    };
+    run->head = calloc(1, SECTOR_SIZE);
+    check(run->head != NULL);
+    run_intent_encode(&intent, run->head);
+    run->iov[0] = (struct iovec){run->head, SECTOR_SIZE};
+    run_start_op(run, RUN_INTENT, 1, r->layout.start);
+}
+
+// The next group of chunks, from iov[first_iov] on; only up to payload_len.
+static unsigned run_fill_iov(struct store_run *run, unsigned first_iov)
+{
+    unsigned count = 0;
+    while (count < CHUNKS_PER_WRITE && run->written_units + count < run->appended_units) {
+        uint32_t unit = run->written_units + count;
+        uint64_t at = (uint64_t)unit * STORE_CHECK_UNIT;
+        if (at >= run->payload_len) {
+            break;
+        }
+        run->iov[first_iov + count] = (struct iovec){
+            run->chunks[unit]->data, (size_t)min_u64(STORE_CHECK_UNIT, run->payload_len - at)};
+        count++;
+    }
+    run->writing_units = count;
+    return count;
+}
+
+static struct run_header run_header_of(const struct store_run *run)
+{
+    const struct segment_reservation *r = &run->reservation;
+    const struct store_object *o = run->object;
+    return (struct run_header){
+        .salt = r->salt,
+        .number = r->number,
+        .header_offset = r->layout.header_offset,
+        .header_len = run->header_len,
+        .payload_offset = r->layout.payload_offset,
+        .payload_len = run->payload_len,
+        .end_offset = (uint32_t)r->layout.end_offset,
+        .first_unit = r->first_unit,
+        .unit_count = run->unit_count,
+        .generation = run->generation,
+        .object_size_bytes = o->size_bytes,
+        .block_size_bytes = o->block_size_bytes,
+        .block_count = run->block_count,
+        .first_block = run->first_block,
+        .hash = o->hash,
+        .last_modified = (int64_t)o->last_modified,
+        .realm = o->realm,
+        .bucket = o->bucket,
+        .key = o->key,
+        .etag = o->etag,
+        .version_id = o->version_id,
+        .headers = o->headers,
+        .unit_crcs = (const char *)run->unit_crc,
+    };
+}
+
+// The header, and with it the payload of a run in one write.
+static void run_write_header(struct store_run *run)
+{
+    const struct run_layout *layout = &run->reservation.layout;
+    struct run_header header = run_header_of(run);
+    uint32_t head_bytes =
+        layout->intent ? header.header_len : layout->payload_offset - layout->header_offset;
+    free(run->head);
+    run->head = calloc(1, head_bytes);
+    check(run->head != NULL);
+    run_header_encode(&header, run->head);
+    run->iov[0] = (struct iovec){run->head, head_bytes};
+    unsigned count = layout->intent ? 0 : run_fill_iov(run, 1);
+    run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
+}
+
+static void run_op_failed(struct store_run *run, const struct disk_op *op)
+{
+    if (run->err == ERR_OK) {
+        run->err = op->err == ERR_OK ? ERR_DISK_FULL : op->err;
+    }
+    store_filling_off(run->store, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
+}
+
+static void on_run_op(struct disk_op *op)
+{
+    struct store_run *run = as_run(container_of(op, struct store_run, op));
+    uint64_t wanted = 0;
+    enum run_step step = run->step;
+    for (uint32_t i = 0; i < run->writing_units; i++) {
+        uint32_t unit = run->written_units + i;
+        wanted += min_u64(STORE_CHECK_UNIT, run->begun_len - (uint64_t)unit * STORE_CHECK_UNIT);
+        chunk_unref(run->chunks[unit]);
+        run->chunks[unit] = NULL;
+    }
+    run->written_units += run->writing_units;
+    run->written_bytes += wanted;
+    run->writing_units = 0;
+    run->step = RUN_IDLE;
+    if (op->err != ERR_OK) {
+        run_op_failed(run, op);
+    } else if (step == RUN_HEADER) {
+        store_filling_well(run->store);
+        if (run->payload_len >= RUN_PACKED_MAX) {
+            segment_set_verified(run->reservation.segment, run->reservation.first_unit,
+                                 run->unit_count, true);
+        }
+        run_end(run);
+        return;
+    }
+    run_go(run);
+}
+
+// Decides what to do next; the only place that does.
+static void run_go(struct store_run *run)
+{
+    if (run->step != RUN_IDLE) {
+        return;
+    }
+    if (run->err != ERR_OK || run->aborted) {
+        run_drop_chunks(run);
+        if (run->aborted || run->finishing) {
+            run_end(run);
+        }
+        return;
+    }
+    const struct run_layout *layout = &run->reservation.layout;
+    bool all_appended = run->appended_bytes >= run->payload_len;
+    if (layout->intent && run_fill_iov(run, 0) > 0) {
+        if (run->writing_units < CHUNKS_PER_WRITE / 4 && !run->finishing && !all_appended) {
+            run->writing_units = 0;
+            return; // more will come: larger writes
+        }
+        run_start_op(run, RUN_PAYLOAD, run->writing_units,
+                     layout->payload_offset + run->written_units * STORE_CHECK_UNIT);
+        return;
+    }
+    if (run->finishing) {
+        run_write_header(run);
+    }
+}
+
+static void on_run_task(struct task *task)
+{
+    run_go(as_run(container_of(task, struct store_run, task)));
+}
+
+// --- door
+
+enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
+                         uint64_t first_block, uint32_t block_count, struct store_run **ret_run)
+{
+    uint64_t blocks = store_object_block_count(object);
+    check(block_count > 0);
+    check(first_block < blocks);
+    check(block_count <= blocks - first_block);
+    if (!store->attached || !store_is_filling(store)) {
+        stats_add(COUNTER_admission_rejected_error, 1);
+        return ERR_IO;
+    }
+    uint64_t payload_len =
+        run_payload_len(object->size_bytes, object->block_size_bytes, first_block, block_count);
+    if (payload_len > STORE_BLOCK_SIZE_MAX || object->block_size_bytes % STORE_CHECK_UNIT != 0 ||
+        (block_count > 1 && payload_len > STORE_RUN_MAX)) {
+        return ERR_LIMIT;
+    }
+    if (!policy_admit(&store->policy, object->hash, first_block, payload_len)) {
+        stats_add(COUNTER_admission_rejected_policy, 1);
+        return ERR_NOT_ADMITTED;
+    }
+    uint32_t units = run_unit_count((uint32_t)payload_len);
+    uint32_t header_len = run_header_len(object->realm, object->bucket, object->key, object->etag,
+                                         object->version_id, object->headers, units);
+    check(header_len > 0);
+    struct segment_reservation reservation;
+    enum err err = segment_log_reserve(&store->log, worker_index(w), header_len,
+                                       (uint32_t)payload_len, &reservation);
+    if (err != ERR_OK) {
+        stats_add(COUNTER_admission_rejected_space, 1);
+        return err;
+    }
+    struct store_run *run = calloc(1, sizeof(*run));
+    check(run != NULL);
+    run->magic = RUN_MAGIC;
+    run->worker = w;
+    run->store = store;
+    run->object = store_object_ref(object);
+    run->reservation = reservation;
+    run->first_block = first_block;
+    run->generation = object->generation != 0 ? object->generation : store_generation_next(store);
+    run->block_count = block_count;
+    run->payload_len = run->begun_len = (uint32_t)payload_len;
+    run->header_len = header_len;
+    run->unit_count = units;
+    task_init(&run->task, on_run_task);
+    if (reservation.layout.intent) {
+        run_write_intent(run);
+    }
+    *ret_run = run;
+    return ERR_OK;
+}
+
+void store_run_append(struct store_run *run, struct chunk *chunk)
+{
+    as_run(run);
+    uint64_t left = run->payload_len - run->appended_bytes;
+    check(!run->finishing);
+    check(left > 0);
+    uint32_t len = (uint32_t)min_u64(left, STORE_CHECK_UNIT);
+    check(chunk->len >= len);
+    uint32_t unit = run->appended_units;
+    wire_put_u32((char *)&run->unit_crc[unit], crc32c(chunk->data, len));
+    run->chunks[unit] = chunk_ref(chunk);
+    run->appended_units++;
+    run->appended_bytes += len;
+    run_go(run);
+}
+
+uint64_t store_run_backlog_bytes(const struct store_run *run)
+{
+    return run->appended_bytes - run->written_bytes;
+}
+
+void store_run_finish(struct store_run *run, uint32_t block_count,
+                      void (*done)(void *ctx, enum err err, const struct store_place *place),
+                      void *ctx)
+{
+    as_run(run);
+    check(!run->finishing);
+    check(block_count > 0);
+    check(block_count <= run->block_count);
+    run->finishing = true;
+    run->done = done;
+    run->ctx = ctx;
+    uint64_t payload_len = run_payload_len(run->object->size_bytes, run->object->block_size_bytes,
+                                           run->first_block, block_count);
+    check(payload_len <= run->appended_bytes);
+    if (block_count < run->block_count) {
+        // Fewer units: the header gets shorter, what was reserved behind it stays empty.
+        run->block_count = block_count;
+        run->payload_len = (uint32_t)payload_len;
+        run->header_len -= 4 * (run->unit_count - run_unit_count(run->payload_len));
+        run->unit_count = run_unit_count(run->payload_len);
+        // What was written behind the end, or is on its way, is not given to others.
+        uint64_t used = max_u64(payload_len, (uint64_t)(run->written_units + run->writing_units) *
+                                                 STORE_CHECK_UNIT);
+        used = min_u64(used, run->begun_len);
+        uint32_t end =
+            (uint32_t)align_up_u64(run->reservation.layout.payload_offset + used, RUN_ALIGN);
+        if (segment_log_shorten(&run->store->log, worker_index(run->worker), &run->reservation, end,
+                                run->unit_count)) {
+            run->reservation.layout.end_offset = end;
+        }
+    }
+    worker_defer(run->worker, &run->task); // done() never runs inside this call
+}
+
+void store_run_abort(struct store_run *run)
+{
+    if (run == NULL) {
+        return;
+    }
+    as_run(run);
+    check(!run->finishing);
+    run->aborted = true;
+    worker_defer(run->worker, &run->task);
+}

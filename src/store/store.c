@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+// The facade: opening and closing, space, degraded states, and the small calls of the door.
+//
+// Order of a start: directory, lock and `format`; sizes; the index looked through by a child and
+// opened; the segments that are there; then `format` says open, the index writer, the keeper and
+// the recovery thread start, and each worker gets its context. Everything slow goes on behind
+// serving. A stop is the reverse, and `format` says clean at its end.
+//
+// Space: used_bytes is what the directory may take up on disk. It is raised before anything is
+// made, so it is never above capacity_bytes because of us; segments stop at segment_limit_bytes,
+// the rest is for the index.
+//
+// Degraded: a write that fails turns filling off for 5 s, then 10 s and so on up to 60 s; many
+// failing reads turn look-ups off for 10 s. A directory that cannot be used at the start is not
+// looked at again.
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/segment_keeper.h"
+#include "store/store_private.h"
+
+#define FILLING_OFF_MS_MIN 5000u
+#define FILLING_OFF_MS_MAX 60000u
+#define READ_ERRORS_MAX 100u
+#define READ_ERRORS_WINDOW_US 60000000u
+#define READING_OFF_US 10000000u
+#define SEGMENTS_MIN 3u
+#define GENERATIONS_AHEAD (1ull << 36) // promised to one process
+
+// --- space
+
+bool store_space_reserve(struct store *store, uint64_t bytes, uint64_t limit_bytes)
+{
+    uint64_t used = atomic_load(&store->used_bytes);
+    do {
+        if (used > limit_bytes || bytes > limit_bytes - used) {
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak(&store->used_bytes, &used, used + bytes));
+    stats_add(COUNTER_cache_bytes, bytes);
+    return true;
+}
+
+void store_space_give(struct store *store, uint64_t bytes)
+{
+    uint64_t before = atomic_fetch_sub(&store->used_bytes, bytes);
+    check(before >= bytes);
+    stats_sub(COUNTER_cache_bytes, bytes);
+}
+
+// --- degraded states
+
+static void store_tell_trouble(struct store *store, bool trouble)
+{
+    if (atomic_exchange(&store->disk_trouble_told, trouble) != trouble) {
+        if (trouble) {
+            stats_add(COUNTER_degraded_disk, 1);
+        } else {
+            stats_sub(COUNTER_degraded_disk, 1);
+            log_info("disk_recovered", "dir=%s", log_quote(span_from_cstr(store->dir.path)));
+        }
+    }
+}
+
+void store_filling_off(struct store *store, const char *what, int errno_value)
+{
+    unsigned pause_ms = atomic_load(&store->filling_off_ms);
+    uint64_t now_us = clock_monotonic_us();
+    if (atomic_load(&store->filling_off_until_us) > now_us) {
+        return; // off already
+    }
+    pause_ms =
+        pause_ms == 0 ? FILLING_OFF_MS_MIN : (unsigned)min_u64(2ull * pause_ms, FILLING_OFF_MS_MAX);
+    atomic_store(&store->filling_off_ms, pause_ms);
+    atomic_store(&store->filling_off_until_us, now_us + pause_ms * 1000ull);
+    store_tell_trouble(store, true);
+    log_warn("filling_off", "cause=%s errno=%d error=%s pause_ms=%u", what, errno_value,
+             log_quote(span_from_cstr(strerrordesc_np(errno_value))), pause_ms);
+}
+
+void store_filling_well(struct store *store)
+{
+    if (atomic_load_explicit(&store->filling_off_ms, memory_order_relaxed) != 0 &&
+        store_is_filling(store)) {
+        atomic_store(&store->filling_off_ms, 0);
+        atomic_store(&store->filling_off_until_us, 0);
+        store_tell_trouble(store, false);
+    }
+}
+
+bool store_is_filling(const struct store *store)
+{
+    uint64_t until_us = atomic_load_explicit(&store->filling_off_until_us, memory_order_relaxed);
+    return until_us == 0 || clock_monotonic_us() >= until_us;
+}
+
+static bool store_is_reading(const struct store *store)
+{
+    uint64_t until_us = atomic_load_explicit(&store->reading_off_until_us, memory_order_relaxed);
+    return until_us == 0 || clock_monotonic_us() >= until_us;
+}
+
+void store_read_failed(struct store *store)
+{
+    uint64_t now_us = clock_monotonic_us();
+    if (now_us - atomic_load(&store->read_errors_since_us) > READ_ERRORS_WINDOW_US) {
+        atomic_store(&store->read_errors_since_us, now_us);
+        atomic_store(&store->read_errors, 0);
+    }
+    if (atomic_fetch_add(&store->read_errors, 1) + 1 == READ_ERRORS_MAX) {
+        atomic_store(&store->read_errors, 0);
+        atomic_store(&store->reading_off_until_us, now_us + READING_OFF_US);
+        log_error("reading_off", "errors=%u pause_ms=%u", READ_ERRORS_MAX, READING_OFF_US / 1000);
+    }
+}
+
+void store_drop_place(struct store *store, const struct store_place *place, struct hash128 hash,
+                      enum err why)
+{
+    segment_set_bad(place->segment, place->header_offset);
+    index_writer_remove_later(&store->writer, hash, place);
+    if (why == ERR_CORRUPT) {
+        stats_add(COUNTER_checksum_failures, 1);
+        stats_add(COUNTER_evicted_bytes_corrupt, place->payload_len);
+    } else {
+        store_read_failed(store);
+    }
+    log_warn("run_dropped", "err=%s segment=%u offset=%u first_block=%llu blocks=%u",
+             error_name(why), place->segment_number, place->header_offset,
+             (unsigned long long)place->first_block, place->block_count);
+}
+
+// --- opening
+
+static enum err store_size(struct store *store, const struct store_options *options, uint64_t ours,
+                           struct buf *ret_why)
+{
+    uint64_t size = options->size_bytes;
+    if (size == 0) {
+        uint64_t free_bytes, disk_bytes;
+        enum err err = store_dir_space(&store->dir, &free_bytes, &disk_bytes);
+        if (err != ERR_OK) {
+            buf_printf(ret_why, "%s: %s", options->dir, error_row(err)->text);
+            return err;
+        }
+        size = (free_bytes + ours) / 100 * options->size_percent;
+    }
+    store->capacity_bytes = size;
+    store->segment_limit_bytes = size - size / 100 * min_u64(options->headroom_percent, 50);
+    return ERR_OK;
+}
+
+// The smallest cache that works with these segments.
+static uint64_t store_least_bytes(const struct store *store, uint32_t segment_size_bytes)
+{
+    uint64_t least = SEGMENTS_MIN * segment_cost_bytes(segment_size_bytes) + STORE_OVERHEAD_BYTES;
+    uint64_t headroom = store->capacity_bytes - store->segment_limit_bytes;
+    return max_u64(STORE_SIZE_MIN, least + headroom);
+}
+
+static enum err store_too_small(const struct store *store, uint64_t least, struct buf *ret_why)
+{
+    buf_printf(ret_why,
+               "cache.size is %llu bytes, at least %llu are needed (three segments of at least "
+               "twice the largest "
+               "block): raise cache.size or free space, or lower block_size",
+               (unsigned long long)store->capacity_bytes, (unsigned long long)least);
+    return ERR_INVALID;
+}
+
+// Keeps the segment size of the directory while it suits; else everything in it goes.
+static enum err store_choose_segments(struct store *store, const struct store_options *options,
+                                      struct buf *ret_why)
+{
+    struct store_format *format = &store->dir.format;
+    uint32_t best = segment_size_for(store->capacity_bytes, options->block_size_bytes_max);
+    uint64_t least = store_least_bytes(store, best);
+    if (store->capacity_bytes < least) {
+        return store_too_small(store, least, ret_why);
+    }
+    bool suits = format->segment_size_bytes >= 2 * options->block_size_bytes_max &&
+                 store->capacity_bytes >= store_least_bytes(store, format->segment_size_bytes);
+    if (store->dir.fresh || !suits) {
+        if (!store->dir.fresh) {
+            log_warn("cache_emptied", "reason=segment_size was=%u now=%u",
+                     format->segment_size_bytes, best);
+            segment_log_wipe(store->dir.segments_fd);
+            index_remove_files(store->dir.index_fd);
+            format->index_txn = 0;
+            format->append_count = 0;
+        }
+        format->segment_size_bytes = best;
+    }
+    return ERR_OK;
+}
+
+static void store_enter_workers(struct store *store)
+{
+    for (unsigned i = 0; i < store->worker_count; i++) {
+        struct store_worker *sw = aligned_alloc(64, align_up_u64(sizeof(*sw), 64));
+        check(sw != NULL);
+        memset(sw, 0, sizeof(*sw));
+        sw->worker = loop_worker(store->loop, i);
+        sw->store = store;
+        run_cache_init(&sw->runs);
+        store->workers[i] = sw;
+        store->index.readers[i] = &sw->reader;
+        worker_slot_set(sw->worker, WORKER_SLOT_STORE, sw);
+    }
+    store->index.reader_count = store->worker_count;
+}
+
+// `format` says that we are at it, and promises numbers and generations to this process.
+static enum err store_mark_open(struct store *store)
+{
+    struct store_format *format = &store->dir.format;
+    struct segment_log *log = &store->log;
+    atomic_store(&store->generation, format->next_generation);
+    format->next_generation += GENERATIONS_AHEAD;
+    format->next_segment = (uint32_t)min_u64(UINT32_MAX, (uint64_t)log->guarded.next_number + 64);
+    log->guarded.number_limit = format->next_segment;
+    format->index_txn = index_last_txn(&store->index);
+    format->clean = false;
+    format->append_count = 0;
+    store_boot_id(format->boot_id);
+    return store_dir_write_format(&store->dir);
+}
+
+// Everything that needs the directory. An error here is the disk's (degraded) or the caller's to
+// exit on.
+static enum err store_attach(struct store *store, const struct store_options *options,
+                             struct buf *ret_why)
+{
+    enum err err = store_dir_open(&store->dir, options->dir, ret_why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    uint64_t segment_bytes = store->dir.format.segment_size_bytes;
+    uint64_t ours = segment_log_count_files(store->dir.segments_fd) * segment_bytes;
+    err = store_size(store, options, ours, ret_why);
+    err = err != ERR_OK ? err : store_choose_segments(store, options, ret_why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    atomic_store(&store->used_bytes, store_dir_other_bytes(&store->dir));
+    stats_add(COUNTER_cache_bytes, atomic_load(&store->used_bytes));
+    err = segment_log_open(&store->log, store);
+    index_init(&store->index, store);
+    store_enter_workers(store);
+    err = err != ERR_OK ? err : recovery_open_index(&store->recovery);
+    if (err == ERR_OK) {
+        index_guard_install(&store->index, store->dir.index_fd);
+        recovery_adopt_clean(&store->recovery);
+        err = store_mark_open(store);
+    }
+    if (err != ERR_OK && !buf_ok(ret_why)) {
+        return err;
+    }
+    if (err != ERR_OK && ret_why->len == 0) {
+        buf_printf(ret_why, "%s: %s", options->dir, error_row(err)->text);
+    }
+    return err;
+}
+
+static void store_open_degraded(struct store *store, enum err err, struct buf *why)
+{
+    log_error("cache_unusable", "err=%s text=%s remedy=%s", error_name(err),
+              log_quote(buf_span(why)), "repair_and_restart");
+    store_tell_trouble(store, true);
+    if (store->index.renewals != NULL) {
+        index_guard_remove(&store->index);
+        index_done(&store->index);
+    }
+    if (store->log.table != NULL) {
+        segment_log_close(&store->log);
+    }
+    if (store->dir.format.hash_key == 0) {
+        store->dir.format.hash_key = random_u64();
+    }
+    if (store->dir.format.segment_size_bytes == 0) {
+        store->dir.format.segment_size_bytes = SEGMENT_SIZE_MIN;
+    }
+    uint64_t used = atomic_exchange(&store->used_bytes, 0);
+    stats_sub(COUNTER_cache_bytes, used);
+    atomic_store(&store->generation, clock_wall_us()); // above all that this process may meet
+    store->capacity_bytes = 0;
+    why->len = 0;
+}
+
+static void store_free(struct store *store)
+{
+    for (unsigned i = 0; i < store->worker_count; i++) {
+        if (store->workers[i] != NULL) {
+            worker_slot_set(store->workers[i]->worker, WORKER_SLOT_STORE, NULL);
+            run_cache_done(&store->workers[i]->runs);
+            free(store->workers[i]);
+        }
+    }
+    store_dir_close(&store->dir);
+    free(store);
+}
+
+enum err store_open(const struct store_options *options, struct loop *loop,
+                    struct store **ret_store, struct buf *ret_why)
+{
+    struct store *store = calloc(1, sizeof(*store));
+    check(store != NULL);
+    store->loop = loop;
+    store->min_free_percent = options->min_free_percent;
+    store->verify_always = options->verify_always;
+    store->worker_count = loop_worker_count(loop);
+    check(store->worker_count <= STORE_WORKERS_MAX);
+    policy_init(&store->policy);
+    recovery_init(&store->recovery, store);
+    index_writer_init(&store->writer, store);
+    enum err err = store_attach(store, options, ret_why);
+    if (err == ERR_IN_USE || err == ERR_FORMAT || err == ERR_INVALID) {
+        store_close(store);
+        return err;
+    }
+    if (err != ERR_OK) {
+        store_open_degraded(store, err, ret_why);
+        *ret_store = store;
+        return ERR_OK;
+    }
+    store->attached = true;
+    stats_add(COUNTER_cache_capacity_bytes, store->capacity_bytes);
+    index_writer_start(&store->writer);
+    segment_keeper_start(&store->log);
+    recovery_start(&store->recovery);
+    *ret_store = store;
+    return ERR_OK;
+}
+
+static void store_mark_clean(struct store *store, uint64_t index_txn)
+{
+    struct store_format *format = &store->dir.format;
+    format->next_generation = atomic_load(&store->generation);
+    format->index_txn = index_txn;
+    format->clean = true;
+    enum err err = store_dir_write_format(&store->dir);
+    if (err != ERR_OK) {
+        log_warn("clean_stop_not_marked", "err=%s", error_name(err));
+    }
+}
+
+void store_close(struct store *store)
+{
+    if (store == NULL) {
+        return;
+    }
+    bool rebuilding = atomic_load(&store->rebuilding);
+    atomic_store(&store->writer.silent, true);
+    recovery_stop(&store->recovery);
+    segment_keeper_stop(&store->log);
+    index_writer_stop(&store->writer);
+    rebuilding = rebuilding || atomic_load(&store->rebuilding);
+    uint64_t index_txn = store->index.renewals != NULL ? index_last_txn(&store->index) : 0;
+    if (store->attached) {
+        index_guard_remove(&store->index);
+        stats_sub(COUNTER_cache_capacity_bytes, store->capacity_bytes);
+    }
+    if (store->index.renewals != NULL) {
+        index_done(&store->index);
+    }
+    if (store->log.table != NULL) {
+        segment_log_close(&store->log);
+    }
+    if (store->attached && index_txn != 0 && !rebuilding) {
+        store_mark_clean(store, index_txn);
+    }
+    stats_sub(COUNTER_cache_bytes, atomic_load(&store->used_bytes));
+    store_tell_trouble(store, false);
+    store_free(store);
+}
+
+// --- small calls
+
+void store_summarize(const struct store *store, struct store_summary *ret_summary)
+{
+    *ret_summary = (struct store_summary){
+        .dir = store->dir.path,
+        .capacity_bytes = store->capacity_bytes,
+        .used_bytes = atomic_load(&store->used_bytes),
+        .segment_size_bytes = store->dir.format.segment_size_bytes,
+        .objects = atomic_load(&store->index.objects),
+        .blocks = atomic_load(&store->index.blocks),
+        .degraded = !store->attached || !store_is_filling(store) || !store_is_reading(store) ||
+                    atomic_load(&store->log.no_room) || atomic_load(&store->index.current) == NULL,
+        .rebuilding = atomic_load(&store->rebuilding),
+    };
+}
+
+struct hash128 store_hash(const struct store *store, struct span realm, struct span bucket,
+                          struct span key)
+{
+    const struct span pieces[] = {realm, bucket, key};
+    return hash128_of(pieces, ARRAY_LEN(pieces), store->dir.format.hash_key);
+}
+
+uint64_t store_generation_next(struct store *store)
+{
+    return atomic_fetch_add(&store->generation, 1);
+}
+
+bool store_place_pin(struct store_place *place)
+{
+    check(place->segment != NULL);
+    return segment_pin(place->segment, place->segment_number);
+}
+
+void store_place_unpin(struct store_place *place)
+{
+    if (place->segment != NULL) {
+        segment_unpin(place->segment);
+        place->segment = NULL;
+    }
+}
+
+void store_place_unhold(struct store_place *place)
+{
+    check(place->segment != NULL);
+    segment_unhold(place->segment);
+}
+
+void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
+                  uint64_t end_byte, uint64_t min_generation, struct store_view *ret_view)
+{
+    check(first_byte <= end_byte);
+    check(end_byte - first_byte <= STORE_WINDOW_MAX);
+    ret_view->found = false;
+    ret_view->place_count = 0;
+    if (!store->attached || !store_is_reading(store)) {
+        return;
+    }
+    uint64_t began_us = clock_monotonic_us();
+    index_lookup(&store->index, &store_worker_of(w)->reader, hash, first_byte, end_byte,
+                 min_generation, ret_view);
+    stats_observe_us(HISTOGRAM_index_lookup, clock_monotonic_us() - began_us);
+    if (ret_view->found) {
+        policy_touch(&store->policy, hash);
+    }
+}
+
+void store_view_done(struct store_view *view)
+{
+    for (unsigned i = 0; i < view->place_count; i++) {
+        store_place_unpin(&view->places[i]);
+    }
+    view->place_count = 0;
+}
+
+struct store_place *store_view_find(struct store_view *view, uint64_t block)
+{
+    for (unsigned i = 0; i < view->place_count; i++) {
+        struct store_place *place = &view->places[i];
+        if (place->segment != NULL && block >= place->first_block &&
+            block - place->first_block < place->block_count) {
+            return place;
+        }
+    }
+    return NULL;
+}
+
+static void on_unattached_post(struct worker *to, struct message *message)
+{
+    (void)to;
+    struct store_post *post = container_of(message, struct store_post, message);
+    post->done(post);
+}
+
+void store_post(struct worker *w, struct store_post *post)
+{
+    post->worker = w;
+    struct store *store = post->store;
+    check(store != NULL);
+    if (store->attached) {
+        index_writer_post(&store->writer, post);
+        return;
+    }
+    // Nothing is held: a delete is done, a put cannot be.
+    post->err = post->kind == STORE_POST_PUT ? ERR_IO : ERR_OK;
+    post->message.deliver = on_unattached_post;
+    mailbox_send(w, &post->message);
+}
+
+void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,
+                 size_t count, uint64_t began_us)
+{
+    if (!store->attached || count == 0) {
+        return;
+    }
+    uint64_t now_us = worker_now_us(w);
+    uint64_t ago_us = now_us > began_us ? now_us - began_us : 0;
+    bool first = atomic_load(&store->index.renewal_count) == 0;
+    unsigned taken = index_renew(&store->index, renewals, count, began_us / 1000,
+                                 (clock_wall_us() - ago_us) / 1000);
+    if (taken > 0 && first) {
+        index_writer_renewals_wait(&store->writer);
+    }
+}
+
+// --- faults
+
+#ifdef FOREBAY_FAULTS
+static struct {
+    atomic_uint left; // calls until it strikes; 0: never
+    atomic_bool repeat;
+    atomic_int errno_value;
+} faults[STORE_FAULT_COUNT_];
+
+void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value)
+{
+    atomic_store(&faults[fault].repeat, repeat);
+    atomic_store(&faults[fault].errno_value, errno_value);
+    atomic_store(&faults[fault].left, nth);
+}
+
+int store_fault_check(enum store_fault fault)
+{
+    unsigned left = atomic_load_explicit(&faults[fault].left, memory_order_relaxed);
+    do {
+        if (left == 0) {
+            return 0;
+        }
+        if (left == 1 && atomic_load(&faults[fault].repeat)) {
+            return atomic_load(&faults[fault].errno_value);
+        }
+    } while (!atomic_compare_exchange_weak(&faults[fault].left, &left, left - 1));
+    return left == 1 ? atomic_load(&faults[fault].errno_value) : 0;
+}
+#endif

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cache directory. Runs at start and stop, and on the keeper when it writes `format` anew;
+// never on a worker.
+//
+//   lock      flock held for the life of the process
+//   format    text, replaced by rename: below
+//   index/    LMDB, and `bad` when the index has to be dropped at the next start
+//   segments/ 00000001.seg ...
+//
+// `format` has one "name value" a line, in this order, and ends with the CRC32C of what stands
+// before that line:
+//
+//   forebay-cache 1            format version
+//   id <32 hex>                creation id, repeated in segments and index
+//   hash-key <16 hex>          seeds the hash of (realm, bucket, key)
+//   segment-size <bytes>
+//   next-segment <number>      lower ones may have been used
+//   next-generation <number>   lower ones may have been used
+//   boot-id <text>             of the last opener
+//   state open|clean
+//   index-txn <number>         an index behind this is an old copy
+//   append <number> <offset> <units> <runs>     after a clean stop, per segment that can be written
+//   on checksum <8 hex>
+//
+// A directory whose `format` is not ours, or that has folders of ours without one, is refused,
+// never overwritten.
+#include "store/store_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#define FORMAT_BYTES_MAX 16384u
+#define OTHER_ENTRIES_MAX 10000u
+
+// --- format
+
+void store_format_render(const struct store_format *format, struct buf *out)
+{
+    char id[2 * CACHE_ID_LEN + 1];
+    hex_encode(format->cache_id, CACHE_ID_LEN, id);
+    size_t begin = out->len;
+    buf_printf(out, "forebay-cache %u\n", SEGMENT_FORMAT_VERSION);
+    buf_printf(out, "id %s\n", id);
+    buf_printf(out, "hash-key %016llx\n", (unsigned long long)format->hash_key);
+    buf_printf(out, "segment-size %u\n", format->segment_size_bytes);
+    buf_printf(out, "next-segment %u\n", format->next_segment);
+    buf_printf(out, "next-generation %llu\n", (unsigned long long)format->next_generation);
+    buf_printf(out, "boot-id %s\n", format->boot_id);
+    buf_printf(out, "state %s\n", format->clean ? "clean" : "open");
+    buf_printf(out, "index-txn %llu\n", (unsigned long long)format->index_txn);
+    for (unsigned i = 0; i < format->append_count; i++) {
+        const struct store_append *a = &format->append[i];
+        buf_printf(out, "append %u %u %u %u\n", a->number, a->offset, a->unit_count, a->run_count);
+    }
+    if (buf_ok(out)) {
+        buf_printf(out, "checksum %08x\n", crc32c(out->ptr + begin, out->len - begin));
+    }
+}
+
+// The value of the next line, which has to have this name.
+static bool format_line(struct span *rest, const char *name, struct span *ret_value)
+{
+    struct span ahead = *rest;
+    struct span line;
+    struct span word;
+    if (!span_split(&ahead, '\n', &line) || !span_split(&line, ' ', &word) ||
+        !span_equal_cstr(word, name) || line.ptr == NULL) {
+        return false;
+    }
+    *rest = ahead;
+    *ret_value = line;
+    return true;
+}
+
+static bool format_u64(struct span *rest, const char *name, uint64_t max, uint64_t *ret_value)
+{
+    struct span value;
+    return format_line(rest, name, &value) && span_to_u64(value, ret_value) && *ret_value <= max;
+}
+
+static bool format_append(struct span value, struct store_append *ret_append)
+{
+    uint64_t n[4];
+    for (unsigned i = 0; i < 4; i++) {
+        struct span word;
+        if (!span_split(&value, ' ', &word) || !span_to_u64(word, &n[i]) || n[i] > UINT32_MAX) {
+            return false;
+        }
+    }
+    *ret_append =
+        (struct store_append){(uint32_t)n[0], (uint32_t)n[1], (uint32_t)n[2], (uint32_t)n[3]};
+    return value.ptr == NULL;
+}
+
+static bool format_checksum_is_right(struct span text, struct span *ret_body)
+{
+    const size_t line = sizeof("checksum 00000000\n") - 1;
+    if (text.len < line) {
+        return false;
+    }
+    struct span body = {text.ptr, text.len - line};
+    char expected[32];
+    (void)snprintf(expected, sizeof(expected), "checksum %08x\n", crc32c(body.ptr, body.len));
+    *ret_body = body;
+    return span_equal_cstr((struct span){text.ptr + body.len, line}, expected);
+}
+
+enum err store_format_parse(struct span text, struct store_format *ret_format)
+{
+    struct span rest;
+    struct store_format f = {0};
+    uint64_t version, segment_size, next_segment;
+    struct span id, hash_key, boot_id, state, append;
+    uint8_t key[8];
+    if (!format_checksum_is_right(text, &rest) ||
+        !format_u64(&rest, "forebay-cache", UINT32_MAX, &version) ||
+        version != SEGMENT_FORMAT_VERSION || !format_line(&rest, "id", &id) ||
+        !span_to_hex(id, f.cache_id, CACHE_ID_LEN) || !format_line(&rest, "hash-key", &hash_key) ||
+        !span_to_hex(hash_key, key, sizeof(key)) ||
+        !format_u64(&rest, "segment-size", SEGMENT_SIZE_MAX, &segment_size) ||
+        !format_u64(&rest, "next-segment", UINT32_MAX, &next_segment) ||
+        !format_u64(&rest, "next-generation", UINT64_MAX, &f.next_generation) ||
+        !format_line(&rest, "boot-id", &boot_id) || boot_id.len > STORE_BOOT_ID_MAX ||
+        !format_line(&rest, "state", &state) ||
+        !format_u64(&rest, "index-txn", UINT64_MAX, &f.index_txn)) {
+        return ERR_FORMAT;
+    }
+    while (f.append_count < STORE_APPEND_MAX && format_line(&rest, "append", &append)) {
+        if (!format_append(append, &f.append[f.append_count])) {
+            return ERR_FORMAT;
+        }
+        f.append_count++;
+    }
+    bool ours = rest.len == 0 && segment_size >= SEGMENT_SIZE_MIN &&
+                (segment_size & (segment_size - 1)) == 0 &&
+                (span_equal_cstr(state, "clean") || span_equal_cstr(state, "open"));
+    if (!ours) {
+        return ERR_FORMAT;
+    }
+    f.clean = span_equal_cstr(state, "clean");
+    f.segment_size_bytes = (uint32_t)segment_size;
+    f.next_segment = (uint32_t)next_segment;
+    for (unsigned i = 0; i < sizeof(key); i++) {
+        f.hash_key = f.hash_key << 8 | key[i];
+    }
+    memcpy(f.boot_id, boot_id.ptr, boot_id.len);
+    *ret_format = f;
+    return ERR_OK;
+}
+
+void store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1])
+{
+    memset(ret_boot_id, 0, STORE_BOOT_ID_MAX + 1);
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd >= 0 ? read(fd, ret_boot_id, STORE_BOOT_ID_MAX) : 0;
+    if (fd >= 0) {
+        (void)close(fd); // nothing was written to it
+    }
+    while (len > 0 && (ret_boot_id[len - 1] == '\n' || ret_boot_id[len - 1] == ' ')) {
+        ret_boot_id[--len] = '\0';
+    }
+    if (len <= 0) {
+        memcpy(ret_boot_id, "unknown", sizeof("unknown"));
+    }
+}
+
+enum err store_dir_write_format(struct store_dir *dir)
+{
+    struct buf text;
+    buf_init(&text, FORMAT_BYTES_MAX);
+    store_format_render(&dir->format, &text);
+    check(buf_ok(&text));
+    enum err err = ERR_OK;
+    int fd =
+        openat(dir->fd, "format.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+        err = error_from_errno(errno);
+        goto out;
+    }
+    ssize_t written = write(fd, text.ptr, text.len);
+    if (written != (ssize_t)text.len) {
+        err = written < 0 ? error_from_errno(errno) : ERR_DISK_FULL;
+    } else if (fsync(fd) != 0) {
+        err = error_from_errno(errno);
+    }
+    if (close(fd) != 0 && err == ERR_OK) {
+        err = error_from_errno(errno);
+    }
+    if (err == ERR_OK && renameat(dir->fd, "format.new", dir->fd, "format") != 0) {
+        err = error_from_errno(errno);
+    }
+    if (err != ERR_OK) {
+        (void)unlinkat(dir->fd, "format.new", 0); // may not be there
+    } else {
+        (void)fsync(
+            dir->fd); // the name is only at risk in a power cut, and the old file is as good then
+    }
+out:
+    buf_done(&text);
+    return err;
+}
+
+static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
+{
+    char text[FORMAT_BYTES_MAX];
+    int fd = openat(dir->fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        return error_from_errno(errno);
+    }
+    ssize_t len = read(fd, text, sizeof(text));
+    enum err err = len < 0 ? error_from_errno(errno) : ERR_OK;
+    (void)close(fd); // nothing was written to it
+    if (err == ERR_OK) {
+        err = store_format_parse((struct span){text, (size_t)len}, &dir->format);
+    }
+    if (err == ERR_FORMAT) {
+        buf_printf(ret_why,
+                   "%s/format is not one this version understands: choose another cache.dir, or "
+                   "remove the directory to start with an empty cache",
+                   dir->path);
+    }
+    return err;
+}
+
+static enum err dir_make_format(struct store_dir *dir, struct buf *ret_why)
+{
+    struct stat st;
+    if (fstatat(dir->fd, "segments", &st, AT_SYMLINK_NOFOLLOW) == 0 ||
+        fstatat(dir->fd, "index", &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        buf_printf(ret_why,
+                   "%s holds segments or index but no file format, so it is no cache of this "
+                   "version: choose another cache.dir, or remove the directory",
+                   dir->path);
+        return ERR_FORMAT;
+    }
+    struct store_format *f = &dir->format;
+    *f = (struct store_format){.segment_size_bytes = SEGMENT_SIZE_MIN,
+                               .next_segment = 1,
+                               .next_generation = 1,
+                               .clean = true};
+    random_bytes(f->cache_id, CACHE_ID_LEN);
+    f->hash_key = random_u64();
+    store_boot_id(f->boot_id);
+    dir->fresh = true;
+    return store_dir_write_format(dir);
+}
+
+// --- opening
+
+static enum err dir_make_path(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        int failed = mkdir(path, 0755) != 0 && errno != EEXIST ? errno : 0;
+        *slash = '/';
+        if (failed != 0 && failed != EACCES && failed != EROFS) {
+            return error_from_errno(failed);
+        }
+    }
+    return mkdir(path, 0700) != 0 && errno != EEXIST ? error_from_errno(errno) : ERR_OK;
+}
+
+static enum err dir_open_folder(const struct store_dir *dir, const char *name, int *ret_fd)
+{
+    if (mkdirat(dir->fd, name, 0700) != 0 && errno != EEXIST) {
+        return error_from_errno(errno);
+    }
+    int fd = openat(dir->fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        return error_from_errno(errno);
+    }
+    *ret_fd = fd;
+    return ERR_OK;
+}
+
+static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
+{
+    dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (dir->lock_fd < 0) {
+        return error_from_errno(errno);
+    }
+    if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) {
+            return error_from_errno(errno);
+        }
+        buf_printf(
+            ret_why,
+            "%s is in use by another process: stop it, or give this one a cache.dir of its own",
+            dir->path);
+        return ERR_IN_USE;
+    }
+    return ERR_OK;
+}
+
+enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why)
+{
+    *dir = (struct store_dir){.fd = -1, .lock_fd = -1, .segments_fd = -1, .index_fd = -1};
+    dir->path = strdup(path);
+    check(dir->path != NULL);
+    enum err err = dir_make_path(dir->path);
+    if (err != ERR_OK) {
+        goto out;
+    }
+    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir->fd < 0) {
+        err = error_from_errno(errno);
+        goto out;
+    }
+    err = dir_lock(dir, ret_why);
+    if (err == ERR_OK) {
+        err = dir_read_format(dir, ret_why);
+    }
+    if (err == ERR_NOT_FOUND) {
+        err = dir_make_format(dir, ret_why);
+    }
+    if (err == ERR_OK) {
+        err = dir_open_folder(dir, "index", &dir->index_fd);
+    }
+    if (err == ERR_OK) {
+        err = dir_open_folder(dir, "segments", &dir->segments_fd);
+    }
+out:
+    if (err != ERR_OK && err != ERR_IN_USE && err != ERR_FORMAT) {
+        buf_printf(ret_why, "%s: %s", path, error_row(err)->text);
+    }
+    return err;
+}
+
+static void fd_close(int *fd)
+{
+    if (*fd >= 0) {
+        (void)close(*fd); // directories and the lock: nothing is pending
+        *fd = -1;
+    }
+}
+
+void store_dir_close(struct store_dir *dir)
+{
+    fd_close(&dir->segments_fd);
+    fd_close(&dir->index_fd);
+    fd_close(&dir->lock_fd);
+    fd_close(&dir->fd);
+    free(dir->path);
+    dir->path = NULL;
+}
+
+// --- space
+
+// Blocks of the entries of one folder; names for which `skip` says so are left out.
+static uint64_t folder_bytes(int at_fd, const char *name, bool (*skip)(const char *name),
+                             unsigned *budget)
+{
+    int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    if (folder == NULL) {
+        fd_close(&fd);
+        return 0;
+    }
+    uint64_t bytes = 0;
+    for (struct dirent *e = readdir(folder); e != NULL && *budget > 0; e = readdir(folder)) {
+        struct stat st;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || skip(e->d_name)) {
+            continue;
+        }
+        (*budget)--;
+        if (fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+            bytes += (uint64_t)st.st_blocks * 512;
+        }
+    }
+    (void)closedir(folder); // only read
+    return bytes;
+}
+
+static bool skip_ours(const char *name)
+{
+    return strcmp(name, "lock") == 0 || strcmp(name, "format") == 0;
+}
+
+static bool skip_segments(const char *name)
+{
+    size_t len = strlen(name);
+    return len > 4 && strcmp(name + len - 4, ".seg") == 0;
+}
+
+uint64_t store_dir_other_bytes(const struct store_dir *dir)
+{
+    unsigned budget = OTHER_ENTRIES_MAX;
+    uint64_t bytes = STORE_OVERHEAD_BYTES + folder_bytes(dir->fd, ".", skip_ours, &budget);
+    return bytes + folder_bytes(dir->fd, "segments", skip_segments, &budget);
+}
+
+enum err store_dir_space(const struct store_dir *dir, uint64_t *ret_free, uint64_t *ret_size)
+{
+    struct statvfs st;
+    if (fstatvfs(dir->fd, &st) != 0) {
+        return error_from_errno(errno);
+    }
+    *ret_free = (uint64_t)st.f_bavail * st.f_frsize;
+    *ret_size = (uint64_t)st.f_blocks * st.f_frsize;
+    return ERR_OK;
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cache directory: its lock, its `format` file and what it takes up.
+#ifndef FOREBAY_STORE_STORE_DIR_H
+#define FOREBAY_STORE_STORE_DIR_H
+
+#include "store/segment_format.h"
+
+#define STORE_APPEND_MAX                                                                           \
+    160u // segments a clean stop leaves open: one per worker at most, and the spare ones
+#define STORE_BOOT_ID_MAX 63u
+#define STORE_OVERHEAD_BYTES                                                                       \
+    (128u << 10) // lock, format, folders and LMDB's lock file, with room to spare
+
+struct store_append {
+    uint32_t number, offset, unit_count, run_count;
+};
+
+// What the file `format` says.
+struct store_format {
+    uint8_t cache_id[CACHE_ID_LEN];
+    uint64_t hash_key;
+    uint32_t segment_size_bytes;
+    uint32_t next_segment;    // numbers below may have been used
+    uint64_t next_generation; // generations below may have been used
+    char boot_id[STORE_BOOT_ID_MAX + 1];
+    bool clean;         // false: opened and not (yet) closed
+    uint64_t index_txn; // of the last commit: at the clean stop, else at opening
+    unsigned append_count;
+    struct store_append append[STORE_APPEND_MAX]; // after a clean stop: where writing may go on
+};
+void store_format_render(const struct store_format *format, struct buf *out);
+enum err store_format_parse(struct span text, struct store_format *ret_format) MUST_USE;
+
+struct store_dir {
+    char *path;
+    int fd, lock_fd, segments_fd, index_fd; // index_fd: the folder, for the marker
+    struct store_format format;
+    bool fresh; // `format` was made now
+};
+// Makes the directory (0700) and the folders in it, locks it, reads or makes `format`. ERR_IN_USE,
+// ERR_FORMAT with text; other errors: unusable, with text. `dir` needs store_dir_close() in any
+// case.
+enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why) MUST_USE;
+void store_dir_close(struct store_dir *dir);
+// Replaces `format` atomically by dir->format.
+enum err store_dir_write_format(struct store_dir *dir) MUST_USE;
+// Bytes of everything that is neither segment nor index, rounded up generously. Bounded work.
+uint64_t store_dir_other_bytes(const struct store_dir *dir);
+// Free bytes and size of the file system.
+enum err store_dir_space(const struct store_dir *dir, uint64_t *ret_free,
+                         uint64_t *ret_size) MUST_USE;
+void store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1]);
+
+#endif

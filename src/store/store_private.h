@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of this room share: the store, its parts and its per-worker context.
+//
+// Threads: the workers; the index writer (index_writer.c); the keeper (segment_log.c), which makes
+// and frees segments; the recovery thread (recovery.c), which ends when its work behind serving is
+// done. Locks, each taken with none of the others held, unless said: a slot's lock, then the log's;
+// the writer's; the renewals'. The hit path takes none.
+#ifndef FOREBAY_STORE_STORE_PRIVATE_H
+#define FOREBAY_STORE_STORE_PRIVATE_H
+
+#include "store/index.h"
+#include "store/index_writer.h"
+#include "store/policy.h"
+#include "store/recovery.h"
+#include "store/run_cache.h"
+#include "store/segment_format.h"
+#include "store/segment_log.h"
+#include "store/store.h"
+#include "store/store_dir.h"
+
+#define STORE_WORKERS_MAX 64u
+#define STORE_SIZE_MIN (16u << 20)
+
+struct store_worker {
+    struct worker *worker;
+    struct store *store;
+    struct index_reader reader;
+    struct run_cache runs;
+    char header_bytes[RUN_HEADER_MAX];
+};
+
+struct store {
+    struct loop *loop;
+    struct store_dir dir;
+    uint64_t capacity_bytes;      // cache.size: never exceeded
+    uint64_t segment_limit_bytes; // what is used may reach this by making segments; the rest is for
+                                  // the index
+    unsigned min_free_percent;
+    bool verify_always;
+    bool attached; // false: the directory was unusable at start; nothing is held for the life of
+                   // the process
+    _Atomic uint64_t used_bytes; // reserved before it is written
+    _Atomic uint64_t generation;
+    _Atomic uint64_t filling_off_until_us; // monotonic; 0 = filling
+    atomic_uint filling_off_ms;            // the pause, doubled from failure to failure
+    _Atomic uint64_t read_errors_since_us;
+    atomic_uint read_errors;
+    _Atomic uint64_t reading_off_until_us;
+    atomic_bool rebuilding;
+    atomic_bool disk_trouble_told;
+    struct policy policy;
+    struct segment_log log;
+    struct index index;
+    struct index_writer writer;
+    struct recovery recovery;
+    unsigned worker_count;
+    struct store_worker *workers[STORE_WORKERS_MAX];
+};
+
+static inline struct store_worker *store_worker_of(struct worker *w)
+{
+    struct store_worker *mine = worker_slot_get(w, WORKER_SLOT_STORE);
+    check(mine != NULL);
+    return mine;
+}
+
+// Counts `bytes` against cache.size unless more than `limit_bytes` would be used then. Any thread.
+bool store_space_reserve(struct store *store, uint64_t bytes, uint64_t limit_bytes) MUST_USE;
+void store_space_give(struct store *store, uint64_t bytes);
+
+// A write, sync, allocation or commit failed: no filling for a while (5 s, doubled up to 60 s). Any
+// thread.
+void store_filling_off(struct store *store, const char *what, int errno_value);
+// One went well: the next failure begins with the short pause again.
+void store_filling_well(struct store *store);
+bool store_is_filling(const struct store *store);
+// A read failed in the device: above 100 in a minute nothing is looked up for 10 s.
+void store_read_failed(struct store *store);
+// A run is not what it should be: a miss from now on, and out of the index soon. Any worker.
+void store_drop_place(struct store *store, const struct store_place *place, struct hash128 hash,
+                      enum err why);
+// The same object with the spans of a decoded header; NULL when limits are passed.
+struct store_object *store_object_from_header(const struct run_header *header, uint64_t generation);
+
+#ifdef FOREBAY_FAULTS
+// Faults of the calls that the room's own threads make: the n-th call from now of that kind fails
+// (1 = the next), or from then on all with `repeat`. Any thread; tests only.
+enum store_fault {
+    STORE_FAULT_SYNC,
+    STORE_FAULT_COMMIT,
+    STORE_FAULT_CREATE,
+    STORE_FAULT_ALLOCATE,
+    STORE_FAULT_UNLINK,
+    STORE_FAULT_COUNT_
+};
+void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);
+int store_fault_check(enum store_fault fault); // errno value or 0
+#else
+#define store_fault_check(fault) 0
+#endif
+
+#endif
