@@ -121,11 +121,6 @@ static void fake_key_unref(struct object_key *k)
 {
     free(k);
 }
-static uint64_t fake_now_us(const struct worker *w)
-{
-    (void)w;
-    return 1;
-}
 static void fake_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 {
     (void)w;
@@ -150,7 +145,6 @@ static void fake_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 #define request_common_headers fake_common_headers
 #define request_object_key fake_object_key
 #define object_key_unref fake_key_unref
-#define worker_now_us fake_now_us
 #define worker_free_later fake_free_later
 #define list_cache_find(pw, r) NULL
 #define list_cache_begin(pw, r) NULL
