@@ -284,7 +284,11 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
                                     .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
                                     .block_size_bytes_max = serve_block_size_max(s, rule_count)};
     enum err err = store_open(&options, s->loop, &s->store, &s->why);
-    return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
+    if (err != ERR_OK) {
+        return serve_fail(s, EXIT_CODE_FAILED);
+    }
+    (void)disk_io_probe_residency(c->cache_dir);
+    return EXIT_CODE_OK;
 }
 
 static int serve_build_proxy(struct serve *s, unsigned rule_count)
