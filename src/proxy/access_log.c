@@ -569,6 +569,7 @@ static void line_json(struct line *line, const struct access_log *log, struct ri
     if (r->object_size_bytes > 0) {
         put_json_u64(line, "object_size", r->object_size_bytes);
     }
+    put_json_if(line, "etag", serve_get_version(r));
     put_literal(line, ",\"ttfb_ms\":");
     put_ms(line, timing.first_byte_us);
     put_literal(line, ",\"total_ms\":");

@@ -311,6 +311,38 @@ static void fill_on_memory(struct worker *w, struct message *message)
     fill_maybe_free(fill);
 }
 
+// While memory is short, one run of each worker goes on all the same: paused runs hold chunks that
+// are not full yet, so all of them together could wait for each other. What it holds beyond the
+// limit is given up as it is delivered.
+static bool fill_take_lead(struct fill *fill)
+{
+    if (fill->pw->memory_lead == NULL && fill->fetching && !fill->paused_window) {
+        fill->pw->memory_lead = fill;
+    }
+    bool leads = fill->pw->memory_lead == fill;
+    fill->paused_memory &= !leads;
+    return leads;
+}
+
+static void fill_pass_lead(struct fill *fill)
+{
+    struct proxy_worker *pw = fill->pw;
+    if (pw->memory_lead != fill) {
+        return;
+    }
+    pw->memory_lead = NULL;
+    for (unsigned i = 0; i < PROXY_MAP_BUCKETS && pw->memory_lead == NULL; i++) {
+        list_for_each(node, &pw->fills.buckets[i])
+        {
+            struct fill *next = container_of(node, struct fill, map_node);
+            if (next->paused_memory && fill_take_lead(next)) {
+                fill_pause_update(next);
+                break;
+            }
+        }
+    }
+}
+
 // Runs on whatever thread freed memory.
 static void on_memory_free(void *ctx)
 {
@@ -325,6 +357,9 @@ static struct chunk *fill_chunk(struct fill *fill)
         return chunk;
     }
     chunk = chunk_new_forced();
+    if (fill_take_lead(fill)) {
+        return chunk;
+    }
     stats_add(COUNTER_buffer_paused, 1);
     fill->paused_memory = true;
     if (!fill->memory_waiting) {
@@ -377,7 +412,12 @@ static void fill_pace(struct fill *fill)
     }
     uint64_t window = memory_is_short() ? FILL_UNSTORED_WINDOW / 8 : FILL_UNSTORED_WINDOW;
     fill->paused_window =
-        fill->state == FILL_BODY && fastest > 0 && fill->received > fastest + window;
+        fill->state == FILL_BODY && fill->received > max_u64(fastest, fill->first_byte) + window;
+    if (fill->paused_window) {
+        fill_pass_lead(fill);
+    } else if (fill->paused_memory) {
+        (void)fill_take_lead(fill);
+    }
     fill_pause_update(fill);
 }
 
@@ -658,6 +698,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     struct fill *fill = as_fill(f->ctx);
     fill->fetching = false;
     fill->paused = false;
+    fill_pass_lead(fill);
     if (fill->abandoned) {
         fill_maybe_free(fill);
         return;
@@ -687,7 +728,7 @@ static void fill_fetch(struct fill *fill)
 {
     struct origin_fetch *f = &fill->fetch;
     memset(f, 0, sizeof(*f));
-    f->bucket = fill->key->origin_bucket;
+    f->bucket = fill->key->bucket;
     f->key = fill->key->key;
     bool empty = fill->object != NULL && fill->object->size_bytes == 0;
     f->has_range = !empty;
@@ -707,6 +748,9 @@ static void fill_fetch(struct fill *fill)
     fill->fetching = true;
     fill->paused = false;
     origin_fetch_start(fill->pw->worker, fill->key->origin, f);
+    if (fill->paused_memory) {
+        (void)fill_take_lead(fill);
+    }
     fill_pause_update(fill);
 }
 
@@ -817,9 +861,22 @@ static struct fill *fill_new(struct proxy_worker *pw, const struct reader *reade
     return fill;
 }
 
+// Rules 17, 29: the first request is not made: the home forgets it, the reader looks again.
+static void fill_decline_first(struct proxy_worker *pw, struct reader *reader, uint64_t token)
+{
+    struct wire *wire = wire_new(pw, WIRE_FIRSTEND, reader->key);
+    wire->token = token;
+    wire_send(object_key_home(pw, reader->key), wire);
+    reader_answer_again(pw, reader);
+}
+
 static void fill_ask(struct proxy_worker *pw, struct reader *reader, uint64_t token)
 {
     struct fill *fill = fill_find(pw, reader, token != 0);
+    if (fill != NULL && token != 0 && reader->check_strict) {
+        fill_decline_first(pw, reader, token); // it was sent before the reader asked
+        return;
+    }
     if (fill != NULL) {
         stats_add(COUNTER_fills_joined, 1);
         if (token != 0) {
@@ -831,12 +888,11 @@ static void fill_ask(struct proxy_worker *pw, struct reader *reader, uint64_t to
         return;
     }
     uint64_t count = fill_absent(pw, reader, fill_extent(pw, reader));
+    if (count == 0 && token != 0) {
+        fill_decline_first(pw, reader, token);
+        return;
+    }
     if (count == 0) {
-        if (token != 0) { // rule 17: answered from the index
-            struct wire *wire = wire_new(pw, WIRE_FIRSTEND, reader->key);
-            wire->token = token;
-            wire_send(object_key_home(pw, reader->key), wire);
-        }
         reader_answer_again(pw, reader);
         return;
     }

@@ -230,7 +230,9 @@ static void home_route(struct home_key *h, struct reader *reader)
             home_invalidate(h);
         }
     }
-    if (h->state == HOME_KNOWN) {
+    if (h->state != HOME_NONE && reader->check_strict) {
+        home_answer_again(h, reader); // what is under way was sent before it came
+    } else if (h->state == HOME_KNOWN) {
         home_forward(h, reader);
     } else if (h->state == HOME_DECIDING) {
         home_hold(&h->held, reader);
@@ -586,8 +588,10 @@ static void on_check_end(struct origin_fetch *f, enum err err)
         err = ERR_ORIGIN_PROTOCOL;
     }
     h->check = NULL;
-    bool outdated = c->floor != h->floor || h->open_writes > 0;
-    if (!outdated) {
+    // Sent before an invalidation it says nothing to anyone. Sent inside a write it is true for its
+    // readers, who came before that write's reply, but no longer than the write is open.
+    bool outdated = c->floor != h->floor;
+    if (!outdated && h->open_writes == 0) {
         home_check_conclude(c, err);
     }
     struct reader *reader;
@@ -632,7 +636,7 @@ static void home_check_start(struct home_key *h, struct store_object *asked)
     list_init(&c->waiters);
     h->check = c;
     c->fetch.head = true;
-    c->fetch.bucket = h->key->origin_bucket;
+    c->fetch.bucket = h->key->bucket;
     c->fetch.key = h->key->key;
     if (asked != NULL) {
         c->fetch.if_none_match = c->asked->etag;

@@ -260,7 +260,7 @@ void list_fill_commit(struct list_fill *fill, const struct headers *headers)
 // An empty key stands for the whole bucket.
 static bool page_covers(const struct list_page *page, const struct object_key *key)
 {
-    return page->origin == key->origin && span_equal(page->origin_bucket, key->origin_bucket) &&
+    return page->origin == key->origin && span_equal(page->origin_bucket, key->bucket) &&
            (key->key.len == 0 || span_starts_with(key->key, page->prefix));
 }
 

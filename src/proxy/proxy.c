@@ -2,6 +2,7 @@
 // Builds the room: tables copied from the options, one context per worker, the handler that http
 // calls.
 
+#include "proxy/pass_private.h"
 #include "proxy/proxy_private.h"
 
 #include <stdlib.h>
@@ -51,8 +52,8 @@ struct object_key *request_object_key(struct request *r)
 {
     struct proxy *proxy = r->pw->proxy;
     struct span name = span_from_cstr(origin_name(r->origin));
-    struct span bucket = r->s3.bucket, key = r->s3.key;
-    size_t realm_len = proxy->realm.len + name.len + r->origin_bucket.len + 2;
+    struct span bucket = r->origin_bucket, key = r->s3.key;
+    size_t realm_len = proxy->realm.len + 1 + name.len;
     struct object_key *k = calloc(1, sizeof(*k) + realm_len + bucket.len + key.len);
     check(k != NULL);
     atomic_init(&k->refs, 1);
@@ -62,8 +63,6 @@ struct object_key *request_object_key(struct request *r)
     at = key_copy(at, proxy->realm, &piece);
     *at++ = '|';
     at = key_copy(at, name, &piece);
-    *at++ = '|';
-    at = key_copy(at, r->origin_bucket, &k->origin_bucket);
     at = key_copy(at, bucket, &k->bucket);
     (void)key_copy(at, key, &k->key);
     k->origin = r->origin;
@@ -142,6 +141,7 @@ void proxy_free(struct proxy *proxy)
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         request_pool_free(&proxy->workers[i]);
         credentials_unref(proxy->workers[i].credentials);
+        list_cache_free(proxy->workers[i].list_cache);
     }
     access_log_free(proxy->access_log);
     free(proxy->buckets);

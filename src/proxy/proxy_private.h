@@ -64,9 +64,10 @@ struct proxy_worker {
     struct store *store;
     struct worker *worker;
     unsigned index;
-    struct key_map fills; // struct fill.map_node: runs in flight, of stripes this worker owns
-    struct key_map homes; // struct home_key.map_node
-    struct key_map bars;  // struct bar.map_node: floors not yet lifted (fill-protocol 5, 25, 26)
+    struct key_map fills;     // struct fill.map_node: runs in flight, of stripes this worker owns
+    struct fill *memory_lead; // goes on while memory is short, so that something does (fill.c)
+    struct key_map homes;     // struct home_key.map_node
+    struct key_map bars; // struct bar.map_node: floors not yet lifted (fill-protocol 5, 25, 26)
     struct credentials *credentials; // this worker's reference; swapped by a message
     struct list request_pool;
     unsigned request_pool_count;
@@ -88,8 +89,8 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
 struct object_key {
     atomic_uint refs;
     struct hash128 hash;
-    struct span realm, bucket, key; // realm holds the origin's name and bucket too
-    struct span origin_bucket;
+    struct span realm, bucket,
+        key; // realm holds the origin's name too; bucket as the origin calls it
     struct origin *origin;
     const struct proxy_rule *rule;
 };
@@ -309,7 +310,7 @@ struct reader {
     struct store_object *object;  // version wanted (reference); NULL: whatever is current
     struct store_object *refused; // ROUTE: this version answered 412
     bool check;                   // CHECK instead of ROUTE/JOIN
-    bool check_strict;            // only a request not yet sent will do
+    bool check_strict;            // ROUTE, CHECK: only a request not yet sent will do
     bool has_sent;                // bytes of `object` have reached the client
     bool skip_index;              // what the index says could not be read: ask the origin
     uint64_t first_byte;          // wanted from here

@@ -218,12 +218,17 @@ static void get_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t 
     }
 }
 
+static bool get_is_strict(const struct request *r)
+{
+    return r->rule->freshness == PROXY_FRESHNESS_STRICT || r->get->client_no_cache;
+}
+
 static struct reader *get_check(struct request *r)
 {
     struct get_state *g = get_of(r);
     struct reader *reader = reader_new(r->pw, r, g->key);
     reader->object = g->object != NULL ? store_object_ref(g->object) : NULL;
-    reader->check_strict = r->rule->freshness == PROXY_FRESHNESS_STRICT || g->client_no_cache;
+    reader->check_strict = get_is_strict(r);
     g->check = reader;
     r->step = REQUEST_GET_CHECKED;
     reader_check(reader);
@@ -443,6 +448,7 @@ enum step_result serve_get_step_first(struct request *r)
         if (g->object != NULL) {
             reader_join(g->readers[0]);
         } else {
+            g->readers[0]->check_strict = get_is_strict(r);
             reader_route(g->readers[0]);
         }
         return STEP_WAIT;
@@ -472,6 +478,8 @@ enum step_result serve_get_step_first(struct request *r)
     if (reader->outcome == OUTCOME_ERROR) {
         return get_fail_from(r, reader->err, reader->error_document);
     }
+    // Others' request was sent before this one came: ask which version is current now.
+    g->needs_head |= reader->outcome == OUTCOME_REJOIN && reader->check_strict;
     if (reader->outcome == OUTCOME_GONE && g->object != NULL) {
         store_object_unref(g->refused);
         g->refused = store_object_ref(g->object);

@@ -45,6 +45,7 @@ struct aws_chunked_decoder {
     enum decoder_state state;
     enum err failure; // in AT_FAILED
     bool has_signatures;
+    bool is_signed; // the framing carries signatures, whether they are checked here or not
     bool has_trailer;
     bool has_decoded_length;
     bool trailer_signed; // x-amz-trailer-signature seen and right
@@ -189,8 +190,9 @@ static enum err parse_chunk_header(struct aws_chunked_decoder *d, struct span li
         }
         value = value << 4 | (uint64_t)digit;
     }
+    const struct span name = SPAN("chunk-signature=");
+    d->is_signed = d->has_signatures || span_starts_with(extension, name);
     if (d->has_signatures) {
-        const struct span name = SPAN("chunk-signature=");
         if (!span_starts_with(extension, name)) {
             return ERR_BAD_REQUEST;
         }
@@ -241,8 +243,12 @@ static enum err take_chunk_header_byte(struct aws_chunked_decoder *d, char c)
 
 static enum err take_trailer_signature(struct aws_chunked_decoder *d, struct span value)
 {
-    if (!d->has_signatures || d->trailer_signed || !is_signature(value)) {
+    if (!d->is_signed || d->trailer_signed || !is_signature(value)) {
         return ERR_BAD_REQUEST;
+    }
+    if (!d->has_signatures) {
+        d->trailer_signed = true; // there, but not ours to check
+        return ERR_OK;
     }
     enum err err = check_signature(d, "AWS4-HMAC-SHA256-TRAILER", "", &d->trailer_hash, value.ptr);
     d->trailer_signed = err == ERR_OK;
@@ -253,7 +259,7 @@ static enum err take_trailer_line(struct aws_chunked_decoder *d, struct span lin
 {
     if (line.len == 0) {
         // A signed trailer ends behind its signature; one empty line before that is no end.
-        bool waits = d->has_signatures && d->trailer_lines > 0 && !d->trailer_signed;
+        bool waits = d->is_signed && d->trailer_lines > 0 && !d->trailer_signed;
         if (!waits) {
             if (d->has_trailer && d->has_signatures && !d->trailer_signed) {
                 return ERR_SIGNATURE_MISMATCH;

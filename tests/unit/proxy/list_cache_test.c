@@ -96,7 +96,6 @@ static void drop_at(const void *origin, const char *bucket, const char *key)
 {
     struct object_key k = {.origin = (struct origin *)(uintptr_t)origin,
                            .bucket = span_from_cstr(bucket),
-                           .origin_bucket = span_from_cstr(bucket),
                            .key = span_from_cstr(key)};
     list_cache_drop_key(&pw, &k);
 }
