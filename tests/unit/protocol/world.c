@@ -4,6 +4,7 @@
 
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -459,11 +460,40 @@ void world_begin(const struct world_options *options)
     }
 }
 
+// For whoever looks into a failed seed.
+static void describe_rest(void)
+{
+    for (int i = 0; i < MAX_CLIENTS; i++) {
+        const struct client *c = &world.clients[i];
+        if (c->used && !c->told) {
+            fprintf(stderr, "client %d of key %u: status %u, %llu of %llu bytes\n", i,
+                    c->key->index, c->status, (unsigned long long)c->received,
+                    (unsigned long long)c->length);
+        }
+    }
+    for (int i = 0; i < MAX_FETCHES; i++) {
+        const struct fetch_play *p = &world.fetches[i];
+        if (p->used) {
+            fprintf(stderr, "fetch %d of key %u: byte %llu of %llu%s\n", i, p->key->index,
+                    (unsigned long long)p->next, (unsigned long long)p->end,
+                    p->paused ? ", paused" : "");
+        }
+    }
+    fprintf(stderr, "payload memory: %llu of %llu\n", (unsigned long long)chunk_budget_used_bytes(),
+            (unsigned long long)chunk_budget_max_bytes());
+}
+
 void world_end(void)
 {
     world_release();
     world_run();
     unsigned long long seed = (unsigned long long)world.options.seed;
+    for (int i = 0; i < MAX_CLIENTS; i++) {
+        if (world.clients[i].used && !world.clients[i].told) {
+            describe_rest();
+            break;
+        }
+    }
     for (int i = 0; i < MAX_CLIENTS; i++) {
         cr_assert(!world.clients[i].used || world.clients[i].told,
                   "client %d never ended: seed %llu", i, seed);

@@ -71,7 +71,7 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
 static void client_take(struct client *c, struct http_slice *slice)
 {
     if (c->version == 0) { // no ETag: the first byte names it
-        client_names_version(c, slice->bytes.ptr[0]);
+        client_names_version(c, slice->bytes.ptr[0] - letter_of(c->key, 0));
     }
     cr_assert(all_bytes_are(slice->bytes, letter_of(c->key, c->version)),
               "a byte is of another version than the ETag: seed %llu",
@@ -117,8 +117,15 @@ void client_pull(struct client *c)
 
 static enum step_result step_pass(struct request *r)
 {
+    r->step = REQUEST_WAIT;
     client_end(&world.clients[r->x->client], CLIENT_PASSED);
     return STEP_DONE;
+}
+
+static enum step_result step_wait(struct request *r)
+{
+    (void)r;
+    return STEP_WAIT;
 }
 
 typedef enum step_result step_fn(struct request *r);
@@ -133,6 +140,7 @@ void request_go(struct request *r)
         [REQUEST_GET_FIRST] = serve_get_step_first,
         [REQUEST_GET_REPLY] = serve_get_step_reply,
         [REQUEST_PASS] = step_pass,
+        [REQUEST_WAIT] = step_wait,
     };
     if (r->going || r->ended) {
         return;
@@ -140,7 +148,9 @@ void request_go(struct request *r)
     r->going = true;
     enum step_result result = STEP_AGAIN;
     for (unsigned i = 0; result == STEP_AGAIN; i++) {
-        check(i < 64 && r->step < ARRAY_LEN(steps) && steps[r->step] != NULL);
+        cr_assert(i < 64 && r->step < ARRAY_LEN(steps) && steps[r->step] != NULL,
+                  "step %d at turn %u: seed %llu", (int)r->step, i,
+                  (unsigned long long)world.options.seed);
         result = steps[r->step](r);
     }
     r->going = false;

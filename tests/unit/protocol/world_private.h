@@ -27,7 +27,7 @@ struct queue {
 struct segment { // one run
     struct list_node node;
     struct world_key *key;
-    bool dying, indexed;
+    bool dying, indexed, bad;
     unsigned pins, holds;
     uint64_t first_block;
     uint32_t block_count;

@@ -174,7 +174,7 @@ static void view_places(struct store_view *v, const struct world_key *k, uint64_
     uint64_t block = world.rule.block_size_bytes;
     for (uint64_t b = 0; b < MAX_BLOCKS; b++) {
         struct segment *s = segment_at(k, b);
-        if (s == NULL) {
+        if (s == NULL || s->bad) {
             continue;
         }
         bool in_window = s->first_block * block < end_byte &&
@@ -248,7 +248,7 @@ static enum err read_luck(struct segment *s)
         err = rnd(2) == 0 ? ERR_IO : ERR_CORRUPT;
     }
     if (err == ERR_CORRUPT) {
-        s->dying = true; // remembered as bad: no look-up finds it again
+        s->bad = true; // remembered: no look-up finds it again
     }
     return err;
 }
@@ -531,9 +531,9 @@ static void post_apply(struct store_post *post, bool fail)
     mail_push(&world.mail[WORLD_WORKERS][post->worker->index], &m->message);
 }
 
-static bool segment_is_evicted(const struct segment *s)
+static bool segment_is_lost(const struct segment *s)
 {
-    return s->dying && s->indexed;
+    return (s->dying || s->bad) && s->indexed;
 }
 
 bool commit_wanted(void)
@@ -541,7 +541,7 @@ bool commit_wanted(void)
     bool any = world.post_count > 0;
     list_for_each(node, &world.segments)
     {
-        any |= segment_is_evicted(container_of(node, struct segment, node));
+        any |= segment_is_lost(container_of(node, struct segment, node));
     }
     return any;
 }
@@ -557,7 +557,7 @@ void commit(void)
     list_for_each(node, &world.segments)
     {
         struct segment *s = container_of(node, struct segment, node);
-        if (segment_is_evicted(s)) {
+        if (segment_is_lost(s)) {
             unindex(s);
         }
     }
