@@ -816,7 +816,8 @@ static uint64_t fill_extent(struct proxy_worker *pw, const struct reader *reader
 {
     uint64_t size = reader->block_size_bytes;
     uint64_t stripe_end = ((reader->block * size) / PROXY_STRIPE_BYTES + 1) * PROXY_STRIPE_BYTES;
-    uint64_t count = min_u64(reader->block_count, max_u64(STORE_RUN_MAX / size, 1));
+    uint64_t count =
+        min_u64(reader->block_count, max_u64(store_run_bytes_max(pw->store) / size, 1));
     count = min_u64(count, (stripe_end - reader->block * size) / size);
     if (reader->object != NULL) {
         uint64_t blocks = store_object_block_count(reader->object);
