@@ -80,7 +80,6 @@ static struct origin_options serve_origin_options(const struct config *c)
         .idle_timeout_ms = c->origin_idle_timeout_ms,
         .retries = c->origin_retries,
         .retry_budget_percent = c->origin_retry_budget_percent,
-        .upload_framing = (enum origin_upload_framing)c->origin_upload_framing,
     };
 }
 
@@ -317,10 +316,8 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
         .access_log_format = (enum proxy_access_log_format)c->access_log_format,
         .access_log_sample = c->access_log_sample,
         .log_keys = (enum proxy_log_keys)c->log_keys,
-        .debug_headers = c->headers_debug != 0,
         .obey_no_cache = c->cache_client_directives != CONFIG_DIRECTIVES_IGNORE,
-        .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL,
-        .sts_relay = c->sts_relay != CONFIG_STS_OFF};
+        .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL};
     enum err err = proxy_new(&options, &s->proxy, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }

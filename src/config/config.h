@@ -60,12 +60,6 @@ enum config_addressing {
     CONFIG_ADDRESSING_PATH,
     CONFIG_ADDRESSING_VIRTUAL
 };
-enum config_framing {
-    CONFIG_FRAMING_AUTO,
-    CONFIG_FRAMING_UNSIGNED_TRAILER,
-    CONFIG_FRAMING_UNSIGNED,
-    CONFIG_FRAMING_SIGNED
-};
 enum config_credentials_source {
     CONFIG_CREDENTIALS_AUTO,
     CONFIG_CREDENTIALS_CONFIG,
@@ -78,7 +72,6 @@ enum config_credentials_source {
 };
 // config_load() turns auto into open or verify.
 enum config_auth_mode { CONFIG_AUTH_AUTO, CONFIG_AUTH_OPEN, CONFIG_AUTH_VERIFY };
-enum config_sts_relay { CONFIG_STS_OFF, CONFIG_STS_LOOPBACK, CONFIG_STS_ON };
 enum config_verify { CONFIG_VERIFY_PAGE_IN, CONFIG_VERIFY_ALWAYS };
 enum config_client_directives {
     CONFIG_DIRECTIVES_IGNORE,

@@ -125,10 +125,9 @@ static const char *full_key_of(struct span key)
 // Sections that are misspelt have no key to be near to.
 static const char *suggest_section(struct span name)
 {
-    static const char *const sections[] = {
-        "access_log", "admin",     "auth",   "buckets",    "cache",    "credentials",
-        "headers",    "io",        "limits", "listen_tls", "log",      "metrics",
-        "origin",     "readahead", "rules",  "s3",         "shutdown", "sts"};
+    static const char *const sections[] = {"access_log",  "admin", "auth",   "buckets",    "cache",
+                                           "credentials", "io",    "limits", "listen_tls", "log",
+                                           "origin",      "rules", "s3",     "shutdown"};
     return setting_suggest(name, sections, ARRAY_LEN(sections));
 }
 

@@ -34,12 +34,6 @@ enum origin_credentials_source {
     ORIGIN_CREDENTIALS_IMDS,
     ORIGIN_CREDENTIALS_ANONYMOUS
 };
-enum origin_upload_framing {
-    ORIGIN_FRAMING_AUTO,
-    ORIGIN_FRAMING_UNSIGNED_TRAILER,
-    ORIGIN_FRAMING_UNSIGNED,
-    ORIGIN_FRAMING_SIGNED
-};
 
 struct origin_options {
     const char *name; // identity in cache keys and logs; unique
@@ -55,7 +49,6 @@ struct origin_options {
     uint64_t keepalive_ms, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms;
     unsigned retries;
     unsigned retry_budget_percent;
-    enum origin_upload_framing upload_framing;
 };
 
 struct origin;

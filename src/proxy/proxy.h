@@ -58,9 +58,7 @@ struct proxy_options {
     enum proxy_access_log_format access_log_format;
     double access_log_sample; // 0..1; errors are always logged
     enum proxy_log_keys log_keys;
-    bool debug_headers;
     bool obey_no_cache, obey_no_store; // cache.client_directives
-    bool sts_relay;
 };
 
 struct proxy;

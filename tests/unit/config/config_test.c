@@ -462,12 +462,9 @@ Test(config, choices_match_their_enums)
     } rows[] = {
         {"listen_plaintext", "network", CONFIG_PLAINTEXT_NETWORK},
         {"origin.addressing", "virtual", CONFIG_ADDRESSING_VIRTUAL},
-        {"origin.upload_framing", "signed", CONFIG_FRAMING_SIGNED},
-        {"origin.upload_framing", "unsigned-trailer", CONFIG_FRAMING_UNSIGNED_TRAILER},
         {"credentials.source", "imds", CONFIG_CREDENTIALS_IMDS},
         {"credentials.source", "anonymous", CONFIG_CREDENTIALS_ANONYMOUS},
         {"auth.mode", "verify", CONFIG_AUTH_VERIFY},
-        {"sts.relay", "on", CONFIG_STS_ON},
         {"cache.verify", "always", CONFIG_VERIFY_ALWAYS},
         {"cache.client_directives", "all", CONFIG_DIRECTIVES_ALL},
         {"cache.disk_failure", "fail", CONFIG_DISK_FAILURE_FAIL},
