@@ -37,6 +37,7 @@
 #define STEP_BYTES_MAX (16u << 20)
 #define REMOVE_DEPTH_MAX 3u
 #define EXIT_INDEX_BAD 70
+#define LOOKUP_ANY_MAX 8u // places tried for a header when the window has none
 
 static const MDB_val meta_key = {1, (void *)(uintptr_t) "m"};
 
@@ -419,14 +420,12 @@ static void reader_leave(struct index_reader *reader)
     atomic_store(&reader->busy, false);
 }
 
-// A place whose segment is gone for good: its entry goes too.
-static void view_add(struct index *index, struct store_view *view, struct hash128 hash,
-                     const struct index_place *place, uint64_t first_block)
+// Pinned and not known bad. A place whose segment is gone for good: its entry goes too.
+static bool view_pin(struct index *index, struct store_view *view, struct hash128 hash,
+                     const struct index_place *place, uint64_t first_block,
+                     struct store_place *ret_found)
 {
     struct segment_log *log = &index->store->log;
-    if (view->place_count == STORE_VIEW_PLACES_MAX) {
-        return;
-    }
     struct store_place found =
         index_place_to_store(place, view->generation, first_block, view->block_size_bytes);
     struct segment *segment = segment_log_entry(log, place->number);
@@ -434,17 +433,50 @@ static void view_add(struct index *index, struct store_view *view, struct hash12
         if (segment_log_lacks(log, place->number)) {
             index_writer_remove_later(&index->store->writer, hash, &found);
         }
-        return;
+        return false;
     }
     if (segment_is_bad(segment, place->header_offset) ||
         (uint64_t)place->payload_offset + place->payload_len > log->segment_size_bytes) {
         segment_unpin(segment);
-        return;
+        return false;
     }
     found.segment = segment;
     found.hash = hash;
     found.etag_hash = view->etag_hash;
-    view->places[view->place_count++] = found;
+    *ret_found = found;
+    return true;
+}
+
+static void view_add(struct index *index, struct store_view *view, struct hash128 hash,
+                     const struct index_place *place, uint64_t first_block)
+{
+    if (view->place_count < STORE_VIEW_PLACES_MAX &&
+        view_pin(index, view, hash, place, first_block, &view->places[view->place_count])) {
+        view->place_count++;
+    }
+}
+
+// The place of one row, when it is good and of this version. False: the rows of the version end.
+static bool lookup_row(const struct store_view *view, struct hash128 hash, const MDB_val *key,
+                       const MDB_val *value, uint64_t *ret_block, struct index_place *ret_place,
+                       bool *ret_good)
+{
+    uint64_t generation;
+    struct hash128 owner;
+    if (key->mv_size != INDEX_PLACE_KEY_LEN) {
+        return false;
+    }
+    index_place_key_parse(key->mv_data, &generation, ret_block);
+    if (generation != view->generation) {
+        return false;
+    }
+    bool decoded = index_place_decode(
+        generation, *ret_block, (struct span){value->mv_data, value->mv_size}, &owner, ret_place);
+    (void)count_if(!decoded, COUNTER_index_bad_records);
+    *ret_good = decoded && hash128_equal(owner, hash) &&
+                ret_place->payload_len == run_payload_len(view->size_bytes, view->block_size_bytes,
+                                                          *ret_block, ret_place->block_count);
+    return true;
 }
 
 // Places of an object of several runs that overlap [first, end) blocks. A run that begins earlier
@@ -457,28 +489,37 @@ static void lookup_places(struct index *index, struct index_reader *reader, stru
     index_place_key(view->generation, first > reach ? first - reach : 0, key_bytes);
     MDB_val key = {sizeof(key_bytes), key_bytes};
     MDB_val value;
-    if (mdb_cursor_renew(reader->txn, reader->cursor) != 0) {
-        return;
-    }
+    uint64_t block;
+    struct index_place place;
+    bool good;
     int rc = mdb_cursor_get(reader->cursor, &key, &value, MDB_SET_RANGE);
     for (unsigned i = 0; rc == 0 && i < 2 * STORE_VIEW_PLACES_MAX; i++) {
-        uint64_t generation, block;
-        struct hash128 owner;
-        struct index_place place;
-        if (key.mv_size != INDEX_PLACE_KEY_LEN) {
+        if (!lookup_row(view, hash, &key, &value, &block, &place, &good) || block >= end) {
             break;
         }
-        index_place_key_parse(key.mv_data, &generation, &block);
-        if (generation != view->generation || block >= end) {
-            break;
-        }
-        if (!index_place_decode(generation, block, (struct span){value.mv_data, value.mv_size},
-                                &owner, &place)) {
-            stats_add(COUNTER_index_bad_records, 1);
-        } else if (hash128_equal(owner, hash) && block + place.block_count > first &&
-                   place.payload_len == run_payload_len(view->size_bytes, view->block_size_bytes,
-                                                        block, place.block_count)) {
+        if (good && block + place.block_count > first) {
             view_add(index, view, hash, &place, block);
+        }
+        rc = mdb_cursor_get(reader->cursor, &key, &value, MDB_NEXT);
+    }
+}
+
+// Some run of the object, whatever it holds: its header describes the version.
+static void lookup_any(struct index *index, struct index_reader *reader, struct hash128 hash,
+                       struct store_view *view)
+{
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    index_place_key(view->generation, 0, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value;
+    uint64_t block;
+    struct index_place place;
+    bool good;
+    int rc = mdb_cursor_get(reader->cursor, &key, &value, MDB_SET_RANGE);
+    for (unsigned i = 0; rc == 0 && i < LOOKUP_ANY_MAX; i++) {
+        if (!lookup_row(view, hash, &key, &value, &block, &place, &good) ||
+            (good && view_pin(index, view, hash, &place, block, &view->any))) {
+            break;
         }
         rc = mdb_cursor_get(reader->cursor, &key, &value, MDB_NEXT);
     }
@@ -515,6 +556,7 @@ void index_lookup(struct index *index, struct index_reader *reader, struct hash1
 {
     ret_view->found = false;
     ret_view->place_count = 0;
+    ret_view->any.segment = NULL;
     struct index_env *env = reader_enter(index, reader);
     if (env == NULL) {
         return;
@@ -540,12 +582,17 @@ void index_lookup(struct index *index, struct index_reader *reader, struct hash1
         uint64_t end =
             end_byte / record.block_size_bytes + (end_byte % record.block_size_bytes != 0);
         end = min_u64(max_u64(end, first + 1), blocks);
-        if (first >= end) {
-            // the window lies behind the object: no places
-        } else if ((record.flags & INDEX_WHOLE) != 0) {
+        bool whole = (record.flags & INDEX_WHOLE) != 0;
+        bool cursor = !whole && mdb_cursor_renew(reader->txn, reader->cursor) == 0;
+        if (whole && first < end) {
             view_add(index, ret_view, hash, &record.place, 0);
-        } else {
+        } else if (cursor && first < end) {
             lookup_places(index, reader, hash, first, end, ret_view);
+        }
+        if (ret_view->place_count == 0 && whole) {
+            (void)view_pin(index, ret_view, hash, &record.place, 0, &ret_view->any);
+        } else if (ret_view->place_count == 0 && cursor) {
+            lookup_any(index, reader, hash, ret_view);
         }
     }
     reader_leave(reader);

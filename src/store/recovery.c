@@ -106,8 +106,8 @@ void recovery_adopt_clean(struct recovery *recovery)
         if (segment_log_identify(segment, &header, &sealed) == ERR_OK && !sealed &&
             a->offset >= SEGMENT_DATA_OFFSET && a->offset <= store->log.segment_size_bytes &&
             a->offset % RUN_ALIGN == 0 && a->unit_count <= store->log.unit_max) {
-            segment_log_adopt(&store->log, segment, header.salt, a->offset, a->unit_count,
-                              a->run_count, false);
+            (void)segment_log_adopt(&store->log, segment, header.salt, a->offset, a->unit_count,
+                                    a->run_count, false);
         }
         segment_unpin(segment);
     }
@@ -144,9 +144,9 @@ static void examine(struct recovery *recovery, struct segment *segment, bool reb
     if (rebuild || crashed) {
         err = segment_log_scan(segment, header.salt, on_run_found, recovery, &result);
     }
-    if (err == ERR_OK) {
-        segment_log_adopt(&store->log, segment, header.salt, result.end_offset, result.unit_count,
-                          result.run_count, !crashed);
+    if (err == ERR_OK && !segment_log_adopt(&store->log, segment, header.salt, result.end_offset,
+                                            result.unit_count, result.run_count, !crashed)) {
+        segment_log_drop(&store->log, segment);
     }
 }
 

@@ -534,9 +534,10 @@ bool segment_log_shorten(struct segment_log *log, unsigned worker_index,
     return last;
 }
 
-void segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_t salt,
+bool segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_t salt,
                        uint32_t end_offset, uint32_t unit_count, uint32_t run_count, bool sealed)
 {
+    bool kept = true;
     pthread_mutex_lock(&log->guarded.lock);
     if (segment->state == SEGMENT_SEALED && segment->recovered) {
         segment->recovered = false;
@@ -553,8 +554,10 @@ void segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_
             log->guarded.spare[log->guarded.spare_count++] = segment;
             atomic_store(&log->room, log->guarded.spare_count);
         }
+        kept = sealed || run_count > 0 || !enough;
     }
     pthread_mutex_unlock(&log->guarded.lock);
+    return kept;
 }
 
 bool segment_log_is_recovered(struct segment *segment)

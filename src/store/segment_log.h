@@ -137,7 +137,8 @@ bool segment_log_shorten(struct segment_log *log, unsigned worker_index,
 // Writing to it failed: nothing more is written there, and all it holds is forgotten.
 void segment_log_abandon(struct segment_log *log, struct segment *segment);
 // A segment found at the start: writing may go on behind `end_offset`, or it is full (`sealed`).
-void segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_t salt,
+// False: it holds nothing and there are enough such; to be dropped.
+bool segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_t salt,
                        uint32_t end_offset, uint32_t unit_count, uint32_t run_count, bool sealed);
 // Was it there at the start, and has not been adopted?
 bool segment_log_is_recovered(struct segment *segment);

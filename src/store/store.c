@@ -433,6 +433,7 @@ void store_lookup(struct worker *w, struct store *store, struct hash128 hash, ui
     check(end_byte - first_byte <= STORE_WINDOW_MAX);
     ret_view->found = false;
     ret_view->place_count = 0;
+    ret_view->any.segment = NULL;
     if (!store->attached || !store_is_reading(store)) {
         return;
     }
@@ -451,6 +452,7 @@ void store_view_done(struct store_view *view)
         store_place_unpin(&view->places[i]);
     }
     view->place_count = 0;
+    store_place_unpin(&view->any);
 }
 
 struct store_place *store_view_find(struct store_view *view, uint64_t block)

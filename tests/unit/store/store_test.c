@@ -3,7 +3,11 @@
 #include "store_fixture.h"
 #include "test.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
 
 static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
 
@@ -50,4 +54,323 @@ Test(store, what_was_written_is_found_and_read_also_after_a_restart)
         cr_assert(!summary.degraded && !summary.rebuilding);
         box_close(&box);
     }
+}
+
+static struct object small(struct box *box, const char *key, uint64_t size)
+{
+    return (struct object){key, "\"e\"", size, BLOCK, store_generation_next(box->store)};
+}
+
+static struct store_view look(struct box *box, const struct object *object)
+{
+    static struct store_view view;
+    box_look(box, object, &view);
+    return view;
+}
+
+Test(store, a_newer_generation_replaces_the_older_and_an_older_put_is_refused)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    cr_assert(box_open(&box));
+    struct object old = {"k", "\"1\"", 9 * MIB, BLOCK, store_generation_next(box.store)};
+    struct object new = {"k", "\"2\"", 5 * MIB, BLOCK, store_generation_next(box.store)};
+    cr_assert(box_put(&box, &old) == ERR_OK);
+    cr_assert(box_read(&box, 0, &old) == old.size);
+    cr_assert(box_put_run(&box, &new, 3, 2) == ERR_OK);
+    cr_assert(box_read(&box, 0, &old) == 0);
+    cr_assert(box_read(&box, 0, &new) == 2 * BLOCK);
+    cr_assert(box_put_run(&box, &old, 0, 1) == ERR_CANCELLED);
+    struct store_summary summary;
+    store_summarize(box.store, &summary);
+    cr_assert(summary.objects == 1 && summary.blocks == 2);
+    // The same generation with another ETag is a contradiction.
+    struct object odd = {"k", "\"3\"", 5 * MIB, BLOCK, new.generation};
+    cr_assert(box_put_run(&box, &odd, 0, 1) == ERR_CANCELLED);
+    cr_assert(box_read(&box, 0, &new) == 2 * BLOCK);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(store, deletes_reach_what_they_name_and_nothing_else)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    cr_assert(box_open(&box));
+    struct object object = small(&box, "k", 10 * BLOCK);
+    struct store_place first, second;
+    cr_assert(box_write(&box, 0, &object, 0, 2, 2, &first) == ERR_OK);
+    cr_assert(box_write(&box, 0, &object, 4, 2, 2, &second) == ERR_OK);
+    cr_assert(box_post_put(&box, &object, &first, true) == ERR_OK);
+    cr_assert(box_post_put(&box, &object, &second, true) == ERR_OK);
+    cr_assert(box_read(&box, 0, &object) == 4 * BLOCK);
+    struct store_place elsewhere = first;
+    elsewhere.header_offset += 512;
+    cr_assert(box_post_delete_at(&box, "k", &elsewhere) == ERR_OK);
+    cr_assert(box_read(&box, 0, &object) == 4 * BLOCK);
+    cr_assert(box_post_delete_at(&box, "k", &first) == ERR_OK);
+    cr_assert(box_read(&box, 0, &object) == 2 * BLOCK);
+    cr_assert(box_post_delete(&box, "k", object.generation) == ERR_OK); // not below it
+    cr_assert(box_read(&box, 0, &object) == 2 * BLOCK);
+    cr_assert(box_post_delete_at(&box, "k", &second) == ERR_OK);
+    cr_assert(!look(&box, &object).found); // a record lives as long as one of its runs
+    cr_assert(box_put(&box, &object) == ERR_OK);
+    cr_assert(box_read(&box, 0, &object) == object.size);
+    cr_assert(box_post_delete(&box, "k", object.generation + 1) == ERR_OK);
+    cr_assert(!look(&box, &object).found);
+    struct store_summary summary;
+    store_summarize(box.store, &summary);
+    cr_assert(summary.objects == 0 && summary.blocks == 0);
+    box_let_go(&first);
+    box_let_go(&second);
+    box_close(&box);
+    box_remove(&box);
+}
+
+struct window_call {
+    struct box *box;
+    const struct object *object;
+    uint64_t first_byte, end_byte, min_generation;
+    struct store_view view;
+    uint64_t first_block, end_block; // of the places found
+};
+
+static void do_window(struct worker *w, void *ctx)
+{
+    struct window_call *call = ctx;
+    store_lookup(w, call->box->store, box_hash(call->box, call->object->key), call->first_byte,
+                 call->end_byte, call->min_generation, &call->view);
+    call->first_block = call->end_block = 0;
+    for (unsigned i = 0; i < call->view.place_count; i++) {
+        const struct store_place *place = &call->view.places[i];
+        call->first_block = i == 0 ? place->first_block : call->first_block;
+        cr_assert(i == 0 || place->first_block > call->view.places[i - 1].first_block);
+        call->end_block = place->first_block + place->block_count;
+        cr_assert(store_view_find(&call->view, place->first_block) == place);
+    }
+    store_view_done(&call->view);
+}
+
+static struct window_call window(struct box *box, const struct object *object, uint64_t first,
+                                 uint64_t end, uint64_t min_generation)
+{
+    static struct window_call call;
+    call.box = box;
+    call.object = object;
+    call.first_byte = first;
+    call.end_byte = end;
+    call.min_generation = min_generation;
+    box_on_worker(box, 0, do_window, &call);
+    return call;
+}
+
+Test(store, a_look_up_gives_the_runs_of_its_window_and_honours_the_bar)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    cr_assert(box_open(&box));
+    struct object object = small(&box, "k", 40 * MIB + 5);
+    for (uint64_t i = 0; i < 8; i++) { // runs of 8 blocks with holes of 8
+        cr_assert(box_put_run(&box, &object, i * 16, 8) == ERR_OK);
+    }
+    struct window_call c = window(&box, &object, 0, 16 * MIB, 0);
+    cr_assert(c.view.found && c.first_block == 0 && c.end_block == 7 * 16 + 8);
+    c = window(&box, &object, 20ull * BLOCK, 35ull * BLOCK,
+               0); // a run that begins earlier reaches in
+    cr_assert(c.first_block == 16 && c.end_block == 40);
+    c = window(&box, &object, 24ull * BLOCK, 32ull * BLOCK, 0); // a hole
+    cr_assert(c.view.found && c.end_block == 0);
+    c = window(&box, &object, 39 * MIB, 50 * MIB, 0); // beyond all
+    cr_assert(c.view.found && c.end_block == 0);
+    c = window(&box, &object, 100 * MIB, 100 * MIB, 0);
+    cr_assert(c.view.found && c.end_block == 0);
+    c = window(&box, &object, 0, 0, object.generation);
+    cr_assert(c.view.found);
+    c = window(&box, &object, 0, 0, object.generation + 1);
+    cr_assert(!c.view.found);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(store, a_run_cut_short_holds_its_whole_blocks_and_an_aborted_one_nothing)
+{
+    struct box box;
+    EACH_ENGINE(&box, 256 * MIB)
+    {
+        if (!box_open(&box)) {
+            continue;
+        }
+        // In one write and announced; cut, aborted, and then a whole one behind them.
+        struct object object = small(&box, "k", 40 * BLOCK + 7);
+        struct store_place place;
+        cr_assert(box_write(&box, 0, &object, 0, 4, 0, &place) == ERR_CANCELLED);
+        cr_assert(box_write(&box, 0, &object, 0, 16, 0, &place) == ERR_CANCELLED);
+        cr_assert(box_write(&box, 0, &object, 0, 4, 1, &place) == ERR_OK);
+        cr_assert(place.block_count == 1 && place.payload_len == BLOCK);
+        cr_assert(box_post_put(&box, &object, &place, true) == ERR_OK);
+        box_let_go(&place);
+        cr_assert(box_write(&box, 0, &object, 8, 16, 3, &place) == ERR_OK);
+        cr_assert(place.block_count == 3 && place.payload_len == 3 * BLOCK);
+        cr_assert(box_post_put(&box, &object, &place, true) == ERR_OK);
+        box_let_go(&place);
+        cr_assert(box_put_run(&box, &object, 30, 11) == ERR_OK);
+        for (unsigned round = 0; round < 2; round++) {
+            cr_assert(box_read(&box, 0, &object) == 14 * BLOCK + 7);
+            box_close(&box);
+            cr_assert(box_open(&box));
+        }
+        box_close(&box);
+    }
+}
+
+Test(store, renewals_count_at_once_and_are_still_known_after_a_restart)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    struct object object = small(&box, "k", 1000);
+    cr_assert(box_put(&box, &object) == ERR_OK);
+    cr_assert(look(&box, &object).age_ms < 60000);
+    clock_test_advance_us(3600ull * 1000000);
+    cr_assert(look(&box, &object).age_ms >= 3600000);
+    box_renew(&box, "k", object.generation + 1); // another version's
+    cr_assert(look(&box, &object).age_ms >= 3600000);
+    box_renew(&box, "k", object.generation);
+    cr_assert(look(&box, &object).age_ms < 60000);
+    box_close(&box);
+    cr_assert(box_open(&box));
+    struct store_view view = look(&box, &object);
+    cr_assert(view.found && view.age_ms < 60000 && !view.rebuilt);
+    clock_test_advance_us(1800ull * 1000000);
+    cr_assert(look(&box, &object).age_ms >= 1800000);
+    box_close(&box);
+    box_remove(&box);
+}
+
+struct renew_many {
+    struct box *box;
+    struct store_renewal *renewals;
+    unsigned count;
+};
+
+static void do_renew_many(struct worker *w, void *ctx)
+{
+    struct renew_many *call = ctx;
+    store_renew(w, call->box->store, call->renewals, call->count, worker_now_us(w));
+}
+
+static bool renewals_are_written(void *ctx)
+{
+    struct box *box = ctx;
+    return atomic_load(&box->store->index.renewal_count) == 0;
+}
+
+Test(store, renewals_are_bounded_and_drain)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    static struct store_renewal renewals[3 * RENEWALS_MAX];
+    for (unsigned i = 0; i < ARRAY_LEN(renewals); i++) {
+        renewals[i] = (struct store_renewal){{i, (uint64_t)i * 7919}, 1};
+    }
+    struct renew_many call = {&box, renewals, ARRAY_LEN(renewals)};
+    box_on_worker(&box, 0, do_renew_many, &call);
+    cr_assert(atomic_load(&box.store->index.renewal_count) <= RENEWALS_MAX);
+    wait_until(renewals_are_written, &box);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(store, generations_only_rise_also_over_restarts)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    uint64_t last = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        cr_assert(box_open(&box));
+        uint64_t next = store_generation_next(box.store);
+        cr_assert(next > last);
+        last = store_generation_next(box.store);
+        cr_assert(last > next);
+        box_close(&box);
+    }
+    box_remove(&box);
+}
+
+Test(store, verify_always_never_gives_a_file_range)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box.options.verify_always = true;
+    cr_assert(box_open(&box));
+    struct object object = small(&box, "k", 10 * BLOCK);
+    cr_assert(box_put(&box, &object) == ERR_OK);
+    struct store_place place;
+    cr_assert(box_write(&box, 0, &object, 0, 2, 2, &place) == ERR_OK);
+    struct file_range range;
+    struct worker *w = loop_worker(box.loop, 0);
+    cr_assert(!store_range_ready(w, box.store, &place, 0, 100, &range));
+    box_let_go(&place);
+    cr_assert(box_read(&box, 0, &object) == object.size);
+    box_close(&box);
+    box_remove(&box);
+}
+
+struct range_call {
+    struct box *box;
+    struct store_place *place;
+    struct file_range range;
+    bool ready;
+};
+
+static void do_range(struct worker *w, void *ctx)
+{
+    struct range_call *call = ctx;
+    call->ready = store_range_ready(w, call->box->store, call->place, 100, BLOCK, &call->range);
+}
+
+Test(store, bytes_we_wrote_go_the_fast_way_until_they_are_not_resident)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    struct object object = small(&box, "k", 10 * BLOCK);
+    struct store_place place;
+    cr_assert(box_write(&box, 0, &object, 0, 10, 10, &place) == ERR_OK);
+    struct range_call call = {.box = &box, .place = &place};
+    box_on_worker(&box, 0, do_range, &call);
+    cr_assert(call.ready == (disk_io_residency_mode() != DISK_RESIDENCY_NONE));
+    if (call.ready) {
+        char got[BLOCK], expected[BLOCK];
+        object_bytes(&object, 100, expected, sizeof(expected));
+        cr_assert(pread(call.range.fd, got, sizeof(got), (off_t)call.range.offset) == sizeof(got));
+        cr_assert(memcmp(got, expected, sizeof(got)) == 0);
+        call.range.release(call.range.release_ctx);
+        int fd = segment_fd(place.segment);
+        cr_assert(fdatasync(fd) == 0);
+        cr_assert(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+        box_on_worker(&box, 0, do_range, &call);
+        cr_assert(!call.ready);
+        cr_assert(
+            !segment_is_verified(place.segment, place.first_unit, 1)); // looked at again first
+    }
+    box_let_go(&place);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(store, what_a_run_may_be_is_limited)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert_eq(store_run_bytes_max(box.store), 1 * MIB);
+    struct store_place place;
+    struct object object = small(&box, "k", 40 * MIB);
+    cr_assert_eq(box_write(&box, 0, &object, 0, 64, 64, &place), ERR_LIMIT); // 4 MiB and a header
+    cr_assert_eq(box_write(&box, 0, &object, 0, 65, 65, &place), ERR_LIMIT);
+    cr_assert_eq(box_put_run(&box, &object, 0, 16), ERR_OK);
+    box_close(&box);
+    box_remove(&box);
 }

@@ -1,0 +1,591 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting after whatever happened: kill -9 at any moment, injured indexes and segments, another
+// cache's files. Never a wrong byte, never a refusal to start; what was complete is found again.
+#include "store/recovery.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "store_fixture.h"
+#include "test.h"
+
+static const uint64_t lens[] = {0, 900, 9000, 20000, 40000, 112000, 400000, 1100000};
+
+static struct object numbered(char *key, size_t key_len, unsigned i, uint64_t generation)
+{
+    (void)snprintf(key, key_len, "key-%u", i);
+    return (struct object){key, "\"e\"", lens[i % ARRAY_LEN(lens)], BLOCK, generation};
+}
+
+static bool is_built(void *ctx)
+{
+    struct box *box = ctx;
+    struct store_summary summary;
+    store_summarize(box->store, &summary);
+    return !summary.rebuilding && atomic_load(&box->store->log.examined);
+}
+
+// Puts objects until it is killed; each one that is visible is told as a number in the pipe.
+static void __attribute__((noreturn)) writer_main(struct box *box, int out_fd, unsigned from)
+{
+    if (!box_open(box)) {
+        _exit(1);
+    }
+    char key[32];
+    for (unsigned i = from;; i++) {
+        struct object object = numbered(key, sizeof(key), i, store_generation_next(box->store));
+        enum err err = box_put(box, &object);
+        if (err == ERR_OK && write(out_fd, &i, sizeof(i)) != sizeof(i)) {
+            _exit(1);
+        }
+    }
+}
+
+static pid_t writer_start(struct box *box, unsigned from, int *ret_fd)
+{
+    int ends[2];
+    cr_assert(pipe(ends) == 0);
+    pid_t pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        (void)close(ends[0]);
+        writer_main(box, ends[1], from);
+    }
+    (void)close(ends[1]);
+    *ret_fd = ends[0];
+    return pid;
+}
+
+static void kill_round(enum disk_engine engine, unsigned rounds)
+{
+    struct box box;
+    box_init(&box, engine, 256 * MIB);
+    if (!box_open(&box)) {
+        box_remove(&box);
+        return;
+    }
+    box_close(&box);
+    bool *stored = calloc(100000, sizeof(*stored));
+    unsigned next = 0;
+    unsigned missing = 0, looked = 0;
+    char key[32];
+    for (unsigned round = 0; round < rounds; round++) {
+        int fd;
+        unsigned told = 0, first = next;
+        pid_t pid = writer_start(&box, next, &fd);
+        unsigned wanted = 1 + round * 7 % 23; // the kill comes while the next one is written
+        while (told < wanted) {
+            unsigned i;
+            cr_assert(read(fd, &i, sizeof(i)) == sizeof(i));
+            stored[i] = true;
+            next = i + 2;
+            told++;
+        }
+        cr_assert(kill(pid, SIGKILL) == 0);
+        cr_assert(waitpid(pid, NULL, 0) == pid);
+        unsigned i;
+        while (read(fd, &i, sizeof(i)) == sizeof(i)) {
+            stored[i] = true;
+            next = i + 2;
+        }
+        (void)close(fd);
+        uint64_t began_us = clock_monotonic_us();
+        cr_assert(box_open(&box));
+        struct object object = numbered(key, sizeof(key), first, 1);
+        cr_assert(box_read(&box, 0, &object) == max_u64(1, object.size));
+        cr_assert(clock_monotonic_us() - began_us <
+                  30000000); // a figure, not a promise: see the next line
+        cr_log_info("first hit after %llu us",
+                    (unsigned long long)(clock_monotonic_us() - began_us));
+        for (unsigned k = round % 3; k < next; k += 3) {
+            object = numbered(key, sizeof(key), k, 1);
+            uint64_t good = box_read(&box, k % 2, &object);
+            if (stored[k]) {
+                looked++;
+                missing += good != max_u64(1, object.size);
+            }
+        }
+        box_close(&box);
+    }
+    cr_assert_eq(missing, 0u, "%u of %u", missing, looked);
+    free(stored);
+    box_remove(&box);
+}
+
+Test(recovery, what_was_visible_survives_kill_9_at_any_moment)
+{
+    kill_round(DISK_ENGINE_THREADS, 12);
+    kill_round(DISK_ENGINE_URING, 6);
+}
+
+Test(recovery, many_kills_do_not_use_the_cache_up)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    for (unsigned round = 0; round < 25; round++) {
+        int fd;
+        unsigned i;
+        pid_t pid = writer_start(&box, round, &fd);
+        cr_assert(read(fd, &i, sizeof(i)) == sizeof(i));
+        cr_assert(kill(pid, SIGKILL) == 0);
+        cr_assert(waitpid(pid, NULL, 0) == pid);
+        (void)close(fd);
+    }
+    cr_assert(box_open(&box));
+    wait_until(is_built, &box);
+    cr_assert(atomic_load(&box.store->log.segment_count) <= 12, "%u segments",
+              atomic_load(&box.store->log.segment_count));
+    char key[32];
+    struct object first = numbered(key, sizeof(key), 0, 1);
+    cr_assert(box_read(&box, 0, &first) == max_u64(1, first.size));
+    box_close(&box);
+    box_remove(&box);
+}
+
+// --- runs that the index does not know
+
+// A child writes runs, publishes none, and dies.
+static void write_unpublished(struct box *box, unsigned count, bool abandon_last)
+{
+    pid_t pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        if (!box_open(box)) {
+            _exit(1);
+        }
+        char key[32];
+        for (unsigned i = 0; i < count; i++) {
+            struct object object = numbered(key, sizeof(key), i, 0);
+            struct store_place place;
+            uint32_t blocks = (uint32_t)run_object_blocks(object.size, BLOCK);
+            if (i % 8 == 7 && abandon_last) { // announced, and no header
+                (void)box_write(box, 0, &object, 0, blocks, 0, &place);
+            } else if (box_write(box, 0, &object, 0, blocks, blocks, &place) != ERR_OK) {
+                _exit(1);
+            }
+        }
+        (void)raise(SIGKILL);
+    }
+    int status;
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+Test(recovery, runs_written_whole_before_a_crash_are_put_back_to_be_revalidated)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    write_unpublished(&box, 24, true);
+    cr_assert(box_open(&box));
+    wait_until(is_built, &box);
+    index_writer_flush(&box.store->writer);
+    char key[32];
+    for (unsigned i = 0; i < 24; i++) {
+        struct object object = numbered(key, sizeof(key), i, 1);
+        static struct store_view view;
+        box_look(&box, &object, &view);
+        if (i % 8 == 7) {
+            cr_assert(!view.found, "%u", i);
+            continue;
+        }
+        cr_assert(view.found && view.rebuilt && view.age_ms == UINT64_MAX, "%u", i);
+        cr_assert(box_read(&box, 0, &object) == max_u64(1, object.size));
+        box_renew(&box, key, view.generation);
+        box_look(&box, &object, &view);
+        cr_assert(view.found && !view.rebuilt && view.age_ms < 60000);
+    }
+    box_close(&box);
+    cr_assert(box_open(&box));
+    struct object object = numbered(key, sizeof(key), 1, 1);
+    static struct store_view view;
+    box_look(&box, &object, &view);
+    cr_assert(view.found && !view.rebuilt);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// --- injuries
+
+static void fill(struct box *box, unsigned count)
+{
+    char key[32];
+    cr_assert(box_open(box));
+    for (unsigned i = 0; i < count; i++) {
+        struct object object = numbered(key, sizeof(key), i, store_generation_next(box->store));
+        struct store_place place;
+        uint32_t blocks = (uint32_t)run_object_blocks(object.size, BLOCK);
+        uint32_t first = blocks > 4 ? blocks / 2 : blocks; // some objects have two runs
+        cr_assert(box_write(box, 0, &object, 0, first, first, &place) == ERR_OK);
+        cr_assert(box_post_put(box, &object, &place, true) == ERR_OK);
+        box_let_go(&place);
+        if (first < blocks) {
+            cr_assert(box_put_run(box, &object, first, blocks - first) == ERR_OK);
+        }
+    }
+    box_close(box);
+}
+
+static unsigned count_right(struct box *box, unsigned count)
+{
+    char key[32];
+    unsigned right = 0;
+    for (unsigned i = 0; i < count; i++) {
+        struct object object = numbered(key, sizeof(key), i, 1);
+        uint64_t good = box_read(box, i % 2, &object);
+        right += good == max_u64(1, object.size);
+    }
+    return right;
+}
+
+static char *slurp(const char *path, size_t *ret_len)
+{
+    FILE *file = fopen(path, "rb");
+    cr_assert(file != NULL);
+    cr_assert(fseek(file, 0, SEEK_END) == 0);
+    long len = ftell(file);
+    rewind(file);
+    char *bytes = malloc((size_t)len + 1);
+    cr_assert(fread(bytes, 1, (size_t)len, file) == (size_t)len);
+    fclose(file);
+    *ret_len = (size_t)len;
+    return bytes;
+}
+
+static void spill(const char *path, const char *bytes, size_t len)
+{
+    FILE *file = fopen(path, "wb");
+    cr_assert(file != NULL);
+    cr_assert(len == 0 || fwrite(bytes, 1, len, file) == len);
+    fclose(file);
+}
+
+static uint64_t dice_state = 4711;
+
+static uint64_t dice(uint64_t below)
+{
+    dice_state = dice_state * 6364136223846793005u + 1442695040888963407u;
+    return (dice_state >> 20) % below;
+}
+
+enum injury {
+    REMOVED,
+    EMPTY,
+    CUT,
+    CUT_TO_PAGES,
+    ONE_BIT,
+    MANY_BITS,
+    SECTOR_ZEROED,
+    PAGE_OVER_PAGE,
+    META_NOISE,
+    GARBAGE,
+    OTHER_CACHE,
+    FOLDER,
+    GROWN,
+    INJURY_COUNT
+};
+
+static void injure(const char *path, char *bytes, size_t len, enum injury injury, const char *other,
+                   size_t other_len)
+{
+    size_t used = len < 262144 ? len : 262144; // where the records are
+    switch (injury) {
+    case REMOVED:
+        cr_assert(unlink(path) == 0);
+        return;
+    case EMPTY:
+        spill(path, "", 0);
+        return;
+    case CUT:
+        spill(path, bytes, dice(used));
+        return;
+    case CUT_TO_PAGES:
+        spill(path, bytes, dice(used / 4096) * 4096);
+        return;
+    case ONE_BIT:
+        bytes[dice(used)] ^= (char)(1 << dice(8));
+        break;
+    case MANY_BITS:
+        for (unsigned i = 0; i < 200; i++) {
+            bytes[dice(used)] ^= (char)(1 << dice(8));
+        }
+        break;
+    case SECTOR_ZEROED:
+        memset(bytes + dice(used / 512) * 512, 0, 512);
+        break;
+    case PAGE_OVER_PAGE:
+        memmove(bytes + dice(used / 4096) * 4096, bytes + dice(used / 4096) * 4096, 4096);
+        break;
+    case META_NOISE:
+        for (unsigned i = 0; i < 8; i++) {
+            bytes[dice(8192)] = (char)dice(256);
+        }
+        break;
+    case GARBAGE:
+        for (size_t i = 0; i < used; i++) {
+            bytes[i] = (char)dice(256);
+        }
+        break;
+    case OTHER_CACHE:
+        spill(path, other, other_len);
+        return;
+    case FOLDER:
+        cr_assert(unlink(path) == 0 && mkdir(path, 0700) == 0);
+        return;
+    case GROWN:
+        spill(path, bytes, len);
+        cr_assert(truncate(path, (off_t)len + 40960) == 0);
+        return;
+    case INJURY_COUNT:
+        return;
+    }
+    spill(path, bytes, len);
+}
+
+Test(recovery, two_hundred_injured_indexes_start_normally_and_come_back_from_segments,
+     .timeout = 280)
+{
+    enum { OBJECTS = 48 };
+    struct box box, stranger;
+    box_init(&stranger, DISK_ENGINE_THREADS, 32 * MIB);
+    fill(&stranger, 20);
+    box_init(&box, DISK_ENGINE_THREADS, 128 * MIB);
+    fill(&box, OBJECTS);
+    char path[1024], other_path[1024], format_path[1024];
+    (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
+    (void)snprintf(format_path, sizeof(format_path), "%s/format", box.dir);
+    (void)snprintf(other_path, sizeof(other_path), "%s/index/data.mdb", stranger.dir);
+    size_t len, other_len, format_len;
+    char *pristine = slurp(path, &len);
+    char *other = slurp(other_path, &other_len);
+    char *format = slurp(format_path, &format_len);
+    char *bytes = malloc(len);
+    unsigned rebuilt = 0;
+    for (unsigned i = 0; i < 208; i++) {
+        (void)unlink(path);
+        (void)rmdir(path);
+        memcpy(bytes, pristine, len);
+        spill(path, pristine, len);
+        enum injury injury = (enum injury)(i % INJURY_COUNT);
+        injure(path, bytes, len, injury, other, other_len);
+        cr_assert(box_open(&box));
+        unsigned at_once = count_right(&box, OBJECTS); // judges bytes, whatever is there
+        wait_until(is_built, &box);
+        index_writer_flush(&box.store->writer);
+        unsigned right = count_right(&box, OBJECTS);
+        // A flipped bit may hide in one bad record; whatever is found to be damaged comes back
+        // whole.
+        cr_assert(right >= (injury == ONE_BIT || injury == SECTOR_ZEROED ? OBJECTS - 3 : OBJECTS),
+                  "injury %u: %u", injury, right);
+        rebuilt += at_once < OBJECTS;
+        box_close(&box);
+        spill(format_path, format, format_len);
+    }
+    cr_log_info("%u were rebuilt behind serving", rebuilt);
+    free(bytes);
+    free(format);
+    free(other);
+    free(pristine);
+    box_remove(&box);
+    box_remove(&stranger);
+}
+
+Test(recovery, an_old_copy_of_the_index_is_not_believed)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    fill(&box, 8);
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
+    size_t len;
+    char *old = slurp(path, &len);
+    cr_assert(box_open(&box));
+    cr_assert(box_post_delete(&box, "key-1", UINT64_MAX) == ERR_OK);
+    box_close(&box);
+    spill(path, old, len);
+    free(old);
+    cr_assert(box_open(&box));
+    wait_until(is_built, &box);
+    index_writer_flush(&box.store->writer);
+    char key[32];
+    struct object object = numbered(key, sizeof(key), 1, 1);
+    static struct store_view view;
+    box_look(&box, &object, &view);
+    cr_assert(!view.found || view.rebuilt); // what was deleted comes back only to be revalidated
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(recovery, the_marker_of_a_failing_map_drops_the_index)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    fill(&box, 8);
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/index/%s", box.dir, INDEX_BAD_MARKER);
+    spill(path, "", 0);
+    cr_assert(box_open(&box));
+    wait_until(is_built, &box);
+    index_writer_flush(&box.store->writer);
+    cr_assert(count_right(&box, 8) == 8);
+    cr_assert(access(path, F_OK) != 0);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(recovery, a_map_that_fails_while_running_leaves_the_marker_and_ends_the_process)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    fill(&box, 8);
+    pid_t pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        cr_assert(box_open(&box));
+        char path[1024];
+        (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
+        cr_assert(truncate(path, 8192) == 0);
+        (void)count_right(&box, 8);
+        _exit(0);
+    }
+    int status;
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 70, "status %x", status);
+    cr_assert(box_open(&box));
+    wait_until(is_built, &box);
+    index_writer_flush(&box.store->writer);
+    cr_assert(count_right(&box, 8) == 8);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(recovery, an_index_dropped_while_serving_comes_back)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    fill(&box, 16);
+    cr_assert(box_open(&box));
+    for (unsigned i = 0; i < 5; i++) {
+        cr_assert(count_right(&box, 16) == 16);
+        index_writer_drop(&box.store->writer);
+        recovery_want_rebuild(&box.store->recovery);
+        (void)count_right(&box, 16); // judges
+        wait_until(is_built, &box);
+        index_writer_flush(&box.store->writer);
+    }
+    cr_assert(count_right(&box, 16) == 16);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// --- segments
+
+static unsigned segment_paths(const struct box *box, char paths[][1400], unsigned max)
+{
+    char folder_path[1024];
+    (void)snprintf(folder_path, sizeof(folder_path), "%s/segments", box->dir);
+    DIR *folder = opendir(folder_path);
+    cr_assert(folder != NULL);
+    unsigned count = 0;
+    for (struct dirent *e = readdir(folder); e != NULL && count < max; e = readdir(folder)) {
+        if (strstr(e->d_name, ".seg") != NULL) {
+            (void)snprintf(paths[count++], 1400, "%s/%.255s", folder_path, e->d_name);
+        }
+    }
+    closedir(folder);
+    return count;
+}
+
+Test(recovery, flipped_bits_in_segments_are_found_and_cost_only_their_runs)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned e = 0; e < 2; e++) {
+        struct box box;
+        box_init(&box, engines[e], 64 * MIB);
+        if (!box_open(&box)) {
+            box_remove(&box);
+            continue;
+        }
+        box_close(&box);
+        fill(&box, 40);
+        static char paths[64][1400];
+        unsigned count = segment_paths(&box, paths, 64);
+        for (unsigned round = 0; round < 20; round++) {
+            for (unsigned i = 0; i < count; i++) {
+                int fd = open(paths[i], O_RDWR | O_CLOEXEC);
+                for (unsigned flips = 0; fd >= 0 && flips < 2; flips++) {
+                    char byte;
+                    off_t at = (off_t)dice(SEGMENT_SIZE_MIN);
+                    cr_assert(pread(fd, &byte, 1, at) == 1);
+                    byte ^= (char)(1 << dice(8));
+                    cr_assert(pwrite(fd, &byte, 1, at) == 1);
+                }
+                if (fd >= 0) {
+                    (void)close(fd);
+                }
+            }
+            cr_assert(box_open(&box));
+            (void)count_right(&box, 40); // judges every byte
+            box_close(&box);
+        }
+        box_remove(&box);
+    }
+}
+
+Test(recovery, strange_segments_are_ignored_or_dropped)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    fill(&box, 40);
+    static char paths[64][1400];
+    unsigned count = segment_paths(&box, paths, 64);
+    cr_assert(count >= 3);
+    char path[1200];
+    cr_assert(truncate(paths[0], 1000000) == 0);
+    cr_assert(unlink(paths[1]) == 0);
+    (void)snprintf(path, sizeof(path), "%s/segments/99999990.seg", box.dir);
+    spill(path, "noise", 5);
+    (void)snprintf(path, sizeof(path), "%s/segments/99999991.seg", box.dir);
+    cr_assert(mkdir(path, 0700) == 0);
+    (void)snprintf(path, sizeof(path), "%s/segments/notes.txt", box.dir);
+    spill(path, "hello", 5);
+    cr_assert(box_open(&box));
+    (void)count_right(&box, 40); // judges
+    wait_until(is_built, &box);
+    (void)count_right(&box, 40);
+    char key[32];
+    struct object object = numbered(key, sizeof(key), 5, store_generation_next(box.store));
+    cr_assert(box_put(&box, &object) == ERR_OK);
+    cr_assert(box_read(&box, 0, &object) == object.size);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(recovery, swapped_segments_are_not_believed)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    fill(&box, 40);
+    static char paths[64][1400];
+    unsigned count = segment_paths(&box, paths, 64);
+    cr_assert(count >= 2);
+    size_t a_len, b_len;
+    char *a = slurp(paths[0], &a_len);
+    char *b = slurp(paths[1], &b_len);
+    spill(paths[0], b, b_len);
+    spill(paths[1], a, a_len);
+    free(a);
+    free(b);
+    cr_assert(box_open(&box));
+    (void)count_right(&box, 40); // judges
+    wait_until(is_built, &box);
+    (void)count_right(&box, 40);
+    box_close(&box);
+    box_remove(&box);
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directory: one owner, a format that is ours or refused, sizes that make sense.
+#include "store/store_dir.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "store_fixture.h"
+#include "test.h"
+
+static struct store_format format_sample(void)
+{
+    struct store_format f = {
+        .hash_key = 0x0123456789abcdefu,
+        .segment_size_bytes = SEGMENT_SIZE_MIN,
+        .next_segment = 17,
+        .next_generation = 1ull << 40,
+        .boot_id = "abc-def",
+        .clean = true,
+        .index_txn = 99,
+        .append_count = 2,
+        .append = {{5, 4096, 0, 0}, {6, 81920, 7, 9}},
+    };
+    memset(f.cache_id, 0xa5, sizeof(f.cache_id));
+    return f;
+}
+
+Test(store_dir, the_format_file_is_parsed_as_rendered_and_refused_when_damaged)
+{
+    struct store_format in = format_sample();
+    struct store_format out;
+    struct buf text;
+    buf_init(&text, 10000);
+    store_format_render(&in, &text);
+    cr_assert(buf_ok(&text));
+    cr_assert(store_format_parse(buf_span(&text), &out) == ERR_OK);
+    cr_assert(memcmp(&in, &out, sizeof(in)) == 0);
+    for (size_t bit = 0; bit < 8 * text.len; bit++) {
+        text.ptr[bit / 8] ^= (char)(1 << bit % 8);
+        cr_assert(store_format_parse(buf_span(&text), &out) == ERR_FORMAT);
+        text.ptr[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    for (size_t len = 0; len < text.len; len++) {
+        cr_assert(store_format_parse((struct span){text.ptr, len}, &out) == ERR_FORMAT);
+    }
+    buf_done(&text);
+}
+
+static void put_file(const struct box *box, const char *name, const char *text)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/%s", box->dir, name);
+    FILE *file = fopen(path, "w");
+    cr_assert(file != NULL);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void refused(struct box *box, enum err expected, const char *says)
+{
+    struct buf why;
+    buf_init(&why, 4000);
+    cr_assert_eq(box_try_open(box, &why), expected);
+    cr_assert(strstr(buf_cstr(&why), says) != NULL, "%s", buf_cstr(&why));
+    buf_done(&why);
+}
+
+Test(store_dir, a_second_process_is_refused_with_a_clear_line)
+{
+    struct box box, second;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    second = box;
+    refused(&second, ERR_IN_USE, "in use by another process");
+    box_close(&box);
+    cr_assert(box_open(&box));
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(store_dir, a_format_that_is_not_ours_is_refused_and_left_alone)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    put_file(&box, "format", "something else\n");
+    refused(&box, ERR_FORMAT, "remove the directory");
+    char path[1024];
+    char text[64] = {0};
+    (void)snprintf(path, sizeof(path), "%s/format", box.dir);
+    FILE *file = fopen(path, "r");
+    cr_assert(file != NULL && fgets(text, sizeof(text), file) != NULL);
+    fclose(file);
+    cr_assert_str_eq(text, "something else\n");
+    box_remove(&box);
+}
+
+Test(store_dir, folders_of_ours_without_a_format_are_refused)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/segments", box.dir);
+    cr_assert(mkdir(path, 0700) == 0);
+    refused(&box, ERR_FORMAT, "no file format");
+    box_remove(&box);
+}
+
+Test(store_dir, a_size_below_the_minimum_is_refused_with_the_least_that_works)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 15 * MIB);
+    refused(&box, ERR_INVALID, "raise cache.size");
+    box.options.size_bytes = 32 * MIB;
+    box.options.block_size_bytes_max = 16 * MIB;
+    refused(&box, ERR_INVALID, "raise cache.size");
+    box.options.size_bytes = 16 * MIB;
+    box.options.block_size_bytes_max = 1 * MIB;
+    cr_assert(box_open(&box));
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(store_dir, segment_sizes_follow_cache_and_block_size)
+{
+    cr_assert_eq(segment_size_for(16 * MIB, MIB), 4 * MIB);
+    cr_assert_eq(segment_size_for(256 * MIB, MIB), 4 * MIB);
+    cr_assert_eq(segment_size_for(1024 * MIB, MIB), 16 * MIB);
+    cr_assert_eq(segment_size_for(1023 * MIB, MIB), 8 * MIB);
+    cr_assert_eq(segment_size_for(1ull << 44, MIB), 256 * MIB);
+    cr_assert_eq(segment_size_for(64 * MIB, 16 * MIB), 32 * MIB);
+}
+
+Test(store_dir, another_segment_size_empties_the_cache_and_says_so)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    cr_assert(box_open(&box));
+    struct object object = {"k", "\"e\"", 1000, BLOCK, store_generation_next(box.store)};
+    cr_assert(box_put(&box, &object) == ERR_OK);
+    box_close(&box);
+    box.options.block_size_bytes_max = 8 * MIB;
+    cr_assert(box_open(&box));
+    cr_assert_eq(box_read(&box, 0, &object), 0u);
+    cr_assert(box_put(&box, &object) == ERR_OK);
+    cr_assert_eq(box_read(&box, 0, &object), 1000u);
+    cr_assert(dir_bytes(box.dir) <= 256 * MIB);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(store_dir, a_directory_that_cannot_be_made_is_degraded_not_fatal)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    put_file(&box, "file", "x");
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/file/cache", box.dir);
+    box.options.dir = path;
+    cr_assert(box_open(&box));
+    struct store_summary summary;
+    store_summarize(box.store, &summary);
+    cr_assert(summary.degraded);
+    struct object object = {"k", "\"e\"", 1000, BLOCK, store_generation_next(box.store)};
+    struct store_place place;
+    cr_assert_neq(box_write(&box, 0, &object, 0, 1, 1, &place), ERR_OK);
+    cr_assert_eq(box_read(&box, 0, &object), 0u);
+    cr_assert_eq(box_post_delete(&box, "k", 100), ERR_OK);
+    box_renew(&box, "k", 1);
+    box_close(&box);
+    box_remove(&box);
+}
