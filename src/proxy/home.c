@@ -29,6 +29,7 @@
 #include <string.h>
 
 #define HOME_WORKERS_MAX 64
+#define HOME_DELETE_AGAIN_MS 1000u // after a failed commit; doubled up to 64 times
 
 enum home_state { HOME_NONE, HOME_DECIDING, HOME_KNOWN };
 
@@ -60,6 +61,9 @@ struct home_key {
     uint64_t acked[HOME_WORKERS_MAX];
     bool barred;
     unsigned deletes; // not yet visible
+    bool delete_owed; // one failed: the bar stays until it is repeated with success
+    struct timer delete_timer;
+    unsigned delete_failures;
     unsigned open_writes;
     struct list starting; // writes that wait for the delete
     struct list closing;  // writes that wait for the acknowledgements
@@ -76,6 +80,7 @@ struct home_post {
 
 static void home_route(struct home_key *h, struct reader *reader);
 static void home_invalidate(struct home_key *h);
+static void on_delete_timer(struct timer *timer);
 
 // --- entries
 // -----------------------------------------------------------------------------------------------------
@@ -107,6 +112,7 @@ static struct home_key *home_get(struct proxy_worker *pw, struct object_key *key
     list_init(&h->starting);
     list_init(&h->closing);
     list_init(&h->next_check);
+    timer_init(pw->worker, &h->delete_timer, on_delete_timer);
     list_push_back(key_map_bucket(&pw->homes, key->hash), &h->map_node);
     pw->homes.count++;
     return h;
@@ -115,6 +121,7 @@ static struct home_key *home_get(struct proxy_worker *pw, struct object_key *key
 static void home_free(void *ptr)
 {
     struct home_key *h = ptr;
+    timer_done(&h->delete_timer);
     store_object_unref(h->known);
     object_key_unref(h->key);
     free(h);
@@ -411,6 +418,14 @@ static void on_delete_done(struct store_post *post)
 {
     struct home_post *delete_post = container_of(post, struct home_post, post);
     struct home_key *h = delete_post->home;
+    if (delete_post->post.err == ERR_OK) {
+        h->delete_failures = 0;
+    } else if (!h->delete_owed) {
+        // A broken disk must not hold up writes, but the record below the floor may stay visible.
+        h->delete_owed = true;
+        timer_start(&h->delete_timer, (uint64_t)HOME_DELETE_AGAIN_MS << h->delete_failures);
+        h->delete_failures = (unsigned)min_u64(h->delete_failures + 1, 6);
+    }
     free(delete_post);
     h->deletes--;
     home_settle(h);
@@ -429,6 +444,13 @@ static void home_post_delete(struct home_key *h)
     delete_post->post.done = on_delete_done;
     h->deletes++;
     store_post(h->pw->worker, &delete_post->post);
+}
+
+static void on_delete_timer(struct timer *timer)
+{
+    struct home_key *h = container_of(timer, struct home_key, delete_timer);
+    h->delete_owed = false;
+    home_post_delete(h);
 }
 
 // Rule 24.
@@ -479,7 +501,7 @@ static void home_settle(struct home_key *h)
         h->open_writes--;
         home_answer_write(h, container_of(node, struct key_write, node), WIRE_WDONE);
     }
-    if (h->barred && acked && h->deletes == 0 && h->open_writes == 0) {
+    if (h->barred && acked && h->deletes == 0 && !h->delete_owed && h->open_writes == 0) {
         h->barred = false;
         for (unsigned i = 0; i < h->pw->proxy->worker_count; i++) {
             struct wire *wire = wire_new(h->pw, WIRE_UNBAR, h->key);

@@ -244,7 +244,10 @@ enum step_result serve_get_step_lookup(struct request *r)
     uint64_t first = 0, end = 0;
     get_wanted(g, &first, &end);
     get_view(r, first, end);
-    if (!g->view.found || g->skip_index) {
+    // Rule 9: what answered 412 may still be in the index here; the home has it removed.
+    bool refused = g->refused != NULL && g->view.found &&
+                   g->view.etag_hash == hash64(g->refused->etag.ptr, g->refused->etag.len, 0);
+    if (!g->view.found || g->skip_index || refused) {
         if (g->needs_head) {
             (void)get_check(r);
             return STEP_WAIT;

@@ -27,7 +27,7 @@
 // What may happen next.
 enum event_kind {
     EVENT_MESSAGE, // a = sender, b = receiver: the oldest message between them is delivered
-    EVENT_ORIGIN,  // fetch a moves one step: answer, a piece of body, end
+    EVENT_ORIGIN,  // fetch a moves one step: evaluated, answered, a piece of body, end
     EVENT_WRITTEN, // a chunk of a run, or at last the run, is on disk
     EVENT_COMMIT,  // the index writer commits what was posted
     EVENT_READ,    // a disk read completes
@@ -121,8 +121,8 @@ void store_evict(unsigned block); // the segment of the run with this block star
                                   // names it until the next commit
 bool store_visible(unsigned block); // any version
 int store_visible_version(void);    // 0: no record
-void store_fail_next_commit(void);  // its puts
-void store_fail_next_write(void);   // of a run
+void store_fail_next_commit(void);
+void store_fail_next_write(void); // of a run
 void store_fail_next_read(
     enum err err); // ERR_CORRUPT: the block leaves the index, ERR_IO: it stays
 void store_refuse(bool refuse);

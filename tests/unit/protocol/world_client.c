@@ -429,9 +429,7 @@ static void on_write_ended(struct key_write *kw)
     check(w->wrote && !w->replied);
     w->replied = true;
     w->key->acked_version = w->version > w->key->acked_version ? w->version : w->key->acked_version;
-    cr_assert(!w->key->found || w->key->record_version >= w->key->acked_version,
-              "a crash now would bring back what this write replaced: seed %llu",
-              (unsigned long long)world.options.seed);
+    judge_crash(w->key);
     object_key_unref(kw->key);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of origin, played: a fetch is answered by whatever the key's version is when its first
-// step runs; then its body comes piece by piece.
+// The door of origin, played: a fetch's first step is the moment in which the origin looks at its
+// key, the second brings the answer, then the body comes piece by piece.
 #include "world_private.h"
 
 #include <stdio.h>
@@ -117,19 +117,25 @@ static enum err fetch_refuse(struct fetch_play *p, struct span etag)
     return ERR_OK;
 }
 
+static void fetch_evaluate(struct fetch_play *p)
+{
+    char text[32];
+    p->evaluated = true;
+    p->version = p->key->version;
+    p->refused = fetch_refuse(p, etag_of(p->version, text, sizeof(text)));
+}
+
 static void fetch_answer(struct fetch_play *p)
 {
     struct origin_fetch *f = p->f;
     char text[32];
-    struct span etag = etag_of(p->key->version, text, sizeof(text));
-    enum err refused = fetch_refuse(p, etag);
-    if (refused != ERR_OK) {
-        fetch_end(p, refused);
+    struct span etag = etag_of(p->version, text, sizeof(text));
+    if (p->refused != ERR_OK) {
+        fetch_end(p, p->refused);
         return;
     }
-    uint64_t size = p->key->size_bytes[p->key->version];
+    uint64_t size = p->key->size_bytes[p->version];
     p->answered = true;
-    p->version = p->key->version;
     p->arena = arena_new(1 << 16);
     p->will_reset = !f->head && (world.reset_next > 0 || rnd(100) < world.options.reset_percent);
     world.reset_next -= world.reset_next > 0 && !f->head;
@@ -174,6 +180,8 @@ void fetch_step(struct fetch_play *p)
 {
     if (p->cancelled) {
         fetch_end(p, ERR_CANCELLED);
+    } else if (!p->evaluated) {
+        fetch_evaluate(p);
     } else if (!p->answered) {
         fetch_answer(p);
     } else if (p->next == p->end) {

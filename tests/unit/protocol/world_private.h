@@ -53,7 +53,8 @@ struct fetch_play {
     struct origin_fetch *f;
     struct worker *worker;
     struct world_key *key;
-    bool used, cancelled, paused, answered;
+    bool used, cancelled, paused, evaluated, answered;
+    enum err refused;
     int version;
     uint64_t next, end;
     bool will_reset;
@@ -98,6 +99,7 @@ struct world_key {
     unsigned sent[WORLD_VERSIONS][MAX_BLOCKS];
     // index
     bool found, rebuilt;
+    bool delete_failed; // the disk's fault: a crash may bring the record back
     uint64_t record_generation;
     int record_version;
     uint64_t validated_us;
@@ -167,6 +169,7 @@ struct span etag_of(int version, char *buf, size_t size);
 void fetch_step(struct fetch_play *p);
 void run_step(struct store_run *run);
 bool commit_wanted(void);
+void judge_crash(const struct world_key *k);
 void commit(void);
 void read_complete(unsigned i);
 void store_end(void);

@@ -517,12 +517,14 @@ static void post_apply(struct store_post *post, bool fail)
 {
     struct world_key *k = key_of_hash(post->hash);
     post->err = ERR_OK;
-    if (fail && post->kind == STORE_POST_PUT) {
+    if (fail) {
         post->err = ERR_IO;
+        k->delete_failed |= post->kind == STORE_POST_DELETE;
     } else if (post->kind == STORE_POST_PUT) {
         post->err = index_put(k, post);
     } else {
         index_delete_below(k, post->generation_floor);
+        k->delete_failed = false;
     }
     struct post_message *m = calloc(1, sizeof(*m));
     check(m != NULL);
@@ -546,6 +548,13 @@ bool commit_wanted(void)
     return any;
 }
 
+void judge_crash(const struct world_key *k)
+{
+    cr_assert(!k->found || k->delete_failed || k->record_version >= k->acked_version,
+              "a crash now would bring back what an answered write replaced: seed %llu",
+              (unsigned long long)world.options.seed);
+}
+
 void commit(void)
 {
     bool fail = world.fail_commit;
@@ -564,9 +573,7 @@ void commit(void)
     for (unsigned i = 0; i < WORLD_KEYS; i++) {
         struct world_key *k = &world.keys[i];
         record_settle(k);
-        cr_assert(!k->found || k->record_version >= k->acked_version,
-                  "a crash now would bring back what an answered write replaced: seed %llu",
-                  (unsigned long long)world.options.seed);
+        judge_crash(k);
     }
 }
 
