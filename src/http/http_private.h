@@ -191,7 +191,7 @@ struct http_connection {
     struct buf in;            // received earlier and not used yet
     size_t in_used;           // of `in`
     struct request_gate gate; // of the head being read, or of the next one
-    char peer[112];           // NUL-terminated
+    char peer[128];           // NUL-terminated
     struct http_exchange x;
 };
 

@@ -99,7 +99,7 @@ struct handover {
     int fd;
     SSL *ssl;
     bool loopback;
-    char peer[112];
+    char peer[128];
 };
 
 static void on_handover(struct worker *to, struct message *message)
@@ -156,7 +156,7 @@ static void address_format(const struct sockaddr_storage *addr, socklen_t len, c
     } else {
         const struct sockaddr_un *un = (const struct sockaddr_un *)addr;
         bool named = len > offsetof(struct sockaddr_un, sun_path) && un->sun_path[0] == '/';
-        snprintf(ret_text, size, "unix:%s", named ? un->sun_path : "");
+        snprintf(ret_text, size, "unix:%.*s", named ? (int)sizeof(un->sun_path) : 0, un->sun_path);
     }
 }
 
@@ -408,7 +408,7 @@ static void remember_address(struct listener *l)
 {
     struct sockaddr_storage addr = {0};
     socklen_t len = sizeof(addr);
-    char text[112];
+    char text[120];
     check(getsockname(l->fd, (struct sockaddr *)&addr, &len) == 0);
     address_format(&addr, len, text, sizeof(text));
     l->is_unix = addr.ss_family == AF_UNIX;
