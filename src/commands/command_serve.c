@@ -511,8 +511,14 @@ static void serve_announce(const struct serve *s)
             "             is asked about again after %llu s, one round trip each\n",
             (unsigned long long)s->config->cache_ttl_ms / 1000);
     }
-    log_info("started", "version=%s engine=%s origin=%s cache=%s capacity=%llu pid=%d",
-             version_text(), loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
+    const char *listen = http_server_address(s->http, 0);
+    const char *admin =
+        s->config->admin_listen.kind == CONFIG_LISTEN_OFF ? "off" : admin_listen_address(s->admin);
+    log_info("started",
+             "version=%s listen=%s admin=%s engine=%s origin=%s cache=%s capacity=%llu pid=%d",
+             version_text(), log_quote(span_from_cstr(listen != NULL ? listen : "off")),
+             log_quote(span_from_cstr(admin)),
+             loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
              log_quote(span_from_cstr(origin_describe(s->origins[0]))),
              log_quote(span_from_cstr(summary.dir)), (unsigned long long)summary.capacity_bytes,
              (int)getpid());

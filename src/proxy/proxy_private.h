@@ -186,7 +186,8 @@ struct request {
 
     // what is told at the end
     enum request_result result;
-    const char *reason; // bypass reason
+    const char *reason; // why it was not answered from the cache; NULL: it was, or could be
+    bool known;         // the cache had a record of the object
     enum err err;
     unsigned status;
     uint64_t object_size_bytes;
@@ -214,6 +215,8 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
 void request_common_headers(struct request *r, struct headers *headers);
 void request_header(struct request *r, struct headers *headers, const char *name,
                     struct span value);
+// "hit", "miss" and so on, as the access log and the counters say it; "" for RESULT_NONE.
+const char *request_result_name(enum request_result result);
 // "forebay; hit; detail=memory" for r's result; arena memory.
 struct span request_cache_status(struct request *r);
 // Makes the heap copy that messages carry; the caller owns one reference.

@@ -51,6 +51,24 @@ void request_header(struct request *r, struct headers *headers, const char *name
                        value); // a full table drops the least important
 }
 
+static struct span request_revalidated_status(struct request *r)
+{
+    if (r->reason != NULL) {
+        return SPAN("forebay; fwd=request; fwd-status=304; detail=client-no-cache");
+    }
+    if (r->rule->freshness == PROXY_FRESHNESS_STRICT) {
+        return SPAN("forebay; fwd=stale; fwd-status=304; ttl=0; detail=strict");
+    }
+    if (r->rule->freshness == PROXY_FRESHNESS_IMMUTABLE) {
+        return SPAN("forebay; fwd=stale; fwd-status=304; detail=revalidated");
+    }
+    char *text = arena_printf(r->arena,
+                              "forebay; fwd=stale; fwd-status=304; ttl=%llu; "
+                              "detail=revalidated",
+                              (unsigned long long)r->rule->ttl_ms / 1000);
+    return text != NULL ? span_from_cstr(text) : SPAN("forebay");
+}
+
 struct span request_cache_status(struct request *r)
 {
     const char *text = NULL;
@@ -63,11 +81,12 @@ struct span request_cache_status(struct request *r)
                          r->blocks_hit, r->blocks_total);
         break;
     case RESULT_MISS:
-        return SPAN("forebay; fwd=uri-miss; fwd-status=206");
+        return r->known ? SPAN("forebay; fwd=miss; fwd-status=206")
+                        : SPAN("forebay; fwd=uri-miss; fwd-status=206");
     case RESULT_COALESCED:
         return SPAN("forebay; fwd=miss; collapsed");
     case RESULT_REVALIDATED:
-        return SPAN("forebay; fwd=stale; fwd-status=304; detail=revalidated");
+        return request_revalidated_status(r);
     case RESULT_STALE:
         return SPAN("forebay; hit; detail=stale-if-error");
     case RESULT_BYPASS:
@@ -87,9 +106,11 @@ void request_common_headers(struct request *r, struct headers *headers)
 {
     request_header(r, headers, "x-amz-request-id", (struct span){r->id, 16});
     request_header(r, headers, "x-amz-id-2", (struct span){r->id, 16});
-    struct span server =
-        r->origin != NULL ? span_from_cstr(origin_server_header(r->origin)) : SPAN("AmazonS3");
-    request_header(r, headers, "Server", server);
+    const struct origin *origin =
+        r->origin != NULL ? r->origin : r->pw->proxy->options.default_origin;
+    request_header(r, headers, "Server",
+                   origin != NULL ? span_from_cstr(origin_server_header(origin))
+                                  : SPAN("AmazonS3"));
     request_header(r, headers, "Cache-Status", request_cache_status(r));
 }
 
@@ -123,6 +144,11 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     struct http_reply reply = {.status = r->status, .reason = s3_status_reason(r->status)};
     if (headers != NULL) {
         request_header(r, headers, "Content-Type", SPAN("application/xml"));
+        if (err == ERR_INVALID_RANGE && detail->has_actual_object_size) {
+            char *text = arena_printf(r->arena, "bytes */%llu",
+                                      (unsigned long long)detail->actual_object_size);
+            request_header(r, headers, "Content-Range", span_from_cstr(text));
+        }
         request_common_headers(r, headers);
         reply.headers = headers;
     }
@@ -228,14 +254,18 @@ enum step_result request_step_wait(struct request *r)
 // --- birth and end
 // ----------------------------------------------------------------------------------------------------------
 
-static const char *result_name(const struct request *r)
+const char *request_result_name(enum request_result result)
 {
-    static const char *const names[] = {
-        [RESULT_NONE] = "none",           [RESULT_HIT] = "hit",
-        [RESULT_PARTIAL] = "partial",     [RESULT_MISS] = "miss",
-        [RESULT_COALESCED] = "coalesced", [RESULT_REVALIDATED] = "revalidated",
-        [RESULT_STALE] = "stale",         [RESULT_BYPASS] = "bypass"};
-    return names[r->result];
+    static const char *const names[] = {[RESULT_NONE] = "",
+                                        [RESULT_HIT] = "hit",
+                                        [RESULT_PARTIAL] = "partial",
+                                        [RESULT_MISS] = "miss",
+                                        [RESULT_COALESCED] = "coalesced",
+                                        [RESULT_REVALIDATED] = "revalidated",
+                                        [RESULT_STALE] = "stale",
+                                        [RESULT_BYPASS] = "bypass"};
+    check((size_t)result < ARRAY_LEN(names));
+    return names[result];
 }
 
 static void request_count(struct request *r)
@@ -252,7 +282,7 @@ static void request_count(struct request *r)
         stats_count_bypass(r->reason != NULL ? r->reason : "method");
     }
     if ((r->s3.flags & S3_OP_READ) != 0 && r->result != RESULT_NONE) {
-        stats_count_result(op, result_name(r));
+        stats_count_result(op, request_result_name(r->result));
     }
     stats_observe_us(hit    ? HISTOGRAM_request_hit
                      : miss ? HISTOGRAM_request_miss

@@ -150,15 +150,22 @@ struct span serve_get_version(const struct request *r)
     return g != NULL && g->key != NULL && g->object != NULL ? g->object->etag : (struct span){0};
 }
 
-// Begins anew while nothing has been sent.
+// Begins anew while nothing has been sent. An object that changes faster than that is passed
+// through: the origin alone can say which version is current.
 static enum step_result get_restart(struct request *r)
 {
     struct get_state *g = get_of(r);
     check(!g->replied);
     get_forget_version(g);
     g->checked = false;
+    r->result = RESULT_NONE;
+    r->reason = NULL;
+    r->collapsed = false;
     if (++g->restarts > PROXY_RESTARTS_MAX) {
-        return request_fail(r, ERR_ORIGIN_BUSY, NULL);
+        r->result = RESULT_BYPASS;
+        r->reason = "changing";
+        r->step = REQUEST_PASS;
+        return STEP_AGAIN;
     }
     r->step = REQUEST_GET_LOOKUP;
     return STEP_AGAIN;
@@ -256,6 +263,7 @@ enum step_result serve_get_step_lookup(struct request *r)
         return STEP_AGAIN;
     }
     g->have_record = true;
+    r->known = true;
     g->etag_hash = g->view.etag_hash;
     g->stale_allowed = freshness_stale_allowed(r->rule, &g->view);
     r->step = REQUEST_GET_DESCRIBE;
@@ -375,6 +383,7 @@ enum step_result serve_get_step_checked(struct request *r)
         get_drop_reader(&g->check);
         g->checked = true;
         r->result = RESULT_REVALIDATED;
+        r->reason = g->client_no_cache ? "client-no-cache" : NULL;
         r->step = REQUEST_GET_REPLY;
         return STEP_AGAIN;
     }
