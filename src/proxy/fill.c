@@ -714,7 +714,8 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
         fill_gone(fill);
     } else if (!fill->has_head) {
         fill_fail(fill, err, f->error_document);
-    } else if (err_is_broken_body(err) && fill->resumes < FILL_RESUMES_MAX && !fill->weak) {
+    } else if (err_is_broken_body(err) && fill->resumes < FILL_RESUMES_MAX && !fill->weak &&
+               origin_retry_take(fill->key->origin)) {
         stats_add(COUNTER_fills_resumed, 1);
         fill->resume_waiting = true;
         timer_start(&fill->resume_timer, (uint64_t)FILL_RESUME_DELAY_MS << fill->resumes);

@@ -2,6 +2,7 @@
 """Fills: one fetch for many readers, whoever leaves; an origin that cuts, stalls, lies or overwrites."""
 import random
 import threading
+import time
 
 import pytest
 from client import Closed, Truncated, judge, judge_truncated, quote
@@ -166,6 +167,24 @@ def test_cut_past_the_budget_is_a_visible_truncation(forebay, origin):
         assert caught.value.reply.header("content-length") == str(size)
         origin.clear_faults()
         judge(client.get("a"), origin, "a", 0, size)
+
+
+def test_resumes_stay_within_the_retry_budget(forebay, origin):
+    """An origin that breaks every body is not asked four times as much."""
+    count = 30
+    for i in range(count):
+        origin.put(f"k{i}", MIB)
+        origin.fault(f"k{i}", "cut", 2000, times=None)
+    began = time.monotonic()
+    for i in range(count):
+        with forebay.client() as client:
+            with pytest.raises((Truncated, Closed)):
+                client.get(f"k{i}")
+    spent_s = time.monotonic() - began
+    retries = len(origin.requests(method="GET")) - count
+    # Ten at the start, a tenth of what was asked, and one a second.
+    assert retries <= 10 + (count + retries) / 10 + spent_s + 2, (retries, spent_s)
+    assert forebay.metric("forebay_origin_retries_refused_total") >= 1
 
 
 def test_a_cut_after_the_object_changed_is_never_mended_with_the_new_version(forebay, origin):
