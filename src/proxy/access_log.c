@@ -426,19 +426,6 @@ static struct span key_shown(const struct access_log *log, struct span key, char
     }
 }
 
-static const char *result_name(enum request_result result)
-{
-    static const char *const NAMES[] = {[RESULT_NONE] = "",
-                                        [RESULT_HIT] = "hit",
-                                        [RESULT_PARTIAL] = "partial",
-                                        [RESULT_MISS] = "miss",
-                                        [RESULT_COALESCED] = "coalesced",
-                                        [RESULT_REVALIDATED] = "revalidated",
-                                        [RESULT_STALE] = "stale",
-                                        [RESULT_BYPASS] = "bypass"};
-    return (size_t)result < ARRAY_LEN(NAMES) ? NAMES[result] : "";
-}
-
 static const char *source_name(const struct request *r)
 {
     if (r->bytes_origin > 0) {
@@ -558,7 +545,7 @@ static void line_json(struct line *line, const struct access_log *log, struct ri
     put_header(line, r, "range", SPAN("range"));
     put_json_u64(line, "status", r->status);
     put_json_if(line, "error", span_from_cstr(error_code(r, outcome)));
-    put_json_text(line, "result", span_from_cstr(result_name(r->result)));
+    put_json_text(line, "result", span_from_cstr(request_result_name(r->result)));
     put_json_if(line, "reason", span_from_cstr(r->reason));
     put_json_if(line, "source", span_from_cstr(source_name(r)));
     if (r->blocks_total > 0) {
