@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 
 import pytest
 from client import judge
@@ -236,16 +237,19 @@ def test_inherited_sockets(origin, tmp_path):
     listener.bind(("127.0.0.1", 0))
     listener.listen(16)
     origin.put("a", 100)
-    os.set_inheritable(listener.fileno(), True)
-    script = f"exec 3<&{listener.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\""
+    given = listener.fileno()
+    script = ("import os, sys\n"
+              "os.dup2(int(sys.argv[1]), 3)\n"
+              "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n"
+              "os.execv(sys.argv[2], sys.argv[2:])\n")
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "origin-key",
            "AWS_SECRET_ACCESS_KEY": "origin-secret-canary-7f3a"}
     process = subprocess.Popen(
-        ["sh", "-c", script, "sh", binary(), "serve", "--origin.endpoint", origin.endpoint,
-         "--origin.region", "us-east-1", "--admin.listen", "127.0.0.1:0", "--cache.dir",
-         str(tmp_path / "cache"), "--cache.size", "64MiB"],
-        env=env, pass_fds=(listener.fileno(),), stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE)
+        [sys.executable, "-c", script, str(given), binary(), "serve",
+         "--origin.endpoint", origin.endpoint, "--origin.region", "us-east-1",
+         "--admin.listen", "127.0.0.1:0", "--cache.dir", str(tmp_path / "cache"),
+         "--cache.size", "64MiB"],
+        env=env, pass_fds=(given,), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         from client import Client
         with Client(listener.getsockname()[1], timeout=60) as client:
@@ -260,5 +264,9 @@ def test_inherited_sockets(origin, tmp_path):
 def test_readable_start_line(start, origin):
     """One line that a script can read: event, listener and admin address, engine."""
     server = start(origin, settings={"log.format": "json"})
+    server.wait_stderr(r'"event":"started"')
     lines = [json.loads(line) for line in server.stderr if line.startswith("{")]
-    assert any(f"127.0.0.1:{server.port}" in json.dumps(line) for line in lines), server.stderr
+    line = next(line for line in lines if line.get("event") == "started")
+    assert line["listen"] == f"127.0.0.1:{server.port}", line
+    assert line["admin"] == f"127.0.0.1:{server.admin_port}", line
+    assert line["engine"] in ("io_uring", "threads"), line
