@@ -1,0 +1,761 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: what goes wrong when a rule of the protocol between workers is left out does not happen.
+// Each test is the shortest schedule that shows it, named after what would go wrong.
+#include "world.h"
+
+#include "test.h"
+
+static void begin(void)
+{
+    struct world_options options = {.seed = 1};
+    world_begin(&options);
+}
+
+static uint64_t block_first(unsigned block)
+{
+    return (uint64_t)block * WORLD_BLOCK;
+}
+
+// A GET of exactly one block.
+static int get_block(unsigned worker, unsigned block)
+{
+    return client_get(worker, block_first(block), block_first(block) + WORLD_BLOCK - 1);
+}
+
+static void expect_complete(int client, int version)
+{
+    cr_assert_eq(client_outcome(client), CLIENT_COMPLETE, "outcome %d", client_outcome(client));
+    cr_assert_eq(client_version(client), version, "version %d", client_version(client));
+}
+
+// The version 1 of one block is in the index, nothing is under way.
+static void begin_with_block(unsigned block)
+{
+    begin();
+    int client = get_block(0, block);
+    world_run();
+    expect_complete(client, 1);
+    cr_assert(store_visible(block));
+}
+
+// One step of the origin for every fetch under way, then every message.
+static void origin_step(void)
+{
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1));
+    world_deliver_all();
+}
+
+static int write_until_ready(unsigned worker)
+{
+    int writer = writer_begin(worker);
+    world_run();
+    cr_assert(writer_ready(writer));
+    return writer;
+}
+
+// --- who asks the origin
+// ------------------------------------------------------------------------------------------------------
+
+// The first request for an unknown object, too, is made by the owner of the block's stripe.
+Test(rules, home_asks_itself_and_the_block_is_fetched_twice)
+{
+    begin();
+    int first = get_block(2, 2); // the home is 0, the owner 1
+    world_deliver_all();
+    origin_step(); // evaluated
+    origin_step(); // the head: from now on the version is known
+    int second = get_block(0, 2);
+    world_run();
+    expect_complete(first, 1);
+    expect_complete(second, 1);
+    cr_assert_eq(origin_sent(1, 2), 1);
+    cr_assert_eq(origin_requests(), 1);
+    world_end();
+}
+
+// The owner looks in the index once more before it asks.
+Test(rules, fetched_twice_because_a_reader_looked_before_the_block_was_visible)
+{
+    begin_with_block(0);
+    int first = get_block(1, 2);
+    int second = get_block(2, 2);
+    world_hold_wire(WIRE_JOIN, 2, 1); // it has looked, its question is on its way
+    world_run();
+    expect_complete(first, 1);
+    cr_assert(store_visible(2));
+    world_release();
+    world_run();
+    expect_complete(second, 1);
+    cr_assert_eq(origin_sent(1, 2), 1);
+    world_end();
+}
+
+// An entry stays in the table until the index answers for it.
+Test(rules, fetched_twice_because_the_entry_left_before_it_was_visible)
+{
+    begin_with_block(0);
+    world_hold(EVENT_COMMIT, -1, -1);
+    int first = get_block(1, 2);
+    world_run();
+    expect_complete(first, 1);
+    cr_assert_not(store_visible(2));
+    int second = get_block(2, 2);
+    world_run();
+    expect_complete(second, 1); // from the pending place
+    cr_assert_eq(origin_sent(1, 2), 1);
+    world_end();
+    cr_assert_eq(counter(COUNTER_fills_started), 2);
+}
+
+// A first request adopts a live entry, whatever version that asked for.
+Test(rules, fetched_twice_because_a_first_request_adopted_no_live_entry)
+{
+    struct world_options options = {.seed = 1, .refuse_store = true};
+    world_begin(&options);
+    int first = get_block(0, 0);
+    world_deliver_all();
+    origin_step();
+    origin_step(); // the home knows the version while this entry lives
+    int second = get_block(0, 2);
+    world_deliver_all(); // so this one is a JOIN, live at worker 1
+    cr_assert_eq(origin_requests(), 2);
+    world_hold(EVENT_ORIGIN, 1, -1);
+    world_run();
+    expect_complete(first, 1); // unstored: its entry has left, the home has forgotten
+    int third = get_block(2, 2);
+    world_run();
+    world_release();
+    world_run();
+    expect_complete(second, 1);
+    expect_complete(third, 1);
+    cr_assert_eq(origin_sent(1, 2), 1);
+    cr_assert_eq(origin_requests(), 2);
+    world_end();
+}
+
+// The home is told when the entry that carries its first request leaves, for whatever reason.
+Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_cancelled)
+{
+    begin();
+    int first = get_block(1, 0);
+    world_deliver_all();
+    int held = get_block(2, 2);
+    world_deliver_all();
+    cr_assert_eq(origin_requests(), 1);
+    client_leave(first);
+    world_run();
+    expect_complete(held, 1);
+    cr_assert_eq(counter(COUNTER_fills_cancelled), 1);
+    world_end();
+}
+
+// An older first request that an entry carries is ended before the entry takes a newer one.
+Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_adopted_twice)
+{
+    begin();
+    world_hold_wire(WIRE_INVAL, -1, 0); // the entry of worker 0 stays as it is
+    int first = get_block(1, 0);
+    world_deliver_all();
+    int writer = writer_begin(1); // the home forgets; the next request is a first one again
+    world_deliver_all();
+    int second = get_block(2, 0);
+    world_deliver_all();
+    cr_assert_eq(origin_requests(), 1, "the live entry was not adopted");
+    world_release();
+    world_run();
+    expect_complete(first, 1);
+    expect_complete(second, 1);
+    writer_write(writer);
+    world_end();
+}
+
+// --- a version that is no more
+// -------------------------------------------------------------------------------------------------
+
+// After a 412 the reader goes to the home, not to its own index, which may still show the record.
+Test(rules, restarts_on_its_own_index_without_end)
+{
+    begin_with_block(0);
+    origin_overwrite();
+    unsigned before = origin_requests();
+    world_hold_wire(WIRE_GONEV, -1, -1);
+    world_hold_wire(WIRE_INVAL, -1, 2);
+    world_hold(EVENT_COMMIT, -1, -1);
+    int client = get_block(2, 2);
+    world_run();
+    expect_complete(client, 2);
+    cr_assert_eq(origin_requests() - before, 2, "412, then the new version");
+    world_end();
+}
+
+// The same for a request that needs the version's head first.
+Test(rules, restarts_on_its_own_index_without_end_when_described_first)
+{
+    begin_with_block(0);
+    origin_overwrite();
+    unsigned before = origin_requests();
+    world_hold_wire(WIRE_GONEV, -1, -1);
+    int client = client_start(&(struct client_ask){.worker = 2,
+                                                   .has_range = true,
+                                                   .first = block_first(2),
+                                                   .last = block_first(2) + 9,
+                                                   .if_none_match = 9});
+    world_run();
+    expect_complete(client, 2);
+    cr_assert_eq(origin_requests() - before, 3, "412, HEAD, then the new version");
+    world_end();
+}
+
+// A refused version that is still current at the home is invalidated there.
+Test(rules, the_refused_record_stays_for_the_next_reader)
+{
+    begin_with_block(0);
+    origin_overwrite();
+    int client = get_block(2, 2);
+    world_run();
+    expect_complete(client, 2);
+    int next = get_block(1, 0);
+    world_run();
+    expect_complete(next, 2);
+    cr_assert_eq(store_visible_version(), 2);
+    world_end();
+}
+
+// The bar is lifted only when the record below it is gone from the index.
+Test(rules, bar_lifted_while_the_old_record_is_still_visible)
+{
+    begin_with_block(0);
+    origin_overwrite();
+    world_hold(EVENT_COMMIT, -1, -1);
+    int first = get_block(2, 2); // 412, so the home invalidates
+    world_run();
+    expect_complete(first, 2);
+    cr_assert_eq(store_visible_version(), 1);
+    for (unsigned worker = 0; worker < WORLD_WORKERS; worker++) {
+        int next = get_block(worker, 0);
+        world_run();
+        expect_complete(next, 2);
+    }
+    world_end();
+}
+
+// A worker lifts only a bar that equals the floor it is told.
+Test(rules, bar_of_a_second_invalidation_lifted_by_the_first)
+{
+    begin_with_block(0);
+    int first = write_until_ready(0);
+    writer_write(first);
+    world_hold_wire(WIRE_UNBAR, 0, 2);
+    world_run();
+    cr_assert(writer_replied(first));
+    int reader = get_block(0, 0);
+    world_run();
+    expect_complete(reader, 2);
+    cr_assert_eq(store_visible_version(), 2);
+    int second = writer_begin(1);
+    world_hold(EVENT_COMMIT, -1, -1);
+    world_run(); // UNBAR of the first write and INVAL of the second wait on the same way
+    cr_assert_not(writer_ready(second));
+    world_do(EVENT_MESSAGE, 0, 2); // UNBAR
+    world_release();
+    world_hold(EVENT_COMMIT, -1, -1);
+    world_run();
+    cr_assert_not(writer_ready(second), "the record of the first write is still visible");
+    world_release();
+    world_run();
+    writer_write(second);
+    world_end();
+}
+
+// --- held readers
+// ---------------------------------------------------------------------------------------------------------
+
+// An invalidation forgets the first request; who waited for it is routed again.
+Test(rules, held_reader_never_ends)
+{
+    begin();
+    world_hold(EVENT_ORIGIN, 0, -1);
+    int first = get_block(1, 0);
+    world_deliver_all();
+    int held = get_block(2, 2);
+    world_deliver_all();
+    int writer = writer_begin(1);
+    world_run();
+    expect_complete(held, 1);
+    world_release();
+    world_run();
+    expect_complete(first, 1);
+    writer_write(writer);
+    world_end();
+}
+
+// What a first request answers after it was forgotten decides nothing.
+Test(rules, a_forgotten_first_request_decides_the_version)
+{
+    begin();
+    int first = get_block(1, 0);
+    world_deliver_all();
+    origin_step(); // the origin has seen version 1
+    int writer = write_until_ready(1);
+    writer_write(writer);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    world_run();
+    cr_assert(writer_replied(writer));
+    int held = get_block(2, 2); // decides anew, its own request is under way
+    world_deliver_all();
+    world_do(EVENT_ORIGIN, 0, -1); // VERSION of the old token
+    world_deliver_all();
+    int late = get_block(0, 3);
+    world_release();
+    world_run();
+    expect_complete(first, 1);
+    expect_complete(held, 2);
+    expect_complete(late, 2);
+    world_end();
+}
+
+// --- what a write waits for
+// -----------------------------------------------------------------------------------------------
+
+// The origin is not asked before the old record is gone: a crash after the reply would find it.
+Test(rules, killed_after_the_reply_the_old_version_is_back)
+{
+    begin_with_block(0);
+    world_hold(EVENT_COMMIT, -1, -1);
+    int writer = writer_begin(2);
+    world_run();
+    cr_assert_not(writer_ready(writer));
+    world_release();
+    world_run();
+    cr_assert(writer_ready(writer));
+    cr_assert_eq(store_visible_version(), 0);
+    writer_write(writer);
+    world_run();
+    cr_assert(writer_replied(writer));
+    world_end();
+}
+
+// With nothing to delete the write begins at once.
+Test(rules, a_write_waits_for_a_delete_that_nobody_posted)
+{
+    begin();
+    world_hold(EVENT_COMMIT, -1, -1);
+    int writer = writer_begin(2);
+    world_run();
+    cr_assert(writer_ready(writer));
+    writer_write(writer);
+    world_end();
+}
+
+// Nothing is published between a write's two invalidations.
+Test(rules, published_inside_the_write_the_old_version_outlives_it)
+{
+    begin();
+    int writer = write_until_ready(2);
+    int reader = get_block(1, 0); // still version 1 at the origin
+    world_run();
+    expect_complete(reader, 1);
+    cr_assert_eq(store_visible_version(), 0);
+    cr_assert_eq(counter(COUNTER_fills_dropped), 1);
+    writer_write(writer);
+    world_run();
+    cr_assert(writer_replied(writer));
+    world_end();
+}
+
+// The reply waits for every worker: one that was not told would still use the old record.
+Test(rules, replied_while_another_worker_still_sees_the_old_record)
+{
+    begin_with_block(0);
+    int writer = write_until_ready(1);
+    world_hold_wire(WIRE_INVAL, 0, 2);
+    writer_write(writer);
+    world_run();
+    cr_assert_not(writer_replied(writer));
+    world_release();
+    world_run();
+    cr_assert(writer_replied(writer));
+    int reader = get_block(2, 0);
+    world_run();
+    expect_complete(reader, 2);
+    world_end();
+}
+
+// A PUBLISH sent before the acknowledgement arrives before it, and is refused by the open write.
+Test(rules, an_old_publish_is_accepted_after_the_reply)
+{
+    begin();
+    int reader = get_block(1, 4); // owner 2
+    world_hold_wire(WIRE_PUBLISH, 2, 0);
+    world_run();
+    expect_complete(reader, 1);
+    cr_assert(world_has_wire(WIRE_PUBLISH));
+    int writer = writer_begin(1);
+    world_run();
+    cr_assert(writer_ready(writer)); // nothing visible, nothing posted
+    writer_write(writer);
+    world_run();
+    cr_assert_not(writer_replied(writer), "the acknowledgement is behind the PUBLISH");
+    world_release();
+    world_run();
+    cr_assert(writer_replied(writer));
+    cr_assert_eq(counter(COUNTER_fills_dropped), 1);
+    cr_assert_eq(store_visible_version(), 0);
+    world_end();
+}
+
+// The home posts; an owner that went to the writer itself would come after the write's delete.
+Test(rules, an_old_put_reaches_the_index_after_the_writes_delete)
+{
+    begin_with_block(0);
+    int reader = get_block(1, 4);
+    world_hold_wire(WIRE_PUBLISH, 2, 0);
+    world_run();
+    expect_complete(reader, 1);
+    int writer = writer_begin(1);
+    world_run();
+    cr_assert(writer_ready(writer));
+    cr_assert_eq(store_visible_version(), 0);
+    writer_write(writer);
+    world_release();
+    world_run();
+    cr_assert(writer_replied(writer));
+    cr_assert_eq(store_visible_version(), 0);
+    int next = get_block(0, 4);
+    world_run();
+    expect_complete(next, 2);
+    world_end();
+}
+
+// A sender that has not acknowledged the last floor publishes nothing, write or no write.
+Test(rules, published_by_a_worker_that_has_not_heard_of_the_invalidation)
+{
+    begin_with_block(0);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int reader = get_block(1, 4); // of version 1, by worker 2
+    world_run();
+    expect_complete(reader, 1);
+    origin_overwrite();
+    int refused = get_block(1, 2);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1));
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1)); // 412
+    client_leave(refused);
+    world_hold_wire(WIRE_INVAL, 0, 2);
+    world_run(); // the home has invalidated and knows nothing
+    cr_assert_eq(store_visible_version(), 0);
+    world_release();
+    world_hold_wire(WIRE_INVAL, 0, 2);
+    world_run();
+    cr_assert_eq(store_visible_version(), 0);
+    world_end();
+    cr_assert_eq(counter(COUNTER_fills_dropped), 1);
+    cr_assert_eq(store_visible_version(), 0);
+}
+
+// --- entries that a write overtook
+// ----------------------------------------------------------------------------------------
+
+// From "asked" on an entry is doomed by an invalidation: nobody new joins it.
+Test(rules, joined_after_the_write_a_request_from_before_it_looks_new)
+{
+    begin();
+    int before = get_block(1, 0);
+    world_deliver_all();
+    origin_step(); // the origin has seen version 1; the answer is on its way
+    world_hold(EVENT_ORIGIN, 0, -1);
+    int writer = write_until_ready(1);
+    writer_write(writer);
+    world_run();
+    cr_assert(writer_replied(writer));
+    int after = get_block(2, 0);
+    world_run();
+    world_release();
+    world_run();
+    expect_complete(before, 1);
+    expect_complete(after, 2);
+    world_end();
+}
+
+// A doomed entry is never published, even with nobody left who would refuse it.
+Test(rules, published_after_the_write_a_request_from_before_it_looks_new)
+{
+    begin();
+    int before = get_block(1, 0);
+    world_deliver_all();
+    origin_step();
+    world_hold(EVENT_ORIGIN, 0, -1);
+    int writer = write_until_ready(1);
+    writer_write(writer);
+    world_run();
+    cr_assert(writer_replied(writer));
+    world_release();
+    world_run();
+    expect_complete(before, 1);
+    cr_assert_eq(store_visible_version(), 0);
+    cr_assert_eq(counter(COUNTER_fills_doomed), 1);
+    world_end();
+}
+
+// The same for one whose body was already complete when the invalidation came.
+Test(rules, published_after_the_write_a_body_from_before_it_looks_new)
+{
+    begin();
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int before = get_block(1, 0);
+    world_run();
+    expect_complete(before, 1);
+    int writer = write_until_ready(1);
+    writer_write(writer);
+    world_run();
+    cr_assert(writer_replied(writer));
+    world_release();
+    world_run();
+    cr_assert_eq(store_visible_version(), 0);
+    world_end();
+}
+
+// --- pins
+// -----------------------------------------------------------------------------------------------------------------
+
+// A place in a dying segment is a miss, not a reason to look again.
+Test(rules, looks_again_and_the_pin_fails_again)
+{
+    begin_with_block(2);
+    world_hold(EVENT_COMMIT, -1, -1);
+    store_evict(2); // the index names it still
+    int reader = get_block(0, 2);
+    int head = client_head(2);
+    world_run();
+    expect_complete(reader, 1);
+    expect_complete(head, 1);
+    cr_assert_eq(origin_sent(1, 2), 2);
+    world_end();
+}
+
+// A written run is no candidate for eviction until the index has it.
+Test(rules, the_index_names_a_freed_segment)
+{
+    begin();
+    world_hold(EVENT_COMMIT, -1, -1);
+    int reader = get_block(1, 2);
+    world_run();
+    expect_complete(reader, 1);
+    store_evict(2);
+    world_release();
+    world_run();
+    cr_assert(store_visible(2));
+    world_end();
+}
+
+// A dropped run is freed after its last pin.
+Test(rules, a_dropped_run_is_freed_under_its_reader)
+{
+    begin();
+    world_hold_wire(WIRE_PUBLISH, -1, -1);
+    int first = get_block(0, 2);
+    world_run();
+    expect_complete(first, 1);
+    world_hold(EVENT_READ, -1, -1);
+    int second = get_block(2, 2); // reads from the pending place
+    world_run();
+    cr_assert_eq(client_outcome(second), CLIENT_OPEN);
+    int writer = writer_begin(2);
+    world_run();
+    world_release();
+    world_hold(EVENT_READ, -1, -1);
+    world_run();
+    cr_assert_eq(counter(COUNTER_fills_dropped), 1);
+    world_release();
+    world_run();
+    expect_complete(second, 1);
+    writer_write(writer);
+    world_end();
+}
+
+// --- leaving
+// --------------------------------------------------------------------------------------------------------------
+
+// LEAVE goes only to who answered ATTACHED, after it: it cannot overtake a forwarded JOIN.
+Test(rules, leave_overtakes_a_forwarded_join)
+{
+    begin();
+    int first = get_block(1, 2);
+    world_deliver_all();
+    origin_step();
+    origin_step(); // known
+    world_hold_wire(WIRE_JOIN, 0, 1);
+    int second = get_block(2, 2);
+    world_deliver_all();
+    cr_assert(world_has_wire(WIRE_JOIN));
+    client_leave(second);
+    world_deliver_all();
+    world_release();
+    world_run();
+    expect_complete(first, 1);
+    world_end(); // nobody is attached any more
+}
+
+// A gone reader is the last: its late ATTACHED ends the run.
+Test(rules, a_reader_that_left_before_it_was_attached_keeps_the_run_going)
+{
+    begin();
+    world_hold_wire(WIRE_ATTACHED, 0, 1);
+    int client = get_block(1, 0);
+    world_deliver_all();
+    client_leave(client);
+    world_release();
+    world_deliver_all();
+    world_run();
+    cr_assert_eq(counter(COUNTER_fills_cancelled), 1);
+    cr_assert_eq(origin_sent(1, 0), 0);
+    world_end();
+}
+
+// A place that was pinned for a reader that has gone is given back.
+Test(rules, the_pin_of_a_gone_reader_is_never_given_back)
+{
+    begin();
+    world_hold_wire(WIRE_PUBLISH, -1, -1);
+    int first = get_block(0, 2);
+    world_run();
+    expect_complete(first, 1);
+    world_hold_wire(WIRE_PLACE, -1, -1);
+    int second = get_block(2, 2);
+    world_run();
+    cr_assert(world_has_wire(WIRE_PLACE));
+    client_leave(second);
+    world_end(); // no pin is left
+}
+
+// The same when the place comes with the end of a run it was attached to.
+Test(rules, the_pin_of_a_reader_gone_while_the_run_was_written_is_never_given_back)
+{
+    begin();
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int first = get_block(0, 2);
+    world_run();
+    expect_complete(first, 1);
+    int second = get_block(2, 2); // waits for the place
+    world_run();
+    world_release();
+    world_hold_wire(WIRE_FINAL, 1, 2);
+    world_run();
+    cr_assert(world_has_wire(WIRE_FINAL));
+    client_leave(second);
+    world_end(); // no pin is left
+}
+
+// --- conditional requests
+// -------------------------------------------------------------------------------------------------
+
+// An answer that was asked for before a write renews nothing and tells nobody anything.
+Test(rules, a_check_from_before_the_write_makes_the_old_record_fresh)
+{
+    struct world_options options = {.seed = 1, .ttl = true};
+    world_begin(&options);
+    int first = get_block(0, 0);
+    world_run();
+    expect_complete(first, 1);
+    world_advance_ms(61000);
+    int before = get_block(1, 0);
+    world_deliver_all();
+    origin_step(); // evaluated: not modified
+    world_hold(EVENT_ORIGIN, 0, -1);
+    int writer = write_until_ready(2);
+    writer_write(writer);
+    world_run();
+    cr_assert(writer_replied(writer));
+    int after = get_block(2, 0);
+    world_deliver_all();
+    world_release();
+    world_run();
+    expect_complete(after, 2);
+    cr_assert_eq(client_outcome(before), CLIENT_COMPLETE);
+    world_end();
+}
+
+// Under `strict` a reader shares only a request that was not sent when it came.
+Test(rules, a_strict_reader_is_told_what_was_true_before_it_came)
+{
+    struct world_options options = {.seed = 1, .strict = true};
+    world_begin(&options);
+    int first = get_block(0, 0);
+    world_run();
+    expect_complete(first, 1);
+    int before = get_block(0, 0);
+    world_deliver_all();
+    origin_step(); // evaluated: not modified
+    origin_overwrite();
+    int after = get_block(1, 0), beside = get_block(2, 0);
+    world_deliver_all();
+    world_run();
+    expect_complete(before, 1);
+    expect_complete(after, 2);
+    expect_complete(beside, 2);
+    cr_assert_geq(counter(COUNTER_revalidations_joined), 2);
+    world_end();
+}
+
+// Nor does it share a first request, a run in flight or a held place behind one.
+Test(rules, a_strict_reader_joins_a_first_request_sent_before_it_came)
+{
+    struct world_options options = {.seed = 1, .strict = true};
+    world_begin(&options);
+    int deciding = get_block(0, 0);
+    world_deliver_all();
+    origin_step(); // evaluated
+    origin_overwrite();
+    int held = get_block(1, 2), joining = get_block(2, 0);
+    world_run();
+    expect_complete(deciding, 1);
+    expect_complete(held, 2);
+    expect_complete(joining, 2);
+    world_end();
+}
+
+// Records found again in segments may be what a write had removed: asked about before first use.
+Test(rules, a_rebuilt_record_brings_an_invalidated_version_back)
+{
+    begin_with_block(0);
+    store_rebuilt();
+    origin_overwrite();
+    int changed = get_block(1, 0);
+    world_run();
+    expect_complete(changed, 2);
+    store_rebuilt();
+    unsigned before = origin_requests();
+    int same = get_block(2, 0);
+    world_run();
+    expect_complete(same, 2);
+    int again = get_block(0, 0);
+    world_run();
+    expect_complete(again, 2);
+    cr_assert_eq(origin_requests() - before, 1, "one HEAD, then it counts");
+    world_end();
+}
+
+// --- failures of the disk
+// ------------------------------------------------------------------------------------------------
+
+// A delete that could not be committed does not hold up the write, and hides the record all the
+// same until it could.
+Test(rules, stale_after_the_reply_because_the_delete_failed)
+{
+    begin_with_block(0);
+    world_hold(EVENT_TIMER, -1, -1);
+    store_fail_next_commit();
+    int writer = write_until_ready(1);
+    cr_assert_eq(store_visible_version(), 1);
+    writer_write(writer);
+    world_run();
+    cr_assert(writer_replied(writer));
+    for (unsigned worker = 0; worker < WORLD_WORKERS; worker++) {
+        int head = client_head(worker);
+        world_run();
+        expect_complete(head, 2);
+    }
+    cr_assert_eq(store_visible_version(), 1);
+    world_end(); // repeated: the bars are lifted
+    cr_assert_eq(store_visible_version(), 0);
+}
