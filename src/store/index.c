@@ -78,6 +78,9 @@ static struct {
     bool installed;
 } guard;
 
+static _Thread_local volatile bool
+    guard_opening; // this thread reads the map before its place is known
+
 static void guard_mark_and_exit(void)
 {
     int fd = openat(atomic_load(&guard.index_fd), INDEX_BAD_MARKER, O_WRONLY | O_CREAT | O_CLOEXEC,
@@ -92,7 +95,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
 {
     (void)context;
     uintptr_t at = (uintptr_t)info->si_addr;
-    if (at >= atomic_load(&guard.map) && at < atomic_load(&guard.map_end)) {
+    if (guard_opening || (at >= atomic_load(&guard.map) && at < atomic_load(&guard.map_end))) {
         static const char text[] = "level=error event=index_map_failed remedy=restart\n";
         (void)!write(STDERR_FILENO, text, sizeof(text) - 1); // nothing else can be said from here
         guard_mark_and_exit();
@@ -302,6 +305,7 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
     }
     struct index_env *env = calloc(1, sizeof(*env));
     check(env != NULL);
+    guard_opening = true;
     int rc = env_open_file(index, env);
     if (rc == 0) {
         MDB_envinfo info;
@@ -311,6 +315,7 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
         rc = rc == 0 && old ? MDB_INVALID : rc;
     }
     rc = rc != 0 ? rc : env_tables(index, env, fresh);
+    guard_opening = false;
     enum err err = index_error(rc);
     if (err == ERR_OK) {
         env_count_file(index, env);

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -289,6 +290,44 @@ child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cach
     walker_end(&w, walk_slices(&w) && records_are_good(&w) ? 'G' : 'B');
 }
 
+// LMDB's meta page: 16 bytes of page header, magic, version, address, map size, two tables of 48
+// bytes, last page, transaction. Its 64-bit form of version 1.
+#define META_MAGIC 0xBEEFC0DEu
+#define META_LAST_PAGE_AT 136u
+#define META_TXN_AT 144u
+
+bool index_check_size(int index_fd)
+{
+    int fd = openat(index_fd, "data.mdb", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        return false;
+    }
+    char metas[2 * PAGE_BYTES];
+    struct stat st;
+    bool good = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+                pread(fd, metas, sizeof(metas), 0) == (ssize_t)sizeof(metas);
+    (void)close(fd); // only read; nobody else has it open yet
+    if (!good) {
+        return false;
+    }
+    uint64_t last_page = 0;
+    uint64_t txn = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        const char *meta = metas + i * PAGE_BYTES;
+        uint64_t its_txn, its_last;
+        uint32_t magic;
+        memcpy(&magic, meta + 16, sizeof(magic));
+        memcpy(&its_txn, meta + META_TXN_AT, sizeof(its_txn));
+        memcpy(&its_last, meta + META_LAST_PAGE_AT, sizeof(its_last));
+        good = good && magic == META_MAGIC;
+        if (its_txn >= txn) {
+            txn = its_txn;
+            last_page = its_last;
+        }
+    }
+    return good && last_page < PAGES_MAX && (uint64_t)st.st_size >= (last_page + 1) * PAGE_BYTES;
+}
+
 static void check_reap(struct index_check *check_)
 {
     while (waitpid(check_->pid, NULL, 0) < 0 && errno == EINTR) {
@@ -335,7 +374,7 @@ enum index_verdict index_check_start(struct index_check *check_, const char *pat
     check_->pid = pid;
     check_->fd = ends[0];
     struct pollfd readable = {.fd = ends[0], .events = POLLIN};
-    int ready = poll(&readable, 1, INDEX_CHECK_MS);
+    int ready = poll(&readable, 1, INDEX_CHECK_WAIT_MS);
     if (ready <= 0) {
         return INDEX_VERDICT_PARTLY; // slow: the last word comes later
     }

@@ -7,7 +7,8 @@
 
 #include "store/index_format.h"
 
-#define INDEX_CHECK_MS 50u // what the start waits for at most
+#define INDEX_CHECK_WAIT_MS                                                                        \
+    1000u // for the first verdict, which the child gives 45 ms after it began to run
 
 struct index_check {
     pid_t pid; // 0: none
@@ -20,10 +21,13 @@ enum index_verdict {
     INDEX_VERDICT_BAD,
 };
 
-// Starts the child, before there are threads, and waits up to INDEX_CHECK_MS for its first verdict.
+// Starts the child, before there are threads, and waits for its first verdict.
 // With PARTLY it goes on and index_check_wait() has the last word.
 enum index_verdict index_check_start(struct index_check *check, const char *path,
                                      uint64_t map_bytes, const uint8_t cache_id[CACHE_ID_LEN]);
+// Looks at the two meta pages without LMDB: is the file as long as they say? What LMDB would
+// stumble over before any child could.
+bool index_check_size(int index_fd);
 // Blocks until the child is done (GOOD or BAD; GOOD when there is none) or `stop_fd` is readable
 // (PARTLY).
 enum index_verdict index_check_wait(struct index_check *check, int stop_fd);

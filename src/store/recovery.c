@@ -68,6 +68,9 @@ enum err recovery_open_index(struct recovery *recovery)
     if (faccessat(store->dir.index_fd, "data.mdb", F_OK, 0) != 0) {
         return recovery_open_new(recovery, "missing");
     }
+    if (!index_check_size(store->dir.index_fd)) {
+        return recovery_open_new(recovery, "cut_off");
+    }
     struct buf path;
     buf_init(&path, 8192);
     buf_printf(&path, "%s/index", store->dir.path);

@@ -250,9 +250,9 @@ static enum err store_attach(struct store *store, const struct store_options *op
     err = segment_log_open(&store->log, store);
     index_init(&store->index, store);
     store_enter_workers(store);
+    index_guard_install(&store->index, store->dir.index_fd);
     err = err != ERR_OK ? err : recovery_open_index(&store->recovery);
     if (err == ERR_OK) {
-        index_guard_install(&store->index, store->dir.index_fd);
         recovery_adopt_clean(&store->recovery);
         err = store_mark_open(store);
     }
@@ -271,8 +271,8 @@ static void store_open_degraded(struct store *store, enum err err, struct buf *w
               log_quote(buf_span(why)), "repair_and_restart");
     store_tell_trouble(store, true);
     if (store->index.renewals != NULL) {
-        index_guard_remove(&store->index);
         index_done(&store->index);
+        index_guard_remove(&store->index);
     }
     if (store->log.table != NULL) {
         segment_log_close(&store->log);
@@ -360,11 +360,11 @@ void store_close(struct store *store)
     rebuilding = rebuilding || atomic_load(&store->rebuilding);
     uint64_t index_txn = store->index.renewals != NULL ? index_last_txn(&store->index) : 0;
     if (store->attached) {
-        index_guard_remove(&store->index);
         stats_sub(COUNTER_cache_capacity_bytes, store->capacity_bytes);
     }
     if (store->index.renewals != NULL) {
         index_done(&store->index);
+        index_guard_remove(&store->index);
     }
     if (store->log.table != NULL) {
         segment_log_close(&store->log);
