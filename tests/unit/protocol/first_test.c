@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: how an object is asked for that is not known, or not surely known any more: GET, ranges,
+// HEAD, conditions, empty objects, ranges past the end, no ETag; and what each freshness asks.
+#include "world.h"
+
+#include "test.h"
+
+static void begin(void)
+{
+    struct world_options options = {.seed = 3};
+    world_begin(&options);
+}
+
+static int ask(struct client_ask a)
+{
+    int client = client_start(&a);
+    world_run();
+    return client;
+}
+
+static int get_all(unsigned worker)
+{
+    return ask((struct client_ask){.worker = worker, .last = UINT64_MAX});
+}
+
+static void expect_reply(int client, unsigned status, uint64_t received)
+{
+    cr_assert_eq(client_status(client), status, "status %u", client_status(client));
+    cr_assert_eq(client_received(client), received, "%llu bytes",
+                 (unsigned long long)client_received(client));
+    cr_assert_eq(client_outcome(client), status < 400 ? CLIENT_COMPLETE : CLIENT_ERROR);
+}
+
+// --- an object we do not know
+// -------------------------------------------------------------------------------------------
+
+// A plain GET asks for ranges without a condition; the client gets 200.
+Test(first, plain_get)
+{
+    begin();
+    expect_reply(get_all(1), 200, WORLD_SIZE);
+    cr_assert_eq(origin_requests(), 3, "one for each stripe");
+    world_end();
+}
+
+// One range is answered from its blocks alone.
+Test(first, one_range)
+{
+    begin();
+    int client = ask((struct client_ask){.worker = 1, .has_range = true, .first = 10, .last = 19});
+    expect_reply(client, 206, 10);
+    cr_assert_eq(origin_requests(), 1);
+    cr_assert(store_visible(0));
+    cr_assert_not(store_visible(1));
+    world_end();
+}
+
+// HEAD asks HEAD, and no body.
+Test(first, head)
+{
+    begin();
+    int client = ask((struct client_ask){.worker = 1, .head = true});
+    expect_reply(client, 200, 0);
+    cr_assert_eq(client_version(client), 1);
+    cr_assert_eq(origin_requests(), 1);
+    cr_assert_eq(counter(COUNTER_fills_started), 0);
+    world_end();
+}
+
+// A suffix or a condition: HEAD, then runs of that version.
+Test(first, suffix_range_and_conditions)
+{
+    static const struct client_ask asks[] = {
+        {.worker = 1, .suffix = 100},
+        {.worker = 1, .has_range = true, .first = 1, .last = 100, .if_match = 1},
+        {.worker = 1, .has_range = true, .first = 1, .last = 100, .if_none_match = 9}};
+    for (unsigned i = 0; i < ARRAY_LEN(asks); i++) {
+        begin();
+        int client = ask(asks[i]);
+        expect_reply(client, 206, 100);
+        cr_assert_eq(origin_requests(), 2);
+        world_end();
+    }
+}
+
+// A condition that does not hold costs one HEAD.
+Test(first, conditions_that_do_not_hold)
+{
+    begin();
+    expect_reply(ask((struct client_ask){.worker = 1, .last = UINT64_MAX, .if_none_match = 1}), 304,
+                 0);
+    expect_reply(ask((struct client_ask){.worker = 1, .last = UINT64_MAX, .if_match = 7}), 412, 0);
+    cr_assert_eq(origin_requests(), 2);
+    world_end();
+}
+
+// The ranged GET answers 416: the object is empty, and then known as such.
+Test(first, empty_object)
+{
+    begin();
+    origin_resize(0);
+    origin_overwrite();
+    expect_reply(get_all(1), 200, 0);
+    cr_assert_eq(origin_requests(), 3, "range, HEAD, the empty body");
+    expect_reply(get_all(2), 200, 0);
+    expect_reply(ask((struct client_ask){.worker = 0, .head = true}), 200, 0);
+    expect_reply(ask((struct client_ask){.worker = 0, .has_range = true, .last = 9}), 416, 0);
+    cr_assert_eq(origin_requests(), 3);
+    world_end();
+}
+
+// The ranged GET answers 416: the range is past the end.
+Test(first, range_past_the_end)
+{
+    begin();
+    struct client_ask a = {
+        .worker = 1, .has_range = true, .first = 10 * WORLD_BLOCK, .last = 11 * WORLD_BLOCK};
+    int client = ask(a);
+    expect_reply(client, 416, 0);
+    cr_assert_eq(origin_requests(), 2);
+    a.first = WORLD_SIZE; // inside the last block
+    expect_reply(ask(a), 416, 0);
+    world_end();
+}
+
+// A small object is one request, and then comes with its header.
+Test(first, small_object)
+{
+    struct world_options options = {.seed = 3, .size_bytes = 10000};
+    world_begin(&options);
+    expect_reply(get_all(1), 200, 10000);
+    expect_reply(get_all(2), 200, 10000);
+    cr_assert_eq(origin_requests(), 1);
+    cr_assert_eq(counter(COUNTER_hit_small), 1);
+    world_end();
+}
+
+// Without an ETag several runs could be of several versions: the request is passed on instead.
+Test(first, no_etag)
+{
+    struct world_options options = {.seed = 3, .no_etag = true};
+    world_begin(&options);
+    cr_assert_eq(client_outcome(get_all(1)), CLIENT_PASSED);
+    int one_run = ask((struct client_ask){.worker = 1, .has_range = true, .first = 1, .last = 9});
+    expect_reply(one_run, 206, 9);
+    cr_assert_eq(store_visible_version(), 0);
+    world_end();
+}
+
+// Every worker's readers of a key that two share by hash bucket get their own key's bytes.
+Test(first, two_keys_in_one_bucket)
+{
+    begin();
+    int clients[6];
+    for (unsigned i = 0; i < 6; i++) {
+        world_use_key(i % 2);
+        clients[i] = client_get(i % WORLD_WORKERS, 0, UINT64_MAX);
+    }
+    world_run();
+    for (unsigned i = 0; i < 6; i++) {
+        expect_reply(clients[i], 200, WORLD_SIZE);
+    }
+    cr_assert_eq(origin_requests(), 6);
+    world_end();
+}
+
+// --- an object we know
+// ------------------------------------------------------------------------------------------------
+
+// The header of a known object that is not at hand is read from disk; when that fails the origin is
+// asked.
+Test(known, header_must_be_read)
+{
+    struct world_options options = {.seed = 3, .cold_percent = 100};
+    world_begin(&options);
+    expect_reply(get_all(1), 200, WORLD_SIZE);
+    unsigned before = origin_requests();
+    expect_reply(ask((struct client_ask){.worker = 2, .head = true}), 200, 0);
+    cr_assert_eq(origin_requests(), before);
+    store_fail_next_read(ERR_IO);
+    expect_reply(ask((struct client_ask){.worker = 2, .head = true}), 200, 0);
+    cr_assert_eq(origin_requests(), before + 1);
+    world_end();
+}
+
+// ttl: fresh for a minute, then one conditional request for all who ask.
+Test(known, ttl)
+{
+    struct world_options options = {.seed = 3, .ttl = true};
+    world_begin(&options);
+    expect_reply(get_all(0), 200, WORLD_SIZE);
+    unsigned before = origin_requests();
+    world_advance_ms(59000);
+    expect_reply(get_all(1), 200, WORLD_SIZE);
+    cr_assert_eq(origin_requests(), before);
+    world_advance_ms(2000);
+    int clients[3];
+    for (unsigned i = 0; i < 3; i++) {
+        clients[i] = client_get(i, 0, UINT64_MAX);
+        world_deliver_all();
+    }
+    world_run();
+    for (unsigned i = 0; i < 3; i++) {
+        expect_reply(clients[i], 200, WORLD_SIZE);
+        cr_assert(client_result(clients[i]) == RESULT_REVALIDATED);
+    }
+    cr_assert_eq(origin_requests(), before + 1);
+    cr_assert_eq(counter(COUNTER_revalidations_joined), 2);
+    expect_reply(get_all(1), 200, WORLD_SIZE);
+    cr_assert_eq(origin_requests(), before + 1, "renewed");
+    world_end();
+}
+
+// ttl: changed at the origin: the new version, and the old one goes.
+Test(known, ttl_and_it_changed)
+{
+    struct world_options options = {.seed = 3, .ttl = true};
+    world_begin(&options);
+    expect_reply(get_all(0), 200, WORLD_SIZE);
+    world_advance_ms(61000);
+    origin_overwrite();
+    int clients[3];
+    for (unsigned i = 0; i < 3; i++) {
+        clients[i] = client_get(i, 0, UINT64_MAX);
+    }
+    world_run();
+    for (unsigned i = 0; i < 3; i++) {
+        expect_reply(clients[i], 200, WORLD_SIZE);
+        cr_assert_eq(client_version(clients[i]), 2);
+    }
+    cr_assert_eq(store_visible_version(), 2);
+    cr_assert_geq(counter(COUNTER_revalidations_joined), 1);
+    world_end();
+}
+
+// ttl: removed at the origin: 404, and nothing is left.
+Test(known, ttl_and_it_was_removed)
+{
+    struct world_options options = {.seed = 3, .ttl = true};
+    world_begin(&options);
+    expect_reply(get_all(0), 200, WORLD_SIZE);
+    world_advance_ms(61000);
+    origin_remove();
+    expect_reply(get_all(1), 404, 0);
+    cr_assert_eq(store_visible_version(), 0);
+    world_end();
+}
+
+// The origin is down: stale for an hour, marked; then an error, never a 404.
+Test(known, ttl_and_the_origin_is_down)
+{
+    struct world_options options = {.seed = 3, .ttl = true};
+    world_begin(&options);
+    expect_reply(get_all(0), 200, WORLD_SIZE);
+    world_advance_ms(61000);
+    origin_fail_next(ERR_ORIGIN_CONNECT);
+    int stale = get_all(1);
+    expect_reply(stale, 200, WORLD_SIZE);
+    cr_assert(client_result(stale) == RESULT_STALE);
+    cr_assert_eq(counter(COUNTER_stale_served), 1);
+    world_advance_ms(3600000);
+    origin_fail_next(ERR_ORIGIN_CONNECT);
+    expect_reply(get_all(1), 503, 0);
+    world_end();
+}
+
+// strict: one request without a body for each GET and HEAD; none served stale.
+Test(known, strict)
+{
+    struct world_options options = {.seed = 3, .strict = true};
+    world_begin(&options);
+    expect_reply(get_all(0), 200, WORLD_SIZE);
+    unsigned before = origin_requests();
+    expect_reply(get_all(1), 200, WORLD_SIZE);
+    expect_reply(ask((struct client_ask){.worker = 2, .head = true}), 200, 0);
+    cr_assert_eq(origin_requests(), before + 2);
+    origin_fail_next(ERR_ORIGIN_5XX);
+    expect_reply(get_all(1), 503, 0);
+    world_end();
+}
+
+// Cache-Control: no-cache of a client asks once, whatever the rule.
+Test(known, no_cache)
+{
+    begin();
+    expect_reply(get_all(0), 200, WORLD_SIZE);
+    origin_overwrite();
+    int old = get_all(1);
+    cr_assert_eq(client_version(old), 1);
+    int fresh = ask((struct client_ask){.worker = 2, .last = UINT64_MAX, .no_cache = true});
+    expect_reply(fresh, 200, WORLD_SIZE);
+    cr_assert_eq(client_version(fresh), 2);
+    world_end();
+}
+
+// If-Match of another version than ours: the origin is asked before the answer is 412.
+Test(known, if_match_of_another_version)
+{
+    begin();
+    expect_reply(get_all(0), 200, WORLD_SIZE);
+    expect_reply(ask((struct client_ask){.worker = 1, .last = UINT64_MAX, .if_match = 2}), 412, 0);
+    origin_overwrite();
+    int client = ask((struct client_ask){.worker = 1, .last = UINT64_MAX, .if_match = 2});
+    expect_reply(client, 200, WORLD_SIZE);
+    cr_assert_eq(client_version(client), 2);
+    world_end();
+}
+
+// While a write is open readers are served: what they ask is true for them, and renews nothing.
+Test(known, read_inside_a_write)
+{
+    struct world_options options = {.seed = 3, .strict = true};
+    world_begin(&options);
+    int writer = writer_begin(1);
+    world_run();
+    cr_assert(writer_ready(writer));
+    for (unsigned i = 0; i < 3; i++) {
+        expect_reply(ask((struct client_ask){.worker = i, .head = true}), 200, 0);
+        expect_reply(get_all(i), 200, WORLD_SIZE);
+    }
+    cr_assert_eq(store_visible_version(), 0);
+    writer_write(writer);
+    world_run();
+    cr_assert_eq(client_version(get_all(2)), 2);
+    world_end();
+}
