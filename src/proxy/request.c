@@ -204,11 +204,11 @@ static void request_find_origin(struct request *r)
 // Why this read may not be answered from the cache; NULL: it may.
 static const char *request_bypass_reason(const struct request *r)
 {
-    if ((r->s3.flags & S3_OP_CACHEABLE) == 0) {
-        return (r->s3.flags & S3_OP_LISTING) != 0 ? "list" : "sub-resource";
-    }
     if (r->s3.bypass_reason != NULL) {
         return r->s3.bypass_reason;
+    }
+    if ((r->s3.flags & S3_OP_CACHEABLE) == 0) {
+        return (r->s3.flags & S3_OP_LISTING) != 0 ? "list" : "sub-resource";
     }
     if (!r->rule->cache) {
         return "rule";

@@ -572,8 +572,10 @@ static enum s3_operation refine_by_headers(enum s3_operation operation, const st
 static const char *headers_bypass_reason(const struct headers *headers)
 {
     static const char *const NEUTRAL[] = {
-        "x-amz-date",          "x-amz-content-sha256", "x-amz-security-token",
-        "x-amz-checksum-mode", "x-amz-user-agent",     "x-amz-optional-object-attributes"};
+        "x-amz-date",           "x-amz-content-sha256",
+        "x-amz-security-token", "x-amz-checksum-mode",
+        "x-amz-user-agent",     "x-amz-optional-object-attributes",
+        "x-amz-api-version",    "x-amz-te"};
     const struct span customer_key = SPAN("x-amz-server-side-encryption-customer-");
     for (unsigned i = 0; i < headers->count; i++) {
         struct span name = headers->items[i].name;
