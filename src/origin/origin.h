@@ -141,6 +141,7 @@ struct origin_relay {
     uint64_t body_length;
     struct span payload_hash;                    // hex, with ORIGIN_BODY_HASH
     const struct sigv4_credentials *credentials; // NULL: the origin's own
+    bool is_unsigned; // goes out without a signature: its body carries one (a form's policy)
     enum err (*on_upload)(struct origin_relay *r, char *buf, size_t max,
                           size_t *ret_len); // as in loop.h
     // Head of the final answer (any status; redirects and region errors are resolved inside;

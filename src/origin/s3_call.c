@@ -207,7 +207,8 @@ static enum err sign(struct s3_call *c, const struct s3_url *url, struct headers
 {
     const struct sigv4_credentials *keys = own_credentials(c);
     struct span hash = payload_hash_of(c);
-    bool is_anonymous = keys == NULL && c->set->is_anonymous;
+    bool is_anonymous = (keys == NULL && c->set->is_anonymous) ||
+                        (c->phase != PHASE_LOOK && c->r != NULL && c->r->is_unsigned);
     // Unsigned requests say how the body is framed only where that is not the plain way.
     bool ok = true;
     if (!is_anonymous ||
@@ -643,7 +644,7 @@ static bool mend_clock(struct s3_call *c, const struct s3_error_body *body)
 
 static bool mend_credentials(struct s3_call *c, const struct s3_error_body *body)
 {
-    if (c->set == NULL || c->set->is_anonymous ||
+    if (c->set == NULL || c->set->is_anonymous || (c->r != NULL && c->r->is_unsigned) ||
         (c->gate.status != 400 && c->gate.status != 403)) {
         return false;
     }

@@ -121,6 +121,10 @@ static enum err check_signature(struct request *r, struct principal *principal,
         return ERR_SIGNATURE_V2;
     }
     if (!claim->present) {
+        if (r->s3.operation == S3_PostObject) {
+            ret_detail->message = SPAN("A form's own signature is not accepted here: use PutObject "
+                                       "or a presigned PUT, or post the form to the origin");
+        }
         return ERR_ACCESS_DENIED;
     }
     const struct credentials_principal *p = credentials_find(principal->table, claim->access_key);

@@ -200,8 +200,24 @@ static bool home_is_current(struct home_key *h, const struct store_object *objec
 // --- deciding
 // --------------------------------------------------------------------------------------------------------
 
+static void home_answer_error(struct home_key *h, struct reader *reader, enum err err,
+                              struct span document)
+{
+    struct wire *wire = wire_new(h->pw, WIRE_ERROR, NULL);
+    wire->reader = reader;
+    wire->err = err;
+    wire->document = span_heap_copy(document);
+    wire_send(reader->at, wire);
+}
+
 static void home_forward(struct home_key *h, struct reader *reader)
 {
+    uint64_t first_byte = reader->block * reader->block_size_bytes;
+    if (first_byte > 0 && first_byte >= h->known->size_bytes) {
+        // The version that others found out is shorter: there is nothing to ask the origin for.
+        home_answer_error(h, reader, ERR_INVALID_RANGE, (struct span){0});
+        return;
+    }
     store_object_unref(reader->object);
     reader->object = store_object_ref(h->known);
     struct wire *wire = wire_new(h->pw, WIRE_JOIN, h->key);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The key of a form upload (POST to a bucket): the field `key` stands before the file in the
-// multipart body, so the beginning of it is enough. Pure; any thread. Nothing but the key is read;
-// the form goes to the origin as it came.
+// multipart body, so the beginning of it is enough. Pure; any thread. Nothing is read but the key
+// and whether the form is signed; the form goes to the origin as it came.
 #include "proxy/pass_private.h"
 
 #include <string.h>
@@ -111,8 +111,21 @@ static bool key_fill_in(struct arena *arena, struct span key, struct span file_n
     return ok;
 }
 
+// Fields that only a form with a signed policy has.
+static bool is_of_signature(struct span name)
+{
+    static const char *const NAMES[] = {"policy", "signature", "awsaccesskeyid", "x-amz-signature",
+                                        "x-amz-credential"};
+    for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
+        if (span_equal_nocase(name, span_from_cstr(NAMES[i]))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 enum pass_form_state pass_form_find_key(struct arena *arena, struct span content_type,
-                                        struct span head, struct span *ret_key)
+                                        struct span head, struct span *ret_key, bool *ret_is_signed)
 {
     static const char TYPE[] = "multipart/form-data";
     struct span boundary;
@@ -139,6 +152,7 @@ enum pass_form_state pass_form_find_key(struct arena *arena, struct span content
     }
     bool has_key = false;
     struct span key = {NULL, 0};
+    *ret_is_signed = false;
     for (struct span rest = after(head, at);;) {
         if (rest.len < 2) {
             return PASS_FORM_MORE;
@@ -164,6 +178,7 @@ enum pass_form_state pass_form_find_key(struct arena *arena, struct span content
         if (value_end == value.len) {
             return PASS_FORM_MORE;
         }
+        *ret_is_signed = *ret_is_signed || is_of_signature(name);
         if (span_equal_nocase(name, SPAN("key"))) {
             if (has_key) {
                 return PASS_FORM_MISSING; // which of two would count is the origin's secret

@@ -93,6 +93,9 @@ enum err pass_body_feed(struct pass_body *body, struct span data) MUST_USE;
 // The client's body is complete: ERR_OK = everything agreed. A collected body's plan is complete
 // then.
 enum err pass_body_finish(struct pass_body *body, struct arena *arena) MUST_USE;
+// Adds Content-MD5 of a collected body to the copy that goes to the origin, unless it is there.
+enum err pass_body_add_md5(const struct pass_body *body, struct arena *arena,
+                           struct headers *headers) MUST_USE;
 void pass_body_done(struct pass_body *body);
 bool pass_body_full(const struct pass_body *body);
 bool pass_body_low(const struct pass_body *body);
@@ -107,10 +110,11 @@ enum pass_form_state {
     PASS_FORM_KEY,     // found; ${filename} is filled in
     PASS_FORM_MISSING, // no key before the file, or no form at all
 };
-// Looks for the key of a form upload in the beginning of its multipart body. Views into `head` or
-// `arena`.
+// Looks for the key of a form upload in the beginning of its multipart body, and for a signature in
+// it. Views into `head` or `arena`.
 enum pass_form_state pass_form_find_key(struct arena *arena, struct span content_type,
-                                        struct span head, struct span *ret_key);
+                                        struct span head, struct span *ret_key,
+                                        bool *ret_is_signed);
 
 // --- list_cache.c -----------------------------------------------------------
 
@@ -178,6 +182,7 @@ struct pass_state {
     bool find_form_key;
     struct buf form;   // a form's beginning, until its key is known
     size_t form_tried; // bytes of it already looked at
+    bool form_is_signed;
 
     // the keys it changes
     struct key_write *writes;

@@ -187,9 +187,16 @@ static enum err feed(struct pass_state *p, struct span data)
     return ERR_OK;
 }
 
+// A signed policy names a key that the origin knows: it judges the form, which we leave unsigned.
+// Where clients sign with keys of ours there is no way to sign a form again.
 static enum err form_key_found(struct pass_state *p, struct span key)
 {
     p->find_form_key = false;
+    if (p->form_is_signed && p->request->principal.verified) {
+        p->err_message = SPAN("A form with a signed policy cannot be signed again for the origin: "
+                              "use PutObject or a presigned PUT, or post the form to the origin");
+        return ERR_INVALID_ARGUMENT;
+    }
     enum err err = pass_keys_of_form(p, key);
     if (err == ERR_OK) {
         err = feed(p, buf_span(&p->form));
@@ -214,7 +221,7 @@ static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
     p->form_tried = p->form.len;
     struct span type = {NULL, 0}, key = {NULL, 0};
     (void)headers_get(&r->http->headers, SPAN("content-type"), &type);
-    switch (pass_form_find_key(p->arena, type, buf_span(&p->form), &key)) {
+    switch (pass_form_find_key(p->arena, type, buf_span(&p->form), &key, &p->form_is_signed)) {
     case PASS_FORM_KEY: {
         enum err err = form_key_found(p, key);
         return err == ERR_OK && n < data.len ? feed(p, (struct span){data.ptr + n, data.len - n})
@@ -259,6 +266,9 @@ static void on_data_end(struct http_sink *sink, enum err err)
     }
     if (err == ERR_OK && p->body.collect) {
         err = pass_keys_of_body(p);
+        if (err == ERR_OK && p->s3.operation == S3_DeleteObjects) {
+            err = pass_body_add_md5(&p->body, p->arena, &p->headers);
+        }
         if (err == ERR_OK) {
             pass_begin(p);
         }
@@ -494,6 +504,7 @@ static void relay_start(struct pass_state *p)
     relay->body = p->body.kind;
     relay->body_length = p->body.length;
     relay->payload_hash = p->body.payload_hash;
+    relay->is_unsigned = p->form_is_signed;
     relay->on_upload = p->body.kind != ORIGIN_BODY_NONE ? on_upload : NULL;
     relay->on_head = on_head;
     relay->on_body = on_body;

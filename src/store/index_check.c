@@ -156,19 +156,13 @@ static bool walk_table(struct walker *w, unsigned table, struct walk_at *at, uin
     return good && (rc == 0 || rc == MDB_NOTFOUND);
 }
 
-static bool walker_open(struct walker *w, const char *path, uint64_t map_bytes,
-                        const uint8_t *cache_id)
+static bool walker_open_tables(struct walker *w, const uint8_t *cache_id)
 {
-    MDB_envinfo info;
     MDB_dbi meta_table;
     struct index_meta meta;
     MDB_val key = {1, (void *)(uintptr_t) "m"};
     MDB_val value;
-    if (mdb_env_create(&w->env) != 0 || mdb_env_set_mapsize(w->env, map_bytes) != 0 ||
-        mdb_env_set_maxdbs(w->env, 3) != 0 || mdb_env_set_assert(w->env, on_assert) != 0 ||
-        mdb_env_open(w->env, path, MDB_RDONLY | MDB_NOTLS | MDB_NORDAHEAD, 0600) != 0 ||
-        mdb_env_info(w->env, &info) != 0 || mdb_txn_begin(w->env, NULL, MDB_RDONLY, &w->txn) != 0 ||
-        mdb_dbi_open(w->txn, "objects", 0, &w->tables[0]) != 0 ||
+    if (mdb_dbi_open(w->txn, "objects", 0, &w->tables[0]) != 0 ||
         mdb_dbi_open(w->txn, "places", 0, &w->tables[1]) != 0 ||
         mdb_dbi_open(w->txn, "meta", 0, &meta_table) != 0 ||
         mdb_get(w->txn, meta_table, &key, &value) != 0 ||
@@ -177,8 +171,32 @@ static bool walker_open(struct walker *w, const char *path, uint64_t map_bytes,
         return false;
     }
     w->map = index_map_of(value.mv_data);
+    return true;
+}
+
+// The size counts from when the view was taken, or later: the parent may be writing by then.
+static bool walker_count_pages(struct walker *w)
+{
+    MDB_envinfo info;
+    if (mdb_env_info(w->env, &info) != 0) {
+        return false;
+    }
     w->page_count = info.me_last_pgno + 1;
     return w->page_count < PAGES_MAX;
+}
+
+static bool walker_open(struct walker *w, const char *path, uint64_t map_bytes,
+                        const uint8_t *cache_id)
+{
+    if (mdb_env_create(&w->env) != 0 || mdb_env_set_mapsize(w->env, map_bytes) != 0 ||
+        mdb_env_set_maxdbs(w->env, 3) != 0 || mdb_env_set_assert(w->env, on_assert) != 0 ||
+        mdb_env_open(w->env, path, MDB_RDONLY | MDB_NOTLS | MDB_NORDAHEAD, 0600) != 0 ||
+        mdb_txn_begin(w->env, NULL, MDB_RDONLY, &w->txn) != 0 || !walker_open_tables(w, cache_id)) {
+        return false;
+    }
+    // Only what a transaction has committed, also one that reads, keeps its tables open for others.
+    return mdb_txn_commit(w->txn) == 0 && mdb_txn_begin(w->env, NULL, MDB_RDONLY, &w->txn) == 0 &&
+           walker_count_pages(w);
 }
 
 // Everything in one view, while the time lasts. *ret_end: all was seen.
@@ -236,11 +254,9 @@ static bool walk_slices(struct walker *w)
         bool end = false;
         while (!end) {
             mdb_txn_reset(w->txn);
-            MDB_envinfo info;
-            if (mdb_txn_renew(w->txn) != 0 || mdb_env_info(w->env, &info) != 0) {
+            if (mdb_txn_renew(w->txn) != 0 || !walker_count_pages(w)) {
                 return false;
             }
-            w->page_count = info.me_last_pgno + 1;
             if (!walk_table(w, table, &at, SLICE, UINT64_MAX, &end)) {
                 return false;
             }

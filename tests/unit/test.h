@@ -29,23 +29,26 @@ void unit_test_register(struct unit_test *test);
     }                                                                                              \
     static void test_suite##_##test_name##_fn(void)
 
+// A message, where there is one, begins with a literal format.
 #define cr_assert(condition, ...)                                                                  \
-    ((condition)                                                                                   \
-         ? (void)0                                                                                 \
-         : (fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition), exit(1)))
+    ((condition) ? (void)0                                                                         \
+                 : (fprintf(stderr, "%s:%d: failed: %s", __FILE__, __LINE__, #condition),          \
+                    __VA_OPT__(fprintf(stderr, ": " __VA_ARGS__), ) fputc('\n', stderr), exit(1)))
 #define cr_expect cr_assert
-#define cr_assert_not(condition, ...) cr_assert(!(condition))
-#define cr_assert_eq(a, b, ...) cr_assert((a) == (b))
-#define cr_assert_neq(a, b, ...) cr_assert((a) != (b))
-#define cr_assert_lt(a, b, ...) cr_assert((a) < (b))
-#define cr_assert_leq(a, b, ...) cr_assert((a) <= (b))
-#define cr_assert_gt(a, b, ...) cr_assert((a) > (b))
-#define cr_assert_geq(a, b, ...) cr_assert((a) >= (b))
-#define cr_assert_null(a, ...) cr_assert((a) == NULL)
-#define cr_assert_not_null(a, ...) cr_assert((a) != NULL)
-#define cr_assert_str_eq(a, b, ...) cr_assert(strcmp((a), (b)) == 0)
-#define cr_assert_arr_eq(a, b, n, ...) cr_assert(memcmp((a), (b), (n)) == 0)
-#define cr_assert_fail(...) cr_assert(0)
+#define cr_assert_not(a, ...) cr_assert(!(a)__VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_eq(a, b, ...) cr_assert((a) == (b)__VA_OPT__(, ) __VA_ARGS__)
+#define cr_expect_eq cr_assert_eq
+#define cr_assert_neq(a, b, ...) cr_assert((a) != (b)__VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_lt(a, b, ...) cr_assert((a) < (b)__VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_leq(a, b, ...) cr_assert((a) <= (b)__VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_gt(a, b, ...) cr_assert((a) > (b)__VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_geq(a, b, ...) cr_assert((a) >= (b)__VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_null(a, ...) cr_assert((a) == NULL __VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_not_null(a, ...) cr_assert((a) != NULL __VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_str_eq(a, b, ...) cr_assert(strcmp((a), (b)) == 0 __VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_arr_eq(a, b, n, ...)                                                             \
+    cr_assert(memcmp((a), (b), (n)) == 0 __VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_fail(...) cr_assert(0 __VA_OPT__(, ) __VA_ARGS__)
 #define cr_log_info(...) ((void)0)
 #endif
 

@@ -17,8 +17,9 @@ static enum pass_form_state find(const char *type, const char *head, size_t len,
 {
     struct arena *arena = arena_new(1u << 20);
     struct span key = {NULL, 0};
+    bool is_signed = false;
     enum pass_form_state state =
-        pass_form_find_key(arena, span_from_cstr(type), (struct span){head, len}, &key);
+        pass_form_find_key(arena, span_from_cstr(type), (struct span){head, len}, &key, &is_signed);
     ret_key[0] = '\0';
     if (state == PASS_FORM_KEY) {
         memcpy(ret_key, key.ptr, key.len);
@@ -73,4 +74,32 @@ Test(pass_form, cut_anywhere)
         found = state == PASS_FORM_KEY;
     }
     cr_assert(found);
+}
+
+// A signature is seen wherever it stands before the file, in either of its two kinds.
+Test(pass_form, signatures)
+{
+    static const struct {
+        const char *head;
+        bool is_signed;
+    } rows[] = {
+        {FIELD("key", "k") FIELD("acl", "private") FILE_PART("x"), false},
+        {FIELD("policy", "e30=") FIELD("key", "k") FILE_PART("x"), true},
+        {FIELD("key", "k") FIELD("X-Amz-Signature", "00") FILE_PART("x"), true},
+        {FIELD("key", "k") FIELD("AWSAccessKeyId", "AK") FIELD("signature", "s") FILE_PART("x"),
+         true},
+        {FIELD("key", "k") FIELD("x-amz-credential", "AK/1/r/s3/aws4_request") FILE_PART("x"),
+         true},
+        {FIELD("key", "policy") FIELD("x-amz-meta-policy", "x") FILE_PART("policy"), false},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct arena *arena = arena_new(1u << 20);
+        struct span key;
+        bool is_signed = !rows[i].is_signed;
+        cr_expect_eq(
+            pass_form_find_key(arena, SPAN(TYPE), span_from_cstr(rows[i].head), &key, &is_signed),
+            PASS_FORM_KEY, "row %zu", i);
+        cr_expect_eq(is_signed, rows[i].is_signed, "row %zu", i);
+        arena_free(arena);
+    }
 }

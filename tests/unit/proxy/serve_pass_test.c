@@ -600,6 +600,41 @@ Test(serve_pass, early_answer)
     finish();
 }
 
+// A form with a signed policy goes out without a signature of ours, for the origin to judge; where
+// clients sign with our keys it is refused.
+Test(serve_pass, signed_form)
+{
+    static const char form[] = "--B\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\nk\r\n"
+                               "--B\r\nContent-Disposition: form-data; name=\"policy\"\r\n\r\n"
+                               "e30=\r\n--B\r\nContent-Disposition: form-data; name=\"file\"; "
+                               "filename=\"f\"\r\n\r\nbytes\r\n--B--\r\n";
+    for (int verified = 0; verified < 2; verified++) {
+        ask_init("POST", "/b");
+        ask.r.principal.verified = verified != 0;
+        header("Content-Type", "multipart/form-data; boundary=B");
+        body_of(sizeof(form) - 1);
+        start();
+        give(form);
+        if (verified != 0) {
+            cr_assert_eq(fake.fail_err, ERR_INVALID_ARGUMENT);
+            cr_assert_eq(fake.begun_count, 0);
+            finish();
+            continue;
+        }
+        cr_assert_eq(fake.begun_count, 1);
+        give_end();
+        all_ready();
+        cr_assert(fake.relay->is_unsigned);
+        cr_assert_eq(upload(), ERR_OK);
+        cr_assert(span_equal_cstr(buf_span(&fake.uploaded), form));
+        origin_head(204, 0);
+        origin_end(ERR_OK);
+        all_ended();
+        cr_assert_eq(fake.reply.status, 204);
+        finish();
+    }
+}
+
 // Every key of a batch is invalidated before the origin hears of it, entities decoded.
 Test(serve_pass, batch_delete)
 {
@@ -620,6 +655,9 @@ Test(serve_pass, batch_delete)
     cr_assert(fake.relay_running);
     cr_assert_eq(upload(), ERR_OK);
     cr_assert(span_equal_cstr(buf_span(&fake.uploaded), body));
+    struct span md5;
+    cr_assert(headers_get(fake.relay->headers, SPAN("content-md5"), &md5));
+    cr_assert(span_equal_cstr(md5, "E1RLOqMr77FCET3kXHJ9Xw=="), "%.*s", (int)md5.len, md5.ptr);
     origin_head(200, 4);
     origin_body("<ok>");
     origin_end(ERR_OK);
@@ -627,6 +665,21 @@ Test(serve_pass, batch_delete)
     cr_assert_eq(client_reads(), HTTP_PULL_WAIT);
     all_ended();
     cr_assert_eq(client_reads(), HTTP_PULL_END);
+    finish();
+
+    ask_init("POST", "/b?delete");
+    header("Content-MD5", "client's own");
+    body_of(sizeof(body) - 1);
+    start();
+    give(body);
+    give_end();
+    all_ready();
+    cr_assert_eq(headers_count(fake.relay->headers, SPAN("content-md5")), 1);
+    cr_assert(headers_get(fake.relay->headers, SPAN("content-md5"), &md5));
+    cr_assert(span_equal_cstr(md5, "client's own"));
+    origin_head(200, 0);
+    origin_end(ERR_OK);
+    all_ended();
     finish();
 
     ask_init("POST", "/b?delete");
@@ -656,9 +709,11 @@ Test(serve_pass, form)
     cr_assert_eq(fake.begun_count, 1);
     cr_assert(span_equal_cstr(fake.begun[0]->key->key, "up/k"));
     give_end();
+    cr_assert(!fake.relay_running);
     all_ready();
     cr_assert_eq(upload(), ERR_OK);
     cr_assert_eq(fake.uploaded.len, sizeof(head) + sizeof(tail) - 2);
+    cr_assert(!fake.relay->is_unsigned);
     origin_head(204, 0);
     origin_end(ERR_OK);
     all_ended();
