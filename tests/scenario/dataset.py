@@ -208,7 +208,9 @@ class SeaweedFS(RealServer):
         data.mkdir(exist_ok=True)
         return [self.find(), "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
                 "-s3", f"-s3.port={self.port}", f"-s3.port.grpc={ports[1]}",
-                f"-s3.config={config}", "-volume.max=0", "-master.volumeSizeLimitMB=64",
+                f"-s3.config={config}",
+                "-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=0",
+                "-master.volumeSizeLimitMB=64",
                 f"-master.port={ports[2]}", f"-master.port.grpc={ports[3]}",
                 f"-volume.port={ports[4]}", f"-volume.port.grpc={ports[5]}",
                 f"-filer.port={ports[6]}", f"-filer.port.grpc={ports[7]}"]

@@ -129,11 +129,17 @@ def test_strict_sees_an_overwrite_that_came_before_the_request(ruled, origin):
     origin.put("strict/a", 30_000)
     read_all(ruled, origin, ["strict/a"], 30_000)
     stop = threading.Event()
+    failed = []
 
     def noise(i):
-        with ruled.client() as client:
-            while not stop.is_set():
-                judge(client.get("strict/a"), origin, "strict/a", 0)
+        try:
+            with ruled.client() as client:
+                while not stop.is_set():
+                    least = origin.version("strict/a").number
+                    found = judge(client.get("strict/a"), origin, "strict/a", 0)
+                    assert found >= least, f"stale: {found}, not {least}"
+        except BaseException as error:  # noqa: BLE001: judged below
+            failed.append(error)
     threads = [threading.Thread(target=noise, args=(i,)) for i in range(6)]
     for thread in threads:
         thread.start()
@@ -147,6 +153,7 @@ def test_strict_sees_an_overwrite_that_came_before_the_request(ruled, origin):
         stop.set()
         for thread in threads:
             thread.join(60)
+    assert not failed, failed[0]
 
 
 def test_stale_if_error(start, origin):
@@ -199,6 +206,7 @@ def test_freshness_survives_a_restart(start, origin, engine, how):
     for key in keys:
         origin.put(key, 20_000)
     read_all(server, origin, keys, 20_000)
+    assert server.metric("forebay_fills_total", state="stored") == len(keys), server.output()
     if how == "kill9":
         time.sleep(1.3)            # a crash may lose what is younger than the commit interval
         server.kill9()
@@ -208,7 +216,8 @@ def test_freshness_survives_a_restart(start, origin, engine, how):
     mark = origin.mark()
     read_all(server, origin, keys, 20_000)
     asked = origin.requests(since=mark)
-    assert not [e for e in asked if e.key.startswith("immutable")], asked
+    again = [e for e in asked if e.key.startswith("immutable")]
+    assert not again, (again, server.output())
     assert origin.bytes_sent(since=mark) == 0
     assert all(e.conditional and e.status == 304 for e in asked), asked
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writers and readers at once through Forebay: no read that begins after a write's reply sees older bytes, and
+no read sees two versions. At full scale one million operations."""
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from forebay import scaled
+from history import LISTED, judge
+
+PROCESSES, THREADS = 2, 6
+KEYS = [f"{LISTED}{i}" for i in range(6)] + [f"k/{i}" for i in range(10)]
+
+
+def test_the_judge_sees_what_is_wrong():
+    """A stale read, a read from the future and a lost write are found; what is allowed is not."""
+    first, second = ["w", "a", 1, 1.0, 2.0], ["w", "a", 2, 3.0, 4.0]
+    assert judge([first, second, ["r", "a", 1, 4.5, 5.0]], {})
+    assert judge([first, second, ["r", "a", 0, 2.5, 2.8]], {})
+    assert judge([first, second, ["r", "a", 2, 2.1, 2.9]], {})
+    assert judge([first, second, ["r", "a", 3, 4.5, 5.0]], {})
+    assert judge([first, ["w", "a", 0, 3.0, 4.0], ["r", "a", 1, 4.1, 5.0]], {})
+    assert judge([first, second, ["r", "a", ["etag", "x"], 4.5, 5.0]], {"x": 1})
+    for good in ([1, 1.5, 1.6], [0, 0.5, 0.6], [0, 1.5, 1.6], [1, 2.5, 2.6], [1, 3.5, 9.0],
+                 [2, 3.5, 3.6], [2, 4.5, 5.0], [1, 2.5, 5.0]):
+        assert not judge([first, second, ["r", "a", *good]], {}), good
+    lost = ["w", "a", 3, 5.0, None]
+    assert not judge([first, second, lost, ["r", "a", 3, 6.0, 7.0], ["r", "a", 2, 8.0, 9.0]], {})
+
+
+@pytest.mark.parametrize("list_ttl", ["0s", "1h"])
+def test_no_stale_read_after_a_write(start, origin, engine, tmp_path, figure, list_ttl):
+    server = start(origin, engine=engine, settings={
+        "cache.block_size": "64KiB", "cache.ttl": "1h", "cache.size": "128MiB",
+        "cache.list_ttl": list_ttl, "access_log.path": "off"})
+    total = scaled(1_000_000) // 4 // (8 if scaled(1000) < 1000 else 1)
+    each = max(50, total // (PROCESSES * THREADS))
+    running = []
+    for number in range(PROCESSES):
+        plan = tmp_path / f"plan{number}.json"
+        plan.write_text(json.dumps({"port": server.port, "keys": KEYS, "operations": each, "seeds": [
+            1 + number * THREADS + i for i in range(THREADS)]}))
+        running.append(subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "history.py"), str(plan),
+             str(tmp_path / f"record{number}")], stderr=subprocess.PIPE, text=True))
+    for process in running:
+        _, errors = process.communicate(timeout=3600)
+        assert process.returncode == 0, errors[-2000:]
+    rows, etags, counts = [], {}, Counter()
+    for number in range(PROCESSES):
+        record = json.loads((tmp_path / f"record{number}").read_text())
+        assert not record["failures"], record["failures"][:3]
+        rows += record["rows"]
+        etags.update(record["etags"])
+        counts.update(record["counts"])
+    figure(f"history, {engine}, list_ttl {list_ttl}: {sum(counts.values())} operations {dict(counts)}, "
+           f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}")
+    wrong = judge(rows, etags)
+    assert not wrong, f"{len(wrong)} wrong reads:\n" + "\n".join(wrong[:5])
+    assert counts["read"] > sum(counts.values()) // 3
+    assert not any(name.startswith("status 4") for name in counts if name != "status 416"), counts
