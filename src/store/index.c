@@ -131,6 +131,12 @@ void index_guard_remove(struct index *index)
 
 // --- opening and closing
 
+void index_count(struct index *index, uint64_t objects, uint64_t blocks)
+{
+    stats_add(COUNTER_cache_objects, objects - atomic_exchange(&index->objects, objects));
+    stats_add(COUNTER_cache_blocks, blocks - atomic_exchange(&index->blocks, blocks));
+}
+
 static void folder_clear(int fd, unsigned depth)
 {
     int again = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -228,8 +234,7 @@ static int env_tables(struct index *index, struct index_env *env, bool fresh)
         mdb_txn_abort(txn);
         return rc == MDB_NOTFOUND ? MDB_INVALID : rc;
     }
-    atomic_store(&index->objects, stat.ms_entries);
-    atomic_store(&index->blocks, meta.blocks);
+    index_count(index, stat.ms_entries, meta.blocks);
     rc = mdb_txn_commit(txn);
     if (rc == 0) {
         rc = mdb_txn_begin(env->env, NULL, MDB_RDONLY, &txn);
@@ -251,6 +256,7 @@ static void env_free(struct index *index, struct index_env *env)
     uint64_t bytes = atomic_exchange(&index->allocated_bytes, 0);
     store_space_give(index->store, bytes);
     stats_sub(COUNTER_index_bytes, bytes);
+    index_count(index, 0, 0);
     free(env);
 }
 

@@ -68,6 +68,9 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact) MUS
 void index_close(struct index *index);
 // Removes everything in the folder index/.
 void index_remove_files(int index_fd);
+// What the index holds, for store_summarize() and the metrics. Before threads, on the index writer
+// or after it.
+void index_count(struct index *index, uint64_t objects, uint64_t blocks);
 // Id of the last commit; 0 without an environment.
 uint64_t index_last_txn(const struct index *index);
 // The file may grow to `bytes`: reserved, then allocated. ERR_DISK_FULL.

@@ -443,8 +443,7 @@ int index_txn_commit(struct index_txn *t)
     int rc = mdb_txn_commit(t->txn);
     t->txn = NULL;
     if (rc == 0) {
-        atomic_store(&index->objects, stat.ms_entries);
-        atomic_store(&index->blocks, meta.blocks);
+        index_count(index, stat.ms_entries, meta.blocks);
     }
     return rc;
 }

@@ -368,6 +368,15 @@ static enum err read_verify(const struct store_read *read, const struct read_uni
     return ERR_OK;
 }
 
+// Headers and packed runs may begin in the last page of the run before them. Bringing that page
+// from the device takes the mark from that run's last unit: nobody has looked at those bytes.
+static void unmark_neighbour(const struct store_place *place)
+{
+    if (place->header_offset % RUN_PAYLOAD_ALIGN != 0 && place->first_unit > 0) {
+        segment_set_verified(place->segment, place->first_unit - 1, 1, false);
+    }
+}
+
 static void on_payload_read(struct disk_op *op)
 {
     struct store_read *read = container_of(op, struct store_read, op);
@@ -376,6 +385,9 @@ static void on_payload_read(struct disk_op *op)
         return;
     }
     struct read_units units = read_units_of(read);
+    if (read->place.payload_len < RUN_PACKED_MAX) {
+        unmark_neighbour(&read->place);
+    }
     enum err err = read_verify(read, &units, read_state_of(read)->info);
     if (err == ERR_CORRUPT && !read->repeated) {
         read->repeated = true;
@@ -419,6 +431,7 @@ static void on_header_read(struct disk_op *op)
         read_finish(read, read->cancelled ? ERR_CANCELLED : op->err);
         return;
     }
+    unmark_neighbour(&read->place);
     struct run_header header;
     struct span bytes = {state->header_bytes, (size_t)op->result};
     struct run_info *info = NULL;

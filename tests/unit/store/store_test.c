@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "stats/stats.h"
 
 static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
 
@@ -51,6 +52,8 @@ Test(store, what_was_written_is_found_and_read_also_after_a_restart)
         struct store_summary summary;
         store_summarize(box.store, &summary);
         cr_assert(summary.objects == ARRAY_LEN(sizes));
+        cr_assert(stats_sum(COUNTER_cache_objects) == summary.objects);
+        cr_assert(stats_sum(COUNTER_cache_blocks) == summary.blocks);
         cr_assert(!summary.degraded && !summary.rebuilding);
         box_close(&box);
     }
@@ -356,6 +359,41 @@ Test(store, bytes_we_wrote_go_the_fast_way_until_they_are_not_resident)
             !segment_is_verified(place.segment, place.first_unit, 1)); // looked at again first
     }
     box_let_go(&place);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// The header of a run may lie in the last page of the run before it. Who brings that page from the
+// device to read the one has not looked at the other.
+Test(store, reading_a_run_takes_the_mark_from_a_neighbour_in_the_same_page)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    const uint64_t sizes[] = {1000, 3 * BLOCK}; // packed, and with a payload of its own pages
+    for (unsigned i = 0; i < ARRAY_LEN(sizes); i++) {
+        char names[2][16];
+        (void)snprintf(names[0], sizeof(names[0]), "first-%u", i);
+        (void)snprintf(names[1], sizeof(names[1]), "second-%u", i);
+        struct object first = small(&box, names[0], 2 * BLOCK - 3000);
+        struct object second = small(&box, names[1], sizes[i]);
+        uint32_t blocks = (uint32_t)((second.size + BLOCK - 1) / BLOCK);
+        struct store_place before, after;
+        cr_assert(box_write(&box, 0, &first, 0, 2, 2, &before) == ERR_OK);
+        cr_assert(box_write(&box, 0, &second, 0, blocks, blocks, &after) == ERR_OK);
+        cr_assert(after.header_offset / 4096 ==
+                  (before.payload_offset + before.payload_len) / 4096);
+        cr_assert(segment_is_verified(before.segment, before.first_unit, 2));
+        int fd = segment_fd(before.segment);
+        cr_assert(fdatasync(fd) == 0);
+        cr_assert(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+        cr_assert(box_post_put(&box, &second, &after, true) == ERR_OK);
+        cr_assert(box_read(&box, 1, &second) == second.size);
+        cr_assert(segment_is_verified(before.segment, before.first_unit, 1));
+        cr_assert(!segment_is_verified(before.segment, before.first_unit + 1, 1));
+        box_let_go(&before);
+        box_let_go(&after);
+    }
     box_close(&box);
     box_remove(&box);
 }
