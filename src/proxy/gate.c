@@ -169,6 +169,15 @@ static enum err check_verified(struct request *r, struct principal *principal,
                                    "AWS_S3_DISABLE_EXPRESS_SESSION_AUTH=true");
         return ERR_NOT_IMPLEMENTED;
     }
+    enum sigv4_payload payload = principal->claim.payload;
+    if ((payload == SIGV4_PAYLOAD_STREAMING || payload == SIGV4_PAYLOAD_STREAMING_TRAILER ||
+         payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER) &&
+        (r->s3.flags & S3_OP_BODY) == 0) {
+        ret_detail->message =
+            SPAN("x-amz-content-sha256 must be UNSIGNED-PAYLOAD or a valid sha256 value here: only "
+                 "PutObject and UploadPart take bodies in signed chunks");
+        return ERR_INVALID_ARGUMENT;
+    }
     // Nothing good comes of a signed read with a body: two parsers may see two requests in it.
     if ((r->http->is_head || span_equal(r->http->method, SPAN("GET"))) && r->http->has_body) {
         return ERR_BAD_REQUEST;

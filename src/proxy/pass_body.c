@@ -269,6 +269,11 @@ static enum err plan_nothing(struct pass_body *body, const struct pass_body_inpu
         if (payload == SIGV4_PAYLOAD_HASH && !span_equal_nocase(hash, SPAN(SIGV4_EMPTY_SHA256))) {
             return ERR_CONTENT_SHA256_MISMATCH;
         }
+        // Even an empty object in chunks has a last chunk.
+        if (payload == SIGV4_PAYLOAD_STREAMING || payload == SIGV4_PAYLOAD_STREAMING_TRAILER ||
+            payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER) {
+            return ERR_INCOMPLETE_BODY;
+        }
     }
     return headers_unframe(arena, headers);
 }
@@ -289,6 +294,11 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
     enum err err = sigv4_payload_parse(&http->headers, input->s3->presigned, &payload, &hash);
     if (err != ERR_OK) {
         return err;
+    }
+    if (input->claim != NULL &&
+        input->claim->present) { // a presigned link may name the hash in its query
+        payload = input->claim->payload;
+        hash = input->claim->payload_hash;
     }
     headers_remove(headers, SPAN("content-length"));
     headers_remove(headers, SPAN("transfer-encoding"));

@@ -181,6 +181,40 @@ Test(pass_body, nothing)
 
 #define HELLO_TRAILER "x-amz-checksum-crc32:NhCmhg==\r\n"
 
+// A body in signed chunks that is no body at all lacks even its last chunk.
+Test(pass_body, chunks_without_a_body)
+{
+    static const char *const kinds[] = {"STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+                                        "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER",
+                                        "STREAMING-UNSIGNED-PAYLOAD-TRAILER"};
+    for (unsigned i = 0; i < ARRAY_LEN(kinds); i++) {
+        struct fixture f;
+        put_up(&f);
+        length(&f, 0);
+        header(&f, "x-amz-content-sha256", kinds[i]);
+        header(&f, "x-amz-decoded-content-length", "19384");
+        cr_assert_eq(plan_with(&f, false), ERR_INCOMPLETE_BODY);
+        tear_down(&f);
+    }
+}
+
+// The hash in a presigned link binds the body as the header does.
+Test(pass_body, hash_in_a_link)
+{
+    struct fixture f;
+    put_up(&f);
+    length(&f, 4);
+    struct sigv4_claim claim = {.present = true,
+                                .presigned = true,
+                                .payload = SIGV4_PAYLOAD_HASH,
+                                .payload_hash = SPAN(SIGV4_EMPTY_SHA256)};
+    struct pass_body_input input = {.http = &f.http, .s3 = &f.s3, .claim = &claim};
+    cr_assert_eq(pass_body_plan(&f.body, &input, f.arena, &f.out), ERR_OK);
+    cr_assert_eq(f.body.kind, ORIGIN_BODY_HASH);
+    cr_assert(span_equal(f.body.payload_hash, claim.payload_hash));
+    tear_down(&f);
+}
+
 // The trailing-checksum form of the SDKs goes on byte for byte, with the headers that belong to it.
 Test(pass_body, trailer_verbatim)
 {
