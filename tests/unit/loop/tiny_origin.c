@@ -26,7 +26,8 @@ struct tiny_origin {
     atomic_uint connection_count, request_count;
     struct connection {
         struct tiny_origin *origin;
-        int fd;
+        pthread_mutex_t mutex; // held while fd is closed, or used by another thread than its own
+        int fd;                // -1 = closed
         pthread_t thread;
         char head[HEAD_MAX + 1];
         size_t head_len, have; // head_len: without what follows it; have: bytes read
@@ -202,6 +203,15 @@ static bool answer(struct connection *c)
     return send_head(c->fd, strlen(head)) && send_text(c->fd, head); // "/head" and all others
 }
 
+static void *end_connection(struct connection *c)
+{
+    cr_assert(pthread_mutex_lock(&c->mutex) == 0);
+    close(c->fd);
+    c->fd = -1;
+    cr_assert(pthread_mutex_unlock(&c->mutex) == 0);
+    return NULL;
+}
+
 static void *serve_connection(void *ctx)
 {
     struct connection *c = ctx;
@@ -210,16 +220,14 @@ static void *serve_connection(void *ctx)
         while (c->head[c->have] = '\0', (end = strstr(c->head, "\r\n\r\n")) == NULL) {
             ssize_t n = recv(c->fd, c->head + c->have, HEAD_MAX - c->have, 0);
             if (n <= 0) {
-                close(c->fd);
-                return NULL;
+                return end_connection(c);
             }
             c->have += (size_t)n;
         }
         c->head_len = (size_t)(end + 4 - c->head);
         atomic_fetch_add(&c->origin->request_count, 1);
         if (!answer(c)) {
-            close(c->fd);
-            return NULL;
+            return end_connection(c);
         }
         memmove(c->head, c->head + c->head_len, c->have - c->head_len);
         c->have -= c->head_len;
@@ -237,6 +245,7 @@ static void *accept_connections(void *ctx)
         cr_assert(c != NULL);
         c->origin = origin;
         c->fd = fd;
+        cr_assert(pthread_mutex_init(&c->mutex, NULL) == 0);
         origin->connections[index] = c;
         atomic_fetch_add(&origin->connection_count, 1);
         cr_assert(pthread_create(&c->thread, NULL, serve_connection, c) == 0);
@@ -303,5 +312,8 @@ unsigned tiny_origin_requests(const struct tiny_origin *origin)
 void tiny_origin_answer_in_plain(struct tiny_origin *origin)
 {
     cr_assert(tiny_origin_connections(origin) > 0);
-    cr_assert(send_head(origin->connections[0]->fd, 0));
+    struct connection *c = origin->connections[0];
+    cr_assert(pthread_mutex_lock(&c->mutex) == 0);
+    cr_assert(c->fd >= 0 && send_head(c->fd, 0));
+    cr_assert(pthread_mutex_unlock(&c->mutex) == 0);
 }
