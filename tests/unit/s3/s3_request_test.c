@@ -175,8 +175,10 @@ Test(s3_request, only_plain_reads_are_cacheable)
         {"x-amz-something-new", "header"},
         {"X-AMZ-Checksum-Mode", "none"},
         {"x-amz-optional-object-attributes", "none"},
-        {"x-amz-api-version", "none"}, // of the SDK for C++
-        {"x-amz-te", "none"},          // of the SDK for Java
+        {"x-amz-api-version", "none"},    // of the SDK for C++
+        {"x-amz-te", "none"},             // of the SDK for Java
+        {"x-amz-checksum-crc32", "none"}, // of no body, by the SDK for Java
+        {"x-amz-sdk-checksum-algorithm", "none"},
         {"amz-sdk-request", "none"},
         {"x-amzn-trace-id", "none"},
     };
