@@ -595,8 +595,8 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
     }
 }
 
-// New connections are refused, open exchanges end; a second signal or the end of the grace stops
-// the wait.
+// New connections are refused, open exchanges end, runs in flight are stored or dropped; a second
+// signal or the end of the grace stops the wait.
 static void serve_drain(struct serve *s, const sigset_t *signals)
 {
     s->draining = true;
@@ -605,7 +605,8 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     http_server_drain(s->http);
     uint64_t until_ms = clock_monotonic_ms() + s->config->shutdown_grace_ms;
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
-    while (http_server_connections(s->http) > 0 && clock_monotonic_ms() < until_ms) {
+    while ((http_server_connections(s->http) > 0 || stats_sum(COUNTER_fills_inflight) > 0) &&
+           clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
         if (signal_number == SIGTERM || signal_number == SIGINT) {
             break;

@@ -175,6 +175,13 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
 
 // --- Errors --------------------------------------------------------------------------------------
 
+static bool transfer_connection_was_reused(const struct transfer *t)
+{
+    long made = 1;
+    return t->wait != WAIT_CONNECT &&
+           curl_easy_getinfo(t->easy, CURLINFO_NUM_CONNECTS, &made) == CURLE_OK && made == 0;
+}
+
 enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
 {
     switch (code) {
@@ -212,6 +219,10 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_RECV_ERROR:
     case CURLE_SEND_FAIL_REWIND:
         return ERR_ORIGIN_RESET;
+    case CURLE_UNSUPPORTED_PROTOCOL: // no "HTTP/": on a reused connection the rest of a reply
+                                     // before
+    case CURLE_WEIRD_SERVER_REPLY:
+        return transfer_connection_was_reused(t) ? ERR_ORIGIN_RESET : ERR_ORIGIN_PROTOCOL;
     case CURLE_OUT_OF_MEMORY:
         return ERR_NO_MEMORY;
     case CURLE_URL_MALFORMAT:

@@ -627,6 +627,10 @@ static enum err on_fetch_head(struct origin_fetch *f)
     if (object == NULL) {
         return ERR_ORIGIN_PROTOCOL;
     }
+    if (fill->object != NULL && fill->object->size_bytes != object->size_bytes) {
+        store_object_unref(object); // one of the two answers lied
+        return ERR_ORIGIN_CHANGED;
+    }
     object->block_size_bytes = fill->block_size_bytes;
     uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
                            object->size_bytes);
@@ -693,6 +697,13 @@ static bool err_is_broken_body(enum err err)
            err == ERR_ORIGIN_5XX || err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_DNS;
 }
 
+// Answers to a request for a known version that say there is no such thing: deleted, or of another
+// size.
+static bool err_denies_version(enum err err)
+{
+    return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;
+}
+
 static void on_fetch_end(struct origin_fetch *f, enum err err)
 {
     struct fill *fill = as_fill(f->ctx);
@@ -710,7 +721,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     if (err == ERR_OK) {
         err = ERR_ORIGIN_RESET;
     }
-    if (err == ERR_ORIGIN_CHANGED) {
+    if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
         fill_gone(fill);
     } else if (!fill->has_head) {
         fill_fail(fill, err, f->error_document);
@@ -731,6 +742,7 @@ static void fill_fetch(struct fill *fill)
     memset(f, 0, sizeof(*f));
     f->bucket = fill->key->bucket;
     f->key = fill->key->key;
+    f->credentials = fill->key->credentials;
     bool empty = fill->object != NULL && fill->object->size_bytes == 0;
     f->has_range = !empty;
     f->first = fill->received;

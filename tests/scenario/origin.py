@@ -34,6 +34,7 @@ from xml.sax.saxutils import escape
 
 from oracle import oracle_bytes, oracle_judge, oracle_pieces, name_hash  # noqa: F401 (re-exported)
 
+QUIET_S = 3          # how long a count waits for replies under way
 WAIT_S = 60          # bound of every wait; reaching it is a failed test
 MAX_HEAD = 256 << 10
 TOKEN = re.compile(rb"^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$")
@@ -337,14 +338,20 @@ class Origin:
         with self.lock:
             return len(self.log)
 
+    def _answered(self, **which):
+        """Matching requests; what is not held or stalled is counted to its last byte by then."""
+        with self.changed:
+            self.changed.wait_for(lambda: all(e.done for e in self.requests(**which)), QUIET_S)
+            return self.requests(**which)
+
     def bytes_sent(self, key=None, since=0):
-        return sum(e.sent for e in self.requests(key=key, method="GET", since=since)
+        return sum(e.sent for e in self._answered(key=key, method="GET", since=since)
                    if e.status in (200, 206))
 
     def coverage(self, key, version=None, since=0):
         """[(first, stop, times)]: how often each byte range of KEY was sent, gaps left out."""
         edges = {}
-        for entry in self.requests(key=key, method="GET", since=since):
+        for entry in self._answered(key=key, method="GET", since=since):
             if entry.status not in (200, 206) or not entry.range or entry.sent == 0:
                 continue
             if version is not None and entry.version != version:
