@@ -78,7 +78,7 @@ class Forebay:
         self.home.mkdir(exist_ok=True)
         endpoint = getattr(origin, "endpoint", origin)
         self.settings = {"listen": "127.0.0.1:0", "admin.listen": "127.0.0.1:0", "workers": 2,
-                         "io.engine": engine, "cache.dir": self.cache, "cache.size": "256MiB",
+                         "io.engine": engine, "cache.dir": self.cache, "cache.size": "1GiB",
                          "access_log.path": "stdout"}
         if endpoint:
             self.settings["origin.endpoint"] = endpoint
