@@ -676,6 +676,7 @@ static void home_check_start(struct home_key *h, struct store_object *asked)
     c->fetch.head = true;
     c->fetch.bucket = h->key->bucket;
     c->fetch.key = h->key->key;
+    c->fetch.credentials = h->key->credentials;
     if (asked != NULL) {
         c->fetch.if_none_match = c->asked->etag;
     }

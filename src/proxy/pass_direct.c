@@ -144,6 +144,7 @@ static void fetch_start(struct pass_state *p, bool head)
     memset(f, 0, sizeof(*f));
     f->bucket = bucket;
     f->key = key;
+    f->credentials = request_origin_credentials(p->request);
     f->head = head;
     if (!head) {
         f->has_range = true;

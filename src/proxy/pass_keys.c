@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which keys a request changes: named by its head, by a form, or by the body of a batch delete.
-// Each becomes a key_write with a key of its own, so that it may outlive the request. On the
-// request's worker, while the client is there.
+// Each becomes a key_write with a key of its own in every realm, since all of them may hold what
+// the write replaces, so that it may outlive the request. On the request's worker, while the client
+// is there.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -9,22 +10,27 @@
 #define HEAD_KEYS_MAX 3u // a rename: the new name and two readings of the old one
 #define DELETE_KEYS_MAX 1000u
 
-static struct object_key *key_new(struct request *r, struct span key)
+// The realms that may hold the key: the common one (index 0) and those of the keys file.
+static size_t realm_count(const struct pass_state *p)
 {
-    struct span own_key = r->s3.key;
-    const struct proxy_rule *own_rule = r->rule;
-    r->s3.key = key;
-    r->rule = rules_find(r->pw->proxy, r->s3.bucket, key);
-    struct object_key *made = request_object_key(r);
-    r->s3.key = own_key;
-    r->rule = own_rule;
-    return made;
+    size_t count = 0;
+    if (p->table != NULL) {
+        (void)credentials_realms(p->table, &count);
+    }
+    return count + 1;
+}
+
+static struct span realm_at(const struct pass_state *p, size_t index)
+{
+    size_t count;
+    return index == 0 ? p->pw->proxy->realm : credentials_realms(p->table, &count)[index - 1];
 }
 
 // Once, before the first key; the array never moves after.
 static void writes_reserve(struct pass_state *p, size_t count)
 {
     check(p->writes == NULL);
+    count *= realm_count(p);
     p->writes = calloc(count, sizeof(*p->writes));
     check(p->writes != NULL);
     p->writes_max = (unsigned)count;
@@ -35,15 +41,20 @@ static enum err add_write(struct pass_state *p, struct span key)
     if (p->writes == NULL) {
         writes_reserve(p, HEAD_KEYS_MAX);
     }
-    check(p->write_count < p->writes_max);
     if (key.len > S3_KEY_MAX) {
         return ERR_KEY_TOO_LONG;
     }
-    struct key_write *kw = &p->writes[p->write_count++];
-    kw->key = key_new(p->request, key);
-    kw->ctx = p;
-    kw->on_ready = pass_on_write_ready;
-    kw->on_ended = pass_on_write_ended;
+    struct request *r = p->request;
+    const struct proxy_rule *rule = rules_find(r->pw->proxy, r->s3.bucket, key);
+    size_t realms = realm_count(p);
+    for (size_t i = 0; i < realms; i++) {
+        check(p->write_count < p->writes_max);
+        struct key_write *kw = &p->writes[p->write_count++];
+        kw->key = request_object_key_in(r, realm_at(p, i), key, rule);
+        kw->ctx = p;
+        kw->on_ready = pass_on_write_ready;
+        kw->on_ended = pass_on_write_ended;
+    }
     return ERR_OK;
 }
 

@@ -28,6 +28,7 @@ struct object_key *object_key_ref(struct object_key *key)
 void object_key_unref(struct object_key *key)
 {
     if (key != NULL && atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel) == 1) {
+        credentials_unref(key->table);
         free(key);
     }
 }
@@ -48,25 +49,41 @@ static char *key_copy(char *at, struct span from, struct span *ret)
     return at + from.len;
 }
 
+const struct sigv4_credentials *request_origin_credentials(const struct request *r)
+{
+    const struct credentials_principal *p = r->principal.credentials;
+    return p != NULL ? p->origin_credentials : NULL;
+}
+
 struct object_key *request_object_key(struct request *r)
+{
+    const struct credentials_principal *p = r->principal.credentials;
+    struct span realm = p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
+    return request_object_key_in(r, realm, r->s3.key, r->rule);
+}
+
+struct object_key *request_object_key_in(struct request *r, struct span realm, struct span key,
+                                         const struct proxy_rule *rule)
 {
     struct proxy *proxy = r->pw->proxy;
     struct span name = span_from_cstr(origin_name(r->origin));
-    struct span bucket = r->origin_bucket, key = r->s3.key;
-    size_t realm_len = proxy->realm.len + 1 + name.len;
+    struct span bucket = r->origin_bucket;
+    size_t realm_len = realm.len + 1 + name.len;
     struct object_key *k = calloc(1, sizeof(*k) + realm_len + bucket.len + key.len);
     check(k != NULL);
     atomic_init(&k->refs, 1);
     char *at = (char *)(k + 1);
     struct span piece;
     k->realm = (struct span){at, realm_len};
-    at = key_copy(at, proxy->realm, &piece);
+    at = key_copy(at, realm, &piece);
     *at++ = '|';
     at = key_copy(at, name, &piece);
     at = key_copy(at, bucket, &k->bucket);
     (void)key_copy(at, key, &k->key);
     k->origin = r->origin;
-    k->rule = r->rule;
+    k->rule = rule;
+    k->credentials = request_origin_credentials(r);
+    k->table = k->credentials != NULL ? credentials_ref(r->principal.table) : NULL;
     k->hash = store_hash(proxy->store, k->realm, k->bucket, k->key);
     return k;
 }

@@ -93,6 +93,8 @@ struct object_key {
         key; // realm holds the origin's name too; bucket as the origin calls it
     struct origin *origin;
     const struct proxy_rule *rule;
+    const struct sigv4_credentials *credentials; // towards the origin; NULL: its own
+    struct credentials *table;                   // reference that keeps them alive, or NULL
 };
 struct object_key *object_key_ref(struct object_key *key);
 void object_key_unref(struct object_key *key);
@@ -221,6 +223,11 @@ const char *request_result_name(enum request_result result);
 struct span request_cache_status(struct request *r);
 // Makes the heap copy that messages carry; the caller owns one reference.
 struct object_key *request_object_key(struct request *r);
+// The same for any key of the request's bucket, as the principals of one realm see it.
+struct object_key *request_object_key_in(struct request *r, struct span realm, struct span key,
+                                         const struct proxy_rule *rule);
+// Keys that are the principal's own towards the origin; NULL: the origin's.
+const struct sigv4_credentials *request_origin_credentials(const struct request *r);
 
 #define STEP(name, fn) enum step_result fn(struct request *r);
 #include "proxy/steps.def"

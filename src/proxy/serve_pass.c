@@ -41,6 +41,7 @@ static void pass_free(void *ptr)
     buf_done(&p->form);
     byte_queue_done(&p->down);
     list_page_unref(p->list_page);
+    credentials_unref(p->table);
     arena_free(p->arena);
     p->magic = 0;
     free(p);
@@ -102,6 +103,7 @@ static struct pass_state *pass_new(struct request *r)
     p->pw = r->pw;
     p->request = r;
     p->arena = arena_new(PASS_ARENA_MAX);
+    p->table = r->principal.table != NULL ? credentials_ref(r->principal.table) : NULL;
     buf_init(&p->form, PASS_FORM_HEAD_MAX);
     byte_queue_init(&p->down);
     return p;
@@ -504,6 +506,7 @@ static void relay_start(struct pass_state *p)
     relay->body = p->body.kind;
     relay->body_length = p->body.length;
     relay->payload_hash = p->body.payload_hash;
+    relay->credentials = request_origin_credentials(r);
     relay->is_unsigned = p->form_is_signed;
     relay->on_upload = p->body.kind != ORIGIN_BODY_NONE ? on_upload : NULL;
     relay->on_head = on_head;

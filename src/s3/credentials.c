@@ -7,8 +7,10 @@
 //     secret: ...
 //     allow:
 //       - {bucket: datasets, prefix: imagenet/, ops: [read, list]}
-//     origin_access_key_file: /secrets/id         # optional: a credential set of its own towards
-//     the origin origin_secret_key_file: /secrets/key
+//     origin_access_key_file: /secrets/id    # optional: keys of its own towards the origin,
+//     origin_secret_key_file: /secrets/key   # read when the table is
+//     origin_session_token_file: /secrets/token
+//     realm: team-a                          # optional: shares cached bytes with this realm only
 //
 // Rows are sorted by id, which is no secret; secrets are wiped when the last reference goes.
 #include "s3/s3.h"
@@ -18,6 +20,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +28,8 @@
 #include <unistd.h>
 
 #define FILE_MAX (4u << 20)
+#define SECRET_FILE_MAX 16384u
+#define REALM_MAX 64u
 #define ARENA_MAX (32u << 20)
 #define ERRORS_MAX 20u
 #define ID_MAX 256u
@@ -36,6 +41,8 @@ struct credentials {
     struct arena *arena;
     struct credentials_principal *principals; // sorted by id
     size_t count;
+    struct span realms[CREDENTIALS_REALMS_MAX];
+    size_t realm_count;
 };
 
 struct credentials *credentials_ref(struct credentials *c)
@@ -44,17 +51,27 @@ struct credentials *credentials_ref(struct credentials *c)
     return c;
 }
 
+// The arena's own copy, so it may be written.
+static void wipe(struct span secret)
+{
+    char *bytes;
+    memcpy(&bytes, &secret.ptr, sizeof(bytes));
+    if (bytes != NULL) {
+        OPENSSL_cleanse(bytes, secret.len);
+    }
+}
+
 void credentials_unref(struct credentials *c)
 {
     if (c == NULL || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) > 1) {
         return;
     }
     for (size_t i = 0; i < c->count; i++) {
-        // The arena's own copy, so it may be written.
-        char *secret;
-        memcpy(&secret, &c->principals[i].secret.ptr, sizeof(secret));
-        if (secret != NULL) {
-            OPENSSL_cleanse(secret, c->principals[i].secret.len);
+        const struct sigv4_credentials *origin = c->principals[i].origin_credentials;
+        wipe(c->principals[i].secret);
+        if (origin != NULL) {
+            wipe(origin->secret_key);
+            wipe(origin->session_token);
         }
     }
     arena_free(c->arena);
@@ -92,6 +109,52 @@ static void complain(struct reader *reader, const yaml_node_t *node, const char 
         buf_append_char(reader->errors, '\'');
     }
     buf_append_char(reader->errors, '\n');
+}
+
+static enum err read_file(const char *path, struct buf *contents, struct buf *ret_errors)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        int saved = errno;
+        buf_printf(ret_errors, "%s: error: cannot be opened: %s\n", path, strerrordesc_np(saved));
+        return error_from_errno(saved);
+    }
+    enum err err = ERR_OK;
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        buf_printf(ret_errors, "%s: error: is not a regular file\n", path);
+        err = ERR_INVALID;
+    } else if ((st.st_mode & FORBIDDEN_MODE) != 0) {
+        buf_printf(ret_errors,
+                   "%s: error: holds secrets but its mode is %04o; remedy: chmod 600 %s\n", path,
+                   (unsigned)(st.st_mode & 07777), path);
+        err = ERR_PERMISSION;
+    } else if (st.st_size > FILE_MAX) {
+        buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, FILE_MAX);
+        err = ERR_LIMIT;
+    }
+    char piece[4096];
+    while (err == ERR_OK) {
+        ssize_t got = read(fd, piece, sizeof(piece));
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            err = ERR_IO;
+            buf_printf(ret_errors, "%s: error: cannot be read\n", path);
+        }
+        if (got <= 0) {
+            break;
+        }
+        buf_append(contents, piece, (size_t)got);
+        if (!buf_ok(contents)) {
+            err = ERR_LIMIT;
+            buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, FILE_MAX);
+        }
+    }
+    OPENSSL_cleanse(piece, sizeof(piece));
+    (void)close(fd); // opened for reading
+    return err;
 }
 
 static const struct span NO_SUBJECT = {NULL, 0};
@@ -227,10 +290,103 @@ static void read_allow_list(struct reader *reader, const yaml_node_t *node,
     principal->allow_count = (unsigned)count;
 }
 
+static struct span without_white_space(struct span text)
+{
+    while (text.len > 0 && strchr(" \t\r\n", text.ptr[text.len - 1]) != NULL) {
+        text.len--;
+    }
+    while (text.len > 0 && strchr(" \t\r\n", text.ptr[0]) != NULL) {
+        text.ptr++;
+        text.len--;
+    }
+    return text;
+}
+
+// The text of a file without the white space around it; complains and gives an empty one otherwise.
+static struct span read_secret_file(struct reader *reader, const yaml_node_t *node)
+{
+    struct span copy = NO_SUBJECT;
+    struct buf contents;
+    char path[PATH_MAX];
+    struct span name = node->type == YAML_SCALAR_NODE ? scalar_text(node) : NO_SUBJECT;
+    if (name.len == 0 || name.len >= sizeof(path) || memchr(name.ptr, '\0', name.len) != NULL) {
+        complain(reader, node, "the path of a file is expected here", NO_SUBJECT);
+        return copy;
+    }
+    memcpy(path, name.ptr, name.len);
+    path[name.len] = '\0';
+    buf_init(&contents, SECRET_FILE_MAX);
+    if (read_file(path, &contents, reader->errors) != ERR_OK) {
+        reader->error_count++;
+    } else {
+        struct span text = without_white_space(buf_span(&contents));
+        if (text.len == 0) {
+            complain(reader, node, "the file is empty:", name);
+        } else {
+            copy = arena_copy(reader->result->arena, text);
+            reader->out_of_memory = reader->out_of_memory || copy.ptr == NULL;
+        }
+    }
+    if (contents.len > 0) {
+        OPENSSL_cleanse(contents.ptr, contents.len);
+    }
+    buf_done(&contents);
+    return copy;
+}
+
+// Letters, digits and "._-": never what the name of a principal's own realm looks like.
+static struct span read_realm(struct reader *reader, const yaml_node_t *node)
+{
+    struct span realm = read_text(reader, node);
+    bool good = realm.len > 0 && realm.len <= REALM_MAX;
+    for (size_t i = 0; good && i < realm.len; i++) {
+        char c = realm.ptr[i];
+        good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '.' || c == '_' || c == '-';
+    }
+    if (!good) {
+        complain(reader, node, "a realm is 1 to 64 letters, digits, dots, lines and dashes", realm);
+    }
+    return realm;
+}
+
+static void read_origin_credentials(struct reader *reader, const yaml_node_t *node,
+                                    const struct sigv4_credentials *keys,
+                                    struct credentials_principal *p)
+{
+    if ((keys->access_key.len > 0) != (keys->secret_key.len > 0) ||
+        (keys->session_token.len > 0 && keys->access_key.len == 0)) {
+        complain(reader, node, "origin_access_key_file and origin_secret_key_file go together",
+                 NO_SUBJECT);
+        return;
+    }
+    if (keys->access_key.len == 0) {
+        return;
+    }
+    struct sigv4_credentials *copy = arena_alloc(reader->result->arena, sizeof(*copy));
+    if (copy == NULL) {
+        reader->out_of_memory = true;
+        return;
+    }
+    *copy = *keys;
+    p->origin_credentials = copy;
+    if (p->realm.len == 0) {
+        p->realm = span_from_cstr(arena_printf(reader->result->arena, "key %zu %.*s", p->id.len,
+                                               (int)p->id.len, p->id.ptr));
+        reader->out_of_memory = reader->out_of_memory || p->realm.len == 0;
+    }
+}
+
 static struct credentials_principal read_principal(struct reader *reader, const yaml_node_t *node)
 {
-    static const char *const NAMES[] = {"id", "secret", "allow", "origin_access_key_file",
-                                        "origin_secret_key_file"};
+    static const char *const NAMES[] = {"id",
+                                        "secret",
+                                        "allow",
+                                        "realm",
+                                        "origin_access_key_file",
+                                        "origin_secret_key_file",
+                                        "origin_session_token_file"};
+    struct sigv4_credentials keys = {.access_key = NO_SUBJECT};
     struct credentials_principal p = {.allow = NULL};
     if (node->type != YAML_MAPPING_NODE) {
         complain(reader, node, "a key is {id: ..., secret: ..., allow: [...]}", NO_SUBJECT);
@@ -252,10 +408,16 @@ static struct credentials_principal read_principal(struct reader *reader, const 
             read_allow_list(reader, value, &p);
             break;
         case 3:
-            p.origin_access_key_file = read_text(reader, value);
+            p.realm = read_realm(reader, value);
             break;
         case 4:
-            p.origin_secret_key_file = read_text(reader, value);
+            keys.access_key = read_secret_file(reader, value);
+            break;
+        case 5:
+            keys.secret_key = read_secret_file(reader, value);
+            break;
+        case 6:
+            keys.session_token = read_secret_file(reader, value);
             break;
         default:
             break;
@@ -267,13 +429,27 @@ static struct credentials_principal read_principal(struct reader *reader, const 
     if (p.secret.len == 0) {
         complain(reader, node, "a key needs a secret", NO_SUBJECT);
     }
-    if ((p.origin_access_key_file.len > 0) != (p.origin_secret_key_file.len > 0)) {
-        complain(reader, node, "origin_access_key_file and origin_secret_key_file go together",
-                 NO_SUBJECT);
-    } else if (p.origin_access_key_file.len > 0) {
-        p.origin_credentials = p.id;
-    }
+    read_origin_credentials(reader, node, &keys, &p);
     return p;
+}
+
+static void add_realm(struct reader *reader, const yaml_node_t *node, struct span realm)
+{
+    struct credentials *c = reader->result;
+    if (realm.len == 0) {
+        return;
+    }
+    for (size_t i = 0; i < c->realm_count; i++) {
+        if (span_equal(c->realms[i], realm)) {
+            return;
+        }
+    }
+    if (c->realm_count == CREDENTIALS_REALMS_MAX) {
+        complain(reader, node, "more than 64 realms; principals that may read the same can share",
+                 realm);
+        return;
+    }
+    c->realms[c->realm_count++] = realm;
 }
 
 static int compare_principals(const void *a, const void *b)
@@ -313,54 +489,9 @@ static void read_principals(struct reader *reader)
             }
         }
         c->principals[c->count++] = p;
+        add_realm(reader, node, p.realm);
     }
     qsort(c->principals, c->count, sizeof(*c->principals), compare_principals);
-}
-
-static enum err read_file(const char *path, struct buf *contents, struct buf *ret_errors)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        int saved = errno;
-        buf_printf(ret_errors, "%s: error: cannot be opened: %s\n", path, strerrordesc_np(saved));
-        return error_from_errno(saved);
-    }
-    enum err err = ERR_OK;
-    struct stat st;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        buf_printf(ret_errors, "%s: error: is not a regular file\n", path);
-        err = ERR_INVALID;
-    } else if ((st.st_mode & FORBIDDEN_MODE) != 0) {
-        buf_printf(ret_errors,
-                   "%s: error: holds secrets but its mode is %04o; remedy: chmod 600 %s\n", path,
-                   (unsigned)(st.st_mode & 07777), path);
-        err = ERR_PERMISSION;
-    } else if (st.st_size > FILE_MAX) {
-        buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, FILE_MAX);
-        err = ERR_LIMIT;
-    }
-    char piece[4096];
-    while (err == ERR_OK) {
-        ssize_t got = read(fd, piece, sizeof(piece));
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            err = ERR_IO;
-            buf_printf(ret_errors, "%s: error: cannot be read\n", path);
-        }
-        if (got <= 0) {
-            break;
-        }
-        buf_append(contents, piece, (size_t)got);
-        if (!buf_ok(contents)) {
-            err = ERR_LIMIT;
-            buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, FILE_MAX);
-        }
-    }
-    OPENSSL_cleanse(piece, sizeof(piece));
-    (void)close(fd); // opened for reading
-    return err;
 }
 
 static enum err parse(struct reader *reader, struct span contents)
@@ -419,6 +550,12 @@ const struct credentials_principal *credentials_find(const struct credentials *c
 {
     const struct credentials_principal wanted = {.id = access_key};
     return bsearch(&wanted, c->principals, c->count, sizeof(*c->principals), compare_principals);
+}
+
+const struct span *credentials_realms(const struct credentials *c, size_t *ret_count)
+{
+    *ret_count = c->realm_count;
+    return c->realms;
 }
 
 struct span credentials_dummy_secret(void)

@@ -362,18 +362,24 @@ struct credentials_principal {
     struct span id, secret;
     const struct credentials_allow *allow;
     unsigned allow_count;
-    struct span
-        origin_credentials; // name of a per-principal origin credential set (the id), or empty
-    struct span origin_access_key_file, origin_secret_key_file; // where that set is read from
+    // Who shares cached bytes with whom: principals of one realm do. Empty: the common one.
+    struct span realm;
+    const struct sigv4_credentials *origin_credentials; // NULL: the origin's own
 };
 
 // Immutable table, refcounted, swapped on reload.
 struct credentials;
-// YAML list of {id, secret, allow: [{bucket, prefix, ops: [read, list, write, delete]}],
-// origin_access_key_file, origin_secret_key_file}. File mode must not grant others. Errors as
+// YAML list of {id, secret, allow: [{bucket, prefix, ops: [read, list, write, delete]}], realm,
+// origin_access_key_file, origin_secret_key_file, origin_session_token_file}. The origin's files
+// are read here and now. A principal with origin keys and no realm has a realm of its own, since
+// what its keys may read says nothing of what others' may. File modes must not grant others, and a
+// group may at most read. At most CREDENTIALS_REALMS_MAX realms. Errors as
 // FILE:LINE:COL lines in ret_errors.
 enum err credentials_load(const char *path, struct credentials **ret_credentials,
                           struct buf *ret_errors) MUST_USE;
+// The realms besides the common one, each once.
+#define CREDENTIALS_REALMS_MAX 64u
+const struct span *credentials_realms(const struct credentials *c, size_t *ret_count);
 struct credentials *credentials_ref(struct credentials *c);
 void credentials_unref(struct credentials *c);
 // Constant-time over the secret only; NULL when unknown (the caller then verifies against

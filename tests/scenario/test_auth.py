@@ -817,3 +817,119 @@ def eventually(ask):
         if reply.status == 403:
             return reply
     return reply
+
+
+# --- keys of a principal's own towards the origin ---------------------------------------------------------------
+
+ORIGIN_SECRETS = {"origin-alice": "origin-canary-alice-3b1e", "origin-bob": "origin-canary-bob-77d0",
+                  "origin-reader": "origin-canary-reader-e2a4"}
+
+
+def origin_keys(folder, who, realm=None):
+    """The rows of a keys file that give WHO a credential set of its own."""
+    access = f"origin-{who.lower()}"
+    row = {"realm": realm} if realm else {}
+    for name, text in (("access_key", access), ("secret_key", ORIGIN_SECRETS[access])):
+        path = folder / f"{access}-{name}"
+        path.write_text(text + "\n")
+        path.chmod(0o600)
+        row[f"origin_{name}_file"] = str(path)
+    return row
+
+
+def used_keys(entries):
+    return {re.search(r"Credential=([^/]+)/", e.header("authorization")).group(1) for e in entries}
+
+
+def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
+    """One principal's origin denies what another's allows: 403, though the other's bytes are cached."""
+    allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB", "READER", "WRITER", "ROOT")}
+    path = keys_file(tmp_path, allow, extra={
+        "ALICE": origin_keys(tmp_path, "ALICE"), "BOB": origin_keys(tmp_path, "BOB"),
+        "READER": origin_keys(tmp_path, "READER", realm="team"), "WRITER": {"realm": "team"}})
+    origin.credentials = {**origin.credentials,
+                          **{k: v for k, v in ORIGIN_SECRETS.items() if k != "origin-alice"}}
+    server = start(origin, engine=engine, settings=verify(path, **{"cache.ttl": "1h"}))
+    callers = {who: Caller(server, who) for who in allow}
+    origin.put("a", 3 << 20, body=body_of("bkt", "a", 3 << 20))
+    whole = body_of("bkt", "a", 3 << 20)
+
+    def read(who, hit, key):
+        mark = origin.mark()
+        reply = callers[who].get("a")
+        assert reply.status == 200 and bytes(reply.body) == whole, (who, reply)
+        server.settle()
+        entries = origin.requests(since=mark)
+        assert ("hit" in reply.header("cache-status")) == hit, (who, reply)
+        assert used_keys(entries) == (set() if hit else {key}), (who, entries)
+
+    for again in (False, True):
+        mark = origin.mark()
+        assert callers["ALICE"].get("a").status == 403
+        assert used_keys(origin.requests(since=mark)) == {"origin-alice"}
+        judge_nothing(callers["ALICE"].ask("HEAD", "/bkt/a"))
+        judge_nothing(callers["ALICE"].ask("GET", "/bkt?list-type=2"))
+        read("BOB", again, "origin-bob")
+    judge_nothing(callers["ALICE"].ask("PUT", "/bkt/a", [], b"x"))
+    read("ROOT", False, "origin-key")
+    read("ROOT", True, None)
+    read("READER", False, "origin-reader")
+    read("WRITER", True, None)          # the same realm, by the operator's word
+    # A write through any of them is seen by all at once, whatever the realm.
+    for writer, key in (("ROOT", "origin-key"), ("BOB", "origin-bob"), ("WRITER", "origin-key")):
+        whole = os.urandom(2 << 20)
+        mark = origin.mark()
+        assert callers[writer].ask("PUT", "/bkt/a", [], whole).status == 200
+        assert used_keys(origin.requests(since=mark)) == {key}
+        for who, own in (("BOB", "origin-bob"), ("ROOT", "origin-key"), ("READER", "origin-reader")):
+            read(who, False, own)
+            read(who, True, None)
+        read("WRITER", True, None)
+    xml = b"<Delete><Object><Key>a</Key></Object></Delete>"
+    assert callers["BOB"].ask("POST", "/bkt?delete", [], xml).status == 200
+    for who in ("BOB", "ROOT", "READER", "WRITER"):
+        assert callers[who].get("a").status == 404, who
+    origin.put("a", len(whole), body=whole)
+    origin.credentials["origin-alice"] = ORIGIN_SECRETS["origin-alice"]
+    read("ALICE", False, "origin-alice")
+    read("ALICE", True, None)
+
+
+def judge_nothing(reply):
+    assert reply.status == 403 and MARK not in bytes(reply.body), reply
+    assert reply.header("etag") is None and reply.header("last-modified") is None, reply
+
+
+def test_own_origin_keys_never_mix(tmp_path, origin, start, figure):
+    """Three principals at once, misses, writes and listings: the origin sees each path under its own key."""
+    names = {"ALICE": "alice", "BOB": "bob", "READER": "reader"}
+    allow = {who: [("bkt", f"{low}/", ALL)] for who, low in names.items()}
+    path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who) for who in names})
+    origin.credentials = {**origin.credentials, **ORIGIN_SECRETS}
+    server = start(origin, settings=verify(path, **{"cache.ttl": "0s"}))
+    for low in names.values():
+        for i in range(10):
+            put(origin, "bkt", f"{low}/{i}")
+    mark, total = origin.mark(), scaled(10_000, least=600)
+
+    def one(index):
+        rng = random.Random(index)
+        callers = {who: Caller(server, who) for who in names}
+        for _ in range(total // 4):
+            who = rng.choice(list(names))
+            key = f"{names[who]}/{rng.randrange(10)}"
+            kind = rng.randrange(10)
+            if kind == 0:
+                reply = callers[who].ask("PUT", f"/bkt/{key}", [], body_of("bkt", key))
+                assert reply.status == 200, reply
+            elif kind == 1:
+                reply = callers[who].ask("GET", f"/bkt?list-type=2&prefix={names[who]}%2F")
+                assert reply.status == 200, reply
+            else:
+                reply = callers[who].get(key)
+                assert bytes(reply.body) == body_of("bkt", key), reply
+    parallel(4, one)
+    wrong = [e for e in origin.requests(since=mark)
+             if used_keys([e]) != {f"origin-{(e.key or e.query['prefix']).split('/')[0]}"}]
+    assert not wrong, wrong[:3]
+    figure(f"own origin keys: {len(origin.requests(since=mark))} origin requests, none under another's key")

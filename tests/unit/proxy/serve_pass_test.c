@@ -109,12 +109,15 @@ static void fake_common_headers(struct request *r, struct headers *headers)
 {
     cr_assert(headers_add(headers, r->arena, SPAN("x-amz-request-id"), SPAN("1")));
 }
-static struct object_key *fake_object_key(struct request *r)
+static struct object_key *fake_object_key(struct request *r, struct span realm, struct span key,
+                                          const struct proxy_rule *rule)
 {
-    struct object_key *k = calloc(1, sizeof(*k) + r->s3.key.len + 1);
+    (void)r, (void)rule;
+    struct object_key *k = calloc(1, sizeof(*k) + key.len + 1);
     char *copy = (char *)(k + 1);
-    memcpy(copy, r->s3.key.ptr != NULL ? r->s3.key.ptr : "", r->s3.key.len);
-    k->key = (struct span){copy, r->s3.key.len};
+    memcpy(copy, key.ptr != NULL ? key.ptr : "", key.len);
+    k->key = (struct span){copy, key.len};
+    k->realm = realm;
     return k;
 }
 static void fake_key_unref(struct object_key *k)
@@ -143,7 +146,7 @@ static void fake_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 #define invalidate_end fake_end
 #define request_fail fake_fail
 #define request_common_headers fake_common_headers
-#define request_object_key fake_object_key
+#define request_object_key_in fake_object_key
 #define object_key_unref fake_key_unref
 #define worker_free_later fake_free_later
 #define list_cache_find(pw, r) NULL

@@ -47,8 +47,7 @@ static const char *const GOOD = "- id: zeta\n"
                                 "- id: alpha\n"
                                 "  secret: a-secret\n"
                                 "  allow: [{bucket: '*', ops: [read, list, write, delete]}]\n"
-                                "  origin_access_key_file: /s/id\n"
-                                "  origin_secret_key_file: /s/key\n"
+                                "  realm: team-a\n"
                                 "- {id: nobody, secret: n}\n";
 
 Test(credentials, principals_are_found_with_their_rules)
@@ -57,16 +56,86 @@ Test(credentials, principals_are_found_with_their_rules)
     cr_assert_eq(load(GOOD, &c), ERR_OK, "%s", buf_cstr(&errors));
     const struct credentials_principal *p = credentials_find(c, SPAN("zeta"));
     cr_assert(p != NULL && span_equal_cstr(p->secret, "z-secret") && p->allow_count == 2);
-    cr_assert_eq(p->origin_credentials.len, 0);
+    cr_assert_null(p->origin_credentials);
+    cr_assert_eq(p->realm.len, 0);
     p = credentials_find(c, SPAN("alpha"));
-    cr_assert(p != NULL && span_equal_cstr(p->origin_credentials, "alpha"));
-    cr_assert(span_equal_cstr(p->origin_secret_key_file, "/s/key"));
+    cr_assert(p != NULL && span_equal_cstr(p->realm, "team-a"));
     cr_assert_null(credentials_find(c, SPAN("alph")));
     cr_assert_null(credentials_find(c, SPAN("")));
     credentials_unref(credentials_ref(c));
     cr_assert_not_null(credentials_find(c, SPAN("nobody")));
     credentials_unref(c);
     credentials_unref(NULL);
+}
+
+// Principals with keys of their own towards the origin are alone with what they fetch, unless told.
+Test(credentials, origin_keys_make_a_realm)
+{
+    char files[3][320], yaml[2048];
+    const char *const texts[] = {"AKIAORIGIN\n", " origin-secret\r\n", "token"};
+    const char *tmp = getenv("TMPDIR");
+    for (unsigned i = 0; i < 3; i++) {
+        (void)snprintf(files[i], sizeof(files[i]), "%s/secret-XXXXXX", tmp != NULL ? tmp : "/tmp");
+        int fd = mkstemp(files[i]);
+        cr_assert_geq(fd, 0);
+        cr_assert_eq(write(fd, texts[i], strlen(texts[i])), (ssize_t)strlen(texts[i]));
+        (void)close(fd);
+    }
+    (void)snprintf(yaml, sizeof(yaml),
+                   "- {id: a, secret: s, origin_access_key_file: %s, origin_secret_key_file: %s,"
+                   " origin_session_token_file: %s}\n"
+                   "- {id: b, secret: s, realm: a, origin_access_key_file: %s,"
+                   " origin_secret_key_file: %s}\n"
+                   "- {id: c, secret: s, realm: a}\n- {id: d, secret: s}\n",
+                   files[0], files[1], files[2], files[0], files[1]);
+    struct credentials *c = NULL;
+    cr_assert_eq(load(yaml, &c), ERR_OK, "%s", buf_cstr(&errors));
+    const struct credentials_principal *a = credentials_find(c, SPAN("a"));
+    const struct credentials_principal *b = credentials_find(c, SPAN("b"));
+    cr_assert_not_null(a->origin_credentials);
+    cr_assert(span_equal_cstr(a->origin_credentials->access_key, "AKIAORIGIN"));
+    cr_assert(span_equal_cstr(a->origin_credentials->secret_key, "origin-secret"));
+    cr_assert(span_equal_cstr(a->origin_credentials->session_token, "token"));
+    cr_assert(span_equal_cstr(a->realm, "key 1 a"));
+    cr_assert(span_equal_cstr(b->realm, "a"));
+    cr_assert_eq(b->origin_credentials->session_token.len, 0);
+    cr_assert(span_equal_cstr(credentials_find(c, SPAN("c"))->realm, "a"));
+    cr_assert_eq(credentials_find(c, SPAN("d"))->realm.len, 0);
+    size_t count;
+    const struct span *realms = credentials_realms(c, &count);
+    cr_assert_eq(count, 2);
+    cr_assert(span_equal_cstr(realms[0], "key 1 a") && span_equal_cstr(realms[1], "a"));
+    credentials_unref(c);
+    (void)snprintf(yaml, sizeof(yaml), "- {id: a, secret: s, origin_access_key_file: %s}\n",
+                   files[0]);
+    cr_assert_eq(load(yaml, &c), ERR_INVALID);
+    cr_assert_not_null(strstr(buf_cstr(&errors), "go together"));
+    cr_assert_eq(load("- {id: a, secret: s, origin_access_key_file: /proc/version}\n", &c),
+                 ERR_INVALID);
+    cr_assert_not_null(strstr(buf_cstr(&errors), "/proc/version: error: holds secrets"));
+    cr_assert_eq(load("- {id: a, secret: s, origin_access_key_file: /nowhere/id}\n", &c),
+                 ERR_INVALID);
+    cr_assert_not_null(strstr(buf_cstr(&errors), "/nowhere/id: error: cannot be opened"));
+    for (unsigned i = 0; i < 3; i++) {
+        (void)unlink(files[i]);
+    }
+}
+
+Test(credentials, too_many_realms)
+{
+    struct credentials *c = NULL;
+    struct buf yaml;
+    buf_init(&yaml, 65536);
+    for (unsigned i = 0; i <= CREDENTIALS_REALMS_MAX; i++) {
+        if (i == CREDENTIALS_REALMS_MAX) {
+            cr_assert_eq(load(buf_cstr(&yaml), &c), ERR_OK, "%s", buf_cstr(&errors));
+            credentials_unref(c);
+        }
+        buf_printf(&yaml, "- {id: k%u, secret: s, realm: r%u}\n", i, i);
+    }
+    cr_assert_eq(load(buf_cstr(&yaml), &c), ERR_INVALID);
+    cr_assert_not_null(strstr(buf_cstr(&errors), "more than 64 realms"));
+    buf_done(&yaml);
 }
 
 Test(credentials, mistakes_are_named_with_their_place)
@@ -85,7 +154,9 @@ Test(credentials, mistakes_are_named_with_their_place)
         {"- {id: a, secret: s, allow: [{bucket: b}]}\n", "error: an allow rule needs ops"},
         {"- {id: a, secret: s, allow: {bucket: b}}\n", "error: allow is a list of rules"},
         {"- {id: a, secret: [s]}\n", "error: a text is expected here"},
-        {"- {id: a, secret: s, origin_access_key_file: f}\n", "go together"},
+        {"- {id: a, secret: s, origin_access_key_file: [f]}\n", "the path of a file"},
+        {"- {id: a, secret: s, realm: 'key 1 b'}\n", "a realm is 1 to 64 letters"},
+        {"- {id: a, secret: s, realm: ''}\n", "a realm is 1 to 64 letters"},
         {"id: a\nsecret: s\n", ":1:1: error: a list of keys is expected"},
         {"", "error: a list of keys is expected"},
         {"[]", "error: a list of keys is expected"},
