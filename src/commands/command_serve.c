@@ -5,10 +5,13 @@
 // Exit codes: 0 drained; 1 port taken, cache directory in use or unknown; 3 configuration or key
 // file; 4 origin missing or without credentials.
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -58,8 +61,7 @@ static int serve_fail(struct serve *s, int exit_code)
     return exit_code;
 }
 
-// --- origins
-// -----------------------------------------------------------------------------------------------------
+// --- origins -------------------------------------------------------------------------------------
 
 static struct origin_options serve_origin_options(const struct config *c)
 {
@@ -159,8 +161,7 @@ static enum err serve_origins(struct serve *s)
     return err;
 }
 
-// --- rules
-// ---------------------------------------------------------------------------------------------------------
+// --- rules ---------------------------------------------------------------------------------------
 
 static unsigned serve_rules(struct serve *s)
 {
@@ -206,8 +207,7 @@ static uint64_t serve_block_size_max(const struct serve *s, unsigned rule_count)
     return largest;
 }
 
-// --- probes
-// -----------------------------------------------------------------------------------------------------------
+// --- probes --------------------------------------------------------------------------------------
 
 static bool probe_alive(void *ctx, struct buf *why)
 {
@@ -268,8 +268,7 @@ static void render_config(void *ctx, struct buf *out)
     }
 }
 
-// --- parts
-// -------------------------------------------------------------------------------------------------------------
+// --- parts ---------------------------------------------------------------------------------------
 
 static int serve_build_store(struct serve *s, unsigned rule_count)
 {
@@ -424,8 +423,7 @@ static int serve_build(struct serve *s)
     return exit_code;
 }
 
-// --- what a user sees at start
-// --------------------------------------------------------------------------------------------
+// --- what a user sees at start -------------------------------------------------------------------
 
 static const char *residency_text(void)
 {
@@ -549,8 +547,7 @@ static void serve_notify(const char *state)
     }
 }
 
-// --- running
-// ------------------------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------
 
 static void serve_signals(sigset_t *ret_set)
 {
@@ -561,6 +558,22 @@ static void serve_signals(sigset_t *ret_set)
     (void)sigaddset(ret_set, SIGUSR1);
     check(pthread_sigmask(SIG_BLOCK, ret_set, NULL) == 0);
     check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+}
+
+// Keys and tokens stand in the environment, in the heap, in library buffers and in registers: there
+// is no core file of this process, and should someone raise the limit from outside, no memory in it.
+// Nor may other processes of the same user look inside, but in builds for tests, whose tools do.
+static void serve_keep_memory_private(void)
+{
+    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); // lowering it cannot fail
+    int fd = open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)!write(fd, "0", 1); // without /proc the limit has to do
+        (void)close(fd);
+    }
+#ifndef FOREBAY_FAULTS
+    (void)prctl(PR_SET_DUMPABLE, 0); // cannot fail with this value
+#endif
 }
 
 // A key file that does not load leaves the old keys in force.
@@ -640,6 +653,7 @@ int command_serve(int argc, char **argv)
 {
     struct serve s = {0};
     sigset_t signals;
+    serve_keep_memory_private();
     buf_init(&s.why, 65536);
     enum err err = config_load(argc, argv, &s.config, &s.why);
     if (err != ERR_OK) {

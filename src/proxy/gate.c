@@ -107,6 +107,43 @@ static enum err check_rights(struct request *r, const struct credentials_princip
     }
 }
 
+// The canonical request goes back to who sent it, and from there into logs: without the values that
+// are secrets of theirs.
+static struct span without_secrets(struct arena *arena, struct span canonical)
+{
+    static const char *const NAMES[] = {
+        "x-amz-security-token:", "x-amz-server-side-encryption-customer-key:",
+        "x-amz-copy-source-server-side-encryption-customer-key:"};
+    static const char QUERY[] = "X-Amz-Security-Token=";
+    struct buf out;
+    buf_init(&out, canonical.len + 64);
+    struct span line;
+    while (span_split(&canonical, '\n', &line)) {
+        size_t keep = line.len;
+        const char *token =
+            line.len > 0 ? memmem(line.ptr, line.len, QUERY, sizeof(QUERY) - 1) : NULL;
+        for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
+            if (span_starts_with(line, span_from_cstr(NAMES[i]))) {
+                keep = strlen(NAMES[i]);
+            }
+        }
+        struct span rest = {NULL, 0};
+        if (token != NULL) {
+            keep = (size_t)(token - line.ptr) + sizeof(QUERY) - 1;
+            rest = (struct span){line.ptr + keep, line.len - keep};
+            size_t end = span_find(rest, '&');
+            rest = (struct span){rest.ptr + end, rest.len - end};
+        }
+        buf_append(&out, line.ptr, keep);
+        buf_append_cstr(&out, keep < line.len ? "***" : "");
+        buf_append_span(&out, rest);
+        buf_append_cstr(&out, canonical.ptr != NULL ? "\n" : "");
+    }
+    struct span kept = buf_ok(&out) ? arena_copy(arena, buf_span(&out)) : (struct span){NULL, 0};
+    buf_done(&out);
+    return kept;
+}
+
 // The signature over the raw request. Fills principal.claim and signing_key.
 static enum err check_signature(struct request *r, struct principal *principal,
                                 struct s3_error_detail *ret_detail)
@@ -143,7 +180,7 @@ static enum err check_signature(struct request *r, struct principal *principal,
     }
     if (err == ERR_SIGNATURE_MISMATCH) {
         ret_detail->string_to_sign = mismatch.string_to_sign;
-        ret_detail->canonical_request = mismatch.canonical_request;
+        ret_detail->canonical_request = without_secrets(r->arena, mismatch.canonical_request);
     }
     if (err == ERR_OK && mismatch.plus_is_space) {
         err = s3_request_plus_is_space(r->arena, &r->s3);
