@@ -3,7 +3,8 @@
 # docker run --network host -v /nvme/cache:/cache -e AWS_ACCESS_KEY_ID -e AWS_SECRET_ACCESS_KEY forebay
 #
 # In open mode Forebay listens on loopback only, so the container shares its client's network: a pod's
-# containers do so by themselves, plain docker with --network host.
+# containers do so by themselves, plain docker with --network host. Forebay runs as user 65532, who must
+# be able to write to what is mounted at /cache.
 FROM debian:bookworm-slim AS build
 COPY deploy/packages.sh /src/deploy/packages.sh
 RUN sh /src/deploy/packages.sh --install build && rm -rf /var/lib/apt/lists/*
