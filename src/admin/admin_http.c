@@ -57,8 +57,7 @@ static struct admin *as_admin(void *ptr)
     return admin;
 }
 
-// --- Replies
-// --------------------------------------------------------------------------------------------
+// --- Replies -------------------------------------------------------------------------------------
 
 static void send_text(struct evhttp_request *req, int status, const char *type, struct span body)
 {
@@ -102,8 +101,7 @@ static void send_refusal(struct evhttp_request *req, int status, const char *why
     send_json(req, status, json);
 }
 
-// --- Pages
-// ----------------------------------------------------------------------------------------------
+// --- Pages ---------------------------------------------------------------------------------------
 
 static void answer_probe(struct admin *admin, struct evhttp_request *req, admin_probe_fn probe)
 {
@@ -187,8 +185,7 @@ static const struct page {
     {"/version", answer_version, false},   {"/api/v1/config", answer_config, true},
 };
 
-// --- Who may
-// ------------------------------------------------------------------------------------------------
+// --- Who may -------------------------------------------------------------------------------------
 
 enum caller { CALLER_UNIX, CALLER_LOOPBACK, CALLER_NETWORK };
 
@@ -280,8 +277,7 @@ static void on_request(struct evhttp_request *req, void *ctx)
     send_refusal(req, HTTP_NOTFOUND, "no such page");
 }
 
-// --- Listening
-// --------------------------------------------------------------------------------------------
+// --- Listening -----------------------------------------------------------------------------------
 
 static int listen_tcp(struct admin *admin, struct buf *ret_why)
 {
@@ -399,8 +395,7 @@ static bool listen_all(struct admin *admin, struct buf *ret_why)
     return true;
 }
 
-// --- Life
-// -------------------------------------------------------------------------------------------------
+// --- Life ----------------------------------------------------------------------------------------
 
 static void on_stop(evutil_socket_t fd, short what, void *ctx)
 {

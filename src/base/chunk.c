@@ -34,8 +34,7 @@ static struct {
     struct waiter queue[WAITERS_MAX];
 } waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-// --- Resting chunks
-// -------------------------------------------------------------------------------------
+// --- Resting chunks ------------------------------------------------------------------------------
 
 static void chunk_destroy(struct chunk *chunk)
 {
@@ -136,8 +135,7 @@ static void chunk_rest(struct chunk *chunk)
 }
 #endif
 
-// --- The budget
-// -----------------------------------------------------------------------------------------
+// --- The budget ----------------------------------------------------------------------------------
 
 void chunk_budget_init(uint64_t max_bytes)
 {

@@ -155,8 +155,7 @@ void amz_date_format(time_t t, char *ret_date)
     memcpy(ret_date, text, AMZ_DATE_LEN + 1);
 }
 
-// --- Parsing: each take_ function cuts what it names off the front of *rest
-// -----------------------------
+// --- Parsing: each take_ function cuts what it names off the front of *rest ----------------------
 
 static bool take(struct span *rest, struct span literal)
 {

@@ -23,8 +23,7 @@ struct endpoint {
     char address[URL_MAX]; // host:port
 };
 
-// --- The endpoint
-// ---------------------------------------------------------------------------------------
+// --- The endpoint --------------------------------------------------------------------------------
 
 // Only scheme, host and port: what is printed goes through a shell.
 static bool endpoint_from_url(const char *url, struct endpoint *ret_endpoint)
@@ -120,8 +119,7 @@ static struct endpoint endpoint_from_config(const struct config *config)
     return e;
 }
 
-// --- Printing
-// -------------------------------------------------------------------------------------------
+// --- Printing ------------------------------------------------------------------------------------
 
 struct printer {
     struct buf out;

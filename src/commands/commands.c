@@ -107,8 +107,7 @@ int commands_run(int argc, char **argv)
     return command->run(left, argv + 2);
 }
 
-// --- Shared
-// ---------------------------------------------------------------------------------------------
+// --- Shared --------------------------------------------------------------------------------------
 
 static void remove_arguments(int *argc, char **argv, int at, int count)
 {

@@ -17,8 +17,7 @@
 
 extern char **environ;
 
-// --- Reporting and memory
-// -------------------------------------------------------------------------------
+// --- Reporting and memory ------------------------------------------------------------------------
 
 static void report(struct loader *l, const char *where, const char *level, const char *format,
                    va_list args)
@@ -62,8 +61,7 @@ char *loader_cstr(struct loader *l, struct span s)
     return copy;
 }
 
-// --- Gather: flags and environment
-// ----------------------------------------------------------------------
+// --- Gather: flags and environment ---------------------------------------------------------------
 
 // Lists are comma-separated outside the file.
 static void set_raw(struct loader *l, unsigned id, const char *text, const char *where)
@@ -257,8 +255,7 @@ static void gather(struct loader *l, int argc, char **argv)
     }
 }
 
-// --- Parse
-// ----------------------------------------------------------------------------------------------
+// --- Parse ---------------------------------------------------------------------------------------
 
 static bool is_auto(struct span s)
 {
@@ -411,8 +408,7 @@ static void parse_setting(struct loader *l, unsigned id)
     l->config->private_->sources[id] = raw->where;
 }
 
-// --- Finish
-// ---------------------------------------------------------------------------------------------
+// --- Finish --------------------------------------------------------------------------------------
 
 // Notes what auto became.
 static void resolved(struct loader *l, unsigned id, const char *text)
@@ -604,8 +600,7 @@ static void finish_origin(struct loader *l)
     }
 }
 
-// --- The door
-// -------------------------------------------------------------------------------------------
+// --- The door ------------------------------------------------------------------------------------
 
 enum err config_load(int argc, char **argv, struct config **ret_config, struct buf *ret_errors)
 {

@@ -17,8 +17,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 
-// --- Types of values
-// ------------------------------------------------------------------------------------
+// --- Types of values -----------------------------------------------------------------------------
 
 // A size or a share: percent is 0 where bytes count, else 1..100.
 struct config_size {
@@ -123,8 +122,7 @@ struct config_rule {
     const char *source;             // "FILE:LINE:COL", for logs and explanations
 };
 
-// --- The result
-// -----------------------------------------------------------------------------------------
+// --- The result ----------------------------------------------------------------------------------
 
 // KIND of a row -> C type of its field.
 #define CONFIG_TYPE_TEXT const char * // NULL when empty; auto is resolved unless said otherwise
@@ -171,8 +169,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
 void config_free(struct config *config); // NULL is fine
 
-// --- The table and where values came from
-// ---------------------------------------------------------------
+// --- The table and where values came from --------------------------------------------------------
 
 struct config_setting {
     const char *key, *default_text, *accepts, *help;

@@ -40,8 +40,7 @@ static unsigned name_index(const char *name, const char *const *names, unsigned 
     return i;
 }
 
-// --- buckets
-// --------------------------------------------------------------------------------------------
+// --- buckets -------------------------------------------------------------------------------------
 
 enum bucket_name {
     BUCKET_NAME,
@@ -187,8 +186,7 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
     }
 }
 
-// --- rules
-// ----------------------------------------------------------------------------------------------
+// --- rules ---------------------------------------------------------------------------------------
 
 enum rule_name {
     RULE_MATCH,

@@ -155,8 +155,7 @@ static bool load_document(struct reader *r)
     return ok;
 }
 
-// --- Nodes
-// ----------------------------------------------------------------------------------------------
+// --- Nodes ---------------------------------------------------------------------------------------
 
 static yaml_node_t *node_at(struct reader *r, int id)
 {
@@ -218,8 +217,7 @@ static const char *take_key(struct reader *r, const yaml_node_t *mapping,
     return loader_cstr(r->l, scalar_span(key));
 }
 
-// --- Settings
-// -------------------------------------------------------------------------------------------
+// --- Settings ------------------------------------------------------------------------------------
 
 static void take_list(struct reader *r, unsigned id, const yaml_node_t *node)
 {
@@ -317,8 +315,7 @@ static void take_section(struct reader *r, const char *name, const yaml_node_t *
     }
 }
 
-// --- buckets and rules
-// ----------------------------------------------------------------------------------
+// --- buckets and rules ---------------------------------------------------------------------------
 
 struct fields {
     struct bucket_field rows[FIELDS_MAX];
@@ -407,8 +404,7 @@ static void take_entries(struct reader *r, const char *name, const yaml_node_t *
     }
 }
 
-// --- The whole
-// ------------------------------------------------------------------------------------------
+// --- The whole -----------------------------------------------------------------------------------
 
 static void take_root(struct reader *r, const yaml_node_t *root)
 {

@@ -19,8 +19,7 @@ static const char *leaf_of(const char *key)
     return dot != NULL ? dot + 1 : key;
 }
 
-// --- Sample file
-// ----------------------------------------------------------------------------------------
+// --- Sample file ---------------------------------------------------------------------------------
 
 static const char sample_head[] =
     "# Settings of forebay, each with its default: remove a '#' to change one.\n"
@@ -90,8 +89,7 @@ void config_render_sample(struct buf *out)
     buf_append_cstr(out, sample_tail);
 }
 
-// --- JSON Schema
-// ----------------------------------------------------------------------------------------
+// --- JSON Schema ---------------------------------------------------------------------------------
 
 #define PATTERN_TIME "^[0-9]+(ms|s|m|h|d)$"
 #define PATTERN_SIZE "^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?$"
@@ -250,8 +248,7 @@ void config_render_schema(struct buf *out)
     buf_append_cstr(out, "  }\n}\n");
 }
 
-// --- Markdown
-// -------------------------------------------------------------------------------------------
+// --- Markdown ------------------------------------------------------------------------------------
 
 static void render_docs_accepts(struct buf *out, const char *accepts)
 {

@@ -271,8 +271,7 @@ bool value_parse_choice(struct span s, const char *choices, unsigned *ret_choice
     return refuse(ret_why, "\"%.*s\" is not one of %s", SHOWN(s), listed);
 }
 
-// --- Ranges
-// ---------------------------------------------------------------------------------------------
+// --- Ranges --------------------------------------------------------------------------------------
 
 static uint64_t range_end(enum setting_kind kind, struct span s)
 {
@@ -311,8 +310,7 @@ bool value_in_range(enum setting_kind kind, const char *accepts, struct span s, 
     return true;
 }
 
-// --- Addresses
-// ------------------------------------------------------------------------------------------
+// --- Addresses -----------------------------------------------------------------------------------
 
 static bool is_loopback(const char *host)
 {
@@ -383,8 +381,7 @@ bool value_parse_listen(struct loader *l, struct span s, struct config_listen *r
     return true;
 }
 
-// --- Files, endpoints, globs
-// ----------------------------------------------------------------------------
+// --- Files, endpoints, globs ---------------------------------------------------------------------
 
 // A group may read it only where we ourselves need the group to: projected volumes belong to root.
 bool value_check_secret_file(const char *path, char *ret_why)

@@ -17,7 +17,7 @@
 #include "base/headers.h"
 #include "loop/loop.h"
 
-// --- limits (request gate) ---------------------------------------------------------------------
+// --- limits (request gate) -----------------------------------------------------------------------
 #define HTTP_TARGET_MAX 16384
 #define HTTP_HEAD_MAX 32768
 #define HTTP_HEADER_COUNT_MAX 100
@@ -26,7 +26,7 @@
 #define HTTP_OUT_HIGH 262144 // reply bytes queued in memory before the source is no longer asked
 #define HTTP_FILE_SLICE_MAX 524288
 
-// --- server ------------------------------------------------------------------------------------
+// --- server --------------------------------------------------------------------------------------
 
 struct http_exchange;
 
@@ -74,7 +74,7 @@ unsigned http_server_connections(const struct http_server *server); // open now;
 // After loop_stop().
 void http_server_free(struct http_server *server);
 
-// --- request -----------------------------------------------------------------------------------
+// --- request -------------------------------------------------------------------------------------
 
 struct http_request {
     struct span method, target; // raw, as sent (origin form; absolute-form is reduced to its path)
@@ -113,7 +113,7 @@ struct http_user {
 void http_exchange_set_user(struct http_exchange *x, struct http_user *user);
 struct http_user *http_exchange_user(const struct http_exchange *x);
 
-// --- request body ------------------------------------------------------------------------------
+// --- request body --------------------------------------------------------------------------------
 
 // HTTP framing is taken off (chunked decoded, trailers dropped).
 struct http_sink {
@@ -129,7 +129,7 @@ void http_body_start(struct http_exchange *x, struct http_sink *sink);
 void http_body_pause(struct http_exchange *x);
 void http_body_resume(struct http_exchange *x);
 
-// --- reply -------------------------------------------------------------------------------------
+// --- reply ---------------------------------------------------------------------------------------
 
 struct http_slice {
     enum { HTTP_SLICE_BYTES, HTTP_SLICE_FILE } kind;
@@ -183,7 +183,7 @@ uint64_t http_reply_body_bytes(const struct http_exchange *x); // body bytes tha
 uint64_t
 http_reply_first_byte_us(const struct http_exchange *x); // worker_now_us() then; 0 = none yet
 
-// --- http_range.c: pure ------------------------------------------------------------------------
+// --- http_range.c: pure --------------------------------------------------------------------------
 
 enum http_range_kind {
     HTTP_RANGE_NONE,       // no, several, reversed or malformed range: the whole object, 200

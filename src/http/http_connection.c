@@ -50,7 +50,7 @@
 #define STEPS_PER_PASS 64 // pipelined requests of one connection before the others get their turn
 #define TLS_HELLO 0x16
 
-// --- Small parts -------------------------------------------------------------------------------
+// --- Small parts ---------------------------------------------------------------------------------
 
 static struct arena *arena_take(struct http_worker *hw)
 {
@@ -102,7 +102,7 @@ void connection_wake(struct http_connection *c)
     }
 }
 
-// --- Input -------------------------------------------------------------------------------------
+// --- Input ---------------------------------------------------------------------------------------
 
 // Bytes received and not used yet: either all in `fresh` or all in `in`.
 struct span connection_input(const struct http_connection *c)
@@ -148,7 +148,7 @@ static size_t input_room(const struct http_connection *c)
     return HTTP_IN_MAX - (c->in.len - c->in_used);
 }
 
-// --- Socket ------------------------------------------------------------------------------------
+// --- Socket --------------------------------------------------------------------------------------
 
 int64_t connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
                         bool more)
@@ -239,7 +239,7 @@ static void connection_linger(struct http_connection *c)
     c->deadline_us = now_us(c) + LINGER_MS * 1000;
 }
 
-// --- Time limits -------------------------------------------------------------------------------
+// --- Time limits ---------------------------------------------------------------------------------
 
 static void set_deadline(struct http_connection *c, uint64_t deadline_us)
 {
@@ -309,7 +309,7 @@ static uint64_t deadline_of_state(struct http_connection *c, bool waits)
     }
 }
 
-// --- Exchanges ---------------------------------------------------------------------------------
+// --- Exchanges -----------------------------------------------------------------------------------
 
 const struct http_request *http_exchange_request(const struct http_exchange *x)
 {
@@ -496,7 +496,7 @@ static void exchange_gone(struct http_connection *c, bool reset)
     connection_close(c, reset);
 }
 
-// --- Moving on ---------------------------------------------------------------------------------
+// --- Moving on -----------------------------------------------------------------------------------
 
 // A client that speaks TLS here shows nothing but a reset, so the reason is told where it will be
 // looked for.
@@ -794,7 +794,7 @@ static void on_deadline(struct timer *timer)
     }
 }
 
-// --- Birth and end -----------------------------------------------------------------------------
+// --- Birth and end -------------------------------------------------------------------------------
 
 void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback)
 {

@@ -21,7 +21,7 @@ static inline uint32_t min_u32(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-// --- request_gate.c ----------------------------------------------------------------------------
+// --- request_gate.c ------------------------------------------------------------------------------
 
 // A head being scanned as it arrives. Offsets are from the first byte given.
 struct request_gate {
@@ -50,7 +50,7 @@ enum err request_gate_accept(const struct request_gate *g, struct span head, str
 bool request_gate_byte_is_token(unsigned char b);
 bool request_gate_byte_is_value(unsigned char b);
 
-// --- http_chunked.c ----------------------------------------------------------------------------
+// --- http_chunked.c ------------------------------------------------------------------------------
 
 struct http_chunked {
     uint8_t state, digits;
@@ -69,7 +69,7 @@ void http_chunked_init(struct http_chunked *c);
 enum http_chunked_step http_chunked_next(struct http_chunked *c, struct span *rest,
                                          struct span *ret_data);
 
-// --- http_reply.c ------------------------------------------------------------------------------
+// --- http_reply.c --------------------------------------------------------------------------------
 
 #define REPLY_QUEUE_MAX 16
 #define REPLY_PREFIX_MAX 24
@@ -117,14 +117,14 @@ enum reply_progress reply_write(struct http_exchange *x);
 // Gives back every slice still queued.
 void reply_release(struct http_exchange *x);
 
-// --- http_body.c -------------------------------------------------------------------------------
+// --- http_body.c ---------------------------------------------------------------------------------
 
 struct http_connection;
 // Uses up one piece of the body; false when there is none.
 bool body_step(struct http_connection *c);
 void body_end(struct http_exchange *x, enum err err); // tells the sink, once
 
-// --- http_connection.c -------------------------------------------------------------------------
+// --- http_connection.c ---------------------------------------------------------------------------
 
 #define HTTP_IN_MAX 65536 // bytes received and not yet used, per connection
 
@@ -241,7 +241,7 @@ int64_t connection_send(struct http_connection *c, const struct iovec *iov, unsi
 const char *connection_date(struct http_worker *hw);
 const char *http_reason(unsigned status); // "Not Found"; "" when unknown
 
-// --- http_tls.c --------------------------------------------------------------------------------
+// --- http_tls.c ----------------------------------------------------------------------------------
 
 struct http_tls; // certificate and key, reread when their files change; on worker 0 once started
 enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
@@ -255,7 +255,7 @@ int http_tls_handshake(SSL *ssl);
 int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max); // 0 = end of stream
 int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned iov_count);
 
-// --- http_server.c -----------------------------------------------------------------------------
+// --- http_server.c -------------------------------------------------------------------------------
 
 const struct http_options *server_options(const struct http_server *server);
 // Counts one more exchange; false when limits.max_inflight are in flight already.

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-// --- Range -------------------------------------------------------------------------------------
+// --- Range ---------------------------------------------------------------------------------------
 
 struct range_spec {
     struct span first, last; // digits, either may be empty but not both
@@ -138,7 +138,7 @@ enum http_range_result http_range_resolve(const struct http_range *range, uint64
     return HTTP_RANGE_PARTIAL;
 }
 
-// --- ETags -------------------------------------------------------------------------------------
+// --- ETags ---------------------------------------------------------------------------------------
 
 static bool etag_is_weak(struct span etag)
 {
@@ -192,7 +192,7 @@ bool http_etag_list_matches(struct span list, struct span etag)
     return etag_list_matches(list, etag, false);
 }
 
-// --- Conditions --------------------------------------------------------------------------------
+// --- Conditions ----------------------------------------------------------------------------------
 
 void http_conditions_parse(const struct headers *headers, struct http_conditions *ret_conditions)
 {

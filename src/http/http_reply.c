@@ -26,7 +26,7 @@
 #define PASS_BYTES 2097152u
 #define IOV_MAX_HERE (3 + 2 * REPLY_QUEUE_MAX)
 
-// --- Head --------------------------------------------------------------------------------------
+// --- Head ----------------------------------------------------------------------------------------
 
 const char *http_reason(unsigned status)
 {
@@ -252,7 +252,7 @@ uint64_t http_reply_first_byte_us(const struct http_exchange *x)
     return x->reply.first_byte_us;
 }
 
-// --- Queue -------------------------------------------------------------------------------------
+// --- Queue ---------------------------------------------------------------------------------------
 
 static struct reply_entry *queue_at(struct reply_queue *q, unsigned i)
 {
@@ -399,7 +399,7 @@ static void reply_pull(struct http_exchange *x)
     }
 }
 
-// --- Sending -----------------------------------------------------------------------------------
+// --- Sending -------------------------------------------------------------------------------------
 
 static unsigned add_iov(struct iovec *iov, unsigned count, const char *ptr, size_t len)
 {

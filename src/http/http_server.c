@@ -56,7 +56,7 @@ struct http_server {
     atomic_bool is_draining;
 };
 
-// --- Shared with connections -------------------------------------------------------------------
+// --- Shared with connections ---------------------------------------------------------------------
 
 const struct http_options *server_options(const struct http_server *server)
 {
@@ -91,7 +91,7 @@ unsigned http_server_connections(const struct http_server *server)
     return atomic_load_explicit(&server->connection_count, memory_order_relaxed);
 }
 
-// --- Accepting ---------------------------------------------------------------------------------
+// --- Accepting -----------------------------------------------------------------------------------
 
 struct handover {
     struct message message;
@@ -307,7 +307,7 @@ static void on_acceptable(evutil_socket_t fd, short what, void *ctx)
     }
 }
 
-// --- Listening ---------------------------------------------------------------------------------
+// --- Listening -----------------------------------------------------------------------------------
 
 static enum err listen_failed(struct listener *l, const char *address, struct buf *ret_why)
 {
@@ -492,7 +492,7 @@ static enum err inherit_one(struct http_server *server, int fd, struct buf *ret_
     return ERR_OK;
 }
 
-// --- Life --------------------------------------------------------------------------------------
+// --- Life ----------------------------------------------------------------------------------------
 
 static void make_workers(struct http_server *server)
 {

@@ -135,7 +135,7 @@ void http_tls_free(struct http_tls *tls)
     free(tls);
 }
 
-// --- Reloading ---------------------------------------------------------------------------------
+// --- Reloading -----------------------------------------------------------------------------------
 
 static void reload_work(struct blocking_job *job)
 {
@@ -192,7 +192,7 @@ SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd)
     return ssl;
 }
 
-// --- Calls of a connection ---------------------------------------------------------------------
+// --- Calls of a connection -----------------------------------------------------------------------
 
 static int result_of(SSL *ssl, int rc)
 {

@@ -71,7 +71,7 @@ bool request_gate_byte_is_value(unsigned char b)
     return (byte_class[b] & BYTE_VALUE) != 0;
 }
 
-// --- Step 1: bytes -----------------------------------------------------------------------------
+// --- Step 1: bytes -------------------------------------------------------------------------------
 
 enum scan_state {
     SCAN_START,
@@ -261,7 +261,7 @@ enum gate_verdict request_gate_scan(struct request_gate *g, struct span buffered
     return GATE_COMPLETE;
 }
 
-// --- Step 2: llhttp ----------------------------------------------------------------------------
+// --- Step 2: llhttp ------------------------------------------------------------------------------
 
 struct parse {
     struct http_request *request;
@@ -339,7 +339,7 @@ static enum err parse_head(const struct request_gate *g, struct span head, struc
     return ERR_OK;
 }
 
-// --- Step 3: meaning ---------------------------------------------------------------------------
+// --- Step 3: meaning -----------------------------------------------------------------------------
 
 // What of the framing and connection headers was seen.
 struct seen {

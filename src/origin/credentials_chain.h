@@ -48,8 +48,7 @@ struct credentials_options {
 enum err credentials_chain_load(const struct credentials_options *options,
                                 struct credential_set **ret_set, struct buf *ret_why) MUST_USE;
 
-// --- credentials_keeper.c
-// ------------------------------------------------------------------------------------
+// --- credentials_keeper.c ------------------------------------------------------------------------
 
 struct credentials_keeper;
 // Takes `first`. Before loop_start(). The options' texts must outlive the keeper.
@@ -74,8 +73,7 @@ void credentials_waiter_init(struct credentials_waiter *waiter,
                              void (*done)(struct credentials_waiter *waiter, enum err err));
 void credentials_waiter_cancel(struct credentials_waiter *waiter); // done() does not run any more
 
-// --- The sources; each may block
-// -----------------------------------------------------------------------------
+// --- The sources; each may block -----------------------------------------------------------------
 
 // ERR_NOT_FOUND: this source is not configured, the chain goes on. Other errors end it with
 // ret_why.
@@ -95,8 +93,7 @@ enum err credentials_from_instance(struct credential_set **ret_set, struct buf *
 enum err credentials_from_process(const char *command, struct credential_set **ret_set,
                                   struct buf *ret_why) MUST_USE;
 
-// --- Helpers shared by the sources
-// -------------------------------------------------------------------------------
+// --- Helpers shared by the sources ---------------------------------------------------------------
 
 #define CREDENTIALS_FILE_MAX (1u << 20)
 

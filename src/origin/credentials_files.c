@@ -35,8 +35,7 @@ enum err credentials_read_file(const char *path, struct buf *ret_text)
     return err;
 }
 
-// --- Key files
-// -----------------------------------------------------------------------------------------------------
+// --- Key files -----------------------------------------------------------------------------------
 
 static struct span trim_lines(struct span s)
 {
@@ -111,8 +110,7 @@ enum err credentials_from_key_files(const struct credentials_options *options,
     return err;
 }
 
-// --- Profiles
-// ----------------------------------------------------------------------------------------------------------
+// --- Profiles ------------------------------------------------------------------------------------
 
 // "[ name ]" -> name; false for other lines.
 static bool section_name(struct span line, struct span *ret_name)

@@ -55,8 +55,7 @@ struct keeper_message {
 
 static void keeper_load(struct credentials_keeper *keeper);
 
-// --- Waiters
-// ----------------------------------------------------------------------------------------------------
+// --- Waiters -------------------------------------------------------------------------------------
 
 void credentials_waiter_init(struct credentials_waiter *waiter,
                              void (*done)(struct credentials_waiter *waiter, enum err err))
@@ -93,8 +92,7 @@ static void part_wake(struct part *part, enum err err)
     }
 }
 
-// --- Results, on every worker
-// ----------------------------------------------------------------------------------------
+// --- Results, on every worker --------------------------------------------------------------------
 
 static void on_result(struct worker *to, struct message *message)
 {
@@ -119,8 +117,7 @@ static void send_result(struct credentials_keeper *keeper, unsigned i, struct cr
     mailbox_send(keeper->parts[i].w, &m->message);
 }
 
-// --- Worker 0
-// -----------------------------------------------------------------------------------------------------------
+// --- Worker 0 ------------------------------------------------------------------------------------
 
 // Seconds until the set should be loaded again; 0 = never.
 static uint64_t next_load_s(const struct credential_set *set, bool failed)
@@ -221,8 +218,7 @@ static void on_ask(struct worker *to, struct message *message)
     free(m);
 }
 
-// --- Calls
-// ----------------------------------------------------------------------------------------------------------------
+// --- Calls ---------------------------------------------------------------------------------------
 
 struct credentials_keeper *credentials_keeper_new(struct loop *loop,
                                                   const struct credentials_options *options,

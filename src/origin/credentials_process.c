@@ -23,8 +23,7 @@
 
 extern char **environ;
 
-// --- Words
-// ---------------------------------------------------------------------------------------------------------
+// --- Words ---------------------------------------------------------------------------------------
 
 bool credentials_split_command(const char *text, char *ret_storage, char **ret_words, unsigned max,
                                unsigned *ret_count)
@@ -73,8 +72,7 @@ bool credentials_split_command(const char *text, char *ret_storage, char **ret_w
     return true;
 }
 
-// --- JSON and time
-// -----------------------------------------------------------------------------------------------------
+// --- JSON and time -------------------------------------------------------------------------------
 
 static bool digits(struct span s, size_t at, size_t count, int *ret_value)
 {
@@ -185,8 +183,7 @@ enum err credentials_parse_json(const char *source, struct span json, bool needs
     return err;
 }
 
-// --- The program
-// --------------------------------------------------------------------------------------------------------
+// --- The program ---------------------------------------------------------------------------------
 
 // Reads until the program closes its end; false when that takes too long or says too much.
 static bool read_output(int fd, struct buf *output)

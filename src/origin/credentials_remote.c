@@ -18,8 +18,7 @@
 #define CONTAINER_TRIES 3
 #define INSTANCE_TIMEOUT_MS 1000L
 
-// --- One request
-// -------------------------------------------------------------------------------------------------
+// --- One request ---------------------------------------------------------------------------------
 
 struct ask {
     const char *method, *url, *body; // body NULL: none
@@ -85,8 +84,7 @@ static bool is_set(const char *text)
     return text != NULL && text[0] != '\0';
 }
 
-// --- Web identity
-// --------------------------------------------------------------------------------------------------
+// --- Web identity --------------------------------------------------------------------------------
 
 struct sts_answer {
     struct buf access_key, secret_key, token;
@@ -202,8 +200,7 @@ enum err credentials_from_web_identity(const struct credentials_options *options
     return err;
 }
 
-// --- Container endpoint
-// ---------------------------------------------------------------------------------------------
+// --- Container endpoint --------------------------------------------------------------------------
 
 bool credentials_container_url_is_allowed(const char *url)
 {
@@ -332,8 +329,7 @@ enum err credentials_from_container(struct credential_set **ret_set, struct buf 
     return err;
 }
 
-// --- Instance metadata
-// ------------------------------------------------------------------------------------------------
+// --- Instance metadata ---------------------------------------------------------------------------
 
 static const char *instance_endpoint(void)
 {

@@ -17,8 +17,7 @@ struct origin_directory {
     struct directory_scans *scans;
 };
 
-// --- directory_file.c: pure, and a few calls of openat2
-// ------------------------------------------------------
+// --- directory_file.c: pure, and a few calls of openat2 ------------------------------------------
 
 // openat2 flags: symbolic links may point anywhere inside the tree, never out of it.
 #define DIRECTORY_RESOLVE (RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
@@ -43,8 +42,7 @@ struct span directory_content_type(struct span key);
 // ERR_NO_SUCH_KEY for all that says "there is no such file".
 enum err directory_error(int errno_value);
 
-// --- directory_scan.c: pool threads
-// -------------------------------------------------------------------------
+// --- directory_scan.c: pool threads --------------------------------------------------------------
 
 struct directory_scans *directory_scans_new(int root_fd);
 void directory_scans_free(struct directory_scans *scans);
@@ -55,8 +53,7 @@ unsigned directory_scans_parked(struct directory_scans *scans); // for tests
 enum err directory_scan_page(struct directory_scans *scans, struct span bucket,
                              const struct s3_listing_query *query, struct arena *arena,
                              struct s3_listing_page *ret_page) MUST_USE;
-// --- directory_buckets.c: pool threads, and the start
-// ----------------------------------------------------------
+// --- directory_buckets.c: pool threads, and the start --------------------------------------------
 
 // First-level folders in order of their names.
 enum err directory_buckets(int root_fd, struct arena *arena, struct s3_bucket_entry **ret_buckets,
@@ -66,8 +63,7 @@ enum err directory_bucket(int root_fd, struct span bucket) MUST_USE;
 // How many first-level entries are no folders; the first names go to `names`.
 size_t directory_top_files(int root_fd, struct buf *names);
 
-// --- directory_relay.c
-// ----------------------------------------------------------------------------------------
+// --- directory_relay.c ---------------------------------------------------------------------------
 
 void directory_relay_start(struct origin_worker *ow, struct origin_relay *r);
 void directory_relay_pause(struct origin_call *call);

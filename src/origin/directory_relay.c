@@ -34,8 +34,7 @@ static struct directory_relay *as_directory_relay(struct origin_call *call)
     return container_of(call, struct directory_relay, call);
 }
 
-// --- The answer, on a pool thread
-// ----------------------------------------------------------------------------------
+// --- The answer, on a pool thread ----------------------------------------------------------------
 
 static void answer_listing(struct directory_relay *d, struct arena *arena)
 {
@@ -92,8 +91,7 @@ static void on_job_work(struct blocking_job *job)
     arena_free(arena);
 }
 
-// --- Delivery
-// ---------------------------------------------------------------------------------------------------------
+// --- Delivery ------------------------------------------------------------------------------------
 
 static void relay_free(void *ptr)
 {
@@ -208,8 +206,7 @@ static void on_ready(struct origin_call *call)
     relay_go(as_directory_relay(call));
 }
 
-// --- Driver calls
-// --------------------------------------------------------------------------------------------------------
+// --- Driver calls --------------------------------------------------------------------------------
 
 void directory_relay_start(struct origin_worker *ow, struct origin_relay *r)
 {

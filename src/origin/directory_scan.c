@@ -74,8 +74,7 @@ struct directory_scans {
     } locked;
 };
 
-// --- One folder
-// ------------------------------------------------------------------------------------------------
+// --- One folder ----------------------------------------------------------------------------------
 
 static void level_free(struct level *level)
 {
@@ -196,8 +195,7 @@ static enum err level_read(struct level *level, const struct scan *scan, int roo
     return err;
 }
 
-// --- Going down and along
-// -------------------------------------------------------------------------------------
+// --- Going down and along ------------------------------------------------------------------------
 
 static struct level *top(const struct scan *scan)
 {
@@ -423,8 +421,7 @@ static bool folder_has_file(int root_fd, const char *path)
     return found;
 }
 
-// --- A walk's life
-// ---------------------------------------------------------------------------------------------------
+// --- A walk's life -------------------------------------------------------------------------------
 
 static void scan_free(struct scan *scan)
 {
@@ -530,8 +527,7 @@ static enum err scan_new(int root_fd, struct span bucket, const struct s3_listin
     return ERR_OK;
 }
 
-// --- Parking
-// -----------------------------------------------------------------------------------------------------------
+// --- Parking -------------------------------------------------------------------------------------
 
 struct directory_scans *directory_scans_new(int root_fd)
 {
@@ -633,8 +629,7 @@ static struct scan *scan_unpark(struct directory_scans *scans, struct span bucke
     return found;
 }
 
-// --- A page
-// -----------------------------------------------------------------------------------------------------------
+// --- A page --------------------------------------------------------------------------------------
 
 struct page_builder {
     struct directory_scans *scans;

@@ -31,8 +31,7 @@
 #define RETRY_FLOOR_US 1000000u
 #define HALVE_AGAIN_US 1000000u
 
-// --- Places
-// -------------------------------------------------------------------------------------------------------
+// --- Places --------------------------------------------------------------------------------------
 
 void origin_call_init(struct origin_call *call, struct origin_worker *ow)
 {
@@ -129,8 +128,7 @@ void origin_place_success(struct origin_worker *ow)
     }
 }
 
-// --- Retries
-// ------------------------------------------------------------------------------------------------------
+// --- Retries -------------------------------------------------------------------------------------
 
 void origin_budget_request(struct origin *origin)
 {
@@ -206,8 +204,7 @@ void origin_count_error(enum err err)
     }
 }
 
-// --- The Server header
-// ------------------------------------------------------------------------------------------
+// --- The Server header ---------------------------------------------------------------------------
 
 void origin_server_header_learn(struct origin *origin, struct span value)
 {
@@ -240,8 +237,7 @@ const char *origin_server_header(const struct origin *origin)
     return known != NULL ? known : "AmazonS3";
 }
 
-// --- Life
-// ----------------------------------------------------------------------------------------------------------
+// --- Life ----------------------------------------------------------------------------------------
 
 static const char *copy_text(const char *text)
 {
@@ -366,8 +362,7 @@ bool origin_is_directory(const struct origin *origin)
     return origin->driver == &origin_directory_driver;
 }
 
-// --- Calls
-// -----------------------------------------------------------------------------------------------------------
+// --- Calls ---------------------------------------------------------------------------------------
 
 static struct origin_worker *part_of(struct worker *w, struct origin *origin)
 {

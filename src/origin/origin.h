@@ -66,8 +66,7 @@ const char *origin_name(const struct origin *origin);
 const char *origin_describe(const struct origin *origin);
 bool origin_is_directory(const struct origin *origin);
 
-// --- fetch: one object, or a range of it
-// --------------------------------------------------------------------------------
+// --- fetch: one object, or a range of it ---------------------------------------------------------
 
 struct origin_fetch {
     // asked; views must live until on_end
@@ -119,8 +118,7 @@ void origin_fetch_pause(struct origin_fetch *f);
 void origin_fetch_resume(struct origin_fetch *f);
 void origin_fetch_cancel(struct origin_fetch *f); // on_end(ERR_CANCELLED) follows
 
-// --- relay: everything else
-// -----------------------------------------------------------------------------------------------
+// --- relay: everything else ----------------------------------------------------------------------
 
 // How the upload body is bound and framed towards the origin.
 enum origin_body {

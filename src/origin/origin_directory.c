@@ -63,8 +63,7 @@ static struct origin_directory *directory_of(const struct directory_fetch *d)
     return d->call.ow->origin->driver_state;
 }
 
-// --- The end
-// -------------------------------------------------------------------------------------------------
+// --- The end -------------------------------------------------------------------------------------
 
 static void fetch_free(void *ptr)
 {
@@ -109,8 +108,7 @@ static void fetch_end(struct directory_fetch *d, enum err err)
     f->on_end(f, err);
 }
 
-// --- Operations
-// ------------------------------------------------------------------------------------------------
+// --- Operations ----------------------------------------------------------------------------------
 
 static void on_op_done(struct disk_op *op);
 
@@ -177,8 +175,7 @@ static void start_read(struct directory_fetch *d)
             .kind = DISK_READ, .fd = d->fd, .offset = d->offset, .iov = &d->iov, .iov_count = 1});
 }
 
-// --- The answer's head
-// --------------------------------------------------------------------------------------------
+// --- The answer's head ---------------------------------------------------------------------------
 
 static bool add_header(struct origin_fetch *f, struct span name, struct span value)
 {
@@ -406,8 +403,7 @@ static void on_ready(struct origin_call *call)
     fetch_go(as_directory_fetch(call));
 }
 
-// --- Driver calls
-// ---------------------------------------------------------------------------------------------------
+// --- Driver calls --------------------------------------------------------------------------------
 
 static void directory_fetch_start(struct origin_worker *ow, struct origin_fetch *f)
 {
@@ -508,8 +504,7 @@ const struct origin_driver origin_directory_driver = {
     .free = directory_free,
 };
 
-// --- Start
-// ---------------------------------------------------------------------------------------------------------------
+// --- Start ---------------------------------------------------------------------------------------
 
 static void report_top_files(int root_fd, const char *path)
 {

@@ -98,8 +98,7 @@ static inline struct origin_call *as_origin_call(void *ptr)
     return call;
 }
 
-// --- origin.c
-// --------------------------------------------------------------------------------------------
+// --- origin.c ------------------------------------------------------------------------------------
 
 void origin_call_init(struct origin_call *call, struct origin_worker *ow);
 // Takes the call off the lists and gives its place back; its memory stays.
@@ -118,8 +117,7 @@ uint64_t origin_backoff_ms(unsigned attempt);
 void origin_count_error(enum err err);
 void origin_server_header_learn(struct origin *origin, struct span value);
 
-// --- drivers
-// ---------------------------------------------------------------------------------------------
+// --- drivers -------------------------------------------------------------------------------------
 
 extern const struct origin_driver origin_directory_driver;
 extern const struct origin_driver origin_s3_driver;

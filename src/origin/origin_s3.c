@@ -11,8 +11,7 @@
 
 #define REGION_DEFAULT "us-east-1"
 
-// --- Regions
-// ----------------------------------------------------------------------------------------------------
+// --- Regions -------------------------------------------------------------------------------------
 
 static struct s3_bucket_region *region_find(const struct origin_worker *ow, struct span bucket)
 {
@@ -65,8 +64,7 @@ void s3_region_learn(struct origin_worker *ow, struct span bucket, struct span r
     row->region[region.len] = '\0';
 }
 
-// --- Connections
-// ---------------------------------------------------------------------------------------------------
+// --- Connections ---------------------------------------------------------------------------------
 
 static struct transfer_pool *pool_new(struct origin_worker *ow)
 {
@@ -135,8 +133,7 @@ void s3_pool_leave(struct s3_pool *pool)
     pool->use_count--;
 }
 
-// --- Life
-// ---------------------------------------------------------------------------------------------------------------
+// --- Life ----------------------------------------------------------------------------------------
 
 // Ends what curl has under way; the calls stay until they are abandoned.
 static void s3_stop(struct origin *origin)

@@ -15,8 +15,7 @@ void response_gate_init(struct response_gate *g, struct arena *arena, bool is_he
     g->is_strict = true;
 }
 
-// --- Lines
-// ---------------------------------------------------------------------------------------------------------
+// --- Lines ---------------------------------------------------------------------------------------
 
 static bool is_digit(char c)
 {
@@ -194,8 +193,7 @@ bool response_gate_has_body(const struct response_gate *g)
     return !g->is_head_request && g->status != 204 && g->status != 304;
 }
 
-// --- What the head says
-// --------------------------------------------------------------------------------------------
+// --- What the head says --------------------------------------------------------------------------
 
 bool response_gate_is_replayed(struct span name)
 {
@@ -371,8 +369,7 @@ static bool collect_headers(struct response_gate *g, bool whole, struct response
     return ok;
 }
 
-// --- Judgement
-// ------------------------------------------------------------------------------------------------------
+// --- Judgement -----------------------------------------------------------------------------------
 
 static enum err judge_partial(const struct response_gate *g, const struct response_asked *asked,
                               struct response_answer *answer)

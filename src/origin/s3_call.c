@@ -104,8 +104,7 @@ static const struct sigv4_credentials *own_credentials(const struct s3_call *c)
     return c->r != NULL ? c->r->credentials : c->f->credentials;
 }
 
-// --- The end
-// -----------------------------------------------------------------------------------------------------
+// --- The end -------------------------------------------------------------------------------------
 
 static void call_free(void *ptr)
 {
@@ -153,8 +152,7 @@ static void call_end_later(struct s3_call *c, enum err err)
     worker_defer(c->call.ow->w, &c->task);
 }
 
-// --- Building an attempt
-// -----------------------------------------------------------------------------------------
+// --- Building an attempt -------------------------------------------------------------------------
 
 static bool add(struct s3_call *c, struct headers *headers, const char *name, struct span value)
 {
@@ -262,8 +260,7 @@ static enum err build(struct s3_call *c, struct s3_url *ret_url, struct headers 
     return err == ERR_OK ? sign(c, ret_url, headers) : err;
 }
 
-// --- An attempt
-// ----------------------------------------------------------------------------------------------------
+// --- An attempt ----------------------------------------------------------------------------------
 
 static enum err on_header_line(void *ctx, struct span line);
 static enum err on_body(void *ctx, struct span data);
@@ -366,8 +363,7 @@ static void attempt(struct s3_call *c)
     transfer_begin(c, &url, &headers);
 }
 
-// --- A final head
-// ------------------------------------------------------------------------------------------------
+// --- A final head --------------------------------------------------------------------------------
 
 static void head_count(struct s3_call *c)
 {
@@ -513,8 +509,7 @@ static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len)
     return err;
 }
 
-// --- What to do about an answer that is no success
-// ----------------------------------------------------------------
+// --- What to do about an answer that is no success -----------------------------------------------
 
 static void on_timer(struct timer *timer)
 {
@@ -764,8 +759,7 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
     }
 }
 
-// --- Driver calls
-// ------------------------------------------------------------------------------------------------------
+// --- Driver calls --------------------------------------------------------------------------------
 
 static void on_task(struct task *task)
 {

@@ -10,8 +10,7 @@
 #define S3_REGIONS_MAX 256u // buckets whose region is remembered, per worker
 #define S3_POOLS_MAX 16u    // credential sets with connections of their own, per worker
 
-// --- s3_endpoint.c: pure
-// ------------------------------------------------------------------------------------
+// --- s3_endpoint.c: pure -------------------------------------------------------------------------
 
 // Where an origin is. `host` may hold "{region}".
 struct s3_endpoint {
@@ -41,8 +40,7 @@ enum err s3_url_build(struct arena *arena, const struct s3_endpoint *endpoint,
                       enum origin_addressing addressing, struct span region, struct span bucket,
                       struct span key, struct span query, struct s3_url *ret_url) MUST_USE;
 
-// --- s3_headers.c: pure
-// ---------------------------------------------------------------------------------------
+// --- s3_headers.c: pure --------------------------------------------------------------------------
 
 // Client headers that a relayed request keeps, by S3's rules for signing again, into `ret_headers`.
 // ERR_INVALID: a value that must not be sent. `framed`: the body stays aws-chunked.
@@ -55,8 +53,7 @@ enum err s3_query_forward(struct arena *arena, const struct s3_request *request,
 enum err s3_headers_answered(struct arena *arena, const struct headers *origin,
                              struct headers *ret_headers) MUST_USE;
 
-// --- s3_status.c: pure
-// ----------------------------------------------------------------------------------------
+// --- s3_status.c: pure ---------------------------------------------------------------------------
 
 // Answers to a relay whose body is looked at before anybody hears of them.
 bool s3_status_must_collect(unsigned status);
@@ -68,8 +65,7 @@ enum err s3_status_failure(unsigned status);
 // How a fetch ends that was answered by neither 200 nor 206.
 enum err s3_status_error(const struct origin_fetch *f, unsigned status, struct span code);
 
-// --- The driver's state
-// ----------------------------------------------------------------------------------------
+// --- The driver's state --------------------------------------------------------------------------
 
 struct s3_state {
     struct s3_endpoint endpoint;
@@ -98,8 +94,7 @@ struct s3_part {
     struct s3_pool pools[S3_POOLS_MAX];
 };
 
-// --- origin_s3.c: what calls of one worker share
-// -----------------------------------------------------------------
+// --- origin_s3.c: what calls of one worker share -------------------------------------------------
 
 static inline struct s3_state *s3_state_of(const struct origin_worker *ow)
 {
@@ -116,8 +111,7 @@ struct s3_pool *s3_pool_enter(struct origin_worker *ow,
                               const struct sigv4_credentials *credentials);
 void s3_pool_leave(struct s3_pool *pool);
 
-// --- s3_call.c
-// -----------------------------------------------------------------------------------------------------
+// --- s3_call.c -----------------------------------------------------------------------------------
 
 void s3_fetch_start(struct origin_worker *ow, struct origin_fetch *f);
 void s3_relay_start(struct origin_worker *ow, struct origin_relay *r);

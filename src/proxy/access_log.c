@@ -58,7 +58,7 @@ struct access_log {
     char *batch; // FILE_WRITE_MAX, the thread's
 };
 
-// --- the log thread ---------------------------------------------------------
+// --- the log thread ------------------------------------------------------------------------------
 
 static void wake(struct access_log *log)
 {
@@ -208,7 +208,7 @@ static void *run_thread(void *ctx)
     }
 }
 
-// --- birth and end ----------------------------------------------------------
+// --- birth and end -------------------------------------------------------------------------------
 
 enum err access_log_new(const struct proxy_options *options, unsigned worker_count,
                         struct access_log **ret_log, struct buf *ret_why)
@@ -275,7 +275,7 @@ void access_log_reopen(struct access_log *log)
     }
 }
 
-// --- building a line --------------------------------------------------------
+// --- building a line -----------------------------------------------------------------------------
 
 // Room is checked once per piece; a line that does not fit is not written at all.
 struct line {
@@ -570,7 +570,7 @@ static void line_json(struct line *line, const struct access_log *log, struct ri
     put_literal(line, "}\n");
 }
 
-// --- the form of S3's own server access log ---------------------------------
+// --- the form of S3's own server access log ------------------------------------------------------
 
 // "REST.GET.OBJECT" and its kin, as S3 writes them.
 static void put_s3_operation(struct line *line, const struct request *r)
@@ -736,7 +736,7 @@ static void line_s3(struct line *line, const struct access_log *log, const struc
     put_literal(line, " - - -\n"); // TLS version, access point, ACL required
 }
 
-// --- from a request to the ring ---------------------------------------------
+// --- from a request to the ring ------------------------------------------------------------------
 
 static bool is_sampled(const struct access_log *log, struct ring *ring)
 {

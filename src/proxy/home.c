@@ -82,8 +82,7 @@ static void home_route(struct home_key *h, struct reader *reader);
 static void home_invalidate(struct home_key *h);
 static void on_delete_timer(struct timer *timer);
 
-// --- entries
-// -----------------------------------------------------------------------------------------------------
+// --- entries -------------------------------------------------------------------------------------
 
 static struct home_key *home_find(struct proxy_worker *pw, struct hash128 hash)
 {
@@ -197,8 +196,7 @@ static bool home_is_current(struct home_key *h, const struct store_object *objec
     return visible_is(&v, object);
 }
 
-// --- deciding
-// --------------------------------------------------------------------------------------------------------
+// --- deciding ------------------------------------------------------------------------------------
 
 static void home_answer_error(struct home_key *h, struct reader *reader, enum err err,
                               struct span document)
@@ -357,8 +355,7 @@ void home_on_firstend(struct proxy_worker *pw, struct wire *wire)
     home_maybe_free(h);
 }
 
-// --- publication
-// -----------------------------------------------------------------------------------------------------
+// --- publication ---------------------------------------------------------------------------------
 
 static void home_answer_fill(struct home_key *h, struct proxy_worker *owner, struct fill *fill,
                              enum wire_type type)
@@ -425,8 +422,7 @@ void home_on_publish(struct proxy_worker *pw, struct wire *wire)
     store_post(pw->worker, &put->post);
 }
 
-// --- invalidation
-// ------------------------------------------------------------------------------------------------------
+// --- invalidation --------------------------------------------------------------------------------
 
 static void home_settle(struct home_key *h);
 
@@ -564,8 +560,7 @@ void home_on_gonev(struct proxy_worker *pw, struct wire *wire)
     home_maybe_free(h);
 }
 
-// --- conditional requests
-// ------------------------------------------------------------------------------------------------
+// --- conditional requests ------------------------------------------------------------------------
 
 static void home_check_start(struct home_key *h, struct store_object *asked);
 

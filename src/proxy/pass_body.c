@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a request body goes on to the origin. One thread; owned by serve_pass.c.
 //
-// What comes in                         What goes on
-// nothing                               nothing
-// plain, with its SHA-256               as it is, bound by the same hash, which is checked here too
-// plain, UNSIGNED-PAYLOAD or silent     as it is, unsigned
-// STREAMING-UNSIGNED-PAYLOAD-TRAILER    as it is; the origin checks the trailer. Inside HTTP
-// chunks: decoded, framed anew STREAMING-AWS4-HMAC-SHA256-PAYLOAD    decoded, signatures checked;
-// unsigned the same with -TRAILER                decoded, signatures checked; framed anew with its
-// trailer, so that it survives other signs of aws-chunked            decoded; unsigned HTTP chunks
-// without a length          collected (bounded), then bound by its hash anything the caller wants
-// whole       the same
+// What comes in                           What goes on
+// nothing                                 nothing
+// plain, with its SHA-256                 as it is, bound by the same hash, checked here too
+// plain, UNSIGNED-PAYLOAD or silent       as it is, unsigned
+// STREAMING-UNSIGNED-PAYLOAD-TRAILER      as it is; the origin checks the trailer. Inside HTTP
+//                                         chunks: decoded, framed anew
+// STREAMING-AWS4-HMAC-SHA256-PAYLOAD      decoded, signatures checked; unsigned
+// the same with -TRAILER                  decoded, signatures checked; framed anew with its
+//                                         trailer, so that it survives
+// other signs of aws-chunked              decoded; unsigned
+// HTTP chunks without a length            collected (bounded), then bound by its hash
+// anything the caller wants whole         the same
 //
 // The framing is found by any one of its three signs and never reaches the origin as object bytes.
 // Whatever is checked here is checked before the origin has the last byte: it knows the length, so
@@ -47,7 +49,7 @@ static size_t trailer_value_len_of(struct span name)
     return 0;
 }
 
-// --- headers of the copy that goes on ---------------------------------------
+// --- headers of the copy that goes on ------------------------------------------------------------
 
 // Takes aws-chunked out of Content-Encoding, the rest of it stays.
 static enum err content_encoding_strip(struct arena *arena, struct headers *headers)
@@ -128,7 +130,7 @@ static enum err headers_unframe(struct arena *arena, struct headers *headers)
     return content_encoding_strip(arena, headers);
 }
 
-// --- the plan ---------------------------------------------------------------
+// --- the plan ------------------------------------------------------------------------------------
 
 static enum err collect_reserve(struct pass_body *body, uint64_t bytes)
 {
@@ -328,7 +330,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
     return plan_decode(body, input, payload, arena, headers);
 }
 
-// --- bytes ------------------------------------------------------------------
+// --- bytes ---------------------------------------------------------------------------------------
 
 // The same payload as UTR chunks of our own size; the tail comes with pass_body_finish().
 static void frame(struct pass_body *body, struct span data, uint64_t first_byte)

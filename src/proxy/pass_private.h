@@ -14,14 +14,14 @@
 #define PASS_COLLECT_TOTAL_MAX (64u << 20) // all such bodies of the process together
 #define PASS_FORM_HEAD_MAX 65536u          // of a form upload, until its file begins
 
-// --- gate.c -----------------------------------------------------------------
+// --- gate.c --------------------------------------------------------------------------------------
 
 // May the request's principal also do this? For keys that are known only later (a batch delete, a
 // form).
 bool gate_allows(const struct request *r, enum s3_operation operation, unsigned flags,
                  struct span bucket, struct span key);
 
-// --- byte_queue.c -----------------------------------------------------------
+// --- byte_queue.c --------------------------------------------------------------------------------
 
 // Bytes in budgeted chunks, first in first out; one thread. Bounded by its user, who pauses the
 // source when byte_queue_full() says so.
@@ -41,7 +41,7 @@ size_t byte_queue_read(struct byte_queue *q, char *buf, size_t max);
 // at. The queue is not empty.
 void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret_slice);
 
-// --- pass_body.c ------------------------------------------------------------
+// --- pass_body.c ---------------------------------------------------------------------------------
 
 // How a request body goes on: what the origin is told of it, and the bytes themselves, checked on
 // their way. Feed the client's bytes in, take the origin's bytes out. The end of a body that can be
@@ -103,7 +103,7 @@ bool pass_body_low(const struct pass_body *body);
 size_t pass_body_take(struct pass_body *body, char *buf, size_t max, bool *ret_end);
 bool pass_body_ready(const struct pass_body *body); // would pass_body_take() give bytes or the end?
 
-// --- pass_form.c ------------------------------------------------------------
+// --- pass_form.c ---------------------------------------------------------------------------------
 
 enum pass_form_state {
     PASS_FORM_MORE,    // the head is not complete yet
@@ -116,7 +116,7 @@ enum pass_form_state pass_form_find_key(struct arena *arena, struct span content
                                         struct span head, struct span *ret_key,
                                         bool *ret_is_signed);
 
-// --- list_cache.c -----------------------------------------------------------
+// --- list_cache.c --------------------------------------------------------------------------------
 
 // An answer to a listing, byte for byte; refcounted within its worker.
 struct list_page;
@@ -137,7 +137,7 @@ struct span list_page_body(const struct list_page *page);
 const struct headers *list_page_headers(const struct list_page *page);
 void list_cache_free(struct list_cache *cache); // with its worker; NULL is fine
 
-// --- serve_pass.c -----------------------------------------------------------
+// --- serve_pass.c --------------------------------------------------------------------------------
 
 #define PASS_ARENA_MAX (8u << 20)
 #define PASS_MAGIC 0x50415353u
@@ -223,7 +223,7 @@ void pass_take_body(struct pass_state *p, struct span data); // from the origin
 void pass_on_write_ready(struct key_write *kw);
 void pass_on_write_ended(struct key_write *kw);
 
-// --- pass_keys.c ------------------------------------------------------------
+// --- pass_keys.c ---------------------------------------------------------------------------------
 
 // The keys a request changes become p->writes. From its head, from a form, from a collected body;
 // ERR_ACCESS_DENIED for a key that the principal may not change (p->err_message says so).
@@ -231,7 +231,7 @@ enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
 enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;
 enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
 
-// --- pass_direct.c ----------------------------------------------------------
+// --- pass_direct.c -------------------------------------------------------------------------------
 
 bool pass_direct_wanted(const struct request *r);
 enum err pass_direct_start(struct pass_state *p) MUST_USE;

@@ -16,8 +16,7 @@ void key_map_init(struct key_map *map)
     map->count = 0;
 }
 
-// --- keys between workers
-// -----------------------------------------------------------------------------------------
+// --- keys between workers ------------------------------------------------------------------------
 
 struct object_key *object_key_ref(struct object_key *key)
 {
@@ -88,8 +87,7 @@ struct object_key *request_object_key_in(struct request *r, struct span realm, s
     return k;
 }
 
-// --- build and tear down
-// ---------------------------------------------------------------------------------------------
+// --- build and tear down -------------------------------------------------------------------------
 
 static void proxy_worker_init(struct proxy *proxy, unsigned index)
 {

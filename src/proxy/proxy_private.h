@@ -28,8 +28,7 @@ struct home_key;
 struct access_log;
 struct list_cache;
 
-// --- tables keyed by the 128-bit object hash
-// ---------------------------------------------------------------------------
+// --- tables keyed by the 128-bit object hash -----------------------------------------------------
 
 struct key_map {
     struct list buckets[PROXY_MAP_BUCKETS];
@@ -41,8 +40,7 @@ static inline struct list *key_map_bucket(struct key_map *map, struct hash128 ha
 }
 void key_map_init(struct key_map *map);
 
-// --- process and worker
-// --------------------------------------------------------------------------------------------------
+// --- process and worker --------------------------------------------------------------------------
 
 struct proxy {
     struct loop *loop;
@@ -81,8 +79,7 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
     return worker_slot_get(w, WORKER_SLOT_PROXY);
 }
 
-// --- a key on its way between workers
-// ----------------------------------------------------------------------------------------
+// --- a key on its way between workers ------------------------------------------------------------
 
 // Immutable, refcounted (atomic): everything needed to ask the origin for a key and to find it in
 // the store.
@@ -107,8 +104,7 @@ static inline struct proxy_worker *object_key_home(const struct proxy_worker *pw
     return object_key_owner(pw, key, 0);
 }
 
-// --- bars
-// ---------------------------------------------------------------------------------------------------------------------
+// --- bars ----------------------------------------------------------------------------------------
 
 struct bar {
     struct list_node map_node;
@@ -117,15 +113,13 @@ struct bar {
 };
 uint64_t bar_floor(struct proxy_worker *pw, struct hash128 hash); // 0: none
 
-// --- rules.c
-// ----------------------------------------------------------------------------------------------------------------------
+// --- rules.c -------------------------------------------------------------------------------------
 
 // First match; the table always ends in one that matches everything.
 const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key);
 bool rules_glob_match(const char *pattern, struct span text); // linear time, no recursion
 
-// --- gate.c
-// ------------------------------------------------------------------------------------------------------------------------
+// --- gate.c --------------------------------------------------------------------------------------
 
 // Who asks. Only gate_check() makes one; every handler after it requires it.
 struct principal {
@@ -143,8 +137,7 @@ enum err gate_check(struct request *r, struct principal *ret_principal,
                     struct s3_error_detail *ret_detail) MUST_USE;
 void gate_release(struct principal *principal);
 
-// --- request.c: a request as a table of steps
-// ------------------------------------------------------------------------------------------
+// --- request.c: a request as a table of steps ----------------------------------------------------
 
 enum step_result { STEP_AGAIN, STEP_WAIT, STEP_DONE };
 
@@ -233,8 +226,7 @@ const struct sigv4_credentials *request_origin_credentials(const struct request 
 #include "proxy/steps.def"
 #undef STEP
 
-// --- serve_get.c
-// -----------------------------------------------------------------------------------------------------------------------
+// --- serve_get.c ---------------------------------------------------------------------------------
 
 // on_done: gives back everything, leaves fills. False: a disk read is still out, request_recycle()
 // follows.
@@ -242,13 +234,11 @@ bool serve_get_done(struct request *r);
 struct span
 serve_get_version(const struct request *r); // ETag of the version answered with; empty: none
 
-// --- serve_pass.c
-// ------------------------------------------------------------------------------------------------------------------------
+// --- serve_pass.c --------------------------------------------------------------------------------
 
 void serve_pass_done(struct request *r); // on_done: cancels the relay
 
-// --- invalidate.c: a write that passes through
-// -------------------------------------------------------------------------------------------
+// --- invalidate.c: a write that passes through ---------------------------------------------------
 
 // One key that a write may change. Embedded in pass_state; heap-owned by the proxy until `on_ended`
 // (so a request may be gone first). fill-protocol 27, 28.
@@ -267,13 +257,11 @@ void invalidate_begin(struct proxy_worker *pw, struct key_write *kw); // on_read
 void invalidate_end(struct proxy_worker *pw,
                     struct key_write *kw); // after on_ready; on_ended later
 
-// --- list_cache.c
-// ---------------------------------------------------------------------------------------------------------------------------
+// --- list_cache.c --------------------------------------------------------------------------------
 
 void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key);
 
-// --- access_log.c
-// -----------------------------------------------------------------------------------------------------------------------------
+// --- access_log.c --------------------------------------------------------------------------------
 
 enum err access_log_new(const struct proxy_options *options, unsigned worker_count,
                         struct access_log **ret_log, struct buf *ret_why) MUST_USE;
@@ -281,8 +269,7 @@ void access_log_free(struct access_log *log); // drains the rings
 void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome);
 void access_log_reopen(struct access_log *log);
 
-// --- a reader's ask, and its answers (fill-protocol 7-10)
-// ------------------------------------------------------------------------------------------
+// --- a reader's ask, and its answers (fill-protocol 7-10) ----------------------------------------
 
 // One attachment of a request to a fill, or one question to the home. Heap; lives on the request's
 // worker; freed when its last answer has come and it has left. The ask travels with the message:
@@ -358,8 +345,7 @@ void reader_drop(struct reader *reader);
 void serve_get_on_reader(struct request *r, struct reader *reader);
 void reader_taken(struct reader *reader, uint64_t bytes); // consumed from its pieces
 
-// --- messages
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- messages ------------------------------------------------------------------------------------
 
 enum wire_type {
 #define WIRE(name, fn) WIRE_##name,

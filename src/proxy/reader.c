@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- wires
-// ------------------------------------------------------------------------------------------------------
+// --- wires ---------------------------------------------------------------------------------------
 
 struct wire *wire_new(struct proxy_worker *from, enum wire_type type, struct object_key *key)
 {
@@ -60,8 +59,7 @@ void wire_send(struct proxy_worker *to, struct wire *wire)
     mailbox_send(to->worker, &wire->message);
 }
 
-// --- life
-// ---------------------------------------------------------------------------------------------------------
+// --- life ----------------------------------------------------------------------------------------
 
 struct reader *reader_new(struct proxy_worker *pw, struct request *r, struct object_key *key)
 {
@@ -131,8 +129,7 @@ void reader_drop(struct reader *reader)
     }
 }
 
-// --- asks
-// -----------------------------------------------------------------------------------------------------------
+// --- asks ----------------------------------------------------------------------------------------
 
 static void reader_ask(struct reader *reader, enum wire_type type, struct proxy_worker *to)
 {
@@ -173,8 +170,7 @@ void reader_taken(struct reader *reader, uint64_t bytes)
     }
 }
 
-// --- answers
-// ----------------------------------------------------------------------------------------------------------
+// --- answers -------------------------------------------------------------------------------------
 
 static void reader_tell(struct reader *reader)
 {

@@ -42,8 +42,7 @@ void request_go_to(struct request *r, enum request_step step)
     request_go(r);
 }
 
-// --- headers of every reply
-// ------------------------------------------------------------------------------------------
+// --- headers of every reply ----------------------------------------------------------------------
 
 void request_header(struct request *r, struct headers *headers, const char *name, struct span value)
 {
@@ -114,8 +113,7 @@ void request_common_headers(struct request *r, struct headers *headers)
     request_header(r, headers, "Cache-Status", request_cache_status(r));
 }
 
-// --- refusal
-// -----------------------------------------------------------------------------------------------------------
+// --- refusal -------------------------------------------------------------------------------------
 
 enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail)
 {
@@ -161,8 +159,7 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     return STEP_DONE;
 }
 
-// --- the first steps
-// ---------------------------------------------------------------------------------------------------------
+// --- the first steps -----------------------------------------------------------------------------
 
 enum step_result request_step_parse(struct request *r)
 {
@@ -251,8 +248,7 @@ enum step_result request_step_wait(struct request *r)
     return STEP_WAIT;
 }
 
-// --- birth and end
-// ----------------------------------------------------------------------------------------------------------
+// --- birth and end -------------------------------------------------------------------------------
 
 const char *request_result_name(enum request_result result)
 {

@@ -28,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- birth and end ----------------------------------------------------------
+// --- birth and end -------------------------------------------------------------------------------
 
 static void pass_free(void *ptr)
 {
@@ -109,7 +109,7 @@ static struct pass_state *pass_new(struct request *r)
     return p;
 }
 
-// --- the client's body ------------------------------------------------------
+// --- the client's body ---------------------------------------------------------------------------
 
 static void body_drop(struct pass_state *p)
 {
@@ -282,7 +282,7 @@ static void on_data_end(struct http_sink *sink, enum err err)
     upload_wake(p);
 }
 
-// --- the relay --------------------------------------------------------------
+// --- the relay -----------------------------------------------------------------------------------
 
 static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, size_t *ret_len)
 {
@@ -520,7 +520,7 @@ static void relay_start(struct pass_state *p)
     origin_relay_start(p->pw->worker, r->origin, relay);
 }
 
-// --- from what is known to the answer ---------------------------------------
+// --- from what is known to the answer ------------------------------------------------------------
 
 // All that can be found out here is: open the writes, or ask the origin at once.
 void pass_begin(struct pass_state *p)
@@ -617,7 +617,7 @@ void pass_settle(struct pass_state *p)
     }
 }
 
-// --- start ------------------------------------------------------------------
+// --- start ---------------------------------------------------------------------------------------
 
 static const struct proxy_bucket *bucket_find(const struct proxy *proxy, struct span name)
 {

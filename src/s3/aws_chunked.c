@@ -89,8 +89,7 @@ bool aws_chunked_detect(const struct headers *headers)
     return false;
 }
 
-// --- Decoder
-// ----------------------------------------------------------------------------------------------
+// --- Decoder -------------------------------------------------------------------------------------
 
 struct aws_chunked_decoder *aws_chunked_decoder_new(const struct aws_chunked_options *options)
 {
@@ -399,8 +398,7 @@ const struct headers *aws_chunked_trailers(const struct aws_chunked_decoder *d)
     return &d->trailers;
 }
 
-// --- Encoder
-// ----------------------------------------------------------------------------------------------
+// --- Encoder -------------------------------------------------------------------------------------
 
 static unsigned hex_digits(uint64_t value)
 {

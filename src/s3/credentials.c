@@ -78,8 +78,7 @@ void credentials_unref(struct credentials *c)
     free(c);
 }
 
-// --- Reading the file
-// ---------------------------------------------------------------------------------------
+// --- Reading the file ----------------------------------------------------------------------------
 
 struct reader {
     const char *path;
@@ -542,8 +541,7 @@ enum err credentials_load(const char *path, struct credentials **ret_credentials
     return err;
 }
 
-// --- Asking
-// -----------------------------------------------------------------------------------------------
+// --- Asking --------------------------------------------------------------------------------------
 
 const struct credentials_principal *credentials_find(const struct credentials *c,
                                                      struct span access_key)

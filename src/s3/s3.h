@@ -15,8 +15,7 @@
 #include "base/error.h"
 #include "base/headers.h"
 
-// --- s3_request.c: method + host + target -> operation, bucket, key
-// -----------------------------------
+// --- s3_request.c: method + host + target -> operation, bucket, key ------------------------------
 
 #define S3_KEY_MAX 1024 // bytes, after decoding (S3 user guide)
 #define S3_QUERY_PARAMS_MAX 64
@@ -107,8 +106,7 @@ enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r) MUS
 enum err s3_copy_source_parse(struct arena *arena, struct span value, struct span *ret_bucket,
                               struct span *ret_key, struct span *ret_query) MUST_USE;
 
-// --- s3_error.c
-// -----------------------------------------------------------------------------------------
+// --- s3_error.c ----------------------------------------------------------------------------------
 
 // Optional elements; empty spans are left out.
 struct s3_error_detail {
@@ -129,8 +127,7 @@ void s3_error_render(enum err err, const struct s3_error_detail *detail, struct 
 // "Not Found" and so on; "Unknown" for the rest. 503 is "Slow Down".
 const char *s3_status_reason(unsigned status);
 
-// --- s3_xml.c
-// ---------------------------------------------------------------------------------------------
+// --- s3_xml.c ------------------------------------------------------------------------------------
 
 // Writer: escapes & < > " ' and, as S3 does, control bytes as &#xN;. Default namespace, no pretty
 // printing.
@@ -149,8 +146,7 @@ struct s3_error_body {
 };
 bool s3_error_read(struct arena *arena, struct span document, struct s3_error_body *ret_body);
 
-// --- listing: rendered by drivers that have no S3 behind them
-// --------------------------------------------
+// --- listing: rendered by drivers that have no S3 behind them ------------------------------------
 
 struct s3_listing_entry {
     struct span key;
@@ -198,8 +194,7 @@ void s3_location_render(struct span region, struct buf *out); // empty for us-ea
 enum err s3_delete_keys_read(struct arena *arena, struct span document, struct span **ret_keys,
                              size_t *ret_count) MUST_USE;
 
-// --- sigv4.c
-// -------------------------------------------------------------------------------------------------
+// --- sigv4.c -------------------------------------------------------------------------------------
 
 struct sigv4_credentials {
     struct span access_key, secret_key, session_token; // token may be empty
@@ -288,8 +283,7 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
 
 void sha256_hex(struct span data, char *ret_hex); // 65 bytes
 
-// --- aws_chunked.c
-// ------------------------------------------------------------------------------------------
+// --- aws_chunked.c -------------------------------------------------------------------------------
 
 // Is the body aws-chunked? Any one of the three signs (streaming sentinel, Content-Encoding,
 // x-amz-decoded-content-length).
@@ -325,8 +319,7 @@ uint64_t aws_chunked_encoded_length(uint64_t decoded_length, uint64_t chunk_size
 void aws_chunked_chunk_head(uint64_t chunk_len, struct buf *out); // "hex\r\n"
 void aws_chunked_tail(struct span trailer_name, struct span trailer_value, struct buf *out);
 
-// --- checksums
-// ------------------------------------------------------------------------------------------------
+// --- checksums -----------------------------------------------------------------------------------
 
 enum s3_checksum {
     S3_CHECKSUM_NONE,
@@ -347,8 +340,7 @@ void s3_checksum_update(struct s3_checksum_state *s, struct span data);
 // Base64 of the value; buffer of at least 64 bytes. May be called once.
 void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 
-// --- credentials.c: the table of principals for auth.mode verify
-// ------------------------------------------------
+// --- credentials.c: the table of principals for auth.mode verify ---------------------------------
 
 enum s3_allow_ops { S3_ALLOW_READ = 1, S3_ALLOW_LIST = 2, S3_ALLOW_WRITE = 4, S3_ALLOW_DELETE = 8 };
 

@@ -97,8 +97,7 @@ enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
     return ERR_OK;
 }
 
-// --- Rendering
-// --------------------------------------------------------------------------------------------
+// --- Rendering -----------------------------------------------------------------------------------
 
 static void name_element(struct buf *out, const struct s3_listing_query *q, const char *element,
                          struct span name)

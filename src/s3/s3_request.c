@@ -194,8 +194,7 @@ const struct s3_param *s3_param_find(const struct s3_request *r, const char *nam
     return NULL;
 }
 
-// --- Host
-// ---------------------------------------------------------------------------------------------
+// --- Host ----------------------------------------------------------------------------------------
 
 static struct span span_after(struct span s, size_t offset)
 {
@@ -337,8 +336,7 @@ enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domai
     return best.kind;
 }
 
-// --- Path
-// ---------------------------------------------------------------------------------------------
+// --- Path ----------------------------------------------------------------------------------------
 
 // Decodes once; the result is a view of `raw` itself when nothing is escaped.
 static enum err decode_piece(struct arena *arena, struct span raw, struct span *ret_decoded)
@@ -420,8 +418,7 @@ enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r)
     return ERR_OK;
 }
 
-// --- Query
-// --------------------------------------------------------------------------------------------
+// --- Query ---------------------------------------------------------------------------------------
 
 static enum err parse_param(struct arena *arena, struct span piece, struct s3_param *ret_param)
 {
@@ -520,8 +517,7 @@ static bool route_matches(const struct route *route, const struct s3_request *r,
     return route->also == NULL || s3_param_find(r, route->also) != NULL;
 }
 
-// --- Routing
-// ------------------------------------------------------------------------------------------
+// --- Routing -------------------------------------------------------------------------------------
 
 static bool method_is_read(struct span method)
 {

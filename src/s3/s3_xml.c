@@ -60,8 +60,7 @@ void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value)
     buf_printf(out, "<%s>%llu</%s>", name, (unsigned long long)value, name);
 }
 
-// --- Reader
-// ---------------------------------------------------------------------------------------------
+// --- Reader --------------------------------------------------------------------------------------
 
 struct reader {
     XML_Parser parser;
@@ -193,8 +192,7 @@ enum err s3_xml_read(struct span document, s3_xml_leaf_fn *on_leaf, void *ctx)
     return reader.err;
 }
 
-// --- Documents
-// ------------------------------------------------------------------------------------------
+// --- Documents -----------------------------------------------------------------------------------
 
 struct error_reading {
     struct arena *arena;

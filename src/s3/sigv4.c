@@ -33,8 +33,7 @@
 #define CANONICAL_TEXT_MAX (64u << 10)
 #define STRING_TO_SIGN_MAX 512
 
-// --- SHA-256 and HMAC
-// ---------------------------------------------------------------------------------
+// --- SHA-256 and HMAC ----------------------------------------------------------------------------
 
 void sha256_hex(struct span data, char *ret_hex)
 {
@@ -135,8 +134,7 @@ static void signing_key(struct span access_key, struct span secret, struct span 
     memcpy(ret_key, cached->key, sizeof(cached->key));
 }
 
-// --- Canonical path and query
-// ---------------------------------------------------------------------------
+// --- Canonical path and query --------------------------------------------------------------------
 
 // How the two ambiguous bytes of a path are written.
 struct path_form {
@@ -295,8 +293,7 @@ enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool 
     return ERR_OK;
 }
 
-// --- Canonical request
-// ----------------------------------------------------------------------------------
+// --- Canonical request ---------------------------------------------------------------------------
 
 struct canonical_request {
     struct span method, path, query;
@@ -410,8 +407,7 @@ static bool string_to_sign(const struct canonical_request *c, const char *amz_da
     return all_there;
 }
 
-// --- Signing
-// --------------------------------------------------------------------------------------------
+// --- Signing -------------------------------------------------------------------------------------
 
 static bool starts_with_nocase(struct span s, struct span prefix)
 {
@@ -624,8 +620,7 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
     return ERR_OK;
 }
 
-// --- Verifying
-// ------------------------------------------------------------------------------------------
+// --- Verifying -----------------------------------------------------------------------------------
 
 static enum err check_time(const struct sigv4_claim *claim, time_t now)
 {

@@ -28,8 +28,7 @@ static struct span span_behind(struct span s, size_t offset)
     return (struct span){s.ptr + offset, s.len - offset};
 }
 
-// --- Payload
-// --------------------------------------------------------------------------------------------
+// --- Payload -------------------------------------------------------------------------------------
 
 static enum err payload_from_value(struct span value, enum sigv4_payload *ret_payload)
 {
@@ -79,8 +78,7 @@ enum err sigv4_payload_parse(const struct headers *headers, bool presigned,
     return err;
 }
 
-// --- Pieces of a claim
-// ------------------------------------------------------------------------------------
+// --- Pieces of a claim ---------------------------------------------------------------------------
 
 // "AK/20130524/us-east-1/s3/aws4_request"; an access key may hold slashes, so from the right.
 static bool parse_credential(struct span credential, struct sigv4_claim *claim)
@@ -150,8 +148,7 @@ static enum err parse_header_date(const struct headers *headers, struct sigv4_cl
     return ERR_OK;
 }
 
-// --- Header form
-// ------------------------------------------------------------------------------------------
+// --- Header form ---------------------------------------------------------------------------------
 
 // "Credential=..., SignedHeaders=..., Signature=...", in any order, blanks after commas optional.
 static bool parse_authorization(struct span rest, struct sigv4_claim *claim)
@@ -217,8 +214,7 @@ static enum err parse_header_claim(struct span authorization, const struct heade
     return err == ERR_OK ? parse_header_date(headers, claim) : err;
 }
 
-// --- Query form
-// -------------------------------------------------------------------------------------------
+// --- Query form ----------------------------------------------------------------------------------
 
 // The one value of that name; false when absent or repeated.
 static bool query_value(const struct s3_request *r, const char *name, struct span *ret_value)

@@ -103,8 +103,7 @@ struct stats_block *stats_block(void)
     return &record_mine()->block;
 }
 
-// --- Counting
-// -------------------------------------------------------------------------------------------
+// --- Counting ------------------------------------------------------------------------------------
 
 static void slot_add(atomic_ulong *slot, unsigned long n)
 {
@@ -186,8 +185,7 @@ void stats_count_origin(const char *op, unsigned status)
     label_count(TABLE_ORIGIN, op, NULL, status);
 }
 
-// --- Rendering
-// ------------------------------------------------------------------------------------------
+// --- Rendering -----------------------------------------------------------------------------------
 
 static const struct row_text {
     enum { ROW_COUNTER, ROW_GAUGE, ROW_HISTOGRAM } kind;

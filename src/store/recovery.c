@@ -3,12 +3,12 @@
 // does an index that is another cache's or an old copy (its last commit is behind the one noted in
 // `format`). Then the store serves, and one thread goes through the segments, newest first:
 //
-//   not a segment of this cache          the file goes
-//   stopped cleanly                      known already; nothing is read but its head
-//   sealed                               the index knows all of it
-//   not sealed after a crash             its runs that the index does not know are put back;
-//   writing goes on behind the index was dropped                all runs of all segments are put
-//   back
+//   not a segment of this cache     the file goes
+//   stopped cleanly                 known already; nothing is read but its head
+//   sealed                          the index knows all of it
+//   not sealed after a crash        its runs that the index does not know are put back; writing
+//                                   goes on behind
+//   the index was dropped           all runs of all segments are put back
 //
 // What is put back is marked: it is revalidated before its first use, because versions that were
 // invalidated come back too. At last it hears the child's verdict on the whole index and waits for

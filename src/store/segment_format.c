@@ -11,25 +11,23 @@
 //   512   seal (one sector), zero until the segment is full
 //   4096  runs, each beginning at a multiple of 512
 //
-// Segment header                         Seal                              Intent
-//   0   8  magic "FBSEGMT1"                0   8  magic "FBSEAL01"           0   8  magic
-//   "FBINTNT1" 8   4  format version                  8   4  format version             8   4
-//   format version 12  4  segment number                  12  4  segment number             12  4
-//   segment number 16  8  salt                            16  8  salt                       16  8
-//   salt 24  16 creation id of the cache        24  4  end of the last run        24  4  offset of
-//   this sector 40  8  size of the file                28  4  check units given out      28  4  end
-//   of the run 48  8  wall clock at creation, us      32  4  runs begun                 32  4
-//   header offset
-//                                                                            36  4  payload offset
-//   508 4  CRC of 0..507                   508 4  CRC of 0..507              508 4  CRC of 0..507
+// Segment header                     Seal                           Intent
+//   0   8  magic "FBSEGMT1"            0   8  magic "FBSEAL01"        0   8  magic "FBINTNT1"
+//   8   4  format version              8   4  format version          8   4  format version
+//   12  4  segment number              12  4  segment number          12  4  segment number
+//   16  8  salt                        16  8  salt                    16  8  salt
+//   24  16 creation id of the cache    24  4  end of the last run     24  4  offset of this sector
+//   40  8  size of the file            28  4  check units given out   28  4  end of the run
+//   48  8  wall clock at creation, us  32  4  runs begun              32  4  header offset
+//                                                                     36  4  payload offset
+//   508 4  CRC of 0..507               508 4  CRC of 0..507           508 4  CRC of 0..507
 //
 // A run is header + payload and holds whole neighbouring blocks of one version. Three shapes, by
 // payload length:
 //
-//   below 32 KiB    [header][payload]                      one write, one read gets both
-//   up to 256 KiB   [header][..4096][payload]              one write; payload at a multiple of
-//   4,096 longer          [intent][header][..4096][payload]      intent first, then payload, the
-//   header last
+//   below 32 KiB    [header][payload]                  one write, one read gets both
+//   up to 256 KiB   [header][..4096][payload]          one write; payload at a multiple of 4,096
+//   longer          [intent][header][..4096][payload]  intent first, then payload, the header last
 //
 // The intent is a sector of its own and never rewritten: when its header is missing (cut short by a
 // crash, given up by its writer) it tells how far to jump, so that a scan finds every whole run

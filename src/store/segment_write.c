@@ -3,9 +3,8 @@
 // until done or abort; at most one disk operation of it is in flight, and the run outlives that
 // operation whatever happens.
 //
-//   one write (payload up to 256 KiB)   chunks are kept until finish; then header and payload go
-//   out together longer                              the intent at begin; chunks in groups as they
-//   come; the header at finish
+//   payload up to 256 KiB   chunks are kept until finish; then header and payload go out together
+//   longer                  the intent at begin; chunks in groups as they come; the header at finish
 //
 // Whatever goes wrong is remembered and told at finish; chunks are then given back as they come. A
 // run given up leaves a hole in its segment: with an intent when it was long, so that a scan can

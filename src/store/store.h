@@ -70,8 +70,7 @@ struct hash128 store_hash(const struct store *store, struct span realm, struct s
 // Generations only rise, over restarts too. Any thread.
 uint64_t store_generation_next(struct store *store);
 
-// --- versions
-// --------------------------------------------------------------------------------------------------------
+// --- versions ------------------------------------------------------------------------------------
 
 // One immutable version, as run headers describe it. Refcounted (atomic), immutable once shared.
 struct store_object {
@@ -98,8 +97,7 @@ struct store_object *store_object_with_generation(const struct store_object *obj
 // Number of blocks; an empty object has one block of 0 bytes.
 uint64_t store_object_block_count(const struct store_object *object);
 
-// --- places
-// ----------------------------------------------------------------------------------------------------------
+// --- places --------------------------------------------------------------------------------------
 
 // Where a run lies. By value; may travel to another worker. While `segment` is set it holds one pin
 // on it: whoever has the place gives it back with store_place_unpin(). A pinned segment's file
@@ -126,8 +124,7 @@ bool store_place_pin(struct store_place *place) MUST_USE;
 void store_place_unpin(
     struct store_place *place); // any worker; NULL segment is fine; segment is NULL after
 
-// --- look-up
-// -----------------------------------------------------------------------------------------------------------
+// --- look-up -------------------------------------------------------------------------------------
 
 // What the index knows of an object for a window of its bytes. Renewed LMDB view each call, none
 // kept.
@@ -155,8 +152,7 @@ void store_view_done(struct store_view *view); // unpins what is still pinned
 // The place of `block`, or NULL.
 struct store_place *store_view_find(struct store_view *view, uint64_t block);
 
-// --- reading
-// ------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 // Object of a run, header verified, full realm/bucket/key compared (ERR_CORRUPT, dropped and
 // counted when it differs or fails). First from a small per-worker cache of recent objects, then by
@@ -205,8 +201,7 @@ struct store_read {
 void store_read_start(struct worker *w, struct store_read *read);
 void store_read_cancel(struct store_read *read); // done() still runs
 
-// --- writing a run
-// ----------------------------------------------------------------------------------------------------------
+// --- writing a run -------------------------------------------------------------------------------
 
 struct store_run;
 // Longest payload of a run of several blocks in this cache: STORE_RUN_MAX, less in a small one,
@@ -234,8 +229,7 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
 void store_run_abort(struct store_run *run);        // nothing is kept; no callback; the run is gone
 void store_place_unhold(struct store_place *place); // any worker; keeps the pin
 
-// --- index changes: posted by a key's home only
-// -----------------------------------------------------------------------------
+// --- index changes: posted by a key's home only --------------------------------------------------
 
 // Embedded; done() runs on the posting worker when the change is committed (visible to every later
 // look-up) or failed. Posts of one worker are applied in order.

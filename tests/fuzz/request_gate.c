@@ -36,7 +36,7 @@ static enum err judge(struct span bytes, size_t piece, struct arena *arena, uint
     }
 }
 
-// --- the reference: what a head must look like at least ----------------------------------------
+// --- the reference: what a head must look like at least ------------------------------------------
 
 static bool take_line(struct span *rest, struct span *ret_line)
 {
@@ -132,7 +132,7 @@ static void check_again(const struct http_request *r, struct arena *arena)
     buf_done(&b);
 }
 
-// --- chunked bodies ----------------------------------------------------------------------------
+// --- chunked bodies ------------------------------------------------------------------------------
 
 struct decoded {
     enum http_chunked_step end;

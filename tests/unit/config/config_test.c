@@ -362,8 +362,7 @@ Test(config, secret_files_must_be_private)
     end();
 }
 
-// --- The table
-// --------------------------------------------------------------------------------------------
+// --- The table -----------------------------------------------------------------------------------
 
 Test(config, variable_names_are_distinct_and_no_service_links)
 {

@@ -24,7 +24,7 @@ char front_pattern(uint64_t offset)
     return (char)(offset * 31 + offset / 251 + offset / 65521);
 }
 
-// --- handler -----------------------------------------------------------------------------------
+// --- handler -------------------------------------------------------------------------------------
 
 struct call {
     struct http_user user;
@@ -336,7 +336,7 @@ static void on_refused(void *ctx, enum err err, struct arena *arena, struct head
     buf_printf(out, "<Error><Code>%s</Code></Error>", error_name(err));
 }
 
-// --- server ------------------------------------------------------------------------------------
+// --- server --------------------------------------------------------------------------------------
 
 static int pattern_file(void)
 {
@@ -420,7 +420,7 @@ void front_wait(atomic_uint *counter, unsigned want)
     cr_assert(atomic_load(counter) >= want, "%u, wanted %u", atomic_load(counter), want);
 }
 
-// --- client ------------------------------------------------------------------------------------
+// --- client --------------------------------------------------------------------------------------
 
 int client_connect(const char *address)
 {

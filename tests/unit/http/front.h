@@ -44,7 +44,7 @@ char front_pattern(uint64_t offset);
 // Waits (bounded) until the counter has reached `want`.
 void front_wait(atomic_uint *counter, unsigned want);
 
-// --- client: every call fails the test after 20 s ----------------------------------------------
+// --- client: every call fails the test after 20 s ------------------------------------------------
 int client_connect(const char *address);
 void client_send(int fd, const void *bytes, size_t len); // a peer that is gone is not an error
 void client_send_text(int fd, const char *text);

@@ -318,7 +318,7 @@ Test(http_server, out_of_descriptors)
     front_free(f);
 }
 
-// --- TLS ---------------------------------------------------------------------------------------
+// --- TLS -----------------------------------------------------------------------------------------
 
 // A self-signed certificate for CN `name`.
 static void write_certificate(const char *cert_path, const char *key_path, const char *name)

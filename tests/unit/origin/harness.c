@@ -107,8 +107,7 @@ void harness_write(const struct harness *h, const char *path, const void *bytes,
     cr_assert_eq(fclose(file), 0);
 }
 
-// --- Waiting
-// --------------------------------------------------------------------------------------------------
+// --- Waiting -------------------------------------------------------------------------------------
 
 void harness_wait_init(struct harness_wait *wait)
 {
@@ -159,8 +158,7 @@ void harness_on_worker(struct harness *h, unsigned worker, void (*fn)(struct wor
     mailbox_send_from_any_thread(loop_worker(h->loop, worker), &call->message);
 }
 
-// --- A fetch
-// ----------------------------------------------------------------------------------------------------
+// --- A fetch -------------------------------------------------------------------------------------
 
 struct fetch_test {
     struct origin_fetch f; // first
@@ -285,8 +283,7 @@ void fetch_run_done(struct fetch_run *run)
     buf_done(&run->body);
 }
 
-// --- A relay
-// ----------------------------------------------------------------------------------------------------
+// --- A relay -------------------------------------------------------------------------------------
 
 struct relay_test {
     struct origin_relay r; // first

@@ -70,8 +70,7 @@ static int write_through(unsigned worker)
     return writer;
 }
 
-// --- asked
-// ----------------------------------------------------------------------------------------------------------------
+// --- asked ---------------------------------------------------------------------------------------
 
 // A reader that joins waits for the head; one request for all.
 Test(asked, a_reader_joins)
@@ -221,8 +220,7 @@ Test(asked, not_the_last_reader_leaves)
     world_end();
 }
 
-// --- body
-// ----------------------------------------------------------------------------------------------------------------
+// --- body ----------------------------------------------------------------------------------------
 
 // A reader that joins gets what is there at once.
 Test(body, a_reader_joins)
@@ -465,8 +463,7 @@ Test(body, memory_is_short_and_the_leading_run_is_stuck)
     world_end();
 }
 
-// --- written, not yet visible
-// -------------------------------------------------------------------------------------------
+// --- written, not yet visible --------------------------------------------------------------------
 
 // A reader that joins reads the pending place.
 Test(written, a_reader_joins)
@@ -601,8 +598,7 @@ Test(written, it_is_visible)
     world_end();
 }
 
-// --- doomed: a write to the key passed through
-// ----------------------------------------------------------------------------
+// --- doomed: a write to the key passed through ---------------------------------------------------
 
 // In any state a reader that comes later starts anew, those who are there keep what they began, and
 // the run is never published.

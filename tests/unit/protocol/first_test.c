@@ -31,8 +31,7 @@ static void expect_reply(int client, unsigned status, uint64_t received)
     cr_assert_eq(client_outcome(client), status < 400 ? CLIENT_COMPLETE : CLIENT_ERROR);
 }
 
-// --- an object we do not know
-// -------------------------------------------------------------------------------------------
+// --- an object we do not know --------------------------------------------------------------------
 
 // A plain GET asks for ranges without a condition; the client gets 200.
 Test(first, plain_get)
@@ -164,8 +163,7 @@ Test(first, two_keys_in_one_bucket)
     world_end();
 }
 
-// --- an object we know
-// ------------------------------------------------------------------------------------------------
+// --- an object we know ---------------------------------------------------------------------------
 
 // The header of a known object that is not at hand is read from disk; when that fails the origin is
 // asked.

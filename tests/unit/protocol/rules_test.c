@@ -53,8 +53,7 @@ static int write_until_ready(unsigned worker)
     return writer;
 }
 
-// --- who asks the origin
-// ------------------------------------------------------------------------------------------------------
+// --- who asks the origin -------------------------------------------------------------------------
 
 // The first request for an unknown object, too, is made by the owner of the block's stripe.
 Test(rules, home_asks_itself_and_the_block_is_fetched_twice)
@@ -169,8 +168,7 @@ Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_adopted_twice)
     world_end();
 }
 
-// --- a version that is no more
-// -------------------------------------------------------------------------------------------------
+// --- a version that is no more -------------------------------------------------------------------
 
 // After a 412 the reader goes to the home, not to its own index, which may still show the record.
 Test(rules, restarts_on_its_own_index_without_end)
@@ -267,8 +265,7 @@ Test(rules, bar_of_a_second_invalidation_lifted_by_the_first)
     world_end();
 }
 
-// --- held readers
-// ---------------------------------------------------------------------------------------------------------
+// --- held readers --------------------------------------------------------------------------------
 
 // An invalidation forgets the first request; who waited for it is routed again.
 Test(rules, held_reader_never_ends)
@@ -314,8 +311,7 @@ Test(rules, a_forgotten_first_request_decides_the_version)
     world_end();
 }
 
-// --- what a write waits for
-// -----------------------------------------------------------------------------------------------
+// --- what a write waits for ----------------------------------------------------------------------
 
 // The origin is not asked before the old record is gone: a crash after the reply would find it.
 Test(rules, killed_after_the_reply_the_old_version_is_back)
@@ -453,8 +449,7 @@ Test(rules, published_by_a_worker_that_has_not_heard_of_the_invalidation)
     cr_assert_eq(store_visible_version(), 0);
 }
 
-// --- entries that a write overtook
-// ----------------------------------------------------------------------------------------
+// --- entries that a write overtook ---------------------------------------------------------------
 
 // From "asked" on an entry is doomed by an invalidation: nobody new joins it.
 Test(rules, joined_after_the_write_a_request_from_before_it_looks_new)
@@ -515,8 +510,7 @@ Test(rules, published_after_the_write_a_body_from_before_it_looks_new)
     world_end();
 }
 
-// --- pins
-// -----------------------------------------------------------------------------------------------------------------
+// --- pins ----------------------------------------------------------------------------------------
 
 // A place in a dying segment is a miss, not a reason to look again.
 Test(rules, looks_again_and_the_pin_fails_again)
@@ -573,8 +567,7 @@ Test(rules, a_dropped_run_is_freed_under_its_reader)
     world_end();
 }
 
-// --- leaving
-// --------------------------------------------------------------------------------------------------------------
+// --- leaving -------------------------------------------------------------------------------------
 
 // LEAVE goes only to who answered ATTACHED, after it: it cannot overtake a forwarded JOIN.
 Test(rules, leave_overtakes_a_forwarded_join)
@@ -646,8 +639,7 @@ Test(rules, the_pin_of_a_reader_gone_while_the_run_was_written_is_never_given_ba
     world_end(); // no pin is left
 }
 
-// --- conditional requests
-// -------------------------------------------------------------------------------------------------
+// --- conditional requests ------------------------------------------------------------------------
 
 // An answer that was asked for before a write renews nothing and tells nobody anything.
 Test(rules, a_check_from_before_the_write_makes_the_old_record_fresh)
@@ -735,8 +727,7 @@ Test(rules, a_rebuilt_record_brings_an_invalidated_version_back)
     world_end();
 }
 
-// --- failures of the disk
-// ------------------------------------------------------------------------------------------------
+// --- failures of the disk ------------------------------------------------------------------------
 
 // A delete that could not be committed does not hold up the write, and hides the record all the
 // same until it could.

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- http
-// ----------------------------------------------------------------------------------------------------------------------
+// --- http ----------------------------------------------------------------------------------------
 
 bool http_exchange_can_sendfile(const struct http_exchange *x)
 {
@@ -112,8 +111,7 @@ void client_pull(struct client *c)
     pass_end(c->worker);
 }
 
-// --- the request around serve_get.c
-// ------------------------------------------------------------------------------------------------
+// --- the request around serve_get.c --------------------------------------------------------------
 
 static enum step_result step_pass(struct request *r)
 {
@@ -270,8 +268,7 @@ bool s3_error_read(struct arena *arena, struct span document, struct s3_error_bo
     return false;
 }
 
-// --- clients
-// --------------------------------------------------------------------------------------------------------------
+// --- clients -------------------------------------------------------------------------------------
 
 static void client_header(struct client *c, struct span name, const char *text)
 {
@@ -413,8 +410,7 @@ enum request_result client_result(int client)
     return world.clients[client].result;
 }
 
-// --- writers
-// --------------------------------------------------------------------------------------------------------------
+// --- writers -------------------------------------------------------------------------------------
 
 static void on_write_ready(struct key_write *kw)
 {

@@ -27,8 +27,7 @@ uint64_t store_run_bytes_max(const struct store *store)
     return STORE_RUN_MAX;
 }
 
-// --- versions
-// ---------------------------------------------------------------------------------------------------------
+// --- versions ------------------------------------------------------------------------------------
 
 struct store_object *store_object_new(struct hash128 hash, struct span realm, struct span bucket,
                                       struct span key, struct span etag, struct span version_id,
@@ -80,8 +79,7 @@ uint64_t store_object_block_count(const struct store_object *o)
     return max_u64((o->size_bytes + o->block_size_bytes - 1) / o->block_size_bytes, 1);
 }
 
-// --- places
-// -----------------------------------------------------------------------------------------------------------
+// --- places --------------------------------------------------------------------------------------
 
 static void segment_settle(struct segment *s)
 {
@@ -165,8 +163,7 @@ static struct segment *segment_of_block(const struct world_key *k, unsigned bloc
     return NULL;
 }
 
-// --- look-up
-// ------------------------------------------------------------------------------------------------------------
+// --- look-up -------------------------------------------------------------------------------------
 
 static void view_places(struct store_view *v, const struct world_key *k, uint64_t first_byte,
                         uint64_t end_byte)
@@ -227,8 +224,7 @@ void store_view_done(struct store_view *v)
     store_place_unpin(&v->any);
 }
 
-// --- reading
-// ------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 static struct store_object *object_at(const struct store_place *place)
 {
@@ -326,8 +322,7 @@ void read_complete(unsigned i)
     pass_end(w);
 }
 
-// --- writing a run
-// ------------------------------------------------------------------------------------------------------
+// --- writing a run -------------------------------------------------------------------------------
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, struct store_run **ret_run)
@@ -423,8 +418,7 @@ void run_step(struct store_run *run)
     run_finished(run);
 }
 
-// --- index changes
-// --------------------------------------------------------------------------------------------------------
+// --- index changes -------------------------------------------------------------------------------
 
 void store_post(struct worker *w, struct store_post *post)
 {
@@ -577,8 +571,7 @@ void commit(void)
     }
 }
 
-// --- what scripts do
-// ------------------------------------------------------------------------------------------------------
+// --- what scripts do -----------------------------------------------------------------------------
 
 void store_evict(unsigned block)
 {

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Delivery of a run's bytes to its readers, and its memory. Runs on the stripe's owner.
+//
+// Every chunk is delivered as it fills; a pass sends each reader what it has not had. While memory
+// is plentiful the run keeps its chunks until it ends, so late joiners start at once; while it is
+// short, or when nothing is stored, they are given up as soon as every reader was sent them.
+#include "proxy/fill_private.h"
+
+static bool memory_is_short(void)
+{
+    return chunk_budget_used_bytes() > chunk_budget_max_bytes() / 2;
+}
+
+void fill_pause_update(struct fill *fill)
+{
+    bool pause = fill->paused_memory || fill->paused_window;
+    if (pause == fill->paused || !fill->fetching) {
+        return;
+    }
+    fill->paused = pause;
+    if (pause) {
+        origin_fetch_pause(&fill->fetch);
+    } else {
+        origin_fetch_resume(&fill->fetch);
+    }
+}
+
+static void fill_on_memory(struct worker *w, struct message *message)
+{
+    (void)w;
+    struct fill *fill = fill_of(container_of(message, struct fill, memory_message));
+    fill->memory_waiting = false;
+    fill->paused_memory = false;
+    fill_pause_update(fill);
+    fill_maybe_free(fill);
+}
+
+// While memory is short, one run of each worker goes on all the same: paused runs hold chunks that
+// are not full yet, so all of them together could wait for each other. What it holds beyond the
+// limit is given up as it is delivered.
+bool fill_take_lead(struct fill *fill)
+{
+    if (fill->pw->memory_lead == NULL && fill->fetching && !fill->paused_window) {
+        fill->pw->memory_lead = fill;
+    }
+    bool leads = fill->pw->memory_lead == fill;
+    fill->paused_memory &= !leads;
+    return leads;
+}
+
+void fill_pass_lead(struct fill *fill)
+{
+    struct proxy_worker *pw = fill->pw;
+    if (pw->memory_lead != fill) {
+        return;
+    }
+    pw->memory_lead = NULL;
+    for (unsigned i = 0; i < PROXY_MAP_BUCKETS && pw->memory_lead == NULL; i++) {
+        list_for_each(node, &pw->fills.buckets[i])
+        {
+            struct fill *next = container_of(node, struct fill, map_node);
+            if (next->paused_memory && fill_take_lead(next)) {
+                fill_pause_update(next);
+                break;
+            }
+        }
+    }
+}
+
+// Runs on whatever thread freed memory.
+static void on_memory_free(void *ctx)
+{
+    struct fill *fill = ctx;
+    mailbox_send_from_any_thread(fill->pw->worker, &fill->memory_message);
+}
+
+struct chunk *fill_chunk(struct fill *fill)
+{
+    struct chunk *chunk = chunk_new();
+    if (chunk != NULL) {
+        return chunk;
+    }
+    chunk = chunk_new_forced();
+    if (fill_take_lead(fill)) {
+        return chunk;
+    }
+    stats_add(COUNTER_buffer_paused, 1);
+    fill->paused_memory = true;
+    if (!fill->memory_waiting) {
+        fill->memory_waiting = true;
+        fill->memory_message.deliver = fill_on_memory;
+        chunk_budget_wait(on_memory_free, fill);
+    }
+    return chunk;
+}
+
+static void fill_deliver_reader(struct fill *fill, struct fill_reader *fr)
+{
+    while (!fr->waiting_place && fr->next_byte < fill->received) {
+        uint64_t at = fr->next_byte - fill->first_byte;
+        struct chunk *chunk = fill->chunks[at / CHUNK_SIZE];
+        if (chunk == NULL) {
+            fr->waiting_place = true;
+            return;
+        }
+        uint32_t offset = (uint32_t)(at % CHUNK_SIZE);
+        uint32_t len = (uint32_t)min_u64(CHUNK_SIZE - offset, fill->received - fr->next_byte);
+        struct wire *wire = wire_new(fill->pw, WIRE_BODY, NULL);
+        wire->reader = fr->reader;
+        wire->chunk = chunk_ref(chunk);
+        wire->offset = offset;
+        wire->len = len;
+        wire->first_byte = fr->next_byte;
+        fr->next_byte += len;
+        wire_send(fr->at, wire);
+    }
+}
+
+// An unstored run may not run ahead of its fastest reader by more than a window; who falls too far
+// behind the fastest goes on alone.
+static void fill_pace(struct fill *fill)
+{
+    uint64_t fastest = 0;
+    list_for_each(node, &fill->readers)
+    {
+        fastest = max_u64(fastest, container_of(node, struct fill_reader, node)->acked_byte);
+    }
+    list_for_each(node2, &fill->readers)
+    {
+        struct fill_reader *fr = container_of(node2, struct fill_reader, node);
+        if (fr->waiting_place ||
+            (fr->acked_byte != fastest && fill->received - fr->acked_byte > FILL_DETACH_BEHIND)) {
+            stats_add(COUNTER_readers_detached, 1);
+            fill_reader_final(fr, OUTCOME_REJOIN, ERR_OK, (struct span){0});
+        }
+    }
+    uint64_t window = memory_is_short() ? FILL_UNSTORED_WINDOW / 8 : FILL_UNSTORED_WINDOW;
+    fill->paused_window =
+        fill->state == FILL_BODY && fill->received > max_u64(fastest, fill->first_byte) + window;
+    if (fill->paused_window) {
+        fill_pass_lead(fill);
+    } else if (fill->paused_memory) {
+        (void)fill_take_lead(fill);
+    }
+    fill_pause_update(fill);
+}
+
+static void fill_give_up_chunks(struct fill *fill)
+{
+    uint64_t keep_from = fill->received;
+    list_for_each(node, &fill->readers)
+    {
+        struct fill_reader *fr = container_of(node, struct fill_reader, node);
+        if (!fr->waiting_place) {
+            keep_from = min_u64(keep_from, fr->next_byte);
+        }
+    }
+    // Only whole chunks; the one being filled stays.
+    uint64_t whole = (keep_from - fill->first_byte) / CHUNK_SIZE;
+    for (uint64_t i = (fill->retained_from - fill->first_byte) / CHUNK_SIZE; i < whole; i++) {
+        chunk_unref(fill->chunks[i]);
+        fill->chunks[i] = NULL;
+    }
+    fill->retained_from = max_u64(fill->retained_from, fill->first_byte + whole * CHUNK_SIZE);
+}
+
+void fill_deliver(struct fill *fill)
+{
+    if (!fill->has_head) {
+        return;
+    }
+    list_for_each(node, &fill->readers)
+    {
+        fill_deliver_reader(fill, container_of(node, struct fill_reader, node));
+    }
+    if (fill->unstored) {
+        fill_pace(fill);
+    }
+    if (fill->unstored || memory_is_short()) {
+        fill_give_up_chunks(fill);
+    }
+}
+
+void fill_on_deliver(struct task *task)
+{
+    struct fill *fill = fill_of(container_of(task, struct fill, deliver_task));
+    fill_deliver(fill);
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run's way from the origin into the store: the request, its head, its body, what happens when it
+// breaks, and every end of it. Runs on the stripe's owner. fill.c has the table of states.
+#include "proxy/fill_private.h"
+
+#include <string.h>
+
+// --- ends ----------------------------------------------------------------------------------------
+
+void fill_drop_run(struct fill *fill)
+{
+    if (fill->run != NULL) {
+        store_run_abort(fill->run);
+        fill->run = NULL;
+    }
+}
+
+// Rule 22: this version is no more.
+static void fill_gone(struct fill *fill)
+{
+    fill_drop_run(fill);
+    if (fill->object != NULL) {
+        struct wire *wire = wire_new(fill->pw, WIRE_GONEV, fill->key);
+        wire->object = store_object_ref(fill->object);
+        wire_send(object_key_home(fill->pw, fill->key), wire);
+    }
+    fill_final_all(fill, OUTCOME_GONE, ERR_ORIGIN_CHANGED, (struct span){0});
+    fill_leave_table(fill);
+}
+
+static void fill_fail(struct fill *fill, enum err err, struct span document)
+{
+    stats_add(COUNTER_fills_failed, 1);
+    fill_drop_run(fill);
+    fill_deliver(fill);
+    fill_final_all(fill, OUTCOME_ERROR, err, document);
+    fill->failed = fill->has_head ? ERR_OK : err;
+    fill->failed_document = document;
+    fill_leave_table(fill);
+    fill->failed_document = (struct span){0};
+}
+
+// Body broken and the budget used up: whole blocks so far are kept, readers are cut.
+static void fill_cut(struct fill *fill, enum err err)
+{
+    uint64_t blocks = (fill->received - fill->first_byte) / fill->block_size_bytes;
+    fill_deliver(fill);
+    fill_final_all(fill, OUTCOME_ERROR, err, (struct span){0});
+    if (fill->run == NULL || blocks == 0) {
+        fill_fail(fill, err, (struct span){0});
+        return;
+    }
+    fill->block_count = (uint32_t)blocks;
+    fill->end_byte = fill->first_byte + blocks * fill->block_size_bytes;
+    fill->received = fill->end_byte;
+    fill_complete(fill);
+}
+
+static void on_run_written(void *ctx, enum err err, const struct store_place *place)
+{
+    struct fill *fill = fill_of(ctx);
+    fill->finishing = false;
+    if (err != ERR_OK) {
+        stats_add(COUNTER_fills_unstored, 1);
+        fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
+        fill_leave_table(fill);
+        fill_maybe_free(fill);
+        return;
+    }
+    fill->place = *place;
+    fill->state = FILL_WRITTEN;
+    fill_final_all(fill, OUTCOME_DONE, ERR_OK, (struct span){0});
+    if (fill->doomed) {
+        fill_leave_table(fill);
+        fill_maybe_free(fill);
+        return;
+    }
+    struct wire *wire = wire_new(fill->pw, WIRE_PUBLISH, fill->key);
+    wire->fill = fill;
+    wire->object = store_object_ref(fill->object);
+    wire->place = *place; // borrowed: the fill keeps its pin until VISIBLE or DROPPED
+    wire_send(object_key_home(fill->pw, fill->key), wire);
+}
+
+// Everything wanted has been received.
+void fill_complete(struct fill *fill)
+{
+    fill_deliver(fill);
+    list_for_each(node, &fill->readers)
+    {
+        struct fill_reader *fr = container_of(node, struct fill_reader, node);
+        if (!fr->waiting_place) {
+            fill_reader_final(fr, OUTCOME_DONE, ERR_OK, (struct span){0});
+        }
+    }
+    if (fill->run == NULL) {
+        stats_add(COUNTER_fills_unstored, 1);
+        fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
+        fill_leave_table(fill);
+        return;
+    }
+    fill->state = FILL_WRITING;
+    fill->finishing = true;
+    struct store_run *run = fill->run;
+    fill->run = NULL;
+    stats_add(COUNTER_filled_bytes_demand, fill->end_byte - fill->first_byte);
+    store_run_finish(run, fill->block_count, on_run_written, fill);
+}
+
+void fill_on_visible(struct proxy_worker *pw, struct wire *wire)
+{
+    (void)pw;
+    stats_add(COUNTER_fills_stored, 1);
+    fill_leave_table(fill_of(wire->fill));
+}
+
+void fill_on_dropped(struct proxy_worker *pw, struct wire *wire)
+{
+    (void)pw;
+    stats_add(COUNTER_fills_dropped, 1);
+    fill_leave_table(fill_of(wire->fill));
+}
+
+// --- the transfer --------------------------------------------------------------------------------
+
+// Rule 18: the head has come; readers bound to another version are taken out.
+static void fill_announce(struct fill *fill)
+{
+    fill_send_version(fill);
+    list_for_each(node, &fill->readers)
+    {
+        struct fill_reader *fr = container_of(node, struct fill_reader, node);
+        if (fr->has_sent && fr->wanted != NULL && !fill_same_version(fr->wanted, fill->object)) {
+            fill_reader_final(fr, OUTCOME_REJOIN, ERR_OK, (struct span){0});
+            continue;
+        }
+        fill_send_head(fill, fr);
+    }
+}
+
+static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
+{
+    const struct proxy_rule *rule = fill->key->rule;
+    fill->unstored = true;
+    bool too_large =
+        rule->max_object_size_bytes != 0 && fill->object->size_bytes > rule->max_object_size_bytes;
+    if (!f->storable || f->too_young || fill->weak || !rule->cache || too_large || fill->doomed) {
+        return;
+    }
+    enum err err = store_run_begin(fill->pw->worker, fill->pw->store, fill->object,
+                                   fill->first_block, fill->block_count, &fill->run);
+    fill->unstored = err != ERR_OK;
+}
+
+static enum err on_fetch_head(struct origin_fetch *f)
+{
+    struct fill *fill = fill_of(f->ctx);
+    if (fill->abandoned) {
+        return ERR_CANCELLED;
+    }
+    if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
+        bool fits =
+            f->body_first == fill->received && f->body_len == fill->end_byte - fill->received;
+        return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
+    }
+    struct store_object *object = freshness_object_from_fetch(fill->key, f);
+    if (object == NULL) {
+        return ERR_ORIGIN_PROTOCOL;
+    }
+    if (fill->object != NULL && fill->object->size_bytes != object->size_bytes) {
+        store_object_unref(object); // one of the two answers lied
+        return ERR_ORIGIN_CHANGED;
+    }
+    object->block_size_bytes = fill->block_size_bytes;
+    uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
+                           object->size_bytes);
+    if (f->body_first != fill->first_byte || end < fill->first_byte ||
+        f->body_len != end - fill->first_byte ||
+        (end == fill->first_byte && object->size_bytes > 0)) {
+        store_object_unref(object);
+        return ERR_ORIGIN_PROTOCOL;
+    }
+    store_object_unref(fill->object);
+    fill->object = object;
+    fill->weak = f->weak_or_no_etag;
+    fill->has_head = true;
+    fill->end_byte = end;
+    uint64_t blocks =
+        (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
+    fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
+    fill->state = FILL_BODY;
+    fill_begin_run(fill, f);
+    fill_announce(fill);
+    return ERR_OK;
+}
+
+static enum err on_fetch_body(struct origin_fetch *f, struct span data)
+{
+    struct fill *fill = fill_of(f->ctx);
+    if (fill->abandoned) {
+        return ERR_CANCELLED;
+    }
+    while (data.len > 0 && fill->received < fill->end_byte) {
+        uint64_t at = fill->received - fill->first_byte;
+        struct chunk **slot = &fill->chunks[at / CHUNK_SIZE];
+        uint32_t offset = (uint32_t)(at % CHUNK_SIZE);
+        if (*slot == NULL) {
+            *slot = fill_chunk(fill);
+        }
+        uint64_t room = min_u64(CHUNK_SIZE - offset, fill->end_byte - fill->received);
+        size_t n = (size_t)min_u64(room, data.len);
+        memcpy((*slot)->data + offset, data.ptr, n);
+        (*slot)->len = offset + (uint32_t)n;
+        fill->received += n;
+        data.ptr += n;
+        data.len -= n;
+        if (fill->run != NULL && (offset + n == CHUNK_SIZE || fill->received == fill->end_byte)) {
+            store_run_append(fill->run, *slot);
+        }
+    }
+    worker_defer(fill->pw->worker, &fill->deliver_task);
+    fill_pause_update(fill);
+    // The last reader left and the block it was in is whole: nothing more is wanted.
+    return data.len > 0 && fill->received == fill->end_byte ? ERR_CANCELLED : ERR_OK;
+}
+
+void fill_on_resume_timer(struct timer *timer)
+{
+    struct fill *fill = fill_of(container_of(timer, struct fill, resume_timer));
+    fill->resume_waiting = false;
+    fill_fetch(fill);
+}
+
+static bool err_is_broken_body(enum err err)
+{
+    return err == ERR_ORIGIN_RESET || err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT ||
+           err == ERR_ORIGIN_5XX || err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_DNS;
+}
+
+// Answers to a request for a known version that say there is no such thing: deleted, or of another
+// size.
+static bool err_denies_version(enum err err)
+{
+    return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;
+}
+
+static void on_fetch_end(struct origin_fetch *f, enum err err)
+{
+    struct fill *fill = fill_of(f->ctx);
+    fill->fetching = false;
+    fill->paused = false;
+    fill_pass_lead(fill);
+    if (fill->abandoned) {
+        fill_maybe_free(fill);
+        return;
+    }
+    if (fill->has_head && fill->received == fill->end_byte) {
+        fill_complete(fill);
+        return;
+    }
+    if (err == ERR_OK) {
+        err = ERR_ORIGIN_RESET;
+    }
+    if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
+        fill_gone(fill);
+    } else if (!fill->has_head) {
+        fill_fail(fill, err, f->error_document);
+    } else if (err_is_broken_body(err) && fill->resumes < FILL_RESUMES_MAX && !fill->weak &&
+               origin_retry_take(fill->key->origin)) {
+        stats_add(COUNTER_fills_resumed, 1);
+        fill->resume_waiting = true;
+        timer_start(&fill->resume_timer, (uint64_t)FILL_RESUME_DELAY_MS << fill->resumes);
+        fill->resumes++;
+    } else {
+        fill_cut(fill, err);
+    }
+}
+
+void fill_fetch(struct fill *fill)
+{
+    struct origin_fetch *f = &fill->fetch;
+    memset(f, 0, sizeof(*f));
+    f->bucket = fill->key->bucket;
+    f->key = fill->key->key;
+    f->credentials = fill->key->credentials;
+    bool empty = fill->object != NULL && fill->object->size_bytes == 0;
+    f->has_range = !empty;
+    f->first = fill->received;
+    uint64_t end = fill->has_head
+                       ? fill->end_byte
+                       : fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes;
+    if (fill->object != NULL) {
+        end = min_u64(end, fill->object->size_bytes);
+        f->if_match = fill->object->etag;
+    }
+    f->last = end > 0 ? end - 1 : 0;
+    f->on_head = on_fetch_head;
+    f->on_body = on_fetch_body;
+    f->on_end = on_fetch_end;
+    f->ctx = fill;
+    fill->fetching = true;
+    fill->paused = false;
+    origin_fetch_start(fill->pw->worker, fill->key->origin, f);
+    if (fill->paused_memory) {
+        (void)fill_take_lead(fill);
+    }
+    fill_pause_update(fill);
+}

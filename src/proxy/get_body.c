@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// The body of a GET's reply: http pulls slices, from the pieces of a fill, from a place (sendfile, or
+// a checked read), else the next window is looked up or the missing run joined. Runs on the request's
+// worker.
+#include "proxy/get_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// --- places --------------------------------------------------------------------------------------
+
+static bool place_covers(const struct store_place *place, uint64_t byte)
+{
+    uint64_t first = place->first_block * place->block_size_bytes;
+    return place->segment != NULL && byte >= first && byte - first < place->payload_len;
+}
+
+const struct store_place *get_place(struct get_state *g, uint64_t byte)
+{
+    if (place_covers(&g->extra, byte)) {
+        return &g->extra;
+    }
+    if (!g->view_open || !g->view.found || g->view.etag_hash != g->etag_hash) {
+        return NULL;
+    }
+    for (unsigned i = 0; i < g->view.place_count; i++) {
+        if (place_covers(&g->view.places[i], byte)) {
+            return &g->view.places[i];
+        }
+    }
+    return NULL;
+}
+
+static void get_release_passed(struct get_state *g)
+{
+    if (g->extra.segment != NULL && !place_covers(&g->extra, g->pos)) {
+        store_place_unpin(&g->extra);
+    }
+    for (unsigned i = 0; g->view_open && i < g->view.place_count; i++) {
+        struct store_place *p = &g->view.places[i];
+        if (p->segment != NULL && p->first_block * p->block_size_bytes + p->payload_len <= g->pos) {
+            store_place_unpin(p);
+        }
+    }
+}
+
+static void get_read_start(struct request *r, const struct store_place *place)
+{
+    struct get_state *g = get_of(r);
+    uint64_t place_end = place->first_block * place->block_size_bytes + place->payload_len;
+    memset(&g->read, 0, sizeof(g->read));
+    g->read.store = r->pw->store;
+    g->read.place = *place;
+    g->read.first_byte = g->pos;
+    g->read.len = min_u64(min_u64(g->end, place_end) - g->pos, GET_READ_BYTES);
+    g->read.done = get_on_read_done;
+    g->reading = true;
+    g->read_header = false;
+    store_read_start(r->pw->worker, &g->read);
+}
+
+void get_on_read_done(struct store_read *read)
+{
+    struct get_state *g = container_of(read, struct get_state, read);
+    struct request *owner = g->owner;
+    g->reading = false;
+    if (owner->ended) {
+        for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
+            chunk_unref(read->chunks[i]);
+        }
+        store_object_unref(read->object);
+        check(serve_get_done(owner));
+        request_recycle(owner);
+        return;
+    }
+    if (g->read_header) {
+        get_on_header_read(owner);
+        return;
+    }
+    if (read->err == ERR_OK) {
+        g->read_ready = true;
+        g->read_span = 0;
+        owner->bytes_disk += read->len;
+        stats_add(COUNTER_hit_read, 1);
+    } else { // lost or bad: fetched again inside this reply
+        g->skip_index = true;
+        get_view_done(g);
+        store_place_unpin(&g->extra);
+    }
+    http_reply_ready(owner->x);
+}
+
+// --- pulling -------------------------------------------------------------------------------------
+
+static void release_chunk(void *ctx)
+{
+    chunk_unref(ctx);
+}
+
+static void get_progress(struct request *r, uint64_t bytes)
+{
+    struct get_state *g = get_of(r);
+    g->pos += bytes;
+    g->again = 0;
+    check(g->pos <= g->end);
+    get_release_passed(g);
+}
+
+static bool pull_read(struct request *r, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    if (!g->read_ready) {
+        return false;
+    }
+    struct span bytes = g->read.spans[g->read_span];
+    // Each span lies in one chunk; the slice keeps that chunk.
+    struct chunk *chunk = g->read.chunks[g->read_span];
+    ret_slice->kind = HTTP_SLICE_BYTES;
+    ret_slice->bytes = bytes;
+    ret_slice->release = release_chunk;
+    ret_slice->release_ctx = chunk_ref(chunk);
+    g->read_span++;
+    if (g->read_span == g->read.span_count) {
+        get_drop_read_buffers(g);
+    }
+    get_progress(r, bytes.len);
+    return true;
+}
+
+// Bytes of a fill, if they begin at pos (or before it: what was sent already is skipped).
+static bool pull_piece(struct request *r, struct reader *reader, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    struct list_node *node;
+    while (reader != NULL && (node = list_first(&reader->pieces)) != NULL) {
+        struct piece *piece = container_of(node, struct piece, node);
+        if (piece->first_byte > g->pos) {
+            return false;
+        }
+        uint64_t skip = g->pos - piece->first_byte;
+        uint32_t taken = piece->len;
+        list_remove(node);
+        if (skip >= piece->len) {
+            chunk_unref(piece->chunk);
+            free(piece);
+            reader_taken(reader, taken);
+            continue;
+        }
+        uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
+        ret_slice->kind = HTTP_SLICE_BYTES;
+        ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};
+        ret_slice->release = release_chunk;
+        ret_slice->release_ctx = piece->chunk;
+        free(piece);
+        reader_taken(reader, taken);
+        r->bytes_origin += len;
+        get_progress(r, len);
+        return true;
+    }
+    return false;
+}
+
+static bool pull_range(struct request *r, const struct store_place *place,
+                       struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    if (!http_exchange_can_sendfile(r->x) || g->pos < g->buffer_until) {
+        return false;
+    }
+    uint64_t place_end = place->first_block * place->block_size_bytes + place->payload_len;
+    uint64_t len = min_u64(min_u64(g->end, place_end) - g->pos, HTTP_FILE_SLICE_MAX);
+    if (!store_range_ready(r->pw->worker, r->pw->store, place, g->pos, len, &ret_slice->range)) {
+        return false;
+    }
+    ret_slice->kind = HTTP_SLICE_FILE;
+    r->bytes_memory += ret_slice->range.len;
+    stats_add(COUNTER_hit_sendfile, 1);
+    get_progress(r, len);
+    return true;
+}
+
+// A reader asks for [first_byte, run end) and covers a byte until its answers are all in.
+static bool reader_covers(const struct reader *reader, uint64_t byte)
+{
+    return reader != NULL && byte >= reader->first_byte &&
+           byte < (reader->block + reader->block_count) * (uint64_t)reader->block_size_bytes &&
+           (reader->answer == NULL || byte < reader->run_end_byte);
+}
+
+// One run ahead of a sequential reader, on the same interface.
+static void get_prefetch(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    struct reader *current = g->readers[0];
+    if (g->readers[1] != NULL || current == NULL || current->answer == NULL || current->weak) {
+        return;
+    }
+    uint64_t next = current->run_end_byte;
+    if (next >= g->end || next <= g->pos || get_place(g, next) != NULL) {
+        return;
+    }
+    g->readers[1] = get_ask(r, next, g->end);
+    reader_join(g->readers[1]);
+}
+
+// A reader whose data is used up: what it left behind (a place, a verdict) decides how the reply
+// goes on.
+static enum http_pull get_reader_ended(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    struct reader *reader = g->readers[0];
+    enum reader_outcome outcome = reader->outcome;
+    if (reader->place.segment != NULL) {
+        store_place_unpin(&g->extra);
+        g->extra = reader->place;
+        reader->place.segment = NULL;
+    }
+    get_drop_reader(&g->readers[0]);
+    if (outcome == OUTCOME_GONE || outcome == OUTCOME_ERROR) {
+        return HTTP_PULL_CUT;
+    }
+    if (outcome == OUTCOME_REJOIN) {
+        get_view_done(g);
+        g->skip_index = false;
+        g->again++;
+    }
+    return HTTP_PULL_SLICE; // go on
+}
+
+// No bytes at pos from any reader: the place, the next window, or a run to join.
+static enum http_pull get_more(struct request *r, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    const struct store_place *place = get_place(g, g->pos);
+    if (place == NULL && !g->skip_index &&
+        (!g->view_open || g->pos < g->view_first || g->pos >= g->view_end)) {
+        get_view(r, g->pos, g->end);
+        place = get_place(g, g->pos);
+    }
+    if (place != NULL) {
+        if (pull_range(r, place, ret_slice)) {
+            return HTTP_PULL_SLICE;
+        }
+        get_read_start(r, place);
+        return HTTP_PULL_WAIT;
+    }
+    if (g->again > GET_AGAIN_MAX) {
+        return HTTP_PULL_CUT;
+    }
+    g->readers[0] = get_ask(r, g->pos, g->end);
+    reader_join(g->readers[0]);
+    g->skip_index = false;
+    return HTTP_PULL_WAIT;
+}
+
+enum http_pull get_pull(struct http_source *source, struct http_slice *ret_slice)
+{
+    struct request *r = container_of(source, struct request, source);
+    struct get_state *g = get_of(r);
+    for (unsigned i = 0; i < GET_AGAIN_MAX; i++) {
+        if (g->pos == g->end) {
+            return HTTP_PULL_END;
+        }
+        if (pull_read(r, ret_slice)) {
+            return HTTP_PULL_SLICE;
+        }
+        if (g->reading) {
+            return HTTP_PULL_WAIT;
+        }
+        if (!reader_covers(g->readers[0], g->pos) && reader_covers(g->readers[1], g->pos)) {
+            get_drop_reader(&g->readers[0]);
+            g->readers[0] = g->readers[1];
+            g->readers[1] = NULL;
+        }
+        struct reader *reader = g->readers[0];
+        if (pull_piece(r, reader, ret_slice)) {
+            get_prefetch(r);
+            return HTTP_PULL_SLICE;
+        }
+        if (reader == NULL) {
+            return get_more(r, ret_slice);
+        }
+        if (reader->state != READER_ENDED) {
+            if (!reader_covers(reader, g->pos)) {
+                get_drop_reader(&g->readers[0]); // its run is behind us
+                continue;
+            }
+            get_prefetch(r);
+            return HTTP_PULL_WAIT;
+        }
+        if (get_reader_ended(r) == HTTP_PULL_CUT) {
+            return HTTP_PULL_CUT;
+        }
+    }
+    return HTTP_PULL_CUT;
+}
+
+// The tail of a file range is no longer resident: those bytes go by the read way.
+void get_recall(struct http_source *source, uint64_t unsent)
+{
+    struct request *r = container_of(source, struct request, source);
+    struct get_state *g = get_of(r);
+    check(unsent <= g->pos - g->first);
+    g->buffer_until = g->pos;
+    g->pos -= unsent;
+    r->bytes_memory -= unsent;
+    if (get_place(g, g->pos) == NULL) {
+        get_view_done(g); // released as passed: look it up again
+    }
+}
