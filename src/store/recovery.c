@@ -31,9 +31,20 @@ void recovery_init(struct recovery *recovery, struct store *store)
     check(pipe2(recovery->stop_pipe, O_CLOEXEC | O_NONBLOCK) == 0);
 }
 
+static void tell_rebuilding(struct store *store, bool rebuilding)
+{
+    if (atomic_exchange(&store->rebuilding, rebuilding) != rebuilding) {
+        if (rebuilding) {
+            stats_add(COUNTER_degraded_index, 1);
+        } else {
+            stats_sub(COUNTER_degraded_index, 1);
+        }
+    }
+}
+
 void recovery_want_rebuild(struct recovery *recovery)
 {
-    atomic_store(&recovery->store->rebuilding, true);
+    tell_rebuilding(recovery->store, true);
     pthread_mutex_lock(&recovery->guarded.lock);
     recovery->guarded.rebuild_wanted = true;
     pthread_cond_signal(&recovery->guarded.wake);
@@ -191,7 +202,7 @@ static void rebuild_all(struct recovery *recovery)
              atomic_load(&recovery->store->log.segment_count));
     examine_all(recovery, true);
     index_writer_flush(&recovery->store->writer);
-    atomic_store(&recovery->store->rebuilding, false);
+    tell_rebuilding(recovery->store, false);
     log_info("index_rebuild_done", "objects=%lu blocks=%lu",
              atomic_load(&recovery->store->index.objects),
              atomic_load(&recovery->store->index.blocks));
