@@ -44,6 +44,7 @@ struct serve {
     struct origin *
         *origins; // [0] is the default one, then one a configured bucket that has its own
     unsigned origin_count;
+    struct origin *sts_origin; // NULL: sts.relay is off
     struct proxy_bucket *buckets;
     struct proxy_rule *rules;
     struct credentials *credentials;
@@ -159,6 +160,26 @@ static enum err serve_origins(struct serve *s)
         }
     }
     return err;
+}
+
+// Calls go on unsigned, so it has no keys and is asked about none.
+static enum err serve_sts_origin(struct serve *s)
+{
+    const char *override = getenv("AWS_ENDPOINT_URL_STS");
+    struct origin_options options = serve_origin_options(s->config);
+    const char *region = options.region != NULL ? options.region : getenv("AWS_REGION");
+    bool is_china = region != NULL && strncmp(region, "cn-", 3) == 0;
+    if (s->config->sts_relay == CONFIG_STS_OFF) {
+        return ERR_OK;
+    }
+    options.name = "sts";
+    options.endpoint = override != NULL && override[0] != '\0' ? override
+                       : is_china ? "https://sts.{region}.amazonaws.com.cn"
+                                  : "https://sts.{region}.amazonaws.com";
+    options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
+    options.access_key_file = options.secret_key_file = options.session_token_file = NULL;
+    options.addressing = ORIGIN_ADDRESSING_PATH;
+    return origin_new(&options, s->loop, &s->sts_origin, &s->why);
 }
 
 // --- rules ---------------------------------------------------------------------------------------
@@ -309,6 +330,8 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
         .auth_mode = verify ? PROXY_AUTH_VERIFY : PROXY_AUTH_OPEN,
         .credentials = s->credentials,
         .realm = "default",
+        .sts_origin = s->sts_origin,
+        .sts_over_tls = c->sts_relay == CONFIG_STS_ON,
         .access_log_path = strcmp(c->access_log_path, "off") == 0      ? NULL
                            : strcmp(c->access_log_path, "stdout") == 0 ? "-"
                                                                        : c->access_log_path,
@@ -405,6 +428,9 @@ static int serve_build(struct serve *s)
         return serve_fail(s, EXIT_CODE_FAILED);
     }
     enum err err = serve_origins(s);
+    if (err == ERR_OK) {
+        err = serve_sts_origin(s);
+    }
     if (err != ERR_OK) {
         return serve_fail(s, err == ERR_INVALID || err == ERR_PERMISSION ? EXIT_CODE_CONFIGURATION
                                                                          : EXIT_CODE_ORIGIN);
@@ -641,6 +667,7 @@ static void serve_tear_down(struct serve *s, bool running)
     for (unsigned i = 0; i < s->origin_count; i++) {
         origin_free(s->origins[i]);
     }
+    origin_free(s->sts_origin);
     store_close(s->store);
     loop_free(s->loop);
     credentials_unref(s->credentials);

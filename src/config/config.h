@@ -71,6 +71,7 @@ enum config_credentials_source {
 };
 // config_load() turns auto into open or verify.
 enum config_auth_mode { CONFIG_AUTH_AUTO, CONFIG_AUTH_OPEN, CONFIG_AUTH_VERIFY };
+enum config_sts_relay { CONFIG_STS_OFF, CONFIG_STS_LOOPBACK, CONFIG_STS_ON };
 enum config_verify { CONFIG_VERIFY_PAGE_IN, CONFIG_VERIFY_ALWAYS };
 enum config_client_directives {
     CONFIG_DIRECTIVES_IGNORE,

@@ -229,6 +229,9 @@ enum err gate_check(struct request *r, struct principal *ret_principal,
     enum err err;
     if (r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN) {
         err = check_host(r, ret_detail);
+    } else if (pass_sts_wanted(r)) {
+        principal.name = SPAN("sts"); // its proof is for STS to judge; nothing of S3 is behind "/"
+        err = ERR_OK;
     } else {
         err = check_verified(r, &principal, ret_detail);
         principal.verified = err == ERR_OK;

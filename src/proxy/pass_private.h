@@ -184,6 +184,7 @@ struct pass_state {
     struct buf form;   // a form's beginning, until its key is known
     size_t form_tried; // bytes of it already looked at
     bool form_is_signed;
+    bool is_sts; // a call to STS, see pass_sts.c
 
     // the keys it changes
     struct key_write *writes;
@@ -235,5 +236,12 @@ enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
 
 bool pass_direct_wanted(const struct request *r);
 enum err pass_direct_start(struct pass_state *p) MUST_USE;
+
+// --- pass_sts.c ----------------------------------------------------------------------------------
+
+// Has the request the form of a call to STS that may go on? It needs no signature of ours.
+bool pass_sts_wanted(const struct request *r);
+// Its body is whole: is it the one call that may? p->err_message says why not.
+enum err pass_sts_check(struct pass_state *p) MUST_USE;
 
 #endif

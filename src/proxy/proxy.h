@@ -54,6 +54,8 @@ struct proxy_options {
     enum proxy_auth_mode auth_mode;
     struct credentials *credentials; // verify; a reference is taken
     const char *realm;
+    struct origin *sts_origin;   // where AssumeRoleWithWebIdentity goes; NULL: nowhere
+    bool sts_over_tls;           // also from TLS listeners; always from loopback and unix sockets
     const char *access_log_path; // NULL: off; "-": stdout
     enum proxy_access_log_format access_log_format;
     double access_log_sample; // 0..1; errors are always logged

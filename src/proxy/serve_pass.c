@@ -266,6 +266,9 @@ static void on_data_end(struct http_sink *sink, enum err err)
     if (err == ERR_OK) {
         err = pass_body_finish(&p->body, p->arena);
     }
+    if (err == ERR_OK && p->is_sts) {
+        err = pass_sts_check(p);
+    }
     if (err == ERR_OK && p->body.collect) {
         err = pass_keys_of_body(p);
         if (err == ERR_OK && p->s3.operation == S3_DeleteObjects) {
@@ -507,7 +510,7 @@ static void relay_start(struct pass_state *p)
     relay->body_length = p->body.length;
     relay->payload_hash = p->body.payload_hash;
     relay->credentials = request_origin_credentials(r);
-    relay->is_unsigned = p->form_is_signed;
+    relay->is_unsigned = p->form_is_signed || p->is_sts;
     relay->on_upload = p->body.kind != ORIGIN_BODY_NONE ? on_upload : NULL;
     relay->on_head = on_head;
     relay->on_body = on_body;
@@ -685,7 +688,7 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
         .s3 = &r->s3,
         .claim = r->principal.verified ? &r->principal.claim : NULL,
         .signing_key = r->principal.signing_key,
-        .want_whole = r->s3.operation == S3_DeleteObjects,
+        .want_whole = r->s3.operation == S3_DeleteObjects || p->is_sts,
     };
     err = pass_body_plan(&p->body, &input, p->arena, &p->headers);
     if (err == ERR_OK) {
@@ -734,11 +737,15 @@ enum step_result serve_pass_step_start(struct request *r)
     if ((r->s3.flags & S3_OP_READ) == 0) {
         r->reason = NULL; // a write has no reason but being one
     }
+    bool is_sts = pass_sts_wanted(r);
+    if (is_sts) {
+        r->origin = r->pw->proxy->options.sts_origin;
+    }
     if (r->origin == NULL) {
         return request_fail(r, r->s3.bucket.len > 0 ? ERR_NO_SUCH_BUCKET : ERR_NOT_IMPLEMENTED,
                             NULL);
     }
-    if (r->s3.bucket.len == 0 && (r->s3.flags & S3_OP_READ) == 0) {
+    if (r->s3.bucket.len == 0 && (r->s3.flags & S3_OP_READ) == 0 && !is_sts) {
         detail.message = SPAN("This is no S3 operation. Calls to other services arrive here when "
                               "AWS_ENDPOINT_URL is set: set AWS_ENDPOINT_URL_S3 instead");
         return request_fail(r, ERR_NOT_IMPLEMENTED, &detail);
@@ -757,6 +764,7 @@ enum step_result serve_pass_step_start(struct request *r)
         return serve_list_page(r, page);
     }
     struct pass_state *p = pass_new(r);
+    p->is_sts = is_sts;
     err = plan(p, &detail.message);
     if (err == ERR_OK && p->find_form_key && !r->http->has_body) {
         err = ERR_INVALID_ARGUMENT;

@@ -464,6 +464,7 @@ Test(config, choices_match_their_enums)
         {"credentials.source", "imds", CONFIG_CREDENTIALS_IMDS},
         {"credentials.source", "anonymous", CONFIG_CREDENTIALS_ANONYMOUS},
         {"auth.mode", "verify", CONFIG_AUTH_VERIFY},
+        {"sts.relay", "on", CONFIG_STS_ON},
         {"cache.verify", "always", CONFIG_VERIFY_ALWAYS},
         {"cache.client_directives", "all", CONFIG_DIRECTIVES_ALL},
         {"cache.disk_failure", "fail", CONFIG_DISK_FAILURE_FAIL},
