@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dir: origin: a folder tree as buckets; nothing outside it; files that change while they are read."""
-import hashlib
 import os
 import threading
 import time
 
+import numpy as np
 import pytest
 from client import Truncated, quote
 from dataset import age
@@ -128,14 +128,15 @@ def test_nothing_outside_the_tree(start, root, tmp_path):
 
 @pytest.mark.tsan
 def test_a_file_that_changes_while_it_is_read(start, root, engine):
-    """Rewritten, replaced, grown, shrunk: a complete reply is one of the contents, never a mix."""
+    """Rewritten, replaced, grown, shrunk: a complete reply is one of the contents, never a mix.
+
+    But for a file that is being written over in place, where read() itself returns a mix of the two
+    contents and no time stamp tells: that may be streamed, and is never kept.
+    """
     size = 6 * MIB
-    contents = {}
 
     def content(n):
-        data = (b"%08d" % n) * (size // 8)
-        contents[hashlib.sha256(data).hexdigest()] = n
-        return data
+        return (b"%08d" % n) * (size // 8)
     path = write(root / "bkt", "f", content(0))
     server = serve(start, root, engine, **{"cache.ttl": "1s"})
     stop = threading.Event()
@@ -157,7 +158,6 @@ def test_a_file_that_changes_while_it_is_read(start, root, engine):
             stop.wait(0.01)
     changer = threading.Thread(target=change)
     changer.start()
-    whole = 0
     try:
         with server.client() as client:
             for _ in range(60):
@@ -171,15 +171,19 @@ def test_a_file_that_changes_while_it_is_read(start, root, engine):
                 body = bytes(reply.body)
                 if len(body) != size:
                     continue                               # seen between truncate and write
-                assert body[:8] * (size // 8) == body, "a mix of two contents"
-                whole += 1
+                seen = sorted(int(n) for n in set(np.frombuffer(body, "S8")))
+                if len(seen) > 1:
+                    assert seen == [seen[1] - 1, seen[1]] and seen[1] % 3 == 0, f"a mix: {seen}"
     finally:
         stop.set()
         changer.join()
     with server.client() as client:
         settled()
-        body = bytes(client.get("f").body)
-        assert body == path.read_bytes()
+        data = path.read_bytes()
+        for _ in range(2):
+            is_last = bytes(client.get("f").body) == data
+            assert is_last, "a mix was kept"
+            server.settle()
 
 
 def test_changes_are_seen_after_the_ttl(start, root):
