@@ -19,8 +19,8 @@ extern char **environ;
 
 // --- Reporting and memory ------------------------------------------------------------------------
 
-static void report(struct loader *l, const char *where, const char *level, const char *format,
-                   va_list args)
+static PRINTF_LIKE(4, 0) void report(struct loader *l, const char *where, const char *level,
+                                     const char *format, va_list args)
 {
     char text[1024];
     (void)vsnprintf(text, sizeof(text), format, args); // a longer message is cut
