@@ -439,7 +439,9 @@ enum err response_gate_judge(struct response_gate *g, const struct response_aske
         answer.last_modified = 0;
     }
     answer.storable = g->is_strict && !answer.weak_or_no_etag && !headers_forbid_storing(g);
-    if (!collect_headers(g, g->status == 200, &answer)) {
+    bool whole = g->status == 200 || (answer.body_first == 0 && answer.size_bytes > 0 &&
+                                      answer.body_len == answer.size_bytes);
+    if (!collect_headers(g, whole, &answer)) {
         return ERR_NO_MEMORY;
     }
     *ret_answer = answer;

@@ -47,6 +47,7 @@ static void fill_free(void *ptr)
     }
     task_cancel(&fill->deliver_task);
     timer_done(&fill->resume_timer);
+    s3_checksum_free(fill->checksum);
     store_object_unref(fill->object);
     object_key_unref(fill->key);
     fill->magic = 0;

@@ -82,9 +82,75 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     wire_send(object_key_home(fill->pw, fill->key), wire);
 }
 
+// --- the origin's checksum of the whole object ---------------------------------------------------
+
+// The value and kind of a checksum of the whole object that can be computed here.
+static enum s3_checksum whole_checksum(const struct store_object *object, struct span *ret_value)
+{
+    struct span lines = freshness_checksums(object->headers), line;
+    enum s3_checksum kind = S3_CHECKSUM_NONE;
+    while (lines.len > 0 && span_split(&lines, '\n', &line)) {
+        size_t colon = span_find(line, ':');
+        if (colon == line.len) {
+            continue;
+        }
+        struct span name = {line.ptr, colon};
+        struct span value = {line.ptr + colon + 1, line.len - colon - 1};
+        value = span_ends_with(value, SPAN("\r")) ? (struct span){value.ptr, value.len - 1} : value;
+        value = span_trim(value);
+        if (span_equal(name, SPAN("x-amz-checksum-type")) &&
+            !span_equal_nocase(value, SPAN("FULL_OBJECT"))) {
+            return S3_CHECKSUM_NONE;
+        }
+        if (kind == S3_CHECKSUM_NONE && span_find(value, '-') == value.len) {
+            kind = s3_checksum_from_name(name); // "...-N" is of its parts' checksums
+            *ret_value = value;
+        }
+    }
+    return kind;
+}
+
+static void checksum_begin(struct fill *fill)
+{
+    struct span value;
+    bool whole = fill->first_byte == 0 && fill->end_byte == fill->object->size_bytes;
+    enum s3_checksum kind = whole ? whole_checksum(fill->object, &value) : S3_CHECKSUM_NONE;
+    s3_checksum_free(fill->checksum);
+    fill->checksum = kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
+}
+
+// Once, when a run is complete.
+static bool checksum_is_right(struct fill *fill)
+{
+    struct span value = {NULL, 0};
+    char computed[64];
+    bool whole = fill->first_byte == 0 && fill->end_byte == fill->object->size_bytes;
+    if (fill->checksum == NULL || !whole) {
+        return true;
+    }
+    (void)whole_checksum(fill->object, &value);
+    s3_checksum_final(fill->checksum, computed);
+    s3_checksum_free(fill->checksum);
+    fill->checksum = NULL;
+    if (span_equal_cstr(value, computed)) {
+        return true;
+    }
+    stats_add(COUNTER_origin_checksum_failures, 1);
+    bool named = fill->pw->proxy->options.log_keys == PROXY_LOG_KEYS_FULL;
+    log_error("origin_checksum_mismatch", "bucket=%s key=%s etag=%s expected=%s computed=%s",
+              log_quote(fill->key->bucket), log_quote(named ? fill->key->key : SPAN("-")),
+              log_quote(fill->object->etag), log_quote(value), computed);
+    return false;
+}
+
 // Everything wanted has been received.
 void fill_complete(struct fill *fill)
 {
+    if (!checksum_is_right(fill)) {
+        fill_final_all(fill, OUTCOME_ERROR, ERR_ORIGIN_PROTOCOL, (struct span){0});
+        fill_fail(fill, ERR_ORIGIN_PROTOCOL, (struct span){0});
+        return;
+    }
     fill_deliver(fill);
     list_for_each(node, &fill->readers)
     {
@@ -163,7 +229,7 @@ static enum err on_fetch_head(struct origin_fetch *f)
             f->body_first == fill->received && f->body_len == fill->end_byte - fill->received;
         return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
     }
-    struct store_object *object = freshness_object_from_fetch(fill->key, f);
+    struct store_object *object = freshness_object_from_fetch(fill->key, f, fill->object);
     if (object == NULL) {
         return ERR_ORIGIN_PROTOCOL;
     }
@@ -189,6 +255,7 @@ static enum err on_fetch_head(struct origin_fetch *f)
         (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
     fill->state = FILL_BODY;
+    checksum_begin(fill);
     fill_begin_run(fill, f);
     fill_announce(fill);
     return ERR_OK;
@@ -211,6 +278,9 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
         size_t n = (size_t)min_u64(room, data.len);
         memcpy((*slot)->data + offset, data.ptr, n);
         (*slot)->len = offset + (uint32_t)n;
+        if (fill->checksum != NULL) {
+            s3_checksum_update(fill->checksum, (struct span){data.ptr, n});
+        }
         fill->received += n;
         data.ptr += n;
         data.len -= n;
@@ -283,6 +353,7 @@ void fill_fetch(struct fill *fill)
     f->bucket = fill->key->bucket;
     f->key = fill->key->key;
     f->credentials = fill->key->credentials;
+    f->ask_checksums = true;
     bool empty = fill->object != NULL && fill->object->size_bytes == 0;
     f->has_range = !empty;
     f->first = fill->received;

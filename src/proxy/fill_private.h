@@ -34,6 +34,7 @@ struct fill {
     uint64_t retained_from;        // chunks below this were given up
     struct chunk *chunks[FILL_CHUNKS_MAX];
     struct store_run *run;
+    struct s3_checksum_state *checksum; // over a run that is a whole object; NULL: none is known
     struct store_place place;
     struct list readers;
     unsigned resumes;

@@ -62,6 +62,16 @@ static void get_classify(struct request *r)
     }
 }
 
+// Checksums are of the whole object, and only for who asked for them; servers leave them out where a
+// Range stands, even one that they ignore.
+static bool get_wants_checksums(const struct request *r)
+{
+    struct span mode;
+    return headers_count(&r->http->headers, SPAN("Range")) == 0 &&
+           headers_get(&r->http->headers, SPAN("x-amz-checksum-mode"), &mode) &&
+           span_equal_nocase(span_trim(mode), SPAN("ENABLED"));
+}
+
 static enum step_result get_send(struct request *r, unsigned status, uint64_t length, bool body)
 {
     struct get_state *g = get_of(r);
@@ -74,6 +84,10 @@ static enum step_result get_send(struct request *r, unsigned status, uint64_t le
                                .reason = s3_status_reason(status),
                                .headers = headers,
                                .rendered = g->object->headers};
+    struct span checksums = freshness_checksums(g->object->headers);
+    if (checksums.len > 0 && (status != 200 || !get_wants_checksums(r))) {
+        reply.rendered.len -= checksums.len;
+    }
     if (status == 206) {
         char *text =
             arena_printf(r->arena, "bytes %llu-%llu/%llu", (unsigned long long)g->first,
@@ -184,6 +198,14 @@ enum step_result serve_get_step_reply(struct request *r)
     g->pos = g->first;
     unsigned status = partial ? 206 : 200;
     if (g->is_head) {
+        if (status == 200 && get_wants_checksums(r) && !origin_is_directory(r->origin) &&
+            freshness_checksums(object->headers).len == 0) {
+            get_forget_version(g); // it is asked for by name, and no fill has brought it
+            r->result = RESULT_BYPASS;
+            r->reason = "checksum";
+            r->step = REQUEST_PASS;
+            return STEP_AGAIN;
+        }
         return get_send(r, status, g->end - g->first, false);
     }
     struct reader *reader = g->readers[0];

@@ -647,7 +647,7 @@ static void on_check_end(struct origin_fetch *f, enum err err)
 static enum err on_check_head(struct origin_fetch *f)
 {
     struct home_check *c = f->ctx;
-    c->found = freshness_object_from_fetch(c->home->key, f);
+    c->found = freshness_object_from_fetch(c->home->key, f, NULL);
     return c->found != NULL ? ERR_OK : ERR_ORIGIN_PROTOCOL;
 }
 
@@ -672,6 +672,7 @@ static void home_check_start(struct home_key *h, struct store_object *asked)
     c->fetch.bucket = h->key->bucket;
     c->fetch.key = h->key->key;
     c->fetch.credentials = h->key->credentials;
+    c->fetch.ask_checksums = true;
     if (asked != NULL) {
         c->fetch.if_none_match = c->asked->etag;
     }

@@ -390,8 +390,13 @@ struct span span_heap_copy(struct span s); // for wire.document; empty when memo
 void fill_doom(struct proxy_worker *pw, struct hash128 hash);
 
 // Builds a version from an origin's answer; NULL when it cannot be described (headers too large).
+// `known` may be NULL; the same version's checksums are kept where this answer has none.
 struct store_object *freshness_object_from_fetch(const struct object_key *key,
-                                                 const struct origin_fetch *f);
+                                                 const struct origin_fetch *f,
+                                                 const struct store_object *known);
+// The lines of a version's headers that are checksums of the whole object; they stand last. Empty:
+// none are known.
+struct span freshness_checksums(struct span headers);
 // fresh, or how stale.
 enum freshness_verdict { FRESHNESS_FRESH, FRESHNESS_STALE };
 enum freshness_verdict freshness_check(const struct proxy_rule *rule,
