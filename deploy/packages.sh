@@ -4,7 +4,7 @@
 #
 # The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and Dockerfile.
 #
-#   sh deploy/packages.sh build            prints the list (build, run, test, bench, clients)
+#   sh deploy/packages.sh build            prints the list (build, run, test, bench, clients, clients_java)
 #   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
 set -eu
 
@@ -17,6 +17,7 @@ unit="libcriterion-dev"
 test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-bin fuse3 openssl curl procps"
 bench="nginx-light wrk python3 curl procps"
 clients="awscli python3-boto3 s3cmd s3fs fuse3 curl"
+clients_java="default-jdk-headless maven"
 quickstart="curl"
 
 if [ "${1:-}" = --install ]; then
@@ -29,7 +30,7 @@ fi
 want=
 for group; do
     case $group in
-    build | run | unit | test | bench | clients | quickstart) eval "want=\"\$want \$$group\"" ;;
+    build | run | unit | test | bench | clients | clients_java | quickstart) eval "want=\"\$want \$$group\"" ;;
     *) echo "packages.sh: no group $group" >&2; exit 2 ;;
     esac
 done

@@ -4,11 +4,13 @@
 #
 #   tests/run.sh                     debug build, unit tests, lint, scenarios at a tenth of the counts
 #   tests/run.sh --full              the same at full counts
-#   tests/run.sh --clients           only the matrix of real S3 clients
+#   tests/run.sh --clients           only the matrix of real S3 clients, against SeaweedFS
+#   tests/run.sh --full --clients    the same against MinIO and versitygw, too (built where Go is)
 #   tests/run.sh --kind KIND         another build kind: asan-ubsan, tsan, release
 #   tests/run.sh --unit              only unit tests and lint
 #   tests/run.sh --scenario ARGS...  only scenarios; ARGS go to pytest
 #   tests/run.sh --optional          with --clients: also the clients that need torch (6 GB)
+#   tests/run.sh --write             with --clients: the matrix goes into README.md, if it is good
 #
 # Environment: FOREBAY_BUILD_ROOT (default: build/ in the source tree) holds builds, virtual
 # environments and data sets; FOREBAY_TEST_JOBS says how many scenarios run at once (2).
@@ -20,16 +22,18 @@ root=${FOREBAY_BUILD_ROOT:-$here/build}
 kind=debug
 what=all
 optional=0
+write=0
 scale=${FOREBAY_TEST_SCALE:-0.1}
 while [ $# -gt 0 ]; do
     case $1 in
     --full) scale=1 ;;
     --clients) what=clients ;;
     --optional) optional=1 ;;
+    --write) write=1 ;;
     --unit) what=unit ;;
     --kind) kind=$2; shift ;;
     --scenario) what=scenario; shift; break ;;
-    -h | --help) sed -n '3,15p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h | --help) sed -n '3,17p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "run.sh: unknown option $1 (--help)" >&2; exit 2 ;;
     esac
     shift
@@ -190,12 +194,18 @@ scenario)
 clients)
     kind=release
     install_packages clients
+    command -v mvn >/dev/null || sh "$here/deploy/packages.sh" --install clients_java ||
+        say "no Java: its clients do not run"
     build
     python_for_scenarios
     FOREBAY_CLIENTS_ROOT=$root/clients
     FOREBAY_CLIENTS_OPTIONAL=$optional
     export FOREBAY_CLIENTS_ROOT FOREBAY_CLIENTS_OPTIONAL
     pytests clients "$here/tests/clients"
+    if [ "$write" = 1 ] && [ "$failed" = 0 ]; then
+        python3 "$here/tests/clients/readme_matrix" "$here/README.md" "$root/clients/matrix.md" ||
+            failed=$((failed + 1))
+    fi
     ;;
 esac
 finish

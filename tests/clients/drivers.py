@@ -4,7 +4,7 @@
     python drivers.py CLIENT ENDPOINT BUCKET PLAN.json
 
 The plan is a list of ["put", key, file], ["get", key, file], ["range", key, first, last, file],
-["ls", prefix, file], ["missing", key]. Keys and secrets come from AWS_ACCESS_KEY_ID and
+["ls", prefix, file], ["missing", key, file]; the last writes what kind of error it was. Keys and secrets come from AWS_ACCESS_KEY_ID and
 AWS_SECRET_ACCESS_KEY. Any failure ends the process with a traceback.
 """
 import json
@@ -227,7 +227,7 @@ class Mountpoint:
             b"".join(self.client.get_object(self.bucket, key))
         except Exception as error:  # noqa: BLE001: its class is private
             assert "404" in str(error) or "NoSuchKey" in str(error) or "exist" in str(error), error
-            return
+            return f"{type(error).__name__} {error}"
         raise AssertionError("no error")
 
 
@@ -277,7 +277,7 @@ class Awscrt:
         except Exception as error:  # noqa: BLE001: checked by its text
             assert getattr(error, "status_code", None) == 404 or "404" in repr(error) \
                 or "response status" in str(error), repr(error)
-            return
+            return f"{getattr(error, 'status_code', None)} {error!r}"
         raise AssertionError("no error")
 
 
@@ -535,6 +535,9 @@ def main():
         if step == "ls":
             prefix, file = arguments
             Path(file).write_text("\n".join(sorted(call(prefix))))
+        elif step == "missing":
+            key, file = arguments
+            Path(file).write_text(call(key) or "as expected")
         else:
             call(*arguments)
 
