@@ -52,6 +52,7 @@ struct serve {
     struct http_server *http;
     struct admin *admin;
     const char **listen;
+    const char *addresses[LISTEN_FDS_MAX]; // what /version shows
     struct buf why;
     _Atomic bool started, draining;
 };
@@ -393,17 +394,16 @@ static int serve_build_admin(struct serve *s)
 {
     const struct config *c = s->config;
     const struct config_listen *at = &c->admin_listen;
-    const char *listen[LISTEN_FDS_MAX];
     unsigned count = 0;
     for (; count < LISTEN_FDS_MAX && http_server_address(s->http, count) != NULL; count++) {
-        listen[count] = http_server_address(s->http, count);
+        s->addresses[count] = http_server_address(s->http, count);
     }
     struct admin_options options = {
         .host = at->kind == CONFIG_LISTEN_OFF ? NULL : at->host,
         .port = at->port,
         .socket_path = c->admin_socket,
         .socket_optional = c->admin_socket_auto,
-        .listen = listen,
+        .listen = s->addresses,
         .listen_count = count,
         .io_engine = loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
         .alive = probe_alive,
