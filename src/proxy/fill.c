@@ -225,7 +225,12 @@ static bool fill_takes(const struct fill *fill, const struct reader *reader, boo
         (reader->object == NULL || !fill_same_version(fill->object, reader->object))) {
         return false;
     }
-    return !(fill->unstored && fill->has_head && reader->first_byte < fill->retained_from);
+    if (!fill->unstored || !fill->has_head) {
+        return true;
+    }
+    // Who would be detached at once, having fallen too far behind, gets a run of its own.
+    return reader->first_byte >= fill->retained_from &&
+           fill->received <= reader->first_byte + FILL_DETACH_BEHIND;
 }
 
 // Rule 16: a live entry for the block.

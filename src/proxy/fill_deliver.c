@@ -129,7 +129,8 @@ static void fill_pace(struct fill *fill)
     {
         struct fill_reader *fr = container_of(node2, struct fill_reader, node);
         if (fr->waiting_place ||
-            (fr->acked_byte != fastest && fill->received - fr->acked_byte > FILL_DETACH_BEHIND)) {
+            (fr->acked_byte != fastest &&
+             fill->received > fr->acked_byte + FILL_DETACH_BEHIND)) { // it may begin further on
             stats_add(COUNTER_readers_detached, 1);
             fill_reader_final(fr, OUTCOME_REJOIN, ERR_OK, (struct span){0});
         }
