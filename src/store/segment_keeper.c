@@ -3,8 +3,9 @@
 // for new ones, so that no worker ever makes, lists or unlinks a file.
 //
 // Space is reserved before a file is made and given back after its last descriptor is closed, which
-// may be long after the unlink: slow readers keep their pins. Not more than a quarter of all
-// segments die at a time.
+// may be long after the unlink: slow readers keep their pins. When a quarter of all segments are
+// held like that, only segments that nobody reads are picked, so that slow readers cannot stop the
+// others from being replaced.
 //
 // Freeing one: no more pins -> its places leave the index, in batches that are committed -> unlink
 // -> at the last unpin, close. A crash in between leaves entries that name a missing segment; they
@@ -22,9 +23,11 @@
 #include "stats/stats.h"
 #include "store/store_private.h"
 
-#define TICK_MS 1000u        // free space is looked at, seals are written
-#define FORGET_BATCH 512u    // places that leave the index in one commit
-#define SPARE_AMPLE 4u       // while the cache is far from full
+#define TICK_MS 1000u     // free space is looked at, seals are written
+#define FORGET_BATCH 512u // places that leave the index in one commit
+#define SPARE_AMPLE 4u    // while the cache is far from full, and more if they are small:
+#define SPARE_AHEAD_BYTES (128u << 20)
+#define SPARE_AHEAD_MAX 32u
 #define NUMBERS_AHEAD 4096u  // segment numbers promised by one writing of `format`
 #define MAKE_TRIES_MAX 1000u // names already taken by something else
 
@@ -203,12 +206,15 @@ static bool keeper_evict_one(struct segment_log *log)
     pthread_mutex_lock(&log->guarded.lock);
     unsigned max = (unsigned)max_u64(2, log->segments_max / 4);
     uint32_t size = log->table_mask + 1;
+    bool idle_only = log->guarded.dying_count + 1 >= max;
     struct policy_candidate *candidates =
-        log->guarded.dying_count < max ? calloc(size, sizeof(*candidates)) : NULL;
+        log->guarded.dying_count < 2 * max ? calloc(size, sizeof(*candidates)) : NULL;
     size_t count = 0;
     for (uint32_t i = 0; i < size && candidates != NULL; i++) {
         struct segment *segment = &log->table[i];
-        if (segment->state == SEGMENT_SEALED && atomic_load(&segment->holds) == 0) {
+        bool idle = (atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) == 0;
+        if (segment->state == SEGMENT_SEALED && atomic_load(&segment->holds) == 0 &&
+            (idle || !idle_only)) {
             candidates[count++] = (struct policy_candidate){
                 .number = atomic_load(&segment->number),
                 .last_used_s = atomic_load_explicit(&segment->last_used_s, memory_order_relaxed),
@@ -413,16 +419,25 @@ static enum disk_room keeper_disk_room(const struct segment_log *log)
     return free_bytes - least >= log->segment_cost_bytes ? DISK_ROOM_AMPLE : DISK_ROOM_NONE;
 }
 
+// Runs that begin while none is ready are not stored, so a burst has to find enough of them however
+// late this thread gets to run.
 static unsigned keeper_spare_wanted(const struct segment_log *log, bool *ret_ample)
 {
     uint64_t used = atomic_load(&log->store->used_bytes);
+    uint64_t cost = log->segment_cost_bytes;
+    uint64_t limit = log->store->segment_limit_bytes;
+    uint64_t least = max_u64(SPARE_AMPLE, log->slot_count);
+    uint64_t ahead = min_u64(SPARE_AHEAD_MAX, SPARE_AHEAD_BYTES / log->segment_size_bytes);
     if (!atomic_load(&log->examined)) {
         *ret_ample = false;
-        return 1;
+        return used + 2 * least * cost <= limit ? log->slot_count : 1;
     }
-    *ret_ample = used + 8 * log->segment_cost_bytes <= log->store->segment_limit_bytes;
+    *ret_ample = used + 2 * least * cost <= limit;
+    if (used + 2 * max_u64(least, ahead) * cost <= limit) {
+        return (unsigned)max_u64(least, ahead);
+    }
     if (*ret_ample) {
-        return (unsigned)max_u64(SPARE_AMPLE, log->slot_count);
+        return (unsigned)least;
     }
     return log->segments_max <= 8 ? 1 : 2;
 }
