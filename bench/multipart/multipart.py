@@ -153,10 +153,11 @@ class Bench:
 
 
 class Memory:
-    """The most anonymous memory of a process while the block runs, in MiB."""
+    """The most anonymous memory (MiB) and the CPU seconds of a process while the block runs."""
 
     def __init__(self, pid):
         self.pid, self.peak, self.ended = pid, 0, threading.Event()
+        self.cpu = self.cpu_seconds()
 
     def __enter__(self):
         self.thread = threading.Thread(target=self._watch)
@@ -166,6 +167,11 @@ class Memory:
     def __exit__(self, *_):
         self.ended.set()
         self.thread.join()
+        self.cpu = self.cpu_seconds() - self.cpu
+
+    def cpu_seconds(self):
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _watch(self):
         while not self.ended.wait(0.05):
@@ -227,12 +233,14 @@ def main():
                 row = {"upload direct": bench.upload(origin.port, "direct")}
                 with Memory(process.pid) as watch:
                     row["upload through"] = bench.upload(port, "through")
-                row["upload MiB"] = watch.peak
+                row["upload MiB"], row["upload CPU"] = watch.peak, watch.cpu
                 row["download direct"] = bench.download(origin.port, "through")
                 with Memory(process.pid) as watch:
                     row["cold through"] = bench.download(port, "through")
+                row["download MiB"], row["cold CPU"] = watch.peak, watch.cpu
+                with Memory(process.pid) as watch:
                     row["warm through"] = bench.download(port, "through")
-                row["download MiB"] = watch.peak
+                row["warm CPU"] = watch.cpu
                 for key in ("direct", "through"):
                     Client(port, origin.access).ask("DELETE", f"/bench/{key}")
                 if n >= 0:
@@ -258,11 +266,12 @@ def report(given, name, rows):
                "download warm": ratio("warm through", "download direct")}
     print(f"{given.size} MiB in parts of {given.part} MiB, {given.parallel} at a time, {given.payload} "
           f"payload, {name}; {len(rows)} pairs, medians\n")
-    print(f"{'':16} {'direct':>8} {'through':>8}  ratio")
-    for what, base, through in (("upload", "upload direct", "upload through"),
-                                ("download cold", "download direct", "cold through"),
-                                ("download warm", "download direct", "warm through")):
-        print(f"{what:16} {mid[base]:8.0f} {mid[through]:8.0f}  {figures[what]:5.2f}")
+    print(f"{'':16} {'direct':>8} {'through':>8}  ratio  CPU ms/MiB")
+    for what, base, kind in (("upload", "upload direct", "upload"),
+                             ("download cold", "download direct", "cold"),
+                             ("download warm", "download direct", "warm")):
+        print(f"{what:16} {mid[base]:8.0f} {mid[kind + ' through']:8.0f}  {figures[what]:5.2f}  "
+              f"{1000 * mid[kind + ' CPU'] / given.size:10.2f}")
     print("\nmemory of forebay (anonymous, peak), MiB: upload "
           + ", ".join(f"{r['upload MiB']:.0f}" for r in rows) + "; download "
           + ", ".join(f"{r['download MiB']:.0f}" for r in rows))
