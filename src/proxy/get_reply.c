@@ -186,6 +186,12 @@ enum step_result serve_get_step_reply(struct request *r)
     enum http_range_result resolved =
         http_range_resolve(&range, object->size_bytes, &g->first, &last);
     if (resolved == HTTP_RANGE_UNSATISFIABLE) {
+        bool kept = g->is_head || g->have_record || g->readers[0] != NULL;
+        if (object->size_bytes == 0 && !kept) { // so that the next one is answered from here
+            g->first = g->end = g->pos = 0;
+            r->step = REQUEST_GET_FIRST;
+            return STEP_AGAIN;
+        }
         return get_unsatisfiable(r);
     }
     bool partial = resolved == HTTP_RANGE_PARTIAL;

@@ -109,6 +109,12 @@ def test_first_range_of_an_unknown_empty_object(start, origin):
         for i, (text, status) in enumerate(EMPTY_RANGES.items()):
             origin.put(f"empty{i}", 0)
             assert client.get(f"empty{i}", headers=[("Range", text)]).status == status, text
+        server.settle()
+        mark = origin.mark()                # kept like any other object, though nothing was sent
+        for i, (text, status) in enumerate(EMPTY_RANGES.items()):
+            assert client.get(f"empty{i}", headers=[("Range", text)]).status == status, text
+            assert client.head(f"empty{i}").status == 200
+        assert not origin.requests(since=mark), origin.requests(since=mark)
 
 
 @pytest.mark.parametrize("size", [1, 63, 16384, 16385, 65536, 65537, (1 << 20) - 1, 1 << 20,
