@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -250,9 +251,10 @@ class VersityGW(RealServer):
 
 
 class Relay:
-    """A TCP relay before a real server that counts requests and reply bytes, and changes nothing.
+    """A TCP relay before a real server that counts requests and object bytes, and changes nothing.
 
-    Only requests without a body, or with Content-Length, are understood; enough for reads.
+    Only what reads need is understood: requests without a body or with Content-Length, replies with
+    Content-Length or chunked.
     """
 
     def __init__(self, upstream):
@@ -260,6 +262,7 @@ class Relay:
         self.lock = threading.Lock()
         self.log = []                      # [(method, path without query, conditional)]
         self.bytes_down = 0
+        self.bodies = []                   # [(path, bytes)]: pieces of bodies of GET replies 200 and 206
         self.listener = socket.socket()
         self.listener.bind(("127.0.0.1", 0))
         self.listener.listen(256)
@@ -280,12 +283,16 @@ class Relay:
 
     def mark(self):
         with self.lock:
-            return len(self.log), self.bytes_down
+            return len(self.log), self.bytes_down, len(self.bodies)
 
     def since(self, mark):
         """(requests, reply bytes) since mark()."""
         with self.lock:
             return self.log[mark[0]:], self.bytes_down - mark[1]
+
+    def bodies_since(self, mark):
+        with self.lock:
+            return self.bodies[mark[2]:]
 
     def _accept(self):
         while True:
@@ -300,16 +307,21 @@ class Relay:
                 continue
             for sock in (up, down):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._requests, args=(down, up), daemon=True).start()
-            threading.Thread(target=self._replies, args=(up, down), daemon=True).start()
+            asked = queue.SimpleQueue()    # (method, path) of requests whose replies are to come
+            threading.Thread(target=self._requests, args=(down, up, asked), daemon=True).start()
+            threading.Thread(target=self._replies, args=(up, down, asked), daemon=True).start()
 
-    def _requests(self, down, up):
+    @staticmethod
+    def _head(head):
+        """(words of the first line, {name: value})."""
+        lines = head.decode("latin-1").split("\r\n")
+        return lines[0].split(" "), {line.partition(":")[0].lower(): line.partition(":")[2].strip()
+                                     for line in lines[1:]}
+
+    def _requests(self, down, up, asked):
         buf, body = b"", 0
         with contextlib.suppress(OSError):
-            while True:
-                piece = down.recv(1 << 16)
-                if not piece:
-                    break
+            while piece := down.recv(1 << 16):
                 buf += piece
                 while buf:
                     if body:
@@ -320,34 +332,61 @@ class Relay:
                     head, found, rest = buf.partition(b"\r\n\r\n")
                     if not found:
                         break
-                    lines = head.decode("latin-1").split("\r\n")
-                    method, target = lines[0].split(" ")[:2]
-                    names = {line.partition(":")[0].lower(): line.partition(":")[2].strip()
-                             for line in lines[1:]}
+                    (method, target, *_), names = self._head(head)
+                    path = target.partition("?")[0]
+                    asked.put((method, path))
                     with self.lock:
-                        self.log.append((method, target.partition("?")[0],
-                                         any(n.startswith("if-") for n in names)))
+                        self.log.append((method, path, any(n.startswith("if-") for n in names)))
                     body = int(names.get("content-length", 0))
                     buf = rest
                 up.sendall(piece)
-        for sock in (up,):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_WR)
-
-    def _replies(self, up, down):
         with contextlib.suppress(OSError):
-            buf = bytearray(1 << 18)
-            view = memoryview(buf)
-            while True:
-                count = up.recv_into(buf)
-                if not count:
-                    break
+            up.shutdown(socket.SHUT_WR)
+
+    def _replies(self, up, down, asked):
+        buf, body, path, chunked = b"", 0, None, False
+        room = bytearray(1 << 18)
+        view = memoryview(room)
+        with contextlib.suppress(OSError):
+            while count := up.recv_into(room):
                 with self.lock:
                     self.bytes_down += count
+                at = 0
+                while at < count:
+                    if body:
+                        take = min(body, count - at)
+                        self._count(path, take)
+                        body -= take
+                        at += take
+                        continue
+                    buf += view[at:count]
+                    at = count
+                    end = buf.find(b"\r\n0\r\n\r\n") + 7 if chunked else buf.find(b"\r\n\r\n") + 4
+                    if end < 7 if chunked else end < 4:
+                        continue
+                    at = count - (len(buf) - end)
+                    head, buf = buf[:end - 4], b""
+                    if chunked:
+                        chunked = False
+                        continue
+                    (_, status, *_), names = self._head(head)
+                    if status.startswith("1"):
+                        continue
+                    method, name = asked.get_nowait()
+                    path = name if method == "GET" and status in ("200", "206") else None
+                    if method != "HEAD" and status not in ("204", "304"):
+                        body = int(names.get("content-length", 0))
+                        chunked = "chunked" in names.get("transfer-encoding", "")
+                        buf = b"\r\n" if chunked else b""   # so that an empty body is found, too
                 down.sendall(view[:count])
         for sock in (up, down):
             with contextlib.suppress(OSError):
                 sock.close()
+
+    def _count(self, path, count):
+        if path is not None:
+            with self.lock:
+                self.bodies.append((path, count))
 
 
 if __name__ == "__main__":

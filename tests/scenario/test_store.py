@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is on disk: restarts, kill -9, flipped bits, injured indexes, full and broken disks, the limit."""
+import contextlib
+import math
 import os
 import random
 import shutil
@@ -8,11 +10,11 @@ import time
 
 import numpy as np
 import pytest
-from client import Connection, Truncated, judge
+from client import Closed, Connection, ProtocolError, Truncated, judge
 from conftest import not_run
 from disks import PAGE, FaultyDisk, LoopDisk, direct_works, drop_pages, edit_beneath
 from forebay import parallel, scaled
-from oracle import name_hash
+from oracle import CELL, name_hash
 
 MIB = 1 << 20
 IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
@@ -59,155 +61,232 @@ def test_a_clean_restart_keeps_everything(start, origin, engine, figure):
     assert server.metric("forebay_cache_checksum_failures_total") == 0
 
 
-def test_kill_9_in_a_loop(start, origin, engine, figure):
-    """At random moments: no wrong byte ever; what was complete a second before is a hit."""
-    server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "1GiB"})
-    rounds = scaled(500, 25)
-    keys = []
-    complete = {}                    # key -> when its fill was known to be complete
-    old = asked = 0
-    slowest = 0.0
-    dice = random.Random(11)
-    serial = 0
-    for _ in range(rounds):
-        # What was complete one second before the kill has to be there now.
-        killed_at = time.monotonic()
-        sample = [k for k, t in complete.items()]
-        dice.shuffle(sample)
-        if server.kills:
-            mark = origin.mark()
-            with server.client() as client:
-                for n, key in enumerate(sample[:40]):
-                    judge(client.get(key), origin, key, 0, origin.version(key).size)
-                    if n == 0:
-                        slowest = max(slowest, time.monotonic() - server.spawned_at)
-            for key in sample[:40]:
-                if complete[key] < last_kill - 1.0:
-                    old += 1
-                    asked += origin.bytes_sent(key, since=mark) > 0
-        stop = threading.Event()
-        born = []
+KILL_KEYS = 400          # the newest are looked at
+KILL_FRESH = 20          # so many rounds fit one cache without evictions
 
-        def work(i):
-            inner = random.Random(dice.random())
+
+def test_kill_9_in_a_loop(start, origin, engine, figure):
+    """At random moments: no wrong byte ever; what was complete a second before is a hit; no index
+    is thought damaged.
+
+    Looked at are objects that were complete a second before the kill of the process that fetched them,
+    and all that were hits after an earlier kill. What is younger may be lost, and is only counted.
+    """
+    server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "8GiB"})
+    rounds = scaled(500, 25)
+    dice = random.Random(11)
+    ages = {}                        # key -> age at the kill of its process; inf: was a hit later
+    old = old_bytes = asked = asked_bytes = young = young_asked = serial = 0
+    first_hits, dropped = [], []
+    for turn in range(rounds):
+        if turn % KILL_FRESH == 0 and turn > 0:
+            server.stop()
+            server.wipe_cache()
+            ages.clear()
+            server.start()
+        stop = threading.Event()
+        born, wrong = [], []
+
+        def work(seed):
+            nonlocal serial
+            inner = random.Random(seed)
             try:
                 with server.client() as client:
                     while not stop.is_set():
                         with origin.lock:
-                            nonlocal serial
                             serial += 1
                             key = f"k{serial}"
-                            origin.put(key, inner.choice((700, 9000, 70_000, 400_000, 2_500_000)))
+                        origin.put(key, inner.choice((700, 9000, 70_000, 400_000, 2_500_000)))
                         judge(client.get(key), origin, key, 0, origin.version(key).size)
                         born.append((key, time.monotonic()))
-            except (Truncated, OSError, Exception) as error:
-                if isinstance(error, AssertionError) and not stop.is_set():
-                    raise
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+            except (Closed, Truncated, ProtocolError, OSError) as error:
+                if not stop.is_set():                   # else killed meanwhile
+                    wrong.append(error)
+            except AssertionError as error:
+                wrong.append(error)
+        threads = [threading.Thread(target=work, args=(dice.random(),)) for _ in range(3)]
         for thread in threads:
             thread.start()
-        stop.wait(dice.uniform(0.02, 0.5))
-        last_kill = time.monotonic()
-        stop.set()
+        stop.wait(dice.uniform(0.02, 0.5) if turn % 5 else dice.uniform(1.2, 2.0))
+        killed_at = time.monotonic()
+        stop.set()                                      # what is under way goes on into the kill
         server.kill9()
         for thread in threads:
             thread.join(60)
-        complete.update(born)
-        keys += [k for k, _ in born]
-        assert killed_at
+        assert not wrong, wrong[0]
+        ages.update((key, killed_at - at) for key, at in born)
+        for key in list(ages)[:-KILL_KEYS]:
+            del ages[key]
         server.start()
-    figure(f"kill -9 x {rounds} ({engine}): {len(keys)} objects, {old} old ones looked at, {asked} "
-           f"lost; slowest first hit {slowest * 1000:.0f} ms after exec")
-    fill(server, origin, keys)
-    assert asked <= old * 0.01, f"{asked} of {old} blocks complete a second before were lost"
+        dropped += [line for line in server.stderr if "index_dropped" in line]
+        sample = dice.sample(list(ages), min(40, len(ages)))
+        mark = origin.mark()
+        with server.client() as client:
+            for n, key in enumerate(sample):
+                size = origin.version(key).size
+                judge(client.get(key), origin, key, 0, size)
+                if n == 0:
+                    first_hits.append(time.monotonic() - server.spawned_at)
+                sent = origin.bytes_sent(key, since=mark)
+                if ages[key] >= 1.0:
+                    old, old_bytes = old + 1, old_bytes + size
+                    asked, asked_bytes = asked + (sent > 0), asked_bytes + sent
+                else:
+                    young, young_asked = young + 1, young_asked + (sent > 0)
+                if sent:
+                    del ages[key]
+                else:
+                    ages[key] = math.inf
+    first_hits.sort()
+    figure(f"kill -9 x {rounds} ({engine}): {serial} objects, {old} complete a second before "
+           f"({old_bytes / 1e6:.0f} MB) looked at, {asked} not whole ({asked_bytes / 1e6:.1f} MB), of "
+           f"{young} younger ones {young_asked}; "
+           f"exec to first answer median {first_hits[len(first_hits) // 2] * 1000:.0f} ms, "
+           f"slowest {first_hits[-1] * 1000:.0f} ms; indexes dropped: {len(dropped)}")
+    fill(server, origin, list(ages))
+    assert old > 2 * rounds, old
+    assert asked <= old * 0.01, f"{asked} of {old} objects complete a second before were lost"
+    assert not dropped, dropped[:3]
 
 
-def payload_pages(path, keys):
-    """[(page, key, offset)]: pages of a segment that hold cells of the known keys."""
-    by_hash = {name_hash(f"bkt/{key}"): key for key in keys}
-    with open(path, "rb") as file:
-        data = file.read()
-    words = np.frombuffer(data[:len(data) // PAGE * PAGE], dtype="<u8").reshape(-1, PAGE // 8)
-    ret = []
-    for page in range(len(words)):
-        row = words[page]
-        for at in range(0, 8):                 # payloads start at multiples of 512 or anywhere
-            key = by_hash.get(int(row[at]))
-            if key is not None and int(row[at + 4]) == int(row[at]) \
-                    and int(row[at + 6]) == int(row[at + 2]) + 1:
-                ret.append((page, key, int(row[at + 2]) * 32))
-                break
-    return ret
+class Cells:
+    """Where each cell of the known keys lies in the segments: of several copies the last one seen."""
+
+    def __init__(self, server, origin, keys):
+        self.server, self.keys = server, keys
+        self.by_hash = {name_hash(f"bkt/{key}"): key for key in keys}
+        self.hashes = np.sort(np.array(list(self.by_hash), dtype=np.uint64))
+        self.at = {}               # key -> array: number of file << 32 | offset, or -1
+        for key in keys:
+            self.at[key] = np.full(origin.version(key).size // CELL, -1, dtype=np.int64)
+        self.files, self.seen = [], {}     # seen: path -> where in it the last cell found lies
+
+    def look(self):
+        """Finds what was written since the last look; nothing may be in flight."""
+        for path in self.server.segment_files():
+            if path not in self.seen:
+                self.files.append(path)
+                self.seen[path] = PAGE
+            with open(path, "rb") as file:
+                at, end = self.seen[path] // PAGE * PAGE, os.fstat(file.fileno()).st_size
+                while at < end:
+                    try:
+                        at = os.lseek(file.fileno(), at, os.SEEK_DATA) // PAGE * PAGE
+                    except OSError:
+                        break                           # only a hole up to the end
+                    data = os.pread(file.fileno(), 4 * MIB, at)
+                    self._find(self.files.index(path), path, at, data)
+                    at += max(PAGE, len(data))
+
+    def _find(self, number, path, at, data):
+        seen = self.seen[path]
+        for shift in range(8):                          # short payloads begin anywhere
+            words = np.frombuffer(data[shift:len(data) - (len(data) - shift) % 8], dtype="<u8")
+            place = np.searchsorted(self.hashes, words)
+            place[place == len(self.hashes)] = 0
+            hits = np.nonzero(self.hashes[place] == words)[0]
+            hits = hits[(hits + 2 < len(words)) & (at + shift + hits * 8 > seen)]
+            for value in np.unique(words[hits]):
+                mine = hits[words[hits] == value]
+                cell = words[mine + 2]
+                there = self.at[self.by_hash[int(value)]]
+                good = cell < len(there)
+                there[cell[good].astype(np.int64)] = \
+                    (number << 32) + at + shift + mine[good] * 8
+                self.seen[path] = max(self.seen[path], at + shift + int(mine[-1]) * 8)
+
+    def pick(self, dice, key):
+        """(path, offset in the file) of one cell of KEY, or None."""
+        there = np.nonzero(self.at[key] >= 0)[0]
+        if not len(there):
+            return None
+        place = int(self.at[key][dice.choice(there)])
+        return self.files[place >> 32], place & 0xFFFFFFFF
 
 
-def test_bit_flips_beneath_the_page_cache(start, origin, engine, figure, tmp_path):
-    """Each is found when the page is next brought in, and healed inside the response."""
+def flip_beneath(dice, path, at):
+    """Flips one bit of the cell AT beneath the page cache."""
+    at += dice.randrange(CELL)
+
+    def change(data):
+        data[at % PAGE] ^= 1 << dice.randrange(8)
+    assert edit_beneath(path, at // PAGE, change)
+
+
+@pytest.mark.parametrize("verify", ["page-in", "always"])
+def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure, tmp_path):
+    """Each one is found when its page is next brought from the device, and healed inside that response.
+
+    Others read meanwhile. Under `page-in` none of them reads the same object in the moment of
+    the flip, since a page that somebody drops between our check and our send is not promised to be
+    looked at again; `always` promises it, so there they do.
+    """
     if not direct_works(tmp_path):
         not_run("O_DIRECT does not work in the temporary directory")
-    server = start(origin, engine=engine, file=IMMUTABLE)
-    keys = mixed(origin, 100, 6)
+    server = start(origin, engine=engine, file=IMMUTABLE, settings={
+        "cache.size": "4GiB", "cache.verify": verify, "access_log.path": "off"})
+    keys = [key for key in mixed(origin, 100, 6) if origin.version(key).size >= CELL]
     fill(server, origin, keys)
-    server.stop()                              # everything is on the device now
-    server.start()
+    server.restart()                           # everything is on the device now
     fill(server, origin, keys)
+    cells = Cells(server, origin, keys)
+    cells.look()
     dice = random.Random(5)
     flips = scaled(1000, 60)
-    done = healed = 0
+    locks = {key: threading.Lock() for key in keys}
     stop = threading.Event()
-
-    def noise(i):
-        inner = random.Random(i)
-        with server.client() as client:
-            while not stop.is_set():
-                key = inner.choice(keys)
-                size = origin.version(key).size
-                first = inner.randrange(size)
-                judge(client.get(key, first), origin, key, first, size - first)
-    noisy = [threading.Thread(target=noise, args=(i,)) for i in range(2)]
     errors = []
+    counts = {"found by others": 0, "pages": 0}
 
-    def guarded(i):
+    def noise(seed):
+        inner = random.Random(seed)
         try:
-            noise(i)
+            with server.client() as client:
+                while not stop.is_set():
+                    key = inner.choice(keys)
+                    size = origin.version(key).size
+                    first = inner.randrange(size)
+                    with locks[key] if verify == "page-in" else contextlib.nullcontext():
+                        judge(client.get(key, first), origin, key, first, size - first)
         except BaseException as error:  # noqa: BLE001: judged below
             errors.append(error)
-    noisy = [threading.Thread(target=guarded, args=(i,)) for i in range(2)]
+    noisy = [threading.Thread(target=noise, args=(i,)) for i in range(2)]
     for thread in noisy:
         thread.start()
+    done = 0
     try:
-        while done < flips and not errors:
-            segments = server.segment_files()
-            places = []
-            for path in segments:
-                places += [(path, *place) for place in payload_pages(path, keys)]
-            assert places, "no payload found in the segments"
-            dice.shuffle(places)
-            for path, page, key, offset in places[:20]:
-                bit = dice.randrange(PAGE * 8)
-
-                def change(data):
-                    data[bit // 8] ^= 1 << (bit % 8)
-                if not path.exists() or not edit_beneath(path, page, change):
-                    continue
-                done += 1
-                size = origin.version(key).size
-                before = origin.mark()
-                with server.client() as client:
-                    judge(client.get(key), origin, key, 0, size)
-                healed += len(origin.requests(key=key, since=before)) > 0
-                if done >= flips:
-                    break
-            server.settle()
+        with server.client() as client:
+            while done < flips and not errors:
+                batch = dice.sample(keys, min(20, flips - done))
+                for key in batch:
+                    place = cells.pick(dice, key)
+                    assert place, f"{key} is nowhere in the segments"
+                    before = server.metric("forebay_cache_checksum_failures_total")
+                    with locks[key]:
+                        flip_beneath(dice, *place)
+                    counts["found by others"] += \
+                        server.metric("forebay_cache_checksum_failures_total") > before
+                    judge(client.get(key), origin, key, 0, origin.version(key).size)
+                    found = server.metric("forebay_cache_checksum_failures_total") - before
+                    assert found >= 1, f"not found: {key} at {place}"
+                    done += 1
+                for key in batch:              # blocks of a dropped run that were already sent
+                    judge(client.get(key), origin, key, 0, origin.version(key).size)
+                server.settle()
+                cells.look()
     finally:
         stop.set()
         for thread in noisy:
             thread.join(60)
     assert not errors, errors[0]
-    found = server.metric("forebay_cache_checksum_failures_total")
-    figure(f"bit flips ({engine}): {done} made, {found:.0f} checksum failures counted")
-    # Two flips may meet in one stretch, and one may hit a run that was already replaced.
-    assert found >= 0.5 * done, f"{found} found of {done}"
+    figure(f"bit flips ({engine}, {verify}): {done} made, {done} found, "
+           f"{counts['found by others']} of them by another reader first")
     fill(server, origin, keys)
+    found = server.metric("forebay_cache_checksum_failures_total")
+    mark = origin.mark()
+    fill(server, origin, keys)
+    assert not origin.requests(since=mark), "all is healed: all hits"
+    assert server.metric("forebay_cache_checksum_failures_total") == found
 
 
 def test_flips_while_stopped(start, origin, engine):
@@ -284,6 +363,10 @@ def injuries(dice, index, other):
                 os.urandom(8192)))]
 
 
+GONE = {"removed", "folder removed", "empty", "one byte", "meta pages zeroed", "garbage",
+        "another cache's", "a directory"}           # others may hit what is not in use
+
+
 def test_injured_indexes(start, origin, engine, figure, tmp_path):
     """Normal start, no wrong byte, and the index is rebuilt from the segments behind serving."""
     stranger = start(origin, engine=engine, file=IMMUTABLE)
@@ -292,15 +375,17 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
     fill(stranger, origin, [f"other/{i}" for i in range(50)])
     stranger.stop()
     other = stranger.cache / "index" / "data.mdb"
-    server = start(origin, engine=engine, file=IMMUTABLE)
+    server = start(origin, engine=engine, file=IMMUTABLE, settings={"access_log.path": "off"})
     keys = mixed(origin, 120, 3)
+    total = sum(origin.version(key).size for key in keys)
     fill(server, origin, keys)
     server.stop()
     pristine = tmp_path / "pristine"
     shutil.copytree(server.cache, pristine)
     dice = random.Random(99)
     count = scaled(200, 20)
-    rebuilt = 0
+    rebuilt = lost_rows = 0
+    slowest = 0.0
     for n in range(count):
         shutil.rmtree(server.cache)
         shutil.copytree(pristine, server.cache)
@@ -309,18 +394,33 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
         name, harm = options[n % len(options)]
         harm()
         server.start()
-        with server.client() as client:
-            for key in dice.sample(keys, 30):
-                judge(client.get(key), origin, key, 0, origin.version(key).size)
-        if n % len(options) < 6:            # the index is surely gone: it must come back
-            server.wait_metric("forebay_cache_objects", lambda v: v >= len(keys))
-            mark = origin.mark()
-            fill(server, origin, keys)
-            assert origin.bytes_sent(since=mark) == 0, f"{name}: not rebuilt from segments"
+        if n // len(options) % 2 == 1:      # readers at once, while it is being rebuilt
+            with server.client() as client:
+                for key in dice.sample(keys, 30):
+                    judge(client.get(key), origin, key, 0, origin.version(key).size)
+        slowest = max(slowest, time.monotonic() - server.spawned_at) if n < len(options) else slowest
+        dropped = any("index_dropped" in line for line in server.stderr)
+        assert dropped or name not in GONE, f"{name}: taken for good: {server.output()}"
+        if dropped:
+            server.wait_stderr("index_rebuild_done")
+            assert server.metric("forebay_cache_objects") == len(keys), name
             rebuilt += 1
+        # All of it, from disk: found runs are only asked about, with requests that have no body.
+        mark = origin.mark()
+        fill(server, origin, keys)
+        sent = origin.bytes_sent(since=mark)
+        if dropped:
+            assert sent == 0, f"{name}: not rebuilt from segments: {sent} bytes asked again"
+        else:
+            lost_rows += sent > 0
+            assert sent < total / 2, f"{name}: {sent} of {total} bytes asked again"
+        mark = origin.mark()
+        fill(server, origin, keys)
+        assert not origin.requests(since=mark), f"{name}: {origin.requests(since=mark)[:3]}"
         code = server.stop(code=None)
         assert code == 0, f"{name}: exit {code}: {server.output()}"
-    figure(f"index injuries ({engine}): {count}, {rebuilt} full rebuilds watched")
+    figure(f"index injuries ({engine}): {count} starts, {rebuilt} rebuilt from segments, {lost_rows} "
+           f"lost some rows, the rest unharmed; slowest start {slowest * 1000:.0f} ms")
 
 
 def test_injured_segments_and_strange_files(start, origin, engine):
@@ -347,7 +447,12 @@ def test_injured_segments_and_strange_files(start, origin, engine):
             (server.cache / "segments" / "99999990.seg").write_bytes(os.urandom(1 << 20))
             (server.cache / "segments" / "notes.txt").write_text("hello")
         elif name == "directory":
-            (server.cache / "segments" / "99999991.seg").mkdir()
+            numbers = [int(path.stem) for path in (server.cache / "segments").glob("*.seg")]
+            in_the_way = server.cache / "segments" / f"{max(numbers) + 1:08d}.seg"
+            in_the_way.mkdir()
+            server.start()
+            fill(server, origin, keys)
+            in_the_way.rmdir()
         elif name == "garbage" and victim:
             victim.write_bytes(os.urandom(victim.stat().st_size))
         elif name == "format removed":
@@ -374,6 +479,7 @@ class Sampler:
 
     def __init__(self, read, every=0.02):
         self.read, self.every, self.highest = read, every, 0
+        self.values = []
         self.stop = threading.Event()
         self.count = 0
         self.thread = threading.Thread(target=self._run)
@@ -381,7 +487,8 @@ class Sampler:
     def _run(self):
         while not self.stop.wait(self.every):
             try:
-                self.highest = max(self.highest, self.read())
+                self.values.append(self.read())
+                self.highest = max(self.highest, self.values[-1])
                 self.count += 1
             except OSError:
                 pass
@@ -419,10 +526,22 @@ class SlowReaders:
             connection.close()
 
 
-def overread(server, origin, total, slow):
-    """Reads TOTAL bytes of ever new objects beside SLOW readers that hold on to old ones."""
+def freed_bytes(server):
+    """Segments that are unlinked and still open."""
+    total, folder = 0, f"/proc/{server._pid()}/fd"
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"{folder}/{name}")
+            if target.startswith(str(server.cache)) and target.endswith(".seg (deleted)"):
+                total += os.stat(f"{folder}/{name}").st_blocks * 512
+    return total
+
+
+def overread(server, origin, size, total, slow):
+    """Reads TOTAL bytes of ever new objects beside SLOW readers that hold on to old ones; then on until
+    the whole cache went over four times."""
     count = total // (2 * MIB)
-    for i in range(count):
+    for i in range(count + 1000):
         origin.put(f"flood/{i}", 2 * MIB)
     origin.put("held", 32 * MIB)
     fill(server, origin, ["flood/0", "flood/1", "flood/2", "flood/3"])
@@ -435,9 +554,19 @@ def overread(server, origin, total, slow):
                     if worker == 0 and n % 10 == 0:
                         readers.sip()
         parallel(4, one)
+        with server.client() as client:
+            for i in range(count, count + 1000):
+                judge(client.get(f"flood/{i}"), origin, f"flood/{i}", 0, 2 * MIB)
+                server.settle()
+                if server.metric("forebay_cache_evicted_bytes_total", reason="capacity") >= 4 * size:
+                    break
+                if i % 10 == 0:
+                    readers.sip()
     finally:
         readers.close()
     server.settle()
+    evicted = server.metric("forebay_cache_evicted_bytes_total", reason="capacity")
+    assert evicted >= 4 * size, f"only {evicted} bytes evicted"
 
 
 def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
@@ -445,25 +574,26 @@ def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
     size = 64 * MIB
     with LoopDisk(tmp_path / "disk", 512 * MIB) as disk:
         server = start(origin, engine=engine, cache=disk.mount / "cache",
-                       settings={"cache.size": "64MiB", "limits.min_rate": None})
-        with Sampler(server.disk_bytes) as du, \
+                       settings={"cache.size": "64MiB", "limits.min_rate": None,
+                                 "access_log.path": "off"})
+        with Sampler(server.disk_bytes) as du, Sampler(lambda: freed_bytes(server)) as freed, \
                 Sampler(lambda: disk.used() - disk.empty) as statfs:
-            overread(server, origin, 10 * size, scaled(200, 40))
-        figure(f"cache.size 64 MiB, 640 MiB read ({engine}): highest du "
+            overread(server, origin, size, 10 * size, scaled(200, 40))
+        figure(f"cache.size 64 MiB, 640 MiB read, {scaled(200, 40)} slow readers ({engine}): highest du "
                f"{du.highest / MIB:.1f} MiB of {du.count} samples, statfs "
-               f"{statfs.highest / MIB:.1f} MiB of {statfs.count}")
+               f"{statfs.highest / MIB:.1f} MiB of {statfs.count}; freed and still open up to "
+               f"{freed.highest / MIB:.0f} MiB")
         assert du.highest <= size, f"du {du.highest} > {size}"
         assert statfs.highest <= size, f"statfs {statfs.highest} > {size}"
-        assert server.metric("forebay_cache_evicted_bytes_total", reason="capacity") > 0
-        assert server.metric("forebay_fills_total", state="stored") > 100
+        assert freed.highest > 0, "no slow reader held a segment that was freed"
         server.stop()
 
 
 def test_the_limit_holds_without_a_file_system_of_its_own(start, origin, engine):
     size = 64 * MIB
-    server = start(origin, engine=engine, settings={"cache.size": "64MiB"})
+    server = start(origin, engine=engine, settings={"cache.size": "64MiB", "access_log.path": "off"})
     with Sampler(server.disk_bytes) as du:
-        overread(server, origin, 6 * size, 20)
+        overread(server, origin, size, 6 * size, 20)
     assert du.highest <= size, f"du {du.highest} > {size}"
     server.stop()
     server.start()
@@ -602,10 +732,14 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
             parallel(8, one)
     finally:
         slow.close()
+    early = max(memory.values[:len(memory.values) // 3])
+    late = max(memory.values[len(memory.values) // 3:])
+    figure(f"memory with {readers} slow readers ({engine}), {sum(taken) / (1 << 30):.1f} GiB streamed: "
+           f"{before / MIB:.0f} MiB before, highest {early / MIB:.0f} MiB in the first third, "
+           f"{late / MIB:.0f} MiB later")
+    assert late <= early + 8 * MIB, f"grows: {early / MIB:.0f} then {late / MIB:.0f} MiB"
     grown = memory.highest - before
-    figure(f"memory with {readers} slow readers ({engine}): {before / MIB:.0f} MiB before, "
-           f"{memory.highest / MIB:.0f} MiB at most")
-    assert grown <= buffer + 48 * MIB + readers * 128 * 1024, f"grew by {grown / MIB:.0f} MiB"
+    assert grown <= buffer + 32 * MIB + readers * 64 * 1024, f"grew by {grown / MIB:.0f} MiB"
 
 
 @pytest.mark.tsan
@@ -637,17 +771,20 @@ def test_verify_always(start, origin, engine):
     assert server.metric("forebay_hit_blocks_total", way="read") > 0
     # Even a write through the page cache is found.
     dice = random.Random(2)
-    places = [(p, *x) for p in server.segment_files() for x in payload_pages(p, keys)]
-    for path, page, key, offset in dice.sample(places, min(20, len(places))):
+    cells = Cells(server, origin, keys)
+    cells.look()
+    for key in [key for key in dice.sample(keys, 20) if len(cells.at[key])]:
+        before = server.metric("forebay_cache_checksum_failures_total")
+        path, at = cells.pick(dice, key)
         with open(path, "r+b") as file:
-            file.seek(page * PAGE + 100)
+            file.seek(at)
             byte = file.read(1)
-            file.seek(page * PAGE + 100)
+            file.seek(at)
             file.write(bytes([byte[0] ^ 1]))
         with server.client() as client:
             judge(client.get(key), origin, key, 0, origin.version(key).size)
-    server.settle()
-    assert server.metric("forebay_cache_checksum_failures_total") > 0
+        assert server.metric("forebay_cache_checksum_failures_total") > before, (key, path, at)
+    fill(server, origin, keys)
 
 
 def test_the_three_ways_of_a_hit(start, origin, engine):
