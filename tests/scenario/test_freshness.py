@@ -85,8 +85,10 @@ def test_one_conditional_request_for_all_readers(ruled, origin):
                 connection.send(b"GET /bkt/short/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
                 started.wait(60)
                 judge(connection.read_reply(), origin, "short/a", 0, size)
-        opener = threading.Thread(target=lambda: (started.wait(60), origin.wait_for(
-            1, key="short/a", since=mark), gate.set()))
+        joined = ruled.metric("forebay_revalidations_joined_total") + 29
+        opener = threading.Thread(target=lambda: (
+            started.wait(60), origin.wait_for(1, key="short/a", since=mark), ruled.wait_metric(
+                "forebay_revalidations_joined_total", lambda v: v >= joined), gate.set()))
         opener.start()
         parallel(30, one)
         opener.join()
