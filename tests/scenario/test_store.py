@@ -5,6 +5,7 @@ import math
 import os
 import random
 import shutil
+import socket
 import threading
 import time
 
@@ -517,11 +518,8 @@ class SlowReaders:
 
     def sip(self):
         for connection in self.connections:
-            try:
-                connection.sock.settimeout(5)
-                connection.sock.recv(1024)
-            except OSError:
-                pass
+            with contextlib.suppress(OSError):          # nothing there, or cut for being too slow
+                connection.sock.recv(1024, socket.MSG_DONTWAIT)
 
     def close(self):
         for connection in self.connections:
@@ -702,36 +700,38 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
     if build_kind() in ("asan-ubsan", "tsan"):
         not_run("memory is not judged under a sanitizer")
     buffer = 32 * MIB
+    kinds = ("kept", "large", "never")      # stored; streamed through fills; streamed past them
     server = start(origin, engine=engine, settings={
-        "limits.max_buffer": "32MiB", "cache.size": "512MiB"},
-        file={"rules": [{"match": "bkt/never/**", "cache": False}]})
+        "limits.max_buffer": "32MiB", "cache.size": "512MiB", "access_log.path": "off",
+        "origin.connections": 512},         # a slow reader of what is never kept holds one
+        file={"rules": [{"match": "bkt/never/**", "cache": False},
+                        {"match": "bkt/large/**", "max_object_size": "512MiB"}]})
     readers = scaled(200, 60)
-    for i in range(4):
-        origin.put(f"kept/{i}", 1 << 30)
-        origin.put(f"never/{i}", 1 << 30)
+    keys = [f"{kind}/{i}" for kind in kinds for i in range(3)]
+    for key in keys:
+        origin.put(key, 1 << 30)
     origin.put("warm", 5 * MIB)
     with server.client() as client:
         judge(client.get("warm"), origin, "warm", 0, 5 * MIB)
     before = server.memory_bytes()
-    slow = SlowReaders(server, [f"{kind}/{i}" for kind in ("kept", "never") for i in range(4)],
-                       readers)
+    slow = SlowReaders(server, keys, readers)
     try:
         with Sampler(server.memory_bytes, 0.05) as memory:
-            taken = [0] * 8
+            taken = [0] * len(keys)
 
             def one(worker):
-                key = f"{'kept' if worker % 2 else 'never'}/{worker % 4}"
                 with server.connection(receive_buffer=1 << 16) as connection:
-                    connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                    connection.send(f"GET /bkt/{keys[worker]} HTTP/1.1\r\n"
+                                    "Host: 127.0.0.1\r\n\r\n".encode())
                     assert connection.read_head().status == 200
                     goal = scaled(1 << 30, 64 * MIB)
                     while taken[worker] < goal:
                         piece = connection.sock.recv(1 << 18)
-                        assert piece, "cut"
+                        assert piece, f"cut: {keys[worker]} after {taken[worker]} bytes"
                         taken[worker] += len(piece)
                         if worker == 0:
                             slow.sip()
-            parallel(8, one)
+            parallel(len(keys), one)
     finally:
         slow.close()
     early = max(memory.values[:len(memory.values) // 3])
@@ -741,7 +741,10 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
            f"{late / MIB:.0f} MiB later")
     assert late <= early + 8 * MIB, f"grows: {early / MIB:.0f} then {late / MIB:.0f} MiB"
     grown = memory.highest - before
-    assert grown <= buffer + 32 * MIB + readers * 64 * 1024, f"grew by {grown / MIB:.0f} MiB"
+    # Beside limits.max_buffer: what each connection takes, and each busy one to the origin.
+    streams = readers // len(kinds) + 4
+    assert grown <= buffer + 32 * MIB + readers * 64 * 1024 + streams * MIB, \
+        f"grew by {grown / MIB:.0f} MiB"
 
 
 @pytest.mark.tsan
