@@ -300,7 +300,7 @@ def aws_v1():
 def aws_v2():
     if not os.path.exists("/usr/bin/aws"):
         not_run("awscli is not installed (apt)")
-    return aws_cli("/usr/bin/aws", sh(["/usr/bin/aws", "--version"]).stdout.split()[0])
+    return aws_cli("/usr/bin/aws", sh(["/usr/bin/aws", "--version"]).stdout.split()[0].split("/")[-1])
 
 
 def s5cmd():
@@ -381,7 +381,7 @@ def mc():
                   "get": [*base, "cp", "fb/{bucket}/{key}", "{file}"],
                   "ls": [*base, "find", "fb/{bucket}/{prefix}"],
                   "missing": [*base, "cp", "fb/{bucket}/{key}", "{folder}/none"]},
-                 sh([path, "--version"]).stdout.split()[2], before=alias)
+                 "latest (go install)", before=alias)
 
 
 def curl():
