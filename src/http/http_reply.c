@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/sendfile.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -502,30 +501,27 @@ enum file_result { FILE_SENT, FILE_BLOCKED, FILE_RECALL, FILE_GONE };
 
 static enum file_result send_file(struct http_exchange *x, struct reply_entry *e, uint64_t max)
 {
-    struct file_range *range = &e->slice.range;
-    uint64_t want = min_u64(range->len - e->sent, max);
-    off_t offset = (off_t)(range->offset + e->sent);
+    uint64_t want = min_u64(e->slice.range.len - e->sent, max);
     uint64_t begin_us = clock_monotonic_us();
-    ssize_t n;
-    do {
-        n = sendfile(connection_of(x)->fd, range->fd, &offset, want);
-    } while (n < 0 && errno == EINTR);
-    int error = errno;
+    int64_t n = file_range_send(connection_of(x)->hw->worker, &e->slice.range, e->sent, want,
+                                connection_of(x)->fd);
     stats_observe_us(HISTOGRAM_sendfile_stall, clock_monotonic_us() - begin_us);
-    if (n > 0) {
+    if (n >= 0) {
         note_sent(x, (uint64_t)n);
         // Less than asked: the socket is full, another try would only say so.
         return (uint64_t)n < want ? FILE_BLOCKED : FILE_SENT;
     }
-    if (n == 0) {
-        return FILE_RECALL; // the file is shorter than its range: the source will find out why
-    }
-    if (error == EAGAIN) {
+    switch (n) {
+    case -EAGAIN:
         return FILE_BLOCKED;
+    case -EPIPE:
+    case -ECONNRESET:
+    case -ETIMEDOUT:
+    case -ENOTCONN:
+        return FILE_GONE;
+    default:
+        return FILE_RECALL; // the source finds out why
     }
-    return error == EPIPE || error == ECONNRESET || error == ETIMEDOUT || error == ENOTCONN
-               ? FILE_GONE
-               : FILE_RECALL;
 }
 
 static uint64_t iov_bytes(const struct iovec *iov, unsigned count)
@@ -547,7 +543,7 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
     if (file != NULL) {
         // Asked before the head leaves, so that a head never waits corked for a range that is gone.
         uint64_t len = min_u64(file->slice.range.len - file->sent, *budget);
-        if (!disk_io_resident(file->slice.range.fd, file->slice.range.offset + file->sent, len)) {
+        if (!file_range_ready(&file->slice.range, file->sent, len)) {
             recall(x, file);
             return REPLY_DONE;
         }

@@ -190,6 +190,8 @@ enum disk_residency disk_io_residency_mode(void);
 void disk_fault_set(const char *script);
 #endif
 
+// --- file_send.c ---------------------------------------------------------------------------------
+
 // A piece of a file on its way from store to socket. `release` gives back the pin; runs exactly
 // once.
 struct file_range {
@@ -197,7 +199,21 @@ struct file_range {
     uint64_t offset, len;
     void (*release)(void *ctx);
     void *release_ctx;
+    // Are the pages in memory of these bytes of the file still the ones that were checked? NULL:
+    // always. Uses release_ctx and the two fields after it.
+    bool (*is_good)(const struct file_range *range, uint64_t offset, uint64_t len);
+    uint64_t check_offset;
+    uint32_t check_unit;
 };
+
+// Are `len` bytes from `skip` on in memory, and good?
+bool file_range_ready(const struct file_range *range, uint64_t skip, uint64_t len);
+// Sends bytes of the range, [skip, skip + len), to a non-blocking socket without a copy: only pages
+// that were in memory and good when they were taken. Returns how many bytes the socket took (fewer
+// than len: it is full), or -EAGAIN, -ESTALE (nothing sent: the next page came from the device, was
+// not good any more, or the file is shorter), or the socket's error, negative.
+int64_t file_range_send(struct worker *w, const struct file_range *range, uint64_t skip,
+                        uint64_t len, int socket);
 
 // --- blocking_pool.c -----------------------------------------------------------------------------
 

@@ -110,6 +110,13 @@ struct dead {
     void *ptr;
 };
 
+// file_send.c: a pipe that is empty between two calls, and a place to empty it into.
+struct file_send {
+    int take, give, nowhere; // -1: none
+};
+void file_send_init(struct file_send *fs);
+void file_send_done(struct file_send *fs);
+
 struct worker {
     unsigned magic;
     unsigned index;
@@ -130,6 +137,7 @@ struct worker {
     unsigned dead_count, dead_cap;
     struct mailbox mailbox;
     struct disk_io disk;
+    struct file_send file_send;
     unsigned jobs_inflight;
     void *slots[WORKER_SLOT_COUNT_];
 

@@ -328,6 +328,7 @@ static void worker_init(struct loop *loop, unsigned index, unsigned queue_depth)
     check(w->timer_event != NULL);
     check(event_add(w->wake_event, NULL) == 0);
     disk_io_init(w, queue_depth);
+    file_send_init(&w->file_send);
 }
 
 static void worker_done(struct worker *w)
@@ -335,6 +336,7 @@ static void worker_done(struct worker *w)
     worker_free_dead(w);
     free(w->dead);
     disk_io_uring_close(w);
+    file_send_done(&w->file_send);
     timer_heap_done(&w->timers);
     if (w->timer_event != NULL) {
         event_free(w->timer_event);

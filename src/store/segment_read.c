@@ -71,12 +71,25 @@ static struct run_info *info_find(struct store_worker *sw, const struct store_pl
     return info;
 }
 
+// Headers and packed runs may begin in the last page of the run before them. Bringing that page
+// from the device takes the mark from that run's last unit, before it begins: nobody has looked at
+// those bytes.
+static void unmark_neighbour(const struct store_place *place)
+{
+    if (place->header_offset % RUN_PAYLOAD_ALIGN != 0 && place->first_unit > 0 &&
+        segment_is_verified(place->segment, place->first_unit - 1, 1) &&
+        !disk_io_resident(segment_fd(place->segment), place->header_offset, 1)) {
+        segment_set_verified(place->segment, place->first_unit - 1, 1, false);
+    }
+}
+
 static enum err read_nowait(const struct store_place *place, uint64_t offset, char *buf, size_t len)
 {
     int fd = segment_fd(place->segment);
     if (fd < 0) {
         return ERR_IO;
     }
+    unmark_neighbour(place);
     struct iovec iov = {buf, len};
     size_t got = 0;
     enum err err = disk_io_read_nowait(fd, &iov, 1, offset, &got);
@@ -215,6 +228,26 @@ static void on_range_released(void *ctx)
     segment_unpin(ctx);
 }
 
+// The check units that `len` bytes of a payload touch, from its byte `begin` on.
+struct read_units {
+    uint32_t first, count;
+    uint64_t begin; // payload offset of the first unit
+};
+
+static struct read_units units_of(uint64_t begin, uint64_t len)
+{
+    uint32_t first = (uint32_t)(begin / STORE_CHECK_UNIT);
+    uint32_t last = len > 0 ? (uint32_t)((begin + len - 1) / STORE_CHECK_UNIT) : first;
+    return (struct read_units){first, len > 0 ? last - first + 1 : 0,
+                               (uint64_t)first * STORE_CHECK_UNIT};
+}
+
+static bool range_is_good(const struct file_range *range, uint64_t offset, uint64_t len)
+{
+    struct read_units units = units_of(offset - range->check_offset, len);
+    return segment_is_verified(range->release_ctx, range->check_unit + units.first, units.count);
+}
+
 bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
                        uint64_t first_byte, uint64_t len, struct file_range *ret_range)
 {
@@ -227,18 +260,17 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
         return false;
     }
     uint64_t begin = first_byte - run_begin;
-    uint32_t first = (uint32_t)(begin / STORE_CHECK_UNIT);
-    uint32_t count = (uint32_t)((begin + len - 1) / STORE_CHECK_UNIT) - first + 1;
+    struct read_units units = units_of(begin, len);
     struct segment *segment = place->segment;
     struct run_info *info;
-    if (!segment_is_verified(segment, place->first_unit + first, count) ||
+    if (!segment_is_verified(segment, place->first_unit + units.first, units.count) ||
         info_get_nowait(store_worker_of(w), place, &info) != ERR_OK) {
         return false;
     }
     int fd = segment_fd(segment);
     if (fd < 0 || !disk_io_resident(fd, place->payload_offset + begin, len)) {
         // It comes from the device next time, so it has to be looked at again.
-        segment_set_verified(segment, place->first_unit + first, count, false);
+        segment_set_verified(segment, place->first_unit + units.first, units.count, false);
         return false;
     }
     segment_pin_again(segment);
@@ -248,6 +280,9 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
         .len = len,
         .release = on_range_released,
         .release_ctx = segment,
+        .is_good = range_is_good,
+        .check_offset = place->payload_offset,
+        .check_unit = place->first_unit,
     };
     return true;
 }
@@ -289,6 +324,7 @@ static void read_finish(struct store_read *read, enum err err)
 static void read_op_start(struct store_read *read, unsigned iov_count, uint64_t offset,
                           void (*done)(struct disk_op *op))
 {
+    unmark_neighbour(&read->place);
     read->op.kind = DISK_READ;
     read->op.fd = segment_fd(read->place.segment);
     read->op.offset = offset;
@@ -298,18 +334,10 @@ static void read_op_start(struct store_read *read, unsigned iov_count, uint64_t 
     disk_io_start(read->worker, &read->op);
 }
 
-struct read_units {
-    uint32_t first, count;
-    uint64_t begin; // payload offset of the first unit
-};
-
 static struct read_units read_units_of(const struct store_read *read)
 {
-    uint64_t begin = read->first_byte - read->place.first_block * read->place.block_size_bytes;
-    uint32_t first = (uint32_t)(begin / STORE_CHECK_UNIT);
-    uint32_t last = read->len > 0 ? (uint32_t)((begin + read->len - 1) / STORE_CHECK_UNIT) : first;
-    return (struct read_units){first, read->len > 0 ? last - first + 1 : 0,
-                               (uint64_t)first * STORE_CHECK_UNIT};
+    return units_of(read->first_byte - read->place.first_block * read->place.block_size_bytes,
+                    read->len);
 }
 
 static uint32_t unit_len(const struct store_place *place, uint32_t unit)
@@ -320,9 +348,24 @@ static uint32_t unit_len(const struct store_place *place, uint32_t unit)
 
 static void on_payload_read(struct disk_op *op);
 
+// Units that this read brings from the device lose their mark before it begins, so that nobody
+// takes them out of the page cache as checked meanwhile.
+static void read_unmark(const struct store_read *read, const struct read_units *units)
+{
+    const struct store_place *place = &read->place;
+    uint64_t offset = place->payload_offset + units->begin;
+    uint64_t end =
+        min_u64(units->begin + (uint64_t)units->count * STORE_CHECK_UNIT, place->payload_len);
+    if (place->payload_len >= RUN_PACKED_MAX &&
+        !disk_io_resident(segment_fd(place->segment), offset, end - units->begin)) {
+        segment_set_verified(place->segment, place->first_unit + units->first, units->count, false);
+    }
+}
+
 static void read_payload(struct store_read *read)
 {
     struct read_units units = read_units_of(read);
+    read_unmark(read, &units);
     for (uint32_t i = 0; i < units.count; i++) {
         if (read->chunks[i] == NULL) {
             read->chunks[i] = chunk_for_read();
@@ -368,15 +411,6 @@ static enum err read_verify(const struct store_read *read, const struct read_uni
     return ERR_OK;
 }
 
-// Headers and packed runs may begin in the last page of the run before them. Bringing that page
-// from the device takes the mark from that run's last unit: nobody has looked at those bytes.
-static void unmark_neighbour(const struct store_place *place)
-{
-    if (place->header_offset % RUN_PAYLOAD_ALIGN != 0 && place->first_unit > 0) {
-        segment_set_verified(place->segment, place->first_unit - 1, 1, false);
-    }
-}
-
 static void on_payload_read(struct disk_op *op)
 {
     struct store_read *read = container_of(op, struct store_read, op);
@@ -385,10 +419,11 @@ static void on_payload_read(struct disk_op *op)
         return;
     }
     struct read_units units = read_units_of(read);
-    if (read->place.payload_len < RUN_PACKED_MAX) {
-        unmark_neighbour(&read->place);
-    }
     enum err err = read_verify(read, &units, read_state_of(read)->info);
+    if (err == ERR_CORRUPT && read->place.payload_len >= RUN_PACKED_MAX) {
+        segment_set_verified(read->place.segment, read->place.first_unit + units.first, units.count,
+                             false);
+    }
     if (err == ERR_CORRUPT && !read->repeated) {
         read->repeated = true;
         read_payload(read);
@@ -431,7 +466,6 @@ static void on_header_read(struct disk_op *op)
         read_finish(read, read->cancelled ? ERR_CANCELLED : op->err);
         return;
     }
-    unmark_neighbour(&read->place);
     struct run_header header;
     struct span bytes = {state->header_bytes, (size_t)op->result};
     struct run_info *info = NULL;

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// File pages to a socket, without a copy and without a doubt. Runs on the worker.
+//
+// Between the question whether checked pages are in memory and sendfile(2) a page can be dropped and
+// come from the device again, unchecked. So the way has two steps: splice(2) takes the pages into a
+// pipe of the worker, which holds them whatever happens to the page cache; then we ask whether they
+// are the right ones; only then they go to the socket. They are not if this thread has read from
+// the device meanwhile (the kernel counts that), or if their owner has taken the mark from them,
+// which everybody does before bringing such a page in himself.
+//
+// The pipe is empty between two calls: what the socket does not take is thrown away and taken from
+// the file again. A worker without a pipe sends nothing this way (-ESTALE): the caller reads.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "loop/loop_private.h"
+
+#define PIPE_BYTES (1u << 20)
+#define PIPE_BYTES_LEAST (64u << 10)
+#define SPLICE_BYTES (256u << 10) // what a full socket leaves of it was taken for nothing
+
+void file_send_init(struct file_send *fs)
+{
+    int ends[2];
+    *fs = (struct file_send){.take = -1, .give = -1, .nowhere = -1};
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+        return;
+    }
+    fs->give = ends[0];
+    fs->take = ends[1];
+    fs->nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    for (unsigned size = PIPE_BYTES; size > PIPE_BYTES_LEAST; size /= 2) {
+        if (fcntl(fs->take, F_SETPIPE_SZ, size) >= 0) { // refused above the user's limit
+            break;
+        }
+    }
+}
+
+void file_send_done(struct file_send *fs)
+{
+    int *const fds[] = {&fs->take, &fs->give, &fs->nowhere};
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++) {
+        if (*fds[i] >= 0) {
+            (void)close(*fds[i]);
+            *fds[i] = -1;
+        }
+    }
+}
+
+// Blocks that this thread has read from a device; stands still where the kernel does not count.
+static long blocks_read(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_inblock : 0;
+}
+
+bool file_range_ready(const struct file_range *range, uint64_t skip, uint64_t len)
+{
+    return disk_io_resident(range->fd, range->offset + skip, len) &&
+           (range->is_good == NULL || range->is_good(range, range->offset + skip, len));
+}
+
+// Empties the pipe; a pipe that cannot be emptied is replaced.
+static void throw_away(struct file_send *fs, uint64_t len)
+{
+    while (len > 0) {
+        ssize_t n = splice(fs->give, NULL, fs->nowhere, NULL, len, SPLICE_F_NONBLOCK);
+        if (n <= 0) {
+            file_send_done(fs);
+            file_send_init(fs);
+            return;
+        }
+        len -= (uint64_t)n;
+    }
+}
+
+// Pages of [at, at + len) into the pipe. Bytes taken, 0: none that may be sent.
+static uint64_t take(struct file_send *fs, const struct file_range *range, uint64_t at,
+                     uint64_t len)
+{
+    off_t offset = (off_t)at;
+    long before = blocks_read();
+    ssize_t n = splice(range->fd, &offset, fs->take, NULL, len, SPLICE_F_NONBLOCK);
+    if (n <= 0) {
+        return 0;
+    }
+    bool good = blocks_read() == before &&
+                (range->is_good == NULL || range->is_good(range, at, (uint64_t)n));
+    if (!good) {
+        throw_away(fs, (uint64_t)n);
+        return 0;
+    }
+    return (uint64_t)n;
+}
+
+int64_t file_range_send(struct worker *w, const struct file_range *range, uint64_t skip,
+                        uint64_t len, int socket)
+{
+    check(worker_is_mine(w));
+    struct file_send *fs = &w->file_send;
+    uint64_t sent = 0;
+    if (fs->take < 0 || fs->nowhere < 0) {
+        return -ESTALE;
+    }
+    while (sent < len) {
+        uint64_t taken =
+            take(fs, range, range->offset + skip + sent, min_u64(len - sent, SPLICE_BYTES));
+        if (taken == 0) {
+            return sent > 0 ? (int64_t)sent : -ESTALE;
+        }
+        unsigned more = sent + taken < len ? SPLICE_F_MORE : 0;
+        ssize_t n;
+        do {
+            n = splice(fs->give, NULL, socket, NULL, taken, SPLICE_F_NONBLOCK | more);
+        } while (n < 0 && errno == EINTR);
+        int error = n < 0 ? errno : 0;
+        uint64_t gone = n > 0 ? (uint64_t)n : 0;
+        sent += gone;
+        if (gone < taken) {
+            throw_away(fs, taken - gone);
+            return sent > 0 ? (int64_t)sent : error != 0 ? -error : -EAGAIN;
+        }
+    }
+    return (int64_t)sent;
+}
