@@ -192,7 +192,9 @@ static void get_prefetch(struct request *r)
 {
     struct get_state *g = get_of(r);
     struct reader *current = g->readers[0];
-    if (g->readers[1] != NULL || current == NULL || current->answer == NULL || current->weak) {
+    bool is_short = chunk_budget_used_bytes() > chunk_budget_max_bytes() / 2;
+    if (g->readers[1] != NULL || current == NULL || current->answer == NULL || current->weak ||
+        is_short) {
         return;
     }
     uint64_t next = current->run_end_byte;
