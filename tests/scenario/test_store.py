@@ -151,19 +151,20 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
 
 
 class Cells:
-    """Where each cell of the known keys lies in the segments: of several copies the last one seen."""
+    """Where the cells of the known keys lie in the segments, all copies that were ever written."""
 
     def __init__(self, server, origin, keys):
         self.server, self.keys = server, keys
         self.by_hash = {name_hash(f"bkt/{key}"): key for key in keys}
         self.hashes = np.sort(np.array(list(self.by_hash), dtype=np.uint64))
-        self.at = {}               # key -> array: number of file << 32 | offset, or -1
-        for key in keys:
-            self.at[key] = np.full(origin.version(key).size // CELL, -1, dtype=np.int64)
+        # key -> arrays by cell, one per look that found any: number of file << 32 | offset, or -1
+        self.at = {key: [] for key in keys}
+        self.count = {key: origin.version(key).size // CELL for key in keys}
         self.files, self.seen = [], {}     # seen: path -> where in it the last cell found lies
 
     def look(self):
         """Finds what was written since the last look; nothing may be in flight."""
+        self.found = {}
         for path in self.server.segment_files():
             if path not in self.seen:
                 self.files.append(path)
@@ -190,23 +191,26 @@ class Cells:
             for value in np.unique(words[hits]):
                 mine = hits[words[hits] == value]
                 cell = words[mine + 2]
-                there = self.at[self.by_hash[int(value)]]
+                key = self.by_hash[int(value)]
+                if key not in self.found:
+                    self.found[key] = np.full(self.count[key], -1, dtype=np.int64)
+                    self.at[key].append(self.found[key])
+                there = self.found[key]
                 good = cell < len(there)
                 there[cell[good].astype(np.int64)] = \
                     (number << 32) + at + shift + mine[good] * 8
                 self.seen[path] = max(self.seen[path], at + shift + int(mine[-1]) * 8)
 
     def pick(self, dice, key):
-        """(path, offset in the file) of one cell of KEY, or None."""
-        there = np.nonzero(self.at[key] >= 0)[0]
-        if not len(there):
-            return None
-        place = int(self.at[key][dice.choice(there)])
-        return self.files[place >> 32], place & 0xFFFFFFFF
+        """[(path, offset in the file)] of all copies of one cell of KEY."""
+        cell = dice.randrange(self.count[key])
+        places = [int(there[cell]) for there in self.at[key] if there[cell] >= 0]
+        assert places, f"{key}: cell {cell} is nowhere in the segments"
+        return [(self.files[place >> 32], place & 0xFFFFFFFF) for place in places]
 
 
 def flip_beneath(dice, path, at):
-    """Flips one bit of the cell AT beneath the page cache."""
+    """Flips one bit of the cell that begins AT beneath the page cache."""
     at += dice.randrange(CELL)
 
     def change(data):
@@ -262,16 +266,16 @@ def test_bit_flips_beneath_the_page_cache(start, origin, engine, verify, figure,
             while done < flips and not errors:
                 batch = dice.sample(keys, min(20, flips - done))
                 for key in batch:
-                    place = cells.pick(dice, key)
-                    assert place, f"{key} is nowhere in the segments"
+                    places = cells.pick(dice, key)
                     before = server.metric("forebay_cache_checksum_failures_total")
                     with locks[key]:
-                        flip_beneath(dice, *place)
+                        for place in places:    # only one of them is in use
+                            flip_beneath(dice, *place)
                     counts["found by others"] += \
                         server.metric("forebay_cache_checksum_failures_total") > before
                     judge(client.get(key), origin, key, 0, origin.version(key).size)
                     found = server.metric("forebay_cache_checksum_failures_total") - before
-                    assert found >= 1, f"not found: {key} at {place}"
+                    assert found >= 1, f"not found: {key} at {places}"
                     done += 1
                 for key in batch:              # blocks of a dropped run that were already sent
                     judge(client.get(key), origin, key, 0, origin.version(key).size)
@@ -724,6 +728,7 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
                     connection.send(f"GET /bkt/{keys[worker]} HTTP/1.1\r\n"
                                     "Host: 127.0.0.1\r\n\r\n".encode())
                     assert connection.read_head().status == 200
+                    taken[worker] = len(connection.buf)
                     goal = scaled(1 << 30, 64 * MIB)
                     while taken[worker] < goal:
                         piece = connection.sock.recv(1 << 18)
@@ -734,16 +739,17 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
             parallel(len(keys), one)
     finally:
         slow.close()
-    early = max(memory.values[:len(memory.values) // 3])
-    late = max(memory.values[len(memory.values) // 3:])
+    early = max(memory.values[:len(memory.values) // 2])
+    late = max(memory.values[len(memory.values) // 2:])
+    peak = server.metric("forebay_buffer_peak_bytes")
     figure(f"memory with {readers} slow readers ({engine}), {sum(taken) / (1 << 30):.1f} GiB streamed: "
-           f"{before / MIB:.0f} MiB before, highest {early / MIB:.0f} MiB in the first third, "
+           f"buffers up to {peak / MIB:.0f} of 32 MiB; {before / MIB:.0f} MiB before, highest {early / MIB:.0f} MiB in the first half, "
            f"{late / MIB:.0f} MiB later")
-    assert late <= early + 8 * MIB, f"grows: {early / MIB:.0f} then {late / MIB:.0f} MiB"
+    assert late <= early + 32 * MIB, f"grows: {early / MIB:.0f} then {late / MIB:.0f} MiB"
     grown = memory.highest - before
     # Beside limits.max_buffer: what each connection takes, and each busy one to the origin.
     streams = readers // len(kinds) + 4
-    assert grown <= buffer + 32 * MIB + readers * 64 * 1024 + streams * MIB, \
+    assert grown <= buffer + 32 * MIB + readers * 64 * 1024 + streams * 3 * MIB // 2, \
         f"grew by {grown / MIB:.0f} MiB"
 
 
@@ -778,9 +784,9 @@ def test_verify_always(start, origin, engine):
     dice = random.Random(2)
     cells = Cells(server, origin, keys)
     cells.look()
-    for key in [key for key in dice.sample(keys, 20) if len(cells.at[key])]:
+    for key in [key for key in dice.sample(keys, 20) if cells.count[key]]:
         before = server.metric("forebay_cache_checksum_failures_total")
-        path, at = cells.pick(dice, key)
+        (path, at), = cells.pick(dice, key)
         with open(path, "r+b") as file:
             file.seek(at)
             byte = file.read(1)
