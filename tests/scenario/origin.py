@@ -387,8 +387,8 @@ class Origin:
             thread = threading.Thread(target=self._serve, args=(sock, context, number), daemon=True)
             with self.lock:
                 self.threads = {t for t in self.threads if t.is_alive()}
+                thread.start()
                 self.threads.add(thread)
-            thread.start()
 
     def _serve(self, sock, context, number):
         reset = False
