@@ -28,8 +28,9 @@
 #define SPARE_AMPLE 4u    // while the cache is far from full, and more if they are small:
 #define SPARE_AHEAD_BYTES (128u << 20)
 #define SPARE_AHEAD_MAX 32u
-#define NUMBERS_AHEAD 4096u  // segment numbers promised by one writing of `format`
-#define MAKE_TRIES_MAX 1000u // names already taken by something else
+#define START_SEGMENTS_MAX 4u // made before the start is over
+#define NUMBERS_AHEAD 4096u   // segment numbers promised by one writing of `format`
+#define MAKE_TRIES_MAX 1000u  // names already taken by something else
 
 // --- making
 
@@ -419,6 +420,13 @@ static enum disk_room keeper_disk_room(const struct segment_log *log)
     return free_bytes - least >= log->segment_cost_bytes ? DISK_ROOM_AMPLE : DISK_ROOM_NONE;
 }
 
+static bool keeper_is_ample(const struct segment_log *log)
+{
+    uint64_t least = max_u64(SPARE_AMPLE, log->slot_count);
+    return atomic_load(&log->store->used_bytes) + 2 * least * log->segment_cost_bytes <=
+           log->store->segment_limit_bytes;
+}
+
 // Runs that begin while none is ready are not stored, so a burst has to find enough of them however
 // late this thread gets to run.
 static unsigned keeper_spare_wanted(const struct segment_log *log, bool *ret_ample)
@@ -430,9 +438,9 @@ static unsigned keeper_spare_wanted(const struct segment_log *log, bool *ret_amp
     uint64_t ahead = min_u64(SPARE_AHEAD_MAX, SPARE_AHEAD_BYTES / log->segment_size_bytes);
     if (!atomic_load(&log->examined)) {
         *ret_ample = false;
-        return used + 2 * least * cost <= limit ? log->slot_count : 1;
+        return keeper_is_ample(log) ? log->slot_count : 1;
     }
-    *ret_ample = used + 2 * least * cost <= limit;
+    *ret_ample = keeper_is_ample(log);
     if (used + 2 * max_u64(least, ahead) * cost <= limit) {
         return (unsigned)max_u64(least, ahead);
     }
@@ -507,7 +515,12 @@ static void *keeper_main(void *ctx)
 
 void segment_keeper_start(struct segment_log *log)
 {
-    if (store_is_filling(log->store) && keeper_disk_room(log) == DISK_ROOM_AMPLE) {
+    // One for each slot, so that the first runs find room before the thread has run at all.
+    for (unsigned i = 0; i < min_u64(log->slot_count, START_SEGMENTS_MAX); i++) {
+        if (log->guarded.spare_count > i || !store_is_filling(log->store) ||
+            keeper_disk_room(log) != DISK_ROOM_AMPLE || (i > 0 && !keeper_is_ample(log))) {
+            continue;
+        }
         (void)keeper_make(log); // the thread tries again
     }
     check(pthread_create(&log->keeper, NULL, keeper_main, log) == 0);
