@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client socket: reads heads, runs one exchange at a time, keeps the time limits. Lives and
-// dies on one worker.
+// One client socket: reads heads, moves on from one exchange to the next, keeps the time limits.
+// Lives and dies on one worker.
 //
 // States, and what ends them (enum connection_state):
 //   HANDSHAKE  TLS only.
 //   HEAD       between requests, or part of a head has arrived. A whole head that passes the gate
-//   begins an exchange;
-//              one that does not is answered by the handler's on_refused and is the connection's
-//              last.
+//              begins an exchange (http_exchange.c); one that does not is answered by the handler's
+//              on_refused and is the connection's last.
 //   EXCHANGE   from on_request to on_done. The body goes to its sink or waits in the socket; the
-//   reply goes out.
-//              Pipelined bytes are kept until one more head is whole, then reading stops.
+//              reply goes out. Pipelined bytes are kept until one more head is whole, then reading
+//              stops.
 //   DRAIN      the reply is out, the little that is left of the request's body is thrown away; then
-//   HEAD. LINGER     our side is shut; what the client still sends is thrown away for a moment,
-//   because closing over unread
-//              bytes would reset the connection and could destroy the reply on its way.
+//              HEAD.
+//   LINGER     our side is shut; what the client still sends is thrown away for a moment, because
+//              closing over unread bytes would reset the connection and could destroy the reply on
+//              its way.
 //   DEAD       closed; freed at the end of the pass.
 //
 // connection_run() is the only place that moves a connection on, and is never nested: whatever
@@ -43,29 +43,12 @@
 #include "http/http_private.h"
 #include "stats/stats.h"
 
-#define ARENA_MAX (1u << 20)
 #define LINGER_MS 2000
 #define LINGER_BYTES_MAX 1048576u
-#define REFUSAL_MAX 16384
 #define STEPS_PER_PASS 64 // pipelined requests of one connection before the others get their turn
 #define TLS_HELLO 0x16
 
 // --- Small parts ---------------------------------------------------------------------------------
-
-static struct arena *arena_take(struct http_worker *hw)
-{
-    return hw->spare_count > 0 ? hw->spares[--hw->spare_count] : arena_new(ARENA_MAX);
-}
-
-static void arena_give(struct http_worker *hw, struct arena *arena)
-{
-    if (hw->spare_count == HTTP_ARENA_SPARES) {
-        arena_free(arena);
-        return;
-    }
-    arena_reset(arena);
-    hw->spares[hw->spare_count++] = arena;
-}
 
 const char *connection_date(struct http_worker *hw)
 {
@@ -75,16 +58,6 @@ const char *connection_date(struct http_worker *hw)
         http_date_format((time_t)now_s, hw->date);
     }
     return hw->date;
-}
-
-static uint64_t now_us(const struct http_connection *c)
-{
-    return worker_now_us(c->hw->worker);
-}
-
-static const struct http_options *options(const struct http_connection *c)
-{
-    return server_options(c->hw->server);
 }
 
 void connection_note_moved(struct http_connection *c, uint64_t bytes)
@@ -197,7 +170,7 @@ static void connection_free(void *ptr)
 }
 
 // The socket goes at once, the memory at the end of the pass.
-static void connection_close(struct http_connection *c, bool reset)
+void connection_close(struct http_connection *c, bool reset)
 {
     check(c->state != CONNECTION_DEAD);
     check(c->x.arena == NULL);
@@ -224,7 +197,7 @@ static void connection_close(struct http_connection *c, bool reset)
     worker_free_later(c->hw->worker, connection_free, c);
 }
 
-static void connection_linger(struct http_connection *c)
+void connection_linger(struct http_connection *c)
 {
     if (c->ssl != NULL) {
         ERR_clear_error();
@@ -236,7 +209,7 @@ static void connection_linger(struct http_connection *c)
     }
     c->state = CONNECTION_LINGER;
     c->drained_bytes = 0;
-    c->deadline_us = now_us(c) + LINGER_MS * 1000;
+    c->deadline_us = connection_now_us(c) + LINGER_MS * 1000;
 }
 
 // --- Time limits ---------------------------------------------------------------------------------
@@ -247,7 +220,7 @@ static void set_deadline(struct http_connection *c, uint64_t deadline_us)
     if (deadline_us == 0 || (c->timer_due_us != 0 && c->timer_due_us <= deadline_us)) {
         return;
     }
-    uint64_t now = now_us(c);
+    uint64_t now = connection_now_us(c);
     uint64_t delay_ms = deadline_us > now ? (deadline_us - now + 999) / 1000 : 0;
     timer_start(&c->timer, delay_ms);
     c->timer_due_us = now + delay_ms * 1000;
@@ -256,14 +229,14 @@ static void set_deadline(struct http_connection *c, uint64_t deadline_us)
 // Adds up the time in which only the client could have moved something.
 static void note_waiting(struct http_connection *c, bool waits)
 {
-    uint64_t now = now_us(c);
+    uint64_t now = connection_now_us(c);
     if (c->wait_since_us != 0) {
         c->waited_us += now - c->wait_since_us;
     }
     c->wait_since_us = waits ? now : 0;
 }
 
-static void reset_rate(struct http_connection *c)
+void connection_reset_rate(struct http_connection *c)
 {
     c->wait_since_us = 0;
     c->waited_us = 0;
@@ -273,11 +246,11 @@ static void reset_rate(struct http_connection *c)
 static bool too_slow(struct http_connection *c)
 {
     note_waiting(c, c->wait_since_us != 0);
-    if (c->waited_us < options(c)->min_rate_grace_ms * 1000) {
+    if (c->waited_us < connection_options(c)->min_rate_grace_ms * 1000) {
         return false;
     }
     double seconds = (double)c->waited_us / 1e6;
-    if ((double)c->moved_bytes < (double)options(c)->min_rate_bytes * seconds) {
+    if ((double)c->moved_bytes < (double)connection_options(c)->min_rate_bytes * seconds) {
         return true;
     }
     c->waited_us = 0;
@@ -287,7 +260,7 @@ static bool too_slow(struct http_connection *c)
 
 static uint64_t deadline_of_state(struct http_connection *c, bool waits)
 {
-    uint64_t header_us = options(c)->header_timeout_ms * 1000;
+    uint64_t header_us = connection_options(c)->header_timeout_ms * 1000;
     switch (c->state) {
     case CONNECTION_HANDSHAKE:
         return c->since_us + header_us;
@@ -295,13 +268,14 @@ static uint64_t deadline_of_state(struct http_connection *c, bool waits)
         if (c->head_started_us != 0) {
             return c->head_started_us + header_us;
         }
-        return c->since_us + (c->first_bytes_seen ? options(c)->idle_timeout_ms * 1000 : header_us);
+        return c->since_us +
+               (c->first_bytes_seen ? connection_options(c)->idle_timeout_ms * 1000 : header_us);
     case CONNECTION_EXCHANGE:
-        if (!waits || options(c)->min_rate_bytes == 0) {
+        if (!waits || connection_options(c)->min_rate_bytes == 0) {
             return 0;
         }
-        return now_us(c) + options(c)->min_rate_grace_ms * 1000 -
-               min_u64(c->waited_us, options(c)->min_rate_grace_ms * 1000);
+        return connection_now_us(c) + connection_options(c)->min_rate_grace_ms * 1000 -
+               min_u64(c->waited_us, connection_options(c)->min_rate_grace_ms * 1000);
     case CONNECTION_DRAIN:
         return c->since_us + header_us;
     default:
@@ -309,194 +283,14 @@ static uint64_t deadline_of_state(struct http_connection *c, bool waits)
     }
 }
 
-// --- Exchanges -----------------------------------------------------------------------------------
+// --- Moving on -----------------------------------------------------------------------------------
 
-const struct http_request *http_exchange_request(const struct http_exchange *x)
-{
-    return &x->request;
-}
-
-struct arena *http_exchange_arena(const struct http_exchange *x)
-{
-    return x->arena;
-}
-
-struct worker *http_exchange_worker(const struct http_exchange *x)
-{
-    return connection_of(x)->hw->worker;
-}
-
-void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
-{
-    x->user = user;
-}
-
-struct http_user *http_exchange_user(const struct http_exchange *x)
-{
-    return x->user;
-}
-
-static void enter_head(struct http_connection *c)
+void connection_enter_head(struct http_connection *c)
 {
     c->state = CONNECTION_HEAD;
-    c->since_us = now_us(c);
+    c->since_us = connection_now_us(c);
     c->head_started_us = 0;
 }
-
-// An exchange that the handler never hears of: one error reply, then the connection's end unless it
-// may go on.
-static void connection_refuse(struct http_connection *c, enum err err, bool close)
-{
-    struct http_exchange *x = &c->x;
-    struct headers headers = {0};
-    struct buf body;
-    const struct error_row *row = error_row(err);
-    buf_init(&body, REFUSAL_MAX);
-    const struct http_handler *handler = &options(c)->handler;
-    handler->on_refused(handler->ctx, err, x->arena, &headers, &body);
-    struct span copy = arena_copy(x->arena, buf_span(&body));
-    buf_done(&body);
-    struct http_reply reply = {
-        .status = row->status,
-        .reason = http_reason(row->status),
-        .headers = &headers,
-        .has_length = true,
-        .length = copy.len,
-        .body = x->request.is_head ? (struct span){NULL, 0} : copy,
-        .close = close,
-    };
-    http_reply_start(x, &reply);
-}
-
-static void exchange_begin(struct http_connection *c)
-{
-    c->x = (struct http_exchange){.arena = arena_take(c->hw)};
-    c->state = CONNECTION_EXCHANGE;
-    c->head_started_us = 0;
-    reset_rate(c);
-    stats_sub(COUNTER_http_connections_idle, 1);
-    stats_add(COUNTER_http_connections_active, 1);
-}
-
-// The bytes do not make a request. Nothing behind them is looked at any more.
-static void refuse_head(struct http_connection *c, enum err err)
-{
-    struct span bytes = connection_input(c);
-    exchange_begin(c);
-    c->x.request.version_minor = 1;
-    c->x.request.is_head = span_starts_with(bytes, SPAN("HEAD "));
-    connection_consume(c, bytes.len);
-    if (c->fresh.len > 0) {
-        c->fresh = (struct span){NULL, 0};
-    }
-    stats_add(COUNTER_http_refused, 1);
-    connection_refuse(c, err, true);
-}
-
-static void fill_request(struct http_connection *c)
-{
-    struct http_request *r = &c->x.request;
-    r->loopback = c->loopback;
-    r->tls = c->ssl != NULL;
-    r->peer = span_from_cstr(c->peer);
-    r->started_us = now_us(c);
-    c->x.body = r->has_body ? BODY_HELD : BODY_NONE;
-    c->x.body_left = r->content_length;
-    http_chunked_init(&c->x.chunked);
-}
-
-static void accept_head(struct http_connection *c)
-{
-    struct span bytes = connection_input(c);
-    bytes.len = c->gate.at;
-    exchange_begin(c);
-    struct http_exchange *x = &c->x;
-    struct span head = arena_copy(x->arena, bytes);
-    check(head.ptr != NULL); // a fresh arena has room for the longest head
-    enum err err = request_gate_accept(&c->gate, head, x->arena, &x->request);
-    request_gate_init(&c->gate);
-    if (err != ERR_OK) {
-        x->request.version_minor = 1;
-        x->request.is_head = span_starts_with(bytes, SPAN("HEAD "));
-        connection_consume(c, connection_input(c).len);
-        stats_add(COUNTER_http_refused, 1);
-        connection_refuse(c, err, true);
-        return;
-    }
-    connection_consume(c, bytes.len);
-    fill_request(c);
-    if (!server_inflight_enter(c->hw->server)) {
-        stats_add(COUNTER_http_shed_inflight, 1);
-        connection_refuse(c, ERR_OVERLOAD, false);
-        return;
-    }
-    x->counted = true;
-    const struct http_handler *handler = &options(c)->handler;
-    handler->on_request(handler->ctx, x);
-}
-
-// Gives everything back; on_done is the last the handler hears. What happens to the connection is
-// the caller's.
-static void exchange_end(struct http_connection *c, enum http_outcome outcome)
-{
-    struct http_exchange *x = &c->x;
-    check(c->state == CONNECTION_EXCHANGE);
-    reply_release(x);
-    if (outcome == HTTP_CUT) {
-        stats_add(COUNTER_http_cut, 1);
-    }
-    if (x->counted) {
-        server_inflight_leave(c->hw->server);
-    }
-    struct http_user *user = x->user;
-    x->sink = NULL;
-    if (user != NULL && user->on_done != NULL) {
-        user->on_done(user, outcome);
-    }
-    x->user = NULL;
-    arena_give(c->hw, x->arena);
-    x->arena = NULL;
-    stats_sub(COUNTER_http_connections_active, 1);
-    stats_add(COUNTER_http_connections_idle, 1);
-}
-
-static void exchange_done(struct http_connection *c)
-{
-    struct http_exchange *x = &c->x;
-    bool body_left = x->body != BODY_NONE || x->bad_body;
-    bool close = x->reply.close || x->bad_body;
-    exchange_end(c, HTTP_DONE);
-    if (close) {
-        // Unread bytes would make the close a reset.
-        if (body_left || !x->counted || connection_input(c).len > 0 || c->ssl != NULL) {
-            connection_linger(c);
-        } else {
-            connection_close(c, false);
-        }
-        return;
-    }
-    enter_head(c);
-    if (body_left) {
-        c->state = CONNECTION_DRAIN;
-        c->drained_bytes = 0;
-        x->body = BODY_DROPPED;
-    }
-}
-
-static void exchange_cut(struct http_connection *c)
-{
-    bool reset = c->x.reply.reset_on_cut;
-    exchange_end(c, HTTP_CUT);
-    connection_close(c, reset);
-}
-
-static void exchange_gone(struct http_connection *c, bool reset)
-{
-    exchange_end(c, HTTP_CLIENT_GONE);
-    connection_close(c, reset);
-}
-
-// --- Moving on -----------------------------------------------------------------------------------
 
 // A client that speaks TLS here shows nothing but a reset, so the reason is told where it will be
 // looked for.
@@ -525,16 +319,16 @@ static bool head_step(struct http_connection *c)
         }
     }
     if (c->head_started_us == 0) {
-        c->head_started_us = now_us(c);
+        c->head_started_us = connection_now_us(c);
     }
     switch (request_gate_scan(&c->gate, bytes)) {
     case GATE_MORE:
         return false;
     case GATE_REFUSED:
-        refuse_head(c, c->gate.err);
+        exchange_refuse_head(c, c->gate.err);
         return true;
     default:
-        accept_head(c);
+        exchange_accept_head(c);
         return true;
     }
 }
@@ -577,7 +371,7 @@ static bool drain_step(struct http_connection *c)
         return false;
     }
     if (x->body == BODY_NONE) {
-        enter_head(c);
+        connection_enter_head(c);
         return true;
     }
     return moved;
@@ -587,7 +381,7 @@ static void handshake_step(struct http_connection *c)
 {
     int rc = http_tls_handshake(c->ssl);
     if (rc == 1) {
-        enter_head(c);
+        connection_enter_head(c);
     } else if (rc != -EAGAIN) {
         stats_add(COUNTER_http_tls_failed, 1);
         connection_close(c, false);
@@ -759,7 +553,7 @@ static void head_timed_out(struct http_connection *c)
         connection_close(c, false);
         return;
     }
-    refuse_head(c, ERR_REQUEST_TIMEOUT);
+    exchange_refuse_head(c, ERR_REQUEST_TIMEOUT);
     connection_run(c);
 }
 
@@ -768,7 +562,7 @@ static void on_deadline(struct timer *timer)
     struct http_connection *c = container_of(timer, struct http_connection, timer);
     check(c->magic == HTTP_CONNECTION_MAGIC);
     c->timer_due_us = 0;
-    if (c->deadline_us == 0 || now_us(c) < c->deadline_us) {
+    if (c->deadline_us == 0 || connection_now_us(c) < c->deadline_us) {
         set_deadline(c, c->deadline_us);
         return;
     }
@@ -817,7 +611,7 @@ void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer
     check(event_assign(&c->write_event, base, fd, EV_WRITE | EV_PERSIST, on_writable, c) == 0);
     stats_add(COUNTER_http_connections_idle, 1);
     c->state = ssl != NULL ? CONNECTION_HANDSHAKE : CONNECTION_HEAD;
-    c->since_us = now_us(c);
+    c->since_us = connection_now_us(c);
     connection_read(c); // mostly the request is here already
     if (hw->draining && c->state == CONNECTION_HEAD && c->head_started_us == 0) {
         connection_close(c, false);

@@ -239,7 +239,34 @@ static inline struct http_connection *connection_of(const struct http_exchange *
 int64_t connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
                         bool more);
 const char *connection_date(struct http_worker *hw);
+static inline uint64_t connection_now_us(const struct http_connection *c)
+{
+    return worker_now_us(c->hw->worker);
+}
+// Between requests: waits for a head.
+void connection_enter_head(struct http_connection *c);
+// The wait for the client is counted from here.
+void connection_reset_rate(struct http_connection *c);
+// The socket goes at once, the memory at the end of the pass. No exchange is open.
+void connection_close(struct http_connection *c, bool reset);
+// Shuts our side and reads on for a moment, see CONNECTION_LINGER.
+void connection_linger(struct http_connection *c);
 const char *http_reason(unsigned status); // "Not Found"; "" when unknown
+
+// --- http_exchange.c -----------------------------------------------------------------------------
+
+// A whole head is in the connection's input and passed the gate so far: begins the exchange and
+// calls the handler, or refuses it.
+void exchange_accept_head(struct http_connection *c);
+// The bytes do not make a request. Nothing behind them is looked at any more.
+void exchange_refuse_head(struct http_connection *c, enum err err);
+// The whole reply went out: what follows is the next head, the rest of the body, or the end.
+void exchange_done(struct http_connection *c);
+void exchange_cut(struct http_connection *c);              // the reply cannot be completed
+void exchange_gone(struct http_connection *c, bool reset); // the client left
+// Gives everything back; on_done is the last the handler hears. What happens to the connection is
+// the caller's.
+void exchange_end(struct http_connection *c, enum http_outcome outcome);
 
 // --- http_tls.c ----------------------------------------------------------------------------------
 
@@ -258,6 +285,10 @@ int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned 
 // --- http_server.c -------------------------------------------------------------------------------
 
 const struct http_options *server_options(const struct http_server *server);
+static inline const struct http_options *connection_options(const struct http_connection *c)
+{
+    return server_options(c->hw->server);
+}
 // Counts one more exchange; false when limits.max_inflight are in flight already.
 bool server_inflight_enter(struct http_server *server);
 void server_inflight_leave(struct http_server *server);

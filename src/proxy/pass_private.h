@@ -7,8 +7,8 @@
 
 #include "proxy/proxy_private.h"
 
-#define PASS_QUEUE_HIGH                                                                            \
-    (4u * CHUNK_SIZE) // bytes queued in one direction before its source is paused
+// Bytes queued in one direction before its source is paused.
+#define PASS_QUEUE_HIGH (4u * CHUNK_SIZE)
 #define PASS_QUEUE_LOW (2u * CHUNK_SIZE)
 #define PASS_COLLECT_MAX (2u << 20)        // a body that must be known whole before it goes on
 #define PASS_COLLECT_TOTAL_MAX (64u << 20) // all such bodies of the process together
@@ -76,12 +76,12 @@ struct pass_body {
 struct pass_body_input {
     const struct http_request *http;
     const struct s3_request *s3;
-    const struct sigv4_claim
-        *claim; // of a verified signature; NULL: chunk signatures are not checked
+    // Of a verified signature; NULL: chunk signatures are not checked.
+    const struct sigv4_claim *claim;
     const uint8_t *signing_key;
-    bool want_whole;  // the caller needs the whole body (DeleteObjects)
-    bool no_trailers; // the origin takes no trailing checksums: bodies with them go on decoded,
-                      // unsigned
+    bool want_whole; // the caller needs the whole body (DeleteObjects)
+    // The origin takes no trailing checksums: bodies with them go on decoded, unsigned.
+    bool no_trailers;
 };
 
 // `headers`: the copy that goes to the origin; what describes the client's framing is taken out or
@@ -221,8 +221,19 @@ void pass_begin(struct pass_state *p);
 // The answer's head, as p->relay says it.
 void pass_reply_start(struct pass_state *p);
 void pass_take_body(struct pass_state *p, struct span data); // from the origin
+// The request ends here with an error of ours; what the origin has so far cannot become complete.
+void pass_refuse(struct pass_state *p, enum err err, struct span message);
 void pass_on_write_ready(struct key_write *kw);
 void pass_on_write_ended(struct key_write *kw);
+
+// --- pass_upload.c -------------------------------------------------------------------------------
+
+// The client's body flows from here on; needs the plan.
+void pass_upload_start(struct pass_state *p);
+// Bytes for the relay; 0 with ERR_OK: it has all. ERR_AGAIN: pass_upload_wake() will tell it.
+enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
+void pass_upload_wake(struct pass_state *p); // a relay that was told to wait, if there is something
+void pass_upload_drop(struct pass_state *p); // nobody wants the rest
 
 // --- pass_keys.c ---------------------------------------------------------------------------------
 

@@ -168,17 +168,26 @@ static void fake_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 #define pass_take_body test_pass_take_body
 #define pass_on_write_ready test_pass_on_write_ready
 #define pass_on_write_ended test_pass_on_write_ended
+#define pass_refuse test_pass_refuse
+#define pass_upload_start test_upload_start
+#define pass_upload_take test_upload_take
+#define pass_upload_wake test_upload_wake
+#define pass_upload_drop test_upload_drop
 #define pass_keys_of_head test_keys_of_head
 #define pass_keys_of_form test_keys_of_form
 #define pass_keys_of_body test_keys_of_body
 #define serve_pass_step_start test_pass_start
 #define serve_pass_done test_pass_done
 void pass_settle(struct pass_state *p);
+void pass_refuse(struct pass_state *p, enum err err, struct span message);
+void pass_upload_wake(struct pass_state *p);
+void pass_upload_drop(struct pass_state *p);
 void pass_begin(struct pass_state *p);
 void pass_on_write_ready(struct key_write *kw);
 void pass_on_write_ended(struct key_write *kw);
 #include "../../../src/proxy/pass_keys.c"
 
+#include "../../../src/proxy/pass_upload.c"
 #include "../../../src/proxy/serve_pass.c"
 
 static struct proxy_rule rules[] = {{.match = "**"}};

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request and its reply on a connection: how an exchange begins, from a head that passed the
+// gate or one that did not, and how it ends. Runs on the connection's worker.
+#include "http/http_private.h"
+#include "stats/stats.h"
+
+#define ARENA_MAX (1u << 20)
+#define REFUSAL_MAX 16384
+
+static struct arena *arena_take(struct http_worker *hw)
+{
+    return hw->spare_count > 0 ? hw->spares[--hw->spare_count] : arena_new(ARENA_MAX);
+}
+
+static void arena_give(struct http_worker *hw, struct arena *arena)
+{
+    if (hw->spare_count == HTTP_ARENA_SPARES) {
+        arena_free(arena);
+        return;
+    }
+    arena_reset(arena);
+    hw->spares[hw->spare_count++] = arena;
+}
+
+const struct http_request *http_exchange_request(const struct http_exchange *x)
+{
+    return &x->request;
+}
+
+struct arena *http_exchange_arena(const struct http_exchange *x)
+{
+    return x->arena;
+}
+
+struct worker *http_exchange_worker(const struct http_exchange *x)
+{
+    return connection_of(x)->hw->worker;
+}
+
+void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
+{
+    x->user = user;
+}
+
+struct http_user *http_exchange_user(const struct http_exchange *x)
+{
+    return x->user;
+}
+
+// An exchange that the handler never hears of: one error reply, then the connection's end unless it
+// may go on.
+static void refuse(struct http_connection *c, enum err err, bool close)
+{
+    struct http_exchange *x = &c->x;
+    struct headers headers = {0};
+    struct buf body;
+    const struct error_row *row = error_row(err);
+    buf_init(&body, REFUSAL_MAX);
+    const struct http_handler *handler = &connection_options(c)->handler;
+    handler->on_refused(handler->ctx, err, x->arena, &headers, &body);
+    struct span copy = arena_copy(x->arena, buf_span(&body));
+    buf_done(&body);
+    struct http_reply reply = {
+        .status = row->status,
+        .reason = http_reason(row->status),
+        .headers = &headers,
+        .has_length = true,
+        .length = copy.len,
+        .body = x->request.is_head ? (struct span){NULL, 0} : copy,
+        .close = close,
+    };
+    http_reply_start(x, &reply);
+}
+
+static void exchange_begin(struct http_connection *c)
+{
+    c->x = (struct http_exchange){.arena = arena_take(c->hw)};
+    c->state = CONNECTION_EXCHANGE;
+    c->head_started_us = 0;
+    connection_reset_rate(c);
+    stats_sub(COUNTER_http_connections_idle, 1);
+    stats_add(COUNTER_http_connections_active, 1);
+}
+
+void exchange_refuse_head(struct http_connection *c, enum err err)
+{
+    struct span bytes = connection_input(c);
+    exchange_begin(c);
+    c->x.request.version_minor = 1;
+    c->x.request.is_head = span_starts_with(bytes, SPAN("HEAD "));
+    connection_consume(c, bytes.len);
+    if (c->fresh.len > 0) {
+        c->fresh = (struct span){NULL, 0};
+    }
+    stats_add(COUNTER_http_refused, 1);
+    refuse(c, err, true);
+}
+
+static void fill_request(struct http_connection *c)
+{
+    struct http_request *r = &c->x.request;
+    r->loopback = c->loopback;
+    r->tls = c->ssl != NULL;
+    r->peer = span_from_cstr(c->peer);
+    r->started_us = connection_now_us(c);
+    c->x.body = r->has_body ? BODY_HELD : BODY_NONE;
+    c->x.body_left = r->content_length;
+    http_chunked_init(&c->x.chunked);
+}
+
+void exchange_accept_head(struct http_connection *c)
+{
+    struct span bytes = connection_input(c);
+    bytes.len = c->gate.at;
+    exchange_begin(c);
+    struct http_exchange *x = &c->x;
+    struct span head = arena_copy(x->arena, bytes);
+    check(head.ptr != NULL); // a fresh arena has room for the longest head
+    enum err err = request_gate_accept(&c->gate, head, x->arena, &x->request);
+    request_gate_init(&c->gate);
+    if (err != ERR_OK) {
+        x->request.version_minor = 1;
+        x->request.is_head = span_starts_with(bytes, SPAN("HEAD "));
+        connection_consume(c, connection_input(c).len);
+        stats_add(COUNTER_http_refused, 1);
+        refuse(c, err, true);
+        return;
+    }
+    connection_consume(c, bytes.len);
+    fill_request(c);
+    if (!server_inflight_enter(c->hw->server)) {
+        stats_add(COUNTER_http_shed_inflight, 1);
+        refuse(c, ERR_OVERLOAD, false);
+        return;
+    }
+    x->counted = true;
+    const struct http_handler *handler = &connection_options(c)->handler;
+    handler->on_request(handler->ctx, x);
+}
+
+void exchange_end(struct http_connection *c, enum http_outcome outcome)
+{
+    struct http_exchange *x = &c->x;
+    check(c->state == CONNECTION_EXCHANGE);
+    reply_release(x);
+    if (outcome == HTTP_CUT) {
+        stats_add(COUNTER_http_cut, 1);
+    }
+    if (x->counted) {
+        server_inflight_leave(c->hw->server);
+    }
+    struct http_user *user = x->user;
+    x->sink = NULL;
+    if (user != NULL && user->on_done != NULL) {
+        user->on_done(user, outcome);
+    }
+    x->user = NULL;
+    arena_give(c->hw, x->arena);
+    x->arena = NULL;
+    stats_sub(COUNTER_http_connections_active, 1);
+    stats_add(COUNTER_http_connections_idle, 1);
+}
+
+void exchange_done(struct http_connection *c)
+{
+    struct http_exchange *x = &c->x;
+    bool body_left = x->body != BODY_NONE || x->bad_body;
+    bool close = x->reply.close || x->bad_body;
+    exchange_end(c, HTTP_DONE);
+    if (close) {
+        // Unread bytes would make the close a reset.
+        if (body_left || !x->counted || connection_input(c).len > 0 || c->ssl != NULL) {
+            connection_linger(c);
+        } else {
+            connection_close(c, false);
+        }
+        return;
+    }
+    connection_enter_head(c);
+    if (body_left) {
+        c->state = CONNECTION_DRAIN;
+        c->drained_bytes = 0;
+        x->body = BODY_DROPPED;
+    }
+}
+
+void exchange_cut(struct http_connection *c)
+{
+    bool reset = c->x.reply.reset_on_cut;
+    exchange_end(c, HTTP_CUT);
+    connection_close(c, reset);
+}
+
+void exchange_gone(struct http_connection *c, bool reset)
+{
+    exchange_end(c, HTTP_CLIENT_GONE);
+    connection_close(c, reset);
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is done about an answer of an S3 origin that is no success, and about none: ask again in the
+// right region, by the right clock, with new credentials; wait and repeat; or let it stand.
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "origin/s3_call_private.h"
+#include "stats/stats.h"
+
+#define REGION_HOPS_MAX 3u
+#define SKEW_SEEN_S 600 // a HEAD's 403 has no code: this much says that it is the clock
+
+// Waits and asks again; false when that is not allowed any more.
+static bool try_again(struct s3_call *c)
+{
+    struct origin *origin = c->call.ow->origin;
+    if (c->attempts > origin->options.retries || !origin_retry_take(origin)) {
+        return false;
+    }
+    c->phase = PHASE_WAIT;
+    timer_start(&c->timer, origin_backoff_ms(c->attempts));
+    return true;
+}
+
+void s3_call_failed(struct s3_call *c, enum err err)
+{
+    bool untouched = (err == ERR_ORIGIN_DNS || err == ERR_ORIGIN_CONNECT) && !c->upload_has_left;
+    origin_count_error(err);
+    if (error_row(err)->retry == RETRY_SAFE && (s3_call_is_safe(c) || untouched) && try_again(c)) {
+        return;
+    }
+    if (c->f != NULL) {
+        c->f->status = c->head_seen ? c->gate.status : 0;
+    }
+    s3_call_end(c, err);
+}
+
+// The answer stands. A fetch ends with its error, a relay hands the answer on.
+static void answer_is_final(struct s3_call *c, enum err fetch_err)
+{
+    if (c->f != NULL) {
+        struct origin_fetch *f = c->f;
+        f->status = c->gate.status;
+        f->error_document = arena_copy(c->arena, buf_span(&c->collected));
+        (void)headers_get(&c->gate.headers, SPAN("x-amz-bucket-region"), &f->bucket_region);
+        (void)headers_get(&c->gate.headers, SPAN("ETag"), &f->etag);
+        (void)response_gate_unsatisfied_size(&c->gate, &f->size_bytes);
+        s3_call_end(c, fetch_err);
+        return;
+    }
+    enum err err = s3_call_relay_prepare(c);
+    c->phase = PHASE_HELD;
+    if (err == ERR_OK) {
+        stats_observe_us(HISTOGRAM_origin_first_byte, clock_monotonic_us() - c->started_us);
+        err = c->r->on_head(c->r);
+    }
+    if (err != ERR_OK || c->cancelled) {
+        s3_call_end(c, c->cancelled ? ERR_CANCELLED : err);
+    } else if (!c->paused) {
+        worker_defer(c->call.ow->w, &c->task);
+    }
+}
+
+void s3_call_held_body(struct s3_call *c)
+{
+    enum err err = ERR_OK;
+    if (c->paused) {
+        return;
+    }
+    if (c->collected.len > 0) {
+        err = c->r->on_body(c->r, buf_span(&c->collected));
+    }
+    s3_call_end(c, c->cancelled ? ERR_CANCELLED : err);
+}
+
+// The answer refuses the request as it was sent, and another one may be right: its region, its
+// clock, its token. True when that was dealt with.
+static bool mend_region(struct s3_call *c, const struct s3_error_body *body)
+{
+    struct span hint = {NULL, 0};
+    unsigned status = c->gate.status;
+    bool redirect = status >= 300 && status < 400 && status != 304;
+    (void)headers_get(&c->gate.headers, SPAN("x-amz-bucket-region"), &hint);
+    if (hint.len == 0) {
+        hint = body->region;
+    }
+    if ((!redirect && status != 400) || !s3_region_is_valid(hint) || span_equal(hint, c->region) ||
+        c->region_hops == REGION_HOPS_MAX) {
+        return false;
+    }
+    c->region_hops++;
+    s3_region_learn(c->call.ow, s3_call_bucket(c), hint);
+    if (c->upload_has_left) {
+        s3_call_end(c, ERR_ORIGIN_RESET); // the client sends its body again, to the right place
+    } else {
+        s3_call_attempt(c);
+    }
+    return true;
+}
+
+static bool mend_clock(struct s3_call *c, const struct s3_error_body *body)
+{
+    struct s3_state *state = s3_state_of(c->call.ow);
+    struct span date;
+    time_t origin_s = 0;
+    if (c->skew_corrected || c->gate.status != 403 ||
+        !headers_get(&c->gate.headers, SPAN("Date"), &date) || !http_date_parse(date, &origin_s)) {
+        return false;
+    }
+    int64_t now_s = clock_wall_s();
+    int64_t off_s = (int64_t)origin_s - (now_s + atomic_load(&state->clock_skew_s));
+    bool says_so = span_equal_cstr(body->code, "RequestTimeTooSkewed");
+    if (!says_so && !(s3_call_is_head(c) && (off_s > SKEW_SEEN_S || off_s < -SKEW_SEEN_S))) {
+        return false;
+    }
+    c->skew_corrected = true;
+    atomic_store(&state->clock_skew_s, (long)((int64_t)origin_s - now_s));
+    log_warn("origin_clock_differs", "origin=%s offset_s=%lld", c->call.ow->origin->options.name,
+             (long long)((int64_t)origin_s - now_s));
+    if (c->upload_has_left) {
+        s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
+    } else {
+        s3_call_attempt(c);
+    }
+    return true;
+}
+
+static bool mend_credentials(struct s3_call *c, const struct s3_error_body *body)
+{
+    if (c->set == NULL || c->set->is_anonymous || (c->r != NULL && c->r->is_unsigned) ||
+        (c->gate.status != 400 && c->gate.status != 403)) {
+        return false;
+    }
+    bool token_refused =
+        s3_status_is_token_error(body->code) || span_equal_cstr(body->code, "InvalidAccessKeyId") ||
+        (s3_call_is_head(c) && c->gate.status == 400 && c->set->keys.session_token.len > 0);
+    if (!token_refused || c->credentials_renewed) {
+        if (s3_status_is_token_error(body->code)) {
+            origin_count_error(ERR_ORIGIN_CREDENTIALS);
+            s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
+            return true;
+        }
+        return false;
+    }
+    c->credentials_renewed = true;
+    s3_call_renew_credentials(c);
+    return true;
+}
+
+void s3_call_answered(struct s3_call *c)
+{
+    struct s3_error_body body = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    unsigned status = c->gate.status;
+    if (c->collected.len > 0) {
+        (void)s3_error_read(c->arena, buf_span(&c->collected), &body);
+    }
+    if (mend_region(c, &body) || mend_clock(c, &body) || mend_credentials(c, &body)) {
+        return;
+    }
+    if (status == 408 || status == 429 || (status >= 500 && status != 501)) {
+        enum err err = s3_status_failure(status);
+        origin_count_error(err);
+        if (err == ERR_ORIGIN_SLOWDOWN) {
+            origin_place_slow_down(c->call.ow);
+        }
+        if (s3_call_is_safe(c) && try_again(c)) {
+            return;
+        }
+        if (c->r != NULL && s3_status_is_hidden(status)) {
+            s3_call_end(c, err);
+        } else {
+            answer_is_final(c, err);
+        }
+        return;
+    }
+    if (c->r != NULL && s3_status_is_hidden(status)) {
+        s3_call_end(c, ERR_ORIGIN_PROTOCOL); // a redirect that leads nowhere we know
+        return;
+    }
+    enum err err = c->f != NULL ? s3_status_error(c->f, c->gate.status, body.code) : ERR_OK;
+    origin_count_error(err);
+    answer_is_final(c, err);
+}

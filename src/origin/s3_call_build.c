@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds one attempt of a call to an S3 origin: its URL, the headers that go on, the signature.
+#include "base/clock.h"
+#include "origin/s3_call_private.h"
+
+static bool add(struct s3_call *c, struct headers *headers, const char *name, struct span value)
+{
+    return headers_add(headers, c->arena, span_from_cstr(name), value);
+}
+
+static enum err build_fetch_headers(struct s3_call *c, struct headers *headers)
+{
+    const struct origin_fetch *f = c->f;
+    bool ok = add(c, headers, "User-Agent", SPAN("forebay/" FOREBAY_VERSION));
+    if (f->has_range && !f->head) {
+        const char *range =
+            f->last == UINT64_MAX
+                ? arena_printf(c->arena, "bytes=%llu-", (unsigned long long)f->first)
+                : arena_printf(c->arena, "bytes=%llu-%llu", (unsigned long long)f->first,
+                               (unsigned long long)f->last);
+        ok = ok && range != NULL && add(c, headers, "Range", span_from_cstr(range));
+    }
+    if (f->if_match.len > 0) {
+        ok = ok && add(c, headers, "If-Match", f->if_match);
+    }
+    if (f->if_none_match.len > 0) {
+        ok = ok && add(c, headers, "If-None-Match", f->if_none_match);
+    }
+    if (f->ask_checksums) {
+        ok = ok && add(c, headers, "x-amz-checksum-mode", SPAN("ENABLED"));
+    }
+    return ok ? ERR_OK : ERR_NO_MEMORY;
+}
+
+static struct span payload_hash_of(const struct s3_call *c)
+{
+    if (c->r == NULL || c->phase == PHASE_LOOK) {
+        return SPAN(SIGV4_EMPTY_SHA256);
+    }
+    switch (c->r->body) {
+    case ORIGIN_BODY_HASH:
+        return c->r->payload_hash;
+    case ORIGIN_BODY_UNSIGNED:
+        return SPAN(SIGV4_UNSIGNED_PAYLOAD);
+    case ORIGIN_BODY_UNSIGNED_TRAILER:
+        return SPAN("STREAMING-UNSIGNED-PAYLOAD-TRAILER");
+    case ORIGIN_BODY_NONE:
+        break;
+    }
+    return SPAN(SIGV4_EMPTY_SHA256);
+}
+
+static enum err sign(struct s3_call *c, const struct s3_url *url, struct headers *headers)
+{
+    const struct sigv4_credentials *keys = s3_call_own_keys(c);
+    struct span hash = payload_hash_of(c);
+    bool is_anonymous = (keys == NULL && c->set->is_anonymous) ||
+                        (c->phase != PHASE_LOOK && c->r != NULL && c->r->is_unsigned);
+    // Unsigned requests say how the body is framed only where that is not the plain way.
+    bool ok = true;
+    if (!is_anonymous ||
+        (c->phase != PHASE_LOOK && c->r != NULL && c->r->body == ORIGIN_BODY_UNSIGNED_TRAILER)) {
+        ok = add(c, headers, "x-amz-content-sha256", hash);
+    }
+    if (!ok) {
+        return ERR_NO_MEMORY;
+    }
+    if (is_anonymous) {
+        return ERR_OK;
+    }
+    struct sigv4_scope scope = {.region = c->region, .service = SPAN("s3")};
+    time_t now = (time_t)(clock_wall_s() + atomic_load(&s3_state_of(c->call.ow)->clock_skew_s));
+    return sigv4_sign(c->arena, keys != NULL ? keys : &c->set->keys, &scope, now,
+                      c->phase == PHASE_LOOK ? SPAN("HEAD") : s3_call_method(c), url->path,
+                      url->query, headers, hash, NULL);
+}
+
+enum err s3_call_build(struct s3_call *c, struct s3_url *ret_url, struct headers *headers)
+{
+    struct origin_worker *ow = c->call.ow;
+    const struct s3_state *state = s3_state_of(ow);
+    struct span key = {NULL, 0}, query = {NULL, 0};
+    bool known = false;
+    enum err err = ERR_OK;
+    c->region = arena_copy(c->arena, s3_region_of(ow, s3_call_bucket(c), &known));
+    if (c->region.ptr == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    if (c->phase != PHASE_LOOK) {
+        key = c->r != NULL ? c->r->request->key : c->f->key;
+    }
+    if (c->r != NULL && c->phase != PHASE_LOOK) {
+        err = s3_query_forward(c->arena, c->r->request, &query);
+    }
+    if (err == ERR_OK) {
+        err = s3_url_build(c->arena, &state->endpoint, ow->origin->options.addressing, c->region,
+                           s3_call_bucket(c), key, query, ret_url);
+    }
+    if (err == ERR_OK && !(add(c, headers, "Host", ret_url->host) &&
+                           add(c, headers, "Accept-Encoding", SPAN("identity")))) {
+        err = ERR_NO_MEMORY;
+    }
+    if (err == ERR_OK && c->f != NULL) {
+        err = build_fetch_headers(c, headers);
+    } else if (err == ERR_OK && c->phase != PHASE_LOOK) {
+        err = s3_headers_forward(c->arena, c->r->headers,
+                                 c->r->body == ORIGIN_BODY_UNSIGNED_TRAILER, headers);
+    }
+    return err == ERR_OK ? sign(c, ret_url, headers) : err;
+}
