@@ -533,6 +533,11 @@ static void finish_auth(struct loader *l)
                          "auth.mode verify needs auth.keys_file");
         }
     }
+    if (c->auth_mode == CONFIG_AUTH_OPEN && c->auth_keys_file != NULL) {
+        loader_warning(l, l->raws[SETTING_auth_keys_file].where,
+                       "auth.keys_file is not used: auth.mode is open%s; set auth.mode to verify",
+                       automatic ? " where every listener is loopback or a unix socket" : "");
+    }
     if (c->auth_mode == CONFIG_AUTH_OPEN && network != NULL && !c->auth_allow_open_network) {
         loader_error(
             l, l->raws[SETTING_auth_mode].where,

@@ -358,6 +358,16 @@ Test(config, secret_files_must_be_private)
     cr_assert_eq(c->auth_mode, CONFIG_AUTH_VERIFY);
     cr_assert_str_eq(c->auth_keys_file, path);
     config_free(c);
+    // Named, but nobody is asked for a key.
+    snprintf(text, sizeof(text), "auth: {keys_file: %s}\n", path);
+    c = load(text, NULL, NULL);
+    cr_assert_not_null(c, "%s", buf_cstr(&errors));
+    cr_assert_eq(c->auth_mode, CONFIG_AUTH_OPEN);
+    cr_assert_not_null(strstr(buf_cstr(&errors),
+                              "warning: auth.keys_file is not used: auth.mode is "
+                              "open where every listener is loopback"),
+                       "%s", buf_cstr(&errors));
+    config_free(c);
     unlink(path);
     end();
 }
