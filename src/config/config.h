@@ -127,8 +127,8 @@ struct config_rule {
 
 // KIND of a row -> C type of its field.
 #define CONFIG_TYPE_TEXT const char * // NULL when empty; auto is resolved unless said otherwise
-#define CONFIG_TYPE_SECRET_FILE                                                                    \
-    const char * // path; exists, is readable and private; NULL when empty
+// Path; exists, is readable and private; NULL when empty.
+#define CONFIG_TYPE_SECRET_FILE const char *
 #define CONFIG_TYPE_TEXTS struct config_texts
 #define CONFIG_TYPE_LISTENS struct config_listens
 #define CONFIG_TYPE_ADDRESS struct config_listen

@@ -49,6 +49,7 @@ static void fill_free(void *ptr)
     timer_done(&fill->resume_timer);
     s3_checksum_free(fill->checksum);
     store_object_unref(fill->object);
+    store_object_unref(fill->described);
     object_key_unref(fill->key);
     fill->magic = 0;
     free(fill);
@@ -297,7 +298,7 @@ static uint64_t fill_extent(struct proxy_worker *pw, const struct reader *reader
     return max_u64(count, 1);
 }
 
-static struct fill *fill_new(struct proxy_worker *pw, const struct reader *reader, uint64_t token,
+static struct fill *fill_new(struct proxy_worker *pw, struct reader *reader, uint64_t token,
                              uint32_t block_count)
 {
     struct fill *fill = calloc(1, sizeof(*fill));
@@ -307,6 +308,8 @@ static struct fill *fill_new(struct proxy_worker *pw, const struct reader *reade
     fill->key = object_key_ref(reader->key);
     fill->token = token;
     fill->object = reader->object != NULL ? store_object_ref(reader->object) : NULL;
+    fill->described = reader->described;
+    reader->described = NULL;
     fill->first_block = reader->block;
     fill->block_size_bytes = reader->block_size_bytes;
     fill->block_count = block_count;
@@ -391,13 +394,10 @@ static void fill_on_no_readers(struct fill *fill)
             blocks = done / fill->block_size_bytes;
         }
         if (blocks > 0) {
-            fill->block_count = (uint32_t)min_u64(fill->block_count, blocks);
-            fill->end_byte = min_u64(fill->end_byte,
-                                     fill->first_byte + blocks * (uint64_t)fill->block_size_bytes);
+            fill_shorten(fill, blocks);
             if (fill->received < fill->end_byte) {
                 return; // the rest of this block is on its way
             }
-            fill->received = fill->end_byte;
             if (fill->fetching) {
                 origin_fetch_cancel(&fill->fetch); // on_fetch_end completes it
             } else {

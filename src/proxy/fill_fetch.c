@@ -5,6 +5,36 @@
 
 #include <string.h>
 
+// --- the origin's checksum of the whole object (whole_sum.c) -------------------------------------
+
+static bool fill_is_whole(const struct fill *fill)
+{
+    return fill->first_byte == 0 && fill->end_byte == fill->object->size_bytes;
+}
+
+// A run that is the object is judged here; the sum of one that is stored beside others goes with it
+// to the home.
+static void checksum_begin(struct fill *fill)
+{
+    struct span value;
+    enum s3_checksum kind = whole_sum_wanted(fill->object, &value);
+    bool wanted = fill_is_whole(fill) || (s3_checksum_combines(kind) && fill->run != NULL);
+    s3_checksum_free(fill->checksum);
+    fill->checksum = wanted && kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
+}
+
+// Once, when a run is complete.
+static bool checksum_is_right(struct fill *fill)
+{
+    if (fill->checksum == NULL || !fill_is_whole(fill)) {
+        return true;
+    }
+    bool right = whole_sum_is_right(fill->pw, fill->key, fill->object, fill->checksum);
+    s3_checksum_free(fill->checksum);
+    fill->checksum = NULL;
+    return right;
+}
+
 // --- ends ----------------------------------------------------------------------------------------
 
 void fill_drop_run(struct fill *fill)
@@ -40,6 +70,18 @@ static void fill_fail(struct fill *fill, enum err err, struct span document)
     fill->failed_document = (struct span){0};
 }
 
+void fill_shorten(struct fill *fill, uint64_t blocks)
+{
+    fill->block_count = (uint32_t)min_u64(fill->block_count, blocks);
+    fill->end_byte =
+        min_u64(fill->end_byte, fill->first_byte + blocks * (uint64_t)fill->block_size_bytes);
+    if (fill->received > fill->end_byte) {
+        fill->received = fill->end_byte;
+        s3_checksum_free(fill->checksum); // it covers more than is kept
+        fill->checksum = NULL;
+    }
+}
+
 // Body broken and the budget used up: whole blocks so far are kept, readers are cut.
 static void fill_cut(struct fill *fill, enum err err)
 {
@@ -50,9 +92,7 @@ static void fill_cut(struct fill *fill, enum err err)
         fill_fail(fill, err, (struct span){0});
         return;
     }
-    fill->block_count = (uint32_t)blocks;
-    fill->end_byte = fill->first_byte + blocks * fill->block_size_bytes;
-    fill->received = fill->end_byte;
+    fill_shorten(fill, blocks);
     fill_complete(fill);
 }
 
@@ -78,69 +118,12 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     struct wire *wire = wire_new(fill->pw, WIRE_PUBLISH, fill->key);
     wire->fill = fill;
     wire->object = store_object_ref(fill->object);
+    wire->first_byte = fill->first_byte;
+    wire->end_byte = fill->end_byte;
+    wire->sum = fill->checksum;
+    fill->checksum = NULL;
     wire->place = *place; // borrowed: the fill keeps its pin until VISIBLE or DROPPED
     wire_send(object_key_home(fill->pw, fill->key), wire);
-}
-
-// --- the origin's checksum of the whole object ---------------------------------------------------
-
-// The value and kind of a checksum of the whole object that can be computed here.
-static enum s3_checksum whole_checksum(const struct store_object *object, struct span *ret_value)
-{
-    struct span lines = freshness_checksums(object->headers), line;
-    enum s3_checksum kind = S3_CHECKSUM_NONE;
-    while (lines.len > 0 && span_split(&lines, '\n', &line)) {
-        size_t colon = span_find(line, ':');
-        if (colon == line.len) {
-            continue;
-        }
-        struct span name = {line.ptr, colon};
-        struct span value = {line.ptr + colon + 1, line.len - colon - 1};
-        value = span_ends_with(value, SPAN("\r")) ? (struct span){value.ptr, value.len - 1} : value;
-        value = span_trim(value);
-        if (span_equal(name, SPAN("x-amz-checksum-type")) &&
-            !span_equal_nocase(value, SPAN("FULL_OBJECT"))) {
-            return S3_CHECKSUM_NONE;
-        }
-        if (kind == S3_CHECKSUM_NONE && span_find(value, '-') == value.len) {
-            kind = s3_checksum_from_name(name); // "...-N" is of its parts' checksums
-            *ret_value = value;
-        }
-    }
-    return kind;
-}
-
-static void checksum_begin(struct fill *fill)
-{
-    struct span value;
-    bool whole = fill->first_byte == 0 && fill->end_byte == fill->object->size_bytes;
-    enum s3_checksum kind = whole ? whole_checksum(fill->object, &value) : S3_CHECKSUM_NONE;
-    s3_checksum_free(fill->checksum);
-    fill->checksum = kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
-}
-
-// Once, when a run is complete.
-static bool checksum_is_right(struct fill *fill)
-{
-    struct span value = {NULL, 0};
-    char computed[64];
-    bool whole = fill->first_byte == 0 && fill->end_byte == fill->object->size_bytes;
-    if (fill->checksum == NULL || !whole) {
-        return true;
-    }
-    (void)whole_checksum(fill->object, &value);
-    s3_checksum_final(fill->checksum, computed);
-    s3_checksum_free(fill->checksum);
-    fill->checksum = NULL;
-    if (span_equal_cstr(value, computed)) {
-        return true;
-    }
-    stats_add(COUNTER_origin_checksum_failures, 1);
-    bool named = fill->pw->proxy->options.log_keys == PROXY_LOG_KEYS_FULL;
-    log_error("origin_checksum_mismatch", "bucket=%s key=%s etag=%s expected=%s computed=%s",
-              log_quote(fill->key->bucket), log_quote(named ? fill->key->key : SPAN("-")),
-              log_quote(fill->object->etag), log_quote(value), computed);
-    return false;
 }
 
 // Everything wanted has been received.
@@ -229,7 +212,8 @@ static enum err on_fetch_head(struct origin_fetch *f)
             f->body_first == fill->received && f->body_len == fill->end_byte - fill->received;
         return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
     }
-    struct store_object *object = freshness_object_from_fetch(fill->key, f, fill->object);
+    struct store_object *object = freshness_object_from_fetch(
+        fill->key, f, fill->object != NULL ? fill->object : fill->described);
     if (object == NULL) {
         return ERR_ORIGIN_PROTOCOL;
     }
@@ -255,8 +239,8 @@ static enum err on_fetch_head(struct origin_fetch *f)
         (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
     fill->state = FILL_BODY;
-    checksum_begin(fill);
     fill_begin_run(fill, f);
+    checksum_begin(fill);
     fill_announce(fill);
     return ERR_OK;
 }

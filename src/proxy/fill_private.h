@@ -22,10 +22,11 @@ struct fill {
     struct object_key *key;
     enum fill_state state;
     bool in_table, doomed, unstored, abandoned, dead;
-    uint64_t token;              // of the home's first request; 0: none
-    enum err failed;             // why there never was a head; told with FIRSTEND
-    struct span failed_document; // valid while the fill fails
-    struct store_object *object; // asked for with If-Match, or learned from the head
+    uint64_t token;                 // of the home's first request; 0: none
+    enum err failed;                // why there never was a head; told with FIRSTEND
+    struct span failed_document;    // valid while the fill fails
+    struct store_object *object;    // asked for with If-Match, or learned from the head
+    struct store_object *described; // may have this version's checksums; NULL: nothing has
     bool has_head, weak;
     uint64_t first_block;
     uint32_t block_count, block_size_bytes;
@@ -34,7 +35,7 @@ struct fill {
     uint64_t retained_from;        // chunks below this were given up
     struct chunk *chunks[FILL_CHUNKS_MAX];
     struct store_run *run;
-    struct s3_checksum_state *checksum; // over a run that is a whole object; NULL: none is known
+    struct s3_checksum_state *checksum; // of what has come; NULL: the origin named none
     struct store_place place;
     struct list readers;
     unsigned resumes;
@@ -96,7 +97,8 @@ void fill_pause_update(struct fill *fill);
 
 void fill_fetch(struct fill *fill); // asks the origin for what has not come yet
 void fill_on_resume_timer(struct timer *timer);
-void fill_complete(struct fill *fill); // everything wanted has come
-void fill_drop_run(struct fill *fill); // nothing of it is stored
+void fill_complete(struct fill *fill);                 // everything wanted has come
+void fill_shorten(struct fill *fill, uint64_t blocks); // no more than these are wanted
+void fill_drop_run(struct fill *fill);                 // nothing of it is stored
 
 #endif

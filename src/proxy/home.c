@@ -5,24 +5,24 @@
 //
 // Rules kept here (numbers are used in comments of this room):
 //  11 ROUTE: a refused version that is still current is invalidated first. Known: forward as JOIN.
-//  Deciding: hold. A visible
-//     record not below the floor: AGAIN (the reader's own look-up will see it). Else become
-//     deciding and send FIRST.
+//     Deciding: hold. A visible record not below the floor: AGAIN (the reader's own look-up will see
+//     it). Else become deciding and send FIRST.
 //  12 VERSION with the current token: known, under the visible record's generation if the ETag is
-//  the same, else a new one. 13 FIRSTEND: still deciding: forget and route held readers again.
-//  Known: forgotten when no posted put is left. 14 PUBLISH counts only if no write is open, the
-//  sender has acknowledged the last floor, and the ETag is that of the known
-//     version, else of the visible record; with neither, and no put posted, it becomes the known
-//     version.
+//     the same, else a new one.
+//  13 FIRSTEND: still deciding: forget and route held readers again. Known: forgotten when no posted
+//     put is left.
+//  14 PUBLISH counts only if no write is open, the sender has acknowledged the last floor, and the
+//     ETag is that of the known version, else of the visible record; with neither, and no put
+//     posted, it becomes the known version. A run that completes an object whose bytes are not what
+//     the origin says they are (whole_sum.c) invalidates it.
 //  15 When the index has it, VISIBLE to the block's owner; a failed commit is DROPPED.
 //  24 Invalidation: a new floor; forget and route held readers again; delete below the floor; INVAL
-//  to every worker. 26 When all have acknowledged the last floor, all deletes are visible and no
-//  write is open: UNBAR. 27 WBEGIN opens a write and invalidates; WREADY when the delete is
-//  visible. 28 WEND invalidates again; WDONE when every worker has acknowledged that floor. 29
-//  Conditional requests count as begun when sent; what precedes an invalidation renews nothing; a
-//  strict reader joins
-//     only a request not yet sent.
-
+//     to every worker.
+//  26 When all have acknowledged the last floor, all deletes are visible and no write is open: UNBAR.
+//  27 WBEGIN opens a write and invalidates; WREADY when the delete is visible.
+//  28 WEND invalidates again; WDONE when every worker has acknowledged that floor.
+//  29 Conditional requests count as begun when sent; what precedes an invalidation renews nothing; a
+//     strict reader joins only a request not yet sent.
 #include "proxy/proxy_private.h"
 
 #include <stdlib.h>
@@ -230,8 +230,18 @@ static void home_answer_again(struct home_key *h, struct reader *reader)
     wire_send(reader->at, wire);
 }
 
+static struct store_object **home_described(struct home_key *h)
+{
+    return &h->pw->described[h->key->hash.lo % PROXY_DESCRIBED];
+}
+
 static void home_decide(struct home_key *h, struct reader *reader)
 {
+    struct store_object *described = *home_described(h);
+    if (described != NULL && hash128_equal(described->hash, h->key->hash) &&
+        reader->described == NULL) {
+        reader->described = store_object_ref(described);
+    }
     h->state = HOME_DECIDING;
     h->token = ++h->pw->next_token;
     h->first_live = true;
@@ -399,10 +409,24 @@ static bool home_accepts(struct home_key *h, const struct wire *wire)
     return true;
 }
 
+// With this run the object may be whole; false: then it is not what the origin says it is.
+static bool home_sum_is_right(struct home_key *h, struct wire *wire)
+{
+    struct s3_checksum_state *sum = wire->sum;
+    wire->sum = NULL;
+    return sum == NULL ||
+           whole_sum_add(h->pw, h->key, wire->object, wire->first_byte, wire->end_byte, sum);
+}
+
 void home_on_publish(struct proxy_worker *pw, struct wire *wire)
 {
     struct home_key *h = home_get(pw, wire->key);
-    if (!home_accepts(h, wire)) {
+    bool accepted = home_accepts(h, wire);
+    if (accepted && !home_sum_is_right(h, wire)) {
+        home_invalidate(h); // and with it the runs before
+        accepted = false;
+    }
+    if (!accepted) {
         home_answer_fill(h, wire->from, wire->fill, WIRE_DROPPED);
         home_maybe_free(h);
         return;
@@ -587,10 +611,15 @@ static void home_check_answer(struct home_check *c, struct reader *reader, enum 
     wire_send(reader->at, wire);
 }
 
-// What the answer means for the record in the index.
+// What the answer means for the record in the index, and for a read that may follow.
 static void home_check_conclude(struct home_check *c, enum err err)
 {
     struct home_key *h = c->home;
+    if (err == ERR_OK && freshness_checksums(c->found->headers).len > 0) {
+        struct store_object **described = home_described(h);
+        store_object_unref(*described);
+        *described = store_object_ref(c->found);
+    }
     struct visible v = home_visible(h);
     if (!v.found) {
         return;

@@ -157,6 +157,10 @@ void proxy_free(struct proxy *proxy)
         request_pool_free(&proxy->workers[i]);
         credentials_unref(proxy->workers[i].credentials);
         list_cache_free(proxy->workers[i].list_cache);
+        whole_sums_free(proxy->workers[i].whole_sums);
+        for (unsigned j = 0; j < PROXY_DESCRIBED; j++) {
+            store_object_unref(proxy->workers[i].described[j]);
+        }
     }
     access_log_free(proxy->access_log);
     free(proxy->buckets);

@@ -16,6 +16,7 @@
 #define PROXY_STRIPE_BYTES (64u << 20)
 #endif
 #define PROXY_MAP_BUCKETS 4096u
+#define PROXY_DESCRIBED 1024u
 #define PROXY_READER_QUEUE_MAX (1u << 20) // bytes a reader holds unsent before it goes on from disk
 #define PROXY_RESTARTS_MAX 8u // how often one request may begin anew before its first byte
 #define PROXY_ETAG_MAX 1024u
@@ -70,6 +71,9 @@ struct proxy_worker {
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;
+    struct whole_sums *whole_sums; // NULL until the first
+    // By key hash: versions that a HEAD described, with checksums, which ranged reads come without.
+    struct store_object *described[PROXY_DESCRIBED];
     uint64_t next_token;
     uint64_t next_request_id;
 };
@@ -304,13 +308,14 @@ struct reader {
     struct object_key *key;
 
     // the ask
-    struct store_object *object;  // version wanted (reference); NULL: whatever is current
-    struct store_object *refused; // ROUTE: this version answered 412
-    bool check;                   // CHECK instead of ROUTE/JOIN
-    bool check_strict;            // ROUTE, CHECK: only a request not yet sent will do
-    bool has_sent;                // bytes of `object` have reached the client
-    bool skip_index;              // what the index says could not be read: ask the origin
-    uint64_t first_byte;          // wanted from here
+    struct store_object *object;    // version wanted (reference); NULL: whatever is current
+    struct store_object *refused;   // ROUTE: this version answered 412
+    bool check;                     // CHECK instead of ROUTE/JOIN
+    bool check_strict;              // ROUTE, CHECK: only a request not yet sent will do
+    bool has_sent;                  // bytes of `object` have reached the client
+    bool skip_index;                // what the index says could not be read: ask the origin
+    struct store_object *described; // FIRST: has this version's checksums (reference); or NULL
+    uint64_t first_byte;            // wanted from here
     uint64_t block;
     uint32_t block_count; // at most this many
     uint32_t block_size_bytes;
@@ -377,6 +382,7 @@ struct wire {
     bool flag;
     struct span document; // heap
     struct key_write *write;
+    struct s3_checksum_state *sum; // PUBLISH: of [first_byte, end_byte); owned; NULL: none is known
 };
 struct wire *wire_new(struct proxy_worker *from, enum wire_type type, struct object_key *key);
 void wire_send(struct proxy_worker *to, struct wire *wire);
@@ -403,5 +409,20 @@ enum freshness_verdict freshness_check(const struct proxy_rule *rule,
                                        const struct store_view *view);
 // May this stale record be served while the origin fails?
 bool freshness_stale_allowed(const struct proxy_rule *rule, const struct store_view *view);
+
+// --- whole_sum.c: what the origin says its objects add up to -------------------------------------
+
+// Kind and value of a checksum of the whole object that can be computed here; NONE: there is none.
+enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span *ret_value);
+// Is `sum`, of all bytes of `object`, what the origin says? If not that is counted and logged. Ends
+// the sum.
+bool whole_sum_is_right(struct proxy_worker *pw, const struct object_key *key,
+                        const struct store_object *object, struct s3_checksum_state *sum) MUST_USE;
+// One run of a larger object, on the key's home; takes `sum` over, whose kind combines. False: now
+// the object is whole, and it is not what the origin says.
+bool whole_sum_add(struct proxy_worker *pw, const struct object_key *key,
+                   const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
+                   struct s3_checksum_state *sum) MUST_USE;
+void whole_sums_free(struct whole_sums *sums); // with its worker; NULL is fine
 
 #endif

@@ -39,6 +39,7 @@ static void wire_deliver(struct worker *to, struct message *message)
     object_key_unref(wire->key);
     store_object_unref(wire->object);
     chunk_unref(wire->chunk);
+    s3_checksum_free(wire->sum);
     free((void *)(uintptr_t)wire->document.ptr);
     free(wire);
 }
@@ -98,6 +99,7 @@ static void reader_free(void *ptr)
     store_place_unpin(&reader->place);
     store_object_unref(reader->object);
     store_object_unref(reader->refused);
+    store_object_unref(reader->described);
     store_object_unref(reader->answer);
     object_key_unref(reader->key);
     free((void *)(uintptr_t)reader->error_document.ptr);

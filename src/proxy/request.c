@@ -10,8 +10,8 @@
 #include <string.h>
 
 #define REQUEST_POOL_MAX 64u
-#define REQUEST_STEPS_MAX                                                                          \
-    64u // a request that moves more often without waiting is a mistake of ours
+// A request that moves more often without waiting is a mistake of ours.
+#define REQUEST_STEPS_MAX 64u
 
 typedef enum step_result step_fn(struct request *r);
 

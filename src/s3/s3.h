@@ -337,6 +337,12 @@ struct s3_checksum_state *
 s3_checksum_new(enum s3_checksum kind); // ISA-L for CRC32C, CRC32, CRC64NVME; OpenSSL
 void s3_checksum_free(struct s3_checksum_state *s);
 void s3_checksum_update(struct s3_checksum_state *s, struct span data);
+// Can the sum of a whole be put together from those of its pieces? So it is with CRCs.
+bool s3_checksum_combines(enum s3_checksum kind);
+// `s` becomes the sum of its own bytes with the `next_len` bytes of `next` behind them; both of one
+// kind that combines.
+void s3_checksum_append(struct s3_checksum_state *s, const struct s3_checksum_state *next,
+                        uint64_t next_len);
 // Base64 of the value; buffer of at least 64 bytes. May be called once.
 void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 

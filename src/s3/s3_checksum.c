@@ -161,6 +161,63 @@ void s3_checksum_update(struct s3_checksum_state *s, struct span data)
     }
 }
 
+// --- CRCs of pieces ------------------------------------------------------------------------------
+
+// A CRC that is reflected, with all ones in and out (or both folded in by who computes it): its value
+// is a polynomial over GF(2), x^0 in the highest bit, and behind n more bytes it is multiplied by
+// x^(8n) modulo the CRC's own.
+struct crc_field {
+    unsigned width;
+    uint64_t modulus; // reflected, without its highest term
+};
+
+static uint64_t field_multiply(const struct crc_field *field, uint64_t a, uint64_t b)
+{
+    uint64_t product = 0;
+    for (unsigned i = 0; i < field->width; i++) {
+        product ^= (a >> (field->width - 1 - i) & 1) != 0 ? b : 0;
+        b = (b & 1) != 0 ? b >> 1 ^ field->modulus : b >> 1;
+    }
+    return product;
+}
+
+static uint64_t crc_behind(const struct crc_field *field, uint64_t crc, uint64_t len)
+{
+    uint64_t power = 1ull << (field->width - 1 - 8); // x^8, squared for each bit of `len`
+    for (; len > 0; len >>= 1) {
+        if ((len & 1) != 0) {
+            crc = field_multiply(field, crc, power);
+        }
+        power = field_multiply(field, power, power);
+    }
+    return crc;
+}
+
+bool s3_checksum_combines(enum s3_checksum kind)
+{
+    return kind == S3_CHECKSUM_CRC32 || kind == S3_CHECKSUM_CRC32C || kind == S3_CHECKSUM_CRC64NVME;
+}
+
+void s3_checksum_append(struct s3_checksum_state *s, const struct s3_checksum_state *next,
+                        uint64_t next_len)
+{
+    static const struct crc_field CRC32 = {32, 0xedb88320}, CRC32C = {32, 0x82f63b78},
+                                  CRC64NVME = {64, CRC64NVME_REFLECTED};
+    check(s->kind == next->kind && s3_checksum_combines(s->kind));
+    switch (s->kind) {
+    case S3_CHECKSUM_CRC32:
+        s->crc32 = (uint32_t)crc_behind(&CRC32, s->crc32, next_len) ^ next->crc32;
+        break;
+    case S3_CHECKSUM_CRC32C: // kept inverted
+        s->crc32 = ~((uint32_t)crc_behind(&CRC32C, ~s->crc32, next_len) ^ ~next->crc32);
+        break;
+    default:
+        s->crc64 = ~(crc_behind(&CRC64NVME, ~s->crc64, next_len) ^ ~next->crc64);
+    }
+}
+
+// --- the value -----------------------------------------------------------------------------------
+
 static unsigned put_big_endian(uint64_t value, unsigned len, uint8_t *ret_bytes)
 {
     for (unsigned i = 0; i < len; i++) {

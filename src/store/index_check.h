@@ -7,8 +7,8 @@
 
 #include "store/index_format.h"
 
-#define INDEX_CHECK_WAIT_MS                                                                        \
-    1000u // for the first verdict, which the child gives 45 ms after it began to run
+// For the first verdict, which the child gives 45 ms after it began to run.
+#define INDEX_CHECK_WAIT_MS 1000u
 
 struct index_check {
     pid_t pid; // 0: none

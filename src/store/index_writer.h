@@ -6,11 +6,11 @@
 #include "store/index.h"
 
 #define INDEX_BATCH_MAX 1024u
-#define INDEX_LINGER_MS                                                                            \
-    100u // a batch is begun this long after its first change: with sync and commit under 200 ms
+// A batch is begun this long after its first change: with sync and commit under 200 ms.
+#define INDEX_LINGER_MS 100u
 #define INDEX_RENEW_LINGER_MS 500u // renewals wait longer
-#define INDEX_QUEUE_MAX                                                                            \
-    4096u // changes of our own that may wait; workers' posts are bounded by what they answer
+// Changes of our own that may wait; workers' posts are bounded by what they answer.
+#define INDEX_QUEUE_MAX 4096u
 
 enum index_change_kind {
     INDEX_PUT,

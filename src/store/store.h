@@ -24,8 +24,8 @@
 #include "loop/loop.h"
 
 #define STORE_CHECK_UNIT 65536u // payload bytes per CRC32C = CHUNK_SIZE
-#define STORE_RUN_MAX                                                                              \
-    (4u << 20) // payload bytes of a run of several blocks; one block may be larger
+// Payload bytes of a run of several blocks; one block may be larger.
+#define STORE_RUN_MAX (4u << 20)
 #define STORE_RUN_BLOCKS_MAX 64u     // 4 MiB of 64 KiB blocks
 #define STORE_WINDOW_MAX (16u << 20) // object bytes one look-up covers
 #define STORE_VIEW_PLACES_MAX 256u   // 16 MiB of 64 KiB runs

@@ -5,11 +5,11 @@
 
 #include "store/segment_format.h"
 
-#define STORE_APPEND_MAX                                                                           \
-    160u // segments a clean stop leaves open: one per worker at most, and the spare ones
+// Segments a clean stop leaves open: one per worker at most, and the spare ones.
+#define STORE_APPEND_MAX 160u
 #define STORE_BOOT_ID_MAX 63u
-#define STORE_OVERHEAD_BYTES                                                                       \
-    (128u << 10) // lock, format, folders and LMDB's lock file, with room to spare
+// Lock, format, folders and LMDB's lock file, with room to spare.
+#define STORE_OVERHEAD_BYTES (128u << 10)
 
 struct store_append {
     uint32_t number, offset, unit_count, run_count;

@@ -118,6 +118,30 @@ def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
         assert "hit" in reply.header("cache-status")
 
 
+LARGE = bytes(range(256)) * (80 * 4096)  # 80 MiB: many runs, of more than one worker
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, right):
+    """Read in pieces, out of order: the last run to come says whether what is kept may stay."""
+    origin.put("a", len(LARGE), body=LARGE,
+               checksums=describe("crc32", crc32_of(LARGE if right else b"x")))
+    with forebay.client() as client:
+        assert client.head("a").status == 200    # brings the checksum
+        for first in (48 << 20, 0, 16 << 20, 64 << 20, 32 << 20):
+            reply = client.get("a", first=first, last=first + (16 << 20) - 1)
+            assert bytes(reply.body) == LARGE[first:first + (16 << 20)]
+        forebay.settle()
+        assert forebay.metric("forebay_origin_checksum_failures_total") == (0 if right else 1)
+        mark = origin.mark()
+        reply = client.get("a")
+        assert bytes(reply.body) == LARGE
+        assert ("hit" in reply.header("cache-status")) == right
+        assert bool(origin.requests(since=mark, method="GET")) != right
+    if not right:
+        forebay.wait_stderr("origin_checksum_mismatch")
+
+
 def test_a_broken_body_is_summed_once(forebay, origin):
     """A body that breaks off and is resumed adds up to the same sum."""
     origin.put("a", len(BODY), body=BODY, checksums=describe("crc32", RIGHT["crc32"]))

@@ -45,6 +45,40 @@ Test(s3_checksum, check_values)
     }
 }
 
+static struct s3_checksum_state *sum_of(enum s3_checksum kind, const char *bytes, size_t len)
+{
+    struct s3_checksum_state *s = s3_checksum_new(kind);
+    s3_checksum_update(s, (struct span){bytes, len});
+    return s;
+}
+
+Test(s3_checksum, sums_of_pieces_make_the_sum_of_the_whole)
+{
+    static char data[70001];
+    static const size_t CUTS[] = {0, 1, 2, 8, 255, 4096, 65536, 70000, 70001};
+    for (size_t i = 0; i < sizeof(data); i++) {
+        data[i] = (char)(i * 131 + i / 7);
+    }
+    for (int k = S3_CHECKSUM_CRC32; k <= S3_CHECKSUM_CRC64NVME; k++) {
+        enum s3_checksum kind = (enum s3_checksum)k;
+        char whole[64], joined[64];
+        snprintf(whole, sizeof(whole), "%s",
+                 checksum(kind, (struct span){data, sizeof(data)}, sizeof(data)));
+        cr_assert(s3_checksum_combines(kind));
+        for (size_t c = 0; c < ARRAY_LEN(CUTS); c++) {
+            size_t cut = CUTS[c];
+            struct s3_checksum_state *left = sum_of(kind, data, cut);
+            struct s3_checksum_state *right = sum_of(kind, data + cut, sizeof(data) - cut);
+            s3_checksum_append(left, right, sizeof(data) - cut);
+            s3_checksum_final(left, joined);
+            cr_assert_str_eq(joined, whole, "kind %d, cut at %zu", k, cut);
+            s3_checksum_free(left);
+            s3_checksum_free(right);
+        }
+    }
+    cr_assert_not(s3_checksum_combines(S3_CHECKSUM_SHA256));
+}
+
 Test(s3_checksum, pieces_do_not_matter_in_longer_data)
 {
     static char data[10007];

@@ -100,8 +100,6 @@ static void kill_round(enum disk_engine engine, unsigned rounds)
         cr_assert(box_open(&box));
         struct object object = numbered(key, sizeof(key), first, 1);
         cr_assert(box_read(&box, 0, &object) == max_u64(1, object.size));
-        cr_assert(clock_monotonic_us() - began_us <
-                  30000000); // a figure, not a promise: see the next line
         cr_log_info("first hit after %llu us",
                     (unsigned long long)(clock_monotonic_us() - began_us));
         for (unsigned k = round % 3; k < next; k += 3) {

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// The origin's own checksum of a whole object, believed only when the bytes add up to it. An object
+// that comes in one run is summed as it comes (fill_fetch.c). For one that comes in several, the
+// key's home keeps the sum of each stored run until together they are the whole: neighbours become
+// one piece, so that an object read in order is one piece all the time. CRCs only: no other checksum
+// can be put together from pieces.
+//
+// Runs on the home's worker. Bounded by SUM_PIECES_MAX pieces per worker: above it the object that
+// was added to longest ago is given up, and counted.
+#include "proxy/proxy_private.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+
+#define SUM_PIECES_MAX 32768u // about 4 MiB
+
+struct sum_piece {
+    struct list_node node;
+    uint64_t first_byte, end_byte;
+    struct s3_checksum_state *sum;
+};
+
+struct whole_sum { // of one version of one object
+    struct list_node map_node, age_node;
+    struct hash128 key_hash;
+    uint64_t etag_hash, size_bytes;
+    enum s3_checksum kind;
+    struct list pieces; // by first_byte, disjoint
+};
+
+struct whole_sums {
+    struct key_map map;
+    struct list by_age; // the front was added to longest ago
+    unsigned piece_count;
+};
+
+// --- what the origin says ------------------------------------------------------------------------
+
+enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span *ret_value)
+{
+    struct span lines = freshness_checksums(object->headers), line;
+    enum s3_checksum kind = S3_CHECKSUM_NONE;
+    while (lines.len > 0 && span_split(&lines, '\n', &line)) {
+        size_t colon = span_find(line, ':');
+        if (colon == line.len) {
+            continue;
+        }
+        struct span name = {line.ptr, colon};
+        struct span value = {line.ptr + colon + 1, line.len - colon - 1};
+        value = span_ends_with(value, SPAN("\r")) ? (struct span){value.ptr, value.len - 1} : value;
+        value = span_trim(value);
+        if (span_equal(name, SPAN("x-amz-checksum-type")) &&
+            !span_equal_nocase(value, SPAN("FULL_OBJECT"))) {
+            return S3_CHECKSUM_NONE;
+        }
+        if (kind == S3_CHECKSUM_NONE && span_find(value, '-') == value.len) {
+            kind = s3_checksum_from_name(name); // "...-N" is of its parts' checksums
+            *ret_value = value;
+        }
+    }
+    return kind;
+}
+
+bool whole_sum_is_right(struct proxy_worker *pw, const struct object_key *key,
+                        const struct store_object *object, struct s3_checksum_state *sum)
+{
+    struct span value = {NULL, 0};
+    char computed[64];
+    (void)whole_sum_wanted(object, &value);
+    s3_checksum_final(sum, computed);
+    if (span_equal_cstr(value, computed)) {
+        return true;
+    }
+    stats_add(COUNTER_origin_checksum_failures, 1);
+    bool named = pw->proxy->options.log_keys == PROXY_LOG_KEYS_FULL;
+    log_error("origin_checksum_mismatch", "bucket=%s key=%s etag=%s expected=%s computed=%s",
+              log_quote(key->bucket), log_quote(named ? key->key : SPAN("-")),
+              log_quote(object->etag), log_quote(value), computed);
+    return false;
+}
+
+// --- the table -----------------------------------------------------------------------------------
+
+static void piece_free(struct whole_sums *sums, struct sum_piece *piece)
+{
+    list_remove(&piece->node);
+    s3_checksum_free(piece->sum);
+    free(piece);
+    sums->piece_count--;
+}
+
+static void whole_sum_free(struct whole_sums *sums, struct whole_sum *ws)
+{
+    while (!list_empty(&ws->pieces)) {
+        piece_free(sums, container_of(list_first(&ws->pieces), struct sum_piece, node));
+    }
+    list_remove(&ws->map_node);
+    list_remove(&ws->age_node);
+    free(ws);
+}
+
+void whole_sums_free(struct whole_sums *sums)
+{
+    if (sums == NULL) {
+        return;
+    }
+    while (!list_empty(&sums->by_age)) {
+        whole_sum_free(sums, container_of(list_first(&sums->by_age), struct whole_sum, age_node));
+    }
+    free(sums);
+}
+
+static struct whole_sums *sums_of(struct proxy_worker *pw)
+{
+    if (pw->whole_sums == NULL) {
+        pw->whole_sums = calloc(1, sizeof(*pw->whole_sums));
+        check(pw->whole_sums != NULL);
+        key_map_init(&pw->whole_sums->map);
+        list_init(&pw->whole_sums->by_age);
+    }
+    return pw->whole_sums;
+}
+
+// The entry of this version, as the youngest; one of another version of the key goes.
+static struct whole_sum *whole_sum_get(struct whole_sums *sums, struct hash128 hash,
+                                       const struct store_object *object, enum s3_checksum kind)
+{
+    uint64_t etag_hash = hash64(object->etag.ptr, object->etag.len, 0);
+    list_for_each(node, key_map_bucket(&sums->map, hash))
+    {
+        struct whole_sum *ws = container_of(node, struct whole_sum, map_node);
+        if (!hash128_equal(ws->key_hash, hash)) {
+            continue;
+        }
+        if (ws->etag_hash == etag_hash && ws->size_bytes == object->size_bytes &&
+            ws->kind == kind) {
+            list_remove(&ws->age_node);
+            list_push_back(&sums->by_age, &ws->age_node);
+            return ws;
+        }
+        whole_sum_free(sums, ws);
+        break;
+    }
+    struct whole_sum *ws = calloc(1, sizeof(*ws));
+    check(ws != NULL);
+    ws->key_hash = hash;
+    ws->etag_hash = etag_hash;
+    ws->size_bytes = object->size_bytes;
+    ws->kind = kind;
+    list_init(&ws->pieces);
+    list_node_init(&ws->map_node);
+    list_node_init(&ws->age_node);
+    list_push_back(key_map_bucket(&sums->map, hash), &ws->map_node);
+    list_push_back(&sums->by_age, &ws->age_node);
+    return ws;
+}
+
+// `left` grows by its neighbour, if `right` is one.
+static void piece_merge(struct whole_sums *sums, struct sum_piece *left, struct sum_piece *right)
+{
+    if (left != NULL && right != NULL && left->end_byte == right->first_byte) {
+        s3_checksum_append(left->sum, right->sum, right->end_byte - right->first_byte);
+        left->end_byte = right->end_byte;
+        piece_free(sums, right);
+    }
+}
+
+// Puts a piece where it belongs. What was fetched again replaces what it covers; what others cover
+// already is thrown away.
+static void piece_add(struct whole_sums *sums, struct whole_sum *ws, struct sum_piece *piece)
+{
+    struct sum_piece *before = NULL, *after = NULL;
+    list_for_each(node, &ws->pieces)
+    {
+        struct sum_piece *other = container_of(node, struct sum_piece, node);
+        if (other->first_byte <= piece->first_byte && other->end_byte >= piece->end_byte) {
+            s3_checksum_free(piece->sum);
+            free(piece);
+            return;
+        }
+        if (other->end_byte <= piece->first_byte) {
+            before = other;
+        } else if (other->first_byte < piece->end_byte) {
+            piece_free(sums, other);
+        } else {
+            after = other;
+            break;
+        }
+    }
+    list_insert_before(after != NULL ? &after->node : &ws->pieces.head, &piece->node);
+    sums->piece_count++;
+    piece_merge(sums, piece, after);
+    piece_merge(sums, before, piece);
+}
+
+bool whole_sum_add(struct proxy_worker *pw, const struct object_key *key,
+                   const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
+                   struct s3_checksum_state *sum)
+{
+    struct span value;
+    enum s3_checksum kind = whole_sum_wanted(object, &value);
+    struct sum_piece *piece = calloc(1, sizeof(*piece));
+    check(piece != NULL);
+    *piece = (struct sum_piece){.first_byte = first_byte, .end_byte = end_byte, .sum = sum};
+    list_node_init(&piece->node);
+    struct whole_sums *sums = sums_of(pw);
+    struct whole_sum *ws = whole_sum_get(sums, key->hash, object, kind);
+    piece_add(sums, ws, piece);
+    struct sum_piece *whole = container_of(list_first(&ws->pieces), struct sum_piece, node);
+    bool right = true;
+    if (whole->first_byte == 0 && whole->end_byte == object->size_bytes) {
+        right = whole_sum_is_right(pw, key, object, whole->sum);
+        whole_sum_free(sums, ws);
+    }
+    while (sums->piece_count > SUM_PIECES_MAX) {
+        whole_sum_free(sums, container_of(list_first(&sums->by_age), struct whole_sum, age_node));
+        stats_add(COUNTER_origin_checksum_given_up, 1);
+    }
+    return right;
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// An object that comes in several runs is judged when it is whole, in whatever order they come.
+#include "proxy/proxy_private.h"
+
+#include <stdio.h>
+
+#include "test.h"
+
+#define SIZE 100000u
+#define RUN 1000u
+
+static struct proxy proxy;
+static struct proxy_worker pw = {.proxy = &proxy};
+static struct object_key key;
+static char data[SIZE], headers[200];
+static struct store_object object;
+
+static struct s3_checksum_state *sum_of(uint64_t first, uint64_t end)
+{
+    struct s3_checksum_state *s = s3_checksum_new(S3_CHECKSUM_CRC64NVME);
+    s3_checksum_update(s, (struct span){data + first, end - first});
+    return s;
+}
+
+static void begin(const char *etag, const char *value)
+{
+    for (unsigned i = 0; i < SIZE; i++) {
+        data[i] = (char)(i * 131 + i / 7);
+    }
+    char right[64];
+    struct s3_checksum_state *whole = sum_of(0, SIZE);
+    s3_checksum_final(whole, right);
+    s3_checksum_free(whole);
+    snprintf(headers, sizeof(headers),
+             "ETag: x\r\nx-amz-checksum-crc64nvme: %s\r\nx-amz-checksum-type: FULL_OBJECT\r\n",
+             value != NULL ? value : right);
+    object.etag = span_from_cstr(etag);
+    object.headers = span_from_cstr(headers);
+    object.size_bytes = SIZE;
+}
+
+static bool add(uint64_t first, uint64_t end)
+{
+    return whole_sum_add(&pw, &key, &object, first, end, sum_of(first, end));
+}
+
+static uint64_t failures(void)
+{
+    return stats_sum(COUNTER_origin_checksum_failures);
+}
+
+static void end(void)
+{
+    whole_sums_free(pw.whole_sums);
+    pw.whole_sums = NULL;
+}
+
+Test(whole_sum, in_order_backwards_and_shuffled)
+{
+    unsigned order[SIZE / RUN];
+    begin("\"a\"", "AAAAAAAAAAA=");
+    for (unsigned round = 0; round < 20; round++) {
+        for (unsigned i = 0; i < SIZE / RUN; i++) {
+            order[i] = round % 2 == 0 ? i : SIZE / RUN - 1 - i;
+        }
+        for (unsigned i = SIZE / RUN - 1; round > 1 && i > 0; i--) {
+            unsigned j = (unsigned)((i * 7919 + round * 104729) % (i + 1)), was = order[i];
+            order[i] = order[j];
+            order[j] = was;
+        }
+        bool is_right = round % 3 != 0; // a wrong one is found by its last run, too
+        begin("\"a\"", is_right ? NULL : "AAAAAAAAAAA=");
+        uint64_t before = failures();
+        for (unsigned i = 0; i + 1 < SIZE / RUN; i++) {
+            cr_assert(add(order[i] * RUN, (order[i] + 1) * RUN), "round %u", round);
+        }
+        unsigned last = order[SIZE / RUN - 1];
+        cr_assert_eq(add(last * RUN, (last + 1) * RUN), is_right, "round %u", round);
+        cr_assert_eq(failures(), before + (is_right ? 0 : 1));
+    }
+    end();
+}
+
+Test(whole_sum, what_comes_again_counts_once)
+{
+    begin("\"a\"", NULL);
+    cr_assert(add(0, 3000));
+    cr_assert(add(1000, 2000)); // covered
+    cr_assert(add(5000, 6000));
+    cr_assert(add(5500, 8000)); // replaces what it covers in part
+    cr_assert(add(3000, 5500));
+    cr_assert(add(8000, SIZE - 1));
+    cr_assert(add(SIZE - 1, SIZE));
+    cr_assert_eq(failures(), 0);
+    end();
+}
+
+Test(whole_sum, another_version_begins_anew)
+{
+    begin("\"a\"", "AAAAAAAAAAA=");
+    cr_assert(add(0, 50000));
+    begin("\"b\"", NULL);
+    cr_assert(add(50000, SIZE));
+    cr_assert(add(0, 50000));
+    cr_assert_eq(failures(), 0);
+    end();
+}
+
+Test(whole_sum, the_oldest_object_is_given_up_when_there_are_too_many_pieces)
+{
+    begin("\"a\"", "AAAAAAAAAAA=");
+    cr_assert(add(0, 50000));
+    for (uint64_t i = 0; i < SIZE; i += 2) { // no two of them are neighbours
+        key.hash.lo = 1 + i;
+        cr_assert(add(i, i + 1));
+    }
+    cr_assert_gt(stats_sum(COUNTER_origin_checksum_given_up), 0);
+    key.hash.lo = 0;
+    cr_assert(add(50000, SIZE)); // its first half is forgotten: nothing can be said
+    cr_assert_eq(failures(), 0);
+    end();
+}
