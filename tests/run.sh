@@ -24,9 +24,10 @@ what=all
 optional=0
 write=0
 scale=${FOREBAY_TEST_SCALE:-0.1}
+limit_s=600 # for one test
 while [ $# -gt 0 ]; do
     case $1 in
-    --full) scale=1 ;;
+    --full) scale=1; limit_s=7200 ;;
     --clients) what=clients ;;
     --optional) optional=1 ;;
     --write) write=1 ;;
@@ -140,7 +141,7 @@ pytests() {
     rm -f "$report"
     # Where CI is set pytest explains a failed comparison in full: of megabytes that takes hours.
     env -u CI -u BUILD_NUMBER PATH="$root/venv/bin:$PATH" "$root/venv/bin/python" -m pytest \
-        --junitxml="$report" --timeout="${FOREBAY_TEST_TIMEOUT:-600}" "$@"
+        --junitxml="$report" --timeout="${FOREBAY_TEST_TIMEOUT:-$limit_s}" "$@"
     code=$?
     counts=$("$root/venv/bin/python" - "$report" <<'PY'
 import sys
