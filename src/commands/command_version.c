@@ -32,6 +32,7 @@ static void list_libraries(struct library *ret_rows)
 {
     int major, minor, patch;
     const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
+    XML_Expat_Version expat = XML_ExpatVersionInfo();
     unsigned xxhash = XXH_versionNumber();
     (void)mdb_version(&major, &minor, &patch); // fills all three
     for (int i = 0; i < LIBRARY_COUNT; i++) {
@@ -46,7 +47,7 @@ static void list_libraries(struct library *ret_rows)
     SET(4, "llhttp", "%d.%d.%d", LLHTTP_VERSION_MAJOR, LLHTTP_VERSION_MINOR, LLHTTP_VERSION_PATCH);
     SET(5, "libyaml", "%s", yaml_get_version_string());
     SET(6, "isa-l", "%d.%d.%d", ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION, ISAL_PATCH_VERSION);
-    SET(7, "expat", "%s", XML_ExpatVersion());
+    SET(7, "expat", "%d.%d.%d", expat.major, expat.minor, expat.micro);
     SET(8, "jansson", "%s", jansson_version_str());
     SET(9, "xxhash", "%u.%u.%u", xxhash / 10000, xxhash / 100 % 100, xxhash % 100);
 #undef SET
