@@ -145,7 +145,7 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
            f"exec to first answer median {first_hits[len(first_hits) // 2] * 1000:.0f} ms, "
            f"slowest {first_hits[-1] * 1000:.0f} ms; indexes dropped: {len(dropped)}")
     fill(server, origin, list(ages))
-    assert old > 2 * rounds, old
+    assert old > rounds, old                           # enough to tell one in a hundred
     assert asked <= old * 0.01, f"{asked} of {old} objects complete a second before were lost"
     assert not dropped, dropped[:3]
 
