@@ -94,7 +94,7 @@ class Forebay:
                     "AWS_EC2_METADATA_DISABLED": "true",
                     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=99",
                     "TSAN_OPTIONS": "halt_on_error=0:exitcode=66:report_signal_unsafe=0:suppressions="
-                                    + str(Path(__file__).with_name("tsan.supp")),
+                                    + str(ROOT / "tests" / "tsan.supp"),
                     "UBSAN_OPTIONS": "print_stacktrace=1"}
         for name in ("TSAN_OPTIONS", "ASAN_OPTIONS", "LSAN_OPTIONS"):
             if name in os.environ:
