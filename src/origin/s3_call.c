@@ -17,7 +17,6 @@
 // `retries` times with back-off, each taking one retry from the origin's budget. Bodies are never
 // sent twice.
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is done about an answer of an S3 origin that is no success, and about none: ask again in the
 // right region, by the right clock, with new credentials; wait and repeat; or let it stand.
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "origin/s3_call_private.h"
