@@ -8,9 +8,9 @@
 #include "base/chunk.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 
 #define LOCAL_MAX 32u
@@ -155,6 +155,19 @@ uint64_t chunk_budget_used_bytes(void)
 uint64_t chunk_budget_peak_bytes(void)
 {
     return atomic_load(&budget_peak);
+}
+
+bool chunk_budget_is_short(void)
+{
+    return chunk_budget_used_bytes() > chunk_budget_max_bytes() / 2;
+}
+
+uint64_t chunk_budget_share(uint64_t plenty)
+{
+    if (chunk_budget_used_bytes() + CHUNK_SIZE > chunk_budget_max_bytes()) {
+        return 1;
+    }
+    return chunk_budget_is_short() ? max_u64(plenty / 8, 1) : plenty;
 }
 
 static void note_peak(unsigned long used)

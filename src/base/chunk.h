@@ -6,12 +6,15 @@
 //
 // All chunks of the process together are bounded by the budget: chunk_new() returns NULL above it,
 // and the caller pauses its source until the callback given to chunk_budget_wait() runs. A chunk
-// taken with chunk_new_forced() (one per paused source, so that progress never stops) may exceed it
-// and is counted.
+// taken with chunk_new_forced() (so that progress never stops) may exceed it and is counted. How far:
+// every buffer between a source and its sink asks chunk_budget_share() how much it may hold, which
+// above the budget is what is on its way and no more: a reply then holds a chunk that is being filled
+// and one that is being sent.
 #ifndef FOREBAY_BASE_CHUNK_H
 #define FOREBAY_BASE_CHUNK_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +30,10 @@ void chunk_budget_init(uint64_t max_bytes);
 uint64_t chunk_budget_max_bytes(void);
 uint64_t chunk_budget_used_bytes(void);
 uint64_t chunk_budget_peak_bytes(void);
+bool chunk_budget_is_short(void); // more than half of it is in use
+// How many bytes a buffer may hold now whose full size is `plenty`: all of it, an eighth while the
+// budget is short, 1 when it is used up: then only an empty buffer takes something.
+uint64_t chunk_budget_share(uint64_t plenty);
 
 struct chunk *chunk_new(void);        // NULL above the budget
 struct chunk *chunk_new_forced(void); // aborts only when malloc fails

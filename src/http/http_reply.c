@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/chunk.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "http/http_private.h"
@@ -302,7 +303,7 @@ static bool queue_has_room(const struct reply_queue *q)
         return true;
     }
     const struct reply_entry *last = &q->entries[(q->first + q->count - 1) % REPLY_QUEUE_MAX];
-    return q->count < REPLY_QUEUE_MAX && q->queued_bytes < HTTP_OUT_HIGH &&
+    return q->count < REPLY_QUEUE_MAX && q->queued_bytes < chunk_budget_share(HTTP_OUT_HIGH) &&
            last->slice.kind == HTTP_SLICE_BYTES;
 }
 

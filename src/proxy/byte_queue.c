@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Payload bytes between a source and a sink, in chunks of the process's budget. One thread. A chunk
 // is appended to until it is full, also while slices of its beginning are on their way to a socket:
-// what was handed out never changes.
+// what was handed out never changes. The tail stays when the queue is empty: a trickle whose slices
+// leave at once fills one chunk after the other instead of a chunk per drop.
 //
-// Above the budget a chunk is taken nevertheless, one source's worth, and the queue says "full"
-// until it is empty: so every stream goes on, by one chunk at a time. One byte counts as empty:
-// users hold a stream's last byte back until its source has said that it was the last, which a
-// paused source never would.
+// Above the budget a chunk is taken nevertheless, and the queue says "full" until it is empty: so
+// every stream goes on, by one chunk at a time. One byte counts as empty: users hold a stream's last
+// byte back until its source has said that it was the last, which a paused source never would.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -17,7 +17,6 @@ void byte_queue_init(struct byte_queue *q)
     list_init(&q->pieces);
     q->tail = NULL;
     q->bytes = 0;
-    q->over_budget = false;
 }
 
 static void piece_free(struct piece *piece)
@@ -48,7 +47,6 @@ static void tail_renew(struct byte_queue *q)
     q->tail = chunk_new();
     if (q->tail == NULL) {
         q->tail = chunk_new_forced();
-        q->over_budget = true;
         stats_add(COUNTER_buffer_paused, 1);
     }
 }
@@ -82,21 +80,12 @@ void byte_queue_append(struct byte_queue *q, struct span data)
 
 bool byte_queue_full(const struct byte_queue *q)
 {
-    return q->bytes >= PASS_QUEUE_HIGH || (q->over_budget && q->bytes > 1);
+    return q->bytes > 1 && q->bytes >= chunk_budget_share(PASS_QUEUE_HIGH);
 }
 
 bool byte_queue_low(const struct byte_queue *q)
 {
-    return q->over_budget ? q->bytes <= 1 : q->bytes <= PASS_QUEUE_LOW;
-}
-
-// The tail stays: a trickle whose slices leave at once fills one chunk after the other instead of a
-// chunk per drop.
-static void rest(struct byte_queue *q)
-{
-    if (q->bytes == 0) {
-        q->over_budget = false;
-    }
+    return q->bytes <= 1 || q->bytes < chunk_budget_share(PASS_QUEUE_LOW);
 }
 
 size_t byte_queue_read(struct byte_queue *q, char *buf, size_t max)
@@ -115,7 +104,6 @@ size_t byte_queue_read(struct byte_queue *q, char *buf, size_t max)
             piece_free(piece);
         }
     }
-    rest(q);
     return len;
 }
 
@@ -147,5 +135,4 @@ void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret
                                      .bytes = {piece->chunk->data + piece->offset, piece->len},
                                      .release = slice_release,
                                      .release_ctx = piece};
-    rest(q);
 }

@@ -6,11 +6,6 @@
 // short, or when nothing is stored, they are given up as soon as every reader was sent them.
 #include "proxy/fill_private.h"
 
-static bool memory_is_short(void)
-{
-    return chunk_budget_used_bytes() > chunk_budget_max_bytes() / 2;
-}
-
 void fill_pause_update(struct fill *fill)
 {
     bool pause = fill->paused_memory || fill->paused_window;
@@ -35,12 +30,12 @@ static void fill_on_memory(struct worker *w, struct message *message)
     fill_maybe_free(fill);
 }
 
-// While memory is short, one run of each worker goes on all the same: paused runs hold chunks that
-// are not full yet, so all of them together could wait for each other. What it holds beyond the
-// limit is given up as it is delivered.
+// When memory is used up, one stored run of each worker goes on all the same: paused runs hold chunks
+// that are not full yet, so all of them together could wait for each other. What it holds beyond the
+// limit is given up as it is delivered and written.
 bool fill_take_lead(struct fill *fill)
 {
-    if (fill->pw->memory_lead == NULL && fill->fetching && !fill->paused_window) {
+    if (fill->pw->memory_lead == NULL && fill->fetching) {
         fill->pw->memory_lead = fill;
     }
     bool leads = fill->pw->memory_lead == fill;
@@ -74,6 +69,24 @@ static void on_memory_free(void *ctx)
     mailbox_send_from_any_thread(fill->pw->worker, &fill->memory_message);
 }
 
+static uint64_t fill_fastest_byte(const struct fill *fill)
+{
+    uint64_t fastest = fill->first_byte;
+    list_for_each(node, &fill->readers)
+    {
+        fastest = max_u64(fastest, container_of(node, struct fill_reader, node)->acked_byte);
+    }
+    return fastest;
+}
+
+// An unstored run may not run ahead of its fastest reader by more than a window.
+static void fill_update_window(struct fill *fill)
+{
+    fill->paused_window =
+        fill->state == FILL_BODY &&
+        fill->received > fill_fastest_byte(fill) + chunk_budget_share(FILL_UNSTORED_WINDOW);
+}
+
 struct chunk *fill_chunk(struct fill *fill)
 {
     struct chunk *chunk = chunk_new();
@@ -81,6 +94,11 @@ struct chunk *fill_chunk(struct fill *fill)
         return chunk;
     }
     chunk = chunk_new_forced();
+    if (fill->unstored) { // its window is all that it needs: memory or not, it goes on as it is read
+        fill_update_window(fill);
+        stats_add(COUNTER_buffer_paused, fill->paused_window ? 1 : 0);
+        return chunk;
+    }
     if (fill_take_lead(fill)) {
         return chunk;
     }
@@ -116,18 +134,13 @@ static void fill_deliver_reader(struct fill *fill, struct fill_reader *fr)
     }
 }
 
-// An unstored run may not run ahead of its fastest reader by more than a window; who falls too far
-// behind the fastest goes on alone.
+// Who falls too far behind the fastest reader of an unstored run goes on alone.
 static void fill_pace(struct fill *fill)
 {
-    uint64_t fastest = 0;
+    uint64_t fastest = fill_fastest_byte(fill);
     list_for_each(node, &fill->readers)
     {
-        fastest = max_u64(fastest, container_of(node, struct fill_reader, node)->acked_byte);
-    }
-    list_for_each(node2, &fill->readers)
-    {
-        struct fill_reader *fr = container_of(node2, struct fill_reader, node);
+        struct fill_reader *fr = container_of(node, struct fill_reader, node);
         if (fr->waiting_place ||
             (fr->acked_byte != fastest &&
              fill->received > fr->acked_byte + FILL_DETACH_BEHIND)) { // it may begin further on
@@ -135,14 +148,7 @@ static void fill_pace(struct fill *fill)
             fill_reader_final(fr, OUTCOME_REJOIN, ERR_OK, (struct span){0});
         }
     }
-    uint64_t window = memory_is_short() ? FILL_UNSTORED_WINDOW / 8 : FILL_UNSTORED_WINDOW;
-    fill->paused_window =
-        fill->state == FILL_BODY && fill->received > max_u64(fastest, fill->first_byte) + window;
-    if (fill->paused_window) {
-        fill_pass_lead(fill);
-    } else if (fill->paused_memory) {
-        (void)fill_take_lead(fill);
-    }
+    fill_update_window(fill);
     fill_pause_update(fill);
 }
 
@@ -177,7 +183,7 @@ void fill_deliver(struct fill *fill)
     if (fill->unstored) {
         fill_pace(fill);
     }
-    if (fill->unstored || memory_is_short()) {
+    if (fill->unstored || chunk_budget_is_short()) {
         fill_give_up_chunks(fill);
     }
 }

@@ -44,15 +44,23 @@ static void get_release_passed(struct get_state *g)
     }
 }
 
+// How much one read takes from a place; a single check unit while memory is short.
+static uint64_t get_read_len(const struct get_state *g, const struct store_place *place)
+{
+    uint64_t begin = place->first_block * place->block_size_bytes;
+    uint64_t most = chunk_budget_is_short() ? STORE_CHECK_UNIT - (g->pos - begin) % STORE_CHECK_UNIT
+                                            : GET_READ_BYTES;
+    return min_u64(min_u64(g->end, begin + place->payload_len) - g->pos, most);
+}
+
 static void get_read_start(struct request *r, const struct store_place *place)
 {
     struct get_state *g = get_of(r);
-    uint64_t place_end = place->first_block * place->block_size_bytes + place->payload_len;
     memset(&g->read, 0, sizeof(g->read));
     g->read.store = r->pw->store;
     g->read.place = *place;
     g->read.first_byte = g->pos;
-    g->read.len = min_u64(min_u64(g->end, place_end) - g->pos, GET_READ_BYTES);
+    g->read.len = get_read_len(g, place);
     g->read.done = get_on_read_done;
     g->reading = true;
     g->read_header = false;
@@ -192,9 +200,8 @@ static void get_prefetch(struct request *r)
 {
     struct get_state *g = get_of(r);
     struct reader *current = g->readers[0];
-    bool is_short = chunk_budget_used_bytes() > chunk_budget_max_bytes() / 2;
     if (g->readers[1] != NULL || current == NULL || current->answer == NULL || current->weak ||
-        is_short) {
+        chunk_budget_is_short()) {
         return;
     }
     uint64_t next = current->run_end_byte;

@@ -29,7 +29,6 @@ struct byte_queue {
     struct list pieces; // struct piece
     struct chunk *tail; // where the next bytes go, reference; NULL: nowhere yet
     uint64_t bytes;
-    bool over_budget; // the last chunk was taken above the budget: no more until the queue is empty
 };
 void byte_queue_init(struct byte_queue *q);
 void byte_queue_done(struct byte_queue *q);

@@ -231,8 +231,7 @@ void reader_on_head(struct proxy_worker *pw, struct wire *wire)
 
 static uint64_t reader_queue_max(void)
 {
-    bool is_short = chunk_budget_used_bytes() > chunk_budget_max_bytes() / 2;
-    return is_short ? PROXY_READER_QUEUE_MAX / 8 : PROXY_READER_QUEUE_MAX;
+    return chunk_budget_is_short() ? PROXY_READER_QUEUE_MAX / 8 : PROXY_READER_QUEUE_MAX;
 }
 
 void reader_on_body(struct proxy_worker *pw, struct wire *wire)

@@ -57,6 +57,24 @@ Test(chunk, waiters_run_once_when_there_is_room)
     cr_assert_eq(atomic_load(&woken), 3);
 }
 
+Test(chunk, a_buffer_gets_less_as_the_budget_is_used_up)
+{
+    chunk_budget_init(4 * CHUNK_SIZE);
+    struct chunk *chunks[4] = {chunk_new(), chunk_new()};
+    cr_assert(!chunk_budget_is_short());
+    cr_assert_eq(chunk_budget_share(1 << 20), 1 << 20);
+    chunks[2] = chunk_new();
+    cr_assert(chunk_budget_is_short());
+    cr_assert_eq(chunk_budget_share(1 << 20), 1 << 17);
+    cr_assert_eq(chunk_budget_share(3), 1); // never nothing
+    chunks[3] = chunk_new();
+    cr_assert_eq(chunk_budget_share(1 << 20), 1);
+    for (int i = 0; i < 4; i++) {
+        chunk_unref(chunks[i]);
+    }
+    cr_assert_eq(chunk_budget_share(1 << 20), 1 << 20);
+}
+
 Test(chunk, waiters_are_bounded)
 {
     chunk_budget_init(CHUNK_SIZE);
