@@ -346,6 +346,7 @@ static void fill_ask(struct proxy_worker *pw, struct reader *reader, uint64_t to
     }
     if (fill != NULL) {
         stats_add(COUNTER_fills_joined, 1);
+        fill->resumes = 0; // he brings attempts of his own; origin_retry_take() bounds them all
         if (token != 0) {
             fill_send_firstend(fill); // an older token is answered before it is replaced
             fill->token = token;

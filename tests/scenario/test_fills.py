@@ -168,6 +168,28 @@ def test_cut_past_the_budget_is_a_visible_truncation(forebay, origin):
         judge(client.get("a"), origin, "a", 0, size)
 
 
+def test_who_joins_a_broken_run_brings_attempts_of_his_own(forebay, origin):
+    size = MIB
+    origin.put("a", size)
+    gate = threading.Event()
+    origin.fault("a", "cut", 2000, times=4)
+    origin.fault("a", "hold_at", (1000, gate), at=4)
+
+    def read():
+        with forebay.client() as client:
+            judge(client.get("a"), origin, "a", 0, size)
+
+    def read_late():
+        origin.wait_for(4, key="a", method="GET")   # the last attempt of the first reader
+        read()
+
+    def let_go():
+        forebay.wait_metric("forebay_fills_total", lambda v: v >= 1, state="joined")
+        gate.set()
+    parallel(3, lambda i: (read, read_late, let_go)[i]())
+    assert len(origin.requests(key="a", method="GET")) == 5
+
+
 def test_resumes_stay_within_the_retry_budget(forebay, origin):
     """An origin that breaks every body is not asked four times as much."""
     count = 30
