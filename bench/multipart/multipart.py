@@ -3,17 +3,21 @@
 """Multipart upload and ranged download of one large object: through Forebay beside direct, in one run.
 
     bench/multipart/multipart.py [--pairs 5] [--size 1024] [--part 16] [--parallel 8] [--forebay BINARY]
-                                 [--origin seaweedfs|minio] [--payload signed|unsigned] [--rate 2gbit] [--keep]
+                                 [--origin seaweedfs|minio] [--payload signed|unsigned]
+                                 [--apart] [--rate 1gbit] [--keep]
 
 The origin is a real S3 server with its data in memory (/dev/shm), the cache of Forebay is on disk. Pairs are
-interleaved (direct, through, direct, ...) over objects of their own, so that a machine whose speed drifts harms
-both alike. Each round uploads SIZE MiB in parts, PARALLEL at a time, then downloads it in ranges of a part's
-size: direct, through a cold cache, through a warm one. Every byte that comes back is compared. Printed: MiB/s,
-the median of the paired ratios through / direct, and what Forebay's own memory was in each round.
+interleaved over objects of their own, every other one begins with the upload through Forebay: a machine whose
+speed drifts and an origin that fills up harm both alike. Each round uploads SIZE MiB in parts, PARALLEL at a
+time, then downloads it in ranges of a part's size: direct, through a cold cache, through a warm one. Every byte
+that comes back is compared. Printed: MiB/s, the median of the paired ratios through / direct, and what Forebay's
+own memory was in each round.
 
-Without --rate client, origin and Forebay share the cores: whatever Forebay does is taken from the other two.
-With it everything runs in a network namespace of its own, in which the origin's port has no more than RATE in
-each direction, direct or not, as an object store at the other end of a link has (needs root, iproute2).
+Alone, client, origin and Forebay share the cores: an origin that keeps all of them busy has less of them for
+every byte that Forebay touches. With --apart it has the last core for itself, direct or not, client and Forebay
+have the others. With --rate everything runs in a network namespace of its own, in which the origin's port has no
+more than RATE in each direction, direct or not, as an object store at the other end of a link has (needs root,
+iproute2).
 """
 import argparse
 import concurrent.futures
@@ -205,6 +209,11 @@ def limit_port(port, rate):
            str(port), "0xffff", "flowid", f"1:{number}")
 
 
+def stay_on(cores):
+    """This thread, and the processes and threads that it starts from now on."""
+    os.sched_setaffinity(0, cores)
+
+
 def start_forebay(given, folder, origin):
     port, admin = free_ports(2)
     with open(folder / "forebay.log", "wb") as out:
@@ -239,6 +248,7 @@ def main():
     parser.add_argument("--origin", choices=["seaweedfs", "minio"], default="seaweedfs")
     parser.add_argument("--payload", choices=["signed", "unsigned"], default="signed",
                         help="parts bound by their SHA-256, or not")
+    parser.add_argument("--apart", action="store_true", help="a core for the origin, the others for the rest")
     parser.add_argument("--rate", help="the origin's link in each direction, as tc(8) writes rates")
     parser.add_argument("--json", help="also write the figures to this file")
     parser.add_argument("--keep", action="store_true", help="keep the working folder")
@@ -252,8 +262,15 @@ def main():
     folder = Path(tempfile.mkdtemp(prefix="forebay-multipart-", dir=given.folder))
     memory = Path(tempfile.mkdtemp(prefix="forebay-multipart-", dir="/dev/shm"))
     process = None
+    cores = sorted(os.sched_getaffinity(0))
+    if given.apart and len(cores) < 2:
+        sys.exit("--apart needs two cores")
     try:
+        if given.apart:
+            stay_on(cores[-1:])
         with kind(memory) as origin:
+            if given.apart:
+                stay_on(cores[:-1])
             if given.rate:
                 limit_port(origin.port, given.rate)
             process, port = start_forebay(given, folder, origin)
@@ -261,10 +278,12 @@ def main():
             Client(origin.port, origin.access).ask("PUT", "/bench")
             rows = []
             for n in range(-1, given.pairs):         # the first pair only warms up
-                row = {"upload direct": bench.upload(origin.port, "direct")}
-                with Memory(process.pid) as watch:
-                    row["upload through"] = bench.upload(port, "through")
-                row["upload MiB"], row["upload CPU"] = watch.peak, watch.cpu
+                row = {}
+                for key in ("direct", "through") if n % 2 else ("through", "direct"):
+                    with Memory(process.pid) as watch:
+                        row[f"upload {key}"] = bench.upload(port if key == "through" else origin.port, key)
+                    if key == "through":
+                        row["upload MiB"], row["upload CPU"] = watch.peak, watch.cpu
                 row["download direct"] = bench.download(origin.port, "through")
                 with Memory(process.pid) as watch:
                     row["cold through"] = bench.download(port, "through")
@@ -296,7 +315,8 @@ def report(given, name, rows):
                "download cold": ratio("cold through", "download direct"),
                "download warm": ratio("warm through", "download direct")}
     print(f"{given.size} MiB in parts of {given.part} MiB, {given.parallel} at a time, {given.payload} "
-          f"payload, {name}{f' behind {given.rate}' if given.rate else ''}; {len(rows)} pairs, medians\n")
+          f"payload, {name}{' on a core of its own' if given.apart else ''}"
+          f"{f' behind {given.rate}' if given.rate else ''}; {len(rows)} pairs, medians\n")
     print(f"{'':16} {'direct':>8} {'through':>8}  ratio  CPU ms/MiB")
     for what, base, kind in (("upload", "upload direct", "upload"),
                              ("download cold", "download direct", "cold"),
