@@ -14,7 +14,8 @@
 //   BODY     reader joins: gets what is there, then the rest. Body breaks: the rest is asked with
 //            Range + If-Match; past the budget readers are cut, whole blocks kept. Another version:
 //            GONE. Last reader leaves: the block under way is finished and kept. Store refuses: goes
-//            on unstored, within a window of 1 MiB of its fastest reader, slow ones are detached.
+//            on unstored, within a window of its fastest reader (1 MiB, less while memory is short),
+//            slow ones are detached.
 //   WRITING  reader joins: waits for the place. Last reader leaves: goes on. Store fails: readers
 //            rejoin.
 //   WRITTEN  reader joins: gets the place, which the index does not show yet. Goes on.
@@ -231,7 +232,7 @@ static bool fill_takes(const struct fill *fill, const struct reader *reader, boo
     }
     // Who would be detached at once, having fallen too far behind, gets a run of its own.
     return reader->first_byte >= fill->retained_from &&
-           fill->received <= reader->first_byte + FILL_DETACH_BEHIND;
+           fill->received <= reader->first_byte + fill_detach_behind();
 }
 
 // Rule 16: a live entry for the block.

@@ -134,6 +134,11 @@ static void fill_deliver_reader(struct fill *fill, struct fill_reader *fr)
     }
 }
 
+uint64_t fill_detach_behind(void)
+{
+    return chunk_budget_is_short() ? FILL_DETACH_BEHIND / 8 : FILL_DETACH_BEHIND;
+}
+
 // Who falls too far behind the fastest reader of an unstored run goes on alone.
 static void fill_pace(struct fill *fill)
 {
@@ -143,7 +148,7 @@ static void fill_pace(struct fill *fill)
         struct fill_reader *fr = container_of(node, struct fill_reader, node);
         if (fr->waiting_place ||
             (fr->acked_byte != fastest &&
-             fill->received > fr->acked_byte + FILL_DETACH_BEHIND)) { // it may begin further on
+             fill->received > fr->acked_byte + fill_detach_behind())) { // it may begin further on
             stats_add(COUNTER_readers_detached, 1);
             fill_reader_final(fr, OUTCOME_REJOIN, ERR_OK, (struct span){0});
         }

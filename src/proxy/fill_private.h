@@ -91,6 +91,8 @@ struct chunk *fill_chunk(struct fill *fill); // never NULL: a run out of memory 
 // May this run go on though memory is short? One of each worker may.
 bool fill_take_lead(struct fill *fill);
 void fill_pass_lead(struct fill *fill);
+// How far a reader of an unstored run may be behind the fastest before it goes on alone.
+uint64_t fill_detach_behind(void);
 void fill_pause_update(struct fill *fill);
 
 // --- fill_fetch.c --------------------------------------------------------------------------------

@@ -775,6 +775,42 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
         f"grew by {grown / MIB:.0f} MiB"
 
 
+def test_a_slow_reader_beside_a_fast_one_holds_little(start, origin, engine, figure):
+    """What only the slower of two readers of a run has not had yet is not kept without bounds."""
+    buffer, size, count = 4 * MIB, 4 * MIB, 30
+    server = start(origin, engine=engine, settings={"limits.max_buffer": f"{buffer}"},
+                   file={"rules": [{"match": "bkt/**", "max_object_size": "1MiB"}]})
+    keys = [f"large/{i}" for i in range(count)]
+    for key in keys:
+        origin.put(key, size)
+    gates = {key: threading.Event() for key in keys}
+    for key in keys:
+        origin.fault(key, "hold_at", (1000, gates[key]))
+    slow = SlowReaders(server, keys, count)
+    try:
+        origin.wait_for(count, method="GET")
+
+        def one(worker):
+            with server.client() as client:
+                judge(client.get(keys[worker]), origin, keys[worker], 0, size)
+
+        def let_go(worker):
+            if worker < count:
+                one(worker)
+            else:
+                server.wait_metric("forebay_fills_total", lambda v: v >= count, state="joined")
+                for gate in gates.values():
+                    gate.set()
+        parallel(count + 1, let_go)
+    finally:
+        slow.close()
+    peak = server.metric("forebay_buffer_peak_bytes")
+    figure(f"buffers with {count} slow readers beside as many fast ones ({engine}): "
+           f"up to {peak / MIB:.1f} of {buffer // MIB} MiB")
+    # Each run: how far the slower may be behind while memory is short, and a chunk or two per reply.
+    assert peak <= buffer + count * (256 * 1024 + 4 * 65536), f"buffers of {peak / MIB:.0f} MiB"
+
+
 @pytest.mark.tsan
 def test_eviction_under_load(start, origin, engine):
     """A working set larger than the cache, read by many: right bytes, and room is made."""
