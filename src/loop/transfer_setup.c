@@ -8,7 +8,7 @@
 #include "base/headers.h"
 #include "loop/transfer_private.h"
 
-#define RECEIVE_BUFFER_SIZE (128L * 1024) // each busy connection holds one; 512 KiB are no faster
+#define RECEIVE_BUFFER_SIZE (64L * 1024) // each busy connection holds one; 512 KiB are no faster
 #define UPLOAD_BUFFER_SIZE (128L * 1024)
 #define HEADER_LINE_MAX (64u * 1024)
 

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import socket
+import statistics
 import threading
 import time
 
@@ -758,20 +759,21 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
             parallel(len(keys), one)
     finally:
         slow.close()
-    early = max(memory.values[:len(memory.values) // 2])
-    late = max(memory.values[len(memory.values) // 2:])
+    early = statistics.median(memory.values[:len(memory.values) // 2])
+    late = statistics.median(memory.values[len(memory.values) // 2:])
     peak = server.metric("forebay_buffer_peak_bytes")
     figure(f"memory with {readers} slow readers ({engine}), {sum(taken) / (1 << 30):.1f} GiB streamed: "
-           f"buffers up to {peak / MIB:.1f} of {buffer // MIB} MiB; {before / MIB:.0f} MiB before, highest {early / MIB:.0f} MiB in the first half, "
-           f"{late / MIB:.0f} MiB later")
+           f"buffers up to {peak / MIB:.1f} of {buffer // MIB} MiB; {before / MIB:.0f} MiB before, "
+           f"median {early / MIB:.0f} MiB in the first half, {late / MIB:.0f} MiB later, "
+           f"highest {memory.highest / MIB:.0f} MiB")
     # Above the limit a reply goes on through what is on its way, a chunk or two.
     assert server.metric("forebay_buffer_paused_total") > 0, "the limit was never reached"
     assert peak <= buffer + (readers + len(keys)) * 2 * 65536, f"buffers of {peak / MIB:.0f} MiB"
-    assert late <= early + 16 * MIB, f"grows: {early / MIB:.0f} then {late / MIB:.0f} MiB"
+    assert late <= early + 8 * MIB, f"grows: {early / MIB:.0f} then {late / MIB:.0f} MiB"
     grown = memory.highest - before
     # Beside limits.max_buffer: what each connection takes, and each busy one to the origin.
     streams = readers // len(kinds) + 4
-    assert grown <= buffer + 16 * MIB + readers * 64 * 1024 + streams * MIB, \
+    assert grown <= buffer + 16 * MIB + readers * 64 * 1024 + streams * MIB // 2, \
         f"grew by {grown / MIB:.0f} MiB"
 
 
