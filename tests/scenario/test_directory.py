@@ -223,7 +223,7 @@ def test_immutable_needs_the_directory_no_more(start, root, engine):
 def test_top_level_files_are_reported(start, root):
     (root / "stray.txt").write_text("x")
     server = serve(start, root)
-    assert any("stray.txt" in line for line in server.stderr + server.stdout), server.output()
+    server.wait_stderr("stray.txt")
 
 
 def test_buckets_of_the_file(start, tmp_path, origin):

@@ -48,6 +48,7 @@ def test_nothing_but_an_origin(start, data):
     with server.client() as client:
         reply = client.get("a")
         assert reply.status == 200 and bytes(reply.body) == b"hello"
+    server.wait_stderr("hint")              # the last line; the listeners come before
     text = "\n".join(server.stdout + server.stderr)
     assert f"127.0.0.1:{server.port}" in text
     assert str(server.cache) in text
