@@ -162,12 +162,17 @@ bool chunk_budget_is_short(void)
     return chunk_budget_used_bytes() > chunk_budget_max_bytes() / 2;
 }
 
+uint64_t chunk_budget_lean(uint64_t plenty)
+{
+    return chunk_budget_is_short() ? plenty / 8 : plenty;
+}
+
 uint64_t chunk_budget_share(uint64_t plenty)
 {
     if (chunk_budget_used_bytes() + CHUNK_SIZE > chunk_budget_max_bytes()) {
         return 1;
     }
-    return chunk_budget_is_short() ? max_u64(plenty / 8, 1) : plenty;
+    return max_u64(chunk_budget_lean(plenty), 1);
 }
 
 static void note_peak(unsigned long used)

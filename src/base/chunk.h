@@ -30,9 +30,10 @@ void chunk_budget_init(uint64_t max_bytes);
 uint64_t chunk_budget_max_bytes(void);
 uint64_t chunk_budget_used_bytes(void);
 uint64_t chunk_budget_peak_bytes(void);
-bool chunk_budget_is_short(void); // more than half of it is in use
-// How many bytes a buffer may hold now whose full size is `plenty`: all of it, an eighth while the
-// budget is short, 1 when it is used up: then only an empty buffer takes something.
+bool chunk_budget_is_short(void);            // more than half of it is in use
+uint64_t chunk_budget_lean(uint64_t plenty); // all of it; an eighth while the budget is short
+// How many bytes a buffer may hold now whose full size is `plenty`: as chunk_budget_lean() says, but
+// 1 when the budget is used up: then only an empty buffer takes something.
 uint64_t chunk_budget_share(uint64_t plenty);
 
 struct chunk *chunk_new(void);        // NULL above the budget

@@ -146,8 +146,8 @@ enum http_pull {
     HTTP_PULL_CUT    // cannot go on: close the connection so that the truncation is visible
 };
 
-// Where a reply's body comes from. Asked only while less than HTTP_OUT_HIGH is queued; at most one
-// FILE slice is queued, and nothing behind it.
+// Where a reply's body comes from. Asked only while less than HTTP_OUT_HIGH, or its share while
+// memory is short, is queued; at most one FILE slice is queued, and nothing behind it.
 struct http_source {
     enum http_pull (*pull)(struct http_source *source, struct http_slice *ret_slice);
     // The last FILE slice is no longer resident (asked before each sendfile): `unsent` bytes of its

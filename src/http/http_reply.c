@@ -4,7 +4,7 @@
 //
 // What is waiting, in order: the rest of "100 Continue", the rest of the head, the rest of a whole
 // small body, the queue. The queue is a ring of slices in the request's arena: at most
-// HTTP_OUT_HIGH bytes in memory, or one file range behind them and then nothing. Everything in
+// HTTP_OUT_HIGH bytes in memory (less while it is short), or one file range behind them and then nothing. Everything in
 // memory goes out in one call with the head; a file range follows by sendfile, after the residency
 // question has been answered yes for just this piece. When the answer is no, the range goes back to
 // its source (recall), which brings the bytes another way.

@@ -20,8 +20,8 @@
 // by each piece of data; it looks at the moment of the last one when it fires.
 //
 // Pausing: a paused transfer returns CURL_WRITEFUNC_PAUSE for what curl has already read (curl
-// keeps it, at most one receive buffer), and is paused in curl after that callback, so
-// that the socket fills up.
+// keeps it, at most one receive buffer), and is paused in curl after that callback, so that the
+// socket fills up.
 #include <curl/curl.h>
 #include <event2/event.h>
 #include <event2/event_struct.h>

@@ -232,7 +232,7 @@ static bool fill_takes(const struct fill *fill, const struct reader *reader, boo
     }
     // Who would be detached at once, having fallen too far behind, gets a run of its own.
     return reader->first_byte >= fill->retained_from &&
-           fill->received <= reader->first_byte + fill_detach_behind();
+           fill->received <= reader->first_byte + chunk_budget_lean(FILL_DETACH_BEHIND);
 }
 
 // Rule 16: a live entry for the block.

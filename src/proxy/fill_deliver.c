@@ -4,6 +4,9 @@
 // Every chunk is delivered as it fills; a pass sends each reader what it has not had. While memory
 // is plentiful the run keeps its chunks until it ends, so late joiners start at once; while it is
 // short, or when nothing is stored, they are given up as soon as every reader was sent them.
+//
+// Two things pause a transfer. An unstored run waits for its fastest reader (its window), a stored
+// one for memory, except the one of each worker that leads.
 #include "proxy/fill_private.h"
 
 void fill_pause_update(struct fill *fill)
@@ -134,11 +137,6 @@ static void fill_deliver_reader(struct fill *fill, struct fill_reader *fr)
     }
 }
 
-uint64_t fill_detach_behind(void)
-{
-    return chunk_budget_is_short() ? FILL_DETACH_BEHIND / 8 : FILL_DETACH_BEHIND;
-}
-
 // Who falls too far behind the fastest reader of an unstored run goes on alone.
 static void fill_pace(struct fill *fill)
 {
@@ -148,7 +146,9 @@ static void fill_pace(struct fill *fill)
         struct fill_reader *fr = container_of(node, struct fill_reader, node);
         if (fr->waiting_place ||
             (fr->acked_byte != fastest &&
-             fill->received > fr->acked_byte + fill_detach_behind())) { // it may begin further on
+             fill->received >
+                 fr->acked_byte +
+                     chunk_budget_lean(FILL_DETACH_BEHIND))) { // it may begin further on
             stats_add(COUNTER_readers_detached, 1);
             fill_reader_final(fr, OUTCOME_REJOIN, ERR_OK, (struct span){0});
         }

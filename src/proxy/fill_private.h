@@ -10,6 +10,8 @@
 #define FILL_RESUMES_MAX 3u
 #define FILL_RESUME_DELAY_MS 50u
 #define FILL_UNSTORED_WINDOW (1u << 20)
+// How far a reader of an unstored run may be behind the fastest before it goes on alone; less while
+// memory is short.
 #define FILL_DETACH_BEHIND (2u << 20)
 #define FILL_CHUNKS_MAX (STORE_BLOCK_SIZE_MAX / CHUNK_SIZE)
 
@@ -88,11 +90,9 @@ void fill_send_head(struct fill *fill, struct fill_reader *fr);
 void fill_deliver(struct fill *fill); // sends readers what has come; paces an unstored run
 void fill_on_deliver(struct task *task);
 struct chunk *fill_chunk(struct fill *fill); // never NULL: a run out of memory pauses instead
-// May this run go on though memory is short? One of each worker may.
+// May this stored run go on though memory is used up? One of each worker may.
 bool fill_take_lead(struct fill *fill);
 void fill_pass_lead(struct fill *fill);
-// How far a reader of an unstored run may be behind the fastest before it goes on alone.
-uint64_t fill_detach_behind(void);
 void fill_pause_update(struct fill *fill);
 
 // --- fill_fetch.c --------------------------------------------------------------------------------

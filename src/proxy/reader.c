@@ -229,11 +229,6 @@ void reader_on_head(struct proxy_worker *pw, struct wire *wire)
     reader_tell(reader);
 }
 
-static uint64_t reader_queue_max(void)
-{
-    return chunk_budget_is_short() ? PROXY_READER_QUEUE_MAX / 8 : PROXY_READER_QUEUE_MAX;
-}
-
 void reader_on_body(struct proxy_worker *pw, struct wire *wire)
 {
     (void)pw;
@@ -241,7 +236,7 @@ void reader_on_body(struct proxy_worker *pw, struct wire *wire)
     if (reader->request == NULL || reader->lagging) {
         return;
     }
-    if (reader->stored && reader->queued_bytes > reader_queue_max()) {
+    if (reader->stored && reader->queued_bytes > chunk_budget_lean(PROXY_READER_QUEUE_MAX)) {
         reader->lagging = true; // the rest comes from disk
         stats_add(COUNTER_readers_detached, 1);
         return;
