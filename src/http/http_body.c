@@ -7,10 +7,10 @@
 
 void http_body_start(struct http_exchange *x, struct http_sink *sink)
 {
-    check(x->sink == NULL);
+    check(!x->body_asked);
     check(x->body == BODY_NONE || x->body == BODY_HELD);
     x->sink = sink;
-    x->sink_open = true;
+    x->body_asked = true;
     if (x->request.expects_continue && !x->continued && !x->reply.started) {
         x->continued = true;
         x->reply.interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");
@@ -36,9 +36,10 @@ void http_body_resume(struct http_exchange *x)
 
 void body_end(struct http_exchange *x, enum err err)
 {
-    if (x->sink_open) {
-        x->sink_open = false;
-        x->sink->on_end(x->sink, err);
+    struct http_sink *sink = x->sink;
+    x->sink = NULL;
+    if (sink != NULL) {
+        sink->on_end(sink, err);
     }
 }
 
@@ -58,7 +59,7 @@ static void body_broken(struct http_connection *c)
 
 static void body_deliver(struct http_exchange *x, struct span data)
 {
-    if (!x->sink_open || data.len == 0) {
+    if (x->sink == NULL || data.len == 0) {
         return;
     }
     enum err err = x->sink->on_data(x->sink, data);

@@ -339,7 +339,7 @@ static bool exchange_step(struct http_connection *c)
     bool moved = false;
     if ((x->body == BODY_FLOWING && !x->paused) || x->body == BODY_DROPPED) {
         moved = body_step(c);
-    } else if (x->body == BODY_NONE && x->sink_open) {
+    } else if (x->body == BODY_NONE && x->sink != NULL) {
         body_end(x, ERR_OK); // a sink for a body of no bytes
         moved = true;
     }

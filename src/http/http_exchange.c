@@ -154,9 +154,13 @@ void exchange_end(struct http_connection *c, enum http_outcome outcome)
     if (user != NULL && user->on_done != NULL) {
         user->on_done(user, outcome);
     }
-    x->user = NULL;
     arena_give(c->hw, x->arena);
-    x->arena = NULL;
+    // All else pointed into the arena or to the handler.
+    *x = (struct http_exchange){.body = x->body,
+                                .bad_body = x->bad_body,
+                                .body_left = x->body_left,
+                                .request.chunked = x->request.chunked,
+                                .chunked = x->chunked};
     stats_sub(COUNTER_http_connections_active, 1);
     stats_add(COUNTER_http_connections_idle, 1);
 }
@@ -166,10 +170,11 @@ void exchange_done(struct http_connection *c)
     struct http_exchange *x = &c->x;
     bool body_left = x->body != BODY_NONE || x->bad_body;
     bool close = x->reply.close || x->bad_body;
+    bool refused = !x->counted;
     exchange_end(c, HTTP_DONE);
     if (close) {
         // Unread bytes would make the close a reset.
-        if (body_left || !x->counted || connection_input(c).len > 0 || c->ssl != NULL) {
+        if (body_left || refused || connection_input(c).len > 0 || c->ssl != NULL) {
             connection_linger(c);
         } else {
             connection_close(c, false);

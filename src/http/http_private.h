@@ -149,10 +149,10 @@ struct http_exchange {
     struct http_request request;
     struct arena *arena;
     struct http_user *user;
-    struct http_sink *sink;
+    struct http_sink *sink; // NULL: none, or nothing may reach it any more
     struct reply_state reply;
     enum body_state body;
-    bool sink_open;     // its on_end has not run
+    bool body_asked;    // http_body_start()
     bool paused;        // http_body_pause()
     bool bad_body;      // its framing is broken: close after the reply
     bool continued;     // "100 Continue" is on its way
@@ -264,8 +264,8 @@ void exchange_refuse_head(struct http_connection *c, enum err err);
 void exchange_done(struct http_connection *c);
 void exchange_cut(struct http_connection *c);              // the reply cannot be completed
 void exchange_gone(struct http_connection *c, bool reset); // the client left
-// Gives everything back; on_done is the last the handler hears. What happens to the connection is
-// the caller's.
+// Gives everything back; on_done is the last call of the handler. Only the framing of a body that was
+// not read to its end stays. What happens to the connection is the caller's.
 void exchange_end(struct http_connection *c, enum http_outcome outcome);
 
 // --- http_tls.c ----------------------------------------------------------------------------------

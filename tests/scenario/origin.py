@@ -419,9 +419,9 @@ class Origin:
             self.violations.append(text)
 
 
-# Words that act before the reply head, on it, and in the body.
+# Words that act before the reply head ("early" before the request's body is read), on it, and in the body.
 _FAULTS_BEFORE = {"delay", "hold", "reset", "close", "status", "error", "overwrite", "delete",
-                  "raw", "redirect", "expired_token"}
+                  "raw", "redirect", "expired_token", "early"}
 _FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_etag", "whole",
                 "two_lengths", "same_lengths", "list_length", "plus_length", "junk_length",
                 "negative_length", "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul",
@@ -520,6 +520,8 @@ class _Connection:
                 self.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             for event in held:
                 event.wait(WAIT_S)
+            if "early" in faults:
+                self._answer_early(entry, faults["early"])
             body = self._read_body(chunked is not None, int(length or 0))
             entry.body_size = len(body)
             self._answer(entry, lookup, body, faults)
@@ -527,6 +529,18 @@ class _Connection:
             with self.origin.changed:
                 entry.done = True
                 self.origin.changed.notify_all()
+
+    def _answer_early(self, entry, how):
+        """HOW is a status, or "reset"; what comes of the body after a status is thrown away."""
+        if how == "reset":
+            raise Cut(reset=True)
+        self.close = True
+        self._error(entry, S3Error(how, "AccessDenied" if how == 403 else "SlowDown"))
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+            while self.sock.recv(1 << 16):
+                pass
+        raise Cut()
 
     def _route(self, target, host):
         path, _, query = target.partition("?")

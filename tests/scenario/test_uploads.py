@@ -105,6 +105,32 @@ def test_uploads_that_the_origin_refuses(forebay, origin, eager):
         assert origin.bytes_of("k") == b"good"
 
 
+HALF = b"h" * 500
+
+
+def put_half(connection, server, target, size=1000):
+    """The head of a PUT without Expect, and half of its body."""
+    host = f"127.0.0.1:{server.port}"
+    connection.send(request_bytes("PUT", target, host, [("Content-Length", str(size))]) + HALF)
+
+
+@pytest.mark.parametrize("how", ["down", 503, 502, 403, "reset"])
+def test_the_rest_of_a_body_that_was_answered(forebay, origin, how):
+    """Answered in the middle of its body: the other half is thrown away, connection and process go on."""
+    if how == "down":
+        origin.down()
+    else:
+        origin.fault("k", "early", how, times=None, method="PUT")
+    for _ in range(3):
+        with forebay.connection() as connection:
+            put_half(connection, forebay, "/bkt/k")
+            reply = connection.read_reply("PUT")
+            assert reply.status >= 400 and not reply.closes, reply
+            connection.send(HALF + request_bytes("GET", "/", f"127.0.0.1:{forebay.port}", []))
+            assert connection.read_reply("GET").status
+    assert forebay.process.poll() is None
+
+
 def send_what_goes(connection, body):
     """As much of BODY as the server takes: it may have answered and closed its side by then."""
     try:

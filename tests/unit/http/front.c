@@ -35,7 +35,7 @@ struct call {
     struct task task;
     void (*task_fn)(struct call *call);
     uint64_t n, slice, wait, at, sent, memory_left, slice_number;
-    bool file, evict, waited, ends_early, too_long, fail_sink, slow_sink, replied;
+    bool file, evict, waited, ends_early, too_long, fail_sink, slow_sink, early, replied;
     uint64_t body_len, body_sum;
     struct headers headers;
 };
@@ -210,6 +210,9 @@ static enum err on_data(struct http_sink *sink, struct span data)
         call->body_sum = call->body_sum * 31 + (unsigned char)data.ptr[i];
     }
     call->body_len += data.len;
+    if (call->early && !call->replied) {
+        text_reply(call, 503, "early\n");
+    }
     if (call->slow_sink) {
         http_body_pause(call->x);
         call->task_fn = resume;
@@ -227,7 +230,9 @@ static void on_end(struct http_sink *sink, enum err err)
     char text[64];
     snprintf(text, sizeof(text), "%llu %llu\n", (unsigned long long)call->body_len,
              (unsigned long long)call->body_sum);
-    text_reply(call, err == ERR_OK ? 200 : 400, err == ERR_OK ? text : error_name(err));
+    if (!call->replied) {
+        text_reply(call, err == ERR_OK ? 200 : 400, err == ERR_OK ? text : error_name(err));
+    }
     leave();
 }
 
@@ -285,7 +290,7 @@ static void act(struct call *call, struct span path)
         bodiless(call, 204);
     } else if (span_equal(path, SPAN("/304"))) {
         bodiless(call, 304);
-    } else if (span_ends_with(path, SPAN("put")) || span_equal(path, SPAN("/bad"))) {
+    } else if (span_ends_with(path, SPAN("put")) || span_equal(path, SPAN("/bad")) || call->early) {
         http_body_start(call->x, &call->sink);
     } else {
         source_reply(call, true);
@@ -320,6 +325,7 @@ static void on_request(void *ctx, struct http_exchange *x)
     call->ends_early = span_equal(path, SPAN("/short"));
     call->too_long = span_equal(path, SPAN("/long"));
     call->fail_sink = span_equal(path, SPAN("/bad"));
+    call->early = span_equal(path, SPAN("/early"));
     call->slow_sink = span_equal(path, SPAN("/slowput"));
     http_exchange_set_user(x, &call->user);
     check(http_exchange_user(x) == &call->user);

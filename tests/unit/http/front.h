@@ -11,6 +11,7 @@
 //   /cut?n&at            announces n, cuts after `at` bytes
 //   /short?n             announces n, ends one byte early; /long?n gives one byte too many
 //   /put                 reads the body, answers "LEN SUM\n"; /slowput pauses after each piece
+//   /early               reads the body, answers 503 at its first piece
 //   /refuse              403 without touching the body; /bad fails in the sink, then 400
 //   /late                as /small, from deferred work
 //   /never               no reply

@@ -277,6 +277,30 @@ Test(http_connection, early_replies)
     front_free(f);
 }
 
+// A sink that still takes the body when the reply is out hears nothing of the rest, which is thrown
+// away as it comes; the next request is in step.
+Test(http_connection, reply_before_the_body_is_whole)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    int fd = client_connect(f->address);
+    struct client_reply reply;
+    char half[500] = {0};
+    for (unsigned i = 0; i < 3; i++) {
+        put(fd, "/early", 2 * sizeof(half), "", false);
+        client_send(fd, half, sizeof(half));
+        cr_assert(client_read(fd, false, &reply) && reply.status == 503 && !reply.close);
+        client_reply_done(&reply);
+        client_send(fd, half, sizeof(half));
+        client_send_text(fd, NEXT);
+        cr_assert(client_read(fd, false, &reply) && reply.status == 200 && !reply.close);
+        client_reply_done(&reply);
+    }
+    close(fd);
+    front_wait(&f->done, 6);
+    cr_assert(f->sinks_ended == 0); // on_done came first
+    front_free(f);
+}
+
 // Broken chunked framing is told to the sink, answered once, and ends the connection.
 Test(http_connection, broken_chunks)
 {
