@@ -452,23 +452,20 @@ static enum err collected(struct pass_body *body, struct arena *arena)
     return body->payload_hash.ptr != NULL ? ERR_OK : ERR_NO_MEMORY;
 }
 
-// Older stores demand Content-MD5 of operations whose body says what to delete.
-enum err pass_body_add_md5(const struct pass_body *body, struct arena *arena,
-                           struct headers *headers)
+enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct span bytes)
 {
-    check(body->collect);
-    if (headers_count(headers, SPAN("content-md5")) > 0) {
-        return ERR_OK;
+    check(body->collect && body->is_checked && body->taken == 0);
+    if (bytes.len > body->reserved_bytes) {
+        uint64_t reserved = body->reserved_bytes;
+        enum err err = collect_reserve(body, bytes.len - reserved);
+        body->reserved_bytes = err == ERR_OK ? bytes.len : reserved;
+        if (err != ERR_OK) {
+            return err;
+        }
     }
-    char base64[64];
-    struct s3_checksum_state *md5 = s3_checksum_new(S3_CHECKSUM_MD5);
-    s3_checksum_update(md5, buf_span(&body->whole));
-    s3_checksum_final(md5, base64);
-    s3_checksum_free(md5);
-    struct span value = arena_copy(arena, span_from_cstr(base64));
-    return value.ptr != NULL && headers_add(headers, arena, SPAN("Content-MD5"), value)
-               ? ERR_OK
-               : ERR_NO_MEMORY;
+    body->whole.len = 0;
+    buf_append_span(&body->whole, bytes);
+    return buf_ok(&body->whole) ? collected(body, arena) : ERR_ENTITY_TOO_LARGE;
 }
 
 enum err pass_body_finish(struct pass_body *body, struct arena *arena)

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #define HEAD_KEYS_MAX 3u // a rename: the new name and two readings of the old one
-#define DELETE_KEYS_MAX 1000u
 
 // The realms that may hold the key: the common one (index 0) and those of the keys file.
 static size_t realm_count(const struct pass_state *p)
@@ -111,21 +110,18 @@ enum err pass_keys_of_head(struct pass_state *p)
 static enum err add_deletes(struct pass_state *p)
 {
     struct request *r = p->request;
-    struct span *keys = NULL;
-    size_t count = 0;
-    enum err err = s3_delete_keys_read(p->arena, buf_span(&p->body.whole), &keys, &count);
-    if (err == ERR_LIMIT || (err == ERR_OK && (count == 0 || count > DELETE_KEYS_MAX))) {
-        err = ERR_MALFORMED_XML;
-    }
+    struct s3_delete delete = {0};
+    enum err err = pass_xml_delete(p, &delete);
     if (err == ERR_OK) {
-        writes_reserve(p, count);
+        writes_reserve(p, delete.count);
     }
-    for (size_t i = 0; err == ERR_OK && i < count; i++) {
-        if (!gate_allows(r, S3_DeleteObject, S3_OP_CHANGES_KEY, r->s3.bucket, keys[i])) {
+    for (size_t i = 0; err == ERR_OK && i < delete.count; i++) {
+        struct span key = delete.objects[i].key;
+        if (!gate_allows(r, S3_DeleteObject, S3_OP_CHANGES_KEY, r->s3.bucket, key)) {
             p->err_message = SPAN("At least one of the keys may not be deleted by this access key");
             err = ERR_ACCESS_DENIED;
         } else {
-            err = add_write(p, keys[i]);
+            err = add_write(p, key);
         }
     }
     return err;
@@ -147,5 +143,6 @@ enum err pass_keys_of_body(struct pass_state *p)
     if (s3->operation == S3_DeleteObjects) {
         return add_deletes(p);
     }
-    return p->write_count == 0 ? add_head_keys(p) : ERR_OK;
+    enum err err = s3->operation == S3_RestoreObject ? pass_xml_restore(p) : ERR_OK;
+    return err == ERR_OK && p->write_count == 0 ? add_head_keys(p) : err;
 }

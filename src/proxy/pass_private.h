@@ -78,7 +78,7 @@ struct pass_body_input {
     // Of a verified signature; NULL: chunk signatures are not checked.
     const struct sigv4_claim *claim;
     const uint8_t *signing_key;
-    bool want_whole; // the caller needs the whole body (DeleteObjects)
+    bool want_whole; // the caller needs the whole body
     // The origin takes no trailing checksums: bodies with them go on decoded, unsigned.
     bool no_trailers;
 };
@@ -92,9 +92,8 @@ enum err pass_body_feed(struct pass_body *body, struct span data) MUST_USE;
 // The client's body is complete: ERR_OK = everything agreed. A collected body's plan is complete
 // then.
 enum err pass_body_finish(struct pass_body *body, struct arena *arena) MUST_USE;
-// Adds Content-MD5 of a collected body to the copy that goes to the origin, unless it is there.
-enum err pass_body_add_md5(const struct pass_body *body, struct arena *arena,
-                           struct headers *headers) MUST_USE;
+// After that: other bytes go on in the place of a collected body's.
+enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct span bytes) MUST_USE;
 void pass_body_done(struct pass_body *body);
 bool pass_body_full(const struct pass_body *body);
 bool pass_body_low(const struct pass_body *body);
@@ -241,6 +240,13 @@ void pass_upload_drop(struct pass_state *p); // nobody wants the rest
 enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
 enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;
 enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
+
+// --- pass_xml.c ----------------------------------------------------------------------------------
+
+// The collected body is judged and replaced by what was understood of it. p->err_message may say
+// why not.
+enum err pass_xml_delete(struct pass_state *p, struct s3_delete *ret_delete) MUST_USE;
+enum err pass_xml_restore(struct pass_state *p) MUST_USE;
 
 // --- pass_direct.c -------------------------------------------------------------------------------
 

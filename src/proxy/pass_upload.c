@@ -117,9 +117,6 @@ static void on_data_end(struct http_sink *sink, enum err err)
     }
     if (err == ERR_OK && p->body.collect) {
         err = pass_keys_of_body(p);
-        if (err == ERR_OK && p->s3.operation == S3_DeleteObjects) {
-            err = pass_body_add_md5(&p->body, p->arena, &p->headers);
-        }
         if (err == ERR_OK) {
             pass_begin(p);
         }

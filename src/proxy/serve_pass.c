@@ -540,7 +540,8 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
         .s3 = &r->s3,
         .claim = r->principal.verified ? &r->principal.claim : NULL,
         .signing_key = r->principal.signing_key,
-        .want_whole = r->s3.operation == S3_DeleteObjects || p->is_sts,
+        .want_whole =
+            r->s3.operation == S3_DeleteObjects || r->s3.operation == S3_RestoreObject || p->is_sts,
     };
     err = pass_body_plan(&p->body, &input, p->arena, &p->headers);
     if (err == ERR_OK) {

@@ -189,10 +189,29 @@ struct s3_bucket_entry {
 void s3_buckets_render(const struct s3_bucket_entry *buckets, size_t count, struct buf *out);
 void s3_location_render(struct span region, struct buf *out); // empty for us-east-1
 
-// Keys of a DeleteObjects body, entities decoded, in order; ERR_MALFORMED_XML, ERR_LIMIT above
-// 1000.
-enum err s3_delete_keys_read(struct arena *arena, struct span document, struct span **ret_keys,
-                             size_t *ret_count) MUST_USE;
+// --- s3_xml_strict.c: bodies that say what to do to which keys ------------------------------------
+
+// As the body says it; spans with a NULL pointer were not there.
+struct s3_delete_object {
+    struct span key, version_id, etag, last_modified_time, size;
+};
+struct s3_delete {
+    struct s3_delete_object *objects;
+    size_t count; // 1 to 1000
+    bool has_quiet, is_quiet;
+};
+// Anything that the schema of DeleteObjects does not have is ERR_MALFORMED_XML. Views into `arena`.
+enum err s3_delete_read(struct arena *arena, struct span document,
+                        struct s3_delete *ret_delete) MUST_USE;
+void s3_delete_render(const struct s3_delete *delete, struct buf *out);
+
+struct s3_restore {
+    struct span days, tier, description, glacier_tier;
+};
+// The same for RestoreObject; one that selects, and so writes elsewhere, is ERR_MALFORMED_XML, too.
+enum err s3_restore_read(struct arena *arena, struct span document,
+                         struct s3_restore *ret_restore) MUST_USE;
+void s3_restore_render(const struct s3_restore *restore, struct buf *out);
 
 // --- sigv4.c -------------------------------------------------------------------------------------
 

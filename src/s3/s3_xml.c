@@ -13,7 +13,6 @@
 
 #define DEPTH_MAX 16
 #define PATH_MAX_BYTES 512
-#define DELETE_KEYS_MAX 1000
 #define READ_STEP_BYTES (64u << 10)
 
 void s3_xml_escape(struct buf *out, struct span text)
@@ -227,52 +226,4 @@ bool s3_error_read(struct arena *arena, struct span document, struct s3_error_bo
     }
     *ret_body = reading.body;
     return true;
-}
-
-struct delete_reading {
-    struct arena *arena;
-    struct span *keys;
-    size_t count;
-    enum err err;
-};
-
-static void on_delete_leaf(void *ctx, const char *path, struct span text)
-{
-    struct delete_reading *reading = ctx;
-    if (reading->err != ERR_OK || strcmp(path, "Delete/Object/Key") != 0) {
-        return;
-    }
-    if (reading->count == DELETE_KEYS_MAX) {
-        reading->err = ERR_LIMIT;
-        return;
-    }
-    struct span key = arena_copy(reading->arena, text);
-    if (key.ptr == NULL) {
-        reading->err = ERR_NO_MEMORY;
-        return;
-    }
-    reading->keys[reading->count++] = key;
-}
-
-enum err s3_delete_keys_read(struct arena *arena, struct span document, struct span **ret_keys,
-                             size_t *ret_count)
-{
-    struct delete_reading reading = {.arena = arena};
-    reading.keys = arena_alloc(arena, DELETE_KEYS_MAX * sizeof(*reading.keys));
-    if (reading.keys == NULL) {
-        return ERR_NO_MEMORY;
-    }
-    enum err err = s3_xml_read(document, on_delete_leaf, &reading);
-    if (err == ERR_OK) {
-        err = reading.err;
-    }
-    if (err == ERR_OK && reading.count == 0) {
-        err = ERR_MALFORMED_XML;
-    }
-    if (err != ERR_OK) {
-        return err;
-    }
-    *ret_keys = reading.keys;
-    *ret_count = reading.count;
-    return ERR_OK;
 }

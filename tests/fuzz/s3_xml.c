@@ -31,13 +31,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     (void)!s3_xml_read(document, on_leaf, &slashes_max);
     check(slashes_max < 16);
 
-    struct arena *arena = arena_new(1 << 20);
+    struct arena *arena = arena_new(64 << 20);
     struct s3_error_body body;
-    struct span *keys;
-    size_t count;
     (void)s3_error_read(arena, document, &body);
-    if (s3_delete_keys_read(arena, document, &keys, &count) == ERR_OK) {
-        check(count >= 1 && count <= 1000);
+    struct s3_delete first, second;
+    if (s3_delete_read(arena, document, &first) == ERR_OK) {
+        struct buf sent;
+        buf_init(&sent, 8u << 20);
+        s3_delete_render(&first, &sent);
+        check(s3_delete_read(arena, buf_span(&sent), &second) == ERR_OK);
+        check(first.count == second.count);
+        for (size_t i = 0; i < first.count; i++) {
+            check(span_equal(first.objects[i].key, second.objects[i].key));
+        }
+        buf_done(&sent);
     }
     struct buf out;
     buf_init(&out, 1 << 20);

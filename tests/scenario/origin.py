@@ -37,6 +37,7 @@ from oracle import oracle_bytes, oracle_judge, oracle_pieces, name_hash  # noqa:
 QUIET_S = 3          # how long a count waits for replies under way
 WAIT_S = 60          # bound of every wait; reaching it is a failed test
 MAX_HEAD = 256 << 10
+BODY_KEPT = 64 << 10
 TOKEN = re.compile(rb"^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$")
 REASONS = {100: "Continue", 101: "Switching Protocols", 200: "OK", 204: "No Content",
            206: "Partial Content", 301: "Moved Permanently", 304: "Not Modified",
@@ -81,6 +82,7 @@ class Entry:
     sent: int = 0                  # body bytes handed to the socket
     version: int = 0
     body_size: int = 0             # of the request
+    body: bytes = b""              # its first BODY_KEPT bytes
     done: bool = False
     arrived: float = 0.0
 
@@ -523,7 +525,7 @@ class _Connection:
             if "early" in faults:
                 self._answer_early(entry, faults["early"])
             body = self._read_body(chunked is not None, int(length or 0))
-            entry.body_size = len(body)
+            entry.body_size, entry.body = len(body), body[:BODY_KEPT]
             self._answer(entry, lookup, body, faults)
         finally:
             with self.origin.changed:
@@ -829,7 +831,7 @@ class _Connection:
             return self._xml(entry, "<LocationConstraint xmlns=\"http://s3.amazonaws.com/doc/"
                              f"2006-03-01/\">{where}</LocationConstraint>")
         if method == "POST" and "delete" in query:
-            return self._delete_objects(entry, body)
+            return self._delete_objects(entry, self._payload(headers, body))
         if "uploads" in query:
             with origin.lock:
                 items = "".join(

@@ -647,9 +647,24 @@ Test(serve_pass, signed_form)
     }
 }
 
-// Every key of a batch is invalidated before the origin hears of it, entities decoded.
+static const char *md5_of(const char *text)
+{
+    static char base64[64];
+    struct s3_checksum_state *state = s3_checksum_new(S3_CHECKSUM_MD5);
+    s3_checksum_update(state, span_from_cstr(text));
+    s3_checksum_final(state, base64);
+    s3_checksum_free(state);
+    return base64;
+}
+
+// Every key of a batch is invalidated before the origin hears of it, entities decoded; what goes on
+// is what was understood, under digests of its own.
 Test(serve_pass, batch_delete)
 {
+    static const char sent[] =
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+        "<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Object><Key>a&amp;b</Key>"
+        "</Object><Object><Key>c</Key></Object></Delete>";
     static const char body[] = "<Delete><Object><Key>a&amp;b</Key></Object><Object><Key>c</Key>"
                                "</Object></Delete>";
     ask_init("POST", "/b?delete");
@@ -666,10 +681,10 @@ Test(serve_pass, batch_delete)
     fake.begun[1]->on_ready(fake.begun[1]);
     cr_assert(fake.relay_running);
     cr_assert_eq(upload(), ERR_OK);
-    cr_assert(span_equal_cstr(buf_span(&fake.uploaded), body));
+    cr_assert(span_equal_cstr(buf_span(&fake.uploaded), sent));
     struct span md5;
     cr_assert(headers_get(fake.relay->headers, SPAN("content-md5"), &md5));
-    cr_assert(span_equal_cstr(md5, "E1RLOqMr77FCET3kXHJ9Xw=="), "%.*s", (int)md5.len, md5.ptr);
+    cr_assert(span_equal_cstr(md5, md5_of(sent)), "%.*s", (int)md5.len, md5.ptr);
     origin_head(200, 4);
     origin_body("<ok>");
     origin_end(ERR_OK);
@@ -680,7 +695,10 @@ Test(serve_pass, batch_delete)
     finish();
 
     ask_init("POST", "/b?delete");
-    header("Content-MD5", "client's own");
+    header("content-md5", md5_of(body));
+    header("x-amz-checksum-crc32", "8QJryg==");
+    header("x-amz-sdk-checksum-algorithm", "CRC32");
+    header("x-amz-checksum-xxhash64", "AAAAAAAAAAA=");
     body_of(sizeof(body) - 1);
     start();
     give(body);
@@ -688,11 +706,33 @@ Test(serve_pass, batch_delete)
     all_ready();
     cr_assert_eq(headers_count(fake.relay->headers, SPAN("content-md5")), 1);
     cr_assert(headers_get(fake.relay->headers, SPAN("content-md5"), &md5));
-    cr_assert(span_equal_cstr(md5, "client's own"));
+    cr_assert(span_equal_cstr(md5, md5_of(sent)));
+    cr_assert(headers_get(fake.relay->headers, SPAN("x-amz-checksum-crc32"), &md5));
+    cr_assert(span_equal_cstr(md5, "wWu3Hw=="), "%.*s", (int)md5.len, md5.ptr);
+    cr_assert_eq(headers_count(fake.relay->headers, SPAN("x-amz-sdk-checksum-algorithm")), 1);
+    cr_assert_eq(headers_count(fake.relay->headers, SPAN("x-amz-checksum-xxhash64")), 0);
     origin_head(200, 0);
     origin_end(ERR_OK);
     all_ended();
     finish();
+
+    static const struct {
+        const char *name, *value;
+        enum err err;
+    } digests[] = {{"Content-MD5", "client's own", ERR_INVALID_DIGEST},
+                   {"Content-MD5", "E1RLOqMr77FCET3kXHJ9Xx==", ERR_BAD_DIGEST},
+                   {"x-amz-checksum-crc32", "AAAAAA==", ERR_BAD_DIGEST}};
+    for (size_t i = 0; i < ARRAY_LEN(digests); i++) {
+        ask_init("POST", "/b?delete");
+        header(digests[i].name, digests[i].value);
+        body_of(sizeof(body) - 1);
+        start();
+        give(body);
+        give_end();
+        cr_assert_eq(fake.fail_err, digests[i].err);
+        cr_assert_eq(fake.begun_count, 0);
+        finish();
+    }
 
     ask_init("POST", "/b?delete");
     body_of(8);

@@ -114,37 +114,3 @@ Test(s3_xml, only_error_documents_read_as_errors)
     cr_assert_not(s3_error_read(arena, SPAN("not found"), &body));
     arena_free(arena);
 }
-
-Test(s3_xml, delete_names_its_keys)
-{
-    struct arena *arena = arena_new(4 << 20);
-    struct span *keys;
-    size_t count;
-    cr_assert_eq(
-        s3_delete_keys_read(arena,
-                            SPAN("<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
-                                 "<Object><Key>a &lt;b&gt;</Key><VersionId>v</VersionId>"
-                                 "</Object><Object><Key> c </Key></Object>"
-                                 "<Quiet>true</Quiet></Delete>"),
-                            &keys, &count),
-        ERR_OK);
-    cr_assert_eq(count, 2);
-    cr_assert(span_equal_cstr(keys[0], "a <b>") && span_equal_cstr(keys[1], " c "));
-    cr_assert_eq(s3_delete_keys_read(arena, SPAN("<Delete/>"), &keys, &count), ERR_MALFORMED_XML);
-    cr_assert_eq(s3_delete_keys_read(arena, SPAN("<Delete><Object>"), &keys, &count),
-                 ERR_MALFORMED_XML);
-
-    for (unsigned total = 1000; total <= 1001; total++) {
-        struct buf b;
-        buf_init(&b, 1 << 20);
-        buf_append_cstr(&b, "<Delete>");
-        for (unsigned i = 0; i < total; i++) {
-            buf_printf(&b, "<Object><Key>k%u</Key></Object>", i);
-        }
-        buf_append_cstr(&b, "</Delete>");
-        cr_assert_eq(s3_delete_keys_read(arena, buf_span(&b), &keys, &count),
-                     total == 1000 ? ERR_OK : ERR_LIMIT);
-        buf_done(&b);
-    }
-    arena_free(arena);
-}
