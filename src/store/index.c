@@ -326,6 +326,7 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
     if (err == ERR_OK) {
         env_count_file(index, env);
         err = index_grow(index, env, atomic_load(&index->allocated_bytes) + 1);
+        err = err == ERR_DISK_FULL ? ERR_OK : err; // it can be read, and grows before it is written
     }
     if (err != ERR_OK) {
         log_warn("index_refused", "err=%s lmdb=%s", error_name(err),

@@ -61,7 +61,7 @@ void index_init(struct index *index, struct store *store);
 void index_done(struct index *index);
 
 // Opens or makes the environment in index/; on success it is current. ERR_CORRUPT: to be dropped
-// (damaged, another cache's, an old copy: behind `txn_least`). ERR_DISK_FULL, ERR_IO. Before
+// (damaged, another cache's, an old copy: behind `txn_least`). No room to grow is no error. Before
 // threads, or on the index writer.
 enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact) MUST_USE;
 // Takes the environment away from the readers and closes it.

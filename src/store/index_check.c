@@ -312,19 +312,15 @@ child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cach
 #define META_LAST_PAGE_AT 136u
 #define META_TXN_AT 144u
 
-bool index_check_size(int index_fd)
+// Bytes of the file that its newest meta page counts; 0: it is shorter, or no such file.
+static uint64_t metas_used_bytes(int fd)
 {
-    int fd = openat(index_fd, "data.mdb", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) {
-        return false;
-    }
     char metas[2 * PAGE_BYTES];
     struct stat st;
     bool good = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
                 pread(fd, metas, sizeof(metas), 0) == (ssize_t)sizeof(metas);
-    (void)close(fd); // only read; nobody else has it open yet
     if (!good) {
-        return false;
+        return 0;
     }
     uint64_t last_page = 0;
     uint64_t txn = 0;
@@ -341,7 +337,40 @@ bool index_check_size(int index_fd)
             last_page = its_last;
         }
     }
-    return good && last_page < PAGES_MAX && (uint64_t)st.st_size >= (last_page + 1) * PAGE_BYTES;
+    good = good && last_page < PAGES_MAX && (uint64_t)st.st_size >= (last_page + 1) * PAGE_BYTES;
+    return good ? (last_page + 1) * PAGE_BYTES : 0;
+}
+
+bool index_check_size(int index_fd)
+{
+    int fd = openat(index_fd, "data.mdb", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    uint64_t used = fd >= 0 ? metas_used_bytes(fd) : 0;
+    if (fd >= 0) {
+        (void)close(fd); // only read; nobody else has it open yet
+    }
+    return used > 0;
+}
+
+uint64_t index_file_bytes(int index_fd)
+{
+    struct stat st;
+    if (fstatat(index_fd, "data.mdb", &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        return 0;
+    }
+    return max_u64((uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
+}
+
+uint64_t index_file_cut(int index_fd)
+{
+    int fd = openat(index_fd, "data.mdb", O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    uint64_t used = fd >= 0 ? metas_used_bytes(fd) : 0;
+    if (used > 0) {
+        (void)!ftruncate(fd, (off_t)used); // then it stays as long as it is, and is counted so
+    }
+    if (fd >= 0) {
+        (void)close(fd); // nobody else has it open yet
+    }
+    return index_file_bytes(index_fd);
 }
 
 static void check_reap(struct index_check *check_)

@@ -28,6 +28,10 @@ enum index_verdict index_check_start(struct index_check *check, const char *path
 // Looks at the two meta pages without LMDB: is the file as long as they say? What LMDB would
 // stumble over before any child could.
 bool index_check_size(int index_fd);
+// What data.mdb takes up. Before the index is opened.
+uint64_t index_file_bytes(int index_fd);
+// Gives back what was allocated ahead in data.mdb and never used; what it takes up then.
+uint64_t index_file_cut(int index_fd);
 // Blocks until the child is done (GOOD or BAD; GOOD when there is none) or `stop_fd` is readable
 // (PARTLY).
 enum index_verdict index_check_wait(struct index_check *check, int stop_fd);

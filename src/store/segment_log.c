@@ -38,7 +38,8 @@
 
 #define TABLE_MIN 256u
 #define VERIFIED_BITS 64u
-#define SPARE_EMPTY_MAX 4u // empty segments found at the start that are kept
+#define SPARE_EMPTY_MAX 4u  // empty segments found at the start that are kept
+#define EMPTY_FILES_MAX 64u // so many are looked into to find out that a cache holds nothing
 
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
 {
@@ -137,6 +138,37 @@ static void on_file_listed(void *ctx, const char *name, uint32_t number)
     if (list->count < list->max) {
         list->numbers[list->count++] = number;
     }
+}
+
+bool segment_file_is_empty(int segments_fd, uint32_t number)
+{
+    static const char nothing[SECTOR_SIZE];
+    char name[SEGMENT_NAME_LEN];
+    char sector[SECTOR_SIZE];
+    segment_name(number, name);
+    int fd = openat(segments_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        return true;
+    }
+    bool full = pread(fd, sector, sizeof(sector), SEGMENT_DATA_OFFSET) == (ssize_t)sizeof(sector) &&
+                memcmp(sector, nothing, sizeof(sector)) != 0;
+    (void)close(fd); // only read
+    return !full;
+}
+
+bool segment_log_files_are_empty(int segments_fd)
+{
+    uint32_t numbers[EMPTY_FILES_MAX];
+    struct file_list list = {.numbers = numbers, .max = EMPTY_FILES_MAX};
+    if (segment_log_count_files(segments_fd) > EMPTY_FILES_MAX) {
+        return false;
+    }
+    segment_files_each(segments_fd, on_file_listed, &list);
+    bool empty = true;
+    for (size_t i = 0; i < list.count && empty; i++) {
+        empty = segment_file_is_empty(segments_fd, numbers[i]);
+    }
+    return empty;
 }
 
 // --- the table
@@ -239,6 +271,7 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     files.numbers = calloc(files.max + 1, sizeof(*files.numbers));
     check(files.numbers != NULL);
     segment_files_each(store->dir.segments_fd, on_file_listed, &files);
+    files.count = store_fit(store, files.numbers, files.count);
     uint32_t size = table_size_for(&files, log->segments_max);
     log->table_mask = size - 1;
     log->table = calloc(size, sizeof(*log->table));

@@ -90,7 +90,8 @@ uint64_t segment_cost_bytes(uint32_t segment_size_bytes);
 // clamp(size / 64, 4 MiB, 256 MiB), a power of two, at least twice the largest block.
 uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max);
 
-// Takes stock of the files that are there. Sizes and limits of the store are set before.
+// Takes stock of the files that are there, see store_fit(). Sizes and limits of the store are set
+// before.
 enum err segment_log_open(struct segment_log *log, struct store *store) MUST_USE;
 // After the workers: fills dir.format.append, closes everything, frees.
 void segment_log_close(struct segment_log *log);
@@ -99,6 +100,10 @@ void segment_log_close(struct segment_log *log);
 uint32_t segment_log_count_files(int segments_fd);
 // Removes all of them.
 void segment_log_wipe(int segments_fd);
+// Does none of them hold a run? False as well when there are too many to look.
+bool segment_log_files_are_empty(int segments_fd);
+// Has this file no run at its beginning, or cannot be read?
+bool segment_file_is_empty(int segments_fd, uint32_t number);
 
 // The entry where segment `number` would be; it may hold another one.
 struct segment *segment_log_entry(struct segment_log *log, uint32_t number);

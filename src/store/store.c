@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The facade: opening and closing, space, degraded states, and the small calls of the door.
 //
-// Order of a start: directory, lock and `format`; sizes; the index looked through by a child and
-// opened; the segments that are there; then `format` says open, the index writer, the keeper and
+// Order of a start: directory, lock and `format`; sizes; what is there made to fit them; the index
+// looked through by a child and opened; the segments that are there; then `format` says open, the index writer, the keeper and
 // the recovery thread start, and each worker gets its context. Everything slow goes on behind
 // serving. A stop is the reverse, and `format` says clean at its end.
 //
@@ -27,7 +27,6 @@
 #define READ_ERRORS_MAX 100u
 #define READ_ERRORS_WINDOW_US 60000000u
 #define READING_OFF_US 10000000u
-#define SEGMENTS_MIN 3u
 #define GENERATIONS_AHEAD (1ull << 36) // promised to one process
 
 // --- space
@@ -156,7 +155,8 @@ static enum err store_size(struct store *store, const struct store_options *opti
 // The smallest cache that works with these segments.
 static uint64_t store_least_bytes(const struct store *store, uint32_t segment_size_bytes)
 {
-    uint64_t least = SEGMENTS_MIN * segment_cost_bytes(segment_size_bytes) + STORE_OVERHEAD_BYTES;
+    uint64_t least =
+        STORE_SEGMENTS_MIN * segment_cost_bytes(segment_size_bytes) + STORE_OVERHEAD_BYTES;
     uint64_t headroom = store->capacity_bytes - store->segment_limit_bytes;
     return max_u64(STORE_SIZE_MIN, least + headroom);
 }
@@ -171,7 +171,8 @@ static enum err store_too_small(const struct store *store, uint64_t least, struc
     return ERR_INVALID;
 }
 
-// Keeps the segment size of the directory while it suits; else everything in it goes.
+// Keeps the segment size of the directory while it suits, or is the best one; else everything in it
+// goes.
 static enum err store_choose_segments(struct store *store, const struct store_options *options,
                                       struct buf *ret_why)
 {
@@ -183,14 +184,18 @@ static enum err store_choose_segments(struct store *store, const struct store_op
     }
     bool suits = format->segment_size_bytes >= 2 * options->block_size_bytes_max &&
                  store->capacity_bytes >= store_least_bytes(store, format->segment_size_bytes);
-    if (store->dir.fresh || !suits) {
+    bool empty = !store->dir.fresh && segment_log_files_are_empty(store->dir.segments_fd);
+    if (store->dir.fresh || !suits || (empty && format->segment_size_bytes != best)) {
         if (!store->dir.fresh) {
-            log_warn("cache_emptied", "reason=segment_size was=%u now=%u",
-                     format->segment_size_bytes, best);
+            if (!empty) {
+                log_warn("cache_emptied", "reason=segment_size was=%u now=%u",
+                         format->segment_size_bytes, best);
+            }
             segment_log_wipe(store->dir.segments_fd);
             index_remove_files(store->dir.index_fd);
             format->index_txn = 0;
             format->append_count = 0;
+            store->dir.fresh = true; // nothing is left that an index could name
         }
         format->segment_size_bytes = best;
     }
@@ -239,7 +244,8 @@ static enum err store_attach(struct store *store, const struct store_options *op
         return err;
     }
     uint64_t segment_bytes = store->dir.format.segment_size_bytes;
-    uint64_t ours = segment_log_count_files(store->dir.segments_fd) * segment_bytes;
+    uint64_t ours = segment_log_count_files(store->dir.segments_fd) * segment_bytes +
+                    index_file_bytes(store->dir.index_fd);
     err = store_size(store, options, ours, ret_why);
     err = err != ERR_OK ? err : store_choose_segments(store, options, ret_why);
     if (err != ERR_OK) {

@@ -20,6 +20,7 @@
 
 #define STORE_WORKERS_MAX 64u
 #define STORE_SIZE_MIN (16u << 20)
+#define STORE_SEGMENTS_MIN 3u // fewer do not work
 
 struct store_worker {
     struct worker *worker;
@@ -67,6 +68,11 @@ static inline struct store_worker *store_worker_of(struct worker *w)
 // Counts `bytes` against cache.size unless more than `limit_bytes` would be used then. Any thread.
 bool store_space_reserve(struct store *store, uint64_t bytes, uint64_t limit_bytes) MUST_USE;
 void store_space_give(struct store *store, uint64_t bytes);
+
+// Makes what the directory holds fit cache.size: see store_fit.c. Before anything of it is open;
+// used_bytes counts what is neither segment nor index. `numbers` names the segments' files; the
+// ones that stay come first and are counted in the answer.
+size_t store_fit(struct store *store, uint32_t *numbers, size_t count) MUST_USE;
 
 // A write, sync, allocation or commit failed: no filling for a while (5 s, doubled up to 60 s). Any
 // thread.

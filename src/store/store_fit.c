@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cache directory met with a smaller cache.size than it was filled with. Runs at the start,
+// before anything in the directory is open, so that the limit holds from the first request on.
+//
+// What goes, until what is left fits below the headroom: first the part of the index file that was
+// allocated ahead; then the index itself, when it would take a quarter of the cache or the room of
+// its last segments (LMDB never gives pages back, so it cannot shrink in place; recovery rebuilds
+// it from the segments that stay); then empty segments, then the oldest. When more than half of
+// what was held is gone, so is the index: most of what it says would be wrong.
+//
+// A crash on the way leaves a directory that still does not fit, or an index that names missing
+// segments, which are misses.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "store/index_check.h"
+#include "store/segment_keeper.h"
+#include "store/store_private.h"
+
+#define INDEX_SHARE 4u // an index above this part of a cache that is too full is made anew
+
+static int number_ascending(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a;
+    uint32_t y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+struct fitting {
+    struct store *store;
+    uint32_t *numbers; // ascending
+    size_t count;
+    uint64_t cost, used; // of one segment; of everything
+    size_t empty_gone, full_gone;
+};
+
+// Removes segments, oldest first, while there is too much; only empty ones, or any.
+static void fit_segments(struct fitting *f, bool only_empty)
+{
+    int segments_fd = f->store->dir.segments_fd;
+    size_t kept = 0;
+    for (size_t i = 0; i < f->count; i++) {
+        bool over = f->used > f->store->segment_limit_bytes;
+        char name[SEGMENT_NAME_LEN];
+        segment_name(f->numbers[i], name);
+        if (!over || (only_empty && !segment_file_is_empty(segments_fd, f->numbers[i])) ||
+            unlinkat(segments_fd, name, 0) != 0) { // what cannot go is counted as before
+            f->numbers[kept++] = f->numbers[i];
+            continue;
+        }
+        f->used -= f->cost;
+        f->empty_gone += only_empty;
+        f->full_gone += !only_empty;
+    }
+    f->count = kept;
+}
+
+size_t store_fit(struct store *store, uint32_t *numbers, size_t count)
+{
+    uint64_t other = atomic_load(&store->used_bytes);
+    uint64_t index = index_file_bytes(store->dir.index_fd);
+    struct fitting f = {.store = store, .numbers = numbers, .count = count};
+    f.cost = segment_cost_bytes(store->dir.format.segment_size_bytes);
+    f.used = other + count * f.cost + index;
+    if (f.used <= store->capacity_bytes) {
+        return count;
+    }
+    uint64_t before = f.used;
+    uint64_t cut = index_file_cut(store->dir.index_fd);
+    uint64_t least = other + STORE_SEGMENTS_MIN * f.cost;
+    bool drop =
+        cut > store->capacity_bytes / INDEX_SHARE || cut + least > store->segment_limit_bytes;
+    f.used = other + count * f.cost + (drop ? 0 : cut);
+    qsort(numbers, count, sizeof(*numbers), number_ascending);
+    fit_segments(&f, true);
+    fit_segments(&f, false);
+    drop = drop || f.full_gone > f.count;
+    if (drop) {
+        index_remove_files(store->dir.index_fd);
+    }
+    log_warn("cache_shrunk",
+             "was_bytes=%llu now_bytes=%llu segments=%zu removed=%zu empty=%zu index=%s",
+             (unsigned long long)before, (unsigned long long)f.used, f.count, f.full_gone,
+             f.empty_gone, drop ? "dropped" : "kept");
+    return f.count;
+}
