@@ -17,6 +17,11 @@
 //              its way.
 //   DEAD       closed; freed at the end of the pass.
 //
+// A client that shuts its sending side gets what it asked for in full: what has arrived is still worked
+// off, pipelined requests included, and the connection ends where a state wants more bytes. Such a
+// client looks like one that has closed altogether until bytes are sent to it; so a reply that does not
+// move for the idle timeout ends, too.
+//
 // connection_run() is the only place that moves a connection on, and is never nested: whatever
 // calls in from handlers, sinks and sources only leaves a mark and asks for a run
 // (connection_wake). So the handler is never called inside one of its own calls, and on_done never
@@ -32,6 +37,7 @@
 // time spent waiting for the client alone.
 #include <errno.h>
 #include <openssl/err.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +69,9 @@ const char *connection_date(struct http_worker *hw)
 void connection_note_moved(struct http_connection *c, uint64_t bytes)
 {
     c->moved_bytes += bytes;
+    if (c->eof && bytes > 0) {
+        c->since_us = connection_now_us(c);
+    }
 }
 
 void connection_wake(struct http_connection *c)
@@ -258,9 +267,25 @@ static bool too_slow(struct http_connection *c)
     return false;
 }
 
+// While the client may be gone without our knowing; 0 = it is not so.
+static uint64_t deadline_of_eof(const struct http_connection *c)
+{
+    return c->eof ? c->since_us + connection_options(c)->idle_timeout_ms * 1000 : 0;
+}
+
+static uint64_t deadline_of_rate(const struct http_connection *c, bool waits)
+{
+    uint64_t grace_us = connection_options(c)->min_rate_grace_ms * 1000;
+    if (!waits || connection_options(c)->min_rate_bytes == 0) {
+        return 0;
+    }
+    return connection_now_us(c) + grace_us - min_u64(c->waited_us, grace_us);
+}
+
 static uint64_t deadline_of_state(struct http_connection *c, bool waits)
 {
     uint64_t header_us = connection_options(c)->header_timeout_ms * 1000;
+    uint64_t eof_us, rate_us;
     switch (c->state) {
     case CONNECTION_HANDSHAKE:
         return c->since_us + header_us;
@@ -271,11 +296,9 @@ static uint64_t deadline_of_state(struct http_connection *c, bool waits)
         return c->since_us +
                (c->first_bytes_seen ? connection_options(c)->idle_timeout_ms * 1000 : header_us);
     case CONNECTION_EXCHANGE:
-        if (!waits || connection_options(c)->min_rate_bytes == 0) {
-            return 0;
-        }
-        return connection_now_us(c) + connection_options(c)->min_rate_grace_ms * 1000 -
-               min_u64(c->waited_us, connection_options(c)->min_rate_grace_ms * 1000);
+        eof_us = deadline_of_eof(c);
+        rate_us = deadline_of_rate(c, waits);
+        return eof_us == 0 || rate_us == 0 ? eof_us + rate_us : min_u64(eof_us, rate_us);
     case CONNECTION_DRAIN:
         return c->since_us + header_us;
     default:
@@ -415,6 +438,9 @@ static bool connection_step(struct http_connection *c)
 // Is there a reason to take more bytes from the socket?
 static bool wants_read(struct http_connection *c)
 {
+    if (c->eof) {
+        return false;
+    }
     if (c->state != CONNECTION_EXCHANGE) {
         return true;
     }
@@ -454,6 +480,21 @@ static void connection_settle(struct http_connection *c)
     set_deadline(c, deadline_of_state(c, waits));
 }
 
+// Nothing moves by itself any more, and the client has sent all it will: only a reply can still be due.
+static void connection_at_eof(struct http_connection *c)
+{
+    const struct http_exchange *x = &c->x;
+    if (c->state != CONNECTION_EXCHANGE) {
+        connection_close(c, false);
+        return;
+    }
+    bool body_is_cut = (x->body == BODY_FLOWING || x->body == BODY_DROPPED) &&
+                       connection_input(c).len == 0; // else its sink has paused
+    if (body_is_cut && !x->reply.started) {
+        exchange_gone(c, false);
+    }
+}
+
 static void connection_run(struct http_connection *c)
 {
     check(!c->running);
@@ -465,6 +506,9 @@ static void connection_run(struct http_connection *c)
         }
         c->wake_again = false;
         if (!connection_step(c) && !c->wake_again) {
+            if (c->eof && c->state != CONNECTION_DEAD) {
+                connection_at_eof(c);
+            }
             break;
         }
     }
@@ -474,10 +518,19 @@ static void connection_run(struct http_connection *c)
     }
 }
 
+static bool both_sides_are_closed(const struct http_connection *c)
+{
+    struct pollfd end = {.fd = c->fd};
+    return poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR)) != 0;
+}
+
 static void connection_ended(struct http_connection *c, bool error)
 {
-    c->eof = true;
-    if (c->state == CONNECTION_EXCHANGE) {
+    if (!error && !both_sides_are_closed(c)) {
+        c->eof = true;
+        c->since_us = connection_now_us(c);
+        connection_run(c);
+    } else if (c->state == CONNECTION_EXCHANGE) {
         exchange_gone(c, error);
     } else {
         connection_close(c, false);
@@ -571,11 +624,14 @@ static void on_deadline(struct timer *timer)
         head_timed_out(c);
         return;
     case CONNECTION_EXCHANGE:
-        if (!too_slow(c)) {
+        if (c->eof && connection_now_us(c) >= deadline_of_eof(c)) {
+            stats_add(COUNTER_http_timeout_idle, 1);
+        } else if (too_slow(c)) {
+            stats_add(COUNTER_http_timeout_rate, 1);
+        } else {
             set_deadline(c, deadline_of_state(c, c->wait_since_us != 0));
             return;
         }
-        stats_add(COUNTER_http_timeout_rate, 1);
         exchange_gone(c, true);
         return;
     case CONNECTION_LINGER:

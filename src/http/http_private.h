@@ -176,12 +176,12 @@ struct http_connection {
     bool read_on, write_on;
     bool read_again; // TLS holds bytes that no event will announce
     bool loopback;
-    bool eof;
+    bool eof; // the client sends no more
     struct event read_event, write_event;
     struct timer timer;
     uint64_t timer_due_us;           // 0 = not running
     uint64_t deadline_us;            // when the present wait ends; 0 = never
-    uint64_t since_us;               // start of the present state
+    uint64_t since_us;               // start of the present state; after eof: a byte moved
     uint64_t head_started_us;        // first byte of the head being read; 0 = none yet
     uint64_t wait_since_us;          // waiting for the client's bytes or window; 0 = not
     uint64_t waited_us, moved_bytes; // in the present rate window

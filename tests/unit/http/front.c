@@ -497,6 +497,13 @@ void client_read_exactly(int fd, char *bytes, size_t len)
     }
 }
 
+void client_reset(int fd)
+{
+    struct linger now = {.l_onoff = 1, .l_linger = 0};
+    cr_assert(setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now)) == 0);
+    close(fd);
+}
+
 bool client_at_end(int fd)
 {
     char byte;

@@ -49,6 +49,7 @@ void front_wait(atomic_uint *counter, unsigned want);
 int client_connect(const char *address);
 void client_send(int fd, const void *bytes, size_t len); // a peer that is gone is not an error
 void client_send_text(int fd, const char *text);
+void client_reset(int fd); // closes it with a reset
 struct client_reply {
     unsigned status;
     char head[8192];

@@ -385,7 +385,7 @@ Test(http_connection, least_rate)
     cr_assert(client_at_end(body));
     close(body);
     close(reader);
-    close(patient);
+    client_reset(patient);
     front_wait(&f->gone, 3);
     front_free(f);
 }

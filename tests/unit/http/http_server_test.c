@@ -174,11 +174,11 @@ Test(http_server, inflight_limit)
     cr_assert(client_read(fd, false, &reply) && reply.status == 503 && !reply.close);
     client_reply_done(&reply);
     cr_assert(front_counted(f, COUNTER_http_shed_inflight) == 1 && f->requests == 2);
-    close(held[0]);
+    client_reset(held[0]);
     front_wait(&f->gone, 1);
     assert_small(fd);
     close(fd);
-    close(held[1]);
+    client_reset(held[1]);
     front_wait(&f->gone, 2);
     front_free(f);
 }
