@@ -469,6 +469,37 @@ static enum err check_framing(struct http_request *r, const struct seen *seen)
     return ERR_OK;
 }
 
+// A Connection that takes off what stands beside it is read two ways: by who obeys it, and by who
+// verifies a signature over what came.
+static bool connection_names_another(const struct headers *headers, struct span options)
+{
+    static const struct span known[] = {{"close", 5}, {"HTTP2-Settings", 14}};
+    struct span option;
+    while (span_split(&options, ',', &option)) {
+        option = span_trim(option);
+        bool is_known = header_is_hop_by_hop(option);
+        for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+            is_known = is_known || span_equal_nocase(option, known[i]);
+        }
+        if (!is_known && headers_count(headers, option) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum err check_connection(const struct http_request *r)
+{
+    for (unsigned i = 0; i < r->headers.count; i++) {
+        const struct header *h = &r->headers.items[i];
+        if (span_equal_nocase(h->name, SPAN("Connection")) &&
+            connection_names_another(&r->headers, h->value)) {
+            return ERR_BAD_REQUEST;
+        }
+    }
+    return ERR_OK;
+}
+
 static enum err check_expect(struct http_request *r, const struct seen *seen)
 {
     if (seen->expect_count == 0 || r->version_minor == 0) {
@@ -550,6 +581,9 @@ enum err request_gate_accept(const struct request_gate *g, struct span head, str
         return ERR_NOT_IMPLEMENTED;
     }
     err = check_framing(&r, &seen);
+    if (err == ERR_OK) {
+        err = check_connection(&r);
+    }
     if (err == ERR_OK) {
         err = check_expect(&r, &seen);
     }

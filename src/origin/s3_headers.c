@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a client's request goes on to the origin, and what of the origin's answer goes back. The
-// client's own signature and everything that belongs to one hop is taken off; every other x-amz-*
-// header is kept, so that it is signed again. Pure; any thread.
+// What of a client's request goes on to the origin, by a list of what may, and what of the origin's
+// answer goes back. The client's own signature is taken off; every other x-amz-* header is kept, so
+// that it is signed again. A client's Connection takes nothing off: a head in which it names a
+// header that is meant for the origin does not pass http's gate. Pure; any thread.
 #include <string.h>
 
 #include "origin/s3_private.h"
@@ -22,25 +23,34 @@ static bool is_one_of(struct span name, const char *const *names, size_t count)
     return false;
 }
 
-static bool is_stripped(struct span name, bool framed)
+// What S3 defines, and of HTTP's own what S3 takes. Every other header is the client's and its
+// proxies' business: at the origin it could only change what nobody here judged.
+static bool is_sent_on(struct span name, bool framed)
 {
-    static const char *const names[] = {"Authorization",
-                                        "X-Amz-Date",
-                                        "Date",
-                                        "X-Amz-Security-Token",
-                                        "x-amz-content-sha256",
-                                        "x-amz-s3session-token",
-                                        "Expect",
-                                        "Accept-Encoding",
-                                        "Host",
-                                        "Content-Length",
-                                        "Cookie",
-                                        "Forwarded",
-                                        "X-Real-IP"};
+    static const char *const known[] = {"Cache-Control",
+                                        "Content-Disposition",
+                                        "Content-Encoding",
+                                        "Content-Language",
+                                        "Content-MD5",
+                                        "Content-Type",
+                                        "Expires",
+                                        "If-Match",
+                                        "If-Modified-Since",
+                                        "If-None-Match",
+                                        "If-Range",
+                                        "If-Unmodified-Since",
+                                        "Origin",
+                                        "Range",
+                                        "User-Agent"};
+    // Of the client's signature; the origin gets ours.
+    static const char *const signature[] = {"X-Amz-Date", "X-Amz-Security-Token",
+                                            "x-amz-content-sha256", "x-amz-s3session-token"};
     static const char *const framing[] = {"x-amz-decoded-content-length", "x-amz-trailer"};
-    return header_is_hop_by_hop(name) || is_one_of(name, names, ARRAY_LEN(names)) ||
-           has_prefix(name, "amz-sdk-") || has_prefix(name, "X-Forwarded-") ||
-           (!framed && is_one_of(name, framing, ARRAY_LEN(framing)));
+    if (!has_prefix(name, "x-amz-")) {
+        return is_one_of(name, known, ARRAY_LEN(known));
+    }
+    return !is_one_of(name, signature, ARRAY_LEN(signature)) &&
+           (framed || !is_one_of(name, framing, ARRAY_LEN(framing)));
 }
 
 // Does a Connection header name this one?
@@ -80,7 +90,7 @@ enum err s3_headers_forward(struct arena *arena, const struct headers *client, b
 {
     for (unsigned i = 0; i < client->count; i++) {
         struct span name = client->items[i].name, value = client->items[i].value;
-        if (is_stripped(name, framed) || is_named_by_connection(client, name)) {
+        if (!is_sent_on(name, framed)) {
             continue;
         }
         if (!header_name_is_token(name) || !header_value_is_clean(value)) {

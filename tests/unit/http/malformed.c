@@ -42,6 +42,16 @@ static const struct raw_row raw_rows[] = {
     RAW(GET HOST "X: y\r\n Transfer-Encoding: chunked\r\n" END, ERR_BAD_REQUEST),
     RAW(GET HOST "Content-Length: 1\r\n 5\r\n" END, ERR_BAD_REQUEST),
     RAW(GET HOST "Content-Length:\r\n 5\r\n" END, ERR_BAD_REQUEST),
+    // A Connection that takes off what stands beside it.
+    RAW(GET HOST "Connection: x-amz-acl\r\nx-amz-acl: private\r\n" END, ERR_BAD_REQUEST),
+    RAW(GET HOST "Connection: close, X-AMZ-acl\r\nx-amz-acl:\r\n" END, ERR_BAD_REQUEST),
+    RAW(GET HOST "Connection: close\r\nIf-None-Match: *\r\nConnection: if-none-match\r\n" END,
+        ERR_BAD_REQUEST),
+    RAW(GET HOST "Connection: host\r\n" END, ERR_BAD_REQUEST),
+    RAW(GET HOST "Connection: Connection, authorization\r\nAuthorization: x\r\n" END,
+        ERR_BAD_REQUEST),
+    RAW(PUT HOST "Content-Length: 1\r\nConnection: ,content-length\r\n" END, ERR_BAD_REQUEST),
+    RAW(GET HOST "Connection: x-own\r\nx-own: 1\r\n" END, ERR_BAD_REQUEST),
     // Header lines.
     RAW(GET HOST ": no name\r\n" END, ERR_BAD_REQUEST),
     RAW(GET HOST "no colon\r\n" END, ERR_BAD_REQUEST),

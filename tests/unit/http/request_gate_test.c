@@ -94,6 +94,11 @@ Test(request_gate, fields)
     cr_assert(!r.keep_alive);
     cr_assert(span_equal_cstr(r.host, "[::1]:9000"));
 
+    r = accepted("GET /b/k HTTP/1.1\r\nHost: h\r\nConnection: TE, Keep-Alive, absent,, \r\nTE: "
+                 "trailers\r\nKeep-Alive: timeout=5\r\nx-amz-acl: private\r\n\r\n",
+                 arena);
+    cr_assert(r.keep_alive && r.headers.count == 5);
+
     r = accepted("PUT /b/k HTTP/1.1\r\nHost: b.localhost\r\nContent-Length: "
                  "9223372036854775807\r\n\r\n",
                  arena);
