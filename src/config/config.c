@@ -627,6 +627,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
         finish_listeners(&l);
         finish_auth(&l);
         finish_origin(&l);
+        config_loop_check(&l);
     }
     if (l.error_count > CONFIG_ERRORS_MAX) {
         buf_printf(ret_errors, "forebay: and %u more errors\n", l.error_count - CONFIG_ERRORS_MAX);

@@ -169,6 +169,9 @@ struct config {
 enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
 void config_free(struct config *config); // NULL is fine
+// The listener that this endpoint leads back to, as far as that can be seen without a resolver;
+// NULL: none. config_load() refuses such endpoints in the configuration.
+const struct config_listen *config_leads_back(const struct config *config, const char *endpoint);
 
 // --- The table and where values came from --------------------------------------------------------
 

@@ -122,6 +122,9 @@ bool value_check_endpoint(struct span s, char *ret_why);
 bool value_check_glob(struct span s, char *ret_why);
 void value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes
 
+// config_loop.c: refuses endpoints that lead back to a listener of this configuration.
+void config_loop_check(struct loader *l);
+
 // config_host.c: what this machine, or the cgroup we are in, lets us use.
 unsigned host_cpu_count(void);
 uint64_t host_memory_bytes(void);

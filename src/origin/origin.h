@@ -168,6 +168,12 @@ void origin_relay_cancel(struct origin_relay *r);
 // budget.
 bool origin_retry_take(struct origin *origin) MUST_USE;
 
+// ERR_LOOP: the request has come through this process before, or through too many Forebays. Else
+// *ret_hops is the number of other Forebays it came through.
+enum err origin_hops_check(const struct headers *client, unsigned *ret_hops) MUST_USE;
+// False: what came through another Forebay may have come in a circle, and waits for nobody here.
+bool origin_has_answered(const struct origin *origin);
+
 // Value for Server on replies of our own: the origin's last one, else "AmazonS3".
 const char *origin_server_header(const struct origin *origin);
 

@@ -85,6 +85,8 @@ struct origin {
     atomic_long retry_tokens;
     atomic_ulong retry_floor_at_us; // when the floor gave its last retry
 
+    atomic_bool has_answered; // hops.c
+
     // The origin's Server header; values are kept until the origin is freed.
     _Atomic(const char *) server_header;
     _Atomic(char *) server_headers[ORIGIN_SERVER_HEADERS_MAX];
@@ -116,6 +118,15 @@ void origin_budget_request(struct origin *origin);
 uint64_t origin_backoff_ms(unsigned attempt);
 void origin_count_error(enum err err);
 void origin_server_header_learn(struct origin *origin, struct span value);
+
+// --- hops.c --------------------------------------------------------------------------------------
+
+// Via of a request to an origin: the client's (NULL: none), then our own name.
+bool origin_hops_add(struct arena *arena, const struct headers *client,
+                     struct headers *headers) MUST_USE;
+// The origin answered with this status; it did not answer in time.
+void origin_hops_learn(struct origin *origin, unsigned status);
+void origin_hops_doubt(struct origin *origin);
 
 // --- drivers -------------------------------------------------------------------------------------
 

@@ -256,6 +256,7 @@ static enum err on_head_complete(struct s3_call *c)
     if (headers_get(&c->gate.headers, SPAN("Server"), &server)) {
         origin_server_header_learn(c->call.ow->origin, server);
     }
+    origin_hops_learn(c->call.ow->origin, c->gate.status);
     stats_count_origin(c->phase == PHASE_LOOK ? "HeadBucket" : operation_name(c), c->gate.status);
     if (c->phase == PHASE_LOOK) {
         return ERR_OK;

@@ -25,6 +25,9 @@ void s3_call_failed(struct s3_call *c, enum err err)
 {
     bool untouched = (err == ERR_ORIGIN_DNS || err == ERR_ORIGIN_CONNECT) && !c->upload_has_left;
     origin_count_error(err);
+    if (err == ERR_ORIGIN_TIMEOUT) {
+        origin_hops_doubt(c->call.ow->origin);
+    }
     if (error_row(err)->retry == RETRY_SAFE && (s3_call_is_safe(c) || untouched) && try_again(c)) {
         return;
     }
@@ -154,6 +157,10 @@ void s3_call_answered(struct s3_call *c)
         (void)s3_error_read(c->arena, buf_span(&c->collected), &body);
     }
     if (mend_region(c, &body) || mend_clock(c, &body) || mend_credentials(c, &body)) {
+        return;
+    }
+    if (status == 508) {
+        answer_is_final(c, ERR_LOOP);
         return;
     }
     if (status == 408 || status == 429 || (status >= 500 && status != 501)) {

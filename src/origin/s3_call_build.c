@@ -106,5 +106,13 @@ enum err s3_call_build(struct s3_call *c, struct s3_url *ret_url, struct headers
         err = s3_headers_forward(c->arena, c->r->headers,
                                  c->r->body == ORIGIN_BODY_UNSIGNED_TRAILER, headers);
     }
-    return err == ERR_OK ? sign(c, ret_url, headers) : err;
+    if (err == ERR_OK) {
+        err = sign(c, ret_url, headers);
+    }
+    // Behind the signature: whoever stands between may add to it.
+    const struct headers *came_with = c->r != NULL ? c->r->headers : NULL;
+    if (err == ERR_OK && !origin_hops_add(c->arena, came_with, headers)) {
+        err = ERR_NO_MEMORY;
+    }
+    return err;
 }

@@ -181,7 +181,8 @@ struct request {
     const struct proxy_rule *rule;
     struct origin *origin;
     struct span origin_bucket;
-    char id[17]; // x-amz-request-id
+    unsigned hops; // other Forebays it came through
+    char id[17];   // x-amz-request-id
 
     // what is told at the end
     enum request_result result;

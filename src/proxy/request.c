@@ -163,8 +163,13 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
 
 enum step_result request_step_parse(struct request *r)
 {
-    enum err err = s3_request_parse(r->arena, r->http->method, r->http->host, r->http->target,
-                                    &r->http->headers, &r->pw->proxy->domains, &r->s3);
+    enum err err = origin_hops_check(&r->http->headers, &r->hops);
+    if (err != ERR_OK) {
+        stats_add(COUNTER_loops_refused, 1);
+        return request_fail(r, err, NULL);
+    }
+    err = s3_request_parse(r->arena, r->http->method, r->http->host, r->http->target,
+                           &r->http->headers, &r->pw->proxy->domains, &r->s3);
     if (err != ERR_OK) {
         return request_fail(r, err, NULL);
     }

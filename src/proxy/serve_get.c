@@ -203,6 +203,12 @@ enum step_result serve_get_step_lookup(struct request *r)
     bool refused = g->refused != NULL && g->view.found &&
                    g->view.etag_hash == hash64(g->refused->etag.ptr, g->refused->etag.len, 0);
     if (!g->view.found || g->skip_index || refused) {
+        if (r->hops > 0 && !origin_has_answered(r->origin)) {
+            r->result = RESULT_BYPASS;
+            r->reason = "hops";
+            r->step = REQUEST_PASS;
+            return STEP_AGAIN;
+        }
         if (g->needs_head) {
             (void)get_check(r);
             return STEP_WAIT;

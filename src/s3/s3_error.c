@@ -119,6 +119,7 @@ const char *s3_status_reason(unsigned status)
         {504, "Gateway Timeout"},
         {505, "HTTP Version Not Supported"},
         {507, "Insufficient Storage"},
+        {508, "Loop Detected"},
     };
     for (size_t i = 0; i < ARRAY_LEN(REASONS); i++) {
         if (REASONS[i].status == status) {

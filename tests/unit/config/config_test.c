@@ -340,6 +340,65 @@ Test(config, listeners_decide_about_authorisation)
     end();
 }
 
+// Which endpoints lead back to which listeners: addresses, their IPv6 spellings, names of this host.
+Test(config, endpoints_that_lead_back)
+{
+    char own[80], own_name[64] = "";
+    cr_assert_eq(gethostname(own_name, sizeof(own_name) - 1), 0);
+    snprintf(own, sizeof(own), "http://%s:9000", own_name);
+    const struct {
+        const char *listen, *endpoint;
+        bool leads_back;
+    } rows[] = {
+        {"127.0.0.1:9000", "http://127.0.0.1:9000", true},
+        {"127.0.0.1:9000", "http://127.0.0.1:9000/base", true},
+        {"127.0.0.1:9000", "http://127.0.0.1:9002", false},
+        {"127.0.0.1:9000", "http://127.0.0.2:9000", false},
+        {"127.0.0.1:9000", "http://[::1]:9000", false},
+        {"127.0.0.1:9000", "http://[::ffff:7f00:1]:9000", true},
+        {"127.0.0.1:9000", "http://0.0.0.0:9000", true},
+        {"[::1]:9000", "http://[::]:9000", true},
+        {"[::1]:9000", "http://[0:0:0:0:0:0:0:1]:9000", true},
+        {"127.0.0.1:9000", "http://localhost:9000", true},
+        {"127.0.0.1:9000", "http://a.localhost.:9000", true},
+        {"127.0.0.1:9000", "http://localhosta:9000", false},
+        {"127.0.0.1:80", "http://localhost", true},
+        {"127.0.0.1:80", "https://localhost", false},
+        {"127.0.0.1:443", "https://localhost/", true},
+        {"0.0.0.0:9000", "http://127.0.0.9:9000", true},
+        {"0.0.0.0:9000", "http://[::1]:9000", false},
+        {"0.0.0.0:9000", "http://192.0.2.1:9000", false},
+        {"[::]:9000", "http://127.0.0.1:9000", true},
+        {"[::]:9000", "http://[::1]:9000", true},
+        {"0.0.0.0:9000", own, true},
+        {"127.0.0.1:9000", own, false}, // another server may listen on another address
+        {"127.0.0.1:0", "http://127.0.0.1:80", false},
+        {"unix:/run/x", "http://127.0.0.1:9000", false},
+        {"127.0.0.1:9000", "dir:/127.0.0.1:9000", false},
+        {"127.0.0.1:9000", "https://s3.{region}.amazonaws.com", false},
+        {"127.0.0.5:9005", "http://127.0.0.1:9001", true}, // the admin port
+    };
+    begin();
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char text[300];
+        snprintf(text, sizeof(text),
+                 "listen: '%s'\nlisten_plaintext: network\n"
+                 "auth: {mode: open, allow_open_network: true}\norigin: {endpoint: '%s'}\n",
+                 rows[i].listen, rows[i].endpoint);
+        struct config *c = load(text, NULL, NULL);
+        cr_assert_eq(c == NULL, rows[i].leads_back, "%s %s: %s", rows[i].listen, rows[i].endpoint,
+                     buf_cstr(&errors));
+        cr_assert_eq(strstr(buf_cstr(&errors), "is this Forebay itself") != NULL,
+                     rows[i].leads_back);
+        config_free(c);
+    }
+    fails_with("listen: 127.0.0.1:9000\n"
+               "buckets: [{name: b, origin: s3://b, endpoint: 'http://localhost:9000'}]\n",
+               "2:11: error: buckets[].endpoint: \"http://localhost:9000\" is this Forebay itself "
+               "(it listens on 127.0.0.1:9000)");
+    end();
+}
+
 Test(config, secret_files_must_be_private)
 {
     begin();

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each request to an origin names this process in its Via (RFC 9110, 7.6.3), behind whoever the
+// client's request came through. One that arrives with our own name has gone in a circle: through
+// another Forebay, a balancer, a name that leads back here. So has one with more Forebays in it than
+// anybody puts in a row: behind a balancer each round may take another of its members.
+//
+// A circle is cut only if each of its members asks with the whole way so far. A fill cannot: its
+// readers came by many ways. Two Forebays whose fills wait for each other would both wait for good,
+// so what came through another Forebay joins no fill before the origin has answered anything but a
+// time-out or 508 (origin_has_answered()). Pure but for the name; any thread.
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "base/hash.h"
+#include "origin/origin_private.h"
+
+#define HOPS_MAX 8u
+#define NAME_PREFIX "forebay-"
+#define NAME_LEN (sizeof(NAME_PREFIX) - 1 + 16)
+
+static void own_name(char ret_name[NAME_LEN + 1])
+{
+    static _Atomic uint64_t number;
+    uint64_t none = 0, fresh = random_u64() | 1;
+    (void)atomic_compare_exchange_strong(&number, &none, fresh); // the first one stays
+    (void)snprintf(ret_name, NAME_LEN + 1, NAME_PREFIX "%016llx",
+                   (unsigned long long)atomic_load(&number));
+}
+
+enum err origin_hops_check(const struct headers *client, unsigned *ret_hops)
+{
+    char name[NAME_LEN + 1];
+    unsigned hops = 0;
+    own_name(name);
+    for (unsigned i = 0; i < client->count; i++) {
+        struct span rest = client->items[i].value, piece, word;
+        if (!span_equal_nocase(client->items[i].name, SPAN("Via"))) {
+            continue;
+        }
+        while (span_split(&rest, ',', &piece)) {
+            while (span_split(&piece, ' ', &word)) {
+                if (span_equal_cstr(word, name)) {
+                    return ERR_LOOP;
+                }
+                hops += word.len == NAME_LEN && span_starts_with(word, SPAN(NAME_PREFIX));
+            }
+        }
+    }
+    *ret_hops = hops;
+    return hops > HOPS_MAX ? ERR_LOOP : ERR_OK;
+}
+
+bool origin_hops_add(struct arena *arena, const struct headers *client, struct headers *headers)
+{
+    char name[NAME_LEN + 1];
+    own_name(name);
+    for (unsigned i = 0; client != NULL && i < client->count; i++) {
+        if (span_equal_nocase(client->items[i].name, SPAN("Via")) &&
+            !headers_add(headers, arena, SPAN("Via"), client->items[i].value)) {
+            return false;
+        }
+    }
+    const char *own = arena_printf(arena, "1.1 %s", name);
+    return own != NULL && headers_add(headers, arena, SPAN("Via"), span_from_cstr(own));
+}
+
+void origin_hops_learn(struct origin *origin, unsigned status)
+{
+    if (status == 508) {
+        atomic_store(&origin->has_answered, false);
+    } else if (status < 500 && !atomic_load(&origin->has_answered)) {
+        atomic_store(&origin->has_answered, true);
+    }
+}
+
+void origin_hops_doubt(struct origin *origin)
+{
+    atomic_store(&origin->has_answered, false);
+}
+
+bool origin_has_answered(const struct origin *origin)
+{
+    return origin_is_directory(origin) || atomic_load(&origin->has_answered);
+}

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that would go round in a circle end with 508 at once; what only looks like one works."""
+import re
+import socket
+import threading
+
+import pytest
+from client import judge
+from forebay import parallel
+from test_start import refused
+
+READERS = 16
+
+
+class Balancer:
+    """A TCP relay with an address of its own, so that no Forebay can see where it leads."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.target = None
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            try:
+                server = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                client.close()
+                continue
+            for pair in ((client, server), (server, client)):
+                threading.Thread(target=self._copy, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _copy(source, sink):
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def close(self):
+        self.listener.close()
+
+
+@pytest.fixture
+def balancer():
+    made = []
+
+    def make():
+        made.append(Balancer())
+        return made[-1]
+    yield make
+    for one in made:
+        one.close()
+
+
+def ring(start, balancer, count, **more):
+    """COUNT servers, each with the next one as its origin and the first behind the last."""
+    fronts = [balancer() for _ in range(count)]
+    servers = []
+    for i in range(count):
+        servers.append(start(fronts[(i + 1) % count].endpoint,
+                             settings={"origin.region": "us-east-1"}, **more))
+        fronts[i].target = servers[i].port
+    return servers, fronts
+
+
+def is_loop(reply):
+    assert reply.status == 508, reply
+    assert reply.header("via") is None, reply
+    return reply
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_ring_ends_at_once(start, balancer, engine, count):
+    """Every kind of request; no origin time-out passes before the answer, nothing is asked again."""
+    servers, fronts = ring(start, balancer, count, engine=engine)
+    with servers[0].client() as client:
+        assert is_loop(client.get("a")).code == "LoopDetected"
+        is_loop(client.get("a", headers=[("Range", "bytes=0-9")]))
+        is_loop(client.request("HEAD", "/bkt/a"))
+        is_loop(client.request("GET", "/bkt?list-type=2"))
+        is_loop(client.request("PUT", "/bkt/new", body=b"x" * 1000))
+        is_loop(client.request("DELETE", "/bkt/new"))
+    assert sum(front.connections for front in fronts) <= 12 * count
+    assert sum(s.metric("forebay_loops_refused_total") for s in servers) >= 6
+    for server in servers:
+        assert server.metric("forebay_origin_errors_total", reason="timeout") == 0
+        server.settle()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_ring_asked_from_all_sides(start, balancer, engine, count):
+    """Readers of the same objects at every server at once: none waits for another in a circle."""
+    servers, fronts = ring(start, balancer, count, engine=engine)
+
+    def read(i):
+        with servers[i % count].client() as client:
+            for key in ("a", "b", "c"):
+                is_loop(client.get(key))
+    parallel(READERS, read)
+    for server in servers:
+        assert server.metric("forebay_origin_errors_total", reason="timeout") == 0
+        server.settle()
+    assert sum(front.connections for front in fronts) <= 64 * 2 * count
+
+
+def test_a_chain_is_no_ring(start, origin, engine):
+    """A Forebay may be the origin of another: right bytes, hits at both, Via is on the way up only."""
+    origin.put("a", 100_000)
+    origin.put("b", 3_000_000)
+    peer = start(origin, engine=engine)
+    server = start(peer.endpoint, engine=engine, settings={"origin.region": "us-east-1"})
+    with server.client() as client:
+        for key, size in (("a", 100_000), ("b", 3_000_000), ("b", 3_000_000)):
+            reply = client.get(key)
+            judge(reply, origin, key, 0, size)
+            assert reply.header("via") is None
+    server.settle()
+    peer.settle()
+    asked = len(origin.requests(key="b"))
+    other = start(peer.endpoint, engine=engine, settings={"origin.region": "us-east-1"})
+    with other.client() as client:
+        judge(client.get("b"), origin, "b", 0, 3_000_000)
+    assert len(origin.requests(key="b")) == asked, "the peer answers from its cache"
+    names = [re.findall(r"forebay-[0-9a-f]{16}", r.header("via") or "")
+             for r in origin.requests()]
+    assert all(names), "each request upstream says who sent it"
+    assert all("via" not in (r.header("authorization") or "") for r in origin.requests())
+
+
+def test_more_stations_than_anybody_needs(start, origin):
+    """A Via that grows without end is a loop, too, whoever is in it."""
+    origin.put("a", 100)
+    server = start(origin)
+    with server.client() as client:
+        via = ", ".join(f"1.1 forebay-{i:016x}" for i in range(8))
+        judge(client.get("a", headers=[("Via", via)]), origin, "a", 0, 100)
+        is_loop(client.get("a", headers=[("Via", via), ("Via", "1.1 forebay-" + "f" * 16)]))
+        judge(client.get("a", headers=[("Via", "1.0 fred, 1.1 proxy.example")] * 9), origin, "a",
+              0, 100)
+
+
+OWN = ["http://127.0.0.1:{}", "http://localhost:{}", "http://data.localhost:{}/path",
+       "https://127.0.0.1:{}", "http://0.0.0.0:{}", "http://[::ffff:127.0.0.1]:{}",
+       "http://LOCALHOST.:{}"]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("endpoint", OWN)
+def test_an_endpoint_that_is_our_own_is_refused(start, endpoint):
+    port = free_port()
+    text = refused(start(endpoint.format(port), run=False,
+                         settings={"listen": f"127.0.0.1:{port}", "origin.region": "us-east-1"}),
+                   3, "origin.endpoint", "itself")
+    assert str(port) in text
+
+
+def test_all_own_endpoints_are_refused(start, origin):
+    """Any address of a wildcard listener, another listener, a bucket's endpoint, STS, admin."""
+    port = free_port()
+    own = f"http://127.0.0.1:{port}"
+    open_network = {"auth.allow_open_network": "true", "auth.mode": "open",
+                    "listen_plaintext": "network", "origin.region": "us-east-1"}
+    refused(start(own, run=False, settings={"listen": f"0.0.0.0:{port}", **open_network}), 3,
+            "itself")
+    refused(start(own, run=False, settings={"listen": f"[::]:{port}", **open_network}), 3, "itself")
+    refused(start(own, run=False, settings={"listen": f"127.0.0.1:0,127.0.0.1:{port}",
+                                            "origin.region": "us-east-1"}), 3, "itself")
+    refused(start(own, run=False, settings={"admin.listen": f"127.0.0.1:{port}",
+                                            "origin.region": "us-east-1"}), 3, "itself")
+    text = refused(start(origin, run=False, settings={"listen": f"127.0.0.1:{port}"},
+                         file={"buckets": [{"name": "b", "origin": "s3://b", "endpoint": own}]}), 3,
+                   "itself", "buckets")
+    assert "forebay.yaml:" in text
+    refused(start(origin, run=False, settings={"listen": f"127.0.0.1:{port}"},
+                  env={"AWS_ENDPOINT_URL_STS": own}), 3, "itself", "AWS_ENDPOINT_URL_STS")
+    elsewhere = start(f"http://127.0.0.2:{port}", settings={"listen": f"127.0.0.1:{port}",
+                                                            "origin.region": "us-east-1"})
+    assert elsewhere.port == port

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: our own name in a Via is found wherever it stands, other names are counted and kept in
+// order, and an origin is trusted to lead nowhere else only after it has answered.
+#include "harness.h"
+#include "test.h"
+
+static enum err check_via(struct arena *arena, const char *value, unsigned *ret_hops)
+{
+    struct headers client = {NULL, 0, 0};
+    cr_assert(headers_add(&client, arena, SPAN("vIA"), span_from_cstr(value)));
+    return origin_hops_check(&client, ret_hops);
+}
+
+Test(hops, own_name_is_a_loop_and_others_are_counted)
+{
+    struct arena *arena = arena_new(65536);
+    struct headers client = {NULL, 0, 0}, sent = {NULL, 0, 0};
+    unsigned hops = 99;
+    cr_assert_eq(origin_hops_check(&client, &hops), ERR_OK);
+    cr_assert_eq(hops, 0);
+    cr_assert(headers_add(&client, arena, SPAN("Via"), SPAN("1.0 fred, 1.1 p.example (x, y)")));
+    cr_assert(headers_add(&client, arena, SPAN("via"), SPAN("1.1 forebay-0123456789abcdef")));
+    cr_assert_eq(origin_hops_check(&client, &hops), ERR_OK);
+    cr_assert_eq(hops, 1);
+    cr_assert(origin_hops_add(arena, &client, &sent));
+    cr_assert_eq(sent.count, 3);
+    cr_assert(span_equal(sent.items[1].value, SPAN("1.1 forebay-0123456789abcdef")));
+    cr_assert_eq(origin_hops_check(&sent, &hops), ERR_LOOP);
+    const char *own = arena_printf(arena, "1.0 fred,%.*s , 1.1 other", (int)sent.items[2].value.len,
+                                   sent.items[2].value.ptr);
+    cr_assert_eq(check_via(arena, own, &hops), ERR_LOOP);
+    cr_assert_eq(check_via(arena, "1.1 forebay-01234567", &hops), ERR_OK);
+    cr_assert_eq(hops, 0, "not a name of ours");
+    arena_free(arena);
+}
+
+Test(hops, a_row_without_end_is_a_loop)
+{
+    struct arena *arena = arena_new(65536);
+    struct buf via;
+    unsigned hops = 0;
+    buf_init(&via, 4096);
+    for (unsigned i = 0; i < 8; i++) {
+        buf_printf(&via, "1.1 forebay-%016x,", i);
+    }
+    cr_assert_eq(check_via(arena, buf_cstr(&via), &hops), ERR_OK);
+    cr_assert_eq(hops, 8);
+    buf_append_cstr(&via, "1.1 forebay-0000000000000008");
+    cr_assert_eq(check_via(arena, buf_cstr(&via), &hops), ERR_LOOP);
+    buf_done(&via);
+    arena_free(arena);
+}
+
+Test(hops, an_answer_is_trusted_until_there_is_none)
+{
+    static const struct {
+        unsigned status; // 0: a time-out
+        bool trusted;
+    } rows[] = {{503, false}, {508, false}, {404, true}, {500, true},
+                {508, false}, {206, true},  {0, false},  {403, true}};
+    struct origin origin = {.driver = &origin_s3_driver};
+    cr_assert_not(origin_has_answered(&origin));
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        if (rows[i].status == 0) {
+            origin_hops_doubt(&origin);
+        } else {
+            origin_hops_learn(&origin, rows[i].status);
+        }
+        cr_assert_eq(origin_has_answered(&origin), rows[i].trusted, "row %zu", i);
+    }
+    origin.driver = &origin_directory_driver;
+    origin_hops_doubt(&origin);
+    cr_assert(origin_has_answered(&origin), "a directory asks nobody");
+}
