@@ -170,6 +170,8 @@ struct loop {
 };
 
 void worker_wake(struct worker *w); // any thread
+// One pass, see worker.c. On its thread; or by whoever holds a loop that is not started.
+void worker_pass(struct worker *w);
 // True where the caller may touch the worker's own fields.
 bool worker_is_mine(const struct worker *w);
 

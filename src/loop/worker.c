@@ -237,7 +237,7 @@ static void worker_report(struct worker *w, bool is_quiet)
     check(pthread_mutex_unlock(&loop->stop.mutex) == 0);
 }
 
-static void worker_pass(struct worker *w)
+void worker_pass(struct worker *w)
 {
     int flags = EVLOOP_ONCE;
     if (worker_has_work(w)) {

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP front: what is refused and how, pipelining, Expect, limits, slow and vanished clients."""
-import contextlib
 import threading
 
 import pytest
