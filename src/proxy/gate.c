@@ -30,81 +30,33 @@ static enum err check_host(const struct request *r, struct s3_error_detail *ret_
     return ERR_OK;
 }
 
-bool gate_allows(const struct request *r, enum s3_operation operation, unsigned flags,
-                 struct span bucket, struct span key)
+bool gate_allows(const struct request *r, unsigned rights, struct span key)
 {
-    if (r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN) {
-        return true;
-    }
-    return r->principal.verified &&
-           credentials_allowed(r->principal.credentials, operation, flags, bucket, key);
+    const struct s3_effect effect = {rights, S3_SCOPE_KEY, r->s3.bucket, key, true};
+    return r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN ||
+           (r->principal.verified && credentials_allowed(r->principal.credentials, &effect));
 }
 
-// Does any row grant `ops` somewhere in the bucket? For operations whose keys stand in the body:
-// each of them is asked about again once it is known.
-static bool grants_in_bucket(const struct credentials_principal *p, struct span bucket,
-                             unsigned ops)
-{
-    for (unsigned i = 0; i < p->allow_count; i++) {
-        const struct credentials_allow *allow = &p->allow[i];
-        if ((allow->ops & ops) != 0 &&
-            (span_equal(allow->bucket, SPAN("*")) || span_equal(allow->bucket, bucket))) {
-            return true;
-        }
-    }
-    return false;
-}
-
-// The key that a copy or a rename reads or removes besides.
-static enum err check_source(struct request *r, const struct credentials_principal *p,
-                             const char *header, enum s3_operation operation, unsigned flags,
-                             struct s3_error_detail *ret_detail)
-{
-    struct span value, bucket, key, query;
-    if (!headers_get(&r->http->headers, span_from_cstr(header), &value)) {
-        return ERR_INVALID_ARGUMENT;
-    }
-    enum err err = s3_copy_source_parse(r->arena, value, &bucket, &key, &query);
-    if (err != ERR_OK) {
-        return err;
-    }
-    if (!credentials_allowed(p, operation, flags, bucket, key)) {
-        return refuse_with(r, ret_detail, s3_operation_name(operation), p->id, ERR_ACCESS_DENIED);
-    }
-    return ERR_OK;
-}
-
+// Everything that the request may do must be allowed. Keys that stand in its body are asked about
+// when it has been read.
 static enum err check_rights(struct request *r, const struct credentials_principal *p,
                              struct s3_error_detail *ret_detail)
 {
-    const struct s3_request *s3 = &r->s3;
-    bool allowed;
-    switch (s3->operation) {
-    case S3_DeleteObjects:
-        allowed = grants_in_bucket(p, s3->bucket, S3_ALLOW_DELETE);
-        break;
-    case S3_PostObject:
-        allowed = grants_in_bucket(p, s3->bucket, S3_ALLOW_WRITE);
-        break;
-    default:
-        allowed =
-            credentials_allowed(p, s3->operation, s3->flags, s3->bucket, s3_request_scope(s3));
-        break;
+    const struct s3_effects *effects = &r->effects;
+    if (effects->copy.is_there && !effects->copy.is_understood) {
+        ret_detail->message = SPAN("Copy Source must be a bucket and a key here");
+        return ERR_INVALID_ARGUMENT;
     }
-    if (!allowed) {
-        return refuse_with(r, ret_detail, s3_operation_name(s3->operation), p->id,
-                           ERR_ACCESS_DENIED);
+    for (unsigned i = 0; i < effects->count; i++) {
+        if (!credentials_allowed(p, &effects->items[i])) {
+            bool is_unknown = (effects->items[i].rights & S3_ALLOW_ANY) != 0;
+            return refuse_with(r, ret_detail,
+                               is_unknown ? "what only the right 'any' allows"
+                                          : s3_operation_name(r->s3.operation),
+                               p->id, ERR_ACCESS_DENIED);
+        }
     }
-    switch (s3->operation) {
-    case S3_CopyObject:
-    case S3_UploadPartCopy:
-        return check_source(r, p, "x-amz-copy-source", S3_GetObject, S3_OP_READ, ret_detail);
-    case S3_RenameObject:
-        return check_source(r, p, "x-amz-rename-source", S3_DeleteObject, S3_OP_CHANGES_KEY,
-                            ret_detail);
-    default:
-        return ERR_OK;
-    }
+    return ERR_OK;
 }
 
 // The canonical request goes back to who sent it, and from there into logs: without the values that
@@ -189,6 +141,21 @@ static enum err check_signature(struct request *r, struct principal *principal,
     return err;
 }
 
+// What the request may do. A read with a body is none: two parsers may see two requests in it.
+static enum err find_effects(struct request *r, struct s3_error_detail *ret_detail)
+{
+    if ((r->http->is_head || span_equal(r->http->method, SPAN("GET"))) && r->http->has_body) {
+        return ERR_BAD_REQUEST;
+    }
+    enum err err =
+        s3_effects_find(r->arena, &r->s3, &r->http->headers, r->origin_bucket, &r->effects);
+    if (err == ERR_INVALID_ARGUMENT) {
+        ret_detail->message = SPAN("x-amz-copy-source or x-amz-rename-source stands there twice, "
+                                   "cannot be read, or belongs to no such request");
+    }
+    return err;
+}
+
 static enum err check_verified(struct request *r, struct principal *principal,
                                struct s3_error_detail *ret_detail)
 {
@@ -215,11 +182,8 @@ static enum err check_verified(struct request *r, struct principal *principal,
                  "PutObject and UploadPart take bodies in signed chunks");
         return ERR_INVALID_ARGUMENT;
     }
-    // Nothing good comes of a signed read with a body: two parsers may see two requests in it.
-    if ((r->http->is_head || span_equal(r->http->method, SPAN("GET"))) && r->http->has_body) {
-        return ERR_BAD_REQUEST;
-    }
-    return check_rights(r, principal->credentials, ret_detail);
+    enum err found = find_effects(r, ret_detail);
+    return found == ERR_OK ? check_rights(r, principal->credentials, ret_detail) : found;
 }
 
 enum err gate_check(struct request *r, struct principal *ret_principal,
@@ -229,6 +193,9 @@ enum err gate_check(struct request *r, struct principal *ret_principal,
     enum err err;
     if (r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN) {
         err = check_host(r, ret_detail);
+        if (err == ERR_OK) {
+            err = find_effects(r, ret_detail);
+        }
     } else if (pass_sts_wanted(r)) {
         principal.name = SPAN("sts"); // its proof is for STS to judge; nothing of S3 is behind "/"
         err = ERR_OK;

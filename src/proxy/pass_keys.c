@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys a request changes: named by its head, by a form, or by the body of a batch delete.
-// Each becomes a key_write with a key of its own in every realm, since all of them may hold what
-// the write replaces, so that it may outlive the request. On the request's worker, while the client
-// is there.
+// Which keys a request changes: what its head may do (r->effects), the key of a form, or those in
+// the body of a batch delete. Each becomes a key_write with a key of its own in every realm, since
+// all of them may hold what the write replaces, so that it may outlive the request. On the
+// request's worker, while the client is there.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
-
-#define HEAD_KEYS_MAX 3u // a rename: the new name and two readings of the old one
 
 // The realms that may hold the key: the common one (index 0) and those of the keys file.
 static size_t realm_count(const struct pass_state *p)
@@ -35,10 +33,11 @@ static void writes_reserve(struct pass_state *p, size_t count)
     p->writes_max = (unsigned)count;
 }
 
-static enum err add_write(struct pass_state *p, struct span key)
+// `bucket` by the name that the origin has for it.
+static enum err add_write(struct pass_state *p, struct span bucket, struct span key)
 {
     if (p->writes == NULL) {
-        writes_reserve(p, HEAD_KEYS_MAX);
+        writes_reserve(p, S3_EFFECTS_MAX);
     }
     if (key.len > S3_KEY_MAX) {
         return ERR_KEY_TOO_LONG;
@@ -49,7 +48,7 @@ static enum err add_write(struct pass_state *p, struct span key)
     for (size_t i = 0; i < realms; i++) {
         check(p->write_count < p->writes_max);
         struct key_write *kw = &p->writes[p->write_count++];
-        kw->key = request_object_key_in(r, realm_at(p, i), key, rule);
+        kw->key = request_object_key_in(r, realm_at(p, i), bucket, key, rule);
         kw->ctx = p;
         kw->on_ready = pass_on_write_ready;
         kw->on_ended = pass_on_write_ended;
@@ -57,46 +56,17 @@ static enum err add_write(struct pass_state *p, struct span key)
     return ERR_OK;
 }
 
-// The old name of a rename: "bucket/key" by the letter, but a bare key has been seen too. Both are
-// dropped.
-static enum err add_rename_source(struct pass_state *p)
-{
-    struct request *r = p->request;
-    struct span value, bucket, key, query;
-    if (!headers_get(&r->http->headers, SPAN("x-amz-rename-source"), &value)) {
-        return ERR_INVALID_ARGUMENT;
-    }
-    if (s3_copy_source_parse(p->arena, value, &bucket, &key, &query) == ERR_OK &&
-        span_equal(bucket, r->s3.bucket)) {
-        enum err err = add_write(p, key);
-        if (err != ERR_OK) {
-            return err;
-        }
-    }
-    char *bytes = arena_alloc(p->arena, value.len + 1);
-    size_t len;
-    if (bytes == NULL || !uri_decode(value, bytes, &len)) {
-        return bytes == NULL ? ERR_NO_MEMORY : ERR_INVALID_ARGUMENT;
-    }
-    struct span whole = {bytes, len};
-    if (whole.len > 0 && whole.ptr[0] == '/') {
-        whole.ptr++;
-        whole.len--;
-    }
-    return whole.len > 0 && whole.len <= S3_KEY_MAX ? add_write(p, whole) : ERR_OK;
-}
-
-// Keys that the head names. An empty key stands for the bucket: cached listings of it go, objects
-// have their own writes.
+// What the head may change. An empty key stands for the bucket: cached listings of it go.
 static enum err add_head_keys(struct pass_state *p)
 {
-    const struct s3_request *s3 = &p->request->s3;
-    if ((s3->flags & S3_OP_CHANGES_KEY) == 0 || s3->bucket.len == 0) {
-        return ERR_OK;
-    }
-    enum err err = add_write(p, s3->key);
-    if (err == ERR_OK && s3->operation == S3_RenameObject) {
-        err = add_rename_source(p);
+    const struct request *r = p->request;
+    enum err err = ERR_OK;
+    for (unsigned i = 0; err == ERR_OK && i < r->effects.count; i++) {
+        const struct s3_effect *effect = &r->effects.items[i];
+        if (effect->changes) {
+            bool is_ours = span_equal(effect->bucket, r->s3.bucket);
+            err = add_write(p, is_ours ? r->origin_bucket : effect->bucket, effect->key);
+        }
     }
     return err;
 }
@@ -117,11 +87,11 @@ static enum err add_deletes(struct pass_state *p)
     }
     for (size_t i = 0; err == ERR_OK && i < delete.count; i++) {
         struct span key = delete.objects[i].key;
-        if (!gate_allows(r, S3_DeleteObject, S3_OP_CHANGES_KEY, r->s3.bucket, key)) {
+        if (!gate_allows(r, S3_ALLOW_DELETE, key)) {
             p->err_message = SPAN("At least one of the keys may not be deleted by this access key");
             err = ERR_ACCESS_DENIED;
         } else {
-            err = add_write(p, key);
+            err = add_write(p, r->origin_bucket, key);
         }
     }
     return err;
@@ -130,11 +100,11 @@ static enum err add_deletes(struct pass_state *p)
 enum err pass_keys_of_form(struct pass_state *p, struct span key)
 {
     const struct request *r = p->request;
-    if (!gate_allows(r, S3_PutObject, S3_OP_CHANGES_KEY | S3_OP_BODY, r->s3.bucket, key)) {
+    if (!gate_allows(r, S3_ALLOW_WRITE, key)) {
         p->err_message = SPAN("The form's key may not be written by this access key");
         return ERR_ACCESS_DENIED;
     }
-    return add_write(p, key);
+    return add_write(p, r->origin_bucket, key);
 }
 
 enum err pass_keys_of_body(struct pass_state *p)

@@ -16,10 +16,9 @@
 
 // --- gate.c --------------------------------------------------------------------------------------
 
-// May the request's principal also do this? For keys that are known only later (a batch delete, a
-// form).
-bool gate_allows(const struct request *r, enum s3_operation operation, unsigned flags,
-                 struct span bucket, struct span key);
+// Has the request's principal these rights on that key of its bucket? For keys that are known only
+// later (a batch delete, a form).
+bool gate_allows(const struct request *r, unsigned rights, struct span key);
 
 // --- byte_queue.c --------------------------------------------------------------------------------
 

@@ -58,15 +58,14 @@ struct object_key *request_object_key(struct request *r)
 {
     const struct credentials_principal *p = r->principal.credentials;
     struct span realm = p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
-    return request_object_key_in(r, realm, r->s3.key, r->rule);
+    return request_object_key_in(r, realm, r->origin_bucket, r->s3.key, r->rule);
 }
 
-struct object_key *request_object_key_in(struct request *r, struct span realm, struct span key,
-                                         const struct proxy_rule *rule)
+struct object_key *request_object_key_in(struct request *r, struct span realm, struct span bucket,
+                                         struct span key, const struct proxy_rule *rule)
 {
     struct proxy *proxy = r->pw->proxy;
     struct span name = span_from_cstr(origin_name(r->origin));
-    struct span bucket = r->origin_bucket;
     size_t realm_len = realm.len + 1 + name.len;
     struct object_key *k = calloc(1, sizeof(*k) + realm_len + bucket.len + key.len);
     check(k != NULL);

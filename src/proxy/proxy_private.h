@@ -177,6 +177,7 @@ struct request {
     bool going; // request_go() is on the stack
     bool ended; // on_done has come
     struct s3_request s3;
+    struct s3_effects effects; // of `s3`; the gate finds them
     struct principal principal;
     const struct proxy_rule *rule;
     struct origin *origin;
@@ -221,9 +222,9 @@ const char *request_result_name(enum request_result result);
 struct span request_cache_status(struct request *r);
 // Makes the heap copy that messages carry; the caller owns one reference.
 struct object_key *request_object_key(struct request *r);
-// The same for any key of the request's bucket, as the principals of one realm see it.
-struct object_key *request_object_key_in(struct request *r, struct span realm, struct span key,
-                                         const struct proxy_rule *rule);
+// The same for any key of a bucket of the request's origin, as the principals of one realm see it.
+struct object_key *request_object_key_in(struct request *r, struct span realm, struct span bucket,
+                                         struct span key, const struct proxy_rule *rule);
 // Keys that are the principal's own towards the origin; NULL: the origin's.
 const struct sigv4_credentials *request_origin_credentials(const struct request *r);
 

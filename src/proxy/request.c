@@ -161,6 +161,20 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
 
 // --- the first steps -----------------------------------------------------------------------------
 
+static void request_find_origin(struct request *r)
+{
+    struct proxy *proxy = r->pw->proxy;
+    r->origin = proxy->options.default_origin;
+    r->origin_bucket = r->s3.bucket;
+    for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
+        if (span_equal_cstr(r->s3.bucket, proxy->buckets[i].name)) {
+            r->origin = proxy->buckets[i].origin;
+            r->origin_bucket = span_from_cstr(proxy->buckets[i].origin_bucket);
+            return;
+        }
+    }
+}
+
 enum step_result request_step_parse(struct request *r)
 {
     enum err err = origin_hops_check(&r->http->headers, &r->hops);
@@ -173,6 +187,7 @@ enum step_result request_step_parse(struct request *r)
     if (err != ERR_OK) {
         return request_fail(r, err, NULL);
     }
+    request_find_origin(r);
     r->step = REQUEST_AUTHORIZE;
     return STEP_AGAIN;
 }
@@ -187,20 +202,6 @@ enum step_result request_step_authorize(struct request *r)
     }
     r->step = REQUEST_DISPATCH;
     return STEP_AGAIN;
-}
-
-static void request_find_origin(struct request *r)
-{
-    struct proxy *proxy = r->pw->proxy;
-    r->origin = proxy->options.default_origin;
-    r->origin_bucket = r->s3.bucket;
-    for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
-        if (span_equal_cstr(r->s3.bucket, proxy->buckets[i].name)) {
-            r->origin = proxy->buckets[i].origin;
-            r->origin_bucket = span_from_cstr(proxy->buckets[i].origin_bucket);
-            return;
-        }
-    }
 }
 
 // Why this read may not be answered from the cache; NULL: it may.
@@ -229,7 +230,6 @@ static const char *request_bypass_reason(const struct request *r)
 
 enum step_result request_step_dispatch(struct request *r)
 {
-    request_find_origin(r);
     r->rule = rules_find(r->pw->proxy, r->s3.bucket, r->s3.key);
     const char *reason = request_bypass_reason(r);
     if (reason == NULL) {
@@ -355,12 +355,14 @@ static struct request *request_new(struct proxy_worker *pw, struct http_exchange
         r = malloc(sizeof(*r));
         check(r != NULL);
     }
-    // s3.params is large and written by the parser; the rest starts at zero.
+    // s3.params is large and written by the parser, effects by the gate; the rest starts at zero.
     memset(r, 0, offsetof(struct request, s3));
     memset(&r->principal, 0, sizeof(*r) - offsetof(struct request, principal));
     r->s3.operation = S3_Unknown;
     r->s3.flags = 0;
     r->s3.raw_path = r->s3.bucket = r->s3.key = (struct span){0};
+    r->effects.count = 0;
+    r->effects.copy = r->effects.rename = (struct s3_source){.is_there = false};
     r->magic = REQUEST_MAGIC;
     list_node_init(&r->pool_node);
     r->get = get;

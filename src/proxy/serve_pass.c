@@ -484,44 +484,57 @@ static const struct proxy_bucket *bucket_find(const struct proxy *proxy, struct 
     return NULL;
 }
 
-// x-amz-copy-source names a bucket as clients know it; the origin may know it by another name.
-static enum err map_copy_source(struct pass_state *p, struct span *ret_message)
+// The header, as the judge has read it, instead of whatever stood in the header or the query.
+static enum err send_source(struct pass_state *p, const char *name, const struct s3_source *source,
+                            struct span origin_bucket)
+{
+    struct buf out;
+    buf_init(&out, 8192);
+    s3_source_render(source, origin_bucket, &out);
+    struct span value =
+        buf_ok(&out) ? arena_copy(p->arena, buf_span(&out)) : (struct span){NULL, 0};
+    buf_done(&out);
+    headers_remove(&p->headers, span_from_cstr(name));
+    return value.ptr != NULL && headers_add(&p->headers, p->arena, span_from_cstr(name), value)
+               ? ERR_OK
+               : ERR_NO_MEMORY;
+}
+
+static void drop_source_params(struct s3_request *s3)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < s3->param_count; i++) {
+        if (!s3_name_is_source(s3->params[i].name)) {
+            s3->params[kept++] = s3->params[i];
+        }
+    }
+    s3->param_count = kept;
+}
+
+// Sources name a bucket as clients know it; the origin may know it by another name.
+static enum err send_sources(struct pass_state *p, struct span *ret_message)
 {
     struct request *r = p->request;
     struct proxy *proxy = p->pw->proxy;
-    struct span value, bucket, key, query;
-    if (!headers_get(&p->headers, SPAN("x-amz-copy-source"), &value) ||
-        s3_copy_source_parse(p->arena, value, &bucket, &key, &query) != ERR_OK) {
-        return ERR_OK; // the origin judges it
+    const struct s3_source *copy = &r->effects.copy, *rename = &r->effects.rename;
+    enum err err = ERR_OK;
+    if (copy->is_understood) {
+        const struct proxy_bucket *found = bucket_find(proxy, copy->bucket);
+        struct origin *origin = found != NULL ? found->origin : proxy->options.default_origin;
+        if (origin != r->origin) {
+            *ret_message = SPAN("The copy's source and destination are at different origins");
+            return ERR_NOT_IMPLEMENTED;
+        }
+        err = send_source(p, "x-amz-copy-source", copy,
+                          found != NULL ? span_from_cstr(found->origin_bucket) : copy->bucket);
     }
-    const struct proxy_bucket *found = bucket_find(proxy, bucket);
-    struct origin *origin = found != NULL ? found->origin : proxy->options.default_origin;
-    struct span name = found != NULL ? span_from_cstr(found->origin_bucket) : bucket;
-    if (origin != r->origin) {
-        *ret_message = SPAN("The copy's source and destination are at different origins");
-        return ERR_NOT_IMPLEMENTED;
+    if (err == ERR_OK && rename->is_understood) {
+        err = send_source(p, "x-amz-rename-source", rename, r->origin_bucket);
     }
-    if (span_equal(name, bucket)) {
-        return ERR_OK;
+    if (copy->is_understood || rename->is_understood) {
+        drop_source_params(&p->s3);
     }
-    struct buf out;
-    buf_init(&out, 8192);
-    buf_append_char(&out, '/');
-    buf_append_span(&out, name);
-    buf_append_char(&out, '/');
-    buf_append_uri_encoded(&out, key, true);
-    if (query.len > 0) {
-        buf_append_char(&out, '?');
-        buf_append_span(&out, query);
-    }
-    bool ok = buf_ok(&out);
-    struct span mapped = ok ? arena_copy(p->arena, buf_span(&out)) : (struct span){NULL, 0};
-    buf_done(&out);
-    headers_remove(&p->headers, SPAN("x-amz-copy-source"));
-    return mapped.ptr != NULL &&
-                   headers_add(&p->headers, p->arena, SPAN("x-amz-copy-source"), mapped)
-               ? ERR_OK
-               : ERR_NO_MEMORY;
+    return err;
 }
 
 static enum err plan(struct pass_state *p, struct span *ret_message)
@@ -531,7 +544,7 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
         !copy_headers(p->arena, &r->http->headers, &p->headers)) {
         return ERR_NO_MEMORY;
     }
-    enum err err = map_copy_source(p, ret_message);
+    enum err err = send_sources(p, ret_message);
     if (err != ERR_OK) {
         return err;
     }

@@ -6,7 +6,7 @@
 //   - id: trainer
 //     secret: ...
 //     allow:
-//       - {bucket: datasets, prefix: imagenet/, ops: [read, list]}
+//       - {bucket: datasets, prefix: imagenet/, ops: [read, list]} # write, delete, any
 //     origin_access_key_file: /secrets/id    # optional: keys of its own towards the origin,
 //     origin_secret_key_file: /secrets/key   # read when the table is
 //     origin_session_token_file: /secrets/token
@@ -183,7 +183,8 @@ static unsigned read_op(struct reader *reader, const yaml_node_t *node)
     } OPS[] = {{"read", S3_ALLOW_READ},
                {"list", S3_ALLOW_LIST},
                {"write", S3_ALLOW_WRITE},
-               {"delete", S3_ALLOW_DELETE}};
+               {"delete", S3_ALLOW_DELETE},
+               {"any", S3_ALLOW_ANY}};
     if (node->type == YAML_SCALAR_NODE) {
         for (size_t i = 0; i < ARRAY_LEN(OPS); i++) {
             if (span_equal_cstr(scalar_text(node), OPS[i].name)) {
@@ -191,7 +192,7 @@ static unsigned read_op(struct reader *reader, const yaml_node_t *node)
             }
         }
     }
-    complain(reader, node, "ops are read, list, write and delete, not",
+    complain(reader, node, "ops are read, list, write, delete and any, not",
              node->type == YAML_SCALAR_NODE ? scalar_text(node) : SPAN("a structure"));
     return 0;
 }
@@ -575,63 +576,24 @@ static unsigned granted_ops(const struct credentials_principal *p, struct span b
     return ops;
 }
 
-// The rights an operation needs, all of them. Whatever is not named here and changes something
-// needs every right to change: it may be anything.
-static unsigned needed_ops(enum s3_operation operation, unsigned flags, bool has_key)
+bool credentials_allowed(const struct credentials_principal *p, const struct s3_effect *effect)
 {
-    switch (operation) {
-    case S3_ListObjects:
-    case S3_ListObjectsV2:
-    case S3_ListObjectVersions:
-    case S3_ListMultipartUploads:
-    case S3_ListParts:
-        return S3_ALLOW_LIST;
-    case S3_PutObject:
-    case S3_PostObject:
-    case S3_CopyObject:
-    case S3_RenameObject:
-    case S3_RestoreObject:
-    case S3_PutObjectAcl:
-    case S3_PutObjectLegalHold:
-    case S3_PutObjectRetention:
-    case S3_PutObjectTagging:
-    case S3_DeleteObjectTagging:
-    case S3_UpdateObjectEncryption:
-    case S3_CreateMultipartUpload:
-    case S3_UploadPart:
-    case S3_UploadPartCopy:
-    case S3_CompleteMultipartUpload:
-    case S3_AbortMultipartUpload:
-    case S3_CreateBucket:
-        return S3_ALLOW_WRITE;
-    case S3_DeleteObject:
-    case S3_DeleteObjects:
-        return S3_ALLOW_DELETE;
+    unsigned granted;
+    switch (effect->scope) {
+    case S3_SCOPE_SOMEWHERE:
+        return (granted_ops(p, effect->bucket, effect->key, true) & effect->rights) != 0;
+    case S3_SCOPE_SERVICE:
+        granted = granted_ops(p, effect->bucket, effect->key, false);
+        for (unsigned i = 0; i < p->allow_count; i++) {
+            granted |= p->allow[i].ops & S3_ALLOW_LIST;
+        }
+        break;
+    case S3_SCOPE_BUCKET:
+    case S3_SCOPE_PREFIX:
+    case S3_SCOPE_KEY:
     default:
+        granted = granted_ops(p, effect->bucket, effect->key, false);
         break;
     }
-    if ((flags & S3_OP_READ) == 0) {
-        return S3_ALLOW_WRITE | S3_ALLOW_DELETE;
-    }
-    return has_key ? S3_ALLOW_READ : S3_ALLOW_READ | S3_ALLOW_LIST;
-}
-
-bool credentials_allowed(const struct credentials_principal *p, enum s3_operation operation,
-                         unsigned flags, struct span bucket, struct span key)
-{
-    if (operation == S3_CreateSession) {
-        return false; // sessions would sign with credentials unknown here
-    }
-    if (bucket.len == 0) {
-        bool lists = false;
-        for (unsigned i = 0; i < p->allow_count; i++) {
-            lists = lists || (p->allow[i].ops & S3_ALLOW_LIST) != 0;
-        }
-        return operation == S3_ListBuckets && lists;
-    }
-    if (operation == S3_HeadBucket || operation == S3_GetBucketLocation) {
-        return granted_ops(p, bucket, key, true) != 0;
-    }
-    unsigned needed = needed_ops(operation, flags, key.len > 0);
-    return (granted_ops(p, bucket, key, false) & needed) == needed;
+    return effect->rights != 0 && (granted & effect->rights) == effect->rights;
 }

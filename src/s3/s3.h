@@ -21,9 +21,10 @@
 #define S3_QUERY_PARAMS_MAX 64
 #define S3_XML_BODY_MAX (8u << 20)
 
-// operations.def: S3_OPERATION(name, flags); the names are those of the S3 API ("GetObject").
+// operations.def: S3_OPERATION(name, flags, rights, scope); the names are those of the S3 API
+// ("GetObject").
 enum s3_operation {
-#define S3_OPERATION(name, flags) S3_##name,
+#define S3_OPERATION(name, flags, rights, scope) S3_##name,
 #include "s3/operations.def"
 #undef S3_OPERATION
     S3_OPERATION_COUNT_
@@ -31,7 +32,7 @@ enum s3_operation {
 
 enum s3_operation_flags {
     S3_OP_READ = 1,        // GET/HEAD semantics: changes nothing
-    S3_OP_CHANGES_KEY = 2, // may change the key named in the target: invalidate it (twice)
+    S3_OP_CHANGES_KEY = 2, // may change the key, or the bucket, that its scope names
     S3_OP_LISTING = 4,     // ListObjects, ListObjectsV2
     S3_OP_BODY = 8,        // carries object data (PutObject, UploadPart)
     S3_OP_CACHEABLE = 16   // GetObject, HeadObject without anything that selects another answer
@@ -94,17 +95,69 @@ const char *s3_operation_name(enum s3_operation operation);
 // First parameter of that (decoded) name; NULL when absent.
 const struct s3_param *s3_param_find(const struct s3_request *r, const char *name);
 
-// The bytes that rights are checked against: the `prefix` of a listing, the key of everything else.
-struct span s3_request_scope(const struct s3_request *r);
 // Reads the key again with each raw '+' as a space: for a request whose signature holds only so
 // (sigv4_mismatch.plus_is_space). It is then never answered from cache. ERR_INVALID_URI,
 // ERR_NO_MEMORY.
 enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r) MUST_USE;
-// x-amz-copy-source and x-amz-rename-source: "bucket/key?versionId=V", escaped, leading '/'
-// optional. The query stays raw, empty when absent. ERR_INVALID_ARGUMENT (access point ARNs too),
+// --- s3_effects.c: what a request may read, write, delete and list ------------------------------
+
+// Rights of a principal; ANY is what none of the others covers, and implies none of them.
+enum s3_allow_ops {
+    S3_ALLOW_READ = 1,
+    S3_ALLOW_LIST = 2,
+    S3_ALLOW_WRITE = 4,
+    S3_ALLOW_DELETE = 8,
+    S3_ALLOW_ANY = 16
+};
+
+enum s3_scope {
+    S3_SCOPE_SERVICE,   // no bucket: LIST in any bucket is enough
+    S3_SCOPE_BUCKET,    // the whole of it
+    S3_SCOPE_PREFIX,    // all keys below `key`
+    S3_SCOPE_KEY,       // that one
+    S3_SCOPE_SOMEWHERE, // one of the rights anywhere in the bucket; keys in the body are judged later
+};
+
+// One thing that a request may do at the origin.
+struct s3_effect {
+    unsigned rights; // all of these (SOMEWHERE: one of them) are needed
+    enum s3_scope scope;
+    struct span bucket, key;
+    bool changes; // what is cached of it is no longer true
+};
+
+// Another key that a request names in x-amz-copy-source or x-amz-rename-source, whether the name
+// stands among the headers or, as presigning puts it, among the parameters.
+struct s3_source {
+    bool is_there;
+    bool is_understood; // an access point's ARN is not: only where nobody is judged may it pass
+    bool is_rename;
+    struct span bucket; // of a rename: empty where the value is a bare key
+    struct span key;
+    struct span version; // present when has_version
+    bool has_version;
+};
+
+#define S3_EFFECTS_MAX 5 // the target, a copy's source, three readings of a rename's
+struct s3_effects {
+    struct s3_effect items[S3_EFFECTS_MAX];
+    unsigned count;
+    struct s3_source copy, rename;
+};
+
+// From method, path, all parameters and all headers of a routed request. What is not known is
+// taken for more, not for less: an unknown read needs the rights of every operation it could be,
+// an unknown write needs ANY. `origin_bucket` is the name that the bucket has at the origin.
+// ERR_INVALID_ARGUMENT: a source that is there twice, cannot be read, or stands where none belongs.
 // ERR_KEY_TOO_LONG, ERR_NO_MEMORY.
-enum err s3_copy_source_parse(struct arena *arena, struct span value, struct span *ret_bucket,
-                              struct span *ret_key, struct span *ret_query) MUST_USE;
+enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
+                         const struct headers *headers, struct span origin_bucket,
+                         struct s3_effects *ret_effects) MUST_USE;
+// A source as it is sent on, escaped: "/bucket/key?versionId=V" with that bucket, a rename's without
+// the first '/', which would belong to a bare key. A bare key stays one.
+void s3_source_render(const struct s3_source *source, struct span origin_bucket, struct buf *out);
+// Is that the name of a source, in any case?
+bool s3_name_is_source(struct span name);
 
 // --- s3_error.c ----------------------------------------------------------------------------------
 
@@ -367,8 +420,6 @@ void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 
 // --- credentials.c: the table of principals for auth.mode verify ---------------------------------
 
-enum s3_allow_ops { S3_ALLOW_READ = 1, S3_ALLOW_LIST = 2, S3_ALLOW_WRITE = 4, S3_ALLOW_DELETE = 8 };
-
 struct credentials_allow {
     struct span bucket; // "*" any
     struct span prefix; // "" any
@@ -386,8 +437,8 @@ struct credentials_principal {
 
 // Immutable table, refcounted, swapped on reload.
 struct credentials;
-// YAML list of {id, secret, allow: [{bucket, prefix, ops: [read, list, write, delete]}], realm,
-// origin_access_key_file, origin_secret_key_file, origin_session_token_file}. The origin's files
+// YAML list of {id, secret, allow: [{bucket, prefix, ops: [read, list, write, delete, any]}],
+// realm, // origin_access_key_file, origin_secret_key_file, origin_session_token_file}. The origin's files
 // are read here and now. A principal with origin keys and no realm has a realm of its own, since
 // what its keys may read says nothing of what others' may. File modes must not grant others, and a
 // group may at most read. At most CREDENTIALS_REALMS_MAX realms. Errors as
@@ -404,13 +455,8 @@ void credentials_unref(struct credentials *c);
 const struct credentials_principal *credentials_find(const struct credentials *c,
                                                      struct span access_key);
 struct span credentials_dummy_secret(void);
-// Default deny. `bucket` empty: service level (ListBuckets: allowed with any list right). `key` is
-// s3_request_scope(): a listing is allowed where its prefix lies under an allowed one. With an
-// empty key only rows with an empty prefix grant anything, but for HeadBucket and
-// GetBucketLocation, which any right in the bucket allows. To be asked besides by the caller:
-// S3_GetObject on the source of a copy, S3_DeleteObject on the source of a rename, S3_DeleteObject
-// on each key of DeleteObjects (instead of the empty key).
-bool credentials_allowed(const struct credentials_principal *p, enum s3_operation operation,
-                         unsigned flags, struct span bucket, struct span key);
+// Default deny. A listing is allowed where its prefix lies under an allowed one; on a whole bucket
+// only rows with an empty prefix grant anything.
+bool credentials_allowed(const struct credentials_principal *p, const struct s3_effect *effect);
 
 #endif

@@ -13,4 +13,21 @@
 // 32 bytes; `ret_mac` may be `key`.
 void hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret_mac);
 
+// --- s3_request.c --------------------------------------------------------------------------------
+
+bool s3_bucket_name_is_valid(struct span name);
+// The operations that a request could be if its other parameters did not matter, one by one;
+// *position starts at 0.
+bool s3_route_next(const struct s3_request *r, size_t *position, enum s3_operation *ret_operation);
+
+// --- s3_effects.c --------------------------------------------------------------------------------
+
+#define S3_COPY_SOURCE "x-amz-copy-source"
+#define S3_RENAME_SOURCE "x-amz-rename-source"
+
+// How often that name, in any case, stands among the headers and the parameters.
+unsigned s3_name_count(const struct s3_request *r, const struct headers *headers, const char *name);
+// Does its body unpack into keys that only it names?
+bool s3_request_unpacks(const struct s3_request *r, const struct headers *headers);
+
 #endif

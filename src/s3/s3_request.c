@@ -8,17 +8,19 @@
 // are bytes of the key.
 //
 // Routing is a table of rows, first match wins. A row names the parameter that selects the
-// operation and the parameters that may stand beside it. A parameter that is not listed there may
-// select something else at the origin, so such a request is Unknown: passed through complete, never
-// answered from cache, and a change of the key unless the method is GET or HEAD.
+// operation and the parameters that may stand beside it. A parameter that is not listed there,
+// stands there twice or has a value that does not fit may select something else at the origin, so
+// such a request is Unknown: passed through complete, never answered from cache, and judged by what
+// it could be (s3_effects.c).
 //
 // Everything in the result is a view into the target or into the arena.
-#include "s3/s3.h"
+#include "s3/s3_private.h"
 
 #include <assert.h>
 #include <string.h>
 
 #define BUCKET_NAME_MAX 255
+#define PART_NUMBER_MAX 10000u
 
 enum level { LEVEL_SERVICE, LEVEL_BUCKET, LEVEL_OBJECT };
 
@@ -27,7 +29,7 @@ struct route {
     enum level level;
     const char *selector; // parameter that must be there; NULL: none needed
     const char *also;     // a second one that must be there
-    const char *allowed;  // others that may be there, separated by blanks; NULL: any
+    const char *allowed;  // others that may be there, separated by blanks
     enum s3_operation operation;
 };
 
@@ -36,10 +38,11 @@ struct route {
     "partNumber versionId response-cache-control response-content-disposition "                    \
     "response-content-encoding response-content-language response-content-type response-expires"
 
-#define SUB_RESOURCE(method, name, operation)                                                      \
+#define SUB_RESOURCE_WITH(method, name, allowed, operation)                                        \
     {                                                                                              \
-        method, LEVEL_BUCKET, name, NULL, NULL, S3_##operation                                     \
+        method, LEVEL_BUCKET, name, NULL, allowed, S3_##operation                                  \
     }
+#define SUB_RESOURCE(method, name, operation) SUB_RESOURCE_WITH(method, name, "", operation)
 
 // Sub-resource rows come before the plain row of the same method and level.
 static const struct route ROUTES[] = {
@@ -80,22 +83,23 @@ static const struct route ROUTES[] = {
     SUB_RESOURCE("GET", "abac", GetBucketAbac),
     SUB_RESOURCE("GET", "accelerate", GetBucketAccelerateConfiguration),
     SUB_RESOURCE("GET", "acl", GetBucketAcl),
-    {"GET", LEVEL_BUCKET, "analytics", "id", NULL, S3_GetBucketAnalyticsConfiguration},
-    SUB_RESOURCE("GET", "analytics", ListBucketAnalyticsConfigurations),
+    {"GET", LEVEL_BUCKET, "analytics", "id", "", S3_GetBucketAnalyticsConfiguration},
+    SUB_RESOURCE_WITH("GET", "analytics", "continuation-token", ListBucketAnalyticsConfigurations),
     SUB_RESOURCE("GET", "cors", GetBucketCors),
     SUB_RESOURCE("GET", "encryption", GetBucketEncryption),
-    {"GET", LEVEL_BUCKET, "intelligent-tiering", "id", NULL,
+    {"GET", LEVEL_BUCKET, "intelligent-tiering", "id", "",
      S3_GetBucketIntelligentTieringConfiguration},
-    SUB_RESOURCE("GET", "intelligent-tiering", ListBucketIntelligentTieringConfigurations),
-    {"GET", LEVEL_BUCKET, "inventory", "id", NULL, S3_GetBucketInventoryConfiguration},
-    SUB_RESOURCE("GET", "inventory", ListBucketInventoryConfigurations),
+    SUB_RESOURCE_WITH("GET", "intelligent-tiering", "continuation-token",
+                      ListBucketIntelligentTieringConfigurations),
+    {"GET", LEVEL_BUCKET, "inventory", "id", "", S3_GetBucketInventoryConfiguration},
+    SUB_RESOURCE_WITH("GET", "inventory", "continuation-token", ListBucketInventoryConfigurations),
     SUB_RESOURCE("GET", "lifecycle", GetBucketLifecycleConfiguration),
     {"GET", LEVEL_BUCKET, "location", NULL, "", S3_GetBucketLocation},
     SUB_RESOURCE("GET", "logging", GetBucketLogging),
     SUB_RESOURCE("GET", "metadataConfiguration", GetBucketMetadataConfiguration),
     SUB_RESOURCE("GET", "metadataTable", GetBucketMetadataTableConfiguration),
-    {"GET", LEVEL_BUCKET, "metrics", "id", NULL, S3_GetBucketMetricsConfiguration},
-    SUB_RESOURCE("GET", "metrics", ListBucketMetricsConfigurations),
+    {"GET", LEVEL_BUCKET, "metrics", "id", "", S3_GetBucketMetricsConfiguration},
+    SUB_RESOURCE_WITH("GET", "metrics", "continuation-token", ListBucketMetricsConfigurations),
     SUB_RESOURCE("GET", "notification", GetBucketNotificationConfiguration),
     SUB_RESOURCE("GET", "object-lock", GetObjectLockConfiguration),
     SUB_RESOURCE("GET", "ownershipControls", GetBucketOwnershipControls),
@@ -121,16 +125,16 @@ static const struct route ROUTES[] = {
     SUB_RESOURCE("PUT", "abac", PutBucketAbac),
     SUB_RESOURCE("PUT", "accelerate", PutBucketAccelerateConfiguration),
     SUB_RESOURCE("PUT", "acl", PutBucketAcl),
-    SUB_RESOURCE("PUT", "analytics", PutBucketAnalyticsConfiguration),
+    SUB_RESOURCE_WITH("PUT", "analytics", "id", PutBucketAnalyticsConfiguration),
     SUB_RESOURCE("PUT", "cors", PutBucketCors),
     SUB_RESOURCE("PUT", "encryption", PutBucketEncryption),
-    SUB_RESOURCE("PUT", "intelligent-tiering", PutBucketIntelligentTieringConfiguration),
-    SUB_RESOURCE("PUT", "inventory", PutBucketInventoryConfiguration),
+    SUB_RESOURCE_WITH("PUT", "intelligent-tiering", "id", PutBucketIntelligentTieringConfiguration),
+    SUB_RESOURCE_WITH("PUT", "inventory", "id", PutBucketInventoryConfiguration),
     SUB_RESOURCE("PUT", "lifecycle", PutBucketLifecycleConfiguration),
     SUB_RESOURCE("PUT", "logging", PutBucketLogging),
     SUB_RESOURCE("PUT", "metadataInventoryTable", UpdateBucketMetadataInventoryTableConfiguration),
     SUB_RESOURCE("PUT", "metadataJournalTable", UpdateBucketMetadataJournalTableConfiguration),
-    SUB_RESOURCE("PUT", "metrics", PutBucketMetricsConfiguration),
+    SUB_RESOURCE_WITH("PUT", "metrics", "id", PutBucketMetricsConfiguration),
     SUB_RESOURCE("PUT", "notification", PutBucketNotificationConfiguration),
     SUB_RESOURCE("PUT", "object-lock", PutObjectLockConfiguration),
     SUB_RESOURCE("PUT", "ownershipControls", PutBucketOwnershipControls),
@@ -148,15 +152,16 @@ static const struct route ROUTES[] = {
     SUB_RESOURCE("POST", "metadataTable", CreateBucketMetadataTableConfiguration),
     {"POST", LEVEL_BUCKET, NULL, NULL, "", S3_PostObject},
 
-    SUB_RESOURCE("DELETE", "analytics", DeleteBucketAnalyticsConfiguration),
+    SUB_RESOURCE_WITH("DELETE", "analytics", "id", DeleteBucketAnalyticsConfiguration),
     SUB_RESOURCE("DELETE", "cors", DeleteBucketCors),
     SUB_RESOURCE("DELETE", "encryption", DeleteBucketEncryption),
-    SUB_RESOURCE("DELETE", "intelligent-tiering", DeleteBucketIntelligentTieringConfiguration),
-    SUB_RESOURCE("DELETE", "inventory", DeleteBucketInventoryConfiguration),
+    SUB_RESOURCE_WITH("DELETE", "intelligent-tiering", "id",
+                      DeleteBucketIntelligentTieringConfiguration),
+    SUB_RESOURCE_WITH("DELETE", "inventory", "id", DeleteBucketInventoryConfiguration),
     SUB_RESOURCE("DELETE", "lifecycle", DeleteBucketLifecycle),
     SUB_RESOURCE("DELETE", "metadataConfiguration", DeleteBucketMetadataConfiguration),
     SUB_RESOURCE("DELETE", "metadataTable", DeleteBucketMetadataTableConfiguration),
-    SUB_RESOURCE("DELETE", "metrics", DeleteBucketMetricsConfiguration),
+    SUB_RESOURCE_WITH("DELETE", "metrics", "id", DeleteBucketMetricsConfiguration),
     SUB_RESOURCE("DELETE", "ownershipControls", DeleteBucketOwnershipControls),
     SUB_RESOURCE("DELETE", "policy", DeleteBucketPolicy),
     SUB_RESOURCE("DELETE", "publicAccessBlock", DeletePublicAccessBlock),
@@ -172,7 +177,7 @@ struct operation_row {
 };
 
 static const struct operation_row OPERATIONS[] = {
-#define S3_OPERATION(name, flags) {#name, flags},
+#define S3_OPERATION(name, flags, rights, scope) {#name, flags},
 #include "s3/operations.def"
 #undef S3_OPERATION
 };
@@ -267,7 +272,7 @@ static bool host_is_ipv6(struct span host)
     return has_colon && host_cut_port(&port) && port.len == 0;
 }
 
-static bool bucket_name_is_valid(struct span name)
+bool s3_bucket_name_is_valid(struct span name)
 {
     if (name.len == 0 || name.len > BUCKET_NAME_MAX || name.ptr[0] == '.' ||
         name.ptr[name.len - 1] == '.') {
@@ -329,7 +334,7 @@ enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domai
         return best.kind;
     }
     struct span bucket = {host.ptr, host.len - best.suffix_len - 1};
-    if (!bucket_name_is_valid(bucket)) {
+    if (!s3_bucket_name_is_valid(bucket)) {
         return S3_HOST_OTHER;
     }
     *ret_bucket = bucket;
@@ -380,7 +385,7 @@ static enum err parse_path(struct arena *arena, struct s3_request *r)
         if (r->bucket.len == 0 && rest.len > 0) {
             return ERR_INVALID_BUCKET_NAME; // "//key"
         }
-        if (r->bucket.len > 0 && !bucket_name_is_valid(r->bucket)) {
+        if (r->bucket.len > 0 && !s3_bucket_name_is_valid(r->bucket)) {
             return ERR_INVALID_BUCKET_NAME;
         }
     }
@@ -457,21 +462,73 @@ static enum err parse_query(struct arena *arena, struct s3_request *r)
     return ERR_OK;
 }
 
-// Parameters of a signature, and headers that signers move into the query, select nothing.
-static bool param_is_neutral(struct span name)
+static bool name_in(struct span name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (span_equal_nocase(name, span_from_cstr(names[i]))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool name_starts(struct span name, const char *const *prefixes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct span prefix = span_from_cstr(prefixes[i]);
+        if (name.len > prefix.len &&
+            span_equal_nocase((struct span){name.ptr, prefix.len}, prefix)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Headers that presigning moves into the query of a write. They describe the object that is
+// written, so they select nothing; one that names another object is a source (s3_effects.c).
+static bool param_is_header_of_write(struct span name)
+{
+    static const char *const NAMES[] = {"x-amz-acl",
+                                        "x-amz-bypass-governance-retention",
+                                        "x-amz-expected-bucket-owner",
+                                        "x-amz-metadata-directive",
+                                        "x-amz-mp-object-size",
+                                        "x-amz-request-payer",
+                                        "x-amz-sdk-checksum-algorithm",
+                                        "x-amz-source-expected-bucket-owner",
+                                        "x-amz-storage-class",
+                                        "x-amz-tagging",
+                                        "x-amz-tagging-directive",
+                                        "x-amz-website-redirect-location"};
+    static const char *const PREFIXES[] = {"x-amz-checksum-",    "x-amz-copy-source-",
+                                           "x-amz-grant-",       "x-amz-meta-",
+                                           "x-amz-object-lock-", "x-amz-server-side-encryption"};
+    return name_in(name, NAMES, ARRAY_LEN(NAMES)) ||
+           name_starts(name, PREFIXES, ARRAY_LEN(PREFIXES)) || s3_name_is_source(name);
+}
+
+// Parameters of a signature, and headers that signers move into the query, select nothing. Nor does
+// x-id, which names the operation again, and must name this one.
+static bool param_is_neutral(struct span name, bool is_read)
 {
     static const char *const EXACT[] = {
         "x-id",           "X-Amz-Algorithm",     "X-Amz-Credential", "X-Amz-Date",
         "X-Amz-Expires",  "X-Amz-SignedHeaders", "X-Amz-Signature",  "X-Amz-Security-Token",
         "AWSAccessKeyId", "Signature",           "Expires"};
+    static const char *const HEADERS[] = {"X-Amz-Content-Sha256", "X-Amz-Checksum-Mode",
+                                          "X-Amz-User-Agent"};
     for (size_t i = 0; i < ARRAY_LEN(EXACT); i++) {
         if (span_equal_cstr(name, EXACT[i])) {
             return true;
         }
     }
-    return span_equal_nocase(name, SPAN("X-Amz-Content-Sha256")) ||
-           span_equal_nocase(name, SPAN("X-Amz-Checksum-Mode")) ||
-           span_equal_nocase(name, SPAN("X-Amz-User-Agent"));
+    return name_in(name, HEADERS, ARRAY_LEN(HEADERS)) ||
+           (!is_read && param_is_header_of_write(name));
+}
+
+static bool method_is_read(struct span method)
+{
+    return span_equal_cstr(method, "GET") || span_equal_cstr(method, "HEAD");
 }
 
 static bool word_in(struct span word, const char *words)
@@ -486,9 +543,21 @@ static bool word_in(struct span word, const char *words)
     return false;
 }
 
+// What selects a part of an upload must be able to: an origin may take the request for one without.
+static bool param_value_fits(const struct s3_param *param, bool is_read)
+{
+    if (span_equal_cstr(param->name, "uploadId")) {
+        return param->value.len > 0;
+    }
+    uint64_t number;
+    return is_read || !span_equal_cstr(param->name, "partNumber") ||
+           (span_to_u64(param->value, &number) && number >= 1 && number <= PART_NUMBER_MAX);
+}
+
 // Does each parameter stand there once, and is it one that the row knows?
 static bool route_knows_params(const struct route *route, const struct s3_request *r)
 {
+    bool is_read = method_is_read(r->method);
     for (unsigned i = 0; i < r->param_count; i++) {
         struct span name = r->params[i].name;
         for (unsigned j = 0; j < i; j++) {
@@ -498,7 +567,8 @@ static bool route_knows_params(const struct route *route, const struct s3_reques
         }
         bool selects = (route->selector != NULL && span_equal_cstr(name, route->selector)) ||
                        (route->also != NULL && span_equal_cstr(name, route->also));
-        if (!selects && !param_is_neutral(name) && !word_in(name, route->allowed)) {
+        if ((!selects && !param_is_neutral(name, is_read) && !word_in(name, route->allowed)) ||
+            !param_value_fits(&r->params[i], is_read)) {
             return false;
         }
     }
@@ -519,19 +589,28 @@ static bool route_matches(const struct route *route, const struct s3_request *r,
 
 // --- Routing -------------------------------------------------------------------------------------
 
-static bool method_is_read(struct span method)
+static enum level level_of(const struct s3_request *r)
 {
-    return span_equal_cstr(method, "GET") || span_equal_cstr(method, "HEAD");
+    return r->key.len > 0 ? LEVEL_OBJECT : r->bucket.len > 0 ? LEVEL_BUCKET : LEVEL_SERVICE;
+}
+
+bool s3_route_next(const struct s3_request *r, size_t *position, enum s3_operation *ret_operation)
+{
+    while (*position < ARRAY_LEN(ROUTES)) {
+        const struct route *route = &ROUTES[(*position)++];
+        if (route_matches(route, r, level_of(r))) {
+            *ret_operation = route->operation;
+            return true;
+        }
+    }
+    return false;
 }
 
 static enum s3_operation route_find(const struct s3_request *r, enum level level)
 {
     for (size_t i = 0; i < ARRAY_LEN(ROUTES); i++) {
         if (route_matches(&ROUTES[i], r, level)) {
-            if (ROUTES[i].allowed != NULL && !route_knows_params(&ROUTES[i], r)) {
-                return S3_Unknown;
-            }
-            return ROUTES[i].operation;
+            return route_knows_params(&ROUTES[i], r) ? ROUTES[i].operation : S3_Unknown;
         }
     }
     return S3_Unknown;
@@ -542,12 +621,14 @@ static enum s3_operation refine_by_headers(enum s3_operation operation, const st
                                            const struct headers *headers)
 {
     struct span value;
-    bool copies = headers_get(headers, SPAN("x-amz-copy-source"), &value);
     switch (operation) {
     case S3_PutObject:
-        return copies ? S3_CopyObject : S3_PutObject;
+        if (s3_request_unpacks(r, headers)) {
+            return S3_Unknown;
+        }
+        return s3_name_count(r, headers, S3_COPY_SOURCE) > 0 ? S3_CopyObject : S3_PutObject;
     case S3_UploadPart:
-        return copies ? S3_UploadPartCopy : S3_UploadPart;
+        return s3_name_count(r, headers, S3_COPY_SOURCE) > 0 ? S3_UploadPartCopy : S3_UploadPart;
     case S3_PostObject:
         return headers_get(headers, SPAN("content-type"), &value) && value.len >= 19 &&
                        span_equal_nocase((struct span){value.ptr, 19}, SPAN("multipart/form-data"))
@@ -634,7 +715,7 @@ static enum err read_params(struct s3_request *r)
         if (p != NULL) {
             r->has_part_number = true;
             if (!span_to_u64(p->value, &r->part_number) || r->part_number < 1 ||
-                r->part_number > 10000) {
+                r->part_number > PART_NUMBER_MAX) {
                 return ERR_INVALID_ARGUMENT;
             }
         }
@@ -685,10 +766,12 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     r->presigned = r->param_count > 0 && (s3_param_find(r, "X-Amz-Signature") != NULL ||
                                           s3_param_find(r, "AWSAccessKeyId") != NULL);
 
-    enum level level = r->key.len > 0      ? LEVEL_OBJECT
-                       : r->bucket.len > 0 ? LEVEL_BUCKET
-                                           : LEVEL_SERVICE;
+    enum level level = level_of(r);
     r->operation = refine_by_headers(route_find(r, level), r, headers);
+    const struct s3_param *id = r->param_count > 0 ? s3_param_find(r, "x-id") : NULL;
+    if (id != NULL && !span_equal_cstr(id->value, s3_operation_name(r->operation))) {
+        r->operation = S3_Unknown;
+    }
     r->flags = OPERATIONS[r->operation].flags;
     if (r->operation == S3_Unknown) {
         r->flags = method_is_read(method) ? S3_OP_READ : S3_OP_CHANGES_KEY;
@@ -703,57 +786,5 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
             r->flags &= ~(unsigned)S3_OP_CACHEABLE;
         }
     }
-    return ERR_OK;
-}
-
-struct span s3_request_scope(const struct s3_request *r)
-{
-    switch (r->operation) {
-    case S3_ListObjects:
-    case S3_ListObjectsV2:
-    case S3_ListObjectVersions:
-    case S3_ListMultipartUploads: {
-        const struct s3_param *p = s3_param_find(r, "prefix");
-        return p != NULL ? p->value : (struct span){NULL, 0};
-    }
-    default:
-        return r->key;
-    }
-}
-
-enum err s3_copy_source_parse(struct arena *arena, struct span value, struct span *ret_bucket,
-                              struct span *ret_key, struct span *ret_query)
-{
-    struct span query = {NULL, 0};
-    struct span path = value;
-    size_t question = span_find(value, '?');
-    if (question < value.len) {
-        path.len = question;
-        query = span_after(value, question + 1);
-    }
-    // Signers escape the whole value, the '?' stays raw; a leading '/' is optional.
-    struct span decoded;
-    enum err err = decode_piece(arena, path, &decoded);
-    if (err != ERR_OK) {
-        return err == ERR_NO_MEMORY ? err : ERR_INVALID_ARGUMENT;
-    }
-    if (decoded.len > 0 && decoded.ptr[0] == '/') {
-        decoded = span_after(decoded, 1);
-    }
-    size_t slash = span_find(decoded, '/');
-    if (slash == decoded.len) {
-        return ERR_INVALID_ARGUMENT;
-    }
-    struct span bucket = {decoded.ptr, slash};
-    struct span key = span_after(decoded, slash + 1);
-    if (!bucket_name_is_valid(bucket) || key.len == 0) {
-        return ERR_INVALID_ARGUMENT;
-    }
-    if (key.len > S3_KEY_MAX) {
-        return ERR_KEY_TOO_LONG;
-    }
-    *ret_bucket = bucket;
-    *ret_key = key;
-    *ret_query = query;
     return ERR_OK;
 }

@@ -26,8 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         check(errors.len == 0);
         const struct credentials_principal *p = credentials_find(c, SPAN("a"));
         check(p == NULL || p->secret.len > 0);
-        check(p == NULL || p->allow_count > 0 ||
-              !credentials_allowed(p, S3_GetObject, S3_OP_READ, SPAN("b"), SPAN("k")));
+        const struct s3_effect read = {S3_ALLOW_READ, S3_SCOPE_KEY, SPAN("b"), SPAN("k"), false};
+        check(p == NULL || p->allow_count > 0 || !credentials_allowed(p, &read));
     } else {
         check(errors.len > 0);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing of any bytes as method, host and target: no crash; what is cacheable is a plain read; a
-// key that is encoded canonically and parsed again is the same key; listing parameters have bounds.
+// key that is encoded canonically and parsed again is the same key; listing parameters have bounds;
+// what a request may do is never less than its method says.
 #include "s3/s3.h"
 
 #include <stddef.h>
@@ -26,6 +27,40 @@ static void check_round_trip(struct arena *arena, const struct s3_request *r)
     buf_done(&target);
 }
 
+// Whatever is not a known read may change something or is refused; a source that is understood is
+// sent on as it was read.
+static void check_effects(struct arena *arena, const struct s3_request *r,
+                          const struct headers *headers)
+{
+    struct s3_effects e;
+    if (s3_effects_find(arena, r, headers, r->bucket, &e) != ERR_OK) {
+        return;
+    }
+    check(e.count > 0 && e.items[0].rights != 0);
+    for (unsigned i = 0; i < e.count; i++) {
+        check(!e.items[i].changes || (r->flags & S3_OP_READ) == 0);
+        check(e.items[i].scope != S3_SCOPE_KEY || e.items[i].key.len > 0);
+    }
+    if (!e.copy.is_understood) {
+        return;
+    }
+    struct buf sent;
+    buf_init(&sent, 1 << 16);
+    s3_source_render(&e.copy, e.copy.bucket, &sent);
+    check(buf_ok(&sent));
+    struct headers only = {0};
+    check(headers_add(&only, arena, SPAN("x-amz-copy-source"), buf_span(&sent)));
+    struct s3_request put;
+    struct s3_effects again;
+    check(s3_request_parse(arena, SPAN("PUT"), SPAN("127.0.0.1"), SPAN("/b/k"), &only, NULL,
+                           &put) == ERR_OK);
+    check(s3_effects_find(arena, &put, &only, put.bucket, &again) == ERR_OK);
+    check(span_equal(again.copy.bucket, e.copy.bucket) && span_equal(again.copy.key, e.copy.key));
+    check(again.copy.has_version == e.copy.has_version &&
+          span_equal(again.copy.version, e.copy.version));
+    buf_done(&sent);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     static const struct span SUFFIX = {"s3.example.com", 14};
@@ -38,7 +73,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     if (len > 0 && span_split(&rest, '\n', &method) && span_split(&rest, '\n', &host) &&
         span_split(&rest, '\n', &target)) {
         while (span_split(&rest, '\n', &name)) {
-            if (!headers_add(&headers, arena, name, SPAN("v"))) {
+            size_t colon = span_find(name, ':');
+            struct span value = SPAN("v");
+            if (colon < name.len) {
+                value = (struct span){name.ptr + colon + 1, name.len - colon - 1};
+                name.len = colon;
+            }
+            if (!headers_add(&headers, arena, name, value)) {
                 break;
             }
         }
@@ -56,14 +97,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
                     check(q.max_keys <= 1000);
                 }
             }
-            (void)s3_request_scope(&r);
+            check_effects(arena, &r, &headers);
             if (s3_request_plus_is_space(arena, &r) == ERR_OK) {
                 check(r.key.len <= S3_KEY_MAX);
             }
-        }
-        struct span bucket, key, query;
-        if (s3_copy_source_parse(arena, target, &bucket, &key, &query) == ERR_OK) {
-            check(bucket.len > 0 && key.len > 0);
         }
     }
     arena_free(arena);

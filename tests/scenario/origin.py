@@ -159,6 +159,7 @@ class Origin:
         self.serial = 0
         self.delay_s = 0.0                  # added before every reply head
         self.keep_alive = True
+        self.connection_class = _Connection
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -400,7 +401,7 @@ class Origin:
                 sock = context.wrap_socket(sock, server_side=True)
             with self.lock:
                 self.sockets.add(sock)
-            _Connection(self, sock, number).run()
+            self.connection_class(self, sock, number).run()
         except Cut as cut:
             reset = cut.reset
         except (OSError, ssl.SSLError):

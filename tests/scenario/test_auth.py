@@ -25,7 +25,7 @@ from forebay import parallel, scaled
 from signer import (EMPTY, STREAMING, STREAMING_TRAILER, UNSIGNED, UNSIGNED_TRAILER, Signer,
                     crc32_of)
 
-ALL = ["read", "list", "write", "delete"]
+ALL = ["read", "list", "write", "delete", "any"]
 ALLOW = {
     "ALICE": [("bkt", "alice/", ALL)],
     "BOB": [("bkt", "bob/", ALL)],
@@ -153,7 +153,7 @@ KEY_OPS = {
     "DeleteObject": ("DELETE", "", [], b"", {"delete"}),
     "CopyObject": ("PUT", "", [("x-amz-copy-source", "/bkt/alice/cold")], b"", {"write"}),
     "CopyForeign": ("PUT", "", [("x-amz-copy-source", "/bkt/bob/warm")], b"", {"write"}),
-    "UnknownWrite": ("PUT", "frobnicate", [], b"x", {"write", "delete"}),
+    "UnknownWrite": ("PUT", "frobnicate", [], b"x", {"any"}),
 }
 SOURCES = {"CopyObject": ("bkt", "alice/cold"), "CopyForeign": ("bkt", "bob/warm")}
 BUCKET_OPS = {

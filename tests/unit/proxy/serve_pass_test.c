@@ -109,10 +109,10 @@ static void fake_common_headers(struct request *r, struct headers *headers)
 {
     cr_assert(headers_add(headers, r->arena, SPAN("x-amz-request-id"), SPAN("1")));
 }
-static struct object_key *fake_object_key(struct request *r, struct span realm, struct span key,
-                                          const struct proxy_rule *rule)
+static struct object_key *fake_object_key(struct request *r, struct span realm, struct span bucket,
+                                          struct span key, const struct proxy_rule *rule)
 {
-    (void)r, (void)rule;
+    (void)r, (void)rule, (void)bucket;
     struct object_key *k = calloc(1, sizeof(*k) + key.len + 1);
     char *copy = (char *)(k + 1);
     memcpy(copy, key.ptr != NULL ? key.ptr : "", key.len);
@@ -245,6 +245,9 @@ static void start(void)
                                   &ask.http.headers, &domains, &ask.r.s3),
                  ERR_OK);
     ask.r.origin_bucket = ask.r.s3.bucket;
+    cr_assert_eq(s3_effects_find(ask.arena, &ask.r.s3, &ask.http.headers, ask.r.origin_bucket,
+                                 &ask.r.effects),
+                 ERR_OK);
     (void)test_pass_start(&ask.r);
 }
 

@@ -149,7 +149,7 @@ Test(credentials, mistakes_are_named_with_their_place)
         {"- {id: a, secret: s}\n- {id: a, secret: t}\n", ":2:3: error: repeated id 'a'"},
         {"- id: a\n  id: b\n  secret: s\n", ":2:3: error: repeated key 'id'"},
         {"- {id: a, secret: s, allow: [{bucket: b, ops: [reed]}]}\n",
-         "error: ops are read, list, write and delete, not 'reed'"},
+         "error: ops are read, list, write, delete and any, not 'reed'"},
         {"- {id: a, secret: s, allow: [{ops: [read]}]}\n", "error: an allow rule needs a bucket"},
         {"- {id: a, secret: s, allow: [{bucket: b}]}\n", "error: an allow rule needs ops"},
         {"- {id: a, secret: s, allow: {bucket: b}}\n", "error: allow is a list of rules"},
@@ -186,16 +186,12 @@ Test(credentials, the_file_must_be_private_and_there)
     cr_assert_eq(credentials_load("/", &c, &errors), ERR_INVALID);
 }
 
-static bool allowed(const struct credentials_principal *p, enum s3_operation operation,
+static bool allowed(const struct credentials_principal *p, unsigned rights, enum s3_scope scope,
                     const char *bucket, const char *key)
 {
-    static const unsigned FLAGS[] = {
-#define S3_OPERATION(name, flags) flags,
-#include "s3/operations.def"
-#undef S3_OPERATION
-    };
-    return credentials_allowed(p, operation, FLAGS[operation], span_from_cstr(bucket),
-                               span_from_cstr(key));
+    const struct s3_effect effect = {rights, scope, span_from_cstr(bucket), span_from_cstr(key),
+                                     false};
+    return credentials_allowed(p, &effect);
 }
 
 Test(credentials, nothing_is_allowed_that_no_rule_allows)
@@ -205,53 +201,57 @@ Test(credentials, nothing_is_allowed_that_no_rule_allows)
     const struct credentials_principal *zeta = credentials_find(c, SPAN("zeta"));
     const struct credentials_principal *alpha = credentials_find(c, SPAN("alpha"));
     const struct credentials_principal *nobody = credentials_find(c, SPAN("nobody"));
+    enum { READ = 1, LIST = 2, WRITE = 4, DELETE = 8, ANY = 16 };
     static const struct {
-        enum s3_operation operation;
+        unsigned rights;
+        enum s3_scope scope;
         const char *bucket, *key;
         bool zeta, alpha;
     } ROWS[] = {
-        {S3_GetObject, "data", "train/1", true, true},
-        {S3_HeadObject, "data", "train/1", true, true},
-        {S3_GetObjectTagging, "data", "train/1", true, true},
-        {S3_GetObject, "data", "train", false, true},
-        {S3_GetObject, "data", "test/1", false, true},
-        {S3_GetObject, "data2", "train/1", false, true},
-        {S3_GetObject, "out", "x", false, true},
-        {S3_ListObjectsV2, "data", "train/", true, true},
-        {S3_ListObjectsV2, "data", "train/x", true, true},
-        {S3_ListObjectsV2, "data", "tr", false, true},
-        {S3_ListObjects, "data", "", false, true},
-        {S3_ListObjectVersions, "data", "", false, true},
-        {S3_HeadBucket, "data", "", true, true},
-        {S3_GetBucketLocation, "out", "", true, true},
-        {S3_HeadBucket, "other", "", false, true},
-        {S3_ListBuckets, "", "", true, true},
-        {S3_Unknown, "", "", false, false},
-        {S3_PutObject, "out", "x", true, true},
-        {S3_UploadPart, "out", "x", true, true},
-        {S3_CompleteMultipartUpload, "out", "x", true, true},
-        {S3_PutObject, "data", "train/1", false, true},
-        {S3_DeleteObject, "out", "x", false, true},
-        {S3_DeleteObjects, "out", "", false, true},
-        {S3_DeleteBucket, "out", "", false, true},
-        {S3_PutBucketPolicy, "out", "", false, true},
-        {S3_GetBucketPolicy, "data", "", false, true},
-        {S3_Unknown, "out", "x", false, true},
-        {S3_CreateSession, "data", "", false, false},
+        {READ, S3_SCOPE_KEY, "data", "train/1", true, true},
+        {READ, S3_SCOPE_KEY, "data", "train", false, true},
+        {READ, S3_SCOPE_KEY, "data", "test/1", false, true},
+        {READ, S3_SCOPE_KEY, "data2", "train/1", false, true},
+        {READ, S3_SCOPE_KEY, "out", "x", false, true},
+        {LIST, S3_SCOPE_PREFIX, "data", "train/", true, true},
+        {LIST, S3_SCOPE_PREFIX, "data", "train/x", true, true},
+        {LIST, S3_SCOPE_PREFIX, "data", "tr", false, true},
+        {LIST, S3_SCOPE_PREFIX, "data", "", false, true},
+        {LIST, S3_SCOPE_BUCKET, "data", "", false, true},
+        {READ | LIST | WRITE | DELETE, S3_SCOPE_SOMEWHERE, "data", "", true, true},
+        {WRITE, S3_SCOPE_SOMEWHERE, "data", "", false, true},
+        {WRITE, S3_SCOPE_SOMEWHERE, "out", "", true, true},
+        {READ, S3_SCOPE_SOMEWHERE, "other", "", false, true},
+        {LIST, S3_SCOPE_SERVICE, "", "", true, true},
+        {ANY, S3_SCOPE_SERVICE, "", "", false, false},
+        {WRITE, S3_SCOPE_KEY, "out", "x", true, true},
+        {WRITE, S3_SCOPE_KEY, "data", "train/1", false, true},
+        {WRITE | DELETE, S3_SCOPE_KEY, "out", "x", false, true},
+        {DELETE, S3_SCOPE_KEY, "out", "x", false, true},
+        {WRITE | DELETE, S3_SCOPE_BUCKET, "out", "", false, true},
+        {READ | LIST, S3_SCOPE_BUCKET, "data", "", false, true},
+        {ANY, S3_SCOPE_KEY, "out", "x", false, false},
+        {ANY, S3_SCOPE_BUCKET, "out", "", false, false},
+        {0, S3_SCOPE_KEY, "data", "train/1", false, false},
     };
     for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
-        const char *name = s3_operation_name(ROWS[i].operation);
-        (void)name; // the tsan runner prints no messages
-        cr_assert_eq(allowed(zeta, ROWS[i].operation, ROWS[i].bucket, ROWS[i].key), ROWS[i].zeta,
-                     "%s %s %s", name, ROWS[i].bucket, ROWS[i].key);
-        cr_assert_eq(allowed(alpha, ROWS[i].operation, ROWS[i].bucket, ROWS[i].key), ROWS[i].alpha,
-                     "%s %s %s", name, ROWS[i].bucket, ROWS[i].key);
-        cr_assert_not(allowed(nobody, ROWS[i].operation, ROWS[i].bucket, ROWS[i].key));
+        cr_assert_eq(allowed(zeta, ROWS[i].rights, ROWS[i].scope, ROWS[i].bucket, ROWS[i].key),
+                     ROWS[i].zeta, "row %zu", i);
+        cr_assert_eq(allowed(alpha, ROWS[i].rights, ROWS[i].scope, ROWS[i].bucket, ROWS[i].key),
+                     ROWS[i].alpha, "row %zu", i);
+        cr_assert_not(allowed(nobody, ROWS[i].rights, ROWS[i].scope, ROWS[i].bucket, ROWS[i].key));
+        cr_assert_not(allowed(zeta, ROWS[i].rights, ROWS[i].scope, "other", "train/1") &&
+                      ROWS[i].scope != S3_SCOPE_SERVICE);
     }
-    for (int operation = 0; operation < S3_OPERATION_COUNT_; operation++) {
-        cr_assert_not(allowed(nobody, (enum s3_operation)operation, "data", "train/1"));
-        cr_assert_not(allowed(zeta, (enum s3_operation)operation, "other", "train/1"));
-    }
+    credentials_unref(c);
+    c = NULL;
+    cr_assert_eq(load("- {id: a, secret: s, allow: [{bucket: b, prefix: p/, ops: [any]}]}\n", &c),
+                 ERR_OK);
+    const struct credentials_principal *a = credentials_find(c, SPAN("a"));
+    cr_assert(allowed(a, ANY, S3_SCOPE_KEY, "b", "p/k"));
+    cr_assert_not(allowed(a, ANY, S3_SCOPE_KEY, "b", "k"));
+    cr_assert_not(allowed(a, ANY, S3_SCOPE_BUCKET, "b", ""));
+    cr_assert_not(allowed(a, WRITE, S3_SCOPE_KEY, "b", "p/k"));
     credentials_unref(c);
     cr_assert_gt(credentials_dummy_secret().len, 0);
 }

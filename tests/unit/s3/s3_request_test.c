@@ -60,6 +60,7 @@ Test(s3_request, operations_are_found_by_method_and_parameters)
         {"GET", "/bkt?prefix=a&prefix=b", S3_Unknown},
         {"GET", "/bkt?versions&prefix=a", S3_ListObjectVersions},
         {"GET", "/bkt?uploads", S3_ListMultipartUploads},
+        {"GET", "/bkt?policy&prefix=a", S3_Unknown},
         {"GET", "/bkt?location", S3_GetBucketLocation},
         {"GET", "/bkt?location=", S3_GetBucketLocation},
         {"GET", "/bkt?policy", S3_GetBucketPolicy},
@@ -72,6 +73,11 @@ Test(s3_request, operations_are_found_by_method_and_parameters)
         {"DELETE", "/bkt", S3_DeleteBucket},
         {"DELETE", "/bkt?tagging", S3_DeleteBucketTagging},
         {"DELETE", "/bkt?nothing-known", S3_Unknown},
+        {"PUT", "/bkt?metrics&id=7", S3_PutBucketMetricsConfiguration},
+        {"PUT", "/bkt?tagging&tagging", S3_Unknown},
+        {"POST", "/bkt?metadataTable&delete", S3_Unknown},
+        {"POST", "/bkt?delete&x-id=DeleteObjects", S3_DeleteObjects},
+        {"POST", "/bkt?delete&z=1", S3_Unknown},
         {"POST", "/bkt?delete", S3_DeleteObjects},
         {"GET", "/bkt/key", S3_GetObject},
         {"GET", "/bkt/key?x-id=GetObject", S3_GetObject},
@@ -98,6 +104,23 @@ Test(s3_request, operations_are_found_by_method_and_parameters)
         {"PUT", "/bkt/key?partNumber=1&uploadId=u", S3_UploadPart},
         {"PUT", "/bkt/key?partNumber=1&uploadId=u&tagging", S3_Unknown},
         {"PUT", "/bkt/key?uploadId=u", S3_Unknown},
+        {"PUT", "/bkt/key?uploadId=&partNumber=1", S3_Unknown},
+        {"PUT", "/bkt/key?uploadId=u&partNumber=0", S3_Unknown},
+        {"PUT", "/bkt/key?uploadId=u&partNumber=x", S3_Unknown},
+        {"PUT", "/bkt/key?versionId=v", S3_Unknown},
+        {"PUT", "/bkt/key?partNumber=1", S3_Unknown},
+        {"PUT", "/bkt/key?x-id=PutObject&x-id=PutObject", S3_Unknown},
+        {"PUT", "/bkt/key?x-id=CopyObject", S3_Unknown},
+        {"GET", "/bkt/key?x-id=DeleteObject", S3_Unknown},
+        {"PUT",
+         "/bkt/key?x-amz-acl=private&X-Amz-Meta-A=b&x-amz-checksum-crc32=AAAAAA%3D%3D"
+         "&x-amz-sdk-checksum-algorithm=CRC32&x-id=PutObject",
+         S3_PutObject},
+        {"PUT", "/bkt/key?x-amz-surprise=1", S3_Unknown},
+        {"PUT", "/bkt/key?x-amz-meta-snowball-auto-extract=true", S3_Unknown},
+        {"PUT", "/bkt/key?X-Amz-Copy-Source=%2Fb%2Fk", S3_CopyObject},
+        {"GET", "/bkt/key?x-amz-copy-source=%2Fb%2Fk", S3_Unknown},
+        {"DELETE", "/bkt/key?uploadId=", S3_Unknown},
         {"POST", "/bkt/key?uploads", S3_CreateMultipartUpload},
         {"POST", "/bkt/key?uploadId=u", S3_CompleteMultipartUpload},
         {"POST", "/bkt/key?restore", S3_RestoreObject},
@@ -312,32 +335,4 @@ Test(s3_request, a_plus_that_was_signed_as_a_space_changes_the_key)
     cr_assert(span_equal_cstr(r.key, "a b+c"));
     cr_assert_str_eq(r.bypass_reason, "literal-plus");
     cr_assert_not(r.flags & S3_OP_CACHEABLE);
-}
-
-Test(s3_request, copy_sources_name_bucket_key_and_version)
-{
-    struct span bucket, key, query;
-    cr_assert_eq(parse("GET", "/"), ERR_OK);
-    cr_assert_eq(s3_copy_source_parse(arena, text("bkt/k%201"), &bucket, &key, &query), ERR_OK);
-    cr_assert(span_equal_cstr(bucket, "bkt") && span_equal_cstr(key, "k 1") && query.len == 0);
-    cr_assert_eq(
-        s3_copy_source_parse(arena, text("/bkt/a%3Fb/c?versionId=7"), &bucket, &key, &query),
-        ERR_OK);
-    cr_assert(span_equal_cstr(key, "a?b/c") && span_equal_cstr(query, "versionId=7"));
-    cr_assert_eq(s3_copy_source_parse(arena, text("bkt%2Fk"), &bucket, &key, &query), ERR_OK);
-    cr_assert(span_equal_cstr(bucket, "bkt") && span_equal_cstr(key, "k"));
-    cr_assert_eq(s3_copy_source_parse(arena, text("bkt"), &bucket, &key, &query),
-                 ERR_INVALID_ARGUMENT);
-    cr_assert_eq(s3_copy_source_parse(arena, text("bkt/"), &bucket, &key, &query),
-                 ERR_INVALID_ARGUMENT);
-    cr_assert_eq(s3_copy_source_parse(arena, text("b/%"), &bucket, &key, &query),
-                 ERR_INVALID_ARGUMENT);
-}
-
-Test(s3_request, rights_of_a_listing_are_asked_for_its_prefix)
-{
-    expect_operation("GET", "/b?list-type=2&prefix=a%2Fb", S3_ListObjectsV2);
-    cr_assert(span_equal_cstr(s3_request_scope(&r), "a/b"));
-    expect_operation("GET", "/b/k", S3_GetObject);
-    cr_assert(span_equal_cstr(s3_request_scope(&r), "k"));
 }

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a request may read, write, delete and list at an origin: the one answer from which rights
+// and invalidation both follow. Pure; any thread.
+//
+// A request that the route table knows has the effect that its row in operations.def names. What
+// the table does not know is taken for more, not for less:
+//   - A read needs the rights of every operation that it could be if the parameters that make it
+//     unknown did not matter, and at least the right to read the key or to list the bucket.
+//   - A write needs ANY, and may change the key; without one, or where a body may name keys nobody
+//     here reads, everything in the bucket.
+//
+// Sources (x-amz-copy-source, x-amz-rename-source) are read here and nowhere else. One counts
+// whatever the request is called and whether it stands in a header or in the query, where
+// presigning moves it; it is sent on as it was read (s3_source_render). Two, or one where S3 takes
+// none, are refused.
+#include "s3/s3_private.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define S3_RIGHTS_READ S3_ALLOW_READ
+#define S3_RIGHTS_LIST S3_ALLOW_LIST
+#define S3_RIGHTS_WRITE S3_ALLOW_WRITE
+#define S3_RIGHTS_DELETE S3_ALLOW_DELETE
+#define S3_RIGHTS_ANY S3_ALLOW_ANY
+#define S3_RIGHTS_READ_LIST (S3_ALLOW_READ | S3_ALLOW_LIST)
+#define S3_RIGHTS_WRITE_DELETE (S3_ALLOW_WRITE | S3_ALLOW_DELETE)
+#define S3_RIGHTS_ALL                                                                              \
+    (S3_ALLOW_READ | S3_ALLOW_LIST | S3_ALLOW_WRITE | S3_ALLOW_DELETE | S3_ALLOW_ANY)
+
+struct effect_row {
+    unsigned rights;
+    enum s3_scope scope;
+};
+
+static const struct effect_row ROWS[] = {
+#define S3_OPERATION(name, flags, rights, scope) {S3_RIGHTS_##rights, S3_SCOPE_##scope},
+#include "s3/operations.def"
+#undef S3_OPERATION
+};
+static_assert(ARRAY_LEN(ROWS) == S3_OPERATION_COUNT_, "one row per operation");
+
+// --- names that stand in a header or in the query ------------------------------------------------
+
+unsigned s3_name_count(const struct s3_request *r, const struct headers *headers, const char *name)
+{
+    struct span wanted = span_from_cstr(name);
+    unsigned count = headers_count(headers, wanted);
+    for (unsigned i = 0; i < r->param_count; i++) {
+        count += span_equal_nocase(r->params[i].name, wanted) ? 1 : 0;
+    }
+    return count;
+}
+
+bool s3_name_is_source(struct span name)
+{
+    return span_equal_nocase(name, SPAN(S3_COPY_SOURCE)) ||
+           span_equal_nocase(name, SPAN(S3_RENAME_SOURCE));
+}
+
+bool s3_request_unpacks(const struct s3_request *r, const struct headers *headers)
+{
+    // Of Snowball, and of MinIO, which writes each member of the archive under a name of its own.
+    return s3_name_count(r, headers, "x-amz-meta-snowball-auto-extract") > 0;
+}
+
+// The one value of that name; ERR_INVALID_ARGUMENT for two.
+static enum err find_value(const struct s3_request *r, const struct headers *headers,
+                           const char *name, bool *ret_found, struct span *ret_value)
+{
+    unsigned count = s3_name_count(r, headers, name);
+    *ret_found = count > 0;
+    if (count != 1) {
+        return count == 0 ? ERR_OK : ERR_INVALID_ARGUMENT;
+    }
+    if (headers_get(headers, span_from_cstr(name), ret_value)) {
+        return ERR_OK;
+    }
+    for (unsigned i = 0; i < r->param_count; i++) {
+        if (span_equal_nocase(r->params[i].name, span_from_cstr(name))) {
+            *ret_value = r->params[i].value;
+        }
+    }
+    return ERR_OK;
+}
+
+// --- sources -------------------------------------------------------------------------------------
+
+static enum err decode(struct arena *arena, struct span raw, struct span *ret_decoded)
+{
+    char *bytes = arena_alloc(arena, raw.len + 1);
+    if (bytes == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    size_t len;
+    if (!uri_decode(raw, bytes, &len)) {
+        return ERR_INVALID_ARGUMENT;
+    }
+    *ret_decoded = (struct span){bytes, len};
+    return ERR_OK;
+}
+
+// Cuts "bucket/key"; false when there is no bucket or no key in it.
+static bool cut_bucket(struct span text, struct span *ret_bucket, struct span *ret_key)
+{
+    size_t slash = span_find(text, '/');
+    *ret_bucket = (struct span){text.ptr, slash};
+    if (slash + 1 >= text.len || !s3_bucket_name_is_valid(*ret_bucket)) {
+        return false;
+    }
+    *ret_key = (struct span){text.ptr + slash + 1, text.len - slash - 1};
+    return true;
+}
+
+static struct span without_slash(struct span text)
+{
+    return text.len > 0 && text.ptr[0] == '/' ? (struct span){text.ptr + 1, text.len - 1} : text;
+}
+
+// "bucket/key?versionId=V": escaped, one '/' in front of it optional, no other query. The '?' is
+// raw, one that is escaped belongs to the key.
+static enum err read_copy_source(struct arena *arena, struct span value, struct s3_source *source)
+{
+    static const char VERSION[] = "versionId=";
+    struct span path = {value.ptr, span_find(value, '?')};
+    enum err err = ERR_OK;
+    if (span_starts_with(without_slash(value), SPAN("arn:"))) {
+        return ERR_OK;
+    }
+    if (path.len < value.len) {
+        struct span query = {value.ptr + path.len + 1, value.len - path.len - 1};
+        source->has_version = span_starts_with(query, SPAN(VERSION)) &&
+                              span_find(query, '&') == query.len && query.len > sizeof(VERSION) - 1;
+        if (!source->has_version) {
+            return ERR_INVALID_ARGUMENT;
+        }
+        query = (struct span){query.ptr + sizeof(VERSION) - 1, query.len - sizeof(VERSION) + 1};
+        err = decode(arena, query, &source->version);
+    }
+    struct span decoded;
+    if (err == ERR_OK) {
+        err = decode(arena, path, &decoded);
+    }
+    if (err != ERR_OK) {
+        return err;
+    }
+    if (!cut_bucket(without_slash(decoded), &source->bucket, &source->key)) {
+        return ERR_INVALID_ARGUMENT;
+    }
+    source->is_understood = true;
+    return source->key.len > S3_KEY_MAX ? ERR_KEY_TOO_LONG : ERR_OK;
+}
+
+// "bucket/key" by the letter; a bare key is in use as well.
+static enum err read_rename_source(struct arena *arena, const struct s3_request *r,
+                                   struct span value, struct s3_source *source)
+{
+    struct span decoded;
+    enum err err = decode(arena, value, &decoded);
+    if (err != ERR_OK) {
+        return err;
+    }
+    struct span text = without_slash(decoded);
+    struct span bucket, key;
+    if (cut_bucket(text, &bucket, &key) && span_equal(bucket, r->bucket)) {
+        source->bucket = bucket;
+        source->key = key;
+    } else {
+        source->key = text;
+    }
+    source->is_understood = source->is_rename = true;
+    if (text.len == 0) {
+        return ERR_INVALID_ARGUMENT;
+    }
+    return source->key.len > S3_KEY_MAX ? ERR_KEY_TOO_LONG : ERR_OK;
+}
+
+void s3_source_render(const struct s3_source *source, struct span origin_bucket, struct buf *out)
+{
+    check(source->is_there && source->is_understood);
+    if (source->bucket.len > 0) {
+        buf_append_cstr(out, source->is_rename ? "" : "/");
+        buf_append_span(out, origin_bucket);
+        buf_append_char(out, '/');
+    }
+    buf_append_uri_encoded(out, source->key, true);
+    if (source->has_version) {
+        buf_append_cstr(out, "?versionId=");
+        buf_append_uri_encoded(out, source->version, false);
+    }
+}
+
+// --- effects -------------------------------------------------------------------------------------
+
+static void add(struct s3_effects *e, unsigned rights, enum s3_scope scope, struct span bucket,
+                struct span key, bool changes)
+{
+    check(e->count < S3_EFFECTS_MAX);
+    e->items[e->count++] = (struct s3_effect){rights, scope, bucket, key, changes};
+}
+
+// Rights of every operation that the read could be.
+static unsigned rights_of_unknown_read(const struct s3_request *r)
+{
+    unsigned rights = r->key.len > 0 ? S3_ALLOW_READ : S3_ALLOW_LIST;
+    size_t position = 0;
+    enum s3_operation operation;
+    while (s3_route_next(r, &position, &operation)) {
+        if (ROWS[operation].scope != S3_SCOPE_SOMEWHERE) {
+            rights |= ROWS[operation].rights;
+        }
+    }
+    return rights;
+}
+
+static void add_unknown(struct s3_effects *e, const struct s3_request *r,
+                        const struct headers *headers)
+{
+    const struct span nothing = {NULL, 0};
+    if (r->bucket.len == 0) {
+        add(e, S3_ALLOW_ANY, S3_SCOPE_SERVICE, r->bucket, nothing, false);
+        return;
+    }
+    if ((r->flags & S3_OP_READ) != 0) {
+        add(e, rights_of_unknown_read(r), r->key.len > 0 ? S3_SCOPE_KEY : S3_SCOPE_BUCKET,
+            r->bucket, r->key, false);
+        return;
+    }
+    bool is_wide =
+        r->key.len == 0 || span_equal(r->method, SPAN("POST")) || s3_request_unpacks(r, headers);
+    add(e, S3_ALLOW_ANY, is_wide ? S3_SCOPE_BUCKET : S3_SCOPE_KEY, r->bucket,
+        is_wide ? nothing : r->key, true);
+}
+
+static void add_target(struct s3_effects *e, const struct s3_request *r)
+{
+    const struct effect_row *row = &ROWS[r->operation];
+    struct span key = r->key;
+    if (row->scope == S3_SCOPE_PREFIX) {
+        const struct s3_param *prefix = s3_param_find(r, "prefix");
+        key = prefix != NULL ? prefix->value : (struct span){NULL, 0};
+    }
+    add(e, row->rights, row->scope, r->bucket, key,
+        (r->flags & S3_OP_CHANGES_KEY) != 0 && row->scope != S3_SCOPE_SOMEWHERE);
+}
+
+static bool takes_copy(const struct s3_request *r)
+{
+    return r->operation == S3_CopyObject || r->operation == S3_UploadPartCopy ||
+           (r->operation == S3_Unknown && (r->flags & S3_OP_READ) == 0);
+}
+
+static bool takes_rename(const struct s3_request *r)
+{
+    return r->operation == S3_RenameObject ||
+           (r->operation == S3_Unknown && (r->flags & S3_OP_READ) == 0);
+}
+
+// A rename shows under the new name what the old one held, so it takes the right to read besides.
+// An origin may take the value for "bucket/key" or for a bare key: every reading counts.
+static enum err add_rename(struct arena *arena, struct s3_effects *e, const struct s3_request *r,
+                           struct span origin_bucket)
+{
+    const unsigned rights = S3_ALLOW_READ | S3_ALLOW_DELETE;
+    const struct s3_source *source = &e->rename;
+    add(e, rights, S3_SCOPE_KEY, r->bucket, source->key, true);
+    if (source->bucket.len == 0) {
+        struct span bucket, key;
+        if (cut_bucket(source->key, &bucket, &key)) {
+            add(e, rights, S3_SCOPE_KEY, bucket, key, true);
+        }
+        return ERR_OK;
+    }
+    size_t len = origin_bucket.len + 1 + source->key.len;
+    char *bare = arena_alloc(arena, len);
+    if (bare == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    memcpy(bare, origin_bucket.ptr, origin_bucket.len);
+    bare[origin_bucket.len] = '/';
+    memcpy(bare + origin_bucket.len + 1, source->key.ptr, source->key.len);
+    if (len <= S3_KEY_MAX) {
+        add(e, rights, S3_SCOPE_KEY, r->bucket, (struct span){bare, len}, true);
+    }
+    return ERR_OK;
+}
+
+static enum err add_sources(struct arena *arena, struct s3_effects *e, const struct s3_request *r,
+                            const struct headers *headers, struct span origin_bucket)
+{
+    struct span value;
+    enum err err = find_value(r, headers, S3_COPY_SOURCE, &e->copy.is_there, &value);
+    if (err == ERR_OK && e->copy.is_there) {
+        err = takes_copy(r) ? read_copy_source(arena, value, &e->copy) : ERR_INVALID_ARGUMENT;
+    }
+    if (err == ERR_OK && e->copy.is_understood) {
+        add(e, S3_ALLOW_READ, S3_SCOPE_KEY, e->copy.bucket, e->copy.key, false);
+    }
+    if (err == ERR_OK) {
+        err = find_value(r, headers, S3_RENAME_SOURCE, &e->rename.is_there, &value);
+    }
+    if (err == ERR_OK && e->rename.is_there) {
+        err = takes_rename(r) ? read_rename_source(arena, r, value, &e->rename)
+                              : ERR_INVALID_ARGUMENT;
+    }
+    if (err == ERR_OK && e->rename.is_there) {
+        err = add_rename(arena, e, r, origin_bucket);
+    }
+    if (err == ERR_OK && r->operation == S3_RenameObject && !e->rename.is_there) {
+        err = ERR_INVALID_ARGUMENT;
+    }
+    return err;
+}
+
+enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
+                         const struct headers *headers, struct span origin_bucket,
+                         struct s3_effects *ret_effects)
+{
+    struct s3_effects *e = ret_effects;
+    e->count = 0;
+    e->copy = e->rename = (struct s3_source){.is_there = false};
+    if (r->operation == S3_Unknown) {
+        add_unknown(e, r, headers);
+    } else {
+        add_target(e, r);
+    }
+    // A header that names a source makes a read one that the cache does not answer.
+    return (r->flags & S3_OP_CACHEABLE) != 0 ? ERR_OK
+                                             : add_sources(arena, e, r, headers, origin_bucket);
+}

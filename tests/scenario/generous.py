@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scripted origin that executes whatever a request could mean.
+
+It obeys copy and rename sources on any write and takes x-amz-* parameters for headers, whatever else stands in
+the query; it stores, deletes and unpacks where a stricter store would complain. What a proxy in front of it lets
+through, it does. Sources are tried in every reading, the first that names something wins.
+"""
+import hashlib
+import re
+import time
+import urllib.parse
+from xml.sax.saxutils import escape
+
+from origin import SUB_RESOURCES, Origin, S3Error, _Connection
+
+MAY_STAND_ALONE = {"uploads", "uploadId", "partNumber", "versionId", "x-id", "select", "select-type", "restore"}
+
+
+class Generous(Origin):
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.connection_class = _Generous
+
+    def content(self, key, bucket=None):
+        """The bytes of a key, None where there is none."""
+        with self.lock:
+            have = self.buckets.get(bucket or self.bucket, {}).get(key)
+        return None if have is None else self.bytes_of(key, bucket=bucket)
+
+    def store(self, key, body, bucket):
+        self.put(key, len(body), bucket, etag='"' + hashlib.md5(body).hexdigest() + '"', body=body,
+                 mtime=time.time())
+
+
+class _Generous(_Connection):
+    def _operate(self, entry, headers, body, faults):
+        if entry.method in ("GET", "HEAD") or not entry.bucket:
+            # Parameters that make no sense to it make no difference.
+            return super()._operate(entry, headers, body, faults)
+        pairs = [(urllib.parse.unquote(n), urllib.parse.unquote(v)) for n, _, v in
+                 (p.partition("=") for p in entry.target.partition("?")[2].split("&") if p)]
+        names = [n for n, _ in pairs]
+        amz = [(n, v) for n, v in [*entry.headers, *((n.lower(), v) for n, v in pairs)]
+               if n.startswith("x-amz-")]
+        if entry.method == "POST" and "delete" in names:
+            return self._delete_all(entry, body)
+        copies = [v for n, v in amz if n == "x-amz-copy-source"]
+        renames = [v for n, v in amz if n == "x-amz-rename-source"]
+        if entry.key and copies and entry.method not in ("DELETE",):
+            return self._copy(entry, copies)
+        if entry.key and (renames or "renameObject" in names):
+            return self._rename(entry, renames)
+        if any(n == "x-amz-meta-snowball-auto-extract" for n, _ in amz):
+            return self._unpack(entry, body)
+        if not entry.key and set(names) - {"x-id"} and not any(s in names for s in SUB_RESOURCES):
+            return self._sweep(entry)
+        if entry.method == "DELETE" and entry.key and "uploadId" in names \
+                and entry.query["uploadId"] not in self.origin.uploads:
+            self.origin.delete(entry.key, entry.bucket)
+            return self._reply(entry, 204, [])
+        if entry.key and entry.method == "PUT" and not any(s in names for s in SUB_RESOURCES) \
+                and entry.query.get("uploadId", "") not in self.origin.uploads:
+            return self._store(entry, headers, body)
+        if entry.method not in ("PUT", "POST", "DELETE"):
+            if not entry.key:
+                return self._sweep(entry)
+            return self._store(entry, headers, body)
+        if entry.method == "POST" and entry.key and not set(names) & MAY_STAND_ALONE \
+                and not any(s in names for s in SUB_RESOURCES):
+            return self._store(entry, headers, body)
+        return super()._operate(entry, headers, body, faults)
+
+    def _store(self, entry, headers, body):
+        self.origin.store(entry.key, self._payload(headers, body), entry.bucket)
+        self._reply(entry, 200, [("ETag", self.origin.version(entry.key, entry.bucket).etag)])
+
+    def _find(self, entry, values):
+        """(bucket, key) of the first value that names an object, read as "bucket/key" or as a bare key."""
+        for value in values:
+            for text in (urllib.parse.unquote(value).split("?versionId=")[0],
+                         urllib.parse.unquote(value.split("?")[0]), value.split("?")[0]):
+                for bare in (text, text.lstrip("/")):
+                    bucket, _, key = bare.partition("/")
+                    if self.origin.content(key, bucket) is not None:
+                        return bucket, key
+                    if self.origin.content(bare, entry.bucket) is not None:
+                        return entry.bucket, bare
+        raise S3Error(404, "NoSuchKey")
+
+    def _copy(self, entry, values):
+        bucket, key = self._find(entry, values)
+        data = self.origin.content(key, bucket)
+        upload = self.origin.uploads.get(entry.query.get("uploadId"))
+        if upload is not None:
+            upload["parts"][int(entry.query["partNumber"])] = data
+        else:
+            self.origin.store(entry.key, data, entry.bucket)
+        etag = hashlib.md5(data).hexdigest()
+        self._xml(entry, f"<CopyObjectResult><ETag>&quot;{etag}&quot;</ETag></CopyObjectResult>")
+
+    def _rename(self, entry, values):
+        bucket, key = self._find(entry, values)
+        self.origin.store(entry.key, self.origin.content(key, bucket), entry.bucket)
+        if (bucket, key) != (entry.bucket, entry.key):
+            self.origin.delete(key, bucket)
+        self._reply(entry, 200, [])
+
+    def _delete_all(self, entry, body):
+        """Whatever looks like a key in the body, wherever it stands."""
+        keys = re.findall(r"<(?:\w+:)?Key\b[^>]*>(.*?)</(?:\w+:)?Key>", body.decode("utf-8", "replace"), re.S)
+        for key in keys:
+            self.origin.delete(re.sub(r"<[^>]*>", "", key).strip(), entry.bucket)
+        self._xml(entry, "<DeleteResult>" + "".join(
+            f"<Deleted><Key>{escape(k)}</Key></Deleted>" for k in keys) + "</DeleteResult>")
+
+    def _unpack(self, entry, body):
+        """Each line of the body is a member, key=content."""
+        for line in body.decode().splitlines():
+            key, _, content = line.partition("=")
+            self.origin.store(key, content.encode(), entry.bucket)
+        self._reply(entry, 200, [])
+
+    def _sweep(self, entry):
+        """An unknown call on the bucket writes every object anew."""
+        with self.origin.lock:
+            keys = list(self.origin.buckets.get(entry.bucket, {}))
+        for key in keys:
+            self.origin.store(key, f"swept {entry.number} {key}".encode(), entry.bucket)
+        self._reply(entry, 200, [])

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rights and invalidation follow from what an origin could do with a request, not from the name it has here.
+
+Single stories, each against an origin that executes generously; test_rights_matrix.py walks the whole table.
+"""
+import pytest
+
+from forebay import KEYS
+from generous import Generous
+from test_auth import Caller, SECRETS, judge_denied, keys_file, verify
+
+ALLOW = {
+    "ALICE": [("bkt", "mine/", ["read", "list", "write", "delete"])],
+    "BOB": [("bkt", "mine/", ["read", "list", "write", "delete", "any"])],
+    "WRITER": [("bkt", "mine/", ["read", "list", "write", "delete"]), ("bkt", "theirs/", ["delete"])],
+    "ROOT": [("*", "", ["read", "list", "write", "delete", "any"])],
+}
+for who in ALLOW:
+    SECRETS.setdefault(who, f"secret-canary-{who.lower()}-77ab")
+SECRET = b"nobody else may read this"
+IMMUTABLE = {"rules": [{"match": "**", "freshness": "immutable"}]}
+
+
+@pytest.fixture
+def generous():
+    made = Generous(credentials=KEYS)
+    made.start()
+    made.make_bucket("secret")
+    made.store("key", SECRET, "secret")
+    made.store("theirs/key", SECRET, "bkt")
+    yield made
+    made.stop()
+    assert not made.violations, made.violations[:5]
+
+
+@pytest.fixture
+def guarded(tmp_path, generous, start, engine):
+    return start(generous, engine=engine, settings=verify(keys_file(tmp_path, ALLOW)))
+
+
+@pytest.fixture
+def open_one(generous, start, engine):
+    return start(generous, engine=engine, file=IMMUTABLE)
+
+
+UNKNOWN_PUTS = ["z=1", "versionId=x", "partNumber=1", "uploadId=a&partNumber=1&z=1",
+                "x-id=PutObject&x-id=PutObject", "uploadId=&partNumber=1", "uploadId=u&partNumber=0"]
+
+
+@pytest.mark.parametrize("who,source", [("ALICE", "/secret/key"), ("BOB", "/secret/key"), ("BOB", "bkt/theirs/key"),
+                                        ("ALICE", "/bkt/mine/own")])
+def test_unknown_parameters_hide_no_copy(guarded, generous, who, source):
+    generous.store("mine/own", b"own", "bkt")
+    caller = Caller(guarded, who)
+    for query in UNKNOWN_PUTS:
+        mark = generous.mark()
+        reply = caller.ask("PUT", f"/bkt/mine/k?{query}", [("x-amz-copy-source", source)])
+        judge_denied(reply, "AccessDenied")
+        assert not generous.requests(since=mark), query
+        assert generous.content("mine/k") is None, query
+
+
+def test_the_right_any_lets_an_unknown_write_pass(guarded, generous):
+    generous.store("mine/own", b"own", "bkt")
+    caller = Caller(guarded, "BOB")
+    for query in UNKNOWN_PUTS:
+        reply = caller.ask("PUT", f"/bkt/mine/k?{query}", [("x-amz-copy-source", "bkt/mine/own")])
+        assert reply.status == 200, (query, reply)
+        assert bytes(caller.get("mine/k").body) == b"own"
+    assert caller.ask("PUT", "/bkt/other?z=1", [], b"x").status == 403
+    assert caller.ask("POST", "/bkt?z=1", [], b"x").status == 403
+
+
+def test_a_source_in_the_query_is_a_source(guarded, generous):
+    alice = Caller(guarded, "ALICE")
+    for name in ("x-amz-copy-source", "X-Amz-Copy-Source"):
+        mark = generous.mark()
+        judge_denied(alice.ask("PUT", f"/bkt/mine/k?{name}=%2Fsecret%2Fkey"), "AccessDenied")
+        assert not generous.requests(since=mark)
+    generous.store("mine/own", b"own", "bkt")
+    reply = alice.ask("PUT", "/bkt/mine/k?x-amz-copy-source=bkt%2Fmine%2Fown")
+    assert reply.status == 200 and generous.content("mine/k") == b"own"
+    sent = generous.requests(key="mine/k", method="PUT")[-1]
+    assert sent.header("x-amz-copy-source") == "/bkt/mine/own" and not sent.query
+
+
+def test_sources_stand_once(guarded, open_one, generous):
+    generous.store("mine/own", b"own", "bkt")
+    twice = [("x-amz-copy-source", "/bkt/mine/own"), ("x-amz-copy-source", "/secret/key")]
+    root = Caller(guarded, "ROOT")
+    with open_one.client() as client:
+        mark = generous.mark()
+        for ask in (root.ask, client.request):
+            for headers in (twice, twice[::-1]):
+                for query in ("", "?z=1"):
+                    reply = ask("PUT", f"/bkt/mine/k{query}", headers)
+                    assert reply.status == 400 and reply.code == "InvalidArgument", reply
+            reply = ask("PUT", "/bkt/mine/k?x-amz-copy-source=secret%2Fkey", twice[:1])
+            assert reply.status == 400 and reply.code == "InvalidArgument", reply
+        assert not generous.requests(since=mark)
+
+
+def test_a_rename_needs_its_source(guarded, generous):
+    writer, alice, root = (Caller(guarded, who) for who in ("WRITER", "ALICE", "ROOT"))
+    for query in ("renameObject", "renameObject&z=1"):
+        for source in ("bkt/theirs/key", "theirs/key", "/bkt/theirs/key"):
+            for caller in (writer, alice):  # WRITER may delete it, but not read it
+                mark = generous.mark()
+                judge_denied(caller.ask("PUT", f"/bkt/mine/k?{query}", [("x-amz-rename-source", source)]),
+                             "AccessDenied")
+                assert not generous.requests(since=mark), (query, source)
+    assert root.ask("PUT", "/bkt/mine/k?renameObject", [("x-amz-rename-source", "bkt/theirs/key")]).status == 200
+    assert generous.content("theirs/key") is None and generous.content("mine/k") == SECRET
+
+
+def test_an_unknown_write_is_seen_by_the_next_read(open_one, generous):
+    with open_one.client() as client:
+        for number, (method, query) in enumerate([("PUT", q) for q in UNKNOWN_PUTS] + [
+                ("DELETE", "uploadId="), ("DELETE", "z=1"), ("PUT", "renameObject&z=1")]):
+            key, source = f"k{number}", f"s{number}"
+            for name in (key, source):
+                generous.store(name, b"old " + name.encode(), "bkt")
+                assert client.get(name).status == 200
+            open_one.settle()
+            headers = [("x-amz-rename-source", f"bkt/{source}")] if "rename" in query else []
+            reply = client.request(method, f"/bkt/{key}?{query}", headers, b"" if headers else b"new")
+            assert reply.status in (200, 204), (method, query, reply)
+            for name in (key, source):
+                reply, want = client.get(name), generous.content(name)
+                assert (reply.status == 404 if want is None else bytes(reply.body) == want), (method, query, name)
