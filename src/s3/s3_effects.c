@@ -228,8 +228,9 @@ static void add_unknown(struct s3_effects *e, const struct s3_request *r,
     }
     bool is_wide =
         r->key.len == 0 || span_equal(r->method, SPAN("POST")) || s3_request_unpacks(r, headers);
+    // A browser's question whether it may ask changes nothing.
     add(e, S3_ALLOW_ANY, is_wide ? S3_SCOPE_BUCKET : S3_SCOPE_KEY, r->bucket,
-        is_wide ? nothing : r->key, true);
+        is_wide ? nothing : r->key, !span_equal(r->method, SPAN("OPTIONS")));
 }
 
 static void add_target(struct s3_effects *e, const struct s3_request *r)
