@@ -288,6 +288,8 @@ void transfer_resume(struct transfer *t); // goes on in the next pass, never ins
 void transfer_resume_upload(struct transfer *t);
 // No callback but on_end(ERR_CANCELLED) later.
 void transfer_cancel(struct transfer *t);
+// In a callback: did the connection carry a request before this one?
+bool transfer_reused_connection(const struct transfer *t);
 // Did any byte of the response arrive / of the request's body leave?
 bool transfer_got_bytes(const struct transfer *t);
 

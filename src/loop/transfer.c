@@ -33,6 +33,7 @@
 #include "base/log.h"
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
+#include "stats/stats.h"
 
 struct pool_socket {
     struct list_node node;
@@ -203,8 +204,12 @@ static int on_curl_prereq(void *ctx, char *primary_ip, char *local_ip, int prima
     (void)primary_ip;
     (void)local_ip;
     (void)primary_port;
-    (void)local_port;
     struct transfer *t = as_transfer(ctx);
+    if (!transfer_connection_is_clean(t, local_port)) {
+        transfer_forbid_reuse(t);
+        t->must_reconnect = true;
+        return CURL_PREREQFUNC_ABORT;
+    }
     transfer_wait_for(t, t->body_sent < t->body_length ? WAIT_UPLOAD : WAIT_FIRST_BYTE);
     return transfer_is_doomed(t) ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
 }
@@ -214,9 +219,14 @@ static void transfer_note_head(struct transfer *t, struct span line)
     if (span_starts_with(line, SPAN("HTTP/"))) {
         size_t at = span_find(line, ' ');
         t->is_interim_head = at + 1 < line.len && line.ptr[at + 1] == '1';
+        t->status = 0;
+        for (size_t i = at + 1; i < line.len && i < at + 4; i++) {
+            t->status = t->status * 10 + (unsigned)(line.ptr[i] - '0');
+        }
     } else if ((span_equal(line, SPAN("\r\n")) || span_equal(line, SPAN("\n"))) &&
                !t->is_interim_head) {
         t->is_head_over = true;
+        transfer_judge_upload(t);
     }
 }
 
@@ -357,10 +367,35 @@ static void transfer_end_doomed(struct transfer *t)
     }
 }
 
+// Nothing of the request has left, so it may go out again, whatever it is.
+static void transfer_reconnect(struct transfer *t)
+{
+    struct transfer_pool *pool = t->pool;
+    check(!pool->is_in_curl);
+    check(t->state == RUNNING);
+    stats_add(COUNTER_origin_connections_stray, 1);
+    pool->is_in_curl = true;
+    check(curl_multi_remove_handle(pool->multi, t->easy) == CURLM_OK);
+    pool->is_in_curl = false;
+    t->must_reconnect = false;
+    t->error[0] = '\0';
+    t->is_held_by_curl = t->is_upload_held_by_curl = false;
+    t->wait = WAIT_CONNECT;
+    timer_stop(&t->timer);
+    CURL_SET(t->easy, CURLOPT_FORBID_REUSE, 0L);
+    CURL_SET(t->easy, CURLOPT_FRESH_CONNECT, 1L);
+    t->state = STARTING;
+    transfer_changed(t);
+}
+
 static void transfer_end_by_curl(struct transfer *t, CURLcode code)
 {
     if (transfer_is_doomed(t)) {
         transfer_end_doomed(t);
+        return;
+    }
+    if (t->must_reconnect) {
+        transfer_reconnect(t);
         return;
     }
     enum err err = transfer_error_from_curl(t, code);
@@ -535,6 +570,7 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
     list_init(&pool->transfers);
     list_init(&pool->changed);
     list_init(&pool->sockets);
+    list_init(&pool->connections);
     task_init(&pool->drive, pool_drive);
     timer_init(w, &pool->timer, on_pool_timer);
     pool->multi = curl_multi_init();
@@ -570,6 +606,7 @@ void transfer_pool_free(struct transfer_pool *pool)
     while ((node = list_first(&pool->sockets)) != NULL) {
         pool_socket_free(container_of(node, struct pool_socket, node));
     }
+    transfer_connections_done(pool);
     timer_done(&pool->timer);
     task_cancel(&pool->drive);
     free(pool->ca_file);
@@ -594,6 +631,8 @@ static void transfer_set_callbacks(struct transfer *t)
     CURL_SET(easy, CURLOPT_PREREQDATA, t);
     CURL_SET(easy, CURLOPT_OPENSOCKETFUNCTION, transfer_open_socket);
     CURL_SET(easy, CURLOPT_OPENSOCKETDATA, t->pool);
+    CURL_SET(easy, CURLOPT_CLOSESOCKETFUNCTION, transfer_close_socket);
+    CURL_SET(easy, CURLOPT_CLOSESOCKETDATA, t->pool);
 }
 
 struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,

@@ -21,6 +21,7 @@ struct transfer_pool {
     struct list transfers; // all of them
     struct list changed;   // those pool_drive() must look at
     struct list sockets;
+    struct list connections; // what has been opened for curl, transfer_connection.c
     struct task drive;
     struct timer timer; // curl's
     bool is_timeout_due;
@@ -56,6 +57,8 @@ struct transfer {
     bool is_upload_paused, is_upload_held_by_curl;
     bool is_interim_head, is_head_over;
     bool got_bytes;
+    bool must_reconnect; // the connection that curl chose may carry no request
+    unsigned status;     // of the head that has come, 0: none
     char error[CURL_ERROR_SIZE];
 };
 
@@ -71,7 +74,19 @@ void transfer_library_init(void);
 // ERR_LIMIT: what may not be sent.
 enum err transfer_setup(struct transfer *t, const struct transfer_request *request) MUST_USE;
 enum err transfer_error_from_curl(const struct transfer *t, CURLcode code);
-// curl's CURLOPT_OPENSOCKETFUNCTION; ctx is the pool.
+
+// --- transfer_connection.c -----------------------------------------------------------------------
+// curl's CURLOPT_OPENSOCKETFUNCTION and CURLOPT_CLOSESOCKETFUNCTION; ctx is the pool.
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);
+int transfer_close_socket(void *ctx, curl_socket_t fd);
+// Forgets what is still open; after curl has.
+void transfer_connections_done(struct transfer_pool *pool);
+// In CURLOPT_PREREQFUNCTION: may the connection that leads from this port carry the request? Those
+// without a port (unix sockets) are not judged.
+bool transfer_connection_is_clean(const struct transfer *t, int local_port);
+// At the end of the answer's head: is the connection fit for another request after this upload?
+void transfer_judge_upload(struct transfer *t);
+// curl closes the connection when the transfer is over, instead of keeping it.
+void transfer_forbid_reuse(struct transfer *t);
 
 #endif

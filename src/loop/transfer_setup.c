@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a transfer tells curl about its request, so that exactly that is sent, and what curl's codes
 // mean to us. Runs on the pool's worker.
-#include <netinet/in.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/headers.h"
 #include "loop/transfer_private.h"
@@ -137,50 +135,7 @@ enum err transfer_setup(struct transfer *t, const struct transfer_request *reque
     return err != ERR_OK ? err : transfer_set_headers(t, request);
 }
 
-// --- Sockets -------------------------------------------------------------------------------------
-
-static bool address_is_link_local(const struct sockaddr *addr)
-{
-    struct in6_addr v6;
-    uint32_t v4;
-    if (addr->sa_family == AF_INET) {
-        memcpy(&v4, &((const struct sockaddr_in *)(const void *)addr)->sin_addr, sizeof(v4));
-    } else if (addr->sa_family == AF_INET6) {
-        v6 = ((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
-        if (IN6_IS_ADDR_LINKLOCAL(&v6)) {
-            return true;
-        }
-        if (!IN6_IS_ADDR_V4MAPPED(&v6)) {
-            return false;
-        }
-        memcpy(&v4, &v6.s6_addr[12], sizeof(v4));
-    } else {
-        return false;
-    }
-    return (ntohl(v4) >> 16) == 0xa9fe; // 169.254/16
-}
-
-curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr)
-{
-    const struct transfer_pool *pool = ctx;
-    check(pool->magic == POOL_MAGIC);
-    if (purpose != CURLSOCKTYPE_IPCXN) {
-        return CURL_SOCKET_BAD;
-    }
-    if (pool->options.deny_link_local && address_is_link_local(&addr->addr)) {
-        return CURL_SOCKET_BAD;
-    }
-    return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
-}
-
 // --- Errors --------------------------------------------------------------------------------------
-
-static bool transfer_connection_was_reused(const struct transfer *t)
-{
-    long made = 1;
-    return t->wait != WAIT_CONNECT &&
-           curl_easy_getinfo(t->easy, CURLINFO_NUM_CONNECTS, &made) == CURLE_OK && made == 0;
-}
 
 enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
 {
@@ -222,7 +177,7 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_UNSUPPORTED_PROTOCOL: // no "HTTP/": on a reused connection the rest of a reply
                                      // before
     case CURLE_WEIRD_SERVER_REPLY:
-        return transfer_connection_was_reused(t) ? ERR_ORIGIN_RESET : ERR_ORIGIN_PROTOCOL;
+        return transfer_reused_connection(t) ? ERR_ORIGIN_RESET : ERR_ORIGIN_PROTOCOL;
     case CURLE_OUT_OF_MEMORY:
         return ERR_NO_MEMORY;
     case CURLE_URL_MALFORMAT:

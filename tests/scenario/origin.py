@@ -430,7 +430,8 @@ _FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_
                 "negative_length", "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul",
                 "chunked", "chunked_cut", "no_length", "http10_chunked", "te_unknown", "switch",
                 "two_1xx", "header", "weak_etag", "no_content_range"}
-_FAULTS_BODY = {"cut", "reset_at", "stall", "flip", "hold_at", "overwrite_at", "extra", "drip"}
+_FAULTS_BODY = {"cut", "reset_at", "stall", "flip", "hold_at", "overwrite_at", "extra", "drip",
+                "stray", "late_stray"}
 FAULT_WORDS = _FAULTS_BEFORE | _FAULTS_HEAD | _FAULTS_BODY
 
 
@@ -732,6 +733,10 @@ class _Connection:
         self._send_body(entry, head, pieces, length, faults, framing)
 
     def _send_body(self, entry, head, pieces, length, faults, framing):
+        if "stray" in faults:                      # the answer and what nobody asked for, at once
+            self.sock.sendall(head + b"".join(map(bytes, pieces)) + faults["stray"])
+            entry.sent += length
+            return
         stops = []                                 # places in the body where something happens
         for word in ("cut", "reset_at", "stall", "hold_at", "overwrite_at"):
             if word in faults:
@@ -783,6 +788,11 @@ class _Connection:
             self.sock.sendall(b"0\r\n\r\n")
         if "extra" in faults:
             self.sock.sendall(b"X" * int(faults["extra"] or 1))
+        if "late_stray" in faults:                 # the same, while the connection idles
+            stray, gone, go = faults["late_stray"]
+            go.wait(WAIT_S)
+            self.sock.sendall(stray)
+            gone.set()
         if framing == "close" or "wrong_length" in faults:
             raise Cut()
 

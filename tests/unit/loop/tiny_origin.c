@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiny_origin.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 
 #define CONNECTIONS_MAX 64
 #define HEAD_MAX 65536
+#define UNASKED "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nUNASKED"
 
 struct tiny_origin {
     int listen_fd;
@@ -136,6 +139,44 @@ static bool answer_echo(struct connection *c, size_t length)
     return is_ok;
 }
 
+static bool skip_body(struct connection *c, size_t length)
+{
+    char sink[4096];
+    size_t have = c->have - c->head_len;
+    cr_assert(have <= length);
+    c->have = c->head_len;
+    while (have < length) {
+        ssize_t n =
+            recv(c->fd, sink, length - have < sizeof(sink) ? length - have : sizeof(sink), 0);
+        if (n <= 0) {
+            return false;
+        }
+        have += (size_t)n;
+    }
+    return true;
+}
+
+static bool send_status(int fd, size_t status)
+{
+    char head[200];
+    snprintf(head, sizeof(head), "HTTP/1.1 %zu Because\r\nContent-Length: 2\r\n\r\nno", status);
+    return send_text(fd, head);
+}
+
+// The answer and another one, in one piece.
+static bool answer_twice(int fd, size_t length)
+{
+    char all[8192];
+    size_t at = (size_t)snprintf(all, sizeof(all), "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n",
+                                 length);
+    cr_assert(at + length + strlen(UNASKED) < sizeof(all));
+    for (size_t i = 0; i < length; i++) {
+        all[at++] = tiny_origin_byte(i);
+    }
+    memcpy(all + at, UNASKED, strlen(UNASKED));
+    return send_all(fd, all, at + strlen(UNASKED));
+}
+
 static size_t content_length(const char *head)
 {
     const char *at = strstr(head, "Content-Length: ");
@@ -178,6 +219,15 @@ static bool answer(struct connection *c)
     if (sscanf(path, "/interim/%zu", &n) == 1) {
         return send_text(c->fd, "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n") &&
                send_head(c->fd, n) && send_pattern(c->fd, 0, n);
+    }
+    if (sscanf(path, "/refuse/%zu", &n) == 1) {
+        return skip_body(c, length) && send_status(c->fd, n);
+    }
+    if (sscanf(path, "/hasty/%zu", &n) == 1) {
+        return send_status(c->fd, n) && skip_body(c, length);
+    }
+    if (sscanf(path, "/stray/%zu", &n) == 1) {
+        return answer_twice(c->fd, n);
     }
     if (strncmp(path, "/silent", 7) == 0) {
         wait_for_close(c->fd);
@@ -315,5 +365,19 @@ void tiny_origin_answer_in_plain(struct tiny_origin *origin)
     struct connection *c = origin->connections[0];
     cr_assert(pthread_mutex_lock(&c->mutex) == 0);
     cr_assert(c->fd >= 0 && send_head(c->fd, 0));
+    cr_assert(pthread_mutex_unlock(&c->mutex) == 0);
+}
+
+void tiny_origin_answer_unasked(struct tiny_origin *origin)
+{
+    unsigned count = tiny_origin_connections(origin);
+    cr_assert(count > 0);
+    struct connection *c = origin->connections[count - 1];
+    cr_assert(pthread_mutex_lock(&c->mutex) == 0);
+    cr_assert(c->fd >= 0 && send_text(c->fd, UNASKED));
+    int left = 1;
+    while (left > 0) { // until the client's kernel has acknowledged all of it
+        cr_assert(ioctl(c->fd, SIOCOUTQ, &left) == 0);
+    }
     cr_assert(pthread_mutex_unlock(&c->mutex) == 0);
 }

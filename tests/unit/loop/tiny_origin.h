@@ -13,6 +13,9 @@
 //   /interim/N      103, then as /bytes/N
 //   /once/N         as /bytes/N, but closes after the answer without saying so
 //   /none           204
+//   /refuse/N       reads the body, answers status N, stays open
+//   /hasty/N        answers status N before it reads the body, which it reads then; stays open
+//   /stray/N        as /bytes/N, and with it, in one piece, another answer that nobody asked for
 // A thread per connection; counters say what was seen.
 #ifndef FOREBAY_TESTS_UNIT_LOOP_TINY_ORIGIN_H
 #define FOREBAY_TESTS_UNIT_LOOP_TINY_ORIGIN_H
@@ -30,6 +33,8 @@ unsigned tiny_origin_connections(const struct tiny_origin *origin);
 unsigned tiny_origin_requests(const struct tiny_origin *origin);
 // Speaks HTTP into the first connection unasked: what a TLS client must refuse.
 void tiny_origin_answer_in_plain(struct tiny_origin *origin);
+// Sends an answer that nobody asked for on the latest connection, and waits until it is there.
+void tiny_origin_answer_unasked(struct tiny_origin *origin);
 // Byte i of every body.
 char tiny_origin_byte(size_t i);
 

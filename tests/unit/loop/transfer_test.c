@@ -248,6 +248,12 @@ static void resume(struct worker *w, void *ctx)
     transfer_resume_upload(fetch->transfer);
 }
 
+static void resume_upload(struct worker *w, void *ctx)
+{
+    (void)w;
+    transfer_resume_upload(((struct fetch *)ctx)->transfer);
+}
+
 static void cancel(struct worker *w, void *ctx)
 {
     (void)w;
@@ -753,5 +759,136 @@ Test(transfer, early_answer)
     cr_assert(err == ERR_OK || err == ERR_ORIGIN_RESET);
     cr_assert(strncmp(fetch.head, "HTTP/1.1 403", 12) == 0);
     cr_assert(fetch.uploaded < 200000000);
+    rig_end(&rig);
+}
+
+// --- Which connection serves again ---------------------------------------------------------------
+
+// Proves that a connection on which an upload did not end in success carries no other request:
+// refused after its body, answered (either way) before its body was whole.
+Test(transfer, connection_of_a_failed_upload)
+{
+    static const struct {
+        const char *path;
+        uint64_t length;
+        bool is_kept;
+    } rows[] = {
+        {"/refuse/503", 1000, false}, {"/refuse/403", 1, false},   {"/refuse/499", 70000, false},
+        {"/refuse/307", 10, false},   {"/refuse/200", 1000, true}, {"/refuse/204", 1000, true},
+        {"/refuse/503", 0, true}, // nothing of it could be in the way
+    };
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        struct rig rig = {0};
+        rig_begin(&rig);
+        struct fetch upload = {
+            .method = "PUT", .path = rows[i].path, .has_body = true, .body_length = rows[i].length};
+        cr_assert(fetch_run(&rig, &upload) == ERR_OK);
+        struct fetch next = {.path = "/bytes/10"};
+        cr_assert(fetch_run(&rig, &next) == ERR_OK);
+        cr_assert(next.body_len == 10 && !next.is_wrong);
+        cr_assert(tiny_origin_connections(rig.origin) == (rows[i].is_kept ? 1 : 2), "row %u", i);
+        rig_end(&rig);
+    }
+}
+
+// Proves the same of an upload that was answered while its source paused, by a refusal and by a
+// success that came too soon.
+Test(transfer, connection_of_an_upload_answered_early)
+{
+    static const char *const paths[] = {"/hasty/503", "/hasty/403", "/hasty/200"};
+    for (unsigned i = 0; i < ARRAY_LEN(paths); i++) {
+        struct rig rig = {0};
+        rig_begin(&rig);
+        struct fetch upload = {.method = "PUT",
+                               .path = paths[i],
+                               .has_body = true,
+                               .body_length = 100000,
+                               .upload_pause_at = 5000};
+        fetch_begin(&rig, &upload);
+        if (strcmp(paths[i], "/hasty/200") == 0) { // a refusal ends it wherever it is
+            signal_wait(&upload.paused);
+            signal_wait(&upload.body_seen);
+            fixture_run_on(rig.worker, resume_upload, &upload);
+        }
+        cr_assert(fetch_end(&upload) == ERR_OK);
+        struct fetch next = {.path = "/bytes/10"};
+        cr_assert(fetch_run(&rig, &next) == ERR_OK);
+        cr_assert(next.body_len == 10 && !next.is_wrong);
+        cr_assert(tiny_origin_connections(rig.origin) == 2);
+        rig_end(&rig);
+    }
+}
+
+// Proves that a connection with bytes waiting on it is closed instead of being used: the later
+// request has its own answer, from another connection; nothing else about it changes.
+Test(transfer, connection_with_bytes_waiting)
+{
+    static const char *const methods[] = {"GET", "HEAD", "PUT", "POST", "DELETE"};
+    for (unsigned i = 0; i < ARRAY_LEN(methods); i++) {
+        struct rig rig = {0};
+        rig_begin(&rig);
+        bool has_body = methods[i][0] == 'P';
+        for (unsigned round = 0; round < 3; round++) {
+            struct fetch first = {.path = "/bytes/1000"};
+            cr_assert(fetch_run(&rig, &first) == ERR_OK);
+            cr_assert(tiny_origin_connections(rig.origin) == 1 + round);
+            tiny_origin_answer_unasked(rig.origin);
+            struct fetch next = {.method = methods[i],
+                                 .path = has_body ? "/echo" : "/bytes/10",
+                                 .has_body = has_body,
+                                 .body_length = has_body ? 10 : 0};
+            cr_assert(fetch_run(&rig, &next) == ERR_OK);
+            cr_assert(next.body_len == (methods[i][0] == 'H' ? 0 : 10));
+            cr_assert(!next.is_wrong);
+            cr_assert(tiny_origin_connections(rig.origin) == 2 + round);
+            cr_assert(tiny_origin_requests(rig.origin) == 2 * (round + 1));
+        }
+        rig_end(&rig);
+    }
+}
+
+// Proves that an answer behind an answer, in the same piece, is not taken for the next one.
+Test(transfer, connection_with_two_answers)
+{
+    struct rig rig = {0};
+    rig_begin(&rig);
+    static const char *const paths[] = {"/stray/1000", "/stray/1", "/stray/0"};
+    for (unsigned i = 0; i < ARRAY_LEN(paths); i++) {
+        struct fetch first = {.path = paths[i]}, next = {.path = "/bytes/20"};
+        cr_assert(fetch_run(&rig, &first) == ERR_OK);
+        cr_assert(!first.is_wrong);
+        cr_assert(fetch_run(&rig, &next) == ERR_OK);
+        cr_assert(next.body_len == 20 && !next.is_wrong);
+    }
+    struct fetch head = {.method = "HEAD", .path = "/stray/1000"}, next = {.path = "/bytes/20"};
+    cr_assert(fetch_run(&rig, &head) == ERR_OK);
+    cr_assert(head.body_len == 0);
+    cr_assert(fetch_run(&rig, &next) == ERR_OK);
+    cr_assert(next.body_len == 20 && !next.is_wrong);
+    rig_end(&rig);
+}
+
+// Proves that a request keeps its place, and may be paused and cancelled, while it changes
+// connections; and that a limit of one connection is no obstacle.
+Test(transfer, connection_with_bytes_waiting_under_a_limit)
+{
+    struct rig rig = {.options.max_connections = 1};
+    rig_begin(&rig);
+    struct fetch first = {.path = "/bytes/1000"};
+    cr_assert(fetch_run(&rig, &first) == ERR_OK);
+    tiny_origin_answer_unasked(rig.origin);
+    struct fetch paused = {.path = "/bytes/200000", .is_paused_at_once = true};
+    struct fetch cancelled = {.path = "/bytes/10", .is_cancelled_at_once = true};
+    struct fetch waiting = {.path = "/bytes/30"};
+    fetch_begin(&rig, &paused);
+    fetch_begin(&rig, &cancelled);
+    fetch_begin(&rig, &waiting);
+    fixture_run_on(rig.worker, resume, &paused);
+    cr_assert(fetch_end(&paused) == ERR_OK);
+    cr_assert(paused.body_len == 200000 && !paused.is_wrong);
+    cr_assert(fetch_end(&cancelled) == ERR_CANCELLED);
+    cr_assert(fetch_end(&waiting) == ERR_OK);
+    cr_assert(waiting.body_len == 30 && !waiting.is_wrong);
+    cr_assert(tiny_origin_connections(rig.origin) == 2);
     rig_end(&rig);
 }

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connections of a pool: which addresses they may lead to, and whether an idle one may carry
+// another request. Runs on the pool's worker.
+//
+// Nothing may come on a connection between two requests. What does come (a second answer, an
+// answer to an upload that had been given up, a server's farewell) would be read as the answer to
+// the next request. curl calls such a connection alive, so we look ourselves, just before a request
+// is sent. curl does not say then which descriptor it has chosen, but from which port it leads: so
+// the pool remembers what it opened. Two connections to different addresses may share a port; then
+// either one's bytes count against both, which costs no more than a new connection.
+//
+// Under TLS, tickets and the like are bytes, too. They come before the first answer and are read
+// with it. A server that sends them later loses the connection by it, and nothing else.
+#include <errno.h>
+#include <netinet/in.h>
+#include <openssl/ssl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "loop/transfer_private.h"
+#include "stats/stats.h"
+
+struct pool_connection {
+    struct list_node node;
+    curl_socket_t fd;
+    int local_port; // 0: not known yet
+};
+
+// --- Opening and closing -------------------------------------------------------------------------
+
+static bool address_is_link_local(const struct sockaddr *addr)
+{
+    struct in6_addr v6;
+    uint32_t v4;
+    if (addr->sa_family == AF_INET) {
+        memcpy(&v4, &((const struct sockaddr_in *)(const void *)addr)->sin_addr, sizeof(v4));
+    } else if (addr->sa_family == AF_INET6) {
+        v6 = ((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
+        if (IN6_IS_ADDR_LINKLOCAL(&v6)) {
+            return true;
+        }
+        if (!IN6_IS_ADDR_V4MAPPED(&v6)) {
+            return false;
+        }
+        memcpy(&v4, &v6.s6_addr[12], sizeof(v4));
+    } else {
+        return false;
+    }
+    return (ntohl(v4) >> 16) == 0xa9fe; // 169.254/16
+}
+
+static void connection_forget(struct transfer_pool *pool, curl_socket_t fd)
+{
+    list_for_each(node, &pool->connections)
+    {
+        struct pool_connection *c = container_of(node, struct pool_connection, node);
+        if (c->fd == fd) {
+            list_remove(&c->node);
+            free(c);
+            return;
+        }
+    }
+}
+
+curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr)
+{
+    struct transfer_pool *pool = ctx;
+    check(pool->magic == POOL_MAGIC);
+    if (purpose != CURLSOCKTYPE_IPCXN) {
+        return CURL_SOCKET_BAD;
+    }
+    if (pool->options.deny_link_local && address_is_link_local(&addr->addr)) {
+        return CURL_SOCKET_BAD;
+    }
+    int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
+    if (fd < 0) {
+        return CURL_SOCKET_BAD;
+    }
+    struct pool_connection *c = calloc(1, sizeof(*c));
+    check(c != NULL);
+    connection_forget(pool, fd); // curl closes some that never stood without a word
+    c->fd = fd;
+    list_node_init(&c->node);
+    list_push_back(&pool->connections, &c->node);
+    return fd;
+}
+
+int transfer_close_socket(void *ctx, curl_socket_t fd)
+{
+    struct transfer_pool *pool = ctx;
+    check(pool->magic == POOL_MAGIC);
+    connection_forget(pool, fd);
+    return close(fd);
+}
+
+void transfer_connections_done(struct transfer_pool *pool)
+{
+    struct list_node *node;
+    while ((node = list_pop_front(&pool->connections)) != NULL) {
+        free(container_of(node, struct pool_connection, node));
+    }
+}
+
+// --- Before a request ----------------------------------------------------------------------------
+
+static int port_of(curl_socket_t fd)
+{
+    struct sockaddr_storage addr = {0};
+    socklen_t len = sizeof(addr);
+    if (getsockname(fd, (struct sockaddr *)&addr, &len) != 0) {
+        return 0;
+    }
+    if (addr.ss_family == AF_INET) {
+        return ntohs(((const struct sockaddr_in *)(const void *)&addr)->sin_port);
+    }
+    if (addr.ss_family == AF_INET6) {
+        return ntohs(((const struct sockaddr_in6 *)(const void *)&addr)->sin6_port);
+    }
+    return 0;
+}
+
+// Bytes, the peer's end or an error.
+static bool socket_has_news(curl_socket_t fd)
+{
+    char byte;
+    ssize_t len = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return len >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+// curl reads no more of a TLS record than it wants; the rest waits here and not in the socket.
+static bool tls_has_news(const struct transfer *t)
+{
+    const struct curl_tlssessioninfo *tls = NULL;
+    if (curl_easy_getinfo(t->easy, CURLINFO_TLS_SSL_PTR, &tls) != CURLE_OK || tls == NULL ||
+        tls->backend != CURLSSLBACKEND_OPENSSL || tls->internals == NULL) {
+        return false;
+    }
+    return SSL_has_pending(tls->internals) == 1;
+}
+
+static bool is_reused(const struct transfer *t)
+{
+    long made = 1;
+    return curl_easy_getinfo(t->easy, CURLINFO_NUM_CONNECTS, &made) == CURLE_OK && made == 0;
+}
+
+bool transfer_connection_is_clean(const struct transfer *t, int local_port)
+{
+    if (!is_reused(t) || local_port == 0) {
+        return true;
+    }
+    bool has_news = tls_has_news(t);
+    list_for_each(node, &t->pool->connections)
+    {
+        struct pool_connection *c = container_of(node, struct pool_connection, node);
+        if (c->local_port == 0) {
+            c->local_port = port_of(c->fd);
+        }
+        has_news |= c->local_port == local_port && socket_has_news(c->fd);
+    }
+    return !has_news;
+}
+
+bool transfer_reused_connection(const struct transfer *t)
+{
+    return t->wait != WAIT_CONNECT && is_reused(t);
+}
+
+// --- After its answer ----------------------------------------------------------------------------
+
+// An origin that refuses an upload, or answers before it has all of it, may be left in a state in
+// which it understands nothing that follows.
+void transfer_judge_upload(struct transfer *t)
+{
+    curl_off_t sent = 0;
+    if (t->body_length == 0) {
+        return;
+    }
+    (void)curl_easy_getinfo(t->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
+    if (t->status < 200 || t->status > 299 || (uint64_t)sent < t->body_length) {
+        transfer_forbid_reuse(t);
+        stats_add(COUNTER_origin_connections_upload, 1);
+    }
+}
+
+void transfer_forbid_reuse(struct transfer *t)
+{
+    CURL_SET(t->easy, CURLOPT_FORBID_REUSE, 1L);
+}

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to the origin: which may carry another request, over plain HTTP and TLS."""
+import subprocess
+import threading
+
+import pytest
+
+from client import judge
+from forebay import KEYS
+from origin import Origin
+
+STRAY = (b"HTTP/1.1 200 OK\r\nETag: \"stray\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
+         b"Content-Length: 3000\r\n\r\n" + b"wrong" * 600)
+CLOSED = "forebay_origin_connections_closed_total"
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    names = [str(folder / name) for name in ("certificate.pem", "key.pem")]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                    "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", names[1], "-out", names[0],
+                    "-days", "2", "-subj", "/CN=localhost", "-addext",
+                    "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    return tuple(names)
+
+
+@pytest.fixture(params=["plain", "tls"])
+def wire(request, start):
+    """An origin and a server with one worker in front of it, over either wire."""
+    tls = request.getfixturevalue("certificate") if request.param == "tls" else None
+    with Origin(credentials=KEYS, tls=tls) as origin:
+        settings = {"workers": 1, "origin.keepalive": "60s", "origin.retries": 0}
+        if tls:
+            settings["origin.ca_file"] = tls[0]
+        yield origin, start(origin, settings=settings)
+        assert not origin.violations, origin.violations[:5]
+
+
+def connections(origin, since=0):
+    return {entry.connection for entry in origin.requests(since=since)}
+
+
+def test_connections_are_kept(wire):
+    """What the other tests of this file measure against: one connection carries everything."""
+    origin, server = wire
+    with server.client() as client:
+        for i in range(5):
+            origin.put(f"k{i}", 70000)
+            judge(client.get(f"k{i}"), origin, f"k{i}")
+            assert client.request("PUT", f"/bkt/p{i}", body=b"x" * 1000).status == 200
+    assert len(connections(origin)) == 1
+    assert server.metric(CLOSED) == 0
+
+
+@pytest.mark.parametrize("size", [0, 100, 16000, 70000, 1 << 20])
+def test_an_answer_behind_the_answer(wire, size):
+    """A second answer in one piece with the first: the next request has its own, not a wrong byte."""
+    origin, server = wire
+    origin.put("first", size)
+    origin.put("second", 3000)
+    origin.fault("first", "stray", STRAY, method="GET")
+    with server.client() as client:
+        judge(client.get("first"), origin, "first")
+        judge(client.get("second"), origin, "second")
+        for name in ("first", "second"):
+            judge(client.get(name), origin, name)      # and none was kept
+    assert len(connections(origin)) == 2 or size == 0  # all of it came with an empty body's head
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+def test_an_answer_while_the_connection_idles(wire, method):
+    """The same some time after: whatever comes next goes out on another connection, once."""
+    origin, server = wire
+    gone, go = threading.Event(), threading.Event()
+    origin.put("first", 70000)
+    origin.put("second", 3000)
+    origin.fault("first", "late_stray", (STRAY, gone, go), method="GET")
+    with server.client() as client:
+        judge(client.get("first"), origin, "first")
+        go.set()
+        assert gone.wait(60)
+        mark = origin.mark()
+        reply = client.request(method, "/bkt/second", body=b"new" if method == "PUT" else b"")
+        assert reply.status == (204 if method == "DELETE" else 200), reply
+        if method == "GET":
+            judge(reply, origin, "second")
+        if method == "HEAD":
+            assert reply.header("content-length") == "3000" and reply.etag != '"stray"'
+        if method == "PUT":
+            assert origin.bytes_of("second") == b"new"
+    assert len(origin.requests(since=mark)) == 1
+    assert len(connections(origin)) == 2
+    # A deletion never goes out on a used connection, so it closes none.
+    assert server.metric(CLOSED, reason="stray") == (0 if method == "DELETE" else 1)
+
+
+@pytest.mark.parametrize("status,code", [(503, "SlowDown"), (403, "AccessDenied"),
+                                         (412, "PreconditionFailed"), (400, "BadDigest")])
+def test_a_refused_upload_costs_its_connection(wire, status, code):
+    """After the whole body, with an origin that would go on: the next request has a new one."""
+    origin, server = wire
+    origin.put("k", 1000)
+    with server.client() as client:
+        judge(client.get("k"), origin, "k")
+        for round_ in range(3):
+            origin.fault("up", "error", (status, code), method="PUT")
+            reply = client.request("PUT", "/bkt/up", body=b"x" * 70000)
+            assert reply.status == status and reply.code == code, reply
+            assert client.request("PUT", "/bkt/up", body=b"x" * 70000).status == 200
+            assert len(connections(origin)) == 2 + round_
+    assert server.metric(CLOSED, reason="upload") == 3
