@@ -227,6 +227,10 @@ static void transfer_note_head(struct transfer *t, struct span line)
                !t->is_interim_head) {
         t->is_head_over = true;
         transfer_judge_upload(t);
+        if (t->status >= 300 && t->is_upload_paused) {
+            t->is_upload_paused = false; // curl sends no more, but waits while this is paused
+            transfer_changed(t);
+        }
     }
 }
 
