@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `s3://` driver's state: endpoint, credentials, and on each worker the regions of buckets and
-// the pools of connections. One pool per credential set, because libcurl shares a pooled connection
+// The `s3://` driver's state: endpoint, credentials, the regions of buckets, and on each worker the
+// pools of connections. One pool per credential set, because libcurl shares a pooled connection
 // between requests of different Authorization. The calls themselves are in s3_call.c.
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "origin/s3_private.h"
 
@@ -13,23 +14,26 @@
 
 // --- Regions -------------------------------------------------------------------------------------
 
-static struct s3_bucket_region *region_find(const struct origin_worker *ow, struct span bucket)
+#define REGION_OF_ROW 0xffu
+
+static uint64_t row_of_bucket(struct span bucket)
 {
-    struct s3_part *part = ow->driver_state;
-    for (unsigned i = 0; i < part->region_count; i++) {
-        if (span_equal_cstr(bucket, part->regions[i].bucket)) {
-            return &part->regions[i];
-        }
-    }
-    return NULL;
+    return hash64(bucket.ptr, bucket.len, 0) & ~(uint64_t)REGION_OF_ROW;
 }
 
 struct span s3_region_of(const struct origin_worker *ow, struct span bucket, bool *ret_known)
 {
-    const struct s3_state *state = s3_state_of(ow);
-    const struct s3_bucket_region *found = region_find(ow, bucket);
-    *ret_known = found != NULL || state->region_is_fixed;
-    return span_from_cstr(found != NULL ? found->region : state->region);
+    struct s3_state *state = s3_state_of(ow);
+    uint64_t wanted = row_of_bucket(bucket), row;
+    for (unsigned i = 0; i < S3_REGIONS_MAX && (row = atomic_load(&state->bucket_regions[i])) != 0;
+         i++) {
+        if ((row & ~(uint64_t)REGION_OF_ROW) == wanted) {
+            *ret_known = true;
+            return span_from_cstr(atomic_load(&state->region_names[(row & REGION_OF_ROW) - 1]));
+        }
+    }
+    *ret_known = state->region_is_fixed;
+    return span_from_cstr(state->region);
 }
 
 bool s3_region_is_valid(struct span region)
@@ -41,27 +45,47 @@ bool s3_region_is_valid(struct span region)
             return false;
         }
     }
-    return region.len > 0 && region.len < sizeof(((struct s3_bucket_region *)0)->region);
+    return region.len > 0 && region.len <= S3_REGION_MAX;
+}
+
+// The number of the name, from 1 on; 0: an origin that names more regions than there are.
+static unsigned region_number(struct s3_state *state, struct span region)
+{
+    char *copy = strndup(region.ptr, region.len);
+    check(copy != NULL);
+    unsigned number = 0;
+    for (unsigned i = 0; i < S3_REGION_NAMES_MAX && number == 0; i++) {
+        char *name = NULL;
+        if (atomic_compare_exchange_strong(&state->region_names[i], &name, copy)) {
+            return i + 1;
+        }
+        number = span_equal_cstr(region, name) ? i + 1 : 0;
+    }
+    free(copy);
+    return number;
 }
 
 void s3_region_learn(struct origin_worker *ow, struct span bucket, struct span region)
 {
-    struct s3_part *part = ow->driver_state;
-    struct s3_bucket_region *row = region_find(ow, bucket);
-    if (!s3_region_is_valid(region) || bucket.len == 0 || bucket.len >= sizeof(row->bucket) ||
-        memchr(bucket.ptr, '\0', bucket.len) != NULL) {
+    struct s3_state *state = s3_state_of(ow);
+    unsigned number =
+        s3_region_is_valid(region) && bucket.len > 0 ? region_number(state, region) : 0;
+    if (number == 0) {
         return;
     }
-    if (row == NULL && part->region_count < S3_REGIONS_MAX) {
-        row = &part->regions[part->region_count++];
-    } else if (row == NULL) {
-        row = &part->regions[part->region_next]; // the table is full: the oldest makes room
-        part->region_next = (part->region_next + 1) % S3_REGIONS_MAX;
+    uint64_t row = row_of_bucket(bucket), there;
+    for (unsigned i = 0; i < S3_REGIONS_MAX; i++) {
+        there = 0;
+        if (atomic_compare_exchange_strong(&state->bucket_regions[i], &there, row | number)) {
+            return;
+        }
+        if ((there & ~(uint64_t)REGION_OF_ROW) == row) {
+            atomic_store(&state->bucket_regions[i], row | number);
+            return;
+        }
     }
-    memcpy(row->bucket, bucket.ptr, bucket.len);
-    row->bucket[bucket.len] = '\0';
-    memcpy(row->region, region.ptr, region.len);
-    row->region[region.len] = '\0';
+    unsigned oldest = atomic_fetch_add(&state->region_next, 1) % S3_REGIONS_MAX;
+    atomic_store(&state->bucket_regions[oldest], row | number);
 }
 
 // --- Connections ---------------------------------------------------------------------------------
@@ -161,6 +185,9 @@ static void s3_free(struct origin *origin)
     for (unsigned i = 0; i < origin->worker_count; i++) {
         free(origin->workers[i].driver_state);
         origin->workers[i].driver_state = NULL;
+    }
+    for (unsigned i = 0; i < S3_REGION_NAMES_MAX; i++) {
+        free(atomic_load(&state->region_names[i]));
     }
     credentials_keeper_free(state->keeper);
     s3_endpoint_done(&state->endpoint);

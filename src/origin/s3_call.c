@@ -15,7 +15,8 @@
 // What is repeated: a request the origin refused for its region, its clock or its token, once each
 // (three regions), as long as no byte of an upload has left; and a safe request that failed,
 // `retries` times with back-off, each taking one retry from the origin's budget. Bodies are never
-// sent twice.
+// sent twice. An answer whose status nobody gives, on a connection that has carried others, is no
+// answer: what may be sent again is asked once more on a new connection, outside these limits.
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -112,7 +113,7 @@ static void transfer_begin(struct s3_call *c, const struct s3_url *url,
         .header_count = headers->count,
         .has_body = has_body,
         .body_length = has_body ? c->r->body_length : 0,
-        .fresh_connection = !looking && !s3_call_is_safe(c) && !has_body,
+        .fresh_connection = c->wants_fresh || (!looking && !s3_call_is_safe(c) && !has_body),
         .first_byte_timeout_ms =
             answers_late(c)
                 ? max_u64(SLOW_FIRST_BYTE_MS, c->call.ow->origin->options.first_byte_timeout_ms)
@@ -250,6 +251,21 @@ static enum err relay_head(struct s3_call *c)
     return c->r->on_head(c->r);
 }
 
+// The connection had carried others, and what came cannot be meant for this request.
+static enum err dead_answer(struct s3_call *c)
+{
+    bool is_unsent = c->r != NULL && c->r->body != ORIGIN_BODY_NONE && c->r->body_length > 0 &&
+                     !c->upload_has_left;
+    c->is_dead_answer = s3_call_is_safe(c) || is_unsent;
+    stats_add(COUNTER_origin_connections_status, 1);
+    return ERR_ORIGIN_RESET;
+}
+
+static bool is_doubtful(const struct s3_call *c)
+{
+    return c->phase == PHASE_ASK && transfer_reused_connection(c->transfer);
+}
+
 static enum err on_head_complete(struct s3_call *c)
 {
     struct span server;
@@ -262,6 +278,9 @@ static enum err on_head_complete(struct s3_call *c)
         return ERR_OK;
     }
     unsigned status = c->gate.status;
+    if (s3_status_is_foreign(status) && is_doubtful(c)) {
+        return dead_answer(c);
+    }
     if (c->f != NULL && (status == 200 || status == 206)) {
         return fetch_head(c);
     }
@@ -283,6 +302,9 @@ static enum err on_header_line(void *ctx, struct span line)
     if (err == ERR_OK && done) {
         c->head_seen = true;
         err = on_head_complete(c);
+    } else if (err == ERR_ORIGIN_PROTOCOL && c->gate.state == RESPONSE_STATUS_LINE &&
+               is_doubtful(c)) {
+        err = dead_answer(c);
     }
     return err;
 }
@@ -377,6 +399,13 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
         return;
     }
     stats_observe_us(HISTOGRAM_origin_request, clock_monotonic_us() - c->started_us);
+    if (c->is_dead_answer) {
+        c->is_dead_answer = false;
+        c->wants_fresh = true;
+        c->attempts--;
+        s3_call_attempt(c);
+        return;
+    }
     if (err != ERR_OK && !c->head_seen && c->phase != PHASE_LOOK) {
         stats_count_origin(operation_name(c), 0);
     }

@@ -26,6 +26,8 @@ struct s3_call {
 
     bool paused, cancelled, head_seen, upload_has_left;
     bool looked, skew_corrected, credentials_renewed;
+    bool wants_fresh;    // from here on each attempt has a connection of its own
+    bool is_dead_answer; // what came on a used connection is no answer: ask again
     unsigned attempts, region_hops;
     enum err pending_err; // ends the call from the task
 

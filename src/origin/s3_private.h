@@ -7,8 +7,10 @@
 #include "origin/credentials_chain.h"
 #include "origin/origin_private.h"
 
-#define S3_REGIONS_MAX 256u // buckets whose region is remembered, per worker
-#define S3_POOLS_MAX 16u    // credential sets with connections of their own, per worker
+#define S3_REGIONS_MAX 256u     // buckets whose region is remembered
+#define S3_REGION_NAMES_MAX 64u // different regions
+#define S3_REGION_MAX 63u       // bytes of a name
+#define S3_POOLS_MAX 16u        // credential sets with connections of their own, per worker
 
 // --- s3_endpoint.c: pure -------------------------------------------------------------------------
 
@@ -59,6 +61,9 @@ enum err s3_headers_answered(struct arena *arena, const struct headers *origin,
 bool s3_status_must_collect(unsigned status);
 // Answers a client never sees: it gets a 503 of our own.
 bool s3_status_is_hidden(unsigned status);
+// None that S3, or a gateway in front of it, gives. On a connection that has carried others it is
+// no answer to our request.
+bool s3_status_is_foreign(unsigned status);
 bool s3_status_is_token_error(struct span code);
 // Of 408, 429 and 5xx.
 enum err s3_status_failure(unsigned status);
@@ -74,10 +79,12 @@ struct s3_state {
     struct credentials_keeper *keeper;
     atomic_long clock_skew_s; // origin's clock minus ours, once it has complained
     atomic_bool is_stopping;
-};
 
-struct s3_bucket_region {
-    char bucket[256], region[64];
+    // Which bucket is where: all workers read and write it without a lock. A row is a bucket's hash,
+    // and in its last byte the number of its region's name, from 1 on; names stay until the end.
+    _Atomic(char *) region_names[S3_REGION_NAMES_MAX];
+    atomic_uint_least64_t bucket_regions[S3_REGIONS_MAX]; // 0: free
+    atomic_uint region_next;                              // the row that makes room
 };
 
 struct s3_pool {
@@ -89,8 +96,6 @@ struct s3_pool {
 
 // On one worker.
 struct s3_part {
-    struct s3_bucket_region regions[S3_REGIONS_MAX];
-    unsigned region_count, region_next;
     struct s3_pool pools[S3_POOLS_MAX];
 };
 

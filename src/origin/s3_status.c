@@ -16,6 +16,20 @@ bool s3_status_is_hidden(unsigned status)
            status == 502 || status == 504;
 }
 
+bool s3_status_is_foreign(unsigned status)
+{
+    static const unsigned short known[] = {200, 201, 202, 204, 206, 207, 300, 301, 302, 303, 304,
+                                           307, 308, 400, 401, 402, 403, 404, 405, 406, 408, 409,
+                                           410, 411, 412, 413, 414, 415, 416, 417, 422, 424, 429,
+                                           431, 451, 500, 501, 502, 503, 504, 505, 507, 508};
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        if (status == known[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool s3_status_is_token_error(struct span code)
 {
     return span_equal_cstr(code, "ExpiredToken") || span_equal_cstr(code, "InvalidToken") ||

@@ -1124,6 +1124,9 @@ class _Connection:
             "&".join(f"{_requote(n)}={_requote(v)}" for n, v in pieces),
             "".join(f"{n}:{' '.join(headers.get(n, '').split())}\n" for n in names), signed,
             headers.get("x-amz-content-sha256", "")])
+        if region != self.origin.region:
+            raise S3Error(400, "AuthorizationHeaderMalformed", "The region is wrong",
+                          extra=f"<Region>{escape(self.origin.region)}</Region>")
         scope = f"{date}/{region}/s3/aws4_request"
         to_sign = "\n".join(["AWS4-HMAC-SHA256", headers.get("x-amz-date", ""), scope,
                              hashlib.sha256(canonical.encode("utf-8", "surrogateescape"))

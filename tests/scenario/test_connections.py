@@ -110,3 +110,36 @@ def test_a_refused_upload_costs_its_connection(wire, status, code):
             assert client.request("PUT", "/bkt/up", body=b"x" * 70000).status == 200
             assert len(connections(origin)) == 2 + round_
     assert server.metric(CLOSED, reason="upload") == 3
+
+
+@pytest.mark.parametrize("status", [499, 444, 520, 599])
+def test_a_status_that_nobody_gives(wire, status):
+    """On a used connection it is no answer: a read is asked once more, on a new one; an upload is not."""
+    origin, server = wire
+    origin.put("first", 1000)
+    origin.put("k", 3000)
+    with server.client() as client:
+        judge(client.get("first"), origin, "first")
+        origin.fault("k", "error", (status, "Odd"), method="GET")
+        judge(client.get("k"), origin, "k")
+        assert len(origin.requests(key="k")) == 2 and len(connections(origin)) == 2
+        origin.fault("up", "error", (status, "Odd"), method="PUT")
+        mark = origin.mark()
+        reply = client.request("PUT", "/bkt/up", body=b"x" * 1000)
+        assert reply.status == 503 and reply.code == "SlowDown", reply
+        assert len(origin.requests(since=mark)) == 1
+        assert client.request("PUT", "/bkt/up", body=b"x" * 1000).status == 200
+        assert len(connections(origin)) == 3
+    assert server.metric(CLOSED, reason="status") == 2
+
+
+def test_a_region_is_learnt_once(start):
+    """Eight workers, one bucket elsewhere: one request goes to the wrong region, whoever sends it."""
+    with Origin(credentials=KEYS, region="eu-central-1") as origin:
+        server = start(origin, settings={"workers": 8, "origin.region": "auto"})
+        for i in range(64):
+            origin.put(f"k{i}", 100)
+            with server.client() as client:
+                judge(client.get(f"k{i}"), origin, f"k{i}")
+        assert [e.status for e in origin.requests() if e.status != 206].count(400) == 1
+        assert len(origin.requests()) == 65

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "harness.h"
+#include "origin/s3_private.h"
 #include "server.h"
 #include "stats/stats.h"
 #include "test.h"
@@ -334,6 +335,110 @@ Test(origin_s3, silent_server)
     cr_assert_eq(run.err, ERR_ORIGIN_TIMEOUT, "%s", error_name(run.err));
     fetch_run_done(&run);
     rig_end(&rig);
+}
+
+// A status that nobody gives, on a connection that has carried others: what may be asked again is,
+// once, on a new connection; nothing else is, and the client hears that the origin failed.
+Test(origin_s3, foreign_statuses)
+{
+    static const char *const statuses[] = {
+        "HTTP/1.1 499 Gone\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 444 No\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 526 Odd\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 203 Odd\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 700 Odd\r\nContent-Length: 0\r\n\r\n",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(statuses); i++) {
+        struct server_row rows[] = {{.answer = OBJECT("", "1", "a")},
+                                    {.answer = statuses[i]},
+                                    {.answer = OBJECT("", "1", "b")},
+                                    {.answer = statuses[i]}};
+        struct rig rig;
+        rig_options(&rig, rows, ARRAY_LEN(rows));
+        rig.options.retries = 0;
+        rig_begin(&rig);
+        struct fetch_run first = {.key = "k"}, next = {.key = "k"}, last = {.key = "k"};
+        fetch_run(&rig.h, 0, &first);
+        fetch_run(&rig.h, 0, &next);
+        cr_assert_eq(next.err, ERR_OK, "%zu %s", i, error_name(next.err));
+        cr_assert_arr_eq(next.body.ptr, "b", 1);
+        cr_assert_eq(server_requests(&rig.server), 3);
+        cr_assert_eq(server_connections(&rig.server), 2);
+        fetch_run(&rig.h, 0, &last); // twice: it stands
+        cr_assert_neq(last.err, ERR_OK);
+        cr_assert_eq(server_requests(&rig.server), 5);
+        cr_assert_eq(server_connections(&rig.server), 3);
+        fetch_run_done(&first);
+        fetch_run_done(&next);
+        fetch_run_done(&last);
+        rig_end(&rig);
+    }
+    struct server_row rows[] = {{.answer = OBJECT("", "1", "a")}, {.answer = statuses[0]}};
+    struct rig rig;
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    struct fetch_run first = {.key = "k"};
+    fetch_run(&rig.h, 0, &first);
+    struct relay_run put = {
+        .method = "PUT", .target = "/bkt/k", .body = ORIGIN_BODY_UNSIGNED, .upload = "some bytes"};
+    relay_run(&rig.h, 0, &put);
+    cr_assert_eq(put.err, ERR_ORIGIN_RESET, "%s", error_name(put.err));
+    cr_assert_eq(put.heads, 0);
+    cr_assert_eq(server_requests(&rig.server), 2);
+    struct relay_run again = {
+        .method = "PUT", .target = "/bkt/k", .body = ORIGIN_BODY_UNSIGNED, .upload = "some bytes"};
+    relay_run(&rig.h, 0, &again); // on a new connection it is the origin's answer
+    cr_assert_eq(again.status, 499);
+    cr_assert_eq(server_connections(&rig.server), 2);
+    fetch_run_done(&first);
+    relay_run_done(&put);
+    relay_run_done(&again);
+    rig_end(&rig);
+}
+
+// What one worker has learnt of a bucket's region, all know: eight workers send one request too many
+// between them, for each bucket; more buckets than are remembered displace others and nothing else.
+Test(origin_s3, region_is_learnt_for_all_workers)
+{
+    char *wrong = answer_with("400 Bad Request", "",
+                              "<Error><Code>AuthorizationHeaderMalformed</Code>"
+                              "<Region>eu-west-1</Region></Error>");
+    struct server_row rows[] = {
+        {.answer = OBJECT("", "1", "a"), .when = "/eu-west-1/s3/", .other = wrong}};
+    struct rig rig;
+    rig_options(&rig, rows, 1);
+    cr_assert_eq(harness_init(&rig.h, 8, DISK_ENGINE_THREADS, &rig.options), ERR_OK);
+    static const char *const buckets[] = {"bkt1", "bkt2", "bkt3"};
+    for (unsigned b = 0; b < ARRAY_LEN(buckets); b++) {
+        for (unsigned worker = 0; worker < 8; worker++) {
+            struct fetch_run run = {.bucket = buckets[b], .key = "k"};
+            fetch_run(&rig.h, (worker + b) % 8, &run);
+            cr_assert_eq(run.err, ERR_OK, "%s", error_name(run.err));
+            fetch_run_done(&run);
+        }
+        cr_assert_eq(server_requests(&rig.server), 9 * (b + 1));
+    }
+    struct origin_worker *ow = &rig.h.origin->workers[0];
+    char name[64];
+    for (unsigned i = 0; i < 3 * S3_REGIONS_MAX; i++) {
+        bool known = false;
+        snprintf(name, sizeof(name), "many%u", i);
+        s3_region_learn(ow, span_from_cstr(name),
+                        i % 2 == 0 ? SPAN("eu-even-1") : SPAN("eu-odd-1"));
+        struct span region = s3_region_of(ow, span_from_cstr(name), &known);
+        cr_assert(known && span_equal_cstr(region, i % 2 == 0 ? "eu-even-1" : "eu-odd-1"));
+        s3_region_learn(ow, span_from_cstr(name), SPAN("eu-last-1"));
+        region = s3_region_of(ow, span_from_cstr(name), &known);
+        cr_assert(known && span_equal_cstr(region, "eu-last-1"));
+    }
+    for (unsigned i = 0; i < 2 * S3_REGION_NAMES_MAX; i++) {
+        bool known = true;
+        snprintf(name, sizeof(name), "region-%u", i);
+        s3_region_learn(ow, SPAN("other"), span_from_cstr(name)); // the first of them are kept
+        (void)s3_region_of(ow, SPAN("other"), &known);
+        cr_assert(known);
+    }
+    rig_end(&rig);
+    free(wrong);
 }
 
 // A region learnt from a refusal is used at once and remembered for the bucket.
