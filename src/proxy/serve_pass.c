@@ -500,15 +500,26 @@ static enum err send_source(struct pass_state *p, const char *name, const struct
                : ERR_NO_MEMORY;
 }
 
-static void drop_source_params(struct s3_request *s3)
+// A source that stood in the query goes on as a header; so does what the query says more of it.
+static enum err move_source_params(struct pass_state *p)
 {
+    struct s3_request *s3 = &p->s3;
+    enum err err = ERR_OK;
     unsigned kept = 0;
     for (unsigned i = 0; i < s3->param_count; i++) {
-        if (!s3_name_is_source(s3->params[i].name)) {
-            s3->params[kept++] = s3->params[i];
+        const struct s3_param *param = &s3->params[i];
+        if (s3_name_is_of_source(param->name)) {
+            if (!header_name_is_token(param->name) || !header_value_is_clean(param->value)) {
+                err = ERR_INVALID_ARGUMENT;
+            } else if (!headers_add(&p->headers, p->arena, param->name, param->value)) {
+                err = ERR_NO_MEMORY;
+            }
+        } else if (!s3_name_is_source(param->name)) {
+            s3->params[kept++] = *param;
         }
     }
     s3->param_count = kept;
+    return err;
 }
 
 // Sources name a bucket as clients know it; the origin may know it by another name.
@@ -531,10 +542,8 @@ static enum err send_sources(struct pass_state *p, struct span *ret_message)
     if (err == ERR_OK && rename->is_understood) {
         err = send_source(p, "x-amz-rename-source", rename, r->origin_bucket);
     }
-    if (copy->is_understood || rename->is_understood) {
-        drop_source_params(&p->s3);
-    }
-    return err;
+    return err == ERR_OK && (copy->is_understood || rename->is_understood) ? move_source_params(p)
+                                                                           : err;
 }
 
 static enum err plan(struct pass_state *p, struct span *ret_message)
@@ -634,6 +643,9 @@ enum step_result serve_pass_step_start(struct request *r)
     err = plan(p, &detail.message);
     if (err == ERR_OK && p->find_form_key && !r->http->has_body) {
         err = ERR_INVALID_ARGUMENT;
+    }
+    if (err == ERR_OK && r->s3.operation == S3_DeleteObjects && !r->http->has_body) {
+        err = ERR_MALFORMED_XML;
     }
     if (err != ERR_OK) {
         pass_free(p);

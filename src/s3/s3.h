@@ -158,6 +158,8 @@ enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
 void s3_source_render(const struct s3_source *source, struct span origin_bucket, struct buf *out);
 // Is that the name of a source, in any case?
 bool s3_name_is_source(struct span name);
+// Of what says more of one: its range, its conditions, its key?
+bool s3_name_is_of_source(struct span name);
 
 // --- s3_error.c ----------------------------------------------------------------------------------
 

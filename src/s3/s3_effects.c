@@ -28,6 +28,8 @@
 #define S3_RIGHTS_ALL                                                                              \
     (S3_ALLOW_READ | S3_ALLOW_LIST | S3_ALLOW_WRITE | S3_ALLOW_DELETE | S3_ALLOW_ANY)
 
+static const char AMZ[] = "x-amz-";
+
 struct effect_row {
     unsigned rights;
     enum s3_scope scope;
@@ -52,10 +54,88 @@ unsigned s3_name_count(const struct s3_request *r, const struct headers *headers
     return count;
 }
 
+static bool has_prefix(struct span name, const char *prefix)
+{
+    struct span p = span_from_cstr(prefix);
+    return name.len > p.len && span_equal_nocase((struct span){name.ptr, p.len}, p);
+}
+
 bool s3_name_is_source(struct span name)
 {
     return span_equal_nocase(name, SPAN(S3_COPY_SOURCE)) ||
            span_equal_nocase(name, SPAN(S3_RENAME_SOURCE));
+}
+
+bool s3_name_is_of_source(struct span name)
+{
+    return has_prefix(name, S3_COPY_SOURCE "-") || has_prefix(name, S3_RENAME_SOURCE "-");
+}
+
+// Those of S3's API, of its signatures and of what SDKs add.
+bool s3_header_is_of_write(struct span name)
+{
+    static const char *const NAMES[] = {"acl",
+                                        "api-version",
+                                        "bypass-governance-retention",
+                                        "client-token",
+                                        "confirm-remove-self-bucket-access",
+                                        "content-sha256",
+                                        "copy-source",
+                                        "date",
+                                        "decoded-content-length",
+                                        "expected-bucket-owner",
+                                        "metadata-directive",
+                                        "mfa",
+                                        "mp-object-size",
+                                        "object-annotation-directive",
+                                        "object-if-match",
+                                        "object-ownership",
+                                        "rename-source",
+                                        "request-payer",
+                                        "s3session-token",
+                                        "sdk-checksum-algorithm",
+                                        "security-token",
+                                        "server-side-encryption",
+                                        "skip-destination-validation",
+                                        "source-expected-bucket-owner",
+                                        "storage-class",
+                                        "tagging",
+                                        "tagging-directive",
+                                        "te",
+                                        "trailer",
+                                        "transition-default-minimum-object-size",
+                                        "user-agent",
+                                        "website-redirect-location",
+                                        "write-offset-bytes"};
+    static const char *const PREFIXES[] = {
+        "bucket-",      "checksum-",      "copy-source-",           "grant-", "if-match-", "meta-",
+        "object-lock-", "rename-source-", "server-side-encryption-"};
+    if (!has_prefix(name, AMZ)) {
+        return false;
+    }
+    name = (struct span){name.ptr + sizeof(AMZ) - 1, name.len - sizeof(AMZ) + 1};
+    for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
+        if (span_equal_nocase(name, span_from_cstr(NAMES[i]))) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < ARRAY_LEN(PREFIXES); i++) {
+        if (has_prefix(name, PREFIXES[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool s3_headers_are_of_write(const struct headers *headers)
+{
+    for (unsigned i = 0; i < headers->count; i++) {
+        struct span name = headers->items[i].name;
+        if (has_prefix(name, AMZ) && !s3_header_is_of_write(name)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool s3_request_unpacks(const struct s3_request *r, const struct headers *headers)

@@ -27,6 +27,10 @@ bool s3_route_next(const struct s3_request *r, size_t *position, enum s3_operati
 
 // How often that name, in any case, stands among the headers and the parameters.
 unsigned s3_name_count(const struct s3_request *r, const struct headers *headers, const char *name);
+// Is that an x-amz-* header, in any case, which S3 takes with a write? Each says something of the
+// object that is written, or names a source.
+bool s3_header_is_of_write(struct span name);
+bool s3_headers_are_of_write(const struct headers *headers); // all x-amz-* of them
 // Does its body unpack into keys that only it names?
 bool s3_request_unpacks(const struct s3_request *r, const struct headers *headers);
 

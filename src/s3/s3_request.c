@@ -9,8 +9,8 @@
 //
 // Routing is a table of rows, first match wins. A row names the parameter that selects the
 // operation and the parameters that may stand beside it. A parameter that is not listed there,
-// stands there twice or has a value that does not fit may select something else at the origin, so
-// such a request is Unknown: passed through complete, never answered from cache, and judged by what
+// stands there twice or has a value that does not fit may select something else at the origin, as
+// may an x-amz-* header of a write that S3 does not have. Such a request is Unknown: passed through complete, never answered from cache, and judged by what
 // it could be (s3_effects.c).
 //
 // Everything in the result is a view into the target or into the arena.
@@ -472,43 +472,8 @@ static bool name_in(struct span name, const char *const *names, size_t count)
     return false;
 }
 
-static bool name_starts(struct span name, const char *const *prefixes, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        struct span prefix = span_from_cstr(prefixes[i]);
-        if (name.len > prefix.len &&
-            span_equal_nocase((struct span){name.ptr, prefix.len}, prefix)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-// Headers that presigning moves into the query of a write. They describe the object that is
-// written, so they select nothing; one that names another object is a source (s3_effects.c).
-static bool param_is_header_of_write(struct span name)
-{
-    static const char *const NAMES[] = {"x-amz-acl",
-                                        "x-amz-bypass-governance-retention",
-                                        "x-amz-expected-bucket-owner",
-                                        "x-amz-metadata-directive",
-                                        "x-amz-mp-object-size",
-                                        "x-amz-request-payer",
-                                        "x-amz-sdk-checksum-algorithm",
-                                        "x-amz-source-expected-bucket-owner",
-                                        "x-amz-storage-class",
-                                        "x-amz-tagging",
-                                        "x-amz-tagging-directive",
-                                        "x-amz-website-redirect-location"};
-    static const char *const PREFIXES[] = {"x-amz-checksum-",    "x-amz-copy-source-",
-                                           "x-amz-grant-",       "x-amz-meta-",
-                                           "x-amz-object-lock-", "x-amz-server-side-encryption"};
-    return name_in(name, NAMES, ARRAY_LEN(NAMES)) ||
-           name_starts(name, PREFIXES, ARRAY_LEN(PREFIXES)) || s3_name_is_source(name);
-}
-
-// Parameters of a signature, and headers that signers move into the query, select nothing. Nor does
-// x-id, which names the operation again, and must name this one.
+// Parameters of a signature, and headers that signers move into the query, select nothing (one that
+// names another object is a source). Nor does x-id, which names the operation again, and must name this one.
 static bool param_is_neutral(struct span name, bool is_read)
 {
     static const char *const EXACT[] = {
@@ -522,8 +487,7 @@ static bool param_is_neutral(struct span name, bool is_read)
             return true;
         }
     }
-    return name_in(name, HEADERS, ARRAY_LEN(HEADERS)) ||
-           (!is_read && param_is_header_of_write(name));
+    return name_in(name, HEADERS, ARRAY_LEN(HEADERS)) || (!is_read && s3_header_is_of_write(name));
 }
 
 static bool method_is_read(struct span method)
@@ -769,7 +733,8 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     enum level level = level_of(r);
     r->operation = refine_by_headers(route_find(r, level), r, headers);
     const struct s3_param *id = r->param_count > 0 ? s3_param_find(r, "x-id") : NULL;
-    if (id != NULL && !span_equal_cstr(id->value, s3_operation_name(r->operation))) {
+    if ((id != NULL && !span_equal_cstr(id->value, s3_operation_name(r->operation))) ||
+        ((OPERATIONS[r->operation].flags & S3_OP_READ) == 0 && !s3_headers_are_of_write(headers))) {
         r->operation = S3_Unknown;
     }
     r->flags = OPERATIONS[r->operation].flags;

@@ -54,12 +54,14 @@ class _Generous(_Connection):
             return self._unpack(entry, body)
         if not entry.key and set(names) - {"x-id"} and not any(s in names for s in SUB_RESOURCES):
             return self._sweep(entry)
-        if entry.method == "DELETE" and entry.key and "uploadId" in names \
-                and entry.query["uploadId"] not in self.origin.uploads:
+        others = sorted(n for n in names if n != "x-id" and not n.lower().startswith("x-amz-"))
+        of_upload = others in (["uploadId"], ["partNumber", "uploadId"]) and entry.query["uploadId"] \
+            and entry.query.get("partNumber") != "0"
+        if entry.method == "DELETE" and entry.key and "uploadId" in names and not of_upload:
             self.origin.delete(entry.key, entry.bucket)
             return self._reply(entry, 204, [])
         if entry.key and entry.method == "PUT" and not any(s in names for s in SUB_RESOURCES) \
-                and entry.query.get("uploadId", "") not in self.origin.uploads:
+                and not (of_upload and len(others) == 2):
             return self._store(entry, headers, body)
         if entry.method not in ("PUT", "POST", "DELETE"):
             if not entry.key:

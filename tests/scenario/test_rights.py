@@ -128,3 +128,18 @@ def test_an_unknown_write_is_seen_by_the_next_read(open_one, generous):
             for name in (key, source):
                 reply, want = client.get(name), generous.content(name)
                 assert (reply.status == 404 if want is None else bytes(reply.body) == want), (method, query, name)
+
+
+def test_a_write_with_a_header_that_s3_does_not_have_is_unknown(guarded, generous):
+    for who, status in (("ALICE", 403), ("BOB", 200)):
+        mark = generous.mark()
+        reply = Caller(guarded, who).ask("PUT", "/bkt/mine/k", [("x-amz-new", "1")], b"x")
+        assert reply.status == status, reply
+        assert bool(generous.requests(since=mark)) == (status == 200)
+
+
+def test_a_batch_delete_without_a_body_goes_nowhere(open_one, generous):
+    with open_one.client() as client:
+        reply = client.request("POST", "/bkt?delete", [("Content-Length", "0")])
+        assert reply.status == 400 and reply.code == "MalformedXML", reply
+    assert not generous.requests(method="POST")

@@ -832,6 +832,20 @@ Test(serve_pass, copy_source)
     all_ended();
     finish();
 
+    // As presigning moves it into the query: it goes on as the header that it is.
+    ask_init("PUT", "/b/k?partNumber=1&X-Amz-Copy-Source=b%2Fa&uploadId=u"
+                    "&x-amz-copy-source-range=bytes%3D0-9");
+    body_of(0);
+    start();
+    cr_assert(headers_get(fake.relay->headers, SPAN("x-amz-copy-source"), &source));
+    cr_assert(span_equal_cstr(source, "/real-b/a"));
+    cr_assert(headers_get(fake.relay->headers, SPAN("x-amz-copy-source-range"), &source));
+    cr_assert(span_equal_cstr(source, "bytes=0-9"));
+    cr_assert_eq(fake.relay->request->param_count, 2);
+    origin_head(200, -1);
+    origin_end(ERR_OK);
+    finish();
+
     ask_init("PUT", "/b/k");
     header("x-amz-copy-source", "/other/k");
     body_of(0);

@@ -156,6 +156,33 @@ Test(s3_request, headers_choose_between_put_and_copy)
     cr_assert(r.flags & S3_OP_CHANGES_KEY);
 }
 
+Test(s3_request, a_write_with_a_header_that_s3_does_not_have_is_unknown)
+{
+    static const char *const KNOWN[] = {"x-amz-acl",
+                                        "X-Amz-Meta-Anything",
+                                        "x-amz-checksum-xxhash3",
+                                        "x-amz-te",
+                                        "x-amz-grant-read",
+                                        "x-amz-server-side-encryption",
+                                        "x-amz-server-side-encryption-context",
+                                        "x-amzn-trace-id",
+                                        "amz-sdk-request",
+                                        "x-amz-date",
+                                        "x-amz-trailer",
+                                        "x-amz-object-lock-mode"};
+    static const char *const UNKNOWN[] = {"x-amz-new", "X-Amz-Replication-Status", "x-amz-meta-"};
+    for (size_t i = 0; i < ARRAY_LEN(KNOWN); i++) {
+        cr_assert_eq(parse_with("PUT", "localhost", "/b/k", KNOWN[i], "1"), ERR_OK);
+        cr_assert_eq(r.operation, S3_PutObject, "%s", KNOWN[i]);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(UNKNOWN); i++) {
+        cr_assert_eq(parse_with("PUT", "localhost", "/b/k", UNKNOWN[i], "1"), ERR_OK);
+        cr_assert_eq(r.operation, S3_Unknown, "%s", UNKNOWN[i]);
+        cr_assert_eq(parse_with("DELETE", "localhost", "/b/k", UNKNOWN[i], "1"), ERR_OK);
+        cr_assert_eq(r.operation, S3_Unknown, "%s", UNKNOWN[i]);
+    }
+}
+
 Test(s3_request, what_is_unknown_invalidates_unless_it_reads)
 {
     expect_operation("GET", "/b/k?surprise", S3_Unknown);
