@@ -15,6 +15,8 @@
 #include "base/bytes.h"
 #include "base/error.h"
 
+#define ADMIN_CONNECTIONS_MAX 32u // at once; more wait to be accepted, or are closed
+
 // Answers a probe. True = 200. `why` takes a reason in words (also when true); at most 512 bytes.
 // Runs on the admin thread.
 typedef bool (*admin_probe_fn)(void *ctx, struct buf *why);

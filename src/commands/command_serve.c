@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "commands/commands.h"
+#include "commands/commands_private.h"
 #include "config/config.h"
 #include "http/http.h"
 #include "loop/loop.h"
@@ -53,6 +54,7 @@ struct serve {
     struct admin *admin;
     const char **listen;
     const char *addresses[LISTEN_FDS_MAX]; // what /version shows
+    struct descriptor_plan descriptors;
     struct buf why;
     _Atomic bool started, draining;
 };
@@ -65,8 +67,9 @@ static int serve_fail(struct serve *s, int exit_code)
 
 // --- origins -------------------------------------------------------------------------------------
 
-static struct origin_options serve_origin_options(const struct config *c)
+static struct origin_options serve_origin_options(const struct serve *s)
 {
+    const struct config *c = s->config;
     return (struct origin_options){
         .name = c->origin_endpoint,
         .endpoint = c->origin_endpoint,
@@ -77,7 +80,7 @@ static struct origin_options serve_origin_options(const struct config *c)
         .secret_key_file = c->credentials_secret_key_file,
         .session_token_file = c->credentials_session_token_file,
         .ca_file = c->origin_ca_file,
-        .connections = c->origin_connections,
+        .connections = s->descriptors.origin_connections,
         .keepalive_ms = c->origin_keepalive_ms,
         .connect_timeout_ms = c->origin_connect_timeout_ms,
         .first_byte_timeout_ms = c->origin_first_byte_timeout_ms,
@@ -107,7 +110,7 @@ static enum err serve_bucket_origin(struct serve *s, const struct config_bucket 
                                     struct proxy_bucket *ret_bucket)
 {
     char endpoint[4096], name[8192];
-    struct origin_options options = serve_origin_options(s->config);
+    struct origin_options options = serve_origin_options(s);
     ret_bucket->origin_bucket = b->origin_bucket != NULL ? b->origin_bucket : b->name;
     if (b->kind == CONFIG_BUCKET_DIRECTORY) {
         ret_bucket->origin_bucket = bucket_directory_split(b, endpoint, sizeof(endpoint));
@@ -144,7 +147,7 @@ static enum err serve_origins(struct serve *s)
     s->origins = calloc(c->bucket_count + 1, sizeof(*s->origins));
     s->buckets = calloc(c->bucket_count + 1, sizeof(*s->buckets));
     check(s->origins != NULL && s->buckets != NULL);
-    struct origin_options options = serve_origin_options(c);
+    struct origin_options options = serve_origin_options(s);
     enum err err = origin_new(&options, s->loop, &s->origins[0], &s->why);
     if (err != ERR_OK) {
         return err;
@@ -189,7 +192,7 @@ static enum err serve_check_sts(struct serve *s)
 static enum err serve_sts_origin(struct serve *s)
 {
     const char *override = sts_endpoint_override();
-    struct origin_options options = serve_origin_options(s->config);
+    struct origin_options options = serve_origin_options(s);
     const char *region = options.region != NULL ? options.region : getenv("AWS_REGION");
     bool is_china = region != NULL && strncmp(region, "cn-", 3) == 0;
     if (s->config->sts_relay == CONFIG_STS_OFF) {
@@ -324,7 +327,8 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
                                     .headroom_percent = c->cache_headroom_percent,
                                     .min_free_percent = c->cache_min_free_percent,
                                     .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
-                                    .block_size_bytes_max = serve_block_size_max(s, rule_count)};
+                                    .block_size_bytes_max = serve_block_size_max(s, rule_count),
+                                    .descriptors_max = s->descriptors.segments};
     enum err err = store_open(&options, s->loop, &s->store, &s->why);
     if (err != ERR_OK) {
         return serve_fail(s, EXIT_CODE_FAILED);
@@ -398,7 +402,7 @@ static int serve_build_http(struct serve *s)
                                    .inherited_fd_count = serve_inherited(inherited),
                                    .tls_cert_file = c->listen_tls_cert,
                                    .tls_key_file = c->listen_tls_key,
-                                   .max_connections = c->limits_max_connections,
+                                   .max_connections = s->descriptors.clients,
                                    .max_inflight = c->limits_max_inflight,
                                    .header_timeout_ms = c->limits_header_timeout_ms,
                                    .idle_timeout_ms = c->limits_idle_timeout_ms,
@@ -544,6 +548,11 @@ static void serve_announce(const struct serve *s)
                   summary.degraded ? "; DEGRADED, nothing is stored: see the log" : "");
     (void)fprintf(stderr, "  disk       %s; hits leave by %s\n", loop_engine_why(s->loop),
                   residency_text());
+    (void)fprintf(stderr,
+                  "  files      %llu: %u for clients, %u for each origin, %u for segments%s\n",
+                  (unsigned long long)s->descriptors.descriptors, s->descriptors.clients,
+                  s->descriptors.origin_connections, s->descriptors.segments,
+                  s->descriptors.is_short ? "; FEWER than configured: raise ulimit -n" : "");
     if (s->config->admin_listen.kind != CONFIG_LISTEN_OFF) {
         (void)fprintf(stderr, "  admin      http://%s/metrics\n", admin_listen_address(s->admin));
     }
@@ -719,6 +728,7 @@ int command_serve(int argc, char **argv)
     (void)fputs(buf_cstr(&s.why), stderr); // warnings
     buf_done(&s.why);
     log_init((enum log_level)s.config->log_level, s.config->log_format == CONFIG_LOG_JSON);
+    s.descriptors = descriptor_plan(s.config);
     serve_signals(&signals);
     int exit_code = serve_build(&s);
     if (exit_code != EXIT_CODE_OK) {

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "admin/admin.h"
 #include "base/bytes.h"
 #include "config/config.h"
 
@@ -19,6 +20,19 @@ int usage_error(const char *command, const char *what);
 struct config *load_config(int argc, char **argv);
 // Prints to stdout; EXIT_CODE_FAILED when that did not work (a full disk, a closed pipe).
 int print_result(const struct buf *text);
+
+// Who may have how many of the process's descriptors at once.
+struct descriptor_plan {
+    uint64_t descriptors;
+    unsigned clients;            // connections, all listeners
+    unsigned origin_connections; // to each origin
+    unsigned segments;           // files of the cache
+    bool is_short;               // fewer than configured
+};
+struct descriptor_plan descriptor_plan_for(uint64_t descriptors, unsigned workers, unsigned origins,
+                                           unsigned clients, unsigned origin_connections);
+// Raises the soft limit, and says in one line what follows from it.
+struct descriptor_plan descriptor_plan(const struct config *config);
 
 // Asks a running server: at `address`, else FOREBAY_ADMIN, else the socket and then the address
 // that the configuration (NULL: the built-in one) names. ERR_ORIGIN_CONNECT when none answers.

@@ -24,8 +24,7 @@ static void on_job_over(struct worker *w, struct message *message)
 {
     struct blocking_job *job = container_of(message, struct blocking_job, message);
     check(job->worker == w);
-    check(w->jobs_inflight > 0);
-    w->jobs_inflight--;
+    worker_expect_done(w);
     job->done(job);
 }
 
@@ -65,7 +64,7 @@ void blocking_start(struct worker *w, struct blocking_job *job)
     job->err = ERR_OK;
     job->message.deliver = on_job_over;
     list_node_init(&job->node);
-    w->jobs_inflight++;
+    worker_expect(w);
 
     check(pthread_mutex_lock(&pool->shared.mutex) == 0);
     enum err err = ERR_OK;

@@ -56,10 +56,27 @@ static long blocks_read(void)
     return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_inblock : 0;
 }
 
+static int range_fd(const struct file_range *range)
+{
+    return range->borrow != NULL ? range->borrow(range->release_ctx) : range->fd;
+}
+
+static void range_fd_done(const struct file_range *range)
+{
+    if (range->give_back != NULL) {
+        range->give_back(range->release_ctx);
+    }
+}
+
 bool file_range_ready(const struct file_range *range, uint64_t skip, uint64_t len)
 {
-    return disk_io_resident(range->fd, range->offset + skip, len) &&
-           (range->is_good == NULL || range->is_good(range, range->offset + skip, len));
+    int fd = range_fd(range);
+    if (fd < 0) {
+        return false;
+    }
+    bool resident = disk_io_resident(fd, range->offset + skip, len);
+    range_fd_done(range);
+    return resident && (range->is_good == NULL || range->is_good(range, range->offset + skip, len));
 }
 
 // Empties the pipe; a pipe that cannot be emptied is replaced.
@@ -77,12 +94,12 @@ static void throw_away(struct file_send *fs, uint64_t len)
 }
 
 // Pages of [at, at + len) into the pipe. Bytes taken, 0: none that may be sent.
-static uint64_t take(struct file_send *fs, const struct file_range *range, uint64_t at,
+static uint64_t take(struct file_send *fs, const struct file_range *range, int fd, uint64_t at,
                      uint64_t len)
 {
     off_t offset = (off_t)at;
     long before = blocks_read();
-    ssize_t n = splice(range->fd, &offset, fs->take, NULL, len, SPLICE_F_NONBLOCK);
+    ssize_t n = splice(fd, &offset, fs->take, NULL, len, SPLICE_F_NONBLOCK);
     if (n <= 0) {
         return 0;
     }
@@ -95,18 +112,13 @@ static uint64_t take(struct file_send *fs, const struct file_range *range, uint6
     return (uint64_t)n;
 }
 
-int64_t file_range_send(struct worker *w, const struct file_range *range, uint64_t skip,
-                        uint64_t len, int socket)
+static int64_t send_from(struct file_send *fs, const struct file_range *range, int fd,
+                         uint64_t skip, uint64_t len, int socket)
 {
-    check(worker_is_mine(w));
-    struct file_send *fs = &w->file_send;
     uint64_t sent = 0;
-    if (fs->take < 0 || fs->nowhere < 0) {
-        return -ESTALE;
-    }
     while (sent < len) {
         uint64_t taken =
-            take(fs, range, range->offset + skip + sent, min_u64(len - sent, SPLICE_BYTES));
+            take(fs, range, fd, range->offset + skip + sent, min_u64(len - sent, SPLICE_BYTES));
         if (taken == 0) {
             return sent > 0 ? (int64_t)sent : -ESTALE;
         }
@@ -124,4 +136,18 @@ int64_t file_range_send(struct worker *w, const struct file_range *range, uint64
         }
     }
     return (int64_t)sent;
+}
+
+int64_t file_range_send(struct worker *w, const struct file_range *range, uint64_t skip,
+                        uint64_t len, int socket)
+{
+    check(worker_is_mine(w));
+    struct file_send *fs = &w->file_send;
+    int fd = fs->take < 0 || fs->nowhere < 0 ? -1 : range_fd(range);
+    if (fd < 0) {
+        return -ESTALE;
+    }
+    int64_t sent = send_from(fs, range, fd, skip, len, socket);
+    range_fd_done(range);
+    return sent;
 }

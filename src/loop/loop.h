@@ -97,6 +97,11 @@ void timer_start(struct timer *timer, uint64_t delay_ms);
 void timer_stop(struct timer *timer);
 void timer_done(struct timer *timer); // stop and give back what it holds; before its owner is freed
 
+// A message from a thread that is no worker is due: the worker does not stop before. On the worker,
+// the second call when the message is there.
+void worker_expect(struct worker *w);
+void worker_expect_done(struct worker *w);
+
 // fn(ptr) runs at the end of the current pass.
 void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr);
 
@@ -196,6 +201,10 @@ void disk_fault_set(const char *script);
 // once.
 struct file_range {
     int fd;
+    // Instead of `fd`: its descriptor for the length of one call here, -1 when it is not open now, and
+    // back again. Both get release_ctx.
+    int (*borrow)(void *ctx);
+    void (*give_back)(void *ctx);
     uint64_t offset, len;
     void (*release)(void *ctx);
     void *release_ctx;

@@ -138,7 +138,7 @@ struct worker {
     struct mailbox mailbox;
     struct disk_io disk;
     struct file_send file_send;
-    unsigned jobs_inflight;
+    unsigned expected_count; // messages of other threads that are due
     void *slots[WORKER_SLOT_COUNT_];
 
     atomic_ulong heartbeat_ms; // any thread reads

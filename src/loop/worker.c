@@ -267,7 +267,7 @@ void worker_pass(struct worker *w)
     disk_io_publish(w);
     atomic_store_explicit(&w->heartbeat_ms, worker_now_us(w) / 1000, memory_order_relaxed);
     if (is_stopping) {
-        worker_report(w, !worker_has_work(w) && disk_io_is_quiet(w) && w->jobs_inflight == 0);
+        worker_report(w, !worker_has_work(w) && disk_io_is_quiet(w) && w->expected_count == 0);
     }
 }
 
@@ -284,6 +284,19 @@ static void *worker_main(void *ctx)
     }
     current_worker = NULL;
     return NULL;
+}
+
+void worker_expect(struct worker *w)
+{
+    check(worker_is_mine(w));
+    w->expected_count++;
+}
+
+void worker_expect_done(struct worker *w)
+{
+    check(worker_is_mine(w));
+    check(w->expected_count > 0);
+    w->expected_count--;
 }
 
 // --- A set of workers ----------------------------------------------------------------------------

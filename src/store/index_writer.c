@@ -267,10 +267,17 @@ static bool change_segment_lives(struct store *store, const struct index_change 
 
 static void writer_sync_segment(struct store *store, struct segment *segment)
 {
-    int fd = segment_fd(segment);
+    int fd;
     int failed = store_fault_check(STORE_FAULT_SYNC);
-    if (failed == 0 && (fd < 0 || fdatasync(fd) != 0)) {
-        failed = fd < 0 ? EIO : errno;
+    enum err err = segment_borrow_wait(segment, &fd);
+    if (err == ERR_UNREADABLE) {
+        return; // the order is hygiene: a run that a power cut takes is found out by its checksums
+    }
+    if (failed == 0 && (err != ERR_OK || fdatasync(fd) != 0)) {
+        failed = err != ERR_OK ? EIO : errno;
+    }
+    if (err == ERR_OK) {
+        segment_return(segment);
     }
     if (failed != 0) {
         segment_log_abandon(&store->log, segment);

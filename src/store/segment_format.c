@@ -58,7 +58,25 @@
 // realm, bucket and key are the ones asked for. It believes payload when its unit's CRC is right.
 #include "store/segment_format.h"
 
+#include <stdlib.h>
+
 #include <isa-l/crc.h>
+
+#ifdef FOREBAY_FAULTS
+#define TEST_SIZE_MIN (128u << 10)
+
+// Tests of many segments need small ones: FOREBAY_SEGMENT_SIZE, a power of two.
+uint32_t segment_size_fixed(void)
+{
+    const char *text = getenv("FOREBAY_SEGMENT_SIZE");
+    uint64_t size = 0;
+    if (text == NULL || !span_to_u64(span_from_cstr(text), &size) || size < TEST_SIZE_MIN ||
+        size > SEGMENT_SIZE_MAX || (size & (size - 1)) != 0) {
+        return 0;
+    }
+    return (uint32_t)size;
+}
+#endif
 
 static const char magic_segment[8] = {'F', 'B', 'S', 'E', 'G', 'M', 'T', '1'};
 static const char magic_seal[8] = {'F', 'B', 'S', 'E', 'A', 'L', '0', '1'};
@@ -146,7 +164,8 @@ enum err segment_header_decode(const char *sector, struct segment_header *ret_he
         .created_us = wire_get_u64(sector + 48),
     };
     memcpy(header.cache_id, sector + 24, CACHE_ID_LEN);
-    if (header.size_bytes < SEGMENT_SIZE_MIN || header.size_bytes > SEGMENT_SIZE_MAX) {
+    if ((header.size_bytes < SEGMENT_SIZE_MIN && header.size_bytes != segment_size_fixed()) ||
+        header.size_bytes > SEGMENT_SIZE_MAX) {
         return ERR_CORRUPT;
     }
     *ret_header = header;

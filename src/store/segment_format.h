@@ -16,6 +16,11 @@
 #define SEGMENT_DATA_OFFSET 4096u
 #define SEGMENT_SIZE_MIN (4u << 20)
 #define SEGMENT_SIZE_MAX (256u << 20)
+#ifdef FOREBAY_FAULTS
+uint32_t segment_size_fixed(void); // what a test asks for; 0: nothing
+#else
+#define segment_size_fixed() 0u
+#endif
 #define CACHE_ID_LEN 16u
 
 #define RUN_ALIGN SECTOR_SIZE

@@ -136,8 +136,8 @@ static bool keeper_make(struct segment_log *log)
         return false;
     }
     struct segment *segment = segment_log_entry(log, number);
+    segment_pool_adopt(&log->pool, segment, fd);
     pthread_mutex_lock(&log->guarded.lock);
-    atomic_store(&segment->fd, fd);
     segment_enter(segment, number, SEGMENT_SPARE);
     segment->salt = salt;
     // In front: segments that already hold something are used first.
@@ -293,10 +293,7 @@ static void slots_let_go(struct segment_log *log, const struct segment *segment)
 static void segment_closed(struct segment *segment)
 {
     struct segment_log *log = segment->log;
-    int fd = atomic_exchange(&segment->fd, -1);
-    if (fd >= 0) {
-        (void)close(fd); // what was not written yet is not wanted
-    }
+    segment_pool_close(&log->pool, segment);
     pthread_mutex_lock(&log->guarded.lock);
     check(segment->state == SEGMENT_DYING);
     atomic_store(&segment->number, 0);
@@ -325,6 +322,12 @@ static void keeper_free_one(struct segment_log *log, struct segment *segment)
     if (!segment->index_forgotten) {
         keeper_forget(log, segment);
         segment->index_forgotten = true;
+    }
+    // Whoever has a pin may read on, and without a name it cannot be opened any more.
+    int fd;
+    if ((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) != 0 &&
+        segment_borrow_wait(segment, &fd) == ERR_OK) {
+        segment_return(segment);
     }
     char name[SEGMENT_NAME_LEN];
     segment_name(atomic_load(&segment->number), name);
@@ -382,11 +385,14 @@ static void keeper_write_seal(struct segment_log *log, struct segment *segment)
     pthread_mutex_unlock(&log->guarded.lock);
     char sector[SECTOR_SIZE];
     segment_seal_encode(&seal, sector);
-    int fd = atomic_load(&segment->fd);
-    if (fd >= 0 &&
-        pwrite(fd, sector, sizeof(sector), SEGMENT_SEAL_OFFSET) != (ssize_t)sizeof(sector)) {
+    int fd;
+    if (segment_borrow_wait(segment, &fd) != ERR_OK) {
+        return;
+    }
+    if (pwrite(fd, sector, sizeof(sector), SEGMENT_SEAL_OFFSET) != (ssize_t)sizeof(sector)) {
         log_warn("seal_failed", "number=%u", seal.number);
     }
+    segment_return(segment);
 }
 
 // A seal says that no run in there is unknown to the index; so it waits until nothing is held.
@@ -556,19 +562,19 @@ void segment_log_close(struct segment_log *log)
                 .run_count = segment->run_count,
             };
         }
-        int fd = atomic_exchange(&segment->fd, -1);
+        int fd = room ? segment_borrow(segment) : -1;
         if (fd >= 0) {
-            if (room) {
-                (void)fdatasync(fd); // what the index names was synced before
-            }
-            (void)close(fd);
+            (void)fdatasync(fd); // what the index names was synced before
+            segment_return(segment);
         }
+        segment_pool_close(&log->pool, segment);
         if (segment->state != SEGMENT_FREE) {
             stats_sub(COUNTER_segments, 1);
         }
         free(atomic_load(&segment->verified));
     }
     format->next_segment = log->guarded.next_number;
+    segment_pool_done(&log->pool);
     free(log->table);
     log->table = NULL;
     for (unsigned i = 0; i < log->slot_count; i++) {

@@ -48,7 +48,11 @@ uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
 
 uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max)
 {
+    uint32_t fixed = segment_size_fixed();
     uint64_t size = SEGMENT_SIZE_MIN;
+    if (fixed >= 2 * block_size_bytes_max && fixed != 0) {
+        return fixed;
+    }
     while (size < SEGMENT_SIZE_MAX &&
            (size * 2 <= capacity_bytes / 64 || size < 2 * block_size_bytes_max)) {
         size *= 2;
@@ -177,7 +181,6 @@ static void entry_init(struct segment *segment, struct segment_log *log)
 {
     segment->log = log;
     atomic_init(&segment->pins, SEGMENT_PIN_DYING);
-    atomic_init(&segment->fd, -1);
 }
 
 // A free entry becomes segment `number`. Under the log's lock, or before threads start.
@@ -266,6 +269,7 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     uint64_t room = store->segment_limit_bytes > fixed ? store->segment_limit_bytes - fixed : 0;
     log->segments_max = (unsigned)min_u64(room / log->segment_cost_bytes, SEGMENT_TABLE_MAX / 8);
     log->guarded.next_number = store->dir.format.next_segment;
+    segment_pool_init(&log->pool, store->dir.segments_fd, store->descriptors_max);
 
     struct file_list files = {.max = segment_log_count_files(store->dir.segments_fd)};
     files.numbers = calloc(files.max + 1, sizeof(*files.numbers));
@@ -343,32 +347,6 @@ void segment_unhold(struct segment *segment)
     if (before == 1 && atomic_load_explicit(&segment->log->room, memory_order_relaxed) == 0) {
         segment_log_want(segment->log, false); // it may be the one that can go
     }
-}
-
-int segment_fd(struct segment *segment)
-{
-    int fd = atomic_load_explicit(&segment->fd, memory_order_acquire);
-    if (fd >= 0) {
-        return fd;
-    }
-    char name[SEGMENT_NAME_LEN];
-    segment_name(atomic_load(&segment->number), name);
-    int folder = segment->log->store->dir.segments_fd;
-    int opened = openat(folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (opened < 0) {
-        return -1;
-    }
-    struct stat st;
-    if (fstat(opened, &st) != 0 || !S_ISREG(st.st_mode)) {
-        (void)close(opened); // nothing was written to it
-        return -1;
-    }
-    (void)posix_fadvise(opened, 0, 0, POSIX_FADV_RANDOM); // a hint
-    if (!atomic_compare_exchange_strong(&segment->fd, &fd, opened)) {
-        (void)close(opened); // somebody else was first
-        return fd;
-    }
-    return opened;
 }
 
 // --- marks
@@ -611,14 +589,10 @@ void segment_log_want(struct segment_log *log, bool evict)
 
 // --- looking into one
 
-enum err segment_log_identify(struct segment *segment, struct segment_header *ret_header,
+static enum err identify_file(struct segment *segment, int fd, struct segment_header *ret_header,
                               bool *ret_sealed)
 {
     char head[2 * SECTOR_SIZE];
-    int fd = segment_fd(segment);
-    if (fd < 0) {
-        return ERR_IO;
-    }
     ssize_t len = pread(fd, head, sizeof(head), 0);
     if (len != (ssize_t)sizeof(head)) {
         return len < 0 ? ERR_IO : ERR_CORRUPT;
@@ -643,6 +617,18 @@ enum err segment_log_identify(struct segment *segment, struct segment_header *re
                   seal.number == header.number && seal.salt == header.salt;
     *ret_header = header;
     return ERR_OK;
+}
+
+enum err segment_log_identify(struct segment *segment, struct segment_header *ret_header,
+                              bool *ret_sealed)
+{
+    int fd;
+    enum err err = segment_borrow_wait(segment, &fd);
+    if (err == ERR_OK) {
+        err = identify_file(segment, fd, ret_header, ret_sealed);
+        segment_return(segment);
+    }
+    return err;
 }
 
 static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
@@ -678,9 +664,10 @@ enum err segment_log_scan(struct segment *segment, uint64_t salt,
                           bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,
                           struct segment_scan_result *ret_result)
 {
-    int fd = segment_fd(segment);
-    if (fd < 0) {
-        return ERR_IO;
+    int fd;
+    enum err err = segment_borrow_wait(segment, &fd);
+    if (err != ERR_OK) {
+        return err;
     }
     struct segment_scan scan = {
         .read = scan_read,
@@ -692,5 +679,7 @@ enum err segment_log_scan(struct segment *segment, uint64_t salt,
         .salt = salt,
         .size_bytes = segment->log->segment_size_bytes,
     };
-    return segment_scan_run(&scan, ret_result);
+    err = segment_scan_run(&scan, ret_result);
+    segment_return(segment);
+    return err;
 }

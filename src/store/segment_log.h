@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "store/segment_pool.h"
 #include "store/segment_scan.h"
 
 #define SEGMENT_BAD_MAX 32u
@@ -28,10 +29,10 @@ enum segment_state {
 // An entry of the table; never freed while the process runs, used again for other segments. So
 // whoever has an old pointer may try to pin it; the number tells whether it is still the same one.
 struct segment {
-    atomic_uint number; // 0: free
-    atomic_uint pins;   // count and the two flags
-    atomic_uint holds;  // runs begun and places not yet visible: no candidate for eviction
-    atomic_int fd;      // -1 until somebody needs it
+    atomic_uint number;    // 0: free
+    atomic_uint pins;      // count and the two flags
+    atomic_uint holds;     // runs begun and places not yet visible: no candidate for eviction
+    _Atomic uint64_t file; // its descriptor and who uses it: segment_pool.c
     _Atomic(_Atomic uint64_t *)
         verified; // a bit per check unit; made on first use and kept with the entry
     atomic_uint bad[SEGMENT_BAD_MAX]; // header offsets of runs known bad; 0 = empty
@@ -46,6 +47,7 @@ struct segment {
     uint32_t append_offset, unit_count, run_count;
     bool index_forgotten; // DYING: its entries have left the index, or are to be left alone
     struct segment *next; // in `doomed` or `closable`
+    unsigned pool_at;     // under the pool's lock, while it is open
 };
 
 struct segment_slot {
@@ -66,6 +68,7 @@ struct segment_log {
     struct segment *table;
     unsigned slot_count;
     struct segment_slot *slots;
+    struct segment_pool pool;
     pthread_t keeper;
     bool keeper_runs;
     atomic_uint segment_count; // files, unlinked ones still open included
@@ -111,8 +114,6 @@ bool segment_pin(struct segment *segment, uint32_t number) MUST_USE;
 void segment_pin_again(struct segment *segment); // the caller has one
 void segment_unpin(struct segment *segment);
 void segment_unhold(struct segment *segment);
-// Descriptor of a pinned segment; opened on first use. -1: cannot be opened.
-int segment_fd(struct segment *segment);
 // Is there no file of this number any more?
 bool segment_log_lacks(struct segment_log *log, uint32_t number);
 

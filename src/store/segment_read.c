@@ -74,25 +74,26 @@ static struct run_info *info_find(struct store_worker *sw, const struct store_pl
 // Headers and packed runs may begin in the last page of the run before them. Bringing that page
 // from the device takes the mark from that run's last unit, before it begins: nobody has looked at
 // those bytes.
-static void unmark_neighbour(const struct store_place *place)
+static void unmark_neighbour(const struct store_place *place, int fd)
 {
     if (place->header_offset % RUN_PAYLOAD_ALIGN != 0 && place->first_unit > 0 &&
         segment_is_verified(place->segment, place->first_unit - 1, 1) &&
-        !disk_io_resident(segment_fd(place->segment), place->header_offset, 1)) {
+        !disk_io_resident(fd, place->header_offset, 1)) {
         segment_set_verified(place->segment, place->first_unit - 1, 1, false);
     }
 }
 
 static enum err read_nowait(const struct store_place *place, uint64_t offset, char *buf, size_t len)
 {
-    int fd = segment_fd(place->segment);
+    int fd = segment_borrow(place->segment);
     if (fd < 0) {
-        return ERR_IO;
+        return ERR_AGAIN; // opening may wait
     }
-    unmark_neighbour(place);
+    unmark_neighbour(place, fd);
     struct iovec iov = {buf, len};
     size_t got = 0;
     enum err err = disk_io_read_nowait(fd, &iov, 1, offset, &got);
+    segment_return(place->segment);
     if (err == ERR_OK && got < len) {
         // The page cache has a part of it, or the file is shorter than it should be: the other way
         // tells.
@@ -228,6 +229,16 @@ static void on_range_released(void *ctx)
     segment_unpin(ctx);
 }
 
+static int range_borrow(void *ctx)
+{
+    return segment_borrow(ctx);
+}
+
+static void range_give_back(void *ctx)
+{
+    segment_return(ctx);
+}
+
 // The check units that `len` bytes of a payload touch, from its byte `begin` on.
 struct read_units {
     uint32_t first, count;
@@ -267,15 +278,22 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
         info_get_nowait(store_worker_of(w), place, &info) != ERR_OK) {
         return false;
     }
-    int fd = segment_fd(segment);
-    if (fd < 0 || !disk_io_resident(fd, place->payload_offset + begin, len)) {
+    int fd = segment_borrow(segment);
+    if (fd < 0) {
+        return false;
+    }
+    bool resident = disk_io_resident(fd, place->payload_offset + begin, len);
+    segment_return(segment);
+    if (!resident) {
         // It comes from the device next time, so it has to be looked at again.
         segment_set_verified(segment, place->first_unit + units.first, units.count, false);
         return false;
     }
     segment_pin_again(segment);
     *ret_range = (struct file_range){
-        .fd = fd,
+        .fd = -1,
+        .borrow = range_borrow,
+        .give_back = range_give_back,
         .offset = place->payload_offset + begin,
         .len = len,
         .release = on_range_released,
@@ -292,7 +310,13 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
 struct read_state {
     char *header_bytes;
     struct run_info *info;
+    int fd_plus_1; // borrowed from the first operation to the end; 0: not
 };
+
+static int read_fd(const struct store_read *read)
+{
+    return ((const struct read_state *)(const void *)read->engine_private)->fd_plus_1 - 1;
+}
 
 static struct read_state *read_state_of(struct store_read *read)
 {
@@ -304,6 +328,9 @@ static struct read_state *read_state_of(struct store_read *read)
 static void read_finish(struct store_read *read, enum err err)
 {
     struct read_state *state = read_state_of(read);
+    if (state->fd_plus_1 != 0) {
+        segment_return(read->place.segment);
+    }
     free(state->header_bytes);
     run_info_unref(state->info);
     *state = (struct read_state){0};
@@ -324,9 +351,10 @@ static void read_finish(struct store_read *read, enum err err)
 static void read_op_start(struct store_read *read, unsigned iov_count, uint64_t offset,
                           void (*done)(struct disk_op *op))
 {
-    unmark_neighbour(&read->place);
+    int fd = read_fd(read);
+    unmark_neighbour(&read->place, fd);
     read->op.kind = DISK_READ;
-    read->op.fd = segment_fd(read->place.segment);
+    read->op.fd = fd;
     read->op.offset = offset;
     read->op.iov = read->iov;
     read->op.iov_count = iov_count;
@@ -357,7 +385,7 @@ static void read_unmark(const struct store_read *read, const struct read_units *
     uint64_t end =
         min_u64(units->begin + (uint64_t)units->count * STORE_CHECK_UNIT, place->payload_len);
     if (place->payload_len >= RUN_PACKED_MAX &&
-        !disk_io_resident(segment_fd(place->segment), offset, end - units->begin)) {
+        !disk_io_resident(read_fd(read), offset, end - units->begin)) {
         segment_set_verified(place->segment, place->first_unit + units->first, units->count, false);
     }
 }
@@ -483,15 +511,11 @@ static void on_header_read(struct disk_op *op)
     }
 }
 
-static void on_read_task(struct task *task)
+// The segment is open, or need not be.
+static void read_begin(struct store_read *read)
 {
-    struct store_read *read = container_of(task, struct store_read, task);
     struct run_info *info = info_find(store_worker_of(read->worker), &read->place);
-    if (read->cancelled) {
-        read_finish(read, ERR_CANCELLED);
-    } else if (read->early_err != ERR_OK) {
-        read_finish(read, read->early_err);
-    } else if (info != NULL) {
+    if (info != NULL) {
         read_with_info(read, info);
     } else {
         struct read_state *state = read_state_of(read);
@@ -500,6 +524,35 @@ static void on_read_task(struct task *task)
         read->iov[0] = (struct iovec){state->header_bytes, read->place.header_len};
         read_op_start(read, 1, read->place.header_offset, on_header_read);
     }
+}
+
+static void on_read_opened(void *ctx, enum err err, int fd)
+{
+    struct store_read *read = ctx;
+    if (err == ERR_OK) {
+        read_state_of(read)->fd_plus_1 = fd + 1;
+    }
+    if (read->cancelled || err != ERR_OK) {
+        read_finish(read, read->cancelled ? ERR_CANCELLED : err);
+        return;
+    }
+    read_begin(read);
+}
+
+static void on_read_task(struct task *task)
+{
+    struct store_read *read = container_of(task, struct store_read, task);
+    if (read->cancelled) {
+        read_finish(read, ERR_CANCELLED);
+        return;
+    }
+    int fd = segment_borrow(read->place.segment);
+    if (fd < 0) {
+        segment_borrow_start(read->worker, read->place.segment, on_read_opened, read);
+        return;
+    }
+    read_state_of(read)->fd_plus_1 = fd + 1;
+    read_begin(read);
 }
 
 void store_read_start(struct worker *w, struct store_read *read)
@@ -517,7 +570,6 @@ void store_read_start(struct worker *w, struct store_read *read)
     read->object = NULL;
     read->err = ERR_OK;
     read->cancelled = read->repeated = false;
-    read->early_err = segment_fd(read->place.segment) < 0 ? ERR_IO : ERR_OK;
     task_init(&read->task, on_read_task);
     worker_defer(w, &read->task); // this pass; operations started there are submitted in it
 }

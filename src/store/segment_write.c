@@ -36,6 +36,7 @@ struct store_run {
     struct chunk *chunks[RUN_UNITS_MAX]; // appended and not yet written
     uint32_t writing_units;              // of the operation in flight
     enum run_step step;
+    int fd; // borrowed from the first operation to the end; -1: not yet
     enum err err;
     bool touched, finishing, aborted; // touched: something was written into the reservation
     char *head;                       // sector of the intent, later header and padding
@@ -95,6 +96,9 @@ static void run_give_up(struct store_run *run)
 static void run_end(struct store_run *run)
 {
     bool keep = run->finishing && !run->aborted && run->err == ERR_OK;
+    if (run->fd >= 0) {
+        segment_return(run->reservation.segment);
+    }
     if (!keep) {
         run_give_up(run);
     }
@@ -125,17 +129,37 @@ static void run_end(struct store_run *run)
 static void run_go(struct store_run *run);
 static void on_run_op(struct disk_op *op);
 
+static void on_run_opened(void *ctx, enum err err, int fd)
+{
+    struct store_run *run = as_run(ctx);
+    if (err != ERR_OK) {
+        run->op.err = err;
+        on_run_op(&run->op);
+        return;
+    }
+    run->fd = run->op.fd = fd;
+    disk_io_start(run->worker, &run->op);
+}
+
 static void run_start_op(struct store_run *run, enum run_step step, unsigned iov_count,
                          uint32_t offset)
 {
+    struct segment *segment = run->reservation.segment;
     run->step = step;
     run->touched = true;
     run->op.kind = DISK_WRITE;
-    run->op.fd = segment_fd(run->reservation.segment);
     run->op.offset = offset;
     run->op.iov = run->iov;
     run->op.iov_count = iov_count;
     run->op.done = on_run_op;
+    if (run->fd < 0) {
+        run->fd = segment_borrow(segment);
+    }
+    if (run->fd < 0) {
+        segment_borrow_start(run->worker, segment, on_run_opened, run);
+        return;
+    }
+    run->op.fd = run->fd;
     disk_io_start(run->worker, &run->op);
 }
 
@@ -227,6 +251,9 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
     if (run->err == ERR_OK) {
         run->err = op->err == ERR_OK ? ERR_DISK_FULL : op->err;
     }
+    if (op->err == ERR_UNREADABLE) {
+        return; // no word of the disk's
+    }
     store_filling_off(run->store, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }
 
@@ -302,7 +329,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     check(block_count > 0);
     check(first_block < blocks);
     check(block_count <= blocks - first_block);
-    if (!store->attached || !store_is_filling(store)) {
+    if (!store->attached || !store_is_filling(store) || segment_pool_is_short(&store->log.pool)) {
         stats_add(COUNTER_admission_rejected_error, 1);
         return ERR_IO;
     }
@@ -334,6 +361,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->store = store;
     run->object = store_object_ref(object);
     run->reservation = reservation;
+    run->fd = -1;
     run->first_block = first_block;
     run->generation = object->generation != 0 ? object->generation : store_generation_next(store);
     run->block_count = block_count;

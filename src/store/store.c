@@ -27,6 +27,7 @@
 #define READ_ERRORS_MAX 100u
 #define READ_ERRORS_WINDOW_US 60000000u
 #define READING_OFF_US 10000000u
+#define DESCRIPTORS_DEFAULT 1024u
 #define GENERATIONS_AHEAD (1ull << 36) // promised to one process
 
 // --- space
@@ -317,6 +318,8 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     store->loop = loop;
     store->min_free_percent = options->min_free_percent;
     store->verify_always = options->verify_always;
+    store->descriptors_max =
+        options->descriptors_max != 0 ? options->descriptors_max : DESCRIPTORS_DEFAULT;
     store->worker_count = loop_worker_count(loop);
     check(store->worker_count <= STORE_WORKERS_MAX);
     policy_init(&store->policy);
@@ -334,6 +337,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     }
     store->attached = true;
     stats_add(COUNTER_cache_capacity_bytes, store->capacity_bytes);
+    segment_pool_start(&store->log.pool);
     index_writer_start(&store->writer);
     segment_keeper_start(&store->log);
     recovery_start(&store->recovery);
@@ -363,6 +367,9 @@ void store_close(struct store *store)
     recovery_stop(&store->recovery);
     segment_keeper_stop(&store->log);
     index_writer_stop(&store->writer);
+    if (store->attached) {
+        segment_pool_stop(&store->log.pool);
+    }
     rebuilding = rebuilding || atomic_load(&store->rebuilding);
     uint64_t index_txn = store->index.renewals != NULL ? index_last_txn(&store->index) : 0;
     if (store->attached) {

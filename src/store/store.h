@@ -45,6 +45,7 @@ struct store_options {
     unsigned min_free_percent;     // of the file system; below: fills stop, oldest segments go
     bool verify_always;            // cache.verify: always
     uint64_t block_size_bytes_max; // largest block of any rule; segment size is at least twice this
+    unsigned descriptors_max;      // for segments; 0 = 1,024
 };
 
 // ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten),
@@ -100,8 +101,8 @@ uint64_t store_object_block_count(const struct store_object *object);
 // --- places --------------------------------------------------------------------------------------
 
 // Where a run lies. By value; may travel to another worker. While `segment` is set it holds one pin
-// on it: whoever has the place gives it back with store_place_unpin(). A pinned segment's file
-// stays open and readable, also when dying.
+// on it: whoever has the place gives it back with store_place_unpin(). A pinned segment is not given
+// back; a dying one stays readable as long as there are enough descriptors, and is a miss then.
 struct segment;
 struct store_place {
     struct segment *segment;
@@ -185,18 +186,17 @@ struct store_read {
     void (*done)(struct store_read *read);
     // results; chunks are the caller's to unref
     enum err err; // ERR_CORRUPT: dropped from the index, counted, remembered as bad at once;
-                  // ERR_IO, ERR_CANCELLED
+                  // ERR_IO; ERR_UNREADABLE: not now, nothing is dropped; ERR_CANCELLED
     struct chunk *chunks[STORE_READ_MAX / CHUNK_SIZE + 1];
     struct span spans[STORE_READ_MAX / CHUNK_SIZE + 1]; // the asked bytes, in order
     unsigned span_count;
     struct store_object *object;
     struct disk_op op; // private from here
     struct task task;
-    enum err early_err; // known before an operation was started
     bool cancelled, repeated;
     struct iovec iov[STORE_READ_MAX / CHUNK_SIZE + 1];
     struct worker *worker;
-    void *engine_private[2];
+    void *engine_private[3];
 };
 void store_read_start(struct worker *w, struct store_read *read);
 void store_read_cancel(struct store_read *read); // done() still runs

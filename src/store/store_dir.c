@@ -140,7 +140,8 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
         }
         f.append_count++;
     }
-    bool ours = rest.len == 0 && segment_size >= SEGMENT_SIZE_MIN &&
+    bool ours = rest.len == 0 &&
+                (segment_size >= SEGMENT_SIZE_MIN || segment_size == segment_size_fixed()) &&
                 (segment_size & (segment_size - 1)) == 0 &&
                 (span_equal_cstr(state, "clean") || span_equal_cstr(state, "open"));
     if (!ours) {

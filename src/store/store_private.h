@@ -37,6 +37,7 @@ struct store {
     uint64_t segment_limit_bytes; // what is used may reach this by making segments; the rest is for
                                   // the index
     unsigned min_free_percent;
+    unsigned descriptors_max;
     bool verify_always;
     bool attached; // false: the directory was unusable at start; nothing is held for the life of
                    // the process
@@ -97,6 +98,7 @@ enum store_fault {
     STORE_FAULT_CREATE,
     STORE_FAULT_ALLOCATE,
     STORE_FAULT_UNLINK,
+    STORE_FAULT_OPEN,
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);

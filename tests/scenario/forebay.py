@@ -152,6 +152,9 @@ class Forebay:
     def _pid(self):
         """The server's own process id, also below a wrapper such as strace."""
         pid = self.process.pid
+        with contextlib.suppress(OSError):
+            if os.path.samefile(f"/proc/{pid}/exe", self.binary_path):
+                return pid            # the wrapper has become the server
         if self.wrapper:
             children = Path(f"/proc/{pid}/task/{pid}/children")
             with contextlib.suppress(OSError):

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the process may take: a cache.size that changes, descriptors, connections, lines of log."""
+import contextlib
+import os
 import random
+import threading
 
 import pytest
 from client import judge
-from forebay import parallel, scaled
+from conftest import not_run
+from disks import drop_pages
+from forebay import build_kind, parallel, scaled
 
 MIB = 1 << 20
 IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
@@ -114,3 +119,112 @@ def test_any_order_of_sizes(start, origin, engine, seed):
             assert server.disk_bytes() <= capacity(server)
         stores_and_is_within(server, origin, f"{turn}/last")
         dice.choice((server.stop, server.kill9))()
+
+
+# --- descriptors ----------------------------------------------------------------------------------
+
+MANY = 2000
+DESCRIPTORS = 256
+# A small segment holds one of these: a test of many segments stays small on disk.
+SMALL_SEGMENT, ONE_A_SEGMENT = 131072, 65_000
+
+
+class Descriptors:
+    """The most descriptors the server had open at once, as seen from outside."""
+
+    def __init__(self, server):
+        self.folder = f"/proc/{server._pid()}/fd"
+        self.highest = 0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self):
+        while not self.over.wait(0.002):
+            with contextlib.suppress(OSError):
+                self.highest = max(self.highest, len(os.listdir(self.folder)))
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+def limited(start, origin, engine, count, **more):
+    """A server with at most COUNT descriptors and a segment for each object."""
+    return start(origin, engine=engine, file=IMMUTABLE,
+                 wrapper=["prlimit", f"--nofile={count}:{count}"],
+                 env={"FOREBAY_SEGMENT_SIZE": str(SMALL_SEGMENT)},
+                 settings={"cache.size": "420MiB", "cache.block_size": "64KiB",
+                           "access_log.path": "off", **more})
+
+
+def all_are_hits(server, origin, keys, readers=8):
+    """Reads everything, judged, from READERS connections; nothing of it comes from the origin."""
+    mark = origin.mark()
+    read_all(server, origin, keys, readers)
+    asked = origin.requests(since=mark)
+    assert not asked, f"{len(asked)} of {len(keys)} asked again: {asked[:3]}\n{server.output()}"
+
+
+def test_many_segments_and_few_descriptors(start, origin, engine, figure):
+    """2,000 segments and 256 descriptors: every byte right, hits stay hits, everybody is let in, over
+    restarts and a rebuilt index."""
+    if build_kind() == "release":
+        not_run("small segments are for builds for tests")
+    server = limited(start, origin, engine, DESCRIPTORS)
+    keys = [f"k{i:04d}" for i in range(MANY)]
+    for key in keys:
+        origin.put(key, ONE_A_SEGMENT)
+    peaks = []
+
+    def look(what):
+        with Descriptors(server) as seen:
+            what()
+        peaks.append(seen.highest)
+        assert seen.highest <= DESCRIPTORS - 8, f"{seen.highest} of {DESCRIPTORS}"
+
+    def look_at_hits():
+        all_are_hits(server, origin, keys)
+        dice = random.Random(5)
+        parallel(24, lambda _: all_are_hits_of_one(server, origin, dice.sample(keys, 100)))
+
+    def store_all():
+        for _ in range(50):     # a segment for each object: some come before there is room for them
+            mark = origin.mark()
+            read_all(server, origin, keys, 8)
+            if not origin.requests(since=mark):
+                return
+        raise AssertionError(f"never all stored: {server.output()}")
+
+    look(store_all)
+    assert len(server.segment_files()) >= MANY
+    look(look_at_hits)
+    server.stop()
+    server.start()
+    look(look_at_hits)
+    for path in server.segment_files():
+        drop_pages(path)
+    look(look_at_hits)
+    server.kill9()
+    server.start()
+    look(look_at_hits)
+    server.stop()
+    (server.cache / "index" / "data.mdb").unlink()
+    server.start()
+    server.wait_metric("forebay_degraded", lambda v: v == 0, component="index")
+    look(lambda: read_all(server, origin, keys, 8))  # asked about once, for they may have changed
+    assert not [r for r in origin.requests() if r.status not in (200, 206, 304)]
+    look(look_at_hits)
+    assert server.metric("forebay_cache_checksum_failures_total") == 0
+    assert server.metric("forebay_cache_evicted_bytes_total") == 0
+    assert server.metric("forebay_segment_open_failures_total") == 0
+    figure(f"{MANY} segments, {DESCRIPTORS} descriptors ({engine}): most open at once {max(peaks)}")
+
+
+def all_are_hits_of_one(server, origin, keys):
+    with server.client() as client:
+        for key in keys:
+            judge(client.get(key), origin, key, 0, origin.version(key).size)

@@ -119,3 +119,28 @@ Test(commands, env_asks_the_running_server)
     cr_assert_not_null(strstr(text, "AWS_ENDPOINT_URL"));
     buf_done(&why);
 }
+
+Test(commands, descriptors_are_shared_out_within_what_there_is)
+{
+    struct descriptor_plan plan = descriptor_plan_for(1u << 20, 8, 3, 16384, 64);
+    cr_assert(!plan.is_short);
+    cr_assert_eq(plan.clients, 16384);
+    cr_assert_eq(plan.origin_connections, 64);
+    for (unsigned workers = 1; workers <= 64; workers *= 4) {
+        for (unsigned origins = 1; origins <= 5; origins++) {
+            uint64_t fixed = ADMIN_CONNECTIONS_MAX + 40 + workers * (8 + 3 * origins);
+            for (uint64_t n = fixed + 120 * origins + 4 * workers * origins; n < 200000;
+                 n += n / 7 + 1) {
+                plan = descriptor_plan_for(n, workers, origins, 16384, 64);
+                cr_assert(fixed + plan.clients + plan.segments +
+                              origins * (plan.origin_connections + workers) <=
+                          n);
+                cr_assert(plan.clients >= 8 && plan.origin_connections >= 1);
+                cr_assert(plan.segments >= 16);
+                cr_assert(plan.is_short == (plan.clients < 16384 || plan.origin_connections < 64));
+            }
+        }
+    }
+    plan = descriptor_plan_for(64, 4, 2, 16384, 64); // too few for anything: the least of each
+    cr_assert(plan.is_short && plan.clients >= 8 && plan.segments >= 16);
+}

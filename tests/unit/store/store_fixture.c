@@ -470,7 +470,7 @@ static void on_read(struct store_read *read)
             call->good += read->spans[i].len;
         }
     } else {
-        cr_assert(read->err == ERR_CORRUPT || read->err == ERR_IO);
+        cr_assert(read->err == ERR_CORRUPT || read->err == ERR_IO || read->err == ERR_UNREADABLE);
         call->place_index++;
         call->at = UINT64_MAX;
     }
@@ -489,7 +489,9 @@ static void judge_range(struct worker *w, struct read_call *call, const struct s
         return;
     }
     static _Thread_local char bytes[STORE_READ_MAX];
-    cr_assert(pread(range.fd, bytes, range.len, (off_t)range.offset) == (ssize_t)range.len);
+    int fd = range.borrow(range.release_ctx);
+    cr_assert(pread(fd, bytes, range.len, (off_t)range.offset) == (ssize_t)range.len);
+    range.give_back(range.release_ctx);
     for (uint64_t i = 0; i < range.len; i += CHUNK_SIZE) {
         judge(call->object, call->at + i,
               (struct span){bytes + i, (size_t)min_u64(CHUNK_SIZE, range.len - i)});

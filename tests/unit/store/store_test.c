@@ -347,12 +347,16 @@ Test(store, bytes_we_wrote_go_the_fast_way_until_they_are_not_resident)
     if (call.ready) {
         char got[BLOCK], expected[BLOCK];
         object_bytes(&object, 100, expected, sizeof(expected));
-        cr_assert(pread(call.range.fd, got, sizeof(got), (off_t)call.range.offset) == sizeof(got));
+        int range_fd = call.range.borrow(call.range.release_ctx);
+        cr_assert(pread(range_fd, got, sizeof(got), (off_t)call.range.offset) == sizeof(got));
+        call.range.give_back(call.range.release_ctx);
         cr_assert(memcmp(got, expected, sizeof(got)) == 0);
         call.range.release(call.range.release_ctx);
-        int fd = segment_fd(place.segment);
+        int fd;
+        cr_assert(segment_borrow_wait(place.segment, &fd) == ERR_OK);
         cr_assert(fdatasync(fd) == 0);
         cr_assert(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+        segment_return(place.segment);
         box_on_worker(&box, 0, do_range, &call);
         cr_assert(!call.ready);
         cr_assert(
@@ -384,9 +388,11 @@ Test(store, reading_a_run_takes_the_mark_from_a_neighbour_in_the_same_page)
         cr_assert(after.header_offset / 4096 ==
                   (before.payload_offset + before.payload_len) / 4096);
         cr_assert(segment_is_verified(before.segment, before.first_unit, 2));
-        int fd = segment_fd(before.segment);
+        int fd;
+        cr_assert(segment_borrow_wait(before.segment, &fd) == ERR_OK);
         cr_assert(fdatasync(fd) == 0);
         cr_assert(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+        segment_return(before.segment);
         cr_assert(box_post_put(&box, &second, &after, true) == ERR_OK);
         cr_assert(box_read(&box, 1, &second) == second.size);
         cr_assert(segment_is_verified(before.segment, before.first_unit, 1));
