@@ -352,6 +352,11 @@ const char *origin_name(const struct origin *origin)
     return origin->options.name;
 }
 
+const char *origin_endpoint(const struct origin *origin)
+{
+    return origin->options.endpoint;
+}
+
 const char *origin_describe(const struct origin *origin)
 {
     return origin->description;

@@ -61,6 +61,8 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
 // After loop_stop(). Calls that still run are dropped: none of their callbacks runs any more.
 void origin_free(struct origin *origin);
 const char *origin_name(const struct origin *origin);
+// Where it is, as configured: the same for all that differ in credentials only.
+const char *origin_endpoint(const struct origin *origin);
 // "dir:/data", "s3 http://127.0.0.1:8333 region us-east-1 path-style, credentials: environment";
 // for start line and log.
 const char *origin_describe(const struct origin *origin);

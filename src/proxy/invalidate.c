@@ -2,6 +2,14 @@
 // What a write that passes through makes untrue is removed on every worker: the writer's side of
 // it, and every worker's answer to an invalidation. The home (home.c) decides; rules 24-28 of its
 // head comment.
+//
+// A change of unknown extent has no keys to send round. It raises the bucket's epoch
+// (store_epoch.c), which is part of every key and of every listing's name: whoever looks from then
+// on finds nothing that was asked for before. Who began earlier keeps the key he has.
+//
+// The two meet where the epoch of a bucket moves while a write to one of its keys is open: a reader
+// may have cached the key's old version under the new epoch. So the write goes through the same
+// again with the key of the epoch that counts when the origin has answered.
 
 #include "proxy/proxy_private.h"
 
@@ -61,30 +69,102 @@ void invalidate_on_unbar(struct proxy_worker *pw, struct wire *wire)
     }
 }
 
+// --- a write to one key --------------------------------------------------------------------------
+
+static void write_send(struct key_write *kw, enum wire_type type)
+{
+    struct wire *wire = wire_new(kw->at, type, kw->key);
+    wire->write = kw;
+    wire_send(object_key_home(kw->at, kw->key), wire);
+}
+
+static struct span origin_place(const struct object_key *key)
+{
+    return span_from_cstr(origin_endpoint(key->origin));
+}
+
+// True: the bucket's epoch is another one by now, and so is the key.
+static bool write_moves(struct key_write *kw, uint64_t epoch)
+{
+    if (kw->key->epoch == epoch) {
+        return false;
+    }
+    struct object_key *moved = object_key_in_epoch(kw->at, kw->key, epoch);
+    object_key_unref(kw->key);
+    kw->key = moved;
+    return true;
+}
+
 void invalidate_begin(struct proxy_worker *pw, struct key_write *kw)
 {
+    const struct object_key *key = kw->key;
     list_node_init(&kw->node);
     kw->at = pw;
-    struct wire *wire = wire_new(pw, WIRE_WBEGIN, kw->key);
-    wire->write = kw;
-    wire_send(object_key_home(pw, kw->key), wire);
+    kw->has_moved = false;
+    (void)write_moves(kw, store_epoch_hold(pw->store, origin_place(key), key->bucket));
+    write_send(kw, WIRE_WBEGIN);
 }
 
 void invalidate_end(struct proxy_worker *pw, struct key_write *kw)
 {
-    struct wire *wire = wire_new(pw, WIRE_WEND, kw->key);
-    wire->write = kw;
-    wire_send(object_key_home(pw, kw->key), wire);
+    check(kw->at == pw);
+    write_send(kw, WIRE_WEND);
 }
 
 void invalidate_on_wready(struct proxy_worker *pw, struct wire *wire)
 {
-    (void)pw;
-    wire->write->on_ready(wire->write);
+    struct key_write *kw = wire->write;
+    if (kw->has_moved) {
+        invalidate_end(pw, kw); // the origin has answered already
+    } else {
+        kw->on_ready(kw);
+    }
 }
 
 void invalidate_on_wdone(struct proxy_worker *pw, struct wire *wire)
 {
-    (void)pw;
-    wire->write->on_ended(wire->write);
+    struct key_write *kw = wire->write;
+    struct span place = origin_place(kw->key);
+    if (!kw->has_moved && write_moves(kw, store_epoch(pw->store, place, kw->key->bucket))) {
+        kw->has_moved = true; // once: a later epoch began after the origin's answer
+        write_send(kw, WIRE_WBEGIN);
+        return;
+    }
+    store_epoch_release(pw->store, place, kw->key->bucket);
+    kw->on_ended(kw);
+}
+
+// --- a change of unknown extent ------------------------------------------------------------------
+
+static void on_epoch_raised(struct store_epoch_change *change, enum err err)
+{
+    struct bucket_write *bw = container_of(change, struct bucket_write, change);
+    bw->err = err;
+    bw->on_ready(bw);
+}
+
+static void on_bucket_ended(struct task *task)
+{
+    struct bucket_write *bw = container_of(task, struct bucket_write, task);
+    bw->on_ended(bw);
+}
+
+void invalidate_bucket_begin(struct proxy_worker *pw, struct bucket_write *bw,
+                             const struct origin *origin, struct span origin_bucket)
+{
+    bw->at = pw;
+    bw->err = ERR_OK;
+    bw->change.done = on_epoch_raised;
+    task_init(&bw->task, on_bucket_ended);
+    store_epoch_begin(pw->worker, pw->store, span_from_cstr(origin_endpoint(origin)), origin_bucket,
+                      &bw->change);
+}
+
+void invalidate_bucket_end(struct proxy_worker *pw, struct bucket_write *bw)
+{
+    check(bw->at == pw);
+    if (bw->err == ERR_OK) {
+        store_epoch_end(&bw->change);
+    }
+    worker_defer(pw->worker, &bw->task);
 }

@@ -6,6 +6,7 @@
 // A write drops, on every worker, every page of the bucket whose prefix covers the key, and marks
 // the pages still on their way that it covers: those are never kept. Both happen when the write
 // begins and again before its client is answered, so a listing asked after that answer is new. A
+// change of unknown extent moves the bucket to another epoch, under which no older page is found. A
 // page larger than PAGE_MAX is not kept; above CACHE_MAX the least recently used pages go.
 //
 // The life of a page: list_cache_begin() -> fill -> append ... -> commit -> page in the table ->
@@ -26,7 +27,7 @@ struct list_page {
     unsigned refs;               // of the table and of replies
     uint64_t hash;
     struct arena *arena;
-    struct span name; // principal, bucket, query
+    struct span name; // principal, bucket and its epoch, query
     const struct origin *origin;
     struct span origin_bucket, prefix;
     struct headers headers;
@@ -112,18 +113,18 @@ static bool request_is_cacheable(const struct request *r)
     return true;
 }
 
-// Principal, bucket and query with their lengths, so that no two of them read the same; empty when
-// there is no room.
+// Principal, bucket, its epoch and query with their lengths, so that no two of them read the same;
+// empty when there is no room.
 static struct span page_name(const struct request *r)
 {
     struct span query;
     if (sigv4_canonical_query(r->arena, r->s3.raw_query, false, &query) != ERR_OK) {
         return (struct span){NULL, 0};
     }
-    return span_from_cstr(
-        arena_printf(r->arena, "%zu %zu %.*s %.*s %.*s", r->principal.name.len, r->s3.bucket.len,
-                     (int)r->principal.name.len, r->principal.name.ptr, (int)r->s3.bucket.len,
-                     r->s3.bucket.ptr, (int)query.len, query.len > 0 ? query.ptr : ""));
+    return span_from_cstr(arena_printf(
+        r->arena, "%zu %zu %.*s %.*s %llx %.*s", r->principal.name.len, r->s3.bucket.len,
+        (int)r->principal.name.len, r->principal.name.ptr, (int)r->s3.bucket.len, r->s3.bucket.ptr,
+        (unsigned long long)request_epoch(r), (int)query.len, query.len > 0 ? query.ptr : ""));
 }
 
 static struct list_page *page_find(struct list_cache *cache, struct span name, uint64_t hash)

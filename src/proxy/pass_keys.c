@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which keys a request changes: what its head may do (r->effects), the key of a form, or those in
-// the body of a batch delete. Each becomes a key_write with a key of its own in every realm, since
-// all of them may hold what the write replaces, so that it may outlive the request. On the
-// request's worker, while the client is there.
+// the body of a batch delete; or all of a bucket, where nothing names them. Each becomes a key_write
+// with a key of its own in every realm, since all of them may hold what the write replaces, so that
+// it may outlive the request. On the request's worker, while the client is there.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -56,16 +56,19 @@ static enum err add_write(struct pass_state *p, struct span bucket, struct span 
     return ERR_OK;
 }
 
-// What the head may change. An empty key stands for the bucket: cached listings of it go.
+// What the head may change: a key, or whatever its bucket holds.
 static enum err add_head_keys(struct pass_state *p)
 {
     const struct request *r = p->request;
     enum err err = ERR_OK;
     for (unsigned i = 0; err == ERR_OK && i < r->effects.count; i++) {
         const struct s3_effect *effect = &r->effects.items[i];
-        if (effect->changes) {
-            bool is_ours = span_equal(effect->bucket, r->s3.bucket);
+        bool is_ours = span_equal(effect->bucket, r->s3.bucket);
+        if (effect->changes && effect->scope == S3_SCOPE_KEY) {
             err = add_write(p, is_ours ? r->origin_bucket : effect->bucket, effect->key);
+        } else if (effect->changes) {
+            check(is_ours);
+            p->changes_bucket = true;
         }
     }
     return err;

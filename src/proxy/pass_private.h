@@ -186,6 +186,8 @@ struct pass_state {
     // the keys it changes
     struct key_write *writes;
     unsigned writes_max, write_count, writes_ready, writes_ended;
+    struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
+    bool changes_bucket;
     enum write_phase write_phase;
 
     // towards the client
@@ -222,6 +224,10 @@ void pass_take_body(struct pass_state *p, struct span data); // from the origin
 void pass_refuse(struct pass_state *p, enum err err, struct span message);
 void pass_on_write_ready(struct key_write *kw);
 void pass_on_write_ended(struct key_write *kw);
+static inline bool pass_changes_any(const struct pass_state *p)
+{
+    return p->write_count > 0 || p->changes_bucket;
+}
 
 // --- pass_upload.c -------------------------------------------------------------------------------
 
@@ -234,7 +240,8 @@ void pass_upload_drop(struct pass_state *p); // nobody wants the rest
 
 // --- pass_keys.c ---------------------------------------------------------------------------------
 
-// The keys a request changes become p->writes. From its head, from a form, from a collected body;
+// The keys a request changes become p->writes; one that may change any key of its bucket sets
+// p->changes_bucket. From its head, from a form, from a collected body;
 // ERR_ACCESS_DENIED for a key that the principal may not change (p->err_message says so).
 enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
 enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;

@@ -5,6 +5,7 @@
 #include "proxy/pass_private.h"
 #include "proxy/proxy_private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,28 +62,69 @@ struct object_key *request_object_key(struct request *r)
     return request_object_key_in(r, realm, r->origin_bucket, r->s3.key, r->rule);
 }
 
-struct object_key *request_object_key_in(struct request *r, struct span realm, struct span bucket,
-                                         struct span key, const struct proxy_rule *rule)
+static uint64_t origin_epoch(const struct request *r, struct span origin_bucket)
 {
-    struct proxy *proxy = r->pw->proxy;
-    struct span name = span_from_cstr(origin_name(r->origin));
-    size_t realm_len = realm.len + 1 + name.len;
+    return store_epoch(r->pw->store, span_from_cstr(origin_endpoint(r->origin)), origin_bucket);
+}
+
+uint64_t request_epoch(const struct request *r)
+{
+    return origin_epoch(r, r->origin_bucket);
+}
+
+// The name that a key is held under: realm, origin and, once the bucket has one, its epoch, behind a
+// byte that no name has.
+static struct object_key *key_new(const struct proxy *proxy, struct span realm,
+                                  struct origin *origin, struct span bucket, uint64_t epoch,
+                                  struct span key)
+{
+    struct span name = span_from_cstr(origin_name(origin));
+    char epoch_text[1 + 16 + 1];
+    size_t epoch_len = 0;
+    if (epoch > 0) {
+        epoch_len = 1 + (size_t)snprintf(epoch_text + 1, sizeof(epoch_text) - 1, "%llx",
+                                         (unsigned long long)epoch);
+        epoch_text[0] = '\0';
+    }
+    size_t realm_len = realm.len + 1 + name.len + epoch_len;
     struct object_key *k = calloc(1, sizeof(*k) + realm_len + bucket.len + key.len);
     check(k != NULL);
     atomic_init(&k->refs, 1);
     char *at = (char *)(k + 1);
     struct span piece;
     k->realm = (struct span){at, realm_len};
+    k->realm_own_len = realm.len;
+    k->epoch = epoch;
     at = key_copy(at, realm, &piece);
     *at++ = '|';
     at = key_copy(at, name, &piece);
+    at = key_copy(at, (struct span){epoch_text, epoch_len}, &piece);
     at = key_copy(at, bucket, &k->bucket);
     (void)key_copy(at, key, &k->key);
-    k->origin = r->origin;
+    k->origin = origin;
+    k->hash = store_hash(proxy->store, k->realm, k->bucket, k->key);
+    return k;
+}
+
+struct object_key *request_object_key_in(struct request *r, struct span realm, struct span bucket,
+                                         struct span key, const struct proxy_rule *rule)
+{
+    struct object_key *k =
+        key_new(r->pw->proxy, realm, r->origin, bucket, origin_epoch(r, bucket), key);
     k->rule = rule;
     k->credentials = request_origin_credentials(r);
     k->table = k->credentials != NULL ? credentials_ref(r->principal.table) : NULL;
-    k->hash = store_hash(proxy->store, k->realm, k->bucket, k->key);
+    return k;
+}
+
+struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
+                                       uint64_t epoch)
+{
+    struct span realm = {key->realm.ptr, key->realm_own_len};
+    struct object_key *k = key_new(pw->proxy, realm, key->origin, key->bucket, epoch, key->key);
+    k->rule = key->rule;
+    k->credentials = key->credentials;
+    k->table = key->table != NULL ? credentials_ref(key->table) : NULL;
     return k;
 }
 

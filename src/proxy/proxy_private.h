@@ -91,12 +91,17 @@ struct object_key {
     atomic_uint refs;
     struct hash128 hash;
     struct span realm, bucket,
-        key; // realm holds the origin's name too; bucket as the origin calls it
+        key; // realm holds the origin's name and the bucket's epoch too; bucket as the origin calls it
+    size_t realm_own_len; // of realm, without origin and epoch
+    uint64_t epoch;
     struct origin *origin;
     const struct proxy_rule *rule;
     const struct sigv4_credentials *credentials; // towards the origin; NULL: its own
     struct credentials *table;                   // reference that keeps them alive, or NULL
 };
+// The same key in another epoch of its bucket.
+struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
+                                       uint64_t epoch);
 struct object_key *object_key_ref(struct object_key *key);
 void object_key_unref(struct object_key *key);
 // The worker that owns the stripe of `first_byte`; stripe 0's is the key's home.
@@ -225,6 +230,8 @@ struct object_key *request_object_key(struct request *r);
 // The same for any key of a bucket of the request's origin, as the principals of one realm see it.
 struct object_key *request_object_key_in(struct request *r, struct span realm, struct span bucket,
                                          struct span key, const struct proxy_rule *rule);
+// The epoch of the request's bucket now; what is remembered of the bucket is named by it.
+uint64_t request_epoch(const struct request *r);
 // Keys that are the principal's own towards the origin; NULL: the origin's.
 const struct sigv4_credentials *request_origin_credentials(const struct request *r);
 
@@ -257,11 +264,29 @@ struct key_write {
         struct key_write *kw); // the old record is gone for good: the origin may be asked
     void (*on_ended)(
         struct key_write *kw); // nothing older can be seen by anyone: the client may be answered
-    uint64_t floor;            // private
+    uint64_t floor;            // private from here
+    bool has_moved;            // to the epoch its bucket has now
 };
 void invalidate_begin(struct proxy_worker *pw, struct key_write *kw); // on_ready later
 void invalidate_end(struct proxy_worker *pw,
                     struct key_write *kw); // after on_ready; on_ended later
+
+// A change of a bucket that may touch any of its keys: every object and listing of it that is held,
+// in every realm, is out of reach from on_ready on, and again from on_ended on. Ownership as above.
+struct bucket_write {
+    struct proxy_worker *at; // who waits
+    void *ctx;
+    // The origin may be asked; not when bw->err says that the cache directory cannot note it.
+    void (*on_ready)(struct bucket_write *bw);
+    void (*on_ended)(struct bucket_write *bw); // the client may be answered
+    enum err err;
+    struct store_epoch_change change; // private from here
+    struct task task;
+};
+void invalidate_bucket_begin(struct proxy_worker *pw, struct bucket_write *bw,
+                             const struct origin *origin, struct span origin_bucket);
+// After on_ready, with err or without; on_ended later.
+void invalidate_bucket_end(struct proxy_worker *pw, struct bucket_write *bw);
 
 // --- list_cache.c --------------------------------------------------------------------------------
 

@@ -6,16 +6,16 @@
 // Who owns what. A pass_state lives on the heap, because a write outlives its client: once the
 // origin may have heard of it, the invalidation after it must run. Everything the relay looks at is
 // a copy in pass_state.arena. It is freed when the exchange is over, the relay has ended and every
-// key_write has ended.
+// key_write and the bucket_write have ended.
 //
 // The life of a request that changes keys (one that does not skips the two waits):
 //
 //   start     plan the body and read it: a batch delete whole, a form until its key is known
-//   starting  invalidate_begin() for each key ... until every on_ready
+//   starting  invalidate_begin() for each key, or for the bucket ... until every on_ready
 //   relay     the origin is asked, the body goes up; where the body is checked, its last byte
 //             only after the check
 //   known     the answer's head (its end where a 200 may still turn into an error), or a failure
-//   closing   invalidate_end() for each key ... until every on_ended
+//   closing   invalidate_end() for each of them ... until every on_ended
 //   answer    the head to the client; one that came early is there already, and of its body the
 //             last byte has been held back
 //
@@ -194,7 +194,7 @@ static void take_headers(struct pass_state *p)
 static enum http_pull pull(struct http_source *source, struct http_slice *ret_slice)
 {
     struct pass_state *p = as_pass(container_of(source, struct pass_state, source));
-    uint64_t held = p->write_count > 0 && !p->end_released ? 1 : 0;
+    uint64_t held = pass_changes_any(p) && !p->end_released ? 1 : 0;
     if (p->down.bytes > held) {
         byte_queue_slice(&p->down, p->down.bytes - held, ret_slice);
         if (byte_queue_low(&p->down)) {
@@ -279,7 +279,7 @@ static enum err on_head(struct origin_relay *relay)
         return ERR_OK;
     }
     p->head_came = true;
-    p->is_streamed = p->write_count > 0 && answers_early(p);
+    p->is_streamed = pass_changes_any(p) && answers_early(p);
     if (relay->status >= 300 && p->body.taken < p->body.length) {
         pass_upload_drop(p);
         pass_upload_wake(p);
@@ -290,7 +290,7 @@ static enum err on_head(struct origin_relay *relay)
     }
     p->request->origin_us = clock_monotonic_us() - p->relay_started_us;
     take_headers(p);
-    if (p->write_count == 0 || p->is_streamed) {
+    if (!pass_changes_any(p) || p->is_streamed) {
         pass_reply_start(p);
     } else {
         pass_settle(p);
@@ -377,24 +377,15 @@ static void relay_start(struct pass_state *p)
 
 // --- from what is known to the answer ------------------------------------------------------------
 
-// All that can be found out here is: open the writes, or ask the origin at once.
-void pass_begin(struct pass_state *p)
+static unsigned writes_total(const struct pass_state *p)
 {
-    if (p->write_count == 0) {
-        relay_start(p);
-        return;
-    }
-    p->write_phase = WRITES_STARTING;
-    for (unsigned i = 0; i < p->write_count; i++) {
-        invalidate_begin(p->pw, &p->writes[i]);
-    }
+    return p->write_count + (p->changes_bucket ? 1 : 0);
 }
 
-void pass_on_write_ready(struct key_write *kw)
+static void on_one_ready(struct pass_state *p)
 {
-    struct pass_state *p = as_pass(kw->ctx);
     check(p->write_phase == WRITES_STARTING);
-    if (++p->writes_ready < p->write_count) {
+    if (++p->writes_ready < writes_total(p)) {
         return;
     }
     p->write_phase = WRITES_READY;
@@ -405,14 +396,58 @@ void pass_on_write_ready(struct key_write *kw)
     }
 }
 
-void pass_on_write_ended(struct key_write *kw)
+static void on_one_ended(struct pass_state *p)
 {
-    struct pass_state *p = as_pass(kw->ctx);
     check(p->write_phase == WRITES_CLOSING);
-    if (++p->writes_ended == p->write_count) {
+    if (++p->writes_ended == writes_total(p)) {
         p->write_phase = WRITES_ENDED;
         pass_settle(p);
     }
+}
+
+static void on_bucket_ready(struct bucket_write *bw)
+{
+    struct pass_state *p = as_pass(bw->ctx);
+    if (bw->err != ERR_OK) {
+        pass_refuse(p, ERR_LIMIT,
+                    SPAN("What this request may change could not be noted in the cache directory"));
+    }
+    on_one_ready(p);
+}
+
+static void on_bucket_ended(struct bucket_write *bw)
+{
+    on_one_ended(as_pass(bw->ctx));
+}
+
+// All that can be found out here is: open the writes, or ask the origin at once.
+void pass_begin(struct pass_state *p)
+{
+    if (!pass_changes_any(p)) {
+        relay_start(p);
+        return;
+    }
+    p->write_phase = WRITES_STARTING;
+    if (p->changes_bucket) {
+        p->bucket_write.ctx = p;
+        p->bucket_write.on_ready = on_bucket_ready;
+        p->bucket_write.on_ended = on_bucket_ended;
+        invalidate_bucket_begin(p->pw, &p->bucket_write, p->request->origin,
+                                p->request->origin_bucket);
+    }
+    for (unsigned i = 0; i < p->write_count; i++) {
+        invalidate_begin(p->pw, &p->writes[i]);
+    }
+}
+
+void pass_on_write_ready(struct key_write *kw)
+{
+    on_one_ready(as_pass(kw->ctx));
+}
+
+void pass_on_write_ended(struct key_write *kw)
+{
+    on_one_ended(as_pass(kw->ctx));
 }
 
 static void answer(struct pass_state *p)
@@ -451,7 +486,7 @@ void pass_settle(struct pass_state *p)
 {
     bool is_known = p->relay_phase == RELAY_ENDED ||
                     (p->relay_phase == RELAY_NONE && (p->err != ERR_OK || p->request == NULL)) ||
-                    (p->head_came && !p->is_streamed && p->err == ERR_OK && p->write_count > 0);
+                    (p->head_came && !p->is_streamed && p->err == ERR_OK && pass_changes_any(p));
     if (!is_known) {
         return;
     }
@@ -460,6 +495,9 @@ void pass_settle(struct pass_state *p)
         p->write_phase = WRITES_CLOSING;
         for (unsigned i = 0; i < p->write_count; i++) {
             invalidate_end(p->pw, &p->writes[i]);
+        }
+        if (p->changes_bucket) {
+            invalidate_bucket_end(p->pw, &p->bucket_write);
         }
         break;
     case WRITES_NONE:
@@ -678,7 +716,7 @@ void serve_pass_done(struct request *r)
     byte_queue_done(&p->down);
     if (p->relay_phase == RELAY_RUNNING) {
         bool has_left = p->body.taken == p->body.length;
-        if (has_answer || (p->write_count > 0 && has_left && p->err == ERR_OK)) {
+        if (has_answer || (pass_changes_any(p) && has_left && p->err == ERR_OK)) {
             relay_resume(p);
         } else {
             relay_cancel(p);

@@ -50,15 +50,17 @@ static uint32_t number_take(struct segment_log *log)
     pthread_mutex_unlock(&log->guarded.lock);
     if (!promised && number != 0) {
         struct store_dir *dir = &log->store->dir;
-        dir->format.next_segment =
-            number <= UINT32_MAX - NUMBERS_AHEAD ? number + NUMBERS_AHEAD : UINT32_MAX;
+        uint32_t limit = number <= UINT32_MAX - NUMBERS_AHEAD ? number + NUMBERS_AHEAD : UINT32_MAX;
+        pthread_mutex_lock(&dir->format_lock);
+        dir->format.next_segment = limit;
         enum err err = store_dir_write_format(dir);
+        pthread_mutex_unlock(&dir->format_lock);
         if (err != ERR_OK) {
             store_filling_off(log->store, "format", errno);
             return 0;
         }
         pthread_mutex_lock(&log->guarded.lock);
-        log->guarded.number_limit = dir->format.next_segment;
+        log->guarded.number_limit = limit;
         pthread_mutex_unlock(&log->guarded.lock);
     }
     return number;

@@ -244,6 +244,7 @@ static enum err store_attach(struct store *store, const struct store_options *op
     if (err != ERR_OK) {
         return err;
     }
+    store_epochs_load(store);
     uint64_t segment_bytes = store->dir.format.segment_size_bytes;
     uint64_t ours = segment_log_count_files(store->dir.segments_fd) * segment_bytes +
                     index_file_bytes(store->dir.index_fd);

@@ -71,6 +71,38 @@ struct hash128 store_hash(const struct store *store, struct span realm, struct s
 // Generations only rise, over restarts too. Any thread.
 uint64_t store_generation_next(struct store *store);
 
+// --- epochs: changes of a bucket whose extent is not known ---------------------------------------
+
+// A bucket's epoch is part of the name that its objects are held under (the caller puts it into
+// their realm), so that raising it makes all of them unreachable for good. It only rises, over
+// restarts too; 0 as long as it never was raised. Any thread, no lock, no system call.
+uint64_t store_epoch(const struct store *store, struct span origin, struct span bucket);
+
+// Embedded; belongs to the store from begin to done(). Between done() and store_epoch_end() the
+// change is open: what is put under the epoch of that time does not outlive this process.
+struct store_epoch_slot;
+struct store_epoch_change {
+    void (*done)(struct store_epoch_change *change, enum err err); // on the worker that began
+    struct blocking_job job;                                       // private from here
+    struct store *store;
+    struct hash128 bucket;
+    struct store_epoch_slot *slot;
+};
+// Raises the epoch. done(): ERR_OK = every later store_epoch() says so, and so does every later
+// process. Otherwise the disk does not take it: nothing has changed, and the change must not be
+// made, since the next process would believe what it makes untrue. A store that could not use its
+// directory at the start holds nothing and raises the epoch in memory alone.
+void store_epoch_begin(struct worker *w, struct store *store, struct span origin,
+                       struct span bucket, struct store_epoch_change *change);
+// The change is made, or never will be: raises the epoch again, at once. Only after a done() with
+// ERR_OK; any thread.
+void store_epoch_end(struct store_epoch_change *change);
+
+// A write to a single key is under way: says the epoch to begin it under. What is put under another
+// epoch meanwhile does not outlive this process. One release for each.
+uint64_t store_epoch_hold(struct store *store, struct span origin, struct span bucket);
+void store_epoch_release(struct store *store, struct span origin, struct span bucket);
+
 // --- versions ------------------------------------------------------------------------------------
 
 // One immutable version, as run headers describe it. Refcounted (atomic), immutable once shared.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache directory. Runs at start and stop, and on the keeper when it writes `format` anew;
-// never on a worker.
+// The cache directory. Runs at start and stop, and on the keeper and the blocking pool when they
+// write `format` anew; never on a worker.
 //
 //   lock      flock held for the life of the process
 //   format    text, replaced by rename: below
@@ -19,6 +19,8 @@
 //   boot-id <text>             of the last opener
 //   state open|clean
 //   index-txn <number>         an index behind this is an old copy
+//   other-epochs <number>      of the buckets beyond the maximum, when there are any
+//   epoch <32 hex> <number>    of a bucket with its own, by the keyed hash of its name
 //   append <number> <offset> <units> <runs>     after a clean stop, per segment that can be written
 //   on checksum <8 hex>
 //
@@ -38,7 +40,7 @@
 
 #include "base/log.h"
 
-#define FORMAT_BYTES_MAX 16384u
+#define FORMAT_BYTES_MAX 32768u
 #define OTHER_ENTRIES_MAX 10000u
 
 // --- format
@@ -57,6 +59,14 @@ void store_format_render(const struct store_format *format, struct buf *out)
     buf_printf(out, "boot-id %s\n", format->boot_id);
     buf_printf(out, "state %s\n", format->clean ? "clean" : "open");
     buf_printf(out, "index-txn %llu\n", (unsigned long long)format->index_txn);
+    if (format->other_epochs > 0) {
+        buf_printf(out, "other-epochs %llu\n", (unsigned long long)format->other_epochs);
+    }
+    for (unsigned i = 0; i < format->epoch_count; i++) {
+        const struct store_epoch_line *e = &format->epochs[i];
+        buf_printf(out, "epoch %016llx%016llx %llu\n", (unsigned long long)e->bucket.hi,
+                   (unsigned long long)e->bucket.lo, (unsigned long long)e->epoch);
+    }
     for (unsigned i = 0; i < format->append_count; i++) {
         const struct store_append *a = &format->append[i];
         buf_printf(out, "append %u %u %u %u\n", a->number, a->offset, a->unit_count, a->run_count);
@@ -101,6 +111,29 @@ static bool format_append(struct span value, struct store_append *ret_append)
     return value.ptr == NULL;
 }
 
+static uint64_t u64_of_bytes(const uint8_t bytes[8])
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        value = value << 8 | bytes[i];
+    }
+    return value;
+}
+
+static bool format_epoch(struct span value, struct store_epoch_line *ret_line)
+{
+    struct span word;
+    uint8_t hash[16];
+    uint64_t epoch;
+    if (!span_split(&value, ' ', &word) || !span_to_hex(word, hash, sizeof(hash)) ||
+        !span_to_u64(value, &epoch)) {
+        return false;
+    }
+    *ret_line = (struct store_epoch_line){
+        .bucket = {.hi = u64_of_bytes(hash), .lo = u64_of_bytes(hash + 8)}, .epoch = epoch};
+    return true;
+}
+
 static bool format_checksum_is_right(struct span text, struct span *ret_body)
 {
     const size_t line = sizeof("checksum 00000000\n") - 1;
@@ -119,7 +152,7 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
     struct span rest;
     struct store_format f = {0};
     uint64_t version, segment_size, next_segment;
-    struct span id, hash_key, boot_id, state, append;
+    struct span id, hash_key, boot_id, state, epoch, append;
     uint8_t key[8];
     if (!format_checksum_is_right(text, &rest) ||
         !format_u64(&rest, "forebay-cache", UINT32_MAX, &version) ||
@@ -133,6 +166,12 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
         !format_line(&rest, "state", &state) ||
         !format_u64(&rest, "index-txn", UINT64_MAX, &f.index_txn)) {
         return ERR_FORMAT;
+    }
+    (void)format_u64(&rest, "other-epochs", UINT64_MAX, &f.other_epochs); // there may be none
+    while (f.epoch_count < STORE_EPOCHS_MAX && format_line(&rest, "epoch", &epoch)) {
+        if (!format_epoch(epoch, &f.epochs[f.epoch_count++])) {
+            return ERR_FORMAT;
+        }
     }
     while (f.append_count < STORE_APPEND_MAX && format_line(&rest, "append", &append)) {
         if (!format_append(append, &f.append[f.append_count])) {
@@ -150,9 +189,7 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
     f.clean = span_equal_cstr(state, "clean");
     f.segment_size_bytes = (uint32_t)segment_size;
     f.next_segment = (uint32_t)next_segment;
-    for (unsigned i = 0; i < sizeof(key); i++) {
-        f.hash_key = f.hash_key << 8 | key[i];
-    }
+    f.hash_key = u64_of_bytes(key);
     memcpy(f.boot_id, boot_id.ptr, boot_id.len);
     *ret_format = f;
     return ERR_OK;
@@ -200,10 +237,9 @@ enum err store_dir_write_format(struct store_dir *dir)
         err = error_from_errno(errno);
     }
     if (err != ERR_OK) {
-        (void)unlinkat(dir->fd, "format.new", 0); // may not be there
-    } else {
-        (void)fsync(
-            dir->fd); // the name is only at risk in a power cut, and the old file is as good then
+        (void)unlinkat(dir->fd, "format.new", 0);        // may not be there
+    } else if (fsync(dir->fd) != 0 && errno != EINVAL) { // EINVAL: not with folders, here
+        err = error_from_errno(errno);
     }
 out:
     buf_done(&text);
@@ -305,6 +341,7 @@ static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
 enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why)
 {
     *dir = (struct store_dir){.fd = -1, .lock_fd = -1, .segments_fd = -1, .index_fd = -1};
+    check(pthread_mutex_init(&dir->format_lock, NULL) == 0);
     dir->path = strdup(path);
     check(dir->path != NULL);
     enum err err = dir_make_path(dir->path);
@@ -350,6 +387,9 @@ void store_dir_close(struct store_dir *dir)
     fd_close(&dir->index_fd);
     fd_close(&dir->lock_fd);
     fd_close(&dir->fd);
+    if (dir->path != NULL) {                            // it was opened
+        (void)pthread_mutex_destroy(&dir->format_lock); // nothing runs any more
+    }
     free(dir->path);
     dir->path = NULL;
 }

@@ -3,16 +3,25 @@
 #ifndef FOREBAY_STORE_STORE_DIR_H
 #define FOREBAY_STORE_STORE_DIR_H
 
+#include <pthread.h>
+
+#include "base/hash.h"
 #include "store/segment_format.h"
 
 // Segments a clean stop leaves open: one per worker at most, and the spare ones.
 #define STORE_APPEND_MAX 160u
 #define STORE_BOOT_ID_MAX 63u
+#define STORE_EPOCHS_MAX 256u // buckets with an epoch of their own (store_epoch.c)
 // Lock, format, folders and LMDB's lock file, with room to spare.
 #define STORE_OVERHEAD_BYTES (128u << 10)
 
 struct store_append {
     uint32_t number, offset, unit_count, run_count;
+};
+
+struct store_epoch_line {
+    struct hash128 bucket;
+    uint64_t epoch;
 };
 
 // What the file `format` says.
@@ -23,8 +32,11 @@ struct store_format {
     uint32_t next_segment;    // numbers below may have been used
     uint64_t next_generation; // generations below may have been used
     char boot_id[STORE_BOOT_ID_MAX + 1];
-    bool clean;         // false: opened and not (yet) closed
-    uint64_t index_txn; // of the last commit: at the clean stop, else at opening
+    bool clean;            // false: opened and not (yet) closed
+    uint64_t index_txn;    // of the last commit: at the clean stop, else at opening
+    uint64_t other_epochs; // of all buckets that have no line below
+    unsigned epoch_count;
+    struct store_epoch_line epochs[STORE_EPOCHS_MAX];
     unsigned append_count;
     struct store_append append[STORE_APPEND_MAX]; // after a clean stop: where writing may go on
 };
@@ -35,6 +47,9 @@ struct store_dir {
     char *path;
     int fd, lock_fd, segments_fd, index_fd; // index_fd: the folder, for the marker
     struct store_format format;
+    // Taken by whoever changes and writes `format` while the store is open; no other lock is taken
+    // while it is held.
+    pthread_mutex_t format_lock;
     bool fresh; // `format` was made now
 };
 // Makes the directory (0700) and the folders in it, locks it, reads or makes `format`. ERR_IN_USE,
@@ -42,7 +57,7 @@ struct store_dir {
 // case.
 enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why) MUST_USE;
 void store_dir_close(struct store_dir *dir);
-// Replaces `format` atomically by dir->format.
+// Replaces `format` atomically by dir->format; it lasts when this says ERR_OK.
 enum err store_dir_write_format(struct store_dir *dir) MUST_USE;
 // Bytes of everything that is neither segment nor index, rounded up generously. Bounded work.
 uint64_t store_dir_other_bytes(const struct store_dir *dir);

@@ -4,7 +4,7 @@
 // Threads: the workers; the index writer (index_writer.c); the keeper (segment_log.c), which makes
 // and frees segments; the recovery thread (recovery.c), which ends when its work behind serving is
 // done. Locks, each taken with none of the others held, unless said: a slot's lock, then the log's;
-// the writer's; the renewals'. The hit path takes none.
+// the writer's; the renewals'; that of `format`. The hit path takes none.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H
 
@@ -17,6 +17,7 @@
 #include "store/segment_log.h"
 #include "store/store.h"
 #include "store/store_dir.h"
+#include "store/store_epoch.h"
 
 #define STORE_WORKERS_MAX 64u
 #define STORE_SIZE_MIN (16u << 20)
@@ -50,6 +51,7 @@ struct store {
     _Atomic uint64_t reading_off_until_us;
     atomic_bool rebuilding;
     atomic_bool disk_trouble_told;
+    struct store_epochs epochs;
     struct policy policy;
     struct segment_log log;
     struct index index;

@@ -506,6 +506,10 @@ void world_end(void)
         cr_assert(world.pw[i].bars.count == 0, "a bar is left: seed %llu", seed);
     }
     store_end();
+    for (int i = 0; i < MAX_WRITERS; i++) {
+        world.epoch_holds -= world.writers[i].used && !world.writers[i].wrote ? 1 : 0;
+    }
+    cr_assert(world.epoch_holds == 0, "a hold is left: seed %llu", seed);
     cr_assert(world.objects == 0, "a version is left: seed %llu", seed);
     cr_assert(chunk_budget_used_bytes() == 0, "payload memory is left: seed %llu", seed);
     cr_assert(counter(COUNTER_fills_inflight) == 0, "seed %llu", seed);

@@ -132,6 +132,7 @@ struct world {
     struct proxy_rule rule;
     struct world_key keys[WORLD_KEYS];
     struct world_key *key; // that the script is about
+    unsigned epoch_holds;  // writes not yet over
     // origin
     struct fetch_play fetches[MAX_FETCHES];
     unsigned requests;

@@ -18,6 +18,9 @@ static uint64_t test_now_us(const struct worker *w)
     return now_us;
 }
 
+static uint64_t epoch;
+
+#define request_epoch(r) epoch
 #define worker_now_us test_now_us
 #define list_page_unref test_page_unref
 #define list_cache_find test_cache_find
@@ -126,6 +129,27 @@ Test(list_cache, same_question)
     cr_assert(is_cached("open", "b", "list-type=2&prefix=a%2F&max-keys=5", "page"));
     now_us += 1;
     cr_assert(!is_cached("open", "b", "list-type=2&prefix=a%2F&max-keys=5", "page"));
+    end();
+}
+
+// A change of unknown extent: neither what is there nor what is on its way is found in the next
+// epoch.
+Test(list_cache, nothing_is_found_in_another_epoch)
+{
+    store("open", "b", "list-type=2", "old");
+    struct ask a;
+    ask_init(&a, "open", "b", "list-type=2&prefix=a");
+    struct headers headers = {0};
+    cr_assert(headers_add(&headers, a.arena, SPAN("Content-Type"), SPAN("application/xml")));
+    struct list_fill *fill = list_cache_begin(&pw, &a.r);
+    epoch++;
+    list_fill_commit(fill, &headers);
+    ask_done(&a);
+    cr_assert(!is_cached("open", "b", "list-type=2", "old"));
+    cr_assert(!is_cached("open", "b", "list-type=2&prefix=a", ""));
+    store("open", "b", "list-type=2", "new");
+    cr_assert(is_cached("open", "b", "list-type=2", "new"));
+    epoch = 0;
     end();
 }
 

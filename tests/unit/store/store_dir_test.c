@@ -21,6 +21,9 @@ static struct store_format format_sample(void)
         .boot_id = "abc-def",
         .clean = true,
         .index_txn = 99,
+        .other_epochs = 12,
+        .epoch_count = 2,
+        .epochs = {{{1, UINT64_MAX}, 3}, {{1ull << 63, 0}, UINT64_MAX}},
         .append_count = 2,
         .append = {{5, 4096, 0, 0}, {6, 81920, 7, 9}},
     };

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Epochs: a bucket's epoch is part of the name its objects are held under, so raising it puts all of
+// them out of reach for good: on every worker, in every realm, for fills that are under way, after
+// kill -9, and after a rebuild from segments, whose headers carry the old name. Their space goes by
+// eviction.
+//
+// Threads: look-ups, holds and ends on any thread, without a lock; begins on a thread of the
+// blocking pool, under the lock of `format`.
+//
+// Two numbers for each bucket. `now` is what this process uses; `start` is what `format` says and
+// the next process begins with. `start` is above every `now` in use while a change is open, because
+// what is fetched meanwhile may be the old state or the new, and a crash must not keep it:
+//
+//   begin   start += 3, written and synced; then now += 1
+//   end     now += 1; then, if nothing else is open, now = start: what is fetched from here on lasts
+//
+// "Nothing else": no other change of the bucket, and no write to a single key of it. Such a write
+// (a hold) invalidates its key under the epoch it knows; if the epoch moves meanwhile, it does so
+// again before its client is answered (proxy/invalidate.c), but until then the key's old version
+// may be cached under the new epoch, and a crash must not keep that either. While now is below
+// start all is served as ever; only the next start finds that bucket cold.
+//
+// At most STORE_EPOCHS_MAX buckets have an epoch of their own. The others share one, which never
+// catches up with its start: counted, coarse, and never forgotten.
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/store_private.h"
+
+#define EPOCH_STRIDE 3u // a begin, an end, and the step to `start`
+
+static struct hash128 epoch_hash(const struct store *store, struct span origin, struct span bucket)
+{
+    return store_hash(store, origin, bucket, SPAN("epoch"));
+}
+
+// The bucket's own slot, else the one of all others.
+static const struct store_epoch_slot *epoch_find(const struct store_epochs *epochs,
+                                                 struct hash128 bucket)
+{
+    for (unsigned i = 0; i < EPOCH_TABLE_SIZE; i++) {
+        const struct store_epoch_slot *slot = &epochs->table[(bucket.lo + i) % EPOCH_TABLE_SIZE];
+        if (!atomic_load_explicit(&slot->is_used, memory_order_acquire)) {
+            break;
+        }
+        if (hash128_equal(slot->bucket, bucket)) {
+            return slot;
+        }
+    }
+    return &epochs->others;
+}
+
+uint64_t store_epoch(const struct store *store, struct span origin, struct span bucket)
+{
+    const struct store_epochs *epochs = &store->epochs;
+    if (!atomic_load(&epochs->any)) {
+        return 0;
+    }
+    return atomic_load(&epoch_find(epochs, epoch_hash(store, origin, bucket))->now);
+}
+
+uint64_t store_epoch_hold(struct store *store, struct span origin, struct span bucket)
+{
+    struct hash128 hash = epoch_hash(store, origin, bucket);
+    atomic_fetch_add(&store->epochs.holds[hash.lo % EPOCH_HOLD_COUNT], 1);
+    return atomic_load(&epoch_find(&store->epochs, hash)->now);
+}
+
+void store_epoch_release(struct store *store, struct span origin, struct span bucket)
+{
+    struct hash128 hash = epoch_hash(store, origin, bucket);
+    unsigned before = atomic_fetch_sub(&store->epochs.holds[hash.lo % EPOCH_HOLD_COUNT], 1);
+    check(before > 0);
+}
+
+// --- the table, under the lock -------------------------------------------------------------------
+
+static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, struct hash128 bucket,
+                                          unsigned line, uint64_t epoch)
+{
+    struct store_epoch_slot *slot = NULL;
+    for (unsigned i = 0; i < EPOCH_TABLE_SIZE; i++) {
+        slot = &epochs->table[(bucket.lo + i) % EPOCH_TABLE_SIZE];
+        if (!atomic_load(&slot->is_used)) {
+            break;
+        }
+    }
+    check(!atomic_load(&slot->is_used)); // half of the table stays free
+    slot->bucket = bucket;
+    slot->line = line;
+    atomic_store(&slot->now, epoch);
+    atomic_store(&slot->start, epoch);
+    atomic_store_explicit(&slot->is_used, true, memory_order_release);
+    return slot;
+}
+
+// A bucket's first change takes a line in `format`; when there is none left, that of all others.
+static struct store_epoch_slot *epoch_slot_locked(struct store *store, struct hash128 bucket)
+{
+    struct store_format *format = &store->dir.format;
+    // The cast: this thread may write what look-ups only read.
+    struct store_epoch_slot *slot =
+        (struct store_epoch_slot *)(uintptr_t)epoch_find(&store->epochs, bucket);
+    if (slot != &store->epochs.others || format->epoch_count == STORE_EPOCHS_MAX) {
+        return slot;
+    }
+    unsigned line = format->epoch_count++;
+    uint64_t epoch = atomic_load(&store->epochs.others.start); // what it had so far, or above
+    format->epochs[line] = (struct store_epoch_line){.bucket = bucket, .epoch = epoch};
+    return epoch_add(&store->epochs, bucket, line, epoch);
+}
+
+static uint64_t *epoch_line_locked(struct store *store, const struct store_epoch_slot *slot)
+{
+    struct store_format *format = &store->dir.format;
+    return slot == &store->epochs.others ? &format->other_epochs
+                                         : &format->epochs[slot->line].epoch;
+}
+
+static enum err epoch_raise_locked(struct store *store, struct store_epoch_slot *slot)
+{
+    uint64_t start = atomic_load(&slot->start);
+    uint64_t *line = epoch_line_locked(store, slot);
+    enum err err = ERR_OK;
+    atomic_fetch_add(&slot->open_count, 1);
+    *line = start + EPOCH_STRIDE;
+    if (store->attached) {
+        err = store_dir_write_format(&store->dir);
+    }
+    if (err != ERR_OK) {
+        *line = start; // whatever reached the disk is above what is in use
+        atomic_fetch_sub(&slot->open_count, 1);
+        return err;
+    }
+    atomic_store(&slot->start, start + EPOCH_STRIDE);
+    atomic_fetch_add(&slot->now, 1);
+    atomic_store(&store->epochs.any, true);
+    return ERR_OK;
+}
+
+// --- a change ------------------------------------------------------------------------------------
+
+static void on_begin(struct blocking_job *job)
+{
+    struct store_epoch_change *change = container_of(job, struct store_epoch_change, job);
+    struct store *store = change->store;
+    pthread_mutex_lock(&store->dir.format_lock);
+    change->slot = epoch_slot_locked(store, change->bucket);
+    job->err = epoch_raise_locked(store, change->slot);
+    pthread_mutex_unlock(&store->dir.format_lock);
+}
+
+static void on_begun(struct blocking_job *job)
+{
+    struct store_epoch_change *change = container_of(job, struct store_epoch_change, job);
+    if (job->err != ERR_OK) {
+        stats_add(COUNTER_bucket_invalidation_failures, 1);
+        log_warn("epoch_not_kept", "err=%s dir=%s", error_name(job->err),
+                 log_quote(span_from_cstr(change->store->dir.path)));
+    } else {
+        stats_add(COUNTER_bucket_invalidations, 1);
+        stats_add(COUNTER_bucket_invalidations_shared,
+                  change->slot == &change->store->epochs.others ? 1 : 0);
+    }
+    change->done(change, job->err);
+}
+
+void store_epoch_begin(struct worker *w, struct store *store, struct span origin,
+                       struct span bucket, struct store_epoch_change *change)
+{
+    change->store = store;
+    change->bucket = epoch_hash(store, origin, bucket);
+    change->slot = NULL;
+    change->job = (struct blocking_job){.work = on_begin, .done = on_begun};
+    blocking_start(w, &change->job);
+}
+
+void store_epoch_end(struct store_epoch_change *change)
+{
+    struct store_epochs *epochs = &change->store->epochs;
+    struct store_epoch_slot *slot = change->slot;
+    uint64_t start = atomic_load(&slot->start);
+    uint64_t now = atomic_fetch_add(&slot->now, 1) + 1;
+    check(now <= start);
+    bool is_last = atomic_fetch_sub(&slot->open_count, 1) == 1;
+    bool is_held = atomic_load(&epochs->holds[change->bucket.lo % EPOCH_HOLD_COUNT]) > 0;
+    if (is_last && !is_held && slot != &epochs->others) {
+        // A change that began in between has moved `now`, or will move it below its own `start`.
+        (void)atomic_compare_exchange_strong(&slot->now, &now, start);
+    }
+}
+
+// --- start ---------------------------------------------------------------------------------------
+
+void store_epochs_load(struct store *store)
+{
+    const struct store_format *format = &store->dir.format;
+    struct store_epochs *epochs = &store->epochs;
+    for (unsigned i = 0; i < format->epoch_count; i++) {
+        (void)epoch_add(epochs, format->epochs[i].bucket, i, format->epochs[i].epoch);
+    }
+    atomic_store(&epochs->others.now, format->other_epochs);
+    atomic_store(&epochs->others.start, format->other_epochs);
+    atomic_store(&epochs->any, format->epoch_count > 0 || format->other_epochs > 0);
+}
