@@ -10,7 +10,8 @@
 
 static struct span after(struct span s, size_t n)
 {
-    return (struct span){s.ptr + n, s.len - n};
+    // Nothing may lie nowhere, and there not even 0 can be added.
+    return n == 0 ? s : (struct span){s.ptr + n, s.len - n};
 }
 
 // Offset of `what`, or s.len.

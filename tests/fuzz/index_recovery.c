@@ -39,7 +39,7 @@ static void records(const uint8_t *data, size_t size)
     if (index_place_decode(0, 0, value, &owner, &place)) {
         check(place.block_count > 0);
     }
-    (void)index_meta_decode(value, &meta);
+    (void)!index_meta_decode(value, &meta);
     (void)(store_format_parse(value, &format) == ERR_OK);
 }
 

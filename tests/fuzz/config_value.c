@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any text as a value of each kind: no crash; refused with a reason, or understood, and an amount of
+// bytes written as we write it means the same when it is read again.
+#include "config/config_private.h"
+
+#include <stddef.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+static void check_amounts(struct span s)
+{
+    char why[WHY_MAX], text[WHY_MAX];
+    uint64_t value, again;
+    struct config_size size;
+    double ratio;
+    unsigned percent;
+    if (value_parse_bytes(s, &value, why)) {
+        value_format_bytes(value, text);
+        check(value_parse_bytes(span_from_cstr(text), &again, why) && again == value);
+    } else {
+        check(memchr(why, '\0', WHY_MAX) != NULL);
+    }
+    (void)value_parse_ms(s, &value, why);
+    (void)value_parse_block_size(s, &value, why);
+    (void)value_parse_size(s, &size, why);
+    (void)value_parse_rate(s, &value, why);
+    (void)value_parse_count(s, &value, why);
+    check(!value_parse_percent(s, &percent, why) || percent <= 100);
+    check(!value_parse_ratio(s, &ratio, why) || ratio >= 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+    char why[WHY_MAX];
+    unsigned choice;
+    struct config_listen listen;
+    struct span s = {(const char *)bytes, len};
+    struct loader loader = {.arena = arena_new(1 << 20)};
+    if (len < 4096) {
+        check_amounts(s);
+        check(!value_parse_choice(s, "open|verify", &choice, why) || choice < 2);
+        (void)value_parse_listen(&loader, s, &listen, why);
+        (void)value_check_endpoint(s, why);
+        (void)value_check_glob(s, why);
+        (void)setting_suggest_key(s);
+        check(setting_find(s) <= SETTING_COUNT_);
+    }
+    arena_free(loader.arena);
+    return 0;
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any answer of a credential endpoint or program, any profile file, command line, time and URL: no
+// crash; credentials that were accepted are whole.
+#include "origin/credentials_chain.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+static void check_json(struct span text, bool needs_version)
+{
+    struct credential_set *set = NULL;
+    struct buf why;
+    buf_init(&why, 4096);
+    if (credentials_parse_json("test", text, needs_version, &set, &why) == ERR_OK) {
+        check(set != NULL && set->keys.access_key.len > 0 && set->keys.secret_key.len > 0);
+        credential_set_unref(set);
+    } else {
+        check(why.len > 0);
+    }
+    buf_done(&why);
+}
+
+static void check_command(struct span text)
+{
+    char *command = malloc(text.len + 1), *storage = malloc(text.len + 1), *words[8];
+    unsigned count;
+    memcpy(command, text.ptr, text.len);
+    command[text.len] = '\0';
+    if (credentials_split_command(command, storage, words, ARRAY_LEN(words), &count)) {
+        check(count <= ARRAY_LEN(words));
+        for (unsigned i = 0; i < count; i++) {
+            check(words[i] >= storage && words[i] + strlen(words[i]) <= storage + text.len);
+        }
+    }
+    (void)credentials_container_url_is_allowed(command);
+    free(storage);
+    free(command);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+    struct span text = {(const char *)bytes, len}, value;
+    int64_t s;
+    if (len == 0 || len > 16384) {
+        return 0;
+    }
+    check_json(text, false);
+    check_json(text, true);
+    if (credentials_profile_value(text, SPAN("default"), "aws_access_key_id", &value)) {
+        check(value.ptr >= text.ptr && value.ptr + value.len <= text.ptr + text.len);
+        check(credentials_profile_has_section(text, SPAN("default")));
+    }
+    (void)credentials_parse_time(text, &s);
+    check_command(text);
+    return 0;
+}
