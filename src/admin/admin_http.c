@@ -4,6 +4,12 @@
 // one request and is cut after 10 s of silence; heads and bodies are bounded. evhttp answers a
 // malformed request itself.
 //
+// At most ADMIN_CONNECTIONS_MAX connections are open. One more cuts the oldest, so that somebody who
+// opens them and says nothing keeps no probe waiting. evhttp does not tell when one of its
+// connections ends: we hold a reference to each bufferevent, and one that evhttp has let go has no
+// callbacks any more; the descriptor is closed with our reference. When accept() fails nothing is
+// accepted for a moment.
+//
 // Start: bind, listen, make the loop, start the thread. Stop: an eventfd wakes the loop, the thread
 // is joined, then everything is freed by the caller's thread.
 #include "admin/admin.h"
@@ -21,6 +27,7 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <event2/listener.h>
 #include <jansson.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -29,6 +36,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "stats/stats.h"
 
 #define ADMIN_MAGIC 0x61646d696e000001u
 #define HEAD_MAX_BYTES 16384
@@ -36,6 +44,9 @@
 #define SILENCE_MAX_S 10
 #define WHY_MAX_BYTES 512
 #define METRICS_MAX_BYTES (4u << 20)
+#define LISTENERS_MAX 2u
+#define SWEEP_MS 10
+#define ACCEPT_PAUSE_MS 100
 
 struct admin {
     uint64_t magic;
@@ -44,6 +55,11 @@ struct admin {
     struct evhttp *http;
     struct event *stop_event;
     int stop_fd;
+    struct evconnlistener *listeners[LISTENERS_MAX];
+    unsigned listener_count;
+    struct bufferevent *open[ADMIN_CONNECTIONS_MAX]; // oldest first; a reference each
+    unsigned open_count;
+    struct event *sweep_event, *resume_event;
     pthread_t thread;
     bool thread_runs;
     char address[64];
@@ -277,6 +293,104 @@ static void on_request(struct evhttp_request *req, void *ctx)
     send_refusal(req, HTTP_NOTFOUND, "no such page");
 }
 
+// --- How many ------------------------------------------------------------------------------------
+
+static void listeners_set(struct admin *admin, bool on)
+{
+    for (unsigned i = 0; i < admin->listener_count; i++) {
+        struct evconnlistener *l = admin->listeners[i];
+        check((on ? evconnlistener_enable(l) : evconnlistener_disable(l)) == 0);
+    }
+}
+
+static void event_after(struct event *event, int delay_ms)
+{
+    struct timeval delay = {.tv_usec = delay_ms * 1000};
+    check(event_add(event, &delay) == 0);
+}
+
+// Gives back the connections that evhttp is done with.
+static void sweep(struct admin *admin)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < admin->open_count; i++) {
+        struct bufferevent *bev = admin->open[i];
+        bufferevent_data_cb on_read, on_write;
+        bufferevent_event_cb on_event;
+        bufferevent_getcb(bev, &on_read, &on_write, &on_event, NULL);
+        if (on_read == NULL && on_write == NULL && on_event == NULL) {
+            (void)bufferevent_decref(bev); // the last one
+            stats_sub(COUNTER_admin_connections, 1);
+        } else {
+            admin->open[kept++] = bev;
+        }
+    }
+    admin->open_count = kept;
+}
+
+// Ends when evhttp has read the end of what is cut here.
+static void cut_oldest(struct admin *admin)
+{
+    stats_add(COUNTER_admin_connections_cut, 1);
+    log_warn("admin_connection_cut", "why=too_many max=%u", ADMIN_CONNECTIONS_MAX);
+    (void)shutdown(bufferevent_getfd(admin->open[0]), SHUT_RDWR); // gone already is as good
+    listeners_set(admin, false);
+}
+
+static void on_sweep(evutil_socket_t fd, short what, void *ctx)
+{
+    struct admin *admin = as_admin(ctx);
+    (void)fd;
+    (void)what;
+    sweep(admin);
+    if (admin->open_count < ADMIN_CONNECTIONS_MAX &&
+        !event_pending(admin->resume_event, EV_TIMEOUT, NULL)) {
+        listeners_set(admin, true);
+    }
+    if (admin->open_count > 0) {
+        event_after(admin->sweep_event, SWEEP_MS);
+    }
+}
+
+// evhttp wants a bufferevent for what it has just accepted.
+static struct bufferevent *on_accepted(struct event_base *base, void *ctx)
+{
+    struct admin *admin = as_admin(ctx);
+    struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    check(bev != NULL);
+    check(admin->open_count < ADMIN_CONNECTIONS_MAX); // no listener is on otherwise
+    bufferevent_incref(bev);
+    admin->open[admin->open_count++] = bev;
+    stats_add(COUNTER_admin_connections, 1);
+    if (admin->open_count == ADMIN_CONNECTIONS_MAX) {
+        cut_oldest(admin);
+    }
+    if (!event_pending(admin->sweep_event, EV_TIMEOUT, NULL)) {
+        event_after(admin->sweep_event, SWEEP_MS);
+    }
+    return bev;
+}
+
+static void on_accept_failed(struct evconnlistener *listener, void *ctx)
+{
+    struct admin *admin = as_admin(ctx);
+    (void)listener;
+    log_warn("admin_accept_paused", "errno=%d pause_ms=%d", errno, ACCEPT_PAUSE_MS);
+    listeners_set(admin, false);
+    event_after(admin->resume_event, ACCEPT_PAUSE_MS);
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *ctx)
+{
+    struct admin *admin = as_admin(ctx);
+    (void)fd;
+    (void)what;
+    sweep(admin);
+    if (admin->open_count < ADMIN_CONNECTIONS_MAX) {
+        listeners_set(admin, true);
+    }
+}
+
 // --- Listening -----------------------------------------------------------------------------------
 
 static int listen_tcp(struct admin *admin, struct buf *ret_why)
@@ -366,7 +480,12 @@ static int listen_unix(struct admin *admin, struct buf *ret_why)
 // The loop owns the descriptor after.
 static void accept_from(struct admin *admin, int fd)
 {
-    check(evhttp_accept_socket(admin->http, fd) == 0);
+    check(admin->listener_count < LISTENERS_MAX);
+    struct evconnlistener *listener = evconnlistener_new(
+        admin->base, NULL, NULL, LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_CLOSE_ON_FREE, 0, fd);
+    check(listener != NULL && evhttp_bind_listener(admin->http, listener) != NULL);
+    evconnlistener_set_error_cb(listener, on_accept_failed);
+    admin->listeners[admin->listener_count++] = listener;
 }
 
 static bool listen_all(struct admin *admin, struct buf *ret_why)
@@ -428,6 +547,10 @@ static void make_loop(struct admin *admin)
     evhttp_set_allowed_methods(admin->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD | EVHTTP_REQ_POST |
                                                 EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE);
     evhttp_set_gencb(admin->http, on_request, admin);
+    evhttp_set_bevcb(admin->http, on_accepted, admin);
+    admin->sweep_event = event_new(admin->base, -1, 0, on_sweep, admin);
+    admin->resume_event = event_new(admin->base, -1, 0, on_resume, admin);
+    check(admin->sweep_event != NULL && admin->resume_event != NULL);
     admin->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     check(admin->stop_fd >= 0);
     admin->stop_event = event_new(admin->base, admin->stop_fd, EV_READ, on_stop, admin);
@@ -491,7 +614,10 @@ void admin_stop(struct admin *admin)
         check(pthread_join(admin->thread, NULL) == 0);
     }
     event_free(admin->stop_event);
+    event_free(admin->sweep_event);
+    event_free(admin->resume_event);
     evhttp_free(admin->http);
+    sweep(admin);
     event_base_free(admin->base);
     (void)close(admin->stop_fd); // nobody writes to it any more
     if (admin->socket_path != NULL) {

@@ -403,6 +403,8 @@ static int serve_build_http(struct serve *s)
                                    .tls_cert_file = c->listen_tls_cert,
                                    .tls_key_file = c->listen_tls_key,
                                    .max_connections = s->descriptors.clients,
+                                   .max_connections_per_source =
+                                       c->limits_max_connections_per_source,
                                    .max_inflight = c->limits_max_inflight,
                                    .header_timeout_ms = c->limits_header_timeout_ms,
                                    .idle_timeout_ms = c->limits_idle_timeout_ms,

@@ -49,11 +49,13 @@ struct http_options {
     const int *inherited_fds; // LISTEN_FDS sockets, used before `listen` (may be NULL)
     unsigned inherited_fd_count;
     const char *tls_cert_file,
-        *tls_key_file;          // PEM, reread on change (mtime looked at once a second at most)
-    unsigned max_connections;   // all workers together; above: 503 and close
-    unsigned max_inflight;      // exchanges; above: 503 SlowDown, connection kept
-    uint64_t header_timeout_ms; // whole head, from its first byte (or from accept)
-    uint64_t idle_timeout_ms;   // between requests
+        *tls_key_file;        // PEM, reread on change (mtime looked at once a second at most)
+    unsigned max_connections; // all workers together; above: 503 and close
+    unsigned
+        max_connections_per_source; // one IPv4 address or IPv6 /64; above likewise; 0: no limit
+    unsigned max_inflight;          // exchanges; above: 503 SlowDown, connection kept
+    uint64_t header_timeout_ms;     // whole head, from its first byte (or from accept)
+    uint64_t idle_timeout_ms;       // between requests
     uint64_t min_rate_bytes;    // per second, bodies and replies, judged after min_rate_grace_ms
     uint64_t min_rate_grace_ms; // 30 s
     struct http_handler handler;

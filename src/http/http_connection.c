@@ -202,7 +202,7 @@ void connection_close(struct http_connection *c, bool reset)
     c->fresh = (struct span){NULL, 0};
     buf_done(&c->in);
     list_remove(&c->node);
-    server_connection_closed(c->hw->server, c->hw);
+    server_connection_closed(c->hw->server, c->hw, c->source);
     worker_free_later(c->hw->worker, connection_free, c);
 }
 
@@ -646,7 +646,8 @@ static void on_deadline(struct timer *timer)
 
 // --- Birth and end -------------------------------------------------------------------------------
 
-void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback)
+void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
+                      unsigned source)
 {
     struct http_connection *c = calloc(1, sizeof(*c));
     check(c != NULL);
@@ -655,6 +656,7 @@ void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer
     c->fd = fd;
     c->ssl = ssl;
     c->loopback = loopback;
+    c->source = source;
     snprintf(c->peer, sizeof(c->peer), "%s", peer);
     list_node_init(&c->node);
     list_push_back(&hw->connections, &c->node);

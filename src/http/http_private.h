@@ -192,6 +192,7 @@ struct http_connection {
     size_t in_used;           // of `in`
     struct request_gate gate; // of the head being read, or of the next one
     char peer[128];           // NUL-terminated
+    unsigned source;          // slot it is counted in, see http_server.c; 0: in none
     struct http_exchange x;
 };
 
@@ -215,7 +216,8 @@ struct http_worker {
 };
 
 // Takes fd and ssl (NULL: plain) over. On the worker of `hw`; the connection was counted already.
-void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback);
+void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
+                      unsigned source);
 void connection_drain_all(struct http_worker *hw);
 // After the loop has stopped: ends every exchange and frees every connection.
 void connection_free_all(struct http_worker *hw);
@@ -292,6 +294,6 @@ static inline const struct http_options *connection_options(const struct http_co
 // Counts one more exchange; false when limits.max_inflight are in flight already.
 bool server_inflight_enter(struct http_server *server);
 void server_inflight_leave(struct http_server *server);
-void server_connection_closed(struct http_server *server, struct http_worker *hw);
+void server_connection_closed(struct http_server *server, struct http_worker *hw, unsigned source);
 
 #endif

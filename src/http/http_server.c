@@ -23,6 +23,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "http/http_private.h"
 #include "stats/stats.h"
@@ -32,6 +33,7 @@
 #define ACCEPTS_PER_EVENT 64
 #define SHED_WITHOUT_DESCRIPTORS_MAX 16
 #define ACCEPT_PAUSE_MS 100
+#define SOURCE_SLOTS 65536u
 
 struct listener {
     struct http_server *server;
@@ -52,6 +54,8 @@ struct http_server {
     struct http_tls *tls;
     int spare_fd;
     struct timer pause;
+    uint64_t source_seed;
+    atomic_uint *sources; // connections by hashed source; NULL: not limited
     atomic_uint connection_count, inflight_count;
     atomic_bool is_draining;
 };
@@ -80,8 +84,50 @@ void server_inflight_leave(struct http_server *server)
     stats_sub(COUNTER_http_inflight, 1);
 }
 
-void server_connection_closed(struct http_server *server, struct http_worker *hw)
+// Whose connections are counted together: an IPv4 address, or what one IPv6 host has, a /64. Those
+// whose hashes meet share what one may have.
+static unsigned source_slot(const struct http_server *server, const struct sockaddr_storage *addr)
 {
+    if (addr->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
+        return 1 + (unsigned)(hash64(&in->sin_addr, sizeof(in->sin_addr), server->source_seed) %
+                              SOURCE_SLOTS);
+    }
+    const struct in6_addr *in6 = &((const struct sockaddr_in6 *)addr)->sin6_addr;
+    bool mapped = IN6_IS_ADDR_V4MAPPED(in6);
+    return 1 + (unsigned)(hash64(in6->s6_addr + (mapped ? 12 : 0), mapped ? 4 : 8,
+                                 server->source_seed) %
+                          SOURCE_SLOTS);
+}
+
+// False: this source has as many as one may have. Slot 0 is nobody's.
+static bool source_enter(struct http_server *server, const struct sockaddr_storage *addr,
+                         unsigned *ret_slot)
+{
+    *ret_slot = 0;
+    if (server->sources == NULL || (addr->ss_family != AF_INET && addr->ss_family != AF_INET6)) {
+        return true;
+    }
+    unsigned slot = source_slot(server, addr);
+    if (atomic_fetch_add_explicit(&server->sources[slot], 1, memory_order_relaxed) >=
+        server->options.max_connections_per_source) {
+        atomic_fetch_sub_explicit(&server->sources[slot], 1, memory_order_relaxed);
+        return false;
+    }
+    *ret_slot = slot;
+    return true;
+}
+
+static void source_leave(struct http_server *server, unsigned slot)
+{
+    if (slot != 0) {
+        atomic_fetch_sub_explicit(&server->sources[slot], 1, memory_order_relaxed);
+    }
+}
+
+void server_connection_closed(struct http_server *server, struct http_worker *hw, unsigned source)
+{
+    source_leave(server, source);
     atomic_fetch_sub_explicit(&hw->connection_count, 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&server->connection_count, 1, memory_order_relaxed);
 }
@@ -99,6 +145,7 @@ struct handover {
     int fd;
     SSL *ssl;
     bool loopback;
+    unsigned source;
     char peer[128];
 };
 
@@ -106,7 +153,7 @@ static void on_handover(struct worker *to, struct message *message)
 {
     struct handover *h = container_of(message, struct handover, message);
     check(h->hw->worker == to);
-    connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback);
+    connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
     free(h);
 }
 
@@ -182,9 +229,9 @@ static void append_refusal(struct http_server *server, struct buf *out)
 }
 
 // One connection too many: 503 and close, without ever waiting for it.
-static void shed(struct listener *l, int fd)
+static void shed(struct listener *l, int fd, enum counter why)
 {
-    stats_add(COUNTER_http_shed_connections, 1);
+    stats_add(why, 1);
     if (!l->is_tls) {
         struct buf out;
         buf_init(&out, 32768);
@@ -202,6 +249,11 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
                       socklen_t addr_len)
 {
     struct http_server *server = l->server;
+    unsigned source;
+    if (!source_enter(server, addr, &source)) {
+        shed(l, fd, COUNTER_http_shed_source);
+        return;
+    }
     unsigned before = atomic_fetch_add_explicit(&server->connection_count, 1, memory_order_relaxed);
     SSL *ssl = NULL;
     if (before < server->options.max_connections && l->is_tls) {
@@ -209,7 +261,8 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     }
     if (before >= server->options.max_connections || (l->is_tls && ssl == NULL)) {
         atomic_fetch_sub_explicit(&server->connection_count, 1, memory_order_relaxed);
-        shed(l, fd);
+        source_leave(server, source);
+        shed(l, fd, COUNTER_http_shed_connections);
         return;
     }
     if (!l->is_unix) {
@@ -224,6 +277,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     h->hw = worker_with_fewest(server);
     h->fd = fd;
     h->ssl = ssl;
+    h->source = source;
     h->loopback = l->is_unix || address_is_loopback(addr);
     if (l->is_unix) {
         snprintf(h->peer, sizeof(h->peer), "unix:");
@@ -262,7 +316,7 @@ static void accept_without_descriptors(struct listener *l)
         if (fd < 0) {
             break;
         }
-        shed(l, fd);
+        shed(l, fd, COUNTER_http_shed_connections);
         server->spare_fd = open_spare();
     }
     if (server->spare_fd < 0) {
@@ -525,6 +579,11 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
     server->loop = loop;
     server->options = *options;
     server->spare_fd = open_spare();
+    server->source_seed = random_u64();
+    if (options->max_connections_per_source > 0) {
+        server->sources = calloc(SOURCE_SLOTS + 1, sizeof(*server->sources));
+        check(server->sources != NULL);
+    }
     enum err err = ERR_OK;
     for (unsigned i = 0; i < options->inherited_fd_count && err == ERR_OK; i++) {
         err = inherit_one(server, options->inherited_fds[i], ret_why);
@@ -645,6 +704,7 @@ void http_server_free(struct http_server *server)
         timer_done(&server->pause);
     }
     free(server->workers);
+    free(server->sources);
     http_tls_free(server->tls);
     if (server->spare_fd >= 0) {
         close(server->spare_fd);

@@ -408,8 +408,18 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
     return ERR_OK;
 }
 
+// What libevent has to say goes the way of all lines, at their rate.
+static void on_libevent_log(int severity, const char *text)
+{
+    if (severity != EVENT_LOG_DEBUG) {
+        log_event(severity == EVENT_LOG_ERR ? LOG_LEVEL_ERROR : LOG_LEVEL_WARN, "libevent",
+                  "text=%s", log_quote(span_from_cstr(text)));
+    }
+}
+
 enum err loop_new(const struct loop_options *options, struct loop **ret_loop, struct buf *ret_why)
 {
+    event_set_log_callback(on_libevent_log);
     unsigned depth =
         options->disk_queue_depth == 0 ? DISK_QUEUE_DEPTH_DEFAULT : options->disk_queue_depth;
     if (options->worker_count == 0 || options->worker_count > WORKERS_MAX ||

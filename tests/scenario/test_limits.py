@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import socket
 import threading
 
 import pytest
@@ -228,3 +229,80 @@ def all_are_hits_of_one(server, origin, keys):
     with server.client() as client:
         for key in keys:
             judge(client.get(key), origin, key, 0, origin.version(key).size)
+
+
+# --- connections and lines of log -----------------------------------------------------------------
+
+
+def connect(port, source="127.0.0.1"):
+    return socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(source, 0))
+
+
+def stderr_bytes(server):
+    return sum(len(line) + 1 for line in server.stderr)
+
+
+def test_idle_admin_connections_under_a_small_descriptor_limit(start, origin, engine, figure):
+    """160 connections that say nothing: probes and clients are answered, the log stays small."""
+    server = start(origin, engine=engine, wrapper=["prlimit", "--nofile=128:128"],
+                   settings={"access_log.path": "off"})
+    origin.put("a", 100_000)
+    before, cpu = stderr_bytes(server), server.cpu_seconds()
+    with contextlib.ExitStack() as held:
+        for _ in range(160):
+            held.enter_context(connect(server.admin_port))
+        for _ in range(50):
+            assert server.admin("/livez").status == 200
+        read_all(server, origin, ["a"])
+        assert server.metric("forebay_admin_connections") <= 32
+        assert server.metric("forebay_admin_connections_cut_total") >= 128
+        with Descriptors(server) as seen:
+            assert server.admin("/readyz").status == 200
+        written = stderr_bytes(server) - before
+        figure(f"160 idle admin connections, 128 descriptors ({engine}): {written} bytes of log, "
+               f"{server.cpu_seconds() - cpu:.2f} s of CPU, {seen.highest} descriptors open")
+        assert written < 65536, server.output()
+
+
+def test_connections_of_one_source(start, origin):
+    """Above its share a source is told SlowDown; others are not, and room comes back."""
+    server = start(origin, settings={"limits.max_connections_per_source": 5})
+    origin.put("a", 1000)
+
+    def ask(source):
+        with connect(server.port, source) as sock:
+            sock.sendall(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            return sock.makefile("rb").read()
+    with contextlib.ExitStack() as held:
+        for _ in range(5):
+            sock = held.enter_context(connect(server.port))
+            sock.sendall(b"HEAD /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+        with connect(server.port) as sock:
+            assert b" 503 " in sock.makefile("rb").readline()
+        assert server.metric("forebay_http_shed_total", reason="source") == 1
+        assert ask("127.0.0.2").startswith(b"HTTP/1.1 200")
+    server.wait_metric("forebay_http_connections", lambda v: v == 0)
+    assert ask("127.0.0.1").startswith(b"HTTP/1.1 200")
+
+
+def test_clients_without_descriptors(start, origin, engine, figure):
+    """Far more connections than descriptors: those that are let in are served, the rest is told so, and
+    nothing is thrown out of the cache."""
+    server = start(origin, engine=engine, file=IMMUTABLE,
+                   wrapper=["prlimit", "--nofile=128:128"], settings={"access_log.path": "off"})
+    keys = [f"k{i}" for i in range(20)]
+    for key in keys:
+        origin.put(key, 200_000)
+    read_all(server, origin, keys)
+    before = stderr_bytes(server)
+    with contextlib.ExitStack() as held, Descriptors(server) as seen:
+        for _ in range(400):
+            held.enter_context(connect(server.port))
+        server.wait_metric("forebay_http_shed_total", lambda v: v >= 300, reason="connections")
+    server.wait_metric("forebay_http_connections", lambda v: v == 0)
+    all_are_hits(server, origin, keys, 4)
+    figure(f"400 connections, 128 descriptors ({engine}): at most {seen.highest} open, "
+           f"{stderr_bytes(server) - before} bytes of log")
+    assert seen.highest < 128
+    assert stderr_bytes(server) - before < 65536
