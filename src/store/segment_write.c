@@ -36,7 +36,7 @@ struct store_run {
     struct chunk *chunks[RUN_UNITS_MAX]; // appended and not yet written
     uint32_t writing_units;              // of the operation in flight
     enum run_step step;
-    int fd; // borrowed from the first operation to the end; -1: not yet
+    bool borrowed; // the segment's descriptor, for the operation in flight
     enum err err;
     bool touched, finishing, aborted; // touched: something was written into the reservation
     char *head;                       // sector of the intent, later header and padding
@@ -96,9 +96,6 @@ static void run_give_up(struct store_run *run)
 static void run_end(struct store_run *run)
 {
     bool keep = run->finishing && !run->aborted && run->err == ERR_OK;
-    if (run->fd >= 0) {
-        segment_return(run->reservation.segment);
-    }
     if (!keep) {
         run_give_up(run);
     }
@@ -137,7 +134,8 @@ static void on_run_opened(void *ctx, enum err err, int fd)
         on_run_op(&run->op);
         return;
     }
-    run->fd = run->op.fd = fd;
+    run->borrowed = true;
+    run->op.fd = fd;
     disk_io_start(run->worker, &run->op);
 }
 
@@ -152,14 +150,12 @@ static void run_start_op(struct store_run *run, enum run_step step, unsigned iov
     run->op.iov = run->iov;
     run->op.iov_count = iov_count;
     run->op.done = on_run_op;
-    if (run->fd < 0) {
-        run->fd = segment_borrow(segment);
-    }
-    if (run->fd < 0) {
+    run->op.fd = segment_borrow(segment);
+    if (run->op.fd < 0) {
         segment_borrow_start(run->worker, segment, on_run_opened, run);
         return;
     }
-    run->op.fd = run->fd;
+    run->borrowed = true;
     disk_io_start(run->worker, &run->op);
 }
 
@@ -262,6 +258,10 @@ static void on_run_op(struct disk_op *op)
     struct store_run *run = as_run(container_of(op, struct store_run, op));
     uint64_t wanted = 0;
     enum run_step step = run->step;
+    if (run->borrowed) { // a run may wait long for its origin
+        segment_return(run->reservation.segment);
+        run->borrowed = false;
+    }
     for (uint32_t i = 0; i < run->writing_units; i++) {
         uint32_t unit = run->written_units + i;
         wanted += min_u64(STORE_CHECK_UNIT, run->begun_len - (uint64_t)unit * STORE_CHECK_UNIT);
@@ -361,7 +361,6 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->store = store;
     run->object = store_object_ref(object);
     run->reservation = reservation;
-    run->fd = -1;
     run->first_block = first_block;
     run->generation = object->generation != 0 ? object->generation : store_generation_next(store);
     run->block_count = block_count;
