@@ -204,9 +204,6 @@ static enum err read_copy_source(struct arena *arena, struct span value, struct 
     static const char VERSION[] = "versionId=";
     struct span path = {value.ptr, span_find(value, '?')};
     enum err err = ERR_OK;
-    if (span_starts_with(without_slash(value), SPAN("arn:"))) {
-        return ERR_OK;
-    }
     if (path.len < value.len) {
         struct span query = {value.ptr + path.len + 1, value.len - path.len - 1};
         source->has_version = span_starts_with(query, SPAN(VERSION)) &&
@@ -223,6 +220,9 @@ static enum err read_copy_source(struct arena *arena, struct span value, struct 
     }
     if (err != ERR_OK) {
         return err;
+    }
+    if (span_starts_with(without_slash(decoded), SPAN("arn:"))) {
+        return ERR_OK; // of an access point
     }
     if (!cut_bucket(without_slash(decoded), &source->bucket, &source->key)) {
         return ERR_INVALID_ARGUMENT;
@@ -348,6 +348,7 @@ static enum err add_rename(struct arena *arena, struct s3_effects *e, const stru
     if (source->bucket.len == 0) {
         struct span bucket, key;
         if (cut_bucket(source->key, &bucket, &key)) {
+            bucket = span_equal(bucket, origin_bucket) ? r->bucket : bucket;
             add(e, rights, S3_SCOPE_KEY, bucket, key, true);
         }
         return ERR_OK;

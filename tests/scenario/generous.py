@@ -44,19 +44,23 @@ class _Generous(_Connection):
                if n.startswith("x-amz-")]
         if entry.method == "POST" and "delete" in names:
             return self._delete_all(entry, body)
+        if entry.method == "POST" and headers.get("content-type", "").startswith("multipart/form-data") \
+                and not (entry.key and {"uploads", "uploadId"} & set(names)):
+            return self._form(entry, body)
         copies = [v for n, v in amz if n == "x-amz-copy-source"]
         renames = [v for n, v in amz if n == "x-amz-rename-source"]
         if entry.key and copies and entry.method not in ("DELETE",):
             return self._copy(entry, copies)
         if entry.key and (renames or "renameObject" in names):
             return self._rename(entry, renames)
-        if any(n == "x-amz-meta-snowball-auto-extract" for n, _ in amz):
-            return self._unpack(entry, body)
-        if not entry.key and set(names) - {"x-id"} and not any(s in names for s in SUB_RESOURCES):
-            return self._sweep(entry)
         others = sorted(n for n in names if n != "x-id" and not n.lower().startswith("x-amz-"))
         of_upload = others in (["uploadId"], ["partNumber", "uploadId"]) and entry.query["uploadId"] \
             and entry.query.get("partNumber") != "0"
+        if any(n == "x-amz-meta-snowball-auto-extract" for n, _ in amz) and entry.method != "DELETE" \
+                and not of_upload and not any(s in names for s in (*SUB_RESOURCES, "uploads")):
+            return self._unpack(entry, body)
+        if not entry.key and set(names) - {"x-id"} and not any(s in names for s in SUB_RESOURCES):
+            return self._sweep(entry)
         if entry.method == "DELETE" and entry.key and "uploadId" in names and not of_upload:
             self.origin.delete(entry.key, entry.bucket)
             return self._reply(entry, 204, [])
@@ -70,7 +74,17 @@ class _Generous(_Connection):
         if entry.method == "POST" and entry.key and not set(names) & MAY_STAND_ALONE \
                 and not any(s in names for s in SUB_RESOURCES):
             return self._store(entry, headers, body)
+        if entry.method == "POST" and entry.key and "uploadId" in names:
+            return self._complete(entry)
         return super()._operate(entry, headers, body, faults)
+
+    def _complete(self, entry):
+        """All the parts that are there, whichever the body names."""
+        upload = self.origin.uploads.get(entry.query["uploadId"])
+        if upload is None or not upload["parts"]:
+            raise S3Error(404, "NoSuchUpload")
+        self.origin.store(entry.key, b"".join(p for _, p in sorted(upload["parts"].items())), entry.bucket)
+        self._reply(entry, 200, [])
 
     def _store(self, entry, headers, body):
         self.origin.store(entry.key, self._payload(headers, body), entry.bucket)
@@ -114,6 +128,11 @@ class _Generous(_Connection):
             self.origin.delete(re.sub(r"<[^>]*>", "", key).strip(), entry.bucket)
         self._xml(entry, "<DeleteResult>" + "".join(
             f"<Deleted><Key>{escape(k)}</Key></Deleted>" for k in keys) + "</DeleteResult>")
+
+    def _form(self, entry, body):
+        fields = dict(re.findall(rb'name="(\w+)"[^\r]*\r\n(?:[^\r]+\r\n)*\r\n(.*?)\r\n--', body, re.S))
+        self.origin.store(fields[b"key"].decode(), fields[b"file"], entry.bucket)
+        self._reply(entry, 204, [])
 
     def _unpack(self, entry, body):
         """Each line of the body is a member, key=content."""

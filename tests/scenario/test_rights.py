@@ -113,6 +113,21 @@ def test_a_rename_needs_its_source(guarded, generous):
     assert generous.content("theirs/key") is None and generous.content("mine/k") == SECRET
 
 
+def test_an_unknown_delete_is_seen_by_the_next_read(open_one, generous):
+    generous.store("victim", b"old", "bkt")
+    generous.store("other", b"kept", "bkt")
+    body = b"<Delete><Object><Key>victim</Key></Object></Delete>"
+    with open_one.client() as client:
+        for target in ("/bkt?delete&z=1", "/bkt/x?delete", "/bkt?delete&delete"):
+            generous.store("victim", b"old", "bkt")
+            for key in ("victim", "other"):
+                assert client.get(key).status == 200
+            open_one.settle()
+            assert "hit" in client.get("victim").header("cache-status")
+            assert client.request("POST", target, [], body).status == 200, target
+            assert client.get("victim").status == 404, target
+
+
 def test_an_unknown_write_is_seen_by_the_next_read(open_one, generous):
     with open_one.client() as client:
         for number, (method, query) in enumerate([("PUT", q) for q in UNKNOWN_PUTS] + [

@@ -129,6 +129,8 @@ Test(s3_effects, sources_count_whatever_the_request_is_called)
            "w key b/k changes, rd key b/old changes, rd key b/real/old changes");
     expect("PUT", "/b/k?renameObject", "x-amz-rename-source: old%20one",
            "w key b/k changes, rd key b/old one changes");
+    expect("PUT", "/b/k?renameObject", "x-amz-rename-source: real/old",
+           "w key b/k changes, rd key b/real/old changes, rd key b/old changes");
     expect("PUT", "/b/k?renameObject&z=1", "x-amz-rename-source: c/old",
            "a key b/k changes, rd key b/c/old changes, rd key c/old changes");
     expect("PUT", "/b/k?z=1", "x-amz-rename-source: old\nx-amz-copy-source: s/a",
@@ -175,6 +177,9 @@ Test(s3_effects, sources_stand_once_where_they_belong_and_can_be_read)
                      ROWS[i].headers != NULL ? ROWS[i].headers : "");
     }
     cr_assert_eq(find("PUT", "/b/k", "x-amz-copy-source: arn:aws:s3:r:1:accesspoint/a/object/k"),
+                 ERR_OK);
+    cr_assert(effects.copy.is_there && !effects.copy.is_understood);
+    cr_assert_eq(find("PUT", "/b/k", "x-amz-copy-source: arn%3Aaws%3As3%3Ar%3A1%3Aaccesspoint/a/k"),
                  ERR_OK);
     cr_assert(effects.copy.is_there && !effects.copy.is_understood);
     char longest[2 * S3_KEY_MAX] = "x-amz-copy-source: b/";
