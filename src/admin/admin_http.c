@@ -36,6 +36,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "loop/loop.h"
 #include "stats/stats.h"
 
 #define ADMIN_MAGIC 0x61646d696e000001u
@@ -63,7 +64,7 @@ struct admin {
     pthread_t thread;
     bool thread_runs;
     char address[64];
-    char *socket_path; // ours to unlink
+    struct unix_listener name; // path empty: none
 };
 
 static struct admin *as_admin(void *ptr)
@@ -429,52 +430,16 @@ static int listen_tcp(struct admin *admin, struct buf *ret_why)
     return fd;
 }
 
-// Does anybody listen there? A file left behind by a killed server refuses.
-static bool socket_is_alive(const struct sockaddr_un *address)
-{
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool alive = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0;
-    if (fd >= 0) {
-        (void)close(fd); // nothing was sent
-    }
-    return alive;
-}
-
 static int listen_unix(struct admin *admin, struct buf *ret_why)
 {
-    const char *path = admin->options.socket_path;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct stat st;
-    if (strlen(path) >= sizeof(address.sun_path)) {
-        buf_printf(ret_why, "admin.socket %s: longer than %zu bytes", path,
-                   sizeof(address.sun_path) - 1);
-        return -1;
+    struct buf why;
+    buf_init(&why, WHY_MAX_BYTES);
+    enum err err = unix_listener_open(admin->options.socket_path, 0600, &admin->name, &why);
+    if (err != ERR_OK) {
+        buf_printf(ret_why, "admin.socket %s", buf_cstr(&why));
     }
-    memcpy(address.sun_path, path, strlen(path) + 1);
-    if (lstat(path, &st) == 0) {
-        if (!S_ISSOCK(st.st_mode) || socket_is_alive(&address)) {
-            buf_printf(ret_why, "admin.socket %s: %s (choose another path)", path,
-                       S_ISSOCK(st.st_mode) ? "another server listens there" : "is not a socket");
-            return -1;
-        }
-        (void)unlink(path); // bind() says it when this failed
-    }
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    // The mode of the socket before bind() becomes the mode of the file: it is never open to
-    // others.
-    bool ok = fd >= 0 && fchmod(fd, 0600) == 0 &&
-              bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
-              chmod(path, 0600) == 0 && listen(fd, 128) == 0;
-    if (!ok) {
-        buf_printf(ret_why, "admin.socket %s: %s", path, strerror(errno));
-        if (fd >= 0) {
-            (void)close(fd); // never used
-        }
-        return -1;
-    }
-    admin->socket_path = strdup(path);
-    check(admin->socket_path != NULL);
-    return fd;
+    buf_done(&why);
+    return err == ERR_OK ? admin->name.fd : -1;
 }
 
 // The loop owns the descriptor after.
@@ -599,7 +564,7 @@ const char *admin_listen_address(const struct admin *admin)
 
 const char *admin_socket_path(const struct admin *admin)
 {
-    return admin->socket_path;
+    return admin->name.path[0] != '\0' ? admin->name.path : NULL;
 }
 
 void admin_stop(struct admin *admin)
@@ -613,6 +578,7 @@ void admin_stop(struct admin *admin)
         check(write(admin->stop_fd, &one, sizeof(one)) == sizeof(one));
         check(pthread_join(admin->thread, NULL) == 0);
     }
+    unix_listener_remove(&admin->name);
     event_free(admin->stop_event);
     event_free(admin->sweep_event);
     event_free(admin->resume_event);
@@ -620,10 +586,6 @@ void admin_stop(struct admin *admin)
     sweep(admin);
     event_base_free(admin->base);
     (void)close(admin->stop_fd); // nobody writes to it any more
-    if (admin->socket_path != NULL) {
-        (void)unlink(admin->socket_path); // somebody may have removed it already
-        free(admin->socket_path);
-    }
     admin->magic = 0;
     free(admin);
 }

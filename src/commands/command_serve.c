@@ -35,8 +35,6 @@
 
 #define HEARTBEAT_MAX_MS 5000u
 #define MIN_RATE_GRACE_MS 30000u
-#define LISTEN_FDS_FIRST 3
-#define LISTEN_FDS_MAX 16
 
 struct serve {
     struct config *config;
@@ -53,7 +51,7 @@ struct serve {
     struct http_server *http;
     struct admin *admin;
     const char **listen;
-    const char *addresses[LISTEN_FDS_MAX]; // what /version shows
+    const char *addresses[HTTP_LISTENERS_MAX]; // what /version shows
     struct descriptor_plan descriptors;
     struct buf why;
     _Atomic bool started, draining;
@@ -371,35 +369,27 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
 
-// Sockets that systemd or a former process hands over (sd_listen_fds(3)).
-static unsigned serve_inherited(int *ret_fds)
-{
-    const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
-    uint64_t pid_value = 0, count_value = 0;
-    if (pid == NULL || count == NULL || !span_to_u64(span_from_cstr(pid), &pid_value) ||
-        !span_to_u64(span_from_cstr(count), &count_value) || pid_value != (uint64_t)getpid()) {
-        return 0;
-    }
-    unsigned n = (unsigned)min_u64(count_value, LISTEN_FDS_MAX);
-    for (unsigned i = 0; i < n; i++) {
-        ret_fds[i] = LISTEN_FDS_FIRST + (int)i;
-    }
-    return n;
-}
-
 static int serve_build_http(struct serve *s)
 {
+    static const unsigned unix_modes[] = {0600, 0660, 0666};
     const struct config *c = s->config;
-    int inherited[LISTEN_FDS_MAX];
+    int inherited[CONFIG_INHERITED_MAX];
+    unsigned inherited_count = 0, listen_count = 0;
     s->listen = calloc(c->listen.count, sizeof(*s->listen));
     check(s->listen != NULL);
     for (unsigned i = 0; i < c->listen.count; i++) {
-        s->listen[i] = c->listen.items[i].text;
+        const struct config_listen *listen = &c->listen.items[i];
+        if (listen->inherited) {
+            inherited[inherited_count++] = listen->fd;
+        } else {
+            s->listen[listen_count++] = listen->text;
+        }
     }
     struct http_options options = {.listen = s->listen,
-                                   .listen_count = c->listen.count,
+                                   .listen_count = listen_count,
+                                   .unix_mode = unix_modes[c->listen_unix_mode],
                                    .inherited_fds = inherited,
-                                   .inherited_fd_count = serve_inherited(inherited),
+                                   .inherited_fd_count = inherited_count,
                                    .tls_cert_file = c->listen_tls_cert,
                                    .tls_key_file = c->listen_tls_key,
                                    .max_connections = s->descriptors.clients,
@@ -411,9 +401,6 @@ static int serve_build_http(struct serve *s)
                                    .min_rate_bytes = c->limits_min_rate_bytes_per_s,
                                    .min_rate_grace_ms = MIN_RATE_GRACE_MS,
                                    .handler = proxy_handler(s->proxy)};
-    if (options.inherited_fd_count > 0) {
-        options.listen_count = 0;
-    }
     enum err err = http_server_new(s->loop, &options, &s->http, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
@@ -423,7 +410,7 @@ static int serve_build_admin(struct serve *s)
     const struct config *c = s->config;
     const struct config_listen *at = &c->admin_listen;
     unsigned count = 0;
-    for (; count < LISTEN_FDS_MAX && http_server_address(s->http, count) != NULL; count++) {
+    for (; count < HTTP_LISTENERS_MAX && http_server_address(s->http, count) != NULL; count++) {
         s->addresses[count] = http_server_address(s->http, count);
     }
     struct admin_options options = {

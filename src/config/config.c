@@ -556,9 +556,10 @@ static void finish_listeners(struct loader *l)
         if (listen->kind == CONFIG_LISTEN_TCP && !listen->loopback &&
             c->listen_plaintext == CONFIG_PLAINTEXT_LOOPBACK) {
             loader_error(l, where,
-                         "listen %s is plain HTTP on a network address: use tls:%s, or set "
+                         "listen %s is plain HTTP on a network address: use tls:%s%s, or set "
                          "listen_plaintext to network",
-                         listen->text, listen->text);
+                         listen->text, listen->text,
+                         listen->inherited ? " in listen and hand no socket over" : "");
         }
         if (listen->kind == CONFIG_LISTEN_TLS &&
             (c->listen_tls_cert == NULL || c->listen_tls_key == NULL)) {
@@ -620,6 +621,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
         parse_setting(&l, id);
     }
+    config_inherit(&l);
     if (l.error_count == 0) {
         finish_cache_dir(&l);
         finish_admin_socket(&l);

@@ -45,7 +45,10 @@ struct config_listen {
     const char *path; // unix only
     uint16_t port;    // 0 = chosen by the kernel
     bool loopback;    // true for unix too
+    bool inherited;   // handed over by LISTEN_FDS: `fd` listens already
+    int fd;
 };
+#define CONFIG_INHERITED_MAX 16
 
 struct config_listens {
     const struct config_listen *items;
@@ -54,6 +57,7 @@ struct config_listens {
 
 // Values of the CHOICE rows, in the order of settings.def.
 enum config_listen_plaintext { CONFIG_PLAINTEXT_LOOPBACK, CONFIG_PLAINTEXT_NETWORK };
+enum config_unix_mode { CONFIG_UNIX_0600, CONFIG_UNIX_0660, CONFIG_UNIX_0666 };
 enum config_addressing {
     CONFIG_ADDRESSING_AUTO,
     CONFIG_ADDRESSING_PATH,

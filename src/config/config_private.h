@@ -122,6 +122,9 @@ bool value_check_endpoint(struct span s, char *ret_why);
 bool value_check_glob(struct span s, char *ret_why);
 void value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes
 
+// config_inherit.c: sockets of LISTEN_FDS in the place of `listen`.
+void config_inherit(struct loader *l);
+
 // config_loop.c: refuses endpoints that lead back to a listener of this configuration.
 void config_loop_check(struct loader *l);
 

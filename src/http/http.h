@@ -18,6 +18,7 @@
 #include "loop/loop.h"
 
 // --- limits (request gate) -----------------------------------------------------------------------
+#define HTTP_LISTENERS_MAX 32
 #define HTTP_TARGET_MAX 16384
 #define HTTP_HEAD_MAX 32768
 #define HTTP_HEADER_COUNT_MAX 100
@@ -46,6 +47,7 @@ struct http_options {
     const char *const *listen; // "127.0.0.1:9000", "[::1]:9000", "unix:/path", "tls:host:port";
                                // port 0: kernel's choice
     unsigned listen_count;
+    unsigned unix_mode;       // of the files of unix: listeners
     const int *inherited_fds; // LISTEN_FDS sockets, used before `listen` (may be NULL)
     unsigned inherited_fd_count;
     const char *tls_cert_file,

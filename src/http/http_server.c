@@ -28,7 +28,6 @@
 #include "http/http_private.h"
 #include "stats/stats.h"
 
-#define LISTENERS_MAX 32
 #define BACKLOG 4096
 #define ACCEPTS_PER_EVENT 64
 #define SHED_WITHOUT_DESCRIPTORS_MAX 16
@@ -38,16 +37,16 @@
 struct listener {
     struct http_server *server;
     int fd;
-    bool is_tls, is_unix, owns_path, event_on;
+    bool is_tls, is_unix, event_on;
     char address[128];
-    char path[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 1];
+    struct unix_listener name; // path empty: none of ours
     struct event event;
 };
 
 struct http_server {
     struct loop *loop;
     struct http_options options;
-    struct listener listeners[LISTENERS_MAX];
+    struct listener listeners[HTTP_LISTENERS_MAX];
     unsigned listener_count;
     struct http_worker *workers;
     unsigned worker_count, next_worker;
@@ -382,49 +381,27 @@ static enum err listen_on(struct listener *l, const struct sockaddr *addr, sockl
 {
     int on = 1;
     l->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (l->fd < 0 ||
-        (!l->is_unix && setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
+    if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
         bind(l->fd, addr, len) != 0 || listen(l->fd, BACKLOG) != 0) {
         return listen_failed(l, address, ret_why);
     }
     return ERR_OK;
 }
 
-// A socket file nobody listens behind is left over from a killed process.
-static bool remove_stale_socket(const struct sockaddr_un *un)
-{
-    struct stat st;
-    if (lstat(un->sun_path, &st) != 0 || !S_ISSOCK(st.st_mode)) {
-        return false;
-    }
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        return false;
-    }
-    bool stale =
-        connect(fd, (const struct sockaddr *)un, sizeof(*un)) != 0 && errno == ECONNREFUSED;
-    close(fd);
-    return stale && unlink(un->sun_path) == 0;
-}
-
 static enum err listen_unix(struct listener *l, const char *address, struct buf *ret_why)
 {
-    const char *path = address + strlen("unix:");
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    if (path[0] == '\0' || strlen(path) >= sizeof(un.sun_path)) {
-        buf_printf(ret_why, "cannot listen on %s: a path of 1 to %zu bytes is needed", address,
-                   sizeof(un.sun_path) - 1);
-        return ERR_INVALID;
-    }
-    memcpy(un.sun_path, path, strlen(path));
+    struct buf why;
+    buf_init(&why, 512);
     l->is_unix = true;
-    (void)remove_stale_socket(&un); // if it could not, bind tells
-    enum err err = listen_on(l, (const struct sockaddr *)&un, sizeof(un), address, ret_why);
+    enum err err =
+        unix_listener_open(address + strlen("unix:"), l->server->options.unix_mode, &l->name, &why);
     if (err == ERR_OK) {
-        l->owns_path = true;
-        snprintf(l->path, sizeof(l->path), "%s", path);
+        l->fd = l->name.fd;
         snprintf(l->address, sizeof(l->address), "%s", address);
+    } else {
+        buf_printf(ret_why, "cannot listen on unix:%s", buf_cstr(&why));
     }
+    buf_done(&why);
     return err;
 }
 
@@ -458,15 +435,20 @@ static bool split_host_port(const char *address, char *ret_host, size_t host_siz
     return true;
 }
 
-static void remember_address(struct listener *l)
+// False: a family we know nothing of.
+static bool remember_address(struct listener *l)
 {
     struct sockaddr_storage addr = {0};
     socklen_t len = sizeof(addr);
     char text[120];
     check(getsockname(l->fd, (struct sockaddr *)&addr, &len) == 0);
-    address_format(&addr, len, text, sizeof(text));
     l->is_unix = addr.ss_family == AF_UNIX;
+    if (!l->is_unix && addr.ss_family != AF_INET && addr.ss_family != AF_INET6) {
+        return false;
+    }
+    address_format(&addr, len, text, sizeof(text));
     snprintf(l->address, sizeof(l->address), "%s%s", l->is_tls ? "tls:" : "", text);
+    return true;
 }
 
 static enum err listen_tcp(struct listener *l, const char *address, struct buf *ret_why)
@@ -497,15 +479,15 @@ static enum err listen_tcp(struct listener *l, const char *address, struct buf *
     enum err err = listen_on(l, chosen->ai_addr, chosen->ai_addrlen, address, ret_why);
     freeaddrinfo(list);
     if (err == ERR_OK) {
-        remember_address(l);
+        check(remember_address(l));
     }
     return err;
 }
 
 static enum err listen_one(struct http_server *server, const char *address, struct buf *ret_why)
 {
-    if (server->listener_count == LISTENERS_MAX) {
-        buf_printf(ret_why, "at most %d listeners", LISTENERS_MAX);
+    if (server->listener_count == HTTP_LISTENERS_MAX) {
+        buf_printf(ret_why, "at most %d listeners", HTTP_LISTENERS_MAX);
         return ERR_INVALID;
     }
     struct listener *l = &server->listeners[server->listener_count];
@@ -531,18 +513,23 @@ static enum err listen_one(struct http_server *server, const char *address, stru
 
 static enum err inherit_one(struct http_server *server, int fd, struct buf *ret_why)
 {
-    int accepting = 0;
-    socklen_t len = sizeof(accepting);
+    int type = 0, accepting = 0;
+    socklen_t type_len = sizeof(type), len = sizeof(accepting);
     int flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepting, &len) != 0 ||
-        accepting == 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
-        fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || server->listener_count == LISTENERS_MAX) {
+    if (flags < 0 || server->listener_count == HTTP_LISTENERS_MAX ||
+        getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) != 0 || type != SOCK_STREAM ||
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepting, &len) != 0 || accepting == 0 ||
+        fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
         buf_printf(ret_why, "inherited descriptor %d is not a listening socket", fd);
         return ERR_INVALID;
     }
-    struct listener *l = &server->listeners[server->listener_count++];
+    struct listener *l = &server->listeners[server->listener_count];
     *l = (struct listener){.server = server, .fd = fd};
-    remember_address(l);
+    if (!remember_address(l)) {
+        buf_printf(ret_why, "inherited descriptor %d is of an unknown family", fd);
+        return ERR_INVALID;
+    }
+    server->listener_count++;
     return ERR_OK;
 }
 
@@ -650,12 +637,10 @@ static void listener_close(struct listener *l)
         check(event_del(&l->event) == 0);
         l->event_on = false;
     }
+    unix_listener_remove(&l->name);
+    l->name.path[0] = '\0';
     close(l->fd);
     l->fd = -1;
-    if (l->owns_path) {
-        (void)unlink(l->path); // gone already is as good
-        l->owns_path = false;
-    }
 }
 
 static void on_drain_order(struct worker *to, struct message *message)

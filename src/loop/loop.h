@@ -302,4 +302,24 @@ bool transfer_reused_connection(const struct transfer *t);
 // Did any byte of the response arrive / of the request's body leave?
 bool transfer_got_bytes(const struct transfer *t);
 
+// --- unix sockets --------------------------------------------------------------------------------
+
+#define UNIX_PATH_SIZE 108 // of sun_path
+
+struct unix_listener {
+    int fd; // the caller's to close
+    char path[UNIX_PATH_SIZE];
+    dev_t dev; // of the name
+    ino_t ino;
+};
+
+// Listens at `path`, which gets exactly `mode` and is at no moment open to more. A socket of this
+// user that nobody listens behind is replaced; anything else there is ERR_IN_USE. One line in
+// ret_why. Blocks: at start.
+enum err unix_listener_open(const char *path, unsigned mode, struct unix_listener *ret_listener,
+                            struct buf *ret_why) MUST_USE;
+// Removes the name if it is still this socket's. Before the descriptor is closed: nobody takes the
+// name for a left-over one meanwhile.
+void unix_listener_remove(const struct unix_listener *listener);
+
 #endif

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from client import judge
+from conftest import not_run
 from forebay import binary, run_forebay
 
 
@@ -232,34 +233,132 @@ def test_a_format_that_is_not_ours_is_refused(start, origin):
     assert sorted(p.name for p in server.cache.rglob("*")) == before
 
 
-def test_inherited_sockets(origin, tmp_path):
+HAND_OVER = """
+import ctypes, os, socket, sys
+CLONE_NEWNET, CLONE_NEWUSER = 0x40000000, 0x10000000
+what, folder = sys.argv[1], sys.argv[2]
+def isolate():
+    libc = ctypes.CDLL(None)
+    if libc.unshare(CLONE_NEWNET) != 0 and libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        sys.exit(77)
+def tcp(family, host, listens=True, kind=socket.SOCK_STREAM):
+    made = socket.socket(family, kind)
+    made.bind((host, 0))
+    if listens:
+        made.listen(16)
+    return made
+def unix(name):
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(name)
+    made.listen(16)
+    return made
+if what in ("any", "any6"):
+    isolate()                      # it listens where nobody can reach it
+made = {"any": lambda: tcp(socket.AF_INET, "0.0.0.0"), "any6": lambda: tcp(socket.AF_INET6, "::"),
+        "loopback": lambda: tcp(socket.AF_INET, "127.0.0.1"),
+        "idle": lambda: tcp(socket.AF_INET, "127.0.0.1", False),
+        "datagram": lambda: tcp(socket.AF_INET, "127.0.0.1", False, socket.SOCK_DGRAM),
+        "unix": lambda: unix(folder + "/given"), "abstract": lambda: unix("\\0" + folder),
+        "file": lambda: open(folder + "/file", "w"),
+        "pipe": lambda: os.fdopen(os.pipe()[0])}[what]()
+os.dup2(made.fileno(), 3)
+os.set_inheritable(3, True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=sys.argv[3])
+os.execv(sys.argv[4], sys.argv[4:])
+"""
+
+
+def handed_over(start, origin, what, count="1", **settings):
+    """A server, not yet run, that inherits the socket WHAT as descriptor 3."""
+    server = start(origin, run=False, settings={"listen": None, **settings})
+    server.binary_path = binary()
+    server.wrapper = [sys.executable, "-c", HAND_OVER, what, str(server.folder), count]
+    return server
+
+
+def listening(server):
+    server.wait_stderr("clients")
+    return next(line.split()[1] for line in server.stderr if line.lstrip().startswith("listening"))
+
+
+def run_handed_over(server):
+    """wrapper programs exec the server here, so its process is the wrapper's own."""
+    server._pid = lambda: server.process.pid
+    server.spawn()
+    return server
+
+
+@pytest.mark.parametrize("what", ["loopback", "unix", "abstract"])
+def test_inherited_sockets(start, origin, what):
     """LISTEN_FDS: the socket of the caller is served."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(16)
     origin.put("a", 100)
-    given = listener.fileno()
-    script = ("import os, sys\n"
-              "os.dup2(int(sys.argv[1]), 3)\n"
-              "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n"
-              "os.execv(sys.argv[2], sys.argv[2:])\n")
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "origin-key",
-           "AWS_SECRET_ACCESS_KEY": "origin-secret-canary-7f3a"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(given), binary(), "serve",
-         "--origin.endpoint", origin.endpoint, "--origin.region", "us-east-1",
-         "--admin.listen", "127.0.0.1:0", "--cache.dir", str(tmp_path / "cache"),
-         "--cache.size", "64MiB"],
-        env=env, pass_fds=(given,), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
+    server = run_handed_over(handed_over(start, origin, what))
+    where = listening(server)
+    if what == "loopback":
         from client import Client
-        with Client(listener.getsockname()[1], timeout=60) as client:
+        with Client(int(where.rpartition(":")[2]), timeout=60) as client:
             judge(client.get("a"), origin, "a", 0, 100)
+        return
+    name = "\0" + str(server.folder) if what == "abstract" else str(server.folder / "given")
+    from client import Connection, request_bytes
+    with Connection(None, path=name) as connection:
+        connection.send(request_bytes("GET", "/bkt/a", "127.0.0.1"))
+        judge(connection.read_reply("GET"), origin, "a", 0, 100)
+    server.stop()
+    if what == "unix":
+        assert (server.folder / "given").exists(), "the name is the giver's to remove"
+
+
+@pytest.mark.parametrize("what,settings,words", [
+    ("any", {}, ["env LISTEN_FDS", "0.0.0.0:", "plain HTTP", "verify"]),
+    ("any6", {}, ["env LISTEN_FDS", "[::]:", "plain HTTP", "verify"]),
+    ("any", {"listen_plaintext": "network", "auth.mode": "open"}, ["0.0.0.0:", "read everything"]),
+    ("any", {"listen_plaintext": "network"}, ["0.0.0.0:", "auth.keys_file"]),
+    ("idle", {}, ["env LISTEN_FDS", "descriptor 3", "not a stream socket that listens"]),
+    ("datagram", {}, ["descriptor 3", "not a stream socket that listens"]),
+    ("file", {}, ["descriptor 3", "not a socket"]),
+    ("pipe", {}, ["descriptor 3", "not a socket"])])
+def test_inherited_sockets_are_judged_as_listen_is(start, origin, what, settings, words):
+    server = handed_over(start, origin, what, **settings)
+    run_handed_over(server)
+    server.expect_failure = True
+    code = server.wait_exit()
+    if code == 77:
+        not_run("this machine gives no network namespace")
+    text = "\n".join(server.stderr)
+    assert code == 3, text
+    for word in words:
+        assert word in text, (word, text)
+
+
+@pytest.mark.parametrize("count", ["x", "17", "-1"])
+def test_a_number_of_sockets_that_is_none(start, origin, count):
+    server = run_handed_over(handed_over(start, origin, "loopback", count))
+    server.expect_failure = True
+    assert server.wait_exit() == 3
+    assert "LISTEN_FDS" in "\n".join(server.stderr)
+
+
+def test_sockets_for_another_process_are_not_ours(start, origin):
+    server = start(origin, env={"LISTEN_PID": "1", "LISTEN_FDS": "1"})
+    with server.client() as client:
+        assert client.get("none").status == 404
+
+
+@pytest.mark.parametrize("mode", [None, "0600", "0660", "0666"])
+@pytest.mark.parametrize("mask", [0, 0o77])
+def test_a_unix_listener_has_the_mode_of_its_setting(start, origin, tmp_path, mode, mask):
+    path = tmp_path / "s"
+    server = start(origin, run=False, settings={"listen": f"unix:{path}", "listen_unix_mode": mode})
+    before = os.umask(mask)
+    try:
+        server.spawn()
     finally:
-        listener.close()
-        process.terminate()
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+        os.umask(before)
+    server.wait_stderr("clients")
+    assert path.stat().st_mode & 0o7777 == int(mode or "0600", 8)
+    server.stop()
+    assert not path.exists()
 
 
 def test_readable_start_line(start, origin):

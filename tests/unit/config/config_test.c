@@ -529,6 +529,8 @@ Test(config, choices_match_their_enums)
         unsigned value;
     } rows[] = {
         {"listen_plaintext", "network", CONFIG_PLAINTEXT_NETWORK},
+        {"listen_unix_mode", "0660", CONFIG_UNIX_0660},
+        {"listen_unix_mode", "0666", CONFIG_UNIX_0666},
         {"origin.addressing", "virtual", CONFIG_ADDRESSING_VIRTUAL},
         {"credentials.source", "imds", CONFIG_CREDENTIALS_IMDS},
         {"credentials.source", "anonymous", CONFIG_CREDENTIALS_ANONYMOUS},

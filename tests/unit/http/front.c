@@ -384,6 +384,7 @@ struct front *front_new(struct http_options options, unsigned workers)
     options.max_inflight = (unsigned)or_default(options.max_inflight, 1000);
     options.header_timeout_ms = or_default(options.header_timeout_ms, 60000);
     options.idle_timeout_ms = or_default(options.idle_timeout_ms, 60000);
+    options.unix_mode = (unsigned)or_default(options.unix_mode, 0600);
     options.min_rate_grace_ms = or_default(options.min_rate_grace_ms, 60000);
     options.handler = (struct http_handler){f, on_request, on_refused};
     enum err err = http_server_new(f->loop, &options, &f->server, &why);
