@@ -331,7 +331,9 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
     if (err != ERR_OK) {
         return serve_fail(s, EXIT_CODE_FAILED);
     }
-    (void)disk_io_probe_residency(c->cache_dir);
+    struct store_summary summary;
+    store_summarize(s->store, &summary);
+    (void)disk_io_probe_residency(summary.dir);
     return EXIT_CODE_OK;
 }
 

@@ -368,8 +368,8 @@ bool value_parse_listen(struct loader *l, struct span s, struct config_listen *r
         return refuse(ret_why, "\"%.*s\": write an IPv6 address in brackets ([::1]:9000?)",
                       SHOWN(s));
     }
-    listen.host =
-        span_equal(host, SPAN("localhost")) ? "127.0.0.1" : (const char *)loader_cstr(l, host);
+    listen.host = span_equal_nocase(host, SPAN("localhost")) ? "127.0.0.1"
+                                                             : (const char *)loader_cstr(l, host);
     unsigned char address[sizeof(struct in6_addr)];
     if (inet_pton(AF_INET, listen.host, address) != 1 &&
         inet_pton(AF_INET6, listen.host, address) != 1) {

@@ -270,6 +270,13 @@ void exchange_gone(struct http_connection *c, bool reset); // the client left
 // not read to its end stays. What happens to the connection is the caller's.
 void exchange_end(struct http_connection *c, enum http_outcome outcome);
 
+// --- http_tickets.c ------------------------------------------------------------------------------
+
+struct http_tickets; // keys of session tickets; any thread
+struct http_tickets *http_tickets_new(void);
+void http_tickets_free(struct http_tickets *t); // after every SSL and SSL_CTX; NULL is fine
+void http_tickets_attach(struct http_tickets *t, SSL_CTX *ctx);
+
 // --- http_tls.c ----------------------------------------------------------------------------------
 
 struct http_tls; // certificate and key, reread when their files change; on worker 0 once started

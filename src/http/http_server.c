@@ -462,21 +462,17 @@ static enum err listen_tcp(struct listener *l, const char *address, struct buf *
                    address);
         return ERR_INVALID;
     }
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    // No resolver: localhost is what RFC 6761 says it is, and no other name is accepted.
+    bool is_localhost = span_equal_nocase(span_from_cstr(host), SPAN("localhost"));
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV | AI_NUMERICHOST};
     struct addrinfo *list = NULL;
-    int rc = getaddrinfo(host, port, &hints, &list);
+    int rc = getaddrinfo(is_localhost ? "127.0.0.1" : host, port, &hints, &list);
     if (rc != 0) {
         buf_printf(ret_why, "cannot listen on %s: %s", address, gai_strerror(rc));
         return ERR_INVALID;
     }
-    struct addrinfo *chosen = list;
-    for (struct addrinfo *ai = list; ai != NULL; ai = ai->ai_next) {
-        if (ai->ai_family == AF_INET) {
-            chosen = ai; // `localhost` means 127.0.0.1 to most clients
-            break;
-        }
-    }
-    enum err err = listen_on(l, chosen->ai_addr, chosen->ai_addrlen, address, ret_why);
+    enum err err = listen_on(l, list->ai_addr, list->ai_addrlen, address, ret_why);
     freeaddrinfo(list);
     if (err == ERR_OK) {
         check(remember_address(l));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS on accepted sockets: OpenSSL, non-blocking, TLS 1.2 and later, no renegotiation (so a read
-// never has to write and a write never has to read). The certificate is reread when its files
+// TLS on accepted sockets: OpenSSL, non-blocking, TLS 1.2 and later, forward secrecy and
+// authenticated ciphers only, no renegotiation (so a read never has to write and a write never has
+// to read). The certificate is reread when its files
 // change: a look at them at most once a second, on a pool thread, started by an accepted
 // connection; connections keep the certificate they began with.
 //
@@ -17,6 +18,7 @@
 #include "http/http_private.h"
 
 #define LOOK_EVERY_US 1000000u
+#define TLS12_CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20" // all of TLS 1.3's are of this kind
 
 struct file_stamp {
     int64_t s, ns;
@@ -26,6 +28,7 @@ struct file_stamp {
 struct http_tls {
     const char *cert_file, *key_file;
     SSL_CTX *ctx;
+    struct http_tickets *tickets;
     struct file_stamp cert_stamp, key_stamp;
     uint64_t looked_us;
     struct blocking_job job;
@@ -75,12 +78,15 @@ static void why_from_openssl(const char *what, const char *path, char *why, size
 }
 
 // NULL with one line in `why`. Blocks on the files.
-static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, char *why, size_t size)
+static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct http_tickets *tickets,
+                         char *why, size_t size)
 {
     ERR_clear_error();
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
     check(ctx != NULL);
     check(SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) == 1);
+    check(SSL_CTX_set_cipher_list(ctx, TLS12_CIPHERS) == 1);
+    http_tickets_attach(tickets, ctx);
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE |
                                  SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
@@ -115,9 +121,11 @@ enum err http_tls_new(const char *cert_file, const char *key_file, struct http_t
     (void)stamp_read(cert_file, &tls->cert_stamp);
     (void)stamp_read(key_file, &tls->key_stamp);
     char why[sizeof(tls->job_why)];
-    tls->ctx = ctx_load(cert_file, key_file, why, sizeof(why));
+    tls->tickets = http_tickets_new();
+    tls->ctx = ctx_load(cert_file, key_file, tls->tickets, why, sizeof(why));
     if (tls->ctx == NULL) {
         buf_append_cstr(ret_why, why);
+        http_tickets_free(tls->tickets);
         free(tls);
         return ERR_INVALID;
     }
@@ -132,6 +140,7 @@ void http_tls_free(struct http_tls *tls)
     }
     check(!tls->job_busy);
     SSL_CTX_free(tls->ctx);
+    http_tickets_free(tls->tickets);
     free(tls);
 }
 
@@ -145,7 +154,8 @@ static void reload_work(struct blocking_job *job)
          stamp_equal(&tls->job_key, &tls->key_stamp))) {
         return;
     }
-    tls->job_ctx = ctx_load(tls->cert_file, tls->key_file, tls->job_why, sizeof(tls->job_why));
+    tls->job_ctx =
+        ctx_load(tls->cert_file, tls->key_file, tls->tickets, tls->job_why, sizeof(tls->job_why));
 }
 
 static void reload_done(struct blocking_job *job)

@@ -30,25 +30,44 @@ struct pool_connection {
 
 // --- Opening and closing -------------------------------------------------------------------------
 
-static bool address_is_link_local(const struct sockaddr *addr)
+// Where clouds hand out credentials to whoever asks from inside: link-local addresses, and those
+// that are not. An IPv4 address counts in every way IPv6 has to write it.
+static bool v4_is_metadata(const uint8_t a[4])
 {
-    struct in6_addr v6;
-    uint32_t v4;
-    if (addr->sa_family == AF_INET) {
-        memcpy(&v4, &((const struct sockaddr_in *)(const void *)addr)->sin_addr, sizeof(v4));
-    } else if (addr->sa_family == AF_INET6) {
-        v6 = ((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr;
-        if (IN6_IS_ADDR_LINKLOCAL(&v6)) {
+    static const uint8_t alibaba[4] = {100, 100, 100, 200};
+    return (a[0] == 169 && a[1] == 254) || memcmp(a, alibaba, sizeof(alibaba)) == 0;
+}
+
+static bool v6_is_metadata(const struct in6_addr *v6)
+{
+    // fd00:ec2::254 (EC2), fd00:ec2::23 (EKS), fd20:ce::254 (Google)
+    static const uint8_t known[][16] = {
+        {0xfd, 0x00, 0x0e, 0xc2, [14] = 0x02, [15] = 0x54},
+        {0xfd, 0x00, 0x0e, 0xc2, [15] = 0x23},
+        {0xfd, 0x20, 0x00, 0xce, [14] = 0x02, [15] = 0x54},
+    };
+    static const uint8_t nat64[12] = {0x00, 0x64, 0xff, 0x9b};
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        if (memcmp(v6->s6_addr, known[i], sizeof(known[i])) == 0) {
             return true;
         }
-        if (!IN6_IS_ADDR_V4MAPPED(&v6)) {
-            return false;
-        }
-        memcpy(&v4, &v6.s6_addr[12], sizeof(v4));
-    } else {
-        return false;
     }
-    return (ntohl(v4) >> 16) == 0xa9fe; // 169.254/16
+    bool holds_v4 = IN6_IS_ADDR_V4MAPPED(v6) || IN6_IS_ADDR_V4COMPAT(v6) ||
+                    memcmp(v6->s6_addr, nat64, sizeof(nat64)) == 0;
+    bool is_6to4 = v6->s6_addr[0] == 0x20 && v6->s6_addr[1] == 0x02;
+    return IN6_IS_ADDR_LINKLOCAL(v6) || (holds_v4 && v4_is_metadata(&v6->s6_addr[12])) ||
+           (is_6to4 && v4_is_metadata(&v6->s6_addr[2]));
+}
+
+bool transfer_address_is_metadata(const struct sockaddr *addr)
+{
+    if (addr->sa_family == AF_INET) {
+        uint8_t v4[4];
+        memcpy(v4, &((const struct sockaddr_in *)(const void *)addr)->sin_addr, sizeof(v4));
+        return v4_is_metadata(v4);
+    }
+    return addr->sa_family == AF_INET6 &&
+           v6_is_metadata(&((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr);
 }
 
 static void connection_forget(struct transfer_pool *pool, curl_socket_t fd)
@@ -71,7 +90,7 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     if (purpose != CURLSOCKTYPE_IPCXN) {
         return CURL_SOCKET_BAD;
     }
-    if (pool->options.deny_link_local && address_is_link_local(&addr->addr)) {
+    if (pool->options.deny_link_local && transfer_address_is_metadata(&addr->addr)) {
         return CURL_SOCKET_BAD;
     }
     int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);

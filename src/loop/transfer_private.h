@@ -5,6 +5,7 @@
 #define FOREBAY_LOOP_TRANSFER_PRIVATE_H
 
 #include <curl/curl.h>
+#include <sys/socket.h>
 
 #include "loop/loop.h"
 
@@ -88,5 +89,8 @@ bool transfer_connection_is_clean(const struct transfer *t, int local_port);
 void transfer_judge_upload(struct transfer *t);
 // curl closes the connection when the transfer is over, instead of keeping it.
 void transfer_forbid_reuse(struct transfer *t);
+
+// May no origin be reached at this address?
+bool transfer_address_is_metadata(const struct sockaddr *addr);
 
 #endif

@@ -10,13 +10,13 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "loop/loop.h"
@@ -36,7 +36,6 @@ static void fd_close(int fd)
 static enum err folder_lock(const char *path, int *ret_fd)
 {
     char folder[UNIX_PATH_SIZE];
-    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_MS * 1000000L};
     const char *slash = strrchr(path, '/');
     size_t len = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
     (void)snprintf(folder, sizeof(folder), "%.*s", len > 0 ? (int)len : 1, len > 0 ? path : ".");
@@ -51,7 +50,7 @@ static enum err folder_lock(const char *path, int *ret_fd)
             }
             break;
         }
-        (void)nanosleep(&pause, NULL);
+        (void)poll(NULL, 0, LOCK_PAUSE_MS); // at start, on no worker
     }
     *ret_fd = fd;
     return ERR_OK;

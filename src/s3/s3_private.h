@@ -13,6 +13,14 @@
 // 32 bytes; `ret_mac` may be `key`.
 void hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret_mac);
 
+// --- sigv4_keys.c --------------------------------------------------------------------------------
+
+// 32 bytes, for the caller to wipe.
+void sigv4_signing_key(struct span access_key, struct span secret, struct span date,
+                       struct span region, struct span service, uint8_t *ret_key);
+// How many of them this thread holds.
+unsigned sigv4_cached_keys(void);
+
 // --- s3_request.c --------------------------------------------------------------------------------
 
 bool s3_bucket_name_is_valid(struct span name);

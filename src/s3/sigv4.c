@@ -29,7 +29,6 @@
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
 #define SKEW_MAX_S 900
-#define KEY_CACHE_SIZE 64u
 #define CANONICAL_TEXT_MAX (64u << 10)
 #define STRING_TO_SIGN_MAX 512
 
@@ -73,65 +72,6 @@ void hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret
     SHA256_Final(ret_mac, &ctx);
     OPENSSL_cleanse(block, sizeof(block));
     OPENSSL_cleanse(pad, sizeof(pad));
-}
-
-static void sha256_add(SHA256_CTX *ctx, struct span piece)
-{
-    uint64_t len = piece.len;
-    SHA256_Update(ctx, &len, sizeof(len));
-    SHA256_Update(ctx, piece.ptr, piece.len);
-}
-
-static void derive_signing_key(struct span secret, struct span date, struct span region,
-                               struct span service, uint8_t *ret_key)
-{
-    // The secret with its prefix is hashed as a key first when it is longer than a block.
-    uint8_t start[SHA256_CBLOCK] = {'A', 'W', 'S', '4'};
-    size_t start_len = secret.len + 4;
-    if (start_len > sizeof(start)) {
-        SHA256_CTX ctx;
-        SHA256_Init(&ctx);
-        SHA256_Update(&ctx, start, 4);
-        SHA256_Update(&ctx, secret.ptr, secret.len);
-        SHA256_Final(start, &ctx);
-        start_len = SHA256_DIGEST_LENGTH;
-    } else if (secret.len > 0) {
-        memcpy(start + 4, secret.ptr, secret.len);
-    }
-    hmac_sha256(start, start_len, date, ret_key);
-    hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, region, ret_key);
-    hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, service, ret_key);
-    hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, SPAN("aws4_request"), ret_key);
-    OPENSSL_cleanse(start, sizeof(start));
-}
-
-struct cached_key {
-    bool used;
-    uint8_t id[SHA256_DIGEST_LENGTH];
-    uint8_t key[SHA256_DIGEST_LENGTH];
-};
-
-static _Thread_local struct cached_key key_cache[KEY_CACHE_SIZE];
-
-static void signing_key(struct span access_key, struct span secret, struct span date,
-                        struct span region, struct span service, uint8_t *ret_key)
-{
-    SHA256_CTX ctx;
-    uint8_t id[SHA256_DIGEST_LENGTH];
-    SHA256_Init(&ctx);
-    sha256_add(&ctx, access_key);
-    sha256_add(&ctx, secret);
-    sha256_add(&ctx, date);
-    sha256_add(&ctx, region);
-    sha256_add(&ctx, service);
-    SHA256_Final(id, &ctx);
-    struct cached_key *cached = &key_cache[id[0] % KEY_CACHE_SIZE];
-    if (!cached->used || CRYPTO_memcmp(cached->id, id, sizeof(id)) != 0) {
-        derive_signing_key(secret, date, region, service, cached->key);
-        memcpy(cached->id, id, sizeof(id));
-        cached->used = true;
-    }
-    memcpy(ret_key, cached->key, sizeof(cached->key));
 }
 
 // --- Canonical path and query --------------------------------------------------------------------
@@ -598,8 +538,8 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
     uint8_t key[SHA256_DIGEST_LENGTH];
     uint8_t mac[SHA256_DIGEST_LENGTH];
     char signature[2 * SHA256_DIGEST_LENGTH + 1];
-    signing_key(credentials->access_key, credentials->secret_key, (struct span){amz_date, 8},
-                scope->region, scope->service, key);
+    sigv4_signing_key(credentials->access_key, credentials->secret_key, (struct span){amz_date, 8},
+                      scope->region, scope->service, key);
     hmac_sha256(key, sizeof(key), (struct span){text, text_len}, mac);
     OPENSSL_cleanse(key, sizeof(key));
     hex_encode(mac, sizeof(mac), signature);
@@ -742,7 +682,8 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
     }
     const struct sigv4_scope scope = {.region = claim->region, .service = claim->service};
     uint8_t key[SHA256_DIGEST_LENGTH];
-    signing_key(claim->access_key, secret_key, claim->date, claim->region, claim->service, key);
+    sigv4_signing_key(claim->access_key, secret_key, claim->date, claim->region, claim->service,
+                      key);
 
     bool has_plus = span_find(raw_path, '+') < raw_path.len;
     unsigned form_count = holds_escaped_slash(raw_path) ? 2 : 1;

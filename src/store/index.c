@@ -287,7 +287,7 @@ static int env_open_file(struct index *index, struct index_env *env)
 {
     struct buf path;
     buf_init(&path, 8192);
-    buf_printf(&path, "%s/index", index->store->dir.path);
+    store_dir_index_path(&index->store->dir, &path);
     int rc = mdb_env_create(&env->env);
     rc = rc != 0 ? rc : mdb_env_set_mapsize(env->env, index->map_bytes);
     rc = rc != 0 ? rc : mdb_env_set_maxdbs(env->env, 3);

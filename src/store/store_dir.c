@@ -26,6 +26,11 @@
 //
 // A directory whose `format` is not ours, or that has folders of ours without one, is refused,
 // never overwritten.
+//
+// Where others could change what is in the directory (it is another user's, or others may write to
+// it: a Kubernetes emptyDir is both), all of this stands in its folder `forebay`, which is this
+// user's and closed to others. They can still take that away as a whole, but nothing in it: what is
+// open stays open by descriptor, and a folder of theirs in its place is refused at the next start.
 #include "store/store_dir.h"
 
 #include <dirent.h>
@@ -42,6 +47,7 @@
 
 #define FORMAT_BYTES_MAX 32768u
 #define OTHER_ENTRIES_MAX 10000u
+#define PRIVATE_FOLDER "forebay"
 
 // --- format
 
@@ -306,6 +312,70 @@ static enum err dir_make_path(char *path)
     return mkdir(path, 0700) != 0 && errno != EEXIST ? error_from_errno(errno) : ERR_OK;
 }
 
+static bool folder_is_ours(const struct stat *st, mode_t closed)
+{
+    return S_ISDIR(st->st_mode) && st->st_uid == geteuid() && (st->st_mode & closed) == 0;
+}
+
+static enum err dir_make_private(struct store_dir *dir, const struct stat *outer,
+                                 struct buf *ret_why)
+{
+    struct stat st;
+    if (fstatat(dir->fd, "format", &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        buf_printf(ret_why,
+                   "%s holds a cache that others may change (owner %u, mode %04o): make it this "
+                   "user's alone (chown, chmod 700), or empty it",
+                   dir->path, (unsigned)outer->st_uid, (unsigned)outer->st_mode & 07777);
+        return ERR_FORMAT;
+    }
+    if (mkdirat(dir->fd, PRIVATE_FOLDER, 0700) != 0 && errno != EEXIST) {
+        return error_from_errno(errno);
+    }
+    return ERR_OK;
+}
+
+// Goes on to the private folder if the directory needs one, or has one from when it did.
+static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
+{
+    struct stat outer, inner, format;
+    if (fstat(dir->fd, &outer) != 0) {
+        return error_from_errno(errno);
+    }
+    if (folder_is_ours(&outer, S_IWGRP | S_IWOTH)) {
+        bool has_inner = fstatat(dir->fd, PRIVATE_FOLDER, &inner, AT_SYMLINK_NOFOLLOW) == 0 &&
+                         fstatat(dir->fd, PRIVATE_FOLDER "/format", &format, 0) == 0 &&
+                         fstatat(dir->fd, "format", &format, AT_SYMLINK_NOFOLLOW) != 0;
+        if (!has_inner) {
+            return ERR_OK;
+        }
+    } else {
+        enum err err = dir_make_private(dir, &outer, ret_why);
+        if (err != ERR_OK) {
+            return err;
+        }
+    }
+    int fd = openat(dir->fd, PRIVATE_FOLDER, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || fstat(fd, &inner) != 0 || !folder_is_ours(&inner, 077)) {
+        buf_printf(ret_why,
+                   "%s/" PRIVATE_FOLDER " is not a folder that belongs to this user and is closed "
+                   "to others: remove it, or choose another cache.dir",
+                   dir->path);
+        if (fd >= 0) {
+            (void)close(fd); // only looked at
+        }
+        return ERR_FORMAT;
+    }
+    (void)close(dir->fd); // only looked into
+    dir->fd = fd;
+    size_t size = strlen(dir->path) + sizeof("/" PRIVATE_FOLDER);
+    char *path = malloc(size);
+    check(path != NULL);
+    (void)snprintf(path, size, "%s/" PRIVATE_FOLDER, dir->path);
+    free(dir->path);
+    dir->path = path;
+    return ERR_OK;
+}
+
 static enum err dir_open_folder(const struct store_dir *dir, const char *name, int *ret_fd)
 {
     if (mkdirat(dir->fd, name, 0700) != 0 && errno != EEXIST) {
@@ -353,7 +423,10 @@ enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret
         err = error_from_errno(errno);
         goto out;
     }
-    err = dir_lock(dir, ret_why);
+    err = dir_enter_private(dir, ret_why);
+    if (err == ERR_OK) {
+        err = dir_lock(dir, ret_why);
+    }
     if (err == ERR_OK) {
         err = dir_read_format(dir, ret_why);
     }
@@ -392,6 +465,20 @@ void store_dir_close(struct store_dir *dir)
     }
     free(dir->path);
     dir->path = NULL;
+}
+
+// LMDB opens by path only: by way of the descriptor, where /proc is there, so that nobody who may
+// rename a parent puts another index in its place. (The check in a child keeps no descriptors.)
+void store_dir_index_path(const struct store_dir *dir, struct buf *out)
+{
+    char path[40];
+    struct stat st;
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", dir->index_fd);
+    if (stat(path, &st) == 0) {
+        buf_append_cstr(out, path);
+    } else {
+        buf_printf(out, "%s/index", dir->path);
+    }
 }
 
 // --- space

@@ -52,11 +52,14 @@ struct store_dir {
     pthread_mutex_t format_lock;
     bool fresh; // `format` was made now
 };
-// Makes the directory (0700) and the folders in it, locks it, reads or makes `format`. ERR_IN_USE,
+// Makes the directory (0700) and the folders in it, locks it, reads or makes `format`. A directory
+// that others may change is entered by one folder more; dir->path says so. ERR_IN_USE,
 // ERR_FORMAT with text; other errors: unusable, with text. `dir` needs store_dir_close() in any
 // case.
 enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why) MUST_USE;
 void store_dir_close(struct store_dir *dir);
+// Path of the folder `index`, appended.
+void store_dir_index_path(const struct store_dir *dir, struct buf *out);
 // Replaces `format` atomically by dir->format; it lasts when this says ERR_OK.
 enum err store_dir_write_format(struct store_dir *dir) MUST_USE;
 // Bytes of everything that is neither segment nor index, rounded up generously. Bounded work.

@@ -9,7 +9,7 @@ import sys
 import pytest
 from client import judge
 from conftest import not_run
-from forebay import binary, run_forebay
+from forebay import Failed, binary, run_forebay
 
 
 @pytest.fixture
@@ -164,6 +164,28 @@ def test_a_cache_directory_in_use(start, origin):
     origin.put("a", 100)
     with first.client() as client:
         judge(client.get("a"), origin, "a", 0, 100)
+
+
+def test_a_cache_directory_open_to_others(start, origin, tmp_path):
+    """As an emptyDir is (0777, setgid): the cache keeps to a folder of its own and is there again."""
+    cache = tmp_path / "shared"
+    cache.mkdir()
+    cache.chmod(0o2777)
+    origin.put("a", 100)
+    server = start(origin, cache=cache)
+    for _ in range(2):
+        with server.client() as client:
+            judge(client.get("a"), origin, "a", 0, 100)
+        server.wait_stderr(str(cache / "forebay"))
+        server.settle()
+        server.restart()
+    assert len(origin.requests(key="a")) == 1
+    assert {p.name for p in cache.iterdir()} == {"forebay"}
+    loose = [p for p in (cache / "forebay").rglob("*") if p.lstat().st_mode & 0o077]
+    assert not loose and (cache / "forebay").stat().st_mode & 0o077 == 0, loose
+    server.stop()
+    (cache / "forebay").chmod(0o755)
+    refused(server, 1, str(cache / "forebay"), "closed to others")
 
 
 def test_a_port_that_is_taken(start, origin):
@@ -359,6 +381,47 @@ def test_a_unix_listener_has_the_mode_of_its_setting(start, origin, tmp_path, mo
     assert path.stat().st_mode & 0o7777 == int(mode or "0600", 8)
     server.stop()
     assert not path.exists()
+
+
+NO_RESOLVER = """
+import ctypes, os, sys
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(CLONE_NEWNS) != 0 or libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+    sys.exit(77)
+for name in (b"/etc/hosts", b"/etc/resolv.conf", b"/etc/nsswitch.conf"):
+    if libc.mount(b"/dev/null", name, None, MS_BIND, None) != 0:
+        sys.exit(77)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_localhost_needs_no_resolver(start, origin):
+    """A listener and origins named localhost work where no file and no server knows that name."""
+    origin.put("a", 100)
+    origin.make_bucket("data")
+    origin.put("b", 100, bucket="data")
+    port = origin.endpoint.rpartition(":")[2]
+    server = start(f"http://localhost:{port}", run=False,
+                   settings={"listen": "localhost:0", "admin.listen": "localhost:0",
+                             "origin.region": "us-east-1"},
+                   file={"buckets": [{"name": "other", "origin": "s3://data",
+                                      "endpoint": f"http://localhost:{port}",
+                                      "addressing": "virtual"}]})
+    server.wrapper = [sys.executable, "-c", NO_RESOLVER]
+    run_handed_over(server)
+    try:
+        server._wait_ready(60)
+    except Failed:
+        if server.process is None or server.process.poll() == 77:
+            server.expect_failure = True
+            not_run("this machine gives no mount namespace")
+        raise
+    with server.client() as client:
+        judge(client.get("a"), origin, "a", 0, 100)
+        reply = client.get("b", bucket="other")
+        judge(reply, origin, "b", 0, 100, bucket="data")
+    assert origin.requests(key="b")[0].header("host").startswith("data.localhost:")
 
 
 def test_readable_start_line(start, origin):

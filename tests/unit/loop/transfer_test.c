@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transfers against a small server on loopback: framing, reuse of connections, pauses, cancelling,
 // time-outs, uploads, the header gate, failures.
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/clock.h"
 #include "base/headers.h"
 #include "loop/loop.h"
+#include "loop/transfer_private.h"
 #include "loop_fixture.h"
 #include "test.h"
 #include "tiny_origin.h"
@@ -891,4 +893,49 @@ Test(transfer, connection_with_bytes_waiting_under_a_limit)
     cr_assert(waiting.body_len == 30 && !waiting.is_wrong);
     cr_assert(tiny_origin_connections(rig.origin) == 2);
     rig_end(&rig);
+}
+
+// Every spelling of the addresses where clouds hand out credentials, and their neighbours.
+Test(transfer, metadata_addresses)
+{
+    static const struct {
+        const char *text;
+        bool denied;
+    } rows[] = {{"169.254.169.254", true},
+                {"169.254.170.2", true},
+                {"169.254.170.23", true},
+                {"169.254.0.0", true},
+                {"169.253.255.255", false},
+                {"169.255.0.0", false},
+                {"100.100.100.200", true},
+                {"100.100.100.201", false},
+                {"127.0.0.1", false},
+                {"::ffff:169.254.169.254", true},
+                {"::169.254.169.254", true},
+                {"64:ff9b::a9fe:a9fe", true},
+                {"64:ff9b::1", false},
+                {"2002:a9fe:a9fe::1", true},
+                {"2002:a9ff:a9fe::1", false},
+                {"::ffff:100.100.100.200", true},
+                {"::ffff:10.0.0.1", false},
+                {"fe80::1", true},
+                {"febf::1", true},
+                {"fec0::1", false},
+                {"fd00:ec2::254", true},
+                {"fd00:ec2::23", true},
+                {"fd00:ec2::253", false},
+                {"fd00:ec2:1::254", false},
+                {"fd20:ce::254", true},
+                {"::1", false},
+                {"2600::1", false}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct sockaddr_in v4 = {.sin_family = AF_INET};
+        struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+        const void *addr = &v4;
+        if (inet_pton(AF_INET, rows[i].text, &v4.sin_addr) != 1) {
+            cr_assert_eq(inet_pton(AF_INET6, rows[i].text, &v6.sin6_addr), 1);
+            addr = &v6;
+        }
+        cr_assert_eq(transfer_address_is_metadata(addr), rows[i].denied, "%s", rows[i].text);
+    }
 }

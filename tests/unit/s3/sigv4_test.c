@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "s3/s3_private.h"
 #include "test.h"
 
 #define ACCESS_KEY "AKIAIOSFODNN7EXAMPLE"
@@ -408,4 +409,25 @@ Test(sigv4, hash_of_bytes)
     char hex[65];
     sha256_hex(SPAN(""), hex);
     cr_assert_str_eq(hex, SIGV4_EMPTY_SHA256);
+}
+
+// Keys of a day are kept for that day; the first one of another day ends them.
+Test(sigv4, keys_of_other_days_are_wiped)
+{
+    static const char *const regions[] = {"us-east-1", "us-east-2", "eu-west-1", "eu-west-2"};
+    const struct sigv4_credentials credentials = {text(ACCESS_KEY), text(SECRET), {NULL, 0}};
+    unsigned kept = 0;
+    for (unsigned day = 0; day < 3; day++) {
+        for (size_t i = 0; i < ARRAY_LEN(regions); i++) {
+            const struct sigv4_scope scope = {.region = text(regions[i]), .service = SPAN("s3")};
+            begin("Host", HOST, NULL);
+            cr_assert_eq(sigv4_sign(arena, &credentials, &scope, NOW + (time_t)day * 86400,
+                                    SPAN("GET"), SPAN("/"), SPAN(""), &headers,
+                                    SPAN(SIGV4_EMPTY_SHA256), NULL),
+                         ERR_OK);
+            kept = sigv4_cached_keys();
+            cr_assert(kept >= 1 && kept <= i + 1, "day %u: %u keys after %zu", day, kept, i + 1);
+        }
+        cr_assert(kept >= 2, "they are kept within the day");
+    }
 }

@@ -2,6 +2,7 @@
 // The directory: one owner, a format that is ours or refused, sizes that make sense.
 #include "store/store_dir.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,6 +173,97 @@ Test(store_dir, a_directory_that_cannot_be_made_is_degraded_not_fatal)
     cr_assert_eq(box_read(&box, 0, &object), 0u);
     cr_assert_eq(box_post_delete(&box, "k", 100), ERR_OK);
     box_renew(&box, "k", 1);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// --- directories that others may change ----------------------------------------------------------
+
+static bool is_there(const struct box *box, const char *name)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/%s", box->dir, name);
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+static void set_folder(const struct box *box, const char *name, uid_t owner, mode_t mode)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/%s", box->dir, name);
+    cr_assert(mkdir(path, 0700) == 0 || errno == EEXIST);
+    cr_assert(geteuid() != 0 || chown(path, owner, (gid_t)-1) == 0);
+    cr_assert(chmod(path, mode) == 0);
+}
+
+// Modes as Kubernetes and people make them; a foreign owner only where this test may make one.
+Test(store_dir, what_others_may_change_is_left_to_them)
+{
+    static const struct {
+        bool foreign;
+        mode_t mode;
+        bool inner;
+    } rows[] = {{false, 0700, false}, {false, 0755, false}, {false, 0770, true},
+                {false, 0777, true},  {false, 01777, true}, {false, 02777, true},
+                {true, 0755, true},   {true, 0700, true},   {true, 0777, true}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct box box;
+        if (rows[i].foreign && geteuid() != 0) {
+            continue;
+        }
+        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        set_folder(&box, "", rows[i].foreign ? 12345 : geteuid(), rows[i].mode);
+        for (unsigned round = 0; round < 2; round++) {
+            cr_assert(box_open(&box));
+            struct store_summary summary;
+            store_summarize(box.store, &summary);
+            cr_assert_not(summary.degraded, "row %zu", i);
+            box_close(&box);
+            cr_assert_eq(is_there(&box, "format"), !rows[i].inner, "row %zu", i);
+            cr_assert_eq(is_there(&box, "forebay/format"), rows[i].inner, "row %zu", i);
+        }
+        set_folder(&box, "", geteuid(), 0700); // once private, the cache stays where it is
+        cr_assert(box_open(&box));
+        box_close(&box);
+        cr_assert_eq(is_there(&box, "format"), !rows[i].inner, "row %zu", i);
+        box_remove(&box);
+    }
+}
+
+Test(store_dir, a_private_folder_that_is_not_ours_is_refused)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    set_folder(&box, "", geteuid(), 0777);
+    set_folder(&box, "forebay", geteuid(), 0755);
+    refused(&box, ERR_FORMAT, "closed to others");
+    if (geteuid() == 0) {
+        set_folder(&box, "forebay", 12345, 0700);
+        refused(&box, ERR_FORMAT, "belongs to this user");
+        set_folder(&box, "forebay", 0, 0700);
+    }
+    char path[1024], other[1024];
+    (void)snprintf(path, sizeof(path), "%s/forebay", box.dir);
+    (void)snprintf(other, sizeof(other), "%s/other", box.dir);
+    cr_assert(rename(path, other) == 0 && symlink("other", path) == 0);
+    refused(&box, ERR_FORMAT, "closed to others");
+    cr_assert(unlink(path) == 0 && rmdir(other) == 0);
+    put_file(&box, "forebay", "x");
+    refused(&box, ERR_FORMAT, "closed to others");
+    cr_assert(unlink(path) == 0);
+    box_remove(&box);
+}
+
+Test(store_dir, a_cache_that_others_may_change_is_refused)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    box_close(&box);
+    set_folder(&box, "", geteuid(), 0777);
+    refused(&box, ERR_FORMAT, "holds a cache that others may change");
+    set_folder(&box, "", geteuid(), 0700);
+    cr_assert(box_open(&box));
     box_close(&box);
     box_remove(&box);
 }
