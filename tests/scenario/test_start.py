@@ -299,7 +299,7 @@ def handed_over(start, origin, what, count="1", **settings):
 
 
 def listening(server):
-    server.wait_stderr("clients")
+    server.wait_stderr(r"^\s*clients ")
     return next(line.split()[1] for line in server.stderr if line.lstrip().startswith("listening"))
 
 
@@ -377,7 +377,7 @@ def test_a_unix_listener_has_the_mode_of_its_setting(start, origin, tmp_path, mo
         server.spawn()
     finally:
         os.umask(before)
-    server.wait_stderr("clients")
+    server.wait_stderr(r"^\s*clients ")
     assert path.stat().st_mode & 0o7777 == int(mode or "0600", 8)
     server.stop()
     assert not path.exists()
