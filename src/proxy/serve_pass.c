@@ -268,10 +268,21 @@ static bool answers_early(const struct pass_state *p)
     }
 }
 
+// An origin cannot have stored what it has not got: the rest may still be refused here.
+static bool succeeds_too_early(const struct pass_state *p)
+{
+    return p->relay.status < 300 && p->body.taken < p->body.length &&
+           (p->s3.operation == S3_PutObject || p->s3.operation == S3_UploadPart);
+}
+
 static enum err on_head(struct origin_relay *relay)
 {
     struct pass_state *p = as_pass(relay->ctx);
     if (p->err != ERR_OK || p->relay_cancelled) {
+        return ERR_OK;
+    }
+    if (succeeds_too_early(p)) {
+        pass_refuse(p, ERR_ORIGIN_PROTOCOL, (struct span){NULL, 0});
         return ERR_OK;
     }
     if (status_is_gateway_failure(relay->status)) {
