@@ -4,7 +4,7 @@
 #
 # The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and Dockerfile.
 #
-#   sh deploy/packages.sh build            prints the list (build, run, test, bench, clients, clients_java)
+#   sh deploy/packages.sh build            prints the list (build, run, test, fuzz, bench, clients, clients_java)
 #   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
 set -eu
 
@@ -15,6 +15,7 @@ run="libevent-core-2.1-7 libevent-extra-2.1-7 libevent-pthreads-2.1-7 libcurl4 l
  liburing2 libyaml-0-2 libisal2 libexpat1 libjansson4 libxxhash0 ca-certificates"
 unit="libcriterion-dev"
 test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-bin fuse3 openssl curl procps"
+fuzz="clang-14 libclang-rt-14-dev"
 bench="nginx-light wrk python3 curl procps iproute2"
 clients="awscli python3-boto3 s3cmd s3fs fuse3 curl"
 clients_java="default-jdk-headless maven"
@@ -30,7 +31,7 @@ fi
 want=
 for group; do
     case $group in
-    build | run | unit | test | bench | clients | clients_java | quickstart) eval "want=\"\$want \$$group\"" ;;
+    build | run | unit | test | fuzz | bench | clients | clients_java | quickstart) eval "want=\"\$want \$$group\"" ;;
     *) echo "packages.sh: no group $group" >&2; exit 2 ;;
     esac
 done
