@@ -381,7 +381,7 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
     check(f->on_head != NULL && f->on_body != NULL && f->on_end != NULL);
     f->status = 0;
     f->size_bytes = f->body_first = f->body_len = 0;
-    f->etag = f->version_id = f->error_document = f->bucket_region = (struct span){NULL, 0};
+    f->etag = f->version_id = f->error_answer = f->bucket_region = (struct span){NULL, 0};
     f->weak_or_no_etag = f->storable = f->too_young = false;
     f->last_modified = 0;
     f->headers = f->checksums = (struct headers){NULL, 0, 0};

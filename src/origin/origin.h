@@ -108,9 +108,9 @@ struct origin_fetch {
     bool storable;  // framing was strict (one Content-Length, no chunking), no Vary, not SSE-C,
                     // strong ETag ...
     bool too_young; // dir: changed less than 2 s ago: stream, do not store
-    struct span error_document; // XML body of an error answer, if any (<= 64 KiB)
-    struct span bucket_region;  // x-amz-bucket-region
-    struct arena *arena;        // owns the answer's views; freed after on_end returns
+    struct span error_answer;  // of the origin, as s3_error_pack() makes it; empty: it gave none
+    struct span bucket_region; // x-amz-bucket-region
+    struct arena *arena;       // owns the answer's views; freed after on_end returns
 
     void *driver; // private
 };

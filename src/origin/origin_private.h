@@ -15,10 +15,11 @@
 
 #define ORIGIN_MAGIC 0x6f726967u
 #define ORIGIN_CALL_MAGIC 0x63616c6cu
-#define ORIGIN_WAITERS_MAX 16384u     // calls that wait for a place, per worker
-#define ORIGIN_ERROR_BODY_MAX 65536u  // bytes of an error document that are kept
-#define ORIGIN_ARENA_MAX (1u << 20)   // memory of one call
-#define ORIGIN_SERVER_HEADERS_MAX 16u // different Server values remembered
+#define ORIGIN_WAITERS_MAX 16384u      // calls that wait for a place, per worker
+#define ORIGIN_ERROR_BODY_MAX 65536u   // bytes of an error document that are kept
+#define ORIGIN_ERROR_ANSWER_MAX 32768u // of one that each reader of a fill gets a copy of
+#define ORIGIN_ARENA_MAX (1u << 20)    // memory of one call
+#define ORIGIN_SERVER_HEADERS_MAX 16u  // different Server values remembered
 
 struct origin_driver;
 struct origin_worker;

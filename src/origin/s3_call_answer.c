@@ -37,13 +37,27 @@ void s3_call_failed(struct s3_call *c, enum err err)
     s3_call_end(c, err);
 }
 
+// The origin's own words for whoever asked; no error of S3's is longer than what is kept.
+static void keep_answer(struct s3_call *c)
+{
+    struct s3_error_answer answer = {.status = c->gate.status, .document = buf_span(&c->collected)};
+    struct buf packed;
+    buf_init(&packed, ORIGIN_ERROR_ANSWER_MAX);
+    if (s3_headers_of_error(c->arena, &c->gate.headers, &answer.headers) == ERR_OK) {
+        s3_error_pack(&answer, &packed);
+        c->f->error_answer =
+            buf_ok(&packed) ? arena_copy(c->arena, buf_span(&packed)) : (struct span){NULL, 0};
+    }
+    buf_done(&packed);
+}
+
 // The answer stands. A fetch ends with its error, a relay hands the answer on.
 static void answer_is_final(struct s3_call *c, enum err fetch_err)
 {
     if (c->f != NULL) {
         struct origin_fetch *f = c->f;
         f->status = c->gate.status;
-        f->error_document = arena_copy(c->arena, buf_span(&c->collected));
+        keep_answer(c);
         (void)headers_get(&c->gate.headers, SPAN("x-amz-bucket-region"), &f->bucket_region);
         (void)headers_get(&c->gate.headers, SPAN("ETag"), &f->etag);
         (void)response_gate_unsatisfied_size(&c->gate, &f->size_bytes);

@@ -175,3 +175,20 @@ enum err s3_headers_answered(struct arena *arena, const struct headers *origin,
     }
     return ERR_OK;
 }
+
+enum err s3_headers_of_error(struct arena *arena, const struct headers *origin,
+                             struct headers *ret_headers)
+{
+    static const char *const names[] = {"Allow", "Last-Modified", "Retry-After",
+                                        "WWW-Authenticate"};
+    for (unsigned i = 0; i < origin->count; i++) {
+        struct span name = origin->items[i].name;
+        bool ids = has_prefix(name, "x-amz-request-id") || has_prefix(name, "x-amz-id-2");
+        if ((has_prefix(name, "x-amz-") || is_one_of(name, names, ARRAY_LEN(names))) && !ids &&
+            !is_named_by_connection(origin, name) &&
+            !headers_add(ret_headers, arena, name, origin->items[i].value)) {
+            return ERR_NO_MEMORY;
+        }
+    }
+    return ERR_OK;
+}

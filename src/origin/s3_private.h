@@ -55,6 +55,10 @@ enum err s3_query_forward(struct arena *arena, const struct s3_request *request,
 enum err s3_headers_answered(struct arena *arena, const struct headers *origin,
                              struct headers *ret_headers) MUST_USE;
 
+// Those of an error's answer that belong to the error and not to its document or to one hop.
+enum err s3_headers_of_error(struct arena *arena, const struct headers *origin,
+                             struct headers *ret_headers) MUST_USE;
+
 // --- s3_status.c: pure ---------------------------------------------------------------------------
 
 // Answers to a relay whose body is looked at before anybody hears of them.

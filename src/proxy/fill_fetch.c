@@ -318,7 +318,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
         fill_gone(fill);
     } else if (!fill->has_head) {
-        fill_fail(fill, err, f->error_document);
+        fill_fail(fill, err, f->error_answer);
     } else if (err_is_broken_body(err) && fill->resumes < FILL_RESUMES_MAX && !fill->weak &&
                origin_retry_take(fill->key->origin)) {
         stats_add(COUNTER_fills_resumed, 1);

@@ -661,7 +661,7 @@ static void on_check_end(struct origin_fetch *f, enum err err)
         if (outdated) {
             home_answer_again(h, reader);
         } else {
-            home_check_answer(c, reader, err, f->error_document);
+            home_check_answer(c, reader, err, f->error_answer);
         }
     }
     worker_free_later(h->pw->worker, home_check_free, c);

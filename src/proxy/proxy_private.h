@@ -217,6 +217,9 @@ void request_pool_free(struct proxy_worker *pw);
 // Ends the request with an S3 error document (no body for HEAD). Nothing may have been sent. detail
 // may be NULL.
 enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail);
+// The same in the words of the origin, as far as they are about this request. `packed` as in
+// origin_fetch.error_answer; may be empty.
+enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed);
 // Headers every reply carries: x-amz-request-id, x-amz-id-2, Server, Cache-Status.
 void request_common_headers(struct request *r, struct headers *headers);
 void request_header(struct request *r, struct headers *headers, const char *name,
@@ -358,7 +361,7 @@ struct reader {
     bool weak;                   // no strong ETag: this run cannot be joined with another
     uint64_t run_end_byte;       // exclusive, known after HEAD
     struct store_place place;    // PLACE or FINAL with a place: pinned
-    struct span error_document;  // origin's, heap; freed with the reader
+    struct span error_answer;    // origin's, packed; heap, freed with the reader
     bool left;                   // LEAVE sent
     bool lagging;                // pieces are dropped; the rest comes from disk
     struct list pieces;
@@ -407,7 +410,7 @@ struct wire {
     enum reader_outcome outcome;
     enum err err;
     bool flag;
-    struct span document; // heap
+    struct span document; // an origin's error, packed; heap
     struct key_write *write;
     struct s3_checksum_state *sum; // PUBLISH: of [first_byte, end_byte); owned; NULL: none is known
 };

@@ -102,7 +102,7 @@ static void reader_free(void *ptr)
     store_object_unref(reader->described);
     store_object_unref(reader->answer);
     object_key_unref(reader->key);
-    free((void *)(uintptr_t)reader->error_document.ptr);
+    free((void *)(uintptr_t)reader->error_answer.ptr);
     reader->magic = 0;
     free(reader);
 }
@@ -192,7 +192,7 @@ static void reader_end(struct reader *reader, enum reader_outcome outcome, struc
         reader->answer = wire->object;
         wire->object = NULL;
     }
-    reader->error_document = wire->document;
+    reader->error_answer = wire->document;
     wire->document = (struct span){0};
     if (reader->request == NULL) {
         worker_free_later(reader->at->worker, reader_free, reader);

@@ -115,7 +115,8 @@ void request_common_headers(struct request *r, struct headers *headers)
 
 // --- refusal -------------------------------------------------------------------------------------
 
-enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail)
+static enum step_result fail(struct request *r, enum err err, struct s3_error_detail *detail,
+                             unsigned status, const struct headers *more)
 {
     struct s3_error_detail none = {0};
     if (detail == NULL) {
@@ -134,7 +135,7 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
         detail->bucket_name = r->s3.bucket;
     }
     r->err = err;
-    r->status = error_row(err)->status;
+    r->status = status;
     struct buf body;
     buf_init(&body, 65536);
     s3_error_render(err, detail, &body);
@@ -147,6 +148,10 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
                                       (unsigned long long)detail->actual_object_size);
             request_header(r, headers, "Content-Range", span_from_cstr(text));
         }
+        for (unsigned i = 0; more != NULL && i < more->count; i++) {
+            (void)!headers_add(headers, r->arena, more->items[i].name,
+                               more->items[i].value); // as many as there is room for
+        }
         request_common_headers(r, headers);
         reply.headers = headers;
     }
@@ -157,6 +162,79 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     r->step = REQUEST_WAIT;
     http_reply_start(r->x, &reply);
     return STEP_DONE;
+}
+
+enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail)
+{
+    return fail(r, err, detail, error_row(err)->status, NULL);
+}
+
+// Does this error pass on what the origin has said about the request? The others are about the
+// origin itself, or about a request that is not the client's.
+static bool is_origins_verdict(enum err err, unsigned status)
+{
+    switch (err) {
+    case ERR_INVALID:
+    case ERR_ACCESS_DENIED:
+    case ERR_NO_SUCH_KEY:
+    case ERR_NO_SUCH_BUCKET:
+    case ERR_METHOD_NOT_ALLOWED:
+    case ERR_NOT_IMPLEMENTED:
+        return (status >= 400 && status <= 416 && status != 408) || status == 501;
+    case ERR_ORIGIN_5XX:
+        return status == 500;
+    case ERR_ORIGIN_SLOWDOWN:
+        return status == 503;
+    default:
+        return false;
+    }
+}
+
+// The origin complains about our signature there: the client's was good.
+static bool is_about_our_keys(struct span code)
+{
+    static const char *const codes[] = {"SignatureDoesNotMatch",        "InvalidAccessKeyId",
+                                        "RequestTimeTooSkewed",         "InvalidSecurity",
+                                        "AuthorizationHeaderMalformed", "NotSignedUp"};
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
+        if (span_equal_cstr(code, codes[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed)
+{
+    struct s3_error_detail detail = {0};
+    struct s3_error_answer answer = {0};
+    bool names_key = false, names_bucket = false;
+    if (packed.len == 0 || !s3_error_unpack(r->arena, packed, &answer) ||
+        !is_origins_verdict(err, answer.status)) {
+        return request_fail(r, err, NULL);
+    }
+    // The packed bytes go away with whoever brought them.
+    for (unsigned i = 0; i < answer.headers.count; i++) {
+        struct header *h = &answer.headers.items[i];
+        h->name = arena_copy(r->arena, h->name);
+        h->value = arena_copy(r->arena, h->value);
+        if (h->name.ptr == NULL || h->value.ptr == NULL) {
+            return request_fail(r, err, NULL);
+        }
+    }
+    unsigned status = error_row(err)->status;
+    if (s3_error_adopt(r->arena, answer.document, &detail, &names_key, &names_bucket)) {
+        if (is_about_our_keys(detail.code)) {
+            detail.code = detail.elements = (struct span){NULL, 0};
+        } else {
+            status = answer.status;
+        }
+        detail.key = names_key ? r->s3.key : detail.key;
+        detail.bucket_name = names_bucket ? r->s3.bucket : detail.bucket_name;
+    } else if (r->http->is_head) {
+        status = answer.status; // it has no document to differ from
+    }
+    return fail(r, err, &detail, status, &answer.headers);
 }
 
 // --- the first steps -----------------------------------------------------------------------------

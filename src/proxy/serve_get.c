@@ -309,16 +309,6 @@ enum step_result serve_get_step_freshness(struct request *r)
     return STEP_AGAIN;
 }
 
-static enum step_result get_fail_from(struct request *r, enum err err, struct span document)
-{
-    struct s3_error_detail detail = {0};
-    struct s3_error_body body;
-    if (document.len > 0 && s3_error_read(r->arena, document, &body)) {
-        detail.message = arena_copy(r->arena, body.message);
-    }
-    return request_fail(r, err, &detail);
-}
-
 enum step_result serve_get_step_checked(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -357,7 +347,7 @@ enum step_result serve_get_step_checked(struct request *r)
         r->step = REQUEST_GET_REPLY;
         return STEP_AGAIN;
     }
-    return get_fail_from(r, err, reader->error_document);
+    return request_fail_by_origin(r, err, reader->error_answer);
 }
 
 // --- asking for bytes ----------------------------------------------------------------------------
@@ -436,7 +426,7 @@ enum step_result serve_get_step_first(struct request *r)
         return STEP_WAIT;
     }
     if (reader->outcome == OUTCOME_ERROR) {
-        return get_fail_from(r, reader->err, reader->error_document);
+        return request_fail_by_origin(r, reader->err, reader->error_answer);
     }
     // Others' request was sent before this one came: ask which version is current now.
     g->needs_head |= reader->outcome == OUTCOME_REJOIN && reader->check_strict;

@@ -165,7 +165,8 @@ bool s3_name_is_of_source(struct span name);
 
 // Optional elements; empty spans are left out.
 struct s3_error_detail {
-    struct span message; // instead of the table's text
+    struct span code, message; // instead of the table's
+    struct span elements;      // more of them, rendered
     struct span resource, request_id, host_id;
     struct span key, bucket_name;
     struct span range_requested;
@@ -179,6 +180,24 @@ struct s3_error_detail {
 
 // Appends the <Error> document (XML declaration first). Status is error_row(err)->status.
 void s3_error_render(enum err err, const struct s3_error_detail *detail, struct buf *out);
+
+// An origin's error on its way to clients, in one piece of bytes: its status, the headers that
+// belong to it, its document (empty: none).
+struct s3_error_answer {
+    unsigned status;
+    struct headers headers;
+    struct span document;
+};
+// Appends the answer; a header whose value could not be read back is left out.
+void s3_error_pack(const struct s3_error_answer *answer, struct buf *out);
+// Views into `packed`, the list of headers in `arena`. False: nothing that was packed.
+bool s3_error_unpack(struct arena *arena, struct span packed,
+                     struct s3_error_answer *ret_answer) MUST_USE;
+// What of the document goes on, into `detail`, in `arena`: code, message, and the elements that tell
+// the client about its own request. Names of the origin's (resource, bucket, ids) do not: whoever
+// renders the document puts the client's there. Bounded. False: no S3 error.
+bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_detail *detail,
+                    bool *ret_names_key, bool *ret_names_bucket) MUST_USE;
 // "Not Found" and so on; "Unknown" for the rest. 503 is "Slow Down".
 const char *s3_status_reason(unsigned status);
 

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Error documents: from an error of ours to the XML that an S3 client reads. Status and code stand
-// in base/errors.def. Pure; any thread.
+// in base/errors.def. And an origin's errors: packed to travel between workers, and the parts
+// of them that a client may read. Pure; any thread.
+//
+// Packed: the status in decimal, then a line for each header, then an empty line, each ended by a
+// line feed; then the document to the end.
 #include "s3/s3.h"
+
+#include <string.h>
+
+#define ELEMENTS_MAX 16384u // bytes of an origin's details that go on
 
 // Is this UTF-8 (no overlong forms, no surrogates)? An error document must stay well-formed
 // whatever bytes a client put into its key.
@@ -52,7 +60,7 @@ void s3_error_render(enum err err, const struct s3_error_detail *detail, struct 
     const struct error_row *row = error_row(err);
 
     buf_append_cstr(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error>");
-    s3_xml_element(out, "Code", span_from_cstr(row->s3_code));
+    s3_xml_element(out, "Code", d->code.len > 0 ? d->code : span_from_cstr(row->s3_code));
     s3_xml_element(out, "Message", d->message.len > 0 ? d->message : span_from_cstr(row->text));
     element_if_any(out, "Key", d->key);
     element_if_any(out, "BucketName", d->bucket_name);
@@ -67,10 +75,130 @@ void s3_error_render(enum err err, const struct s3_error_detail *detail, struct 
     element_if_any(out, "ArgumentValue", d->argument_value);
     element_if_any(out, "StringToSign", d->string_to_sign);
     element_if_any(out, "CanonicalRequest", d->canonical_request);
+    buf_append_span(out, d->elements);
     element_if_any(out, "Resource", d->resource);
     element_if_any(out, "RequestId", d->request_id);
     element_if_any(out, "HostId", d->host_id);
     buf_append_cstr(out, "</Error>");
+}
+
+// --- An origin's errors --------------------------------------------------------------------------
+
+void s3_error_pack(const struct s3_error_answer *answer, struct buf *out)
+{
+    buf_printf(out, "%u\n", answer->status);
+    for (unsigned i = 0; i < answer->headers.count; i++) {
+        const struct header *h = &answer->headers.items[i];
+        if (header_name_is_token(h->name) && header_value_is_clean(h->value)) {
+            buf_append_span(out, h->name);
+            buf_append_char(out, ':');
+            buf_append_span(out, h->value);
+            buf_append_char(out, '\n');
+        }
+    }
+    buf_append_char(out, '\n');
+    buf_append_span(out, answer->document);
+}
+
+bool s3_error_unpack(struct arena *arena, struct span packed, struct s3_error_answer *ret_answer)
+{
+    struct s3_error_answer answer = {0};
+    uint64_t status = 0;
+    size_t end = span_find(packed, '\n');
+    if (!span_to_u64((struct span){packed.ptr, end}, &status) || status > 999) {
+        return false;
+    }
+    answer.status = (unsigned)status;
+    while (end < packed.len) { // each line is shorter than what is left
+        packed = (struct span){packed.ptr + end + 1, packed.len - end - 1};
+        end = span_find(packed, '\n');
+        if (end == packed.len) {
+            return false;
+        }
+        if (end == 0) {
+            answer.document = (struct span){packed.ptr + 1, packed.len - 1};
+            *ret_answer = answer;
+            return true;
+        }
+        struct span line = {packed.ptr, end};
+        size_t colon = span_find(line, ':');
+        if (colon == line.len ||
+            !headers_add(&answer.headers, arena, (struct span){line.ptr, colon},
+                         (struct span){line.ptr + colon + 1, line.len - colon - 1})) {
+            return false;
+        }
+    }
+    return false;
+}
+
+struct adopting {
+    struct arena *arena;
+    struct s3_error_detail *detail;
+    struct buf elements;
+    bool has_code, names_key, names_bucket;
+};
+
+// About the origin and the requests that are signed for it, not about the client's.
+static bool is_origins_own(const char *name)
+{
+    static const char *const names[] = {"RequestId",
+                                        "HostId",
+                                        "Resource",
+                                        "Endpoint",
+                                        "AWSAccessKeyId",
+                                        "AccessKeyId",
+                                        "SignatureProvided",
+                                        "StringToSign",
+                                        "StringToSignBytes",
+                                        "CanonicalRequest",
+                                        "CanonicalRequestBytes",
+                                        "Token-0"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void on_adopted_leaf(void *ctx, const char *path, struct span text)
+{
+    struct adopting *a = ctx;
+    if (strncmp(path, "Error/", 6) != 0 || strchr(path + 6, '/') != NULL) {
+        return;
+    }
+    const char *name = path + 6;
+    if (strcmp(name, "Code") == 0) {
+        a->detail->code = arena_copy(a->arena, text);
+        a->has_code = text.len > 0 && a->detail->code.ptr != NULL;
+    } else if (strcmp(name, "Message") == 0) {
+        a->detail->message = text.len > 0 ? arena_copy(a->arena, text) : text;
+    } else if (strcmp(name, "Key") == 0) {
+        a->names_key = true;
+    } else if (strcmp(name, "BucketName") == 0 || strcmp(name, "Bucket") == 0) {
+        a->names_bucket = true;
+    } else if (!is_origins_own(name)) {
+        s3_xml_element(&a->elements, name, text);
+    }
+}
+
+bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_detail *detail,
+                    bool *ret_names_key, bool *ret_names_bucket)
+{
+    struct s3_error_detail found = *detail;
+    struct adopting a = {.arena = arena, .detail = &found};
+    buf_init(&a.elements, ELEMENTS_MAX);
+    bool ok = s3_xml_read(document, on_adopted_leaf, &a) == ERR_OK && a.has_code;
+    if (ok && buf_ok(&a.elements) && a.elements.len > 0) {
+        found.elements = arena_copy(arena, buf_span(&a.elements)); // none where memory is short
+    }
+    buf_done(&a.elements);
+    if (ok) {
+        *detail = found;
+        *ret_names_key = a.names_key;
+        *ret_names_bucket = a.names_bucket;
+    }
+    return ok;
 }
 
 const char *s3_status_reason(unsigned status)

@@ -190,7 +190,7 @@ static void take_answer(struct fetch_test *t)
     copy_span(run->etag, sizeof(run->etag), t->f.etag);
     copy_span(run->version_id, sizeof(run->version_id), t->f.version_id);
     copy_span(run->bucket_region, sizeof(run->bucket_region), t->f.bucket_region);
-    copy_span(run->error_document, sizeof(run->error_document), t->f.error_document);
+    copy_span(run->error_answer, sizeof(run->error_answer), t->f.error_answer);
     (void)headers_get(&t->f.headers, SPAN("Content-Type"), &type);
     copy_span(run->content_type, sizeof(run->content_type), type);
 }

@@ -50,7 +50,7 @@ struct fetch_run {
     enum err err;
     unsigned status, heads, pieces, ends;
     uint64_t size_bytes, body_first, body_len;
-    char etag[256], version_id[64], bucket_region[64], content_type[128], error_document[512];
+    char etag[256], version_id[64], bucket_region[64], content_type[128], error_answer[512];
     bool storable, too_young, weak_or_no_etag;
     time_t last_modified;
     unsigned header_count, checksum_count;

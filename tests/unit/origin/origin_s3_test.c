@@ -201,7 +201,7 @@ Test(origin_s3, errors)
         cr_assert_eq(run.err, cases[i].err, "%s: %s", cases[i].status, error_name(run.err));
         cr_assert_eq(run.heads, 0);
         if (cases[i].code != NULL && cases[i].err != ERR_ORIGIN_PROTOCOL) {
-            cr_assert_not_null(strstr(run.error_document, cases[i].code));
+            cr_assert_not_null(strstr(run.error_answer, cases[i].code));
         }
         fetch_run_done(&run);
         cr_assert_eq(server_requests(&rig.server), i + 1);

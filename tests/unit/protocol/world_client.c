@@ -184,6 +184,12 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     return STEP_DONE;
 }
 
+enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed)
+{
+    (void)packed;
+    return request_fail(r, err, NULL);
+}
+
 void request_header(struct request *r, struct headers *headers, const char *name, struct span value)
 {
     (void)r, (void)headers, (void)name, (void)value;

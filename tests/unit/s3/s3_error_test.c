@@ -81,3 +81,66 @@ Test(s3_error, every_status_of_the_table_has_a_reason)
     cr_assert_str_eq(s3_status_reason(503), "Slow Down");
     cr_assert_str_eq(s3_status_reason(799), "Unknown");
 }
+
+// Proves that a packed answer comes back as it was, and that what was never packed, or is cut, does
+// not.
+Test(s3_error, packed_answers_come_back)
+{
+    struct arena *arena = arena_new(1 << 20);
+    struct s3_error_answer answer = {.status = 404, .document = SPAN("<Error>\n\n</Error>")}, back;
+    cr_assert(headers_add(&answer.headers, arena, SPAN("x-amz-delete-marker"), SPAN("true")));
+    cr_assert(headers_add(&answer.headers, arena, SPAN("Allow"), SPAN("GET: x, y")));
+    cr_assert(headers_add(&answer.headers, arena, SPAN("x-empty"), SPAN("")));
+    cr_assert(headers_add(&answer.headers, arena, SPAN("x-evil"), SPAN("a\nb: c")));
+    struct buf packed;
+    buf_init(&packed, 1 << 16);
+    s3_error_pack(&answer, &packed);
+    cr_assert(s3_error_unpack(arena, buf_span(&packed), &back));
+    cr_assert_eq(back.status, 404);
+    cr_assert_eq(back.headers.count, 3);
+    struct span value;
+    cr_assert(headers_get(&back.headers, SPAN("allow"), &value));
+    cr_assert(span_equal(value, SPAN("GET: x, y")));
+    cr_assert(span_equal(back.document, answer.document));
+    size_t head = packed.len - answer.document.len;
+    for (size_t len = 0; len < head; len++) {
+        cr_assert(!s3_error_unpack(arena, (struct span){packed.ptr, len}, &back), "%zu", len);
+    }
+    static const char *const bad[] = {
+        "", "\n", "x\n\n", "1000\n\n", "404", "404\n", "404\nno colon\n\n"};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        cr_assert(!s3_error_unpack(arena, span_from_cstr(bad[i]), &back), "%zu", i);
+    }
+    buf_done(&packed);
+    arena_free(arena);
+}
+
+// Proves which parts of an origin's document go on: its code, message and details, escaped again;
+// nothing that names the origin or its keys.
+Test(s3_error, what_is_adopted)
+{
+    struct arena *arena = arena_new(1 << 20);
+    struct s3_error_detail detail = {.resource = SPAN("/mine")};
+    bool key = false, bucket = false;
+    cr_assert(s3_error_adopt(
+        arena,
+        SPAN("<Error><Code>Odd</Code><Message>a &amp; b</Message><Key>k</Key><A>&lt;x&gt;</A>"
+             "<Deep><B>no</B></Deep><RequestId>theirs</RequestId><HostId>theirs</HostId>"
+             "<Resource>/theirs</Resource><StringToSign>theirs</StringToSign></Error>"),
+        &detail, &key, &bucket));
+    cr_assert(key && !bucket);
+    cr_assert_str_eq(render(ERR_NO_SUCH_KEY, &detail),
+                     "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>Odd</Code>"
+                     "<Message>a &amp; b</Message><A>&lt;x&gt;</A><Resource>/mine</Resource>"
+                     "</Error>");
+    static const char *const bad[] = {"",
+                                      "<html/>",
+                                      "<Error/>",
+                                      "<Error><Code></Code></Error>",
+                                      "<Error><Code>a</Code>",
+                                      "<E><Code>a</Code></E>"};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        cr_assert(!s3_error_adopt(arena, span_from_cstr(bad[i]), &detail, &key, &bucket), "%zu", i);
+    }
+    arena_free(arena);
+}

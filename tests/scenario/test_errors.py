@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of the origin on the cached path: its own code, message, details and headers reach the client."""
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from client import judge
+from forebay import parallel
+
+# status, code, message, details, headers
+VERDICTS = [
+    (404, "NoSuchKey", "It is not there & never was", "<Detail>&lt;a&gt;</Detail>",
+     (("x-amz-delete-marker", "true"), ("x-amz-version-id", "v.123"))),
+    (404, "NoSuchVersion", "No such version", "<VersionId>v9</VersionId>", ()),
+    (405, "MethodNotAllowed", "Not allowed here",
+     "<Method>GET</Method><ResourceType>DeleteMarker</ResourceType>",
+     (("Allow", "DELETE"), ("x-amz-delete-marker", "true"),
+      ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"))),
+    (403, "AccessDenied", "User: arn:aws:iam::1:user/x is not authorized", "", ()),
+    (403, "InvalidObjectState", "In the archive",
+     "<StorageClass>GLACIER</StorageClass><AccessTier>ARCHIVE</AccessTier>",
+     (("x-amz-storage-class", "GLACIER"),)),
+    (400, "KMS.DisabledException", "The key is disabled", "", ()),
+    (409, "OperationAborted", "Again", "", ()),
+    (401, "AccessDenied", "Who are you", "", (("WWW-Authenticate", "Basic"),)),
+    (500, "InternalError", "We failed", "", ()),
+    (503, "SlowDown", "Please reduce", "", (("Retry-After", "7"),)),
+    (501, "NotImplemented", "Never did", "", ()),
+]
+
+
+def elements(reply):
+    return {e.tag: e.text for e in ElementTree.fromstring(reply.body)}
+
+
+def check(reply, status, code, message, details, headers, key, bucket="bkt"):
+    assert reply.status == status and reply.header("content-type") == "application/xml", reply
+    have = elements(reply)
+    assert have["Code"] == code and have["Message"] == message, have
+    for element in ElementTree.fromstring(f"<a>{details}</a>"):
+        assert have[element.tag] == element.text, have
+    for name, value in headers:
+        assert reply.all(name) == [value], (name, reply)
+    # One request, one name for it, and ours: not a word of the origin's names.
+    assert have["RequestId"] == reply.header("x-amz-request-id")
+    assert have["HostId"] == reply.header("x-amz-id-2")
+    assert have["Resource"] == f"/{bucket}/{key}"
+    assert b"origin" not in reply.body.replace(message.encode(), b"")
+
+
+@pytest.mark.parametrize("verdict", VERDICTS, ids=lambda v: f"{v[0]}-{v[1]}")
+def test_the_origins_verdict(start, origin, verdict):
+    """Word for word to GET; to HEAD its status and headers, no body; and nothing of it is kept."""
+    status, code, message, details, headers = verdict
+    server = start(origin, settings={"origin.retries": 0})
+    origin.put("k", 1000)
+    argument = (status, code, message, details + "<HostId>origin-host</HostId>", headers)
+    with server.client() as client:
+        origin.fault("k", "error", argument, method="GET")
+        check(client.get("k"), *verdict, key="k")
+        origin.fault("k", "error", argument, times=None, method="HEAD")
+        reply = client.head("k")
+        assert reply.status == status and not reply.body, reply
+        for name, value in headers:
+            assert reply.all(name) == [value], (name, reply)
+        judge(client.get("k"), origin, "k")
+
+
+def test_names_are_the_clients(start, origin):
+    """A bucket with another name at the origin: key, bucket and resource as the client knows them."""
+    server = start(origin, file={"buckets": [{"name": "mine", "origin": "s3://bkt"}]})
+    with server.client() as client:
+        reply = client.get("gone/a b", bucket="mine")
+        check(reply, 404, "NoSuchKey", "The specified key does not exist.", "<Key>gone/a b</Key>",
+              (), key="gone/a%20b", bucket="mine")
+        assert b"bkt" not in reply.body
+        argument = (404, "NoSuchBucket", "No bucket", "<BucketName>bkt</BucketName>")
+        origin.fault("x", "error", argument)
+        assert elements(client.get("x", bucket="mine"))["BucketName"] == "mine"
+
+
+@pytest.mark.parametrize("code", ["SignatureDoesNotMatch", "InvalidAccessKeyId"])
+def test_what_is_about_our_keys(start, origin, code):
+    """The client's signature was good: it hears that access is denied, and nothing of our keys."""
+    server = start(origin)
+    secrets = ("<AWSAccessKeyId>canary</AWSAccessKeyId><StringToSign>canary</StringToSign>"
+               "<CanonicalRequest>canary</CanonicalRequest>")
+    origin.fault("k", "error", (403, code, "Check your key", secrets), times=None)
+    with server.client() as client:
+        reply = client.get("k")
+    assert reply.status == 403 and reply.code == "AccessDenied", reply
+    assert b"canary" not in reply.body
+
+
+@pytest.mark.parametrize("size", [10000, 60000, 100000])
+def test_long_errors_are_bounded(start, origin, size):
+    """Details of any length: the code stands, and what is too long is left out as a whole."""
+    server = start(origin)
+    for i, extra in enumerate((f"<Long>{'x' * size}</Long>", "<Many>x</Many>" * (size // 14))):
+        origin.fault(f"k{i}", "error", (404, "NoSuchKey", "Gone", extra))
+        with server.client() as client:
+            reply = client.get(f"k{i}")
+            assert reply.status == 404 and reply.code == "NoSuchKey", reply
+            assert len(reply.body) < 40000
+            assert (size == 10000) == (b"xxxx" in reply.body or b"<Many>" in reply.body)
+
+
+def test_an_answer_that_is_no_s3_error(start, origin):
+    """Of a web server's page nothing goes on but what its status means."""
+    server = start(origin)
+    page = b"<html><body>canary</body></html>"
+    origin.fault("k", "raw", b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n"
+                 b"Content-Length: %d\r\n\r\n%s" % (len(page), page), times=None)
+    with server.client() as client:
+        reply = client.get("k")
+    assert reply.status == 404 and reply.code == "NoSuchKey" and b"canary" not in reply.body, reply
+
+
+def test_each_key_has_its_own_error(start, origin):
+    """Many readers of several keys at once: one request per key, and each hears of its own."""
+    server = start(origin, settings={"workers": 4})
+    for k in range(8):
+        origin.fault(f"k{k}", "error", (404, "NoSuchKey", f"message {k}"), times=None)
+
+    def one(i):
+        with server.client() as client:
+            reply = client.get(f"k{i % 8}")
+            assert elements(reply)["Message"] == f"message {i % 8}", reply
+            assert elements(reply)["RequestId"] == reply.header("x-amz-request-id")
+            return reply.header("x-amz-request-id")
+    assert len(set(parallel(64, one))) == 64
