@@ -153,6 +153,13 @@ struct direct_read {
     time_t last_modified;
 };
 
+// What an answer says about where things are, see pass_location.c.
+struct pass_location {
+    bool is_used;        // the document's length is not the origin's
+    bool is_open;        // it is being collected
+    struct buf document; // as far as it has come
+};
+
 struct pass_state {
     uint32_t magic;
     struct proxy_worker *pw;
@@ -202,6 +209,7 @@ struct pass_state {
     struct byte_queue down;
     uint64_t received_bytes;
     struct headers answered; // in the exchange's arena
+    struct pass_location location;
     struct list_fill *list_fill;
     struct list_page *list_page;
 };
@@ -253,6 +261,13 @@ enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
 // why not.
 enum err pass_xml_delete(struct pass_state *p, struct s3_delete *ret_delete) MUST_USE;
 enum err pass_xml_restore(struct pass_state *p) MUST_USE;
+
+// --- pass_location.c -----------------------------------------------------------------------------
+
+// The answer's head has come: mends its Location, and decides whether its document is looked at.
+void pass_location_begin(struct pass_state *p);
+void pass_location_take(struct pass_state *p, struct span data); // while location.is_open
+void pass_location_end(struct pass_state *p); // the answer is over; harmless when not used
 
 // --- pass_direct.c -------------------------------------------------------------------------------
 

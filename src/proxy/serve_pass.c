@@ -39,6 +39,7 @@ static void pass_free(void *ptr)
     free(p->writes);
     pass_body_done(&p->body);
     buf_done(&p->form);
+    buf_done(&p->location.document);
     byte_queue_done(&p->down);
     list_page_unref(p->list_page);
     credentials_unref(p->table);
@@ -235,7 +236,7 @@ void pass_reply_start(struct pass_state *p)
         .status = p->relay.status,
         .reason = s3_status_reason(p->relay.status),
         .headers = headers,
-        .has_length = p->relay.has_length,
+        .has_length = p->relay.has_length && !p->location.is_used,
         .length = p->relay.length,
         .no_length = p->relay.status == 204 || p->relay.status == 304,
         .close = p->body_dropped, // the rest of the request's body is on its way
@@ -301,6 +302,7 @@ static enum err on_head(struct origin_relay *relay)
     }
     p->request->origin_us = clock_monotonic_us() - p->relay_started_us;
     take_headers(p);
+    pass_location_begin(p);
     if (!pass_changes_any(p) || p->is_streamed) {
         pass_reply_start(p);
     } else {
@@ -326,7 +328,11 @@ void pass_take_body(struct pass_state *p, struct span data)
         return;
     }
     p->request->bytes_origin += data.len;
-    byte_queue_append(&p->down, data);
+    if (p->location.is_open) {
+        pass_location_take(p, data);
+    } else {
+        byte_queue_append(&p->down, data);
+    }
     if (p->list_fill != NULL) {
         list_fill_append(p->list_fill, data);
         if (p->relay.has_length && p->received_bytes == p->relay.length) {
@@ -354,6 +360,7 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
     p->relay_phase = RELAY_ENDED;
     p->relay_err = err;
     p->relay_paused = false;
+    pass_location_end(p);
     list_fill_end(p, err == ERR_OK && p->relay.status == 200 && p->head_came);
     pass_settle(p);
     if (p->request != NULL && p->is_answered && p->head_came) {

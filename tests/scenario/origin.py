@@ -424,7 +424,7 @@ class Origin:
 
 # Words that act before the reply head ("early" before the request's body is read), on it, and in the body.
 _FAULTS_BEFORE = {"delay", "hold", "reset", "close", "status", "error", "overwrite", "delete",
-                  "raw", "redirect", "expired_token", "early"}
+                  "raw", "redirect", "expired_token", "late_result", "early"}
 _FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_etag", "whole",
                 "two_lengths", "same_lengths", "list_length", "plus_length", "junk_length",
                 "negative_length", "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul",
@@ -680,7 +680,7 @@ class _Connection:
                 origin.delete(entry.key, entry.bucket)
             return self._reply(entry, 204, [])
         if method == "POST":
-            return self._post(entry, headers, body)
+            return self._post(entry, headers, body, faults)
         raise S3Error(405, "MethodNotAllowed")
 
     # --- reads ----------------------------------------------------------------------------------
@@ -1027,7 +1027,7 @@ class _Connection:
                              f"{_iso(time.time())}</LastModified></{kind}>")
         self._reply(entry, 200, [("ETag", etag)])
 
-    def _post(self, entry, headers, body):
+    def _post(self, entry, headers, body, faults):
         origin, query = self.origin, entry.query
         if "uploads" in query:
             with origin.lock:
@@ -1055,10 +1055,27 @@ class _Connection:
             etag = f'"{digest}-{len(parts)}"'
             origin.put(entry.key, 0, entry.bucket, upload["headers"], etag=etag,
                        body=b"".join(parts), parts=[len(p) for p in parts], mtime=time.time())
-            return self._xml(entry, f"<CompleteMultipartUploadResult><Bucket>{escape(entry.bucket)}"
-                             f"</Bucket><Key>{escape(entry.key)}</Key><ETag>{escape(etag)}</ETag>"
-                             "</CompleteMultipartUploadResult>")
+            result = (f"<CompleteMultipartUploadResult><Location>{origin.endpoint}"
+                      f"{escape(entry.target.partition('?')[0])}</Location><Bucket>"
+                      f"{escape(entry.bucket)}</Bucket><Key>{escape(entry.key)}</Key><ETag>"
+                      f"{escape(etag)}</ETag></CompleteMultipartUploadResult>")
+            if "late_result" in faults:
+                return self._late(entry, result, *faults["late_result"])
+            return self._xml(entry, result)
         raise S3Error(501, "NotImplemented")
+
+    def _late(self, entry, result, blanks, go):
+        """200 and blanks at once; the document, in small pieces, when told."""
+        def chunk(data):
+            self.sock.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+        entry.status = 200
+        self.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n"
+                          b"Transfer-Encoding: chunked\r\n\r\n")
+        chunk(b'<?xml version="1.0"?>' if blanks is None else blanks)
+        go.wait(WAIT_S)
+        for at in range(0, len(result), 7):
+            chunk(result[at:at + 7].encode())
+        self.sock.sendall(b"0\r\n\r\n")
 
     def _list_parts(self, entry):
         with self.origin.lock:

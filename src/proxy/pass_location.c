@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a new object or bucket is, in the answers that say so: at the endpoint that the client
+// uses, as he addressed it, under the names he knows; the origin names its own. The header
+// Location, and in a document the elements Location and Bucket.
+//
+// A document may come late: blanks ahead of it, which keep the connection alive for minutes, pass at
+// once. From its first byte on it is kept until it is whole, at most LOCATION_DOCUMENT_MAX bytes;
+// a longer one is none that these operations give, and goes on as it is. On the request's worker.
+#include "proxy/pass_private.h"
+
+#include <string.h>
+
+#define LOCATION_DOCUMENT_MAX 65536u // bytes
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+// "http://HOST" as the client sent it; empty when it sent no Host.
+static void append_endpoint(const struct request *r, struct buf *out)
+{
+    if (r->http->host.len > 0) {
+        buf_append_cstr(out, r->http->tls ? "https://" : "http://");
+        buf_append_span(out, r->http->host);
+    }
+}
+
+// As the client addressed it: the path of the request is the bucket's or the key's already.
+static void append_place(const struct pass_state *p, struct buf *out)
+{
+    const struct request *r = p->request;
+    append_endpoint(r, out);
+    buf_append_span(out, r->s3.raw_path);
+    if (r->s3.operation == S3_PostObject && p->write_count == 1) {
+        if (!span_ends_with(r->s3.raw_path, SPAN("/"))) {
+            buf_append_char(out, '/');
+        }
+        buf_append_uri_encoded(out, p->writes[0].key->key, true);
+    }
+}
+
+// --- The header ----------------------------------------------------------------------------------
+
+static void mend_header(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct span value;
+    struct buf out;
+    if (!headers_get(&p->answered, SPAN("Location"), &value)) {
+        return;
+    }
+    buf_init(&out, LOCATION_DOCUMENT_MAX);
+    if (r->s3.operation == S3_CreateBucket && span_starts_with(value, SPAN("/"))) {
+        buf_append_char(&out, '/'); // S3 names the bucket here, not its place
+        buf_append_span(&out, r->s3.bucket);
+    } else {
+        append_place(p, &out);
+    }
+    struct span copy = buf_ok(&out) ? arena_copy(r->arena, buf_span(&out)) : (struct span){NULL, 0};
+    buf_done(&out);
+    headers_remove(&p->answered, SPAN("Location"));
+    if (copy.ptr != NULL) {
+        request_header(r, &p->answered, "Location", copy);
+    }
+}
+
+void pass_location_begin(struct pass_state *p)
+{
+    enum s3_operation operation = p->s3.operation;
+    unsigned status = p->relay.status;
+    bool names_it = operation == S3_CompleteMultipartUpload || operation == S3_PostObject;
+    if ((!names_it && operation != S3_CreateBucket) || status < 200 || status > 299) {
+        return;
+    }
+    mend_header(p);
+    if (names_it && status != 204 && (!p->relay.has_length || p->relay.length > 0)) {
+        p->location.is_used = p->location.is_open = true;
+        buf_init(&p->location.document, LOCATION_DOCUMENT_MAX + 1);
+    }
+}
+
+// --- The document --------------------------------------------------------------------------------
+
+static size_t find(struct span in, struct span what)
+{
+    for (size_t i = 0; i + what.len <= in.len; i++) {
+        if (memcmp(in.ptr + i, what.ptr, what.len) == 0) {
+            return i;
+        }
+    }
+    return in.len;
+}
+
+// The element's text in `document`; its name and brackets are in `open` and `close`. False: none.
+static bool find_element(struct span document, struct span open, struct span close,
+                         size_t *ret_start, size_t *ret_end)
+{
+    size_t at = find(document, open);
+    if (at == document.len) {
+        return false;
+    }
+    *ret_start = at + open.len;
+    struct span rest = {document.ptr + *ret_start, document.len - *ret_start};
+    size_t len = find(rest, close);
+    *ret_end = *ret_start + len;
+    return len < rest.len;
+}
+
+// Appends `document` with that text instead of the element's own.
+static void replace(struct buf *document, struct span open, struct span close, struct span text)
+{
+    size_t start = 0, end = 0;
+    struct span old = buf_span(document);
+    struct buf out;
+    if (!find_element(old, open, close, &start, &end)) {
+        return;
+    }
+    buf_init(&out, 4 * LOCATION_DOCUMENT_MAX);
+    buf_append(&out, old.ptr, start);
+    s3_xml_escape(&out, text);
+    buf_append(&out, old.ptr + end, old.len - end);
+    if (buf_ok(&out)) {
+        buf_done(document);
+        *document = out;
+    } else {
+        buf_done(&out);
+    }
+}
+
+static void give_up(struct pass_state *p)
+{
+    byte_queue_append(&p->down, buf_span(&p->location.document));
+    p->location.document.len = 0;
+    p->location.is_open = false;
+}
+
+void pass_location_take(struct pass_state *p, struct span data)
+{
+    struct pass_location *l = &p->location;
+    size_t blanks = 0;
+    while (l->document.len == 0 && blanks < data.len && is_blank(data.ptr[blanks])) {
+        blanks++;
+    }
+    byte_queue_append(&p->down, (struct span){data.ptr, blanks});
+    struct span rest = {data.ptr + blanks, data.len - blanks};
+    if (rest.len > LOCATION_DOCUMENT_MAX - l->document.len) {
+        give_up(p);
+        byte_queue_append(&p->down, rest);
+        return;
+    }
+    buf_append_span(&l->document, rest);
+}
+
+void pass_location_end(struct pass_state *p)
+{
+    struct pass_location *l = &p->location;
+    if (!l->is_open) {
+        return;
+    }
+    if (p->request != NULL && p->relay_err == ERR_OK) {
+        struct buf place;
+        buf_init(&place, LOCATION_DOCUMENT_MAX);
+        append_place(p, &place);
+        if (buf_ok(&place)) {
+            replace(&l->document, SPAN("<Location>"), SPAN("</Location>"), buf_span(&place));
+            replace(&l->document, SPAN("<Bucket>"), SPAN("</Bucket>"), p->request->s3.bucket);
+        }
+        buf_done(&place);
+    }
+    give_up(p);
+}
