@@ -442,6 +442,7 @@ class _Connection:
         self.origin, self.sock, self.number = origin, sock, number
         self.buf = b""
         self.close = False
+        self.poisoned = False
 
     def run(self):
         while not self.close:
@@ -524,6 +525,14 @@ class _Connection:
                 self.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             for event in held:
                 event.wait(WAIT_S)
+            if self.poisoned:
+                self._read_body(chunked is not None, int(length or 0))
+                return self._error(entry, S3Error(499, "ClientClosedRequest"))
+            if isinstance(faults.get("early"), tuple):
+                self._error(entry, S3Error(*faults["early"]))
+                self.poisoned = True
+                self._read_body(chunked is not None, int(length or 0))
+                return
             if "early" in faults:
                 self._answer_early(entry, faults["early"])
             body = self._read_body(chunked is not None, int(length or 0))
@@ -535,7 +544,9 @@ class _Connection:
                 self.origin.changed.notify_all()
 
     def _answer_early(self, entry, how):
-        """HOW is a status, or "reset"; what comes of the body after a status is thrown away."""
+        """HOW is a status, or "reset"; what comes of the body after a status is thrown away.
+
+        A (status, code), above: the connection stays, and from then on answers 499 to everything."""
         if how == "reset":
             raise Cut(reset=True)
         self.close = True

@@ -143,3 +143,25 @@ def test_a_region_is_learnt_once(start):
                 judge(client.get(f"k{i}"), origin, f"k{i}")
         assert [e.status for e in origin.requests() if e.status != 206].count(400) == 1
         assert len(origin.requests()) == 65
+
+
+@pytest.mark.parametrize("status,code", [(503, "SlowDown"), (403, "AccessDenied"),
+                                         (400, "RequestTimeout")])
+def test_an_upload_refused_in_its_middle(wire, status, code):
+    """The origin answers while the client pauses: told at once, and the connection is given up."""
+    origin, server = wire
+    origin.put("k", 1000)
+    half, head = b"x" * 100000, f"PUT /bkt/up HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 200000\r\n\r\n"
+    with server.client() as client, server.connection() as raw:
+        judge(client.get("k"), origin, "k")
+        origin.fault("up", "early", (status, code), method="PUT")
+        raw.send(head.encode() + half)
+        reply = raw.read_reply("PUT")              # nothing more has been sent by then
+        assert reply.status == status and reply.code == code, reply
+        mark = origin.mark()
+        for i in range(20):
+            assert client.request("PUT", f"/bkt/p{i}", body=b"x" * 1000).status == 200
+            judge(client.get("k", headers=[("Cache-Control", "no-cache")]), origin, "k")
+        assert all(e.status in (200, 304) for e in origin.requests(since=mark))
+        assert len(connections(origin)) == 2
+    assert server.metric(CLOSED, reason="upload") == 1
