@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers to listings, kept for a rule's list_ttl: byte for byte, per principal, bucket and
-// canonical query. One cache per worker, touched by that worker only; a page is answered only by
+// canonical query; nothing else of a request reaches the origin for them but the way it came. One cache per worker, touched by that worker only; a page is answered only by
 // the worker that fetched it.
 //
 // A write drops, on every worker, every page of the bucket whose prefix covers the key, and marks
@@ -83,12 +83,20 @@ static void page_drop(struct list_cache *cache, struct list_page *page)
     list_page_unref(page);
 }
 
+static bool has_prefix(struct span name, struct span prefix)
+{
+    return name.len >= prefix.len && span_equal_nocase((struct span){name.ptr, prefix.len}, prefix);
+}
+
+// A page is asked for without any header of the client's. One that could select another answer makes
+// a request of its own, which is passed on with it and not kept.
 static bool header_changes_nothing(struct span name)
 {
     static const char *const KNOWN[] = {"x-amz-date", "x-amz-content-sha256",
                                         "x-amz-security-token", "x-amz-user-agent", "x-amz-te"};
-    if (name.len < 6 || !span_equal_nocase((struct span){name.ptr, 6}, SPAN("x-amz-"))) {
-        return true;
+    if (!has_prefix(name, SPAN("x-amz-"))) {
+        return !has_prefix(name, SPAN("if-")) && !span_equal_nocase(name, SPAN("range")) &&
+               !span_equal_nocase(name, SPAN("origin"));
     }
     for (size_t i = 0; i < ARRAY_LEN(KNOWN); i++) {
         if (span_equal_nocase(name, span_from_cstr(KNOWN[i]))) {
@@ -104,7 +112,6 @@ static bool request_is_cacheable(const struct request *r)
         r->s3.presigned || !span_equal(r->http->method, SPAN("GET"))) {
         return false;
     }
-    // A header of S3 that is not known to be harmless may select another answer.
     for (unsigned i = 0; i < r->http->headers.count; i++) {
         if (!header_changes_nothing(r->http->headers.items[i].name)) {
             return false;

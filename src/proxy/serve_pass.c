@@ -368,6 +368,19 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
     }
 }
 
+// Who else is answered with the page has sent other headers. The way the request came is not a
+// matter of its answer; without it a circle would not be seen.
+static void keep_way_only(struct headers *headers)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < headers->count; i++) {
+        if (span_equal_nocase(headers->items[i].name, SPAN("Via"))) {
+            headers->items[kept++] = headers->items[i];
+        }
+    }
+    headers->count = kept;
+}
+
 static void relay_start(struct pass_state *p)
 {
     struct request *r = p->request;
@@ -387,6 +400,9 @@ static void relay_start(struct pass_state *p)
     relay->on_end = on_relay_end;
     relay->ctx = p;
     p->list_fill = list_cache_begin(p->pw, r);
+    if (p->list_fill != NULL) {
+        keep_way_only(&p->headers);
+    }
     p->relay_phase = RELAY_RUNNING;
     p->relay_started_us = clock_monotonic_us();
     r->attempts = 1;

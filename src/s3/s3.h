@@ -40,7 +40,7 @@ enum s3_operation_flags {
 
 // One decoded query parameter.
 struct s3_param {
-    struct span name, value;         // percent-decoded once
+    struct span name, value;         // percent-decoded once, a raw '+' is a blank
     struct span raw_name, raw_value; // as sent
     bool has_value;                  // "=" was there
 };
@@ -315,7 +315,8 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
                     char *ret_signature) MUST_USE;
 
 // name=value&name=value sorted by encoded name, then value, from raw query text (valueless ->
-// "name="). `skip_signature` leaves out X-Amz-Signature.
+// "name="; a raw '+' is a blank, as S3 reads it and signs it). `skip_signature` leaves out
+// X-Amz-Signature.
 enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool skip_signature,
                                struct span *ret_query) MUST_USE;
 

@@ -362,6 +362,27 @@ static enum err decode_piece(struct arena *arena, struct span raw, struct span *
     return ERR_OK;
 }
 
+// The same with each raw '+' as a blank: so S3 reads queries.
+static enum err decode_form_piece(struct arena *arena, struct span raw, struct span *ret_decoded)
+{
+    if (span_find(raw, '+') == raw.len) {
+        return decode_piece(arena, raw, ret_decoded);
+    }
+    char *bytes = arena_alloc(arena, raw.len);
+    if (bytes == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < raw.len; i++) {
+        bytes[i] = raw.ptr[i] == '+' ? ' ' : raw.ptr[i];
+    }
+    size_t len;
+    if (!uri_decode((struct span){bytes, raw.len}, bytes, &len)) {
+        return ERR_INVALID_URI;
+    }
+    *ret_decoded = (struct span){bytes, len};
+    return ERR_OK;
+}
+
 // The raw bytes of the key inside raw_path.
 static struct span raw_key(const struct s3_request *r)
 {
@@ -406,18 +427,10 @@ enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r)
     if (span_find(raw, '+') == raw.len) {
         return ERR_OK;
     }
-    char *bytes = arena_alloc(arena, raw.len);
-    if (bytes == NULL) {
-        return ERR_NO_MEMORY;
+    enum err err = decode_form_piece(arena, raw, &r->key);
+    if (err != ERR_OK) {
+        return err;
     }
-    for (size_t i = 0; i < raw.len; i++) {
-        bytes[i] = raw.ptr[i] == '+' ? ' ' : raw.ptr[i];
-    }
-    size_t len;
-    if (!uri_decode((struct span){bytes, raw.len}, bytes, &len)) {
-        return ERR_INVALID_URI;
-    }
-    r->key = (struct span){bytes, len};
     r->bypass_reason = "literal-plus";
     r->flags &= ~(unsigned)S3_OP_CACHEABLE;
     return ERR_OK;
@@ -432,9 +445,9 @@ static enum err parse_param(struct arena *arena, struct span piece, struct s3_pa
     if (param.has_value) {
         param.raw_value = span_after(piece, equals + 1);
     }
-    enum err err = decode_piece(arena, param.raw_name, &param.name);
+    enum err err = decode_form_piece(arena, param.raw_name, &param.name);
     if (err == ERR_OK) {
-        err = decode_piece(arena, param.raw_value, &param.value);
+        err = decode_form_piece(arena, param.raw_value, &param.value);
     }
     if (err == ERR_OK) {
         *ret_param = param;

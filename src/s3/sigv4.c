@@ -185,7 +185,7 @@ enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool 
         *ret_query = (struct span){NULL, 0};
         return ERR_OK;
     }
-    const struct path_form form = {false, false};
+    const struct path_form form = {.plus_as_space = true}; // in a query it is one
     struct canonical_param params[S3_QUERY_PARAMS_MAX];
     unsigned count = 0;
     // Encoded pieces first, the joined text behind them.

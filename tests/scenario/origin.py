@@ -562,7 +562,7 @@ class _Connection:
         ret_query = {}
         for piece in query.split("&") if query else []:
             name, _, value = piece.partition("=")
-            ret_query[urllib.parse.unquote(name)] = urllib.parse.unquote(value)
+            ret_query[urllib.parse.unquote_plus(name)] = urllib.parse.unquote_plus(value)
         raw = urllib.parse.unquote_to_bytes(path[1:]).decode("utf-8", "surrogateescape")
         name = host.rsplit(":", 1)[0]
         if name.endswith(".localhost"):
@@ -1172,7 +1172,7 @@ class _Connection:
 # --- pure helpers --------------------------------------------------------------------------------
 
 def _requote(text):
-    return urllib.parse.quote(urllib.parse.unquote_to_bytes(text), safe="-_.~")
+    return urllib.parse.quote(urllib.parse.unquote_to_bytes(text.replace("+", "%20")), safe="-_.~")
 
 
 def _date(when):

@@ -16,7 +16,7 @@ KEPT = [("Cache-Control", "max-age=1"), ("Content-Disposition", "inline"),
         ("x-amz-server-side-encryption", "AES256"), ("x-amz-something-new", "1")]
 # Everybody else's.
 GONE = [("Accept", "application/json"), ("Accept-Language", "de"), ("Accept-Charset", "x"),
-        ("Cookie", "a=b"), ("Referer", "http://a/"), ("Forwarded", "for=1"), ("Via", "1.1 x"),
+        ("Cookie", "a=b"), ("Referer", "http://a/"), ("Forwarded", "for=1"),
         ("X-Forwarded-For", "1.2.3.4"), ("X-Forwarded-Host", "evil"), ("X-Real-IP", "1.2.3.4"),
         ("X-HTTP-Method-Override", "DELETE"), ("X-Original-URL", "/other/k"), ("Prefer", "x"),
         ("X-Rewrite-URL", "/other/k"), ("amz-sdk-request", "attempt=1"), ("traceparent", "00-1"),
@@ -40,7 +40,7 @@ def test_what_goes_on(start, origin):
                 assert entry.header(name) is None, name
     allowed = {name.lower() for name, _ in KEPT} | {
         "host", "authorization", "x-amz-date", "x-amz-content-sha256", "accept-encoding",
-        "content-length"}
+        "content-length", "via"}
     assert {name for name, _ in entry.headers} <= allowed, entry.headers
 
 
@@ -81,7 +81,100 @@ def test_fills_and_heads_carry_no_headers_of_clients(start, origin):
             assert client.get("a", headers=extra, method=method).status == 200
             server.settle()
     allowed = {"host", "authorization", "x-amz-date", "x-amz-content-sha256", "accept-encoding",
-               "user-agent", "range", "if-match", "if-none-match", "x-amz-checksum-mode"}
+               "user-agent", "range", "if-match", "if-none-match", "x-amz-checksum-mode", "via"}
     for entry in origin.requests():
         assert {name for name, _ in entry.headers} <= allowed, entry.headers
         assert entry.header("user-agent").startswith("forebay/"), entry.headers
+
+
+# --- listings ---------------------------------------------------------------------------------------------
+
+SHARED = {"host", "authorization", "x-amz-date", "x-amz-content-sha256", "accept-encoding", "via"}
+
+
+def test_kept_listings_are_asked_for_without_headers(start, origin):
+    """A page that others are answered with depends on nothing that they have not sent."""
+    origin.put("a", 1)
+    server = start(origin, settings={"cache.list_ttl": "1h", "workers": 1})
+    with Client(server.port) as client:
+        plain = bytes(client.list().body)
+        for i, header in enumerate(GONE + [("User-Agent", "agent/1"), ("Content-Type", "a/b"),
+                                           ("x-amz-user-agent", "agent/2"),
+                                           ("Cache-Control", "no-cache")]):
+            query = f"list-type=2&max-keys={500 + i}"
+            reply = client.request("GET", f"/bkt?{query}", [header])
+            if reply.status == 200:
+                assert "hit" not in reply.header("cache-status"), header
+                assert "hit" in client.list(query).header("cache-status"), header
+    assert plain
+    for entry in origin.requests():
+        assert {name for name, _ in entry.headers} <= SHARED, entry.headers
+
+
+@pytest.mark.parametrize("header", [
+    ("Range", "bytes=0-9"), ("If-None-Match", "*"), ("x-amz-expected-bucket-owner", "1"),
+    ("x-amz-optional-object-attributes", "RestoreStatus"), ("x-amz-request-payer", "requester")])
+def test_listings_that_headers_select_are_not_kept(start, origin, header):
+    server = start(origin, settings={"cache.list_ttl": "1h", "workers": 1})
+    with Client(server.port) as client:
+        for kept in (False, True):
+            if kept:
+                client.list()
+            for _ in range(2):
+                mark = origin.mark()
+                reply = client.request("GET", "/bkt?list-type=2", [header])
+                assert "hit" not in reply.header("cache-status")
+                [entry] = origin.requests(since=mark)
+                assert entry.header(header[0]) == header[1]
+        assert "hit" in client.list().header("cache-status")
+
+
+# --- '+' in a query ---------------------------------------------------------------------------------------
+
+def test_a_plus_in_a_query_means_what_it_means_at_the_origin(start, origin):
+    """S3 reads it as a blank: so do rights, scopes and the cache, and so it is sent on."""
+    for key in ("a b/1", "a b/2", "a+b/1", "a+b/2", "a%2Bb/1"):
+        origin.put(key, 1)
+    server = start(origin, settings={"cache.list_ttl": "1h", "workers": 1})
+    direct, through = Client(origin.port), Client(server.port)
+    origin.credentials = None
+    try:
+        for query in ("list-type=2&prefix=a+b", "list-type=2&start-after=a+b/1", "prefix=a+b%2F",
+                      "list-type=2&prefix=a%2Bb", "marker=a+b%2F1&prefix=a", "list-type=2&prefix=a%20b",
+                      "delimiter=+&prefix=a", "list-type=2&prefix=a%252Bb"):
+            want, got = direct.list(query), through.list(query)
+            assert want.status == got.status == 200, (query, got)
+            assert bytes(want.body) == bytes(got.body), query
+        assert "hit" in through.list("prefix=a%20b%2F").header("cache-status")
+        assert "hit" not in through.list("prefix=a%2Bb%2F").header("cache-status")
+        # A write to what the listing covers is seen, however it was spelled.
+        assert through.request("DELETE", "/bkt/a%20b/1").status == 204
+        assert b"a b/1" not in bytes(through.list("list-type=2&prefix=a+b").body)
+    finally:
+        direct.close()
+        through.close()
+
+
+def test_rights_read_a_plus_as_the_origin_does(start, origin, tmp_path):
+    for key in ("in mine/1", "in+mine/1"):
+        origin.put(key, 1)
+    allow = {"ALICE": [("bkt", "in mine/", ["list"])], "BOB": [("bkt", "in+mine/", ["list"])]}
+    server = start(origin, settings=verify(keys_file(tmp_path, allow)))
+    with Client(server.port) as client:
+        for who, sent, signed, status in (
+                ("ALICE", "in+mine%2F", "in%20mine%2F", 200),
+                ("ALICE", "in%20mine%2F", "in%20mine%2F", 200),
+                ("ALICE", "in%2Bmine%2F", "in%2Bmine%2F", 403),
+                ("BOB", "in%2Bmine%2F", "in%2Bmine%2F", 200),
+                ("BOB", "in+mine%2F", "in%20mine%2F", 403),
+                # One signature, one meaning: not what was signed as a plus.
+                ("ALICE", "in+mine%2F", "in%2Bmine%2F", 403),
+                ("BOB", "in+mine%2F", "in%2Bmine%2F", 403)):
+            mark = origin.mark()
+            headers = Signer(who, SECRETS[who]).headers(
+                "GET", f"/bkt?prefix={signed}", client.host)
+            reply = client.request("GET", f"/bkt?prefix={sent}", headers)
+            assert reply.status == status, (who, sent, signed, reply)
+            assert len(origin.requests(since=mark)) == (status == 200)
+            if status == 200:
+                assert reply.element("Key") == ("in mine/1" if who == "ALICE" else "in+mine/1")

@@ -121,6 +121,9 @@ Test(list_cache, same_question)
     store("open", "b", "list-type=2&prefix=a%2F&max-keys=5", "page");
     cr_assert(is_cached("open", "b", "list-type=2&prefix=a%2F&max-keys=5", "page"));
     cr_assert(is_cached("open", "b", "prefix=a/&max-keys=5&list-type=2", "page"));
+    store("open", "b", "prefix=a+b", "blank");
+    cr_assert(is_cached("open", "b", "prefix=a%20b", "blank"));
+    cr_assert(!is_cached("open", "b", "prefix=a%2Bb", "blank"));
     cr_assert(!is_cached("AK", "b", "list-type=2&prefix=a%2F&max-keys=5", "page"));
     cr_assert(!is_cached("open", "c", "list-type=2&prefix=a%2F&max-keys=5", "page"));
     cr_assert(
@@ -200,8 +203,13 @@ Test(list_cache, begun_before_write)
 // What may select another answer is not kept at all.
 Test(list_cache, not_kept)
 {
-    static const char *const HEADERS[] = {"x-amz-optional-object-attributes", "x-amz-request-payer",
-                                          "x-amz-expected-bucket-owner", "x-amz-new-thing"};
+    static const char *const HEADERS[] = {"x-amz-optional-object-attributes",
+                                          "x-amz-request-payer",
+                                          "x-amz-expected-bucket-owner",
+                                          "x-amz-new-thing",
+                                          "Origin",
+                                          "Range",
+                                          "If-None-Match"};
     struct ask a;
     for (size_t i = 0; i < ARRAY_LEN(HEADERS); i++) {
         ask_init(&a, "open", "b", "list-type=2");

@@ -355,6 +355,16 @@ Test(s3_request, virtual_hosts_name_the_bucket)
     cr_assert_eq(r.operation, S3_ListObjects);
 }
 
+// What rights and scopes are judged by is what the origin reads.
+Test(s3_request, a_plus_in_a_query_is_a_blank)
+{
+    cr_assert_eq(parse("GET", "/b?list-type=2&prefix=a+b%2Bc&start-after=+&a+b"), ERR_OK);
+    cr_assert(span_equal_cstr(s3_param_find(&r, "prefix")->value, "a b+c"));
+    cr_assert(span_equal_cstr(s3_param_find(&r, "start-after")->value, " "));
+    cr_assert_not_null(s3_param_find(&r, "a b"));
+    cr_assert_eq(parse("GET", "/b?list-type=2&prefix=a+%2"), ERR_INVALID_URI);
+}
+
 Test(s3_request, a_plus_that_was_signed_as_a_space_changes_the_key)
 {
     cr_assert_eq(parse("GET", "/b/a+b%2Bc"), ERR_OK);
