@@ -354,6 +354,8 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
         .rule_count = rule_count,
         .domains = c->s3_domains.items,
         .domain_count = c->s3_domains.count,
+        .allowed_origins = c->auth_allowed_origins.items,
+        .allowed_origin_count = c->auth_allowed_origins.count,
         .auth_mode = verify ? PROXY_AUTH_VERIFY : PROXY_AUTH_OPEN,
         .credentials = s->credentials,
         .realm = "default",

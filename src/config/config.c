@@ -547,6 +547,36 @@ static void finish_auth(struct loader *l)
     }
 }
 
+static bool is_web_origin(struct span text)
+{
+    static const char SEPARATOR[] = "://";
+    size_t colon = span_find(text, ':');
+    struct span rest = {text.ptr + colon, text.len - colon};
+    if (colon == 0 || !span_starts_with(rest, SPAN(SEPARATOR)) ||
+        rest.len == sizeof(SEPARATOR) - 1) {
+        return false;
+    }
+    for (size_t i = sizeof(SEPARATOR) - 1; i < rest.len; i++) {
+        if (strchr("/?#@* ", rest.ptr[i]) != NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void finish_allowed_origins(struct loader *l)
+{
+    const struct config_texts *origins = &l->config->auth_allowed_origins;
+    for (unsigned i = 0; i < origins->count; i++) {
+        if (!is_web_origin(span_from_cstr(origins->items[i]))) {
+            loader_error(l, l->raws[SETTING_auth_allowed_origins].where,
+                         "\"%.200s\" is no web origin: it takes http://HOST:PORT or "
+                         "https://HOST:PORT, without a path or wildcard",
+                         origins->items[i]);
+        }
+    }
+}
+
 static void finish_listeners(struct loader *l)
 {
     const struct config *c = l->config;
@@ -628,6 +658,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
         finish_sizes(&l);
         finish_listeners(&l);
         finish_auth(&l);
+        finish_allowed_origins(&l);
         finish_origin(&l);
         config_loop_check(&l);
     }

@@ -5,7 +5,7 @@
 //
 // Open mode asks for no signature, but Host must be an address, localhost or a configured domain: a
 // page in a browser on this machine that had its own name pointed here must not be able to read the
-// cache. Verify mode demands a signature over the raw request and a rule that allows the operation;
+// cache; and what a browser sends for a page is refused (gate_browser.c). Verify mode demands a signature over the raw request and a rule that allows the operation;
 // everything is refused by default. An unknown key id does the same work as a known one.
 #include "proxy/pass_private.h"
 
@@ -193,6 +193,9 @@ enum err gate_check(struct request *r, struct principal *ret_principal,
     enum err err;
     if (r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN) {
         err = check_host(r, ret_detail);
+        if (err == ERR_OK) {
+            err = gate_check_browser(r, ret_detail);
+        }
         if (err == ERR_OK) {
             err = find_effects(r, ret_detail);
         }

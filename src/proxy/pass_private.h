@@ -20,6 +20,11 @@
 // later (a batch delete, a form).
 bool gate_allows(const struct request *r, unsigned rights, struct span key);
 
+// --- gate_browser.c ------------------------------------------------------------------------------
+
+// Open mode: ERR_BROWSER_REFUSED for what a browser sends on behalf of a page that is not listed.
+enum err gate_check_browser(const struct request *r, struct s3_error_detail *ret_detail) MUST_USE;
+
 // --- byte_queue.c --------------------------------------------------------------------------------
 
 // Bytes in budgeted chunks, first in first out; one thread. Bounded by its user, who pauses the

@@ -52,6 +52,8 @@ struct proxy_options {
     const char *const *domains;
     unsigned domain_count;
     enum proxy_auth_mode auth_mode;
+    const char *const *allowed_origins; // of web pages, in open mode
+    unsigned allowed_origin_count;
     struct credentials *credentials; // verify; a reference is taken
     const char *realm;
     struct origin *sts_origin;   // where AssumeRoleWithWebIdentity goes; NULL: nowhere

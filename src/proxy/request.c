@@ -111,6 +111,9 @@ void request_common_headers(struct request *r, struct headers *headers)
                    origin != NULL ? span_from_cstr(origin_server_header(origin))
                                   : SPAN("AmazonS3"));
     request_header(r, headers, "Cache-Status", request_cache_status(r));
+    // A browser that opens an object must not run it with the rights of who reaches this listener.
+    request_header(r, headers, "Content-Security-Policy", SPAN("sandbox"));
+    request_header(r, headers, "X-Content-Type-Options", SPAN("nosniff"));
 }
 
 // --- refusal -------------------------------------------------------------------------------------
@@ -290,6 +293,9 @@ static const char *request_bypass_reason(const struct request *r)
     }
     if ((r->s3.flags & S3_OP_CACHEABLE) == 0) {
         return (r->s3.flags & S3_OP_LISTING) != 0 ? "list" : "sub-resource";
+    }
+    if (headers_count(&r->http->headers, SPAN("Origin")) > 0) {
+        return "cors"; // the bucket's rules decide what its answer says to a browser
     }
     if (!r->rule->cache) {
         return "rule";

@@ -165,8 +165,14 @@ static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, siz
 
 static bool is_ours(struct span name)
 {
-    static const char *const NAMES[] = {"content-length",   "date",       "server",
-                                        "x-amz-request-id", "x-amz-id-2", "cache-status"};
+    static const char *const NAMES[] = {"content-length",
+                                        "date",
+                                        "server",
+                                        "x-amz-request-id",
+                                        "x-amz-id-2",
+                                        "cache-status",
+                                        "content-security-policy",
+                                        "x-content-type-options"};
     for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
         if (span_equal_nocase(name, span_from_cstr(NAMES[i]))) {
             return true;

@@ -160,6 +160,7 @@ class Origin:
         self.delay_s = 0.0                  # added before every reply head
         self.keep_alive = True
         self.connection_class = _Connection
+        self.added_headers = []             # to every reply without object data: [(name, value)]
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -648,7 +649,7 @@ class _Connection:
     def _reply(self, entry, status, headers, body=b"", length=...):
         entry.status = status
         lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}"]
-        lines += [f"{n}: {v}" for n, v in headers]
+        lines += [f"{n}: {v}" for n, v in [*headers, *self.origin.added_headers]]
         lines += [f"x-amz-request-id: origin{entry.number}", f"Date: {_date(time.time())}",
                   "Server: scripted"]
         if status not in (204, 304):

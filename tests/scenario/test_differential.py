@@ -33,6 +33,8 @@ HEADERS_IGNORED = {
     "x-amz-id-2": "each server names its own requests",
     "x-amzn-requestid": "each server names its own requests",
     "cache-status": "added by Forebay",
+    "content-security-policy": "Forebay's own, whatever the origin says to browsers",
+    "x-content-type-options": "Forebay's own, whatever the origin says to browsers",
     "age": "added by Forebay to what it answers from the cache",
     "connection": "each connection is its own",
     "keep-alive": "each connection is its own",
@@ -53,7 +55,7 @@ REASONS = {
     "transport security": "a promise about the origin's https, not about our listener",
     "server's own": "what this server says about itself, or to browsers, is not kept in the cache",
 }
-OWN = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-xss-protection", "x-content-type-options"}
+OWN = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-xss-protection"}
 UNKEPT = {"accept-ranges", "etag", "last-modified", "content-range", "content-type", "x-amz-meta-name",
           "x-amz-meta-a", "cache-control", "expires", "content-language", "content-disposition", "content-encoding",
           "x-amz-storage-class"}

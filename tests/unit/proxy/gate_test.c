@@ -133,6 +133,61 @@ Test(gate, open_host)
     }
 }
 
+// Where nobody signs, what a browser sends for a page passes only if the page's origin is listed.
+Test(gate, open_browser)
+{
+    static const struct {
+        const char *origin, *site;
+        enum err err;
+    } rows[] = {
+        {NULL, NULL, ERR_OK},
+        {NULL, "none", ERR_OK},
+        {NULL, "same-origin", ERR_OK},
+        {NULL, "same-site", ERR_BROWSER_REFUSED},
+        {NULL, "cross-site", ERR_BROWSER_REFUSED},
+        {NULL, "Cross-Site", ERR_BROWSER_REFUSED},
+        {NULL, "", ERR_BROWSER_REFUSED},
+        {NULL, "new-word", ERR_BROWSER_REFUSED},
+        {"http://evil.example", NULL, ERR_BROWSER_REFUSED},
+        {"http://evil.example", "none", ERR_BROWSER_REFUSED},
+        {"http://127.0.0.1:9000", "same-origin", ERR_BROWSER_REFUSED},
+        {"null", NULL, ERR_BROWSER_REFUSED},
+        {"", NULL, ERR_BROWSER_REFUSED},
+        {"https://good.example:8443", NULL, ERR_OK},
+        {"https://good.example:8443", "cross-site", ERR_OK},
+        {"https://GOOD.example:8443", "same-site", ERR_OK},
+        {"https://good.example", NULL, ERR_BROWSER_REFUSED},
+        {"http://good.example:8443", NULL, ERR_BROWSER_REFUSED},
+        {"https://good.example:8443.evil", NULL, ERR_BROWSER_REFUSED},
+        {"https://good.example:8443, http://evil.example", NULL, ERR_BROWSER_REFUSED},
+    };
+    static const char *const allowed[] = {"http://other.example", "https://good.example:8443"};
+    proxy.options.auth_mode = PROXY_AUTH_OPEN;
+    proxy.options.allowed_origins = allowed;
+    proxy.options.allowed_origin_count = ARRAY_LEN(allowed);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        for (unsigned copies = 1; copies <= 2; copies++) {
+            struct ask a;
+            ask_init(&a, "POST", "127.0.0.1:9000", "/b?delete");
+            for (unsigned j = 0; rows[i].origin != NULL && j < copies; j++) {
+                cr_assert(headers_add(&a.http.headers, a.arena, SPAN("origin"),
+                                      j == 0 ? span_from_cstr(rows[i].origin)
+                                             : SPAN("http://evil.example")));
+            }
+            if (rows[i].site != NULL) {
+                cr_assert(headers_add(&a.http.headers, a.arena, SPAN("sec-fetch-site"),
+                                      span_from_cstr(rows[i].site)));
+            }
+            enum err want =
+                rows[i].origin != NULL && copies == 2 ? ERR_BROWSER_REFUSED : rows[i].err;
+            cr_expect(check_gate(&a) == want, "row %zu, %u", i, copies);
+            cr_expect(want == ERR_OK || a.detail.message.len > 0);
+            ask_done(&a);
+        }
+    }
+    proxy.options.allowed_origin_count = 0;
+}
+
 // Each principal may do what its rows say and nothing else; everything unsigned or wrongly signed
 // is refused.
 Test(gate, verify)
