@@ -343,10 +343,13 @@ enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domai
 
 // --- Path ----------------------------------------------------------------------------------------
 
-// Decodes once; the result is a view of `raw` itself when nothing is escaped.
-static enum err decode_piece(struct arena *arena, struct span raw, struct span *ret_decoded)
+// Decodes once; the result is a view of `raw` itself when nothing is escaped. In a query S3 reads a
+// raw '+' as a blank.
+static enum err decode_piece(struct arena *arena, struct span raw, bool plus_is_blank,
+                             struct span *ret_decoded)
 {
-    if (span_find(raw, '%') == raw.len) {
+    bool has_blanks = plus_is_blank && span_find(raw, '+') < raw.len;
+    if (!has_blanks && span_find(raw, '%') == raw.len) {
         *ret_decoded = raw;
         return ERR_OK;
     }
@@ -354,26 +357,8 @@ static enum err decode_piece(struct arena *arena, struct span raw, struct span *
     if (bytes == NULL) {
         return ERR_NO_MEMORY;
     }
-    size_t len;
-    if (!uri_decode(raw, bytes, &len)) {
-        return ERR_INVALID_URI;
-    }
-    *ret_decoded = (struct span){bytes, len};
-    return ERR_OK;
-}
-
-// The same with each raw '+' as a blank: so S3 reads queries.
-static enum err decode_form_piece(struct arena *arena, struct span raw, struct span *ret_decoded)
-{
-    if (span_find(raw, '+') == raw.len) {
-        return decode_piece(arena, raw, ret_decoded);
-    }
-    char *bytes = arena_alloc(arena, raw.len);
-    if (bytes == NULL) {
-        return ERR_NO_MEMORY;
-    }
     for (size_t i = 0; i < raw.len; i++) {
-        bytes[i] = raw.ptr[i] == '+' ? ' ' : raw.ptr[i];
+        bytes[i] = has_blanks && raw.ptr[i] == '+' ? ' ' : raw.ptr[i];
     }
     size_t len;
     if (!uri_decode((struct span){bytes, raw.len}, bytes, &len)) {
@@ -399,7 +384,7 @@ static enum err parse_path(struct arena *arena, struct s3_request *r)
     if (!r->virtual_host) {
         struct span rest = span_after(r->raw_path, 1);
         struct span segment = {rest.ptr, span_find(rest, '/')};
-        enum err err = decode_piece(arena, segment, &r->bucket);
+        enum err err = decode_piece(arena, segment, false, &r->bucket);
         if (err != ERR_OK) {
             return err;
         }
@@ -414,7 +399,7 @@ static enum err parse_path(struct arena *arena, struct s3_request *r)
     if (key.len > 3u * S3_KEY_MAX) {
         return ERR_KEY_TOO_LONG;
     }
-    enum err err = decode_piece(arena, key, &r->key);
+    enum err err = decode_piece(arena, key, false, &r->key);
     if (err != ERR_OK) {
         return err;
     }
@@ -427,7 +412,7 @@ enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r)
     if (span_find(raw, '+') == raw.len) {
         return ERR_OK;
     }
-    enum err err = decode_form_piece(arena, raw, &r->key);
+    enum err err = decode_piece(arena, raw, true, &r->key);
     if (err != ERR_OK) {
         return err;
     }
@@ -445,9 +430,9 @@ static enum err parse_param(struct arena *arena, struct span piece, struct s3_pa
     if (param.has_value) {
         param.raw_value = span_after(piece, equals + 1);
     }
-    enum err err = decode_form_piece(arena, param.raw_name, &param.name);
+    enum err err = decode_piece(arena, param.raw_name, true, &param.name);
     if (err == ERR_OK) {
-        err = decode_form_piece(arena, param.raw_value, &param.value);
+        err = decode_piece(arena, param.raw_value, true, &param.value);
     }
     if (err == ERR_OK) {
         *ret_param = param;
