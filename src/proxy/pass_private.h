@@ -107,16 +107,44 @@ bool pass_body_ready(const struct pass_body *body); // would pass_body_take() gi
 
 // --- pass_form.c ---------------------------------------------------------------------------------
 
+#define PASS_BOUNDARY_MAX 70u // RFC 2046
+
 enum pass_form_state {
-    PASS_FORM_MORE,    // the head is not complete yet
-    PASS_FORM_KEY,     // found; ${filename} is filled in
-    PASS_FORM_MISSING, // no key before the file, or no form at all
+    PASS_FORM_MORE, // the head is not complete yet
+    PASS_FORM_KEY,  // the file begins; ${filename} in the key is filled in
+    PASS_FORM_REFUSED,
 };
-// Looks for the key of a form upload in the beginning of its multipart body, and for a signature in
-// it. Views into `head` or `arena`.
-enum pass_form_state pass_form_find_key(struct arena *arena, struct span content_type,
-                                        struct span head, struct span *ret_key,
-                                        bool *ret_is_signed);
+struct pass_form {
+    struct span key, boundary;
+    bool is_signed;
+    size_t file_at; // where in the head the file begins
+};
+// Reads a form up to its file; `bucket` is the one it is posted to. Views into `head`, `headers` or
+// `arena`.
+enum pass_form_state pass_form_read(struct arena *arena, const struct headers *headers,
+                                    struct span bucket, struct span head,
+                                    struct pass_form *ret_form);
+
+enum pass_form_step {
+    PASS_FORM_IN_FILE, // or in the value of a part behind it
+    PASS_FORM_AT_MARK,
+    PASS_FORM_AT_LINE_END,
+    PASS_FORM_IN_LINES,
+    PASS_FORM_AT_CLOSE
+};
+// The rest, from the file's first byte on, as it passes. Embedded.
+struct pass_form_tail {
+    enum pass_form_step step;
+    unsigned at;
+    char mark[PASS_BOUNDARY_MAX + 4];
+    size_t mark_len;
+    char window[1024]; // the last bytes, or the lines of a part
+    size_t window_len;
+};
+void pass_form_tail_init(struct pass_form_tail *tail, struct span boundary);
+// ERR_INVALID_ARGUMENT: a part behind the file that could mean something, or no delimiter line.
+enum err pass_form_tail_feed(struct pass_form_tail *tail, struct span data) MUST_USE;
+bool pass_form_tail_is_closed(const struct pass_form_tail *tail);
 
 // --- list_cache.c --------------------------------------------------------------------------------
 
@@ -190,8 +218,9 @@ struct pass_state {
     bool body_dropped;   // nobody wants the rest
     bool upload_waiting; // the relay was told to wait
     bool find_form_key;
-    struct buf form;   // a form's beginning, until its key is known
-    size_t form_tried; // bytes of it already looked at
+    struct pass_form_tail *form_tail; // from its file on; NULL: no form, or not so far
+    struct buf form;                  // a form's beginning, until its key is known
+    size_t form_tried;                // bytes of it already looked at
     bool form_is_signed;
     bool is_sts; // a call to STS, see pass_sts.c
 

@@ -21,6 +21,10 @@ void pass_upload_wake(struct pass_state *p)
     }
 }
 
+static const struct span FORM_REFUSED =
+    SPAN("The form is not written as browsers and SDKs write one: quoted names, the key once and "
+         "before the file, nothing but a button behind it, the boundary nowhere else");
+
 static enum err feed(struct pass_state *p, struct span data)
 {
     enum err err = pass_body_feed(&p->body, data);
@@ -35,17 +39,37 @@ static enum err feed(struct pass_state *p, struct span data)
     return ERR_OK;
 }
 
+// The file and what follows it: looked at before any of it goes on.
+static enum err feed_file(struct pass_state *p, struct span data)
+{
+    enum err err = pass_form_tail_feed(p->form_tail, data);
+    if (err != ERR_OK) {
+        p->err_message = FORM_REFUSED;
+    }
+    return err;
+}
+
 // A signed policy names a key that the origin knows: it judges the form, which we leave unsigned.
 // Where clients sign with keys of ours there is no way to sign a form again.
-static enum err form_key_found(struct pass_state *p, struct span key)
+static enum err form_key_found(struct pass_state *p, const struct pass_form *form)
 {
     p->find_form_key = false;
+    p->form_tail = arena_alloc(p->arena, sizeof(*p->form_tail));
+    if (p->form_tail == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    pass_form_tail_init(p->form_tail, form->boundary);
+    p->body.has_check = true; // its last byte waits for the last delimiter
     if (p->form_is_signed && p->request->principal.verified) {
         p->err_message = SPAN("A form with a signed policy cannot be signed again for the origin: "
                               "use PutObject or a presigned PUT, or post the form to the origin");
         return ERR_INVALID_ARGUMENT;
     }
-    enum err err = pass_keys_of_form(p, key);
+    enum err err = pass_keys_of_form(p, form->key);
+    if (err == ERR_OK) {
+        struct span whole = buf_span(&p->form);
+        err = feed_file(p, (struct span){whole.ptr + form->file_at, whole.len - form->file_at});
+    }
     if (err == ERR_OK) {
         err = feed(p, buf_span(&p->form));
     }
@@ -67,23 +91,26 @@ static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
         return ERR_OK; // looked at often enough for what came since
     }
     p->form_tried = p->form.len;
-    struct span type = {NULL, 0}, key = {NULL, 0};
-    (void)headers_get(&r->http->headers, SPAN("content-type"), &type);
-    switch (pass_form_find_key(p->arena, type, buf_span(&p->form), &key, &p->form_is_signed)) {
+    struct pass_form form;
+    switch (pass_form_read(p->arena, &r->http->headers, r->s3.bucket, buf_span(&p->form), &form)) {
     case PASS_FORM_KEY: {
-        enum err err = form_key_found(p, key);
-        return err == ERR_OK && n < data.len ? feed(p, (struct span){data.ptr + n, data.len - n})
-                                             : err;
+        p->form_is_signed = form.is_signed;
+        struct span rest = {data.ptr + n, data.len - n};
+        enum err err = form_key_found(p, &form);
+        if (err == ERR_OK && rest.len > 0) {
+            err = feed_file(p, rest);
+        }
+        return err == ERR_OK && rest.len > 0 ? feed(p, rest) : err;
     }
     case PASS_FORM_MORE:
         if (!is_end && !is_full) {
             return ERR_OK;
         }
         break;
-    case PASS_FORM_MISSING:
+    case PASS_FORM_REFUSED:
         break;
     }
-    p->err_message = SPAN("The form's key must stand before its file, in the first 64 KiB.");
+    p->err_message = FORM_REFUSED;
     return ERR_INVALID_ARGUMENT;
 }
 
@@ -93,7 +120,13 @@ static enum err on_data(struct http_sink *sink, struct span data)
     if (p->body_dropped) {
         return ERR_CANCELLED;
     }
-    enum err err = p->find_form_key ? feed_form(p, data, false) : feed(p, data);
+    enum err err = ERR_OK;
+    if (p->find_form_key) {
+        err = feed_form(p, data, false);
+    } else {
+        err = p->form_tail != NULL ? feed_file(p, data) : ERR_OK;
+        err = err == ERR_OK ? feed(p, data) : err;
+    }
     if (err != ERR_OK) {
         pass_refuse(p, err, p->err_message);
     }
@@ -108,6 +141,10 @@ static void on_data_end(struct http_sink *sink, enum err err)
     }
     if (err == ERR_OK && p->find_form_key) {
         err = feed_form(p, (struct span){NULL, 0}, true);
+    }
+    if (err == ERR_OK && p->form_tail != NULL && !pass_form_tail_is_closed(p->form_tail)) {
+        p->err_message = FORM_REFUSED;
+        err = ERR_INVALID_ARGUMENT;
     }
     if (err == ERR_OK) {
         err = pass_body_finish(&p->body, p->arena);

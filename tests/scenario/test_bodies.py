@@ -164,3 +164,64 @@ def test_restores_write_nowhere_else(asked, origin):
     root = ElementTree.fromstring(origin.requests(since=mark)[0].body)
     assert [(e.tag, e.text) for e in root.iter() if e.text] == [
         (f"{{{NS}}}Days", "3"), (f"{{{NS}}}Tier", "Bulk")]
+
+
+# --- forms ------------------------------------------------------------------------------------------------
+
+def part(disposition, value, more=""):
+    return (f"--bound\r\nContent-Disposition: form-data; {disposition}\r\n{more}\r\n{value}\r\n").encode()
+
+
+def field(name, value):
+    return part(f'name="{name}"', value)
+
+
+FILE = part('name="file"; filename="f"', "bytes", "Content-Type: text/plain\r\n")
+END = b"--bound--\r\n"
+KEY = field("key", "own")
+FORM_TYPE = ("Content-Type", "multipart/form-data; boundary=bound")
+FORMS = [
+    (FORM_TYPE, part("name*=utf-8''key", "victim") + KEY + FILE + END),
+    (FORM_TYPE, part('name="acl"; name*=utf-8\'\'key', "victim") + KEY + FILE + END),
+    (FORM_TYPE, part('name="acl"; name="key"', "victim") + KEY + FILE + END),
+    (FORM_TYPE, part("name=key", "victim") + FILE + END),
+    (FORM_TYPE, b"--bound\r\nContent-Disposition: form-data;\r\n name=\"key\"\r\n\r\nvictim\r\n" + KEY
+     + FILE + END),
+    (FORM_TYPE, part('name="\\key"', "victim") + KEY + FILE + END),
+    (FORM_TYPE, field("key", "victim") + KEY + FILE + END),
+    (FORM_TYPE, field("KEY", "victim") + KEY + FILE + END),
+    (FORM_TYPE, KEY + FILE + field("key", "victim") + END),
+    (FORM_TYPE, KEY + FILE + part("name*=utf-8''key", "victim") + END),
+    (FORM_TYPE, KEY + FILE + END + field("key", "victim") + END),
+    (FORM_TYPE, field("key", "${filename}") + part('name="file"; filename="a/victim"', "b") + END),
+    (FORM_TYPE, KEY + part('name="file"; filename="a\\"; name=\\"key"', "b") + END),
+    (FORM_TYPE, field("x-amz-copy-source", "/bkt/victim") + KEY + FILE + END),
+    (FORM_TYPE, field("bucket", "other") + KEY + FILE + END),
+    (FORM_TYPE, b"preamble\r\n" + KEY + FILE + END),
+    (FORM_TYPE, KEY + FILE.replace(b"bytes", b"x\n--bound\nContent-Disposition: form-data; "
+                                   b'name="key"\n\nvictim') + END),
+    (FORM_TYPE, KEY + FILE),
+    (("Content-Type", "multipart/form-data; boundary=bound; boundary=other"), KEY + FILE + END),
+    (("Content-Type", "multipart/form-data; boundary=\"bo\\und\""), KEY + FILE + END),
+]
+
+
+def test_forms_that_read_two_ways(asked, origin):
+    origin.put("victim", 1000)
+    for kind, body in FORMS:
+        mark = origin.mark()
+        reply = asked("POST", "/bkt", [kind], body)
+        assert (reply.status, reply.code) == (400, "InvalidArgument"), (body, reply)
+        for entry in origin.requests(since=mark):    # a wrong end: asked, never completed
+            assert len(entry.body) < len(body), body
+    reply = asked("POST", "/bkt", [FORM_TYPE, ("content-type", "text/plain")], KEY + FILE + END)
+    assert reply.status in (400, 403), reply
+
+
+def test_forms_go_on_as_they_came(asked, origin):
+    for body in (KEY + FILE + END, field("acl", "private") + KEY + FILE + END[:-2],
+                 field("bucket", "bkt") + KEY + FILE + field("submit", "Upload") + END,
+                 field("key", "up/${filename}") + FILE + END):
+        mark = origin.mark()
+        asked("POST", "/bkt", [FORM_TYPE], body)    # the scripted origin knows no forms
+        assert [e.body for e in origin.requests(since=mark)] == [body]
