@@ -332,7 +332,7 @@ Test(config, listeners_decide_about_authorisation)
     fails_with("listen: tls:127.0.0.1:9000\n",
                "1:9: error: listen tls:127.0.0.1:9000 needs listen_tls.cert and listen_tls.key");
     fails_with("auth: {allowed_origins: ['http://a', '*']}\n",
-               "1:8: error: \"*\" is no web origin: it takes http://HOST:PORT or "
+               "1:25: error: \"*\" is no web origin: it takes http://HOST:PORT or "
                "https://HOST:PORT, without a path or wildcard");
     fails_with("auth: {mode: verify}\n", "1:14: error: auth.mode verify needs auth.keys_file");
     struct config *c = load("listen: 0.0.0.0:9000\nlisten_plaintext: network\n"
