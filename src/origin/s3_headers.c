@@ -27,7 +27,9 @@ static bool is_one_of(struct span name, const char *const *names, size_t count)
 // proxies' business: at the origin it could only change what nobody here judged.
 static bool is_sent_on(struct span name, bool framed)
 {
-    static const char *const known[] = {"Cache-Control",
+    static const char *const known[] = {"Access-Control-Request-Headers",
+                                        "Access-Control-Request-Method",
+                                        "Cache-Control",
                                         "Content-Disposition",
                                         "Content-Encoding",
                                         "Content-Language",

@@ -222,7 +222,8 @@ struct pass_state {
     struct buf form;                  // a form's beginning, until its key is known
     size_t form_tried;                // bytes of it already looked at
     bool form_is_signed;
-    bool is_sts; // a call to STS, see pass_sts.c
+    bool is_sts;       // a call to STS, see pass_sts.c
+    bool is_preflight; // see pass_preflight.c
 
     // the keys it changes
     struct key_write *writes;
@@ -307,6 +308,16 @@ void pass_location_end(struct pass_state *p); // the answer is over; harmless wh
 
 bool pass_direct_wanted(const struct request *r);
 enum err pass_direct_start(struct pass_state *p) MUST_USE;
+
+// --- pass_preflight.c ----------------------------------------------------------------------------
+
+// Is it a browser's question whether a page may ask? It needs no signature.
+bool pass_preflight_wanted(const struct request *r);
+// What goes on of it; ERR_OVERLOAD: too many are on their way.
+enum err pass_preflight_plan(struct pass_state *p) MUST_USE;
+void pass_preflight_end(struct pass_state *p);
+bool pass_preflight_is_yes(const struct pass_state *p); // the answer's head is there
+bool pass_preflight_keeps(struct span name);            // a header of a yes
 
 // --- pass_sts.c ----------------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ struct proxy_worker {
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;
+    unsigned preflights;           // on their way
     struct whole_sums *whole_sums; // NULL until the first
     // By key hash: versions that a HEAD described, with checksums, which ranged reads come without.
     struct store_object *described[PROXY_DESCRIBED];

@@ -37,6 +37,7 @@ static void pass_free(void *ptr)
         object_key_unref(p->writes[i].key);
     }
     free(p->writes);
+    pass_preflight_end(p);
     pass_body_done(&p->body);
     buf_done(&p->form);
     buf_done(&p->location.document);
@@ -188,8 +189,9 @@ static void take_headers(struct pass_state *p)
     const struct headers *from = &p->relay.headers_answered;
     for (unsigned i = 0; i < from->count; i++) {
         struct header h = from->items[i];
-        if (is_ours(h.name) || (span_equal_nocase(h.name, SPAN("content-encoding")) &&
-                                span_equal_nocase(h.value, SPAN("aws-chunked")))) {
+        if ((p->is_preflight && !pass_preflight_keeps(h.name)) || is_ours(h.name) ||
+            (span_equal_nocase(h.name, SPAN("content-encoding")) &&
+             span_equal_nocase(h.value, SPAN("aws-chunked")))) {
             continue;
         }
         if (copy_span(arena, &h.name) && copy_span(arena, &h.value)) {
@@ -296,6 +298,10 @@ static enum err on_head(struct origin_relay *relay)
         pass_refuse(p, ERR_ORIGIN_5XX, (struct span){NULL, 0});
         return ERR_OK;
     }
+    if (p->is_preflight && !pass_preflight_is_yes(p)) {
+        pass_refuse(p, ERR_ACCESS_DENIED, SPAN("This CORS request is not allowed by the bucket"));
+        return ERR_OK;
+    }
     p->head_came = true;
     p->is_streamed = pass_changes_any(p) && answers_early(p);
     if (relay->status >= 300 && p->body.taken < p->body.length) {
@@ -399,7 +405,7 @@ static void relay_start(struct pass_state *p)
     relay->body_length = p->body.length;
     relay->payload_hash = p->body.payload_hash;
     relay->credentials = request_origin_credentials(r);
-    relay->is_unsigned = p->form_is_signed || p->is_sts;
+    relay->is_unsigned = p->form_is_signed || p->is_sts || p->is_preflight;
     relay->on_upload = p->body.kind != ORIGIN_BODY_NONE ? on_upload : NULL;
     relay->on_head = on_head;
     relay->on_body = on_body;
@@ -719,6 +725,9 @@ enum step_result serve_pass_step_start(struct request *r)
     struct pass_state *p = pass_new(r);
     p->is_sts = is_sts;
     err = plan(p, &detail.message);
+    if (err == ERR_OK && pass_preflight_wanted(r)) {
+        err = pass_preflight_plan(p);
+    }
     if (err == ERR_OK && p->find_form_key && !r->http->has_body) {
         err = ERR_INVALID_ARGUMENT;
     }

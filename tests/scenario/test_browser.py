@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from client import Client
+from client import Client, request_bytes
 from conftest import not_run
 from signer import Signer
 from test_auth import SECRETS, keys_file, verify
@@ -295,3 +295,88 @@ def test_an_object_in_chromium_runs_no_script(start, origin, browser):
         assert not origin.requests(since=mark, method="POST"), query
         server.settle()
     assert origin.version("victim").number == 1
+
+
+# --- preflights -------------------------------------------------------------------------------------------
+
+ASK = [("Origin", "https://console.example"), ("Access-Control-Request-Method", "PUT"),
+       ("Access-Control-Request-Headers", "content-type")]
+RULES = [("Access-Control-Allow-Origin", "https://console.example"),
+         ("Access-Control-Allow-Methods", "GET, PUT"), ("Access-Control-Max-Age", "3000"),
+         ("Vary", "Origin, Access-Control-Request-Method")]
+
+
+def answered(origin, status, headers=(), body=b""):
+    """What the origin says to the next OPTIONS."""
+    lines = [f"HTTP/1.1 {status} Whatever"] + [f"{n}: {v}" for n, v in headers]
+    lines += [f"Content-Length: {len(body)}", "Server: scripted", "x-amz-secret: canary"]
+    origin.fault(None, "raw", ("\r\n".join(lines) + "\r\n\r\n").encode() + body, method="OPTIONS")
+
+
+@pytest.mark.parametrize("mode", ["open", "verify"])
+def test_preflights_are_answered_by_the_bucket(start, origin, tmp_path, mode):
+    origin.put("victim", 1000)
+    settings = verify(keys_file(tmp_path)) if mode == "verify" else {
+        "auth.allowed_origins": "https://console.example"}
+    server = start(origin, settings=settings)
+    signer = Signer("ROOT", SECRETS["ROOT"])
+    with Client(server.port) as client:
+        def read():
+            headers = signer.headers("GET", "/bkt/victim", client.host) if mode == "verify" else []
+            return client.request("GET", "/bkt/victim", headers)
+        assert read().status == 200
+        server.settle()
+        link = signer.presign("PUT", "/bkt/victim", client.host)
+        for target in ("/bkt/victim", link, "/bkt?list-type=2", "/bkt/victim?acl"):
+            for _ in range(2):
+                mark = origin.mark()
+                answered(origin, 200, RULES)
+                reply = client.request("OPTIONS", target, ASK + [("Cookie", "a"), ("x-amz-acl", "b")])
+                assert reply.status == 200 and not reply.body, reply
+                for name, value in RULES:
+                    assert reply.header(name) == value
+                assert reply.header("x-amz-secret") is None
+                [entry] = origin.requests(since=mark)
+                assert (entry.method, entry.target) == ("OPTIONS", target.split("?")[0])
+                assert {n for n, _ in entry.headers} <= {
+                    "host", "origin", "access-control-request-method", "accept-encoding", "via",
+                    "access-control-request-headers", "content-length"}, entry.headers
+                origin.clear_faults()
+        for status, body in ((403, b"<Error><Code>x</Code></Error>"), (404, b""), (200, b"secret")):
+            answered(origin, status, RULES, body)
+            reply = client.request("OPTIONS", "/bkt/victim", ASK)
+            assert (reply.status, reply.code) == (403, "AccessDenied"), reply
+            assert reply.header("access-control-allow-origin") is None
+            assert b"secret" not in bytes(reply.body)
+            origin.clear_faults()
+        assert "hit" in read().header("cache-status")
+        # What is no preflight needs a signature, or an origin that is listed.
+        mark = origin.mark()
+        for headers in (ASK[1:], ASK[:1], ASK + [ASK[0]], ASK + [("Authorization", "x")],
+                        [("Origin", "null")] + ASK[1:]):
+            reply = client.request("OPTIONS", "/bkt/victim", headers)
+            if mode == "verify" and headers[0][1] != "null":
+                assert reply.status in (400, 403), (headers, reply)
+                assert not origin.requests(since=mark), headers
+            elif headers[0][1] == "null" and mode == "open":
+                assert reply.status == 403 and reply.code == "AccessDenied"
+            mark = origin.mark()
+
+
+def test_preflights_are_bounded(start, origin, tmp_path):
+    server = start(origin, settings=verify(keys_file(tmp_path), workers=1))
+    clients = [server.connection() for _ in range(17)]
+    ask = request_bytes("OPTIONS", "/bkt/k", f"127.0.0.1:{server.port}", ASK)
+    with origin.hold(None, method="OPTIONS"):
+        for client in clients[:16]:
+            client.send(ask)
+        origin.wait_for(16, method="OPTIONS")
+        clients[16].send(ask)
+        assert clients[16].read_reply("OPTIONS").status == 503
+    assert server.metric("forebay_preflights_refused_total") == 1
+    for client in clients[:16]:
+        assert client.read_reply("OPTIONS").status == 403
+        client.close()
+    clients[16].send(ask)
+    assert clients[16].read_reply("OPTIONS").status == 403
+    clients[16].close()

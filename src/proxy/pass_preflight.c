@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a browser asks before a page's request (OPTIONS, without a signature): the origin answers by
+// the bucket's CORS rules. It is asked unsigned, with the three headers of the question and without
+// the query, which may hold a link's signature; of a yes the client sees the rules, of anything else
+// only that it is a no. Nothing is kept, no right is needed and none is lent. On the request's
+// worker, inside the life that serve_pass.c tells.
+#include "proxy/pass_private.h"
+
+#include "stats/stats.h"
+
+// Of one worker, on their way: they cost the origin requests that nobody had to sign.
+#define PREFLIGHTS_MAX 16u
+
+bool pass_preflight_wanted(const struct request *r)
+{
+    const struct headers *headers = &r->http->headers;
+    return span_equal(r->http->method, SPAN("OPTIONS")) && r->s3.bucket.len > 0 &&
+           !r->http->has_body && headers_count(headers, SPAN("Origin")) == 1 &&
+           headers_count(headers, SPAN("Access-Control-Request-Method")) == 1 &&
+           headers_count(headers, SPAN("Access-Control-Request-Headers")) <= 1 &&
+           headers_count(headers, SPAN("Authorization")) == 0;
+}
+
+enum err pass_preflight_plan(struct pass_state *p)
+{
+    if (p->pw->preflights == PREFLIGHTS_MAX) {
+        stats_add(COUNTER_preflights_refused, 1);
+        return ERR_OVERLOAD;
+    }
+    p->pw->preflights++;
+    p->is_preflight = true;
+    unsigned kept = 0;
+    for (unsigned i = 0; i < p->headers.count; i++) {
+        struct span name = p->headers.items[i].name;
+        if (span_equal_nocase(name, SPAN("Origin")) || span_equal_nocase(name, SPAN("Via")) ||
+            span_equal_nocase(name, SPAN("Access-Control-Request-Method")) ||
+            span_equal_nocase(name, SPAN("Access-Control-Request-Headers"))) {
+            p->headers.items[kept++] = p->headers.items[i];
+        }
+    }
+    p->headers.count = kept;
+    p->s3.param_count = 0;
+    p->s3.raw_query = (struct span){NULL, 0};
+    return ERR_OK;
+}
+
+void pass_preflight_end(struct pass_state *p)
+{
+    if (p->is_preflight) {
+        check(p->pw->preflights > 0);
+        p->pw->preflights--;
+    }
+}
+
+bool pass_preflight_is_yes(const struct pass_state *p)
+{
+    return (p->relay.status == 200 || p->relay.status == 204) && p->relay.has_length &&
+           p->relay.length == 0;
+}
+
+bool pass_preflight_keeps(struct span name)
+{
+    struct span rules = SPAN("Access-Control-");
+    return span_equal_nocase(name, SPAN("Vary")) ||
+           (name.len > rules.len && span_equal_nocase((struct span){name.ptr, rules.len}, rules));
+}
