@@ -59,7 +59,8 @@ class _Generous(_Connection):
         if any(n == "x-amz-meta-snowball-auto-extract" for n, _ in amz) and entry.method != "DELETE" \
                 and not of_upload and not any(s in names for s in (*SUB_RESOURCES, "uploads")):
             return self._unpack(entry, body)
-        if not entry.key and set(names) - {"x-id"} and not any(s in names for s in SUB_RESOURCES):
+        if not entry.key and any(n != "x-id" and not n.lower().startswith("x-amz-") for n in names) \
+                and not any(s in names for s in SUB_RESOURCES):
             return self._sweep(entry)
         if entry.method == "DELETE" and entry.key and "uploadId" in names and not of_upload:
             self.origin.delete(entry.key, entry.bucket)
