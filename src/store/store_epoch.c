@@ -4,8 +4,9 @@
 // kill -9, and after a rebuild from segments, whose headers carry the old name. Their space goes by
 // eviction.
 //
-// Threads: look-ups, holds and ends on any thread, without a lock; begins on a thread of the
-// blocking pool, under the lock of `format`.
+// Threads: look-ups on any thread, without a lock; holds and ends on any thread, under a lock of
+// their own that is held for a moment; begins on a thread of the blocking pool, under the lock of
+// `format`.
 //
 // Two numbers for each bucket. `now` is what this process uses; `start` is what `format` says and
 // the next process begins with. `start` is above every `now` in use while a change is open, because
@@ -17,8 +18,9 @@
 // "Nothing else": no other change of the bucket, and no write to a single key of it. Such a write
 // (a hold) invalidates its key under the epoch it knows; if the epoch moves meanwhile, it does so
 // again before its client is answered (proxy/invalidate.c), but until then the key's old version
-// may be cached under the new epoch, and a crash must not keep that either. While now is below
-// start all is served as ever; only the next start finds that bucket cold.
+// may be cached under the new epoch, and a crash must not keep that either. So a hold reads the
+// epoch, and an end takes the last step, under one lock: whichever is second sees the first. While
+// now is below start all is served as ever; only the next start finds that bucket cold.
 //
 // At most STORE_EPOCHS_MAX buckets have an epoch of their own. The others share one, which never
 // catches up with its start: counted, coarse, and never forgotten.
@@ -62,16 +64,23 @@ uint64_t store_epoch(const struct store *store, struct span origin, struct span 
 
 uint64_t store_epoch_hold(struct store *store, struct span origin, struct span bucket)
 {
+    struct store_epochs *epochs = &store->epochs;
     struct hash128 hash = epoch_hash(store, origin, bucket);
-    atomic_fetch_add(&store->epochs.holds[hash.lo % EPOCH_HOLD_COUNT], 1);
-    return atomic_load(&epoch_find(&store->epochs, hash)->now);
+    pthread_mutex_lock(&epochs->guarded.lock);
+    epochs->guarded.holds[hash.lo % EPOCH_HOLD_COUNT]++;
+    uint64_t now = atomic_load(&epoch_find(epochs, hash)->now);
+    pthread_mutex_unlock(&epochs->guarded.lock);
+    return now;
 }
 
 void store_epoch_release(struct store *store, struct span origin, struct span bucket)
 {
+    struct store_epochs *epochs = &store->epochs;
     struct hash128 hash = epoch_hash(store, origin, bucket);
-    unsigned before = atomic_fetch_sub(&store->epochs.holds[hash.lo % EPOCH_HOLD_COUNT], 1);
-    check(before > 0);
+    pthread_mutex_lock(&epochs->guarded.lock);
+    check(epochs->guarded.holds[hash.lo % EPOCH_HOLD_COUNT] > 0);
+    epochs->guarded.holds[hash.lo % EPOCH_HOLD_COUNT]--;
+    pthread_mutex_unlock(&epochs->guarded.lock);
 }
 
 // --- the table, under the lock -------------------------------------------------------------------
@@ -180,18 +189,31 @@ void store_epoch_end(struct store_epoch_change *change)
 {
     struct store_epochs *epochs = &change->store->epochs;
     struct store_epoch_slot *slot = change->slot;
-    uint64_t start = atomic_load(&slot->start);
+    pthread_mutex_lock(&epochs->guarded.lock);
     uint64_t now = atomic_fetch_add(&slot->now, 1) + 1;
+    uint64_t start =
+        atomic_load(&slot->start); // after `now`: changes that begin meanwhile raise both
     check(now <= start);
     bool is_last = atomic_fetch_sub(&slot->open_count, 1) == 1;
-    bool is_held = atomic_load(&epochs->holds[change->bucket.lo % EPOCH_HOLD_COUNT]) > 0;
+    bool is_held = epochs->guarded.holds[change->bucket.lo % EPOCH_HOLD_COUNT] > 0;
     if (is_last && !is_held && slot != &epochs->others) {
         // A change that began in between has moved `now`, or will move it below its own `start`.
         (void)atomic_compare_exchange_strong(&slot->now, &now, start);
     }
+    pthread_mutex_unlock(&epochs->guarded.lock);
 }
 
-// --- start ---------------------------------------------------------------------------------------
+// --- start and end -------------------------------------------------------------------------------
+
+void store_epochs_init(struct store_epochs *epochs)
+{
+    check(pthread_mutex_init(&epochs->guarded.lock, NULL) == 0);
+}
+
+void store_epochs_done(struct store_epochs *epochs)
+{
+    check(pthread_mutex_destroy(&epochs->guarded.lock) == 0);
+}
 
 void store_epochs_load(struct store *store)
 {

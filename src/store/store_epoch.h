@@ -23,9 +23,14 @@ struct store_epochs {
     atomic_bool any;                                 // false: no epoch was ever raised
     struct store_epoch_slot others;                  // all buckets that have no slot
     struct store_epoch_slot table[EPOCH_TABLE_SIZE]; // open addressing; slots are never given back
-    atomic_uint holds[EPOCH_HOLD_COUNT]; // open writes to single keys, by the bucket's hash
+    struct {
+        pthread_mutex_t lock;             // alone: nothing is called under it
+        unsigned holds[EPOCH_HOLD_COUNT]; // open writes to single keys, by the bucket's hash
+    } guarded;
 };
 
+void store_epochs_init(struct store_epochs *epochs); // zeroed before
+void store_epochs_done(struct store_epochs *epochs);
 struct store;
 void store_epochs_load(struct store *store); // from `format`, before any other call
 

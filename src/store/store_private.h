@@ -4,7 +4,7 @@
 // Threads: the workers; the index writer (index_writer.c); the keeper (segment_log.c), which makes
 // and frees segments; the recovery thread (recovery.c), which ends when its work behind serving is
 // done. Locks, each taken with none of the others held, unless said: a slot's lock, then the log's;
-// the writer's; the renewals'; that of `format`. The hit path takes none.
+// the writer's; the renewals'; that of `format`; the epochs'. The hit path takes none.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H
 

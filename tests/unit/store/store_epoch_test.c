@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bucket's epoch only rises, over restarts and crashes too: what was used while a change was open
-// is never used again, and a directory that cannot note a change lets none be made.
+// A bucket's epoch only rises, over restarts and crashes too: what was used
+// while a change was open is never used again, and a directory that cannot note
+// a change lets none be made.
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,7 +89,8 @@ Test(store_epoch, a_change_moves_its_bucket_alone_at_its_begin_and_at_its_end)
     store_epoch_end(&c.change);
     uint64_t ended = epoch(&box, "b");
     cr_assert(ended > open);
-    // What is fetched from here on is new and lasts, over a crash and over a clean stop.
+    // What is fetched from here on is new and lasts, over a crash and over a
+    // clean stop.
     cr_assert_eq(epoch_after_crash(&box, "b"), ended);
     cr_assert_eq(epoch(&box, "c"), 0);
     cr_assert_eq(store_epoch(box.store, SPAN("there"), SPAN("b")), 0);
@@ -125,8 +127,8 @@ Test(store_epoch, changes_side_by_side_never_use_a_number_twice)
     box_remove(&box);
 }
 
-// While a write to a key of the bucket is open its old version may be fetched anew: a crash must
-// forget that, too.
+// While a write to a key of the bucket is open its old version may be fetched
+// anew: a crash must forget that, too.
 Test(store_epoch, a_crash_forgets_what_is_fetched_beside_an_open_write)
 {
     struct box box;
@@ -206,7 +208,8 @@ Test(store_epoch, a_directory_that_cannot_note_a_change_lets_none_be_made)
     box_remove(&box);
 }
 
-// Numbers and epochs are written by two threads into one file: neither takes the other's away.
+// Numbers and epochs are written by two threads into one file: neither takes
+// the other's away.
 Test(store_epoch, the_keeper_writes_beside_it)
 {
     struct box box;
@@ -230,6 +233,78 @@ Test(store_epoch, the_keeper_writes_beside_it)
     box_close(&box);
     cr_assert(box_open(&box));
     cr_assert_eq(epoch(&box, "b"), last);
+    box_close(&box);
+    box_remove(&box);
+}
+
+#define MEETINGS 300000u
+
+struct meeting {
+    struct box *box;
+    struct store_epoch_slot *slot;
+    pthread_mutex_t raise_lock;
+    atomic_uint ends_left;
+    unsigned kept_old; // holds beside which something was fetched that would
+                       // outlive a crash
+};
+
+// What a change does once the disk has it; the disk would leave few meetings.
+static void raise_in_memory(struct meeting *m)
+{
+    pthread_mutex_lock(&m->raise_lock);
+    atomic_fetch_add(&m->slot->open_count, 1);
+    atomic_fetch_add(&m->slot->start, 3);
+    atomic_fetch_add(&m->slot->now, 1);
+    pthread_mutex_unlock(&m->raise_lock);
+}
+
+static void *end_changes(void *ctx)
+{
+    struct meeting *m = ctx;
+    struct store_epoch_change change = {
+        .store = m->box->store, .bucket = m->slot->bucket, .slot = m->slot};
+    for (unsigned i = 0; i < MEETINGS; i++) {
+        raise_in_memory(m);
+        store_epoch_end(&change);
+    }
+    atomic_fetch_sub(&m->ends_left, 1);
+    return NULL;
+}
+
+static void *hold_and_look(void *ctx)
+{
+    struct meeting *m = ctx;
+    while (atomic_load(&m->ends_left) > 0) {
+        uint64_t held = store_epoch_hold(m->box->store, SPAN("here"), SPAN("b"));
+        for (unsigned i = 0; i < 8; i++) {
+            uint64_t now = epoch(m->box, "b");
+            m->kept_old += now != held && atomic_load(&m->slot->start) <= now ? 1 : 0;
+        }
+        store_epoch_release(m->box->store, SPAN("here"), SPAN("b"));
+    }
+    return NULL;
+}
+
+Test(store_epoch, ends_and_holds_meet_in_any_order)
+{
+    struct box box;
+    struct change c;
+    pthread_t threads[3];
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert_eq(begin(&box, &c, "b"), ERR_OK);
+    store_epoch_end(&c.change);
+    struct meeting m = {.box = &box, .slot = c.change.slot, .ends_left = 2};
+    pthread_mutex_init(&m.raise_lock, NULL);
+    for (unsigned i = 0; i < ARRAY_LEN(threads); i++) {
+        cr_assert_eq(pthread_create(&threads[i], NULL, i == 0 ? hold_and_look : end_changes, &m),
+                     0);
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(threads); i++) {
+        cr_assert_eq(pthread_join(threads[i], NULL), 0);
+    }
+    cr_assert_eq(m.kept_old, 0);
+    pthread_mutex_destroy(&m.raise_lock);
     box_close(&box);
     box_remove(&box);
 }
