@@ -645,8 +645,14 @@ static void serve_reload(struct serve *s)
         log_error("reload_failed", "why=%s", log_quote(buf_span(&s->why)));
         return;
     }
+    if (credentials_keep_realms(fresh, s->credentials) != ERR_OK) {
+        log_error("reload_failed", "why=%s", "\"too many realms since the start\"");
+        credentials_unref(fresh);
+        return;
+    }
     proxy_set_credentials(s->proxy, fresh);
-    credentials_unref(fresh);
+    credentials_unref(s->credentials);
+    s->credentials = fresh;
     log_info("reloaded", "file=%s", log_quote(span_from_cstr(s->config->auth_keys_file)));
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which keys a request changes: what its head may do (r->effects), the key of a form, or those in
 // the body of a batch delete; or all of a bucket, where nothing names them. Each becomes a key_write
-// with a key of its own in every realm, since all of them may hold what the write replaces, so that
-// it may outlive the request. On the request's worker, while the client is there.
+// with a key of its own, so that it may outlive the request, in every place that may hold what the
+// write replaces: each realm, each name that the configuration gives the bucket, and the path that an
+// origin on files makes of the key. On the request's worker, while the client is there.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 // The realms that may hold the key: the common one (index 0) and those of the keys file.
 static size_t realm_count(const struct pass_state *p)
@@ -23,35 +25,73 @@ static struct span realm_at(const struct pass_state *p, size_t index)
     return index == 0 ? p->pw->proxy->realm : credentials_realms(p->table, &count)[index - 1];
 }
 
-// Once, before the first key; the array never moves after.
-static void writes_reserve(struct pass_state *p, size_t count)
+// Before the first of them begins: from then on the array does not move.
+static struct key_write *write_new(struct pass_state *p)
 {
-    check(p->writes == NULL);
-    count *= realm_count(p);
-    p->writes = calloc(count, sizeof(*p->writes));
-    check(p->writes != NULL);
-    p->writes_max = (unsigned)count;
+    if (p->write_count == p->writes_max) {
+        p->writes_max = p->writes_max > 0 ? 2 * p->writes_max : 4;
+        p->writes = realloc(p->writes, p->writes_max * sizeof(*p->writes));
+        check(p->writes != NULL);
+    }
+    struct key_write *kw = &p->writes[p->write_count++];
+    memset(kw, 0, sizeof(*kw));
+    return kw;
+}
+
+static void add_in_realms(struct pass_state *p, struct origin *origin, struct span bucket,
+                          struct span key)
+{
+    struct request *r = p->request;
+    const struct proxy_rule *rule = rules_find(r->pw->proxy, r->s3.bucket, key);
+    size_t realms = realm_count(p);
+    for (size_t i = 0; i < realms; i++) {
+        struct key_write *kw = write_new(p);
+        kw->key = request_object_key_in(r, origin, realm_at(p, i), bucket, key, rule);
+        kw->ctx = p;
+        kw->on_ready = pass_on_write_ready;
+        kw->on_ended = pass_on_write_ended;
+    }
+}
+
+static bool is_same_place(const struct origin *a, const struct origin *b)
+{
+    return b != NULL && a != b && strcmp(origin_endpoint(a), origin_endpoint(b)) == 0;
+}
+
+// A bucket with settings of its own has an origin of its own, and may be another one's by another
+// name.
+static void add_under_names(struct pass_state *p, struct span bucket, struct span key)
+{
+    struct request *r = p->request;
+    const struct proxy *proxy = r->pw->proxy;
+    struct origin *by_default = proxy->options.default_origin;
+    add_in_realms(p, r->origin, bucket, key);
+    if (is_same_place(r->origin, by_default)) {
+        add_in_realms(p, by_default, bucket, key);
+    }
+    for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
+        const struct proxy_bucket *named = &proxy->buckets[i];
+        if (named->origin != by_default && is_same_place(r->origin, named->origin) &&
+            span_equal_cstr(bucket, named->origin_bucket)) {
+            add_in_realms(p, named->origin, bucket, key);
+        }
+    }
 }
 
 // `bucket` by the name that the origin has for it.
 static enum err add_write(struct pass_state *p, struct span bucket, struct span key)
 {
-    if (p->writes == NULL) {
-        writes_reserve(p, S3_EFFECTS_MAX);
-    }
+    struct s3_path path;
     if (key.len > S3_KEY_MAX) {
         return ERR_KEY_TOO_LONG;
     }
-    struct request *r = p->request;
-    const struct proxy_rule *rule = rules_find(r->pw->proxy, r->s3.bucket, key);
-    size_t realms = realm_count(p);
-    for (size_t i = 0; i < realms; i++) {
-        check(p->write_count < p->writes_max);
-        struct key_write *kw = &p->writes[p->write_count++];
-        kw->key = request_object_key_in(r, realm_at(p, i), bucket, key, rule);
-        kw->ctx = p;
-        kw->on_ready = pass_on_write_ready;
-        kw->on_ended = pass_on_write_ended;
+    s3_key_as_path(key, &path);
+    if (path.leaves) {
+        return ERR_INVALID_URI; // what it changes lies in no bucket, or in another; S3 refuses it, too
+    }
+    add_under_names(p, bucket, key);
+    if (path.differs && path.len > 0) {
+        add_under_names(p, bucket, (struct span){path.text, path.len});
     }
     return ERR_OK;
 }
@@ -85,9 +125,6 @@ static enum err add_deletes(struct pass_state *p)
     struct request *r = p->request;
     struct s3_delete delete = {0};
     enum err err = pass_xml_delete(p, &delete);
-    if (err == ERR_OK) {
-        writes_reserve(p, delete.count);
-    }
     for (size_t i = 0; err == ERR_OK && i < delete.count; i++) {
         struct span key = delete.objects[i].key;
         if (!gate_allows(r, S3_ALLOW_DELETE, key)) {

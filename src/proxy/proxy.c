@@ -59,17 +59,18 @@ struct object_key *request_object_key(struct request *r)
 {
     const struct credentials_principal *p = r->principal.credentials;
     struct span realm = p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
-    return request_object_key_in(r, realm, r->origin_bucket, r->s3.key, r->rule);
+    return request_object_key_in(r, r->origin, realm, r->origin_bucket, r->s3.key, r->rule);
 }
 
-static uint64_t origin_epoch(const struct request *r, struct span origin_bucket)
+static uint64_t origin_epoch(const struct request *r, const struct origin *origin,
+                             struct span origin_bucket)
 {
-    return store_epoch(r->pw->store, span_from_cstr(origin_endpoint(r->origin)), origin_bucket);
+    return store_epoch(r->pw->store, span_from_cstr(origin_endpoint(origin)), origin_bucket);
 }
 
 uint64_t request_epoch(const struct request *r)
 {
-    return origin_epoch(r, r->origin_bucket);
+    return origin_epoch(r, r->origin, r->origin_bucket);
 }
 
 // The name that a key is held under: realm, origin and, once the bucket has one, its epoch, behind a
@@ -106,11 +107,12 @@ static struct object_key *key_new(const struct proxy *proxy, struct span realm,
     return k;
 }
 
-struct object_key *request_object_key_in(struct request *r, struct span realm, struct span bucket,
-                                         struct span key, const struct proxy_rule *rule)
+struct object_key *request_object_key_in(struct request *r, struct origin *origin,
+                                         struct span realm, struct span bucket, struct span key,
+                                         const struct proxy_rule *rule)
 {
     struct object_key *k =
-        key_new(r->pw->proxy, realm, r->origin, bucket, origin_epoch(r, bucket), key);
+        key_new(r->pw->proxy, realm, origin, bucket, origin_epoch(r, origin, bucket), key);
     k->rule = rule;
     k->credentials = request_origin_credentials(r);
     k->table = k->credentials != NULL ? credentials_ref(r->principal.table) : NULL;

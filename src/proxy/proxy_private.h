@@ -231,9 +231,10 @@ const char *request_result_name(enum request_result result);
 struct span request_cache_status(struct request *r);
 // Makes the heap copy that messages carry; the caller owns one reference.
 struct object_key *request_object_key(struct request *r);
-// The same for any key of a bucket of the request's origin, as the principals of one realm see it.
-struct object_key *request_object_key_in(struct request *r, struct span realm, struct span bucket,
-                                         struct span key, const struct proxy_rule *rule);
+// The same for any key of a bucket of an origin, as the principals of one realm see it.
+struct object_key *request_object_key_in(struct request *r, struct origin *origin,
+                                         struct span realm, struct span bucket, struct span key,
+                                         const struct proxy_rule *rule);
 // The epoch of the request's bucket now; what is remembered of the bucket is named by it.
 uint64_t request_epoch(const struct request *r);
 // Keys that are the principal's own towards the origin; NULL: the origin's.

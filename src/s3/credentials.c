@@ -41,7 +41,7 @@ struct credentials {
     struct arena *arena;
     struct credentials_principal *principals; // sorted by id
     size_t count;
-    struct span realms[CREDENTIALS_REALMS_MAX];
+    struct span *realms; // the file's, and those kept of tables before it
     size_t realm_count;
 };
 
@@ -528,6 +528,9 @@ enum err credentials_load(const char *path, struct credentials **ret_credentials
         check(reader.result != NULL);
         atomic_init(&reader.result->refs, 1);
         reader.result->arena = arena_new(ARENA_MAX);
+        reader.result->realms = arena_alloc(
+            reader.result->arena, CREDENTIALS_REALMS_MAX * sizeof(*reader.result->realms));
+        check(reader.result->realms != NULL);
         err = parse(&reader, buf_span(&contents));
         if (err == ERR_OK) {
             *ret_credentials = reader.result;
@@ -549,6 +552,35 @@ const struct credentials_principal *credentials_find(const struct credentials *c
 {
     const struct credentials_principal wanted = {.id = access_key};
     return bsearch(&wanted, c->principals, c->count, sizeof(*c->principals), compare_principals);
+}
+
+enum err credentials_keep_realms(struct credentials *c, const struct credentials *before)
+{
+    if (before->realm_count == 0) {
+        return ERR_OK;
+    }
+    struct span *realms =
+        arena_alloc(c->arena, (c->realm_count + before->realm_count) * sizeof(*realms));
+    if (realms == NULL) {
+        return ERR_NO_MEMORY;
+    }
+    size_t count = c->realm_count;
+    memcpy(realms, c->realms, count * sizeof(*realms));
+    for (size_t i = 0; i < before->realm_count; i++) {
+        bool is_there = false;
+        for (size_t j = 0; j < c->realm_count && !is_there; j++) {
+            is_there = span_equal(c->realms[j], before->realms[i]);
+        }
+        if (!is_there) {
+            realms[count] = arena_copy(c->arena, before->realms[i]);
+            if (realms[count++].ptr == NULL) {
+                return ERR_NO_MEMORY;
+            }
+        }
+    }
+    c->realms = realms;
+    c->realm_count = count;
+    return ERR_OK;
 }
 
 const struct span *credentials_realms(const struct credentials *c, size_t *ret_count)
@@ -576,7 +608,7 @@ static unsigned granted_ops(const struct credentials_principal *p, struct span b
     return ops;
 }
 
-bool credentials_allowed(const struct credentials_principal *p, const struct s3_effect *effect)
+static bool is_allowed(const struct credentials_principal *p, const struct s3_effect *effect)
 {
     unsigned granted;
     switch (effect->scope) {
@@ -596,4 +628,20 @@ bool credentials_allowed(const struct credentials_principal *p, const struct s3_
         break;
     }
     return effect->rights != 0 && (granted & effect->rights) == effect->rights;
+}
+
+bool credentials_allowed(const struct credentials_principal *p, const struct s3_effect *effect)
+{
+    if (!is_allowed(p, effect)) {
+        return false;
+    }
+    // A path that does not climb stays below the prefix that the key is below.
+    struct s3_path path;
+    s3_key_as_path(effect->key, &path);
+    if (!path.climbs) {
+        return true;
+    }
+    struct s3_effect as_path = *effect;
+    as_path.key = (struct span){path.text, path.len};
+    return !path.leaves && is_allowed(p, &as_path);
 }

@@ -153,6 +153,16 @@ struct s3_effects {
 enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
                          const struct headers *headers, struct span origin_bucket,
                          struct s3_effects *ret_effects) MUST_USE;
+// A key as an origin reads it that keeps objects as files: without empty and "." segments, ".." taking
+// off the one before it. A '/' at its end stays.
+struct s3_path {
+    char text[S3_KEY_MAX];
+    size_t len;
+    bool differs; // from the key
+    bool climbs;  // there is a ".." in it
+    bool leaves;  // and that leads out of the bucket
+};
+void s3_key_as_path(struct span key, struct s3_path *ret_path);
 // A source as it is sent on, escaped: "/bucket/key?versionId=V" with that bucket, a rename's without
 // the first '/', which would belong to a bare key. A bare key stays one.
 void s3_source_render(const struct s3_source *source, struct span origin_bucket, struct buf *out);
@@ -470,6 +480,9 @@ enum err credentials_load(const char *path, struct credentials **ret_credentials
 // The realms besides the common one, each once.
 #define CREDENTIALS_REALMS_MAX 64u
 const struct span *credentials_realms(const struct credentials *c, size_t *ret_count);
+// Adds those that only `before` knows, while nobody else sees `c` yet: a later file may name them
+// again, so writes go on reaching what is cached there. ERR_NO_MEMORY.
+enum err credentials_keep_realms(struct credentials *c, const struct credentials *before) MUST_USE;
 struct credentials *credentials_ref(struct credentials *c);
 void credentials_unref(struct credentials *c);
 // Constant-time over the secret only; NULL when unknown (the caller then verifies against
@@ -478,7 +491,8 @@ const struct credentials_principal *credentials_find(const struct credentials *c
                                                      struct span access_key);
 struct span credentials_dummy_secret(void);
 // Default deny. A listing is allowed where its prefix lies under an allowed one; on a whole bucket
-// only rows with an empty prefix grant anything.
+// only rows with an empty prefix grant anything. A key or prefix with ".." must be allowed as the path
+// that it is, too; one that leaves its bucket is not allowed.
 bool credentials_allowed(const struct credentials_principal *p, const struct s3_effect *effect);
 
 #endif

@@ -9,6 +9,9 @@
 //   - A write needs ANY, and may change the key; without one, or where a body may name keys nobody
 //     here reads, everything in the bucket.
 //
+// A key counts as the path, too, that an origin on files makes of it (s3_key_as_path): who asks must
+// be allowed both (credentials_allowed), and a write changes both.
+//
 // Sources (x-amz-copy-source, x-amz-rename-source) are read here and nowhere else. One counts
 // whatever the request is called and whether it stands in a header or in the query, where
 // presigning moves it; it is sent on as it was read (s3_source_render). Two, or one where S3 takes
@@ -41,6 +44,41 @@ static const struct effect_row ROWS[] = {
 #undef S3_OPERATION
 };
 static_assert(ARRAY_LEN(ROWS) == S3_OPERATION_COUNT_, "one row per operation");
+
+// --- keys as paths -------------------------------------------------------------------------------
+
+void s3_key_as_path(struct span key, struct s3_path *ret_path)
+{
+    struct s3_path *path = ret_path;
+    path->len = 0;
+    path->climbs = path->leaves = false;
+    bool names_folder = false; // by its last segment, so that no '/' belongs behind it
+    for (size_t at = 0; at < key.len;) {
+        struct span rest = {key.ptr + at, key.len - at};
+        struct span segment = {rest.ptr, span_find(rest, '/')};
+        size_t len = segment.len + (segment.len < rest.len ? 1 : 0);
+        at += len;
+        bool is_parent = span_equal_cstr(segment, "..");
+        names_folder = is_parent || span_equal_cstr(segment, ".");
+        if (is_parent) {
+            path->climbs = true;
+            path->leaves = path->leaves || path->len == 0;
+            path->len -= path->len > 0 ? 1 : 0;
+            while (path->len > 0 && path->text[path->len - 1] != '/') {
+                path->len--;
+            }
+        } else if (segment.len > 0 && !names_folder) {
+            if (path->len + len > sizeof(path->text)) {
+                path->leaves = true; // no key is that long
+                len = 0;
+            }
+            memcpy(path->text + path->len, segment.ptr, len);
+            path->len += len;
+        }
+    }
+    path->len -= names_folder && path->len > 0 && path->text[path->len - 1] == '/' ? 1 : 0;
+    path->differs = !span_equal(key, (struct span){path->text, path->len});
+}
 
 // --- names that stand in a header or in the query ------------------------------------------------
 

@@ -3,9 +3,11 @@
 
 It obeys copy and rename sources on any write and takes x-amz-* parameters for headers, whatever else stands in
 the query; it stores, deletes and unpacks where a stricter store would complain. What a proxy in front of it lets
-through, it does. Sources are tried in every reading, the first that names something wins.
+through, it does. Sources are tried in every reading, the first that names something wins. With FILES it keeps
+objects as a file system does: a key is a path, whichever way it is written.
 """
 import hashlib
+import posixpath
 import re
 import time
 import urllib.parse
@@ -17,8 +19,9 @@ MAY_STAND_ALONE = {"uploads", "uploadId", "partNumber", "versionId", "x-id", "se
 
 
 class Generous(Origin):
-    def __init__(self, **more):
+    def __init__(self, files=False, **more):
         super().__init__(**more)
+        self.files = files
         self.connection_class = _Generous
 
     def content(self, key, bucket=None):
@@ -33,6 +36,18 @@ class Generous(Origin):
 
 
 class _Generous(_Connection):
+    def _route(self, target, host):
+        bucket, key, query = super()._route(target, host)
+        if self.origin.files and key:
+            bucket, key = self._path(bucket, key)
+        return bucket, key, query
+
+    @staticmethod
+    def _path(bucket, key):
+        path = posixpath.normpath(f"/{bucket}/{key}").lstrip("/")
+        bucket, _, rest = path.partition("/")
+        return bucket, rest + ("/" if key.endswith("/") and rest else "")
+
     def _operate(self, entry, headers, body, faults):
         if entry.method in ("GET", "HEAD") or not entry.bucket:
             # Parameters that make no sense to it make no difference.
@@ -94,6 +109,8 @@ class _Generous(_Connection):
     def _find(self, entry, values):
         """(bucket, key) of the first value that names an object, read as "bucket/key" or as a bare key."""
         for value in values:
+            if self.origin.files:
+                value = "/".join(self._path(*urllib.parse.unquote(value).lstrip("/").split("/", 1)))
             for text in (urllib.parse.unquote(value).split("?versionId=")[0],
                          urllib.parse.unquote(value.split("?")[0]), value.split("?")[0]):
                 for bare in (text, text.lstrip("/")):
@@ -126,13 +143,17 @@ class _Generous(_Connection):
         """Whatever looks like a key in the body, wherever it stands."""
         keys = re.findall(r"<(?:\w+:)?Key\b[^>]*>(.*?)</(?:\w+:)?Key>", body.decode("utf-8", "replace"), re.S)
         for key in keys:
-            self.origin.delete(re.sub(r"<[^>]*>", "", key).strip(), entry.bucket)
+            name = re.sub(r"<[^>]*>", "", key).strip()
+            bucket, name = self._path(entry.bucket, name) if self.origin.files else (entry.bucket, name)
+            self.origin.delete(name, bucket)
         self._xml(entry, "<DeleteResult>" + "".join(
             f"<Deleted><Key>{escape(k)}</Key></Deleted>" for k in keys) + "</DeleteResult>")
 
     def _form(self, entry, body):
         fields = dict(re.findall(rb'name="(\w+)"[^\r]*\r\n(?:[^\r]+\r\n)*\r\n(.*?)\r\n--', body, re.S))
-        self.origin.store(fields[b"key"].decode(), fields[b"file"], entry.bucket)
+        bucket, key = entry.bucket, fields[b"key"].decode()
+        bucket, key = self._path(bucket, key) if self.origin.files else (bucket, key)
+        self.origin.store(key, fields[b"file"], bucket)
         self._reply(entry, 204, [])
 
     def _unpack(self, entry, body):

@@ -145,10 +145,11 @@ static void play_common_headers(struct request *r, struct headers *headers)
 {
     (void)r, (void)headers;
 }
-static struct object_key *play_object_key(struct request *r, struct span realm, struct span bucket,
-                                          struct span key, const struct proxy_rule *rule)
+static struct object_key *play_object_key(struct request *r, struct origin *origin,
+                                          struct span realm, struct span bucket, struct span key,
+                                          const struct proxy_rule *rule)
 {
-    (void)r, (void)rule, (void)bucket, (void)key;
+    (void)r, (void)origin, (void)rule, (void)bucket, (void)key;
     struct object_key *k = calloc(1, sizeof(*k));
     k->realm = realm;
     return k;

@@ -4,6 +4,7 @@
 // whoever leaves, the write is closed.
 #include "proxy/pass_private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,10 +124,20 @@ static void fake_common_headers(struct request *r, struct headers *headers)
 {
     cr_assert(headers_add(headers, r->arena, SPAN("x-amz-request-id"), SPAN("1")));
 }
-static struct object_key *fake_object_key(struct request *r, struct span realm, struct span bucket,
-                                          struct span key, const struct proxy_rule *rule)
+// Each at an endpoint of its own.
+static const char *fake_endpoint(const struct origin *origin)
 {
-    (void)r, (void)rule, (void)bucket;
+    static char texts[2][32];
+    static unsigned next;
+    char *text = texts[next++ % 2];
+    (void)snprintf(text, sizeof(texts[0]), "%p", (const void *)origin);
+    return text;
+}
+static struct object_key *fake_object_key(struct request *r, struct origin *origin,
+                                          struct span realm, struct span bucket, struct span key,
+                                          const struct proxy_rule *rule)
+{
+    (void)r, (void)origin, (void)rule, (void)bucket;
     struct object_key *k = calloc(1, sizeof(*k) + key.len + 1);
     char *copy = (char *)(k + 1);
     memcpy(copy, key.ptr != NULL ? key.ptr : "", key.len);
@@ -163,6 +174,7 @@ static void fake_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 #define request_fail fake_fail
 #define request_common_headers fake_common_headers
 #define request_object_key_in fake_object_key
+#define origin_endpoint fake_endpoint
 #define object_key_unref fake_key_unref
 #define worker_free_later fake_free_later
 #define list_cache_find(pw, r) NULL

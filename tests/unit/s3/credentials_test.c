@@ -121,6 +121,28 @@ Test(credentials, origin_keys_make_a_realm)
     }
 }
 
+// Those that are gone from the file count on: what is cached there may be asked for again.
+Test(credentials, realms_are_kept)
+{
+    struct credentials *old = NULL, *c = NULL, *next = NULL;
+    cr_assert_eq(load("- {id: a, secret: s, realm: r1}\n- {id: b, secret: s, realm: r2}\n", &old),
+                 ERR_OK);
+    cr_assert_eq(load("- {id: a, secret: s, realm: r3}\n- {id: b, secret: s, realm: r2}\n", &c),
+                 ERR_OK);
+    cr_assert_eq(load("- {id: a, secret: s}\n", &next), ERR_OK);
+    cr_assert_eq(credentials_keep_realms(c, old), ERR_OK);
+    cr_assert_eq(credentials_keep_realms(c, next), ERR_OK);
+    cr_assert_eq(credentials_keep_realms(next, c), ERR_OK);
+    credentials_unref(old);
+    credentials_unref(c);
+    size_t count;
+    const struct span *realms = credentials_realms(next, &count);
+    cr_assert_eq(count, 3);
+    cr_assert(span_equal_cstr(realms[0], "r3") && span_equal_cstr(realms[1], "r2") &&
+              span_equal_cstr(realms[2], "r1"));
+    credentials_unref(next);
+}
+
 Test(credentials, too_many_realms)
 {
     struct credentials *c = NULL;
@@ -233,6 +255,13 @@ Test(credentials, nothing_is_allowed_that_no_rule_allows)
         {ANY, S3_SCOPE_KEY, "out", "x", false, false},
         {ANY, S3_SCOPE_BUCKET, "out", "", false, false},
         {0, S3_SCOPE_KEY, "data", "train/1", false, false},
+        {READ, S3_SCOPE_KEY, "data", "train/x/../1", true, true},
+        {READ, S3_SCOPE_KEY, "data", "train//./1..", true, true},
+        {READ, S3_SCOPE_KEY, "data", "train/../test/1", false, true},
+        {READ, S3_SCOPE_KEY, "data", "train/../../data/train/1", false, false},
+        {LIST, S3_SCOPE_PREFIX, "data", "train/../", false, true},
+        {LIST, S3_SCOPE_PREFIX, "data", "train/..", false, true},
+        {WRITE, S3_SCOPE_KEY, "out", "../x", false, false},
     };
     for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
         cr_assert_eq(allowed(zeta, ROWS[i].rights, ROWS[i].scope, ROWS[i].bucket, ROWS[i].key),

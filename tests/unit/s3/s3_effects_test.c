@@ -208,3 +208,42 @@ Test(s3_effects, sources_are_sent_on_as_they_were_read)
         buf_done(&out);
     }
 }
+
+Test(s3_effects, keys_are_paths)
+{
+    static const struct {
+        const char *key, *path;
+        bool climbs, leaves;
+    } ROWS[] = {
+        {"a/b", "a/b", false, false},
+        {"a/b/", "a/b/", false, false},
+        {"a//b", "a/b", false, false},
+        {"/a", "a", false, false},
+        {"//", "", false, false},
+        {"a/./b", "a/b", false, false},
+        {"a/.", "a", false, false},
+        {"a..b/c", "a..b/c", false, false},
+        {"a/../b", "b", true, false},
+        {"a/b/..", "a", true, false},
+        {"a/b/../", "a", true, false},
+        {"a/..", "", true, false},
+        {"../a", "a", true, true},
+        {"a/../../b", "b", true, true},
+        {"..", "", true, true},
+        {"a/b/../../c/", "c/", true, false},
+        {"a/.../b", "a/.../b", false, false},
+        {"", "", false, false},
+    };
+    struct s3_path path;
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+        s3_key_as_path(span_from_cstr(ROWS[i].key), &path);
+        cr_assert(span_equal_cstr((struct span){path.text, path.len}, ROWS[i].path), "row %zu", i);
+        cr_assert_eq(path.climbs, ROWS[i].climbs, "row %zu", i);
+        cr_assert_eq(path.leaves, ROWS[i].leaves, "row %zu", i);
+        cr_assert_eq(path.differs, strcmp(ROWS[i].key, ROWS[i].path) != 0, "row %zu", i);
+    }
+    char overlong[2 * S3_KEY_MAX];
+    memset(overlong, 'a', sizeof(overlong));
+    s3_key_as_path((struct span){overlong, sizeof(overlong)}, &path);
+    cr_assert(path.leaves && path.differs && !path.climbs && path.len == 0);
+}

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One object under several names: whoever may not have it gets it under none, and a write by one is seen by all.
+
+Names are the keys that an origin on files takes for the same path, the names that the configuration gives to one
+bucket, and the realms that each hold a copy of their own.
+"""
+import pytest
+
+from forebay import KEYS
+from generous import Generous
+from test_auth import Caller, SECRETS, judge_denied, keys_file, reload, verify
+
+RWLD = ["read", "list", "write", "delete"]
+ALLOW = {
+    "ALICE": [("bkt", "mine/", RWLD + ["any"])],
+    "TEAM": [("bkt", "", RWLD)],
+    "ROOT": [("*", "", RWLD + ["any"])],
+}
+for who in ALLOW:
+    SECRETS.setdefault(who, f"secret-canary-{who.lower()}-77ab")
+IMMUTABLE = {"rules": [{"match": "**", "freshness": "immutable"}]}
+SECRET = b"nobody else may read this"
+
+
+@pytest.fixture
+def files():
+    """An origin that takes a key for a path."""
+    made = Generous(files=True, credentials=KEYS)
+    made.start()
+    made.make_bucket("secret")
+    made.store("key", SECRET, "secret")
+    made.store("theirs/key", SECRET, "bkt")
+    made.store("mine/k", b"old", "bkt")
+    yield made
+    made.stop()
+    assert not made.violations, made.violations[:5]
+
+
+def form(key):
+    return (f'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\n{key}\r\n--B\r\nContent-Disposition: '
+            f'form-data; name="file"; filename="f"\r\n\r\nnew\r\n--B--\r\n').encode()
+
+
+def delete_xml(key):
+    return f"<Delete><Object><Key>{key}</Key></Object></Delete>".encode()
+
+
+FORM = [("Content-Type", "multipart/form-data; boundary=B")]
+CLIMBING = ["mine/../theirs/key", "mine/./../theirs/key", "mine//../theirs/key", "mine/a/../../theirs/key",
+            "mine/../../secret/key", "mine/..", "mine/../mine/../theirs/key"]
+
+
+def asking_for(key):
+    escaped = key.replace("/", "%2F")
+    return [("GET", f"/bkt/{key}", [], b""), ("HEAD", f"/bkt/{key}", [], b""), ("GET", f"/bkt/{key}?tagging", [], b""),
+            ("GET", f"/bkt/{key.replace('..', '%2e%2E')}", [], b""), ("GET", f"/bkt/{escaped}", [], b""),
+            ("PUT", f"/bkt/{key}", [], b"new"), ("PUT", f"/bkt/{key}?z=1", [], b"new"), ("DELETE", f"/bkt/{key}", [], b""),
+            ("POST", f"/bkt/{key}?uploads", [], b""), ("PUT", "/bkt/mine/k", [("x-amz-copy-source", f"bkt/{key}")], b""),
+            ("PUT", "/bkt/mine/k", [("x-amz-copy-source", f"bkt%2F{escaped}")], b""),
+            ("PUT", "/bkt/mine/k?renameObject", [("x-amz-rename-source", key)], b""),
+            ("POST", "/bkt?delete", [], delete_xml(key)), ("POST", "/bkt", FORM, form(key)),
+            ("GET", f"/bkt?list-type=2&prefix={escaped}", [], b""), ("GET", f"/bkt?uploads&prefix={escaped}", [], b"")]
+
+
+def test_no_path_leads_out_of_the_prefix(tmp_path, files, start, engine):
+    server = start(files, engine=engine, settings=verify(keys_file(tmp_path, ALLOW)))
+    alice = Caller(server, "ALICE")
+    for key in CLIMBING:
+        for method, target, headers, body in asking_for(key):
+            mark = files.mark()
+            judge_denied(alice.ask(method, target, headers, body), "AccessDenied")
+            assert not files.requests(since=mark), (method, target, headers)
+    assert files.content("theirs/key") == SECRET and files.content("mine/k") == b"old"
+    for key in ("mine/a/../k", "mine//k", "mine/./k", "mine/a..b/../k"):
+        assert bytes(alice.ask("GET", f"/bkt/{key}").body) == b"old", key
+
+
+@pytest.mark.parametrize("key", ["mine//k", "/mine/k", "mine/./k", "mine/x/../k", "./mine///k"])
+def test_a_write_is_seen_under_the_path_that_it_takes(files, start, engine, key):
+    server = start(files, engine=engine, file=IMMUTABLE)
+    with server.client() as client:
+        for method, target, headers, body in (("PUT", f"/bkt/{key}", [], b"new"), ("DELETE", f"/bkt/{key}", [], b""),
+                                              ("POST", "/bkt", FORM, form(key)), ("PUT", f"/bkt/{key}?z=1", [], b"odd"),
+                                              ("POST", "/bkt?delete", [], delete_xml(key))):
+            files.store("mine/k", b"old", "bkt")
+            client.request("PUT", "/bkt/mine/k", [], b"old")
+            assert bytes(client.get("mine/k").body) == b"old"
+            server.settle()
+            assert "hit" in client.get("mine/k").header("cache-status")
+            assert client.request(method, target, headers, body).status in (200, 204), (method, target)
+            reply, want = client.get("mine/k"), files.content("mine/k")
+            assert want != b"old"
+            assert (reply.status == 404 if want is None else bytes(reply.body) == want), (method, target, reply)
+
+
+def test_a_write_leaves_no_bucket(files, start, engine):
+    server = start(files, engine=engine, file=IMMUTABLE)
+    with server.client() as client:
+        mark = files.mark()
+        for key in ("../secret/key", "mine/../../secret/key"):
+            for method, target, headers, body in (("PUT", f"/bkt/{key}", [], b"new"), ("DELETE", f"/bkt/{key}", [], b""),
+                                                  ("POST", "/bkt", FORM, form(key)),
+                                                  ("POST", "/bkt?delete", [], delete_xml(key))):
+                reply = client.request(method, target, headers, body)
+                assert reply.status == 400 and reply.code == "InvalidURI", (method, target, reply)
+        assert not files.requests(since=mark)
+
+
+def test_a_write_is_seen_under_every_name_of_its_bucket(origin, start, engine):
+    server = start(origin, engine=engine, file={**IMMUTABLE, "buckets": [
+        {"name": "own", "origin": "s3://bkt", "region": "us-east-1"},
+        {"name": "other", "origin": "s3://bkt", "addressing": "path"}, {"name": "plain", "origin": "s3://bkt"}]})
+    names = ("bkt", "own", "other", "plain")
+    origin.put("k", 1000)
+    with server.client() as client:
+        for writer in names:
+            for name in names:
+                assert client.get("k", bucket=name).status == 200
+            server.settle()
+            assert client.request("PUT", f"/{writer}/k", [], f"by {writer}".encode()).status == 200
+            for name in names:
+                assert bytes(client.get("k", bucket=name).body) == f"by {writer}".encode(), (writer, name)
+        for writer in names:
+            client.request("PUT", "/bkt/k", [], b"there")
+            for name in names:
+                assert client.get("k", bucket=name).status == 200
+            server.settle()
+            assert client.request("POST", f"/{writer}?delete", [], delete_xml("k")).status == 200
+            for name in names:
+                assert client.get("k", bucket=name).status == 404, (writer, name)
+
+
+def test_a_realm_that_was_away_has_seen_the_writes(tmp_path, origin, start, engine):
+    for name, text in zip(("id", "secret"), next(iter(KEYS.items()))):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    extra = {"TEAM": {"origin_access_key_file": str(tmp_path / "id"), "origin_secret_key_file": str(tmp_path / "secret")}}
+    origin.put("k", 3, body=b"old")
+    server = start(origin, engine=engine, settings=verify(keys_file(tmp_path, ALLOW, extra=extra)), file=IMMUTABLE)
+    team, root = Caller(server, "TEAM"), Caller(server, "ROOT")
+
+    def change(allow, status):
+        keys_file(tmp_path, allow, extra=extra)
+        reload(server)
+        for caller in [Caller(server, "TEAM") for _ in range(8)]:  # each worker learns of it by a message
+            assert any(caller.get("none").status == status for _ in range(1000))
+
+    assert bytes(team.get("k").body) == b"old"
+    server.settle()
+    change({who: rows for who, rows in ALLOW.items() if who != "TEAM"}, 403)
+    assert root.ask("PUT", "/bkt/k", [], b"new").status == 200
+    change(ALLOW, 404)
+    assert bytes(team.get("k").body) == b"new"
