@@ -10,7 +10,7 @@
 #include "base/arena.h"
 #include "base/bytes.h"
 
-#define HEADERS_MAX 128
+#define HEADERS_MAX 144
 
 struct header {
     struct span name, value;

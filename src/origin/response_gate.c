@@ -129,8 +129,11 @@ static enum err take_header(struct response_gate *g, struct span line)
     if (name_copy.ptr == NULL || value_copy.ptr == NULL) {
         return ERR_NO_MEMORY;
     }
-    if (!headers_add(&g->headers, g->arena, name_copy, value_copy)) {
+    if (g->headers.count == RESPONSE_HEADERS_MAX) {
         return ERR_ORIGIN_PROTOCOL; // more headers than anybody sends
+    }
+    if (!headers_add(&g->headers, g->arena, name_copy, value_copy)) {
+        return ERR_NO_MEMORY;
     }
     g->has_last = true;
     return ERR_OK;

@@ -151,11 +151,11 @@ static enum step_result fail(struct request *r, enum err err, struct s3_error_de
                                       (unsigned long long)detail->actual_object_size);
             request_header(r, headers, "Content-Range", span_from_cstr(text));
         }
+        request_common_headers(r, headers);
         for (unsigned i = 0; more != NULL && i < more->count; i++) {
             (void)!headers_add(headers, r->arena, more->items[i].name,
                                more->items[i].value); // as many as there is room for
         }
-        request_common_headers(r, headers);
         reply.headers = headers;
     }
     reply.body = arena_copy(r->arena, buf_span(&body));

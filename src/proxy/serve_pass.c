@@ -232,11 +232,11 @@ void pass_reply_start(struct pass_state *p)
     p->is_answered = true;
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
+        request_common_headers(r, headers); // first: the sandbox is not for an object to push out
         for (unsigned i = 0; i < p->answered.count; i++) {
             (void)!headers_add(headers, r->arena, p->answered.items[i].name,
                                p->answered.items[i].value); // as many as there is room for
         }
-        request_common_headers(r, headers);
     }
     r->status = p->relay.status;
     r->step = REQUEST_WAIT;
@@ -671,10 +671,10 @@ static enum step_result serve_list_page(struct request *r, struct list_page *pag
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
         const struct headers *kept = list_page_headers(page);
+        request_common_headers(r, headers);
         for (unsigned i = 0; i < kept->count; i++) {
             (void)!headers_add(headers, r->arena, kept->items[i].name, kept->items[i].value);
         }
-        request_common_headers(r, headers);
     }
     struct http_reply reply = {.status = 200,
                                .reason = s3_status_reason(200),

@@ -93,6 +93,19 @@ def test_verify_mode_asks_for_signatures_not_origins(start, origin, tmp_path):
         assert client.request("GET", "/bkt/victim", PAGES["fetch cors"]).status == 403
 
 
+def test_an_object_with_many_headers_runs_in_no_browser(start, origin):
+    """What an object brings along leaves room for the headers that keep it in its sandbox."""
+    many = {f"x-amz-meta-{i}": "v" for i in range(120)}
+    origin.put("page", 3000, headers={"Content-Type": "text/html", **many})
+    server = start(origin)
+    with Client(server.port) as client:
+        reply = client.request("GET", "/bkt/page", [("x-amz-expected-bucket-owner", "123456789012")])
+    assert reply.status == 200
+    assert reply.all("content-security-policy") == [SANDBOX[0]], reply.headers
+    assert reply.all("x-content-type-options") == [SANDBOX[1]], reply.headers
+    assert reply.header("x-amz-meta-119") == "v" and len(reply.body) == 3000
+
+
 @pytest.mark.parametrize("mode", ["open", "verify"])
 def test_no_reply_runs_in_a_browser(start, origin, tmp_path, mode):
     """Hits, misses, passes, listings, errors: each in a sandbox of its own, whatever the origin says."""

@@ -217,7 +217,7 @@ Test(response_gate, bounds)
         err = response_gate_line(&gate, SPAN("x-amz-meta-a: b\r\n"), &done);
         lines++;
     }
-    cr_assert_eq(lines, HEADERS_MAX + 1);
+    cr_assert_eq(lines, RESPONSE_HEADERS_MAX + 1);
     char big[RESPONSE_HEAD_MAX];
     memset(big, 'a', sizeof(big));
     response_gate_init(&gate, arena, false);
