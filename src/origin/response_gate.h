@@ -15,9 +15,9 @@
 #include "base/error.h"
 #include "base/headers.h"
 
-#define RESPONSE_HEADERS_MAX 128u  // of a head; below HEADERS_MAX by what a reply of ours adds
-#define RESPONSE_HEAD_MAX 65536u // bytes of all header lines, interim heads included
-#define RESPONSE_INTERIM_MAX 16u // 1xx heads before the final one
+#define RESPONSE_HEADERS_MAX 128u // of a head; below HEADERS_MAX by what a reply of ours adds
+#define RESPONSE_HEAD_MAX 65536u  // bytes of all header lines, interim heads included
+#define RESPONSE_INTERIM_MAX 16u  // 1xx heads before the final one
 
 struct response_gate {
     struct arena *arena;

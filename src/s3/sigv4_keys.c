@@ -81,9 +81,10 @@ static void key_cache_wipe_other_days(struct span date)
 
 unsigned sigv4_cached_keys(void)
 {
+    static const struct cached_key nothing;
     unsigned count = 0;
     for (unsigned i = 0; i < KEY_CACHE_SIZE; i++) {
-        count += key_cache[i].used;
+        count += memcmp(&key_cache[i], &nothing, sizeof(nothing)) != 0;
     }
     return count;
 }

@@ -129,7 +129,7 @@ Test(http_tls, sessions_are_resumed_by_keys_that_change)
     static const int versions[] = {TLS1_2_VERSION, TLS1_3_VERSION};
     struct front *f = start(EVP_EC_gen("P-256"), 3);
     for (size_t i = 0; i < ARRAY_LEN(versions); i++) {
-        SSL_SESSION *session = NULL, *first = NULL;
+        SSL_SESSION *session = NULL, *first = NULL, *second = NULL;
         bool reused = true;
         cr_assert(connect_once(f, versions[i], NULL, &session, &reused));
         cr_assert_not(reused);
@@ -142,13 +142,21 @@ Test(http_tls, sessions_are_resumed_by_keys_that_change)
         clock_test_advance_us(HOUR_US + HOUR_US / 2);
         cr_assert(connect_once(f, versions[i], NULL, &session, &reused));
         cr_assert(reused, "the key before still opens");
+        second = session;
+        SSL_SESSION_up_ref(second);
         clock_test_advance_us(HOUR_US);
         cr_assert(connect_once(f, versions[i], NULL, &session, &reused));
         cr_assert(reused, "it was sealed anew when it was opened by the key before");
         cr_assert(connect_once(f, versions[i], NULL, &first, &reused));
         cr_assert_not(reused, "what the first key sealed is gone with it");
+        clock_test_advance_us(2 * HOUR_US + HOUR_US / 2);
+        cr_assert(connect_once(f, versions[i], NULL, &session, &reused));
+        cr_assert_not(reused, "nobody came for so long that no key is young enough");
+        cr_assert(connect_once(f, versions[i], NULL, &second, &reused));
+        cr_assert_not(reused, "nor is the one before it");
         SSL_SESSION_free(session);
         SSL_SESSION_free(first);
+        SSL_SESSION_free(second);
     }
     stop(f);
 }

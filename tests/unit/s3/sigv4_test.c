@@ -4,6 +4,7 @@
 // secret.
 #include "s3/s3.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -431,4 +432,44 @@ Test(sigv4, keys_of_other_days_are_wiped)
         }
         cr_assert(kept >= 2, "they are kept within the day");
     }
+}
+
+static pthread_key_t after_all;
+static unsigned kept_in_thread = 99, kept_after_thread = 99;
+
+static void sign_once(void)
+{
+    const struct sigv4_credentials credentials = {text(ACCESS_KEY), text(SECRET), {NULL, 0}};
+    const struct sigv4_scope scope = {.region = SPAN("us-east-1"), .service = SPAN("s3")};
+    begin("Host", HOST, NULL);
+    cr_assert_eq(sigv4_sign(arena, &credentials, &scope, NOW, SPAN("GET"), SPAN("/"), SPAN(""),
+                            &headers, SPAN(SIGV4_EMPTY_SHA256), NULL),
+                 ERR_OK);
+}
+
+static void count_after_all(void *ctx)
+{
+    (void)ctx;
+    kept_after_thread = sigv4_cached_keys();
+}
+
+static void *sign_in_thread(void *ctx)
+{
+    cr_assert_eq(pthread_setspecific(after_all, ctx), 0);
+    sign_once();
+    kept_in_thread = sigv4_cached_keys();
+    return NULL;
+}
+
+// Destructors run in the order in which their keys were made.
+Test(sigv4, keys_are_wiped_with_their_thread)
+{
+    pthread_t thread;
+    sign_once();
+    cr_assert_eq(pthread_key_create(&after_all, count_after_all), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, sign_in_thread, &after_all), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_eq(kept_in_thread, 1);
+    cr_assert_eq(kept_after_thread, 0);
+    cr_assert_eq(sigv4_cached_keys(), 1, "those of another thread stay");
 }

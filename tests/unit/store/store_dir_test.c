@@ -218,6 +218,12 @@ Test(store_dir, what_others_may_change_is_left_to_them)
             struct store_summary summary;
             store_summarize(box.store, &summary);
             cr_assert_not(summary.degraded, "row %zu", i);
+            cr_assert_eq(strcmp(summary.dir, box.dir) == 0, !rows[i].inner, "row %zu", i);
+            struct buf index; // by way of the descriptor: a parent may be renamed
+            buf_init(&index, 1024);
+            store_dir_index_path(&box.store->dir, &index);
+            cr_assert(span_starts_with(buf_span(&index), SPAN("/proc/self/fd/")));
+            buf_done(&index);
             box_close(&box);
             cr_assert_eq(is_there(&box, "format"), !rows[i].inner, "row %zu", i);
             cr_assert_eq(is_there(&box, "forebay/format"), rows[i].inner, "row %zu", i);
