@@ -128,9 +128,12 @@ static bool keeper_make(struct segment_log *log)
     int fd = -1;
     int failed = EEXIST;
     uint32_t number = 0;
-    for (unsigned i = 0; i < MAKE_TRIES_MAX && failed == EEXIST; i++) {
+    bool again = true;
+    for (unsigned i = 0; i < MAKE_TRIES_MAX && again; i++) {
         number = number_take(log);
         failed = number == 0 ? ENOSPC : segment_make_file(log, number, salt, &fd);
+        again = failed == EEXIST ||
+                ((failed == EMFILE || failed == ENFILE) && segment_pool_yield(&log->pool));
     }
     if (failed != 0) {
         store_space_give(store, log->segment_cost_bytes);
@@ -569,7 +572,6 @@ void segment_log_close(struct segment_log *log)
             (void)fdatasync(fd); // what the index names was synced before
             segment_return(segment);
         }
-        segment_pool_close(&log->pool, segment);
         if (segment->state != SEGMENT_FREE) {
             stats_sub(COUNTER_segments, 1);
         }

@@ -14,7 +14,8 @@
 // open(2) may wait for the disk: workers leave it to a thread of this file, the room's other
 // threads do it themselves. While every descriptor is in use both wait for the first to come back,
 // for a bounded time. Then the segment is a miss and nothing is stored for a while, so that the
-// origin is asked for what could not be read and what is here stays as it is.
+// origin is asked for what could not be read and what is here stays as it is. In that while nobody
+// waits for a worker's sake: those in the queue would wait one behind the other.
 #include "store/segment_pool.h"
 
 #include <errno.h>
@@ -239,12 +240,12 @@ static int pool_open_wait(struct segment_pool *pool, struct segment *segment)
     return fd;
 }
 
-enum err segment_borrow_wait(struct segment *segment, int *ret_fd)
+static enum err borrow(struct segment *segment, bool may_wait, int *ret_fd)
 {
     struct segment_pool *pool = &segment->log->pool;
     int fd = segment_borrow(segment);
     if (fd < 0) {
-        fd = pool_open_wait(pool, segment);
+        fd = may_wait ? pool_open_wait(pool, segment) : pool_open(pool, segment);
     }
     if (fd >= 0) {
         *ret_fd = fd;
@@ -258,6 +259,11 @@ enum err segment_borrow_wait(struct segment *segment, int *ret_fd)
     log_warn("segment_not_opened", "number=%u errno=%d error=%s", atomic_load(&segment->number),
              -fd, log_quote(span_from_cstr(strerrordesc_np(-fd))));
     return ERR_UNREADABLE;
+}
+
+enum err segment_borrow_wait(struct segment *segment, int *ret_fd)
+{
+    return borrow(segment, true, ret_fd);
 }
 
 bool segment_pool_is_short(const struct segment_pool *pool)
@@ -314,7 +320,7 @@ static void *pool_main(void *ctx)
     (void)pthread_setname_np(pthread_self(), "store-opener"); // only for people
     struct segment_opening *opening;
     while ((opening = pool_next(pool)) != NULL) {
-        opening->err = segment_borrow_wait(opening->segment, &opening->fd);
+        opening->err = borrow(opening->segment, !segment_pool_is_short(pool), &opening->fd);
         mailbox_send_from_any_thread(opening->worker, &opening->message);
     }
     return NULL;
@@ -333,6 +339,14 @@ void segment_pool_adopt(struct segment_pool *pool, struct segment *segment, int 
     if (!fits) {
         (void)close(fd); // its header was written; it is opened again when needed
     }
+}
+
+bool segment_pool_yield(struct segment_pool *pool)
+{
+    pthread_mutex_lock(&pool->guarded.lock);
+    bool closed = close_one_locked(pool);
+    pthread_mutex_unlock(&pool->guarded.lock);
+    return closed;
 }
 
 void segment_pool_close(struct segment_pool *pool, struct segment *segment)
@@ -391,7 +405,12 @@ void segment_pool_stop(struct segment_pool *pool)
 void segment_pool_done(struct segment_pool *pool)
 {
     check(!pool->runs);
-    check(pool->guarded.open_count == 0);
+    while (pool->guarded.open_count > 0) { // also those a disk that hangs was asked to use
+        struct segment *segment = pool->guarded.open[pool->guarded.open_count - 1];
+        uint64_t file = atomic_exchange(&segment->file, 0);
+        open_remove_locked(pool, segment);
+        (void)close((int)(file >> FD_SHIFT) - 1); // what was not written yet is not wanted
+    }
     free(pool->guarded.open);
     pthread_mutex_destroy(&pool->guarded.lock);
     pthread_mutex_destroy(&pool->queue.lock);

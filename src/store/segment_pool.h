@@ -42,8 +42,11 @@ void segment_pool_init(struct segment_pool *pool, int folder_fd, unsigned limit)
 void segment_pool_start(struct segment_pool *pool);
 // What is still asked for is not answered any more. After the workers.
 void segment_pool_stop(struct segment_pool *pool);
-// Nothing is open any more.
+// Closes what is open, whoever was using it: the workers are gone.
 void segment_pool_done(struct segment_pool *pool);
+// Closes one that nobody uses, because the process has no descriptor left; false: there is none. Not
+// on a worker.
+bool segment_pool_yield(struct segment_pool *pool);
 // Did a segment lately stay closed for want of a descriptor? Any thread.
 bool segment_pool_is_short(const struct segment_pool *pool);
 

@@ -4,6 +4,7 @@
 #include "store/segment_pool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -243,5 +244,91 @@ Test(segment_pool, a_segment_that_goes_under_a_pin_is_opened_before_its_name_is_
     cr_assert(atomic_load(&m.box.store->used_bytes) >= used); // counted until the last pin goes
     store_place_unpin(&m.places[0]);
     wait_until(has_been_given_back, segment);
+    many_close(&m);
+}
+
+#define ASKED (OBJECTS - SEGMENT_POOL_MIN)
+
+struct asking {
+    struct many *m;
+    unsigned failed;
+    atomic_uint answered;
+};
+
+static void on_asked(void *ctx, enum err err, int fd)
+{
+    struct asking *asking = ctx;
+    cr_assert(fd < 0);
+    asking->failed += err == ERR_UNREADABLE;
+    atomic_fetch_add(&asking->answered, 1);
+}
+
+static void ask_for_all(struct worker *w, void *ctx)
+{
+    struct asking *asking = ctx;
+    for (unsigned i = 0; i < ASKED; i++) {
+        segment_borrow_start(w, asking->m->places[SEGMENT_POOL_MIN + i].segment, on_asked, asking);
+    }
+}
+
+static bool all_are_answered(void *ctx)
+{
+    return atomic_load(&((struct asking *)ctx)->answered) == ASKED;
+}
+
+Test(segment_pool, while_all_are_in_use_workers_do_not_wait_one_behind_the_other)
+{
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    int fd;
+    for (unsigned i = 0; i < SEGMENT_POOL_MIN; i++) {
+        cr_assert(segment_borrow_wait(m.places[i].segment, &fd) == ERR_OK);
+    }
+    uint64_t waits = stats_sum(COUNTER_segment_open_waits);
+    struct asking asking = {.m = &m};
+    box_on_worker(&m.box, 0, ask_for_all, &asking);
+    wait_until(all_are_answered, &asking);
+    cr_assert(asking.failed == ASKED);
+    cr_assert(stats_sum(COUNTER_segment_open_waits) < waits + ASKED); // the room's own wait, too
+    for (unsigned i = 0; i < SEGMENT_POOL_MIN; i++) {
+        segment_return(m.places[i].segment);
+    }
+    all_are_read(&m);
+    many_close(&m);
+}
+
+Test(segment_pool, a_store_closes_over_one_that_never_came_back)
+{
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    int fd;
+    cr_assert(segment_borrow_wait(m.places[0].segment, &fd) == ERR_OK); // a read the disk has lost
+    many_close(&m);
+    cr_assert(stats_sum(COUNTER_segment_descriptors) == 0);
+    cr_assert(fcntl(fd, F_GETFD) == -1);
+}
+
+Test(segment_pool, a_segment_is_made_of_what_others_do_not_use)
+{
+    static const int errors[] = {EMFILE, ENFILE};
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    for (unsigned i = 0; i < ARRAY_LEN(errors); i++) {
+        uint64_t closes = stats_sum(COUNTER_segment_closes);
+        store_fault_set(STORE_FAULT_CREATE, 1, false, errors[i]);
+        for (unsigned k = 0; k < OBJECTS; k++) {
+            struct store_place place;
+            enum err err = ERR_DISK_FULL;
+            for (unsigned tries = 0; tries < 10000 && err == ERR_DISK_FULL; tries++) {
+                err = box_write(&m.box, 0, &m.objects[k], 0, 1, 1, &place);
+                (void)usleep(err == ERR_DISK_FULL ? 1000 : 0);
+            }
+            cr_assert(err == ERR_OK, "%d", errors[i]);
+            box_let_go(&place);
+        }
+        cr_assert(store_fault_check(STORE_FAULT_CREATE) == 0); // it has struck
+        cr_assert(stats_sum(COUNTER_degraded_disk) == 0, "%d", errors[i]);
+        cr_assert(stats_sum(COUNTER_segment_closes) > closes);
+    }
     many_close(&m);
 }
