@@ -578,11 +578,29 @@ static enum s3_operation route_find(const struct s3_request *r, enum level level
     return S3_Unknown;
 }
 
-// Headers decide between operations that share method and parameters.
+// A form names its key in its body. Two types are two readings.
+static bool may_be_form(const struct headers *headers)
+{
+    const struct span form = SPAN("multipart/form-data");
+    for (unsigned i = 0; i < headers->count; i++) {
+        const struct header *h = &headers->items[i];
+        if (span_equal_nocase(h->name, SPAN("content-type")) && h->value.len >= form.len &&
+            span_equal_nocase((struct span){h->value.ptr, form.len}, form)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Headers decide between operations that share method and parameters. An origin may look for a form
+// before it looks at the parameters.
 static enum s3_operation refine_by_headers(enum s3_operation operation, const struct s3_request *r,
                                            const struct headers *headers)
 {
-    struct span value;
+    if (span_equal_cstr(r->method, "POST") &&
+        may_be_form(headers) != (operation == S3_PostObject)) {
+        return S3_Unknown;
+    }
     switch (operation) {
     case S3_PutObject:
         if (s3_request_unpacks(r, headers)) {
@@ -591,11 +609,6 @@ static enum s3_operation refine_by_headers(enum s3_operation operation, const st
         return s3_name_count(r, headers, S3_COPY_SOURCE) > 0 ? S3_CopyObject : S3_PutObject;
     case S3_UploadPart:
         return s3_name_count(r, headers, S3_COPY_SOURCE) > 0 ? S3_UploadPartCopy : S3_UploadPart;
-    case S3_PostObject:
-        return headers_get(headers, SPAN("content-type"), &value) && value.len >= 19 &&
-                       span_equal_nocase((struct span){value.ptr, 19}, SPAN("multipart/form-data"))
-                   ? S3_PostObject
-                   : S3_Unknown;
     case S3_ListObjectsV2:
         return span_equal_cstr(s3_param_find(r, "list-type")->value, "2") ? S3_ListObjectsV2
                                                                           : S3_Unknown;
@@ -732,7 +745,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     r->operation = refine_by_headers(route_find(r, level), r, headers);
     const struct s3_param *id = r->param_count > 0 ? s3_param_find(r, "x-id") : NULL;
     if ((id != NULL && !span_equal_cstr(id->value, s3_operation_name(r->operation))) ||
-        ((OPERATIONS[r->operation].flags & S3_OP_READ) == 0 && !s3_headers_are_of_write(headers))) {
+        (!method_is_read(method) && !s3_headers_are_of_write(headers))) {
         r->operation = S3_Unknown;
     }
     r->flags = OPERATIONS[r->operation].flags;

@@ -13,6 +13,7 @@ ALLOW = {
     "ALICE": [("bkt", "mine/", ["read", "list", "write", "delete"])],
     "BOB": [("bkt", "mine/", ["read", "list", "write", "delete", "any"])],
     "WRITER": [("bkt", "mine/", ["read", "list", "write", "delete"]), ("bkt", "theirs/", ["delete"])],
+    "READER": [("bkt", "mine/", ["read"])],
     "ROOT": [("*", "", ["read", "list", "write", "delete", "any"])],
 }
 for who in ALLOW:
@@ -158,3 +159,27 @@ def test_a_batch_delete_without_a_body_goes_nowhere(open_one, generous):
         reply = client.request("POST", "/bkt?delete", [("Content-Length", "0")])
         assert reply.status == 400 and reply.code == "MalformedXML", reply
     assert not generous.requests(method="POST")
+
+
+def test_a_form_is_one_whatever_the_query_says(guarded, open_one, generous):
+    """An origin may look for a form before it looks at the parameters."""
+    generous.store("mine/k", b"own", "bkt")
+    body = (b'--B\r\nContent-Disposition: form-data; name="key"\r\n\r\ntheirs/key\r\n--B\r\nContent-Disposition: '
+            b'form-data; name="file"; filename="f"\r\n\r\nnew\r\n--B--\r\n')
+    types = [[("Content-Type", "multipart/form-data; boundary=B")], [("Content-Type", "Multipart/Form-Data;boundary=B")],
+             [("Content-Type", "text/xml"), ("Content-Type", "multipart/form-data; boundary=B")]]
+    queries = ["mine/k?select&select-type=2", "mine/k?uploads", "mine/k?uploadId=x", "mine/k?restore", "mine/k", "?delete"]
+    for who in ("ALICE", "BOB", "READER"):
+        for query in queries:
+            for headers in types:
+                mark = generous.mark()
+                judge_denied(Caller(guarded, who).ask("POST", f"/bkt/{query}", headers, body), "AccessDenied")
+                assert not generous.requests(since=mark), (who, query)
+    with open_one.client() as client:
+        for query in queries[:3]:
+            generous.store("theirs/key", SECRET, "bkt")
+            assert client.request("POST", "/bkt/other?z=1", [], b"").status == 200  # so that it is asked for anew
+            assert bytes(client.get("theirs/key").body) == SECRET
+            open_one.settle()
+            client.request("POST", f"/bkt/{query}", types[0], body)
+            assert bytes(client.get("theirs/key").body) == generous.content("theirs/key"), query

@@ -51,6 +51,7 @@ S3 = [
     ("PutObjectAcl", "PUT", "key", ["acl"], ["versionId"], {"write"}),
     ("RenameObject", "PUT", "key", ["renameObject"], [], {"write"}),
     ("CreateMultipartUpload", "POST", "key", ["uploads"], [], {"write"}),
+    ("SelectObjectContent", "POST", "key", ["select", "select-type"], [], {"read"}),
     ("CompleteMultipartUpload", "POST", "key", ["uploadId"], [], {"write"}),
     ("DeleteObject", "DELETE", "key", [], ["versionId"], {"delete"}),
     ("DeleteObjectTagging", "DELETE", "key", ["tagging"], ["versionId"], {"write"}),
@@ -85,7 +86,7 @@ OF_THE_OBJECT = ("x-amz-acl", "x-amz-meta-a", "x-amz-storage-class", "x-amz-chec
 KEY_METHODS = ["GET", "HEAD", "PUT", "PUT", "PUT", "POST", "DELETE", "PATCH"]
 BUCKET_METHODS = ["GET", "HEAD", "PUT", "POST", "POST", "DELETE"]
 KEY_PARAMS = ["", "", "", "tagging", "acl", "uploads", "uploadId=gone", "uploadId=LIVE&partNumber=1",
-              "partNumber=1", "renameObject", "delete", "versionId=x"]
+              "partNumber=1", "renameObject", "delete", "versionId=x", "select&select-type=2"]
 BUCKET_PARAMS = ["", "", "delete", "delete", "policy", "tagging", "acl", "uploads", "list-type=2",
                  "list-type=2&prefix=mine%2F", "prefix=mine%2F"]
 MORE = ["z=1", "z", "x-id=PutObject", "x-id=DeleteObject", "x-id=PutObject&x-id=PutObject", "versionId=x", "uploadId=",
@@ -195,7 +196,7 @@ def operation(method, level, pairs, copies, headers):
         return None
     if name == "PutObject" and any(n.lower() == UNPACK for n in [*names, *(n for n, _ in headers)]):
         return None
-    if (is_write and any(n == "x-amz-new" for n, _ in headers)) or (name == "PostObject" and FORM not in headers):
+    if (is_write and any(n == "x-amz-new" for n, _ in headers)) or (method == "POST" and (name == "PostObject") != (FORM in headers)):
         return None
     called = {"PutObject": "CopyObject", "UploadPart": "UploadPartCopy"}.get(name, name) if copies else name
     return None if dict(pairs).get("x-id", called) != called else name

@@ -154,6 +154,14 @@ Test(s3_request, headers_choose_between_put_and_copy)
     cr_assert_eq(parse_with("POST", "localhost", "/b", "Content-Type", "text/plain"), ERR_OK);
     cr_assert_eq(r.operation, S3_Unknown);
     cr_assert(r.flags & S3_OP_CHANGES_KEY);
+    static const char *const POSTS[] = {"/b/k?select&select-type=2", "/b/k?uploads", "/b?delete"};
+    for (size_t i = 0; i < ARRAY_LEN(POSTS); i++) {
+        cr_assert_eq(
+            parse_with("POST", "localhost", POSTS[i], "Content-Type", "multipart/form-data"),
+            ERR_OK);
+        cr_assert_eq(r.operation, S3_Unknown, "%s", POSTS[i]);
+        cr_assert(r.flags & S3_OP_CHANGES_KEY);
+    }
 }
 
 Test(s3_request, a_write_with_a_header_that_s3_does_not_have_is_unknown)
