@@ -286,7 +286,7 @@ struct transfer_request {
     uint64_t body_length;  // always known
     bool fresh_connection; // a request that must not be repeated on a dead reused connection
     uint64_t first_byte_timeout_ms; // 0 = the pool's
-    bool no_idle_timeout;           // CompleteMultipartUpload, CopyObject
+    uint64_t late_timeout_ms;       // longest pause inside the body of a success; 0 = the pool's
     const char *unix_socket;        // NULL
 };
 // on_end may already have been noted but never runs inside this call. Calls get `ctx`.

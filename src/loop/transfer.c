@@ -147,7 +147,7 @@ static uint64_t transfer_limit_ms(const struct transfer *t)
     case WAIT_FIRST_BYTE:
         return t->first_byte_timeout_ms;
     case WAIT_BODY:
-        return t->is_paused ? 0 : t->idle_timeout_ms;
+        return t->is_paused ? 0 : t->status < 300 ? t->late_timeout_ms : t->idle_timeout_ms;
     }
     return 0;
 }
@@ -657,7 +657,9 @@ struct transfer *transfer_start(struct transfer_pool *pool, const struct transfe
     t->first_byte_timeout_ms = request->first_byte_timeout_ms > 0
                                    ? request->first_byte_timeout_ms
                                    : pool->options.first_byte_timeout_ms;
-    t->idle_timeout_ms = request->no_idle_timeout ? 0 : pool->options.idle_timeout_ms;
+    t->idle_timeout_ms = pool->options.idle_timeout_ms;
+    t->late_timeout_ms =
+        request->late_timeout_ms > 0 ? request->late_timeout_ms : t->idle_timeout_ms;
     timer_init(pool->worker, &t->timer, on_transfer_timer);
     list_node_init(&t->node);
     list_node_init(&t->changed_node);

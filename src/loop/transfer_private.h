@@ -51,6 +51,7 @@ struct transfer {
     struct timer timer;
     uint64_t active_us;                              // when the wait last made progress
     uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0 = none
+    uint64_t late_timeout_ms; // instead of the latter, in the body of a success
 
     enum err abort_err; // why we end it; ERR_OK = curl decides
     bool is_cancelled;

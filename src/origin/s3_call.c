@@ -7,7 +7,8 @@
 //   WAIT      between two attempts: back-off timer, or new credentials
 //   LOOK      (an upload to a bucket of unknown region) HEAD of the bucket, for its region
 //   ASK       a transfer runs, the final head has not come
-//   COLLECT   the answer may not be final: its body is kept, at most ORIGIN_ERROR_BODY_MAX bytes
+//   COLLECT   the answer may not be final: its body is kept, at most ORIGIN_ERROR_BODY_MAX bytes,
+//             and awaited for at most COLLECT_IDLES: an origin may send it for ever
 //   BODY      the head was handed on, the body follows; from here on nothing is asked again
 //   HELD      a collected answer is handed on, its body waits for the caller to resume
 // Each attempt is built and signed anew in the call's arena, which is emptied before it.
@@ -24,8 +25,9 @@
 #include "origin/s3_call_private.h"
 #include "stats/stats.h"
 
-#define PLACE_WAIT_MS 30000u       // then the origin is too slow for what is asked of it
-#define SLOW_FIRST_BYTE_MS 600000u // for operations that answer when they are done
+#define COLLECT_IDLES 3u       // idle time-outs
+#define PLACE_WAIT_MS 30000u   // then the origin is too slow for what is asked of it
+#define SLOW_ANSWER_MS 600000u // a silence of operations that answer when they are done
 
 static const char *operation_name(const struct s3_call *c)
 {
@@ -105,6 +107,9 @@ static void transfer_begin(struct s3_call *c, const struct s3_url *url,
                                                 .on_upload = on_upload,
                                                 .on_end = on_transfer_end};
     bool looking = c->phase == PHASE_LOOK;
+    uint64_t late_ms =
+        answers_late(c) ? max_u64(SLOW_ANSWER_MS, c->call.ow->origin->options.first_byte_timeout_ms)
+                        : 0;
     bool has_body = !looking && c->r != NULL && c->r->body != ORIGIN_BODY_NONE;
     struct transfer_request request = {
         .method = looking ? SPAN("HEAD") : s3_call_method(c),
@@ -114,14 +119,11 @@ static void transfer_begin(struct s3_call *c, const struct s3_url *url,
         .has_body = has_body,
         .body_length = has_body ? c->r->body_length : 0,
         .fresh_connection = c->wants_fresh || (!looking && !s3_call_is_safe(c) && !has_body),
-        .first_byte_timeout_ms =
-            answers_late(c)
-                ? max_u64(SLOW_FIRST_BYTE_MS, c->call.ow->origin->options.first_byte_timeout_ms)
-                : 0,
-        .no_idle_timeout = answers_late(c),
+        .first_byte_timeout_ms = late_ms,
+        .late_timeout_ms = late_ms,
     };
     response_gate_init(&c->gate, c->arena, s3_call_is_head(c));
-    c->head_seen = false;
+    c->head_seen = c->is_cut_short = false;
     c->received = 0;
     c->collected.len = 0;
     c->started_us = clock_monotonic_us();
@@ -288,6 +290,7 @@ static enum err on_head_complete(struct s3_call *c)
         return relay_head(c);
     }
     c->phase = PHASE_COLLECT;
+    timer_start(&c->timer, COLLECT_IDLES * c->call.ow->origin->options.idle_timeout_ms);
     return ERR_OK;
 }
 
@@ -309,6 +312,12 @@ static enum err on_header_line(void *ctx, struct span line)
     return err;
 }
 
+// Does nobody wait for the answer's own body?
+static bool status_is_enough(const struct s3_call *c)
+{
+    return c->r == NULL || s3_status_is_hidden(c->gate.status);
+}
+
 static enum err on_body(void *ctx, struct span data)
 {
     struct s3_call *c = ctx;
@@ -317,11 +326,15 @@ static enum err on_body(void *ctx, struct span data)
     if (c->phase == PHASE_COLLECT || c->phase == PHASE_LOOK) {
         size_t room = ORIGIN_ERROR_BODY_MAX - c->collected.len;
         buf_append(&c->collected, data.ptr, data.len < room ? data.len : room);
-        if (data.len <= room || c->r == NULL || c->phase == PHASE_LOOK ||
-            s3_status_is_hidden(c->gate.status)) {
+        if (data.len <= room) {
             return ERR_OK;
         }
+        if (c->phase == PHASE_LOOK || status_is_enough(c)) {
+            c->is_cut_short = true;
+            return ERR_ORIGIN_RESET;
+        }
         // Too long for anything that we would act on: it goes on as it is.
+        timer_stop(&c->timer);
         enum err err = relay_head(c);
         if (err == ERR_OK) {
             err = c->r->on_body(c->r, buf_span(&c->collected));
@@ -360,6 +373,9 @@ static void on_timer(struct timer *timer)
     if (c->phase == PHASE_PLACE) {
         stats_add(COUNTER_origin_waiters_refused, 1);
         s3_call_end(c, ERR_ORIGIN_TIMEOUT);
+    } else if (c->phase == PHASE_COLLECT) {
+        c->is_cut_short = true;
+        transfer_cancel(c->transfer);
     } else {
         s3_call_attempt(c);
     }
@@ -391,6 +407,7 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
     c->transfer = NULL;
     s3_pool_leave(c->pool);
     c->pool = NULL;
+    timer_stop(&c->timer);
     if (atomic_load(&s3_state_of(c->call.ow)->is_stopping)) {
         return;
     }
@@ -426,10 +443,10 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
         s3_call_end(c, err);
         break;
     case PHASE_COLLECT:
-        if (err == ERR_OK) {
+        if (err == ERR_OK || (c->is_cut_short && status_is_enough(c))) {
             s3_call_answered(c);
         } else {
-            s3_call_failed(c, err);
+            s3_call_failed(c, c->is_cut_short ? ERR_ORIGIN_TIMEOUT : err);
         }
         break;
     default:

@@ -28,6 +28,7 @@ struct s3_call {
     bool looked, skew_corrected, credentials_renewed;
     bool wants_fresh;    // from here on each attempt has a connection of its own
     bool is_dead_answer; // what came on a used connection is no answer: ask again
+    bool is_cut_short;   // we did not wait for the end of what is collected
     unsigned attempts, region_hops;
     enum err pending_err; // ends the call from the task
 

@@ -309,6 +309,9 @@ static enum err on_head(struct origin_relay *relay)
         pass_upload_wake(p);
     }
     if (p->request == NULL) {
+        if (!p->is_streamed && !answer_is_bodiless(p)) {
+            relay_cancel(p);
+        }
         pass_settle(p);
         return ERR_OK;
     }
@@ -765,7 +768,8 @@ void serve_pass_done(struct request *r)
     byte_queue_done(&p->down);
     if (p->relay_phase == RELAY_RUNNING) {
         bool has_left = p->body.taken == p->body.length;
-        if (has_answer || (pass_changes_any(p) && has_left && p->err == ERR_OK)) {
+        bool is_known = p->head_came && !p->is_streamed; // nobody reads what else is said of it
+        if (has_answer || (pass_changes_any(p) && has_left && p->err == ERR_OK && !is_known)) {
             relay_resume(p);
         } else {
             relay_cancel(p);

@@ -161,6 +161,14 @@ static bool is_origins_own(const char *name)
     return false;
 }
 
+// The reader has cut off one prefix of it and looked no further.
+static bool is_plain_name(const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    static const char any[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    return strspn(name, letters) > 0 && name[strspn(name, any)] == '\0';
+}
+
 static void on_adopted_leaf(void *ctx, const char *path, struct span text)
 {
     struct adopting *a = ctx;
@@ -177,7 +185,7 @@ static void on_adopted_leaf(void *ctx, const char *path, struct span text)
         a->names_key = true;
     } else if (strcmp(name, "BucketName") == 0 || strcmp(name, "Bucket") == 0) {
         a->names_bucket = true;
-    } else if (!is_origins_own(name)) {
+    } else if (is_plain_name(name) && !is_origins_own(name)) {
         s3_xml_element(&a->elements, name, text);
     }
 }

@@ -425,7 +425,7 @@ class Origin:
 
 # Words that act before the reply head ("early" before the request's body is read), on it, and in the body.
 _FAULTS_BEFORE = {"delay", "hold", "reset", "close", "status", "error", "overwrite", "delete",
-                  "raw", "redirect", "expired_token", "late_result", "early"}
+                  "raw", "redirect", "expired_token", "late_result", "early", "endless"}
 _FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_etag", "whole",
                 "two_lengths", "same_lengths", "list_length", "plus_length", "junk_length",
                 "negative_length", "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul",
@@ -613,6 +613,14 @@ class _Connection:
                 entry.status = -1
                 self.sock.sendall(faults["raw"])
                 raise Cut()
+            if "endless" in faults:                        # an answer that never comes to its end
+                status, piece, pause = faults["endless"]
+                entry.status = status
+                self.sock.sendall(f"HTTP/1.1 {status} {REASONS[status]}\r\n"
+                                  "Content-Length: 1000000000000\r\n\r\n".encode())
+                while True:                                # until the peer gives up
+                    self.sock.sendall(piece)
+                    time.sleep(pause)
             if "status" in faults:
                 status = int(faults["status"])
                 raise S3Error(status, {503: "SlowDown", 500: "InternalError", 403: "AccessDenied",

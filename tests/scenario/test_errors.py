@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from client import judge
+from client import judge, request_bytes
 from forebay import parallel
 
 # status, code, message, details, headers
@@ -129,3 +129,31 @@ def test_each_key_has_its_own_error(start, origin):
             assert elements(reply)["RequestId"] == reply.header("x-amz-request-id")
             return reply.header("x-amz-request-id")
     assert len(set(parallel(64, one))) == 64
+
+
+FLOOD, DRIP = (b" " * 65536, 0), (b" ", 0.02)
+
+
+@pytest.mark.parametrize("speed", [FLOOD, DRIP], ids=["flood", "drip"])
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_an_error_without_end_is_no_answer_without_end(start, origin, status, speed):
+    """Its status is an answer; more than an error's document nobody waits for."""
+    server = start(origin, settings={"origin.retries": 0, "origin.idle_timeout": "300ms"})
+    origin.put("k", 1000)
+    origin.fault(None, "endless", (status, *speed), times=None)
+    with server.client() as client:
+        assert client.get("k").status in (status, 503)
+    origin.wait_for(1, done=True)
+
+
+@pytest.mark.parametrize("status", [404, 500])
+@pytest.mark.parametrize("query", ["", "uploadId=u"])
+def test_an_error_without_end_to_a_write_ends_with_its_client(start, origin, status, query):
+    """What a write came to is known from the head: nobody reads on when the client has gone."""
+    server = start(origin, settings={"origin.retries": 0, "origin.idle_timeout": "300ms"})
+    origin.fault(None, "endless", (status, *FLOOD), times=None)
+    with server.connection() as wire:
+        method, body = ("POST", b"<CompleteMultipartUpload/>") if query else ("PUT", b"bytes")
+        wire.send(request_bytes(method, f"/bkt/k?{query}", "127.0.0.1", body=body))
+        assert wire.read_head().status in (status, 503)
+    origin.wait_for(1, done=True)

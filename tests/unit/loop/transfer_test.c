@@ -23,9 +23,9 @@ struct fetch {
     const char *method, *path, *url; // url: instead of the tiny origin's
     const struct header *headers;
     unsigned header_count;
-    bool has_body, fresh_connection, no_idle_timeout;
+    bool has_body, fresh_connection;
     uint64_t body_length, upload_ends_at; // 0 = at body_length
-    uint64_t first_byte_timeout_ms;
+    uint64_t first_byte_timeout_ms, late_timeout_ms;
     const char *unix_socket;
     uint64_t pause_at, cancel_at;          // body offsets; 0 = never
     uint64_t upload_pause_at;              // offset; 0 = never
@@ -200,7 +200,7 @@ static void start_fetch(struct worker *w, void *ctx)
         .body_length = fetch->body_length,
         .fresh_connection = fetch->fresh_connection,
         .first_byte_timeout_ms = fetch->first_byte_timeout_ms,
-        .no_idle_timeout = fetch->no_idle_timeout,
+        .late_timeout_ms = fetch->late_timeout_ms,
         .unix_socket = fetch->unix_socket,
     };
     fetch->is_starting = true;
@@ -594,22 +594,22 @@ Test(transfer, upload_timeout)
     rig_end(&rig);
 }
 
-// Proves that a request without an idle limit waits on.
-Test(transfer, no_idle_timeout)
+// Proves that the body of a success may have a longer limit of its own, and that it has that one.
+Test(transfer, late_timeout)
 {
     struct rig rig = {.options.idle_timeout_ms = 10000};
     rig_begin(&rig);
-    struct fetch fetch = {.path = "/stall/1000/10", .no_idle_timeout = true};
+    struct fetch fetch = {.path = "/stall/1000/10", .late_timeout_ms = 600000};
     fetch_begin(&rig, &fetch);
     signal_wait(&fetch.body_seen);
     fixture_run_on(rig.worker, nothing, NULL);
-    clock_test_advance_us(600ull * 1000 * 1000);
+    clock_test_advance_us(599ull * 1000 * 1000);
     for (unsigned i = 0; i < 50; i++) {
         fixture_run_on(rig.worker, nothing, NULL);
     }
     cr_assert(fetch.end_count == 0);
-    fixture_run_on(rig.worker, cancel, &fetch);
-    cr_assert(fetch_end(&fetch) == ERR_CANCELLED);
+    clock_test_advance_us(2ull * 1000 * 1000);
+    cr_assert(fetch_end(&fetch) == ERR_ORIGIN_TIMEOUT);
     rig_end(&rig);
 }
 

@@ -116,7 +116,7 @@ Test(s3_error, packed_answers_come_back)
 }
 
 // Proves which parts of an origin's document go on: its code, message and details, escaped again;
-// nothing that names the origin or its keys.
+// nothing that names the origin or its keys, nor what would not be XML for everybody.
 Test(s3_error, what_is_adopted)
 {
     struct arena *arena = arena_new(1 << 20);
@@ -125,7 +125,8 @@ Test(s3_error, what_is_adopted)
     cr_assert(s3_error_adopt(
         arena,
         SPAN("<Error><Code>Odd</Code><Message>a &amp; b</Message><Key>k</Key><A>&lt;x&gt;</A>"
-             "<Deep><B>no</B></Deep><RequestId>theirs</RequestId><HostId>theirs</HostId>"
+             "<Deep><B>no</B></Deep><y:>no</y:><x:y:z>no</x:y:z>"
+             "<RequestId>theirs</RequestId><HostId>theirs</HostId>"
              "<Resource>/theirs</Resource><StringToSign>theirs</StringToSign></Error>"),
         &detail, &key, &bucket));
     cr_assert(key && !bucket);
