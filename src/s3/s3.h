@@ -153,10 +153,10 @@ struct s3_effects {
 enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
                          const struct headers *headers, struct span origin_bucket,
                          struct s3_effects *ret_effects) MUST_USE;
-// A key as an origin reads it that keeps objects as files: without empty and "." segments, ".." taking
-// off the one before it. A '/' at its end stays.
+// A key as an origin reads it that keeps objects as files: '\\' is '/', empty and "." segments are
+// nothing, ".." takes off the one before it. A '/' at its end stays.
 struct s3_path {
-    char text[S3_KEY_MAX];
+    char text[S3_KEY_MAX + 1];
     size_t len;
     bool differs; // from the key
     bool climbs;  // there is a ".." in it

@@ -55,9 +55,9 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
     bool names_folder = false; // by its last segment, so that no '/' belongs behind it
     for (size_t at = 0; at < key.len;) {
         struct span rest = {key.ptr + at, key.len - at};
-        struct span segment = {rest.ptr, span_find(rest, '/')};
-        size_t len = segment.len + (segment.len < rest.len ? 1 : 0);
-        at += len;
+        struct span segment = {rest.ptr, min_u64(span_find(rest, '/'), span_find(rest, '\\'))};
+        bool is_closed = segment.len < rest.len;
+        at += segment.len + (is_closed ? 1 : 0);
         bool is_parent = span_equal_cstr(segment, "..");
         names_folder = is_parent || span_equal_cstr(segment, ".");
         if (is_parent) {
@@ -68,12 +68,15 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
                 path->len--;
             }
         } else if (segment.len > 0 && !names_folder) {
-            if (path->len + len > sizeof(path->text)) {
+            if (path->len + segment.len + 1 > sizeof(path->text)) {
                 path->leaves = true; // no key is that long
-                len = 0;
+                continue;
             }
-            memcpy(path->text + path->len, segment.ptr, len);
-            path->len += len;
+            memcpy(path->text + path->len, segment.ptr, segment.len);
+            path->len += segment.len;
+            if (is_closed) {
+                path->text[path->len++] = '/';
+            }
         }
     }
     path->len -= names_folder && path->len > 0 && path->text[path->len - 1] == '/' ? 1 : 0;

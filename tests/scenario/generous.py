@@ -44,9 +44,9 @@ class _Generous(_Connection):
 
     @staticmethod
     def _path(bucket, key):
-        path = posixpath.normpath(f"/{bucket}/{key}").lstrip("/")
+        path = posixpath.normpath(f"/{bucket}/{key}".replace("\\", "/")).lstrip("/")
         bucket, _, rest = path.partition("/")
-        return bucket, rest + ("/" if key.endswith("/") and rest else "")
+        return bucket, rest + ("/" if key.endswith(("/", "\\")) and rest else "")
 
     def _operate(self, entry, headers, body, faults):
         if entry.method in ("GET", "HEAD") or not entry.bucket:

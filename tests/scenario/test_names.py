@@ -47,10 +47,12 @@ def delete_xml(key):
 
 FORM = [("Content-Type", "multipart/form-data; boundary=B")]
 CLIMBING = ["mine/../theirs/key", "mine/./../theirs/key", "mine//../theirs/key", "mine/a/../../theirs/key",
-            "mine/../../secret/key", "mine/..", "mine/../mine/../theirs/key"]
+            "mine/../../secret/key", "mine/..", "mine/../mine/../theirs/key",
+            "mine/..\\theirs/key", "mine/a\\..\\..\\theirs\\key"]
 
 
 def asking_for(key):
+    name, key = key, key.replace("\\", "%5C")
     escaped = key.replace("/", "%2F")
     return [("GET", f"/bkt/{key}", [], b""), ("HEAD", f"/bkt/{key}", [], b""), ("GET", f"/bkt/{key}?tagging", [], b""),
             ("GET", f"/bkt/{key.replace('..', '%2e%2E')}", [], b""), ("GET", f"/bkt/{escaped}", [], b""),
@@ -58,7 +60,7 @@ def asking_for(key):
             ("POST", f"/bkt/{key}?uploads", [], b""), ("PUT", "/bkt/mine/k", [("x-amz-copy-source", f"bkt/{key}")], b""),
             ("PUT", "/bkt/mine/k", [("x-amz-copy-source", f"bkt%2F{escaped}")], b""),
             ("PUT", "/bkt/mine/k?renameObject", [("x-amz-rename-source", key)], b""),
-            ("POST", "/bkt?delete", [], delete_xml(key)), ("POST", "/bkt", FORM, form(key)),
+            ("POST", "/bkt?delete", [], delete_xml(name)), ("POST", "/bkt", FORM, form(name)),
             ("GET", f"/bkt?list-type=2&prefix={escaped}", [], b""), ("GET", f"/bkt?uploads&prefix={escaped}", [], b"")]
 
 
@@ -75,12 +77,13 @@ def test_no_path_leads_out_of_the_prefix(tmp_path, files, start, engine):
         assert bytes(alice.ask("GET", f"/bkt/{key}").body) == b"old", key
 
 
-@pytest.mark.parametrize("key", ["mine//k", "/mine/k", "mine/./k", "mine/x/../k", "./mine///k"])
+@pytest.mark.parametrize("key", ["mine//k", "/mine/k", "mine/./k", "mine/x/../k", "./mine///k", "mine\\k"])
 def test_a_write_is_seen_under_the_path_that_it_takes(files, start, engine, key):
     server = start(files, engine=engine, file=IMMUTABLE)
+    path = key.replace("\\", "%5C")
     with server.client() as client:
-        for method, target, headers, body in (("PUT", f"/bkt/{key}", [], b"new"), ("DELETE", f"/bkt/{key}", [], b""),
-                                              ("POST", "/bkt", FORM, form(key)), ("PUT", f"/bkt/{key}?z=1", [], b"odd"),
+        for method, target, headers, body in (("PUT", f"/bkt/{path}", [], b"new"), ("DELETE", f"/bkt/{path}", [], b""),
+                                              ("POST", "/bkt", FORM, form(key)), ("PUT", f"/bkt/{path}?z=1", [], b"odd"),
                                               ("POST", "/bkt?delete", [], delete_xml(key))):
             files.store("mine/k", b"old", "bkt")
             client.request("PUT", "/bkt/mine/k", [], b"old")

@@ -224,6 +224,8 @@ Test(s3_effects, keys_are_paths)
         {"a/.", "a", false, false},
         {"a..b/c", "a..b/c", false, false},
         {"a/../b", "b", true, false},
+        {"a\\b", "a/b", false, false},
+        {"a/..\\..\\b\\", "b/", true, true},
         {"a/b/..", "a", true, false},
         {"a/b/../", "a", true, false},
         {"a/..", "", true, false},
@@ -244,6 +246,8 @@ Test(s3_effects, keys_are_paths)
     }
     char overlong[2 * S3_KEY_MAX];
     memset(overlong, 'a', sizeof(overlong));
+    s3_key_as_path((struct span){overlong, S3_KEY_MAX}, &path);
+    cr_assert(!path.leaves && !path.differs && path.len == S3_KEY_MAX);
     s3_key_as_path((struct span){overlong, sizeof(overlong)}, &path);
     cr_assert(path.leaves && path.differs && !path.climbs && path.len == 0);
 }
