@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of TLS session tickets. One key seals for an hour and opens for one more, then it is wiped:
-// what was recorded of a resumed connection cannot be opened with a key found here later. All
-// workers and all certificates share them, so that a session goes on wherever it comes back.
+// Keys of TLS session tickets. One key seals for an hour and opens for one more, then the next
+// handshake wipes it: what was recorded of a resumed connection cannot be opened with a key found
+// here later. All workers and all certificates share them, so that a session goes on wherever it
+// comes back.
 //
 // A handshake on any worker takes the key it needs under a lock that is held for a copy.
 #include <openssl/core_names.h>

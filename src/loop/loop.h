@@ -250,7 +250,7 @@ struct transfer_pool_options {
     uint64_t idle_timeout_ms; // longest pause inside a body we are not pausing ourselves; 10 s
     uint64_t keepalive_ms;    // idle connections older than this are not reused (4 s)
     const char *ca_file;      // NULL: system bundle
-    bool deny_link_local;     // refuse to connect to 169.254/16 and fe80::/10
+    bool deny_link_local;     // refuse to connect where clouds hand out credentials
 };
 struct transfer_pool;
 struct transfer_pool *transfer_pool_new(struct worker *w,

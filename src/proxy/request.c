@@ -101,6 +101,13 @@ struct span request_cache_status(struct request *r)
     return text != NULL ? span_from_cstr(text) : SPAN("forebay");
 }
 
+// A browser that opens an object must not run it with the rights of who reaches this listener.
+static void add_sandbox(struct headers *headers, struct arena *arena)
+{
+    (void)!headers_add(headers, arena, SPAN("Content-Security-Policy"), SPAN("sandbox"));
+    (void)!headers_add(headers, arena, SPAN("X-Content-Type-Options"), SPAN("nosniff"));
+}
+
 void request_common_headers(struct request *r, struct headers *headers)
 {
     request_header(r, headers, "x-amz-request-id", (struct span){r->id, 16});
@@ -111,9 +118,7 @@ void request_common_headers(struct request *r, struct headers *headers)
                    origin != NULL ? span_from_cstr(origin_server_header(origin))
                                   : SPAN("AmazonS3"));
     request_header(r, headers, "Cache-Status", request_cache_status(r));
-    // A browser that opens an object must not run it with the rights of who reaches this listener.
-    request_header(r, headers, "Content-Security-Policy", SPAN("sandbox"));
-    request_header(r, headers, "X-Content-Type-Options", SPAN("nosniff"));
+    add_sandbox(headers, r->arena);
 }
 
 // --- refusal -------------------------------------------------------------------------------------
@@ -490,6 +495,7 @@ static void on_refused(void *ctx, enum err err, struct arena *arena, struct head
     struct span server = span_from_cstr(origin_server_header(proxy->options.default_origin));
     (void)!headers_add(headers, arena, SPAN("Server"), server);
     (void)!headers_add(headers, arena, SPAN("Cache-Status"), SPAN("forebay"));
+    add_sandbox(headers, arena);
     stats_count_request("Other", error_row(err)->status);
 }
 

@@ -138,6 +138,11 @@ def test_no_reply_runs_in_a_browser(start, origin, tmp_path, mode):
                            if mode == "verify" else [("Origin", "http://evil.example")])
         assert reply.status in (400, 403)
         assert reply.header("content-security-policy") == SANDBOX[0]
+    with Client(server.port) as client:  # what the front refuses by itself
+        reply = client.get("page", headers=[("Connection", "If-Match"), ("If-Match", "x")])
+        assert reply.status == 400
+        assert reply.all("content-security-policy") == [SANDBOX[0]], reply.headers
+        assert reply.all("x-content-type-options") == [SANDBOX[1]], reply.headers
 
 
 def test_only_web_origins_can_be_listed(start, origin):
