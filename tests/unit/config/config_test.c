@@ -405,6 +405,7 @@ Test(config, endpoints_that_lead_back)
         {"[::]:9000", own_v4, true},
         {"[::]:9000", own_v6, true},
         {"[::1]:9000", "http://localhost:9000", true},
+        {"tls:127.0.0.1:9000", "https://127.0.0.1:9000", true},
         {"0.0.0.0:9000", own, true},
         {"127.0.0.1:9000", own, false}, // another server may listen on another address
         {"127.0.0.1:0", "http://127.0.0.1:80", false},
