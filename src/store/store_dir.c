@@ -224,8 +224,8 @@ enum err store_dir_write_format(struct store_dir *dir)
     store_format_render(&dir->format, &text);
     check(buf_ok(&text));
     enum err err = ERR_OK;
-    int fd =
-        openat(dir->fd, "format.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = openat(dir->fd, "format.new",
+                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0) {
         err = error_from_errno(errno);
         goto out;
@@ -255,7 +255,8 @@ out:
 static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
 {
     char text[FORMAT_BYTES_MAX];
-    int fd = openat(dir->fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    // O_NONBLOCK: whatever lies there instead of a file (a pipe) does not hold the start up.
+    int fd = openat(dir->fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         return error_from_errno(errno);
     }

@@ -101,6 +101,25 @@ Test(store_dir, a_format_that_is_not_ours_is_refused_and_left_alone)
     box_remove(&box);
 }
 
+Test(store_dir, a_pipe_in_place_of_the_format_holds_nothing_up)
+{
+    static const char *const names[] = {"format", "format.new"};
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++) {
+        struct box box;
+        char path[600];
+        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        (void)snprintf(path, sizeof(path), "%s/%s", box.dir, names[i]);
+        cr_assert(mkfifo(path, 0600) == 0);
+        struct store_dir dir;
+        struct buf why;
+        buf_init(&why, 1000);
+        cr_assert(store_dir_open(&dir, box.dir, &why) != ERR_OK, "%s", names[i]);
+        store_dir_close(&dir);
+        buf_done(&why);
+        box_remove(&box);
+    }
+}
+
 Test(store_dir, folders_of_ours_without_a_format_are_refused)
 {
     struct box box;
