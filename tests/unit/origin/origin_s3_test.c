@@ -321,7 +321,7 @@ Test(origin_s3, refused_connection)
     server_done(&rig.server);
 }
 
-// A silent server ends in a time-out.
+// A silent server ends in a time-out, and with it the trust that it leads nowhere else.
 Test(origin_s3, silent_server)
 {
     struct server_row rows[] = {{.answer = "HTTP/1.1 100 Continue\r\n\r\n"}};
@@ -330,9 +330,11 @@ Test(origin_s3, silent_server)
     rig.options.retries = 0;
     rig.options.first_byte_timeout_ms = 100;
     rig_begin(&rig);
+    origin_hops_learn(rig.h.origin, 200);
     struct fetch_run run = {.key = "k"};
     fetch_run(&rig.h, 0, &run);
     cr_assert_eq(run.err, ERR_ORIGIN_TIMEOUT, "%s", error_name(run.err));
+    cr_assert_not(origin_has_answered(rig.h.origin));
     fetch_run_done(&run);
     rig_end(&rig);
 }
