@@ -192,8 +192,13 @@ void exchange_done(struct http_connection *c)
 void exchange_cut(struct http_connection *c)
 {
     bool reset = c->x.reply.reset_on_cut;
+    bool has_begun = c->x.reply.started;
     exchange_end(c, HTTP_CUT);
-    connection_close(c, reset);
+    if (has_begun) {
+        connection_close(c, reset);
+    } else {
+        connection_linger(c); // a reset would take the unread rest of earlier replies with it
+    }
 }
 
 void exchange_gone(struct http_connection *c, bool reset)
