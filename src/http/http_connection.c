@@ -626,16 +626,14 @@ static void on_deadline(struct timer *timer)
     case CONNECTION_EXCHANGE:
         if (c->eof && connection_now_us(c) >= deadline_of_eof(c)) {
             stats_add(COUNTER_http_timeout_idle, 1);
-            // A reset would take with it what the client has not read of earlier replies.
-            exchange_gone(c, c->x.reply.started);
-            return;
         } else if (too_slow(c)) {
             stats_add(COUNTER_http_timeout_rate, 1);
         } else {
             set_deadline(c, deadline_of_state(c, c->wait_since_us != 0));
             return;
         }
-        exchange_gone(c, true);
+        exchange_timed_out(c);
+        connection_run(c);
         return;
     case CONNECTION_LINGER:
         connection_close(c, false);

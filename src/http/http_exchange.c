@@ -189,16 +189,27 @@ void exchange_done(struct http_connection *c)
     }
 }
 
-void exchange_cut(struct http_connection *c)
+// Ends what cannot be completed, and with it the connection. In front of its reply that is no reset, which
+// would take with it what the client has not read of earlier replies.
+static void exchange_break(struct http_connection *c, enum http_outcome outcome, bool reset)
 {
-    bool reset = c->x.reply.reset_on_cut;
     bool has_begun = c->x.reply.started;
-    exchange_end(c, HTTP_CUT);
+    exchange_end(c, outcome);
     if (has_begun) {
         connection_close(c, reset);
     } else {
-        connection_linger(c); // a reset would take the unread rest of earlier replies with it
+        connection_linger(c);
     }
+}
+
+void exchange_cut(struct http_connection *c)
+{
+    exchange_break(c, HTTP_CUT, c->x.reply.reset_on_cut);
+}
+
+void exchange_timed_out(struct http_connection *c)
+{
+    exchange_break(c, HTTP_CLIENT_GONE, true);
 }
 
 void exchange_gone(struct http_connection *c, bool reset)

@@ -265,6 +265,7 @@ void exchange_refuse_head(struct http_connection *c, enum err err);
 // The whole reply went out: what follows is the next head, the rest of the body, or the end.
 void exchange_done(struct http_connection *c);
 void exchange_cut(struct http_connection *c);              // the reply cannot be completed
+void exchange_timed_out(struct http_connection *c);        // the client lets it wait too long
 void exchange_gone(struct http_connection *c, bool reset); // the client left
 // Gives everything back; on_done is the last call of the handler. Only the framing of a body that was
 // not read to its end stays. What happens to the connection is the caller's.
