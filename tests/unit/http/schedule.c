@@ -126,6 +126,7 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     schedule_note("  talk %u turn %u: done, outcome %d", t->talk->number, t->index, (int)outcome);
     must(t->x != NULL && !t->is_done, "on_done twice");
     t->is_done = true;
+    t->done_early = t->talk->sent < t->talk->out.len;
     t->outcome = outcome;
     t->x = NULL;
     leave();

@@ -51,6 +51,7 @@ struct turn {
     struct http_sink sink;
     bool has_begun, is_done, body_started, sink_ended, sink_failed, is_paused, has_replied;
     bool is_waiting, source_ended, may_be_cut;
+    bool done_early; // in front of bytes that the client had still to send
     bool continue_due, must_close, may_close;
     enum http_outcome outcome;
     uint32_t got, given, from_memory;
