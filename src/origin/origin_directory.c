@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "origin/directory_private.h"
+#include "origin/origin_directory_private.h"
 #include "stats/stats.h"
 
 #define FIRST_PIECE_BYTES 65536u
@@ -33,7 +33,7 @@ enum phase {
     PHASE_LAST // the held piece may go
 };
 
-struct directory_fetch {
+struct origin_directory_fetch {
     struct origin_call call; // first
     struct origin_fetch *f;
     enum phase phase;
@@ -53,12 +53,12 @@ struct directory_fetch {
     uint64_t started_us;
 };
 
-static struct directory_fetch *as_directory_fetch(struct origin_call *call)
+static struct origin_directory_fetch *as_origin_directory_fetch(struct origin_call *call)
 {
-    return container_of(call, struct directory_fetch, call);
+    return container_of(call, struct origin_directory_fetch, call);
 }
 
-static struct origin_directory *directory_of(const struct directory_fetch *d)
+static struct origin_directory *origin_directory_of(const struct origin_directory_fetch *d)
 {
     return d->call.ow->origin->driver_state;
 }
@@ -67,7 +67,7 @@ static struct origin_directory *directory_of(const struct directory_fetch *d)
 
 static void fetch_free(void *ptr)
 {
-    struct directory_fetch *d = ptr;
+    struct origin_directory_fetch *d = ptr;
     free(d->piece);
     free(d);
 }
@@ -82,7 +82,7 @@ static unsigned status_of(const struct origin_fetch *f, enum err err)
     return err == ERR_OK ? f->status : error_row(err)->status;
 }
 
-static void fetch_end(struct directory_fetch *d, enum err err)
+static void fetch_end(struct origin_directory_fetch *d, enum err err)
 {
     struct origin_fetch *f = d->f;
     struct worker *w = d->call.ow->w;
@@ -112,7 +112,7 @@ static void fetch_end(struct directory_fetch *d, enum err err)
 
 static void on_op_done(struct disk_op *op);
 
-static void op_start(struct directory_fetch *d, struct disk_op op)
+static void op_start(struct origin_directory_fetch *d, struct disk_op op)
 {
     check(!d->op_running);
     d->op = op;
@@ -122,30 +122,30 @@ static void op_start(struct directory_fetch *d, struct disk_op op)
     disk_io_start(d->call.ow->w, &d->op);
 }
 
-static void start_open(struct directory_fetch *d)
+static void start_open(struct origin_directory_fetch *d)
 {
     d->phase = PHASE_OPEN;
     d->open_tries++;
     op_start(d,
              (struct disk_op){
                  .kind = DISK_OPEN,
-                 .fd = directory_of(d)->root_fd,
+                 .fd = origin_directory_of(d)->root_fd,
                  .path = d->path,
                  .open_flags = (d->f->head ? O_PATH : O_RDONLY | O_NONBLOCK | O_NOCTTY) | O_CLOEXEC,
-                 .open_resolve = DIRECTORY_RESOLVE});
+                 .open_resolve = ORIGIN_DIRECTORY_RESOLVE});
 }
 
-static void start_open_bucket(struct directory_fetch *d)
+static void start_open_bucket(struct origin_directory_fetch *d)
 {
     d->phase = PHASE_OPEN_BUCKET;
     op_start(d, (struct disk_op){.kind = DISK_OPEN,
-                                 .fd = directory_of(d)->root_fd,
+                                 .fd = origin_directory_of(d)->root_fd,
                                  .path = d->bucket,
                                  .open_flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
-                                 .open_resolve = DIRECTORY_RESOLVE});
+                                 .open_resolve = ORIGIN_DIRECTORY_RESOLVE});
 }
 
-static void start_stat(struct directory_fetch *d, enum phase phase)
+static void start_stat(struct origin_directory_fetch *d, enum phase phase)
 {
     bool again = phase == PHASE_STAT_AGAIN;
     d->phase = phase;
@@ -157,7 +157,7 @@ static void start_stat(struct directory_fetch *d, enum phase phase)
                                  .statx = again ? &d->stat_again : &d->stat});
 }
 
-static void start_read(struct directory_fetch *d)
+static void start_read(struct origin_directory_fetch *d)
 {
     bool first = d->remaining == d->f->body_len;
     size_t len = (size_t)min_u64(d->remaining, first ? FIRST_PIECE_BYTES : PIECE_BYTES);
@@ -183,21 +183,21 @@ static bool add_header(struct origin_fetch *f, struct span name, struct span val
 }
 
 // What `stat` says of the version, as a reply's head would.
-static enum err describe_version(struct directory_fetch *d)
+static enum err describe_version(struct origin_directory_fetch *d)
 {
     struct origin_fetch *f = d->f;
-    char etag[DIRECTORY_ETAG_LEN + 1], date[HTTP_DATE_LEN + 1];
-    directory_file_etag(&d->stat, etag);
+    char etag[ORIGIN_DIRECTORY_ETAG_LEN + 1], date[HTTP_DATE_LEN + 1];
+    origin_directory_file_etag(&d->stat, etag);
     char *quoted = arena_printf(f->arena, "\"%s\"", etag);
     f->etag = span_from_cstr(quoted);
     f->last_modified = (time_t)d->stat.stx_mtime.tv_sec;
     http_date_format(f->last_modified, date);
     f->size_bytes = d->stat.stx_size;
     f->storable = true;
-    f->too_young = directory_file_too_young(&d->stat, clock_wall_us());
+    f->too_young = origin_directory_file_too_young(&d->stat, clock_wall_us());
     bool ok = add_header(f, SPAN("ETag"), f->etag) &&
               add_header(f, SPAN("Last-Modified"), arena_copy(f->arena, span_from_cstr(date))) &&
-              add_header(f, SPAN("Content-Type"), directory_content_type(f->key));
+              add_header(f, SPAN("Content-Type"), origin_directory_content_type(f->key));
     return ok ? ERR_OK : ERR_NO_MEMORY;
 }
 
@@ -233,12 +233,12 @@ static enum err judge(struct origin_fetch *f)
     return ERR_OK;
 }
 
-static void fetch_go(struct directory_fetch *d);
+static void fetch_go(struct origin_directory_fetch *d);
 
-static void on_stat(struct directory_fetch *d)
+static void on_stat(struct origin_directory_fetch *d)
 {
     struct origin_fetch *f = d->f;
-    if ((d->stat.stx_mask & DIRECTORY_STATX_MASK) != DIRECTORY_STATX_MASK ||
+    if ((d->stat.stx_mask & ORIGIN_DIRECTORY_STATX_MASK) != ORIGIN_DIRECTORY_STATX_MASK ||
         !S_ISREG(d->stat.stx_mode)) {
         fetch_end(d, ERR_NO_SUCH_KEY);
         return;
@@ -264,7 +264,7 @@ static void on_stat(struct directory_fetch *d)
     fetch_go(d);
 }
 
-static enum err deliver(struct directory_fetch *d, size_t len)
+static enum err deliver(struct origin_directory_fetch *d, size_t len)
 {
     if (len == 0) {
         return ERR_OK;
@@ -273,7 +273,7 @@ static enum err deliver(struct directory_fetch *d, size_t len)
     return d->f->on_body(d->f, (struct span){d->piece, len});
 }
 
-static void on_read(struct directory_fetch *d)
+static void on_read(struct origin_directory_fetch *d)
 {
     size_t asked = (size_t)min_u64(d->remaining, d->remaining == d->f->body_len ? FIRST_PIECE_BYTES
                                                                                 : PIECE_BYTES);
@@ -296,23 +296,23 @@ static void on_read(struct directory_fetch *d)
     fetch_go(d);
 }
 
-static void on_open(struct directory_fetch *d)
+static void on_open(struct origin_directory_fetch *d)
 {
     if (d->op.err == ERR_OK) {
         d->fd = (int)d->op.result;
         start_stat(d, PHASE_STAT);
     } else if (d->op.errno_value == EAGAIN && d->open_tries < OPEN_TRIES_MAX) {
         start_open(d); // somebody renamed on the way
-    } else if (directory_error(d->op.errno_value) == ERR_NO_SUCH_KEY) {
+    } else if (origin_directory_error(d->op.errno_value) == ERR_NO_SUCH_KEY) {
         start_open_bucket(d);
     } else {
-        fetch_end(d, directory_error(d->op.errno_value));
+        fetch_end(d, origin_directory_error(d->op.errno_value));
     }
 }
 
 static void on_op_done(struct disk_op *op)
 {
-    struct directory_fetch *d = container_of(op, struct directory_fetch, op);
+    struct origin_directory_fetch *d = container_of(op, struct origin_directory_fetch, op);
     d->op_running = false;
     if (d->cancelled) {
         if (op->kind == DISK_OPEN && op->err == ERR_OK) {
@@ -331,7 +331,7 @@ static void on_op_done(struct disk_op *op)
         return;
     }
     if (op->err != ERR_OK) {
-        fetch_end(d, directory_error(op->errno_value));
+        fetch_end(d, origin_directory_error(op->errno_value));
         return;
     }
     switch (d->phase) {
@@ -343,7 +343,7 @@ static void on_op_done(struct disk_op *op)
         break;
     case PHASE_STAT_AGAIN:
         d->phase = PHASE_LAST;
-        if (!directory_file_same(&d->stat, &d->stat_again)) {
+        if (!origin_directory_file_same(&d->stat, &d->stat_again)) {
             fetch_end(d, ERR_ORIGIN_CHANGED);
         } else {
             fetch_go(d);
@@ -355,7 +355,7 @@ static void on_op_done(struct disk_op *op)
 }
 
 // Goes on where the fetch stands, unless it waits for something.
-static void fetch_go(struct directory_fetch *d)
+static void fetch_go(struct origin_directory_fetch *d)
 {
     if (d->op_running) {
         return;
@@ -395,19 +395,19 @@ static void fetch_go(struct directory_fetch *d)
 
 static void on_task(struct task *task)
 {
-    fetch_go(container_of(task, struct directory_fetch, task));
+    fetch_go(container_of(task, struct origin_directory_fetch, task));
 }
 
 static void on_ready(struct origin_call *call)
 {
-    fetch_go(as_directory_fetch(call));
+    fetch_go(as_origin_directory_fetch(call));
 }
 
 // --- Driver calls --------------------------------------------------------------------------------
 
-static void directory_fetch_start(struct origin_worker *ow, struct origin_fetch *f)
+static void origin_directory_fetch_start(struct origin_worker *ow, struct origin_fetch *f)
 {
-    struct directory_fetch *d = calloc(1, sizeof(*d));
+    struct origin_directory_fetch *d = calloc(1, sizeof(*d));
     check(d != NULL);
     origin_call_init(&d->call, ow);
     d->call.ready = on_ready;
@@ -416,9 +416,9 @@ static void directory_fetch_start(struct origin_worker *ow, struct origin_fetch 
     d->started_us = clock_monotonic_us();
     task_init(&d->task, on_task);
     f->driver = &d->call;
-    if (directory_bucket_is_valid(f->bucket)) {
+    if (origin_directory_bucket_is_valid(f->bucket)) {
         d->bucket = arena_cstr(f->arena, f->bucket);
-        d->path = directory_file_path(f->arena, f->bucket, f->key);
+        d->path = origin_directory_file_path(f->arena, f->bucket, f->key);
         // A key that can be no file is answered without a look, but for whether its bucket is
         // there.
         d->phase = d->path == NULL && d->bucket != NULL ? PHASE_OPEN_BUCKET : PHASE_OPEN;
@@ -433,14 +433,14 @@ static void directory_fetch_start(struct origin_worker *ow, struct origin_fetch 
     }
 }
 
-static void directory_fetch_pause(struct origin_call *call)
+static void origin_directory_fetch_pause(struct origin_call *call)
 {
-    as_directory_fetch(call)->paused = true;
+    as_origin_directory_fetch(call)->paused = true;
 }
 
-static void directory_fetch_resume(struct origin_call *call)
+static void origin_directory_fetch_resume(struct origin_call *call)
 {
-    struct directory_fetch *d = as_directory_fetch(call);
+    struct origin_directory_fetch *d = as_origin_directory_fetch(call);
     if (d->paused) {
         d->paused = false;
         if (!d->op_running && d->call.has_place) {
@@ -449,9 +449,9 @@ static void directory_fetch_resume(struct origin_call *call)
     }
 }
 
-static void directory_fetch_cancel(struct origin_call *call)
+static void origin_directory_fetch_cancel(struct origin_call *call)
 {
-    struct directory_fetch *d = as_directory_fetch(call);
+    struct origin_directory_fetch *d = as_origin_directory_fetch(call);
     if (d->cancelled) {
         return;
     }
@@ -463,13 +463,13 @@ static void directory_fetch_cancel(struct origin_call *call)
     }
 }
 
-static void directory_call_abandon(struct origin_call *call)
+static void origin_directory_call_abandon(struct origin_call *call)
 {
-    if (directory_relay_owns(call)) {
-        directory_relay_abandon(call);
+    if (origin_directory_relay_owns(call)) {
+        origin_directory_relay_abandon(call);
         return;
     }
-    struct directory_fetch *d = as_directory_fetch(call);
+    struct origin_directory_fetch *d = as_origin_directory_fetch(call);
     if (d->fd >= 0) {
         (void)close(d->fd);
     }
@@ -477,11 +477,11 @@ static void directory_call_abandon(struct origin_call *call)
     fetch_free(d);
 }
 
-static void directory_free(struct origin *origin)
+static void origin_directory_free(struct origin *origin)
 {
     struct origin_directory *directory = origin->driver_state;
     if (directory != NULL) {
-        directory_scans_free(directory->scans);
+        origin_directory_scans_free(directory->scans);
         if (directory->root_fd >= 0) {
             (void)close(directory->root_fd);
         }
@@ -491,17 +491,17 @@ static void directory_free(struct origin *origin)
 }
 
 const struct origin_driver origin_directory_driver = {
-    .fetch_start = directory_fetch_start,
-    .fetch_pause = directory_fetch_pause,
-    .fetch_resume = directory_fetch_resume,
-    .fetch_cancel = directory_fetch_cancel,
-    .relay_start = directory_relay_start,
-    .relay_pause = directory_relay_pause,
-    .relay_resume = directory_relay_resume,
-    .relay_resume_upload = directory_relay_resume_upload,
-    .relay_cancel = directory_relay_cancel,
-    .call_abandon = directory_call_abandon,
-    .free = directory_free,
+    .fetch_start = origin_directory_fetch_start,
+    .fetch_pause = origin_directory_fetch_pause,
+    .fetch_resume = origin_directory_fetch_resume,
+    .fetch_cancel = origin_directory_fetch_cancel,
+    .relay_start = origin_directory_relay_start,
+    .relay_pause = origin_directory_relay_pause,
+    .relay_resume = origin_directory_relay_resume,
+    .relay_resume_upload = origin_directory_relay_resume_upload,
+    .relay_cancel = origin_directory_relay_cancel,
+    .call_abandon = origin_directory_call_abandon,
+    .free = origin_directory_free,
 };
 
 // --- Start ---------------------------------------------------------------------------------------
@@ -510,7 +510,7 @@ static void report_top_files(int root_fd, const char *path)
 {
     struct buf names;
     buf_init(&names, 1024);
-    size_t count = directory_top_files(root_fd, &names);
+    size_t count = origin_directory_top_files(root_fd, &names);
     if (count > 0) {
         log_warn("directory_files_outside_buckets", "path=%s count=%zu first=%s",
                  log_quote(span_from_cstr(path)), count, log_quote(buf_span(&names)));
@@ -533,7 +533,7 @@ enum err origin_directory_open(struct origin *origin, struct buf *ret_why)
                    strerror(saved));
         return saved == EACCES ? ERR_PERMISSION : ERR_NOT_FOUND;
     }
-    int probe = directory_file_open_blocking(root_fd, ".", O_PATH | O_DIRECTORY);
+    int probe = origin_directory_file_open_blocking(root_fd, ".", O_PATH | O_DIRECTORY);
     if (probe < 0 && errno != ENOENT) {
         buf_printf(ret_why,
                    "openat2: %s; dir: needs Linux 5.6 and a seccomp profile that allows openat2",
@@ -545,7 +545,7 @@ enum err origin_directory_open(struct origin *origin, struct buf *ret_why)
     struct origin_directory *directory = calloc(1, sizeof(*directory));
     check(directory != NULL);
     directory->root_fd = root_fd;
-    directory->scans = directory_scans_new(root_fd);
+    directory->scans = origin_directory_scans_new(root_fd);
     origin->driver_state = directory;
     struct buf text;
     buf_init(&text, 8192);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `s3://` driver's state: endpoint, credentials, the regions of buckets, and on each worker the
 // pools of connections. One pool per credential set, because libcurl shares a pooled connection
-// between requests of different Authorization. The calls themselves are in s3_call.c.
+// between requests of different Authorization. The calls themselves are in origin_s3_call.c.
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "origin/s3_private.h"
+#include "origin/origin_s3_private.h"
 
 #define REGION_DEFAULT "us-east-1"
 
@@ -21,12 +21,12 @@ static uint64_t row_of_bucket(struct span bucket)
     return hash64(bucket.ptr, bucket.len, 0) & ~(uint64_t)REGION_OF_ROW;
 }
 
-struct span s3_region_of(const struct origin_worker *ow, struct span bucket, bool *ret_known)
+struct span origin_s3_region_of(const struct origin_worker *ow, struct span bucket, bool *ret_known)
 {
-    struct s3_state *state = s3_state_of(ow);
+    struct origin_s3_state *state = origin_s3_state_of(ow);
     uint64_t wanted = row_of_bucket(bucket), row;
-    for (unsigned i = 0; i < S3_REGIONS_MAX && (row = atomic_load(&state->bucket_regions[i])) != 0;
-         i++) {
+    for (unsigned i = 0;
+         i < ORIGIN_S3_REGIONS_MAX && (row = atomic_load(&state->bucket_regions[i])) != 0; i++) {
         if ((row & ~(uint64_t)REGION_OF_ROW) == wanted) {
             *ret_known = true;
             return span_from_cstr(atomic_load(&state->region_names[(row & REGION_OF_ROW) - 1]));
@@ -36,7 +36,7 @@ struct span s3_region_of(const struct origin_worker *ow, struct span bucket, boo
     return span_from_cstr(state->region);
 }
 
-bool s3_region_is_valid(struct span region)
+bool origin_s3_region_is_valid(struct span region)
 {
     for (size_t i = 0; i < region.len; i++) {
         char c = region.ptr[i];
@@ -45,16 +45,16 @@ bool s3_region_is_valid(struct span region)
             return false;
         }
     }
-    return region.len > 0 && region.len <= S3_REGION_MAX;
+    return region.len > 0 && region.len <= ORIGIN_S3_REGION_MAX;
 }
 
 // The number of the name, from 1 on; 0: an origin that names more regions than there are.
-static unsigned region_number(struct s3_state *state, struct span region)
+static unsigned region_number(struct origin_s3_state *state, struct span region)
 {
     char *copy = strndup(region.ptr, region.len);
     check(copy != NULL);
     unsigned number = 0;
-    for (unsigned i = 0; i < S3_REGION_NAMES_MAX && number == 0; i++) {
+    for (unsigned i = 0; i < ORIGIN_S3_REGION_NAMES_MAX && number == 0; i++) {
         char *name = NULL;
         if (atomic_compare_exchange_strong(&state->region_names[i], &name, copy)) {
             return i + 1;
@@ -65,16 +65,16 @@ static unsigned region_number(struct s3_state *state, struct span region)
     return number;
 }
 
-void s3_region_learn(struct origin_worker *ow, struct span bucket, struct span region)
+void origin_s3_region_learn(struct origin_worker *ow, struct span bucket, struct span region)
 {
-    struct s3_state *state = s3_state_of(ow);
+    struct origin_s3_state *state = origin_s3_state_of(ow);
     unsigned number =
-        s3_region_is_valid(region) && bucket.len > 0 ? region_number(state, region) : 0;
+        origin_s3_region_is_valid(region) && bucket.len > 0 ? region_number(state, region) : 0;
     if (number == 0) {
         return;
     }
     uint64_t row = row_of_bucket(bucket), there;
-    for (unsigned i = 0; i < S3_REGIONS_MAX; i++) {
+    for (unsigned i = 0; i < ORIGIN_S3_REGIONS_MAX; i++) {
         there = 0;
         if (atomic_compare_exchange_strong(&state->bucket_regions[i], &there, row | number)) {
             return;
@@ -84,7 +84,7 @@ void s3_region_learn(struct origin_worker *ow, struct span bucket, struct span r
             return;
         }
     }
-    unsigned oldest = atomic_fetch_add(&state->region_next, 1) % S3_REGIONS_MAX;
+    unsigned oldest = atomic_fetch_add(&state->region_next, 1) % ORIGIN_S3_REGIONS_MAX;
     atomic_store(&state->bucket_regions[oldest], row | number);
 }
 
@@ -110,17 +110,18 @@ static void pool_free_later(void *ptr)
     transfer_pool_free(ptr);
 }
 
-struct s3_pool *s3_pool_enter(struct origin_worker *ow, const struct sigv4_credentials *credentials)
+struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
+                                            const struct sigv4_credentials *credentials)
 {
-    struct s3_part *part = ow->driver_state;
+    struct origin_s3_part *part = ow->driver_state;
     struct span key = credentials != NULL ? credentials->access_key : (struct span){NULL, 0};
-    struct s3_pool *found = NULL, *oldest = NULL;
+    struct origin_s3_pool *found = NULL, *oldest = NULL;
     if (key.len >= sizeof(part->pools[0].access_key)) {
         return NULL;
     }
     // The first row is the origin's own; the others come and go.
-    for (unsigned i = 0; i < S3_POOLS_MAX && found == NULL; i++) {
-        struct s3_pool *pool = &part->pools[i];
+    for (unsigned i = 0; i < ORIGIN_S3_POOLS_MAX && found == NULL; i++) {
+        struct origin_s3_pool *pool = &part->pools[i];
         if (pool->pool != NULL
                 ? span_equal_cstr(key, pool->access_key) && (i == 0) == (key.len == 0)
                 : i == 0 && key.len == 0) {
@@ -151,7 +152,7 @@ struct s3_pool *s3_pool_enter(struct origin_worker *ow, const struct sigv4_crede
     return found;
 }
 
-void s3_pool_leave(struct s3_pool *pool)
+void origin_s3_pool_leave(struct origin_s3_pool *pool)
 {
     check(pool->use_count > 0);
     pool->use_count--;
@@ -160,25 +161,25 @@ void s3_pool_leave(struct s3_pool *pool)
 // --- Life ----------------------------------------------------------------------------------------
 
 // Ends what curl has under way; the calls stay until they are abandoned.
-static void s3_stop(struct origin *origin)
+static void origin_s3_stop(struct origin *origin)
 {
-    struct s3_state *state = origin->driver_state;
+    struct origin_s3_state *state = origin->driver_state;
     if (state == NULL) {
         return;
     }
     atomic_store(&state->is_stopping, true);
     for (unsigned i = 0; i < origin->worker_count; i++) {
-        struct s3_part *part = origin->workers[i].driver_state;
-        for (unsigned p = 0; part != NULL && p < S3_POOLS_MAX; p++) {
+        struct origin_s3_part *part = origin->workers[i].driver_state;
+        for (unsigned p = 0; part != NULL && p < ORIGIN_S3_POOLS_MAX; p++) {
             transfer_pool_free(part->pools[p].pool);
             part->pools[p].pool = NULL;
         }
     }
 }
 
-static void s3_free(struct origin *origin)
+static void origin_s3_free(struct origin *origin)
 {
-    struct s3_state *state = origin->driver_state;
+    struct origin_s3_state *state = origin->driver_state;
     if (state == NULL) {
         return;
     }
@@ -186,29 +187,29 @@ static void s3_free(struct origin *origin)
         free(origin->workers[i].driver_state);
         origin->workers[i].driver_state = NULL;
     }
-    for (unsigned i = 0; i < S3_REGION_NAMES_MAX; i++) {
+    for (unsigned i = 0; i < ORIGIN_S3_REGION_NAMES_MAX; i++) {
         free(atomic_load(&state->region_names[i]));
     }
     credentials_keeper_free(state->keeper);
-    s3_endpoint_done(&state->endpoint);
+    origin_s3_endpoint_done(&state->endpoint);
     free(state->region);
     free(state);
     origin->driver_state = NULL;
 }
 
 const struct origin_driver origin_s3_driver = {
-    .fetch_start = s3_fetch_start,
-    .fetch_pause = s3_call_pause,
-    .fetch_resume = s3_call_resume,
-    .fetch_cancel = s3_call_cancel,
-    .relay_start = s3_relay_start,
-    .relay_pause = s3_call_pause,
-    .relay_resume = s3_call_resume,
-    .relay_resume_upload = s3_call_resume_upload,
-    .relay_cancel = s3_call_cancel,
-    .stop = s3_stop,
-    .call_abandon = s3_call_abandon,
-    .free = s3_free,
+    .fetch_start = origin_s3_fetch_start,
+    .fetch_pause = origin_s3_call_pause,
+    .fetch_resume = origin_s3_call_resume,
+    .fetch_cancel = origin_s3_call_cancel,
+    .relay_start = origin_s3_relay_start,
+    .relay_pause = origin_s3_call_pause,
+    .relay_resume = origin_s3_call_resume,
+    .relay_resume_upload = origin_s3_call_resume_upload,
+    .relay_cancel = origin_s3_call_cancel,
+    .stop = origin_s3_stop,
+    .call_abandon = origin_s3_call_abandon,
+    .free = origin_s3_free,
 };
 
 static bool is_set(const char *text)
@@ -217,25 +218,25 @@ static bool is_set(const char *text)
 }
 
 // Configured, else the endpoint's own, the environment's, the credentials' own; else the default.
-static const char *choose_region(const struct origin *origin, const struct s3_state *state,
+static const char *choose_region(const struct origin *origin, const struct origin_s3_state *state,
                                  const struct credential_set *set)
 {
     const char *candidates[] = {state->region_is_fixed ? origin->options.region : NULL,
                                 state->endpoint.default_region, getenv("AWS_REGION"),
                                 getenv("AWS_DEFAULT_REGION"), set != NULL ? set->region : NULL};
     for (size_t i = 0; i < ARRAY_LEN(candidates); i++) {
-        if (is_set(candidates[i]) && s3_region_is_valid(span_from_cstr(candidates[i]))) {
+        if (is_set(candidates[i]) && origin_s3_region_is_valid(span_from_cstr(candidates[i]))) {
             return candidates[i];
         }
     }
     return REGION_DEFAULT;
 }
 
-static void describe(struct origin *origin, const struct s3_state *state, const char *source)
+static void describe(struct origin *origin, const struct origin_s3_state *state, const char *source)
 {
     struct buf text;
     bool is_virtual =
-        s3_endpoint_is_virtual(&state->endpoint, origin->options.addressing, SPAN("bucket"));
+        origin_s3_endpoint_is_virtual(&state->endpoint, origin->options.addressing, SPAN("bucket"));
     buf_init(&text, 4096);
     buf_printf(&text, "s3 %s%s%s region %s%s %s, credentials: %s",
                state->endpoint.is_https ? "https://" : "http://", state->endpoint.host,
@@ -249,15 +250,15 @@ static void describe(struct origin *origin, const struct s3_state *state, const 
 enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
 {
     const struct origin_options *options = &origin->options;
-    struct s3_state *state = calloc(1, sizeof(*state));
+    struct origin_s3_state *state = calloc(1, sizeof(*state));
     check(state != NULL);
     origin->driver_state = state;
-    enum err err = s3_endpoint_parse(options->endpoint, &state->endpoint, ret_why);
+    enum err err = origin_s3_endpoint_parse(options->endpoint, &state->endpoint, ret_why);
     if (err != ERR_OK) {
         return err;
     }
     state->region_is_fixed = is_set(options->region) && strcmp(options->region, "auto") != 0;
-    if (state->region_is_fixed && !s3_region_is_valid(span_from_cstr(options->region))) {
+    if (state->region_is_fixed && !origin_s3_region_is_valid(span_from_cstr(options->region))) {
         buf_printf(ret_why, "%s: origin.region is not the name of a region", options->region);
         return ERR_INVALID;
     }
@@ -278,7 +279,7 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
     describe(origin, state, set->source);
     state->keeper = credentials_keeper_new(origin->loop, &credentials, &set);
     for (unsigned i = 0; i < origin->worker_count; i++) {
-        origin->workers[i].driver_state = calloc(1, sizeof(struct s3_part));
+        origin->workers[i].driver_state = calloc(1, sizeof(struct origin_s3_part));
         check(origin->workers[i].driver_state != NULL);
     }
     return ERR_OK;

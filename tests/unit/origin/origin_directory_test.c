@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "harness.h"
-#include "origin/directory_private.h"
+#include "origin/origin_directory_private.h"
 #include "test.h"
 
 static const enum disk_engine engines[] = {DISK_ENGINE_AUTO, DISK_ENGINE_THREADS};
@@ -278,7 +278,8 @@ Test(origin_directory, age)
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct statx stat = {.stx_mtime.tv_sec = cases[i].mtime_s,
                              .stx_ctime.tv_sec = cases[i].ctime_s};
-        cr_assert_eq(directory_file_too_young(&stat, 1000u * 1000000u), cases[i].young, "%zu", i);
+        cr_assert_eq(origin_directory_file_too_young(&stat, 1000u * 1000000u), cases[i].young,
+                     "%zu", i);
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "harness.h"
-#include "origin/s3_private.h"
+#include "origin/origin_s3_private.h"
 #include "server.h"
 #include "stats/stats.h"
 #include "test.h"
@@ -421,22 +421,23 @@ Test(origin_s3, region_is_learnt_for_all_workers)
     }
     struct origin_worker *ow = &rig.h.origin->workers[0];
     char name[64];
-    for (unsigned i = 0; i < 3 * S3_REGIONS_MAX; i++) {
+    for (unsigned i = 0; i < 3 * ORIGIN_S3_REGIONS_MAX; i++) {
         bool known = false;
         snprintf(name, sizeof(name), "many%u", i);
-        s3_region_learn(ow, span_from_cstr(name),
-                        i % 2 == 0 ? SPAN("eu-even-1") : SPAN("eu-odd-1"));
-        struct span region = s3_region_of(ow, span_from_cstr(name), &known);
+        origin_s3_region_learn(ow, span_from_cstr(name),
+                               i % 2 == 0 ? SPAN("eu-even-1") : SPAN("eu-odd-1"));
+        struct span region = origin_s3_region_of(ow, span_from_cstr(name), &known);
         cr_assert(known && span_equal_cstr(region, i % 2 == 0 ? "eu-even-1" : "eu-odd-1"));
-        s3_region_learn(ow, span_from_cstr(name), SPAN("eu-last-1"));
-        region = s3_region_of(ow, span_from_cstr(name), &known);
+        origin_s3_region_learn(ow, span_from_cstr(name), SPAN("eu-last-1"));
+        region = origin_s3_region_of(ow, span_from_cstr(name), &known);
         cr_assert(known && span_equal_cstr(region, "eu-last-1"));
     }
-    for (unsigned i = 0; i < 2 * S3_REGION_NAMES_MAX; i++) {
+    for (unsigned i = 0; i < 2 * ORIGIN_S3_REGION_NAMES_MAX; i++) {
         bool known = true;
         snprintf(name, sizeof(name), "region-%u", i);
-        s3_region_learn(ow, SPAN("other"), span_from_cstr(name)); // the first of them are kept
-        (void)s3_region_of(ow, SPAN("other"), &known);
+        origin_s3_region_learn(ow, SPAN("other"),
+                               span_from_cstr(name)); // the first of them are kept
+        (void)origin_s3_region_of(ow, SPAN("other"), &known);
         cr_assert(known);
     }
     rig_end(&rig);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds one attempt of a call to an S3 origin: its URL, the headers that go on, the signature.
 #include "base/clock.h"
-#include "origin/s3_call_private.h"
+#include "origin/origin_s3_call_private.h"
 
-static bool add(struct s3_call *c, struct headers *headers, const char *name, struct span value)
+static bool add(struct origin_s3_call *c, struct headers *headers, const char *name,
+                struct span value)
 {
     return headers_add(headers, c->arena, span_from_cstr(name), value);
 }
 
-static enum err build_fetch_headers(struct s3_call *c, struct headers *headers)
+static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *headers)
 {
     const struct origin_fetch *f = c->f;
     bool ok = add(c, headers, "User-Agent", SPAN("forebay/" FOREBAY_VERSION));
@@ -32,7 +33,7 @@ static enum err build_fetch_headers(struct s3_call *c, struct headers *headers)
     return ok ? ERR_OK : ERR_NO_MEMORY;
 }
 
-static struct span payload_hash_of(const struct s3_call *c)
+static struct span payload_hash_of(const struct origin_s3_call *c)
 {
     if (c->r == NULL || c->phase == PHASE_LOOK) {
         return SPAN(SIGV4_EMPTY_SHA256);
@@ -50,9 +51,10 @@ static struct span payload_hash_of(const struct s3_call *c)
     return SPAN(SIGV4_EMPTY_SHA256);
 }
 
-static enum err sign(struct s3_call *c, const struct s3_url *url, struct headers *headers)
+static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
+                     struct headers *headers)
 {
-    const struct sigv4_credentials *keys = s3_call_own_keys(c);
+    const struct sigv4_credentials *keys = origin_s3_call_own_keys(c);
     struct span hash = payload_hash_of(c);
     bool is_anonymous = (keys == NULL && c->set->is_anonymous) ||
                         (c->phase != PHASE_LOOK && c->r != NULL && c->r->is_unsigned);
@@ -69,20 +71,22 @@ static enum err sign(struct s3_call *c, const struct s3_url *url, struct headers
         return ERR_OK;
     }
     struct sigv4_scope scope = {.region = c->region, .service = SPAN("s3")};
-    time_t now = (time_t)(clock_wall_s() + atomic_load(&s3_state_of(c->call.ow)->clock_skew_s));
+    time_t now =
+        (time_t)(clock_wall_s() + atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s));
     return sigv4_sign(c->arena, keys != NULL ? keys : &c->set->keys, &scope, now,
-                      c->phase == PHASE_LOOK ? SPAN("HEAD") : s3_call_method(c), url->path,
+                      c->phase == PHASE_LOOK ? SPAN("HEAD") : origin_s3_call_method(c), url->path,
                       url->query, headers, hash, NULL);
 }
 
-enum err s3_call_build(struct s3_call *c, struct s3_url *ret_url, struct headers *headers)
+enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *ret_url,
+                              struct headers *headers)
 {
     struct origin_worker *ow = c->call.ow;
-    const struct s3_state *state = s3_state_of(ow);
+    const struct origin_s3_state *state = origin_s3_state_of(ow);
     struct span key = {NULL, 0}, query = {NULL, 0};
     bool known = false;
     enum err err = ERR_OK;
-    c->region = arena_copy(c->arena, s3_region_of(ow, s3_call_bucket(c), &known));
+    c->region = arena_copy(c->arena, origin_s3_region_of(ow, origin_s3_call_bucket(c), &known));
     if (c->region.ptr == NULL) {
         return ERR_NO_MEMORY;
     }
@@ -90,11 +94,11 @@ enum err s3_call_build(struct s3_call *c, struct s3_url *ret_url, struct headers
         key = c->r != NULL ? c->r->request->key : c->f->key;
     }
     if (c->r != NULL && c->phase != PHASE_LOOK) {
-        err = s3_query_forward(c->arena, c->r->request, &query);
+        err = origin_s3_query_forward(c->arena, c->r->request, &query);
     }
     if (err == ERR_OK) {
-        err = s3_url_build(c->arena, &state->endpoint, ow->origin->options.addressing, c->region,
-                           s3_call_bucket(c), key, query, ret_url);
+        err = origin_s3_url_build(c->arena, &state->endpoint, ow->origin->options.addressing,
+                                  c->region, origin_s3_call_bucket(c), key, query, ret_url);
     }
     if (err == ERR_OK && !(add(c, headers, "Host", ret_url->host) &&
                            add(c, headers, "Accept-Encoding", SPAN("identity")))) {
@@ -103,8 +107,8 @@ enum err s3_call_build(struct s3_call *c, struct s3_url *ret_url, struct headers
     if (err == ERR_OK && c->f != NULL) {
         err = build_fetch_headers(c, headers);
     } else if (err == ERR_OK && c->phase != PHASE_LOOK) {
-        err = s3_headers_forward(c->arena, c->r->headers,
-                                 c->r->body == ORIGIN_BODY_UNSIGNED_TRAILER, headers);
+        err = origin_s3_headers_forward(c->arena, c->r->headers,
+                                        c->r->body == ORIGIN_BODY_UNSIGNED_TRAILER, headers);
     }
     if (err == ERR_OK) {
         err = sign(c, ret_url, headers);

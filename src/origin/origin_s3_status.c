@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a status of an S3 origin means for a fetch and for a relay. Pure; any thread.
-#include "origin/s3_private.h"
+#include "origin/origin_s3_private.h"
 
 // Answers whose body is looked at before anybody hears of them.
-bool s3_status_must_collect(unsigned status)
+bool origin_s3_status_must_collect(unsigned status)
 {
     return (status >= 300 && status < 400 && status != 304) || status == 400 || status == 403 ||
            status == 408 || status == 429 || status >= 500;
 }
 
 // Clients know 500 and 503; of these others they make a fatal error, so they never hear of them.
-bool s3_status_is_hidden(unsigned status)
+bool origin_s3_status_is_hidden(unsigned status)
 {
     return (status >= 300 && status < 400 && status != 304) || status == 408 || status == 429 ||
            status == 502 || status == 504;
 }
 
-bool s3_status_is_foreign(unsigned status)
+bool origin_s3_status_is_foreign(unsigned status)
 {
     static const unsigned short known[] = {200, 201, 202, 204, 206, 207, 300, 301, 302, 303, 304,
                                            307, 308, 400, 401, 402, 403, 404, 405, 406, 408, 409,
@@ -30,13 +30,13 @@ bool s3_status_is_foreign(unsigned status)
     return true;
 }
 
-bool s3_status_is_token_error(struct span code)
+bool origin_s3_status_is_token_error(struct span code)
 {
     return span_equal_cstr(code, "ExpiredToken") || span_equal_cstr(code, "InvalidToken") ||
            span_equal_cstr(code, "TokenRefreshRequired");
 }
 
-enum err s3_status_failure(unsigned status)
+enum err origin_s3_status_failure(unsigned status)
 {
     switch (status) {
     case 408:
@@ -49,7 +49,7 @@ enum err s3_status_failure(unsigned status)
     }
 }
 
-enum err s3_status_error(const struct origin_fetch *f, unsigned status, struct span code)
+enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, struct span code)
 {
     switch (status) {
     case 304:

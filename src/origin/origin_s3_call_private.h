@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call to an S3 origin, for the files that make it: s3_call.c runs it, s3_call_build.c builds and
-// signs each attempt, s3_call_answer.c decides about answers that are no success.
+// One call to an S3 origin, for the files that make it: origin_s3_call.c runs it, origin_s3_call_build.c builds and
+// signs each attempt, origin_s3_call_answer.c decides about answers that are no success.
 #ifndef FOREBAY_ORIGIN_S3_CALL_PRIVATE_H
 #define FOREBAY_ORIGIN_S3_CALL_PRIVATE_H
 
+#include "origin/origin_s3_private.h"
 #include "origin/response_gate.h"
-#include "origin/s3_private.h"
 
-enum s3_phase {
+enum origin_s3_phase {
     PHASE_PLACE,
     PHASE_WAIT,
     PHASE_LOOK,
@@ -17,11 +17,11 @@ enum s3_phase {
     PHASE_HELD
 };
 
-struct s3_call {
+struct origin_s3_call {
     struct origin_call call; // first
     struct origin_fetch *f;  // one of the two
     struct origin_relay *r;
-    enum s3_phase phase;
+    enum origin_s3_phase phase;
     struct arena *arena; // the caller's too: f->arena or r->arena
 
     bool paused, cancelled, head_seen, upload_has_left;
@@ -33,7 +33,7 @@ struct s3_call {
     enum err pending_err; // ends the call from the task
 
     struct transfer *transfer;
-    struct s3_pool *pool;
+    struct origin_s3_pool *pool;
     struct credential_set *set; // of this attempt; NULL with the caller's own credentials
     struct span region;         // this attempt was signed for
     struct response_gate gate;
@@ -45,61 +45,64 @@ struct s3_call {
     struct credentials_waiter waiter;
 };
 
-static inline struct s3_call *as_s3_call(struct origin_call *call)
+static inline struct origin_s3_call *as_origin_s3_call(struct origin_call *call)
 {
-    return container_of(call, struct s3_call, call);
+    return container_of(call, struct origin_s3_call, call);
 }
 
-static inline struct span s3_call_method(const struct s3_call *c)
+static inline struct span origin_s3_call_method(const struct origin_s3_call *c)
 {
     return c->r != NULL ? c->r->method : c->f->head ? SPAN("HEAD") : SPAN("GET");
 }
 
-static inline struct span s3_call_bucket(const struct s3_call *c)
+static inline struct span origin_s3_call_bucket(const struct origin_s3_call *c)
 {
     return c->r != NULL ? c->r->bucket : c->f->bucket;
 }
 
-static inline bool s3_call_is_head(const struct s3_call *c)
+static inline bool origin_s3_call_is_head(const struct origin_s3_call *c)
 {
-    return c->phase == PHASE_LOOK || span_equal_cstr(s3_call_method(c), "HEAD");
+    return c->phase == PHASE_LOOK || span_equal_cstr(origin_s3_call_method(c), "HEAD");
 }
 
 // May be asked again after a failure: it changes nothing.
-static inline bool s3_call_is_safe(const struct s3_call *c)
+static inline bool origin_s3_call_is_safe(const struct origin_s3_call *c)
 {
-    return span_equal_cstr(s3_call_method(c), "GET") || span_equal_cstr(s3_call_method(c), "HEAD");
+    return span_equal_cstr(origin_s3_call_method(c), "GET") ||
+           span_equal_cstr(origin_s3_call_method(c), "HEAD");
 }
 
-static inline const struct sigv4_credentials *s3_call_own_keys(const struct s3_call *c)
+static inline const struct sigv4_credentials *
+origin_s3_call_own_keys(const struct origin_s3_call *c)
 {
     return c->r != NULL ? c->r->credentials : c->f->credentials;
 }
 
-// --- s3_call.c -----------------------------------------------------------------------------------
+// --- origin_s3_call.c -----------------------------------------------------------------------------------
 
 // The next attempt, at once. Never calls back.
-void s3_call_attempt(struct s3_call *c);
+void origin_s3_call_attempt(struct origin_s3_call *c);
 // Waits for new credentials, then the next attempt; or the call's end where there are none.
-void s3_call_renew_credentials(struct s3_call *c);
+void origin_s3_call_renew_credentials(struct origin_s3_call *c);
 // Fills in the relay's answer from the head that has come; the caller hands it on.
-enum err s3_call_relay_prepare(struct s3_call *c) MUST_USE;
+enum err origin_s3_call_relay_prepare(struct origin_s3_call *c) MUST_USE;
 // Tells the caller the outcome and frees the call. No transfer runs.
-void s3_call_end(struct s3_call *c, enum err err);
+void origin_s3_call_end(struct origin_s3_call *c, enum err err);
 
-// --- s3_call_build.c -----------------------------------------------------------------------------
+// --- origin_s3_call_build.c -----------------------------------------------------------------------------
 
 // URL and signed headers of the next attempt, in the call's arena.
-enum err s3_call_build(struct s3_call *c, struct s3_url *ret_url, struct headers *headers) MUST_USE;
+enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *ret_url,
+                              struct headers *headers) MUST_USE;
 
-// --- s3_call_answer.c ----------------------------------------------------------------------------
+// --- origin_s3_call_answer.c ----------------------------------------------------------------------------
 // Each goes on with the call: another attempt, a wait before it, or the call's end.
 
 // The transfer broke before a final head.
-void s3_call_failed(struct s3_call *c, enum err err);
+void origin_s3_call_failed(struct origin_s3_call *c, enum err err);
 // An answer that may not be final is here, its body collected.
-void s3_call_answered(struct s3_call *c);
+void origin_s3_call_answered(struct origin_s3_call *c);
 // PHASE_HELD: gives the collected body to a caller that takes it.
-void s3_call_held_body(struct s3_call *c);
+void origin_s3_call_held_body(struct origin_s3_call *c);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text as an endpoint, with any bucket and key: no crash; refused with a reason, or the URL made
 // of it holds nothing that could end a line or the path.
-#include "origin/s3_private.h"
+#include "origin/origin_s3_private.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -9,13 +9,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
-static void check_url(const struct s3_endpoint *endpoint, struct span bucket, struct span key)
+static void check_url(const struct origin_s3_endpoint *endpoint, struct span bucket,
+                      struct span key)
 {
     struct arena *arena = arena_new(1 << 20);
-    struct s3_url url;
+    struct origin_s3_url url;
     if (bucket.len <= 63 && key.len <= S3_KEY_MAX &&
-        s3_url_build(arena, endpoint, ORIGIN_ADDRESSING_AUTO, SPAN("us-east-1"), bucket, key,
-                     (struct span){NULL, 0}, &url) == ERR_OK) {
+        origin_s3_url_build(arena, endpoint, ORIGIN_ADDRESSING_AUTO, SPAN("us-east-1"), bucket, key,
+                            (struct span){NULL, 0}, &url) == ERR_OK) {
         for (const char *c = url.url; *c != '\0'; c++) {
             check((unsigned char)*c > ' ' && (unsigned char)*c < 0x7f && *c != '#');
         }
@@ -27,7 +28,7 @@ static void check_url(const struct s3_endpoint *endpoint, struct span bucket, st
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     struct span rest = {(const char *)bytes, len}, text, bucket;
-    struct s3_endpoint endpoint;
+    struct origin_s3_endpoint endpoint;
     struct buf why;
     if (len > 4096 || memchr(bytes, '\0', len) != NULL || !span_split(&rest, '\n', &text) ||
         !span_split(&rest, '\n', &bucket)) {
@@ -35,10 +36,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     }
     buf_init(&why, 4096);
     char *copy = strndup(text.ptr, text.len);
-    if (s3_endpoint_parse(copy, &endpoint, &why) == ERR_OK) {
-        (void)s3_endpoint_has_region(&endpoint);
+    if (origin_s3_endpoint_parse(copy, &endpoint, &why) == ERR_OK) {
+        (void)origin_s3_endpoint_has_region(&endpoint);
         check_url(&endpoint, bucket, rest);
-        s3_endpoint_done(&endpoint);
+        origin_s3_endpoint_done(&endpoint);
     } else {
         check(why.len > 0);
     }

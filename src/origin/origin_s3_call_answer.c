@@ -3,14 +3,14 @@
 // right region, by the right clock, with new credentials; wait and repeat; or let it stand.
 #include "base/clock.h"
 #include "base/log.h"
-#include "origin/s3_call_private.h"
+#include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
 #define REGION_HOPS_MAX 3u
 #define SKEW_SEEN_S 600 // a HEAD's 403 has no code: this much says that it is the clock
 
 // Waits and asks again; false when that is not allowed any more.
-static bool try_again(struct s3_call *c)
+static bool try_again(struct origin_s3_call *c)
 {
     struct origin *origin = c->call.ow->origin;
     if (c->attempts > origin->options.retries || !origin_retry_take(origin)) {
@@ -21,29 +21,30 @@ static bool try_again(struct s3_call *c)
     return true;
 }
 
-void s3_call_failed(struct s3_call *c, enum err err)
+void origin_s3_call_failed(struct origin_s3_call *c, enum err err)
 {
     bool untouched = (err == ERR_ORIGIN_DNS || err == ERR_ORIGIN_CONNECT) && !c->upload_has_left;
     origin_count_error(err);
     if (err == ERR_ORIGIN_TIMEOUT) {
         origin_hops_doubt(c->call.ow->origin);
     }
-    if (error_row(err)->retry == RETRY_SAFE && (s3_call_is_safe(c) || untouched) && try_again(c)) {
+    if (error_row(err)->retry == RETRY_SAFE && (origin_s3_call_is_safe(c) || untouched) &&
+        try_again(c)) {
         return;
     }
     if (c->f != NULL) {
         c->f->status = c->head_seen ? c->gate.status : 0;
     }
-    s3_call_end(c, err);
+    origin_s3_call_end(c, err);
 }
 
 // The origin's own words for whoever asked; no error of S3's is longer than what is kept.
-static void keep_answer(struct s3_call *c)
+static void keep_answer(struct origin_s3_call *c)
 {
     struct s3_error_answer answer = {.status = c->gate.status, .document = buf_span(&c->collected)};
     struct buf packed;
     buf_init(&packed, ORIGIN_ERROR_ANSWER_MAX);
-    if (s3_headers_of_error(c->arena, &c->gate.headers, &answer.headers) == ERR_OK) {
+    if (origin_s3_headers_of_error(c->arena, &c->gate.headers, &answer.headers) == ERR_OK) {
         s3_error_pack(&answer, &packed);
         c->f->error_answer =
             buf_ok(&packed) ? arena_copy(c->arena, buf_span(&packed)) : (struct span){NULL, 0};
@@ -52,7 +53,7 @@ static void keep_answer(struct s3_call *c)
 }
 
 // The answer stands. A fetch ends with its error, a relay hands the answer on.
-static void answer_is_final(struct s3_call *c, enum err fetch_err)
+static void answer_is_final(struct origin_s3_call *c, enum err fetch_err)
 {
     if (c->f != NULL) {
         struct origin_fetch *f = c->f;
@@ -61,23 +62,23 @@ static void answer_is_final(struct s3_call *c, enum err fetch_err)
         (void)headers_get(&c->gate.headers, SPAN("x-amz-bucket-region"), &f->bucket_region);
         (void)headers_get(&c->gate.headers, SPAN("ETag"), &f->etag);
         (void)response_gate_unsatisfied_size(&c->gate, &f->size_bytes);
-        s3_call_end(c, fetch_err);
+        origin_s3_call_end(c, fetch_err);
         return;
     }
-    enum err err = s3_call_relay_prepare(c);
+    enum err err = origin_s3_call_relay_prepare(c);
     c->phase = PHASE_HELD;
     if (err == ERR_OK) {
         stats_observe_us(HISTOGRAM_origin_first_byte, clock_monotonic_us() - c->started_us);
         err = c->r->on_head(c->r);
     }
     if (err != ERR_OK || c->cancelled) {
-        s3_call_end(c, c->cancelled ? ERR_CANCELLED : err);
+        origin_s3_call_end(c, c->cancelled ? ERR_CANCELLED : err);
     } else if (!c->paused) {
         worker_defer(c->call.ow->w, &c->task);
     }
 }
 
-void s3_call_held_body(struct s3_call *c)
+void origin_s3_call_held_body(struct origin_s3_call *c)
 {
     enum err err = ERR_OK;
     if (c->paused) {
@@ -86,12 +87,12 @@ void s3_call_held_body(struct s3_call *c)
     if (c->collected.len > 0) {
         err = c->r->on_body(c->r, buf_span(&c->collected));
     }
-    s3_call_end(c, c->cancelled ? ERR_CANCELLED : err);
+    origin_s3_call_end(c, c->cancelled ? ERR_CANCELLED : err);
 }
 
 // The answer refuses the request as it was sent, and another one may be right: its region, its
 // clock, its token. True when that was dealt with.
-static bool mend_region(struct s3_call *c, const struct s3_error_body *body)
+static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     struct span hint = {NULL, 0};
     unsigned status = c->gate.status;
@@ -100,23 +101,24 @@ static bool mend_region(struct s3_call *c, const struct s3_error_body *body)
     if (hint.len == 0) {
         hint = body->region;
     }
-    if ((!redirect && status != 400) || !s3_region_is_valid(hint) || span_equal(hint, c->region) ||
-        c->region_hops == REGION_HOPS_MAX) {
+    if ((!redirect && status != 400) || !origin_s3_region_is_valid(hint) ||
+        span_equal(hint, c->region) || c->region_hops == REGION_HOPS_MAX) {
         return false;
     }
     c->region_hops++;
-    s3_region_learn(c->call.ow, s3_call_bucket(c), hint);
+    origin_s3_region_learn(c->call.ow, origin_s3_call_bucket(c), hint);
     if (c->upload_has_left) {
-        s3_call_end(c, ERR_ORIGIN_RESET); // the client sends its body again, to the right place
+        origin_s3_call_end(c,
+                           ERR_ORIGIN_RESET); // the client sends its body again, to the right place
     } else {
-        s3_call_attempt(c);
+        origin_s3_call_attempt(c);
     }
     return true;
 }
 
-static bool mend_clock(struct s3_call *c, const struct s3_error_body *body)
+static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *body)
 {
-    struct s3_state *state = s3_state_of(c->call.ow);
+    struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
     struct span date;
     time_t origin_s = 0;
     if (c->skew_corrected || c->gate.status != 403 ||
@@ -126,7 +128,7 @@ static bool mend_clock(struct s3_call *c, const struct s3_error_body *body)
     int64_t now_s = clock_wall_s();
     int64_t off_s = (int64_t)origin_s - (now_s + atomic_load(&state->clock_skew_s));
     bool says_so = span_equal_cstr(body->code, "RequestTimeTooSkewed");
-    if (!says_so && !(s3_call_is_head(c) && (off_s > SKEW_SEEN_S || off_s < -SKEW_SEEN_S))) {
+    if (!says_so && !(origin_s3_call_is_head(c) && (off_s > SKEW_SEEN_S || off_s < -SKEW_SEEN_S))) {
         return false;
     }
     c->skew_corrected = true;
@@ -134,36 +136,37 @@ static bool mend_clock(struct s3_call *c, const struct s3_error_body *body)
     log_warn("origin_clock_differs", "origin=%s offset_s=%lld", c->call.ow->origin->options.name,
              (long long)((int64_t)origin_s - now_s));
     if (c->upload_has_left) {
-        s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
+        origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
     } else {
-        s3_call_attempt(c);
+        origin_s3_call_attempt(c);
     }
     return true;
 }
 
-static bool mend_credentials(struct s3_call *c, const struct s3_error_body *body)
+static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     if (c->set == NULL || c->set->is_anonymous || (c->r != NULL && c->r->is_unsigned) ||
         (c->gate.status != 400 && c->gate.status != 403)) {
         return false;
     }
     bool token_refused =
-        s3_status_is_token_error(body->code) || span_equal_cstr(body->code, "InvalidAccessKeyId") ||
-        (s3_call_is_head(c) && c->gate.status == 400 && c->set->keys.session_token.len > 0);
+        origin_s3_status_is_token_error(body->code) ||
+        span_equal_cstr(body->code, "InvalidAccessKeyId") ||
+        (origin_s3_call_is_head(c) && c->gate.status == 400 && c->set->keys.session_token.len > 0);
     if (!token_refused || c->credentials_renewed) {
-        if (s3_status_is_token_error(body->code)) {
+        if (origin_s3_status_is_token_error(body->code)) {
             origin_count_error(ERR_ORIGIN_CREDENTIALS);
-            s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
+            origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
             return true;
         }
         return false;
     }
     c->credentials_renewed = true;
-    s3_call_renew_credentials(c);
+    origin_s3_call_renew_credentials(c);
     return true;
 }
 
-void s3_call_answered(struct s3_call *c)
+void origin_s3_call_answered(struct origin_s3_call *c)
 {
     struct s3_error_body body = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
     unsigned status = c->gate.status;
@@ -178,26 +181,26 @@ void s3_call_answered(struct s3_call *c)
         return;
     }
     if (status == 408 || status == 429 || (status >= 500 && status != 501)) {
-        enum err err = s3_status_failure(status);
+        enum err err = origin_s3_status_failure(status);
         origin_count_error(err);
         if (err == ERR_ORIGIN_SLOWDOWN) {
             origin_place_slow_down(c->call.ow);
         }
-        if (s3_call_is_safe(c) && try_again(c)) {
+        if (origin_s3_call_is_safe(c) && try_again(c)) {
             return;
         }
-        if (c->r != NULL && s3_status_is_hidden(status)) {
-            s3_call_end(c, err);
+        if (c->r != NULL && origin_s3_status_is_hidden(status)) {
+            origin_s3_call_end(c, err);
         } else {
             answer_is_final(c, err);
         }
         return;
     }
-    if (c->r != NULL && s3_status_is_hidden(status)) {
-        s3_call_end(c, ERR_ORIGIN_PROTOCOL); // a redirect that leads nowhere we know
+    if (c->r != NULL && origin_s3_status_is_hidden(status)) {
+        origin_s3_call_end(c, ERR_ORIGIN_PROTOCOL); // a redirect that leads nowhere we know
         return;
     }
-    enum err err = c->f != NULL ? s3_status_error(c->f, c->gate.status, body.code) : ERR_OK;
+    enum err err = c->f != NULL ? origin_s3_status_error(c->f, c->gate.status, body.code) : ERR_OK;
     origin_count_error(err);
     answer_is_final(c, err);
 }

@@ -9,13 +9,14 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "origin/directory_private.h"
+#include "origin/origin_directory_private.h"
 
 #define YOUNG_US 2000000u
 
-int directory_file_open_blocking(int dir_fd, const char *path, int flags)
+int origin_directory_file_open_blocking(int dir_fd, const char *path, int flags)
 {
-    struct open_how how = {.flags = (uint64_t)flags | O_CLOEXEC, .resolve = DIRECTORY_RESOLVE};
+    struct open_how how = {.flags = (uint64_t)flags | O_CLOEXEC,
+                           .resolve = ORIGIN_DIRECTORY_RESOLVE};
     for (int tries = 0; tries < 16; tries++) {
         long fd = syscall(SYS_openat2, dir_fd, path, &how, sizeof(how));
         if (fd >= 0) {
@@ -28,21 +29,21 @@ int directory_file_open_blocking(int dir_fd, const char *path, int flags)
     return -1;
 }
 
-enum directory_kind directory_file_kind(int root_fd, const char *path)
+enum origin_directory_kind origin_directory_file_kind(int root_fd, const char *path)
 {
     struct stat stat;
-    int fd = directory_file_open_blocking(root_fd, path, O_PATH);
+    int fd = origin_directory_file_open_blocking(root_fd, path, O_PATH);
     if (fd < 0) {
-        return DIRECTORY_NEITHER;
+        return ORIGIN_DIRECTORY_NEITHER;
     }
     int result = fstat(fd, &stat);
     (void)close(fd);
     if (result != 0) {
-        return DIRECTORY_NEITHER;
+        return ORIGIN_DIRECTORY_NEITHER;
     }
-    return S_ISREG(stat.st_mode)   ? DIRECTORY_FILE
-           : S_ISDIR(stat.st_mode) ? DIRECTORY_FOLDER
-                                   : DIRECTORY_NEITHER;
+    return S_ISREG(stat.st_mode)   ? ORIGIN_DIRECTORY_FILE
+           : S_ISDIR(stat.st_mode) ? ORIGIN_DIRECTORY_FOLDER
+                                   : ORIGIN_DIRECTORY_NEITHER;
 }
 
 // A piece of a path: what openat2 would take as something else than a name is refused.
@@ -51,14 +52,14 @@ static bool piece_is_valid(struct span piece)
     return piece.len > 0 && !span_equal_cstr(piece, ".") && !span_equal_cstr(piece, "..");
 }
 
-bool directory_bucket_is_valid(struct span bucket)
+bool origin_directory_bucket_is_valid(struct span bucket)
 {
     return bucket.len > 0 && bucket.len <= 255 && bucket.ptr[0] != '.' &&
            memchr(bucket.ptr, '/', bucket.len) == NULL &&
            memchr(bucket.ptr, '\0', bucket.len) == NULL;
 }
 
-bool directory_key_is_valid(struct span key)
+bool origin_directory_key_is_valid(struct span key)
 {
     if (key.len == 0 || key.len > S3_KEY_MAX || memchr(key.ptr, '\0', key.len) != NULL) {
         return false;
@@ -75,9 +76,9 @@ bool directory_key_is_valid(struct span key)
     return true;
 }
 
-char *directory_file_path(struct arena *arena, struct span bucket, struct span key)
+char *origin_directory_file_path(struct arena *arena, struct span bucket, struct span key)
 {
-    if (!directory_bucket_is_valid(bucket) || !directory_key_is_valid(key)) {
+    if (!origin_directory_bucket_is_valid(bucket) || !origin_directory_key_is_valid(key)) {
         return NULL;
     }
     char *path = arena_alloc(arena, bucket.len + 1 + key.len + 1);
@@ -90,7 +91,7 @@ char *directory_file_path(struct arena *arena, struct span bucket, struct span k
     return path;
 }
 
-void directory_file_etag(const struct statx *stat, char *ret_etag)
+void origin_directory_file_etag(const struct statx *stat, char *ret_etag)
 {
     uint64_t words[6] = {stat->stx_size,          (uint64_t)stat->stx_mtime.tv_sec,
                          stat->stx_mtime.tv_nsec, (uint64_t)stat->stx_ctime.tv_sec,
@@ -101,7 +102,7 @@ void directory_file_etag(const struct statx *stat, char *ret_etag)
     memcpy(ret_etag + 32, "-1", 3);
 }
 
-bool directory_file_same(const struct statx *a, const struct statx *b)
+bool origin_directory_file_same(const struct statx *a, const struct statx *b)
 {
     return a->stx_size == b->stx_size && a->stx_ino == b->stx_ino &&
            a->stx_mtime.tv_sec == b->stx_mtime.tv_sec &&
@@ -118,7 +119,7 @@ static int64_t age_us(const struct statx_timestamp *t, uint64_t now_wall_us)
     return (int64_t)now_wall_us - (t->tv_sec * 1000000 + (int64_t)t->tv_nsec / 1000);
 }
 
-bool directory_file_too_young(const struct statx *stat, uint64_t now_wall_us)
+bool origin_directory_file_too_young(const struct statx *stat, uint64_t now_wall_us)
 {
     // ctime is the file server's clock: one that is ahead of ours says nothing about age. mtime can
     // be set at will, so only one that is near counts.
@@ -128,7 +129,7 @@ bool directory_file_too_young(const struct statx *stat, uint64_t now_wall_us)
            (modified < (int64_t)YOUNG_US && modified > -(int64_t)YOUNG_US);
 }
 
-enum err directory_error(int errno_value)
+enum err origin_directory_error(int errno_value)
 {
     switch (errno_value) {
     case ENOENT:
@@ -194,7 +195,7 @@ static const struct content_type {
     {"zst", "application/zstd"},
 };
 
-struct span directory_content_type(struct span key)
+struct span origin_directory_content_type(struct span key)
 {
     for (size_t i = key.len; i > 0 && key.ptr[i - 1] != '/'; i--) {
         if (key.ptr[i - 1] != '.') {

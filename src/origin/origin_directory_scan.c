@@ -25,7 +25,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "origin/directory_private.h"
+#include "origin/origin_directory_private.h"
 
 #define PARKED_MAX 16u
 #define PARKED_BYTES_MAX (64u << 20)
@@ -50,7 +50,7 @@ struct level {
 };
 
 struct scan {
-    struct list_node node;                      // in directory_scans.parked
+    struct list_node node;                      // in origin_directory_scans.parked
     struct buf bucket, prefix, delimiter, last; // what it is parked under
     size_t parked_bytes;
     uint64_t parked_at_ms;
@@ -60,11 +60,11 @@ struct scan {
     unsigned level_count;
     struct buf after, skip; // names up to `after` and those that begin with `skip` are left out
     bool has_pending;       // `pending` was found when the last page was full
-    enum directory_kind pending_kind;
+    enum origin_directory_kind pending_kind;
     struct buf pending;
 };
 
-struct directory_scans {
+struct origin_directory_scans {
     int root_fd;
     struct {
         pthread_mutex_t mutex;
@@ -105,25 +105,25 @@ static const char *full_path(const struct scan *scan, size_t path_len, const cha
     return buf_cstr(out);
 }
 
-static enum directory_kind kind_of_entry(const struct scan *scan, int root_fd, size_t path_len,
-                                         const struct dirent *entry)
+static enum origin_directory_kind kind_of_entry(const struct scan *scan, int root_fd,
+                                                size_t path_len, const struct dirent *entry)
 {
     switch (entry->d_type) {
     case DT_REG:
-        return DIRECTORY_FILE;
+        return ORIGIN_DIRECTORY_FILE;
     case DT_DIR:
-        return DIRECTORY_FOLDER;
+        return ORIGIN_DIRECTORY_FOLDER;
     case DT_LNK:
     case DT_UNKNOWN:
         break;
     default:
-        return DIRECTORY_NEITHER;
+        return ORIGIN_DIRECTORY_NEITHER;
     }
     struct buf path;
     buf_init(&path, 4096);
     const char *text = full_path(scan, path_len, entry->d_name, &path);
-    enum directory_kind kind =
-        buf_ok(&path) ? directory_file_kind(root_fd, text) : DIRECTORY_NEITHER;
+    enum origin_directory_kind kind =
+        buf_ok(&path) ? origin_directory_file_kind(root_fd, text) : ORIGIN_DIRECTORY_NEITHER;
     buf_done(&path);
     return kind;
 }
@@ -133,7 +133,7 @@ static bool is_dot(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-static enum err level_add(struct level *level, const char *name, enum directory_kind kind)
+static enum err level_add(struct level *level, const char *name, enum origin_directory_kind kind)
 {
     size_t len = strlen(name);
     if (level->name_count == level->name_cap) {
@@ -149,7 +149,7 @@ static enum err level_add(struct level *level, const char *name, enum directory_
     added->offset = (uint32_t)level->bytes.len;
     added->kind = (uint8_t)kind;
     buf_append(&level->bytes, name, len);
-    if (kind == DIRECTORY_FOLDER) {
+    if (kind == ORIGIN_DIRECTORY_FOLDER) {
         buf_append_char(&level->bytes, '/');
     }
     if (!buf_ok(&level->bytes)) {
@@ -182,8 +182,8 @@ static enum err level_read(struct level *level, const struct scan *scan, int roo
             level->path_len + name.len > S3_KEY_MAX) {
             continue;
         }
-        enum directory_kind kind = kind_of_entry(scan, root_fd, level->path_len, entry);
-        if (kind != DIRECTORY_NEITHER) {
+        enum origin_directory_kind kind = kind_of_entry(scan, root_fd, level->path_len, entry);
+        if (kind != ORIGIN_DIRECTORY_NEITHER) {
             err = level_add(level, entry->d_name, kind);
         }
     }
@@ -249,7 +249,7 @@ static void level_seek(const struct scan *scan, struct level *level)
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (lies_before(after, path, level_name(level, middle),
-                        level->names[middle].kind == DIRECTORY_FOLDER)) {
+                        level->names[middle].kind == ORIGIN_DIRECTORY_FOLDER)) {
             low = middle + 1;
         } else {
             high = middle;
@@ -269,8 +269,8 @@ static enum err level_push(struct scan *scan, int root_fd, size_t path_len, bool
     struct buf path;
     buf_init(&path, 4096);
     const char *text = full_path(scan, path_len, "", &path);
-    int fd = buf_ok(&path) ? directory_file_open_blocking(root_fd, text,
-                                                          (names ? O_RDONLY : O_PATH) | O_DIRECTORY)
+    int fd = buf_ok(&path) ? origin_directory_file_open_blocking(
+                                 root_fd, text, (names ? O_RDONLY : O_PATH) | O_DIRECTORY)
                            : -1;
     int saved = errno;
     if (fd < 0 && saved != ENOENT && saved != ENOTDIR && saved != EXDEV && saved != ELOOP) {
@@ -319,11 +319,11 @@ static bool delimiter_is_slash(const struct scan *scan)
 }
 
 // The next name in order into `ret_name`: a file's key, or with the delimiter "/" also a folder's.
-// DIRECTORY_NEITHER at the end.
+// ORIGIN_DIRECTORY_NEITHER at the end.
 static enum err scan_next(struct scan *scan, int root_fd, struct buf *ret_name,
-                          enum directory_kind *ret_kind)
+                          enum origin_directory_kind *ret_kind)
 {
-    *ret_kind = DIRECTORY_NEITHER;
+    *ret_kind = ORIGIN_DIRECTORY_NEITHER;
     while (scan->level_count > 0) {
         struct level *level = top(scan);
         struct span skip = buf_span(&scan->skip);
@@ -334,14 +334,14 @@ static enum err scan_next(struct scan *scan, int root_fd, struct buf *ret_name,
         }
         size_t i = level->next++;
         struct span name = level_name(level, i);
-        enum directory_kind kind = level->names[i].kind;
+        enum origin_directory_kind kind = level->names[i].kind;
         check(path.len + name.len < sizeof(scan->path));
         memcpy(scan->path + path.len, name.ptr, name.len);
         struct span full = {scan->path, path.len + name.len};
         if (full.len > S3_KEY_MAX || (skip.len > 0 && span_starts_with(full, skip))) {
             continue;
         }
-        if (kind == DIRECTORY_FOLDER && !delimiter_is_slash(scan)) {
+        if (kind == ORIGIN_DIRECTORY_FOLDER && !delimiter_is_slash(scan)) {
             enum err err = level_push(scan, root_fd, full.len, true, (struct span){NULL, 0});
             if (err != ERR_OK) {
                 return err;
@@ -360,7 +360,7 @@ static enum err scan_next(struct scan *scan, int root_fd, struct buf *ret_name,
 // one); else its subfolders are added to `folders`, each as "path/" and a NUL.
 static bool probe_folder(int root_fd, const char *path, struct buf *folders)
 {
-    int fd = directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY);
+    int fd = origin_directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
     if (dir == NULL) {
         if (fd >= 0) {
@@ -387,7 +387,8 @@ static bool probe_folder(int root_fd, const char *path, struct buf *folders)
             buf_append(folders, child.ptr, child.len);
             buf_append(folders, "/", 2);
         } else {
-            found = directory_file_kind(root_fd, buf_cstr(&child)) != DIRECTORY_NEITHER;
+            found =
+                origin_directory_file_kind(root_fd, buf_cstr(&child)) != ORIGIN_DIRECTORY_NEITHER;
         }
     }
     buf_done(&child);
@@ -499,9 +500,10 @@ static enum err scan_new(int root_fd, struct span bucket, const struct s3_listin
     }
     struct span above = {query->prefix.ptr, base};
     struct span filter = {query->prefix.ptr + base, query->prefix.len - base};
-    bool possible = query->prefix.len <= S3_KEY_MAX && filter.len <= 255 &&
-                    (filter.len == 0 || memchr(filter.ptr, '\0', filter.len) == NULL) &&
-                    (base == 0 || directory_key_is_valid((struct span){above.ptr, base - 1}));
+    bool possible =
+        query->prefix.len <= S3_KEY_MAX && filter.len <= 255 &&
+        (filter.len == 0 || memchr(filter.ptr, '\0', filter.len) == NULL) &&
+        (base == 0 || origin_directory_key_is_valid((struct span){above.ptr, base - 1}));
     enum err err = ERR_OK;
     if (possible && base > 0) {
         memcpy(scan->path, above.ptr, base);
@@ -529,9 +531,9 @@ static enum err scan_new(int root_fd, struct span bucket, const struct s3_listin
 
 // --- Parking -------------------------------------------------------------------------------------
 
-struct directory_scans *directory_scans_new(int root_fd)
+struct origin_directory_scans *origin_directory_scans_new(int root_fd)
 {
-    struct directory_scans *scans = calloc(1, sizeof(*scans));
+    struct origin_directory_scans *scans = calloc(1, sizeof(*scans));
     check(scans != NULL);
     scans->root_fd = root_fd;
     check(pthread_mutex_init(&scans->locked.mutex, NULL) == 0);
@@ -539,7 +541,7 @@ struct directory_scans *directory_scans_new(int root_fd)
     return scans;
 }
 
-static void unpark_locked(struct directory_scans *scans, struct scan *scan)
+static void unpark_locked(struct origin_directory_scans *scans, struct scan *scan)
 {
     list_remove(&scan->node);
     scans->locked.count--;
@@ -548,7 +550,7 @@ static void unpark_locked(struct directory_scans *scans, struct scan *scan)
 
 // Takes out of the parked ones what is too old or too much, as a chain to be freed without the
 // lock.
-static void trim_locked(struct directory_scans *scans, uint64_t now_ms, struct list *ret_out)
+static void trim_locked(struct origin_directory_scans *scans, uint64_t now_ms, struct list *ret_out)
 {
     struct list_node *node;
     while ((node = list_first(&scans->locked.parked)) != NULL) {
@@ -570,7 +572,7 @@ static void free_all(struct list *list)
     }
 }
 
-void directory_scans_free(struct directory_scans *scans)
+void origin_directory_scans_free(struct origin_directory_scans *scans)
 {
     if (scans == NULL) {
         return;
@@ -580,7 +582,7 @@ void directory_scans_free(struct directory_scans *scans)
     free(scans);
 }
 
-unsigned directory_scans_parked(struct directory_scans *scans)
+unsigned origin_directory_scans_parked(struct origin_directory_scans *scans)
 {
     check(pthread_mutex_lock(&scans->locked.mutex) == 0);
     unsigned count = scans->locked.count;
@@ -588,7 +590,7 @@ unsigned directory_scans_parked(struct directory_scans *scans)
     return count;
 }
 
-static void scan_park(struct directory_scans *scans, struct scan *scan)
+static void scan_park(struct origin_directory_scans *scans, struct scan *scan)
 {
     struct list out;
     list_init(&out);
@@ -603,7 +605,7 @@ static void scan_park(struct directory_scans *scans, struct scan *scan)
     free_all(&out);
 }
 
-static struct scan *scan_unpark(struct directory_scans *scans, struct span bucket,
+static struct scan *scan_unpark(struct origin_directory_scans *scans, struct span bucket,
                                 const struct s3_listing_query *query)
 {
     struct scan *found = NULL;
@@ -632,7 +634,7 @@ static struct scan *scan_unpark(struct directory_scans *scans, struct span bucke
 // --- A page --------------------------------------------------------------------------------------
 
 struct page_builder {
-    struct directory_scans *scans;
+    struct origin_directory_scans *scans;
     struct scan *scan;
     const struct s3_listing_query *query;
     struct arena *arena;
@@ -661,18 +663,18 @@ static enum err add_entry(struct page_builder *b, struct span key)
     buf_append_span(&b->path, buf_span(&b->scan->bucket));
     buf_append_char(&b->path, '/');
     buf_append_span(&b->path, key);
-    int fd = buf_ok(&b->path)
-                 ? directory_file_open_blocking(b->scans->root_fd, buf_cstr(&b->path), O_PATH)
-                 : -1;
-    int result = fd >= 0 ? statx(fd, "", AT_EMPTY_PATH, DIRECTORY_STATX_MASK, &stat) : -1;
+    int fd = buf_ok(&b->path) ? origin_directory_file_open_blocking(b->scans->root_fd,
+                                                                    buf_cstr(&b->path), O_PATH)
+                              : -1;
+    int result = fd >= 0 ? statx(fd, "", AT_EMPTY_PATH, ORIGIN_DIRECTORY_STATX_MASK, &stat) : -1;
     if (fd >= 0) {
         (void)close(fd);
     }
     if (result != 0 || !S_ISREG(stat.stx_mode)) {
         return ERR_OK; // gone since the folder was read
     }
-    char etag[DIRECTORY_ETAG_LEN + 1];
-    directory_file_etag(&stat, etag);
+    char etag[ORIGIN_DIRECTORY_ETAG_LEN + 1];
+    origin_directory_file_etag(&stat, etag);
     struct s3_listing_entry *entry = &b->entries[b->entry_count];
     entry->key = arena_copy(b->arena, key);
     entry->etag = arena_copy(b->arena, span_from_cstr(etag));
@@ -687,9 +689,9 @@ static enum err add_entry(struct page_builder *b, struct span key)
     return ERR_OK;
 }
 
-static enum err add_name(struct page_builder *b, struct span name, enum directory_kind kind)
+static enum err add_name(struct page_builder *b, struct span name, enum origin_directory_kind kind)
 {
-    if (kind == DIRECTORY_FOLDER) {
+    if (kind == ORIGIN_DIRECTORY_FOLDER) {
         b->path.len = 0;
         buf_append_span(&b->path, buf_span(&b->scan->bucket));
         buf_append_char(&b->path, '/');
@@ -703,7 +705,8 @@ static enum err add_name(struct page_builder *b, struct span name, enum director
     return prefix.len > 0 ? add_prefix(b, prefix) : add_entry(b, name);
 }
 
-static enum err next_name(struct page_builder *b, struct buf *name, enum directory_kind *ret_kind)
+static enum err next_name(struct page_builder *b, struct buf *name,
+                          enum origin_directory_kind *ret_kind)
 {
     struct scan *scan = b->scan;
     if (scan->has_pending) {
@@ -718,30 +721,30 @@ static enum err next_name(struct page_builder *b, struct buf *name, enum directo
 static enum err build_page(struct page_builder *b, bool *ret_more)
 {
     struct buf name;
-    enum directory_kind kind = DIRECTORY_FILE;
+    enum origin_directory_kind kind = ORIGIN_DIRECTORY_FILE;
     enum err err = ERR_OK;
     buf_init(&name, 4096);
     while (err == ERR_OK && b->entry_count + b->prefix_count < b->query->max_keys) {
         err = next_name(b, &name, &kind);
-        if (err != ERR_OK || kind == DIRECTORY_NEITHER) {
+        if (err != ERR_OK || kind == ORIGIN_DIRECTORY_NEITHER) {
             break;
         }
         err = add_name(b, buf_span(&name), kind);
     }
-    if (err == ERR_OK && kind != DIRECTORY_NEITHER && b->query->max_keys > 0) {
+    if (err == ERR_OK && kind != ORIGIN_DIRECTORY_NEITHER && b->query->max_keys > 0) {
         err = next_name(b, &b->scan->pending, &b->scan->pending_kind);
-        b->scan->has_pending = err == ERR_OK && b->scan->pending_kind != DIRECTORY_NEITHER;
+        b->scan->has_pending = err == ERR_OK && b->scan->pending_kind != ORIGIN_DIRECTORY_NEITHER;
         *ret_more = b->scan->has_pending;
     }
     buf_done(&name);
     return err;
 }
 
-enum err directory_scan_page(struct directory_scans *scans, struct span bucket,
-                             const struct s3_listing_query *query, struct arena *arena,
-                             struct s3_listing_page *ret_page)
+enum err origin_directory_scan_page(struct origin_directory_scans *scans, struct span bucket,
+                                    const struct s3_listing_query *query, struct arena *arena,
+                                    struct s3_listing_page *ret_page)
 {
-    enum err err = directory_bucket(scans->root_fd, bucket);
+    enum err err = origin_directory_bucket(scans->root_fd, bucket);
     if (err != ERR_OK) {
         return err;
     }

@@ -2,11 +2,11 @@
 // Only configured hosts are ever asked, and what is signed is what is sent.
 #include <string.h>
 
-#include "origin/s3_private.h"
+#include "origin/origin_s3_private.h"
 #include "test.h"
 
 // Endpoints that are none are refused.
-Test(s3_endpoint, refused)
+Test(origin_s3_endpoint, refused)
 {
     static const char *const texts[] = {"",
                                         "s3.amazonaws.com",
@@ -33,10 +33,11 @@ Test(s3_endpoint, refused)
                                         "http://[zz]",
                                         "http://:80"};
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
-        struct s3_endpoint endpoint = {0};
+        struct origin_s3_endpoint endpoint = {0};
         struct buf why;
         buf_init(&why, 4096);
-        cr_assert_eq(s3_endpoint_parse(texts[i], &endpoint, &why), ERR_INVALID, "%s", texts[i]);
+        cr_assert_eq(origin_s3_endpoint_parse(texts[i], &endpoint, &why), ERR_INVALID, "%s",
+                     texts[i]);
         cr_assert_gt(why.len, 0);
         cr_assert_null(
             strchr(buf_cstr(&why), '\n') != NULL && strchr(texts[i], '\n') == NULL ? "" : NULL);
@@ -47,15 +48,15 @@ Test(s3_endpoint, refused)
 static void expect_url(const char *text, enum origin_addressing addressing, const char *region,
                        const char *bucket, const char *key, const char *query, const char *expected)
 {
-    struct s3_endpoint endpoint = {0};
+    struct origin_s3_endpoint endpoint = {0};
     struct buf why;
     struct arena *arena = arena_new(1 << 20);
-    struct s3_url url;
+    struct origin_s3_url url;
     buf_init(&why, 4096);
-    cr_assert_eq(s3_endpoint_parse(text, &endpoint, &why), ERR_OK, "%s", buf_cstr(&why));
-    cr_assert_eq(s3_url_build(arena, &endpoint, addressing, span_from_cstr(region),
-                              span_from_cstr(bucket), span_from_cstr(key), span_from_cstr(query),
-                              &url),
+    cr_assert_eq(origin_s3_endpoint_parse(text, &endpoint, &why), ERR_OK, "%s", buf_cstr(&why));
+    cr_assert_eq(origin_s3_url_build(arena, &endpoint, addressing, span_from_cstr(region),
+                                     span_from_cstr(bucket), span_from_cstr(key),
+                                     span_from_cstr(query), &url),
                  ERR_OK);
     cr_assert_str_eq(url.url, expected, "%s", url.url);
     // Host, path and query are pieces of what is sent.
@@ -71,12 +72,12 @@ static void expect_url(const char *text, enum origin_addressing addressing, cons
     cr_assert_str_eq(buf_cstr(&joined), expected);
     buf_done(&joined);
     buf_done(&why);
-    s3_endpoint_done(&endpoint);
+    origin_s3_endpoint_done(&endpoint);
     arena_free(arena);
 }
 
 // Path style and virtual-host style, templates, keys of every kind.
-Test(s3_endpoint, urls)
+Test(origin_s3_endpoint, urls)
 {
     enum origin_addressing automatic = ORIGIN_ADDRESSING_AUTO, path = ORIGIN_ADDRESSING_PATH,
                            virtual = ORIGIN_ADDRESSING_VIRTUAL;
@@ -122,34 +123,34 @@ Test(s3_endpoint, urls)
 }
 
 // The region that an endpoint names is found.
-Test(s3_endpoint, default_region)
+Test(origin_s3_endpoint, default_region)
 {
-    struct s3_endpoint endpoint = {0};
+    struct origin_s3_endpoint endpoint = {0};
     struct buf why;
     buf_init(&why, 4096);
-    cr_assert_eq(s3_endpoint_parse("https://s3.eu-central-1.amazonaws.com", &endpoint, &why),
+    cr_assert_eq(origin_s3_endpoint_parse("https://s3.eu-central-1.amazonaws.com", &endpoint, &why),
                  ERR_OK);
     cr_assert_str_eq(endpoint.default_region, "eu-central-1");
-    cr_assert(s3_endpoint_has_region(&endpoint));
-    s3_endpoint_done(&endpoint);
+    cr_assert(origin_s3_endpoint_has_region(&endpoint));
+    origin_s3_endpoint_done(&endpoint);
     cr_assert_eq(
-        s3_endpoint_parse("https://bucket.vpce-1a2b3c4d-5e6f.s3.us-east-1.vpce.amazonaws.com",
-                          &endpoint, &why),
+        origin_s3_endpoint_parse(
+            "https://bucket.vpce-1a2b3c4d-5e6f.s3.us-east-1.vpce.amazonaws.com", &endpoint, &why),
         ERR_OK);
     cr_assert_null(endpoint.default_region);
-    s3_endpoint_done(&endpoint);
+    origin_s3_endpoint_done(&endpoint);
     buf_done(&why);
 }
 
 // A value that would break a header line is never sent.
-Test(s3_headers, dirty_values)
+Test(origin_s3_headers, dirty_values)
 {
     struct arena *arena = arena_new(1 << 20);
     struct header items[] = {{SPAN("x-amz-meta-a"), SPAN("a\r\nX-Evil: 1")}};
     struct headers client = {items, 1, 1}, out = {NULL, 0, 0};
-    cr_assert_eq(s3_headers_forward(arena, &client, false, &out), ERR_INVALID);
+    cr_assert_eq(origin_s3_headers_forward(arena, &client, false, &out), ERR_INVALID);
     items[0] = (struct header){SPAN("x-amz-a b"), SPAN("a")};
-    cr_assert_eq(s3_headers_forward(arena, &client, false, &out), ERR_INVALID);
+    cr_assert_eq(origin_s3_headers_forward(arena, &client, false, &out), ERR_INVALID);
     cr_assert_eq(out.count, 0);
     arena_free(arena);
 }

@@ -22,14 +22,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "origin/s3_call_private.h"
+#include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
 #define COLLECT_IDLES 3u       // idle time-outs
 #define PLACE_WAIT_MS 30000u   // then the origin is too slow for what is asked of it
 #define SLOW_ANSWER_MS 600000u // a silence of operations that answer when they are done
 
-static const char *operation_name(const struct s3_call *c)
+static const char *operation_name(const struct origin_s3_call *c)
 {
     if (c->r != NULL) {
         return s3_operation_name(c->r->request->operation);
@@ -41,7 +41,7 @@ static const char *operation_name(const struct s3_call *c)
 
 static void call_free(void *ptr)
 {
-    struct s3_call *c = ptr;
+    struct origin_s3_call *c = ptr;
     buf_done(&c->collected);
     credential_set_unref(c->set);
     free(c);
@@ -52,7 +52,7 @@ static void arena_free_later(void *ptr)
     arena_free(ptr);
 }
 
-void s3_call_end(struct s3_call *c, enum err err)
+void origin_s3_call_end(struct origin_s3_call *c, enum err err)
 {
     struct worker *w = c->call.ow->w;
     struct origin_fetch *f = c->f;
@@ -65,7 +65,7 @@ void s3_call_end(struct s3_call *c, enum err err)
     if (err == ERR_ORIGIN_PROTOCOL) {
         log_warn("origin_answer_refused", "origin=%s op=%s status=%u bucket=%s",
                  c->call.ow->origin->options.name, operation_name(c), c->gate.status,
-                 log_quote(s3_call_bucket(c)));
+                 log_quote(origin_s3_call_bucket(c)));
     }
     worker_free_later(w, call_free, c);
     worker_free_later(w, arena_free_later, c->arena);
@@ -79,7 +79,7 @@ void s3_call_end(struct s3_call *c, enum err err)
 }
 
 // Ends the call from outside the caller's stack.
-static void call_end_later(struct s3_call *c, enum err err)
+static void call_end_later(struct origin_s3_call *c, enum err err)
 {
     c->pending_err = err;
     worker_defer(c->call.ow->w, &c->task);
@@ -92,14 +92,14 @@ static enum err on_body(void *ctx, struct span data);
 static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len);
 static void on_transfer_end(void *ctx, enum err err, const char *detail);
 
-static bool answers_late(const struct s3_call *c)
+static bool answers_late(const struct origin_s3_call *c)
 {
     enum s3_operation operation = c->r != NULL ? c->r->request->operation : S3_Unknown;
     return operation == S3_CompleteMultipartUpload || operation == S3_CopyObject ||
            operation == S3_UploadPartCopy;
 }
 
-static void transfer_begin(struct s3_call *c, const struct s3_url *url,
+static void transfer_begin(struct origin_s3_call *c, const struct origin_s3_url *url,
                            const struct headers *headers)
 {
     static const struct transfer_calls calls = {.on_header_line = on_header_line,
@@ -112,17 +112,17 @@ static void transfer_begin(struct s3_call *c, const struct s3_url *url,
                         : 0;
     bool has_body = !looking && c->r != NULL && c->r->body != ORIGIN_BODY_NONE;
     struct transfer_request request = {
-        .method = looking ? SPAN("HEAD") : s3_call_method(c),
+        .method = looking ? SPAN("HEAD") : origin_s3_call_method(c),
         .url = url->url,
         .headers = headers->items,
         .header_count = headers->count,
         .has_body = has_body,
         .body_length = has_body ? c->r->body_length : 0,
-        .fresh_connection = c->wants_fresh || (!looking && !s3_call_is_safe(c) && !has_body),
+        .fresh_connection = c->wants_fresh || (!looking && !origin_s3_call_is_safe(c) && !has_body),
         .first_byte_timeout_ms = late_ms,
         .late_timeout_ms = late_ms,
     };
-    response_gate_init(&c->gate, c->arena, s3_call_is_head(c));
+    response_gate_init(&c->gate, c->arena, origin_s3_call_is_head(c));
     c->head_seen = c->is_cut_short = false;
     c->received = 0;
     c->collected.len = 0;
@@ -133,45 +133,46 @@ static void transfer_begin(struct s3_call *c, const struct s3_url *url,
     c->transfer = transfer_start(c->pool->pool, &request, &calls, c);
 }
 
-void s3_call_renew_credentials(struct s3_call *c)
+void origin_s3_call_renew_credentials(struct origin_s3_call *c)
 {
     c->phase = PHASE_WAIT;
-    credentials_keeper_renew(s3_state_of(c->call.ow)->keeper, c->call.ow->w, c->set, &c->waiter);
+    credentials_keeper_renew(origin_s3_state_of(c->call.ow)->keeper, c->call.ow->w, c->set,
+                             &c->waiter);
 }
 
-static bool must_look(const struct s3_call *c)
+static bool must_look(const struct origin_s3_call *c)
 {
     bool known = true;
     if (c->r == NULL || c->looked || c->r->body == ORIGIN_BODY_NONE || c->r->bucket.len == 0 ||
-        !s3_endpoint_has_region(&s3_state_of(c->call.ow)->endpoint)) {
+        !origin_s3_endpoint_has_region(&origin_s3_state_of(c->call.ow)->endpoint)) {
         return false;
     }
-    (void)s3_region_of(c->call.ow, c->r->bucket, &known);
+    (void)origin_s3_region_of(c->call.ow, c->r->bucket, &known);
     return !known;
 }
 
-void s3_call_attempt(struct s3_call *c)
+void origin_s3_call_attempt(struct origin_s3_call *c)
 {
     struct origin_worker *ow = c->call.ow;
     struct headers headers = {NULL, 0, 0};
-    struct s3_url url;
+    struct origin_s3_url url;
     check(c->transfer == NULL);
     arena_reset(c->arena);
     credential_set_unref(c->set);
     c->set = NULL;
-    if (s3_call_own_keys(c) == NULL) {
-        c->set = credential_set_ref(credentials_keeper_get(s3_state_of(ow)->keeper, ow->w));
+    if (origin_s3_call_own_keys(c) == NULL) {
+        c->set = credential_set_ref(credentials_keeper_get(origin_s3_state_of(ow)->keeper, ow->w));
         if (credential_set_is_expired(c->set, clock_wall_s()) && !c->credentials_renewed) {
             c->credentials_renewed = true;
-            s3_call_renew_credentials(c);
+            origin_s3_call_renew_credentials(c);
             return;
         }
     }
     c->phase = must_look(c) ? PHASE_LOOK : PHASE_ASK;
     c->looked = c->looked || c->phase == PHASE_LOOK;
-    enum err err = s3_call_build(c, &url, &headers);
+    enum err err = origin_s3_call_build(c, &url, &headers);
     if (err == ERR_OK) {
-        c->pool = s3_pool_enter(ow, s3_call_own_keys(c));
+        c->pool = origin_s3_pool_enter(ow, origin_s3_call_own_keys(c));
         err = c->pool != NULL ? ERR_OK : ERR_LIMIT;
     }
     if (err != ERR_OK) {
@@ -189,7 +190,7 @@ void s3_call_attempt(struct s3_call *c)
 
 // --- A final head --------------------------------------------------------------------------------
 
-static void head_count(struct s3_call *c)
+static void head_count(struct origin_s3_call *c)
 {
     stats_observe_us(HISTOGRAM_origin_first_byte, clock_monotonic_us() - c->started_us);
     if (c->paused) {
@@ -197,7 +198,7 @@ static void head_count(struct s3_call *c)
     }
 }
 
-static enum err fetch_head(struct s3_call *c)
+static enum err fetch_head(struct origin_s3_call *c)
 {
     struct origin_fetch *f = c->f;
     struct response_answer answer;
@@ -228,7 +229,7 @@ static enum err fetch_head(struct s3_call *c)
     return f->on_head(f);
 }
 
-enum err s3_call_relay_prepare(struct s3_call *c)
+enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
 {
     struct origin_relay *r = c->r;
     r->status = c->gate.status;
@@ -236,12 +237,12 @@ enum err s3_call_relay_prepare(struct s3_call *c)
     bool bodiless = c->gate.status == 204 || c->gate.status == 304;
     r->has_length = c->gate.has_length || bodiless;
     r->length = c->gate.has_length && !bodiless ? c->gate.length : 0;
-    return s3_headers_answered(c->arena, &c->gate.headers, &r->headers_answered);
+    return origin_s3_headers_answered(c->arena, &c->gate.headers, &r->headers_answered);
 }
 
-static enum err relay_head(struct s3_call *c)
+static enum err relay_head(struct origin_s3_call *c)
 {
-    enum err err = s3_call_relay_prepare(c);
+    enum err err = origin_s3_call_relay_prepare(c);
     if (err != ERR_OK) {
         return err;
     }
@@ -254,21 +255,21 @@ static enum err relay_head(struct s3_call *c)
 }
 
 // The connection had carried others, and what came cannot be meant for this request.
-static enum err dead_answer(struct s3_call *c)
+static enum err dead_answer(struct origin_s3_call *c)
 {
     bool is_unsent = c->r != NULL && c->r->body != ORIGIN_BODY_NONE && c->r->body_length > 0 &&
                      !c->upload_has_left;
-    c->is_dead_answer = s3_call_is_safe(c) || is_unsent;
+    c->is_dead_answer = origin_s3_call_is_safe(c) || is_unsent;
     stats_add(COUNTER_origin_connections_status, 1);
     return ERR_ORIGIN_RESET;
 }
 
-static bool is_doubtful(const struct s3_call *c)
+static bool is_doubtful(const struct origin_s3_call *c)
 {
     return c->phase == PHASE_ASK && transfer_reused_connection(c->transfer);
 }
 
-static enum err on_head_complete(struct s3_call *c)
+static enum err on_head_complete(struct origin_s3_call *c)
 {
     struct span server;
     if (headers_get(&c->gate.headers, SPAN("Server"), &server)) {
@@ -280,13 +281,13 @@ static enum err on_head_complete(struct s3_call *c)
         return ERR_OK;
     }
     unsigned status = c->gate.status;
-    if (s3_status_is_foreign(status) && is_doubtful(c)) {
+    if (origin_s3_status_is_foreign(status) && is_doubtful(c)) {
         return dead_answer(c);
     }
     if (c->f != NULL && (status == 200 || status == 206)) {
         return fetch_head(c);
     }
-    if (c->r != NULL && !s3_status_must_collect(status)) {
+    if (c->r != NULL && !origin_s3_status_must_collect(status)) {
         return relay_head(c);
     }
     c->phase = PHASE_COLLECT;
@@ -296,7 +297,7 @@ static enum err on_head_complete(struct s3_call *c)
 
 static enum err on_header_line(void *ctx, struct span line)
 {
-    struct s3_call *c = ctx;
+    struct origin_s3_call *c = ctx;
     bool done = false;
     if (c->head_seen) {
         return ERR_OK;
@@ -313,14 +314,14 @@ static enum err on_header_line(void *ctx, struct span line)
 }
 
 // Does nobody wait for the answer's own body?
-static bool status_is_enough(const struct s3_call *c)
+static bool status_is_enough(const struct origin_s3_call *c)
 {
-    return c->r == NULL || s3_status_is_hidden(c->gate.status);
+    return c->r == NULL || origin_s3_status_is_hidden(c->gate.status);
 }
 
 static enum err on_body(void *ctx, struct span data)
 {
-    struct s3_call *c = ctx;
+    struct origin_s3_call *c = ctx;
     stats_add(COUNTER_origin_received_bytes, data.len);
     c->received += data.len;
     if (c->phase == PHASE_COLLECT || c->phase == PHASE_LOOK) {
@@ -356,7 +357,7 @@ static enum err on_body(void *ctx, struct span data)
 
 static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len)
 {
-    struct s3_call *c = ctx;
+    struct origin_s3_call *c = ctx;
     enum err err = c->r->on_upload(c->r, buf, max, ret_len);
     if (err == ERR_OK && *ret_len > 0) {
         c->upload_has_left = true;
@@ -369,50 +370,50 @@ static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len)
 
 static void on_timer(struct timer *timer)
 {
-    struct s3_call *c = container_of(timer, struct s3_call, timer);
+    struct origin_s3_call *c = container_of(timer, struct origin_s3_call, timer);
     if (c->phase == PHASE_PLACE) {
         stats_add(COUNTER_origin_waiters_refused, 1);
-        s3_call_end(c, ERR_ORIGIN_TIMEOUT);
+        origin_s3_call_end(c, ERR_ORIGIN_TIMEOUT);
     } else if (c->phase == PHASE_COLLECT) {
         c->is_cut_short = true;
         transfer_cancel(c->transfer);
     } else {
-        s3_call_attempt(c);
+        origin_s3_call_attempt(c);
     }
 }
 
 static void on_credentials(struct credentials_waiter *waiter, enum err err)
 {
-    struct s3_call *c = container_of(waiter, struct s3_call, waiter);
+    struct origin_s3_call *c = container_of(waiter, struct origin_s3_call, waiter);
     if (err != ERR_OK || c->upload_has_left) {
         origin_count_error(ERR_ORIGIN_CREDENTIALS);
-        s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
+        origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
     } else {
-        s3_call_attempt(c);
+        origin_s3_call_attempt(c);
     }
 }
 
-static void on_looked(struct s3_call *c)
+static void on_looked(struct origin_s3_call *c)
 {
     struct span region;
     if (c->head_seen && headers_get(&c->gate.headers, SPAN("x-amz-bucket-region"), &region)) {
-        s3_region_learn(c->call.ow, c->r->bucket, region);
+        origin_s3_region_learn(c->call.ow, c->r->bucket, region);
     }
-    s3_call_attempt(c);
+    origin_s3_call_attempt(c);
 }
 
 static void on_transfer_end(void *ctx, enum err err, const char *detail)
 {
-    struct s3_call *c = ctx;
+    struct origin_s3_call *c = ctx;
     c->transfer = NULL;
-    s3_pool_leave(c->pool);
+    origin_s3_pool_leave(c->pool);
     c->pool = NULL;
     timer_stop(&c->timer);
-    if (atomic_load(&s3_state_of(c->call.ow)->is_stopping)) {
+    if (atomic_load(&origin_s3_state_of(c->call.ow)->is_stopping)) {
         return;
     }
     if (c->cancelled) {
-        s3_call_end(c, ERR_CANCELLED);
+        origin_s3_call_end(c, ERR_CANCELLED);
         return;
     }
     stats_observe_us(HISTOGRAM_origin_request, clock_monotonic_us() - c->started_us);
@@ -420,7 +421,7 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
         c->is_dead_answer = false;
         c->wants_fresh = true;
         c->attempts--;
-        s3_call_attempt(c);
+        origin_s3_call_attempt(c);
         return;
     }
     if (err != ERR_OK && !c->head_seen && c->phase != PHASE_LOOK) {
@@ -440,17 +441,17 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
             err = ERR_ORIGIN_RESET;
         }
         origin_count_error(err);
-        s3_call_end(c, err);
+        origin_s3_call_end(c, err);
         break;
     case PHASE_COLLECT:
         if (err == ERR_OK || (c->is_cut_short && status_is_enough(c))) {
-            s3_call_answered(c);
+            origin_s3_call_answered(c);
         } else {
-            s3_call_failed(c, c->is_cut_short ? ERR_ORIGIN_TIMEOUT : err);
+            origin_s3_call_failed(c, c->is_cut_short ? ERR_ORIGIN_TIMEOUT : err);
         }
         break;
     default:
-        s3_call_failed(c, err == ERR_OK ? ERR_ORIGIN_PROTOCOL : err);
+        origin_s3_call_failed(c, err == ERR_OK ? ERR_ORIGIN_PROTOCOL : err);
     }
 }
 
@@ -458,31 +459,31 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
 
 static void on_task(struct task *task)
 {
-    struct s3_call *c = container_of(task, struct s3_call, task);
+    struct origin_s3_call *c = container_of(task, struct origin_s3_call, task);
     if (c->transfer != NULL) {
         return; // its end comes by itself
     }
     if (c->cancelled) {
-        s3_call_end(c, ERR_CANCELLED);
+        origin_s3_call_end(c, ERR_CANCELLED);
     } else if (c->pending_err != ERR_OK) {
-        s3_call_end(c, c->pending_err);
+        origin_s3_call_end(c, c->pending_err);
     } else if (c->phase == PHASE_HELD) {
-        s3_call_held_body(c);
+        origin_s3_call_held_body(c);
     }
 }
 
 static void on_ready(struct origin_call *call)
 {
-    struct s3_call *c = as_s3_call(call);
+    struct origin_s3_call *c = as_origin_s3_call(call);
     if (!c->cancelled) {
         timer_stop(&c->timer);
-        s3_call_attempt(c);
+        origin_s3_call_attempt(c);
     }
 }
 
 static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct origin_relay *r)
 {
-    struct s3_call *c = calloc(1, sizeof(*c));
+    struct origin_s3_call *c = calloc(1, sizeof(*c));
     check(c != NULL);
     origin_call_init(&c->call, ow);
     c->call.ready = on_ready;
@@ -503,34 +504,34 @@ static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct 
     if (err != ERR_OK) {
         call_end_later(c, err);
     } else if (now) {
-        s3_call_attempt(c);
+        origin_s3_call_attempt(c);
     } else {
         timer_start(&c->timer, PLACE_WAIT_MS);
     }
 }
 
-void s3_fetch_start(struct origin_worker *ow, struct origin_fetch *f)
+void origin_s3_fetch_start(struct origin_worker *ow, struct origin_fetch *f)
 {
     call_start(ow, f, NULL);
 }
 
-void s3_relay_start(struct origin_worker *ow, struct origin_relay *r)
+void origin_s3_relay_start(struct origin_worker *ow, struct origin_relay *r)
 {
     call_start(ow, NULL, r);
 }
 
-void s3_call_pause(struct origin_call *call)
+void origin_s3_call_pause(struct origin_call *call)
 {
-    struct s3_call *c = as_s3_call(call);
+    struct origin_s3_call *c = as_origin_s3_call(call);
     c->paused = true;
     if (c->transfer != NULL && c->phase == PHASE_BODY) {
         transfer_pause(c->transfer);
     }
 }
 
-void s3_call_resume(struct origin_call *call)
+void origin_s3_call_resume(struct origin_call *call)
 {
-    struct s3_call *c = as_s3_call(call);
+    struct origin_s3_call *c = as_origin_s3_call(call);
     c->paused = false;
     if (c->transfer != NULL && c->phase == PHASE_BODY) {
         transfer_resume(c->transfer);
@@ -539,17 +540,17 @@ void s3_call_resume(struct origin_call *call)
     }
 }
 
-void s3_call_resume_upload(struct origin_call *call)
+void origin_s3_call_resume_upload(struct origin_call *call)
 {
-    struct s3_call *c = as_s3_call(call);
+    struct origin_s3_call *c = as_origin_s3_call(call);
     if (c->transfer != NULL) {
         transfer_resume_upload(c->transfer);
     }
 }
 
-void s3_call_cancel(struct origin_call *call)
+void origin_s3_call_cancel(struct origin_call *call)
 {
-    struct s3_call *c = as_s3_call(call);
+    struct origin_s3_call *c = as_origin_s3_call(call);
     if (c->cancelled) {
         return;
     }
@@ -563,9 +564,9 @@ void s3_call_cancel(struct origin_call *call)
     }
 }
 
-void s3_call_abandon(struct origin_call *call)
+void origin_s3_call_abandon(struct origin_call *call)
 {
-    struct s3_call *c = as_s3_call(call);
+    struct origin_s3_call *c = as_origin_s3_call(call);
     timer_done(&c->timer);
     arena_free(c->arena);
     call_free(c);

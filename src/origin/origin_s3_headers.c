@@ -5,7 +5,7 @@
 // header that is meant for the origin does not pass http's gate. Pure; any thread.
 #include <string.h>
 
-#include "origin/s3_private.h"
+#include "origin/origin_s3_private.h"
 
 static bool has_prefix(struct span name, const char *prefix)
 {
@@ -87,8 +87,8 @@ static struct span without_aws_chunked(struct arena *arena, struct span value)
     return (struct span){out, len};
 }
 
-enum err s3_headers_forward(struct arena *arena, const struct headers *client, bool framed,
-                            struct headers *ret_headers)
+enum err origin_s3_headers_forward(struct arena *arena, const struct headers *client, bool framed,
+                                   struct headers *ret_headers)
 {
     for (unsigned i = 0; i < client->count; i++) {
         struct span name = client->items[i].name, value = client->items[i].value;
@@ -126,8 +126,8 @@ static bool is_presign_parameter(struct span name, bool version2)
            (version2 && is_one_of(name, names2, ARRAY_LEN(names2)));
 }
 
-enum err s3_query_forward(struct arena *arena, const struct s3_request *request,
-                          struct span *ret_query)
+enum err origin_s3_query_forward(struct arena *arena, const struct s3_request *request,
+                                 struct span *ret_query)
 {
     struct buf raw;
     bool version2 = s3_param_find(request, "AWSAccessKeyId") != NULL;
@@ -159,8 +159,8 @@ enum err s3_query_forward(struct arena *arena, const struct s3_request *request,
     return err;
 }
 
-enum err s3_headers_answered(struct arena *arena, const struct headers *origin,
-                             struct headers *ret_headers)
+enum err origin_s3_headers_answered(struct arena *arena, const struct headers *origin,
+                                    struct headers *ret_headers)
 {
     static const char *const names[] = {
         "Content-Length", "Date",    "x-amz-request-id",         "x-amz-id-2",
@@ -178,8 +178,8 @@ enum err s3_headers_answered(struct arena *arena, const struct headers *origin,
     return ERR_OK;
 }
 
-enum err s3_headers_of_error(struct arena *arena, const struct headers *origin,
-                             struct headers *ret_headers)
+enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *origin,
+                                    struct headers *ret_headers)
 {
     static const char *const names[] = {"Allow", "Last-Modified", "Retry-After",
                                         "WWW-Authenticate"};

@@ -9,34 +9,34 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "origin/directory_private.h"
+#include "origin/origin_directory_private.h"
 #include "stats/stats.h"
 
 #define BODY_MAX (16u << 20)
 #define JOB_ARENA_MAX (32u << 20)
 
-struct directory_relay {
+struct origin_directory_relay {
     struct origin_call call; // first
     struct origin_relay *r;
     struct blocking_job job;
     bool job_running, job_done, paused, cancelled, head_done;
     enum err start_err;
     int root_fd;
-    struct directory_scans *scans;
+    struct origin_directory_scans *scans;
     enum err answer; // ERR_OK: status 200 and `body`
     struct buf body;
     struct task task;
     uint64_t started_us;
 };
 
-static struct directory_relay *as_directory_relay(struct origin_call *call)
+static struct origin_directory_relay *as_origin_directory_relay(struct origin_call *call)
 {
-    return container_of(call, struct directory_relay, call);
+    return container_of(call, struct origin_directory_relay, call);
 }
 
 // --- The answer, on a pool thread ----------------------------------------------------------------
 
-static void answer_listing(struct directory_relay *d, struct arena *arena)
+static void answer_listing(struct origin_directory_relay *d, struct arena *arena)
 {
     struct s3_listing_query query;
     struct s3_listing_page page;
@@ -44,18 +44,18 @@ static void answer_listing(struct directory_relay *d, struct arena *arena)
     memset(&page, 0, sizeof(page));
     d->answer = s3_listing_parse(arena, d->r->request, &query);
     if (d->answer == ERR_OK) {
-        d->answer = directory_scan_page(d->scans, d->r->bucket, &query, arena, &page);
+        d->answer = origin_directory_scan_page(d->scans, d->r->bucket, &query, arena, &page);
     }
     if (d->answer == ERR_OK) {
         s3_listing_render(&query, &page, &d->body);
     }
 }
 
-static void answer_buckets(struct directory_relay *d, struct arena *arena)
+static void answer_buckets(struct origin_directory_relay *d, struct arena *arena)
 {
     struct s3_bucket_entry *buckets = NULL;
     size_t count = 0;
-    d->answer = directory_buckets(d->root_fd, arena, &buckets, &count);
+    d->answer = origin_directory_buckets(d->root_fd, arena, &buckets, &count);
     if (d->answer == ERR_OK) {
         s3_buckets_render(buckets, count, &d->body);
     }
@@ -63,7 +63,7 @@ static void answer_buckets(struct directory_relay *d, struct arena *arena)
 
 static void on_job_work(struct blocking_job *job)
 {
-    struct directory_relay *d = container_of(job, struct directory_relay, job);
+    struct origin_directory_relay *d = container_of(job, struct origin_directory_relay, job);
     struct arena *arena = arena_new(JOB_ARENA_MAX);
     switch (d->r->request->operation) {
     case S3_ListObjects:
@@ -74,10 +74,10 @@ static void on_job_work(struct blocking_job *job)
         answer_buckets(d, arena);
         break;
     case S3_HeadBucket:
-        d->answer = directory_bucket(d->root_fd, d->r->bucket);
+        d->answer = origin_directory_bucket(d->root_fd, d->r->bucket);
         break;
     case S3_GetBucketLocation:
-        d->answer = directory_bucket(d->root_fd, d->r->bucket);
+        d->answer = origin_directory_bucket(d->root_fd, d->r->bucket);
         if (d->answer == ERR_OK) {
             s3_location_render((struct span){NULL, 0}, &d->body);
         }
@@ -95,7 +95,7 @@ static void on_job_work(struct blocking_job *job)
 
 static void relay_free(void *ptr)
 {
-    struct directory_relay *d = ptr;
+    struct origin_directory_relay *d = ptr;
     buf_done(&d->body);
     free(d);
 }
@@ -105,7 +105,7 @@ static void arena_free_later(void *ptr)
     arena_free(ptr);
 }
 
-static void relay_end(struct directory_relay *d, enum err err)
+static void relay_end(struct origin_directory_relay *d, enum err err)
 {
     struct origin_relay *r = d->r;
     struct worker *w = d->call.ow->w;
@@ -125,7 +125,7 @@ static void relay_end(struct directory_relay *d, enum err err)
 }
 
 // An answer that is no success is told as S3 would, as a status with an error document.
-static enum err prepare_head(struct directory_relay *d)
+static enum err prepare_head(struct origin_directory_relay *d)
 {
     struct origin_relay *r = d->r;
     bool is_head = span_equal_cstr(r->method, "HEAD");
@@ -157,7 +157,7 @@ static enum err prepare_head(struct directory_relay *d)
     return ok ? ERR_OK : ERR_NO_MEMORY;
 }
 
-static void relay_go(struct directory_relay *d)
+static void relay_go(struct origin_directory_relay *d)
 {
     enum err err = d->cancelled ? ERR_CANCELLED : d->start_err;
     if (d->job_running) {
@@ -187,7 +187,7 @@ static void relay_go(struct directory_relay *d)
 
 static void on_job_done(struct blocking_job *job)
 {
-    struct directory_relay *d = container_of(job, struct directory_relay, job);
+    struct origin_directory_relay *d = container_of(job, struct origin_directory_relay, job);
     d->job_running = false;
     d->job_done = true;
     if (job->err != ERR_OK && d->start_err == ERR_OK) {
@@ -198,20 +198,20 @@ static void on_job_done(struct blocking_job *job)
 
 static void on_task(struct task *task)
 {
-    relay_go(container_of(task, struct directory_relay, task));
+    relay_go(container_of(task, struct origin_directory_relay, task));
 }
 
 static void on_ready(struct origin_call *call)
 {
-    relay_go(as_directory_relay(call));
+    relay_go(as_origin_directory_relay(call));
 }
 
 // --- Driver calls --------------------------------------------------------------------------------
 
-void directory_relay_start(struct origin_worker *ow, struct origin_relay *r)
+void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay *r)
 {
     struct origin_directory *directory = ow->origin->driver_state;
-    struct directory_relay *d = calloc(1, sizeof(*d));
+    struct origin_directory_relay *d = calloc(1, sizeof(*d));
     check(d != NULL);
     origin_call_init(&d->call, ow);
     d->call.ready = on_ready;
@@ -232,14 +232,14 @@ void directory_relay_start(struct origin_worker *ow, struct origin_relay *r)
     }
 }
 
-void directory_relay_pause(struct origin_call *call)
+void origin_directory_relay_pause(struct origin_call *call)
 {
-    as_directory_relay(call)->paused = true;
+    as_origin_directory_relay(call)->paused = true;
 }
 
-void directory_relay_resume(struct origin_call *call)
+void origin_directory_relay_resume(struct origin_call *call)
 {
-    struct directory_relay *d = as_directory_relay(call);
+    struct origin_directory_relay *d = as_origin_directory_relay(call);
     if (d->paused) {
         d->paused = false;
         if (d->job_done) {
@@ -248,28 +248,28 @@ void directory_relay_resume(struct origin_call *call)
     }
 }
 
-void directory_relay_resume_upload(struct origin_call *call)
+void origin_directory_relay_resume_upload(struct origin_call *call)
 {
     (void)call; // no request body is ever read here
 }
 
-void directory_relay_cancel(struct origin_call *call)
+void origin_directory_relay_cancel(struct origin_call *call)
 {
-    struct directory_relay *d = as_directory_relay(call);
+    struct origin_directory_relay *d = as_origin_directory_relay(call);
     d->cancelled = true;
     if (!d->job_running) {
         worker_defer(d->call.ow->w, &d->task);
     }
 }
 
-bool directory_relay_owns(const struct origin_call *call)
+bool origin_directory_relay_owns(const struct origin_call *call)
 {
     return call->ready == on_ready;
 }
 
-void directory_relay_abandon(struct origin_call *call)
+void origin_directory_relay_abandon(struct origin_call *call)
 {
-    struct directory_relay *d = as_directory_relay(call);
+    struct origin_directory_relay *d = as_origin_directory_relay(call);
     arena_free(d->r->arena);
     relay_free(d);
 }

@@ -9,16 +9,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "origin/directory_private.h"
+#include "origin/origin_directory_private.h"
 
-enum err directory_bucket(int root_fd, struct span bucket)
+enum err origin_directory_bucket(int root_fd, struct span bucket)
 {
     struct buf name;
     int fd = -1;
     buf_init(&name, 512);
     buf_append_span(&name, bucket);
-    if (directory_bucket_is_valid(bucket)) {
-        fd = directory_file_open_blocking(root_fd, buf_cstr(&name), O_PATH | O_DIRECTORY);
+    if (origin_directory_bucket_is_valid(bucket)) {
+        fd = origin_directory_file_open_blocking(root_fd, buf_cstr(&name), O_PATH | O_DIRECTORY);
     }
     buf_done(&name);
     if (fd < 0) {
@@ -44,12 +44,13 @@ static int compare_buckets(const void *a, const void *b)
     return span_compare(x->name, y->name);
 }
 
-enum err directory_buckets(int root_fd, struct arena *arena, struct s3_bucket_entry **ret_buckets,
-                           size_t *ret_count)
+enum err origin_directory_buckets(int root_fd, struct arena *arena,
+                                  struct s3_bucket_entry **ret_buckets, size_t *ret_count)
 {
     DIR *dir = open_root(root_fd);
     if (dir == NULL) {
-        return directory_error(errno) == ERR_NO_SUCH_KEY ? ERR_ORIGIN_5XX : directory_error(errno);
+        return origin_directory_error(errno) == ERR_NO_SUCH_KEY ? ERR_ORIGIN_5XX
+                                                                : origin_directory_error(errno);
     }
     struct s3_bucket_entry *buckets = NULL;
     size_t count = 0, cap = 0;
@@ -57,9 +58,10 @@ enum err directory_buckets(int root_fd, struct arena *arena, struct s3_bucket_en
     struct dirent *entry;
     while (err == ERR_OK && (entry = readdir(dir)) != NULL) {
         struct stat stat;
-        int fd = directory_bucket_is_valid(span_from_cstr(entry->d_name))
-                     ? directory_file_open_blocking(root_fd, entry->d_name, O_PATH | O_DIRECTORY)
-                     : -1;
+        int fd =
+            origin_directory_bucket_is_valid(span_from_cstr(entry->d_name))
+                ? origin_directory_file_open_blocking(root_fd, entry->d_name, O_PATH | O_DIRECTORY)
+                : -1;
         if (fd < 0) {
             continue;
         }
@@ -97,14 +99,14 @@ enum err directory_buckets(int root_fd, struct arena *arena, struct s3_bucket_en
     return ERR_OK;
 }
 
-size_t directory_top_files(int root_fd, struct buf *names)
+size_t origin_directory_top_files(int root_fd, struct buf *names)
 {
     DIR *dir = open_root(root_fd);
     size_t count = 0;
     struct dirent *entry;
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
         if (entry->d_name[0] == '.' ||
-            directory_file_kind(root_fd, entry->d_name) == DIRECTORY_FOLDER) {
+            origin_directory_file_kind(root_fd, entry->d_name) == ORIGIN_DIRECTORY_FOLDER) {
             continue;
         }
         if (count < 3) {

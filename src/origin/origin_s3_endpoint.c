@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "origin/s3_private.h"
+#include "origin/origin_s3_private.h"
 
 #define HOST_MAX 255u
 #define REGION_TEMPLATE "{region}"
@@ -84,7 +84,7 @@ static bool label_is_region(struct span label)
 
 // Amazon's own hosts carry the region in their name; made a template, buckets elsewhere can be
 // reached.
-static void make_template(struct s3_endpoint *endpoint)
+static void make_template(struct origin_s3_endpoint *endpoint)
 {
     struct span host = span_from_cstr(endpoint->host), rest = host, label;
     struct buf out;
@@ -117,9 +117,10 @@ static void make_template(struct s3_endpoint *endpoint)
     buf_done(&out);
 }
 
-enum err s3_endpoint_parse(const char *text, struct s3_endpoint *ret_endpoint, struct buf *ret_why)
+enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *ret_endpoint,
+                                  struct buf *ret_why)
 {
-    struct s3_endpoint endpoint = {0};
+    struct origin_s3_endpoint endpoint = {0};
     struct span rest = span_from_cstr(text);
     if (span_starts_with(rest, SPAN("https://"))) {
         endpoint.is_https = true;
@@ -160,7 +161,7 @@ enum err s3_endpoint_parse(const char *text, struct s3_endpoint *ret_endpoint, s
     return ERR_OK;
 }
 
-void s3_endpoint_done(struct s3_endpoint *endpoint)
+void origin_s3_endpoint_done(struct origin_s3_endpoint *endpoint)
 {
     free(endpoint->host);
     free(endpoint->base_path);
@@ -168,7 +169,7 @@ void s3_endpoint_done(struct s3_endpoint *endpoint)
     memset(endpoint, 0, sizeof(*endpoint));
 }
 
-bool s3_endpoint_has_region(const struct s3_endpoint *endpoint)
+bool origin_s3_endpoint_has_region(const struct origin_s3_endpoint *endpoint)
 {
     return strstr(endpoint->host, REGION_TEMPLATE) != NULL;
 }
@@ -194,8 +195,8 @@ static bool bucket_fits_host(struct span bucket, bool *ret_dotted)
     return true;
 }
 
-bool s3_endpoint_is_virtual(const struct s3_endpoint *endpoint, enum origin_addressing addressing,
-                            struct span bucket)
+bool origin_s3_endpoint_is_virtual(const struct origin_s3_endpoint *endpoint,
+                                   enum origin_addressing addressing, struct span bucket)
 {
     bool dotted = false;
     if (addressing == ORIGIN_ADDRESSING_PATH ||
@@ -218,11 +219,12 @@ static void append_host(struct buf *out, const char *host, struct span region)
     buf_append_cstr(out, at + strlen(REGION_TEMPLATE));
 }
 
-enum err s3_url_build(struct arena *arena, const struct s3_endpoint *endpoint,
-                      enum origin_addressing addressing, struct span region, struct span bucket,
-                      struct span key, struct span query, struct s3_url *ret_url)
+enum err origin_s3_url_build(struct arena *arena, const struct origin_s3_endpoint *endpoint,
+                             enum origin_addressing addressing, struct span region,
+                             struct span bucket, struct span key, struct span query,
+                             struct origin_s3_url *ret_url)
 {
-    bool is_virtual = s3_endpoint_is_virtual(endpoint, addressing, bucket);
+    bool is_virtual = origin_s3_endpoint_is_virtual(endpoint, addressing, bucket);
     const char *scheme = endpoint->is_https ? "https://" : "http://";
     struct buf out;
     buf_init(&out, 65536);

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "origin/directory_private.h"
+#include "origin/origin_directory_private.h"
 #include "test.h"
 
 static void start(struct harness *h)
@@ -80,7 +80,7 @@ static void make_tree(struct harness *h)
 }
 
 // Keys come in order of their bytes; prefix, delimiter and start-after do what S3 says.
-Test(directory_relay, listing_order)
+Test(origin_directory_relay, listing_order)
 {
     struct harness h = {0};
     make_tree(&h);
@@ -117,7 +117,7 @@ Test(directory_relay, listing_order)
 }
 
 // Pages of every size, with and without delimiter, V1 and V2, give together what one page gives.
-Test(directory_relay, paging)
+Test(origin_directory_relay, paging)
 {
     static const char *const forms[] = {"list-type=2",
                                         "list-type=2&delimiter=/",
@@ -180,7 +180,7 @@ Test(directory_relay, paging)
 
 // A page that was cut parks its walk; the next page takes it; no more than a bounded number is ever
 // kept.
-Test(directory_relay, walks_are_parked)
+Test(origin_directory_relay, walks_are_parked)
 {
     struct harness h = {0};
     struct relay_run run;
@@ -188,7 +188,7 @@ Test(directory_relay, walks_are_parked)
     start(&h);
     struct origin_directory *directory = h.origin->driver_state;
     list(&h, "/bkt?list-type=2&max-keys=2&prefix=b/", &run);
-    cr_assert_eq(directory_scans_parked(directory->scans), 1);
+    cr_assert_eq(origin_directory_scans_parked(directory->scans), 1);
     struct buf token;
     buf_init(&token, 4096);
     elements(buf_cstr(&run.answer), "NextContinuationToken", &token);
@@ -198,7 +198,7 @@ Test(directory_relay, walks_are_parked)
     buf_append_cstr(&target, "/bkt?list-type=2&max-keys=2&prefix=b/&continuation-token=");
     buf_append_uri_encoded(&target, buf_span(&token), false);
     list(&h, buf_cstr(&target), &run);
-    cr_assert_eq(directory_scans_parked(directory->scans), 0);
+    cr_assert_eq(origin_directory_scans_parked(directory->scans), 0);
     relay_run_done(&run);
     // The same page again: nothing is parked for it, it is found by seeking.
     list(&h, buf_cstr(&target), &run);
@@ -210,14 +210,14 @@ Test(directory_relay, walks_are_parked)
         list(&h, buf_cstr(&target), &run);
         relay_run_done(&run);
     }
-    cr_assert_leq(directory_scans_parked(directory->scans), 16);
+    cr_assert_leq(origin_directory_scans_parked(directory->scans), 16);
     buf_done(&token);
     buf_done(&target);
     harness_done(&h);
 }
 
 // Links inside the tree are listed as what they are, links out of it are not, a loop ends.
-Test(directory_relay, links)
+Test(origin_directory_relay, links)
 {
     struct harness h = {0};
     char path[512];
@@ -240,7 +240,7 @@ Test(directory_relay, links)
 }
 
 // Buckets are the first-level folders; other operations are refused in S3's form.
-Test(directory_relay, other_operations)
+Test(origin_directory_relay, other_operations)
 {
     struct harness h = {0};
     struct relay_run run;

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the directory driver share: names and versions of files, and walks in key
+// order.
+#ifndef FOREBAY_ORIGIN_DIRECTORY_PRIVATE_H
+#define FOREBAY_ORIGIN_DIRECTORY_PRIVATE_H
+
+#include <sys/stat.h>
+
+#include "origin/origin_private.h"
+
+#define ORIGIN_DIRECTORY_ETAG_LEN 34u // 32 hex digits and "-1", without quotes
+
+struct origin_directory_scans;
+
+struct origin_directory {
+    int root_fd;
+    struct origin_directory_scans *scans;
+};
+
+// --- origin_directory_file.c: pure, and a few calls of openat2 ------------------------------------------
+
+// openat2 flags: symbolic links may point anywhere inside the tree, never out of it.
+#define ORIGIN_DIRECTORY_RESOLVE (RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+#define ORIGIN_DIRECTORY_STATX_MASK                                                                \
+    (STATX_TYPE | STATX_SIZE | STATX_MTIME | STATX_CTIME | STATX_INO)
+
+// Blocking openat2 below `dir_fd` with ORIGIN_DIRECTORY_RESOLVE; -1 and errno on failure.
+int origin_directory_file_open_blocking(int dir_fd, const char *path, int flags);
+// What a path below the root is, links followed inside the tree.
+enum origin_directory_kind {
+    ORIGIN_DIRECTORY_NEITHER,
+    ORIGIN_DIRECTORY_FILE,
+    ORIGIN_DIRECTORY_FOLDER
+};
+enum origin_directory_kind origin_directory_file_kind(int root_fd, const char *path);
+bool origin_directory_bucket_is_valid(struct span bucket);
+// May this key be a file: no empty, "." or ".." piece, no NUL, at most S3_KEY_MAX bytes.
+bool origin_directory_key_is_valid(struct span key);
+// "bucket/key"; NULL when either cannot be a file or memory is short.
+char *origin_directory_file_path(struct arena *arena, struct span bucket, struct span key);
+// Of size, mtime, ctime and inode; buffer of ORIGIN_DIRECTORY_ETAG_LEN + 1.
+void origin_directory_file_etag(const struct statx *stat, char *ret_etag);
+bool origin_directory_file_same(const struct statx *a, const struct statx *b);
+// Changed less than 2 s ago by its own clock or ours.
+bool origin_directory_file_too_young(const struct statx *stat, uint64_t now_wall_us);
+struct span origin_directory_content_type(struct span key);
+// ERR_NO_SUCH_KEY for all that says "there is no such file".
+enum err origin_directory_error(int errno_value);
+
+// --- origin_directory_scan.c: pool threads --------------------------------------------------------------
+
+struct origin_directory_scans *origin_directory_scans_new(int root_fd);
+void origin_directory_scans_free(struct origin_directory_scans *scans);
+unsigned origin_directory_scans_parked(struct origin_directory_scans *scans); // for tests
+
+// One page of a listing of `bucket`: everything in `arena`. ERR_NO_SUCH_BUCKET, ERR_NO_MEMORY,
+// ERR_LIMIT.
+enum err origin_directory_scan_page(struct origin_directory_scans *scans, struct span bucket,
+                                    const struct s3_listing_query *query, struct arena *arena,
+                                    struct s3_listing_page *ret_page) MUST_USE;
+// --- origin_directory_buckets.c: pool threads, and the start --------------------------------------------
+
+// First-level folders in order of their names.
+enum err origin_directory_buckets(int root_fd, struct arena *arena,
+                                  struct s3_bucket_entry **ret_buckets, size_t *ret_count) MUST_USE;
+// Is there such a folder? ERR_NO_SUCH_BUCKET.
+enum err origin_directory_bucket(int root_fd, struct span bucket) MUST_USE;
+// How many first-level entries are no folders; the first names go to `names`.
+size_t origin_directory_top_files(int root_fd, struct buf *names);
+
+// --- origin_directory_relay.c ---------------------------------------------------------------------------
+
+void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay *r);
+void origin_directory_relay_pause(struct origin_call *call);
+void origin_directory_relay_resume(struct origin_call *call);
+void origin_directory_relay_resume_upload(struct origin_call *call);
+void origin_directory_relay_cancel(struct origin_call *call);
+void origin_directory_relay_abandon(struct origin_call *call);
+bool origin_directory_relay_owns(const struct origin_call *call);
+
+#endif
