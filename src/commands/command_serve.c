@@ -46,7 +46,7 @@ struct serve {
     struct origin *sts_origin; // NULL: sts.relay is off
     struct proxy_bucket *buckets;
     struct proxy_rule *rules;
-    struct credentials *credentials;
+    struct access_keys *access_keys;
     struct proxy *proxy;
     struct http_server *http;
     struct admin *admin;
@@ -341,7 +341,7 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
 {
     const struct config *c = s->config;
     bool verify = c->auth_mode == CONFIG_AUTH_VERIFY;
-    if (verify && credentials_load(c->auth_keys_file, &s->credentials, &s->why) != ERR_OK) {
+    if (verify && access_keys_load(c->auth_keys_file, &s->access_keys, &s->why) != ERR_OK) {
         return serve_fail(s, EXIT_CODE_CONFIGURATION);
     }
     struct proxy_options options = {
@@ -357,7 +357,7 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
         .allowed_origins = c->auth_allowed_origins.items,
         .allowed_origin_count = c->auth_allowed_origins.count,
         .auth_mode = verify ? PROXY_AUTH_VERIFY : PROXY_AUTH_OPEN,
-        .credentials = s->credentials,
+        .access_keys = s->access_keys,
         .realm = "default",
         .sts_origin = s->sts_origin,
         .sts_over_tls = c->sts_relay == CONFIG_STS_ON,
@@ -639,20 +639,20 @@ static void serve_reload(struct serve *s)
         log_warn("reload", "why=%s", "\"only auth.keys_file is read again, and it is not in use\"");
         return;
     }
-    struct credentials *fresh = NULL;
+    struct access_keys *fresh = NULL;
     buf_done(&s->why);
-    if (credentials_load(s->config->auth_keys_file, &fresh, &s->why) != ERR_OK) {
+    if (access_keys_load(s->config->auth_keys_file, &fresh, &s->why) != ERR_OK) {
         log_error("reload_failed", "why=%s", log_quote(buf_span(&s->why)));
         return;
     }
-    if (credentials_keep_realms(fresh, s->credentials) != ERR_OK) {
+    if (access_keys_keep_realms(fresh, s->access_keys) != ERR_OK) {
         log_error("reload_failed", "why=%s", "\"too many realms since the start\"");
-        credentials_unref(fresh);
+        access_keys_unref(fresh);
         return;
     }
-    proxy_set_credentials(s->proxy, fresh);
-    credentials_unref(s->credentials);
-    s->credentials = fresh;
+    proxy_set_access_keys(s->proxy, fresh);
+    access_keys_unref(s->access_keys);
+    s->access_keys = fresh;
     log_info("reloaded", "file=%s", log_quote(span_from_cstr(s->config->auth_keys_file)));
 }
 
@@ -703,7 +703,7 @@ static void serve_tear_down(struct serve *s, bool running)
     origin_free(s->sts_origin);
     store_close(s->store);
     loop_free(s->loop);
-    credentials_unref(s->credentials);
+    access_keys_unref(s->access_keys);
     free(s->origins);
     free(s->buckets);
     free(s->rules);

@@ -17,26 +17,26 @@
 #define DEPTH_MAX 8
 #define FIELDS_MAX 32
 
-struct reader {
+struct yaml_reader {
     struct loader *l;
     const char *path;
     struct span text;
     yaml_document_t document;
 };
 
-static const char *where_mark(struct reader *r, yaml_mark_t mark)
+static const char *where_mark(struct yaml_reader *r, yaml_mark_t mark)
 {
     char *where = arena_printf(r->l->arena, "%s:%zu:%zu", r->path, mark.line + 1, mark.column + 1);
     check(where != NULL);
     return where;
 }
 
-static const char *where_node(struct reader *r, const yaml_node_t *node)
+static const char *where_node(struct yaml_reader *r, const yaml_node_t *node)
 {
     return where_mark(r, node->start_mark);
 }
 
-static bool read_all(struct reader *r)
+static bool read_all(struct yaml_reader *r)
 {
     struct loader *l = r->l;
     int fd = open(r->path, O_RDONLY | O_CLOEXEC);
@@ -64,13 +64,13 @@ static bool read_all(struct reader *r)
     return ok;
 }
 
-static void parser_start(struct reader *r, yaml_parser_t *parser)
+static void parser_start(struct yaml_reader *r, yaml_parser_t *parser)
 {
     check(yaml_parser_initialize(parser) == 1);
     yaml_parser_set_input_string(parser, (const unsigned char *)r->text.ptr, r->text.len);
 }
 
-static void report_parser(struct reader *r, const yaml_parser_t *parser)
+static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
 {
     yaml_mark_t mark = parser->problem_mark;
     if (parser->error == YAML_READER_ERROR) { // has an offset only
@@ -115,7 +115,7 @@ static const char *event_fault(const yaml_event_t *event, unsigned documents, un
     return depth > DEPTH_MAX ? "nested too deeply" : NULL;
 }
 
-static bool scan_events(struct reader *r)
+static bool scan_events(struct yaml_reader *r)
 {
     yaml_parser_t parser;
     parser_start(r, &parser);
@@ -143,7 +143,7 @@ static bool scan_events(struct reader *r)
     return ok;
 }
 
-static bool load_document(struct reader *r)
+static bool load_document(struct yaml_reader *r)
 {
     yaml_parser_t parser;
     parser_start(r, &parser);
@@ -157,7 +157,7 @@ static bool load_document(struct reader *r)
 
 // --- Nodes ---------------------------------------------------------------------------------------
 
-static yaml_node_t *node_at(struct reader *r, int id)
+static yaml_node_t *node_at(struct yaml_reader *r, int id)
 {
     yaml_node_t *node = yaml_document_get_node(&r->document, id);
     check(node != NULL);
@@ -177,7 +177,7 @@ static bool is_null(const yaml_node_t *node)
 }
 
 // The text of a scalar that may serve as a value; NULL after reporting.
-static const char *take_scalar(struct reader *r, const yaml_node_t *node, const char *key)
+static const char *take_scalar(struct yaml_reader *r, const yaml_node_t *node, const char *key)
 {
     if (node->type != YAML_SCALAR_NODE) {
         loader_error(r->l, where_node(r, node), "%s takes one value", key);
@@ -197,7 +197,7 @@ static const char *take_scalar(struct reader *r, const yaml_node_t *node, const 
 
 // Key of a pair of `mapping` as text; NULL after reporting one that is no text or stands there
 // twice.
-static const char *take_key(struct reader *r, const yaml_node_t *mapping,
+static const char *take_key(struct yaml_reader *r, const yaml_node_t *mapping,
                             const yaml_node_pair_t *pair)
 {
     const yaml_node_t *key = node_at(r, pair->key);
@@ -219,7 +219,7 @@ static const char *take_key(struct reader *r, const yaml_node_t *mapping,
 
 // --- Settings ------------------------------------------------------------------------------------
 
-static void take_list(struct reader *r, unsigned id, const yaml_node_t *node)
+static void take_list(struct yaml_reader *r, unsigned id, const yaml_node_t *node)
 {
     const char *key = setting_row(id)->public_.key;
     const yaml_node_item_t *start = node->data.sequence.items.start;
@@ -238,7 +238,7 @@ static void take_list(struct reader *r, unsigned id, const yaml_node_t *node)
     r->l->raws[id] = (struct raw){items, (unsigned)count, where_node(r, node), true};
 }
 
-static void take_setting(struct reader *r, unsigned id, const yaml_node_t *key_node,
+static void take_setting(struct yaml_reader *r, unsigned id, const yaml_node_t *key_node,
                          const yaml_node_t *node)
 {
     const struct setting *row = setting_row(id);
@@ -265,7 +265,7 @@ static void take_setting(struct reader *r, unsigned id, const yaml_node_t *key_n
     }
 }
 
-static void unknown_key(struct reader *r, const yaml_node_t *node, const char *key)
+static void unknown_key(struct yaml_reader *r, const yaml_node_t *node, const char *key)
 {
     const char *near = setting_suggest_key(span_from_cstr(key));
     if (near != NULL) {
@@ -288,7 +288,7 @@ static bool is_section(const char *name)
     return false;
 }
 
-static void take_section(struct reader *r, const char *name, const yaml_node_t *node)
+static void take_section(struct yaml_reader *r, const char *name, const yaml_node_t *node)
 {
     if (is_null(node)) {
         return; // a section whose keys are all commented out
@@ -322,7 +322,7 @@ struct fields {
     unsigned count;
 };
 
-static void add_field(struct reader *r, struct fields *fields, const char *name,
+static void add_field(struct yaml_reader *r, struct fields *fields, const char *name,
                       const yaml_node_t *key_node, const yaml_node_t *node)
 {
     if (fields->count == FIELDS_MAX) {
@@ -336,7 +336,7 @@ static void add_field(struct reader *r, struct fields *fields, const char *name,
     }
 }
 
-static void take_fields(struct reader *r, const yaml_node_t *entry, struct fields *fields)
+static void take_fields(struct yaml_reader *r, const yaml_node_t *entry, struct fields *fields)
 {
     const yaml_node_pair_t *top = entry->data.mapping.pairs.top;
     for (const yaml_node_pair_t *p = entry->data.mapping.pairs.start; p < top; p++) {
@@ -361,7 +361,7 @@ static void take_fields(struct reader *r, const yaml_node_t *entry, struct field
     }
 }
 
-static void take_entries(struct reader *r, const char *name, const yaml_node_t *node)
+static void take_entries(struct yaml_reader *r, const char *name, const yaml_node_t *node)
 {
     struct loader *l = r->l;
     bool buckets = strcmp(name, "buckets") == 0;
@@ -406,7 +406,7 @@ static void take_entries(struct reader *r, const char *name, const yaml_node_t *
 
 // --- The whole -----------------------------------------------------------------------------------
 
-static void take_root(struct reader *r, const yaml_node_t *root)
+static void take_root(struct yaml_reader *r, const yaml_node_t *root)
 {
     if (root->type != YAML_MAPPING_NODE) {
         if (!is_null(root)) {
@@ -436,7 +436,7 @@ static void take_root(struct reader *r, const yaml_node_t *root)
 
 void config_file_read(struct loader *l, const char *path)
 {
-    struct reader r = {.l = l, .path = path};
+    struct yaml_reader r = {.l = l, .path = path};
     if (!read_all(&r) || !scan_events(&r) || !load_document(&r)) {
         return;
     }

@@ -34,12 +34,12 @@ bool gate_allows(const struct request *r, unsigned rights, struct span key)
 {
     const struct s3_effect effect = {rights, S3_SCOPE_KEY, r->s3.bucket, key, true};
     return r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN ||
-           (r->principal.verified && credentials_allowed(r->principal.credentials, &effect));
+           (r->principal.verified && access_keys_allowed(r->principal.entry, &effect));
 }
 
 // Everything that the request may do must be allowed. Keys that stand in its body are asked about
 // when it has been read.
-static enum err check_rights(struct request *r, const struct credentials_principal *p,
+static enum err check_rights(struct request *r, const struct access_keys_principal *p,
                              struct s3_error_detail *ret_detail)
 {
     const struct s3_effects *effects = &r->effects;
@@ -48,7 +48,7 @@ static enum err check_rights(struct request *r, const struct credentials_princip
         return ERR_INVALID_ARGUMENT;
     }
     for (unsigned i = 0; i < effects->count; i++) {
-        if (!credentials_allowed(p, &effects->items[i])) {
+        if (!access_keys_allowed(p, &effects->items[i])) {
             bool is_unknown = (effects->items[i].rights & S3_ALLOW_ANY) != 0;
             return refuse_with(r, ret_detail,
                                is_unknown ? "what only the right 'any' allows"
@@ -116,7 +116,7 @@ static enum err check_signature(struct request *r, struct principal *principal,
         }
         return ERR_ACCESS_DENIED;
     }
-    const struct credentials_principal *p = credentials_find(principal->table, claim->access_key);
+    const struct access_keys_principal *p = access_keys_find(principal->table, claim->access_key);
     struct span raw_path = {http->target.ptr, span_find(http->target, '?')};
     struct span raw_query = {NULL, 0};
     if (raw_path.len < http->target.len) {
@@ -124,7 +124,7 @@ static enum err check_signature(struct request *r, struct principal *principal,
             (struct span){http->target.ptr + raw_path.len + 1, http->target.len - raw_path.len - 1};
     }
     struct sigv4_mismatch mismatch = {0};
-    err = sigv4_verify(r->arena, claim, p != NULL ? p->secret : credentials_dummy_secret(),
+    err = sigv4_verify(r->arena, claim, p != NULL ? p->secret : access_keys_dummy_secret(),
                        (time_t)clock_wall_s(), http->method, raw_path, raw_query, &http->headers,
                        principal->signing_key, &mismatch);
     if (p == NULL) {
@@ -137,7 +137,7 @@ static enum err check_signature(struct request *r, struct principal *principal,
     if (err == ERR_OK && mismatch.plus_is_space) {
         err = s3_request_plus_is_space(r->arena, &r->s3);
     }
-    principal->credentials = p;
+    principal->entry = p;
     return err;
 }
 
@@ -159,15 +159,15 @@ static enum err find_effects(struct request *r, struct s3_error_detail *ret_deta
 static enum err check_verified(struct request *r, struct principal *principal,
                                struct s3_error_detail *ret_detail)
 {
-    if (r->pw->credentials == NULL) {
+    if (r->pw->access_keys == NULL) {
         return ERR_ACCESS_DENIED;
     }
-    principal->table = credentials_ref(r->pw->credentials);
+    principal->table = access_keys_ref(r->pw->access_keys);
     enum err err = check_signature(r, principal, ret_detail);
     if (err != ERR_OK) {
         return err;
     }
-    principal->name = principal->credentials->id;
+    principal->name = principal->entry->id;
     if (r->s3.operation == S3_CreateSession) {
         ret_detail->message = SPAN("Sessions for directory buckets are not known here: set "
                                    "AWS_S3_DISABLE_EXPRESS_SESSION_AUTH=true");
@@ -183,7 +183,7 @@ static enum err check_verified(struct request *r, struct principal *principal,
         return ERR_INVALID_ARGUMENT;
     }
     enum err found = find_effects(r, ret_detail);
-    return found == ERR_OK ? check_rights(r, principal->credentials, ret_detail) : found;
+    return found == ERR_OK ? check_rights(r, principal->entry, ret_detail) : found;
 }
 
 enum err gate_check(struct request *r, struct principal *ret_principal,
@@ -220,8 +220,8 @@ enum err gate_check(struct request *r, struct principal *ret_principal,
 void gate_release(struct principal *principal)
 {
     explicit_bzero(principal->signing_key, sizeof(principal->signing_key));
-    credentials_unref(principal->table);
+    access_keys_unref(principal->table);
     principal->table = NULL;
-    principal->credentials = NULL;
+    principal->entry = NULL;
     principal->verified = false;
 }

@@ -14,7 +14,7 @@ static size_t realm_count(const struct pass_state *p)
 {
     size_t count = 0;
     if (p->table != NULL) {
-        (void)credentials_realms(p->table, &count);
+        (void)access_keys_realms(p->table, &count);
     }
     return count + 1;
 }
@@ -22,7 +22,7 @@ static size_t realm_count(const struct pass_state *p)
 static struct span realm_at(const struct pass_state *p, size_t index)
 {
     size_t count;
-    return index == 0 ? p->pw->proxy->realm : credentials_realms(p->table, &count)[index - 1];
+    return index == 0 ? p->pw->proxy->realm : access_keys_realms(p->table, &count)[index - 1];
 }
 
 // Before the first of them begins: from then on the array does not move.

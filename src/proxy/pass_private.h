@@ -198,7 +198,7 @@ struct pass_state {
     struct proxy_worker *pw;
     struct request *request; // NULL: the exchange is over
     struct arena *arena;
-    struct credentials *table; // keeps the principal's keys alive for the relay; NULL: open mode
+    struct access_keys *table; // keeps the principal's keys alive for the relay; NULL: open mode
     bool is_dead;
 
     // towards the origin

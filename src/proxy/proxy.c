@@ -28,7 +28,7 @@ struct object_key *object_key_ref(struct object_key *key)
 void object_key_unref(struct object_key *key)
 {
     if (key != NULL && atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel) == 1) {
-        credentials_unref(key->table);
+        access_keys_unref(key->table);
         free(key);
     }
 }
@@ -51,13 +51,13 @@ static char *key_copy(char *at, struct span from, struct span *ret)
 
 const struct sigv4_credentials *request_origin_credentials(const struct request *r)
 {
-    const struct credentials_principal *p = r->principal.credentials;
+    const struct access_keys_principal *p = r->principal.entry;
     return p != NULL ? p->origin_credentials : NULL;
 }
 
 struct object_key *request_object_key(struct request *r)
 {
-    const struct credentials_principal *p = r->principal.credentials;
+    const struct access_keys_principal *p = r->principal.entry;
     struct span realm = p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
     return request_object_key_in(r, r->origin, realm, r->origin_bucket, r->s3.key, r->rule);
 }
@@ -115,7 +115,7 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
         key_new(r->pw->proxy, realm, origin, bucket, origin_epoch(r, origin, bucket), key);
     k->rule = rule;
     k->credentials = request_origin_credentials(r);
-    k->table = k->credentials != NULL ? credentials_ref(r->principal.table) : NULL;
+    k->table = k->credentials != NULL ? access_keys_ref(r->principal.table) : NULL;
     return k;
 }
 
@@ -126,7 +126,7 @@ struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const stru
     struct object_key *k = key_new(pw->proxy, realm, key->origin, key->bucket, epoch, key->key);
     k->rule = key->rule;
     k->credentials = key->credentials;
-    k->table = key->table != NULL ? credentials_ref(key->table) : NULL;
+    k->table = key->table != NULL ? access_keys_ref(key->table) : NULL;
     return k;
 }
 
@@ -143,8 +143,8 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     key_map_init(&pw->homes);
     key_map_init(&pw->bars);
     list_init(&pw->request_pool);
-    if (proxy->options.credentials != NULL) {
-        pw->credentials = credentials_ref(proxy->options.credentials);
+    if (proxy->options.access_keys != NULL) {
+        pw->access_keys = access_keys_ref(proxy->options.access_keys);
     }
     worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
 }
@@ -198,7 +198,7 @@ void proxy_free(struct proxy *proxy)
     }
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         request_pool_free(&proxy->workers[i]);
-        credentials_unref(proxy->workers[i].credentials);
+        access_keys_unref(proxy->workers[i].access_keys);
         list_cache_free(proxy->workers[i].list_cache);
         whole_sums_free(proxy->workers[i].whole_sums);
         for (unsigned j = 0; j < PROXY_DESCRIBED; j++) {
@@ -220,27 +220,27 @@ void proxy_reopen_logs(struct proxy *proxy)
     }
 }
 
-struct credentials_message {
+struct access_keys_message {
     struct message message;
-    struct credentials *credentials;
+    struct access_keys *access_keys;
 };
 
-static void on_credentials(struct worker *to, struct message *message)
+static void on_access_keys(struct worker *to, struct message *message)
 {
-    struct credentials_message *m = container_of(message, struct credentials_message, message);
+    struct access_keys_message *m = container_of(message, struct access_keys_message, message);
     struct proxy_worker *pw = proxy_worker_of(to);
-    credentials_unref(pw->credentials);
-    pw->credentials = m->credentials;
+    access_keys_unref(pw->access_keys);
+    pw->access_keys = m->access_keys;
     free(m);
 }
 
-void proxy_set_credentials(struct proxy *proxy, struct credentials *credentials)
+void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys)
 {
     for (unsigned i = 0; i < proxy->worker_count; i++) {
-        struct credentials_message *m = calloc(1, sizeof(*m));
+        struct access_keys_message *m = calloc(1, sizeof(*m));
         check(m != NULL);
-        m->message.deliver = on_credentials;
-        m->credentials = credentials_ref(credentials);
+        m->message.deliver = on_access_keys;
+        m->access_keys = access_keys_ref(access_keys);
         mailbox_send_from_any_thread(proxy->workers[i].worker, &m->message);
     }
 }

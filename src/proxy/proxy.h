@@ -54,7 +54,7 @@ struct proxy_options {
     enum proxy_auth_mode auth_mode;
     const char *const *allowed_origins; // of web pages, in open mode
     unsigned allowed_origin_count;
-    struct credentials *credentials; // verify; a reference is taken
+    struct access_keys *access_keys; // verify; a reference is taken
     const char *realm;
     struct origin *sts_origin;   // where AssumeRoleWithWebIdentity goes; NULL: nowhere
     bool sts_over_tls;           // also from TLS listeners; always from loopback and unix sockets
@@ -73,6 +73,6 @@ void proxy_free(struct proxy *proxy); // after loop_stop()
 struct http_handler proxy_handler(struct proxy *proxy);
 void proxy_reopen_logs(struct proxy *proxy); // any thread
 // New keys for auth.mode verify; any thread.
-void proxy_set_credentials(struct proxy *proxy, struct credentials *credentials);
+void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys);
 
 #endif

@@ -67,7 +67,7 @@ struct proxy_worker {
     struct fill *memory_lead; // goes on while memory is short, so that something does (fill.c)
     struct key_map homes;     // struct home_key.map_node
     struct key_map bars; // struct bar.map_node: floors not yet lifted (fill-protocol 5, 25, 26)
-    struct credentials *credentials; // this worker's reference; swapped by a message
+    struct access_keys *access_keys; // this worker's reference; swapped by a message
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;
@@ -98,7 +98,7 @@ struct object_key {
     struct origin *origin;
     const struct proxy_rule *rule;
     const struct sigv4_credentials *credentials; // towards the origin; NULL: its own
-    struct credentials *table;                   // reference that keeps them alive, or NULL
+    struct access_keys *table;                   // reference that keeps them alive, or NULL
 };
 // The same key in another epoch of its bucket.
 struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
@@ -133,9 +133,9 @@ bool rules_glob_match(const char *pattern, struct span text); // linear time, no
 
 // Who asks. Only gate_check() makes one; every handler after it requires it.
 struct principal {
-    struct span name;                                // "open", or the access key
-    const struct credentials_principal *credentials; // NULL in open mode
-    struct credentials *table;                       // reference that keeps it alive
+    struct span name;                          // "open", or the access key
+    const struct access_keys_principal *entry; // NULL in open mode
+    struct access_keys *table;                 // reference that keeps it alive
     struct sigv4_claim claim;
     uint8_t signing_key[32];
     bool verified;

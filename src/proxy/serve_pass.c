@@ -43,7 +43,7 @@ static void pass_free(void *ptr)
     buf_done(&p->location.document);
     byte_queue_done(&p->down);
     list_page_unref(p->list_page);
-    credentials_unref(p->table);
+    access_keys_unref(p->table);
     arena_free(p->arena);
     p->magic = 0;
     free(p);
@@ -105,7 +105,7 @@ static struct pass_state *pass_new(struct request *r)
     p->pw = r->pw;
     p->request = r;
     p->arena = arena_new(PASS_ARENA_MAX);
-    p->table = r->principal.table != NULL ? credentials_ref(r->principal.table) : NULL;
+    p->table = r->principal.table != NULL ? access_keys_ref(r->principal.table) : NULL;
     buf_init(&p->form, PASS_FORM_HEAD_MAX);
     byte_queue_init(&p->down);
     return p;

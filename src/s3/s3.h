@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The S3 dialect: routing of a request to an operation, error documents, the XML we read and write,
-// aws-chunked bodies, SigV4 in both directions, credentials tables. Pure: no I/O but for
-// credentials_load(), no threads, no clock (times are arguments). Views returned point into the
+// aws-chunked bodies, SigV4 in both directions, access key tables. Pure: no I/O but for
+// access_keys_load(), no threads, no clock (times are arguments). Views returned point into the
 // caller's memory or arena.
 #ifndef FOREBAY_S3_S3_H
 #define FOREBAY_S3_S3_H
@@ -450,17 +450,17 @@ void s3_checksum_append(struct s3_checksum_state *s, const struct s3_checksum_st
 // Base64 of the value; buffer of at least 64 bytes. May be called once.
 void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 
-// --- credentials.c: the table of principals for auth.mode verify ---------------------------------
+// --- access_keys.c: the table of principals for auth.mode verify ---------------------------------
 
-struct credentials_allow {
+struct access_keys_allow {
     struct span bucket; // "*" any
     struct span prefix; // "" any
     unsigned ops;
 };
 
-struct credentials_principal {
+struct access_keys_principal {
     struct span id, secret;
-    const struct credentials_allow *allow;
+    const struct access_keys_allow *allow;
     unsigned allow_count;
     // Who shares cached bytes with whom: principals of one realm do. Empty: the common one.
     struct span realm;
@@ -468,31 +468,32 @@ struct credentials_principal {
 };
 
 // Immutable table, refcounted, swapped on reload.
-struct credentials;
+struct access_keys;
 // YAML list of {id, secret, allow: [{bucket, prefix, ops: [read, list, write, delete, any]}],
 // realm, // origin_access_key_file, origin_secret_key_file, origin_session_token_file}. The origin's files
 // are read here and now. A principal with origin keys and no realm has a realm of its own, since
 // what its keys may read says nothing of what others' may. File modes must not grant others, and a
-// group may at most read. At most CREDENTIALS_REALMS_MAX realms. Errors as
+// group may at most read. At most ACCESS_KEYS_REALMS_MAX realms. Errors as
 // FILE:LINE:COL lines in ret_errors.
-enum err credentials_load(const char *path, struct credentials **ret_credentials,
+enum err access_keys_load(const char *path, struct access_keys **ret_access_keys,
                           struct buf *ret_errors) MUST_USE;
 // The realms besides the common one, each once.
-#define CREDENTIALS_REALMS_MAX 64u
-const struct span *credentials_realms(const struct credentials *c, size_t *ret_count);
-// Adds those that only `before` knows, while nobody else sees `c` yet: a later file may name them
+#define ACCESS_KEYS_REALMS_MAX 64u
+const struct span *access_keys_realms(const struct access_keys *table, size_t *ret_count);
+// Adds those that only `before` knows, while nobody else sees `table` yet: a later file may name them
 // again, so writes go on reaching what is cached there. ERR_NO_MEMORY.
-enum err credentials_keep_realms(struct credentials *c, const struct credentials *before) MUST_USE;
-struct credentials *credentials_ref(struct credentials *c);
-void credentials_unref(struct credentials *c);
+enum err access_keys_keep_realms(struct access_keys *table,
+                                 const struct access_keys *before) MUST_USE;
+struct access_keys *access_keys_ref(struct access_keys *table);
+void access_keys_unref(struct access_keys *table);
 // Constant-time over the secret only; NULL when unknown (the caller then verifies against
-// credentials_dummy() so that both cases cost the same).
-const struct credentials_principal *credentials_find(const struct credentials *c,
+// access_keys_dummy_secret() so that both cases cost the same).
+const struct access_keys_principal *access_keys_find(const struct access_keys *table,
                                                      struct span access_key);
-struct span credentials_dummy_secret(void);
+struct span access_keys_dummy_secret(void);
 // Default deny. A listing is allowed where its prefix lies under an allowed one; on a whole bucket
 // only rows with an empty prefix grant anything. A key or prefix with ".." must be allowed as the path
 // that it is, too; one that leaves its bucket is not allowed.
-bool credentials_allowed(const struct credentials_principal *p, const struct s3_effect *effect);
+bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_effect *effect);
 
 #endif

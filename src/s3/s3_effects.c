@@ -10,7 +10,7 @@
 //     here reads, everything in the bucket.
 //
 // A key counts as the path, too, that an origin on files makes of it (s3_key_as_path): who asks must
-// be allowed both (credentials_allowed), and a write changes both.
+// be allowed both (access_keys_allowed), and a write changes both.
 //
 // Sources (x-amz-copy-source, x-amz-rename-source) are read here and nowhere else. One counts
 // whatever the request is called and whether it stands in a header or in the query, where

@@ -61,7 +61,7 @@ void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value)
 
 // --- Reader --------------------------------------------------------------------------------------
 
-struct reader {
+struct leaf_reader {
     XML_Parser parser;
     s3_xml_leaf_fn *on_leaf;
     void *ctx;
@@ -74,7 +74,7 @@ struct reader {
     enum err err;
 };
 
-static void reader_stop(struct reader *reader, enum err err)
+static void reader_stop(struct leaf_reader *reader, enum err err)
 {
     if (reader->err == ERR_OK) {
         reader->err = err;
@@ -85,7 +85,7 @@ static void reader_stop(struct reader *reader, enum err err)
 static void on_start(void *ctx, const XML_Char *name, const XML_Char **attributes)
 {
     (void)attributes;
-    struct reader *reader = ctx;
+    struct leaf_reader *reader = ctx;
     if (reader->err != ERR_OK) {
         return;
     }
@@ -109,7 +109,7 @@ static void on_start(void *ctx, const XML_Char *name, const XML_Char **attribute
 static void on_end(void *ctx, const XML_Char *name)
 {
     (void)name;
-    struct reader *reader = ctx;
+    struct leaf_reader *reader = ctx;
     if (reader->err != ERR_OK) {
         return;
     }
@@ -125,7 +125,7 @@ static void on_end(void *ctx, const XML_Char *name)
 
 static void on_text(void *ctx, const XML_Char *text, int len)
 {
-    struct reader *reader = ctx;
+    struct leaf_reader *reader = ctx;
     if (reader->err != ERR_OK || !reader->leaf) {
         return;
     }
@@ -161,7 +161,7 @@ enum err s3_xml_read(struct span document, s3_xml_leaf_fn *on_leaf, void *ctx)
     if (document.len > S3_XML_BODY_MAX) {
         return ERR_MALFORMED_XML;
     }
-    struct reader reader = {.on_leaf = on_leaf, .ctx = ctx};
+    struct leaf_reader reader = {.on_leaf = on_leaf, .ctx = ctx};
     reader.parser = XML_ParserCreate(NULL);
     if (reader.parser == NULL) {
         return ERR_NO_MEMORY;

@@ -39,7 +39,7 @@ struct schema {
     leaf_fn *on_leaf;
 };
 
-struct reader {
+struct schema_reader {
     XML_Parser parser;
     const struct schema *schema;
     void *ctx;
@@ -51,7 +51,7 @@ struct reader {
     enum err err;
 };
 
-static void stop(struct reader *reader, enum err err)
+static void stop(struct schema_reader *reader, enum err err)
 {
     if (reader->err == ERR_OK && err != ERR_OK) {
         reader->err = err;
@@ -60,7 +60,7 @@ static void stop(struct reader *reader, enum err err)
 }
 
 // The local name of "uri|name" or "name"; NULL: not in the document's name space.
-static const char *local_name(struct reader *reader, const char *name)
+static const char *local_name(struct schema_reader *reader, const char *name)
 {
     static const char PREFIX[] = NAMESPACE "|";
     bool is_of_s3 = strncmp(name, PREFIX, sizeof(PREFIX) - 1) == 0;
@@ -75,7 +75,7 @@ static const char *local_name(struct reader *reader, const char *name)
 }
 
 // Is `path` the path of the open element and `name` behind it?
-static bool is_child(const struct reader *reader, const char *path, const char *name)
+static bool is_child(const struct schema_reader *reader, const char *path, const char *name)
 {
     if (reader->depth == 0) {
         return strcmp(path, name) == 0;
@@ -85,7 +85,7 @@ static bool is_child(const struct reader *reader, const char *path, const char *
     return strncmp(path, parent, len) == 0 && path[len] == '/' && strcmp(path + len + 1, name) == 0;
 }
 
-static void element_begin(struct reader *reader, const struct rule *rule)
+static void element_begin(struct schema_reader *reader, const struct rule *rule)
 {
     const struct schema *schema = reader->schema;
     size_t len = strlen(rule->path);
@@ -105,7 +105,7 @@ static void element_begin(struct reader *reader, const struct rule *rule)
 
 static void on_start(void *ctx, const XML_Char *qualified, const XML_Char **attributes)
 {
-    struct reader *reader = ctx;
+    struct schema_reader *reader = ctx;
     if (reader->err != ERR_OK) {
         return;
     }
@@ -125,7 +125,7 @@ static void on_start(void *ctx, const XML_Char *qualified, const XML_Char **attr
 static void on_end(void *ctx, const XML_Char *name)
 {
     (void)name;
-    struct reader *reader = ctx;
+    struct schema_reader *reader = ctx;
     if (reader->err != ERR_OK) {
         return;
     }
@@ -138,7 +138,7 @@ static void on_end(void *ctx, const XML_Char *name)
 
 static void on_text(void *ctx, const XML_Char *text, int len)
 {
-    struct reader *reader = ctx;
+    struct schema_reader *reader = ctx;
     if (reader->err != ERR_OK) {
         return;
     }
@@ -214,7 +214,7 @@ static enum err read_strictly(struct span document, const struct schema *schema,
     if (document.len > S3_XML_BODY_MAX || !may_be_utf8(document)) {
         return ERR_MALFORMED_XML;
     }
-    struct reader reader = {.schema = schema, .ctx = ctx};
+    struct schema_reader reader = {.schema = schema, .ctx = ctx};
     XML_Parser parser = reader.parser = XML_ParserCreateNS("UTF-8", '|');
     if (parser == NULL) {
         return ERR_NO_MEMORY;

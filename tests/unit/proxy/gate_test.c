@@ -23,7 +23,7 @@ static const char KEYS[] = "- id: READER\n"
 static struct proxy proxy;
 static struct proxy_worker pw = {.proxy = &proxy};
 
-static struct credentials *load_keys(void)
+static struct access_keys *load_keys(void)
 {
     const char *dir = getenv("TMPDIR");
     char path[512];
@@ -32,10 +32,10 @@ static struct credentials *load_keys(void)
     cr_assert(fd >= 0);
     cr_assert_eq(write(fd, KEYS, sizeof(KEYS) - 1), (ssize_t)sizeof(KEYS) - 1);
     (void)close(fd);
-    struct credentials *table = NULL;
+    struct access_keys *table = NULL;
     struct buf errors;
     buf_init(&errors, 4096);
-    cr_assert_eq(credentials_load(path, &table, &errors), ERR_OK, "%s", buf_cstr(&errors));
+    cr_assert_eq(access_keys_load(path, &table, &errors), ERR_OK, "%s", buf_cstr(&errors));
     buf_done(&errors);
     (void)unlink(path);
     return table;
@@ -216,7 +216,7 @@ Test(gate, verify)
         {NULL, NULL, "POST", "/ckpt", ERR_ACCESS_DENIED},
     };
     proxy.options.auth_mode = PROXY_AUTH_VERIFY;
-    pw.credentials = load_keys();
+    pw.access_keys = load_keys();
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct ask a;
         ask_init(&a, rows[i].method, "any.host", rows[i].target);
@@ -229,8 +229,8 @@ Test(gate, verify)
         cr_expect(err != ERR_SIGNATURE_MISMATCH || a.detail.string_to_sign.len > 0);
         ask_done(&a);
     }
-    credentials_unref(pw.credentials);
-    pw.credentials = NULL;
+    access_keys_unref(pw.access_keys);
+    pw.access_keys = NULL;
 }
 
 // A copy needs the right to read its source, and a key known later is asked about with the same
@@ -245,7 +245,7 @@ Test(gate, second_questions)
                 {"/secret/a", ERR_ACCESS_DENIED},
                 {"nonsense", ERR_INVALID_ARGUMENT}};
     proxy.options.auth_mode = PROXY_AUTH_VERIFY;
-    pw.credentials = load_keys();
+    pw.access_keys = load_keys();
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct ask a;
         ask_init(&a, "PUT", "h", "/ckpt/copy");
@@ -258,8 +258,8 @@ Test(gate, second_questions)
         }
         ask_done(&a);
     }
-    credentials_unref(pw.credentials);
-    pw.credentials = NULL;
+    access_keys_unref(pw.access_keys);
+    pw.access_keys = NULL;
 }
 
 // Without a table of keys, with SigV2 and for a signed read with a body the answer is no.
@@ -272,7 +272,7 @@ Test(gate, refused_forms)
     cr_assert_eq(check_gate(&a), ERR_ACCESS_DENIED);
     ask_done(&a);
 
-    pw.credentials = load_keys();
+    pw.access_keys = load_keys();
     ask_init(&a, "GET", "h", "/data/train/x?AWSAccessKeyId=READER&Signature=x&Expires=1");
     cr_assert_eq(check_gate(&a), ERR_SIGNATURE_V2);
     ask_done(&a);
@@ -287,8 +287,8 @@ Test(gate, refused_forms)
     ask_init(&a, "GET", "h", "/data/train/x");
     sign(&a, "READER", "reader-secret");
     cr_assert_eq(check_gate(&a), ERR_OK);
-    credentials_unref(pw.credentials);
-    pw.credentials = NULL;
+    access_keys_unref(pw.access_keys);
+    pw.access_keys = NULL;
     cr_assert(span_equal_cstr(a.r.principal.name, "READER"));
     cr_assert(gate_allows(&a.r, S3_ALLOW_READ, SPAN("train/x")));
     ask_done(&a);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who may sign requests to us, with which secret, and what each may do. The table is read from a
 // YAML file once, never changed after, counted by references and swapped as a whole on reload.
-// credentials_load() may block and belongs on no worker; all else is safe from any thread.
+// access_keys_load() may block and belongs on no worker; all else is safe from any thread.
 //
 //   - id: trainer
 //     secret: ...
@@ -36,19 +36,19 @@
 #define PRINCIPALS_MAX 10000u
 #define FORBIDDEN_MODE 037 // group may read (projected Kubernetes volumes), others nothing
 
-struct credentials {
+struct access_keys {
     atomic_uint refs;
     struct arena *arena;
-    struct credentials_principal *principals; // sorted by id
+    struct access_keys_principal *principals; // sorted by id
     size_t count;
     struct span *realms; // the file's, and those kept of tables before it
     size_t realm_count;
 };
 
-struct credentials *credentials_ref(struct credentials *c)
+struct access_keys *access_keys_ref(struct access_keys *table)
 {
-    check(atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed) > 0);
-    return c;
+    check(atomic_fetch_add_explicit(&table->refs, 1, memory_order_relaxed) > 0);
+    return table;
 }
 
 // The arena's own copy, so it may be written.
@@ -61,35 +61,35 @@ static void wipe(struct span secret)
     }
 }
 
-void credentials_unref(struct credentials *c)
+void access_keys_unref(struct access_keys *table)
 {
-    if (c == NULL || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) > 1) {
+    if (table == NULL || atomic_fetch_sub_explicit(&table->refs, 1, memory_order_acq_rel) > 1) {
         return;
     }
-    for (size_t i = 0; i < c->count; i++) {
-        const struct sigv4_credentials *origin = c->principals[i].origin_credentials;
-        wipe(c->principals[i].secret);
+    for (size_t i = 0; i < table->count; i++) {
+        const struct sigv4_credentials *origin = table->principals[i].origin_credentials;
+        wipe(table->principals[i].secret);
         if (origin != NULL) {
             wipe(origin->secret_key);
             wipe(origin->session_token);
         }
     }
-    arena_free(c->arena);
-    free(c);
+    arena_free(table->arena);
+    free(table);
 }
 
 // --- Reading the file ----------------------------------------------------------------------------
 
-struct reader {
+struct keys_reader {
     const char *path;
     struct buf *errors;
     unsigned error_count;
     yaml_document_t document;
-    struct credentials *result;
+    struct access_keys *result;
     bool out_of_memory;
 };
 
-static void complain(struct reader *reader, const yaml_node_t *node, const char *text,
+static void complain(struct keys_reader *reader, const yaml_node_t *node, const char *text,
                      struct span subject)
 {
     if (reader->error_count++ >= ERRORS_MAX) {
@@ -164,7 +164,7 @@ static struct span scalar_text(const yaml_node_t *node)
 }
 
 // A text value; complains and gives an empty one otherwise.
-static struct span read_text(struct reader *reader, const yaml_node_t *node)
+static struct span read_text(struct keys_reader *reader, const yaml_node_t *node)
 {
     if (node->type != YAML_SCALAR_NODE) {
         complain(reader, node, "a text is expected here", NO_SUBJECT);
@@ -175,7 +175,7 @@ static struct span read_text(struct reader *reader, const yaml_node_t *node)
     return copy;
 }
 
-static unsigned read_op(struct reader *reader, const yaml_node_t *node)
+static unsigned read_op(struct keys_reader *reader, const yaml_node_t *node)
 {
     static const struct {
         const char *name;
@@ -197,7 +197,7 @@ static unsigned read_op(struct reader *reader, const yaml_node_t *node)
     return 0;
 }
 
-static unsigned read_ops(struct reader *reader, const yaml_node_t *node)
+static unsigned read_ops(struct keys_reader *reader, const yaml_node_t *node)
 {
     if (node->type != YAML_SEQUENCE_NODE) {
         complain(reader, node, "ops is a list such as [read, list]", NO_SUBJECT);
@@ -213,7 +213,7 @@ static unsigned read_ops(struct reader *reader, const yaml_node_t *node)
 
 // Gives each key of a mapping once, as the index into `names`; -1 for one that was complained
 // about.
-static int mapping_key(struct reader *reader, const yaml_node_t *key, const char *const *names,
+static int mapping_key(struct keys_reader *reader, const yaml_node_t *key, const char *const *names,
                        unsigned name_count, unsigned *seen)
 {
     struct span text = key->type == YAML_SCALAR_NODE ? scalar_text(key) : NO_SUBJECT;
@@ -231,10 +231,10 @@ static int mapping_key(struct reader *reader, const yaml_node_t *key, const char
     return -1;
 }
 
-static struct credentials_allow read_allow(struct reader *reader, const yaml_node_t *node)
+static struct access_keys_allow read_allow(struct keys_reader *reader, const yaml_node_t *node)
 {
     static const char *const NAMES[] = {"bucket", "prefix", "ops"};
-    struct credentials_allow allow = {.ops = 0};
+    struct access_keys_allow allow = {.ops = 0};
     if (node->type != YAML_MAPPING_NODE) {
         complain(reader, node, "an allow rule is {bucket: ..., prefix: ..., ops: [...]}",
                  NO_SUBJECT);
@@ -268,15 +268,15 @@ static struct credentials_allow read_allow(struct reader *reader, const yaml_nod
     return allow;
 }
 
-static void read_allow_list(struct reader *reader, const yaml_node_t *node,
-                            struct credentials_principal *principal)
+static void read_allow_list(struct keys_reader *reader, const yaml_node_t *node,
+                            struct access_keys_principal *principal)
 {
     if (node->type != YAML_SEQUENCE_NODE) {
         complain(reader, node, "allow is a list of rules", NO_SUBJECT);
         return;
     }
     size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
-    struct credentials_allow *allow =
+    struct access_keys_allow *allow =
         arena_alloc(reader->result->arena, (count + 1) * sizeof(*allow));
     if (allow == NULL) {
         reader->out_of_memory = true;
@@ -303,7 +303,7 @@ static struct span without_white_space(struct span text)
 }
 
 // The text of a file without the white space around it; complains and gives an empty one otherwise.
-static struct span read_secret_file(struct reader *reader, const yaml_node_t *node)
+static struct span read_secret_file(struct keys_reader *reader, const yaml_node_t *node)
 {
     struct span copy = NO_SUBJECT;
     struct buf contents;
@@ -335,7 +335,7 @@ static struct span read_secret_file(struct reader *reader, const yaml_node_t *no
 }
 
 // Letters, digits and "._-": never what the name of a principal's own realm looks like.
-static struct span read_realm(struct reader *reader, const yaml_node_t *node)
+static struct span read_realm(struct keys_reader *reader, const yaml_node_t *node)
 {
     struct span realm = read_text(reader, node);
     bool good = realm.len > 0 && realm.len <= REALM_MAX;
@@ -350,9 +350,9 @@ static struct span read_realm(struct reader *reader, const yaml_node_t *node)
     return realm;
 }
 
-static void read_origin_credentials(struct reader *reader, const yaml_node_t *node,
+static void read_origin_credentials(struct keys_reader *reader, const yaml_node_t *node,
                                     const struct sigv4_credentials *keys,
-                                    struct credentials_principal *p)
+                                    struct access_keys_principal *p)
 {
     if ((keys->access_key.len > 0) != (keys->secret_key.len > 0) ||
         (keys->session_token.len > 0 && keys->access_key.len == 0)) {
@@ -377,7 +377,8 @@ static void read_origin_credentials(struct reader *reader, const yaml_node_t *no
     }
 }
 
-static struct credentials_principal read_principal(struct reader *reader, const yaml_node_t *node)
+static struct access_keys_principal read_principal(struct keys_reader *reader,
+                                                   const yaml_node_t *node)
 {
     static const char *const NAMES[] = {"id",
                                         "secret",
@@ -387,7 +388,7 @@ static struct credentials_principal read_principal(struct reader *reader, const 
                                         "origin_secret_key_file",
                                         "origin_session_token_file"};
     struct sigv4_credentials keys = {.access_key = NO_SUBJECT};
-    struct credentials_principal p = {.allow = NULL};
+    struct access_keys_principal p = {.allow = NULL};
     if (node->type != YAML_MAPPING_NODE) {
         complain(reader, node, "a key is {id: ..., secret: ..., allow: [...]}", NO_SUBJECT);
         return p;
@@ -433,33 +434,33 @@ static struct credentials_principal read_principal(struct reader *reader, const 
     return p;
 }
 
-static void add_realm(struct reader *reader, const yaml_node_t *node, struct span realm)
+static void add_realm(struct keys_reader *reader, const yaml_node_t *node, struct span realm)
 {
-    struct credentials *c = reader->result;
+    struct access_keys *table = reader->result;
     if (realm.len == 0) {
         return;
     }
-    for (size_t i = 0; i < c->realm_count; i++) {
-        if (span_equal(c->realms[i], realm)) {
+    for (size_t i = 0; i < table->realm_count; i++) {
+        if (span_equal(table->realms[i], realm)) {
             return;
         }
     }
-    if (c->realm_count == CREDENTIALS_REALMS_MAX) {
+    if (table->realm_count == ACCESS_KEYS_REALMS_MAX) {
         complain(reader, node, "more than 64 realms; principals that may read the same can share",
                  realm);
         return;
     }
-    c->realms[c->realm_count++] = realm;
+    table->realms[table->realm_count++] = realm;
 }
 
 static int compare_principals(const void *a, const void *b)
 {
-    const struct credentials_principal *left = a;
-    const struct credentials_principal *right = b;
+    const struct access_keys_principal *left = a;
+    const struct access_keys_principal *right = b;
     return span_compare(left->id, right->id);
 }
 
-static void read_principals(struct reader *reader)
+static void read_principals(struct keys_reader *reader)
 {
     const yaml_node_t *root = yaml_document_get_root_node(&reader->document);
     if (root == NULL || root->type != YAML_SEQUENCE_NODE ||
@@ -468,33 +469,33 @@ static void read_principals(struct reader *reader)
                  NO_SUBJECT);
         return;
     }
-    struct credentials *c = reader->result;
+    struct access_keys *table = reader->result;
     size_t count = (size_t)(root->data.sequence.items.top - root->data.sequence.items.start);
     if (count > PRINCIPALS_MAX) {
         complain(reader, root, "more than 10000 keys", NO_SUBJECT);
         return;
     }
-    c->principals = arena_alloc(c->arena, count * sizeof(*c->principals));
-    if (c->principals == NULL) {
+    table->principals = arena_alloc(table->arena, count * sizeof(*table->principals));
+    if (table->principals == NULL) {
         reader->out_of_memory = true;
         return;
     }
     for (size_t i = 0; i < count; i++) {
         yaml_node_item_t item = root->data.sequence.items.start[i];
         const yaml_node_t *node = yaml_document_get_node(&reader->document, item);
-        struct credentials_principal p = read_principal(reader, node);
-        for (size_t j = 0; j < c->count; j++) {
-            if (p.id.len > 0 && span_equal(c->principals[j].id, p.id)) {
+        struct access_keys_principal p = read_principal(reader, node);
+        for (size_t j = 0; j < table->count; j++) {
+            if (p.id.len > 0 && span_equal(table->principals[j].id, p.id)) {
                 complain(reader, node, "repeated id", p.id);
             }
         }
-        c->principals[c->count++] = p;
+        table->principals[table->count++] = p;
         add_realm(reader, node, p.realm);
     }
-    qsort(c->principals, c->count, sizeof(*c->principals), compare_principals);
+    qsort(table->principals, table->count, sizeof(*table->principals), compare_principals);
 }
 
-static enum err parse(struct reader *reader, struct span contents)
+static enum err parse(struct keys_reader *reader, struct span contents)
 {
     yaml_parser_t parser;
     check(yaml_parser_initialize(&parser) == 1);
@@ -516,26 +517,26 @@ static enum err parse(struct reader *reader, struct span contents)
     return reader->error_count > 0 ? ERR_INVALID : ERR_OK;
 }
 
-enum err credentials_load(const char *path, struct credentials **ret_credentials,
+enum err access_keys_load(const char *path, struct access_keys **ret_access_keys,
                           struct buf *ret_errors)
 {
     struct buf contents;
     buf_init(&contents, FILE_MAX);
     enum err err = read_file(path, &contents, ret_errors);
     if (err == ERR_OK) {
-        struct reader reader = {.path = path, .errors = ret_errors};
+        struct keys_reader reader = {.path = path, .errors = ret_errors};
         reader.result = calloc(1, sizeof(*reader.result));
         check(reader.result != NULL);
         atomic_init(&reader.result->refs, 1);
         reader.result->arena = arena_new(ARENA_MAX);
         reader.result->realms = arena_alloc(
-            reader.result->arena, CREDENTIALS_REALMS_MAX * sizeof(*reader.result->realms));
+            reader.result->arena, ACCESS_KEYS_REALMS_MAX * sizeof(*reader.result->realms));
         check(reader.result->realms != NULL);
         err = parse(&reader, buf_span(&contents));
         if (err == ERR_OK) {
-            *ret_credentials = reader.result;
+            *ret_access_keys = reader.result;
         } else {
-            credentials_unref(reader.result);
+            access_keys_unref(reader.result);
         }
     }
     if (contents.len > 0) {
@@ -547,59 +548,60 @@ enum err credentials_load(const char *path, struct credentials **ret_credentials
 
 // --- Asking --------------------------------------------------------------------------------------
 
-const struct credentials_principal *credentials_find(const struct credentials *c,
+const struct access_keys_principal *access_keys_find(const struct access_keys *table,
                                                      struct span access_key)
 {
-    const struct credentials_principal wanted = {.id = access_key};
-    return bsearch(&wanted, c->principals, c->count, sizeof(*c->principals), compare_principals);
+    const struct access_keys_principal wanted = {.id = access_key};
+    return bsearch(&wanted, table->principals, table->count, sizeof(*table->principals),
+                   compare_principals);
 }
 
-enum err credentials_keep_realms(struct credentials *c, const struct credentials *before)
+enum err access_keys_keep_realms(struct access_keys *table, const struct access_keys *before)
 {
     if (before->realm_count == 0) {
         return ERR_OK;
     }
     struct span *realms =
-        arena_alloc(c->arena, (c->realm_count + before->realm_count) * sizeof(*realms));
+        arena_alloc(table->arena, (table->realm_count + before->realm_count) * sizeof(*realms));
     if (realms == NULL) {
         return ERR_NO_MEMORY;
     }
-    size_t count = c->realm_count;
-    memcpy(realms, c->realms, count * sizeof(*realms));
+    size_t count = table->realm_count;
+    memcpy(realms, table->realms, count * sizeof(*realms));
     for (size_t i = 0; i < before->realm_count; i++) {
         bool is_there = false;
-        for (size_t j = 0; j < c->realm_count && !is_there; j++) {
-            is_there = span_equal(c->realms[j], before->realms[i]);
+        for (size_t j = 0; j < table->realm_count && !is_there; j++) {
+            is_there = span_equal(table->realms[j], before->realms[i]);
         }
         if (!is_there) {
-            realms[count] = arena_copy(c->arena, before->realms[i]);
+            realms[count] = arena_copy(table->arena, before->realms[i]);
             if (realms[count++].ptr == NULL) {
                 return ERR_NO_MEMORY;
             }
         }
     }
-    c->realms = realms;
-    c->realm_count = count;
+    table->realms = realms;
+    table->realm_count = count;
     return ERR_OK;
 }
 
-const struct span *credentials_realms(const struct credentials *c, size_t *ret_count)
+const struct span *access_keys_realms(const struct access_keys *table, size_t *ret_count)
 {
-    *ret_count = c->realm_count;
-    return c->realms;
+    *ret_count = table->realm_count;
+    return table->realms;
 }
 
-struct span credentials_dummy_secret(void)
+struct span access_keys_dummy_secret(void)
 {
     return SPAN("nobody-has-this-secret-and-nobody-ever-will");
 }
 
-static unsigned granted_ops(const struct credentials_principal *p, struct span bucket,
+static unsigned granted_ops(const struct access_keys_principal *p, struct span bucket,
                             struct span key, bool any_prefix)
 {
     unsigned ops = 0;
     for (unsigned i = 0; i < p->allow_count; i++) {
-        const struct credentials_allow *allow = &p->allow[i];
+        const struct access_keys_allow *allow = &p->allow[i];
         bool bucket_fits = span_equal_cstr(allow->bucket, "*") || span_equal(allow->bucket, bucket);
         if (bucket_fits && (any_prefix || span_starts_with(key, allow->prefix))) {
             ops |= allow->ops;
@@ -608,7 +610,7 @@ static unsigned granted_ops(const struct credentials_principal *p, struct span b
     return ops;
 }
 
-static bool is_allowed(const struct credentials_principal *p, const struct s3_effect *effect)
+static bool is_allowed(const struct access_keys_principal *p, const struct s3_effect *effect)
 {
     unsigned granted;
     switch (effect->scope) {
@@ -630,7 +632,7 @@ static bool is_allowed(const struct credentials_principal *p, const struct s3_ef
     return effect->rights != 0 && (granted & effect->rights) == effect->rights;
 }
 
-bool credentials_allowed(const struct credentials_principal *p, const struct s3_effect *effect)
+bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_effect *effect)
 {
     if (!is_allowed(p, effect)) {
         return false;

@@ -15,7 +15,7 @@
 static char folder[256], path[300];
 static struct buf errors;
 
-static enum err load_mode(const char *yaml, mode_t mode, struct credentials **ret)
+static enum err load_mode(const char *yaml, mode_t mode, struct access_keys **ret)
 {
     const char *tmp = getenv("TMPDIR");
     snprintf(folder, sizeof(folder), "%s/keys-XXXXXX", tmp != NULL ? tmp : "/tmp");
@@ -28,13 +28,13 @@ static enum err load_mode(const char *yaml, mode_t mode, struct credentials **re
     close(fd);
     buf_done(&errors);
     buf_init(&errors, 1 << 16);
-    enum err err = credentials_load(path, ret, &errors);
+    enum err err = access_keys_load(path, ret, &errors);
     unlink(path);
     rmdir(folder);
     return err;
 }
 
-static enum err load(const char *yaml, struct credentials **ret)
+static enum err load(const char *yaml, struct access_keys **ret)
 {
     return load_mode(yaml, 0600, ret);
 }
@@ -50,26 +50,26 @@ static const char *const GOOD = "- id: zeta\n"
                                 "  realm: team-a\n"
                                 "- {id: nobody, secret: n}\n";
 
-Test(credentials, principals_are_found_with_their_rules)
+Test(access_keys, principals_are_found_with_their_rules)
 {
-    struct credentials *c = NULL;
+    struct access_keys *c = NULL;
     cr_assert_eq(load(GOOD, &c), ERR_OK, "%s", buf_cstr(&errors));
-    const struct credentials_principal *p = credentials_find(c, SPAN("zeta"));
+    const struct access_keys_principal *p = access_keys_find(c, SPAN("zeta"));
     cr_assert(p != NULL && span_equal_cstr(p->secret, "z-secret") && p->allow_count == 2);
     cr_assert_null(p->origin_credentials);
     cr_assert_eq(p->realm.len, 0);
-    p = credentials_find(c, SPAN("alpha"));
+    p = access_keys_find(c, SPAN("alpha"));
     cr_assert(p != NULL && span_equal_cstr(p->realm, "team-a"));
-    cr_assert_null(credentials_find(c, SPAN("alph")));
-    cr_assert_null(credentials_find(c, SPAN("")));
-    credentials_unref(credentials_ref(c));
-    cr_assert_not_null(credentials_find(c, SPAN("nobody")));
-    credentials_unref(c);
-    credentials_unref(NULL);
+    cr_assert_null(access_keys_find(c, SPAN("alph")));
+    cr_assert_null(access_keys_find(c, SPAN("")));
+    access_keys_unref(access_keys_ref(c));
+    cr_assert_not_null(access_keys_find(c, SPAN("nobody")));
+    access_keys_unref(c);
+    access_keys_unref(NULL);
 }
 
 // Principals with keys of their own towards the origin are alone with what they fetch, unless told.
-Test(credentials, origin_keys_make_a_realm)
+Test(access_keys, origin_keys_make_a_realm)
 {
     char files[3][320], yaml[2048];
     const char *const texts[] = {"AKIAORIGIN\n", " origin-secret\r\n", "token"};
@@ -88,10 +88,10 @@ Test(credentials, origin_keys_make_a_realm)
                    " origin_secret_key_file: %s}\n"
                    "- {id: c, secret: s, realm: a}\n- {id: d, secret: s}\n",
                    files[0], files[1], files[2], files[0], files[1]);
-    struct credentials *c = NULL;
+    struct access_keys *c = NULL;
     cr_assert_eq(load(yaml, &c), ERR_OK, "%s", buf_cstr(&errors));
-    const struct credentials_principal *a = credentials_find(c, SPAN("a"));
-    const struct credentials_principal *b = credentials_find(c, SPAN("b"));
+    const struct access_keys_principal *a = access_keys_find(c, SPAN("a"));
+    const struct access_keys_principal *b = access_keys_find(c, SPAN("b"));
     cr_assert_not_null(a->origin_credentials);
     cr_assert(span_equal_cstr(a->origin_credentials->access_key, "AKIAORIGIN"));
     cr_assert(span_equal_cstr(a->origin_credentials->secret_key, "origin-secret"));
@@ -99,13 +99,13 @@ Test(credentials, origin_keys_make_a_realm)
     cr_assert(span_equal_cstr(a->realm, "key 1 a"));
     cr_assert(span_equal_cstr(b->realm, "a"));
     cr_assert_eq(b->origin_credentials->session_token.len, 0);
-    cr_assert(span_equal_cstr(credentials_find(c, SPAN("c"))->realm, "a"));
-    cr_assert_eq(credentials_find(c, SPAN("d"))->realm.len, 0);
+    cr_assert(span_equal_cstr(access_keys_find(c, SPAN("c"))->realm, "a"));
+    cr_assert_eq(access_keys_find(c, SPAN("d"))->realm.len, 0);
     size_t count;
-    const struct span *realms = credentials_realms(c, &count);
+    const struct span *realms = access_keys_realms(c, &count);
     cr_assert_eq(count, 2);
     cr_assert(span_equal_cstr(realms[0], "key 1 a") && span_equal_cstr(realms[1], "a"));
-    credentials_unref(c);
+    access_keys_unref(c);
     (void)snprintf(yaml, sizeof(yaml), "- {id: a, secret: s, origin_access_key_file: %s}\n",
                    files[0]);
     cr_assert_eq(load(yaml, &c), ERR_INVALID);
@@ -122,36 +122,36 @@ Test(credentials, origin_keys_make_a_realm)
 }
 
 // Those that are gone from the file count on: what is cached there may be asked for again.
-Test(credentials, realms_are_kept)
+Test(access_keys, realms_are_kept)
 {
-    struct credentials *old = NULL, *c = NULL, *next = NULL;
+    struct access_keys *old = NULL, *c = NULL, *next = NULL;
     cr_assert_eq(load("- {id: a, secret: s, realm: r1}\n- {id: b, secret: s, realm: r2}\n", &old),
                  ERR_OK);
     cr_assert_eq(load("- {id: a, secret: s, realm: r3}\n- {id: b, secret: s, realm: r2}\n", &c),
                  ERR_OK);
     cr_assert_eq(load("- {id: a, secret: s}\n", &next), ERR_OK);
-    cr_assert_eq(credentials_keep_realms(c, old), ERR_OK);
-    cr_assert_eq(credentials_keep_realms(c, next), ERR_OK);
-    cr_assert_eq(credentials_keep_realms(next, c), ERR_OK);
-    credentials_unref(old);
-    credentials_unref(c);
+    cr_assert_eq(access_keys_keep_realms(c, old), ERR_OK);
+    cr_assert_eq(access_keys_keep_realms(c, next), ERR_OK);
+    cr_assert_eq(access_keys_keep_realms(next, c), ERR_OK);
+    access_keys_unref(old);
+    access_keys_unref(c);
     size_t count;
-    const struct span *realms = credentials_realms(next, &count);
+    const struct span *realms = access_keys_realms(next, &count);
     cr_assert_eq(count, 3);
     cr_assert(span_equal_cstr(realms[0], "r3") && span_equal_cstr(realms[1], "r2") &&
               span_equal_cstr(realms[2], "r1"));
-    credentials_unref(next);
+    access_keys_unref(next);
 }
 
-Test(credentials, too_many_realms)
+Test(access_keys, too_many_realms)
 {
-    struct credentials *c = NULL;
+    struct access_keys *c = NULL;
     struct buf yaml;
     buf_init(&yaml, 65536);
-    for (unsigned i = 0; i <= CREDENTIALS_REALMS_MAX; i++) {
-        if (i == CREDENTIALS_REALMS_MAX) {
+    for (unsigned i = 0; i <= ACCESS_KEYS_REALMS_MAX; i++) {
+        if (i == ACCESS_KEYS_REALMS_MAX) {
             cr_assert_eq(load(buf_cstr(&yaml), &c), ERR_OK, "%s", buf_cstr(&errors));
-            credentials_unref(c);
+            access_keys_unref(c);
         }
         buf_printf(&yaml, "- {id: k%u, secret: s, realm: r%u}\n", i, i);
     }
@@ -160,7 +160,7 @@ Test(credentials, too_many_realms)
     buf_done(&yaml);
 }
 
-Test(credentials, mistakes_are_named_with_their_place)
+Test(access_keys, mistakes_are_named_with_their_place)
 {
     static const struct {
         const char *yaml, *complaint;
@@ -186,7 +186,7 @@ Test(credentials, mistakes_are_named_with_their_place)
         {"- id: \"a\n", "error: "},
     };
     for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
-        struct credentials *c = NULL;
+        struct access_keys *c = NULL;
         cr_assert_eq(load(ROWS[i].yaml, &c), ERR_INVALID, "%s", ROWS[i].yaml);
         cr_assert_null(c);
         const char *text = buf_cstr(&errors);
@@ -195,34 +195,34 @@ Test(credentials, mistakes_are_named_with_their_place)
     }
 }
 
-Test(credentials, the_file_must_be_private_and_there)
+Test(access_keys, the_file_must_be_private_and_there)
 {
-    struct credentials *c = NULL;
+    struct access_keys *c = NULL;
     cr_assert_eq(load_mode(GOOD, 0604, &c), ERR_PERMISSION);
     cr_assert_not_null(strstr(buf_cstr(&errors), "chmod 600"));
     cr_assert_eq(load_mode(GOOD, 0660, &c), ERR_PERMISSION);
     cr_assert_eq(load_mode(GOOD, 0440, &c), ERR_OK);
-    credentials_unref(c);
+    access_keys_unref(c);
     c = NULL;
-    cr_assert_eq(credentials_load("/nonexistent/keys", &c, &errors), ERR_NOT_FOUND);
-    cr_assert_eq(credentials_load("/", &c, &errors), ERR_INVALID);
+    cr_assert_eq(access_keys_load("/nonexistent/keys", &c, &errors), ERR_NOT_FOUND);
+    cr_assert_eq(access_keys_load("/", &c, &errors), ERR_INVALID);
 }
 
-static bool allowed(const struct credentials_principal *p, unsigned rights, enum s3_scope scope,
+static bool allowed(const struct access_keys_principal *p, unsigned rights, enum s3_scope scope,
                     const char *bucket, const char *key)
 {
     const struct s3_effect effect = {rights, scope, span_from_cstr(bucket), span_from_cstr(key),
                                      false};
-    return credentials_allowed(p, &effect);
+    return access_keys_allowed(p, &effect);
 }
 
-Test(credentials, nothing_is_allowed_that_no_rule_allows)
+Test(access_keys, nothing_is_allowed_that_no_rule_allows)
 {
-    struct credentials *c = NULL;
+    struct access_keys *c = NULL;
     cr_assert_eq(load(GOOD, &c), ERR_OK);
-    const struct credentials_principal *zeta = credentials_find(c, SPAN("zeta"));
-    const struct credentials_principal *alpha = credentials_find(c, SPAN("alpha"));
-    const struct credentials_principal *nobody = credentials_find(c, SPAN("nobody"));
+    const struct access_keys_principal *zeta = access_keys_find(c, SPAN("zeta"));
+    const struct access_keys_principal *alpha = access_keys_find(c, SPAN("alpha"));
+    const struct access_keys_principal *nobody = access_keys_find(c, SPAN("nobody"));
     enum { READ = 1, LIST = 2, WRITE = 4, DELETE = 8, ANY = 16 };
     static const struct {
         unsigned rights;
@@ -272,15 +272,15 @@ Test(credentials, nothing_is_allowed_that_no_rule_allows)
         cr_assert_not(allowed(zeta, ROWS[i].rights, ROWS[i].scope, "other", "train/1") &&
                       ROWS[i].scope != S3_SCOPE_SERVICE);
     }
-    credentials_unref(c);
+    access_keys_unref(c);
     c = NULL;
     cr_assert_eq(load("- {id: a, secret: s, allow: [{bucket: b, prefix: p/, ops: [any]}]}\n", &c),
                  ERR_OK);
-    const struct credentials_principal *a = credentials_find(c, SPAN("a"));
+    const struct access_keys_principal *a = access_keys_find(c, SPAN("a"));
     cr_assert(allowed(a, ANY, S3_SCOPE_KEY, "b", "p/k"));
     cr_assert_not(allowed(a, ANY, S3_SCOPE_KEY, "b", "k"));
     cr_assert_not(allowed(a, ANY, S3_SCOPE_BUCKET, "b", ""));
     cr_assert_not(allowed(a, WRITE, S3_SCOPE_KEY, "b", "p/k"));
-    credentials_unref(c);
-    cr_assert_gt(credentials_dummy_secret().len, 0);
+    access_keys_unref(c);
+    cr_assert_gt(access_keys_dummy_secret().len, 0);
 }

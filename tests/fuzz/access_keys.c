@@ -19,19 +19,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     check(fchmod(fd, 0600) == 0);
     check(write(fd, bytes, len) == (ssize_t)len);
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    struct credentials *c = NULL;
+    struct access_keys *c = NULL;
     struct buf errors;
     buf_init(&errors, 1 << 16);
-    if (credentials_load(path, &c, &errors) == ERR_OK) {
+    if (access_keys_load(path, &c, &errors) == ERR_OK) {
         check(errors.len == 0);
-        const struct credentials_principal *p = credentials_find(c, SPAN("a"));
+        const struct access_keys_principal *p = access_keys_find(c, SPAN("a"));
         check(p == NULL || p->secret.len > 0);
         const struct s3_effect read = {S3_ALLOW_READ, S3_SCOPE_KEY, SPAN("b"), SPAN("k"), false};
-        check(p == NULL || p->allow_count > 0 || !credentials_allowed(p, &read));
+        check(p == NULL || p->allow_count > 0 || !access_keys_allowed(p, &read));
     } else {
         check(errors.len > 0);
     }
-    credentials_unref(c);
+    access_keys_unref(c);
     buf_done(&errors);
     close(fd);
     return 0;
