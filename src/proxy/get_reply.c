@@ -3,18 +3,8 @@
 // Cache-Status says. Runs on the request's worker.
 #include "proxy/get_private.h"
 
-static void get_override(struct request *r, struct headers *headers, const char *param,
-                         const char *name)
-{
-    const struct s3_param *p = s3_param_find(&r->s3, param);
-    if (p != NULL && header_value_is_clean(p->value)) {
-        headers_remove(headers, span_from_cstr(name));
-        request_header(r, headers, name, p->value);
-    }
-}
-
-// response-*: the stored lines become headers, then the overrides replace them.
-static void get_apply_overrides(struct request *r, struct headers *headers, struct span *rendered)
+// The stored lines become headers that can be replaced.
+static void get_unrender(struct request *r, struct headers *headers, struct span *rendered)
 {
     struct span rest = *rendered, line;
     while (span_split(&rest, '\n', &line)) {
@@ -28,12 +18,6 @@ static void get_apply_overrides(struct request *r, struct headers *headers, stru
         }
     }
     *rendered = (struct span){0};
-    get_override(r, headers, "response-content-type", "Content-Type");
-    get_override(r, headers, "response-content-language", "Content-Language");
-    get_override(r, headers, "response-expires", "Expires");
-    get_override(r, headers, "response-cache-control", "Cache-Control");
-    get_override(r, headers, "response-content-disposition", "Content-Disposition");
-    get_override(r, headers, "response-content-encoding", "Content-Encoding");
 }
 
 static void get_classify(struct request *r)
@@ -103,7 +87,8 @@ static enum step_result get_send(struct request *r, unsigned status, uint64_t le
         request_header(r, headers, "Age", span_from_cstr(age));
     }
     if (r->s3.has_response_overrides && status != 304) {
-        get_apply_overrides(r, headers, &reply.rendered);
+        get_unrender(r, headers, &reply.rendered);
+        response_overrides_apply(r, headers);
     }
     if (status == 304) {
         reply.no_length = true;
@@ -154,7 +139,6 @@ enum step_result serve_get_step_reply(struct request *r)
 {
     struct get_state *g = get_of(r);
     struct store_object *object = g->object;
-    struct span value;
     if (r->s3.has_part_number && etag_is_multipart(r)) {
         get_forget_version(g);
         r->result = RESULT_BYPASS;
@@ -162,12 +146,10 @@ enum step_result serve_get_step_reply(struct request *r)
         r->step = REQUEST_PASS;
         return STEP_AGAIN;
     }
-    if (r->s3.has_response_overrides && !r->s3.presigned &&
-        !headers_get(&r->http->headers, SPAN("Authorization"), &value)) {
-        struct s3_error_detail detail = {
-            .message = SPAN(
-                "Request specific response headers cannot be used for anonymous GET requests.")};
-        return request_fail(r, ERR_INVALID, &detail);
+    struct s3_error_detail detail = {0};
+    enum err err = response_overrides_judge(r, &detail.message);
+    if (err != ERR_OK) {
+        return request_fail(r, err, &detail);
     }
     switch (http_conditions_evaluate(&g->conditions, object->etag, object->last_modified)) {
     case HTTP_CONDITION_FAILED:

@@ -63,26 +63,6 @@ static enum err on_body(struct origin_fetch *f, struct span data)
     return ERR_OK;
 }
 
-static void override_with(struct request *r, struct headers *headers, const char *param,
-                          const char *name)
-{
-    const struct s3_param *p = s3_param_find(&r->s3, param);
-    if (p != NULL) {
-        headers_remove(headers, span_from_cstr(name));
-        request_header(r, headers, name, p->value);
-    }
-}
-
-static void apply_overrides(struct request *r, struct headers *headers)
-{
-    override_with(r, headers, "response-content-type", "Content-Type");
-    override_with(r, headers, "response-content-language", "Content-Language");
-    override_with(r, headers, "response-expires", "Expires");
-    override_with(r, headers, "response-cache-control", "Cache-Control");
-    override_with(r, headers, "response-content-disposition", "Content-Disposition");
-    override_with(r, headers, "response-content-encoding", "Content-Encoding");
-}
-
 // Conditions, then the range, as on a hit. ERR_OK: p->relay says what is answered.
 static enum err judge(struct pass_state *p)
 {
@@ -177,9 +157,7 @@ static void described(struct pass_state *p)
                 (unsigned long long)p->direct.last, (unsigned long long)p->direct.size_bytes);
             request_header(r, &p->answered, "Content-Range", span_from_cstr(range));
         }
-        if (r->s3.has_response_overrides) {
-            apply_overrides(r, &p->answered);
-        }
+        response_overrides_apply(r, &p->answered);
     }
     r->object_size_bytes = p->direct.size_bytes;
     if (p->relay.status != 304 && !r->http->is_head && p->relay.length > 0) {
@@ -216,9 +194,9 @@ enum err pass_direct_start(struct pass_state *p)
     if (r->s3.has_version_id) {
         return ERR_NOT_IMPLEMENTED; // a directory has no versions
     }
-    if (r->s3.has_response_overrides && !r->s3.presigned &&
-        headers_count(&r->http->headers, SPAN("Authorization")) == 0) {
-        return ERR_INVALID;
+    enum err err = response_overrides_judge(r, &p->err_message);
+    if (err != ERR_OK) {
+        return err;
     }
     if (!copy_to(p->arena, r->origin_bucket, &f->bucket) ||
         !copy_to(p->arena, r->s3.key, &f->key)) {

@@ -307,7 +307,7 @@ void pass_location_end(struct pass_state *p); // the answer is over; harmless wh
 // --- pass_direct.c -------------------------------------------------------------------------------
 
 bool pass_direct_wanted(const struct request *r);
-enum err pass_direct_start(struct pass_state *p) MUST_USE;
+enum err pass_direct_start(struct pass_state *p) MUST_USE; // p->err_message may say why not
 
 // --- pass_preflight.c ----------------------------------------------------------------------------
 

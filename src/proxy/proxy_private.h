@@ -244,6 +244,13 @@ const struct sigv4_credentials *request_origin_credentials(const struct request 
 #include "proxy/steps.def"
 #undef STEP
 
+// --- response_overrides.c ------------------------------------------------------------------------
+
+// ERR_INVALID for an unsigned request that asks for overrides; the message says so.
+enum err response_overrides_judge(const struct request *r, struct span *ret_message) MUST_USE;
+// The headers of a 200 or 206 as the request wants them; harmless when it wants none.
+void response_overrides_apply(struct request *r, struct headers *headers);
+
 // --- serve_get.c ---------------------------------------------------------------------------------
 
 // on_done: gives back everything, leaves fills. False: a disk read is still out, request_recycle()

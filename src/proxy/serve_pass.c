@@ -717,7 +717,8 @@ enum step_result serve_pass_step_start(struct request *r)
         r->pass = direct;
         err = pass_direct_start(direct);
         if (err != ERR_OK) {
-            return request_fail(r, err, NULL);
+            detail.message = direct->err_message;
+            return request_fail(r, err, &detail);
         }
         return STEP_WAIT;
     }

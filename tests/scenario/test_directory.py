@@ -242,6 +242,32 @@ def test_buckets_of_the_file(start, tmp_path, origin):
         assert bytes(client.get("k").body) == origin.bytes_of("k")
 
 
+def test_overrides_are_judged_alike_with_the_cache_and_without(start, root):
+    """response-*: for signed requests only, said in the same words; what no header can hold replaces nothing."""
+    server = start(f"dir:{root}", file={"rules": [{"match": "bkt/past/**", "cache": False}]})
+    for name in ("cached", "past/it"):
+        write(root / "bkt", name, b"0123456789")
+    signed = [("Authorization", "AWS4-HMAC-SHA256 of somebody")]
+    replies = {}
+    with server.client() as client:
+        for name in ("cached", "past/it"):
+            plain = client.get(name)
+            assert plain.status == 200
+            query = "response-content-type=a%2Fb&response-cache-control=c&response-expires=e"
+            reply = client.get(name, query=query, headers=signed)
+            said = [reply.all(h) for h in ("content-type", "cache-control", "expires")]
+            assert reply.status == 200 and said == [["a/b"], ["c"], ["e"]], reply
+            reply = client.get(name, 2, 4, query="response-content-type=a%2Fb", headers=signed)
+            assert reply.status == 206 and reply.all("content-type") == ["a/b"], reply
+            unclean = client.get(name, query="response-content-type=a%0D%0Ax:y", headers=signed)
+            assert unclean.status == 200 and unclean.header("x") is None
+            assert unclean.all("content-type") == plain.all("content-type") != [], unclean
+            refused = client.get(name, query="response-content-type=a%2Fb")
+            replies[name] = (refused.status, refused.code, refused.element("Message"))
+    assert replies["cached"] == replies["past/it"]
+    assert replies["cached"][:2] == (400, "InvalidRequest") and "anonymous" in replies["cached"][2]
+
+
 def test_unreadable_files(start, root):
     if os.geteuid() == 0:
         from conftest import not_run
