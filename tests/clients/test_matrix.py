@@ -28,6 +28,7 @@ import numpy as np
 import pytest
 from dataset import Minio, SeaweedFS, VersityGW
 from forebay import Forebay, scaled
+from waiting import wait_for
 
 HERE = Path(__file__).resolve().parent
 ROOT = Path(os.environ.get("FOREBAY_CLIENTS_ROOT", HERE.parents[1] / "build" / "clients"))
@@ -219,14 +220,9 @@ class Mount(Driver):
         process = subprocess.Popen(command, env={**environment(endpoint), **self.extra(endpoint)},
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
-            for _ in range(300):
-                if os.path.ismount(place):
-                    break
-                if process.poll() is not None:
-                    raise Failed("the mount ended: " + process.stderr.read()[-800:])
-                time.sleep(0.05)
-            else:
-                raise Failed("the mount did not come up")
+            wait_for(lambda: os.path.ismount(place) or process.poll() is not None, "the mount", 15)
+            if process.poll() is not None:
+                raise Failed("the mount ended: " + process.stderr.read()[-800:])
             if step == "put":
                 target = place / arguments[0]
                 target.parent.mkdir(parents=True, exist_ok=True)

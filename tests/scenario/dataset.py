@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from waiting import NeverCame, wait_for
 
 SEED = 20240229
 BUCKET = "data"
@@ -148,15 +149,13 @@ class RealServer:
                                         cwd=self.folder, start_new_session=True,
                                         env={**os.environ, **self.environment()})
         log.close()
-        deadline = time.monotonic() + 90
-        pause = threading.Event()
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                break
+        def answers():
             with contextlib.suppress(Exception):
-                if self.ready():
-                    return self
-            pause.wait(0.2)
+                return self.ready()
+        with contextlib.suppress(NeverCame):
+            wait_for(lambda: self.process.poll() is not None or answers(), self.name, 90, every=0.2)
+            if self.process.poll() is None:
+                return self
         text = (self.folder / "log.txt").read_text(errors="replace")[-2000:]
         self.stop()
         raise RuntimeError(f"{self.name} did not start: {text}")

@@ -5,9 +5,9 @@ import mmap
 import os
 import shutil
 import subprocess
-import threading
 
 from conftest import not_run
+from waiting import NeverCame, wait_for
 
 PAGE = 4096
 
@@ -114,13 +114,11 @@ class FaultyDisk:
                                                start_new_session=True))
 
     def _wait(self, ready):
-        pause = threading.Event()
-        for _ in range(200):
-            if ready():
-                return
-            pause.wait(0.05)
-        self.__exit__()
-        not_run("nbdkit did not come up")
+        try:
+            wait_for(ready, "nbdkit", 10)
+        except NeverCame:
+            self.__exit__()
+            not_run("nbdkit did not come up")
 
 
 def drop_pages(path):

@@ -4,10 +4,13 @@
     FOREBAY_BIN        the binary (default: build/debug/forebay in the source tree)
     FOREBAY_TEST_SCALE share of the full counts, default 0.1
 
-Waiting is always for an event with an upper bound (WAIT_S); no test sleeps for luck.
+Waiting is always for an event with an upper bound (waiting.py); no test sleeps for luck. What depends
+on the passing of time moves the server's clocks (ahead_s, advance()).
 """
 import contextlib
 import ctypes
+import email.utils
+import functools
 import json
 import os
 import re
@@ -19,8 +22,8 @@ import time
 from pathlib import Path
 
 from client import Client, Connection
+from waiting import WAIT_S, NeverCame, wait_for
 
-WAIT_S = 60
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {"origin-key": "origin-secret-canary-7f3a"}
 SANITIZER = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
@@ -43,6 +46,7 @@ def binary():
     return path
 
 
+@functools.cache
 def build_kind():
     """debug, asan-ubsan, tsan or release, as the binary says; '' if it does not."""
     out = subprocess.run([binary(), "version"], capture_output=True, text=True, timeout=WAIT_S)
@@ -65,10 +69,13 @@ class Failed(AssertionError):
 
 
 class Forebay:
-    """One server process. `start()` waits until it answers; `restart()` keeps the cache."""
+    """One server process. `start()` waits until it answers; `restart()` keeps the cache.
+
+    AHEAD_S, 0 too: its clocks run that many seconds ahead of ours and `advance()` can move them.
+    """
 
     def __init__(self, folder, origin=None, engine="auto", settings=None, file=None, env=None,
-                 binary_path=None, wrapper=(), cache=None):
+                 binary_path=None, wrapper=(), cache=None, ahead_s=None):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.binary_path = binary_path or binary()
@@ -99,6 +106,11 @@ class Forebay:
         for name in ("TSAN_OPTIONS", "ASAN_OPTIONS", "LSAN_OPTIONS"):
             if name in os.environ:
                 self.env[name] = os.environ[name]
+        self.ahead_s = ahead_s
+        self.clock = self.folder / "clock"
+        if ahead_s is not None:
+            self.env["FOREBAY_CLOCK_FILE"] = str(self.clock)
+            self._move_clock(ahead_s)
         self.env.update(env or {})
         self.process = None
         self.port = self.admin_port = None
@@ -169,19 +181,15 @@ class Forebay:
             self.port = self._port_in(r"^\s*listening\s+https?://[^\s/]*:(\d+)")
             self.admin_port = self._port_in(r"^\s*admin\s+http://[^\s/]*:(\d+)")
             return self.port and (self.admin_port or self.settings.get("admin.listen") == "off")
-        deadline = time.monotonic() + wait
-        with self.changed:
-            while not named():
-                if self.process.poll() is not None or time.monotonic() > deadline:
-                    break
-                self.changed.wait(0.05)
-            ready = named()
-        if ready:
-            return
-        if self.process.poll() is not None:
+        try:
+            with self.changed:
+                wait_for(lambda: named() or self.process.poll() is not None, self.output, wait,
+                         every=0.05, pause=self.changed.wait)
+        except NeverCame as late:
+            raise Failed(f"not ready {late}") from None
+        if not named():
             self._join()
             raise Failed(f"the server ended with {self.process.returncode}: {self.output()}")
-        raise Failed(f"not ready after {wait} s: {self.output()}")
 
     def _port_in(self, pattern):
         for line in self.stderr:
@@ -251,6 +259,33 @@ class Forebay:
         """Lines of a sanitizer or of a failed check."""
         return [line for line in self.stderr if SANITIZER.search(line)]
 
+    # --- its clocks ---------------------------------------------------------------------------------
+
+    def _move_clock(self, seconds):
+        if build_kind() == "release":
+            time.sleep(seconds)       # only builds with faults have clocks that a test can move
+            return
+        new = self.clock.with_suffix(".new")
+        new.write_text(str(int(1000 * self.ahead_s)))
+        new.replace(self.clock)       # never seen half written
+
+    def advance(self, seconds):
+        """Moves the server's clocks ahead; returns once it goes by them."""
+        assert seconds >= 2, "a Date tells no less"
+        self.ahead_s += seconds
+        self._move_clock(seconds)
+        if build_kind() != "release":
+            wait_for(lambda: self._goes_by_clock(seconds), "the server's clock to move")
+
+    def _goes_by_clock(self, step):
+        """Whether the Date of a reply, to a request that is refused at the door, is of the new time."""
+        asked = time.time()
+        with self.connection() as connection:
+            connection.send(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+            reply = connection.read_reply()
+        date = email.utils.parsedate_to_datetime(reply.header("date")).timestamp()
+        return time.time() - asked < step - 1 and date >= int(asked + self.ahead_s)
+
     # --- looking inside -------------------------------------------------------------------------
 
     def client(self, **more):
@@ -289,15 +324,14 @@ class Forebay:
 
     def wait_metric(self, name, enough, wait=WAIT_S, **labels):
         """Waits until enough(value) holds; returns the value."""
-        deadline = time.monotonic() + wait
-        pause = threading.Event()
-        while True:
+        value = None
+
+        def reached():
+            nonlocal value
             value = self.metric(name, **labels)
-            if enough(value):
-                return value
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{name}{labels} is {value} after {wait} s")
-            pause.wait(0.02)
+            return enough(value)
+        wait_for(reached, lambda: f"{name}{labels} is {value}", wait)
+        return value
 
     def settle(self, wait=WAIT_S):
         """Waits until no fill is in flight: what was read is stored or dropped."""

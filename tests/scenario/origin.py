@@ -33,9 +33,9 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from oracle import oracle_bytes, oracle_judge, oracle_pieces, name_hash  # noqa: F401 (re-exported)
+from waiting import WAIT_S
 
 QUIET_S = 3          # how long a count waits for replies under way
-WAIT_S = 60          # bound of every wait; reaching it is a failed test
 MAX_HEAD = 256 << 10
 BODY_KEPT = 64 << 10
 TOKEN = re.compile(rb"^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$")
@@ -601,7 +601,7 @@ class _Connection:
     def _answer(self, entry, headers, body, faults):
         origin = self.origin
         try:
-            if origin.delay_s or "delay" in faults:
+            if origin.delay_s or "delay" in faults:        # a distance: it passes in real time
                 time.sleep(origin.delay_s + float(faults.get("delay") or 0))
             if "hold" in faults:
                 faults["hold"][-1].wait(WAIT_S)
@@ -618,7 +618,7 @@ class _Connection:
                 entry.status = status
                 self.sock.sendall(f"HTTP/1.1 {status} {REASONS[status]}\r\n"
                                   "Content-Length: 1000000000000\r\n\r\n".encode())
-                while True:                                # until the peer gives up
+                while True:                                # at its own pace, until the peer gives up
                     self.sock.sendall(piece)
                     time.sleep(pause)
             if "status" in faults:
@@ -817,11 +817,10 @@ class _Connection:
             raise Cut()
 
     def _drip(self, entry, part, step):
-        pace = threading.Event()
         for at in range(0, len(part), step):
             self.sock.sendall(part[at:at + step])
             entry.sent += len(part[at:at + step])
-            pace.wait(0.01)
+            time.sleep(0.01)                       # the pace is the fault
 
     def _body_fault(self, entry, word, argument):
         if word == "cut":

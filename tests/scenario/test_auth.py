@@ -24,6 +24,7 @@ from client import Client, Connection, quote, request_bytes
 from forebay import parallel, scaled
 from signer import (EMPTY, STREAMING, STREAMING_TRAILER, UNSIGNED, UNSIGNED_TRAILER, Signer,
                     crc32_of)
+from waiting import wait_for
 
 ALL = ["read", "list", "write", "delete", "any"]
 ALLOW = {
@@ -801,21 +802,20 @@ def test_revoked_and_narrowed_rights_end(guarded, tmp_path):
     allow["READER"] = [("bkt", "alice/other", ["read"])]
     keys_file(tmp_path, allow)
     reload(guarded)
-    judge_denied(eventually(lambda: alice.get("alice/warm")), "InvalidAccessKeyId")
-    judge_denied(eventually(lambda: reader.get("alice/warm")), "AccessDenied")
+    judge_denied(denial(lambda: alice.get("alice/warm")), "InvalidAccessKeyId")
+    judge_denied(denial(lambda: reader.get("alice/warm")), "AccessDenied")
     (tmp_path / "keys.yaml").write_text("- {id: X, secret: y, cow: z}")
     reload(guarded)
     assert Caller(guarded, "ROOT").get("alice/warm").status == 200
     judge_denied(alice.get("alice/warm"), "InvalidAccessKeyId")
 
 
-def eventually(ask):
+def denial(ask):
     """The first denial: the new table reaches each worker by a message, right after the log line."""
-    for _ in range(2000):
+    def denied():
         reply = ask()
-        if reply.status == 403:
-            return reply
-    return reply
+        return reply if reply.status == 403 else None
+    return wait_for(denied, "a denial")
 
 
 # --- keys of a principal's own towards the origin ---------------------------------------------------------------

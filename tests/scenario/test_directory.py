@@ -29,13 +29,13 @@ def write(root, name, data, old=True):
     return path
 
 
-def serve(start, root, engine="auto", **settings):
-    return start(f"dir:{root}", engine=engine, settings=settings)
+# A file changed less than 2 s ago is streamed, not stored; its ctime cannot be set back, but a
+# server's clock that is so far ahead finds it old. A ttl of 1s is over by then as well.
+SETTLED_S = 3
 
 
-def settled():
-    """A file changed less than 2 s ago is streamed, not stored; ctime cannot be set back."""
-    time.sleep(2.2)
+def serve(start, root, engine="auto", ahead_s=None, **settings):
+    return start(f"dir:{root}", engine=engine, settings=settings, ahead_s=ahead_s)
 
 
 @pytest.mark.tsan
@@ -44,8 +44,7 @@ def test_files_are_objects(start, root, engine):
             enumerate((0, 1, 1000, 65536, MIB, MIB + 1, 5 * MIB + 3))}
     for name, content in data.items():
         write(root / "bkt", name, content)
-    settled()
-    server = serve(start, root, engine)
+    server = serve(start, root, engine, ahead_s=SETTLED_S)
     with server.client() as client:
         for turn in range(2):
             for name, content in data.items():
@@ -138,7 +137,7 @@ def test_a_file_that_changes_while_it_is_read(start, root, engine):
     def content(n):
         return (b"%08d" % n) * (size // 8)
     path = write(root / "bkt", "f", content(0))
-    server = serve(start, root, engine, **{"cache.ttl": "1s"})
+    server = serve(start, root, engine, ahead_s=0, **{"cache.ttl": "1s"})
     stop = threading.Event()
 
     def change():
@@ -178,7 +177,8 @@ def test_a_file_that_changes_while_it_is_read(start, root, engine):
         stop.set()
         changer.join()
     with server.client() as client:
-        settled()
+        server.settle()
+        server.advance(SETTLED_S)
         data = path.read_bytes()
         for _ in range(2):
             is_last = bytes(client.get("f").body) == data
@@ -188,17 +188,18 @@ def test_a_file_that_changes_while_it_is_read(start, root, engine):
 
 def test_changes_are_seen_after_the_ttl(start, root):
     path = write(root / "bkt", "f", b"one")
-    settled()
-    server = serve(start, root, **{"cache.ttl": "1s"})
+    server = serve(start, root, ahead_s=SETTLED_S, **{"cache.ttl": "1s"})
     with server.client() as client:
         first = client.get("f")
         assert bytes(first.body) == b"one"
+        server.settle()
         path.write_bytes(b"two two")
-        settled()
+        server.advance(SETTLED_S)
         second = client.get("f")
         assert bytes(second.body) == b"two two" and second.etag != first.etag
+        server.settle()
         path.unlink()
-        settled()
+        server.advance(SETTLED_S)
         assert client.get("f").status == 404
 
 
@@ -207,8 +208,7 @@ def test_immutable_needs_the_directory_no_more(start, root, engine):
     data = {f"d{i % 3}/f{i}": os.urandom(1000 + i * 5000) for i in range(40)}
     for name, content in data.items():
         write(root / "bkt", name, content)
-    settled()
-    server = start(f"dir:{root}", engine=engine,
+    server = start(f"dir:{root}", engine=engine, ahead_s=SETTLED_S,
                    file={"rules": [{"match": "bkt/**", "freshness": "immutable"}]})
     with server.client() as client:
         for name, content in data.items():

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freshness: ttl, immutable, strict, one conditional request for all, stale answers while down.
 
-A ttl runs on the server's own clock, so these tests wait it out once (EXPIRE), the shortest way there
-is from outside; everything else waits for events.
+A ttl runs on the server's own clock, which these tests move past it; everything else waits for events.
 """
 import threading
-import time
 
 import pytest
 from client import judge
@@ -19,13 +17,12 @@ RULES = {"rules": [{"match": "bkt/immutable/**", "freshness": "immutable"},
                    {"match": "bkt/never/**", "cache": False}]}
 
 
-def expire():
-    time.sleep(1.3)        # past a ttl of 1s
+PAST_TTL_S = 3            # past a ttl of 1s
 
 
 @pytest.fixture
 def ruled(start, origin, engine):
-    return start(origin, engine=engine, file=RULES)
+    return start(origin, engine=engine, file=RULES, ahead_s=0)
 
 
 def read_all(server, origin, keys, size):
@@ -45,7 +42,7 @@ def test_the_three_kinds(ruled, origin):
         origin.put(key, 20_000)
     read_all(ruled, origin, everything, 20_000)
     mark = origin.mark()
-    expire()
+    ruled.advance(PAST_TTL_S)
     read_all(ruled, origin, everything, 20_000)
     assert not [e for e in origin.requests(since=mark) if e.key.startswith(("immutable", "long"))]
     for key in keys["short"] + keys["strict"]:
@@ -75,7 +72,7 @@ def test_one_conditional_request_for_all_readers(ruled, origin):
     size = 3 * MIB
     origin.put("short/a", size)
     read_all(ruled, origin, ["short/a"], size)
-    expire()
+    ruled.advance(PAST_TTL_S)
     mark = origin.mark()
     with origin.hold("short/a") as gate:
         started = threading.Barrier(31)
@@ -105,7 +102,7 @@ def test_a_new_version_is_seen_after_the_ttl_and_at_once_under_strict(ruled, ori
     with ruled.client() as client:
         assert judge(client.get("strict/a"), origin, "strict/a", 0, 2 * MIB + 7) == 2
         assert judge(client.get("long/a"), origin, "long/a", 0, 2 * MIB) == 1
-        expire()
+        ruled.advance(PAST_TTL_S)
         assert judge(client.get("short/a"), origin, "short/a", 0, 2 * MIB + 7) == 2
         assert client.head("short/a").header("content-length") == str(2 * MIB + 7)
         assert judge(client.get("long/a"), origin, "long/a", 0, 2 * MIB) == 1
@@ -118,7 +115,7 @@ def test_deleted_at_the_origin(ruled, origin):
     read_all(ruled, origin, ["short/a", "strict/a"], 5000)
     origin.delete("short/a")
     origin.delete("strict/a")
-    expire()
+    ruled.advance(PAST_TTL_S)
     with ruled.client() as client:
         assert client.get("strict/a").status == 404
         assert client.get("short/a").status == 404
@@ -160,14 +157,14 @@ def test_strict_sees_an_overwrite_that_came_before_the_request(ruled, origin):
 
 def test_stale_if_error(start, origin):
     """Down origin: what we have is served, marked; what we lack is 503, never 404."""
-    server = start(origin, settings={"cache.ttl": "1s", "cache.stale_if_error": "1h"},
+    server = start(origin, settings={"cache.ttl": "1s", "cache.stale_if_error": "1h"}, ahead_s=0,
                    file={"rules": [{"match": "bkt/hard/**", "ttl": "1s", "stale_if_error": "0s"},
                                    {"match": "bkt/strict/**", "freshness": "strict"}]})
     keys = ["soft/a", "hard/a", "strict/a"]
     for key in keys:
         origin.put(key, 20_000)
     read_all(server, origin, keys, 20_000)
-    expire()
+    server.advance(PAST_TTL_S)
     for how in ("down", "503"):
         if how == "down":
             origin.down()
@@ -185,14 +182,14 @@ def test_stale_if_error(start, origin):
     with server.client() as client:
         judge(client.get("hard/a"), origin, "hard/a", 0, 20_000)
         origin.overwrite("soft/a")
-        expire()
+        server.advance(PAST_TTL_S)
         assert judge(client.get("soft/a"), origin, "soft/a", 0, 20_000) == 2
 
 
 def test_head_alone_revalidates_too(ruled, origin):
     origin.put("short/a", 5000)
     read_all(ruled, origin, ["short/a"], 5000)
-    expire()
+    ruled.advance(PAST_TTL_S)
     mark = origin.mark()
     with ruled.client() as client:
         assert client.head("short/a").status == 200
@@ -210,7 +207,7 @@ def test_freshness_survives_a_restart(start, origin, engine, how):
     read_all(server, origin, keys, 20_000)
     assert server.metric("forebay_fills_total", state="stored") == len(keys), server.output()
     if how == "kill9":
-        time.sleep(1.3)            # a crash may lose what is younger than the commit interval
+        server.wait_metric("forebay_cache_objects", lambda v: v == len(keys))    # committed
         server.kill9()
     else:
         server.stop()

@@ -11,6 +11,7 @@ from client import judge
 from conftest import not_run
 from disks import drop_pages
 from forebay import build_kind, parallel, scaled
+from waiting import WAIT_S, wait_for
 
 MIB = 1 << 20
 IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
@@ -48,12 +49,11 @@ def stores_and_is_within(server, origin, key):
     """A new object becomes a hit, nothing is degraded, and du stays within the limit of now."""
     assert server.disk_bytes() <= capacity(server), f"{server.disk_bytes()} > {capacity(server)}"
     origin.put(key, 300_000)
-    for _ in range(200):        # while room is being made it may pass unstored
+
+    def is_hit():               # while room is being made it may pass unstored
         read_all(server, origin, [key])
-        if hits(server, origin, [key]) == 1:
-            break
-    else:
-        raise AssertionError(f"never a hit: {server.output()}")
+        return hits(server, origin, [key]) == 1
+    wait_for(is_hit, lambda: f"a hit: {server.output()}")
     assert server.metric("forebay_degraded", component="disk") == 0, server.output()
     assert server.disk_bytes() <= capacity(server), f"{server.disk_bytes()} > {capacity(server)}"
 
@@ -192,13 +192,13 @@ def test_many_segments_and_few_descriptors(start, origin, engine, figure):
         dice = random.Random(5)
         parallel(24, lambda _: all_are_hits_of_one(server, origin, dice.sample(keys, 100)))
 
+    def all_stored():           # a segment for each object: some come before there is room for them
+        mark = origin.mark()
+        read_all(server, origin, keys, 8)
+        return not origin.requests(since=mark)
+
     def store_all():
-        for _ in range(50):     # a segment for each object: some come before there is room for them
-            mark = origin.mark()
-            read_all(server, origin, keys, 8)
-            if not origin.requests(since=mark):
-                return
-        raise AssertionError(f"never all stored: {server.output()}")
+        wait_for(all_stored, lambda: f"all stored: {server.output()}", 10 * WAIT_S)
 
     look(store_all)
     assert len(server.segment_files()) >= MANY

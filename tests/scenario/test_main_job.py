@@ -22,6 +22,7 @@ from forebay import parallel, scale
 
 BIN = Path(sys.executable).parent
 IMMUTABLE = {"rules": [{"match": f"{BUCKET}/**", "freshness": "immutable"}]}
+SETTLED_S = 3        # what a directory's file changed 2 s ago or less is not stored
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,6 @@ def tree(tmp_path_factory):
         else tmp_path_factory.mktemp("tree")
     folder.mkdir(parents=True, exist_ok=True)
     manifest = write_tree(folder, scale())
-    newest = max(p.stat().st_ctime for p in (folder / BUCKET).rglob("*") if p.is_file())
-    time.sleep(max(0.0, newest + 2.5 - time.time()))   # what changed 2 s ago or less is not stored
     for stray in folder.glob("*.json"):
         shutil.copy(stray, folder.parent / stray.name)
     yield folder, manifest
@@ -151,6 +150,7 @@ def judge_first_pass(source, server, listed=False):
 
 def test_read_twice_under_immutable(start, source, engine, figure):
     server = start(source.endpoint, engine=engine, env=source.env, file=IMMUTABLE,
+                   ahead_s=SETTLED_S,
                    settings={"cache.size": cache_size(source), "access_log.path": "off"})
     source.mark(server)
     began = time.monotonic()
@@ -170,13 +170,13 @@ def test_read_twice_under_immutable(start, source, engine, figure):
 
 
 def test_read_twice_past_the_ttl(start, source, engine):
-    server = start(source.endpoint, engine=engine, env=source.env,
+    server = start(source.endpoint, engine=engine, env=source.env, ahead_s=SETTLED_S,
                    settings={"cache.size": cache_size(source), "cache.ttl": "1s",
                              "access_log.path": "off"})
     source.mark(server)
     read_all(server, source.manifest)
     judge_first_pass(source, server)
-    time.sleep(1.3)                                     # past the ttl of 1 s
+    server.advance(3)                                   # past the ttl of 1 s
     source.mark(server)
     before = server.metric("forebay_revalidations_total")
     read_all(server, source.manifest)
@@ -306,7 +306,7 @@ def test_real_clients_read_twice(start, source, engine, client, tmp_path):
         if (source.kind, engine) != mine:
             pytest.skip("all combinations run at scale 1")
     server = start(source.endpoint, engine=engine, env=source.env, file=IMMUTABLE,
-                   settings={"cache.size": cache_size(source)})
+                   ahead_s=SETTLED_S, settings={"cache.size": cache_size(source)})
     source.mark(server)
     for turn in range(2):
         folder = tmp_path / f"out{turn}"

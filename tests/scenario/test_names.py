@@ -9,6 +9,7 @@ import pytest
 from forebay import KEYS
 from generous import Generous
 from test_auth import Caller, SECRETS, judge_denied, keys_file, reload, verify
+from waiting import wait_for
 
 RWLD = ["read", "list", "write", "delete"]
 ALLOW = {
@@ -146,7 +147,7 @@ def test_a_realm_that_was_away_has_seen_the_writes(tmp_path, origin, start, engi
         keys_file(tmp_path, allow, extra=extra)
         reload(server)
         for caller in [Caller(server, "TEAM") for _ in range(8)]:  # each worker learns of it by a message
-            assert any(caller.get("none").status == status for _ in range(1000))
+            wait_for(lambda: caller.get("none").status == status, status)
 
     assert bytes(team.get("k").body) == b"old"
     server.settle()
