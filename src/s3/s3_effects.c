@@ -303,6 +303,8 @@ void s3_source_render(const struct s3_source *source, struct span origin_bucket,
         buf_append_cstr(out, source->is_rename ? "" : "/");
         buf_append_span(out, origin_bucket);
         buf_append_char(out, '/');
+    } else if (span_starts_with(source->key, SPAN("/"))) {
+        buf_append_char(out, '/'); // the one that a reader takes off
     }
     buf_append_uri_encoded(out, source->key, true);
     if (source->has_version) {
