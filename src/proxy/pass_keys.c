@@ -120,14 +120,22 @@ enum err pass_keys_of_head(struct pass_state *p)
     return are_elsewhere ? ERR_OK : add_head_keys(p);
 }
 
+// The right to do it; on a condition, the right to read besides (s3_effects.c).
+static unsigned rights_for(const struct request *r, unsigned right, bool is_conditional)
+{
+    return right | (is_conditional || r->effects.asks_what_is_there ? S3_ALLOW_READ : 0u);
+}
+
 static enum err add_deletes(struct pass_state *p)
 {
     struct request *r = p->request;
     struct s3_delete delete = {0};
     enum err err = pass_xml_delete(p, &delete);
     for (size_t i = 0; err == ERR_OK && i < delete.count; i++) {
-        struct span key = delete.objects[i].key;
-        if (!gate_allows(r, S3_ALLOW_DELETE, key)) {
+        const struct s3_delete_object *o = &delete.objects[i];
+        struct span key = o->key;
+        bool is_conditional = o->etag.len > 0 || o->last_modified_time.len > 0 || o->size.len > 0;
+        if (!gate_allows(r, rights_for(r, S3_ALLOW_DELETE, is_conditional), key)) {
             p->err_message = SPAN("At least one of the keys may not be deleted by this access key");
             err = ERR_ACCESS_DENIED;
         } else {
@@ -140,7 +148,7 @@ static enum err add_deletes(struct pass_state *p)
 enum err pass_keys_of_form(struct pass_state *p, struct span key)
 {
     const struct request *r = p->request;
-    if (!gate_allows(r, S3_ALLOW_WRITE, key)) {
+    if (!gate_allows(r, rights_for(r, S3_ALLOW_WRITE, false), key)) {
         p->err_message = SPAN("The form's key may not be written by this access key");
         return ERR_ACCESS_DENIED;
     }

@@ -12,6 +12,8 @@
 // A key counts as the path, too, that an origin on files makes of it (s3_key_as_path): who asks must
 // be allowed both (access_keys_allowed), and a write changes both.
 //
+// A write on a condition tells by its outcome what is there, so it needs the right to read it, too.
+//
 // Sources (x-amz-copy-source, x-amz-rename-source) are read here and nowhere else. One counts
 // whatever the request is called and whether it stands in a header or in the query, where
 // presigning moves it; it is sent on as it was read (s3_source_render). Two, or one where S3 takes
@@ -27,11 +29,12 @@
 #define S3_RIGHTS_DELETE S3_ALLOW_DELETE
 #define S3_RIGHTS_ANY S3_ALLOW_ANY
 #define S3_RIGHTS_READ_LIST (S3_ALLOW_READ | S3_ALLOW_LIST)
+#define S3_RIGHTS_READ_WRITE (S3_ALLOW_READ | S3_ALLOW_WRITE)
 #define S3_RIGHTS_WRITE_DELETE (S3_ALLOW_WRITE | S3_ALLOW_DELETE)
 #define S3_RIGHTS_ALL                                                                              \
     (S3_ALLOW_READ | S3_ALLOW_LIST | S3_ALLOW_WRITE | S3_ALLOW_DELETE | S3_ALLOW_ANY)
 
-static const char AMZ[] = "x-amz-";
+#define AMZ "x-amz-"
 
 struct effect_row {
     unsigned rights;
@@ -166,6 +169,43 @@ bool s3_header_is_of_write(struct span name)
         }
     }
     return false;
+}
+
+// Does `fits` hold for a name among the headers or the parameters, with what stands behind it?
+static bool has_name(const struct s3_request *r, const struct headers *headers,
+                     bool (*fits)(struct span name, struct span value))
+{
+    for (unsigned i = 0; i < headers->count; i++) {
+        if (fits(headers->items[i].name, headers->items[i].value)) {
+            return true;
+        }
+    }
+    for (unsigned i = 0; i < r->param_count; i++) {
+        if (fits(r->params[i].name, r->params[i].value)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// "Only where nothing is" says as much as any write's outcome; every other condition is a question
+// about the bytes that are there, and so is where an appended piece begins.
+static bool asks_what_is_there(struct span name, struct span value)
+{
+    if (span_equal_nocase(name, SPAN("if-none-match"))) {
+        return !span_equal_cstr(span_trim(value), "*");
+    }
+    return has_prefix(name, "if-") || has_prefix(name, AMZ "if-") ||
+           span_equal_nocase(name, SPAN(AMZ "object-if-match")) ||
+           span_equal_nocase(name, SPAN(AMZ "write-offset-bytes"));
+}
+
+// Of a new bucket, or of one that is there: an origin may take the request for that, too.
+static bool says_who_may(struct span name, struct span value)
+{
+    (void)value;
+    return span_equal_nocase(name, SPAN(AMZ "acl")) || has_prefix(name, AMZ "grant-") ||
+           span_equal_nocase(name, SPAN(AMZ "object-ownership"));
 }
 
 bool s3_headers_are_of_write(const struct headers *headers)
@@ -303,6 +343,8 @@ void s3_source_render(const struct s3_source *source, struct span origin_bucket,
         buf_append_cstr(out, source->is_rename ? "" : "/");
         buf_append_span(out, origin_bucket);
         buf_append_char(out, '/');
+    } else if (span_starts_with(source->key, SPAN("/"))) {
+        buf_append_char(out, '/'); // the one that a reader takes off
     }
     buf_append_uri_encoded(out, source->key, true);
     if (source->has_version) {
@@ -446,6 +488,14 @@ enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
         add_unknown(e, r, headers);
     } else {
         add_target(e, r);
+    }
+    if (r->operation == S3_CreateBucket && has_name(r, headers, says_who_may)) {
+        e->items[0].rights |= S3_ALLOW_ANY;
+    }
+    e->asks_what_is_there =
+        (r->flags & S3_OP_READ) == 0 && has_name(r, headers, asks_what_is_there);
+    if (e->asks_what_is_there && e->items[0].scope != S3_SCOPE_SOMEWHERE) {
+        e->items[0].rights |= S3_ALLOW_READ;
     }
     // A header that names a source makes a read one that the cache does not answer.
     return (r->flags & S3_OP_CACHEABLE) != 0 ? ERR_OK

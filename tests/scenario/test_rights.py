@@ -183,3 +183,65 @@ def test_a_form_is_one_whatever_the_query_says(guarded, open_one, generous):
             open_one.settle()
             client.request("POST", f"/bkt/{query}", types[0], body)
             assert bytes(client.get("theirs/key").body) == generous.content("theirs/key"), query
+
+
+SETTINGS = [("PUT", "?policy", []), ("DELETE", "?policy", []), ("PUT", "?acl", []), ("PUT", "?publicAccessBlock", []),
+            ("DELETE", "?publicAccessBlock", []), ("PUT", "?ownershipControls", []), ("PUT", "?cors", []),
+            ("PUT", "?website", []), ("PUT", "?notification", []), ("PUT", "?tagging", []), ("PUT", "?encryption", []),
+            ("POST", "?metadataConfiguration", []), ("PUT", "", [("x-amz-acl", "public-read")]),
+            ("PUT", "?x-amz-grant-read=id%3D1", [])]
+
+
+def test_who_hands_out_access_has_any_of_the_bucket(tmp_path, generous, start, engine):
+    """Write and delete everywhere are not enough: what a policy opens, its writer may not be allowed to read."""
+    allow = {"WRITER": [("bkt", "", ["write", "delete"])], "ALICE": [("bkt", "", ["read", "list", "write", "delete"])],
+             "BOB": [("bkt", "", ["any", "write"])]}
+    server = start(generous, engine=engine, settings=verify(keys_file(tmp_path, allow)))
+    for method, query, headers in SETTINGS:
+        for who in ("WRITER", "ALICE"):
+            mark = generous.mark()
+            judge_denied(Caller(server, who).ask(method, f"/bkt{query}", headers, b"<X/>" if query else b""), "AccessDenied")
+            assert not generous.requests(since=mark), (method, query)
+        mark = generous.mark()
+        assert Caller(server, "BOB").ask(method, f"/bkt{query}", headers, b"<X/>" if query else b"").status != 403
+        assert generous.requests(since=mark), (method, query)
+    assert Caller(server, "WRITER").ask("PUT", "/bkt?lifecycle", [], b"<X/>").status == 200
+
+
+def test_who_opens_a_key_may_read_it(tmp_path, generous, start, engine):
+    """Bytes of one's own may be written under any ACL; what is there already only its reader opens."""
+    allow = {"WRITER": [("bkt", "", ["write", "delete"])], "ALICE": [("bkt", "", ["read", "write"])]}
+    server = start(generous, engine=engine, settings=verify(keys_file(tmp_path, allow)))
+    writer, alice = Caller(server, "WRITER"), Caller(server, "ALICE")
+    for method, query in (("PUT", "acl"), ("PUT", "acl&versionId=null"), ("PUT", "tagging"), ("DELETE", "tagging"),
+                          ("PUT", "encryption")):
+        mark = generous.mark()
+        judge_denied(writer.ask(method, f"/bkt/theirs/key?{query}", [("x-amz-acl", "public-read")]), "AccessDenied")
+        assert not generous.requests(since=mark), query
+        assert alice.ask(method, f"/bkt/theirs/key?{query}").status != 403
+    assert writer.ask("PUT", "/bkt/own", [("x-amz-acl", "public-read")], b"x").status == 200
+
+
+def test_a_condition_is_no_oracle(tmp_path, generous, start, engine):
+    """The outcome of a conditional write tells what is there: whoever may not read it may not ask so."""
+    allow = {"WRITER": [("bkt", "", ["write", "delete", "any"])], "ALICE": [("bkt", "", ["read", "write", "delete", "any"])]}
+    server = start(generous, engine=engine, settings=verify(keys_file(tmp_path, allow)))
+    writer, alice = Caller(server, "WRITER"), Caller(server, "ALICE")
+    etag = generous.version("theirs/key", "bkt").etag
+    deletes = [b"<Delete><Object><Key>theirs/key</Key><%s>%s</%s></Object></Delete>" % (n, v, n)
+               for n, v in ((b"ETag", b"x"), (b"Size", b"1"), (b"LastModifiedTime", b"Wed, 21 Oct 2015 07:28:00 GMT"))]
+    asks = [(method, target, [header], body) for header in (("If-Match", etag), ("If-Match", '"x"'),
+            ("If-None-Match", etag), ("If-Unmodified-Since", "Wed, 21 Oct 2015 07:28:00 GMT"), ("x-amz-if-match-size", "1"),
+            ("x-amz-write-offset-bytes", "3")) for method, target, body in (
+            ("PUT", "/bkt/theirs/key", b"x"), ("DELETE", "/bkt/theirs/key", b""), ("PUT", "/bkt/theirs/key?z=1", b"x"),
+            ("POST", "/bkt/theirs/key?uploadId=none", b"<C/>"),
+            ("POST", "/bkt?delete", b"<Delete><Object><Key>theirs/key</Key></Object></Delete>"))]
+    asks += [("POST", "/bkt?delete", [], body) for body in deletes]
+    asks += [("DELETE", "/bkt/theirs/key?x-amz-if-match-size=1", [], b"")]
+    for ask in asks:
+        mark = generous.mark()
+        judge_denied(writer.ask(*ask), "AccessDenied")
+        assert not generous.requests(since=mark), ask
+        assert alice.ask(*ask).status != 403 and generous.requests(since=mark), ask
+        generous.store("theirs/key", SECRET, "bkt")
+    assert writer.ask("PUT", "/bkt/new", [("If-None-Match", "*")], b"x").status == 200

@@ -47,14 +47,14 @@ S3 = [
     ("HeadObject", "HEAD", "key", [], ["versionId", "partNumber"], {"read"}),
     ("PutObject", "PUT", "key", [], [], {"write"}),
     ("UploadPart", "PUT", "key", ["uploadId", "partNumber"], [], {"write"}),
-    ("PutObjectTagging", "PUT", "key", ["tagging"], ["versionId"], {"write"}),
-    ("PutObjectAcl", "PUT", "key", ["acl"], ["versionId"], {"write"}),
+    ("PutObjectTagging", "PUT", "key", ["tagging"], ["versionId"], {"read", "write"}),
+    ("PutObjectAcl", "PUT", "key", ["acl"], ["versionId"], {"read", "write"}),
     ("RenameObject", "PUT", "key", ["renameObject"], [], {"write"}),
     ("CreateMultipartUpload", "POST", "key", ["uploads"], [], {"write"}),
     ("SelectObjectContent", "POST", "key", ["select", "select-type"], [], {"read"}),
     ("CompleteMultipartUpload", "POST", "key", ["uploadId"], [], {"write"}),
     ("DeleteObject", "DELETE", "key", [], ["versionId"], {"delete"}),
-    ("DeleteObjectTagging", "DELETE", "key", ["tagging"], ["versionId"], {"write"}),
+    ("DeleteObjectTagging", "DELETE", "key", ["tagging"], ["versionId"], {"read", "write"}),
     ("AbortMultipartUpload", "DELETE", "key", ["uploadId"], [], {"write"}),
     ("ListObjects", "GET", "bucket", [], [*LISTING, "marker"], {"list"}),
     ("ListObjectsV2", "GET", "bucket", ["list-type"], [*LISTING, "start-after"], {"list"}),
@@ -64,11 +64,11 @@ S3 = [
     ("GetBucketAcl", "GET", "bucket", ["acl"], [], {"read", "list"}),
     ("HeadBucket", "HEAD", "bucket", [], [], set()),
     ("CreateBucket", "PUT", "bucket", [], [], {"write"}),
-    ("PutBucketPolicy", "PUT", "bucket", ["policy"], [], {"write", "delete"}),
-    ("PutBucketTagging", "PUT", "bucket", ["tagging"], [], {"write", "delete"}),
-    ("PutBucketAcl", "PUT", "bucket", ["acl"], [], {"write", "delete"}),
-    ("DeleteBucketPolicy", "DELETE", "bucket", ["policy"], [], {"write", "delete"}),
-    ("DeleteBucketTagging", "DELETE", "bucket", ["tagging"], [], {"write", "delete"}),
+    ("PutBucketPolicy", "PUT", "bucket", ["policy"], [], {"any"}),
+    ("PutBucketTagging", "PUT", "bucket", ["tagging"], [], {"any"}),
+    ("PutBucketAcl", "PUT", "bucket", ["acl"], [], {"any"}),
+    ("DeleteBucketPolicy", "DELETE", "bucket", ["policy"], [], {"any"}),
+    ("DeleteBucketTagging", "DELETE", "bucket", ["tagging"], [], {"any"}),
     ("DeleteBucket", "DELETE", "bucket", [], [], {"write", "delete"}),
     ("DeleteObjects", "POST", "bucket", ["delete"], [], {"delete"}),
     ("PostObject", "POST", "bucket", [], [], {"write"}),
@@ -80,6 +80,8 @@ UNPACK = "x-amz-meta-snowball-auto-extract"
 # Headers in the query of a write: they say something of the object that is written.
 OF_THE_OBJECT = ("x-amz-acl", "x-amz-meta-a", "x-amz-storage-class", "x-amz-checksum-crc32", UNPACK,
                  "x-amz-copy-source", "x-amz-rename-source")
+
+CONDITIONS = ("x-amz-if-match-size", "x-amz-write-offset-bytes")
 
 # --- what cells are made of ------------------------------------------------------------------------------------
 
@@ -102,7 +104,8 @@ COPY, RENAME = "x-amz-copy-source", "x-amz-rename-source"
 SOURCES = [[]] * 24 + [[(COPY, v)] for v in COPIES + UNREADABLE[:3] + [ARN]] + [[(RENAME, v)] for v in RENAMES] + [
     [(COPY, "bkt/mine/own"), (COPY, "/secret/key")], [(COPY, "/secret/key"), (COPY, "bkt/mine/own")],
     [(RENAME, "mine/own"), (RENAME, "theirs/key")], [(COPY, "bkt/mine/own"), (RENAME, "mine/own")],
-    [(UNPACK, "true")], [("x-amz-new", "1")], [("x-amz-acl", "private")], [("X-Amz-Meta-A", "b")]]
+    [(UNPACK, "true")], [("x-amz-new", "1")], [("x-amz-acl", "private")], [("X-Amz-Meta-A", "b")]] + [
+    [(n, "1")] for n in CONDITIONS]
 
 
 def delete_xml(*keys):
@@ -227,7 +230,8 @@ def allowed(who, cell):
     for value in of[RENAME]:
         if not all(may(who, *reading, {"read", "delete"}) for reading in rename_readings(bucket, value)):
             return False
-    # What the request does to its target.
+    # What the request does to its target. By the outcome of a condition it would tell what is there.
+    tells = {"read"} if not is_read and any(n in CONDITIONS for n, _ in headers) else set()
     if name is None and is_read:
         rights = {"read"} if key else {"list"}
         names = {n for n, _ in pairs}
@@ -238,16 +242,18 @@ def allowed(who, cell):
     if name is None:
         is_wide = not key or method == "POST" or any(
             n.lower() == UNPACK for n, _ in [*headers, *pairs])
-        return may(who, bucket, "" if is_wide else key, {"any"})
+        return may(who, bucket, "" if is_wide else key, {"any"} | tells)
     if name in ("GetObject", "HeadObject") and dict(pairs).get("partNumber") == "0":
         return False
     if name == "HeadBucket":
         return who is None or any(b in ("*", bucket) for b, _, _ in ALLOW[who])
     if name in ("DeleteObjects", "PostObject"):
         keys = BODIES[body][1] if body.startswith("form") == (name == "PostObject") else []
-        rights = {"delete" if name == "DeleteObjects" else "write"}
+        rights = {"delete" if name == "DeleteObjects" else "write"} | tells
         return bool(keys) and all(may(who, bucket, k, rights) for k in keys)
-    rights = next(row[5] for row in S3 if row[0] == name)
+    rights = next(row[5] for row in S3 if row[0] == name) | tells
+    if name == "CreateBucket" and any(n.lower() == "x-amz-acl" for n, _ in [*headers, *pairs]):
+        rights |= {"any"}
     return may(who, bucket, dict(pairs).get("prefix", "") if name in PREFIXED else key, rights)
 
 

@@ -3,6 +3,7 @@
 // rather than less, and sources once and only once, wherever they stand.
 #include "s3/s3.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "test.h"
@@ -75,6 +76,78 @@ Test(s3_effects, known_operations_have_their_row)
     expect("DELETE", "/b", NULL, "wd bucket b/ changes");
     expect("PUT", "/b?lifecycle", NULL, "wd bucket b/");
     expect("PUT", "/b?replication", NULL, "a bucket b/");
+}
+
+// What decides who may read, or writes elsewhere, opens more than write and delete take away.
+Test(s3_effects, whoever_hands_out_access_has_any_of_the_bucket_or_reads_the_key)
+{
+    static const char *const SETTINGS[] = {"abac",
+                                           "acl",
+                                           "analytics&id=a",
+                                           "cors",
+                                           "encryption",
+                                           "inventory&id=a",
+                                           "logging",
+                                           "metadataInventoryTable",
+                                           "notification",
+                                           "metadataJournalTable",
+                                           "ownershipControls",
+                                           "policy",
+                                           "replication",
+                                           "publicAccessBlock",
+                                           "tagging",
+                                           "website"};
+    for (size_t i = 0; i < ARRAY_LEN(SETTINGS); i++) {
+        char target[64];
+        (void)snprintf(target, sizeof(target), "/b?%s", SETTINGS[i]);
+        expect("PUT", target, NULL, "a bucket b/");
+    }
+    expect("POST", "/b?metadataConfiguration", NULL, "a bucket b/");
+    expect("POST", "/b?metadataTable", NULL, "a bucket b/");
+    expect("DELETE", "/b?policy", NULL, "a bucket b/");
+    expect("DELETE", "/b?publicAccessBlock", NULL, "a bucket b/");
+    expect("DELETE", "/b?ownershipControls", NULL, "a bucket b/");
+    expect("DELETE", "/b?encryption", NULL, "a bucket b/");
+    expect("DELETE", "/b?tagging", NULL, "a bucket b/");
+    expect("DELETE", "/b?website", NULL, "wd bucket b/");
+    expect("PUT", "/b/k?acl", NULL, "rw key b/k changes");
+    expect("PUT", "/b/k?acl&versionId=v", NULL, "rw key b/k changes");
+    expect("PUT", "/b/k?tagging", NULL, "rw key b/k changes");
+    expect("DELETE", "/b/k?tagging", NULL, "rw key b/k changes");
+    expect("PUT", "/b/k?encryption", NULL, "rw key b/k changes");
+    expect("PUT", "/b", NULL, "w bucket b/");
+    expect("PUT", "/b", "x-amz-acl: public-read", "wa bucket b/");
+    expect("PUT", "/b", "X-Amz-Grant-Read: id=1", "wa bucket b/");
+    expect("PUT", "/b?x-amz-object-ownership=ObjectWriter", NULL, "wa bucket b/");
+    expect("PUT", "/b/k", "x-amz-acl: public-read", "w key b/k changes"); // of bytes of its own
+    expect("POST", "/b/k?uploads", "x-amz-grant-read: id=1", "w key b/k");
+}
+
+Test(s3_effects, a_write_on_a_condition_tells_what_is_there)
+{
+    static const char *const HEADERS[] = {"If-Match: \"a\"",
+                                          "if-match: *",
+                                          "If-None-Match: \"a\"",
+                                          "If-Unmodified-Since: x",
+                                          "If-Modified-Since: x",
+                                          "x-amz-if-match-size: 1",
+                                          "X-Amz-Write-Offset-Bytes: 7",
+                                          "x-amz-object-if-match: a",
+                                          "If-None-Match: *\nIf-Match: \"a\""};
+    for (size_t i = 0; i < ARRAY_LEN(HEADERS); i++) {
+        expect("PUT", "/b/k", HEADERS[i], "rw key b/k changes");
+        expect("DELETE", "/b/k", HEADERS[i], "rd key b/k changes");
+        expect("POST", "/b/k?uploadId=u", HEADERS[i], "rw key b/k changes");
+        expect("PUT", "/b/k?z=1", HEADERS[i], "ra key b/k changes");
+        expect("POST", "/b?delete", HEADERS[i], "d somewhere b/"); // each of its keys, later
+        cr_assert(effects.asks_what_is_there);
+        expect("GET", "/b/k?acl", HEADERS[i], "r key b/k");
+    }
+    expect("DELETE", "/b/k?x-amz-if-match-size=1", NULL, "rd key b/k changes");
+    expect("PUT", "/b/k", "If-None-Match: *", "w key b/k changes");
+    expect("PUT", "/b/k", "x-amz-copy-source: s/a\nx-amz-copy-source-if-match: a",
+           "w key b/k changes, r key s/a");
+    cr_assert(!effects.asks_what_is_there);
 }
 
 Test(s3_effects, unknown_reads_need_the_rights_of_all_they_could_be)
