@@ -37,6 +37,7 @@ void disk_io_init(struct worker *w, unsigned depth)
     check(depth > 0);
     list_init(&w->disk.waiting);
     list_init(&w->disk.finished);
+    list_init(&w->disk.issued);
     w->disk.depth = depth;
 }
 

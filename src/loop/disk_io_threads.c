@@ -9,28 +9,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-struct disk_pool {
-    unsigned thread_count, started_count;
-    pthread_t *threads;
-    // Guarded by its mutex. No other lock is taken while it is held.
-    struct {
-        pthread_mutex_t mutex;
-        pthread_cond_t filled;
-        struct list queue;
-        unsigned idle_count;
-        bool is_stopping;
-    } shared;
-    // Operations issued in this pass, per worker; touched by that worker only.
-    struct list issued[WORKERS_MAX];
-    unsigned issued_count[WORKERS_MAX];
-};
 
 // --- One operation, on a pool thread -------------------------------------------------------------
 
@@ -108,109 +91,34 @@ static void push_completed(struct disk_op *op)
     }
 }
 
-static struct disk_op *pool_take(struct disk_pool *pool)
+static void run(struct list_node *node)
 {
-    check(pthread_mutex_lock(&pool->shared.mutex) == 0);
-    pool->shared.idle_count++;
-    while (list_empty(&pool->shared.queue) && !pool->shared.is_stopping) {
-        check(pthread_cond_wait(&pool->shared.filled, &pool->shared.mutex) == 0);
-    }
-    pool->shared.idle_count--;
-    struct list_node *node = list_pop_front(&pool->shared.queue);
-    check(pthread_mutex_unlock(&pool->shared.mutex) == 0);
-    return node == NULL ? NULL : container_of(node, struct disk_op, node);
+    struct disk_op *op = container_of(node, struct disk_op, node);
+    run_to_its_end(op);
+    push_completed(op);
 }
 
-static void *pool_main(void *ctx)
+struct thread_pool *disk_io_threads_pool_new(unsigned thread_count)
 {
-    struct disk_pool *pool = ctx;
-    (void)pthread_setname_np(pthread_self(), "disk"); // only a name for top
-    struct disk_op *op;
-    while ((op = pool_take(pool)) != NULL) {
-        run_to_its_end(op);
-        push_completed(op);
-    }
-    return NULL;
-}
-
-// --- The pool ------------------------------------------------------------------------------------
-
-struct disk_pool *disk_pool_new(unsigned thread_count)
-{
-    struct disk_pool *pool = calloc(1, sizeof(*pool));
-    check(pool != NULL);
-    pool->thread_count = thread_count;
-    pool->threads = calloc(thread_count, sizeof(pool->threads[0]));
-    check(pool->threads != NULL);
-    list_init(&pool->shared.queue);
-    for (unsigned i = 0; i < WORKERS_MAX; i++) {
-        list_init(&pool->issued[i]);
-    }
-    check(pthread_mutex_init(&pool->shared.mutex, NULL) == 0);
-    check(pthread_cond_init(&pool->shared.filled, NULL) == 0);
-    return pool;
-}
-
-void disk_pool_start(struct disk_pool *pool)
-{
-    for (unsigned i = 0; i < pool->thread_count; i++) {
-        if (pthread_create(&pool->threads[i], NULL, pool_main, pool) != 0) {
-            break; // fewer threads serve as well, only slower
-        }
-        pool->started_count++;
-    }
-    check(pool->started_count > 0);
-}
-
-void disk_pool_stop(struct disk_pool *pool)
-{
-    check(pthread_mutex_lock(&pool->shared.mutex) == 0);
-    pool->shared.is_stopping = true;
-    check(pthread_cond_broadcast(&pool->shared.filled) == 0);
-    check(pthread_mutex_unlock(&pool->shared.mutex) == 0);
-    for (unsigned i = 0; i < pool->started_count; i++) {
-        check(pthread_join(pool->threads[i], NULL) == 0);
-    }
-    pool->started_count = 0;
-}
-
-void disk_pool_free(struct disk_pool *pool)
-{
-    if (pool == NULL) {
-        return;
-    }
-    check(pool->started_count == 0);
-    check(pthread_cond_destroy(&pool->shared.filled) == 0);
-    check(pthread_mutex_destroy(&pool->shared.mutex) == 0);
-    free(pool->threads);
-    free(pool);
+    return thread_pool_new("disk", thread_count, run);
 }
 
 // --- The engine's face, on the worker ------------------------------------------------------------
 
 static bool threads_issue(struct worker *w, struct disk_op *op)
 {
-    struct disk_pool *pool = w->loop->disk_pool;
-    list_push_back(&pool->issued[w->index], &op->node);
-    pool->issued_count[w->index]++;
+    list_push_back(&w->disk.issued, &op->node);
+    w->disk.issued_count++;
     return true;
 }
 
 static void threads_flush(struct worker *w)
 {
-    struct disk_pool *pool = w->loop->disk_pool;
-    check(pthread_mutex_lock(&pool->shared.mutex) == 0);
-    list_append_all(&pool->shared.queue, &pool->issued[w->index]);
-    unsigned wake_count = pool->issued_count[w->index];
-    if (wake_count > pool->shared.idle_count) {
-        wake_count = pool->shared.idle_count;
-    }
-    check(pthread_mutex_unlock(&pool->shared.mutex) == 0);
-    // After the lock, so that who wakes does not run into it.
-    for (unsigned i = 0; i < wake_count; i++) {
-        check(pthread_cond_signal(&pool->shared.filled) == 0);
-    }
-    pool->issued_count[w->index] = 0;
+    // Bounded by the worker's queue depth, and the pool stops after the workers.
+    enum err err =
+        thread_pool_add(w->loop->disk_pool, &w->disk.issued, w->disk.issued_count, UINT_MAX);
+    check(err == ERR_OK);
+    w->disk.issued_count = 0;
 }
 
 static void threads_collect(struct worker *w, struct list *finished, struct list *again)

@@ -45,6 +45,19 @@ void mailbox_deliver_self(struct worker *w);
 void mailbox_flush(struct worker *w);
 bool mailbox_has_work(const struct worker *w);
 
+// --- thread_pool.c -------------------------------------------------------------------------------
+struct thread_pool;
+// `name` is what top shows of its threads, which call run() with each piece of work.
+struct thread_pool *thread_pool_new(const char *name, unsigned thread_count,
+                                    void (*run)(struct list_node *work));
+void thread_pool_start(struct thread_pool *pool);
+// Takes all `count` nodes of `work`, in their order, or none: ERR_LIMIT where more than `queued_max`
+// would wait, ERR_SHUTDOWN once the pool stops. From any thread.
+enum err thread_pool_add(struct thread_pool *pool, struct list *work, unsigned count,
+                         unsigned queued_max) MUST_USE;
+void thread_pool_stop(struct thread_pool *pool); // finishes what is queued and joins
+void thread_pool_free(struct thread_pool *pool); // NULL is fine
+
 // --- disk_io.c and its engines -------------------------------------------------------------------
 struct disk_io {
     struct list waiting;  // started, not yet given to the engine
@@ -56,6 +69,8 @@ struct disk_io {
     bool has_ring, is_ring_enabled;
     struct event *ring_event;
     // threads
+    struct list issued; // in this pass, not yet given to the pool
+    unsigned issued_count;
     _Atomic(struct list_node *) completed; // newest first, linked by node.next
 };
 
@@ -77,11 +92,7 @@ enum err disk_io_uring_open(struct worker *w, struct buf *why) MUST_USE;
 void disk_io_uring_enable(struct worker *w); // on the worker's own thread, first thing
 void disk_io_uring_close(struct worker *w);
 
-struct disk_pool;
-struct disk_pool *disk_pool_new(unsigned thread_count);
-void disk_pool_start(struct disk_pool *pool);
-void disk_pool_stop(struct disk_pool *pool); // finishes what is queued and joins
-void disk_pool_free(struct disk_pool *pool);
+struct thread_pool *disk_io_threads_pool_new(unsigned thread_count); // one for all workers
 
 void disk_io_init(struct worker *w, unsigned depth);
 void disk_io_dispatch(struct worker *w); // collects completions, then runs their done()
@@ -98,11 +109,7 @@ bool disk_op_next_piece(struct disk_op *op, struct iovec *ret_one, struct iovec 
 bool disk_op_take_result(struct disk_op *op, int64_t result) MUST_USE;
 
 // --- blocking_pool.c -----------------------------------------------------------------------------
-struct blocking_pool;
-struct blocking_pool *blocking_pool_new(unsigned thread_count);
-void blocking_pool_start(struct blocking_pool *pool);
-void blocking_pool_stop(struct blocking_pool *pool); // finishes what is queued and joins
-void blocking_pool_free(struct blocking_pool *pool);
+struct thread_pool *blocking_pool_new(unsigned thread_count);
 
 // --- worker.c ------------------------------------------------------------------------------------
 struct dead {
@@ -150,8 +157,8 @@ struct loop {
     enum disk_engine engine;
     const struct disk_engine_calls *engine_calls;
     char engine_why[160];
-    struct disk_pool *disk_pool; // NULL with io_uring
-    struct blocking_pool *blocking_pool;
+    struct thread_pool *disk_pool; // NULL with io_uring
+    struct thread_pool *blocking_pool;
     bool is_started;
     uint64_t idle_wait_us;           // the longest wait of a worker
     atomic_ulong outside_sent_count; // messages from threads that are no worker

@@ -401,7 +401,7 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
         }
         loop->engine = DISK_ENGINE_THREADS;
         loop->engine_calls = &disk_io_threads_calls;
-        loop->disk_pool = disk_pool_new(count);
+        loop->disk_pool = disk_io_threads_pool_new(count);
         snprintf(loop->engine_why, sizeof(loop->engine_why), "threads: %s", buf_cstr(&why));
     }
     buf_done(&why);
@@ -470,9 +470,9 @@ enum err loop_start(struct loop *loop)
     sigset_t old;
     loop_block_signals(&old);
     if (loop->disk_pool != NULL) {
-        disk_pool_start(loop->disk_pool);
+        thread_pool_start(loop->disk_pool);
     }
-    blocking_pool_start(loop->blocking_pool);
+    thread_pool_start(loop->blocking_pool);
     enum err err = ERR_OK;
     for (unsigned i = 0; i < loop->worker_count && err == ERR_OK; i++) {
         struct worker *w = &loop->workers[i];
@@ -573,9 +573,9 @@ void loop_stop(struct loop *loop)
             w->is_running = false;
         }
     }
-    blocking_pool_stop(loop->blocking_pool);
+    thread_pool_stop(loop->blocking_pool);
     if (loop->disk_pool != NULL) {
-        disk_pool_stop(loop->disk_pool);
+        thread_pool_stop(loop->disk_pool);
     }
     loop_deliver_leftovers(loop);
     loop->is_started = false;
@@ -590,8 +590,8 @@ void loop_free(struct loop *loop)
     for (unsigned i = 0; i < loop->worker_count; i++) {
         worker_done(&loop->workers[i]);
     }
-    blocking_pool_free(loop->blocking_pool);
-    disk_pool_free(loop->disk_pool);
+    thread_pool_free(loop->blocking_pool);
+    thread_pool_free(loop->disk_pool);
     check(pthread_cond_destroy(&loop->stop.changed) == 0);
     check(pthread_mutex_destroy(&loop->stop.mutex) == 0);
     free(loop->workers);
