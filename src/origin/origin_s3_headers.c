@@ -67,26 +67,6 @@ static bool is_named_by_connection(const struct headers *headers, struct span na
     return false;
 }
 
-// The value of Content-Encoding without "aws-chunked", in `arena`.
-static struct span without_aws_chunked(struct arena *arena, struct span value)
-{
-    char *out = arena_alloc(arena, value.len + 1);
-    size_t len = 0;
-    struct span piece;
-    while (out != NULL && span_split(&value, ',', &piece)) {
-        piece = span_trim(piece);
-        if (piece.len == 0 || span_equal_nocase(piece, SPAN("aws-chunked"))) {
-            continue;
-        }
-        if (len > 0) {
-            out[len++] = ',';
-        }
-        memcpy(out + len, piece.ptr, piece.len);
-        len += piece.len;
-    }
-    return (struct span){out, len};
-}
-
 enum err origin_s3_headers_forward(struct arena *arena, const struct headers *client, bool framed,
                                    struct headers *ret_headers)
 {
@@ -98,13 +78,12 @@ enum err origin_s3_headers_forward(struct arena *arena, const struct headers *cl
         if (!header_name_is_token(name) || !header_value_is_clean(value)) {
             return ERR_INVALID;
         }
-        if (!framed && span_equal_nocase(name, SPAN("Content-Encoding")) &&
-            header_list_has(value, SPAN("aws-chunked"))) {
-            value = without_aws_chunked(arena, value);
-            if (value.ptr == NULL) {
+        if (!framed && span_equal_nocase(name, SPAN("Content-Encoding"))) {
+            struct span encoding = value;
+            if (!aws_chunked_strip(arena, encoding, &value)) {
                 return ERR_NO_MEMORY;
             }
-            if (value.len == 0) {
+            if (value.len == 0 && encoding.len > 0) {
                 continue;
             }
         }

@@ -5,6 +5,8 @@
 // malformed lines are dropped, never repeated to a client, and make the answer unstorable.
 #include "origin/response_gate.h"
 
+#include "s3/s3.h"
+
 #include <string.h>
 
 void response_gate_init(struct response_gate *g, struct arena *arena, bool is_head_request)
@@ -322,29 +324,6 @@ static bool headers_forbid_storing(const struct response_gate *g)
     return plain_forbids && !speaks_s3;
 }
 
-// "aws-chunked" is framing of an upload, not of the object.
-static struct span without_aws_chunked(struct arena *arena, struct span value)
-{
-    if (!header_list_has(value, SPAN("aws-chunked"))) {
-        return value;
-    }
-    char *out = arena_alloc(arena, value.len + 1);
-    size_t len = 0;
-    struct span piece;
-    while (out != NULL && span_split(&value, ',', &piece)) {
-        piece = span_trim(piece);
-        if (piece.len == 0 || span_equal_nocase(piece, SPAN("aws-chunked"))) {
-            continue;
-        }
-        if (len > 0) {
-            out[len++] = ',';
-        }
-        memcpy(out + len, piece.ptr, piece.len);
-        len += piece.len;
-    }
-    return (struct span){out, len};
-}
-
 static bool collect_headers(struct response_gate *g, bool whole, struct response_answer *answer)
 {
     bool ok = true;
@@ -362,7 +341,9 @@ static bool collect_headers(struct response_gate *g, bool whole, struct response
             continue; // the first of a name counts
         }
         if (span_equal_nocase(name, SPAN("Content-Encoding"))) {
-            value = without_aws_chunked(g->arena, value);
+            if (!aws_chunked_strip(g->arena, value, &value)) {
+                return false;
+            }
             if (value.len == 0) {
                 continue;
             }

@@ -54,34 +54,17 @@ static size_t trailer_value_len_of(struct span name)
 // Takes aws-chunked out of Content-Encoding, the rest of it stays.
 static enum err content_encoding_strip(struct arena *arena, struct headers *headers)
 {
-    struct span value, piece;
+    struct span value;
     if (!headers_get(headers, SPAN("content-encoding"), &value) ||
         !header_list_has(value, SPAN("aws-chunked"))) {
         return ERR_OK;
     }
-    char *out = arena_alloc(arena, value.len + 1);
-    if (out == NULL) {
-        return ERR_NO_MEMORY;
-    }
-    size_t len = 0;
-    struct span rest = value;
-    while (span_split(&rest, ',', &piece)) {
-        piece = span_trim(piece);
-        if (piece.len == 0 || span_equal_nocase(piece, SPAN("aws-chunked"))) {
-            continue;
-        }
-        if (len > 0) {
-            out[len++] = ',';
-        }
-        memcpy(out + len, piece.ptr, piece.len);
-        len += piece.len;
-    }
+    bool ok = aws_chunked_strip(arena, value, &value);
     headers_remove(headers, SPAN("content-encoding"));
-    if (len > 0 &&
-        !headers_add(headers, arena, SPAN("Content-Encoding"), (struct span){out, len})) {
-        return ERR_NO_MEMORY;
+    if (ok && value.len > 0) {
+        ok = headers_add(headers, arena, SPAN("Content-Encoding"), value);
     }
-    return ERR_OK;
+    return ok ? ERR_OK : ERR_NO_MEMORY;
 }
 
 static enum err content_encoding_demand(struct arena *arena, struct headers *headers)

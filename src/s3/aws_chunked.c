@@ -89,6 +89,33 @@ bool aws_chunked_detect(const struct headers *headers)
     return false;
 }
 
+bool aws_chunked_strip(struct arena *arena, struct span value, struct span *ret_value)
+{
+    if (!header_list_has(value, SPAN("aws-chunked"))) {
+        *ret_value = value;
+        return true;
+    }
+    char *out = arena_alloc(arena, value.len + 1);
+    if (out == NULL) {
+        return false;
+    }
+    size_t len = 0;
+    struct span piece;
+    while (span_split(&value, ',', &piece)) {
+        piece = span_trim(piece);
+        if (piece.len == 0 || span_equal_nocase(piece, SPAN("aws-chunked"))) {
+            continue;
+        }
+        if (len > 0) {
+            out[len++] = ',';
+        }
+        memcpy(out + len, piece.ptr, piece.len);
+        len += piece.len;
+    }
+    *ret_value = (struct span){out, len};
+    return true;
+}
+
 // --- Decoder -------------------------------------------------------------------------------------
 
 struct aws_chunked_decoder *aws_chunked_decoder_new(const struct aws_chunked_options *options)

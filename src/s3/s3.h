@@ -394,6 +394,9 @@ void sha256_hex(struct span data, char *ret_hex); // 65 bytes
 // Is the body aws-chunked? Any one of the three signs (streaming sentinel, Content-Encoding,
 // x-amz-decoded-content-length).
 bool aws_chunked_detect(const struct headers *headers);
+// A Content-Encoding without aws-chunked, which is framing of an upload and no property of the
+// object: the value itself when it has none, empty when it has nothing else. False: no memory.
+bool aws_chunked_strip(struct arena *arena, struct span value, struct span *ret_value) MUST_USE;
 
 // Streaming decoder; pure. Bound: chunk header <= 256 bytes, trailer <= 16 KiB.
 struct aws_chunked_decoder;

@@ -302,6 +302,30 @@ Test(aws_chunked, any_of_three_signs_is_enough)
     }
 }
 
+// The framing's own word goes, others stay, and a value without it is untouched.
+Test(aws_chunked, framing_is_stripped_from_an_encoding)
+{
+    static const char *const ROWS[][2] = {
+        {"aws-chunked", ""},
+        {"AWS-Chunked,gzip", "gzip"},
+        {"gzip , aws-chunked, br", "gzip,br"},
+        {"aws-chunked,,aws-chunked", ""},
+        {"gzip, br", "gzip, br"},
+        {"not-aws-chunked", "not-aws-chunked"},
+        {"", ""},
+    };
+    struct arena *arena = arena_new(4096);
+    struct span out;
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+        cr_assert(aws_chunked_strip(arena, span_from_cstr(ROWS[i][0]), &out));
+        cr_assert(span_equal_cstr(out, ROWS[i][1]), "%s", ROWS[i][0]);
+    }
+    arena_free(arena);
+    arena = arena_new(1);
+    cr_assert_not(aws_chunked_strip(arena, SPAN("gzip,aws-chunked,and-much-that-follows"), &out));
+    arena_free(arena);
+}
+
 Test(aws_chunked, what_is_encoded_is_as_long_as_announced_and_decodes)
 {
     static const uint64_t LENGTHS[] = {0, 1, 15, 16, 17, 255, 256, 4095, 4096, 4097, 70000};
