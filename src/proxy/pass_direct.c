@@ -14,15 +14,6 @@ bool pass_direct_wanted(const struct request *r)
            (r->s3.operation == S3_GetObject || r->s3.operation == S3_HeadObject);
 }
 
-static bool copy_to(struct arena *arena, struct span from, struct span *ret_to)
-{
-    *ret_to = from;
-    if (from.len > 0) {
-        *ret_to = arena_copy(arena, from);
-    }
-    return from.len == 0 || ret_to->ptr != NULL;
-}
-
 static enum err refuse(struct pass_state *p, enum err err, struct s3_error_detail *detail)
 {
     p->is_answered = p->is_refused = true;
@@ -39,17 +30,18 @@ static enum err on_head(struct origin_fetch *f)
     }
     if (p->direct.is_reading) {
         p->head_came = true;
-        pass_reply_start(p);
+        pass_answer_start(p);
         return ERR_OK;
     }
     p->direct.size_bytes = f->size_bytes;
     p->direct.last_modified = f->last_modified;
-    if (!copy_to(p->arena, f->etag, &p->direct.etag)) {
+    p->direct.etag = f->etag;
+    if (!pass_state_copy_span(p->arena, &p->direct.etag)) {
         return ERR_NO_MEMORY;
     }
     for (unsigned i = 0; i < f->headers.count; i++) {
         struct header h = f->headers.items[i];
-        if (!copy_to(r->arena, h.name, &h.name) || !copy_to(r->arena, h.value, &h.value) ||
+        if (!pass_state_copy_span(r->arena, &h.name) || !pass_state_copy_span(r->arena, &h.value) ||
             !headers_add(&p->answered, r->arena, h.name, h.value)) {
             return ERR_NO_MEMORY;
         }
@@ -59,7 +51,7 @@ static enum err on_head(struct origin_fetch *f)
 
 static enum err on_body(struct origin_fetch *f, struct span data)
 {
-    pass_take_body(as_pass(f->ctx), data);
+    pass_answer_take(as_pass(f->ctx), data);
     return ERR_OK;
 }
 
@@ -166,7 +158,7 @@ static void described(struct pass_state *p)
         return;
     }
     p->head_came = true;
-    pass_reply_start(p);
+    pass_answer_start(p);
 }
 
 static void on_end(struct origin_fetch *f, enum err err)
@@ -184,7 +176,7 @@ static void on_end(struct origin_fetch *f, enum err err)
         described(p);
         return;
     }
-    pass_settle(p);
+    pass_outcome_settle(p);
 }
 
 enum err pass_direct_start(struct pass_state *p)
@@ -198,8 +190,9 @@ enum err pass_direct_start(struct pass_state *p)
     if (err != ERR_OK) {
         return err;
     }
-    if (!copy_to(p->arena, r->origin_bucket, &f->bucket) ||
-        !copy_to(p->arena, r->s3.key, &f->key)) {
+    f->bucket = r->origin_bucket;
+    f->key = r->s3.key;
+    if (!pass_state_copy_span(p->arena, &f->bucket) || !pass_state_copy_span(p->arena, &f->key)) {
         return ERR_NO_MEMORY;
     }
     p->relay.method = r->http->method;

@@ -47,9 +47,6 @@ static void add_in_realms(struct pass_state *p, struct origin *origin, struct sp
     for (size_t i = 0; i < realms; i++) {
         struct key_write *kw = write_new(p);
         kw->key = request_object_key_in(r, origin, realm_at(p, i), bucket, key, rule);
-        kw->ctx = p;
-        kw->on_ready = pass_on_write_ready;
-        kw->on_ended = pass_on_write_ended;
     }
 }
 

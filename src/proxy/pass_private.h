@@ -256,30 +256,71 @@ static inline struct pass_state *as_pass(struct pass_state *p)
     return p;
 }
 
-// Something changed: moves on if the outcome is known now.
-void pass_settle(struct pass_state *p);
-// The keys are known: opens the writes, or asks the origin at once.
-void pass_begin(struct pass_state *p);
-// The answer's head, as p->relay says it.
-void pass_reply_start(struct pass_state *p);
-void pass_take_body(struct pass_state *p, struct span data); // from the origin
-// The request ends here with an error of ours; what the origin has so far cannot become complete.
-void pass_refuse(struct pass_state *p, enum err err, struct span message);
-void pass_on_write_ready(struct key_write *kw);
-void pass_on_write_ended(struct key_write *kw);
 static inline bool pass_changes_any(const struct pass_state *p)
 {
     return p->write_count > 0 || p->changes_bucket;
 }
+// How many on_ready and how many on_ended there are to come.
+static inline unsigned pass_writes_total(const struct pass_state *p)
+{
+    return p->write_count + (p->changes_bucket ? 1 : 0);
+}
+
+// --- pass_state.c --------------------------------------------------------------------------------
+
+struct pass_state *pass_state_new(struct request *r);
+void pass_state_free(void *ptr);
+// Copies into `arena`; false: it is full.
+bool pass_state_copy_span(struct arena *arena, struct span *s);
+bool pass_state_copy_request(struct arena *arena, const struct s3_request *from,
+                             struct s3_request *ret_to);
+bool pass_state_copy_headers(struct arena *arena, const struct headers *from, struct headers *to);
+void pass_state_check(const struct pass_state *p); // its phases agree with each other
+
+// --- pass_origin.c -------------------------------------------------------------------------------
+
+void pass_origin_pause(struct pass_state *p);
+void pass_origin_resume(struct pass_state *p); // harmless when not paused
+void pass_origin_cancel(struct pass_state *p); // harmless when nothing is under way
+
+// --- pass_answer.c -------------------------------------------------------------------------------
+
+void pass_answer_headers(struct pass_state *p); // takes over those that the client may see
+void pass_answer_start(struct pass_state *p);   // the head, as p->relay says it
+void pass_answer_take(struct pass_state *p, struct span data); // bytes from the origin
+bool pass_answer_is_bodiless(const struct pass_state *p);
+// The page of a listing that is to be kept is over; harmless when there is none.
+void pass_answer_list_end(struct pass_state *p, bool is_good);
 
 // --- pass_upload.c -------------------------------------------------------------------------------
 
-// The client's body flows from here on; needs the plan.
-void pass_upload_start(struct pass_state *p);
-// Bytes for the relay; 0 with ERR_OK: it has all. ERR_AGAIN: pass_upload_wake() will tell it.
+// Bytes for the relay; 0 with ERR_OK: it has all. ERR_AGAIN: pass_upload_wake() resumes it.
 enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
-void pass_upload_wake(struct pass_state *p); // a relay that was told to wait, if there is something
+void pass_upload_wake(struct pass_state *p); // resumes a relay that waits, if there is something
 void pass_upload_drop(struct pass_state *p); // nobody wants the rest
+
+// --- pass_outcome.c ------------------------------------------------------------------------------
+
+// Moves on if the outcome is known now. Call it whenever something has changed.
+void pass_outcome_settle(struct pass_state *p);
+// The request ends here with an error of ours; what the origin has so far cannot become complete.
+void pass_outcome_refuse(struct pass_state *p, enum err err, struct span message);
+void pass_outcome_free_unneeded(struct pass_state *p);
+
+// --- pass_relay.c --------------------------------------------------------------------------------
+
+// The keys are known: opens the writes, or asks the origin at once.
+void pass_relay_begin(struct pass_state *p);
+
+// --- pass_receive.c ------------------------------------------------------------------------------
+
+// The client's body flows from here on; needs the plan.
+void pass_receive_start(struct pass_state *p);
+
+// --- pass_sources.c ------------------------------------------------------------------------------
+
+// Sources of a copy or rename, as the origin knows them, become headers of what goes on.
+enum err pass_sources_send(struct pass_state *p, struct span *ret_message) MUST_USE;
 
 // --- pass_keys.c ---------------------------------------------------------------------------------
 

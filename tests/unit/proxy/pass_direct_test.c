@@ -55,9 +55,9 @@ static void fake_take_body(struct pass_state *p, struct span data)
 #define origin_is_directory(origin) true
 #define request_fail fake_fail
 #define request_header fake_header
-#define pass_reply_start fake_reply_start
-#define pass_settle fake_settle
-#define pass_take_body fake_take_body
+#define pass_answer_start fake_reply_start
+#define pass_outcome_settle fake_settle
+#define pass_answer_take fake_take_body
 #define pass_direct_wanted test_direct_wanted
 #define pass_direct_start test_direct_start
 #include "../../../src/proxy/pass_direct.c"

@@ -196,31 +196,66 @@ static void play_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 #define origin_fetch_cancel(fetch) ((void)(fetch))
 #define pass_direct_wanted(r) false
 #define pass_direct_start(p) ERR_OK
-#define pass_settle play_pass_settle
-#define pass_begin play_pass_begin
-#define pass_reply_start play_pass_reply_start
-#define pass_take_body play_pass_take_body
-#define pass_on_write_ready play_pass_on_write_ready
-#define pass_on_write_ended play_pass_on_write_ended
-#define pass_refuse play_pass_refuse
-#define pass_upload_start play_upload_start
-#define pass_upload_take play_upload_take
-#define pass_upload_wake play_upload_wake
-#define pass_upload_drop play_upload_drop
-#define pass_keys_of_head play_keys_of_head
-#define pass_keys_of_form play_keys_of_form
-#define pass_keys_of_body play_keys_of_body
+#define pass_state_new play_pass_state_new
+#define pass_state_free play_pass_state_free
+#define pass_state_copy_span play_pass_state_copy_span
+#define pass_state_copy_request play_pass_state_copy_request
+#define pass_state_copy_headers play_pass_state_copy_headers
+#define pass_state_check play_pass_state_check
+#define pass_origin_pause play_pass_origin_pause
+#define pass_origin_resume play_pass_origin_resume
+#define pass_origin_cancel play_pass_origin_cancel
+#define pass_answer_headers play_pass_answer_headers
+#define pass_answer_start play_pass_answer_start
+#define pass_answer_take play_pass_answer_take
+#define pass_answer_is_bodiless play_pass_answer_is_bodiless
+#define pass_answer_list_end play_pass_answer_list_end
+#define pass_upload_take play_pass_upload_take
+#define pass_upload_wake play_pass_upload_wake
+#define pass_upload_drop play_pass_upload_drop
+#define pass_outcome_settle play_pass_outcome_settle
+#define pass_outcome_refuse play_pass_outcome_refuse
+#define pass_outcome_free_unneeded play_pass_outcome_free_unneeded
+#define pass_relay_begin play_pass_relay_begin
+#define pass_receive_start play_pass_receive_start
+#define pass_sources_send play_pass_sources_send
+#define pass_keys_of_head play_pass_keys_of_head
+#define pass_keys_of_form play_pass_keys_of_form
+#define pass_keys_of_body play_pass_keys_of_body
 #define serve_pass_step_start play_pass_start
 #define serve_pass_done play_pass_done
-void pass_settle(struct pass_state *p);
-void pass_refuse(struct pass_state *p, enum err err, struct span message);
+struct pass_state *pass_state_new(struct request *r);
+void pass_state_free(void *ptr);
+bool pass_state_copy_span(struct arena *arena, struct span *s);
+bool pass_state_copy_request(struct arena *arena, const struct s3_request *from,
+                             struct s3_request *ret_to);
+bool pass_state_copy_headers(struct arena *arena, const struct headers *from, struct headers *to);
+void pass_state_check(const struct pass_state *p);
+void pass_origin_pause(struct pass_state *p);
+void pass_origin_resume(struct pass_state *p);
+void pass_origin_cancel(struct pass_state *p);
+void pass_answer_headers(struct pass_state *p);
+void pass_answer_start(struct pass_state *p);
+void pass_answer_take(struct pass_state *p, struct span data);
+bool pass_answer_is_bodiless(const struct pass_state *p);
+void pass_answer_list_end(struct pass_state *p, bool is_good);
+enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
 void pass_upload_wake(struct pass_state *p);
 void pass_upload_drop(struct pass_state *p);
-void pass_begin(struct pass_state *p);
-void pass_on_write_ready(struct key_write *kw);
-void pass_on_write_ended(struct key_write *kw);
+void pass_outcome_settle(struct pass_state *p);
+void pass_outcome_refuse(struct pass_state *p, enum err err, struct span message);
+void pass_outcome_free_unneeded(struct pass_state *p);
+void pass_relay_begin(struct pass_state *p);
+void pass_receive_start(struct pass_state *p);
+enum err pass_sources_send(struct pass_state *p, struct span *ret_message) MUST_USE;
+#include "../../../src/proxy/pass_answer.c"
 #include "../../../src/proxy/pass_keys.c"
-
+#include "../../../src/proxy/pass_origin.c"
+#include "../../../src/proxy/pass_outcome.c"
+#include "../../../src/proxy/pass_receive.c"
+#include "../../../src/proxy/pass_relay.c"
+#include "../../../src/proxy/pass_sources.c"
+#include "../../../src/proxy/pass_state.c"
 #include "../../../src/proxy/pass_upload.c"
 #include "../../../src/proxy/serve_pass.c"
 
@@ -639,7 +674,7 @@ static void run_seed(uint64_t seed)
     judge();
     must(at.to_free != NULL || !at.was_running, "its memory is kept");
     if (at.to_free != NULL) {
-        pass_free(at.to_free);
+        pass_state_free(at.to_free);
     }
     must(chunk_budget_used_bytes() == 0, "buffers are kept");
     buf_done(&at.payload);

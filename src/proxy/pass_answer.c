@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// The answer that passes through: its head as the client may see it, and its bytes, in a queue whose
+// size pauses the origin. Of a request that changes keys the last byte is held back until every write
+// has ended. On the request's worker; the sequence is told in serve_pass.c.
+#include "proxy/pass_private.h"
+
+static bool is_ours(struct span name)
+{
+    static const char *const NAMES[] = {"content-length",
+                                        "date",
+                                        "server",
+                                        "x-amz-request-id",
+                                        "x-amz-id-2",
+                                        "cache-status",
+                                        "content-security-policy",
+                                        "x-content-type-options"};
+    for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
+        if (span_equal_nocase(name, span_from_cstr(NAMES[i]))) {
+            return true;
+        }
+    }
+    return header_is_hop_by_hop(name);
+}
+
+// The origin's headers as the client may see them, in the exchange's memory.
+void pass_answer_headers(struct pass_state *p)
+{
+    struct arena *arena = p->request->arena;
+    const struct headers *from = &p->relay.headers_answered;
+    for (unsigned i = 0; i < from->count; i++) {
+        struct header h = from->items[i];
+        if ((p->is_preflight && !pass_preflight_keeps(h.name)) || is_ours(h.name) ||
+            (span_equal_nocase(h.name, SPAN("content-encoding")) &&
+             span_equal_nocase(h.value, SPAN("aws-chunked")))) {
+            continue;
+        }
+        if (pass_state_copy_span(arena, &h.name) && pass_state_copy_span(arena, &h.value)) {
+            (void)!headers_add(&p->answered, arena, h.name, h.value); // a full table drops the rest
+        }
+    }
+}
+
+bool pass_answer_is_bodiless(const struct pass_state *p)
+{
+    return span_equal(p->relay.method, SPAN("HEAD")) || p->relay.status == 204 ||
+           p->relay.status == 304 || (p->relay.has_length && p->relay.length == 0);
+}
+
+static enum http_pull pull(struct http_source *source, struct http_slice *ret_slice)
+{
+    struct pass_state *p = as_pass(container_of(source, struct pass_state, source));
+    uint64_t held = pass_changes_any(p) && !p->end_released ? 1 : 0;
+    if (p->down.bytes > held) {
+        byte_queue_slice(&p->down, p->down.bytes - held, ret_slice);
+        if (byte_queue_low(&p->down)) {
+            pass_origin_resume(p);
+        }
+        return HTTP_PULL_SLICE;
+    }
+    if (p->relay_phase != RELAY_ENDED || held > 0) {
+        return HTTP_PULL_WAIT;
+    }
+    bool is_whole =
+        p->relay_err == ERR_OK || (p->relay.has_length && p->received_bytes == p->relay.length);
+    return is_whole && p->err == ERR_OK ? HTTP_PULL_END : HTTP_PULL_CUT;
+}
+
+void pass_answer_start(struct pass_state *p)
+{
+    struct request *r = p->request;
+    check(!p->is_answered);
+    p->is_answered = true;
+    struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
+    if (headers != NULL) {
+        request_common_headers(r, headers); // first: the sandbox is not for an object to push out
+        for (unsigned i = 0; i < p->answered.count; i++) {
+            (void)!headers_add(headers, r->arena, p->answered.items[i].name,
+                               p->answered.items[i].value); // as many as there is room for
+        }
+    }
+    r->status = p->relay.status;
+    r->step = REQUEST_WAIT;
+    struct http_reply reply = {
+        .status = p->relay.status,
+        .reason = s3_status_reason(p->relay.status),
+        .headers = headers,
+        .has_length = p->relay.has_length && !p->location.is_used,
+        .length = p->relay.length,
+        .no_length = p->relay.status == 204 || p->relay.status == 304,
+        .close = p->body_dropped, // the rest of the request's body is on its way
+    };
+    if (!pass_answer_is_bodiless(p)) {
+        p->source.pull = pull;
+        reply.source = &p->source;
+    }
+    http_reply_start(r->x, &reply);
+}
+
+void pass_answer_list_end(struct pass_state *p, bool is_good)
+{
+    if (is_good) {
+        list_fill_commit(p->list_fill, &p->answered);
+    } else {
+        list_fill_abort(p->list_fill);
+    }
+    p->list_fill = NULL;
+}
+
+void pass_answer_take(struct pass_state *p, struct span data)
+{
+    p->received_bytes += data.len;
+    if (p->request == NULL || !p->head_came) {
+        return;
+    }
+    p->request->bytes_origin += data.len;
+    if (p->location.is_open) {
+        pass_location_take(p, data);
+    } else {
+        byte_queue_append(&p->down, data);
+    }
+    if (p->list_fill != NULL) {
+        list_fill_append(p->list_fill, data);
+        if (p->relay.has_length && p->received_bytes == p->relay.length) {
+            pass_answer_list_end(p, p->relay.status == 200);
+        }
+    }
+    if (byte_queue_full(&p->down) && !p->relay_paused) {
+        pass_origin_pause(p);
+    }
+    if (p->is_answered) {
+        http_reply_ready(p->request->x);
+    }
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// The origin is asked: at once, or where keys change once every write is open. What the relay brings
+// goes to pass_answer.c, what it means to pass_outcome.c. On the request's worker; the sequence is
+// told in serve_pass.c.
+#include "proxy/pass_private.h"
+
+// --- the relay's callbacks -----------------------------------------------------------------------
+
+static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, size_t *ret_len)
+{
+    return pass_upload_take(as_pass(relay->ctx), buf, max, ret_len);
+}
+
+// Statuses that would end a client's whole run are told as what they mean.
+static bool status_is_gateway_failure(unsigned status)
+{
+    return status == 408 || status == 429 || status == 502 || status == 504;
+}
+
+// Operations whose 200 may come before their outcome, which stands in the body.
+static bool answers_early(const struct pass_state *p)
+{
+    switch (p->s3.operation) {
+    case S3_CopyObject:
+    case S3_CompleteMultipartUpload:
+    case S3_DeleteObjects:
+    case S3_RestoreObject:
+    case S3_Unknown:
+        return p->relay.status == 200 && !pass_answer_is_bodiless(p);
+    default:
+        return false;
+    }
+}
+
+// An origin cannot have stored what it has not got: the rest may still be refused here.
+static bool succeeds_too_early(const struct pass_state *p)
+{
+    return p->relay.status < 300 && p->body.taken < p->body.length &&
+           (p->s3.operation == S3_PutObject || p->s3.operation == S3_UploadPart);
+}
+
+// Why an answer with this head is none for the client; ERR_OK: it is one.
+static enum err refuse_head(const struct pass_state *p, struct span *ret_message)
+{
+    if (succeeds_too_early(p)) {
+        return ERR_ORIGIN_PROTOCOL;
+    }
+    if (status_is_gateway_failure(p->relay.status)) {
+        return ERR_ORIGIN_5XX;
+    }
+    if (p->is_preflight && !pass_preflight_is_yes(p)) {
+        *ret_message = SPAN("This CORS request is not allowed by the bucket");
+        return ERR_ACCESS_DENIED;
+    }
+    return ERR_OK;
+}
+
+static void head_without_client(struct pass_state *p)
+{
+    if (!p->is_streamed && !pass_answer_is_bodiless(p)) {
+        pass_origin_cancel(p);
+    }
+    pass_outcome_settle(p);
+}
+
+static enum err on_head(struct origin_relay *relay)
+{
+    struct pass_state *p = as_pass(relay->ctx);
+    if (p->err != ERR_OK || p->relay_cancelled) {
+        return ERR_OK;
+    }
+    struct span message = {NULL, 0};
+    enum err err = refuse_head(p, &message);
+    if (err != ERR_OK) {
+        pass_outcome_refuse(p, err, message);
+        return ERR_OK;
+    }
+    p->head_came = true;
+    p->is_streamed = pass_changes_any(p) && answers_early(p);
+    if (relay->status >= 300 && p->body.taken < p->body.length) {
+        pass_upload_drop(p);
+        pass_upload_wake(p);
+    }
+    if (p->request == NULL) {
+        head_without_client(p);
+        return ERR_OK;
+    }
+    p->request->origin_us = clock_monotonic_us() - p->relay_started_us;
+    pass_answer_headers(p);
+    pass_location_begin(p);
+    if (!pass_changes_any(p) || p->is_streamed) {
+        pass_answer_start(p);
+    } else {
+        pass_outcome_settle(p);
+    }
+    return ERR_OK;
+}
+
+static enum err on_body(struct origin_relay *relay, struct span data)
+{
+    pass_answer_take(as_pass(relay->ctx), data);
+    return ERR_OK;
+}
+
+static void on_relay_end(struct origin_relay *relay, enum err err)
+{
+    struct pass_state *p = as_pass(relay->ctx);
+    check(p->relay_phase == RELAY_RUNNING);
+    p->relay_phase = RELAY_ENDED;
+    p->relay_err = err;
+    p->relay_paused = false;
+    pass_location_end(p);
+    pass_answer_list_end(p, err == ERR_OK && p->relay.status == 200 && p->head_came);
+    pass_outcome_settle(p);
+    if (p->request != NULL && p->is_answered && p->head_came) {
+        http_reply_ready(p->request->x);
+    }
+}
+
+// --- the relay -----------------------------------------------------------------------------------
+
+// Who else is answered with the page has sent other headers. The way the request came is not a
+// matter of its answer; without it a circle would not be seen.
+static void keep_way_only(struct headers *headers)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < headers->count; i++) {
+        if (span_equal_nocase(headers->items[i].name, SPAN("Via"))) {
+            headers->items[kept++] = headers->items[i];
+        }
+    }
+    headers->count = kept;
+}
+
+static void relay_start(struct pass_state *p)
+{
+    struct request *r = p->request;
+    struct origin_relay *relay = &p->relay;
+    relay->request = &p->s3;
+    relay->method = p->s3.method;
+    relay->bucket = arena_copy(p->arena, r->origin_bucket);
+    relay->headers = &p->headers;
+    relay->body = p->body.kind;
+    relay->body_length = p->body.length;
+    relay->payload_hash = p->body.payload_hash;
+    relay->credentials = request_origin_credentials(r);
+    relay->is_unsigned = p->form_is_signed || p->is_sts || p->is_preflight;
+    relay->on_upload = p->body.kind != ORIGIN_BODY_NONE ? on_upload : NULL;
+    relay->on_head = on_head;
+    relay->on_body = on_body;
+    relay->on_end = on_relay_end;
+    relay->ctx = p;
+    p->list_fill = list_cache_begin(p->pw, r);
+    if (p->list_fill != NULL) {
+        keep_way_only(&p->headers);
+    }
+    p->relay_phase = RELAY_RUNNING;
+    p->relay_started_us = clock_monotonic_us();
+    r->attempts = 1;
+    origin_relay_start(p->pw->worker, r->origin, relay);
+}
+
+// --- the writes around it ------------------------------------------------------------------------
+
+static void on_one_ready(struct pass_state *p)
+{
+    check(p->write_phase == WRITES_STARTING);
+    if (++p->writes_ready < pass_writes_total(p)) {
+        return;
+    }
+    p->write_phase = WRITES_READY;
+    if (p->err == ERR_OK && p->request != NULL) {
+        relay_start(p);
+    } else {
+        pass_outcome_settle(p);
+    }
+}
+
+static void on_one_ended(struct pass_state *p)
+{
+    check(p->write_phase == WRITES_CLOSING);
+    if (++p->writes_ended == pass_writes_total(p)) {
+        p->write_phase = WRITES_ENDED;
+        pass_outcome_settle(p);
+    }
+}
+
+static void on_key_ready(struct key_write *kw)
+{
+    on_one_ready(as_pass(kw->ctx));
+}
+
+static void on_key_ended(struct key_write *kw)
+{
+    on_one_ended(as_pass(kw->ctx));
+}
+
+static void on_bucket_ready(struct bucket_write *bw)
+{
+    struct pass_state *p = as_pass(bw->ctx);
+    if (bw->err != ERR_OK) {
+        pass_outcome_refuse(
+            p, ERR_LIMIT,
+            SPAN("What this request may change could not be noted in the cache directory"));
+    }
+    on_one_ready(p);
+}
+
+static void on_bucket_ended(struct bucket_write *bw)
+{
+    on_one_ended(as_pass(bw->ctx));
+}
+
+void pass_relay_begin(struct pass_state *p)
+{
+    if (!pass_changes_any(p)) {
+        relay_start(p);
+        return;
+    }
+    p->write_phase = WRITES_STARTING;
+    if (p->changes_bucket) {
+        p->bucket_write.ctx = p;
+        p->bucket_write.on_ready = on_bucket_ready;
+        p->bucket_write.on_ended = on_bucket_ended;
+        invalidate_bucket_begin(p->pw, &p->bucket_write, p->request->origin,
+                                p->request->origin_bucket);
+    }
+    for (unsigned i = 0; i < p->write_count; i++) {
+        struct key_write *kw = &p->writes[i];
+        kw->ctx = p;
+        kw->on_ready = on_key_ready;
+        kw->on_ended = on_key_ended;
+        invalidate_begin(p->pw, kw);
+    }
+}
