@@ -14,7 +14,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -414,17 +413,6 @@ void front_free(struct front *f)
 unsigned long front_counted(const struct front *f, enum counter c)
 {
     return stats_sum(c) - f->counted_before[c];
-}
-
-// Bounded polling, because nothing on the client's side shows when the server has noticed
-// something.
-void front_wait(atomic_uint *counter, unsigned want)
-{
-    for (unsigned i = 0; i < 20000 && atomic_load(counter) < want; i++) {
-        struct timespec ms = {0, 1000000};
-        nanosleep(&ms, NULL);
-    }
-    cr_assert(atomic_load(counter) >= want, "%u, wanted %u", atomic_load(counter), want);
 }
 
 // --- client --------------------------------------------------------------------------------------

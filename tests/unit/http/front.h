@@ -42,8 +42,6 @@ struct front *front_new(struct http_options options, unsigned workers);
 void front_free(struct front *f);
 unsigned long front_counted(const struct front *f, enum counter c); // since front_new()
 char front_pattern(uint64_t offset);
-// Waits (bounded) until the counter has reached `want`.
-void front_wait(atomic_uint *counter, unsigned want);
 
 // --- client: every call fails the test after 20 s ------------------------------------------------
 int client_connect(const char *address);

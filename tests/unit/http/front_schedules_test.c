@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: under random schedules of pieces, pauses, early and late replies, errors, cuts, time-outs,
 // half-closes, closes and resets, with pipelined followers, what is on the wire is what may be there
-// (schedule_wire.c), each callback comes when it may, and nothing is left over. FOREBAY_SEEDS sets
-// how many schedules; FOREBAY_SEED runs one and tells its story.
+// (schedule_wire.c), each callback comes when it may, and nothing is left over. seeds.h says
+// which schedules; FOREBAY_SEED runs one and tells its story.
 //
 // Batches run in children, so that a crash names its seed as well.
 #include "schedule.h"
 
+#include "seeds.h"
 #include "test.h"
 
 #include <errno.h>
@@ -349,33 +350,25 @@ static bool run_batch(uint64_t first, uint64_t last, bool trace)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static uint64_t from_environment(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
-}
-
 // Seeds far out that found something: a rig that read on for ever; time-outs of a half-closed client and
 // of a slow one, and a cut in front of a reply, that took with them what was not read of earlier replies.
 static const uint64_t FOUND[] = {167553, 208231, 332101, 209135, 515436};
 
 Test(front_schedules, only_what_may_be_on_the_wire, .timeout = 0)
 {
-    uint64_t one = from_environment("FOREBAY_SEED", 0);
-    uint64_t count = from_environment("FOREBAY_SEEDS", SEEDS);
+    struct seeds seeds = seeds_wanted(SEEDS);
     present =
         mmap(NULL, sizeof(*present), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert(present != MAP_FAILED);
-    if (one != 0) {
-        cr_assert(run_batch(one, one, true));
+    if (seeds.is_one) {
+        cr_assert(run_batch(seeds.first, seeds.last, true));
         return;
     }
     for (size_t i = 0; i < ARRAY_LEN(FOUND); i++) {
         cr_assert(run_batch(FOUND[i], FOUND[i], false), "seed %llu", (unsigned long long)FOUND[i]);
     }
-    for (uint64_t first = 1; first <= count; first += BATCH) {
-        uint64_t last = first + BATCH - 1 < count ? first + BATCH - 1 : count;
-        if (!run_batch(first, last, false)) {
+    for (uint64_t first = seeds.first; first <= seeds.last; first += BATCH) {
+        if (!run_batch(first, min_u64(first + BATCH - 1, seeds.last), false)) {
             uint64_t seed = *present;
             (void)run_batch(seed, seed, true);
             cr_assert(false, "seed %llu", (unsigned long long)seed);

@@ -3,6 +3,7 @@
 // then the end; what was not sent in full is not answered; who is gone altogether does not hold an
 // exchange for ever.
 #include "test.h"
+#include "waiting.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ Test(http_eof, one_request)
         cr_assert(client_at_end(fd));
         close(fd);
     }
-    front_wait(&f->done, 10 * ARRAY_LEN(ROWS));
+    wait_for(f->done >= 10 * ARRAY_LEN(ROWS));
     front_free(f);
 }
 
@@ -98,7 +99,7 @@ Test(http_eof, cut_requests)
         cr_assert(client_at_end(fd));
         close(fd);
     }
-    front_wait(&f->gone, ARRAY_LEN(cut) - 1);
+    wait_for(f->gone >= ARRAY_LEN(cut) - 1);
     int fd = client_connect(f->address);
     client_send_text(fd, "PUT /early HTTP/1.1\r\n" HOST "Content-Length: 10\r\n\r\nabc");
     cr_assert(shutdown(fd, SHUT_WR) == 0);
@@ -122,18 +123,18 @@ Test(http_eof, closed_altogether)
                                 1);
     int fd = client_connect(path);
     client_send_text(fd, "GET /never HTTP/1.1\r\n" HOST "\r\n");
-    front_wait(&f->requests, 1);
+    wait_for(f->requests >= 1);
     close(fd);
-    front_wait(&f->gone, 1);
+    wait_for(f->gone >= 1);
     fd = client_connect(f->address);
     client_send_text(fd, "GET /bytes?n=400000000 HTTP/1.1\r\n" HOST "\r\n");
-    front_wait(&f->requests, 2);
+    wait_for(f->requests >= 2);
     cr_assert(shutdown(fd, SHUT_WR) == 0);
     close(fd);
-    front_wait(&f->gone, 2);
+    wait_for(f->gone >= 2);
     fd = client_connect(f->address);
     client_send_text(fd, "GET /never HTTP/1.1\r\n" HOST "\r\n");
-    front_wait(&f->requests, 3);
+    wait_for(f->requests >= 3);
     close(fd);
     fd = client_connect(f->address);
     client_send_text(fd, ROWS[0].request); // same worker: by now the close has been read
@@ -141,7 +142,7 @@ Test(http_eof, closed_altogether)
     close(fd);
     cr_assert(f->gone == 2);
     clock_test_advance_us(3600000000);
-    front_wait(&f->gone, 3);
+    wait_for(f->gone >= 3);
     cr_assert(front_counted(f, COUNTER_http_timeout_idle) == 1);
     front_free(f);
 }

@@ -2,6 +2,7 @@
 // Proves over real sockets that replies carry the right bytes whichever way they take, that the
 // source is asked within its contract, and that every cut is visible.
 #include "test.h"
+#include "waiting.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -62,7 +63,7 @@ Test(http_reply, bytes)
     assert_get(fd, "/chunked?n=5000&slice=7", 5000);
     assert_get(fd, "/bytes?n=3000000&slice=1000000", 3000000);
     close(fd);
-    front_wait(&f->done, f->requests);
+    wait_for(f->done >= f->requests);
     cr_assert(f->slices == f->releases);
     front_free(f);
 }
@@ -83,7 +84,7 @@ Test(http_reply, files)
         cr_assert(f->recalls > 0); // the answer is always no: everything came from memory
     }
     close(fd);
-    front_wait(&f->done, f->requests);
+    wait_for(f->done >= f->requests);
     cr_assert(f->slices == f->releases);
     front_free(f);
 }
@@ -113,7 +114,7 @@ Test(http_reply, recall)
     cr_assert(!droppable || f->recalls >= 3 * 6, "%u", f->recalls);
     cr_assert(front_counted(f, COUNTER_http_range_recalled) == f->recalls);
     close(fd);
-    front_wait(&f->done, f->requests);
+    wait_for(f->done >= f->requests);
     cr_assert(f->slices == f->releases);
     front_free(f);
 }
@@ -143,7 +144,7 @@ Test(http_reply, recall_in_mid_slice)
     free(body);
     cr_assert(!droppable || f->recalls > 0);
     close(fd);
-    front_wait(&f->done, f->requests);
+    wait_for(f->done >= f->requests);
     cr_assert(f->slices == f->releases);
     front_free(f);
 }
@@ -168,7 +169,7 @@ Test(http_reply, back_pressure)
     cr_assert(f->slices < 50 + 512, "%u", f->slices);
     close(other);
     close(fd);
-    front_wait(&f->gone, 1);
+    wait_for(f->gone >= 1);
     cr_assert(f->slices == f->releases);
     front_free(f);
 }
@@ -191,7 +192,7 @@ Test(http_reply, cuts_are_visible)
         }
         close(fd);
     }
-    front_wait(&f->cut, ARRAY_LEN(targets));
+    wait_for(f->cut >= ARRAY_LEN(targets));
     cr_assert(f->slices == f->releases);
     front_free(f);
 }
@@ -215,7 +216,7 @@ Test(http_reply, cut_without_length)
     assert_pattern(&reply, 50000);
     client_reply_done(&reply);
     close(fd);
-    front_wait(&f->cut, 1);
+    wait_for(f->cut >= 1);
     front_free(f);
 }
 
@@ -288,7 +289,7 @@ Test(http_reply, vanishing_clients)
         if (i % 2 == 0 && strcmp(target, "/never") != 0) {
             client_read_exactly(fd, bytes, sizeof(bytes));
         } else {
-            front_wait(&f->requests, i + 1);
+            wait_for(f->requests >= i + 1);
         }
         if (strcmp(target, "/never") == 0) {
             client_reset(fd); // nothing is ever sent that would show a close
@@ -297,9 +298,7 @@ Test(http_reply, vanishing_clients)
         }
         left++;
     }
-    for (unsigned i = 0; i < 20000 && f->done + f->gone + f->cut < left; i++) {
-        usleep(1000);
-    }
+    wait_for(f->done + f->gone + f->cut >= left);
     cr_assert(f->done + f->gone == left && f->cut == 0);
     cr_assert(f->slices == f->releases);
     int fd = client_connect(f->address);
@@ -323,6 +322,6 @@ Test(http_reply, fair_to_others)
     free(sink);
     close(fd);
     close(greedy);
-    front_wait(&f->gone, 1);
+    wait_for(f->gone >= 1);
     front_free(f);
 }

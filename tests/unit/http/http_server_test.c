@@ -2,6 +2,7 @@
 // Proves: addresses and their errors, even spread over workers, limits, drain, unix sockets, TLS
 // and its reload.
 #include "test.h"
+#include "waiting.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -116,10 +117,7 @@ Test(http_server, even_spread)
     for (unsigned i = 0; i < WORKERS * EACH; i++) {
         close(fds[i]);
     }
-    for (unsigned i = 0; i < 20000 && http_server_connections(f->server) > 0; i++) {
-        usleep(1000);
-    }
-    cr_assert(http_server_connections(f->server) == 0);
+    wait_for(http_server_connections(f->server) == 0);
     front_free(f);
 }
 
@@ -144,9 +142,7 @@ Test(http_server, connection_limit)
     cr_assert(front_counted(f, COUNTER_http_shed_connections) == 1);
     assert_small(fds[0]);
     close(fds[1]);
-    for (unsigned i = 0; i < 20000 && http_server_connections(f->server) > 3; i++) {
-        usleep(1000);
-    }
+    wait_for(http_server_connections(f->server) <= 3);
     fd = client_connect(f->address);
     assert_small(fd);
     close(fd);
@@ -167,7 +163,7 @@ Test(http_server, inflight_limit)
         held[i] = client_connect(f->address);
         client_send_text(held[i], "GET /never HTTP/1.1\r\n" HOST "\r\n");
     }
-    front_wait(&f->requests, 2);
+    wait_for(f->requests >= 2);
     int fd = client_connect(f->address);
     struct client_reply reply;
     client_send_text(fd, NEXT);
@@ -175,11 +171,11 @@ Test(http_server, inflight_limit)
     client_reply_done(&reply);
     cr_assert(front_counted(f, COUNTER_http_shed_inflight) == 1 && f->requests == 2);
     client_reset(held[0]);
-    front_wait(&f->gone, 1);
+    wait_for(f->gone >= 1);
     assert_small(fd);
     close(fd);
     client_reset(held[1]);
-    front_wait(&f->gone, 2);
+    wait_for(f->gone >= 2);
     front_free(f);
 }
 
@@ -217,10 +213,7 @@ Test(http_server, drain)
     cr_assert(client_connect(f->address) < 0);
     close(idle);
     close(busy);
-    for (unsigned i = 0; i < 20000 && http_server_connections(f->server) > 0; i++) {
-        usleep(1000);
-    }
-    cr_assert(http_server_connections(f->server) == 0);
+    wait_for(http_server_connections(f->server) == 0);
     front_free(f);
 }
 
@@ -236,7 +229,7 @@ Test(http_server, free_with_open_exchanges)
                                               : "PUT /put HTTP/1.1\r\n" HOST
                                                 "Content-Length: 9\r\n\r\n");
     }
-    front_wait(&f->requests, 6);
+    wait_for(f->requests >= 6);
     front_free(f);
     for (unsigned i = 0; i < 6; i++) {
         close(fds[i]);
@@ -400,6 +393,18 @@ static void tls_name(struct tls_client *c, char *ret_name, size_t size)
     X509_free(x509);
 }
 
+// Whether a new connection is served with a certificate of that name.
+static bool tls_serves_as(struct front *f, const char *want)
+{
+    struct tls_client c;
+    char name[64], body[6];
+    cr_assert(tls_connect(f->address, 0, &c));
+    tls_name(&c, name, sizeof(name));
+    tls_get(&c, NEXT, body, sizeof(body));
+    tls_close(&c);
+    return strcmp(name, want) == 0;
+}
+
 // Requests, large bodies and uploads over TLS; old versions refused; a new certificate serves new
 // connections.
 Test(http_server, tls)
@@ -438,23 +443,11 @@ Test(http_server, tls)
 
     cr_assert(!tls_connect(f->address, TLS1_1_VERSION, &c));
     tls_close(&c);
-    for (unsigned i = 0; i < 20000 && front_counted(f, COUNTER_http_tls_failed) == 0; i++) {
-        usleep(1000);
-    }
+    wait_for(front_counted(f, COUNTER_http_tls_failed) > 0);
     cr_assert(front_counted(f, COUNTER_http_tls_failed) == 1);
 
     write_certificate(cert, key, "second");
-    bool reloaded = false;
-    for (unsigned i = 0; i < 400 && !reloaded;
-         i++) { // the files are looked at once a second at most
-        cr_assert(tls_connect(f->address, 0, &c));
-        tls_name(&c, name, sizeof(name));
-        reloaded = strcmp(name, "second") == 0;
-        tls_get(&c, NEXT, body, 6);
-        tls_close(&c);
-        usleep(10000);
-    }
-    cr_assert(reloaded);
+    wait_for(tls_serves_as(f, "second")); // the files are looked at once a second at most
     free(body);
     front_free(f);
     unlink(cert);

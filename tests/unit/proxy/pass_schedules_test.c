@@ -2,7 +2,7 @@
 // Proves: under random schedules of a client that sends its body in pieces, lies, pauses or leaves, and
 // an origin that answers early, late, badly or never, what reaches the origin is a beginning of the
 // right bytes, is whole only if all of them were right, and the client hears one thing that is true.
-// For each framing of a body. FOREBAY_SEEDS sets how many schedules; FOREBAY_SEED runs one.
+// For each framing of a body. seeds.h says which schedules.
 #include "proxy/pass_private.h"
 #include "s3/s3_private.h"
 
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "seeds.h"
 #include "test.h"
 
 #define SEEDS 3000
@@ -684,21 +685,10 @@ static void run_seed(uint64_t seed)
     arena_free(at.arena);
 }
 
-static unsigned long long from_environment(const char *name, unsigned long long otherwise)
-{
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
-}
-
 Test(pass_schedules, only_right_bodies_become_whole, .timeout = 0)
 {
-    unsigned long long one = from_environment("FOREBAY_SEED", 0);
-    unsigned long long count = from_environment("FOREBAY_SEEDS", SEEDS);
-    if (one != 0) {
-        run_seed(one);
-        return;
-    }
-    for (unsigned long long seed = 1; seed <= count; seed++) {
+    struct seeds seeds = seeds_wanted(SEEDS);
+    for (uint64_t seed = seeds.first; seed <= seeds.last; seed++) {
         run_seed(seed);
     }
 }

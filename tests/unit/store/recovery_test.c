@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "store_fixture.h"
 #include "test.h"
+#include "waiting.h"
 
 static const uint64_t lens[] = {0, 900, 9000, 20000, 40000, 112000, 400000, 1100000};
 
@@ -137,7 +138,7 @@ Test(recovery, many_kills_do_not_use_the_cache_up)
         (void)close(fd);
     }
     cr_assert(box_open(&box));
-    wait_until(is_built, &box);
+    wait_for(is_built(&box));
     cr_assert(atomic_load(&box.store->log.segment_count) <= 12, "%u segments",
               atomic_load(&box.store->log.segment_count));
     char key[32];
@@ -182,7 +183,7 @@ Test(recovery, runs_written_whole_before_a_crash_are_put_back_to_be_revalidated)
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
     write_unpublished(&box, 24, true);
     cr_assert(box_open(&box));
-    wait_until(is_built, &box);
+    wait_for(is_built(&box));
     index_writer_flush(&box.store->writer);
     char key[32];
     for (unsigned i = 0; i < 24; i++) {
@@ -380,7 +381,7 @@ Test(recovery, two_hundred_injured_indexes_start_normally_and_come_back_from_seg
         injure(path, bytes, len, injury, other, other_len);
         cr_assert(box_open(&box));
         unsigned at_once = count_right(&box, OBJECTS); // judges bytes, whatever is there
-        wait_until(is_built, &box);
+        wait_for(is_built(&box));
         index_writer_flush(&box.store->writer);
         unsigned right = count_right(&box, OBJECTS);
         // A flipped bit may hide in one bad record; whatever is found to be damaged comes back
@@ -415,7 +416,7 @@ Test(recovery, an_old_copy_of_the_index_is_not_believed)
     spill(path, old, len);
     free(old);
     cr_assert(box_open(&box));
-    wait_until(is_built, &box);
+    wait_for(is_built(&box));
     index_writer_flush(&box.store->writer);
     char key[32];
     struct object object = numbered(key, sizeof(key), 1, 1);
@@ -435,7 +436,7 @@ Test(recovery, the_marker_of_a_failing_map_drops_the_index)
     (void)snprintf(path, sizeof(path), "%s/index/%s", box.dir, INDEX_BAD_MARKER);
     spill(path, "", 0);
     cr_assert(box_open(&box));
-    wait_until(is_built, &box);
+    wait_for(is_built(&box));
     index_writer_flush(&box.store->writer);
     cr_assert(count_right(&box, 8) == 8);
     cr_assert(access(path, F_OK) != 0);
@@ -462,7 +463,7 @@ Test(recovery, a_map_that_fails_while_running_leaves_the_marker_and_ends_the_pro
     cr_assert(waitpid(pid, &status, 0) == pid);
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 70, "status %x", status);
     cr_assert(box_open(&box));
-    wait_until(is_built, &box);
+    wait_for(is_built(&box));
     index_writer_flush(&box.store->writer);
     cr_assert(count_right(&box, 8) == 8);
     box_close(&box);
@@ -480,7 +481,7 @@ Test(recovery, an_index_dropped_while_serving_comes_back)
         index_writer_drop(&box.store->writer);
         recovery_want_rebuild(&box.store->recovery);
         (void)count_right(&box, 16); // judges
-        wait_until(is_built, &box);
+        wait_for(is_built(&box));
         index_writer_flush(&box.store->writer);
     }
     cr_assert(count_right(&box, 16) == 16);
@@ -561,7 +562,7 @@ Test(recovery, strange_segments_are_ignored_or_dropped)
     spill(path, "hello", 5);
     cr_assert(box_open(&box));
     (void)count_right(&box, 40); // judges
-    wait_until(is_built, &box);
+    wait_for(is_built(&box));
     (void)count_right(&box, 40);
     char key[32];
     struct object object = numbered(key, sizeof(key), 5, store_generation_next(box.store));
@@ -588,7 +589,7 @@ Test(recovery, swapped_segments_are_not_believed)
     free(b);
     cr_assert(box_open(&box));
     (void)count_right(&box, 40); // judges
-    wait_until(is_built, &box);
+    wait_for(is_built(&box));
     (void)count_right(&box, 40);
     box_close(&box);
     box_remove(&box);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "store_fixture.h"
 #include "test.h"
+#include "waiting.h"
 
 struct sampler {
     const struct box *box;
@@ -145,7 +146,7 @@ Test(segment_log, a_pinned_segment_stays_readable_while_it_dies_and_counts_until
     call.read.place = place;
     call.read.len = BLOCK;
     box_on_worker(&box, 0, do_pinned_read, &call);
-    wait_until(is_read, &call);
+    wait_for(is_read(&call));
     cr_assert_eq(atomic_load(&call.done), 1);
     cr_assert(dir_bytes(box.dir) <= 32 * MIB);
     store_place_unpin(&place);
@@ -308,7 +309,7 @@ Test(segment_log, a_failed_sync_gives_the_segment_up)
     cr_assert(box_read(&box, 0, &object) == 0);
     cr_assert(box_read(&box, 0, &before) == 0); // lay in the same segment
     clock_test_advance_us(6000000);
-    wait_until(has_room, &box);
+    wait_for(has_room(&box));
     cr_assert(box_put(&box, &object) == ERR_OK);
     cr_assert(box_read(&box, 0, &object) == object.size);
     box_close(&box);
@@ -359,7 +360,7 @@ Test(segment_log, segments_that_cannot_be_made_cost_fills_until_they_can)
         cr_assert(box_read(&box, 0, &object) == 1000);
         store_fault_set(faults[i], 0, false, 0);
         clock_test_advance_us(61000000);
-        wait_until(has_room, &box);
+        wait_for(has_room(&box));
         object = numbered(&box, key, sizeof(key), 1000, 1000);
         cr_assert(box_put(&box, &object) == ERR_OK);
         cr_assert(box_read(&box, 0, &object) == 1000);
@@ -384,7 +385,7 @@ Test(segment_log, a_segment_that_cannot_be_unlinked_goes_on_counting)
     cr_assert(refused > 0);
     store_fault_set(STORE_FAULT_UNLINK, 0, false, 0);
     clock_test_advance_us(61000000);
-    wait_until(has_room, &box);
+    wait_for(has_room(&box));
     struct object object = numbered(&box, key, sizeof(key), 1000, 1000);
     cr_assert(box_put(&box, &object) == ERR_OK);
     box_close(&box);

@@ -13,6 +13,7 @@
 #include "stats/stats.h"
 #include "store_fixture.h"
 #include "test.h"
+#include "waiting.h"
 
 #define OBJECTS 40u
 #define OBJECT_BYTES 65000u // one fills a segment
@@ -37,11 +38,9 @@ static bool many_open(struct many *m, enum disk_engine engine)
         (void)snprintf(m->keys[i], sizeof(m->keys[i]), "key-%u", i);
         m->objects[i] = (struct object){m->keys[i], "\"e\"", OBJECT_BYTES, BLOCK,
                                         store_generation_next(m->box.store)};
-        enum err err = ERR_DISK_FULL;
-        for (unsigned tries = 0; tries < 10000 && err == ERR_DISK_FULL; tries++) {
-            err = box_write(&m->box, i % 2, &m->objects[i], 0, 1, 1, &m->places[i]);
-            (void)usleep(err == ERR_DISK_FULL ? 1000 : 0);
-        }
+        enum err err;
+        wait_for((err = box_write(&m->box, i % 2, &m->objects[i], 0, 1, 1, &m->places[i])) !=
+                 ERR_DISK_FULL);
         cr_assert(err == ERR_OK);
         cr_assert(box_post_put(&m->box, &m->objects[i], &m->places[i], true) == ERR_OK);
         segment_unhold(m->places[i].segment);
@@ -120,7 +119,7 @@ Test(segment_pool, one_in_use_is_not_closed_and_the_next_waits_for_it)
     struct waiter waiter = {.segment = m.places[SEGMENT_POOL_MIN].segment};
     pthread_t thread;
     cr_assert(pthread_create(&thread, NULL, wait_for_one, &waiter) == 0);
-    wait_until(somebody_waits, &m.box.store->log.pool);
+    wait_for(somebody_waits(&m.box.store->log.pool));
     segment_return(m.places[3].segment);
     cr_assert(pthread_join(thread, NULL) == 0);
     cr_assert(waiter.err == ERR_OK);
@@ -226,7 +225,7 @@ Test(segment_pool, a_segment_that_goes_under_a_pin_is_opened_before_its_name_is_
     struct segment *segment = m.places[0].segment;
     close_first(&m);
     segment_log_abandon(&m.box.store->log, segment);
-    wait_until(has_no_name, segment);
+    wait_for(has_no_name(segment));
     uint64_t used = atomic_load(&m.box.store->used_bytes);
     for (unsigned i = SEGMENT_POOL_MIN; i < OBJECTS; i++) { // it stays while others have a name
         int fd;
@@ -243,7 +242,7 @@ Test(segment_pool, a_segment_that_goes_under_a_pin_is_opened_before_its_name_is_
     segment_return(segment);
     cr_assert(atomic_load(&m.box.store->used_bytes) >= used); // counted until the last pin goes
     store_place_unpin(&m.places[0]);
-    wait_until(has_been_given_back, segment);
+    wait_for(has_been_given_back(segment));
     many_close(&m);
 }
 
@@ -287,7 +286,7 @@ Test(segment_pool, while_all_are_in_use_workers_do_not_wait_one_behind_the_other
     uint64_t waits = stats_sum(COUNTER_segment_open_waits);
     struct asking asking = {.m = &m};
     box_on_worker(&m.box, 0, ask_for_all, &asking);
-    wait_until(all_are_answered, &asking);
+    wait_for(all_are_answered(&asking));
     cr_assert(asking.failed == ASKED);
     cr_assert(stats_sum(COUNTER_segment_open_waits) < waits + ASKED); // the room's own wait, too
     for (unsigned i = 0; i < SEGMENT_POOL_MIN; i++) {
@@ -318,11 +317,8 @@ Test(segment_pool, a_segment_is_made_of_what_others_do_not_use)
         store_fault_set(STORE_FAULT_CREATE, 1, false, errors[i]);
         for (unsigned k = 0; k < OBJECTS; k++) {
             struct store_place place;
-            enum err err = ERR_DISK_FULL;
-            for (unsigned tries = 0; tries < 10000 && err == ERR_DISK_FULL; tries++) {
-                err = box_write(&m.box, 0, &m.objects[k], 0, 1, 1, &place);
-                (void)usleep(err == ERR_DISK_FULL ? 1000 : 0);
-            }
+            enum err err;
+            wait_for((err = box_write(&m.box, 0, &m.objects[k], 0, 1, 1, &place)) != ERR_DISK_FULL);
             cr_assert(err == ERR_OK, "%d", errors[i]);
             box_let_go(&place);
         }

@@ -9,6 +9,7 @@
 #include "stats/stats.h"
 #include "store_fixture.h"
 #include "test.h"
+#include "waiting.h"
 
 struct change {
     struct store_epoch_change change;
@@ -41,7 +42,7 @@ static enum err begin(struct box *box, struct change *c, const char *bucket)
 {
     *c = (struct change){.box = box, .bucket = bucket};
     box_on_worker(box, 0, on_worker, c);
-    wait_until(is_done, c);
+    wait_for(is_done(c));
     return c->err;
 }
 

@@ -6,6 +6,7 @@
 
 #include "store_fixture.h"
 #include "test.h"
+#include "waiting.h"
 
 #define OBJECT_BYTES (1 * MIB)
 
@@ -19,11 +20,9 @@ static void fill(struct box *box, struct object *objects, char (*keys)[32], unsi
 {
     for (unsigned i = 0; i < count; i++) {
         objects[i] = numbered(box, keys[i], i);
-        enum err err = ERR_DISK_FULL;
-        for (unsigned tries = 0; tries < 1000 && err == ERR_DISK_FULL; tries++) {
-            err = box_put(box, &objects[i]); // the keeper makes room behind
-            (void)usleep(err == ERR_DISK_FULL ? 1000 : 0);
-        }
+        enum err err;
+        wait_for((err = box_put(box, &objects[i])) !=
+                 ERR_DISK_FULL); // the keeper makes room behind
         cr_assert(err == ERR_OK);
     }
 }
@@ -60,7 +59,7 @@ static void shrink_keeps_the_newest(enum disk_engine engine)
         cr_assert(box_open_workers(&box, 1));
         cr_assert(dir_bytes(box.dir) <= sizes[i]);
         cr_assert(atomic_load(&box.store->used_bytes) <= sizes[i]);
-        wait_until(is_rebuilt, &box);
+        wait_for(is_rebuilt(&box));
         unsigned count =
             held(&box, objects, (unsigned)ARRAY_LEN(objects) - kept[i], ARRAY_LEN(objects));
         cr_assert(count == kept[i], "%u of %u", count, kept[i]);

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <ftw.h>
-#include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,20 +33,6 @@ static void wake_wait(struct wake *wake)
         rc = sem_timedwait(&wake->sem, &until);
     } while (rc != 0 && errno == EINTR);
     cr_assert(rc == 0);
-}
-
-void wait_until(bool (*fn)(void *ctx), void *ctx)
-{
-    struct timespec begun, now;
-    cr_assert(clock_gettime(CLOCK_MONOTONIC, &begun) == 0);
-    do {
-        if (fn(ctx)) {
-            return;
-        }
-        sched_yield();
-        cr_assert(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
-    } while (now.tv_sec - begun.tv_sec < 30);
-    cr_assert(fn(ctx), "waited in vain");
 }
 
 struct run_on {

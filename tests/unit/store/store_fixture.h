@@ -65,7 +65,6 @@ uint64_t box_read(struct box *box, unsigned index, const struct object *object);
 // Only the look-up; without places kept.
 void box_look(struct box *box, const struct object *object, struct store_view *ret_view);
 
-uint64_t dir_bytes(const char *path);              // as du counts
-void wait_until(bool (*fn)(void *ctx), void *ctx); // yields; fails the test after 30 s
+uint64_t dir_bytes(const char *path); // as du counts
 
 #endif

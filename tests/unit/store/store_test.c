@@ -2,6 +2,7 @@
 // The store through its door, on both I/O engines.
 #include "store_fixture.h"
 #include "test.h"
+#include "waiting.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -280,7 +281,7 @@ Test(store, renewals_are_bounded_and_drain)
     struct renew_many call = {&box, renewals, ARRAY_LEN(renewals)};
     box_on_worker(&box, 0, do_renew_many, &call);
     cr_assert(atomic_load(&box.store->index.renewal_count) <= RENEWALS_MAX);
-    wait_until(renewals_are_written, &box);
+    wait_for(renewals_are_written(&box));
     box_close(&box);
     box_remove(&box);
 }
