@@ -171,7 +171,7 @@ static const char *sts_endpoint_override(void)
 }
 
 // Keys of our own may come from there, and nobody answers before there are any.
-static enum err serve_check_sts(struct serve *s)
+static enum err serve_require_sts(struct serve *s)
 {
     const char *endpoint = sts_endpoint_override();
     const struct config_listen *listen =
@@ -446,7 +446,7 @@ static int serve_build(struct serve *s)
     if (loop_new(&loop_options, &s->loop, &s->why) != ERR_OK) {
         return serve_fail(s, EXIT_CODE_FAILED);
     }
-    enum err err = serve_check_sts(s);
+    enum err err = serve_require_sts(s);
     if (err == ERR_OK) {
         err = serve_origins(s);
     }

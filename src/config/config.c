@@ -333,7 +333,7 @@ static bool parse_scalar(struct loader *l, const struct setting *row, struct spa
         return true;
     case KIND_SECRET_FILE:
         *(const char **)field = s.len > 0 ? s.ptr : NULL;
-        return s.len == 0 || value_check_secret_file(s.ptr, why);
+        return s.len == 0 || value_is_secret_file(s.ptr, why);
     case KIND_CHOICE:
         return value_parse_choice(s, row->public_.accepts, (unsigned *)field, why);
     case KIND_BOOL:
@@ -608,7 +608,7 @@ static void finish_origin(struct loader *l)
     const struct config *c = l->config;
     char why[WHY_MAX];
     const char *where = l->raws[SETTING_origin_endpoint].where;
-    if (!value_check_endpoint(span_from_cstr(c->origin_endpoint), why)) {
+    if (!value_is_endpoint(span_from_cstr(c->origin_endpoint), why)) {
         loader_error(l, where, "origin.endpoint: %s", why);
     }
     if (c->origin_ca_file != NULL && access(c->origin_ca_file, R_OK) != 0) {
@@ -660,7 +660,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
         finish_auth(&l);
         finish_allowed_origins(&l);
         finish_origin(&l);
-        config_loop_check(&l);
+        config_loop_judge(&l);
     }
     if (l.error_count > CONFIG_ERRORS_MAX) {
         buf_printf(ret_errors, "forebay: and %u more errors\n", l.error_count - CONFIG_ERRORS_MAX);

@@ -71,7 +71,7 @@ static void parse_bucket_origin(struct entry *e, struct span value, struct confi
     if (span_starts_with(value, SPAN("dir:"))) {
         bucket->kind = CONFIG_BUCKET_DIRECTORY;
         bucket->directory = value.ptr + 4;
-        (void)report(e, value_check_endpoint(value, why),
+        (void)report(e, value_is_endpoint(value, why),
                      why); // reported; the load fails by its count
     } else if (span_starts_with(value, SPAN("s3://")) && value.len > 5 &&
                span_find((struct span){value.ptr + 5, value.len - 5}, '/') == value.len - 5) {
@@ -84,7 +84,7 @@ static void parse_bucket_origin(struct entry *e, struct span value, struct confi
 static void parse_bucket_endpoint(struct entry *e, struct span value, struct config_bucket *bucket)
 {
     char why[WHY_MAX];
-    if (report(e, value_check_endpoint(value, why), why) &&
+    if (report(e, value_is_endpoint(value, why), why) &&
         report(e, !span_starts_with(value, SPAN("dir:")),
                "write dir:/PATH as the bucket's origin")) {
         bucket->endpoint = value.ptr;
@@ -94,7 +94,7 @@ static void parse_bucket_endpoint(struct entry *e, struct span value, struct con
 static void parse_secret(struct entry *e, const char **ret_path)
 {
     char why[WHY_MAX];
-    if (report(e, value_check_secret_file(e->field->value, why), why)) {
+    if (report(e, value_is_secret_file(e->field->value, why), why)) {
         *ret_path = e->field->value;
     }
 }
@@ -225,7 +225,7 @@ static void parse_rule_field(struct entry *e, struct config_rule *rule)
     unsigned choice;
     switch ((enum rule_name)name_index(e->field->name, rule_names, RULE_FIELD_COUNT)) {
     case RULE_MATCH:
-        if (report(e, value_check_glob(value, why), why)) {
+        if (report(e, value_is_glob(value, why), why)) {
             rule->match = value.ptr;
         }
         break;

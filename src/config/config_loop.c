@@ -148,7 +148,7 @@ static void refuse(struct loader *l, const char *where, const char *what, const 
     }
 }
 
-void config_loop_check(struct loader *l)
+void config_loop_judge(struct loader *l)
 {
     const struct config *c = l->config;
     refuse(l, l->raws[SETTING_origin_endpoint].where, "origin.endpoint", c->origin_endpoint);

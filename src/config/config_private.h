@@ -117,16 +117,16 @@ bool value_in_range(enum setting_kind kind, const char *accepts, struct span s, 
                     char *ret_why);
 bool value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
                         char *ret_why);
-bool value_check_secret_file(const char *path, char *ret_why);
-bool value_check_endpoint(struct span s, char *ret_why);
-bool value_check_glob(struct span s, char *ret_why);
+bool value_is_secret_file(const char *path, char *ret_why);
+bool value_is_endpoint(struct span s, char *ret_why);
+bool value_is_glob(struct span s, char *ret_why);
 void value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes
 
 // config_inherit.c: sockets of LISTEN_FDS in the place of `listen`.
 void config_inherit(struct loader *l);
 
 // config_loop.c: refuses endpoints that lead back to a listener of this configuration.
-void config_loop_check(struct loader *l);
+void config_loop_judge(struct loader *l);
 
 // config_host.c: what this machine, or the cgroup we are in, lets us use.
 unsigned host_cpu_count(void);

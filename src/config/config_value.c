@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One text -> one value, by kind. Pure but for value_check_secret_file(); any thread.
+// One text -> one value, by kind. Pure but for value_is_secret_file(); any thread.
 #include "config/config_private.h"
 
 #include <arpa/inet.h>
@@ -384,7 +384,7 @@ bool value_parse_listen(struct loader *l, struct span s, struct config_listen *r
 // --- Files, endpoints, globs ---------------------------------------------------------------------
 
 // A group may read it only where we ourselves need the group to: projected volumes belong to root.
-bool value_check_secret_file(const char *path, char *ret_why)
+bool value_is_secret_file(const char *path, char *ret_why)
 {
     struct stat st;
     if (stat(path, &st) != 0 || access(path, R_OK) != 0) {
@@ -401,7 +401,7 @@ bool value_check_secret_file(const char *path, char *ret_why)
     return true;
 }
 
-bool value_check_endpoint(struct span s, char *ret_why)
+bool value_is_endpoint(struct span s, char *ret_why)
 {
     if (span_starts_with(s, SPAN("dir:"))) {
         return (s.len > 4 && s.ptr[4] == '/') ||
@@ -429,7 +429,7 @@ bool value_check_endpoint(struct span s, char *ret_why)
     return true;
 }
 
-bool value_check_glob(struct span s, char *ret_why)
+bool value_is_glob(struct span s, char *ret_why)
 {
     bool in_braces = false;
     if (s.len == 0 || s.len > 1200) {

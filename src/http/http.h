@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.1 on the client side: listeners, connections, the strict request gate, replies with
+// HTTP/1.1 on the client side: listeners, connections, the strict request head, replies with
 // back-pressure. Knows no S3 and no store. A connection lives and dies on one worker; an exchange
 // is one request and its reply on it. Pipelined requests are answered in order: the next exchange
 // starts when the one before has ended.
@@ -17,7 +17,7 @@
 #include "base/headers.h"
 #include "loop/loop.h"
 
-// --- limits (request gate) -----------------------------------------------------------------------
+// --- limits (request_head.c) ---------------------------------------------------------------------
 #define HTTP_LISTENERS_MAX 32
 #define HTTP_TARGET_MAX 16384
 #define HTTP_HEAD_MAX 32768
@@ -33,10 +33,10 @@ struct http_exchange;
 
 struct http_handler {
     void *ctx;
-    // A request whose head passed the gate. Runs on the connection's worker, never nested. The
+    // A request whose head was accepted. Runs on the connection's worker, never nested. The
     // handler answers with http_reply_start() now or later.
     void (*on_request)(void *ctx, struct http_exchange *x);
-    // The gate refused the head, or a limit was met before a request existed: body and content type
+    // The head was refused, or a limit was met before a request existed: body and content type
     // of the error reply (S3 XML), appended to `out`. Also used for overload (ERR_OVERLOAD).
     // Headers: the handler may add some.
     void (*on_refused)(void *ctx, enum err err, struct arena *arena, struct headers *headers,

@@ -86,17 +86,17 @@ static enum chunked_state trailer_step(struct http_chunked *c, unsigned char b)
         if (b == '\r') {
             return END_LF;
         }
-        return request_gate_byte_is_token(b) ? TRAILER_NAME : BAD;
+        return request_head_byte_is_token(b) ? TRAILER_NAME : BAD;
     case TRAILER_NAME:
         if (b == ':') {
             return TRAILER_VALUE;
         }
-        return request_gate_byte_is_token(b) ? TRAILER_NAME : BAD;
+        return request_head_byte_is_token(b) ? TRAILER_NAME : BAD;
     case TRAILER_VALUE:
         if (b == '\r') {
             return TRAILER_LF;
         }
-        return request_gate_byte_is_value(b) ? TRAILER_VALUE : BAD;
+        return request_head_byte_is_value(b) ? TRAILER_VALUE : BAD;
     default: // TRAILER_LF
         return b == '\n' ? TRAILER_START : BAD;
     }

@@ -4,7 +4,7 @@
 //
 // States, and what ends them (enum connection_state):
 //   HANDSHAKE  TLS only.
-//   HEAD       between requests, or part of a head has arrived. A whole head that passes the gate
+//   HEAD       between requests, or part of a head has arrived. A whole head that is accepted
 //              begins an exchange (http_exchange.c); one that does not is answered by the handler's
 //              on_refused and is the connection's last.
 //   EXCHANGE   from on_request to on_done. The body goes to its sink or waits in the socket; the
@@ -15,7 +15,7 @@
 //   LINGER     our side is shut; what the client still sends is thrown away for a moment, because
 //              closing over unread bytes would reset the connection and could destroy the reply on
 //              its way.
-//   DEAD       closed; freed at the end of the pass.
+//   DEAD       closed; freed at the end of the turn.
 //
 // A client that shuts its sending side gets what it asked for in full: what has arrived is still worked
 // off, pipelined requests included, and the connection ends where a state wants more bytes. Such a
@@ -178,7 +178,7 @@ static void connection_free(void *ptr)
     free(c);
 }
 
-// The socket goes at once, the memory at the end of the pass.
+// The socket goes at once, the memory at the end of the turn.
 void connection_close(struct http_connection *c, bool reset)
 {
     check(c->state != CONNECTION_DEAD);
@@ -344,11 +344,11 @@ static bool head_step(struct http_connection *c)
     if (c->head_started_us == 0) {
         c->head_started_us = connection_now_us(c);
     }
-    switch (request_gate_scan(&c->gate, bytes)) {
-    case GATE_MORE:
+    switch (request_head_scan(&c->request_head, bytes)) {
+    case REQUEST_HEAD_MORE:
         return false;
-    case GATE_REFUSED:
-        exchange_refuse_head(c, c->gate.err);
+    case REQUEST_HEAD_REFUSED:
+        exchange_refuse_head(c, c->request_head.err);
         return true;
     default:
         exchange_accept_head(c);
@@ -456,7 +456,8 @@ static bool wants_read(struct http_connection *c)
     }
     // Held body, or bytes of the next request: one head's worth is enough; until then reading shows
     // a client that leaves.
-    return x->body == BODY_HELD || request_gate_scan(&c->gate, connection_input(c)) == GATE_MORE;
+    return x->body == BODY_HELD ||
+           request_head_scan(&c->request_head, connection_input(c)) == REQUEST_HEAD_MORE;
 }
 
 // Events, deadline and left-over bytes, as the state now wants them.
@@ -662,7 +663,7 @@ void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer
     list_node_init(&c->node);
     list_push_back(&hw->connections, &c->node);
     buf_init(&c->in, HTTP_IN_MAX);
-    request_gate_init(&c->gate);
+    request_head_init(&c->request_head);
     task_init(&c->task, on_task);
     timer_init(hw->worker, &c->timer, on_deadline);
     struct event_base *base = worker_event_base(hw->worker);

@@ -111,13 +111,13 @@ static void fill_request(struct http_connection *c)
 void exchange_accept_head(struct http_connection *c)
 {
     struct span bytes = connection_input(c);
-    bytes.len = c->gate.at;
+    bytes.len = c->request_head.at;
     exchange_begin(c);
     struct http_exchange *x = &c->x;
     struct span head = arena_copy(x->arena, bytes);
     check(head.ptr != NULL); // a fresh arena has room for the longest head
-    enum err err = request_gate_accept(&c->gate, head, x->arena, &x->request);
-    request_gate_init(&c->gate);
+    enum err err = request_head_accept(&c->request_head, head, x->arena, &x->request);
+    request_head_init(&c->request_head);
     if (err != ERR_OK) {
         x->request.version_minor = 1;
         x->request.is_head = span_starts_with(bytes, SPAN("HEAD "));

@@ -21,10 +21,10 @@ static inline uint32_t min_u32(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-// --- request_gate.c ------------------------------------------------------------------------------
+// --- request_head.c ------------------------------------------------------------------------------
 
 // A head being scanned as it arrives. Offsets are from the first byte given.
-struct request_gate {
+struct request_head {
     enum err err;
     uint8_t state, version_minor, method_len;
     uint32_t at;    // bytes looked at; the head's length once complete
@@ -34,21 +34,21 @@ struct request_gate {
     uint32_t header_count;
 };
 
-enum gate_verdict {
-    GATE_MORE,     // all bytes so far are fine
-    GATE_COMPLETE, // the head is the first g->at bytes
-    GATE_REFUSED   // g->err says why
+enum request_head_verdict {
+    REQUEST_HEAD_MORE,     // all bytes so far are fine
+    REQUEST_HEAD_COMPLETE, // the head is the first h->at bytes
+    REQUEST_HEAD_REFUSED   // h->err says why
 };
 
-void request_gate_init(struct request_gate *g);
+void request_head_init(struct request_head *h);
 // `buffered` is everything since the first byte; goes on where the last call ended.
-enum gate_verdict request_gate_scan(struct request_gate *g, struct span buffered);
-// After GATE_COMPLETE: `head` is the head's bytes in memory that lives as long as the request. Peer
-// and times are left zero. Any error means: answer it and close.
-enum err request_gate_accept(const struct request_gate *g, struct span head, struct arena *arena,
+enum request_head_verdict request_head_scan(struct request_head *h, struct span buffered);
+// After REQUEST_HEAD_COMPLETE: `head` is the head's bytes in memory that lives as long as the
+// request. Peer and times are left zero. Any error means: answer it and close.
+enum err request_head_accept(const struct request_head *h, struct span head, struct arena *arena,
                              struct http_request *ret_request) MUST_USE;
-bool request_gate_byte_is_token(unsigned char b);
-bool request_gate_byte_is_value(unsigned char b);
+bool request_head_byte_is_token(unsigned char b);
+bool request_head_byte_is_value(unsigned char b);
 
 // --- http_chunked.c ------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ struct reply_state {
 
 enum reply_progress {
     REPLY_IDLE,    // nothing to send now: no reply yet, or its source waits
-    REPLY_BLOCKED, // the socket takes no more, or this pass's share is used up: wait for
+    REPLY_BLOCKED, // the socket takes no more, or this turn's share is used up: wait for
                    // writability
     REPLY_DONE,    // the whole reply went out
     REPLY_GONE,    // the client is gone
@@ -187,12 +187,12 @@ struct http_connection {
     uint64_t waited_us, moved_bytes; // in the present rate window
     uint64_t drained_bytes;          // in DRAIN and LINGER
     struct task task;
-    struct span fresh;        // just received, in the worker's buffer; empty between events
-    struct buf in;            // received earlier and not used yet
-    size_t in_used;           // of `in`
-    struct request_gate gate; // of the head being read, or of the next one
-    char peer[128];           // NUL-terminated
-    unsigned source;          // slot it is counted in, see http_server.c; 0: in none
+    struct span fresh;                // just received, in the worker's buffer; empty between events
+    struct buf in;                    // received earlier and not used yet
+    size_t in_used;                   // of `in`
+    struct request_head request_head; // of the head being read, or of the next one
+    char peer[128];                   // NUL-terminated
+    unsigned source;                  // slot it is counted in, see http_server.c; 0: in none
     struct http_exchange x;
 };
 
@@ -221,7 +221,7 @@ void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer
 void connection_drain_all(struct http_worker *hw);
 // After the loop has stopped: ends every exchange and frees every connection.
 void connection_free_all(struct http_worker *hw);
-// Asks for connection_run() in this pass (or after the callback on the stack).
+// Asks for connection_run() in this turn (or after the callback on the stack).
 void connection_wake(struct http_connection *c);
 void connection_note_moved(struct http_connection *c, uint64_t bytes);
 // Bytes received and not used yet, in one piece; valid until they are consumed or the event is
@@ -249,7 +249,7 @@ static inline uint64_t connection_now_us(const struct http_connection *c)
 void connection_enter_head(struct http_connection *c);
 // The wait for the client is counted from here.
 void connection_reset_rate(struct http_connection *c);
-// The socket goes at once, the memory at the end of the pass. No exchange is open.
+// The socket goes at once, the memory at the end of the turn. No exchange is open.
 void connection_close(struct http_connection *c, bool reset);
 // Shuts our side and reads on for a moment, see CONNECTION_LINGER.
 void connection_linger(struct http_connection *c);
@@ -257,7 +257,7 @@ const char *http_reason(unsigned status); // "Not Found"; "" when unknown
 
 // --- http_exchange.c -----------------------------------------------------------------------------
 
-// A whole head is in the connection's input and passed the gate so far: begins the exchange and
+// A whole head is in the connection's input and is well formed so far: begins the exchange and
 // calls the handler, or refuses it.
 void exchange_accept_head(struct http_connection *c);
 // The bytes do not make a request. Nothing behind them is looked at any more.

@@ -22,7 +22,7 @@
 #include "http/http_private.h"
 #include "stats/stats.h"
 
-// One connection's share of a pass; the others get their turn before it goes on.
+// One connection's share of a turn of the loop; then the other connections have theirs.
 #define PASS_BYTES 2097152u
 #define IOV_MAX_HERE (3 + 2 * REPLY_QUEUE_MAX)
 

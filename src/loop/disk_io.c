@@ -3,7 +3,7 @@
 // started it.
 //
 // The life of an operation:
-//   WAITING   disk_io_start(): in our queue until the end of the pass, longer above the queue depth
+//   WAITING   disk_io_start(): in our queue until the end of the turn, longer above the queue depth
 //   INFLIGHT  the engine has it; short transfers and EINTR send it round again through WAITING or
 //   inside the
 //             engine, with what is left

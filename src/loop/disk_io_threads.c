@@ -2,7 +2,7 @@
 // Disk engine on a pool of threads doing the plain system calls, for where io_uring is refused:
 // most containers. One pool serves all workers of a loop.
 //
-// A worker hands over what a pass started under one lock; a pool thread runs one operation to its
+// A worker hands over what a turn started under one lock; a pool thread runs one operation to its
 // end and pushes it onto its worker's stack of completed ones without a lock, waking the worker
 // only when the stack was empty. An operation belongs to the pool between the two.
 #include "loop/loop_private.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Disk engine on io_uring. Each worker has a ring; its descriptor sits in the worker's event base
-// and only wakes it. What a pass started is submitted with one system call; completions are
+// and only wakes it. What a turn started is submitted with one system call; completions are
 // collected from shared memory without one, all of them first, and dispatched after.
 //
 // The ring is made disabled by whoever makes the loop (so that a refusal is known before any thread
 // runs) and enabled on the worker's own thread, its single issuer. Kernels before 6.0 do not know
 // that flag: then without. Completions run when the thread next enters the kernel (COOP_TASKRUN):
-// each pass does, by epoll_wait.
+// each turn does, by epoll_wait.
 #include "loop/loop_private.h"
 
 #include <assert.h>
@@ -105,7 +105,7 @@ enum err disk_io_uring_probe(struct buf *why)
 
 static void on_ring_ready(evutil_socket_t fd, short what, void *ctx)
 {
-    // Each pass looks into the ring by itself; this only ended the wait.
+    // Each turn looks into the ring by itself; this only ended the wait.
     (void)fd;
     (void)what;
     (void)ctx;
@@ -224,7 +224,7 @@ static void uring_collect(struct worker *w, struct list *finished, struct list *
     struct io_uring *ring = &w->disk.ring;
     if (io_uring_cq_has_overflow(ring)) {
         (void)io_uring_get_events(
-            ring); // moves what did not fit; if not now, then in the next pass
+            ring); // moves what did not fit; if not now, then in the next turn
     }
     unsigned head, count = 0;
     struct io_uring_cqe *cqe;

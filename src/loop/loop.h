@@ -24,7 +24,7 @@ struct event_base;
 struct worker;
 
 // --- worker.c ------------------------------------------------------------------------------------
-// The order of a pass: time -> events (sockets, disk completions, curl, timers, mailbox) ->
+// The order of a turn: time -> events (sockets, disk completions, curl, timers, mailbox) ->
 // deferred work -> submit disk operations -> deliver outgoing messages -> free the dead -> publish
 // counters.
 
@@ -61,7 +61,7 @@ unsigned worker_index(const struct worker *w);
 struct loop *worker_loop(const struct worker *w);
 struct event_base *worker_event_base(struct worker *w);
 struct worker *worker_current(void);            // NULL off the workers
-uint64_t worker_now_us(const struct worker *w); // monotonic, one value a pass
+uint64_t worker_now_us(const struct worker *w); // monotonic, one value a turn
 
 // A slot per room for what it keeps per worker (set before loop_start or on the worker itself).
 enum worker_slot {
@@ -74,7 +74,7 @@ enum worker_slot {
 void worker_slot_set(struct worker *w, enum worker_slot slot, void *value);
 void *worker_slot_get(const struct worker *w, enum worker_slot slot);
 
-// Deferred work of this pass: runs after the events of the pass, once. The task is in no list when
+// Deferred work of this turn: runs after the events of the turn, once. The task is in no list when
 // fn runs and may be posted again. Posting a posted task is harmless.
 struct task {
     struct list_node node;
@@ -102,7 +102,7 @@ void timer_done(struct timer *timer); // stop and give back what it holds; befor
 void worker_expect(struct worker *w);
 void worker_expect_done(struct worker *w);
 
-// fn(ptr) runs at the end of the current pass.
+// fn(ptr) runs at the end of the current turn.
 void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr);
 
 // --- mailbox.c -----------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ struct message {
     struct message *next;
     void (*deliver)(struct worker *to, struct message *message);
 };
-// From a worker: leaves at the end of the pass. From any other thread: at once.
+// From a worker: leaves at the end of the turn. From any other thread: at once.
 void mailbox_send(struct worker *to, struct message *message);
 // The same, callable from threads that are no worker.
 void mailbox_send_from_any_thread(struct worker *to, struct message *message);
@@ -166,7 +166,7 @@ struct disk_op {
 };
 
 // The operation is zero-initialised before its first use. Queues it on the calling worker; it is
-// submitted at the end of the pass. Above the queue depth it waits in our own queue (never lost,
+// submitted at the end of the turn. Above the queue depth it waits in our own queue (never lost,
 // counted).
 void disk_io_start(struct worker *w, struct disk_op *op);
 // Drops the interest: done() runs with ERR_CANCELLED or the real result (an opened descriptor is
@@ -212,7 +212,7 @@ struct file_range {
     // always. Uses release_ctx and the two fields after it.
     bool (*is_good)(const struct file_range *range, uint64_t offset, uint64_t len);
     uint64_t check_offset;
-    uint32_t check_unit;
+    uint32_t verify_unit;
 };
 
 // Are `len` bytes from `skip` on in memory, and good?
@@ -263,7 +263,7 @@ struct transfer;
 struct transfer_calls {
     // Every raw header line as received, status lines included, CRLF included, 1xx heads too;
     // trailer fields not.
-    // Anything but ERR_OK aborts the transfer with that error (the response gate).
+    // Anything but ERR_OK aborts the transfer with that error (origin: the response head).
     enum err (*on_header_line)(void *ctx, struct span line);
     // Body bytes. All of them must be taken. May call transfer_pause().
     enum err (*on_body)(void *ctx, struct span data);
@@ -293,7 +293,7 @@ struct transfer_request {
 struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,
                                 const struct transfer_calls *calls, void *ctx);
 void transfer_pause(struct transfer *t);  // stop body deliveries; allowed in callbacks
-void transfer_resume(struct transfer *t); // goes on in the next pass, never inside this call
+void transfer_resume(struct transfer *t); // goes on in the next turn, never inside this call
 void transfer_resume_upload(struct transfer *t);
 // No callback but on_end(ERR_CANCELLED) later.
 void transfer_cancel(struct transfer *t);

@@ -23,7 +23,7 @@ struct timer_heap {
     unsigned count, cap;
 };
 void timer_heap_done(struct timer_heap *heap);
-// Runs what is due now; timers started meanwhile wait for the next pass.
+// Runs what is due now; timers started meanwhile wait for the next turn.
 void timer_heap_run(struct timer_heap *heap, uint64_t now_us);
 // UINT64_MAX when no timer runs.
 uint64_t timer_heap_next_us(const struct timer_heap *heap);
@@ -33,7 +33,7 @@ struct mailbox {
     _Atomic(struct message *) pushed; // newest first; any thread pushes, the owner takes all
     struct message *inbox;            // taken, in order of arrival
     struct message *self_first, *self_last;
-    // Messages of this pass per receiver, newest first.
+    // Messages of this turn per receiver, newest first.
     struct {
         struct message *newest, *oldest;
     } outgoing[WORKERS_MAX];
@@ -136,7 +136,7 @@ struct worker {
     bool is_running;
 
     uint64_t now_us_value;
-    uint64_t *now_us; // of now_us_value; 0 = not asked yet in this pass
+    uint64_t *now_us; // of now_us_value; 0 = not asked yet in this turn
     uint64_t wake_at_us;
     struct timer_heap timers;
     struct list deferred;
@@ -162,10 +162,10 @@ struct loop {
     bool is_started;
     uint64_t idle_wait_us;           // the longest wait of a worker
     atomic_ulong outside_sent_count; // messages from threads that are no worker
-    atomic_bool is_stopping;         // workers report after each pass
-    atomic_bool is_exiting;          // workers leave after this pass
+    atomic_bool is_stopping;         // workers report after each turn
+    atomic_bool is_exiting;          // workers leave after this turn
 
-    // Only while stopping: what each worker said after its last pass. Last in the order of locks.
+    // Only while stopping: what each worker said after its last turn. Last in the order of locks.
     struct {
         pthread_mutex_t mutex;
         pthread_cond_t changed;
@@ -177,8 +177,8 @@ struct loop {
 };
 
 void worker_wake(struct worker *w); // any thread
-// One pass, see worker.c. On its thread; or by whoever holds a loop that is not started.
-void worker_pass(struct worker *w);
+// One turn, see worker.c. On its thread; or by whoever holds a loop that is not started.
+void worker_turn(struct worker *w);
 // True where the caller may touch the worker's own fields.
 bool worker_is_mine(const struct worker *w);
 

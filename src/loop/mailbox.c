@@ -4,8 +4,8 @@
 //
 // A mailbox is a stack that any thread pushes onto with one compare-and-swap and the owner empties
 // with one exchange; turned round once, it is in order of arrival. The receiver's eventfd is
-// written only by the push that found the stack empty. A worker's messages of one pass are chained
-// per receiver and pushed together at the end of the pass. No lock anywhere.
+// written only by the push that found the stack empty. A worker's messages of one turn are chained
+// per receiver and pushed together at the end of the turn. No lock anywhere.
 //
 // Order: FIFO per sender and receiver, because a chain keeps the sender's order and pushes are
 // totally ordered by the swap.
@@ -14,7 +14,7 @@
 #include "loop/loop_private.h"
 #include "stats/stats.h"
 
-// Bounds of one pass; what is left over keeps the worker from sleeping.
+// Bounds of one turn; what is left over keeps the worker from sleeping.
 #define DELIVER_MAX 4096
 #define SELF_ROUNDS_MAX 8
 

@@ -93,7 +93,7 @@ void timer_start(struct timer *timer, uint64_t delay_ms)
     check(worker_is_mine(w));
     check(delay_ms < UINT64_MAX / 2000);
     struct timer_heap *heap = &w->timers;
-    // One more than now: a timer of no delay fires in the next pass, so a pass always ends.
+    // One more than now: a timer of no delay fires in the next turn, so a turn always ends.
     timer->due_us = worker_now_us(w) + delay_ms * 1000 + 1;
     if (timer->heap_slot == 0) {
         if (heap->count == heap->cap) {

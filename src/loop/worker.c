@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker is a thread with a libevent base, a mailbox, a disk engine and timers. This file holds
-// the order of a pass and the life of a set of workers (struct loop).
+// the order of a turn and the life of a set of workers (struct loop).
 //
-// A pass, on the worker's thread:
+// A turn, on the worker's thread:
 //   1. wait for and run events: sockets, curl's sockets; the ring, the eventfd and the timer only wake
 //   2. due timers, finished disk operations, messages from other threads
 //   3. messages to itself, deferred work, messages to itself
@@ -10,10 +10,10 @@
 //   5. hand outgoing messages to their receivers
 //   6. free the dead
 //   7. publish gauges and the heartbeat
-// What was started in 3 to 6 and needs another pass keeps the next one from waiting. Time is asked
-// of the clock once a pass, at the first use after the wait.
+// What was started in 3 to 6 and needs another turn keeps the next one from waiting. Time is asked
+// of the clock once a turn, at the first use after the wait.
 //
-// Stopping: loop_stop() sets is_stopping; from then on each worker reports in each pass how many
+// Stopping: loop_stop() sets is_stopping; from then on each worker reports in each turn how many
 // messages it sent (before they leave) and delivered, and whether anything is under way. A delivery
 // is thus never reported before its sending: when all are quiet and the sums are equal, nothing is
 // on its way; the workers leave and are joined. Timers and open sockets do not hold this up, and
@@ -174,7 +174,7 @@ static void worker_free_dead(struct worker *w)
     w->dead_count = 0;
 }
 
-// --- The pass ------------------------------------------------------------------------------------
+// --- The turn ------------------------------------------------------------------------------------
 
 void worker_wake(struct worker *w)
 {
@@ -189,7 +189,7 @@ void worker_wake(struct worker *w)
 
 static void on_wake(evutil_socket_t fd, short what, void *ctx)
 {
-    // The waking was all: each pass looks into the mailbox and the engine by itself.
+    // The waking was all: each turn looks into the mailbox and the engine by itself.
     (void)fd;
     (void)what;
     (void)ctx;
@@ -237,7 +237,7 @@ static void worker_report(struct worker *w, bool is_quiet)
     check(pthread_mutex_unlock(&loop->stop.mutex) == 0);
 }
 
-void worker_pass(struct worker *w)
+void worker_turn(struct worker *w)
 {
     int flags = EVLOOP_ONCE;
     if (worker_has_work(w)) {
@@ -280,7 +280,7 @@ static void *worker_main(void *ctx)
     current_worker = w;
     disk_io_uring_enable(w);
     while (!atomic_load_explicit(&w->loop->is_exiting, memory_order_acquire)) {
-        worker_pass(w);
+        worker_turn(w);
     }
     current_worker = NULL;
     return NULL;

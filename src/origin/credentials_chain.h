@@ -3,7 +3,7 @@
 //
 // A credential set is immutable and counted; a request uses one set from signing to reply.
 // credentials_chain_load() finds a set and may block: before the loop runs, later on the threads
-// for blocking calls. The keeper holds the set in use for every worker and renews it ahead of its
+// for blocking calls. The renewer holds the set in use for every worker and renews it ahead of its
 // expiry, when its files change, and when a caller says that the origin refused it. No secret is
 // ever logged; memory that held one is wiped.
 #ifndef FOREBAY_ORIGIN_CREDENTIALS_CHAIN_H
@@ -48,16 +48,17 @@ struct credentials_options {
 enum err credentials_chain_load(const struct credentials_options *options,
                                 struct credential_set **ret_set, struct buf *ret_why) MUST_USE;
 
-// --- credentials_keeper.c ------------------------------------------------------------------------
+// --- credentials_renewer.c -----------------------------------------------------------------------
 
-struct credentials_keeper;
-// Takes `first`. Before loop_start(). The options' texts must outlive the keeper.
-struct credentials_keeper *credentials_keeper_new(struct loop *loop,
-                                                  const struct credentials_options *options,
-                                                  struct credential_set **first);
-void credentials_keeper_free(struct credentials_keeper *keeper); // after loop_stop()
-// The set in use on this worker; borrowed: ref it to keep it over a pass.
-struct credential_set *credentials_keeper_get(struct credentials_keeper *keeper, struct worker *w);
+struct credentials_renewer;
+// Takes `first`. Before loop_start(). The options' texts must outlive the renewer.
+struct credentials_renewer *credentials_renewer_new(struct loop *loop,
+                                                    const struct credentials_options *options,
+                                                    struct credential_set **first);
+void credentials_renewer_free(struct credentials_renewer *renewer); // after loop_stop()
+// The set in use on this worker; borrowed: ref it to keep it over a turn.
+struct credential_set *credentials_renewer_get(struct credentials_renewer *renewer,
+                                               struct worker *w);
 
 struct credentials_waiter {
     struct list_node node;
@@ -67,8 +68,8 @@ struct credentials_waiter {
 };
 // `used` was refused or has expired: renew it, all callers together at most once in RENEW_AGAIN_MS.
 // done() runs once, never inside this call.
-void credentials_keeper_renew(struct credentials_keeper *keeper, struct worker *w,
-                              const struct credential_set *used, struct credentials_waiter *waiter);
+void credentials_renewer_ask(struct credentials_renewer *renewer, struct worker *w,
+                             const struct credential_set *used, struct credentials_waiter *waiter);
 void credentials_waiter_init(struct credentials_waiter *waiter,
                              void (*done)(struct credentials_waiter *waiter, enum err err));
 void credentials_waiter_cancel(struct credentials_waiter *waiter); // done() does not run any more

@@ -27,7 +27,7 @@ static void own_name(char ret_name[NAME_LEN + 1])
                    (unsigned long long)atomic_load(&number));
 }
 
-enum err origin_hops_check(const struct headers *client, unsigned *ret_hops)
+enum err origin_hops_judge(const struct headers *client, unsigned *ret_hops)
 {
     char name[NAME_LEN + 1];
     unsigned hops = 0;

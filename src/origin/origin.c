@@ -7,7 +7,7 @@
 //
 // Places: each worker may run its share of `connections` calls at once; the others wait in line.
 // SlowDown from the origin halves the share (once a second at most), `limit` successes in a row
-// give one place back.
+// give one slot back.
 //
 // Retry budget: a token bucket in thousandths of a retry. Every request adds its percentage, every
 // retry takes one. A floor of one retry a second keeps a quiet origin's first failures from being
@@ -38,7 +38,7 @@ void origin_call_init(struct origin_call *call, struct origin_worker *ow)
     call->magic = ORIGIN_CALL_MAGIC;
     call->driver = ow->origin->driver;
     call->ow = ow;
-    call->has_place = false;
+    call->has_slot = false;
     list_node_init(&call->live);
     list_node_init(&call->waiting);
     list_push_back(&ow->live, &call->live);
@@ -46,17 +46,17 @@ void origin_call_init(struct origin_call *call, struct origin_worker *ow)
 
 void origin_call_done(struct origin_call *call)
 {
-    origin_place_leave(call);
+    origin_slot_leave(call);
     list_remove(&call->live);
     call->magic = 0;
 }
 
-enum err origin_place_enter(struct origin_call *call, bool *ret_now)
+enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
 {
     struct origin_worker *ow = call->ow;
-    check(!call->has_place && !list_node_linked(&call->waiting));
+    check(!call->has_slot && !list_node_linked(&call->waiting));
     if (ow->running_count < ow->limit && ow->waiting_count == 0) {
-        call->has_place = true;
+        call->has_slot = true;
         ow->running_count++;
         *ret_now = true;
         return ERR_OK;
@@ -76,15 +76,15 @@ static bool can_admit(const struct origin_worker *ow)
     return ow->waiting_count > 0 && ow->running_count < ow->limit;
 }
 
-void origin_place_leave(struct origin_call *call)
+void origin_slot_leave(struct origin_call *call)
 {
     struct origin_worker *ow = call->ow;
     if (list_node_linked(&call->waiting)) {
         list_remove(&call->waiting);
         ow->waiting_count--;
     }
-    if (call->has_place) {
-        call->has_place = false;
+    if (call->has_slot) {
+        call->has_slot = false;
         check(ow->running_count > 0);
         ow->running_count--;
         if (can_admit(ow)) {
@@ -101,12 +101,12 @@ static void on_wake(struct task *task)
             container_of(list_pop_front(&ow->waiters), struct origin_call, waiting);
         ow->waiting_count--;
         ow->running_count++;
-        call->has_place = true;
+        call->has_slot = true;
         call->ready(call);
     }
 }
 
-void origin_place_slow_down(struct origin_worker *ow)
+void origin_slot_slow_down(struct origin_worker *ow)
 {
     uint64_t now_us = clock_monotonic_us();
     if (ow->halved_at_us != 0 && now_us - ow->halved_at_us < HALVE_AGAIN_US) {
@@ -117,9 +117,9 @@ void origin_place_slow_down(struct origin_worker *ow)
     ow->limit = ow->limit > 1 ? ow->limit / 2 : 1;
 }
 
-void origin_place_success(struct origin_worker *ow)
+void origin_slot_success(struct origin_worker *ow)
 {
-    if (ow->limit < ow->places_max && ++ow->successes >= ow->limit) {
+    if (ow->limit < ow->slots_max && ++ow->successes >= ow->limit) {
         ow->successes = 0;
         ow->limit++;
         if (can_admit(ow)) {
@@ -288,8 +288,8 @@ static void workers_init(struct origin *origin)
         struct origin_worker *ow = &origin->workers[i];
         ow->origin = origin;
         ow->w = loop_worker(origin->loop, i);
-        ow->places_max = (connections + count - 1) / count;
-        ow->limit = ow->places_max;
+        ow->slots_max = (connections + count - 1) / count;
+        ow->limit = ow->slots_max;
         list_init(&ow->live);
         list_init(&ow->waiters);
         task_init(&ow->wake, on_wake);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where bytes come from: drivers (s3://, http(s)://, dir:) behind one interface. Two kinds of call:
-//   origin_fetch(): one object, typed answer, checked by the strict response gate; used by fills,
+//   origin_fetch(): one object, typed answer, checked by response_head.c; used by fills,
 //   HEAD, revalidation. origin_relay(): any other S3 request, streamed through in both directions.
 // Never blocks the loop. Retries (with back-off and budget) happen here as long as nothing was
 // handed on.
@@ -81,7 +81,7 @@ struct origin_fetch {
     bool ask_checksums;                          // x-amz-checksum-mode: ENABLED
     const struct sigv4_credentials *credentials; // instead of the origin's own; NULL
 
-    // Head of a 200 or 206 that passed the gate: status, range, length and ETag are what was asked
+    // Head of a 200 or 206 that was accepted: status, range, length and ETag are what was asked
     // for. May pause. Anything but ERR_OK ends the fetch with that error.
     enum err (*on_head)(struct origin_fetch *f);
     enum err (*on_body)(struct origin_fetch *f, struct span data);
@@ -172,7 +172,7 @@ bool origin_retry_take(struct origin *origin) MUST_USE;
 
 // ERR_LOOP: the request has come through this process before, or through too many Forebays. Else
 // *ret_hops is the number of other Forebays it came through.
-enum err origin_hops_check(const struct headers *client, unsigned *ret_hops) MUST_USE;
+enum err origin_hops_judge(const struct headers *client, unsigned *ret_hops) MUST_USE;
 // False: what came through another Forebay may have come in a circle, and waits for nobody here.
 bool origin_has_answered(const struct origin *origin);
 

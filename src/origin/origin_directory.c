@@ -424,7 +424,7 @@ static void origin_directory_fetch_start(struct origin_worker *ow, struct origin
         d->phase = d->path == NULL && d->bucket != NULL ? PHASE_OPEN_BUCKET : PHASE_OPEN;
     }
     bool now = false;
-    d->start_err = origin_place_enter(&d->call, &now);
+    d->start_err = origin_slot_enter(&d->call, &now);
     if (d->start_err != ERR_OK) {
         d->phase = PHASE_OPEN;
     }
@@ -443,7 +443,7 @@ static void origin_directory_fetch_resume(struct origin_call *call)
     struct origin_directory_fetch *d = as_origin_directory_fetch(call);
     if (d->paused) {
         d->paused = false;
-        if (!d->op_running && d->call.has_place) {
+        if (!d->op_running && d->call.has_slot) {
             worker_defer(d->call.ow->w, &d->task);
         }
     }

@@ -17,7 +17,7 @@ struct origin_directory {
     struct origin_directory_scans *scans;
 };
 
-// --- origin_directory_file.c: pure, and a few calls of openat2 ------------------------------------------
+// --- origin_directory_file.c: pure, and a few calls of openat2 -----------------------------------
 
 // openat2 flags: symbolic links may point anywhere inside the tree, never out of it.
 #define ORIGIN_DIRECTORY_RESOLVE (RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
@@ -47,7 +47,7 @@ struct span origin_directory_content_type(struct span key);
 // ERR_NO_SUCH_KEY for all that says "there is no such file".
 enum err origin_directory_error(int errno_value);
 
-// --- origin_directory_scan.c: pool threads --------------------------------------------------------------
+// --- origin_directory_scan.c: pool threads -------------------------------------------------------
 
 struct origin_directory_scans *origin_directory_scans_new(int root_fd);
 void origin_directory_scans_free(struct origin_directory_scans *scans);
@@ -58,7 +58,7 @@ unsigned origin_directory_scans_parked(struct origin_directory_scans *scans); //
 enum err origin_directory_scan_page(struct origin_directory_scans *scans, struct span bucket,
                                     const struct s3_listing_query *query, struct arena *arena,
                                     struct s3_listing_page *ret_page) MUST_USE;
-// --- origin_directory_buckets.c: pool threads, and the start --------------------------------------------
+// --- origin_directory_buckets.c: pool threads, and the start -------------------------------------
 
 // First-level folders in order of their names.
 enum err origin_directory_buckets(int root_fd, struct arena *arena,
@@ -68,7 +68,7 @@ enum err origin_directory_bucket(int root_fd, struct span bucket) MUST_USE;
 // How many first-level entries are no folders; the first names go to `names`.
 size_t origin_directory_top_files(int root_fd, struct buf *names);
 
-// --- origin_directory_relay.c ---------------------------------------------------------------------------
+// --- origin_directory_relay.c --------------------------------------------------------------------
 
 void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay *r);
 void origin_directory_relay_pause(struct origin_call *call);

@@ -226,7 +226,7 @@ void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay 
     d->job.done = on_job_done;
     r->driver = &d->call;
     bool now = false;
-    d->start_err = origin_place_enter(&d->call, &now);
+    d->start_err = origin_slot_enter(&d->call, &now);
     if (now || d->start_err != ERR_OK) {
         worker_defer(ow->w, &d->task);
     }

@@ -15,7 +15,7 @@
 
 #define ORIGIN_MAGIC 0x6f726967u
 #define ORIGIN_CALL_MAGIC 0x63616c6cu
-#define ORIGIN_WAITERS_MAX 16384u      // calls that wait for a place, per worker
+#define ORIGIN_WAITERS_MAX 16384u      // calls that wait for a slot, per worker
 #define ORIGIN_ERROR_BODY_MAX 65536u   // bytes of an error document that are kept
 #define ORIGIN_ERROR_ANSWER_MAX 32768u // of one that each reader of a fill gets a copy of
 #define ORIGIN_ARENA_MAX (1u << 20)    // memory of one call
@@ -31,11 +31,11 @@ struct origin_call {
     struct origin_worker *ow;
     struct list_node live; // in origin_worker.live
 
-    // The place among the worker's calls. `ready` runs once there is room, never inside
-    // origin_place_enter().
+    // The slot among the worker's calls. `ready` runs once there is room, never inside
+    // origin_slot_enter().
     struct list_node waiting; // in origin_worker.waiters
     void (*ready)(struct origin_call *call);
-    bool has_place;
+    bool has_slot;
 };
 
 struct origin_driver {
@@ -61,11 +61,11 @@ struct origin_worker {
     struct worker *w;
     struct list live;
 
-    // How many calls run at once: at most `places_max`, halved when the origin asks to slow down,
+    // How many calls run at once: at most `slots_max`, halved when the origin asks to slow down,
     // and regained by one for every `limit` successes.
     struct list waiters;
     unsigned waiting_count, running_count;
-    unsigned places_max, limit, successes;
+    unsigned slots_max, limit, successes;
     uint64_t halved_at_us;
     struct task wake;
 
@@ -104,14 +104,14 @@ static inline struct origin_call *as_origin_call(void *ptr)
 // --- origin.c ------------------------------------------------------------------------------------
 
 void origin_call_init(struct origin_call *call, struct origin_worker *ow);
-// Takes the call off the lists and gives its place back; its memory stays.
+// Takes the call off the lists and gives its slot back; its memory stays.
 void origin_call_done(struct origin_call *call);
-// True: the place is taken now. False: call->ready() will run later, or (ERR_LIMIT) too many wait.
-enum err origin_place_enter(struct origin_call *call, bool *ret_now) MUST_USE;
-void origin_place_leave(struct origin_call *call);
-// What the place learns from an answer.
-void origin_place_slow_down(struct origin_worker *ow);
-void origin_place_success(struct origin_worker *ow);
+// True: the slot is taken now. False: call->ready() will run later, or (ERR_LIMIT) too many wait.
+enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
+void origin_slot_leave(struct origin_call *call);
+// What the slot learns from an answer.
+void origin_slot_slow_down(struct origin_worker *ow);
+void origin_slot_success(struct origin_worker *ow);
 
 // Counts a request towards the retry budget; takes one retry from it.
 void origin_budget_request(struct origin *origin);

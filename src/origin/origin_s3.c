@@ -94,7 +94,7 @@ static struct transfer_pool *pool_new(struct origin_worker *ow)
 {
     const struct origin_options *options = &ow->origin->options;
     struct transfer_pool_options pool_options = {
-        .max_connections = ow->places_max,
+        .max_connections = ow->slots_max,
         .connect_timeout_ms = options->connect_timeout_ms,
         .first_byte_timeout_ms = options->first_byte_timeout_ms,
         .idle_timeout_ms = options->idle_timeout_ms,
@@ -190,7 +190,7 @@ static void origin_s3_free(struct origin *origin)
     for (unsigned i = 0; i < ORIGIN_S3_REGION_NAMES_MAX; i++) {
         free(atomic_load(&state->region_names[i]));
     }
-    credentials_keeper_free(state->keeper);
+    credentials_renewer_free(state->renewer);
     origin_s3_endpoint_done(&state->endpoint);
     free(state->region);
     free(state);
@@ -277,7 +277,7 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
     check(state->region != NULL);
     credentials.region = state->region;
     describe(origin, state, set->source);
-    state->keeper = credentials_keeper_new(origin->loop, &credentials, &set);
+    state->renewer = credentials_renewer_new(origin->loop, &credentials, &set);
     for (unsigned i = 0; i < origin->worker_count; i++) {
         origin->workers[i].driver_state = calloc(1, sizeof(struct origin_s3_part));
         check(origin->workers[i].driver_state != NULL);

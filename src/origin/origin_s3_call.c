@@ -3,7 +3,7 @@
 // request. Runs on the worker that started it.
 //
 // The life of a call:
-//   PLACE     waits for its place among the worker's calls, at most PLACE_WAIT_MS
+//   SLOT      waits for its slot among the worker's calls, at most SLOT_WAIT_MS
 //   WAIT      between two attempts: back-off timer, or new credentials
 //   LOOK      (an upload to a bucket of unknown region) HEAD of the bucket, for its region
 //   ASK       a transfer runs, the final head has not come
@@ -26,7 +26,7 @@
 #include "stats/stats.h"
 
 #define COLLECT_IDLES 3u       // idle time-outs
-#define PLACE_WAIT_MS 30000u   // then the origin is too slow for what is asked of it
+#define SLOT_WAIT_MS 30000u    // then the origin is too slow for what is asked of it
 #define SLOW_ANSWER_MS 600000u // a silence of operations that answer when they are done
 
 static const char *operation_name(const struct origin_s3_call *c)
@@ -64,7 +64,7 @@ void origin_s3_call_end(struct origin_s3_call *c, enum err err)
     origin_call_done(&c->call);
     if (err == ERR_ORIGIN_PROTOCOL) {
         log_warn("origin_answer_refused", "origin=%s op=%s status=%u bucket=%s",
-                 c->call.ow->origin->options.name, operation_name(c), c->gate.status,
+                 c->call.ow->origin->options.name, operation_name(c), c->response_head.status,
                  log_quote(origin_s3_call_bucket(c)));
     }
     worker_free_later(w, call_free, c);
@@ -122,7 +122,7 @@ static void transfer_begin(struct origin_s3_call *c, const struct origin_s3_url 
         .first_byte_timeout_ms = late_ms,
         .late_timeout_ms = late_ms,
     };
-    response_gate_init(&c->gate, c->arena, origin_s3_call_is_head(c));
+    response_head_init(&c->response_head, c->arena, origin_s3_call_is_head(c));
     c->head_seen = c->is_cut_short = false;
     c->received = 0;
     c->collected.len = 0;
@@ -136,8 +136,8 @@ static void transfer_begin(struct origin_s3_call *c, const struct origin_s3_url 
 void origin_s3_call_renew_credentials(struct origin_s3_call *c)
 {
     c->phase = PHASE_WAIT;
-    credentials_keeper_renew(origin_s3_state_of(c->call.ow)->keeper, c->call.ow->w, c->set,
-                             &c->waiter);
+    credentials_renewer_ask(origin_s3_state_of(c->call.ow)->renewer, c->call.ow->w, c->set,
+                            &c->waiter);
 }
 
 static bool must_look(const struct origin_s3_call *c)
@@ -161,7 +161,8 @@ void origin_s3_call_attempt(struct origin_s3_call *c)
     credential_set_unref(c->set);
     c->set = NULL;
     if (origin_s3_call_own_keys(c) == NULL) {
-        c->set = credential_set_ref(credentials_keeper_get(origin_s3_state_of(ow)->keeper, ow->w));
+        c->set =
+            credential_set_ref(credentials_renewer_get(origin_s3_state_of(ow)->renewer, ow->w));
         if (credential_set_is_expired(c->set, clock_wall_s()) && !c->credentials_renewed) {
             c->credentials_renewed = true;
             origin_s3_call_renew_credentials(c);
@@ -207,11 +208,11 @@ static enum err fetch_head(struct origin_s3_call *c)
                                    .first = f->first,
                                    .last = f->last,
                                    .if_match = f->if_match};
-    enum err err = response_gate_judge(&c->gate, &asked, &answer);
+    enum err err = response_head_judge(&c->response_head, &asked, &answer);
     if (err != ERR_OK) {
         return err;
     }
-    f->status = c->gate.status;
+    f->status = c->response_head.status;
     f->size_bytes = answer.size_bytes;
     f->body_first = answer.body_first;
     f->body_len = answer.body_len;
@@ -222,8 +223,8 @@ static enum err fetch_head(struct origin_s3_call *c)
     f->last_modified = answer.last_modified;
     f->headers = answer.headers;
     f->checksums = answer.checksums;
-    (void)headers_get(&c->gate.headers, SPAN("x-amz-bucket-region"), &f->bucket_region);
-    origin_place_success(c->call.ow);
+    (void)headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"), &f->bucket_region);
+    origin_slot_success(c->call.ow);
     c->phase = PHASE_BODY;
     head_count(c);
     return f->on_head(f);
@@ -232,12 +233,12 @@ static enum err fetch_head(struct origin_s3_call *c)
 enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
 {
     struct origin_relay *r = c->r;
-    r->status = c->gate.status;
+    r->status = c->response_head.status;
     r->headers_answered = (struct headers){NULL, 0, 0};
-    bool bodiless = c->gate.status == 204 || c->gate.status == 304;
-    r->has_length = c->gate.has_length || bodiless;
-    r->length = c->gate.has_length && !bodiless ? c->gate.length : 0;
-    return origin_s3_headers_answered(c->arena, &c->gate.headers, &r->headers_answered);
+    bool bodiless = c->response_head.status == 204 || c->response_head.status == 304;
+    r->has_length = c->response_head.has_length || bodiless;
+    r->length = c->response_head.has_length && !bodiless ? c->response_head.length : 0;
+    return origin_s3_headers_answered(c->arena, &c->response_head.headers, &r->headers_answered);
 }
 
 static enum err relay_head(struct origin_s3_call *c)
@@ -246,8 +247,8 @@ static enum err relay_head(struct origin_s3_call *c)
     if (err != ERR_OK) {
         return err;
     }
-    if (c->gate.status < 500) {
-        origin_place_success(c->call.ow);
+    if (c->response_head.status < 500) {
+        origin_slot_success(c->call.ow);
     }
     c->phase = PHASE_BODY;
     head_count(c);
@@ -272,15 +273,16 @@ static bool is_doubtful(const struct origin_s3_call *c)
 static enum err on_head_complete(struct origin_s3_call *c)
 {
     struct span server;
-    if (headers_get(&c->gate.headers, SPAN("Server"), &server)) {
+    if (headers_get(&c->response_head.headers, SPAN("Server"), &server)) {
         origin_server_header_learn(c->call.ow->origin, server);
     }
-    origin_hops_learn(c->call.ow->origin, c->gate.status);
-    stats_count_origin(c->phase == PHASE_LOOK ? "HeadBucket" : operation_name(c), c->gate.status);
+    origin_hops_learn(c->call.ow->origin, c->response_head.status);
+    stats_count_origin(c->phase == PHASE_LOOK ? "HeadBucket" : operation_name(c),
+                       c->response_head.status);
     if (c->phase == PHASE_LOOK) {
         return ERR_OK;
     }
-    unsigned status = c->gate.status;
+    unsigned status = c->response_head.status;
     if (origin_s3_status_is_foreign(status) && is_doubtful(c)) {
         return dead_answer(c);
     }
@@ -302,11 +304,11 @@ static enum err on_header_line(void *ctx, struct span line)
     if (c->head_seen) {
         return ERR_OK;
     }
-    enum err err = response_gate_line(&c->gate, line, &done);
+    enum err err = response_head_line(&c->response_head, line, &done);
     if (err == ERR_OK && done) {
         c->head_seen = true;
         err = on_head_complete(c);
-    } else if (err == ERR_ORIGIN_PROTOCOL && c->gate.state == RESPONSE_STATUS_LINE &&
+    } else if (err == ERR_ORIGIN_PROTOCOL && c->response_head.state == RESPONSE_STATUS_LINE &&
                is_doubtful(c)) {
         err = dead_answer(c);
     }
@@ -316,7 +318,7 @@ static enum err on_header_line(void *ctx, struct span line)
 // Does nobody wait for the answer's own body?
 static bool status_is_enough(const struct origin_s3_call *c)
 {
-    return c->r == NULL || origin_s3_status_is_hidden(c->gate.status);
+    return c->r == NULL || origin_s3_status_is_hidden(c->response_head.status);
 }
 
 static enum err on_body(void *ctx, struct span data)
@@ -371,7 +373,7 @@ static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len)
 static void on_timer(struct timer *timer)
 {
     struct origin_s3_call *c = container_of(timer, struct origin_s3_call, timer);
-    if (c->phase == PHASE_PLACE) {
+    if (c->phase == PHASE_SLOT) {
         stats_add(COUNTER_origin_waiters_refused, 1);
         origin_s3_call_end(c, ERR_ORIGIN_TIMEOUT);
     } else if (c->phase == PHASE_COLLECT) {
@@ -396,7 +398,8 @@ static void on_credentials(struct credentials_waiter *waiter, enum err err)
 static void on_looked(struct origin_s3_call *c)
 {
     struct span region;
-    if (c->head_seen && headers_get(&c->gate.headers, SPAN("x-amz-bucket-region"), &region)) {
+    if (c->head_seen &&
+        headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"), &region)) {
         origin_s3_region_learn(c->call.ow, c->r->bucket, region);
     }
     origin_s3_call_attempt(c);
@@ -500,13 +503,13 @@ static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct 
         r->driver = &c->call;
     }
     bool now = false;
-    enum err err = origin_place_enter(&c->call, &now);
+    enum err err = origin_slot_enter(&c->call, &now);
     if (err != ERR_OK) {
         call_end_later(c, err);
     } else if (now) {
         origin_s3_call_attempt(c);
     } else {
-        timer_start(&c->timer, PLACE_WAIT_MS);
+        timer_start(&c->timer, SLOT_WAIT_MS);
     }
 }
 

@@ -33,7 +33,7 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err)
         return;
     }
     if (c->f != NULL) {
-        c->f->status = c->head_seen ? c->gate.status : 0;
+        c->f->status = c->head_seen ? c->response_head.status : 0;
     }
     origin_s3_call_end(c, err);
 }
@@ -41,10 +41,12 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err)
 // The origin's own words for whoever asked; no error of S3's is longer than what is kept.
 static void keep_answer(struct origin_s3_call *c)
 {
-    struct s3_error_answer answer = {.status = c->gate.status, .document = buf_span(&c->collected)};
+    struct s3_error_answer answer = {.status = c->response_head.status,
+                                     .document = buf_span(&c->collected)};
     struct buf packed;
     buf_init(&packed, ORIGIN_ERROR_ANSWER_MAX);
-    if (origin_s3_headers_of_error(c->arena, &c->gate.headers, &answer.headers) == ERR_OK) {
+    if (origin_s3_headers_of_error(c->arena, &c->response_head.headers, &answer.headers) ==
+        ERR_OK) {
         s3_error_pack(&answer, &packed);
         c->f->error_answer =
             buf_ok(&packed) ? arena_copy(c->arena, buf_span(&packed)) : (struct span){NULL, 0};
@@ -57,11 +59,12 @@ static void answer_is_final(struct origin_s3_call *c, enum err fetch_err)
 {
     if (c->f != NULL) {
         struct origin_fetch *f = c->f;
-        f->status = c->gate.status;
+        f->status = c->response_head.status;
         keep_answer(c);
-        (void)headers_get(&c->gate.headers, SPAN("x-amz-bucket-region"), &f->bucket_region);
-        (void)headers_get(&c->gate.headers, SPAN("ETag"), &f->etag);
-        (void)response_gate_unsatisfied_size(&c->gate, &f->size_bytes);
+        (void)headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"),
+                          &f->bucket_region);
+        (void)headers_get(&c->response_head.headers, SPAN("ETag"), &f->etag);
+        (void)response_head_unsatisfied_size(&c->response_head, &f->size_bytes);
         origin_s3_call_end(c, fetch_err);
         return;
     }
@@ -95,9 +98,9 @@ void origin_s3_call_held_body(struct origin_s3_call *c)
 static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     struct span hint = {NULL, 0};
-    unsigned status = c->gate.status;
+    unsigned status = c->response_head.status;
     bool redirect = status >= 300 && status < 400 && status != 304;
-    (void)headers_get(&c->gate.headers, SPAN("x-amz-bucket-region"), &hint);
+    (void)headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"), &hint);
     if (hint.len == 0) {
         hint = body->region;
     }
@@ -121,8 +124,9 @@ static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *bod
     struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
     struct span date;
     time_t origin_s = 0;
-    if (c->skew_corrected || c->gate.status != 403 ||
-        !headers_get(&c->gate.headers, SPAN("Date"), &date) || !http_date_parse(date, &origin_s)) {
+    if (c->skew_corrected || c->response_head.status != 403 ||
+        !headers_get(&c->response_head.headers, SPAN("Date"), &date) ||
+        !http_date_parse(date, &origin_s)) {
         return false;
     }
     int64_t now_s = clock_wall_s();
@@ -146,13 +150,13 @@ static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *bod
 static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     if (c->set == NULL || c->set->is_anonymous || (c->r != NULL && c->r->is_unsigned) ||
-        (c->gate.status != 400 && c->gate.status != 403)) {
+        (c->response_head.status != 400 && c->response_head.status != 403)) {
         return false;
     }
-    bool token_refused =
-        origin_s3_status_is_token_error(body->code) ||
-        span_equal_cstr(body->code, "InvalidAccessKeyId") ||
-        (origin_s3_call_is_head(c) && c->gate.status == 400 && c->set->keys.session_token.len > 0);
+    bool token_refused = origin_s3_status_is_token_error(body->code) ||
+                         span_equal_cstr(body->code, "InvalidAccessKeyId") ||
+                         (origin_s3_call_is_head(c) && c->response_head.status == 400 &&
+                          c->set->keys.session_token.len > 0);
     if (!token_refused || c->credentials_renewed) {
         if (origin_s3_status_is_token_error(body->code)) {
             origin_count_error(ERR_ORIGIN_CREDENTIALS);
@@ -169,7 +173,7 @@ static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_bod
 void origin_s3_call_answered(struct origin_s3_call *c)
 {
     struct s3_error_body body = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    unsigned status = c->gate.status;
+    unsigned status = c->response_head.status;
     if (c->collected.len > 0) {
         (void)s3_error_read(c->arena, buf_span(&c->collected), &body);
     }
@@ -184,7 +188,7 @@ void origin_s3_call_answered(struct origin_s3_call *c)
         enum err err = origin_s3_status_failure(status);
         origin_count_error(err);
         if (err == ERR_ORIGIN_SLOWDOWN) {
-            origin_place_slow_down(c->call.ow);
+            origin_slot_slow_down(c->call.ow);
         }
         if (origin_s3_call_is_safe(c) && try_again(c)) {
             return;
@@ -200,7 +204,8 @@ void origin_s3_call_answered(struct origin_s3_call *c)
         origin_s3_call_end(c, ERR_ORIGIN_PROTOCOL); // a redirect that leads nowhere we know
         return;
     }
-    enum err err = c->f != NULL ? origin_s3_status_error(c->f, c->gate.status, body.code) : ERR_OK;
+    enum err err =
+        c->f != NULL ? origin_s3_status_error(c->f, c->response_head.status, body.code) : ERR_OK;
     origin_count_error(err);
     answer_is_final(c, err);
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call to an S3 origin, for the files that make it: origin_s3_call.c runs it, origin_s3_call_build.c builds and
-// signs each attempt, origin_s3_call_answer.c decides about answers that are no success.
+// One call to an S3 origin, for the files that make it: origin_s3_call.c runs it,
+// origin_s3_call_build.c builds and signs each attempt, origin_s3_call_answer.c decides about those
+// answers that are no success.
 #ifndef FOREBAY_ORIGIN_S3_CALL_PRIVATE_H
 #define FOREBAY_ORIGIN_S3_CALL_PRIVATE_H
 
 #include "origin/origin_s3_private.h"
-#include "origin/response_gate.h"
+#include "origin/response_head.h"
 
 enum origin_s3_phase {
-    PHASE_PLACE,
+    PHASE_SLOT,
     PHASE_WAIT,
     PHASE_LOOK,
     PHASE_ASK,
@@ -36,7 +37,7 @@ struct origin_s3_call {
     struct origin_s3_pool *pool;
     struct credential_set *set; // of this attempt; NULL with the caller's own credentials
     struct span region;         // this attempt was signed for
-    struct response_gate gate;
+    struct response_head response_head;
     struct buf collected;
     uint64_t received, started_us;
 
@@ -78,7 +79,7 @@ origin_s3_call_own_keys(const struct origin_s3_call *c)
     return c->r != NULL ? c->r->credentials : c->f->credentials;
 }
 
-// --- origin_s3_call.c -----------------------------------------------------------------------------------
+// --- origin_s3_call.c ----------------------------------------------------------------------------
 
 // The next attempt, at once. Never calls back.
 void origin_s3_call_attempt(struct origin_s3_call *c);
@@ -89,13 +90,13 @@ enum err origin_s3_call_relay_prepare(struct origin_s3_call *c) MUST_USE;
 // Tells the caller the outcome and frees the call. No transfer runs.
 void origin_s3_call_end(struct origin_s3_call *c, enum err err);
 
-// --- origin_s3_call_build.c -----------------------------------------------------------------------------
+// --- origin_s3_call_build.c ----------------------------------------------------------------------
 
 // URL and signed headers of the next attempt, in the call's arena.
 enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *ret_url,
                               struct headers *headers) MUST_USE;
 
-// --- origin_s3_call_answer.c ----------------------------------------------------------------------------
+// --- origin_s3_call_answer.c ---------------------------------------------------------------------
 // Each goes on with the call: another attempt, a wait before it, or the call's end.
 
 // The transfer broke before a final head.

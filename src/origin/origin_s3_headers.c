@@ -2,7 +2,7 @@
 // What of a client's request goes on to the origin, by a list of what may, and what of the origin's
 // answer goes back. The client's own signature is taken off; every other x-amz-* header is kept, so
 // that it is signed again. A client's Connection takes nothing off: a head in which it names a
-// header that is meant for the origin does not pass http's gate. Pure; any thread.
+// header that is meant for the origin does not reach http's exchange. Pure; any thread.
 #include <string.h>
 
 #include "origin/origin_s3_private.h"

@@ -12,7 +12,7 @@
 #define ORIGIN_S3_REGION_MAX 63u       // bytes of a name
 #define ORIGIN_S3_POOLS_MAX 16u        // credential sets with connections of their own, per worker
 
-// --- origin_s3_endpoint.c: pure -------------------------------------------------------------------------
+// --- origin_s3_endpoint.c: pure ------------------------------------------------------------------
 
 // Where an origin is. `host` may hold "{region}".
 struct origin_s3_endpoint {
@@ -44,7 +44,7 @@ enum err origin_s3_url_build(struct arena *arena, const struct origin_s3_endpoin
                              struct span bucket, struct span key, struct span query,
                              struct origin_s3_url *ret_url) MUST_USE;
 
-// --- origin_s3_headers.c: pure --------------------------------------------------------------------------
+// --- origin_s3_headers.c: pure -------------------------------------------------------------------
 
 // Client headers that a relayed request keeps, by S3's rules for signing again, into `ret_headers`.
 // ERR_INVALID: a value that must not be sent. `framed`: the body stays aws-chunked.
@@ -61,7 +61,7 @@ enum err origin_s3_headers_answered(struct arena *arena, const struct headers *o
 enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *origin,
                                     struct headers *ret_headers) MUST_USE;
 
-// --- origin_s3_status.c: pure ---------------------------------------------------------------------------
+// --- origin_s3_status.c: pure --------------------------------------------------------------------
 
 // Answers to a relay whose body is looked at before anybody hears of them.
 bool origin_s3_status_must_collect(unsigned status);
@@ -82,7 +82,7 @@ struct origin_s3_state {
     struct origin_s3_endpoint endpoint;
     char *region; // configured or found at the start; NULL: to be learnt, us-east-1 until then
     bool region_is_fixed;
-    struct credentials_keeper *keeper;
+    struct credentials_renewer *renewer;
     atomic_long clock_skew_s; // origin's clock minus ours, once it has complained
     atomic_bool is_stopping;
 
@@ -123,7 +123,7 @@ struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
                                             const struct sigv4_credentials *credentials);
 void origin_s3_pool_leave(struct origin_s3_pool *pool);
 
-// --- origin_s3_call.c -----------------------------------------------------------------------------------
+// --- origin_s3_call.c ----------------------------------------------------------------------------
 
 void origin_s3_fetch_start(struct origin_worker *ow, struct origin_fetch *f);
 void origin_s3_relay_start(struct origin_worker *ow, struct origin_relay *r);

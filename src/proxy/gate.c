@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one gate before routing: who is it, may they. Only gate_check() makes a principal. Runs on
-// the request's worker; the principal lives in struct request and holds a reference to the table it
-// came from, so that a reload takes nothing away from a request under way.
+// The one gate before routing: who is it, may they. Only gate_authorize() makes a principal. Runs
+// on the request's worker; the principal lives in struct request and holds a reference to the table
+// it came from, so that a reload takes nothing away from a request under way.
 //
 // Open mode asks for no signature, but Host must be an address, localhost or a configured domain: a
 // page in a browser on this machine that had its own name pointed here must not be able to read the
@@ -20,7 +20,7 @@ static enum err refuse_with(struct request *r, struct s3_error_detail *ret_detai
     return err;
 }
 
-static enum err check_host(const struct request *r, struct s3_error_detail *ret_detail)
+static enum err judge_host(const struct request *r, struct s3_error_detail *ret_detail)
 {
     struct span bucket;
     if (s3_host_parse(r->http->host, &r->pw->proxy->domains, &bucket) == S3_HOST_OTHER) {
@@ -39,8 +39,8 @@ bool gate_allows(const struct request *r, unsigned rights, struct span key)
 
 // Everything that the request may do must be allowed. Keys that stand in its body are asked about
 // when it has been read.
-static enum err check_rights(struct request *r, const struct access_keys_principal *p,
-                             struct s3_error_detail *ret_detail)
+static enum err authorize_effects(struct request *r, const struct access_keys_principal *p,
+                                  struct s3_error_detail *ret_detail)
 {
     const struct s3_effects *effects = &r->effects;
     if (effects->copy.is_there && !effects->copy.is_understood) {
@@ -97,8 +97,8 @@ static struct span without_secrets(struct arena *arena, struct span canonical)
 }
 
 // The signature over the raw request. Fills principal.claim and signing_key.
-static enum err check_signature(struct request *r, struct principal *principal,
-                                struct s3_error_detail *ret_detail)
+static enum err verify_signature(struct request *r, struct principal *principal,
+                                 struct s3_error_detail *ret_detail)
 {
     const struct http_request *http = r->http;
     struct sigv4_claim *claim = &principal->claim;
@@ -156,14 +156,14 @@ static enum err find_effects(struct request *r, struct s3_error_detail *ret_deta
     return err;
 }
 
-static enum err check_verified(struct request *r, struct principal *principal,
-                               struct s3_error_detail *ret_detail)
+static enum err authorize_signed(struct request *r, struct principal *principal,
+                                 struct s3_error_detail *ret_detail)
 {
     if (r->pw->access_keys == NULL) {
         return ERR_ACCESS_DENIED;
     }
     principal->table = access_keys_ref(r->pw->access_keys);
-    enum err err = check_signature(r, principal, ret_detail);
+    enum err err = verify_signature(r, principal, ret_detail);
     if (err != ERR_OK) {
         return err;
     }
@@ -183,18 +183,18 @@ static enum err check_verified(struct request *r, struct principal *principal,
         return ERR_INVALID_ARGUMENT;
     }
     enum err found = find_effects(r, ret_detail);
-    return found == ERR_OK ? check_rights(r, principal->entry, ret_detail) : found;
+    return found == ERR_OK ? authorize_effects(r, principal->entry, ret_detail) : found;
 }
 
-enum err gate_check(struct request *r, struct principal *ret_principal,
-                    struct s3_error_detail *ret_detail)
+enum err gate_authorize(struct request *r, struct principal *ret_principal,
+                        struct s3_error_detail *ret_detail)
 {
     struct principal principal = {.name = SPAN("open")};
     enum err err;
     if (r->pw->proxy->options.auth_mode == PROXY_AUTH_OPEN) {
-        err = check_host(r, ret_detail);
+        err = judge_host(r, ret_detail);
         if (err == ERR_OK) {
-            err = gate_check_browser(r, ret_detail);
+            err = gate_authorize_browser(r, ret_detail);
         }
         if (err == ERR_OK) {
             err = find_effects(r, ret_detail);
@@ -206,7 +206,7 @@ enum err gate_check(struct request *r, struct principal *ret_principal,
         principal.name = SPAN("preflight"); // what it asks is the bucket's to answer, unsigned
         err = ERR_OK;
     } else {
-        err = check_verified(r, &principal, ret_detail);
+        err = authorize_signed(r, &principal, ret_detail);
         principal.verified = err == ERR_OK;
     }
     if (err != ERR_OK) {

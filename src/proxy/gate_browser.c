@@ -17,7 +17,7 @@ static bool is_allowed(const struct proxy *proxy, struct span origin)
     return false;
 }
 
-enum err gate_check_browser(const struct request *r, struct s3_error_detail *ret_detail)
+enum err gate_authorize_browser(const struct request *r, struct s3_error_detail *ret_detail)
 {
     const struct headers *headers = &r->http->headers;
     bool has_origin = false, is_foreign = false, is_listed = true;

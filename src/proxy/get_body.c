@@ -44,12 +44,13 @@ static void get_release_passed(struct get_state *g)
     }
 }
 
-// How much one read takes from a place; a single check unit while memory is short.
+// How much one read takes from a place; a single checksum unit while memory is short.
 static uint64_t get_read_len(const struct get_state *g, const struct store_place *place)
 {
     uint64_t begin = place->first_block * place->block_size_bytes;
-    uint64_t most = chunk_budget_is_short() ? STORE_CHECK_UNIT - (g->pos - begin) % STORE_CHECK_UNIT
-                                            : GET_READ_BYTES;
+    uint64_t most = chunk_budget_is_short()
+                        ? STORE_CHECKSUM_UNIT - (g->pos - begin) % STORE_CHECKSUM_UNIT
+                        : GET_READ_BYTES;
     return min_u64(min_u64(g->end, begin + place->payload_len) - g->pos, most);
 }
 

@@ -475,7 +475,7 @@ static void home_post_delete(struct home_key *h)
     delete_post->post.store = h->pw->store;
     delete_post->post.kind = STORE_POST_DELETE;
     delete_post->post.hash = h->key->hash;
-    delete_post->post.generation_floor = h->floor;
+    delete_post->post.floor = h->floor;
     delete_post->post.urgent = true;
     delete_post->post.done = on_delete_done;
     h->deletes++;

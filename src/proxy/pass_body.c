@@ -127,17 +127,17 @@ static enum err collect_reserve(struct pass_body *body, uint64_t bytes)
     }
     body->reserved_bytes = bytes;
     body->collect = true;
-    body->has_check = true;
+    body->must_verify = true;
     return ERR_OK;
 }
 
-static enum err hash_check_start(struct pass_body *body, struct span hash)
+static enum err hash_verify_start(struct pass_body *body, struct span hash)
 {
     if (!span_to_hex(hash, body->expected_sha256, sizeof(body->expected_sha256))) {
         return ERR_INVALID_ARGUMENT;
     }
     body->sha256 = s3_checksum_new(S3_CHECKSUM_SHA256);
-    body->has_check = true;
+    body->must_verify = true;
     return ERR_OK;
 }
 
@@ -161,7 +161,7 @@ static enum err decoder_start(struct pass_body *body, const struct pass_body_inp
     }
     body->decoder = aws_chunked_decoder_new(&options);
     body->decode = true;
-    body->has_check = true;
+    body->must_verify = true;
     return body->decoder != NULL ? ERR_OK : ERR_NO_MEMORY;
 }
 
@@ -293,7 +293,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
         return plan_nothing(body, input, payload, hash, arena, headers);
     }
     if (payload == SIGV4_PAYLOAD_HASH) {
-        err = hash_check_start(body, hash); // over the bytes as they came, framing included
+        err = hash_verify_start(body, hash); // over the bytes as they came, framing included
         if (err != ERR_OK) {
             return err;
         }
@@ -385,7 +385,7 @@ static void base64_of_sha256(const uint8_t *bytes, char *ret_text)
     }
 }
 
-static enum err check_hash(struct pass_body *body)
+static enum err verify_hash(struct pass_body *body)
 {
     if (body->sha256 == NULL) {
         return ERR_OK;
@@ -397,7 +397,7 @@ static enum err check_hash(struct pass_body *body)
                                                               : ERR_CONTENT_SHA256_MISMATCH;
 }
 
-static enum err check_trailer(struct pass_body *body, struct span *ret_value)
+static enum err verify_trailer(struct pass_body *body, struct span *ret_value)
 {
     if (body->trailer_name.len == 0) {
         return ERR_OK;
@@ -437,7 +437,7 @@ static enum err collected(struct pass_body *body, struct arena *arena)
 
 enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct span bytes)
 {
-    check(body->collect && body->is_checked && body->taken == 0);
+    check(body->collect && body->is_verified && body->taken == 0);
     if (bytes.len > body->reserved_bytes) {
         uint64_t reserved = body->reserved_bytes;
         enum err err = collect_reserve(body, bytes.len - reserved);
@@ -459,12 +459,12 @@ enum err pass_body_finish(struct pass_body *body, struct arena *arena)
             (!body->collect && body->payload_fed != body->decoded_length)) {
             return ERR_INCOMPLETE_BODY;
         }
-        enum err err = check_trailer(body, &trailer_value);
+        enum err err = verify_trailer(body, &trailer_value);
         if (err != ERR_OK) {
             return err;
         }
     }
-    enum err err = check_hash(body);
+    enum err err = verify_hash(body);
     if (err == ERR_OK && body->collect) {
         err = collected(body, arena);
     }
@@ -479,7 +479,7 @@ enum err pass_body_finish(struct pass_body *body, struct arena *arena)
         byte_queue_append(&body->queue, buf_span(&tail));
         buf_done(&tail);
     }
-    body->is_checked = true;
+    body->is_verified = true;
     return ERR_OK;
 }
 
@@ -488,9 +488,9 @@ static uint64_t available(const struct pass_body *body)
 {
     uint64_t left = body->length - body->taken;
     if (body->collect) {
-        return body->is_checked ? left : 0;
+        return body->is_verified ? left : 0;
     }
-    if (body->has_check && !body->is_checked && left > 0) {
+    if (body->must_verify && !body->is_verified && left > 0) {
         left--;
     }
     return min_u64(left, body->queue.bytes);
@@ -498,7 +498,7 @@ static uint64_t available(const struct pass_body *body)
 
 size_t pass_body_take(struct pass_body *body, char *buf, size_t max, bool *ret_end)
 {
-    *ret_end = body->taken == body->length && (!body->collect || body->is_checked);
+    *ret_end = body->taken == body->length && (!body->collect || body->is_verified);
     size_t n = min_u64(available(body), max);
     if (n == 0) {
         return 0;
@@ -516,7 +516,7 @@ size_t pass_body_take(struct pass_body *body, char *buf, size_t max, bool *ret_e
 bool pass_body_ready(const struct pass_body *body)
 {
     return available(body) > 0 ||
-           (body->taken == body->length && (!body->collect || body->is_checked));
+           (body->taken == body->length && (!body->collect || body->is_verified));
 }
 
 bool pass_body_full(const struct pass_body *body)

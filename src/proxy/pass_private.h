@@ -23,7 +23,8 @@ bool gate_allows(const struct request *r, unsigned rights, struct span key);
 // --- gate_browser.c ------------------------------------------------------------------------------
 
 // Open mode: ERR_BROWSER_REFUSED for what a browser sends on behalf of a page that is not listed.
-enum err gate_check_browser(const struct request *r, struct s3_error_detail *ret_detail) MUST_USE;
+enum err gate_authorize_browser(const struct request *r,
+                                struct s3_error_detail *ret_detail) MUST_USE;
 
 // --- byte_queue.c --------------------------------------------------------------------------------
 
@@ -65,8 +66,8 @@ struct pass_body {
     struct s3_checksum_state *checksum; // payload against its trailer
     struct span trailer_name;
     size_t trailer_value_len;
-    bool has_check;       // something is still to be checked
-    bool is_checked;      // pass_body_finish() said ERR_OK
+    bool must_verify;     // something is still to be checked
+    bool is_verified;     // pass_body_finish() said ERR_OK
     enum err too_large;   // what a collected body above its maximum is told
     uint64_t payload_fed; // decoded bytes so far
     uint64_t chunk_left;  // of the chunk being re-framed
@@ -365,6 +366,6 @@ bool pass_preflight_keeps(struct span name);            // a header of a yes
 // Has the request the form of a call to STS that may go on? It needs no signature of ours.
 bool pass_sts_wanted(const struct request *r);
 // Its body is whole: is it the one call that may? p->err_message says why not.
-enum err pass_sts_check(struct pass_state *p) MUST_USE;
+enum err pass_sts_authorize(struct pass_state *p) MUST_USE;
 
 #endif

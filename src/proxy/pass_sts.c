@@ -26,7 +26,7 @@ bool pass_sts_wanted(const struct request *r)
            span_equal_nocase((struct span){value.ptr, form.len}, form);
 }
 
-enum err pass_sts_check(struct pass_state *p)
+enum err pass_sts_authorize(struct pass_state *p)
 {
     struct span body = buf_span(&p->body.whole), piece;
     unsigned actions = 0;

@@ -38,7 +38,7 @@ static void digest_of(enum s3_checksum kind, struct span bytes, char *ret_base64
     s3_checksum_free(state);
 }
 
-static enum err check_digests(const struct pass_state *p)
+static enum err verify_digests(const struct pass_state *p)
 {
     const struct headers *headers = &p->headers;
     for (unsigned i = 0; i < headers->count; i++) {
@@ -103,7 +103,7 @@ static enum err send_on(struct pass_state *p, struct buf *rendered)
 
 enum err pass_xml_delete(struct pass_state *p, struct s3_delete *ret_delete)
 {
-    enum err err = check_digests(p);
+    enum err err = verify_digests(p);
     if (err == ERR_OK) {
         err = s3_delete_read(p->arena, buf_span(&p->body.whole), ret_delete);
     }
@@ -119,7 +119,7 @@ enum err pass_xml_delete(struct pass_state *p, struct s3_delete *ret_delete)
 enum err pass_xml_restore(struct pass_state *p)
 {
     struct s3_restore restore;
-    enum err err = check_digests(p);
+    enum err err = verify_digests(p);
     if (err == ERR_OK) {
         err = s3_restore_read(p->arena, buf_span(&p->body.whole), &restore);
     }

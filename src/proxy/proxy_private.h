@@ -131,7 +131,7 @@ bool rules_glob_match(const char *pattern, struct span text); // linear time, no
 
 // --- gate.c --------------------------------------------------------------------------------------
 
-// Who asks. Only gate_check() makes one; every handler after it requires it.
+// Who asks. Only gate_authorize() makes one; every handler after it requires it.
 struct principal {
     struct span name;                          // "open", or the access key
     const struct access_keys_principal *entry; // NULL in open mode
@@ -143,8 +143,8 @@ struct principal {
 
 // The one gate before routing: Host check in open mode, signature and allow rules in verify mode.
 // On refusal fills `detail` for the error document.
-enum err gate_check(struct request *r, struct principal *ret_principal,
-                    struct s3_error_detail *ret_detail) MUST_USE;
+enum err gate_authorize(struct request *r, struct principal *ret_principal,
+                        struct s3_error_detail *ret_detail) MUST_USE;
 void gate_release(struct principal *principal);
 
 // --- request.c: a request as a table of steps ----------------------------------------------------

@@ -263,7 +263,7 @@ static void request_find_origin(struct request *r)
 
 enum step_result request_step_parse(struct request *r)
 {
-    enum err err = origin_hops_check(&r->http->headers, &r->hops);
+    enum err err = origin_hops_judge(&r->http->headers, &r->hops);
     if (err != ERR_OK) {
         stats_add(COUNTER_loops_refused, 1);
         return request_fail(r, err, NULL);
@@ -281,7 +281,7 @@ enum step_result request_step_parse(struct request *r)
 enum step_result request_step_authorize(struct request *r)
 {
     struct s3_error_detail detail = {0};
-    enum err err = gate_check(r, &r->principal, &detail);
+    enum err err = gate_authorize(r, &r->principal, &detail);
     if (err != ERR_OK) {
         stats_add(COUNTER_auth_denied, 1);
         return request_fail(r, err, &detail);

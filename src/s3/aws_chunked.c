@@ -159,8 +159,8 @@ static bool is_signature(struct span s)
 }
 
 // Compares the claimed signature of a chunk or trailer with ours and makes it the previous one.
-static enum err check_signature(struct aws_chunked_decoder *d, const char *algorithm,
-                                const char *before_hash, SHA256_CTX *hash, const char *claimed)
+static enum err verify_signature(struct aws_chunked_decoder *d, const char *algorithm,
+                                 const char *before_hash, SHA256_CTX *hash, const char *claimed)
 {
     uint8_t digest[SHA256_DIGEST_LENGTH];
     char digest_hex[SIGNATURE_LEN + 1];
@@ -189,8 +189,8 @@ static enum err end_chunk(struct aws_chunked_decoder *d)
     if (!d->has_signatures) {
         return ERR_OK;
     }
-    return check_signature(d, "AWS4-HMAC-SHA256-PAYLOAD", SIGV4_EMPTY_SHA256 "\n", &d->data_hash,
-                           d->chunk_signature);
+    return verify_signature(d, "AWS4-HMAC-SHA256-PAYLOAD", SIGV4_EMPTY_SHA256 "\n", &d->data_hash,
+                            d->chunk_signature);
 }
 
 // "hex-size" and, in the signed form, ";chunk-signature=" with 64 digits behind it.
@@ -276,7 +276,7 @@ static enum err take_trailer_signature(struct aws_chunked_decoder *d, struct spa
         d->trailer_signed = true; // there, but not ours to check
         return ERR_OK;
     }
-    enum err err = check_signature(d, "AWS4-HMAC-SHA256-TRAILER", "", &d->trailer_hash, value.ptr);
+    enum err err = verify_signature(d, "AWS4-HMAC-SHA256-TRAILER", "", &d->trailer_hash, value.ptr);
     d->trailer_signed = err == ERR_OK;
     return err;
 }

@@ -99,7 +99,7 @@ const struct s3_param *s3_param_find(const struct s3_request *r, const char *nam
 // (sigv4_mismatch.plus_is_space). It is then never answered from cache. ERR_INVALID_URI,
 // ERR_NO_MEMORY.
 enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r) MUST_USE;
-// --- s3_effects.c: what a request may read, write, delete and list ------------------------------
+// --- s3_effects.c: what a request may read, write, delete and list -------------------------------
 
 // Rights of a principal; ANY is what none of the others covers, and implies none of them.
 enum s3_allow_ops {
@@ -275,7 +275,7 @@ struct s3_bucket_entry {
 void s3_buckets_render(const struct s3_bucket_entry *buckets, size_t count, struct buf *out);
 void s3_location_render(struct span region, struct buf *out); // empty for us-east-1
 
-// --- s3_xml_strict.c: bodies that say what to do to which keys ------------------------------------
+// --- s3_xml_strict.c: bodies that say what to do to which keys -----------------------------------
 
 // As the body says it; spans with a NULL pointer were not there.
 struct s3_delete_object {

@@ -728,7 +728,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     if (question < target.len) {
         r->raw_query = span_after(target, question + 1);
     }
-    (void)s3_host_parse(host, domains, &r->bucket); // the gate judges the kind
+    (void)s3_host_parse(host, domains, &r->bucket); // request_head.c judges the kind
     r->virtual_host = r->bucket.len > 0;
 
     enum err err = parse_path(arena, r);

@@ -562,7 +562,7 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
 
 // --- Verifying -----------------------------------------------------------------------------------
 
-static enum err check_time(const struct sigv4_claim *claim, time_t now)
+static enum err verify_time(const struct sigv4_claim *claim, time_t now)
 {
     // The key was made for the day of the scope; a signature of another day's key is not this
     // request's.
@@ -593,7 +593,7 @@ static bool list_has_name(struct span list, struct span name)
 
 // The list bounds the work of everything after it: few names, each once, host among them, and no
 // x-amz-* header beside it that could change what the request does.
-static enum err check_signed_headers(struct span list, const struct headers *headers)
+static enum err verify_signed_headers(struct span list, const struct headers *headers)
 {
     struct span names[HEADERS_MAX];
     unsigned count = 0;
@@ -666,9 +666,9 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
 {
     check(claim->present);
     struct sigv4_mismatch mismatch = {.plus_is_space = false};
-    enum err err = check_time(claim, now);
+    enum err err = verify_time(claim, now);
     if (err == ERR_OK) {
-        err = check_signed_headers(claim->signed_headers, headers);
+        err = verify_signed_headers(claim->signed_headers, headers);
     }
     struct canonical_request c = {.method = method,
                                   .headers = headers,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The environment and its read side. A look-up renews the worker's one read transaction, copies
-// what it needs out of the map, and resets it: no view is kept over a pass, so pages are used again
-// and the file does not grow.
+// what it needs out of the map, and resets it: no view is kept over a turn of the loop, so pages
+// are used again and the file does not grow.
 //
 // Correctness never rests on what is read here: every value carries a checksum over itself and its
 // key, and what it points at proves itself by salt, header and full key. A bad record is a miss.
@@ -270,7 +270,7 @@ static uint64_t env_file_bytes(const struct index_env *env)
     return max_u64((uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
 }
 
-// Counts what the file takes up already, whatever the limit says: the keeper makes room.
+// Counts what the file takes up already, whatever the limit says: the supply thread makes room.
 static void env_count_file(struct index *index, const struct index_env *env)
 {
     uint64_t bytes = env_file_bytes(env);
@@ -380,7 +380,7 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
         }
     }
     int fd = -1;
-    int failed = store_fault_check(STORE_FAULT_ALLOCATE);
+    int failed = store_fault_strike(STORE_FAULT_ALLOCATE);
     if (failed == 0) {
         failed = mdb_env_get_fd(env->env, &fd);
     }
@@ -563,7 +563,7 @@ static void view_age(const struct index *index, struct hash128 hash,
 }
 
 void index_lookup(struct index *index, struct index_reader *reader, struct hash128 hash,
-                  uint64_t first_byte, uint64_t end_byte, uint64_t min_generation,
+                  uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                   struct store_view *ret_view)
 {
     ret_view->found = false;
@@ -582,7 +582,7 @@ void index_lookup(struct index *index, struct index_reader *reader, struct hash1
     bool good =
         rc == 0 && index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, &record);
     (void)count_if(rc == 0 && !good, COUNTER_index_bad_records);
-    if (good && record.generation >= min_generation) {
+    if (good && record.generation >= floor) {
         ret_view->found = true;
         ret_view->generation = record.generation;
         ret_view->size_bytes = record.size_bytes;

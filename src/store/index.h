@@ -82,7 +82,7 @@ void index_guard_remove(struct index *index);
 #define INDEX_BAD_MARKER "bad"
 
 void index_lookup(struct index *index, struct index_reader *reader, struct hash128 hash,
-                  uint64_t first_byte, uint64_t end_byte, uint64_t min_generation,
+                  uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                   struct store_view *ret_view);
 
 // Renewals.

@@ -434,7 +434,7 @@ int index_txn_commit(struct index_txn *t)
     if (!txn_failed(t, mdb_put(t->txn, t->env->meta, &key, &value, 0))) {
         (void)txn_failed(t, mdb_stat(t->txn, t->env->objects, &stat)); // kept in t->rc
     }
-    int failed = store_fault_check(STORE_FAULT_COMMIT);
+    int failed = store_fault_strike(STORE_FAULT_COMMIT);
     if (t->rc != 0 || t->err != ERR_OK || failed != 0) {
         int rc = t->rc != 0 ? t->rc : failed != 0 ? failed : ENOSPC;
         index_txn_abort(t);

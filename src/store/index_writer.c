@@ -84,7 +84,7 @@ void index_writer_post(struct index_writer *writer, struct store_post *post)
     change->urgent = post->urgent;
     change->validated = post->validated;
     if (post->kind == STORE_POST_DELETE) {
-        change->generation = post->generation_floor;
+        change->generation = post->floor;
     } else {
         change->place = post->place;
     }
@@ -268,7 +268,7 @@ static bool change_segment_lives(struct store *store, const struct index_change 
 static void writer_sync_segment(struct store *store, struct segment *segment)
 {
     int fd;
-    int failed = store_fault_check(STORE_FAULT_SYNC);
+    int failed = store_fault_strike(STORE_FAULT_SYNC);
     enum err err = segment_borrow_wait(segment, &fd);
     if (err == ERR_UNREADABLE) {
         return; // the order is hygiene: a run that a power cut takes is found out by its checksums

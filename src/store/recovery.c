@@ -25,7 +25,7 @@
 
 void recovery_init(struct recovery *recovery, struct store *store)
 {
-    *recovery = (struct recovery){.store = store, .check = {.fd = -1}};
+    *recovery = (struct recovery){.store = store, .verify = {.fd = -1}};
     pthread_mutex_init(&recovery->guarded.lock, NULL);
     pthread_cond_init(&recovery->guarded.wake, NULL);
     check(pipe2(recovery->stop_pipe, O_CLOEXEC | O_NONBLOCK) == 0);
@@ -56,7 +56,7 @@ void recovery_want_rebuild(struct recovery *recovery)
 static enum err recovery_open_new(struct recovery *recovery, const char *why)
 {
     struct store *store = recovery->store;
-    index_check_stop(&recovery->check);
+    index_verify_stop(&recovery->verify);
     index_remove_files(store->dir.index_fd);
     if (why != NULL) {
         log_warn("index_dropped", "reason=%s", why);
@@ -79,14 +79,14 @@ enum err recovery_open_index(struct recovery *recovery)
     if (faccessat(store->dir.index_fd, "data.mdb", F_OK, 0) != 0) {
         return recovery_open_new(recovery, "missing");
     }
-    if (!index_check_size(store->dir.index_fd)) {
+    if (!index_verify_size(store->dir.index_fd)) {
         return recovery_open_new(recovery, "cut_off");
     }
     struct buf path;
     buf_init(&path, 8192);
     buf_printf(&path, "%s/index", store->dir.path);
-    enum index_verdict verdict = index_check_start(&recovery->check, buf_cstr(&path),
-                                                   store->index.map_bytes, format->cache_id);
+    enum index_verdict verdict = index_verify_start(&recovery->verify, buf_cstr(&path),
+                                                    store->index.map_bytes, format->cache_id);
     buf_done(&path);
     if (verdict == INDEX_VERDICT_BAD) {
         return recovery_open_new(recovery, "damaged");
@@ -230,7 +230,7 @@ static void *recovery_main(void *ctx)
     }
     atomic_store(&store->log.examined, true);
     segment_log_want(&store->log, false);
-    if (index_check_wait(&recovery->check, recovery->stop_pipe[0]) == INDEX_VERDICT_BAD) {
+    if (index_verify_wait(&recovery->verify, recovery->stop_pipe[0]) == INDEX_VERDICT_BAD) {
         log_warn("index_dropped", "reason=walk");
         index_writer_drop(&store->writer);
         recovery_want_rebuild(recovery);
@@ -267,7 +267,7 @@ void recovery_stop(struct recovery *recovery)
         check(pthread_join(recovery->thread, NULL) == 0);
         recovery->runs = false;
     }
-    index_check_stop(&recovery->check);
+    index_verify_stop(&recovery->verify);
     (void)close(recovery->stop_pipe[0]);
     (void)close(recovery->stop_pipe[1]);
     pthread_mutex_destroy(&recovery->guarded.lock);

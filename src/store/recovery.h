@@ -4,13 +4,13 @@
 #ifndef FOREBAY_STORE_RECOVERY_H
 #define FOREBAY_STORE_RECOVERY_H
 
-#include "store/index_check.h"
+#include "store/index_verify.h"
 
 struct store;
 
 struct recovery {
     struct store *store;
-    struct index_check check;
+    struct index_verify verify;
     pthread_t thread;
     bool runs;
     int stop_pipe[2];

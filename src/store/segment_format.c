@@ -17,7 +17,7 @@
 //   12  4  segment number              12  4  segment number          12  4  segment number
 //   16  8  salt                        16  8  salt                    16  8  salt
 //   24  16 creation id of the cache    24  4  end of the last run     24  4  offset of this sector
-//   40  8  size of the file            28  4  check units given out   28  4  end of the run
+//   40  8  size of the file            28  4  checksum units given out   28  4  end of the run
 //   48  8  wall clock at creation, us  32  4  runs begun              32  4  header offset
 //                                                                     36  4  payload offset
 //   508 4  CRC of 0..507               508 4  CRC of 0..507           508 4  CRC of 0..507
@@ -43,15 +43,15 @@
 //   32  4  payload offset                  104 2  length of realm       110 2  of ETag
 //   36  4  payload length                  106 2  of bucket             112 2  of versionId
 //   40  4  end of the run                  108 2  of key                114 2  of the reply headers
-//   44  4  ordinal of its first unit       116 2  number of check units
+//   44  4  ordinal of its first unit       116 2  number of checksum units
 //   48  8  generation                      118 6  zero
 //   56  8  object size                     124 4  CRC of the whole header but these four bytes
 //   128    CRC of each 64 KiB of payload, 4 bytes each; then realm, bucket, key, ETag, versionId,
 //   reply headers
 //
 // The generation in a header may be provisional: the index names a version, a header only orders it
-// against others when the index has to be made anew. Check units are numbered through a segment so
-// that the marks of verified units kept in memory are dense.
+// against others when the index has to be made anew. Checksum units are numbered through a segment
+// so that the marks of verified units kept in memory are dense.
 //
 // A reader believes a header when (1) magic, version and CRC are right, (2) it is consistent in
 // itself, (3) salt, segment number and offset are those of the place it was read from and (4)
@@ -94,7 +94,7 @@ static_assert(RUN_HEADER_FIXED + 4 * RUN_UNITS_MAX + RUN_REALM_MAX + RUN_BUCKET_
               "every header fits");
 static_assert(RUN_HEADER_MAX + STORE_SMALL_MAX <= CHUNK_SIZE, "one chunk takes the small way");
 static_assert(STORE_HEADERS_MAX <= UINT16_MAX, "lengths fit their fields");
-static_assert(STORE_CHECK_UNIT == CHUNK_SIZE, "a unit is a chunk");
+static_assert(STORE_CHECKSUM_UNIT == CHUNK_SIZE, "a unit is a chunk");
 
 uint32_t crc32c_more(uint32_t crc, const void *bytes, size_t len)
 {
@@ -130,7 +130,7 @@ static void sector_end(char *sector)
     wire_put_u32(sector + SECTOR_CRC_AT, crc32c(sector, SECTOR_CRC_AT));
 }
 
-static enum err sector_check(const char *sector, const char magic[8])
+static enum err sector_verify(const char *sector, const char magic[8])
 {
     if (memcmp(sector, magic, 8) != 0) {
         return ERR_FORMAT;
@@ -153,7 +153,7 @@ void segment_header_encode(const struct segment_header *header, char *ret_sector
 
 enum err segment_header_decode(const char *sector, struct segment_header *ret_header)
 {
-    enum err err = sector_check(sector, magic_segment);
+    enum err err = sector_verify(sector, magic_segment);
     if (err != ERR_OK) {
         return err;
     }
@@ -183,7 +183,7 @@ void segment_seal_encode(const struct segment_seal *seal, char *ret_sector)
 
 enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal)
 {
-    enum err err = sector_check(sector, magic_seal);
+    enum err err = sector_verify(sector, magic_seal);
     if (err != ERR_OK) {
         return err;
     }
@@ -209,7 +209,7 @@ void run_intent_encode(const struct run_intent *intent, char *ret_sector)
 
 enum err run_intent_decode(const char *sector, struct run_intent *ret_intent)
 {
-    enum err err = sector_check(sector, magic_intent);
+    enum err err = sector_verify(sector, magic_intent);
     if (err != ERR_OK) {
         return err;
     }
@@ -305,7 +305,7 @@ static bool run_header_is_consistent(const struct run_header *h)
         return false;
     }
     if (h->block_size_bytes < STORE_BLOCK_SIZE_MIN || h->block_size_bytes > STORE_BLOCK_SIZE_MAX ||
-        h->block_size_bytes % STORE_CHECK_UNIT != 0) {
+        h->block_size_bytes % STORE_CHECKSUM_UNIT != 0) {
         return false;
     }
     uint64_t blocks = run_object_blocks(h->object_size_bytes, h->block_size_bytes);

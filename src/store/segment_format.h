@@ -29,7 +29,7 @@ uint32_t segment_size_fixed(void); // what a test asks for; 0: nothing
 #define RUN_ONE_WRITE_MAX 262144u // a longer payload is announced by an intent
 #define RUN_HEADER_FIXED 128u
 #define RUN_HEADER_MAX 16384u
-#define RUN_UNITS_MAX (STORE_BLOCK_SIZE_MAX / STORE_CHECK_UNIT)
+#define RUN_UNITS_MAX (STORE_BLOCK_SIZE_MAX / STORE_CHECKSUM_UNIT)
 #define RUN_REALM_MAX 255u
 #define RUN_BUCKET_MAX 255u
 #define RUN_KEY_MAX 1024u
@@ -115,7 +115,7 @@ struct run_header {
     uint32_t number; // of the segment
     uint32_t header_offset, header_len, payload_offset, payload_len;
     uint32_t end_offset; // where the next run may begin
-    uint32_t first_unit; // ordinal of its first check unit in the segment
+    uint32_t first_unit; // ordinal of its first checksum unit in the segment
     uint32_t unit_count;
     uint64_t generation, object_size_bytes;
     uint32_t block_size_bytes, block_count;
@@ -146,7 +146,7 @@ static inline uint32_t run_header_unit_crc(const struct run_header *header, uint
 
 static inline uint32_t run_unit_count(uint32_t payload_len)
 {
-    return (payload_len + STORE_CHECK_UNIT - 1) / STORE_CHECK_UNIT;
+    return (payload_len + STORE_CHECKSUM_UNIT - 1) / STORE_CHECKSUM_UNIT;
 }
 
 // Payload bytes of `block_count` blocks from `first_block` of an object, the last one short.

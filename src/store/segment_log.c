@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Segments in memory: a table of entries found by number, their pins and marks, and where the next
-// run goes. The keeper's work (making, freeing) is in segment_keeper.c.
+// run goes. The supply thread's work (making, freeing) is in segment_supply.c.
 //
-// The life of a segment: the keeper makes a file (SPARE), a slot takes it when its current one is
-// full (OPEN), the next exchange seals it (SEALED); the policy picks it or its disk fails (DYING):
-// from then on no pin is given, its entries leave the index in batches, it is unlinked, and when
-// the last pin is gone it is closed and its space given back.
+// The life of a segment: the supply thread makes a file (SPARE), a slot takes it when its current
+// one is full (OPEN), the next exchange seals it (SEALED); the policy picks it or its disk fails
+// (DYING): from then on no pin is given, its entries leave the index in batches, it is unlinked,
+// and when the last pin is gone it is closed and its space given back.
 //
 // An entry's number, modulo the size of the table, is its place: whoever has a number finds it
 // without a lock. The numbers of new segments are chosen so that no two live ones meet. A pin is
 // one compare-and-swap, refused once the DYING bit is set; since entries are used again the number
 // is compared after pinning.
 //
-// Marks. A check unit is *verified* when this process has seen its bytes match their checksum, or
-// wrote them. The marks live in memory only, are numbered densely through the segment and cover
+// Marks. A checksum unit is *verified* when this process has seen its bytes match their checksum,
+// or wrote them. The marks live in memory only, are numbered densely through the segment and cover
 // payloads of at least 32 KiB; shorter ones are checked at every read. Whoever brings a unit from
 // the device takes its mark away before he begins, and whoever sends pages asks for the mark again
 // once he holds them; POSIX_FADV_RANDOM keeps read-ahead out of neighbours. What remains is somebody
@@ -33,7 +33,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
-#include "store/segment_keeper.h"
+#include "store/segment_supply.h"
 #include "store/store_private.h"
 
 #define TABLE_MIN 256u
@@ -336,7 +336,7 @@ void segment_unpin(struct segment *segment)
     unsigned before = atomic_fetch_sub_explicit(&segment->pins, 1, memory_order_acq_rel);
     check((before & SEGMENT_PIN_COUNT) > 0);
     if (before - 1 == (SEGMENT_PIN_DYING | SEGMENT_PIN_UNLINKED)) {
-        segment_keeper_close(segment);
+        segment_supply_close(segment);
     }
 }
 

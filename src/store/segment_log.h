@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments: their table, pins and marks, where the next run goes, and the keeper that makes and
-// frees them.
+// Segments: their table, pins and marks, where the next run goes, and the supply thread that makes
+// and frees them.
 #ifndef FOREBAY_STORE_SEGMENT_LOG_H
 #define FOREBAY_STORE_SEGMENT_LOG_H
 
@@ -34,7 +34,7 @@ struct segment {
     atomic_uint holds;     // runs begun and places not yet visible: no candidate for eviction
     _Atomic uint64_t file; // its descriptor and who uses it: segment_pool.c
     _Atomic(_Atomic uint64_t *)
-        verified; // a bit per check unit; made on first use and kept with the entry
+        verified; // a bit per checksum unit; made on first use and kept with the entry
     atomic_uint bad[SEGMENT_BAD_MAX]; // header offsets of runs known bad; 0 = empty
     atomic_uint bad_count;
     atomic_uint last_used_s;
@@ -69,8 +69,8 @@ struct segment_log {
     unsigned slot_count;
     struct segment_slot *slots;
     struct segment_pool pool;
-    pthread_t keeper;
-    bool keeper_runs;
+    pthread_t supply;
+    bool supply_runs;
     atomic_uint segment_count; // files, unlinked ones still open included
     atomic_uint room;          // spare segments; a hint for those without the lock
     atomic_bool examined;      // what was there at the start has been looked at: eviction may begin
@@ -130,7 +130,7 @@ struct segment_reservation {
     uint32_t number, first_unit;
     uint64_t salt;
 };
-// Room for one run in the slot of this worker. ERR_DISK_FULL: none now (the keeper is told);
+// Room for one run in the slot of this worker. ERR_DISK_FULL: none now (the supply thread is told);
 // ERR_LIMIT: never.
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
                              uint32_t payload_len,
@@ -150,7 +150,7 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_
 bool segment_log_is_recovered(struct segment *segment);
 // A file found at the start is no segment of ours: it goes, without a look at the index.
 void segment_log_drop(struct segment_log *log, struct segment *segment);
-// Wakes the keeper: space is wanted.
+// Wakes the supply thread: space is wanted.
 void segment_log_want(struct segment_log *log,
                       bool evict); // evict: one segment must go, the index needs room
 // Lists the runs of a pinned segment; see segment_scan.h.

@@ -28,7 +28,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
-#include "store/segment_keeper.h"
+#include "store/segment_supply.h"
 #include "store/store_private.h"
 
 #define USERS 0x7fffffffull
@@ -140,7 +140,7 @@ static int file_open(const struct segment_pool *pool, uint32_t number)
 {
     char name[SEGMENT_NAME_LEN];
     segment_name(number, name);
-    int failed = store_fault_check(STORE_FAULT_OPEN);
+    int failed = store_fault_strike(STORE_FAULT_OPEN);
     if (failed != 0) {
         return -failed;
     }
@@ -326,7 +326,7 @@ static void *pool_main(void *ctx)
     return NULL;
 }
 
-// --- for the keeper
+// --- for the supply thread
 
 void segment_pool_adopt(struct segment_pool *pool, struct segment *segment, int fd)
 {

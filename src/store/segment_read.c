@@ -239,7 +239,7 @@ static void range_give_back(void *ctx)
     segment_return(ctx);
 }
 
-// The check units that `len` bytes of a payload touch, from its byte `begin` on.
+// The checksum units that `len` bytes of a payload touch, from its byte `begin` on.
 struct read_units {
     uint32_t first, count;
     uint64_t begin; // payload offset of the first unit
@@ -247,16 +247,16 @@ struct read_units {
 
 static struct read_units units_of(uint64_t begin, uint64_t len)
 {
-    uint32_t first = (uint32_t)(begin / STORE_CHECK_UNIT);
-    uint32_t last = len > 0 ? (uint32_t)((begin + len - 1) / STORE_CHECK_UNIT) : first;
+    uint32_t first = (uint32_t)(begin / STORE_CHECKSUM_UNIT);
+    uint32_t last = len > 0 ? (uint32_t)((begin + len - 1) / STORE_CHECKSUM_UNIT) : first;
     return (struct read_units){first, len > 0 ? last - first + 1 : 0,
-                               (uint64_t)first * STORE_CHECK_UNIT};
+                               (uint64_t)first * STORE_CHECKSUM_UNIT};
 }
 
 static bool range_is_good(const struct file_range *range, uint64_t offset, uint64_t len)
 {
     struct read_units units = units_of(offset - range->check_offset, len);
-    return segment_is_verified(range->release_ctx, range->check_unit + units.first, units.count);
+    return segment_is_verified(range->release_ctx, range->verify_unit + units.first, units.count);
 }
 
 bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
@@ -300,7 +300,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
         .release_ctx = segment,
         .is_good = range_is_good,
         .check_offset = place->payload_offset,
-        .check_unit = place->first_unit,
+        .verify_unit = place->first_unit,
     };
     return true;
 }
@@ -370,8 +370,8 @@ static struct read_units read_units_of(const struct store_read *read)
 
 static uint32_t unit_len(const struct store_place *place, uint32_t unit)
 {
-    return (uint32_t)min_u64(STORE_CHECK_UNIT,
-                             place->payload_len - (uint64_t)unit * STORE_CHECK_UNIT);
+    return (uint32_t)min_u64(STORE_CHECKSUM_UNIT,
+                             place->payload_len - (uint64_t)unit * STORE_CHECKSUM_UNIT);
 }
 
 static void on_payload_read(struct disk_op *op);
@@ -383,7 +383,7 @@ static void read_unmark(const struct store_read *read, const struct read_units *
     const struct store_place *place = &read->place;
     uint64_t offset = place->payload_offset + units->begin;
     uint64_t end =
-        min_u64(units->begin + (uint64_t)units->count * STORE_CHECK_UNIT, place->payload_len);
+        min_u64(units->begin + (uint64_t)units->count * STORE_CHECKSUM_UNIT, place->payload_len);
     if (place->payload_len >= RUN_PACKED_MAX &&
         !disk_io_resident(read_fd(read), offset, end - units->begin)) {
         segment_set_verified(place->segment, place->first_unit + units->first, units->count, false);
@@ -410,9 +410,9 @@ static void read_cut_spans(struct store_read *read, const struct read_units *uni
     uint64_t begin = read->first_byte - read->place.first_block * read->place.block_size_bytes;
     uint64_t end = begin + read->len;
     for (uint32_t i = 0; i < units->count; i++) {
-        uint64_t unit_begin = (uint64_t)(units->first + i) * STORE_CHECK_UNIT;
+        uint64_t unit_begin = (uint64_t)(units->first + i) * STORE_CHECKSUM_UNIT;
         uint64_t from = max_u64(begin, unit_begin);
-        uint64_t to = min_u64(end, unit_begin + STORE_CHECK_UNIT);
+        uint64_t to = min_u64(end, unit_begin + STORE_CHECKSUM_UNIT);
         read->spans[i] =
             (struct span){read->chunks[i]->data + (from - unit_begin), (size_t)(to - from)};
         read->chunks[i]->len = unit_len(&read->place, units->first + i);
@@ -571,7 +571,7 @@ void store_read_start(struct worker *w, struct store_read *read)
     read->err = ERR_OK;
     read->cancelled = read->repeated = false;
     task_init(&read->task, on_read_task);
-    worker_defer(w, &read->task); // this pass; operations started there are submitted in it
+    worker_defer(w, &read->task); // this turn; operations started there are submitted in it
 }
 
 void store_read_cancel(struct store_read *read)

@@ -22,7 +22,7 @@ struct segment_scan {
 
 struct segment_scan_result {
     uint32_t end_offset; // behind everything found: where writing may go on
-    uint32_t unit_count; // check units given out so far
+    uint32_t unit_count; // checksum units given out so far
     uint32_t run_count;
     uint32_t torn_count; // intents without a header
 };

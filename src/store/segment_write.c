@@ -183,12 +183,12 @@ static unsigned run_fill_iov(struct store_run *run, unsigned first_iov)
     unsigned count = 0;
     while (count < CHUNKS_PER_WRITE && run->written_units + count < run->appended_units) {
         uint32_t unit = run->written_units + count;
-        uint64_t at = (uint64_t)unit * STORE_CHECK_UNIT;
+        uint64_t at = (uint64_t)unit * STORE_CHECKSUM_UNIT;
         if (at >= run->payload_len) {
             break;
         }
         run->iov[first_iov + count] = (struct iovec){
-            run->chunks[unit]->data, (size_t)min_u64(STORE_CHECK_UNIT, run->payload_len - at)};
+            run->chunks[unit]->data, (size_t)min_u64(STORE_CHECKSUM_UNIT, run->payload_len - at)};
         count++;
     }
     run->writing_units = count;
@@ -264,7 +264,8 @@ static void on_run_op(struct disk_op *op)
     }
     for (uint32_t i = 0; i < run->writing_units; i++) {
         uint32_t unit = run->written_units + i;
-        wanted += min_u64(STORE_CHECK_UNIT, run->begun_len - (uint64_t)unit * STORE_CHECK_UNIT);
+        wanted +=
+            min_u64(STORE_CHECKSUM_UNIT, run->begun_len - (uint64_t)unit * STORE_CHECKSUM_UNIT);
         chunk_unref(run->chunks[unit]);
         run->chunks[unit] = NULL;
     }
@@ -307,7 +308,7 @@ static void run_go(struct store_run *run)
             return; // more will come: larger writes
         }
         run_start_op(run, RUN_PAYLOAD, run->writing_units,
-                     layout->payload_offset + run->written_units * STORE_CHECK_UNIT);
+                     layout->payload_offset + run->written_units * STORE_CHECKSUM_UNIT);
         return;
     }
     if (run->finishing) {
@@ -335,7 +336,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     }
     uint64_t payload_len =
         run_payload_len(object->size_bytes, object->block_size_bytes, first_block, block_count);
-    if (payload_len > STORE_BLOCK_SIZE_MAX || object->block_size_bytes % STORE_CHECK_UNIT != 0 ||
+    if (payload_len > STORE_BLOCK_SIZE_MAX || object->block_size_bytes % STORE_CHECKSUM_UNIT != 0 ||
         (block_count > 1 && payload_len > STORE_RUN_MAX)) {
         return ERR_LIMIT;
     }
@@ -381,7 +382,7 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     uint64_t left = run->payload_len - run->appended_bytes;
     check(!run->finishing);
     check(left > 0);
-    uint32_t len = (uint32_t)min_u64(left, STORE_CHECK_UNIT);
+    uint32_t len = (uint32_t)min_u64(left, STORE_CHECKSUM_UNIT);
     check(chunk->len >= len);
     uint32_t unit = run->appended_units;
     wire_put_u32((char *)&run->unit_crc[unit], crc32c(chunk->data, len));
@@ -418,7 +419,7 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
         run->unit_count = run_unit_count(run->payload_len);
         // What was written behind the end, or is on its way, is not given to others.
         uint64_t used = max_u64(payload_len, (uint64_t)(run->written_units + run->writing_units) *
-                                                 STORE_CHECK_UNIT);
+                                                 STORE_CHECKSUM_UNIT);
         used = min_u64(used, run->begun_len);
         uint32_t end =
             (uint32_t)align_up_u64(run->reservation.layout.payload_offset + used, RUN_ALIGN);

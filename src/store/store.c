@@ -2,9 +2,10 @@
 // The facade: opening and closing, space, degraded states, and the small calls of the door.
 //
 // Order of a start: directory, lock and `format`; sizes; what is there made to fit them; the index
-// looked through by a child and opened; the segments that are there; then `format` says open, the index writer, the keeper and
-// the recovery thread start, and each worker gets its context. Everything slow goes on behind
-// serving. A stop is the reverse, and `format` says clean at its end.
+// looked through by a child and opened; the segments that are there; then `format` says open, the
+// index writer, the supply thread and the recovery thread start, and each worker gets its context.
+// Everything slow goes on behind serving. A stop is the reverse, and `format` says clean at its
+// end.
 //
 // Space: used_bytes is what the directory may take up on disk. It is raised before anything is
 // made, so it is never above capacity_bytes because of us; segments stop at segment_limit_bytes,
@@ -19,7 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
-#include "store/segment_keeper.h"
+#include "store/segment_supply.h"
 #include "store/store_private.h"
 
 #define FILLING_OFF_MS_MIN 5000u
@@ -342,7 +343,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     stats_add(COUNTER_cache_capacity_bytes, store->capacity_bytes);
     segment_pool_start(&store->log.pool);
     index_writer_start(&store->writer);
-    segment_keeper_start(&store->log);
+    segment_supply_start(&store->log);
     recovery_start(&store->recovery);
     *ret_store = store;
     return ERR_OK;
@@ -368,7 +369,7 @@ void store_close(struct store *store)
     bool rebuilding = atomic_load(&store->rebuilding);
     atomic_store(&store->writer.silent, true);
     recovery_stop(&store->recovery);
-    segment_keeper_stop(&store->log);
+    segment_supply_stop(&store->log);
     index_writer_stop(&store->writer);
     if (store->attached) {
         segment_pool_stop(&store->log.pool);
@@ -443,7 +444,7 @@ void store_place_unhold(struct store_place *place)
 }
 
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
-                  uint64_t end_byte, uint64_t min_generation, struct store_view *ret_view)
+                  uint64_t end_byte, uint64_t floor, struct store_view *ret_view)
 {
     check(first_byte <= end_byte);
     check(end_byte - first_byte <= STORE_WINDOW_MAX);
@@ -454,8 +455,8 @@ void store_lookup(struct worker *w, struct store *store, struct hash128 hash, ui
         return;
     }
     uint64_t began_us = clock_monotonic_us();
-    index_lookup(&store->index, &store_worker_of(w)->reader, hash, first_byte, end_byte,
-                 min_generation, ret_view);
+    index_lookup(&store->index, &store_worker_of(w)->reader, hash, first_byte, end_byte, floor,
+                 ret_view);
     stats_observe_us(HISTOGRAM_index_lookup, clock_monotonic_us() - began_us);
     if (ret_view->found) {
         policy_touch(&store->policy, hash);
@@ -537,7 +538,7 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
     atomic_store(&faults[fault].left, nth);
 }
 
-int store_fault_check(enum store_fault fault)
+int store_fault_strike(enum store_fault fault)
 {
     unsigned left = atomic_load_explicit(&faults[fault].left, memory_order_relaxed);
     do {

@@ -23,14 +23,14 @@
 #include "base/hash.h"
 #include "loop/loop.h"
 
-#define STORE_CHECK_UNIT 65536u // payload bytes per CRC32C = CHUNK_SIZE
+#define STORE_CHECKSUM_UNIT 65536u // payload bytes per CRC32C = CHUNK_SIZE
 // Payload bytes of a run of several blocks; one block may be larger.
 #define STORE_RUN_MAX (4u << 20)
 #define STORE_RUN_BLOCKS_MAX 64u     // 4 MiB of 64 KiB blocks
 #define STORE_WINDOW_MAX (16u << 20) // object bytes one look-up covers
 #define STORE_VIEW_PLACES_MAX 256u   // 16 MiB of 64 KiB runs
 #define STORE_SMALL_MAX 16384u       // bodies that go by the small way
-#define STORE_READ_MAX 262144u       // bytes of one store_read (4 check units)
+#define STORE_READ_MAX 262144u       // bytes of one store_read (4 checksum units)
 #define STORE_HEADERS_MAX 8192u      // rendered reply headers of an object
 #define STORE_BLOCK_SIZE_MIN 65536u
 #define STORE_BLOCK_SIZE_MAX (16u << 20)
@@ -148,7 +148,7 @@ struct store_place {
     uint64_t first_block;
     uint32_t block_count;
     uint32_t block_size_bytes;
-    uint32_t first_unit; // ordinal of its first check unit in the segment
+    uint32_t first_unit; // ordinal of its first checksum unit in the segment
     struct hash128 hash; // whose bytes these are; every header read is compared with both
     uint64_t etag_hash;
 };
@@ -162,7 +162,7 @@ void store_place_unpin(
 // What the index knows of an object for a window of its bytes. Renewed LMDB view each call, none
 // kept.
 struct store_view {
-    bool found; // a record exists and is not below min_generation
+    bool found; // a record exists and is not below floor
     uint64_t generation, size_bytes;
     uint32_t block_size_bytes;
     uint64_t etag_hash;   // hash64(etag, 0)
@@ -180,7 +180,7 @@ struct store_view {
 // window is fine (the size may be unknown to the caller). Never fails: trouble is a miss. Touches
 // recency in memory.
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
-                  uint64_t end_byte, uint64_t min_generation, struct store_view *ret_view);
+                  uint64_t end_byte, uint64_t floor, struct store_view *ret_view);
 void store_view_done(struct store_view *view); // unpins what is still pinned
 // The place of `block`, or NULL.
 struct store_place *store_view_find(struct store_view *view, uint64_t block);
@@ -247,8 +247,8 @@ uint64_t store_run_bytes_max(const struct store *store);
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count,
                          struct store_run **ret_run) MUST_USE;
-// The next chunk of the payload, in order, complete: STORE_CHECK_UNIT bytes but for the last. Takes
-// a reference of its own until written. Never blocks; errors show at finish.
+// The next chunk of the payload, in order, complete: STORE_CHECKSUM_UNIT bytes but for the last.
+// Takes a reference of its own until written. Never blocks; errors show at finish.
 void store_run_append(struct store_run *run, struct chunk *chunk);
 uint64_t store_run_backlog_bytes(const struct store_run *run); // appended, not yet written
 // No more chunks: `block_count` whole blocks are there (fewer than begun is fine, at least 1).
@@ -273,10 +273,9 @@ struct store_post {
     struct hash128 hash;
     struct store_object *object; // PUT: borrowed until done(); object->generation names the version
     struct store_place place;    // PUT, DELETE_AT: borrowed; not unpinned here
-    uint64_t
-        generation_floor; // DELETE: every record and run of the key with a generation below this
-    bool urgent;          // commit at once
-    bool validated;       // PUT: counts as validated now (else only when the record is new)
+    uint64_t floor; // DELETE: every record and run of the key with a generation below this
+    bool urgent;    // commit at once
+    bool validated; // PUT: counts as validated now (else only when the record is new)
     void (*done)(struct store_post *post);
     enum err err;
     struct store_post *next;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache directory. Runs at start and stop, and on the keeper and the blocking pool when they
-// write `format` anew; never on a worker.
+// The cache directory. Runs at start and stop, and on the supply thread and the blocking pool when
+// they write `format` anew; never on a worker.
 //
 //   lock      flock held for the life of the process
 //   format    text, replaced by rename: below

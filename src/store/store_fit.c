@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "store/index_check.h"
-#include "store/segment_keeper.h"
+#include "store/index_verify.h"
+#include "store/segment_supply.h"
 #include "store/store_private.h"
 
 #define INDEX_SHARE 4u // an index above this part of a cache that is too full is made anew

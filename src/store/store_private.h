@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the files of this room share: the store, its parts and its per-worker context.
 //
-// Threads: the workers; the index writer (index_writer.c); the keeper (segment_log.c), which makes
-// and frees segments; the recovery thread (recovery.c), which ends when its work behind serving is
-// done. Locks, each taken with none of the others held, unless said: a slot's lock, then the log's;
-// the writer's; the renewals'; that of `format`; the epochs'. The hit path takes none.
+// Threads: the workers; the index writer (index_writer.c); the supply thread (segment_supply.c),
+// which makes and frees segments; the recovery thread (recovery.c), which ends when its work behind
+// serving is done. Locks, each taken with none of the others held, unless said: a slot's lock, then
+// the log's; the writer's; the renewals'; that of `format`; the epochs'. The hit path takes none.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H
 
@@ -104,9 +104,9 @@ enum store_fault {
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);
-int store_fault_check(enum store_fault fault); // errno value or 0
+int store_fault_strike(enum store_fault fault); // errno value or 0
 #else
-#define store_fault_check(fault) 0
+#define store_fault_strike(fault) 0
 #endif
 
 #endif

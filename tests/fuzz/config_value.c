@@ -41,8 +41,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         check_amounts(s);
         check(!value_parse_choice(s, "open|verify", &choice, why) || choice < 2);
         (void)value_parse_listen(&loader, s, &listen, why);
-        (void)value_check_endpoint(s, why);
-        (void)value_check_glob(s, why);
+        (void)value_is_endpoint(s, why);
+        (void)value_is_glob(s, why);
         (void)setting_suggest_key(s);
         check(setting_find(s) <= SETTING_COUNT_);
     }

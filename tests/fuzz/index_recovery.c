@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "store/index_check.h"
+#include "store/index_verify.h"
 #include "store/store_dir.h"
 
 #define OBJECTS 64u
@@ -163,11 +163,11 @@ static void file(const uint8_t *data, size_t size)
     free(bytes);
     int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     check(folder >= 0);
-    if (index_check_size(folder)) {
-        struct index_check child;
-        (void)index_check_start(&child, dir, MAP_BYTES, cache_id);
-        (void)index_check_wait(&child, -1);
-        index_check_stop(&child);
+    if (index_verify_size(folder)) {
+        struct index_verify child;
+        (void)index_verify_start(&child, dir, MAP_BYTES, cache_id);
+        (void)index_verify_wait(&child, -1);
+        index_verify_stop(&child);
     }
     (void)close(folder);
 }

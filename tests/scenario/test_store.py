@@ -837,8 +837,8 @@ def test_verify_always(start, origin, engine):
     keys = mixed(origin, 40, 3)
     fill(server, origin, keys)
     fill(server, origin, keys)
-    assert server.metric("forebay_hit_blocks_total", way="sendfile") == 0
-    assert server.metric("forebay_hit_blocks_total", way="read") > 0
+    assert server.metric("forebay_hit_blocks_total", path="sendfile") == 0
+    assert server.metric("forebay_hit_blocks_total", path="read") > 0
     # Even a write through the page cache is found.
     dice = random.Random(2)
     cells = Cells(server, origin, keys)
@@ -857,16 +857,16 @@ def test_verify_always(start, origin, engine):
     fill(server, origin, keys)
 
 
-def test_the_three_ways_of_a_hit(start, origin, engine):
+def test_the_three_paths_of_a_hit(start, origin, engine):
     server = start(origin, engine=engine, file=IMMUTABLE)
     origin.put("small", 9000)
     origin.put("large", 3 * MIB)
     fill(server, origin, ["small", "large"])
     fill(server, origin, ["small", "large"])
-    rows = {way: server.metric("forebay_hit_blocks_total", way=way)
-            for way in ("small", "sendfile", "read")}
+    rows = {path: server.metric("forebay_hit_blocks_total", path=path)
+            for path in ("small", "sendfile", "read")}
     assert rows["small"] + rows["sendfile"] + rows["read"] > 0, rows
     for path in server.segment_files():
         drop_pages(path)
     fill(server, origin, ["small", "large"])
-    assert server.metric("forebay_hit_blocks_total", way="read") > rows["read"], rows
+    assert server.metric("forebay_hit_blocks_total", path="read") > rows["read"], rows

@@ -130,7 +130,7 @@ Test(admin, metrics_have_the_exact_type_and_end_in_a_newline)
                               "\nprocess_max_fds ",
                               "\nprocess_start_time_seconds ",
                               "\nprocess_threads ",
-                              "\nforebay_hit_blocks_total{way=\"small\"} 1\n",
+                              "\nforebay_hit_blocks_total{path=\"small\"} 1\n",
                               "\nforebay_more 1\n"};
     for (size_t i = 0; i < ARRAY_LEN(expected); i++) {
         cr_assert_not_null(strstr(text, expected[i]), "%s", expected[i]);

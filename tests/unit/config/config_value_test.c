@@ -69,10 +69,10 @@ Test(config_value, globs)
     const char *good[] = {"**", "a/*", "b/{x,y}/?", "a\\{b", "a\\\\", "*/manifests/**"};
     const char *bad[] = {"", "a{b", "a}b", "{a,{b}}", "a\\"};
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
-        cr_assert(value_check_glob(span_from_cstr(good[i]), why), "%s", good[i]);
+        cr_assert(value_is_glob(span_from_cstr(good[i]), why), "%s", good[i]);
     }
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        cr_assert_not(value_check_glob(span_from_cstr(bad[i]), why), "%s", bad[i]);
+        cr_assert_not(value_is_glob(span_from_cstr(bad[i]), why), "%s", bad[i]);
     }
 }
 
@@ -83,10 +83,10 @@ Test(config_value, endpoints)
     const char *bad[] = {"",           "s3.amazonaws.com", "dir:data",     "dir:",    "http://",
                          "http://:80", "http://u@host",    "http://h?x=1", "ftp://h", "http://h a"};
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
-        cr_assert(value_check_endpoint(span_from_cstr(good[i]), why), "%s", good[i]);
+        cr_assert(value_is_endpoint(span_from_cstr(good[i]), why), "%s", good[i]);
     }
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        cr_assert_not(value_check_endpoint(span_from_cstr(bad[i]), why), "%s", bad[i]);
+        cr_assert_not(value_is_endpoint(span_from_cstr(bad[i]), why), "%s", bad[i]);
     }
 }
 

@@ -235,7 +235,7 @@ static void step(struct talk *talk, enum temper temper, bool *is_late)
         }
         break;
     default:
-        schedule_pass();
+        schedule_turn();
         break;
     }
 }
@@ -259,7 +259,7 @@ static void run_out(struct talk *talks, unsigned count, const bool *shuts)
             }
             moved |= talk_read(talk, SIZE_MAX);
         }
-        schedule_pass();
+        schedule_turn();
         still = moved ? 0 : still + 1;
     }
 }
@@ -272,7 +272,7 @@ static void let_go(struct talk *talks, unsigned count)
         talk_leave(&talks[i], false);
     }
     for (unsigned i = 0; i < 12 && schedule_connections() > 0; i++) {
-        schedule_pass();
+        schedule_turn();
         if (i > 4) {
             schedule_advance(101000000);
         }
@@ -287,9 +287,9 @@ static void let_go(struct talk *talks, unsigned count)
             (void)turn_tick(t);
         }
     }
-    // Its close reads what came behind, 64 KiB in a pass.
+    // Its close reads what came behind, 64 KiB in a turn.
     for (unsigned i = 0; i < 12 && schedule_connections() > 0; i++) {
-        schedule_pass();
+        schedule_turn();
     }
 }
 

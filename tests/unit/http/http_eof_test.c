@@ -56,7 +56,7 @@ Test(http_eof, one_request)
     front_free(f);
 }
 
-// More pipelined requests than a pass works off and than the input buffer holds.
+// More pipelined requests than a turn works off and than the input buffer holds.
 Test(http_eof, pipelined_requests)
 {
     struct front *f = front_new((struct http_options){0}, 1);

@@ -463,7 +463,7 @@ void schedule_open(void)
     buf_done(&why);
     make_file();
     http_server_start(at.server);
-    schedule_pass();
+    schedule_turn();
 }
 
 void schedule_close(void)
@@ -480,12 +480,12 @@ static void on_nothing(struct task *task)
     (void)task;
 }
 
-void schedule_pass(void)
+void schedule_turn(void)
 {
     static struct task task;
     task_init(&task, on_nothing);
-    worker_defer(at.worker, &task); // so that the pass does not wait
-    worker_pass(at.worker);
+    worker_defer(at.worker, &task); // so that the turn does not wait
+    worker_turn(at.worker);
 }
 
 void schedule_advance(uint64_t us)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP front under a schedule: a server whose one worker is driven pass by pass, clients on
+// The HTTP front under a schedule: a server whose one worker is driven turn by turn, clients on
 // non-blocking sockets, a handler that does what each request's plan says, and a judge of what the
 // clients read. One thread; nothing waits.
 //
@@ -78,7 +78,7 @@ bool one_in(unsigned n); // false for 0
 
 void schedule_open(void);
 void schedule_close(void);
-void schedule_pass(void); // one pass of the worker
+void schedule_turn(void); // one turn of the worker
 void schedule_advance(uint64_t us);
 unsigned schedule_connections(void);
 bool talk_connect(struct talk *talk, bool on_tcp);

@@ -326,7 +326,7 @@ static void nothing(struct worker *w, void *ctx)
 BOTH_ENGINES(gauge_returns_to_zero)
 {
     free(many_run(rig, 0));
-    fixture_run_on(rig->worker, nothing, NULL); // the pass that published has ended
+    fixture_run_on(rig->worker, nothing, NULL); // the turn that published has ended
     fixture_run_on(rig->worker, nothing, NULL);
     cr_assert(stats_sum(COUNTER_disk_inflight) == 0);
 }

@@ -92,7 +92,7 @@ static int asked, good_times;
 
 static bool good_for_a_while(const struct file_range *range, uint64_t offset, uint64_t len)
 {
-    cr_assert(range->check_unit == 17);
+    cr_assert(range->verify_unit == 17);
     cr_assert(offset + len <= FILE_BYTES);
     return asked++ < good_times;
 }
@@ -109,7 +109,7 @@ Test(file_send, what_lost_its_mark_stays_here)
     struct rig rig;
     rig_begin(&rig);
     rig.range.is_good = good_for_a_while;
-    rig.range.check_unit = 17;
+    rig.range.verify_unit = 17;
     good_times = 0;
     cr_assert(rig_send(&rig, 0, 8192) == -ESTALE);
     cr_assert(asked == 1);

@@ -436,7 +436,7 @@ Test(transfer, pause_and_resume)
     rig_end(&rig);
 }
 
-// Proves that pausing and resuming at every piece, in the body callback's pass, loses and repeats
+// Proves that pausing and resuming at every piece, in the body callback's turn, loses and repeats
 // nothing.
 Test(transfer, many_pauses)
 {

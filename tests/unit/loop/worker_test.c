@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers: the order of a pass, deferred work, freeing later, timers, stopping, heartbeat, options.
+// Workers: the order of a turn, deferred work, freeing later, timers, stopping, heartbeat, options.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -86,7 +86,7 @@ Test(worker, identity_and_slots)
     fixture_loop_end(&loop);
 }
 
-// --- The order of a pass -------------------------------------------------------------------------
+// --- The order of a turn -------------------------------------------------------------------------
 
 struct order {
     char log[64];
@@ -167,8 +167,8 @@ static void start_order(struct worker *w, void *ctx)
 }
 
 // Proves the order event, message to oneself, deferred work, freeing; that a task posted again runs
-// in the next pass; that a cancelled one does not run; that time stands still within a pass.
-Test(worker, order_of_a_pass)
+// in the next turn; that a cancelled one does not run; that time stands still within a turn.
+Test(worker, order_of_a_turn)
 {
     struct loop *loop = fixture_loop(DISK_ENGINE_THREADS, 1, 0);
     struct order order = {0};
@@ -223,7 +223,7 @@ static void on_zero(struct timer *timer)
 {
     struct timers *all = container_of(timer, struct timers, zero);
     if (++all->zero_rounds < 5) {
-        timer_start(timer, 0); // the next pass, not an endless loop in this one
+        timer_start(timer, 0); // the next turn, not an endless loop in this one
     } else if (--all->left == 0) {
         signal_raise(&all->over);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each source of credentials is read as its rules say, refused sources say why, and the keeper
+// Each source of credentials is read as its rules say, refused sources say why, and the renewer
 // renews.
 #include <sys/stat.h>
 #include <unistd.h>

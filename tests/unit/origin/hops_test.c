@@ -8,7 +8,7 @@ static enum err check_via(struct arena *arena, const char *value, unsigned *ret_
 {
     struct headers client = {NULL, 0, 0};
     cr_assert(headers_add(&client, arena, SPAN("vIA"), span_from_cstr(value)));
-    return origin_hops_check(&client, ret_hops);
+    return origin_hops_judge(&client, ret_hops);
 }
 
 Test(hops, own_name_is_a_loop_and_others_are_counted)
@@ -16,16 +16,16 @@ Test(hops, own_name_is_a_loop_and_others_are_counted)
     struct arena *arena = arena_new(65536);
     struct headers client = {NULL, 0, 0}, sent = {NULL, 0, 0};
     unsigned hops = 99;
-    cr_assert_eq(origin_hops_check(&client, &hops), ERR_OK);
+    cr_assert_eq(origin_hops_judge(&client, &hops), ERR_OK);
     cr_assert_eq(hops, 0);
     cr_assert(headers_add(&client, arena, SPAN("Via"), SPAN("1.0 fred, 1.1 p.example (x, y)")));
     cr_assert(headers_add(&client, arena, SPAN("via"), SPAN("1.1 forebay-0123456789abcdef")));
-    cr_assert_eq(origin_hops_check(&client, &hops), ERR_OK);
+    cr_assert_eq(origin_hops_judge(&client, &hops), ERR_OK);
     cr_assert_eq(hops, 1);
     cr_assert(origin_hops_add(arena, &client, &sent));
     cr_assert_eq(sent.count, 3);
     cr_assert(span_equal(sent.items[1].value, SPAN("1.1 forebay-0123456789abcdef")));
-    cr_assert_eq(origin_hops_check(&sent, &hops), ERR_LOOP);
+    cr_assert_eq(origin_hops_judge(&sent, &hops), ERR_LOOP);
     const char *own = arena_printf(arena, "1.0 fred,%.*s , 1.1 other", (int)sent.items[2].value.len,
                                    sent.items[2].value.ptr);
     cr_assert_eq(check_via(arena, own, &hops), ERR_LOOP);

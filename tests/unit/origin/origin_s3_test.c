@@ -263,8 +263,8 @@ Test(origin_s3, retries)
     // The connection that closed without a byte was a reused one: that repeat is the transport's
     // own.
     cr_assert_eq(stats_sum(COUNTER_origin_retries) - retries, 2);
-    // SlowDown has halved this worker's places.
-    cr_assert_eq(rig.h.origin->workers[0].places_max, 4);
+    // SlowDown has halved this worker's slots.
+    cr_assert_eq(rig.h.origin->workers[0].slots_max, 4);
     cr_assert_lt(rig.h.origin->workers[0].limit, 4);
     fetch_run_done(&run);
     struct fetch_run failing = {.key = "k"};
@@ -640,7 +640,7 @@ Test(origin_s3, pause_and_cancel)
     free(text);
 }
 
-// More calls than places wait in line and all end.
+// More calls than slots wait in line and all end.
 struct crowd {
     struct origin_fetch f;
     struct harness *h;
@@ -682,7 +682,7 @@ static void crowd_start(struct worker *w, void *ctx)
     cr_assert_eq(crowd->h->origin->workers[0].waiting_count, 36);
 }
 
-Test(origin_s3, places)
+Test(origin_s3, slots)
 {
     struct server_row rows[] = {{.answer = OBJECT("", "5", "hello")}};
     struct rig rig;

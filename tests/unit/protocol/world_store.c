@@ -227,11 +227,11 @@ static void view_places(struct store_view *v, const struct world_key *k, uint64_
 }
 
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
-                  uint64_t end_byte, uint64_t min_generation, struct store_view *v)
+                  uint64_t end_byte, uint64_t floor, struct store_view *v)
 {
     (void)w, (void)store;
     const struct world_key *k = key_of_hash(hash);
-    v->found = k->found && k->record_generation >= min_generation;
+    v->found = k->found && k->record_generation >= floor;
     v->place_count = 0;
     v->any.segment = NULL;
     if (!v->found) {
@@ -550,7 +550,7 @@ static void post_apply(struct store_post *post, bool fail)
     } else if (post->kind == STORE_POST_PUT) {
         post->err = index_put(k, post);
     } else {
-        index_delete_below(k, post->generation_floor);
+        index_delete_below(k, post->floor);
         k->delete_failed = false;
     }
     struct post_message *m = calloc(1, sizeof(*m));

@@ -89,7 +89,7 @@ static enum err check_gate(struct ask *a)
     cr_assert_eq(s3_request_parse(a->arena, a->http.method, a->http.host, a->http.target,
                                   &a->http.headers, &proxy.domains, &a->r.s3),
                  ERR_OK);
-    enum err err = gate_check(&a->r, &a->r.principal, &a->detail);
+    enum err err = gate_authorize(&a->r, &a->r.principal, &a->detail);
     cr_assert(err == ERR_OK || (!a->r.principal.verified && a->r.principal.table == NULL));
     return err;
 }

@@ -51,7 +51,7 @@ Test(stats, concurrent_threads_and_a_reader)
     for (int i = 0; i < 4; i++) {
         cr_assert_eq(pthread_create(&threads[i], NULL, count_some, NULL), 0);
     }
-    cr_assert_not_null(strstr(render(), "forebay_hit_blocks_total{way=\"small\"} "));
+    cr_assert_not_null(strstr(render(), "forebay_hit_blocks_total{path=\"small\"} "));
     for (int i = 0; i < 4; i++) {
         cr_assert_eq(pthread_join(threads[i], NULL), 0);
     }

@@ -7,7 +7,7 @@
 
 #include "test.h"
 
-#define PAYLOAD_OF(units) ((units)*STORE_CHECK_UNIT)
+#define PAYLOAD_OF(units) ((units)*STORE_CHECKSUM_UNIT)
 
 static struct run_header sample(uint32_t payload_len, const char *crcs)
 {

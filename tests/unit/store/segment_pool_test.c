@@ -322,7 +322,7 @@ Test(segment_pool, a_segment_is_made_of_what_others_do_not_use)
             cr_assert(err == ERR_OK, "%d", errors[i]);
             box_let_go(&place);
         }
-        cr_assert(store_fault_check(STORE_FAULT_CREATE) == 0); // it has struck
+        cr_assert(store_fault_strike(STORE_FAULT_CREATE) == 0); // it has struck
         cr_assert(stats_sum(COUNTER_degraded_disk) == 0, "%d", errors[i]);
         cr_assert(stats_sum(COUNTER_segment_closes) > closes);
     }

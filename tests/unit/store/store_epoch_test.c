@@ -211,7 +211,7 @@ Test(store_epoch, a_directory_that_cannot_note_a_change_lets_none_be_made)
 
 // Numbers and epochs are written by two threads into one file: neither takes
 // the other's away.
-Test(store_epoch, the_keeper_writes_beside_it)
+Test(store_epoch, the_supply_thread_writes_beside_it)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);

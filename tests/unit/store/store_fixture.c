@@ -342,7 +342,7 @@ enum err box_post_delete(struct box *box, const char *key, uint64_t floor)
 {
     struct post_call *call = post_new(box, key);
     call->post.kind = STORE_POST_DELETE;
-    call->post.generation_floor = floor;
+    call->post.floor = floor;
     return box_post(box, call);
 }
 

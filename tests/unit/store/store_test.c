@@ -134,7 +134,7 @@ Test(store, deletes_reach_what_they_name_and_nothing_else)
 struct window_call {
     struct box *box;
     const struct object *object;
-    uint64_t first_byte, end_byte, min_generation;
+    uint64_t first_byte, end_byte, floor;
     struct store_view view;
     uint64_t first_block, end_block; // of the places found
 };
@@ -143,7 +143,7 @@ static void do_window(struct worker *w, void *ctx)
 {
     struct window_call *call = ctx;
     store_lookup(w, call->box->store, box_hash(call->box, call->object->key), call->first_byte,
-                 call->end_byte, call->min_generation, &call->view);
+                 call->end_byte, call->floor, &call->view);
     call->first_block = call->end_block = 0;
     for (unsigned i = 0; i < call->view.place_count; i++) {
         const struct store_place *place = &call->view.places[i];
@@ -156,14 +156,14 @@ static void do_window(struct worker *w, void *ctx)
 }
 
 static struct window_call window(struct box *box, const struct object *object, uint64_t first,
-                                 uint64_t end, uint64_t min_generation)
+                                 uint64_t end, uint64_t floor)
 {
     static struct window_call call;
     call.box = box;
     call.object = object;
     call.first_byte = first;
     call.end_byte = end;
-    call.min_generation = min_generation;
+    call.floor = floor;
     box_on_worker(box, 0, do_window, &call);
     return call;
 }

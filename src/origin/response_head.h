@@ -2,11 +2,11 @@
 // Strict check of an origin's answer from its raw header lines, before anyone believes it. Pure: no
 // I/O, no clock; memory only from the caller's arena. One thread at a time.
 //
-// Life: response_gate_init(), response_gate_line() for every raw line until it says that the head
-// is complete, then the fields may be read, and response_gate_judge() compares the answer of a
+// Life: response_head_init(), response_head_line() for every raw line until it says that the head
+// is complete, then the fields may be read, and response_head_judge() compares the answer of a
 // fetch with what was asked.
-#ifndef FOREBAY_ORIGIN_RESPONSE_GATE_H
-#define FOREBAY_ORIGIN_RESPONSE_GATE_H
+#ifndef FOREBAY_ORIGIN_RESPONSE_HEAD_H
+#define FOREBAY_ORIGIN_RESPONSE_HEAD_H
 
 #include <time.h>
 
@@ -19,7 +19,7 @@
 #define RESPONSE_HEAD_MAX 65536u  // bytes of all header lines, interim heads included
 #define RESPONSE_INTERIM_MAX 16u  // 1xx heads before the final one
 
-struct response_gate {
+struct response_head {
     struct arena *arena;
     bool is_head_request;
     enum { RESPONSE_STATUS_LINE, RESPONSE_HEADERS, RESPONSE_INTERIM, RESPONSE_DONE } state;
@@ -37,13 +37,13 @@ struct response_gate {
     bool last_was_framing, has_last; // what a folded line would continue
 };
 
-void response_gate_init(struct response_gate *g, struct arena *arena, bool is_head_request);
+void response_head_init(struct response_head *h, struct arena *arena, bool is_head_request);
 // Takes one raw line, CRLF included. *ret_done: the head is complete (further lines are trailers
 // and ignored). ERR_ORIGIN_PROTOCOL: the answer must not be believed; close the connection.
 // ERR_NO_MEMORY.
-enum err response_gate_line(struct response_gate *g, struct span line, bool *ret_done) MUST_USE;
+enum err response_head_line(struct response_head *h, struct span line, bool *ret_done) MUST_USE;
 // Does a body follow?
-bool response_gate_has_body(const struct response_gate *g);
+bool response_head_has_body(const struct response_head *h);
 
 struct response_asked {
     bool head, has_range;
@@ -62,11 +62,11 @@ struct response_answer {
 // A 200 or 206 against what was asked: status, range, length and ETag must be the ones asked for.
 // ERR_ORIGIN_CHANGED: another ETag than If-Match named. ERR_ORIGIN_PROTOCOL: anything else that
 // does not fit.
-enum err response_gate_judge(struct response_gate *g, const struct response_asked *asked,
+enum err response_head_judge(struct response_head *h, const struct response_asked *asked,
                              struct response_answer *ret_answer) MUST_USE;
 // Size from "Content-Range: bytes */N" of a 416; false without one.
-bool response_gate_unsatisfied_size(const struct response_gate *g, uint64_t *ret_size);
+bool response_head_unsatisfied_size(const struct response_head *h, uint64_t *ret_size);
 // Is this a header that a reply from cache repeats? Checksums are not among them.
-bool response_gate_is_replayed(struct span name);
+bool response_head_is_replayed(struct span name);
 
 #endif

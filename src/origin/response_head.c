@@ -3,18 +3,18 @@
 // beside Transfer-Encoding, odd numbers, bare line feeds, folded lines, a 200 to a ranged request,
 // a 206 with another range. Whatever bears on where the body ends is an error at once; other
 // malformed lines are dropped, never repeated to a client, and make the answer unstorable.
-#include "origin/response_gate.h"
+#include "origin/response_head.h"
 
 #include "s3/s3.h"
 
 #include <string.h>
 
-void response_gate_init(struct response_gate *g, struct arena *arena, bool is_head_request)
+void response_head_init(struct response_head *h, struct arena *arena, bool is_head_request)
 {
-    memset(g, 0, sizeof(*g));
-    g->arena = arena;
-    g->is_head_request = is_head_request;
-    g->is_strict = true;
+    memset(h, 0, sizeof(*h));
+    h->arena = arena;
+    h->is_head_request = is_head_request;
+    h->is_strict = true;
 }
 
 // --- Lines ---------------------------------------------------------------------------------------
@@ -25,57 +25,57 @@ static bool is_digit(char c)
 }
 
 // "HTTP/1.x NNN[ reason]"
-static enum err take_status_line(struct response_gate *g, struct span line)
+static enum err take_status_line(struct response_head *h, struct span line)
 {
     if (line.len < 12 || memcmp(line.ptr, "HTTP/1.", 7) != 0 ||
         (line.ptr[7] != '0' && line.ptr[7] != '1') || line.ptr[8] != ' ' ||
         (line.len > 12 && line.ptr[12] != ' ')) {
         return ERR_ORIGIN_PROTOCOL;
     }
-    g->version_minor = (unsigned)(line.ptr[7] - '0');
-    g->status = 0;
+    h->version_minor = (unsigned)(line.ptr[7] - '0');
+    h->status = 0;
     for (int i = 9; i < 12; i++) {
         if (!is_digit(line.ptr[i])) {
             return ERR_ORIGIN_PROTOCOL;
         }
-        g->status = g->status * 10 + (unsigned)(line.ptr[i] - '0');
+        h->status = h->status * 10 + (unsigned)(line.ptr[i] - '0');
     }
-    if (g->status == 101 || g->status < 100 || g->status > 599) {
+    if (h->status == 101 || h->status < 100 || h->status > 599) {
         return ERR_ORIGIN_PROTOCOL;
     }
     if (!header_value_is_clean(line)) {
-        g->is_strict = false;
+        h->is_strict = false;
     }
-    if (g->status < 200) {
-        g->state = RESPONSE_INTERIM;
-        return ++g->interim_count > RESPONSE_INTERIM_MAX ? ERR_ORIGIN_PROTOCOL : ERR_OK;
+    if (h->status < 200) {
+        h->state = RESPONSE_INTERIM;
+        return ++h->interim_count > RESPONSE_INTERIM_MAX ? ERR_ORIGIN_PROTOCOL : ERR_OK;
     }
-    g->state = RESPONSE_HEADERS;
+    h->state = RESPONSE_HEADERS;
     return ERR_OK;
 }
 
-static enum err take_length(struct response_gate *g, struct span value)
+static enum err take_length(struct response_head *h, struct span value)
 {
     uint64_t length = 0;
-    if (g->is_chunked || !span_to_u64(value, &length) || length > INT64_MAX) {
+    if (h->is_chunked || !span_to_u64(value, &length) || length > INT64_MAX) {
         return ERR_ORIGIN_PROTOCOL;
     }
-    if (g->has_length) {
-        g->is_strict = false;
-        return length == g->length ? ERR_OK : ERR_ORIGIN_PROTOCOL;
+    if (h->has_length) {
+        h->is_strict = false;
+        return length == h->length ? ERR_OK : ERR_ORIGIN_PROTOCOL;
     }
-    g->has_length = true;
-    g->length = length;
+    h->has_length = true;
+    h->length = length;
     return ERR_OK;
 }
 
-static enum err take_transfer_encoding(struct response_gate *g, struct span value)
+static enum err take_transfer_encoding(struct response_head *h, struct span value)
 {
-    if (g->has_length || g->is_chunked || g->version_minor == 0 ||
+    if (h->has_length || h->is_chunked || h->version_minor == 0 ||
         !span_equal_nocase(value, SPAN("chunked"))) {
         return ERR_ORIGIN_PROTOCOL;
     }
-    g->is_chunked = true;
+    h->is_chunked = true;
     return ERR_OK;
 }
 
@@ -87,120 +87,120 @@ static bool is_framing_name(struct span name)
            span_equal_nocase(name, SPAN("Content-Range"));
 }
 
-static enum err take_folded(struct response_gate *g)
+static enum err take_folded(struct response_head *h)
 {
-    g->is_strict = false;
-    if (g->last_was_framing) {
+    h->is_strict = false;
+    if (h->last_was_framing) {
         return ERR_ORIGIN_PROTOCOL;
     }
-    if (g->has_last && g->headers.count > 0) {
-        g->headers.count--; // only half of it is known
-        g->has_last = false;
+    if (h->has_last && h->headers.count > 0) {
+        h->headers.count--; // only half of it is known
+        h->has_last = false;
     }
     return ERR_OK;
 }
 
-static enum err take_header(struct response_gate *g, struct span line)
+static enum err take_header(struct response_head *h, struct span line)
 {
     if (line.ptr[0] == ' ' || line.ptr[0] == '\t') {
-        return take_folded(g);
+        return take_folded(h);
     }
     size_t colon = span_find(line, ':');
     struct span name = {line.ptr, colon};
-    g->has_last = false;
-    g->last_was_framing = is_framing_name(span_trim(name));
+    h->has_last = false;
+    h->last_was_framing = is_framing_name(span_trim(name));
     if (colon == line.len || !header_name_is_token(name)) {
-        g->is_strict = false;
-        return g->last_was_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
+        h->is_strict = false;
+        return h->last_was_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
     }
     struct span value = span_trim((struct span){line.ptr + colon + 1, line.len - colon - 1});
     if (!header_value_is_clean(value)) {
-        g->is_strict = false;
-        return g->last_was_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
+        h->is_strict = false;
+        return h->last_was_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
     }
     enum err err = ERR_OK;
     if (span_equal_nocase(name, SPAN("Content-Length"))) {
-        err = take_length(g, value);
+        err = take_length(h, value);
     } else if (span_equal_nocase(name, SPAN("Transfer-Encoding"))) {
-        err = take_transfer_encoding(g, value);
+        err = take_transfer_encoding(h, value);
     }
     if (err != ERR_OK) {
         return err;
     }
-    struct span name_copy = arena_copy(g->arena, name), value_copy = arena_copy(g->arena, value);
+    struct span name_copy = arena_copy(h->arena, name), value_copy = arena_copy(h->arena, value);
     if (name_copy.ptr == NULL || value_copy.ptr == NULL) {
         return ERR_NO_MEMORY;
     }
-    if (g->headers.count == RESPONSE_HEADERS_MAX) {
+    if (h->headers.count == RESPONSE_HEADERS_MAX) {
         return ERR_ORIGIN_PROTOCOL; // more headers than anybody sends
     }
-    if (!headers_add(&g->headers, g->arena, name_copy, value_copy)) {
+    if (!headers_add(&h->headers, h->arena, name_copy, value_copy)) {
         return ERR_NO_MEMORY;
     }
-    g->has_last = true;
+    h->has_last = true;
     return ERR_OK;
 }
 
-static void head_complete(struct response_gate *g)
+static void head_complete(struct response_head *h)
 {
-    g->state = RESPONSE_DONE;
-    if (response_gate_has_body(g) && !g->has_length) {
-        g->is_strict = false; // chunked, or ends with the connection
+    h->state = RESPONSE_DONE;
+    if (response_head_has_body(h) && !h->has_length) {
+        h->is_strict = false; // chunked, or ends with the connection
     }
-    if (!response_gate_has_body(g) && g->is_chunked && !g->is_head_request) {
-        g->is_strict = false;
+    if (!response_head_has_body(h) && h->is_chunked && !h->is_head_request) {
+        h->is_strict = false;
     }
 }
 
-enum err response_gate_line(struct response_gate *g, struct span line, bool *ret_done)
+enum err response_head_line(struct response_head *h, struct span line, bool *ret_done)
 {
-    *ret_done = g->state == RESPONSE_DONE;
+    *ret_done = h->state == RESPONSE_DONE;
     if (*ret_done) {
         return ERR_OK; // a trailer: nothing of it is used
     }
-    g->head_bytes += line.len;
-    if (g->head_bytes > RESPONSE_HEAD_MAX || memchr(line.ptr, '\0', line.len) != NULL) {
+    h->head_bytes += line.len;
+    if (h->head_bytes > RESPONSE_HEAD_MAX || memchr(line.ptr, '\0', line.len) != NULL) {
         return ERR_ORIGIN_PROTOCOL;
     }
     if (line.len > 0 && line.ptr[line.len - 1] == '\n') {
         line.len--;
     } else {
-        g->is_strict = false;
+        h->is_strict = false;
     }
     if (line.len > 0 && line.ptr[line.len - 1] == '\r') {
         line.len--;
     } else {
-        g->is_strict = false; // a bare line feed
+        h->is_strict = false; // a bare line feed
     }
-    switch (g->state) {
+    switch (h->state) {
     case RESPONSE_STATUS_LINE:
-        return take_status_line(g, line);
+        return take_status_line(h, line);
     case RESPONSE_INTERIM:
         if (line.len == 0) {
-            g->state = RESPONSE_STATUS_LINE;
+            h->state = RESPONSE_STATUS_LINE;
         }
         return ERR_OK;
     case RESPONSE_HEADERS:
         if (line.len == 0) {
-            head_complete(g);
+            head_complete(h);
             *ret_done = true;
             return ERR_OK;
         }
-        return take_header(g, line);
+        return take_header(h, line);
     case RESPONSE_DONE:
         break;
     }
     return ERR_OK;
 }
 
-bool response_gate_has_body(const struct response_gate *g)
+bool response_head_has_body(const struct response_head *h)
 {
-    return !g->is_head_request && g->status != 204 && g->status != 304;
+    return !h->is_head_request && h->status != 204 && h->status != 304;
 }
 
 // --- What the head says --------------------------------------------------------------------------
 
-bool response_gate_is_replayed(struct span name)
+bool response_head_is_replayed(struct span name)
 {
     static const char *const names[] = {
         "ETag",
@@ -259,10 +259,10 @@ static bool parse_content_range(struct span value, uint64_t *ret_first, uint64_t
            span_to_u64((struct span){rest.ptr + slash + 1, rest.len - slash - 1}, ret_total);
 }
 
-bool response_gate_unsatisfied_size(const struct response_gate *g, uint64_t *ret_size)
+bool response_head_unsatisfied_size(const struct response_head *h, uint64_t *ret_size)
 {
     struct span value;
-    if (!headers_get(&g->headers, SPAN("Content-Range"), &value) ||
+    if (!headers_get(&h->headers, SPAN("Content-Range"), &value) ||
         !span_starts_with(value, SPAN("bytes */"))) {
         return false;
     }
@@ -295,11 +295,11 @@ static bool vary_is_harmless(struct span value)
     return true;
 }
 
-static bool headers_forbid_storing(const struct response_gate *g)
+static bool headers_forbid_storing(const struct response_head *h)
 {
     bool speaks_s3 = false, plain_forbids = false;
-    for (unsigned i = 0; i < g->headers.count; i++) {
-        struct span name = g->headers.items[i].name, value = g->headers.items[i].value;
+    for (unsigned i = 0; i < h->headers.count; i++) {
+        struct span name = h->headers.items[i].name, value = h->headers.items[i].value;
         if (span_equal_nocase(name, SPAN("Vary")) && !vary_is_harmless(value)) {
             return true;
         }
@@ -324,16 +324,16 @@ static bool headers_forbid_storing(const struct response_gate *g)
     return plain_forbids && !speaks_s3;
 }
 
-static bool collect_headers(struct response_gate *g, bool whole, struct response_answer *answer)
+static bool collect_headers(struct response_head *h, bool whole, struct response_answer *answer)
 {
     bool ok = true;
-    for (unsigned i = 0; ok && i < g->headers.count; i++) {
-        struct span name = g->headers.items[i].name, value = g->headers.items[i].value;
+    for (unsigned i = 0; ok && i < h->headers.count; i++) {
+        struct span name = h->headers.items[i].name, value = h->headers.items[i].value;
         if (has_name_prefix(name, SPAN("x-amz-checksum-"))) {
-            ok = !whole || headers_add(&answer->checksums, g->arena, name, value);
+            ok = !whole || headers_add(&answer->checksums, h->arena, name, value);
             continue;
         }
-        if (!response_gate_is_replayed(name)) {
+        if (!response_head_is_replayed(name)) {
             continue;
         }
         if (!has_name_prefix(name, SPAN("x-amz-meta-")) &&
@@ -341,38 +341,38 @@ static bool collect_headers(struct response_gate *g, bool whole, struct response
             continue; // the first of a name counts
         }
         if (span_equal_nocase(name, SPAN("Content-Encoding"))) {
-            if (!aws_chunked_strip(g->arena, value, &value)) {
+            if (!aws_chunked_strip(h->arena, value, &value)) {
                 return false;
             }
             if (value.len == 0) {
                 continue;
             }
         }
-        ok = headers_add(&answer->headers, g->arena, name, value);
+        ok = headers_add(&answer->headers, h->arena, name, value);
     }
     return ok;
 }
 
 // --- Judgement -----------------------------------------------------------------------------------
 
-static enum err judge_partial(const struct response_gate *g, const struct response_asked *asked,
+static enum err judge_partial(const struct response_head *h, const struct response_asked *asked,
                               struct response_answer *answer)
 {
     uint64_t first = 0, last = 0, total = 0;
     struct span value, type;
     if (!asked->has_range || asked->head ||
-        headers_count(&g->headers, SPAN("Content-Range")) != 1 ||
-        !headers_get(&g->headers, SPAN("Content-Range"), &value) ||
+        headers_count(&h->headers, SPAN("Content-Range")) != 1 ||
+        !headers_get(&h->headers, SPAN("Content-Range"), &value) ||
         !parse_content_range(value, &first, &last, &total)) {
         return ERR_ORIGIN_PROTOCOL;
     }
-    if (headers_get(&g->headers, SPAN("Content-Type"), &type) && type.len >= 20 &&
+    if (headers_get(&h->headers, SPAN("Content-Type"), &type) && type.len >= 20 &&
         span_equal_nocase((struct span){type.ptr, 20}, SPAN("multipart/byteranges"))) {
         return ERR_ORIGIN_PROTOCOL;
     }
     if (total == 0 || total > INT64_MAX || first != asked->first ||
         last != min_u64(asked->last, total - 1) || last < first ||
-        (g->has_length && g->length != last - first + 1)) {
+        (h->has_length && h->length != last - first + 1)) {
         return ERR_ORIGIN_PROTOCOL;
     }
     answer->size_bytes = total;
@@ -381,51 +381,51 @@ static enum err judge_partial(const struct response_gate *g, const struct respon
     return ERR_OK;
 }
 
-static enum err judge_whole(const struct response_gate *g, const struct response_asked *asked,
+static enum err judge_whole(const struct response_head *h, const struct response_asked *asked,
                             struct response_answer *answer)
 {
-    if (!g->has_length || headers_count(&g->headers, SPAN("Content-Range")) > 0) {
+    if (!h->has_length || headers_count(&h->headers, SPAN("Content-Range")) > 0) {
         return ERR_ORIGIN_PROTOCOL; // the object's size is not known
     }
     // To a range only an empty object may be answered whole.
-    if (asked->has_range && !asked->head && !(g->length == 0 && asked->first == 0)) {
+    if (asked->has_range && !asked->head && !(h->length == 0 && asked->first == 0)) {
         return ERR_ORIGIN_PROTOCOL;
     }
-    answer->size_bytes = g->length;
+    answer->size_bytes = h->length;
     answer->body_first = 0;
-    answer->body_len = asked->head ? 0 : g->length;
+    answer->body_len = asked->head ? 0 : h->length;
     return ERR_OK;
 }
 
-enum err response_gate_judge(struct response_gate *g, const struct response_asked *asked,
+enum err response_head_judge(struct response_head *h, const struct response_asked *asked,
                              struct response_answer *ret_answer)
 {
     struct response_answer answer;
     struct span value = {NULL, 0};
     memset(&answer, 0, sizeof(answer));
-    check(g->state == RESPONSE_DONE);
-    enum err err = g->status == 206   ? judge_partial(g, asked, &answer)
-                   : g->status == 200 ? judge_whole(g, asked, &answer)
+    check(h->state == RESPONSE_DONE);
+    enum err err = h->status == 206   ? judge_partial(h, asked, &answer)
+                   : h->status == 200 ? judge_whole(h, asked, &answer)
                                       : ERR_ORIGIN_PROTOCOL;
     if (err != ERR_OK) {
         return err;
     }
-    (void)headers_get(&g->headers, SPAN("ETag"), &answer.etag);
+    (void)headers_get(&h->headers, SPAN("ETag"), &answer.etag);
     answer.weak_or_no_etag =
-        headers_count(&g->headers, SPAN("ETag")) != 1 || !is_strong_etag(answer.etag);
+        headers_count(&h->headers, SPAN("ETag")) != 1 || !is_strong_etag(answer.etag);
     if (asked->if_match.len > 0 && !span_equal_cstr(asked->if_match, "*") &&
         !span_equal(asked->if_match, answer.etag)) {
         return ERR_ORIGIN_CHANGED;
     }
-    (void)headers_get(&g->headers, SPAN("x-amz-version-id"), &answer.version_id);
-    if (headers_get(&g->headers, SPAN("Last-Modified"), &value) &&
+    (void)headers_get(&h->headers, SPAN("x-amz-version-id"), &answer.version_id);
+    if (headers_get(&h->headers, SPAN("Last-Modified"), &value) &&
         !http_date_parse(value, &answer.last_modified)) {
         answer.last_modified = 0;
     }
-    answer.storable = g->is_strict && !answer.weak_or_no_etag && !headers_forbid_storing(g);
-    bool whole = g->status == 200 || (answer.body_first == 0 && answer.size_bytes > 0 &&
+    answer.storable = h->is_strict && !answer.weak_or_no_etag && !headers_forbid_storing(h);
+    bool whole = h->status == 200 || (answer.body_first == 0 && answer.size_bytes > 0 &&
                                       answer.body_len == answer.size_bytes);
-    if (!collect_headers(g, whole, &answer)) {
+    if (!collect_headers(h, whole, &answer)) {
         return ERR_NO_MEMORY;
     }
     *ret_answer = answer;

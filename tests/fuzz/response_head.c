@@ -2,13 +2,13 @@
 // Any bytes as an origin's head: no crash; what is storable names one length, one strong version
 // and the range that was asked for, and no header that is repeated holds a control byte. First
 // byte: what was asked.
-#include "origin/response_gate.h"
+#include "origin/response_head.h"
 
 #include <stddef.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
-static void check_answer(const struct response_gate *gate, const struct response_asked *asked,
+static void check_answer(const struct response_head *head, const struct response_asked *asked,
                          const struct response_answer *answer)
 {
     for (unsigned i = 0; i < answer->headers.count; i++) {
@@ -18,14 +18,14 @@ static void check_answer(const struct response_gate *gate, const struct response
     check(answer->body_len <= answer->size_bytes);
     check(answer->body_first + answer->body_len <= answer->size_bytes);
     if (asked->has_range && !asked->head && answer->size_bytes > 0) {
-        check(gate->status == 206 && answer->body_first == asked->first);
+        check(head->status == 206 && answer->body_first == asked->first);
         check(answer->body_first + answer->body_len - 1 ==
               min_u64(asked->last, answer->size_bytes - 1));
     }
     if (answer->storable) {
-        check(gate->is_strict && gate->has_length && !gate->is_chunked);
+        check(head->is_strict && head->has_length && !head->is_chunked);
         check(!answer->weak_or_no_etag && answer->etag.len >= 3 && answer->etag.ptr[0] == '"');
-        check(asked->head || gate->length == answer->body_len);
+        check(asked->head || head->length == answer->body_len);
     }
     if (asked->if_match.len > 0) {
         check(span_equal(asked->if_match, answer->etag));
@@ -45,20 +45,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     if ((bytes[0] & 16) != 0) {
         asked.if_match = SPAN("\"e\"");
     }
-    struct response_gate gate;
+    struct response_head head;
     struct response_answer answer;
     struct span rest = {(const char *)bytes + 1, len - 1};
     bool done = false;
     enum err err = ERR_OK;
-    response_gate_init(&gate, arena, asked.head);
+    response_head_init(&head, arena, asked.head);
     while (err == ERR_OK && !done && rest.len > 0) {
         size_t end = span_find(rest, '\n');
         struct span line = {rest.ptr, end < rest.len ? end + 1 : rest.len};
-        err = response_gate_line(&gate, line, &done);
+        err = response_head_line(&head, line, &done);
         rest = (struct span){rest.ptr + line.len, rest.len - line.len};
     }
-    if (err == ERR_OK && done && response_gate_judge(&gate, &asked, &answer) == ERR_OK) {
-        check_answer(&gate, &asked, &answer);
+    if (err == ERR_OK && done && response_head_judge(&head, &asked, &answer) == ERR_OK) {
+        check_answer(&head, &asked, &answer);
     }
     arena_free(arena);
     return 0;

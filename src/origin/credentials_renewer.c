@@ -20,7 +20,7 @@
 #define RENEW_AGAIN_MS 2000u // forced renewals are at least this far apart
 
 struct part {
-    struct credentials_keeper *keeper;
+    struct credentials_renewer *renewer;
     struct worker *w;
     struct credential_set *set;
     struct list waiters, woken;
@@ -28,7 +28,7 @@ struct part {
     bool has_asked; // worker 0 will send a result
 };
 
-struct credentials_keeper {
+struct credentials_renewer {
     struct loop *loop;
     struct credentials_options options;
     struct part *parts;
@@ -45,15 +45,15 @@ struct credentials_keeper {
     bool last_failed;
 };
 
-struct keeper_message {
+struct renewer_message {
     struct message message;
-    struct credentials_keeper *keeper;
+    struct credentials_renewer *renewer;
     struct credential_set *set; // NULL: the load failed
     bool is_answer;
     unsigned part;
 };
 
-static void keeper_load(struct credentials_keeper *keeper);
+static void renewer_load(struct credentials_renewer *renewer);
 
 // --- Waiters -------------------------------------------------------------------------------------
 
@@ -96,8 +96,8 @@ static void part_wake(struct part *part, enum err err)
 
 static void on_result(struct worker *to, struct message *message)
 {
-    struct keeper_message *m = container_of(message, struct keeper_message, message);
-    struct part *part = &m->keeper->parts[worker_index(to)];
+    struct renewer_message *m = container_of(message, struct renewer_message, message);
+    struct part *part = &m->renewer->parts[worker_index(to)];
     if (m->set != NULL) {
         credential_set_unref(part->set);
         part->set = m->set;
@@ -107,14 +107,14 @@ static void on_result(struct worker *to, struct message *message)
     free(m);
 }
 
-static void send_result(struct credentials_keeper *keeper, unsigned i, struct credential_set *set)
+static void send_result(struct credentials_renewer *renewer, unsigned i, struct credential_set *set)
 {
-    struct keeper_message *m = calloc(1, sizeof(*m));
+    struct renewer_message *m = calloc(1, sizeof(*m));
     check(m != NULL);
     m->message.deliver = on_result;
-    m->keeper = keeper;
+    m->renewer = renewer;
     m->set = set != NULL ? credential_set_ref(set) : NULL;
-    mailbox_send(keeper->parts[i].w, &m->message);
+    mailbox_send(renewer->parts[i].w, &m->message);
 }
 
 // --- Worker 0 ------------------------------------------------------------------------------------
@@ -136,152 +136,153 @@ static uint64_t next_load_s(const struct credential_set *set, bool failed)
     return set->is_from_files ? REREAD_S : 0;
 }
 
-static void schedule(struct credentials_keeper *keeper)
+static void schedule(struct credentials_renewer *renewer)
 {
-    uint64_t delay_s = next_load_s(keeper->parts[0].set, keeper->last_failed);
+    uint64_t delay_s = next_load_s(renewer->parts[0].set, renewer->last_failed);
     if (delay_s > 0) {
-        timer_start(&keeper->timer, delay_s * 1000);
+        timer_start(&renewer->timer, delay_s * 1000);
     } else {
-        timer_stop(&keeper->timer);
+        timer_stop(&renewer->timer);
     }
 }
 
 static void on_job_work(struct blocking_job *job)
 {
-    struct credentials_keeper *keeper = container_of(job, struct credentials_keeper, job);
-    keeper->why.len = 0;
-    job->err = credentials_chain_load(&keeper->options, &keeper->loaded, &keeper->why);
+    struct credentials_renewer *renewer = container_of(job, struct credentials_renewer, job);
+    renewer->why.len = 0;
+    job->err = credentials_chain_load(&renewer->options, &renewer->loaded, &renewer->why);
 }
 
 static void on_job_done(struct blocking_job *job)
 {
-    struct credentials_keeper *keeper = container_of(job, struct credentials_keeper, job);
-    struct credential_set *loaded = keeper->loaded, *held = keeper->parts[0].set;
+    struct credentials_renewer *renewer = container_of(job, struct credentials_renewer, job);
+    struct credential_set *loaded = renewer->loaded, *held = renewer->parts[0].set;
     bool expired = credential_set_is_expired(held, clock_wall_s());
-    keeper->loaded = NULL;
-    keeper->job_running = false;
-    keeper->loaded_at_ms = clock_monotonic_ms();
-    keeper->last_failed = job->err != ERR_OK;
+    renewer->loaded = NULL;
+    renewer->job_running = false;
+    renewer->loaded_at_ms = clock_monotonic_ms();
+    renewer->last_failed = job->err != ERR_OK;
     if (job->err != ERR_OK) {
-        log_warn("credentials_not_renewed", "why=%s expired=%d", log_quote(buf_span(&keeper->why)),
+        log_warn("credentials_not_renewed", "why=%s expired=%d", log_quote(buf_span(&renewer->why)),
                  expired);
     } else if (!credential_set_same_keys(loaded, held)) {
         log_info("credentials_renewed", "source=%s", log_quote(span_from_cstr(loaded->source)));
     }
-    for (unsigned i = 0; i < keeper->part_count; i++) {
-        send_result(keeper, i, loaded);
+    for (unsigned i = 0; i < renewer->part_count; i++) {
+        send_result(renewer, i, loaded);
     }
     // The set of worker 0 changes with its message; the timer must go by the new one.
     if (loaded != NULL) {
-        credential_set_unref(keeper->parts[0].set);
-        keeper->parts[0].set = credential_set_ref(loaded);
+        credential_set_unref(renewer->parts[0].set);
+        renewer->parts[0].set = credential_set_ref(loaded);
         credential_set_unref(loaded);
     }
-    schedule(keeper);
+    schedule(renewer);
 }
 
-static void keeper_load(struct credentials_keeper *keeper)
+static void renewer_load(struct credentials_renewer *renewer)
 {
-    if (!keeper->job_running) {
-        keeper->job_running = true;
-        blocking_start(keeper->parts[0].w, &keeper->job);
+    if (!renewer->job_running) {
+        renewer->job_running = true;
+        blocking_start(renewer->parts[0].w, &renewer->job);
     }
 }
 
 static void on_timer(struct timer *timer)
 {
-    keeper_load(container_of(timer, struct credentials_keeper, timer));
+    renewer_load(container_of(timer, struct credentials_renewer, timer));
 }
 
 static void on_begin(struct worker *to, struct message *message)
 {
-    struct keeper_message *m = container_of(message, struct keeper_message, message);
-    struct credentials_keeper *keeper = m->keeper;
-    timer_init(to, &keeper->timer, on_timer);
-    keeper->has_timer = true;
-    schedule(keeper);
+    struct renewer_message *m = container_of(message, struct renewer_message, message);
+    struct credentials_renewer *renewer = m->renewer;
+    timer_init(to, &renewer->timer, on_timer);
+    renewer->has_timer = true;
+    schedule(renewer);
     free(m);
 }
 
 static void on_ask(struct worker *to, struct message *message)
 {
     (void)to;
-    struct keeper_message *m = container_of(message, struct keeper_message, message);
-    struct credentials_keeper *keeper = m->keeper;
-    if (!keeper->job_running && keeper->loaded_at_ms != 0 &&
-        clock_monotonic_ms() - keeper->loaded_at_ms < RENEW_AGAIN_MS) {
+    struct renewer_message *m = container_of(message, struct renewer_message, message);
+    struct credentials_renewer *renewer = m->renewer;
+    if (!renewer->job_running && renewer->loaded_at_ms != 0 &&
+        clock_monotonic_ms() - renewer->loaded_at_ms < RENEW_AGAIN_MS) {
         // Just done: what is there is the newest there is.
-        send_result(keeper, m->part, keeper->last_failed ? NULL : keeper->parts[0].set);
+        send_result(renewer, m->part, renewer->last_failed ? NULL : renewer->parts[0].set);
     } else {
-        keeper_load(keeper); // its result goes to everybody
+        renewer_load(renewer); // its result goes to everybody
     }
     free(m);
 }
 
 // --- Calls ---------------------------------------------------------------------------------------
 
-struct credentials_keeper *credentials_keeper_new(struct loop *loop,
-                                                  const struct credentials_options *options,
-                                                  struct credential_set **first)
+struct credentials_renewer *credentials_renewer_new(struct loop *loop,
+                                                    const struct credentials_options *options,
+                                                    struct credential_set **first)
 {
-    struct credentials_keeper *keeper = calloc(1, sizeof(*keeper));
-    check(keeper != NULL);
-    keeper->loop = loop;
-    keeper->options = *options;
-    keeper->part_count = loop_worker_count(loop);
-    keeper->parts = calloc(keeper->part_count, sizeof(keeper->parts[0]));
-    check(keeper->parts != NULL);
-    buf_init(&keeper->why, 4096);
-    for (unsigned i = 0; i < keeper->part_count; i++) {
-        struct part *part = &keeper->parts[i];
-        part->keeper = keeper;
+    struct credentials_renewer *renewer = calloc(1, sizeof(*renewer));
+    check(renewer != NULL);
+    renewer->loop = loop;
+    renewer->options = *options;
+    renewer->part_count = loop_worker_count(loop);
+    renewer->parts = calloc(renewer->part_count, sizeof(renewer->parts[0]));
+    check(renewer->parts != NULL);
+    buf_init(&renewer->why, 4096);
+    for (unsigned i = 0; i < renewer->part_count; i++) {
+        struct part *part = &renewer->parts[i];
+        part->renewer = renewer;
         part->w = loop_worker(loop, i);
         part->set = credential_set_ref(*first);
         list_init(&part->waiters);
         list_init(&part->woken);
         task_init(&part->wake, on_wake);
     }
-    list_node_init(&keeper->job.node);
-    keeper->job.work = on_job_work;
-    keeper->job.done = on_job_done;
+    list_node_init(&renewer->job.node);
+    renewer->job.work = on_job_work;
+    renewer->job.done = on_job_done;
     if (next_load_s(*first, false) > 0) {
-        struct keeper_message *m = calloc(1, sizeof(*m));
+        struct renewer_message *m = calloc(1, sizeof(*m));
         check(m != NULL);
         m->message.deliver = on_begin;
-        m->keeper = keeper;
-        mailbox_send_from_any_thread(keeper->parts[0].w, &m->message);
+        m->renewer = renewer;
+        mailbox_send_from_any_thread(renewer->parts[0].w, &m->message);
     }
     credential_set_unref(*first);
     *first = NULL;
-    return keeper;
+    return renewer;
 }
 
-void credentials_keeper_free(struct credentials_keeper *keeper)
+void credentials_renewer_free(struct credentials_renewer *renewer)
 {
-    if (keeper == NULL) {
+    if (renewer == NULL) {
         return;
     }
-    if (keeper->has_timer) {
-        timer_done(&keeper->timer);
+    if (renewer->has_timer) {
+        timer_done(&renewer->timer);
     }
-    for (unsigned i = 0; i < keeper->part_count; i++) {
-        credential_set_unref(keeper->parts[i].set);
+    for (unsigned i = 0; i < renewer->part_count; i++) {
+        credential_set_unref(renewer->parts[i].set);
     }
-    credential_set_unref(keeper->loaded);
-    buf_done(&keeper->why);
-    free(keeper->parts);
-    free(keeper);
+    credential_set_unref(renewer->loaded);
+    buf_done(&renewer->why);
+    free(renewer->parts);
+    free(renewer);
 }
 
-struct credential_set *credentials_keeper_get(struct credentials_keeper *keeper, struct worker *w)
+struct credential_set *credentials_renewer_get(struct credentials_renewer *renewer,
+                                               struct worker *w)
 {
-    return keeper->parts[worker_index(w)].set;
+    return renewer->parts[worker_index(w)].set;
 }
 
-void credentials_keeper_renew(struct credentials_keeper *keeper, struct worker *w,
-                              const struct credential_set *used, struct credentials_waiter *waiter)
+void credentials_renewer_ask(struct credentials_renewer *renewer, struct worker *w,
+                             const struct credential_set *used, struct credentials_waiter *waiter)
 {
-    struct part *part = &keeper->parts[worker_index(w)];
+    struct part *part = &renewer->parts[worker_index(w)];
     if (part->set != used && !credential_set_is_expired(part->set, clock_wall_s())) {
         waiter->err = ERR_OK;
         list_push_back(&part->woken, &waiter->node);
@@ -293,10 +294,10 @@ void credentials_keeper_renew(struct credentials_keeper *keeper, struct worker *
         return;
     }
     part->has_asked = true;
-    struct keeper_message *m = calloc(1, sizeof(*m));
+    struct renewer_message *m = calloc(1, sizeof(*m));
     check(m != NULL);
     m->message.deliver = on_ask;
-    m->keeper = keeper;
+    m->renewer = renewer;
     m->part = worker_index(w);
-    mailbox_send(keeper->parts[0].w, &m->message);
+    mailbox_send(renewer->parts[0].w, &m->message);
 }

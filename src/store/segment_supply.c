@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keeper: one thread that keeps spare segments ready and frees segments when there is no room
-// for new ones, so that no worker ever makes, lists or unlinks a file.
+// The supply thread: one thread that keeps spare segments ready and frees segments when there is no
+// room for new ones, so that no worker ever makes, lists or unlinks a file.
 //
 // Space is reserved before a file is made and given back after its last descriptor is closed, which
 // may be long after the unlink: slow readers keep their pins. When a quarter of all segments are
@@ -10,7 +10,7 @@
 // Freeing one: no more pins -> its places leave the index, in batches that are committed -> unlink
 // -> at the last unpin, close. A crash in between leaves entries that name a missing segment; they
 // are misses and go when met.
-#include "store/segment_keeper.h"
+#include "store/segment_supply.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -89,7 +89,7 @@ static int segment_make_file(const struct segment_log *log, uint32_t number, uin
     char name[SEGMENT_NAME_LEN];
     segment_name(number, name);
     int folder = log->store->dir.segments_fd;
-    int failed = store_fault_check(STORE_FAULT_CREATE);
+    int failed = store_fault_strike(STORE_FAULT_CREATE);
     if (failed != 0) {
         return failed;
     }
@@ -97,7 +97,7 @@ static int segment_make_file(const struct segment_log *log, uint32_t number, uin
     if (fd < 0) {
         return errno;
     }
-    failed = store_fault_check(STORE_FAULT_ALLOCATE);
+    failed = store_fault_strike(STORE_FAULT_ALLOCATE);
     if (failed == 0 && fallocate(fd, 0, 0, log->segment_size_bytes) != 0) {
         failed = errno == EOPNOTSUPP ? 0 : errno;
         if (failed == 0 && ftruncate(fd, log->segment_size_bytes) != 0) {
@@ -118,7 +118,7 @@ static int segment_make_file(const struct segment_log *log, uint32_t number, uin
 }
 
 // A new spare segment; false: no space or no luck.
-static bool keeper_make(struct segment_log *log)
+static bool supply_make(struct segment_log *log)
 {
     struct store *store = log->store;
     if (!store_space_reserve(store, log->segment_cost_bytes, store->segment_limit_bytes)) {
@@ -203,7 +203,7 @@ void segment_log_drop(struct segment_log *log, struct segment *segment)
 }
 
 // Picks one that can go; false: none.
-static bool keeper_evict_one(struct segment_log *log)
+static bool supply_evict_one(struct segment_log *log)
 {
     bool picked = false;
     if (!atomic_load(&log->examined)) {
@@ -262,7 +262,7 @@ static bool on_run_forgotten(void *ctx, const struct run_header *header)
 }
 
 // Its places leave the index. What cannot be listed is swept out by number.
-static void keeper_forget(struct segment_log *log, struct segment *segment)
+static void supply_forget(struct segment_log *log, struct segment *segment)
 {
     struct segment_header header = {.salt = segment->salt};
     bool sealed;
@@ -310,7 +310,7 @@ static void segment_closed(struct segment *segment)
     store_space_give(log->store, log->segment_cost_bytes);
 }
 
-void segment_keeper_close(struct segment *segment)
+void segment_supply_close(struct segment *segment)
 {
     struct segment_log *log = segment->log;
     pthread_mutex_lock(&log->guarded.lock);
@@ -321,11 +321,11 @@ void segment_keeper_close(struct segment *segment)
     pthread_mutex_unlock(&log->guarded.lock);
 }
 
-static void keeper_free_one(struct segment_log *log, struct segment *segment)
+static void supply_free_one(struct segment_log *log, struct segment *segment)
 {
     slots_let_go(log, segment);
     if (!segment->index_forgotten) {
-        keeper_forget(log, segment);
+        supply_forget(log, segment);
         segment->index_forgotten = true;
     }
     // Whoever has a pin may read on, and without a name it cannot be opened any more.
@@ -336,7 +336,7 @@ static void keeper_free_one(struct segment_log *log, struct segment *segment)
     }
     char name[SEGMENT_NAME_LEN];
     segment_name(atomic_load(&segment->number), name);
-    int failed = store_fault_check(STORE_FAULT_UNLINK);
+    int failed = store_fault_strike(STORE_FAULT_UNLINK);
     if (failed == 0 && unlinkat(log->store->dir.segments_fd, name, 0) != 0 && errno != ENOENT) {
         failed = errno;
     }
@@ -363,7 +363,7 @@ static struct segment *list_take(struct segment_log *log, struct segment **list)
     return taken;
 }
 
-static void keeper_free_all(struct segment_log *log)
+static void supply_free_all(struct segment_log *log)
 {
     struct segment *next;
     for (struct segment *s = list_take(log, &log->guarded.closable); s != NULL; s = next) {
@@ -372,13 +372,13 @@ static void keeper_free_all(struct segment_log *log)
     }
     for (struct segment *s = list_take(log, &log->guarded.doomed); s != NULL; s = next) {
         next = s->next;
-        keeper_free_one(log, s);
+        supply_free_one(log, s);
     }
 }
 
-// --- a pass
+// --- a round
 
-static void keeper_write_seal(struct segment_log *log, struct segment *segment)
+static void supply_write_seal(struct segment_log *log, struct segment *segment)
 {
     struct segment_seal seal = {.number = atomic_load(&segment->number)};
     pthread_mutex_lock(&log->guarded.lock);
@@ -401,7 +401,7 @@ static void keeper_write_seal(struct segment_log *log, struct segment *segment)
 }
 
 // A seal says that no run in there is unknown to the index; so it waits until nothing is held.
-static void keeper_write_seals(struct segment_log *log)
+static void supply_write_seals(struct segment_log *log)
 {
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
@@ -410,7 +410,7 @@ static void keeper_write_seals(struct segment_log *log)
                    atomic_load(&segment->holds) == 0;
         pthread_mutex_unlock(&log->guarded.lock);
         if (due) {
-            keeper_write_seal(log, segment);
+            supply_write_seal(log, segment);
         }
     }
 }
@@ -418,7 +418,7 @@ static void keeper_write_seals(struct segment_log *log)
 enum disk_room { DISK_ROOM_AMPLE, DISK_ROOM_NONE, DISK_ROOM_BELOW };
 
 // May a segment be made as far as the file system is concerned?
-static enum disk_room keeper_disk_room(const struct segment_log *log)
+static enum disk_room supply_disk_room(const struct segment_log *log)
 {
     uint64_t free_bytes, size_bytes;
     if (store_dir_space(&log->store->dir, &free_bytes, &size_bytes) != ERR_OK) {
@@ -431,7 +431,7 @@ static enum disk_room keeper_disk_room(const struct segment_log *log)
     return free_bytes - least >= log->segment_cost_bytes ? DISK_ROOM_AMPLE : DISK_ROOM_NONE;
 }
 
-static bool keeper_is_ample(const struct segment_log *log)
+static bool supply_is_ample(const struct segment_log *log)
 {
     uint64_t least = max_u64(SPARE_AMPLE, log->slot_count);
     return atomic_load(&log->store->used_bytes) + 2 * least * log->segment_cost_bytes <=
@@ -440,7 +440,7 @@ static bool keeper_is_ample(const struct segment_log *log)
 
 // Runs that begin while none is ready are not stored, so a burst has to find enough of them however
 // late this thread gets to run.
-static unsigned keeper_spare_wanted(const struct segment_log *log, bool *ret_ample)
+static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_ample)
 {
     uint64_t used = atomic_load(&log->store->used_bytes);
     uint64_t cost = log->segment_cost_bytes;
@@ -449,9 +449,9 @@ static unsigned keeper_spare_wanted(const struct segment_log *log, bool *ret_amp
     uint64_t ahead = min_u64(SPARE_AHEAD_MAX, SPARE_AHEAD_BYTES / log->segment_size_bytes);
     if (!atomic_load(&log->examined)) {
         *ret_ample = false;
-        return keeper_is_ample(log) ? log->slot_count : 1;
+        return supply_is_ample(log) ? log->slot_count : 1;
     }
-    *ret_ample = keeper_is_ample(log);
+    *ret_ample = supply_is_ample(log);
     if (used + 2 * max_u64(least, ahead) * cost <= limit) {
         return (unsigned)max_u64(least, ahead);
     }
@@ -463,7 +463,7 @@ static unsigned keeper_spare_wanted(const struct segment_log *log, bool *ret_amp
 
 // Makes segments while there is space, frees some when there is none. Each round makes or frees
 // one.
-static void keeper_make_room(struct segment_log *log, bool evict)
+static void supply_make_room(struct segment_log *log, bool evict)
 {
     struct store *store = log->store;
     for (unsigned round = 0; round < SEGMENT_TABLE_MAX; round++) {
@@ -471,27 +471,27 @@ static void keeper_make_room(struct segment_log *log, bool evict)
         unsigned spare = log->guarded.spare_count;
         bool stop = log->guarded.stop;
         pthread_mutex_unlock(&log->guarded.lock);
-        enum disk_room room = keeper_disk_room(log);
+        enum disk_room room = supply_disk_room(log);
         bool over = atomic_load(&store->used_bytes) > store->segment_limit_bytes && spare == 0;
         over = over || atomic_load(&store->used_bytes) > store->capacity_bytes;
         bool ample;
-        unsigned wanted = keeper_spare_wanted(log, &ample);
+        unsigned wanted = supply_spare_wanted(log, &ample);
         bool freed = false;
         if (stop) {
             return;
         }
         if (evict || over || room == DISK_ROOM_BELOW) {
             evict = false;
-            freed = keeper_evict_one(log);
+            freed = supply_evict_one(log);
         } else if (spare >= wanted) {
             atomic_store(&log->no_room, false);
             return;
-        } else if (room == DISK_ROOM_AMPLE && store_is_filling(store) && keeper_make(log)) {
+        } else if (room == DISK_ROOM_AMPLE && store_is_filling(store) && supply_make(log)) {
             continue;
         } else if (spare == 0 || !ample) {
-            freed = store_is_filling(store) && keeper_evict_one(log);
+            freed = store_is_filling(store) && supply_evict_one(log);
         }
-        keeper_free_all(log);
+        supply_free_all(log);
         if (!freed) {
             atomic_store(&log->no_room, spare == 0);
             return;
@@ -499,18 +499,18 @@ static void keeper_make_room(struct segment_log *log, bool evict)
     }
 }
 
-static void *keeper_main(void *ctx)
+static void *supply_main(void *ctx)
 {
     struct segment_log *log = ctx;
-    (void)pthread_setname_np(pthread_self(), "store-keeper"); // only for people
+    (void)pthread_setname_np(pthread_self(), "store-supply"); // only for people
     pthread_mutex_lock(&log->guarded.lock);
     while (!log->guarded.stop) {
         bool evict = log->guarded.evict_wanted;
         log->guarded.wanted = log->guarded.evict_wanted = false;
         pthread_mutex_unlock(&log->guarded.lock);
-        keeper_free_all(log);
-        keeper_make_room(log, evict);
-        keeper_write_seals(log);
+        supply_free_all(log);
+        supply_make_room(log, evict);
+        supply_write_seals(log);
         struct timespec until;
         check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
         until.tv_sec += TICK_MS / 1000;
@@ -520,36 +520,36 @@ static void *keeper_main(void *ctx)
         }
     }
     pthread_mutex_unlock(&log->guarded.lock);
-    keeper_free_all(log);
+    supply_free_all(log);
     return NULL;
 }
 
-void segment_keeper_start(struct segment_log *log)
+void segment_supply_start(struct segment_log *log)
 {
     // One for each slot, so that the first runs find room before the thread has run at all.
     for (unsigned i = 0; i < min_u64(log->slot_count, START_SEGMENTS_MAX); i++) {
         if (log->guarded.spare_count > i || !store_is_filling(log->store) ||
-            keeper_disk_room(log) != DISK_ROOM_AMPLE || (i > 0 && !keeper_is_ample(log))) {
+            supply_disk_room(log) != DISK_ROOM_AMPLE || (i > 0 && !supply_is_ample(log))) {
             continue;
         }
-        (void)keeper_make(log); // the thread tries again
+        (void)supply_make(log); // the thread tries again
     }
-    check(pthread_create(&log->keeper, NULL, keeper_main, log) == 0);
-    log->keeper_runs = true;
+    check(pthread_create(&log->supply, NULL, supply_main, log) == 0);
+    log->supply_runs = true;
 }
 
-void segment_keeper_stop(struct segment_log *log)
+void segment_supply_stop(struct segment_log *log)
 {
-    if (!log->keeper_runs) {
+    if (!log->supply_runs) {
         return;
     }
     pthread_mutex_lock(&log->guarded.lock);
     log->guarded.stop = true;
     pthread_cond_signal(&log->guarded.wake);
     pthread_mutex_unlock(&log->guarded.lock);
-    check(pthread_join(log->keeper, NULL) == 0);
-    log->keeper_runs = false;
-    keeper_write_seals(log);
+    check(pthread_join(log->supply, NULL) == 0);
+    log->supply_runs = false;
+    supply_write_seals(log);
 }
 
 void segment_log_close(struct segment_log *log)

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looks through the index in a child process, which may die of what it finds.
-#ifndef FOREBAY_STORE_INDEX_CHECK_H
-#define FOREBAY_STORE_INDEX_CHECK_H
+#ifndef FOREBAY_STORE_INDEX_VERIFY_H
+#define FOREBAY_STORE_INDEX_VERIFY_H
 
 #include <sys/types.h>
 
 #include "store/index_format.h"
 
 // For the first verdict, which the child gives 45 ms after it began to run.
-#define INDEX_CHECK_WAIT_MS 1000u
+#define INDEX_VERIFY_WAIT_MS 1000u
 
-struct index_check {
+struct index_verify {
     pid_t pid; // 0: none
     int fd;    // verdicts come here
 };
@@ -22,20 +22,20 @@ enum index_verdict {
 };
 
 // Starts the child, before there are threads, and waits for its first verdict.
-// With PARTLY it goes on and index_check_wait() has the last word.
-enum index_verdict index_check_start(struct index_check *check, const char *path,
-                                     uint64_t map_bytes, const uint8_t cache_id[CACHE_ID_LEN]);
+// With PARTLY it goes on and index_verify_wait() has the last word.
+enum index_verdict index_verify_start(struct index_verify *check, const char *path,
+                                      uint64_t map_bytes, const uint8_t cache_id[CACHE_ID_LEN]);
 // Looks at the two meta pages without LMDB: is the file as long as they say? What LMDB would
 // stumble over before any child could.
-bool index_check_size(int index_fd);
+bool index_verify_size(int index_fd);
 // What data.mdb takes up. Before the index is opened.
 uint64_t index_file_bytes(int index_fd);
 // Gives back what was allocated ahead in data.mdb and never used; what it takes up then.
 uint64_t index_file_cut(int index_fd);
 // Blocks until the child is done (GOOD or BAD; GOOD when there is none) or `stop_fd` is readable
 // (PARTLY).
-enum index_verdict index_check_wait(struct index_check *check, int stop_fd);
+enum index_verdict index_verify_wait(struct index_verify *check, int stop_fd);
 // Ends the child and forgets it.
-void index_check_stop(struct index_check *check);
+void index_verify_stop(struct index_verify *check);
 
 #endif

@@ -7,7 +7,7 @@
 // small index is through in the first 25 ms. A larger one gets 1,000 random descents, then word
 // goes to the parent, and the walk goes on behind serving, in slices, since a view kept for long
 // would stop pages from being used again.
-#include "store/index_check.h"
+#include "store/index_verify.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -341,7 +341,7 @@ static uint64_t metas_used_bytes(int fd)
     return good ? (last_page + 1) * PAGE_BYTES : 0;
 }
 
-bool index_check_size(int index_fd)
+bool index_verify_size(int index_fd)
 {
     int fd = openat(index_fd, "data.mdb", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     uint64_t used = fd >= 0 ? metas_used_bytes(fd) : 0;
@@ -373,7 +373,7 @@ uint64_t index_file_cut(int index_fd)
     return index_file_bytes(index_fd);
 }
 
-static void check_reap(struct index_check *check_)
+static void check_reap(struct index_verify *check_)
 {
     while (waitpid(check_->pid, NULL, 0) < 0 && errno == EINTR) {
     }
@@ -383,7 +383,7 @@ static void check_reap(struct index_check *check_)
 }
 
 // Next verdict; BAD when the child died.
-static enum index_verdict check_read(const struct index_check *check_)
+static enum index_verdict check_read(const struct index_verify *check_)
 {
     char verdict;
     ssize_t len;
@@ -398,10 +398,10 @@ static enum index_verdict check_read(const struct index_check *check_)
                             : INDEX_VERDICT_BAD;
 }
 
-enum index_verdict index_check_start(struct index_check *check_, const char *path,
-                                     uint64_t map_bytes, const uint8_t cache_id[CACHE_ID_LEN])
+enum index_verdict index_verify_start(struct index_verify *check_, const char *path,
+                                      uint64_t map_bytes, const uint8_t cache_id[CACHE_ID_LEN])
 {
-    *check_ = (struct index_check){.fd = -1};
+    *check_ = (struct index_verify){.fd = -1};
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return INDEX_VERDICT_PARTLY;
@@ -419,7 +419,7 @@ enum index_verdict index_check_start(struct index_check *check_, const char *pat
     check_->pid = pid;
     check_->fd = ends[0];
     struct pollfd readable = {.fd = ends[0], .events = POLLIN};
-    int ready = poll(&readable, 1, INDEX_CHECK_WAIT_MS);
+    int ready = poll(&readable, 1, INDEX_VERIFY_WAIT_MS);
     if (ready <= 0) {
         return INDEX_VERDICT_PARTLY; // slow: the last word comes later
     }
@@ -430,7 +430,7 @@ enum index_verdict index_check_start(struct index_check *check_, const char *pat
     return verdict;
 }
 
-enum index_verdict index_check_wait(struct index_check *check_, int stop_fd)
+enum index_verdict index_verify_wait(struct index_verify *check_, int stop_fd)
 {
     enum index_verdict verdict = INDEX_VERDICT_GOOD;
     if (check_->pid == 0) {
@@ -449,7 +449,7 @@ enum index_verdict index_check_wait(struct index_check *check_, int stop_fd)
     return verdict;
 }
 
-void index_check_stop(struct index_check *check_)
+void index_verify_stop(struct index_verify *check_)
 {
     if (check_->pid != 0) {
         (void)kill(check_->pid, SIGKILL);

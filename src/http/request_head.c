@@ -3,7 +3,7 @@
 // differently gets past it.
 //
 // Three steps, all pure, on the connection's worker:
-//   1. request_gate_scan() looks at each byte once as it arrives: the request line's shape, CRLF
+//   1. request_head_scan() looks at each byte once as it arrives: the request line's shape, CRLF
 //   line ends only, no
 //      control, no fold, legal names, the limits. Its verdict is fixed by the first offending byte,
 //      so that it does not depend on how the bytes were cut.
@@ -61,12 +61,12 @@ static const uint8_t byte_class[256] = {
 #undef B
 #undef C
 
-bool request_gate_byte_is_token(unsigned char b)
+bool request_head_byte_is_token(unsigned char b)
 {
     return (byte_class[b] & BYTE_TOKEN) != 0;
 }
 
-bool request_gate_byte_is_value(unsigned char b)
+bool request_head_byte_is_value(unsigned char b)
 {
     return (byte_class[b] & BYTE_VALUE) != 0;
 }
@@ -88,22 +88,22 @@ enum scan_state {
     SCAN_DONE
 };
 
-void request_gate_init(struct request_gate *g)
+void request_head_init(struct request_head *h)
 {
-    *g = (struct request_gate){.state = SCAN_START};
+    *h = (struct request_head){.state = SCAN_START};
 }
 
-static enum err check_version(struct request_gate *g, const char *bytes)
+static enum err judge_version(struct request_head *h, const char *bytes)
 {
-    const char *v = bytes + g->mark;
-    if (g->at - g->mark != VERSION_LEN || memcmp(v, "HTTP/", 5) != 0 || v[6] != '.' || v[5] < '0' ||
+    const char *v = bytes + h->mark;
+    if (h->at - h->mark != VERSION_LEN || memcmp(v, "HTTP/", 5) != 0 || v[6] != '.' || v[5] < '0' ||
         v[5] > '9' || v[7] < '0' || v[7] > '9') {
         return ERR_BAD_REQUEST;
     }
     if (v[5] != '1' || (v[7] != '0' && v[7] != '1')) {
         return ERR_HTTP_VERSION;
     }
-    g->version_minor = (uint8_t)(v[7] - '0');
+    h->version_minor = (uint8_t)(v[7] - '0');
     return ERR_OK;
 }
 
@@ -115,150 +115,150 @@ static uint32_t skip_class(const char *bytes, uint32_t at, uint32_t end, uint8_t
     return at;
 }
 
-// Method, target and version. g->at stands on byte `b`.
-static enum err scan_request_line(struct request_gate *g, const char *bytes, uint32_t end)
+// Method, target and version. h->at stands on byte `b`.
+static enum err scan_request_line(struct request_head *h, const char *bytes, uint32_t end)
 {
-    char b = bytes[g->at];
-    switch (g->state) {
+    char b = bytes[h->at];
+    switch (h->state) {
     case SCAN_START:
-        if (b == '\r' && g->start == 0) {
-            g->state = SCAN_START_LF;
-            g->at++;
+        if (b == '\r' && h->start == 0) {
+            h->state = SCAN_START_LF;
+            h->at++;
             return ERR_OK;
         }
-        if (!request_gate_byte_is_token((unsigned char)b)) {
+        if (!request_head_byte_is_token((unsigned char)b)) {
             return ERR_BAD_REQUEST;
         }
-        g->state = SCAN_METHOD;
+        h->state = SCAN_METHOD;
         return ERR_OK;
     case SCAN_START_LF:
-        g->state = SCAN_START;
-        g->start = ++g->at;
+        h->state = SCAN_START;
+        h->start = ++h->at;
         return b == '\n' ? ERR_OK : ERR_BAD_REQUEST;
     case SCAN_METHOD:
-        g->at = skip_class(bytes, g->at, min_u32(end, g->start + METHOD_MAX + 1), BYTE_TOKEN);
-        if (g->at - g->start > METHOD_MAX) {
+        h->at = skip_class(bytes, h->at, min_u32(end, h->start + METHOD_MAX + 1), BYTE_TOKEN);
+        if (h->at - h->start > METHOD_MAX) {
             return ERR_BAD_REQUEST;
         }
-        if (g->at == end) {
+        if (h->at == end) {
             return ERR_OK;
         }
-        g->method_len = (uint8_t)(g->at - g->start);
-        g->mark = g->at + 1;
-        g->state = SCAN_TARGET;
-        return bytes[g->at++] == ' ' ? ERR_OK : ERR_BAD_REQUEST;
+        h->method_len = (uint8_t)(h->at - h->start);
+        h->mark = h->at + 1;
+        h->state = SCAN_TARGET;
+        return bytes[h->at++] == ' ' ? ERR_OK : ERR_BAD_REQUEST;
     case SCAN_TARGET:
-        g->at = skip_class(bytes, g->at, min_u32(end, g->mark + HTTP_TARGET_MAX + 1), BYTE_TARGET);
-        if (g->at - g->mark > HTTP_TARGET_MAX) {
+        h->at = skip_class(bytes, h->at, min_u32(end, h->mark + HTTP_TARGET_MAX + 1), BYTE_TARGET);
+        if (h->at - h->mark > HTTP_TARGET_MAX) {
             return ERR_URI_TOO_LONG;
         }
-        if (g->at == end) {
+        if (h->at == end) {
             return ERR_OK;
         }
-        g->target = g->mark;
-        g->target_len = g->at - g->mark;
-        g->state = SCAN_VERSION;
-        g->mark = g->at + 1;
-        return bytes[g->at++] == ' ' && g->target_len > 0 ? ERR_OK : ERR_BAD_REQUEST;
+        h->target = h->mark;
+        h->target_len = h->at - h->mark;
+        h->state = SCAN_VERSION;
+        h->mark = h->at + 1;
+        return bytes[h->at++] == ' ' && h->target_len > 0 ? ERR_OK : ERR_BAD_REQUEST;
     case SCAN_VERSION:
-        g->at = skip_class(bytes, g->at, min_u32(end, g->mark + VERSION_LEN + 1), BYTE_TARGET);
-        if (g->at - g->mark > VERSION_LEN) {
+        h->at = skip_class(bytes, h->at, min_u32(end, h->mark + VERSION_LEN + 1), BYTE_TARGET);
+        if (h->at - h->mark > VERSION_LEN) {
             return ERR_BAD_REQUEST;
         }
-        if (g->at == end) {
+        if (h->at == end) {
             return ERR_OK;
         }
-        if (bytes[g->at] != '\r') {
+        if (bytes[h->at] != '\r') {
             return ERR_BAD_REQUEST;
         }
-        g->state = SCAN_VERSION_LF;
-        enum err err = check_version(g, bytes);
-        g->at++;
+        h->state = SCAN_VERSION_LF;
+        enum err err = judge_version(h, bytes);
+        h->at++;
         return err;
     default: // SCAN_VERSION_LF
-        g->state = SCAN_LINE;
-        return bytes[g->at++] == '\n' ? ERR_OK : ERR_BAD_REQUEST;
+        h->state = SCAN_LINE;
+        return bytes[h->at++] == '\n' ? ERR_OK : ERR_BAD_REQUEST;
     }
 }
 
-static enum err scan_header_line(struct request_gate *g, const char *bytes, uint32_t end)
+static enum err scan_header_line(struct request_head *h, const char *bytes, uint32_t end)
 {
-    unsigned char b = (unsigned char)bytes[g->at];
-    uint32_t line_end = min_u32(end, g->mark + HTTP_HEADER_MAX + 1);
-    switch (g->state) {
+    unsigned char b = (unsigned char)bytes[h->at];
+    uint32_t line_end = min_u32(end, h->mark + HTTP_HEADER_MAX + 1);
+    switch (h->state) {
     case SCAN_LINE:
         if (b == '\r') {
-            g->state = SCAN_END_LF;
-            g->at++;
+            h->state = SCAN_END_LF;
+            h->at++;
             return ERR_OK;
         }
-        if (!request_gate_byte_is_token(b)) {
+        if (!request_head_byte_is_token(b)) {
             return ERR_BAD_REQUEST; // a fold, an empty name, a control
         }
-        if (++g->header_count > HTTP_HEADER_COUNT_MAX) {
+        if (++h->header_count > HTTP_HEADER_COUNT_MAX) {
             return ERR_HEADERS_TOO_LARGE;
         }
-        g->mark = g->at;
-        g->state = SCAN_NAME;
+        h->mark = h->at;
+        h->state = SCAN_NAME;
         return ERR_OK;
     case SCAN_NAME:
-        g->at = skip_class(bytes, g->at, line_end, BYTE_TOKEN);
-        if (g->at - g->mark > HTTP_HEADER_MAX) {
+        h->at = skip_class(bytes, h->at, line_end, BYTE_TOKEN);
+        if (h->at - h->mark > HTTP_HEADER_MAX) {
             return ERR_HEADERS_TOO_LARGE;
         }
-        if (g->at == end) {
+        if (h->at == end) {
             return ERR_OK;
         }
-        g->state = SCAN_VALUE;
-        if (bytes[g->at] != ':') {
+        h->state = SCAN_VALUE;
+        if (bytes[h->at] != ':') {
             return ERR_BAD_REQUEST;
         }
-        g->at++;
-        return g->at - g->mark > HTTP_HEADER_MAX ? ERR_HEADERS_TOO_LARGE : ERR_OK;
+        h->at++;
+        return h->at - h->mark > HTTP_HEADER_MAX ? ERR_HEADERS_TOO_LARGE : ERR_OK;
     case SCAN_VALUE:
-        g->at = skip_class(bytes, g->at, line_end, BYTE_VALUE);
-        if (g->at - g->mark > HTTP_HEADER_MAX) {
+        h->at = skip_class(bytes, h->at, line_end, BYTE_VALUE);
+        if (h->at - h->mark > HTTP_HEADER_MAX) {
             return ERR_HEADERS_TOO_LARGE;
         }
-        if (g->at == end) {
+        if (h->at == end) {
             return ERR_OK;
         }
-        g->state = SCAN_VALUE_LF;
-        return bytes[g->at++] == '\r' ? ERR_OK : ERR_BAD_REQUEST;
+        h->state = SCAN_VALUE_LF;
+        return bytes[h->at++] == '\r' ? ERR_OK : ERR_BAD_REQUEST;
     case SCAN_VALUE_LF:
-        g->state = SCAN_LINE;
-        g->at++;
+        h->state = SCAN_LINE;
+        h->at++;
         return b == '\n' ? ERR_OK : ERR_BAD_REQUEST;
     default: // SCAN_END_LF
-        g->state = SCAN_DONE;
-        g->at++;
+        h->state = SCAN_DONE;
+        h->at++;
         return b == '\n' ? ERR_OK : ERR_BAD_REQUEST;
     }
 }
 
-enum gate_verdict request_gate_scan(struct request_gate *g, struct span buffered)
+enum request_head_verdict request_head_scan(struct request_head *h, struct span buffered)
 {
-    if (g->err != ERR_OK) {
-        return GATE_REFUSED;
+    if (h->err != ERR_OK) {
+        return REQUEST_HEAD_REFUSED;
     }
-    while (g->state != SCAN_DONE) {
+    while (h->state != SCAN_DONE) {
         // Nothing past the limit is looked at, so the verdict is the same however much has arrived.
-        uint32_t limit = g->start + HTTP_HEAD_MAX;
+        uint32_t limit = h->start + HTTP_HEAD_MAX;
         uint32_t end = (uint32_t)min_u64(buffered.len, limit);
-        if (g->at >= end) {
+        if (h->at >= end) {
             if (buffered.len <= limit) {
-                return GATE_MORE;
+                return REQUEST_HEAD_MORE;
             }
-            g->err = ERR_HEADERS_TOO_LARGE;
-            return GATE_REFUSED;
+            h->err = ERR_HEADERS_TOO_LARGE;
+            return REQUEST_HEAD_REFUSED;
         }
-        g->err = g->state < SCAN_LINE ? scan_request_line(g, buffered.ptr, end)
-                                      : scan_header_line(g, buffered.ptr, end);
-        if (g->err != ERR_OK) {
-            return GATE_REFUSED;
+        h->err = h->state < SCAN_LINE ? scan_request_line(h, buffered.ptr, end)
+                                      : scan_header_line(h, buffered.ptr, end);
+        if (h->err != ERR_OK) {
+            return REQUEST_HEAD_REFUSED;
         }
     }
-    return GATE_COMPLETE;
+    return REQUEST_HEAD_COMPLETE;
 }
 
 // --- Step 2: llhttp ------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ static const llhttp_settings_t settings = {
     .on_headers_complete = on_headers_complete,
 };
 
-static enum err parse_head(const struct request_gate *g, struct span head, struct arena *arena,
+static enum err parse_head(const struct request_head *h, struct span head, struct arena *arena,
                            struct http_request *request)
 {
     struct parse parse = {.request = request, .arena = arena};
@@ -332,7 +332,7 @@ static enum err parse_head(const struct request_gate *g, struct span head, struc
     // What llhttp read must be what step 1 saw.
     if (rc != HPE_PAUSED || !parse.complete || parser.http_major != 1 ||
         parser.http_minor != request->version_minor || !span_equal(parse.target, request->target) ||
-        request->headers.count != g->header_count ||
+        request->headers.count != h->header_count ||
         !span_equal_cstr(request->method, llhttp_method_name((llhttp_method_t)parser.method))) {
         return ERR_BAD_REQUEST;
     }
@@ -446,7 +446,7 @@ static bool host_is_legal(struct span host)
     return host.ptr[i] == ':' && port_is_legal((struct span){host.ptr + i + 1, host.len - i - 1});
 }
 
-static enum err check_framing(struct http_request *r, const struct seen *seen)
+static enum err judge_framing(struct http_request *r, const struct seen *seen)
 {
     if (seen->length_count > 1 || seen->coding_count > 1 ||
         (seen->length_count > 0 && seen->coding_count > 0)) {
@@ -488,7 +488,7 @@ static bool connection_names_another(const struct headers *headers, struct span 
     return false;
 }
 
-static enum err check_connection(const struct http_request *r)
+static enum err judge_connection(const struct http_request *r)
 {
     for (unsigned i = 0; i < r->headers.count; i++) {
         const struct header *h = &r->headers.items[i];
@@ -500,7 +500,7 @@ static enum err check_connection(const struct http_request *r)
     return ERR_OK;
 }
 
-static enum err check_expect(struct http_request *r, const struct seen *seen)
+static enum err judge_expect(struct http_request *r, const struct seen *seen)
 {
     if (seen->expect_count == 0 || r->version_minor == 0) {
         return ERR_OK; // RFC 9110 10.1.1: from HTTP/1.0 it is ignored
@@ -525,7 +525,7 @@ static bool escapes_are_whole(struct span target)
 }
 
 // Origin form, or absolute form whose authority is Host's; the latter is reduced to its path.
-static enum err check_target(struct http_request *r)
+static enum err judge_target(struct http_request *r)
 {
     if (!escapes_are_whole(r->target)) {
         return ERR_INVALID_URI;
@@ -552,21 +552,21 @@ static enum err check_target(struct http_request *r)
     return ERR_BAD_REQUEST;
 }
 
-enum err request_gate_accept(const struct request_gate *g, struct span head, struct arena *arena,
+enum err request_head_accept(const struct request_head *h, struct span head, struct arena *arena,
                              struct http_request *ret_request)
 {
-    check(g->state == SCAN_DONE && g->err == ERR_OK);
-    check(head.len == g->at);
+    check(h->state == SCAN_DONE && h->err == ERR_OK);
+    check(head.len == h->at);
     struct http_request r = {
-        .method = {head.ptr + g->start, g->method_len},
-        .target = {head.ptr + g->target, g->target_len},
-        .version_minor = g->version_minor,
+        .method = {head.ptr + h->start, h->method_len},
+        .target = {head.ptr + h->target, h->target_len},
+        .version_minor = h->version_minor,
     };
     if (!method_is_known(r.method)) {
         return ERR_METHOD_NOT_ALLOWED;
     }
-    struct span lines = {head.ptr + g->start, head.len - g->start};
-    enum err err = parse_head(g, lines, arena, &r);
+    struct span lines = {head.ptr + h->start, head.len - h->start};
+    enum err err = parse_head(h, lines, arena, &r);
     if (err != ERR_OK) {
         return err;
     }
@@ -580,15 +580,15 @@ enum err request_gate_accept(const struct request_gate *g, struct span head, str
     if (seen.upgrade) {
         return ERR_NOT_IMPLEMENTED;
     }
-    err = check_framing(&r, &seen);
+    err = judge_framing(&r, &seen);
     if (err == ERR_OK) {
-        err = check_connection(&r);
+        err = judge_connection(&r);
     }
     if (err == ERR_OK) {
-        err = check_expect(&r, &seen);
+        err = judge_expect(&r, &seen);
     }
     if (err == ERR_OK) {
-        err = check_target(&r);
+        err = judge_target(&r);
     }
     if (err != ERR_OK) {
         return err;

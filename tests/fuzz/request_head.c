@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The request gate: the verdict does not depend on where the bytes were cut; what is accepted also
-// passes a reference grammar written line by line, and serialised anew it parses to the same
-// request; chunked bodies likewise.
+// The scan of a request head: the verdict does not depend on where the bytes were cut; what is
+// accepted also passes a reference grammar written line by line, and serialised anew it parses to
+// the same request; chunked bodies likewise.
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static enum err judge(struct span bytes, size_t piece, struct arena *arena, uint32_t *ret_head_len,
                       struct http_request *ret_request)
 {
-    struct request_gate gate;
-    request_gate_init(&gate);
+    struct request_head scan;
+    request_head_init(&scan);
     size_t have = 0;
     for (;;) {
         size_t step = bytes.len - have < piece ? bytes.len - have : piece;
@@ -21,13 +21,13 @@ static enum err judge(struct span bytes, size_t piece, struct arena *arena, uint
         // A copy of its own, so that reading past what has arrived is seen.
         struct span arrived = arena_copy(arena, (struct span){bytes.ptr, have});
         check(arrived.ptr != NULL);
-        enum gate_verdict verdict = request_gate_scan(&gate, arrived);
-        if (verdict == GATE_REFUSED) {
-            return gate.err;
+        enum request_head_verdict verdict = request_head_scan(&scan, arrived);
+        if (verdict == REQUEST_HEAD_REFUSED) {
+            return scan.err;
         }
-        if (verdict == GATE_COMPLETE) {
-            *ret_head_len = gate.at;
-            return request_gate_accept(&gate, (struct span){arrived.ptr, gate.at}, arena,
+        if (verdict == REQUEST_HEAD_COMPLETE) {
+            *ret_head_len = scan.at;
+            return request_head_accept(&scan, (struct span){arrived.ptr, scan.at}, arena,
                                        ret_request);
         }
         if (have == bytes.len) {

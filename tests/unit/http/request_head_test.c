@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves that the request gate refuses what two parsers could read differently, with a verdict that
-// does not depend on how the bytes were cut, and lets through what clients really send.
+// Proves that the scan of a request head refuses what two parsers could read differently, with a
+// verdict that does not depend on how the bytes were cut, and lets through what clients really
+// send.
 #include "test.h"
 
 #include <stdio.h>
@@ -14,26 +15,27 @@
 static enum err judge(struct span bytes, size_t piece, struct arena *arena,
                       struct http_request *ret_request)
 {
-    struct request_gate gate;
-    request_gate_init(&gate);
+    struct request_head scan;
+    request_head_init(&scan);
     size_t have = 0;
     do {
         size_t step = piece == 0 || bytes.len - have < piece ? bytes.len - have : piece;
         have += step;
-        enum gate_verdict verdict = request_gate_scan(&gate, (struct span){bytes.ptr, have});
-        if (verdict == GATE_REFUSED) {
-            return gate.err;
+        enum request_head_verdict verdict =
+            request_head_scan(&scan, (struct span){bytes.ptr, have});
+        if (verdict == REQUEST_HEAD_REFUSED) {
+            return scan.err;
         }
-        if (verdict == GATE_COMPLETE) {
-            struct span head = arena_copy(arena, (struct span){bytes.ptr, gate.at});
-            return request_gate_accept(&gate, head, arena, ret_request);
+        if (verdict == REQUEST_HEAD_COMPLETE) {
+            struct span head = arena_copy(arena, (struct span){bytes.ptr, scan.at});
+            return request_head_accept(&scan, head, arena, ret_request);
         }
     } while (have < bytes.len);
     return ERR_AGAIN;
 }
 
 // Every row is refused with the error it wants, and with the same one wherever it is cut.
-Test(request_gate, malformed_rows)
+Test(request_head, malformed_rows)
 {
     cr_assert(malformed_count() >= 300);
     struct arena *arena = arena_new(1 << 20);
@@ -71,7 +73,7 @@ static struct http_request accepted(const char *text, struct arena *arena)
 }
 
 // What SDKs send goes through, and is read right.
-Test(request_gate, fields)
+Test(request_head, fields)
 {
     struct arena *arena = arena_new(1 << 24);
     struct http_request r =
@@ -121,7 +123,7 @@ Test(request_gate, fields)
 }
 
 // Absolute form is reduced to its path when it names the same authority.
-Test(request_gate, absolute_form)
+Test(request_head, absolute_form)
 {
     struct arena *arena = arena_new(1 << 22);
     struct http_request r =
@@ -151,7 +153,7 @@ static enum err judge_buf(struct buf *b)
 }
 
 // Each limit at -1, 0 and +1.
-Test(request_gate, limits)
+Test(request_head, limits)
 {
     for (int d = -1; d <= 1; d++) {
         struct buf b;
@@ -190,10 +192,11 @@ Test(request_gate, limits)
 }
 
 // The byte that must never be believed: what follows a refused head is not looked at.
-Test(request_gate, verdict_stays)
+Test(request_head, verdict_stays)
 {
-    struct request_gate gate;
-    request_gate_init(&gate);
-    cr_assert(request_gate_scan(&gate, SPAN("GET /\n")) == GATE_REFUSED);
-    cr_assert(request_gate_scan(&gate, SPAN("GET / HTTP/1.1\r\nHost: h\r\n\r\n")) == GATE_REFUSED);
+    struct request_head scan;
+    request_head_init(&scan);
+    cr_assert(request_head_scan(&scan, SPAN("GET /\n")) == REQUEST_HEAD_REFUSED);
+    cr_assert(request_head_scan(&scan, SPAN("GET / HTTP/1.1\r\nHost: h\r\n\r\n")) ==
+              REQUEST_HEAD_REFUSED);
 }

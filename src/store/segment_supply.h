@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread that makes segments ahead of need and frees those that go. Shared inside the room
 // only.
-#ifndef FOREBAY_STORE_SEGMENT_KEEPER_H
-#define FOREBAY_STORE_SEGMENT_KEEPER_H
+#ifndef FOREBAY_STORE_SEGMENT_SUPPLY_H
+#define FOREBAY_STORE_SEGMENT_SUPPLY_H
 
 #include "store/segment_log.h"
 
@@ -12,10 +12,10 @@ void segment_name(uint32_t number, char ret_name[SEGMENT_NAME_LEN]);
 void segment_enter(struct segment *segment, uint32_t number, enum segment_state state);
 
 // Makes the first spare segments (unless the disk refuses) and starts the thread.
-void segment_keeper_start(struct segment_log *log);
+void segment_supply_start(struct segment_log *log);
 // Stops it: what is being freed is freed first.
-void segment_keeper_stop(struct segment_log *log);
+void segment_supply_stop(struct segment_log *log);
 // The last pin of an unlinked segment is gone. Any thread.
-void segment_keeper_close(struct segment *segment);
+void segment_supply_close(struct segment *segment);
 
 #endif

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The response gate: of answers that lie about their framing, their range, their length or their
-// version, none is ever told to be storable.
+// The judgement of a response head: of answers that lie about their framing, their range, their
+// length or their version, none is ever told to be storable.
 #include <string.h>
 
-#include "origin/response_gate.h"
+#include "origin/response_head.h"
 #include "test.h"
 
 enum verdict { STORE, PASS, REFUSE, CHANGED };
@@ -160,19 +160,19 @@ static const struct row rows[] = {
 
 static enum verdict run(const struct row *row, struct arena *arena, struct response_answer *answer)
 {
-    struct response_gate gate;
+    struct response_head head;
     struct span rest = span_from_cstr(row->head);
     bool done = false;
-    response_gate_init(&gate, arena, row->is_head);
+    response_head_init(&head, arena, row->is_head);
     while (rest.len > 0) {
         size_t end = span_find(rest, '\n');
         struct span line = {rest.ptr, end < rest.len ? end + 1 : rest.len};
-        if (response_gate_line(&gate, line, &done) != ERR_OK) {
+        if (response_head_line(&head, line, &done) != ERR_OK) {
             return REFUSE;
         }
         rest = (struct span){rest.ptr + line.len, rest.len - line.len};
     }
-    if (response_gate_line(&gate, SPAN("\r\n"), &done) != ERR_OK) {
+    if (response_head_line(&head, SPAN("\r\n"), &done) != ERR_OK) {
         return REFUSE;
     }
     cr_assert(done, "%s", row->name);
@@ -181,7 +181,7 @@ static enum verdict run(const struct row *row, struct arena *arena, struct respo
                                    .first = 100,
                                    .last = 199,
                                    .if_match = span_from_cstr(row->if_match)};
-    enum err err = response_gate_judge(&gate, &asked, answer);
+    enum err err = response_head_judge(&head, &asked, answer);
     return err == ERR_ORIGIN_CHANGED ? CHANGED
            : err != ERR_OK           ? REFUSE
            : answer->storable        ? STORE
@@ -189,7 +189,7 @@ static enum verdict run(const struct row *row, struct arena *arena, struct respo
 }
 
 // Every row of the table gets its verdict.
-Test(response_gate, table)
+Test(response_head, table)
 {
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct arena *arena = arena_new(1 << 20);
@@ -201,36 +201,36 @@ Test(response_gate, table)
 }
 
 // NUL bytes, endless heads and endless interim heads are refused.
-Test(response_gate, bounds)
+Test(response_head, bounds)
 {
     struct arena *arena = arena_new(1 << 20);
-    struct response_gate gate;
+    struct response_head head;
     bool done = false;
-    response_gate_init(&gate, arena, false);
-    cr_assert_eq(response_gate_line(&gate, SPAN(OK200), &done), ERR_OK);
-    cr_assert_eq(response_gate_line(&gate, SPAN("x: a\0b\r\n"), &done), ERR_ORIGIN_PROTOCOL);
-    response_gate_init(&gate, arena, false);
-    cr_assert_eq(response_gate_line(&gate, SPAN(OK200), &done), ERR_OK);
+    response_head_init(&head, arena, false);
+    cr_assert_eq(response_head_line(&head, SPAN(OK200), &done), ERR_OK);
+    cr_assert_eq(response_head_line(&head, SPAN("x: a\0b\r\n"), &done), ERR_ORIGIN_PROTOCOL);
+    response_head_init(&head, arena, false);
+    cr_assert_eq(response_head_line(&head, SPAN(OK200), &done), ERR_OK);
     enum err err = ERR_OK;
     unsigned lines = 0;
     while (err == ERR_OK) {
-        err = response_gate_line(&gate, SPAN("x-amz-meta-a: b\r\n"), &done);
+        err = response_head_line(&head, SPAN("x-amz-meta-a: b\r\n"), &done);
         lines++;
     }
     cr_assert_eq(lines, RESPONSE_HEADERS_MAX + 1);
     char big[RESPONSE_HEAD_MAX];
     memset(big, 'a', sizeof(big));
-    response_gate_init(&gate, arena, false);
-    cr_assert_eq(response_gate_line(&gate, SPAN(OK200), &done), ERR_OK);
-    cr_assert_eq(response_gate_line(&gate, (struct span){big, sizeof(big)}, &done),
+    response_head_init(&head, arena, false);
+    cr_assert_eq(response_head_line(&head, SPAN(OK200), &done), ERR_OK);
+    cr_assert_eq(response_head_line(&head, (struct span){big, sizeof(big)}, &done),
                  ERR_ORIGIN_PROTOCOL);
-    response_gate_init(&gate, arena, false);
+    response_head_init(&head, arena, false);
     unsigned heads = 0;
     err = ERR_OK;
     while (err == ERR_OK) {
-        err = response_gate_line(&gate, SPAN("HTTP/1.1 100 Continue\r\n"), &done);
+        err = response_head_line(&head, SPAN("HTTP/1.1 100 Continue\r\n"), &done);
         if (err == ERR_OK) {
-            err = response_gate_line(&gate, SPAN("\r\n"), &done);
+            err = response_head_line(&head, SPAN("\r\n"), &done);
         }
         heads++;
     }
@@ -239,7 +239,7 @@ Test(response_gate, bounds)
 }
 
 // What a reply from cache repeats is collected, with its spelling; nothing else is.
-Test(response_gate, replayed)
+Test(response_head, replayed)
 {
     static const struct row row = {
         "replayed",
