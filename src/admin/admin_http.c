@@ -434,7 +434,7 @@ static int listen_unix(struct admin *admin, struct buf *ret_why)
 {
     struct buf why;
     buf_init(&why, WHY_MAX_BYTES);
-    enum err err = unix_listener_open(admin->options.socket_path, 0600, &admin->name, &why);
+    enum err err = unix_socket_open(admin->options.socket_path, 0600, &admin->name, &why);
     if (err != ERR_OK) {
         buf_printf(ret_why, "admin.socket %s", buf_cstr(&why));
     }
@@ -578,7 +578,7 @@ void admin_stop(struct admin *admin)
         check(write(admin->stop_fd, &one, sizeof(one)) == sizeof(one));
         check(pthread_join(admin->thread, NULL) == 0);
     }
-    unix_listener_remove(&admin->name);
+    unix_socket_remove(&admin->name);
     event_free(admin->stop_event);
     event_free(admin->sweep_event);
     event_free(admin->resume_event);

@@ -12,6 +12,8 @@
 #include "base/check.h"
 #include "base/error.h"
 
+// --- span.c --------------------------------------------------------------------------------------
+
 // A view of bytes somebody else owns. ptr may be NULL when len is 0.
 struct span {
     const char *ptr;
@@ -37,13 +39,39 @@ bool span_split(struct span *rest, char separator, struct span *ret_piece);
 
 // Decimal without sign or blanks; false for empty, other bytes or overflow.
 bool span_to_u64(struct span s, uint64_t *ret_value) MUST_USE;
-bool span_to_hex(struct span s, uint8_t *ret_bytes, size_t bytes_len) MUST_USE; // exact length
+// Decodes %XX once ('+' stays '+'); false on a broken escape. *ret_len <= s.len; may decode in
+// place.
+bool span_uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;
+
+// --- hex.c ---------------------------------------------------------------------------------------
+
+int hex_digit(char c); // its value, -1: it is none
+bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len) MUST_USE; // exact length
 // Writes 2 * len lower-case digits and a NUL.
 void hex_encode(const void *bytes, size_t len, char *ret_hex);
 
-// Checked arithmetic for outside numbers; false and *ret untouched on overflow.
-bool add_u64(uint64_t a, uint64_t b, uint64_t *ret) MUST_USE;
-bool mul_u64(uint64_t a, uint64_t b, uint64_t *ret) MUST_USE;
+// --- Arithmetic ----------------------------------------------------------------------------------
+
+// Checked, for outside numbers; false and *ret untouched on overflow.
+static inline bool MUST_USE add_u64(uint64_t a, uint64_t b, uint64_t *ret)
+{
+    uint64_t sum;
+    if (__builtin_add_overflow(a, b, &sum)) {
+        return false;
+    }
+    *ret = sum;
+    return true;
+}
+
+static inline bool MUST_USE mul_u64(uint64_t a, uint64_t b, uint64_t *ret)
+{
+    uint64_t product;
+    if (__builtin_mul_overflow(a, b, &product)) {
+        return false;
+    }
+    *ret = product;
+    return true;
+}
 
 static inline uint64_t min_u64(uint64_t a, uint64_t b)
 {
@@ -59,6 +87,8 @@ static inline uint64_t align_up_u64(uint64_t value, uint64_t power_of_two)
 {
     return (value + power_of_two - 1) & ~(power_of_two - 1);
 }
+
+// --- buf.c ---------------------------------------------------------------------------------------
 
 // Growable buffer with a maximum given at birth. After a failed append the buffer is `failed`:
 // contents stay, later appends fail too, so a builder checks once at its end with buf_ok().
@@ -83,8 +113,4 @@ const char *buf_cstr(struct buf *b);
 // Percent coding as S3 signs it: everything but A-Za-z0-9-._~ (and '/' when keep_slash) becomes
 // %XX, upper case.
 void buf_append_uri_encoded(struct buf *b, struct span s, bool keep_slash);
-// Decodes %XX once ('+' stays '+'); false on a broken escape. *ret_len <= s.len; may decode in
-// place.
-bool uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;
-
 #endif

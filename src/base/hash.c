@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// XXH3 behind two functions, and the kernel's random bytes. Any thread. hash128_of() names objects
+// XXH3 behind two functions. Any thread. hash128_of() names objects
 // on disk, so the bytes it hashes are part of the format: for each piece its length as 8
 // little-endian bytes, then the piece.
 #include "base/hash.h"
 
 #include <endian.h>
-#include <errno.h>
 #include <string.h>
-#include <sys/random.h>
 #include <xxhash.h>
 
 #define STACK_BYTES 1536 // realm, bucket and a key of up to 1,024 bytes, lengths included
@@ -53,25 +51,4 @@ struct hash128 hash128_of(const struct span *pieces, unsigned count, uint64_t se
     }
     XXH128_hash_t hash = XXH3_128bits_withSeed(bytes, used, seed);
     return (struct hash128){hash.high64, hash.low64};
-}
-
-void random_bytes(void *ret_bytes, size_t len)
-{
-    char *at = ret_bytes;
-    while (len > 0) {
-        ssize_t got = getrandom(at, len, 0);
-        if (got < 0) {
-            check(errno == EINTR);
-            continue;
-        }
-        at += got;
-        len -= (size_t)got;
-    }
-}
-
-uint64_t random_u64(void)
-{
-    uint64_t value;
-    random_bytes(&value, sizeof(value));
-    return value;
 }

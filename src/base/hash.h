@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keyed 128-bit and plain 64-bit hashes (XXH3), and random bytes from the kernel. Any thread.
+// Keyed 128-bit and plain 64-bit hashes (XXH3). Any thread.
 #ifndef FOREBAY_BASE_HASH_H
 #define FOREBAY_BASE_HASH_H
 
@@ -18,9 +18,5 @@ static inline bool hash128_equal(struct hash128 a, struct hash128 b)
 {
     return a.hi == b.hi && a.lo == b.lo;
 }
-
-// getrandom(2); aborts when the kernel has none.
-void random_bytes(void *ret_bytes, size_t len);
-uint64_t random_u64(void);
 
 #endif

@@ -1,17 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Header lists and the date formats that HTTP, S3 and SigV4 use. Pure; any thread.
+// Header lists. Pure; any thread.
 #include "base/headers.h"
 
-#include <stdio.h>
 #include <string.h>
-
-#include "base/clock.h"
-
-static const char day_names[7][4] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
-static const char long_day_names[7][10] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
-                                           "Thursday", "Friday", "Saturday"};
-static const char month_names[12][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                        "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
 
 bool headers_add(struct headers *h, struct arena *arena, struct span name, struct span value)
 {
@@ -65,7 +56,7 @@ void headers_remove(struct headers *h, struct span name)
     h->count = kept;
 }
 
-bool header_is_hop_by_hop(struct span name)
+bool headers_is_hop_by_hop(struct span name)
 {
     static const char names[][20] = {"connection", "keep-alive", "te",
                                      "trailer",    "upgrade",    "transfer-encoding"};
@@ -78,7 +69,7 @@ bool header_is_hop_by_hop(struct span name)
     return name.len >= proxy.len && span_equal_nocase((struct span){name.ptr, proxy.len}, proxy);
 }
 
-bool header_list_has(struct span value, struct span token)
+bool headers_list_has(struct span value, struct span token)
 {
     struct span piece;
     while (span_split(&value, ',', &piece)) {
@@ -89,7 +80,7 @@ bool header_list_has(struct span value, struct span token)
     return false;
 }
 
-bool header_value_is_clean(struct span value)
+bool headers_value_is_clean(struct span value)
 {
     for (size_t i = 0; i < value.len; i++) {
         unsigned char c = (unsigned char)value.ptr[i];
@@ -100,7 +91,7 @@ bool header_value_is_clean(struct span value)
     return true;
 }
 
-bool header_name_is_token(struct span name)
+bool headers_name_is_token(struct span name)
 {
     for (size_t i = 0; i < name.len; i++) {
         char c = name.ptr[i];
@@ -110,200 +101,4 @@ bool header_name_is_token(struct span name)
         }
     }
     return name.len > 0;
-}
-
-// Years outside 1..9999 have no form in any of the formats; they become the epoch.
-static void split_time(time_t t, struct tm *ret_tm)
-{
-    if (gmtime_r(&t, ret_tm) == NULL || ret_tm->tm_year < -1899 || ret_tm->tm_year > 8099) {
-        time_t epoch = 0;
-        check(gmtime_r(&epoch, ret_tm) != NULL);
-    }
-}
-
-void http_date_format(time_t t, char *ret_date)
-{
-    struct tm tm;
-    split_time(t, &tm);
-    char text[64];
-    int len = snprintf(text, sizeof(text), "%s, %02d %s %04d %02d:%02d:%02d GMT",
-                       day_names[tm.tm_wday], tm.tm_mday, month_names[tm.tm_mon], tm.tm_year + 1900,
-                       tm.tm_hour, tm.tm_min, tm.tm_sec);
-    check(len == HTTP_DATE_LEN);
-    memcpy(ret_date, text, HTTP_DATE_LEN + 1);
-}
-
-void iso_date_format(time_t t, unsigned ms, char *ret_date)
-{
-    struct tm tm;
-    split_time(t, &tm);
-    char text[64];
-    int len = snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02d.%03uZ", tm.tm_year + 1900,
-                       tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, ms % 1000);
-    check(len == ISO_DATE_LEN);
-    memcpy(ret_date, text, ISO_DATE_LEN + 1);
-}
-
-void amz_date_format(time_t t, char *ret_date)
-{
-    struct tm tm;
-    split_time(t, &tm);
-    char text[64];
-    int len = snprintf(text, sizeof(text), "%04d%02d%02dT%02d%02d%02dZ", tm.tm_year + 1900,
-                       tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec);
-    check(len == AMZ_DATE_LEN);
-    memcpy(ret_date, text, AMZ_DATE_LEN + 1);
-}
-
-// --- Parsing: each take_ function cuts what it names off the front of *rest ----------------------
-
-static bool take(struct span *rest, struct span literal)
-{
-    if (!span_starts_with(*rest, literal)) {
-        return false;
-    }
-    rest->ptr += literal.len;
-    rest->len -= literal.len;
-    return true;
-}
-
-static bool take_digits(struct span *rest, size_t count, int *ret_value)
-{
-    uint64_t value;
-    if (rest->len < count || !span_to_u64((struct span){rest->ptr, count}, &value)) {
-        return false;
-    }
-    rest->ptr += count;
-    rest->len -= count;
-    *ret_value = (int)value;
-    return true;
-}
-
-static bool take_month(struct span *rest, int *ret_month)
-{
-    for (int i = 0; i < 12; i++) {
-        if (take(rest, (struct span){month_names[i], 3})) {
-            *ret_month = i;
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool take_clock(struct span *rest, struct tm *tm)
-{
-    return take_digits(rest, 2, &tm->tm_hour) && take(rest, SPAN(":")) &&
-           take_digits(rest, 2, &tm->tm_min) && take(rest, SPAN(":")) &&
-           take_digits(rest, 2, &tm->tm_sec);
-}
-
-static bool is_leap_year(int year)
-{
-    return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-}
-
-// Refuses what timegm() would silently carry over, such as 31 February.
-static bool join_time(struct tm *tm, time_t *ret_t)
-{
-    static const int month_days[12] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-    if (tm->tm_mon < 0 || tm->tm_mon > 11 || tm->tm_hour > 23 || tm->tm_min > 59 ||
-        tm->tm_sec > 60) {
-        return false;
-    }
-    int days = month_days[tm->tm_mon] + (tm->tm_mon == 1 && is_leap_year(tm->tm_year + 1900));
-    if (tm->tm_mday < 1 || tm->tm_mday > days) {
-        return false;
-    }
-    *ret_t = timegm(tm);
-    return true;
-}
-
-static bool parse_imf_fixdate(struct span s, struct tm *tm)
-{
-    for (int i = 0; i < 7; i++) {
-        if (take(&s, (struct span){day_names[i], 3})) {
-            int year;
-            bool ok = take(&s, SPAN(", ")) && take_digits(&s, 2, &tm->tm_mday) &&
-                      take(&s, SPAN(" ")) && take_month(&s, &tm->tm_mon) && take(&s, SPAN(" ")) &&
-                      take_digits(&s, 4, &year) && take(&s, SPAN(" ")) && take_clock(&s, tm) &&
-                      take(&s, SPAN(" GMT")) && s.len == 0;
-            tm->tm_year = ok ? year - 1900 : 0;
-            return ok;
-        }
-    }
-    return false;
-}
-
-// A two-digit year more than 50 years ahead is in the last century.
-static int full_year(int year)
-{
-    time_t now = (time_t)clock_wall_s();
-    struct tm tm;
-    split_time(now, &tm);
-    int this_year = tm.tm_year + 1900;
-    int candidate = this_year - this_year % 100 + year;
-    return candidate > this_year + 50 ? candidate - 100 : candidate;
-}
-
-static bool parse_rfc850(struct span s, struct tm *tm)
-{
-    for (int i = 0; i < 7; i++) {
-        if (take(&s, span_from_cstr(long_day_names[i]))) {
-            int year;
-            bool ok = take(&s, SPAN(", ")) && take_digits(&s, 2, &tm->tm_mday) &&
-                      take(&s, SPAN("-")) && take_month(&s, &tm->tm_mon) && take(&s, SPAN("-")) &&
-                      take_digits(&s, 2, &year) && take(&s, SPAN(" ")) && take_clock(&s, tm) &&
-                      take(&s, SPAN(" GMT")) && s.len == 0;
-            tm->tm_year = ok ? full_year(year) - 1900 : 0;
-            return ok;
-        }
-    }
-    return false;
-}
-
-static bool parse_asctime(struct span s, struct tm *tm)
-{
-    for (int i = 0; i < 7; i++) {
-        if (take(&s, (struct span){day_names[i], 3})) {
-            int year;
-            bool ok = take(&s, SPAN(" ")) && take_month(&s, &tm->tm_mon) && take(&s, SPAN(" ")) &&
-                      (take(&s, SPAN(" ")) ? take_digits(&s, 1, &tm->tm_mday)
-                                           : take_digits(&s, 2, &tm->tm_mday)) &&
-                      take(&s, SPAN(" ")) && take_clock(&s, tm) && take(&s, SPAN(" ")) &&
-                      take_digits(&s, 4, &year) && s.len == 0;
-            tm->tm_year = ok ? year - 1900 : 0;
-            return ok;
-        }
-    }
-    return false;
-}
-
-bool http_date_parse(struct span s, time_t *ret_t)
-{
-    struct tm tm = {0};
-    s = span_trim(s);
-    if (parse_imf_fixdate(s, &tm)) {
-        return join_time(&tm, ret_t);
-    }
-    tm = (struct tm){0};
-    if (parse_rfc850(s, &tm)) {
-        return join_time(&tm, ret_t);
-    }
-    tm = (struct tm){0};
-    return parse_asctime(s, &tm) && join_time(&tm, ret_t);
-}
-
-bool amz_date_parse(struct span s, time_t *ret_t)
-{
-    struct tm tm = {0};
-    int year;
-    if (!take_digits(&s, 4, &year) || !take_digits(&s, 2, &tm.tm_mon) ||
-        !take_digits(&s, 2, &tm.tm_mday) || !take(&s, SPAN("T")) ||
-        !take_digits(&s, 2, &tm.tm_hour) || !take_digits(&s, 2, &tm.tm_min) ||
-        !take_digits(&s, 2, &tm.tm_sec) || !take(&s, SPAN("Z")) || s.len != 0) {
-        return false;
-    }
-    tm.tm_year = year - 1900;
-    tm.tm_mon -= 1;
-    return join_time(&tm, ret_t);
 }

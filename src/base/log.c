@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/date.h"
 #include "base/hash.h"
 #include "base/headers.h"
 
@@ -242,9 +243,9 @@ void log_event(enum log_level level, const char *event, const char *format, ...)
         return;
     }
     char text[LINE_MAX_BYTES];
-    char date[ISO_DATE_LEN + 1];
+    char date[DATE_ISO_LEN + 1];
     uint64_t now_us = clock_wall_us();
-    iso_date_format((time_t)(now_us / 1000000), (unsigned)(now_us / 1000 % 1000), date);
+    date_format_iso((time_t)(now_us / 1000000), (unsigned)(now_us / 1000 % 1000), date);
     int head =
         snprintf(text, sizeof(text), "ts=%s level=%s event=%s", date, level_names[level], event);
     size_t len = head > 0 ? min_u64((uint64_t)head, sizeof(text) - 1) : 0;

@@ -14,14 +14,14 @@ static int check_live(const char *address, const struct config *config)
     struct buf body;
     unsigned status = 0;
     buf_init(&body, OUTPUT_MAX_BYTES);
-    enum err err = ask_server(address, config, "/livez", &status, &body);
+    enum err err = commands_ask_server(address, config, "/livez", &status, &body);
     int code = err != ERR_OK   ? EXIT_CODE_UNREACHABLE
                : status == 200 ? EXIT_CODE_OK
                                : EXIT_CODE_FAILED;
     if (err != ERR_OK) {
         (void)fprintf(stderr, "forebay: no server answers (set --admin or FOREBAY_ADMIN)\n");
     } else {
-        (void)print_result(&body); // the exit code says what matters
+        (void)commands_print_result(&body); // the exit code says what matters
     }
     buf_done(&body);
     return code;
@@ -42,7 +42,7 @@ static int print_values(const struct config *config)
     for (unsigned i = 0; i < config->rule_count; i++) {
         buf_printf(&out, "# rule %s at %s\n", config->rules[i].match, config->rules[i].source);
     }
-    int code = print_result(&out);
+    int code = commands_print_result(&out);
     buf_done(&out);
     return code;
 }
@@ -50,13 +50,13 @@ static int print_values(const struct config *config)
 int command_check(int argc, char **argv)
 {
     bool bad = false;
-    bool values = argument_take(&argc, argv, "-T");
-    bool live = argument_take(&argc, argv, "--live");
-    const char *address = argument_take_value(&argc, argv, "--admin", &bad);
+    bool values = commands_argument_take(&argc, argv, "-T");
+    bool live = commands_argument_take(&argc, argv, "--live");
+    const char *address = commands_argument_take_value(&argc, argv, "--admin", &bad);
     if (bad) {
-        return usage_error("check", "--admin needs a value");
+        return commands_usage_error("check", "--admin needs a value");
     }
-    struct config *config = load_config(argc, argv);
+    struct config *config = commands_load_config(argc, argv);
     if (config == NULL) {
         return EXIT_CODE_CONFIGURATION;
     }
@@ -76,7 +76,7 @@ int command_config(int argc, char **argv)
 {
     struct buf out;
     if (argc != 1) {
-        return usage_error("config", "one of default, schema, docs is wanted");
+        return commands_usage_error("config", "one of default, schema, docs is wanted");
     }
     buf_init(&out, OUTPUT_MAX_BYTES);
     int code = EXIT_CODE_OK;
@@ -87,10 +87,10 @@ int command_config(int argc, char **argv)
     } else if (strcmp(argv[0], "docs") == 0) {
         config_render_docs(&out);
     } else {
-        code = usage_error("config", "one of default, schema, docs is wanted");
+        code = commands_usage_error("config", "one of default, schema, docs is wanted");
     }
     if (code == EXIT_CODE_OK) {
-        code = print_result(&out);
+        code = commands_print_result(&out);
     }
     buf_done(&out);
     return code;

@@ -102,8 +102,8 @@ static bool endpoint_from_server(const char *admin, const struct config *config,
     struct buf body;
     unsigned status = 0;
     buf_init(&body, OUTPUT_MAX_BYTES);
-    bool found = ask_server(admin, config, "/version", &status, &body) == ERR_OK && status == 200 &&
-                 endpoint_from_version(buf_cstr(&body), ret_endpoint);
+    bool found = commands_ask_server(admin, config, "/version", &status, &body) == ERR_OK &&
+                 status == 200 && endpoint_from_version(buf_cstr(&body), ret_endpoint);
     buf_done(&body);
     return found;
 }
@@ -194,24 +194,24 @@ static bool parse_shell(const char *name, enum shell *ret_shell)
 
 int command_env(int argc, char **argv)
 {
-    bool bad = false, global = argument_take(&argc, argv, "--global");
-    const char *shell = argument_take_value(&argc, argv, "--shell", &bad);
-    const char *url = argument_take_value(&argc, argv, "--endpoint", &bad);
-    const char *admin = argument_take_value(&argc, argv, "--admin", &bad);
+    bool bad = false, global = commands_argument_take(&argc, argv, "--global");
+    const char *shell = commands_argument_take_value(&argc, argv, "--shell", &bad);
+    const char *url = commands_argument_take_value(&argc, argv, "--endpoint", &bad);
+    const char *admin = commands_argument_take_value(&argc, argv, "--admin", &bad);
     struct printer p = {.shell = default_shell()};
     struct endpoint e;
     if (bad) {
-        return usage_error("env", "a flag has no value");
+        return commands_usage_error("env", "a flag has no value");
     }
     if (shell != NULL && !parse_shell(shell, &p.shell)) {
-        return usage_error("env", "--shell is bash, fish, dotenv, k8s or docker");
+        return commands_usage_error("env", "--shell is bash, fish, dotenv, k8s or docker");
     }
     if (url != NULL && !endpoint_from_url(url, &e)) {
-        return usage_error("env", "--endpoint is http://HOST:PORT or https://HOST:PORT");
+        return commands_usage_error("env", "--endpoint is http://HOST:PORT or https://HOST:PORT");
     }
     int code = EXIT_CODE_OK;
     if (url == NULL) {
-        struct config *config = load_config(argc, argv);
+        struct config *config = commands_load_config(argc, argv);
         if (config == NULL) {
             return EXIT_CODE_CONFIGURATION;
         }
@@ -226,11 +226,11 @@ int command_env(int argc, char **argv)
         }
         config_free(config);
     } else if (argc > 0) {
-        return usage_error("env", "unexpected argument");
+        return commands_usage_error("env", "unexpected argument");
     }
     buf_init(&p.out, OUTPUT_MAX_BYTES);
     print_all(&p, &e, global);
-    int printed = print_result(&p.out);
+    int printed = commands_print_result(&p.out);
     buf_done(&p.out);
     return printed != EXIT_CODE_OK ? printed : code;
 }

@@ -36,10 +36,11 @@ static uint64_t descriptors_raise(void)
     return min_u64(limit.rlim_cur, DESCRIPTORS_MAX);
 }
 
-struct descriptor_plan descriptor_plan_for(uint64_t descriptors, unsigned workers, unsigned origins,
-                                           unsigned clients, unsigned origin_connections)
+struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigned workers,
+                                                   unsigned origins, unsigned clients,
+                                                   unsigned origin_connections)
 {
-    struct descriptor_plan plan = {.descriptors = descriptors, .clients = clients};
+    struct command_limits_plan plan = {.descriptors = descriptors, .clients = clients};
     uint64_t fixed = FIXED_DESCRIPTORS + ADMIN_CONNECTIONS_MAX +
                      (uint64_t)workers * (WORKER_DESCRIPTORS + WORKER_ORIGIN_DESCRIPTORS * origins);
     uint64_t rest = descriptors > fixed ? descriptors - fixed : 0;
@@ -63,10 +64,10 @@ struct descriptor_plan descriptor_plan_for(uint64_t descriptors, unsigned worker
     return plan;
 }
 
-struct descriptor_plan descriptor_plan(const struct config *c)
+struct command_limits_plan command_limits_plan(const struct config *c)
 {
     unsigned origins = 1 + c->bucket_count + (c->sts_relay != CONFIG_STS_OFF);
-    struct descriptor_plan plan = descriptor_plan_for(
+    struct command_limits_plan plan = command_limits_plan_for(
         descriptors_raise(), c->workers, origins, c->limits_max_connections, c->origin_connections);
     enum log_level level = plan.is_short ? LOG_LEVEL_WARN : LOG_LEVEL_INFO;
     log_event(level, "descriptors",

@@ -52,7 +52,7 @@ struct serve {
     struct admin *admin;
     const char **listen;
     const char *addresses[HTTP_LISTENERS_MAX]; // what /version shows
-    struct descriptor_plan descriptors;
+    struct command_limits_plan descriptors;
     struct buf why;
     _Atomic bool started, draining;
 };
@@ -727,7 +727,7 @@ int command_serve(int argc, char **argv)
     (void)fputs(buf_cstr(&s.why), stderr); // warnings
     buf_done(&s.why);
     log_init((enum log_level)s.config->log_level, s.config->log_format == CONFIG_LOG_JSON);
-    s.descriptors = descriptor_plan(s.config);
+    s.descriptors = command_limits_plan(s.config);
     serve_signals(&signals);
     int exit_code = serve_build(&s);
     if (exit_code != EXIT_CODE_OK) {

@@ -55,9 +55,9 @@ static void list_libraries(struct library *ret_rows)
 
 int command_version(int argc, char **argv)
 {
-    bool json = argument_take(&argc, argv, "--json");
+    bool json = commands_argument_take(&argc, argv, "--json");
     if (argc > 0) {
-        return usage_error("version", "unexpected argument");
+        return commands_usage_error("version", "unexpected argument");
     }
     struct library rows[LIBRARY_COUNT];
     struct utsname host;
@@ -81,7 +81,7 @@ int command_version(int argc, char **argv)
         }
     }
     buf_append_cstr(&out, json ? "}}\n" : "");
-    int code = print_result(&out);
+    int code = commands_print_result(&out);
     buf_done(&out);
     return code;
 }

@@ -78,7 +78,7 @@ static int command_help(int argc, char **argv)
         return print_help(command);
     }
     if (argc > 0) {
-        return usage_error(argv[0], "no such command");
+        return commands_usage_error(argv[0], "no such command");
     }
     print_usage(stdout);
     return EXIT_CODE_OK;
@@ -98,10 +98,10 @@ int commands_run(int argc, char **argv)
     }
     const struct command *command = find_command(name);
     if (command == NULL) {
-        return usage_error(name, "no such command");
+        return commands_usage_error(name, "no such command");
     }
     int left = argc - 2;
-    if (argument_take(&left, argv + 2, "--help")) {
+    if (commands_argument_take(&left, argv + 2, "--help")) {
         return print_help(command);
     }
     return command->run(left, argv + 2);
@@ -117,7 +117,7 @@ static void remove_arguments(int *argc, char **argv, int at, int count)
     *argc -= count;
 }
 
-bool argument_take(int *argc, char **argv, const char *flag)
+bool commands_argument_take(int *argc, char **argv, const char *flag)
 {
     for (int i = 0; i < *argc; i++) {
         if (strcmp(argv[i], flag) == 0) {
@@ -128,7 +128,7 @@ bool argument_take(int *argc, char **argv, const char *flag)
     return false;
 }
 
-const char *argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad)
+const char *commands_argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad)
 {
     size_t len = strlen(flag);
     for (int i = 0; i < *argc; i++) {
@@ -147,13 +147,13 @@ const char *argument_take_value(int *argc, char **argv, const char *flag, bool *
     return NULL;
 }
 
-int usage_error(const char *command, const char *what)
+int commands_usage_error(const char *command, const char *what)
 {
     (void)fprintf(stderr, "forebay: %s: %s (try `forebay help`)\n", command, what);
     return EXIT_CODE_USAGE;
 }
 
-struct config *load_config(int argc, char **argv)
+struct config *commands_load_config(int argc, char **argv)
 {
     struct buf errors;
     struct config *config = NULL;
@@ -166,15 +166,15 @@ struct config *load_config(int argc, char **argv)
     return config;
 }
 
-int print_result(const struct buf *text)
+int commands_print_result(const struct buf *text)
 {
     struct span s = buf_span(text);
     bool ok = buf_ok(text) && fwrite(s.ptr, 1, s.len, stdout) == s.len && fflush(stdout) == 0;
     return ok ? EXIT_CODE_OK : EXIT_CODE_FAILED;
 }
 
-enum err ask_server(const char *address, const struct config *config, const char *path,
-                    unsigned *ret_status, struct buf *ret_body)
+enum err commands_ask_server(const char *address, const struct config *config, const char *path,
+                             unsigned *ret_status, struct buf *ret_body)
 {
     if (address == NULL) {
         address = getenv("FOREBAY_ADMIN");

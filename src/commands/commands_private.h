@@ -10,33 +10,34 @@
 #include "config/config.h"
 
 // Takes `flag` out of argv where it stands; *argc shrinks. False when it is not there.
-bool argument_take(int *argc, char **argv, const char *flag);
+bool commands_argument_take(int *argc, char **argv, const char *flag);
 // The same for `flag VALUE` and `flag=VALUE`; NULL when it is not there. *ret_bad becomes true when
 // the value is missing.
-const char *argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad);
+const char *commands_argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad);
 // Says "forebay COMMAND: unexpected argument X" and where to find help.
-int usage_error(const char *command, const char *what);
+int commands_usage_error(const char *command, const char *what);
 // config_load() with its errors and warnings on stderr; NULL when it failed.
-struct config *load_config(int argc, char **argv);
+struct config *commands_load_config(int argc, char **argv);
 // Prints to stdout; EXIT_CODE_FAILED when that did not work (a full disk, a closed pipe).
-int print_result(const struct buf *text);
+int commands_print_result(const struct buf *text);
 
 // Who may have how many of the process's descriptors at once.
-struct descriptor_plan {
+struct command_limits_plan {
     uint64_t descriptors;
     unsigned clients;            // connections, all listeners
     unsigned origin_connections; // to each origin
     unsigned segments;           // files of the cache
     bool is_short;               // fewer than configured
 };
-struct descriptor_plan descriptor_plan_for(uint64_t descriptors, unsigned workers, unsigned origins,
-                                           unsigned clients, unsigned origin_connections);
+struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigned workers,
+                                                   unsigned origins, unsigned clients,
+                                                   unsigned origin_connections);
 // Raises the soft limit, and says in one line what follows from it.
-struct descriptor_plan descriptor_plan(const struct config *config);
+struct command_limits_plan command_limits_plan(const struct config *config);
 
 // Asks a running server: at `address`, else FOREBAY_ADMIN, else the socket and then the address
 // that the configuration (NULL: the built-in one) names. ERR_ORIGIN_CONNECT when none answers.
-enum err ask_server(const char *address, const struct config *config, const char *path,
-                    unsigned *ret_status, struct buf *ret_body) MUST_USE;
+enum err commands_ask_server(const char *address, const struct config *config, const char *path,
+                             unsigned *ret_status, struct buf *ret_body) MUST_USE;
 
 #endif

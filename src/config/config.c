@@ -27,7 +27,7 @@ static PRINTF_LIKE(4, 0) void report(struct loader *l, const char *where, const 
     buf_printf(l->errors, "%s: %s: %s\n", where, level, text);
 }
 
-void loader_error(struct loader *l, const char *where, const char *format, ...)
+void config_loader_error(struct loader *l, const char *where, const char *format, ...)
 {
     l->error_count++;
     if (l->error_count > CONFIG_ERRORS_MAX) {
@@ -39,7 +39,7 @@ void loader_error(struct loader *l, const char *where, const char *format, ...)
     va_end(args);
 }
 
-void loader_warning(struct loader *l, const char *where, const char *format, ...)
+void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -47,14 +47,14 @@ void loader_warning(struct loader *l, const char *where, const char *format, ...
     va_end(args);
 }
 
-void *loader_alloc(struct loader *l, size_t size)
+void *config_loader_alloc(struct loader *l, size_t size)
 {
     void *memory = arena_alloc(l->arena, size);
     check(memory != NULL);
     return memory;
 }
 
-char *loader_cstr(struct loader *l, struct span s)
+char *config_loader_cstr(struct loader *l, struct span s)
 {
     char *copy = arena_cstr(l->arena, s);
     check(copy != NULL);
@@ -66,20 +66,20 @@ char *loader_cstr(struct loader *l, struct span s)
 // Lists are comma-separated outside the file.
 static void set_raw(struct loader *l, unsigned id, const char *text, const char *where)
 {
-    const char **items = loader_alloc(l, CONFIG_LIST_MAX * sizeof(*items));
+    const char **items = config_loader_alloc(l, CONFIG_LIST_MAX * sizeof(*items));
     unsigned count = 0;
-    if (!setting_is_list(setting_row(id)->kind)) {
-        items[count++] = loader_cstr(l, span_from_cstr(text));
+    if (!settings_is_list(settings_row(id)->kind)) {
+        items[count++] = config_loader_cstr(l, span_from_cstr(text));
     } else {
         struct span rest = span_from_cstr(text), piece;
         while (span_split(&rest, ',', &piece)) {
             piece = span_trim(piece);
             if (count == CONFIG_LIST_MAX) {
-                loader_error(l, where, "at most %d values", CONFIG_LIST_MAX);
+                config_loader_error(l, where, "at most %d values", CONFIG_LIST_MAX);
                 return;
             }
             if (piece.len > 0) {
-                items[count++] = loader_cstr(l, piece);
+                items[count++] = config_loader_cstr(l, piece);
             }
         }
     }
@@ -88,11 +88,11 @@ static void set_raw(struct loader *l, unsigned id, const char *text, const char 
 
 static void unknown_flag(struct loader *l, const char *argument, struct span key)
 {
-    const char *near = setting_suggest_key(key);
-    if (near != NULL && setting_find(span_from_cstr(near)) < SETTING_COUNT_) {
-        loader_error(l, argument, "unknown flag (did you mean \"--%s\"?)", near);
+    const char *near = settings_suggest_key(key);
+    if (near != NULL && settings_find(span_from_cstr(near)) < SETTING_COUNT_) {
+        config_loader_error(l, argument, "unknown flag (did you mean \"--%s\"?)", near);
     } else {
-        loader_error(l, argument, "unknown flag");
+        config_loader_error(l, argument, "unknown flag");
     }
 }
 
@@ -103,7 +103,7 @@ static int take_flag(struct loader *l, int left, char **argv, const char **ret_f
     const char *argument = argv[0];
     bool is_file = strcmp(argument, "-c") == 0;
     if (!is_file && strncmp(argument, "--", 2) != 0) {
-        loader_error(l, argument, "unexpected argument");
+        config_loader_error(l, argument, "unexpected argument");
         return 1;
     }
     struct span key = span_from_cstr(is_file ? argument + 1 : argument + 2);
@@ -111,20 +111,20 @@ static int take_flag(struct loader *l, int left, char **argv, const char **ret_f
     if (equals != NULL) {
         key.len = (size_t)(equals - key.ptr);
     }
-    unsigned id = setting_find(key);
+    unsigned id = settings_find(key);
     if (!is_file && id == SETTING_COUNT_) {
         unknown_flag(l, argument, key);
         return equals == NULL && left > 1 && argv[1][0] != '-' ? 2 : 1;
     }
     if (equals == NULL && left < 2) {
-        loader_error(l, argument, "needs a value");
+        config_loader_error(l, argument, "needs a value");
         return 1;
     }
     const char *value = equals != NULL ? equals + 1 : argv[1];
     if (is_file) {
-        *ret_file = loader_cstr(l, span_from_cstr(value));
+        *ret_file = config_loader_cstr(l, span_from_cstr(value));
     } else {
-        char *where = arena_printf(l->arena, "--%s", setting_row(id)->public_.key);
+        char *where = arena_printf(l->arena, "--%s", settings_row(id)->public_.key);
         check(where != NULL);
         set_raw(l, id, value, where);
     }
@@ -173,7 +173,7 @@ static unsigned find_by_variable(struct span name)
     unsigned id = 0;
     char candidate[CONFIG_NAME_MAX];
     for (; id < SETTING_COUNT_; id++) {
-        config_environment_name(setting_row(id)->public_.key, candidate);
+        config_environment_name(settings_row(id)->public_.key, candidate);
         if (span_equal_cstr(name, candidate)) {
             break;
         }
@@ -186,17 +186,17 @@ static void unknown_variable(struct loader *l, struct span name)
     char names[SETTING_COUNT_][CONFIG_NAME_MAX];
     const char *candidates[SETTING_COUNT_];
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
-        config_environment_name(setting_row(id)->public_.key, names[id]);
+        config_environment_name(settings_row(id)->public_.key, names[id]);
         candidates[id] = names[id];
     }
-    const char *near = setting_suggest(name, candidates, SETTING_COUNT_);
+    const char *near = settings_suggest(name, candidates, SETTING_COUNT_);
     char where[128];
     (void)snprintf(where, sizeof(where), "env %.*s", (int)(name.len < 100 ? name.len : 100),
                    name.ptr);
     if (near != NULL) {
-        loader_warning(l, where, "unknown variable, ignored (did you mean \"%s\"?)", near);
+        config_loader_warning(l, where, "unknown variable, ignored (did you mean \"%s\"?)", near);
     } else {
-        loader_warning(l, where, "unknown variable, ignored");
+        config_loader_warning(l, where, "unknown variable, ignored");
     }
 }
 
@@ -225,7 +225,7 @@ static void gather_file(struct loader *l, const char *from_flag)
     const char *path = from_flag;
     const char *from_environment = getenv("FOREBAY_CONFIG");
     if (path == NULL && from_environment != NULL && from_environment[0] != '\0') {
-        path = loader_cstr(l, span_from_cstr(from_environment));
+        path = config_loader_cstr(l, span_from_cstr(from_environment));
     }
     if (path == NULL && access(DEFAULT_FILE, F_OK) == 0) {
         path = DEFAULT_FILE;
@@ -269,26 +269,26 @@ static bool parse_number(const struct setting *row, struct span s, void *field, 
     bool ok;
     switch (row->kind) {
     case KIND_MS:
-        ok = value_parse_ms(s, &value, why);
+        ok = config_value_parse_ms(s, &value, why);
         break;
     case KIND_BLOCK_SIZE:
-        ok = value_parse_block_size(s, &value, why);
+        ok = config_value_parse_block_size(s, &value, why);
         break;
     case KIND_RATE:
-        ok = value_parse_rate(s, &value, why);
+        ok = config_value_parse_rate(s, &value, why);
         break;
     case KIND_PERCENT:
-        ok = value_parse_percent(s, &percent, why);
+        ok = config_value_parse_percent(s, &percent, why);
         value = percent;
         break;
     case KIND_COUNT:
     case KIND_COUNT_AUTO:
-        ok = value_parse_count(s, &value, why);
+        ok = config_value_parse_count(s, &value, why);
         break;
     default:
-        ok = value_parse_bytes(s, &value, why);
+        ok = config_value_parse_bytes(s, &value, why);
     }
-    if (!ok || !value_in_range(row->kind, row->public_.accepts, s, value, why)) {
+    if (!ok || !config_value_in_range(row->kind, row->public_.accepts, s, value, why)) {
         return false;
     }
     if (row->kind == KIND_PERCENT || row->kind == KIND_COUNT || row->kind == KIND_COUNT_AUTO) {
@@ -302,9 +302,9 @@ static bool parse_number(const struct setting *row, struct span s, void *field, 
 static bool parse_size(const struct setting *row, struct span s, struct config_size *field,
                        char *why)
 {
-    return value_parse_size(s, field, why) &&
+    return config_value_parse_size(s, field, why) &&
            (field->percent != 0 ||
-            value_in_range(KIND_BYTES, row->public_.accepts, s, field->bytes, why));
+            config_value_in_range(KIND_BYTES, row->public_.accepts, s, field->bytes, why));
 }
 
 static bool parse_address(struct loader *l, struct span s, struct config_listen *field, char *why)
@@ -313,7 +313,7 @@ static bool parse_address(struct loader *l, struct span s, struct config_listen 
         *field = (struct config_listen){.kind = CONFIG_LISTEN_OFF, .text = "off"};
         return true;
     }
-    if (!value_parse_listen(l, s, field, why)) {
+    if (!config_value_parse_listen(l, s, field, why)) {
         return false;
     }
     if (field->kind != CONFIG_LISTEN_TCP) {
@@ -333,11 +333,11 @@ static bool parse_scalar(struct loader *l, const struct setting *row, struct spa
         return true;
     case KIND_SECRET_FILE:
         *(const char **)field = s.len > 0 ? s.ptr : NULL;
-        return s.len == 0 || value_is_secret_file(s.ptr, why);
+        return s.len == 0 || config_value_is_secret_file(s.ptr, why);
     case KIND_CHOICE:
-        return value_parse_choice(s, row->public_.accepts, (unsigned *)field, why);
+        return config_value_parse_choice(s, row->public_.accepts, (unsigned *)field, why);
     case KIND_BOOL:
-        if (!value_parse_choice(s, row->public_.accepts, &choice, why)) {
+        if (!config_value_parse_choice(s, row->public_.accepts, &choice, why)) {
             return false;
         }
         *(bool *)field = choice == 0;
@@ -347,7 +347,7 @@ static bool parse_scalar(struct loader *l, const struct setting *row, struct spa
     case KIND_SIZE:
         return parse_size(row, s, field, why);
     case KIND_RATIO:
-        return value_parse_ratio(s, (double *)field, why);
+        return config_value_parse_ratio(s, (double *)field, why);
     case KIND_BYTES_AUTO:
     case KIND_COUNT_AUTO:
         return is_auto(s) || parse_number(row, s, field, why); // 0 until resolved
@@ -363,9 +363,9 @@ static bool parse_list(struct loader *l, const struct setting *row, const struct
         *(struct config_texts *)field = (struct config_texts){raw->items, raw->count};
         return true;
     }
-    struct config_listen *items = loader_alloc(l, (raw->count + 1) * sizeof(*items));
+    struct config_listen *items = config_loader_alloc(l, (raw->count + 1) * sizeof(*items));
     for (unsigned i = 0; i < raw->count; i++) {
-        if (!value_parse_listen(l, span_from_cstr(raw->items[i]), &items[i], why)) {
+        if (!config_value_parse_listen(l, span_from_cstr(raw->items[i]), &items[i], why)) {
             return false;
         }
     }
@@ -389,20 +389,20 @@ static const char *join_items(struct loader *l, const struct raw *raw)
 
 static void parse_setting(struct loader *l, unsigned id)
 {
-    const struct setting *row = setting_row(id);
+    const struct setting *row = settings_row(id);
     void *field = (char *)l->config + row->offset;
     char why[WHY_MAX] = "";
     if (l->raws[id].where == NULL) {
         set_raw(l, id, row->public_.default_text, "default");
     }
     const struct raw *raw = &l->raws[id];
-    bool ok = setting_is_list(row->kind)
+    bool ok = settings_is_list(row->kind)
                   ? parse_list(l, row, raw, field, why)
                   : parse_scalar(l, row, span_from_cstr(raw->items[0]), field, why);
     if (!ok && raw->from_file) {
-        loader_error(l, raw->where, "%s: %s", row->public_.key, why);
+        config_loader_error(l, raw->where, "%s: %s", row->public_.key, why);
     } else if (!ok) {
-        loader_error(l, raw->where, "%s", why);
+        config_loader_error(l, raw->where, "%s", why);
     }
     l->config->private_->texts[id] = join_items(l, raw);
     l->config->private_->sources[id] = raw->where;
@@ -429,7 +429,7 @@ static void finish_cache_dir(struct loader *l)
     struct config *c = l->config;
     const char *where = l->raws[SETTING_cache_dir].where;
     if (c->cache_dir == NULL) {
-        loader_error(l, where, "cache.dir is empty");
+        config_loader_error(l, where, "cache.dir is empty");
         return;
     }
     if (was_auto(l, SETTING_cache_dir)) {
@@ -441,15 +441,16 @@ static void finish_cache_dir(struct loader *l)
         } else if (home != NULL && home[0] == '/') {
             c->cache_dir = arena_printf(l->arena, "%s/.cache/forebay", home);
         } else {
-            loader_error(l, where,
-                         "cache.dir: neither XDG_CACHE_HOME nor HOME is set; set cache.dir");
+            config_loader_error(l, where,
+                                "cache.dir: neither XDG_CACHE_HOME nor HOME is set; set cache.dir");
             return;
         }
         resolved(l, SETTING_cache_dir, c->cache_dir);
     } else if (c->cache_dir[0] != '/') {
         char folder[4096];
         if (getcwd(folder, sizeof(folder)) == NULL) {
-            loader_error(l, where, "cache.dir: \"%.200s\" is not an absolute path", c->cache_dir);
+            config_loader_error(l, where, "cache.dir: \"%.200s\" is not an absolute path",
+                                c->cache_dir);
             return;
         }
         c->cache_dir = arena_printf(l->arena, "%s/%s", folder, c->cache_dir);
@@ -485,15 +486,15 @@ static void finish_sizes(struct loader *l)
 {
     struct config *c = l->config;
     if (was_auto(l, SETTING_workers)) {
-        c->workers = host_cpu_count();
+        c->workers = config_host_cpu_count();
         resolved(l, SETTING_workers, arena_printf(l->arena, "%u", c->workers));
     }
     if (was_auto(l, SETTING_limits_max_buffer_bytes)) {
         char text[WHY_MAX];
-        uint64_t mib = min_u64(host_memory_bytes() / 4, BUFFER_AUTO_MAX) >> 20;
+        uint64_t mib = min_u64(config_host_memory_bytes() / 4, BUFFER_AUTO_MAX) >> 20;
         c->limits_max_buffer_bytes = max_u64(mib << 20, BUFFER_AUTO_MIN);
-        value_format_bytes(c->limits_max_buffer_bytes, text);
-        resolved(l, SETTING_limits_max_buffer_bytes, loader_cstr(l, span_from_cstr(text)));
+        config_value_format_bytes(c->limits_max_buffer_bytes, text);
+        resolved(l, SETTING_limits_max_buffer_bytes, config_loader_cstr(l, span_from_cstr(text)));
     }
     if (c->log_format == CONFIG_LOG_AUTO) {
         c->log_format = isatty(STDERR_FILENO) ? CONFIG_LOG_TEXT : CONFIG_LOG_JSON;
@@ -524,22 +525,24 @@ static void finish_auth(struct loader *l)
     }
     if (c->auth_mode == CONFIG_AUTH_VERIFY && c->auth_keys_file == NULL) {
         if (automatic) {
-            loader_error(l, where,
-                         "listen %s makes auth.mode verify, but auth.keys_file is not set (set it, "
-                         "or listen on loopback)",
-                         network->text);
+            config_loader_error(
+                l, where,
+                "listen %s makes auth.mode verify, but auth.keys_file is not set (set it, "
+                "or listen on loopback)",
+                network->text);
         } else {
-            loader_error(l, l->raws[SETTING_auth_mode].where,
-                         "auth.mode verify needs auth.keys_file");
+            config_loader_error(l, l->raws[SETTING_auth_mode].where,
+                                "auth.mode verify needs auth.keys_file");
         }
     }
     if (c->auth_mode == CONFIG_AUTH_OPEN && c->auth_keys_file != NULL) {
-        loader_warning(l, l->raws[SETTING_auth_keys_file].where,
-                       "auth.keys_file is not used: auth.mode is open%s; set auth.mode to verify",
-                       automatic ? " where every listener is loopback or a unix socket" : "");
+        config_loader_warning(
+            l, l->raws[SETTING_auth_keys_file].where,
+            "auth.keys_file is not used: auth.mode is open%s; set auth.mode to verify",
+            automatic ? " where every listener is loopback or a unix socket" : "");
     }
     if (c->auth_mode == CONFIG_AUTH_OPEN && network != NULL && !c->auth_allow_open_network) {
-        loader_error(
+        config_loader_error(
             l, l->raws[SETTING_auth_mode].where,
             "auth.mode open lets anyone who reaches %s read everything: use verify, listen "
             "on loopback, or set auth.allow_open_network",
@@ -569,10 +572,10 @@ static void finish_allowed_origins(struct loader *l)
     const struct config_texts *origins = &l->config->auth_allowed_origins;
     for (unsigned i = 0; i < origins->count; i++) {
         if (!is_web_origin(span_from_cstr(origins->items[i]))) {
-            loader_error(l, l->raws[SETTING_auth_allowed_origins].where,
-                         "\"%.200s\" is no web origin: it takes http://HOST:PORT or "
-                         "https://HOST:PORT, without a path or wildcard",
-                         origins->items[i]);
+            config_loader_error(l, l->raws[SETTING_auth_allowed_origins].where,
+                                "\"%.200s\" is no web origin: it takes http://HOST:PORT or "
+                                "https://HOST:PORT, without a path or wildcard",
+                                origins->items[i]);
         }
     }
 }
@@ -585,21 +588,22 @@ static void finish_listeners(struct loader *l)
         const struct config_listen *listen = &c->listen.items[i];
         if (listen->kind == CONFIG_LISTEN_TCP && !listen->loopback &&
             c->listen_plaintext == CONFIG_PLAINTEXT_LOOPBACK) {
-            loader_error(l, where,
-                         "listen %s is plain HTTP on a network address: use tls:%s%s, or set "
-                         "listen_plaintext to network",
-                         listen->text, listen->text,
-                         listen->inherited ? " in listen and hand no socket over" : "");
+            config_loader_error(
+                l, where,
+                "listen %s is plain HTTP on a network address: use tls:%s%s, or set "
+                "listen_plaintext to network",
+                listen->text, listen->text,
+                listen->inherited ? " in listen and hand no socket over" : "");
         }
         if (listen->kind == CONFIG_LISTEN_TLS &&
             (c->listen_tls_cert == NULL || c->listen_tls_key == NULL)) {
-            loader_error(l, where, "listen %s needs listen_tls.cert and listen_tls.key",
-                         listen->text);
+            config_loader_error(l, where, "listen %s needs listen_tls.cert and listen_tls.key",
+                                listen->text);
         }
     }
     if (c->listen_tls_cert != NULL && access(c->listen_tls_cert, R_OK) != 0) {
-        loader_error(l, l->raws[SETTING_listen_tls_cert].where, "\"%.200s\" cannot be read: %s",
-                     c->listen_tls_cert, strerror(errno));
+        config_loader_error(l, l->raws[SETTING_listen_tls_cert].where,
+                            "\"%.200s\" cannot be read: %s", c->listen_tls_cert, strerror(errno));
     }
 }
 
@@ -608,29 +612,29 @@ static void finish_origin(struct loader *l)
     const struct config *c = l->config;
     char why[WHY_MAX];
     const char *where = l->raws[SETTING_origin_endpoint].where;
-    if (!value_is_endpoint(span_from_cstr(c->origin_endpoint), why)) {
-        loader_error(l, where, "origin.endpoint: %s", why);
+    if (!config_value_is_endpoint(span_from_cstr(c->origin_endpoint), why)) {
+        config_loader_error(l, where, "origin.endpoint: %s", why);
     }
     if (c->origin_ca_file != NULL && access(c->origin_ca_file, R_OK) != 0) {
-        loader_error(l, l->raws[SETTING_origin_ca_file].where, "\"%.200s\" cannot be read: %s",
-                     c->origin_ca_file, strerror(errno));
+        config_loader_error(l, l->raws[SETTING_origin_ca_file].where,
+                            "\"%.200s\" cannot be read: %s", c->origin_ca_file, strerror(errno));
     }
     bool files = c->credentials_access_key_file != NULL && c->credentials_secret_key_file != NULL;
     if (c->credentials_source == CONFIG_CREDENTIALS_CONFIG && !files) {
-        loader_error(l, l->raws[SETTING_credentials_source].where,
-                     "credentials.source config needs credentials.access_key_file and "
-                     "credentials.secret_key_file");
+        config_loader_error(l, l->raws[SETTING_credentials_source].where,
+                            "credentials.source config needs credentials.access_key_file and "
+                            "credentials.secret_key_file");
     } else if ((c->credentials_access_key_file == NULL) !=
                (c->credentials_secret_key_file == NULL)) {
-        loader_error(l, "credentials",
-                     "access_key_file and secret_key_file belong together, one is not set");
+        config_loader_error(l, "credentials",
+                            "access_key_file and secret_key_file belong together, one is not set");
     }
     for (unsigned i = 0; i < c->bucket_count; i++) {
         for (unsigned j = 0; j < i; j++) {
             if (c->buckets[i].name != NULL && c->buckets[j].name != NULL &&
                 strcmp(c->buckets[i].name, c->buckets[j].name) == 0) {
-                loader_error(l, c->buckets[i].source, "bucket \"%.64s\" is listed twice",
-                             c->buckets[i].name);
+                config_loader_error(l, c->buckets[i].source, "bucket \"%.64s\" is listed twice",
+                                    c->buckets[i].name);
             }
         }
     }

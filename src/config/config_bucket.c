@@ -13,21 +13,21 @@ struct entry {
 static bool report(struct entry *e, bool ok, const char *why)
 {
     if (!ok) {
-        loader_error(e->l, e->field->where, "%s[].%s: %s", e->list, e->field->name, why);
+        config_loader_error(e->l, e->field->where, "%s[].%s: %s", e->list, e->field->name, why);
     }
     return ok;
 }
 
 static void unknown_field(struct entry *e, const char *const *names, unsigned count)
 {
-    const char *near = setting_suggest(span_from_cstr(e->field->name), names, count);
+    const char *near = settings_suggest(span_from_cstr(e->field->name), names, count);
     if (near != NULL) {
-        loader_error(e->l, e->field->key_where,
-                     "unknown field \"%.64s\" of %s[] (did you mean \"%s\"?)", e->field->name,
-                     e->list, near);
+        config_loader_error(e->l, e->field->key_where,
+                            "unknown field \"%.64s\" of %s[] (did you mean \"%s\"?)",
+                            e->field->name, e->list, near);
     } else {
-        loader_error(e->l, e->field->key_where, "unknown field \"%.64s\" of %s[]", e->field->name,
-                     e->list);
+        config_loader_error(e->l, e->field->key_where, "unknown field \"%.64s\" of %s[]",
+                            e->field->name, e->list);
     }
 }
 
@@ -71,7 +71,7 @@ static void parse_bucket_origin(struct entry *e, struct span value, struct confi
     if (span_starts_with(value, SPAN("dir:"))) {
         bucket->kind = CONFIG_BUCKET_DIRECTORY;
         bucket->directory = value.ptr + 4;
-        (void)report(e, value_is_endpoint(value, why),
+        (void)report(e, config_value_is_endpoint(value, why),
                      why); // reported; the load fails by its count
     } else if (span_starts_with(value, SPAN("s3://")) && value.len > 5 &&
                span_find((struct span){value.ptr + 5, value.len - 5}, '/') == value.len - 5) {
@@ -84,7 +84,7 @@ static void parse_bucket_origin(struct entry *e, struct span value, struct confi
 static void parse_bucket_endpoint(struct entry *e, struct span value, struct config_bucket *bucket)
 {
     char why[WHY_MAX];
-    if (report(e, value_is_endpoint(value, why), why) &&
+    if (report(e, config_value_is_endpoint(value, why), why) &&
         report(e, !span_starts_with(value, SPAN("dir:")),
                "write dir:/PATH as the bucket's origin")) {
         bucket->endpoint = value.ptr;
@@ -94,7 +94,7 @@ static void parse_bucket_endpoint(struct entry *e, struct span value, struct con
 static void parse_secret(struct entry *e, const char **ret_path)
 {
     char why[WHY_MAX];
-    if (report(e, value_is_secret_file(e->field->value, why), why)) {
+    if (report(e, config_value_is_secret_file(e->field->value, why), why)) {
         *ret_path = e->field->value;
     }
 }
@@ -121,7 +121,7 @@ static void parse_bucket_field(struct entry *e, struct config_bucket *bucket)
         bucket->region = value.ptr;
         break;
     case BUCKET_ADDRESSING:
-        if (report(e, value_parse_choice(value, "auto|path|virtual", &choice, why), why)) {
+        if (report(e, config_value_parse_choice(value, "auto|path|virtual", &choice, why), why)) {
             bucket->addressing = (enum config_addressing)choice;
             bucket->has_addressing = true;
         }
@@ -165,21 +165,21 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
         parse_bucket_field(&e, bucket);
     }
     if (!has_field(fields, count, "name")) {
-        loader_error(l, where, "an entry of buckets needs a name");
+        config_loader_error(l, where, "an entry of buckets needs a name");
         return;
     }
     bool access = has_field(fields, count, bucket_names[BUCKET_ACCESS_KEY]);
     bool secret = has_field(fields, count, bucket_names[BUCKET_SECRET_KEY]);
     bool token = has_field(fields, count, bucket_names[BUCKET_SESSION_TOKEN]);
     if (access != secret || (token && !access)) {
-        loader_error(l, where, "credentials need access_key_file and secret_key_file");
+        config_loader_error(l, where, "credentials need access_key_file and secret_key_file");
     }
     if (bucket->kind == CONFIG_BUCKET_DIRECTORY &&
         (bucket->endpoint != NULL || bucket->region != NULL || bucket->has_addressing ||
          bucket->anonymous || access)) {
-        loader_error(l, where,
-                     "a bucket from a directory has neither endpoint, region, addressing "
-                     "nor credentials");
+        config_loader_error(l, where,
+                            "a bucket from a directory has neither endpoint, region, addressing "
+                            "nor credentials");
     }
     if (bucket->kind == CONFIG_BUCKET_S3 && bucket->origin_bucket == NULL) {
         bucket->origin_bucket = bucket->name;
@@ -209,9 +209,9 @@ static void parse_rule_time(struct entry *e, bool *ret_has, uint64_t *ret_ms)
     char why[WHY_MAX];
     struct span value = span_from_cstr(e->field->value);
     uint64_t ms = 0;
-    bool ok =
-        value_parse_ms(value, &ms, why) &&
-        value_in_range(KIND_MS, setting_row(SETTING_cache_ttl_ms)->public_.accepts, value, ms, why);
+    bool ok = config_value_parse_ms(value, &ms, why) &&
+              config_value_in_range(KIND_MS, settings_row(SETTING_cache_ttl_ms)->public_.accepts,
+                                    value, ms, why);
     if (report(e, ok, why)) {
         *ret_has = true;
         *ret_ms = ms;
@@ -225,17 +225,18 @@ static void parse_rule_field(struct entry *e, struct config_rule *rule)
     unsigned choice;
     switch ((enum rule_name)name_index(e->field->name, rule_names, RULE_FIELD_COUNT)) {
     case RULE_MATCH:
-        if (report(e, value_is_glob(value, why), why)) {
+        if (report(e, config_value_is_glob(value, why), why)) {
             rule->match = value.ptr;
         }
         break;
     case RULE_CACHE:
-        rule->has_cache = report(e, value_parse_choice(value, "true|false", &choice, why), why);
+        rule->has_cache =
+            report(e, config_value_parse_choice(value, "true|false", &choice, why), why);
         rule->cache = rule->has_cache && choice == 0;
         break;
     case RULE_FRESHNESS:
         rule->has_freshness =
-            report(e, value_parse_choice(value, "ttl|immutable|strict", &choice, why), why);
+            report(e, config_value_parse_choice(value, "ttl|immutable|strict", &choice, why), why);
         rule->freshness =
             rule->has_freshness ? (enum config_freshness)choice : CONFIG_FRESHNESS_TTL;
         break;
@@ -250,11 +251,11 @@ static void parse_rule_field(struct entry *e, struct config_rule *rule)
         break;
     case RULE_BLOCK_SIZE:
         rule->has_block_size =
-            report(e, value_parse_block_size(value, &rule->block_size_bytes, why), why);
+            report(e, config_value_parse_block_size(value, &rule->block_size_bytes, why), why);
         break;
     case RULE_MAX_OBJECT_SIZE:
         rule->has_max_object_size =
-            report(e, value_parse_bytes(value, &rule->max_object_size_bytes, why), why);
+            report(e, config_value_parse_bytes(value, &rule->max_object_size_bytes, why), why);
         break;
     case RULE_FIELD_COUNT:
         unknown_field(e, rule_names, RULE_FIELD_COUNT);
@@ -271,6 +272,6 @@ void config_rule_parse(struct loader *l, const char *where, const struct bucket_
         parse_rule_field(&e, rule);
     }
     if (!has_field(fields, count, "match")) {
-        loader_error(l, where, "an entry of rules needs a match");
+        config_loader_error(l, where, "an entry of rules needs a match");
     }
 }

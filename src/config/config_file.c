@@ -42,7 +42,7 @@ static bool read_all(struct yaml_reader *r)
     int fd = open(r->path, O_RDONLY | O_CLOEXEC);
     struct stat st;
     if (fd < 0 || fstat(fd, &st) != 0) {
-        loader_error(l, r->path, "cannot be read: %s", strerror(errno));
+        config_loader_error(l, r->path, "cannot be read: %s", strerror(errno));
         if (fd >= 0) {
             (void)close(fd); // nothing was written to it
         }
@@ -50,13 +50,14 @@ static bool read_all(struct yaml_reader *r)
     }
     bool ok = false;
     if (!S_ISREG(st.st_mode) || st.st_size > (off_t)FILE_MAX_BYTES) {
-        loader_error(l, r->path, "is not a file of at most 1MiB");
+        config_loader_error(l, r->path, "is not a file of at most 1MiB");
     } else {
-        char *text = loader_alloc(l, (size_t)st.st_size + 1);
+        char *text = config_loader_alloc(l, (size_t)st.st_size + 1);
         ssize_t len = read(fd, text, (size_t)st.st_size);
         ok = len == (ssize_t)st.st_size;
         if (!ok) {
-            loader_error(l, r->path, "cannot be read: %s", len < 0 ? strerror(errno) : "cut short");
+            config_loader_error(l, r->path, "cannot be read: %s",
+                                len < 0 ? strerror(errno) : "cut short");
         }
         r->text = (struct span){text, (size_t)st.st_size};
     }
@@ -80,8 +81,8 @@ static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
             mark.line += r->text.ptr[i] == '\n';
         }
     }
-    loader_error(r->l, where_mark(r, mark), "%s",
-                 parser->problem != NULL ? parser->problem : "not YAML");
+    config_loader_error(r->l, where_mark(r, mark), "%s",
+                        parser->problem != NULL ? parser->problem : "not YAML");
 }
 
 // What is refused about one event, NULL when nothing.
@@ -133,7 +134,7 @@ static bool scan_events(struct yaml_reader *r)
         depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
         const char *fault = event_fault(&event, documents, depth);
         if (fault != NULL) {
-            loader_error(r->l, where_mark(r, event.start_mark), "%s", fault);
+            config_loader_error(r->l, where_mark(r, event.start_mark), "%s", fault);
             ok = false;
         }
         end = event.type == YAML_STREAM_END_EVENT;
@@ -180,19 +181,19 @@ static bool is_null(const yaml_node_t *node)
 static const char *take_scalar(struct yaml_reader *r, const yaml_node_t *node, const char *key)
 {
     if (node->type != YAML_SCALAR_NODE) {
-        loader_error(r->l, where_node(r, node), "%s takes one value", key);
+        config_loader_error(r->l, where_node(r, node), "%s takes one value", key);
         return NULL;
     }
     struct span s = scalar_span(node);
     if (is_null(node)) {
-        loader_error(r->l, where_node(r, node), "%s has no value", key);
+        config_loader_error(r->l, where_node(r, node), "%s has no value", key);
         return NULL;
     }
-    if (!header_value_is_clean(s)) {
-        loader_error(r->l, where_node(r, node), "%s holds a control character", key);
+    if (!headers_value_is_clean(s)) {
+        config_loader_error(r->l, where_node(r, node), "%s holds a control character", key);
         return NULL;
     }
-    return loader_cstr(r->l, s);
+    return config_loader_cstr(r->l, s);
 }
 
 // Key of a pair of `mapping` as text; NULL after reporting one that is no text or stands there
@@ -202,33 +203,34 @@ static const char *take_key(struct yaml_reader *r, const yaml_node_t *mapping,
 {
     const yaml_node_t *key = node_at(r, pair->key);
     if (key->type != YAML_SCALAR_NODE || scalar_span(key).len == 0 ||
-        !header_value_is_clean(scalar_span(key))) {
-        loader_error(r->l, where_node(r, key), "a key must be a word");
+        !headers_value_is_clean(scalar_span(key))) {
+        config_loader_error(r->l, where_node(r, key), "a key must be a word");
         return NULL;
     }
     for (const yaml_node_pair_t *p = mapping->data.mapping.pairs.start; p < pair; p++) {
         const yaml_node_t *other = node_at(r, p->key);
         if (other->type == YAML_SCALAR_NODE && span_equal(scalar_span(other), scalar_span(key))) {
-            loader_error(r->l, where_node(r, key), "\"%.64s\" stands here twice",
-                         (const char *)key->data.scalar.value);
+            config_loader_error(r->l, where_node(r, key), "\"%.64s\" stands here twice",
+                                (const char *)key->data.scalar.value);
             return NULL;
         }
     }
-    return loader_cstr(r->l, scalar_span(key));
+    return config_loader_cstr(r->l, scalar_span(key));
 }
 
 // --- Settings ------------------------------------------------------------------------------------
 
 static void take_list(struct yaml_reader *r, unsigned id, const yaml_node_t *node)
 {
-    const char *key = setting_row(id)->public_.key;
+    const char *key = settings_row(id)->public_.key;
     const yaml_node_item_t *start = node->data.sequence.items.start;
     size_t count = (size_t)(node->data.sequence.items.top - start);
     if (count > CONFIG_LIST_MAX) {
-        loader_error(r->l, where_node(r, node), "%s takes at most %d values", key, CONFIG_LIST_MAX);
+        config_loader_error(r->l, where_node(r, node), "%s takes at most %d values", key,
+                            CONFIG_LIST_MAX);
         return;
     }
-    const char **items = loader_alloc(r->l, (count + 1) * sizeof(*items));
+    const char **items = config_loader_alloc(r->l, (count + 1) * sizeof(*items));
     for (size_t i = 0; i < count; i++) {
         items[i] = take_scalar(r, node_at(r, start[i]), key);
         if (items[i] == NULL) {
@@ -241,25 +243,26 @@ static void take_list(struct yaml_reader *r, unsigned id, const yaml_node_t *nod
 static void take_setting(struct yaml_reader *r, unsigned id, const yaml_node_t *key_node,
                          const yaml_node_t *node)
 {
-    const struct setting *row = setting_row(id);
+    const struct setting *row = settings_row(id);
     if (r->l->raws[id].where != NULL) {
-        loader_error(r->l, where_node(r, key_node), "\"%s\" stands here twice", row->public_.key);
+        config_loader_error(r->l, where_node(r, key_node), "\"%s\" stands here twice",
+                            row->public_.key);
         return;
     }
-    if (node->type == YAML_SEQUENCE_NODE && setting_is_list(row->kind)) {
+    if (node->type == YAML_SEQUENCE_NODE && settings_is_list(row->kind)) {
         take_list(r, id, node);
         return;
     }
     if (node->type == YAML_SEQUENCE_NODE && id == SETTING_cache_dir) {
         if (node->data.sequence.items.top - node->data.sequence.items.start != 1) {
-            loader_error(r->l, where_node(r, node), "cache.dir takes exactly one directory");
+            config_loader_error(r->l, where_node(r, node), "cache.dir takes exactly one directory");
             return;
         }
         node = node_at(r, node->data.sequence.items.start[0]);
     }
     const char *text = take_scalar(r, node, row->public_.key);
     if (text != NULL) {
-        const char **items = loader_alloc(r->l, sizeof(*items));
+        const char **items = config_loader_alloc(r->l, sizeof(*items));
         items[0] = text;
         r->l->raws[id] = (struct raw){items, 1, where_node(r, node), true};
     }
@@ -267,12 +270,12 @@ static void take_setting(struct yaml_reader *r, unsigned id, const yaml_node_t *
 
 static void unknown_key(struct yaml_reader *r, const yaml_node_t *node, const char *key)
 {
-    const char *near = setting_suggest_key(span_from_cstr(key));
+    const char *near = settings_suggest_key(span_from_cstr(key));
     if (near != NULL) {
-        loader_error(r->l, where_node(r, node), "unknown key \"%.64s\" (did you mean \"%s\"?)", key,
-                     near);
+        config_loader_error(r->l, where_node(r, node),
+                            "unknown key \"%.64s\" (did you mean \"%s\"?)", key, near);
     } else {
-        loader_error(r->l, where_node(r, node), "unknown key \"%.64s\"", key);
+        config_loader_error(r->l, where_node(r, node), "unknown key \"%.64s\"", key);
     }
 }
 
@@ -280,7 +283,7 @@ static bool is_section(const char *name)
 {
     struct span prefix = span_from_cstr(name);
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
-        const char *key = setting_row(id)->public_.key;
+        const char *key = settings_row(id)->public_.key;
         if (span_starts_with(span_from_cstr(key), prefix) && key[prefix.len] == '.') {
             return true;
         }
@@ -294,8 +297,8 @@ static void take_section(struct yaml_reader *r, const char *name, const yaml_nod
         return; // a section whose keys are all commented out
     }
     if (node->type != YAML_MAPPING_NODE) {
-        loader_error(r->l, where_node(r, node), "%s is a section: its keys go below it, indented",
-                     name);
+        config_loader_error(r->l, where_node(r, node),
+                            "%s is a section: its keys go below it, indented", name);
         return;
     }
     const yaml_node_pair_t *top = node->data.mapping.pairs.top;
@@ -306,7 +309,7 @@ static void take_section(struct yaml_reader *r, const char *name, const yaml_nod
         }
         const char *full = arena_printf(r->l->arena, "%s.%s", name, key);
         check(full != NULL);
-        unsigned id = setting_find(span_from_cstr(full));
+        unsigned id = settings_find(span_from_cstr(full));
         if (id < SETTING_COUNT_) {
             take_setting(r, id, node_at(r, p->key), node_at(r, p->value));
         } else {
@@ -326,7 +329,7 @@ static void add_field(struct yaml_reader *r, struct fields *fields, const char *
                       const yaml_node_t *key_node, const yaml_node_t *node)
 {
     if (fields->count == FIELDS_MAX) {
-        loader_error(r->l, where_node(r, node), "more than %d fields", FIELDS_MAX);
+        config_loader_error(r->l, where_node(r, node), "more than %d fields", FIELDS_MAX);
         return;
     }
     const char *value = take_scalar(r, node, name);
@@ -369,22 +372,22 @@ static void take_entries(struct yaml_reader *r, const char *name, const yaml_nod
         return;
     }
     if (node->type != YAML_SEQUENCE_NODE) {
-        loader_error(l, where_node(r, node), "%s is a list", name);
+        config_loader_error(l, where_node(r, node), "%s is a list", name);
         return;
     }
     const yaml_node_item_t *start = node->data.sequence.items.start;
     size_t count = (size_t)(node->data.sequence.items.top - start);
     if (count > (buckets ? CONFIG_BUCKETS_MAX : CONFIG_RULES_MAX)) {
-        loader_error(l, where_node(r, node), "%s has too many entries", name);
+        config_loader_error(l, where_node(r, node), "%s has too many entries", name);
         return;
     }
-    struct config_bucket *bucket_rows = loader_alloc(l, (count + 1) * sizeof(*bucket_rows));
-    struct config_rule *rule_rows = loader_alloc(l, (count + 1) * sizeof(*rule_rows));
+    struct config_bucket *bucket_rows = config_loader_alloc(l, (count + 1) * sizeof(*bucket_rows));
+    struct config_rule *rule_rows = config_loader_alloc(l, (count + 1) * sizeof(*rule_rows));
     for (size_t i = 0; i < count; i++) {
         const yaml_node_t *entry = node_at(r, start[i]);
         struct fields fields = {.count = 0};
         if (entry->type != YAML_MAPPING_NODE) {
-            loader_error(l, where_node(r, entry), "an entry of %s is a mapping", name);
+            config_loader_error(l, where_node(r, entry), "an entry of %s is a mapping", name);
             continue;
         }
         take_fields(r, entry, &fields);
@@ -410,7 +413,7 @@ static void take_root(struct yaml_reader *r, const yaml_node_t *root)
 {
     if (root->type != YAML_MAPPING_NODE) {
         if (!is_null(root)) {
-            loader_error(r->l, where_node(r, root), "the file must hold KEY: VALUE lines");
+            config_loader_error(r->l, where_node(r, root), "the file must hold KEY: VALUE lines");
         }
         return;
     }
@@ -421,7 +424,7 @@ static void take_root(struct yaml_reader *r, const yaml_node_t *root)
         if (key == NULL) {
             continue;
         }
-        unsigned id = setting_find(span_from_cstr(key));
+        unsigned id = settings_find(span_from_cstr(key));
         if (id < SETTING_COUNT_) {
             take_setting(r, id, key_node, value);
         } else if (strcmp(key, "buckets") == 0 || strcmp(key, "rules") == 0) {

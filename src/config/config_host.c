@@ -112,7 +112,7 @@ static struct limits cgroup_limits(void)
     return limits;
 }
 
-unsigned host_cpu_count(void)
+unsigned config_host_cpu_count(void)
 {
     uint64_t count = 1;
     cpu_set_t set;
@@ -127,7 +127,7 @@ unsigned host_cpu_count(void)
     return (unsigned)min_u64(max_u64(count, 1), 256);
 }
 
-uint64_t host_memory_bytes(void)
+uint64_t config_host_memory_bytes(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     uint64_t total = UINT64_MAX;

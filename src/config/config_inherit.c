@@ -29,7 +29,7 @@ static bool describe(struct loader *l, const struct sockaddr_storage *addr, sock
         listen->loopback = true;
         (void)snprintf(text, sizeof(text), "unix:%s%.*s", abstract ? "@" : "",
                        (int)(name_len - abstract), un->sun_path + abstract);
-        listen->text = loader_cstr(l, span_from_cstr(text));
+        listen->text = config_loader_cstr(l, span_from_cstr(text));
         listen->path = listen->text + strlen("unix:");
         return true;
     }
@@ -45,7 +45,7 @@ static bool describe(struct loader *l, const struct sockaddr_storage *addr, sock
         return false;
     }
     char why[WHY_MAX];
-    return value_parse_listen(l, span_from_cstr(text), listen, why);
+    return config_value_parse_listen(l, span_from_cstr(text), listen, why);
 }
 
 static bool inherit_one(struct loader *l, int fd, struct config_listen *ret_listen)
@@ -54,18 +54,19 @@ static bool inherit_one(struct loader *l, int fd, struct config_listen *ret_list
     socklen_t addr_len = sizeof(addr) - 1, type_len = sizeof(int), accepting_len = sizeof(int);
     int type = 0, accepting = 0;
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) != 0) {
-        loader_error(l, WHERE, "descriptor %d is not a socket", fd);
+        config_loader_error(l, WHERE, "descriptor %d is not a socket", fd);
         return false;
     }
     if (type != SOCK_STREAM ||
         getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepting, &accepting_len) != 0 ||
         accepting == 0) {
-        loader_error(l, WHERE, "descriptor %d is not a stream socket that listens", fd);
+        config_loader_error(l, WHERE, "descriptor %d is not a stream socket that listens", fd);
         return false;
     }
     if (getsockname(fd, (struct sockaddr *)&addr, &addr_len) != 0 ||
         !describe(l, &addr, addr_len, ret_listen)) {
-        loader_error(l, WHERE, "descriptor %d is neither an IPv4, an IPv6 nor a unix socket", fd);
+        config_loader_error(l, WHERE, "descriptor %d is neither an IPv4, an IPv6 nor a unix socket",
+                            fd);
         return false;
     }
     ret_listen->inherited = true;
@@ -82,14 +83,14 @@ void config_inherit(struct loader *l)
         return; // meant for another process
     }
     if (!span_to_u64(span_from_cstr(fds), &count) || count > CONFIG_INHERITED_MAX) {
-        loader_error(l, WHERE, "\"%.40s\" is not a number of at most %d sockets", fds,
-                     CONFIG_INHERITED_MAX);
+        config_loader_error(l, WHERE, "\"%.40s\" is not a number of at most %d sockets", fds,
+                            CONFIG_INHERITED_MAX);
         return;
     }
     if (count == 0) {
         return;
     }
-    struct config_listen *items = loader_alloc(l, count * sizeof(*items));
+    struct config_listen *items = config_loader_alloc(l, count * sizeof(*items));
     const char *texts = NULL;
     memset(items, 0, count * sizeof(*items));
     for (unsigned i = 0; i < count; i++) {

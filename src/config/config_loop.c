@@ -143,8 +143,8 @@ static void refuse(struct loader *l, const char *where, const char *what, const 
 {
     const struct config_listen *listen = config_leads_back(l->config, endpoint);
     if (listen != NULL) {
-        loader_error(l, where, "%s: \"%.200s\" is this Forebay itself (it listens on %s)", what,
-                     endpoint, listen->text);
+        config_loader_error(l, where, "%s: \"%.200s\" is this Forebay itself (it listens on %s)",
+                            what, endpoint, listen->text);
     }
 }
 

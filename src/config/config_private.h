@@ -45,13 +45,13 @@ struct setting {
 };
 
 // settings.c
-const struct setting *setting_row(unsigned id);
+const struct setting *settings_row(unsigned id);
 // SETTING_COUNT_ when there is no such key.
-unsigned setting_find(struct span key);
-bool setting_is_list(enum setting_kind kind);
+unsigned settings_find(struct span key);
+bool settings_is_list(enum setting_kind kind);
 // The word of `candidates` nearest to `word`, NULL when none is near.
-const char *setting_suggest(struct span word, const char *const *candidates, unsigned count);
-const char *setting_suggest_key(struct span key);
+const char *settings_suggest(struct span word, const char *const *candidates, unsigned count);
+const char *settings_suggest_key(struct span key);
 
 // What one source said for one row. where == NULL: nothing.
 struct raw {
@@ -80,11 +80,13 @@ struct loader {
     struct raw raws[SETTING_COUNT_];
 };
 
-void loader_error(struct loader *l, const char *where, const char *format, ...) PRINTF_LIKE(3, 4);
-void loader_warning(struct loader *l, const char *where, const char *format, ...) PRINTF_LIKE(3, 4);
+void config_loader_error(struct loader *l, const char *where, const char *format, ...)
+    PRINTF_LIKE(3, 4);
+void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
+    PRINTF_LIKE(3, 4);
 // Arena memory; the arena is large enough for any file that is accepted, so running out is a check.
-void *loader_alloc(struct loader *l, size_t size);
-char *loader_cstr(struct loader *l, struct span s);
+void *config_loader_alloc(struct loader *l, size_t size);
+char *config_loader_cstr(struct loader *l, struct span s);
 
 // config_file.c: reads `path` into raws, buckets and rules.
 void config_file_read(struct loader *l, const char *path);
@@ -103,24 +105,25 @@ void config_rule_parse(struct loader *l, const char *where, const struct bucket_
 // config_value.c: pure parsers. False: *ret_why (WHY_MAX bytes) says what is wrong, beginning with
 // the quoted text.
 #define WHY_MAX 512
-bool value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why);
-bool value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why);
-bool value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why);
-bool value_parse_size(struct span s, struct config_size *ret_size, char *ret_why);
-bool value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why);
-bool value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why);
-bool value_parse_count(struct span s, uint64_t *ret_count, char *ret_why);
-bool value_parse_ratio(struct span s, double *ret_ratio, char *ret_why);
-bool value_parse_choice(struct span s, const char *choices, unsigned *ret_choice, char *ret_why);
+bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why);
+bool config_value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why);
+bool config_value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why);
+bool config_value_parse_size(struct span s, struct config_size *ret_size, char *ret_why);
+bool config_value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why);
+bool config_value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why);
+bool config_value_parse_count(struct span s, uint64_t *ret_count, char *ret_why);
+bool config_value_parse_ratio(struct span s, double *ret_ratio, char *ret_why);
+bool config_value_parse_choice(struct span s, const char *choices, unsigned *ret_choice,
+                               char *ret_why);
 // Numbers against "LOW..HIGH", read by the parser of the row's kind.
-bool value_in_range(enum setting_kind kind, const char *accepts, struct span s, uint64_t value,
-                    char *ret_why);
-bool value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
-                        char *ret_why);
-bool value_is_secret_file(const char *path, char *ret_why);
-bool value_is_endpoint(struct span s, char *ret_why);
-bool value_is_glob(struct span s, char *ret_why);
-void value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes
+bool config_value_in_range(enum setting_kind kind, const char *accepts, struct span s,
+                           uint64_t value, char *ret_why);
+bool config_value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
+                               char *ret_why);
+bool config_value_is_secret_file(const char *path, char *ret_why);
+bool config_value_is_endpoint(struct span s, char *ret_why);
+bool config_value_is_glob(struct span s, char *ret_why);
+void config_value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes
 
 // config_inherit.c: sockets of LISTEN_FDS in the place of `listen`.
 void config_inherit(struct loader *l);
@@ -129,7 +132,7 @@ void config_inherit(struct loader *l);
 void config_loop_judge(struct loader *l);
 
 // config_host.c: what this machine, or the cgroup we are in, lets us use.
-unsigned host_cpu_count(void);
-uint64_t host_memory_bytes(void);
+unsigned config_host_cpu_count(void);
+uint64_t config_host_memory_bytes(void);
 
 #endif

@@ -63,7 +63,7 @@ static void render_sample_row(struct buf *out, const struct setting *row)
     const char *text = row->public_.default_text;
     buf_printf(out, "%s# %s (%s)\n%s#%s: ", indent, row->public_.help, row->public_.accepts, indent,
                leaf_of(row->public_.key));
-    if (setting_is_list(row->kind)) {
+    if (settings_is_list(row->kind)) {
         buf_printf(out, "[%s]\n", text);
     } else {
         buf_printf(out, "%s\n", text[0] != '\0' ? text : "\"\"");
@@ -76,7 +76,7 @@ void config_render_sample(struct buf *out)
     struct span section = {"", 0};
     buf_append_cstr(out, sample_head);
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
-        const struct setting *row = setting_row(id);
+        const struct setting *row = settings_row(id);
         struct span own = section_of(row->public_.key);
         if (own.len == 0) {
             buf_append_char(out, '\n');
@@ -222,7 +222,7 @@ void config_render_schema(struct buf *out)
                          "  \"title\": \"forebay.yaml\",\n  \"type\": \"object\",\n"
                          "  \"additionalProperties\": false,\n  \"properties\": {\n");
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
-        const struct setting *row = setting_row(id);
+        const struct setting *row = settings_row(id);
         struct span own = section_of(row->public_.key);
         if (section.len > 0 && !span_equal(own, section)) {
             buf_append_cstr(out, "\n    }},\n");
@@ -265,7 +265,7 @@ void config_render_docs(struct buf *out)
 {
     buf_append_cstr(out, "| Key | Default | Values | Meaning |\n|---|---|---|---|\n");
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
-        const struct config_setting *row = &setting_row(id)->public_;
+        const struct config_setting *row = &settings_row(id)->public_;
         buf_printf(out, "| `%s` | ", row->key);
         if (row->default_text[0] != '\0') {
             buf_printf(out, "`%s`", row->default_text);

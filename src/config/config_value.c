@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One text -> one value, by kind. Pure but for value_is_secret_file(); any thread.
+// One text -> one value, by kind. Pure but for config_value_is_secret_file(); any thread.
 #include "config/config_private.h"
 
 #include <arpa/inet.h>
@@ -92,7 +92,7 @@ static bool apply_unit(struct span s, uint64_t number, struct span unit, const s
     return refuse(ret_why, "\"%.*s\" has an unknown unit \"%.*s\"", SHOWN(s), SHOWN(unit));
 }
 
-bool value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why)
+bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why)
 {
     uint64_t number;
     struct span unit;
@@ -105,7 +105,7 @@ bool value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why)
     return apply_unit(s, number, unit, time_units, ARRAY_LEN(time_units), ret_ms, ret_why);
 }
 
-bool value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why)
+bool config_value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why)
 {
     uint64_t number;
     struct span unit;
@@ -119,7 +119,7 @@ bool value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why)
     return apply_unit(s, number, unit, size_units, ARRAY_LEN(size_units), ret_bytes, ret_why);
 }
 
-void value_format_bytes(uint64_t bytes, char *ret_text)
+void config_value_format_bytes(uint64_t bytes, char *ret_text)
 {
     for (int i = 6; i >= 1; i--) { // EiB down to KiB
         if (bytes > 0 && bytes % size_units[i].factor == 0) {
@@ -143,15 +143,15 @@ static uint64_t nearest_block_size(uint64_t bytes)
     return size;
 }
 
-bool value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why)
+bool config_value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why)
 {
     uint64_t bytes;
-    if (!value_parse_bytes(s, &bytes, ret_why)) {
+    if (!config_value_parse_bytes(s, &bytes, ret_why)) {
         return false;
     }
     if (bytes < BLOCK_MIN_BYTES || bytes > BLOCK_MAX_BYTES || (bytes & (bytes - 1)) != 0) {
         char near[WHY_MAX];
-        value_format_bytes(nearest_block_size(bytes), near);
+        config_value_format_bytes(nearest_block_size(bytes), near);
         return refuse(ret_why, "\"%.*s\" is not a power of two between 64KiB and 16MiB (%.32s?)",
                       SHOWN(s), near);
     }
@@ -159,7 +159,7 @@ bool value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why)
     return true;
 }
 
-bool value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why)
+bool config_value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why)
 {
     uint64_t number;
     struct span unit;
@@ -174,45 +174,45 @@ bool value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why)
     return true;
 }
 
-bool value_parse_size(struct span s, struct config_size *ret_size, char *ret_why)
+bool config_value_parse_size(struct span s, struct config_size *ret_size, char *ret_why)
 {
     struct config_size size = {0, 0};
     if (span_ends_with(s, SPAN("%"))) {
-        if (!value_parse_percent(s, &size.percent, ret_why)) {
+        if (!config_value_parse_percent(s, &size.percent, ret_why)) {
             return false;
         }
         if (size.percent == 0) {
             return refuse(ret_why, "\"%.*s\" leaves no room at all", SHOWN(s));
         }
-    } else if (!value_parse_bytes(s, &size.bytes, ret_why)) {
+    } else if (!config_value_parse_bytes(s, &size.bytes, ret_why)) {
         return false;
     }
     *ret_size = size;
     return true;
 }
 
-bool value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why)
+bool config_value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why)
 {
     uint64_t bytes;
     struct span size = s;
     if (span_ends_with(s, SPAN("/s"))) {
         size.len -= 2;
     } else if (!span_equal(s, SPAN("0"))) {
-        if (!value_parse_bytes(s, &bytes, ret_why)) {
+        if (!config_value_parse_bytes(s, &bytes, ret_why)) {
             return false;
         }
         return refuse(ret_why, "\"%.*s\" is not a rate (%.*s/s?)", SHOWN(s), SHOWN(s));
     }
-    return value_parse_bytes(size, ret_bytes_per_s, ret_why);
+    return config_value_parse_bytes(size, ret_bytes_per_s, ret_why);
 }
 
-bool value_parse_count(struct span s, uint64_t *ret_count, char *ret_why)
+bool config_value_parse_count(struct span s, uint64_t *ret_count, char *ret_why)
 {
     return span_to_u64(s, ret_count) || refuse(ret_why, "\"%.*s\" is not a whole number", SHOWN(s));
 }
 
 // Digits with at most one point: no sign, no exponent, no locale.
-bool value_parse_ratio(struct span s, double *ret_ratio, char *ret_why)
+bool config_value_parse_ratio(struct span s, double *ret_ratio, char *ret_why)
 {
     double value = 0, scale = 1;
     bool point = false, digit = false;
@@ -235,7 +235,8 @@ bool value_parse_ratio(struct span s, double *ret_ratio, char *ret_why)
     return true;
 }
 
-bool value_parse_choice(struct span s, const char *choices, unsigned *ret_choice, char *ret_why)
+bool config_value_parse_choice(struct span s, const char *choices, unsigned *ret_choice,
+                               char *ret_why)
 {
     char words[128];
     const char *candidates[16];
@@ -256,7 +257,7 @@ bool value_parse_choice(struct span s, const char *choices, unsigned *ret_choice
             return true;
         }
     }
-    const char *near = setting_suggest(s, candidates, count);
+    const char *near = settings_suggest(s, candidates, count);
     char listed[192];
     size_t at = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -281,24 +282,24 @@ static uint64_t range_end(enum setting_kind kind, struct span s)
     bool ok;
     switch (kind) {
     case KIND_MS:
-        ok = value_parse_ms(s, &value, why);
+        ok = config_value_parse_ms(s, &value, why);
         break;
     case KIND_RATE:
-        ok = value_parse_rate(s, &value, why);
+        ok = config_value_parse_rate(s, &value, why);
         break;
     case KIND_PERCENT:
-        ok = value_parse_percent(s, &percent, why);
+        ok = config_value_parse_percent(s, &percent, why);
         value = percent;
         break;
     default:
-        ok = value_parse_bytes(s, &value, why);
+        ok = config_value_parse_bytes(s, &value, why);
     }
     check(ok); // the table's own text
     return value;
 }
 
-bool value_in_range(enum setting_kind kind, const char *accepts, struct span s, uint64_t value,
-                    char *ret_why)
+bool config_value_in_range(enum setting_kind kind, const char *accepts, struct span s,
+                           uint64_t value, char *ret_why)
 {
     const char *dots = strstr(accepts, "..");
     check(dots != NULL);
@@ -332,15 +333,15 @@ static bool parse_unix(struct loader *l, struct span text, struct span path,
                       SHOWN(text), sizeof(address.sun_path) - 1);
     }
     ret_listen->kind = CONFIG_LISTEN_UNIX;
-    ret_listen->path = loader_cstr(l, path);
+    ret_listen->path = config_loader_cstr(l, path);
     ret_listen->loopback = true;
     return true;
 }
 
-bool value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
-                        char *ret_why)
+bool config_value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
+                               char *ret_why)
 {
-    struct config_listen listen = {.kind = CONFIG_LISTEN_TCP, .text = loader_cstr(l, s)};
+    struct config_listen listen = {.kind = CONFIG_LISTEN_TCP, .text = config_loader_cstr(l, s)};
     struct span rest = s;
     if (span_starts_with(s, SPAN("unix:"))) {
         rest = (struct span){s.ptr + 5, s.len - 5};
@@ -368,8 +369,9 @@ bool value_parse_listen(struct loader *l, struct span s, struct config_listen *r
         return refuse(ret_why, "\"%.*s\": write an IPv6 address in brackets ([::1]:9000?)",
                       SHOWN(s));
     }
-    listen.host = span_equal_nocase(host, SPAN("localhost")) ? "127.0.0.1"
-                                                             : (const char *)loader_cstr(l, host);
+    listen.host = span_equal_nocase(host, SPAN("localhost"))
+                      ? "127.0.0.1"
+                      : (const char *)config_loader_cstr(l, host);
     unsigned char address[sizeof(struct in6_addr)];
     if (inet_pton(AF_INET, listen.host, address) != 1 &&
         inet_pton(AF_INET6, listen.host, address) != 1) {
@@ -384,7 +386,7 @@ bool value_parse_listen(struct loader *l, struct span s, struct config_listen *r
 // --- Files, endpoints, globs ---------------------------------------------------------------------
 
 // A group may read it only where we ourselves need the group to: projected volumes belong to root.
-bool value_is_secret_file(const char *path, char *ret_why)
+bool config_value_is_secret_file(const char *path, char *ret_why)
 {
     struct stat st;
     if (stat(path, &st) != 0 || access(path, R_OK) != 0) {
@@ -401,7 +403,7 @@ bool value_is_secret_file(const char *path, char *ret_why)
     return true;
 }
 
-bool value_is_endpoint(struct span s, char *ret_why)
+bool config_value_is_endpoint(struct span s, char *ret_why)
 {
     if (span_starts_with(s, SPAN("dir:"))) {
         return (s.len > 4 && s.ptr[4] == '/') ||
@@ -429,7 +431,7 @@ bool value_is_endpoint(struct span s, char *ret_why)
     return true;
 }
 
-bool value_is_glob(struct span s, char *ret_why)
+bool config_value_is_glob(struct span s, char *ret_why)
 {
     bool in_braces = false;
     if (s.len == 0 || s.len > 1200) {

@@ -18,7 +18,7 @@ static const struct setting settings[SETTING_COUNT_] = {
 
 #define WORD_MAX 64
 
-const struct setting *setting_row(unsigned id)
+const struct setting *settings_row(unsigned id)
 {
     check(id < SETTING_COUNT_);
     return &settings[id];
@@ -31,10 +31,10 @@ unsigned config_setting_count(void)
 
 const struct config_setting *config_setting(unsigned i)
 {
-    return &setting_row(i)->public_;
+    return &settings_row(i)->public_;
 }
 
-unsigned setting_find(struct span key)
+unsigned settings_find(struct span key)
 {
     unsigned id = 0;
     while (id < SETTING_COUNT_ && !span_equal_cstr(key, settings[id].public_.key)) {
@@ -43,7 +43,7 @@ unsigned setting_find(struct span key)
     return id;
 }
 
-bool setting_is_list(enum setting_kind kind)
+bool settings_is_list(enum setting_kind kind)
 {
     return kind == KIND_TEXTS || kind == KIND_LISTENS;
 }
@@ -92,7 +92,7 @@ static unsigned edit_distance(struct span a, struct span b)
     return last[b.len];
 }
 
-const char *setting_suggest(struct span word, const char *const *candidates, unsigned count)
+const char *settings_suggest(struct span word, const char *const *candidates, unsigned count)
 {
     const char *nearest = NULL;
     unsigned nearest_distance = 4;
@@ -128,16 +128,16 @@ static const char *suggest_section(struct span name)
     static const char *const sections[] = {"access_log",  "admin", "auth",   "buckets",    "cache",
                                            "credentials", "io",    "limits", "listen_tls", "log",
                                            "origin",      "rules", "s3",     "shutdown"};
-    return setting_suggest(name, sections, ARRAY_LEN(sections));
+    return settings_suggest(name, sections, ARRAY_LEN(sections));
 }
 
-const char *setting_suggest_key(struct span key)
+const char *settings_suggest_key(struct span key)
 {
     const char *keys[SETTING_COUNT_];
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
         keys[id] = settings[id].public_.key;
     }
-    const char *nearest = setting_suggest(key, keys, SETTING_COUNT_);
+    const char *nearest = settings_suggest(key, keys, SETTING_COUNT_);
     if (nearest == NULL && span_find(key, '.') == key.len) {
         nearest = full_key_of(key);
         nearest = nearest != NULL ? nearest : suggest_section(key);

@@ -18,7 +18,7 @@ void http_body_start(struct http_exchange *x, struct http_sink *sink)
     if (x->body == BODY_HELD) {
         x->body = BODY_FLOWING;
     }
-    connection_wake(connection_of(x));
+    http_connection_wake(connection_of(x));
 }
 
 void http_body_pause(struct http_exchange *x)
@@ -30,11 +30,11 @@ void http_body_resume(struct http_exchange *x)
 {
     if (x->paused) {
         x->paused = false;
-        connection_wake(connection_of(x));
+        http_connection_wake(connection_of(x));
     }
 }
 
-void body_end(struct http_exchange *x, enum err err)
+void http_body_end(struct http_exchange *x, enum err err)
 {
     struct http_sink *sink = x->sink;
     x->sink = NULL;
@@ -46,15 +46,15 @@ void body_end(struct http_exchange *x, enum err err)
 static void body_ended(struct http_exchange *x)
 {
     x->body = BODY_NONE;
-    body_end(x, ERR_OK);
+    http_body_end(x, ERR_OK);
 }
 
 static void body_broken(struct http_connection *c)
 {
     c->x.body = BODY_NONE;
     c->x.bad_body = true;
-    connection_consume(c, connection_input(c).len);
-    body_end(&c->x, ERR_BAD_REQUEST);
+    http_connection_consume(c, http_connection_input(c).len);
+    http_body_end(&c->x, ERR_BAD_REQUEST);
 }
 
 static void body_deliver(struct http_exchange *x, struct span data)
@@ -67,14 +67,14 @@ static void body_deliver(struct http_exchange *x, struct span data)
         if (x->body == BODY_FLOWING) {
             x->body = BODY_DROPPED;
         }
-        body_end(x, err);
+        http_body_end(x, err);
     }
 }
 
-bool body_step(struct http_connection *c)
+bool http_body_step(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
-    struct span rest = connection_input(c);
+    struct span rest = http_connection_input(c);
     if (x->request.chunked) {
         if (rest.len == 0) {
             return false;
@@ -83,8 +83,8 @@ bool body_step(struct http_connection *c)
         enum http_chunked_step step = http_chunked_next(&x->chunked, &rest, &data);
         // Delivered before it is consumed: consuming may free the buffer it lies in.
         body_deliver(x, data);
-        connection_consume(c, before.len - rest.len);
-        connection_note_moved(c, before.len - rest.len);
+        http_connection_consume(c, before.len - rest.len);
+        http_connection_note_moved(c, before.len - rest.len);
         c->drained_bytes += before.len - rest.len;
         if (step == HTTP_CHUNKED_END) {
             body_ended(x);
@@ -97,8 +97,8 @@ bool body_step(struct http_connection *c)
     if (rest.len > 0) {
         x->body_left -= rest.len;
         body_deliver(x, rest);
-        connection_consume(c, rest.len);
-        connection_note_moved(c, rest.len);
+        http_connection_consume(c, rest.len);
+        http_connection_note_moved(c, rest.len);
         c->drained_bytes += rest.len;
     }
     if (x->body_left == 0) {

@@ -34,18 +34,9 @@ void http_chunked_init(struct http_chunked *c)
     *c = (struct http_chunked){.state = SIZE_FIRST};
 }
 
-static int hex_digit(unsigned char b)
-{
-    if (b >= '0' && b <= '9') {
-        return b - '0';
-    }
-    b |= 0x20;
-    return b >= 'a' && b <= 'f' ? b - 'a' + 10 : -1;
-}
-
 static enum chunked_state size_step(struct http_chunked *c, unsigned char b)
 {
-    int digit = hex_digit(b);
+    int digit = hex_digit((char)b);
     if (digit >= 0) {
         // 2^63 and above are nobody's chunk, and would be negative to some parsers.
         if (c->digits == SIZE_DIGITS_MAX || c->left >> 59 != 0) {

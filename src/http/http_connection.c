@@ -24,8 +24,8 @@
 //
 // connection_run() is the only place that moves a connection on, and is never nested: whatever
 // calls in from handlers, sinks and sources only leaves a mark and asks for a run
-// (connection_wake). So the handler is never called inside one of its own calls, and on_done never
-// inside http_reply_start().
+// (http_connection_wake). So the handler is never called inside one of its own calls, and on_done
+// never inside http_reply_start().
 //
 // Bytes are received into a buffer of the worker that lives for one event. What is not used up by
 // then is copied to `in`, so an idle connection holds no buffer, and a request that arrives whole
@@ -45,6 +45,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/date.h"
 #include "base/log.h"
 #include "http/http_private.h"
 #include "stats/stats.h"
@@ -56,17 +57,17 @@
 
 // --- Small parts ---------------------------------------------------------------------------------
 
-const char *connection_date(struct http_worker *hw)
+const char *http_connection_date(struct http_worker *hw)
 {
     int64_t now_s = clock_wall_s();
     if (now_s != hw->date_s) {
         hw->date_s = now_s;
-        http_date_format((time_t)now_s, hw->date);
+        date_format_http((time_t)now_s, hw->date);
     }
     return hw->date;
 }
 
-void connection_note_moved(struct http_connection *c, uint64_t bytes)
+void http_connection_note_moved(struct http_connection *c, uint64_t bytes)
 {
     c->moved_bytes += bytes;
     if (c->eof && bytes > 0) {
@@ -74,7 +75,7 @@ void connection_note_moved(struct http_connection *c, uint64_t bytes)
     }
 }
 
-void connection_wake(struct http_connection *c)
+void http_connection_wake(struct http_connection *c)
 {
     if (c->state != CONNECTION_DEAD) {
         c->wake_again = true;
@@ -87,7 +88,7 @@ void connection_wake(struct http_connection *c)
 // --- Input ---------------------------------------------------------------------------------------
 
 // Bytes received and not used yet: either all in `fresh` or all in `in`.
-struct span connection_input(const struct http_connection *c)
+struct span http_connection_input(const struct http_connection *c)
 {
     if (c->in.len > c->in_used) {
         return (struct span){c->in.ptr + c->in_used, c->in.len - c->in_used};
@@ -95,9 +96,9 @@ struct span connection_input(const struct http_connection *c)
     return c->fresh;
 }
 
-void connection_consume(struct http_connection *c, size_t len)
+void http_connection_consume(struct http_connection *c, size_t len)
 {
-    check(len <= connection_input(c).len);
+    check(len <= http_connection_input(c).len);
     if (c->in.len > c->in_used) {
         c->in_used += len;
         if (c->in_used == c->in.len) {
@@ -132,8 +133,8 @@ static size_t input_room(const struct http_connection *c)
 
 // --- Socket --------------------------------------------------------------------------------------
 
-int64_t connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
-                        bool more)
+int64_t http_connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
+                             bool more)
 {
     if (c->ssl != NULL) {
         return http_tls_send(c->ssl, c->hw->record, iov, iov_count);
@@ -179,7 +180,7 @@ static void connection_free(void *ptr)
 }
 
 // The socket goes at once, the memory at the end of the turn.
-void connection_close(struct http_connection *c, bool reset)
+void http_connection_close(struct http_connection *c, bool reset)
 {
     check(c->state != CONNECTION_DEAD);
     check(c->x.arena == NULL);
@@ -187,7 +188,7 @@ void connection_close(struct http_connection *c, bool reset)
     stats_sub(COUNTER_http_connections_idle, 1);
     set_events(c, false, false);
     timer_done(&c->timer);
-    task_cancel(&c->task);
+    worker_task_cancel(&c->task);
     if (c->ssl != NULL) {
         SSL_free(c->ssl);
         c->ssl = NULL;
@@ -202,18 +203,18 @@ void connection_close(struct http_connection *c, bool reset)
     c->fresh = (struct span){NULL, 0};
     buf_done(&c->in);
     list_remove(&c->node);
-    server_connection_closed(c->hw->server, c->hw, c->source);
+    http_server_connection_closed(c->hw->server, c->hw, c->source);
     worker_free_later(c->hw->worker, connection_free, c);
 }
 
-void connection_linger(struct http_connection *c)
+void http_connection_linger(struct http_connection *c)
 {
     if (c->ssl != NULL) {
         ERR_clear_error();
         (void)SSL_shutdown(c->ssl); // the peer may be gone already
     }
     if (c->eof || shutdown(c->fd, SHUT_WR) != 0) {
-        connection_close(c, false);
+        http_connection_close(c, false);
         return;
     }
     c->state = CONNECTION_LINGER;
@@ -245,7 +246,7 @@ static void note_waiting(struct http_connection *c, bool waits)
     c->wait_since_us = waits ? now : 0;
 }
 
-void connection_reset_rate(struct http_connection *c)
+void http_connection_reset_rate(struct http_connection *c)
 {
     c->wait_since_us = 0;
     c->waited_us = 0;
@@ -308,7 +309,7 @@ static uint64_t deadline_of_state(struct http_connection *c, bool waits)
 
 // --- Moving on -----------------------------------------------------------------------------------
 
-void connection_enter_head(struct http_connection *c)
+void http_connection_enter_head(struct http_connection *c)
 {
     c->state = CONNECTION_HEAD;
     c->since_us = connection_now_us(c);
@@ -325,12 +326,12 @@ static void refuse_tls_hello(struct http_connection *c)
              "manager, which may do so: give it an http:// endpoint or set "
              "preferred_transfer_client = classic\"",
              c->peer);
-    connection_close(c, true);
+    http_connection_close(c, true);
 }
 
 static bool head_step(struct http_connection *c)
 {
-    struct span bytes = connection_input(c);
+    struct span bytes = http_connection_input(c);
     if (bytes.len == 0) {
         return false;
     }
@@ -348,10 +349,10 @@ static bool head_step(struct http_connection *c)
     case REQUEST_HEAD_MORE:
         return false;
     case REQUEST_HEAD_REFUSED:
-        exchange_refuse_head(c, c->request_head.err);
+        http_exchange_refuse_head(c, c->request_head.err);
         return true;
     default:
-        exchange_accept_head(c);
+        http_exchange_accept_head(c);
         return true;
     }
 }
@@ -361,21 +362,21 @@ static bool exchange_step(struct http_connection *c)
     struct http_exchange *x = &c->x;
     bool moved = false;
     if ((x->body == BODY_FLOWING && !x->paused) || x->body == BODY_DROPPED) {
-        moved = body_step(c);
+        moved = http_body_step(c);
     } else if (x->body == BODY_NONE && x->sink != NULL) {
-        body_end(x, ERR_OK); // a sink for a body of no bytes
+        http_body_end(x, ERR_OK); // a sink for a body of no bytes
         moved = true;
     }
     c->blocked = false;
-    switch (reply_write(x)) {
+    switch (http_reply_write(x)) {
     case REPLY_DONE:
-        exchange_done(c);
+        http_exchange_done(c);
         return true;
     case REPLY_GONE:
-        exchange_gone(c, false);
+        http_exchange_gone(c, false);
         return false;
     case REPLY_CUT:
-        exchange_cut(c);
+        http_exchange_cut(c);
         return false;
     case REPLY_BLOCKED:
         c->blocked = true;
@@ -388,13 +389,13 @@ static bool exchange_step(struct http_connection *c)
 static bool drain_step(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
-    bool moved = body_step(c);
+    bool moved = http_body_step(c);
     if (x->bad_body || c->drained_bytes > HTTP_DRAIN_MAX + HTTP_RECEIVE_SIZE) {
-        connection_linger(c);
+        http_connection_linger(c);
         return false;
     }
     if (x->body == BODY_NONE) {
-        connection_enter_head(c);
+        http_connection_enter_head(c);
         return true;
     }
     return moved;
@@ -404,10 +405,10 @@ static void handshake_step(struct http_connection *c)
 {
     int rc = http_tls_handshake(c->ssl);
     if (rc == 1) {
-        connection_enter_head(c);
+        http_connection_enter_head(c);
     } else if (rc != -EAGAIN) {
         stats_add(COUNTER_http_tls_failed, 1);
-        connection_close(c, false);
+        http_connection_close(c, false);
     }
 }
 
@@ -424,10 +425,10 @@ static bool connection_step(struct http_connection *c)
     case CONNECTION_DRAIN:
         return drain_step(c);
     case CONNECTION_LINGER:
-        c->drained_bytes += connection_input(c).len;
-        connection_consume(c, connection_input(c).len);
+        c->drained_bytes += http_connection_input(c).len;
+        http_connection_consume(c, http_connection_input(c).len);
         if (c->drained_bytes > LINGER_BYTES_MAX) {
-            connection_close(c, false);
+            http_connection_close(c, false);
         }
         return false;
     default:
@@ -457,7 +458,7 @@ static bool wants_read(struct http_connection *c)
     // Held body, or bytes of the next request: one head's worth is enough; until then reading shows
     // a client that leaves.
     return x->body == BODY_HELD ||
-           request_head_scan(&c->request_head, connection_input(c)) == REQUEST_HEAD_MORE;
+           request_head_scan(&c->request_head, http_connection_input(c)) == REQUEST_HEAD_MORE;
 }
 
 // Events, deadline and left-over bytes, as the state now wants them.
@@ -486,13 +487,13 @@ static void connection_at_eof(struct http_connection *c)
 {
     const struct http_exchange *x = &c->x;
     if (c->state != CONNECTION_EXCHANGE) {
-        connection_close(c, false);
+        http_connection_close(c, false);
         return;
     }
     bool body_is_cut = (x->body == BODY_FLOWING || x->body == BODY_DROPPED) &&
-                       connection_input(c).len == 0; // else its sink has paused
+                       http_connection_input(c).len == 0; // else its sink has paused
     if (body_is_cut && !x->reply.started) {
-        exchange_gone(c, false);
+        http_exchange_gone(c, false);
     }
 }
 
@@ -532,9 +533,9 @@ static void connection_ended(struct http_connection *c, bool error)
         c->since_us = connection_now_us(c);
         connection_run(c);
     } else if (c->state == CONNECTION_EXCHANGE) {
-        exchange_gone(c, error);
+        http_exchange_gone(c, error);
     } else {
-        connection_close(c, false);
+        http_connection_close(c, false);
     }
 }
 
@@ -604,10 +605,10 @@ static void head_timed_out(struct http_connection *c)
     bool idle = c->head_started_us == 0 && c->first_bytes_seen;
     stats_add(idle ? COUNTER_http_timeout_idle : COUNTER_http_timeout_header, 1);
     if (c->head_started_us == 0 || c->hw->draining) {
-        connection_close(c, false);
+        http_connection_close(c, false);
         return;
     }
-    exchange_refuse_head(c, ERR_REQUEST_TIMEOUT);
+    http_exchange_refuse_head(c, ERR_REQUEST_TIMEOUT);
     connection_run(c);
 }
 
@@ -633,23 +634,23 @@ static void on_deadline(struct timer *timer)
             set_deadline(c, deadline_of_state(c, c->wait_since_us != 0));
             return;
         }
-        exchange_timed_out(c);
+        http_exchange_timed_out(c);
         connection_run(c);
         return;
     case CONNECTION_LINGER:
-        connection_close(c, false);
+        http_connection_close(c, false);
         return;
     default: // HANDSHAKE, DRAIN
         stats_add(COUNTER_http_timeout_header, 1);
-        connection_close(c, false);
+        http_connection_close(c, false);
         return;
     }
 }
 
 // --- Birth and end -------------------------------------------------------------------------------
 
-void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
-                      unsigned source)
+void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer,
+                           bool loopback, unsigned source)
 {
     struct http_connection *c = calloc(1, sizeof(*c));
     check(c != NULL);
@@ -664,7 +665,7 @@ void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer
     list_push_back(&hw->connections, &c->node);
     buf_init(&c->in, HTTP_IN_MAX);
     request_head_init(&c->request_head);
-    task_init(&c->task, on_task);
+    worker_task_init(&c->task, on_task);
     timer_init(hw->worker, &c->timer, on_deadline);
     struct event_base *base = worker_event_base(hw->worker);
     check(event_assign(&c->read_event, base, fd, EV_READ | EV_PERSIST, on_readable, c) == 0);
@@ -674,7 +675,7 @@ void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer
     c->since_us = connection_now_us(c);
     connection_read(c); // mostly the request is here already
     if (hw->draining && c->state == CONNECTION_HEAD && c->head_started_us == 0) {
-        connection_close(c, false);
+        http_connection_close(c, false);
     }
 }
 
@@ -686,27 +687,27 @@ static bool is_idle(const struct http_connection *c)
            (c->ssl != NULL || recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
 }
 
-void connection_drain_all(struct http_worker *hw)
+void http_connection_drain_all(struct http_worker *hw)
 {
     hw->draining = true;
     list_for_each(node, &hw->connections)
     {
         struct http_connection *c = container_of(node, struct http_connection, node);
         if (is_idle(c)) {
-            connection_close(c, false);
+            http_connection_close(c, false);
         }
     }
 }
 
-void connection_free_all(struct http_worker *hw)
+void http_connection_free_all(struct http_worker *hw)
 {
     list_for_each(node, &hw->connections)
     {
         struct http_connection *c = container_of(node, struct http_connection, node);
         if (c->state == CONNECTION_EXCHANGE) {
-            exchange_end(c, HTTP_CUT);
+            http_exchange_end(c, HTTP_CUT);
         }
-        connection_close(c, false);
+        http_connection_close(c, false);
     }
     while (hw->spare_count > 0) {
         arena_free(hw->spares[--hw->spare_count]);

@@ -77,18 +77,18 @@ static void exchange_begin(struct http_connection *c)
     c->x = (struct http_exchange){.arena = arena_take(c->hw)};
     c->state = CONNECTION_EXCHANGE;
     c->head_started_us = 0;
-    connection_reset_rate(c);
+    http_connection_reset_rate(c);
     stats_sub(COUNTER_http_connections_idle, 1);
     stats_add(COUNTER_http_connections_active, 1);
 }
 
-void exchange_refuse_head(struct http_connection *c, enum err err)
+void http_exchange_refuse_head(struct http_connection *c, enum err err)
 {
-    struct span bytes = connection_input(c);
+    struct span bytes = http_connection_input(c);
     exchange_begin(c);
     c->x.request.version_minor = 1;
     c->x.request.is_head = span_starts_with(bytes, SPAN("HEAD "));
-    connection_consume(c, bytes.len);
+    http_connection_consume(c, bytes.len);
     if (c->fresh.len > 0) {
         c->fresh = (struct span){NULL, 0};
     }
@@ -108,9 +108,9 @@ static void fill_request(struct http_connection *c)
     http_chunked_init(&c->x.chunked);
 }
 
-void exchange_accept_head(struct http_connection *c)
+void http_exchange_accept_head(struct http_connection *c)
 {
-    struct span bytes = connection_input(c);
+    struct span bytes = http_connection_input(c);
     bytes.len = c->request_head.at;
     exchange_begin(c);
     struct http_exchange *x = &c->x;
@@ -121,14 +121,14 @@ void exchange_accept_head(struct http_connection *c)
     if (err != ERR_OK) {
         x->request.version_minor = 1;
         x->request.is_head = span_starts_with(bytes, SPAN("HEAD "));
-        connection_consume(c, connection_input(c).len);
+        http_connection_consume(c, http_connection_input(c).len);
         stats_add(COUNTER_http_refused, 1);
         refuse(c, err, true);
         return;
     }
-    connection_consume(c, bytes.len);
+    http_connection_consume(c, bytes.len);
     fill_request(c);
-    if (!server_inflight_enter(c->hw->server)) {
+    if (!http_server_inflight_enter(c->hw->server)) {
         stats_add(COUNTER_http_shed_inflight, 1);
         refuse(c, ERR_OVERLOAD, false);
         return;
@@ -138,16 +138,16 @@ void exchange_accept_head(struct http_connection *c)
     handler->on_request(handler->ctx, x);
 }
 
-void exchange_end(struct http_connection *c, enum http_outcome outcome)
+void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
 {
     struct http_exchange *x = &c->x;
     check(c->state == CONNECTION_EXCHANGE);
-    reply_release(x);
+    http_reply_release(x);
     if (outcome == HTTP_CUT) {
         stats_add(COUNTER_http_cut, 1);
     }
     if (x->counted) {
-        server_inflight_leave(c->hw->server);
+        http_server_inflight_leave(c->hw->server);
     }
     struct http_user *user = x->user;
     x->sink = NULL;
@@ -165,23 +165,23 @@ void exchange_end(struct http_connection *c, enum http_outcome outcome)
     stats_add(COUNTER_http_connections_idle, 1);
 }
 
-void exchange_done(struct http_connection *c)
+void http_exchange_done(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
     bool body_left = x->body != BODY_NONE || x->bad_body;
     bool close = x->reply.close || x->bad_body;
     bool refused = !x->counted;
-    exchange_end(c, HTTP_DONE);
+    http_exchange_end(c, HTTP_DONE);
     if (close) {
         // Unread bytes would make the close a reset.
-        if (body_left || refused || connection_input(c).len > 0 || c->ssl != NULL) {
-            connection_linger(c);
+        if (body_left || refused || http_connection_input(c).len > 0 || c->ssl != NULL) {
+            http_connection_linger(c);
         } else {
-            connection_close(c, false);
+            http_connection_close(c, false);
         }
         return;
     }
-    connection_enter_head(c);
+    http_connection_enter_head(c);
     if (body_left) {
         c->state = CONNECTION_DRAIN;
         c->drained_bytes = 0;
@@ -194,26 +194,26 @@ void exchange_done(struct http_connection *c)
 static void exchange_break(struct http_connection *c, enum http_outcome outcome, bool reset)
 {
     bool has_begun = c->x.reply.started;
-    exchange_end(c, outcome);
+    http_exchange_end(c, outcome);
     if (has_begun) {
-        connection_close(c, reset);
+        http_connection_close(c, reset);
     } else {
-        connection_linger(c);
+        http_connection_linger(c);
     }
 }
 
-void exchange_cut(struct http_connection *c)
+void http_exchange_cut(struct http_connection *c)
 {
     exchange_break(c, HTTP_CUT, c->x.reply.reset_on_cut);
 }
 
-void exchange_timed_out(struct http_connection *c)
+void http_exchange_timed_out(struct http_connection *c)
 {
     exchange_break(c, HTTP_CLIENT_GONE, true);
 }
 
-void exchange_gone(struct http_connection *c, bool reset)
+void http_exchange_gone(struct http_connection *c, bool reset)
 {
-    exchange_end(c, HTTP_CLIENT_GONE);
-    connection_close(c, reset);
+    http_exchange_end(c, HTTP_CLIENT_GONE);
+    http_connection_close(c, reset);
 }

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "base/date.h"
 #include "base/list.h"
 #include "http/http.h"
 
@@ -113,16 +114,16 @@ enum reply_progress {
 };
 
 // Writes what can be written now. May call the source; never the handler.
-enum reply_progress reply_write(struct http_exchange *x);
+enum reply_progress http_reply_write(struct http_exchange *x);
 // Gives back every slice still queued.
-void reply_release(struct http_exchange *x);
+void http_reply_release(struct http_exchange *x);
 
 // --- http_body.c ---------------------------------------------------------------------------------
 
 struct http_connection;
 // Uses up one piece of the body; false when there is none.
-bool body_step(struct http_connection *c);
-void body_end(struct http_exchange *x, enum err err); // tells the sink, once
+bool http_body_step(struct http_connection *c);
+void http_body_end(struct http_exchange *x, enum err err); // tells the sink, once
 
 // --- http_connection.c ---------------------------------------------------------------------------
 
@@ -210,24 +211,24 @@ struct http_worker {
     struct arena *spares[HTTP_ARENA_SPARES];
     unsigned spare_count;
     int64_t date_s; // second that `date` is of
-    char date[HTTP_DATE_LEN + 1];
+    char date[DATE_HTTP_LEN + 1];
     char *receive; // HTTP_RECEIVE_SIZE, used inside one read only
     char *record;  // HTTP_TLS_RECORD, used inside one TLS write only; NULL without TLS
 };
 
 // Takes fd and ssl (NULL: plain) over. On the worker of `hw`; the connection was counted already.
-void connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
-                      unsigned source);
-void connection_drain_all(struct http_worker *hw);
+void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer,
+                           bool loopback, unsigned source);
+void http_connection_drain_all(struct http_worker *hw);
 // After the loop has stopped: ends every exchange and frees every connection.
-void connection_free_all(struct http_worker *hw);
+void http_connection_free_all(struct http_worker *hw);
 // Asks for connection_run() in this turn (or after the callback on the stack).
-void connection_wake(struct http_connection *c);
-void connection_note_moved(struct http_connection *c, uint64_t bytes);
+void http_connection_wake(struct http_connection *c);
+void http_connection_note_moved(struct http_connection *c, uint64_t bytes);
 // Bytes received and not used yet, in one piece; valid until they are consumed or the event is
 // over.
-struct span connection_input(const struct http_connection *c);
-void connection_consume(struct http_connection *c, size_t len);
+struct span http_connection_input(const struct http_connection *c);
+void http_connection_consume(struct http_connection *c, size_t len);
 static inline struct http_connection *connection_of(const struct http_exchange *x)
 {
     struct http_connection *c =
@@ -238,38 +239,38 @@ static inline struct http_connection *connection_of(const struct http_exchange *
 }
 // Bytes written, or -EAGAIN, or another negative errno. `more`: something follows at once
 // (MSG_MORE).
-int64_t connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
-                        bool more);
-const char *connection_date(struct http_worker *hw);
+int64_t http_connection_send(struct http_connection *c, const struct iovec *iov, unsigned iov_count,
+                             bool more);
+const char *http_connection_date(struct http_worker *hw);
 static inline uint64_t connection_now_us(const struct http_connection *c)
 {
     return worker_now_us(c->hw->worker);
 }
 // Between requests: waits for a head.
-void connection_enter_head(struct http_connection *c);
+void http_connection_enter_head(struct http_connection *c);
 // The wait for the client is counted from here.
-void connection_reset_rate(struct http_connection *c);
+void http_connection_reset_rate(struct http_connection *c);
 // The socket goes at once, the memory at the end of the turn. No exchange is open.
-void connection_close(struct http_connection *c, bool reset);
+void http_connection_close(struct http_connection *c, bool reset);
 // Shuts our side and reads on for a moment, see CONNECTION_LINGER.
-void connection_linger(struct http_connection *c);
+void http_connection_linger(struct http_connection *c);
 const char *http_reason(unsigned status); // "Not Found"; "" when unknown
 
 // --- http_exchange.c -----------------------------------------------------------------------------
 
 // A whole head is in the connection's input and is well formed so far: begins the exchange and
 // calls the handler, or refuses it.
-void exchange_accept_head(struct http_connection *c);
+void http_exchange_accept_head(struct http_connection *c);
 // The bytes do not make a request. Nothing behind them is looked at any more.
-void exchange_refuse_head(struct http_connection *c, enum err err);
+void http_exchange_refuse_head(struct http_connection *c, enum err err);
 // The whole reply went out: what follows is the next head, the rest of the body, or the end.
-void exchange_done(struct http_connection *c);
-void exchange_cut(struct http_connection *c);              // the reply cannot be completed
-void exchange_timed_out(struct http_connection *c);        // the client lets it wait too long
-void exchange_gone(struct http_connection *c, bool reset); // the client left
+void http_exchange_done(struct http_connection *c);
+void http_exchange_cut(struct http_connection *c);              // the reply cannot be completed
+void http_exchange_timed_out(struct http_connection *c);        // the client lets it wait too long
+void http_exchange_gone(struct http_connection *c, bool reset); // the client left
 // Gives everything back; on_done is the last call of the handler. Only the framing of a body that was
 // not read to its end stays. What happens to the connection is the caller's.
-void exchange_end(struct http_connection *c, enum http_outcome outcome);
+void http_exchange_end(struct http_connection *c, enum http_outcome outcome);
 
 // --- http_tickets.c ------------------------------------------------------------------------------
 
@@ -294,14 +295,15 @@ int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned 
 
 // --- http_server.c -------------------------------------------------------------------------------
 
-const struct http_options *server_options(const struct http_server *server);
+const struct http_options *http_server_options(const struct http_server *server);
 static inline const struct http_options *connection_options(const struct http_connection *c)
 {
-    return server_options(c->hw->server);
+    return http_server_options(c->hw->server);
 }
 // Counts one more exchange; false when limits.max_inflight are in flight already.
-bool server_inflight_enter(struct http_server *server);
-void server_inflight_leave(struct http_server *server);
-void server_connection_closed(struct http_server *server, struct http_worker *hw, unsigned source);
+bool http_server_inflight_enter(struct http_server *server);
+void http_server_inflight_leave(struct http_server *server);
+void http_server_connection_closed(struct http_server *server, struct http_worker *hw,
+                                   unsigned source);
 
 #endif

@@ -2,6 +2,7 @@
 // Range, If-Range and conditional requests as S3 reads them: only a single well-formed range
 // counts, and whatever is malformed is ignored instead of refused. Pure; any thread; allocates
 // nothing.
+#include "base/date.h"
 #include "http/http.h"
 
 #include <string.h>
@@ -203,9 +204,9 @@ void http_conditions_parse(const struct headers *headers, struct http_conditions
     c.has_if_range = headers_get(headers, SPAN("If-Range"), &c.if_range);
     // A date that cannot be read is as good as none.
     c.has_if_modified_since = headers_get(headers, SPAN("If-Modified-Since"), &value) &&
-                              http_date_parse(value, &c.if_modified_since);
+                              date_parse_http(value, &c.if_modified_since);
     c.has_if_unmodified_since = headers_get(headers, SPAN("If-Unmodified-Since"), &value) &&
-                                http_date_parse(value, &c.if_unmodified_since);
+                                date_parse_http(value, &c.if_unmodified_since);
     *ret_conditions = c;
 }
 

@@ -9,8 +9,8 @@
 // question has been answered yes for just this piece. When the answer is no, the range goes back to
 // its source (recall), which brings the bytes another way.
 //
-// Nothing here calls the handler: the connection learns from reply_write() how far it got and ends
-// the exchange. The source is only asked from reply_write(), so it is never called inside
+// Nothing here calls the handler: the connection learns from http_reply_write() how far it got and
+// ends the exchange. The source is only asked from http_reply_write(), so it is never called inside
 // http_reply_start().
 #include <errno.h>
 #include <stdio.h>
@@ -92,7 +92,7 @@ static void put_headers(struct writer *w, const struct headers *headers)
         if (is_ours(h->name)) {
             continue;
         }
-        if (!header_name_is_token(h->name) || !header_value_is_clean(h->value)) {
+        if (!headers_name_is_token(h->name) || !headers_value_is_clean(h->value)) {
             stats_add(COUNTER_http_headers_dropped, 1);
             continue;
         }
@@ -139,7 +139,7 @@ static bool render_head(struct http_exchange *x, const struct http_reply *reply,
     put_headers(&w, reply->headers);
     put(&w, reply->rendered);
     put(&w, SPAN("Date: "));
-    put(&w, span_from_cstr(connection_date(c->hw)));
+    put(&w, span_from_cstr(http_connection_date(c->hw)));
     put(&w, SPAN("\r\n"));
     if (r->has_length && !reply->no_length) {
         put(&w, SPAN("Content-Length: "));
@@ -212,7 +212,7 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
             x->cut = true;
         }
     }
-    connection_wake(c);
+    http_connection_wake(c);
 }
 
 void http_reply_ready(struct http_exchange *x)
@@ -223,13 +223,13 @@ void http_reply_ready(struct http_exchange *x)
     }
     r->ready_called = true;
     r->waiting = false;
-    connection_wake(connection_of(x));
+    http_connection_wake(connection_of(x));
 }
 
 void http_reply_cut(struct http_exchange *x)
 {
     x->cut = true;
-    connection_wake(connection_of(x));
+    http_connection_wake(connection_of(x));
 }
 
 bool http_exchange_can_sendfile(const struct http_exchange *x)
@@ -288,7 +288,7 @@ static void queue_pop(struct reply_queue *q)
     slice_release(&slice);
 }
 
-void reply_release(struct http_exchange *x)
+void http_reply_release(struct http_exchange *x)
 {
     struct reply_queue *q = x->reply.queue;
     while (q != NULL && q->count > 0) {
@@ -445,7 +445,7 @@ static uint64_t take_span(struct span *s, uint64_t sent)
 static void note_sent(struct http_exchange *x, uint64_t sent)
 {
     struct reply_state *r = &x->reply;
-    connection_note_moved(connection_of(x), sent);
+    http_connection_note_moved(connection_of(x), sent);
     sent -= take_span(&r->interim, sent);
     if (sent > 0 && !r->head_sent) {
         r->head_sent = true;
@@ -504,7 +504,7 @@ static enum file_result send_file(struct http_exchange *x, struct reply_entry *e
 {
     uint64_t want = min_u64(e->slice.range.len - e->sent, max);
     uint64_t begin_us = clock_monotonic_us();
-    int64_t n = file_range_send(connection_of(x)->hw->worker, &e->slice.range, e->sent, want,
+    int64_t n = file_send_range(connection_of(x)->hw->worker, &e->slice.range, e->sent, want,
                                 connection_of(x)->fd);
     stats_observe_us(HISTOGRAM_sendfile_stall, clock_monotonic_us() - begin_us);
     if (n >= 0) {
@@ -544,14 +544,14 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
     if (file != NULL) {
         // Asked before the head leaves, so that a head never waits corked for a range that is gone.
         uint64_t len = min_u64(file->slice.range.len - file->sent, *budget);
-        if (!file_range_ready(&file->slice.range, file->sent, len)) {
+        if (!file_send_ready(&file->slice.range, file->sent, len)) {
             recall(x, file);
             return REPLY_DONE;
         }
     }
     if (count > 0) {
         uint64_t want = iov_bytes(iov, count);
-        int64_t n = connection_send(connection_of(x), iov, count, file != NULL);
+        int64_t n = http_connection_send(connection_of(x), iov, count, file != NULL);
         if (n < 0) {
             return n == -EAGAIN ? REPLY_BLOCKED : REPLY_GONE;
         }
@@ -585,7 +585,7 @@ static bool has_output(const struct reply_state *r)
                                                  (r->queue != NULL && r->queue->count > 0)));
 }
 
-enum reply_progress reply_write(struct http_exchange *x)
+enum reply_progress http_reply_write(struct http_exchange *x)
 {
     struct reply_state *r = &x->reply;
     uint64_t budget = PASS_BYTES;

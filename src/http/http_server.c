@@ -25,6 +25,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "http/http_private.h"
 #include "stats/stats.h"
 
@@ -61,12 +62,12 @@ struct http_server {
 
 // --- Shared with connections ---------------------------------------------------------------------
 
-const struct http_options *server_options(const struct http_server *server)
+const struct http_options *http_server_options(const struct http_server *server)
 {
     return &server->options;
 }
 
-bool server_inflight_enter(struct http_server *server)
+bool http_server_inflight_enter(struct http_server *server)
 {
     unsigned before = atomic_fetch_add_explicit(&server->inflight_count, 1, memory_order_relaxed);
     if (before >= server->options.max_inflight) {
@@ -77,7 +78,7 @@ bool server_inflight_enter(struct http_server *server)
     return true;
 }
 
-void server_inflight_leave(struct http_server *server)
+void http_server_inflight_leave(struct http_server *server)
 {
     atomic_fetch_sub_explicit(&server->inflight_count, 1, memory_order_relaxed);
     stats_sub(COUNTER_http_inflight, 1);
@@ -124,7 +125,8 @@ static void source_leave(struct http_server *server, unsigned slot)
     }
 }
 
-void server_connection_closed(struct http_server *server, struct http_worker *hw, unsigned source)
+void http_server_connection_closed(struct http_server *server, struct http_worker *hw,
+                                   unsigned source)
 {
     source_leave(server, source);
     atomic_fetch_sub_explicit(&hw->connection_count, 1, memory_order_relaxed);
@@ -152,7 +154,7 @@ static void on_handover(struct worker *to, struct message *message)
 {
     struct handover *h = container_of(message, struct handover, message);
     check(h->hw->worker == to);
-    connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
+    http_connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
     free(h);
 }
 
@@ -394,7 +396,7 @@ static enum err listen_unix(struct listener *l, const char *address, struct buf 
     buf_init(&why, 512);
     l->is_unix = true;
     enum err err =
-        unix_listener_open(address + strlen("unix:"), l->server->options.unix_mode, &l->name, &why);
+        unix_socket_open(address + strlen("unix:"), l->server->options.unix_mode, &l->name, &why);
     if (err == ERR_OK) {
         l->fd = l->name.fd;
         snprintf(l->address, sizeof(l->address), "%s", address);
@@ -633,7 +635,7 @@ static void listener_close(struct listener *l)
         check(event_del(&l->event) == 0);
         l->event_on = false;
     }
-    unix_listener_remove(&l->name);
+    unix_socket_remove(&l->name);
     l->name.path[0] = '\0';
     close(l->fd);
     l->fd = -1;
@@ -655,7 +657,7 @@ static void on_drain_order(struct worker *to, struct message *message)
             listener_close(&server->listeners[i]);
         }
     }
-    connection_drain_all(&server->workers[index]);
+    http_connection_drain_all(&server->workers[index]);
 }
 
 void http_server_drain(struct http_server *server)
@@ -677,7 +679,7 @@ void http_server_free(struct http_server *server)
         listener_close(&server->listeners[i]);
     }
     for (unsigned i = 0; server->workers != NULL && i < server->worker_count; i++) {
-        connection_free_all(&server->workers[i]);
+        http_connection_free_all(&server->workers[i]);
         free(server->workers[i].receive);
         free(server->workers[i].record);
     }

@@ -185,7 +185,7 @@ static void look_at_files(struct http_tls *tls, struct worker *w)
     tls->job_busy = true;
     tls->job_why[0] = '\0';
     tls->job = (struct blocking_job){.work = reload_work, .done = reload_done};
-    blocking_start(w, &tls->job);
+    blocking_pool_run(w, &tls->job);
 }
 
 SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd)

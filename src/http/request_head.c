@@ -362,8 +362,8 @@ static bool method_is_known(struct span method)
 
 static void note_connection(struct seen *seen, struct span value)
 {
-    seen->close |= header_list_has(value, SPAN("close"));
-    seen->keep_alive |= header_list_has(value, SPAN("keep-alive"));
+    seen->close |= headers_list_has(value, SPAN("close"));
+    seen->keep_alive |= headers_list_has(value, SPAN("keep-alive"));
 }
 
 static void note_header(struct http_request *r, struct seen *seen, const struct header *h)
@@ -477,7 +477,7 @@ static bool connection_names_another(const struct headers *headers, struct span 
     struct span option;
     while (span_split(&options, ',', &option)) {
         option = span_trim(option);
-        bool is_known = header_is_hop_by_hop(option);
+        bool is_known = headers_is_hop_by_hop(option);
         for (size_t i = 0; i < ARRAY_LEN(known); i++) {
             is_known = is_known || span_equal_nocase(option, known[i]);
         }
@@ -517,7 +517,7 @@ static bool escapes_are_whole(struct span target)
     for (size_t i = 0; i < target.len; i++) {
         uint8_t byte;
         if (target.ptr[i] == '%' &&
-            (target.len - i < 3 || !span_to_hex((struct span){target.ptr + i + 1, 2}, &byte, 1))) {
+            (target.len - i < 3 || !hex_decode((struct span){target.ptr + i + 1, 2}, &byte, 1))) {
             return false;
         }
     }

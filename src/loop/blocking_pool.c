@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pool of threads for calls with no asynchronous form. A job is embedded in its owner; it belongs
-// to the pool from blocking_start() until its done() on the worker that started it. Answers travel
-// by mailbox.
+// to the pool from blocking_pool_run() until its done() on the worker that started it. Answers
+// travel by mailbox.
 #include "loop/loop_private.h"
 
 static void on_job_over(struct worker *w, struct message *message)
@@ -19,7 +19,7 @@ static void run(struct list_node *node)
     mailbox_send_from_any_thread(job->worker, &job->message);
 }
 
-void blocking_start(struct worker *w, struct blocking_job *job)
+void blocking_pool_run(struct worker *w, struct blocking_job *job)
 {
     check(worker_is_mine(w));
     check(job->work != NULL);

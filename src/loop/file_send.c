@@ -68,7 +68,7 @@ static void range_fd_done(const struct file_range *range)
     }
 }
 
-bool file_range_ready(const struct file_range *range, uint64_t skip, uint64_t len)
+bool file_send_ready(const struct file_range *range, uint64_t skip, uint64_t len)
 {
     int fd = range_fd(range);
     if (fd < 0) {
@@ -138,7 +138,7 @@ static int64_t send_from(struct file_send *fs, const struct file_range *range, i
     return (int64_t)sent;
 }
 
-int64_t file_range_send(struct worker *w, const struct file_range *range, uint64_t skip,
+int64_t file_send_range(struct worker *w, const struct file_range *range, uint64_t skip,
                         uint64_t len, int socket)
 {
     check(worker_is_mine(w));

@@ -80,9 +80,9 @@ struct task {
     struct list_node node;
     void (*fn)(struct task *task);
 };
-void task_init(struct task *task, void (*fn)(struct task *task));
+void worker_task_init(struct task *task, void (*fn)(struct task *task));
 void worker_defer(struct worker *w, struct task *task);
-void task_cancel(struct task *task);
+void worker_task_cancel(struct task *task);
 
 // One-shot timer, embedded. Starting a running timer moves it. Stopped timers never fire.
 struct timer {
@@ -216,12 +216,12 @@ struct file_range {
 };
 
 // Are `len` bytes from `skip` on in memory, and good?
-bool file_range_ready(const struct file_range *range, uint64_t skip, uint64_t len);
+bool file_send_ready(const struct file_range *range, uint64_t skip, uint64_t len);
 // Sends bytes of the range, [skip, skip + len), to a non-blocking socket without a copy: only pages
 // that were in memory and good when they were taken. Returns how many bytes the socket took (fewer
 // than len: it is full), or -EAGAIN, -ESTALE (nothing sent: the next page came from the device, was
 // not good any more, or the file is shorter), or the socket's error, negative.
-int64_t file_range_send(struct worker *w, const struct file_range *range, uint64_t skip,
+int64_t file_send_range(struct worker *w, const struct file_range *range, uint64_t skip,
                         uint64_t len, int socket);
 
 // --- blocking_pool.c -----------------------------------------------------------------------------
@@ -236,7 +236,7 @@ struct blocking_job {
     struct message message;
     enum err err;
 };
-void blocking_start(struct worker *w, struct blocking_job *job);
+void blocking_pool_run(struct worker *w, struct blocking_job *job);
 
 // --- transfer.c ----------------------------------------------------------------------------------
 // HTTP/1.1 requests through a curl multi handle in the worker's loop.
@@ -316,10 +316,10 @@ struct unix_listener {
 // Listens at `path`, which gets exactly `mode` and is at no moment open to more. A socket of this
 // user that nobody listens behind is replaced; anything else there is ERR_IN_USE. One line in
 // ret_why. Blocks: at start.
-enum err unix_listener_open(const char *path, unsigned mode, struct unix_listener *ret_listener,
-                            struct buf *ret_why) MUST_USE;
+enum err unix_socket_open(const char *path, unsigned mode, struct unix_listener *ret_listener,
+                          struct buf *ret_why) MUST_USE;
 // Removes the name if it is still this socket's. Before the descriptor is closed: nobody takes the
 // name for a left-over one meanwhile.
-void unix_listener_remove(const struct unix_listener *listener);
+void unix_socket_remove(const struct unix_listener *listener);
 
 #endif

@@ -575,7 +575,7 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
     list_init(&pool->changed);
     list_init(&pool->sockets);
     list_init(&pool->connections);
-    task_init(&pool->drive, pool_drive);
+    worker_task_init(&pool->drive, pool_drive);
     timer_init(w, &pool->timer, on_pool_timer);
     pool->multi = curl_multi_init();
     check(pool->multi != NULL);
@@ -612,7 +612,7 @@ void transfer_pool_free(struct transfer_pool *pool)
     }
     transfer_connections_done(pool);
     timer_done(&pool->timer);
-    task_cancel(&pool->drive);
+    worker_task_cancel(&pool->drive);
     free(pool->ca_file);
     pool->magic = 0;
     free(pool);

@@ -37,7 +37,7 @@ static enum err transfer_set_headers(struct transfer *t, const struct transfer_r
     enum err err = ERR_OK;
     for (unsigned i = 0; i < request->header_count && err == ERR_OK; i++) {
         const struct header *h = &request->headers[i];
-        if (!header_name_is_token(h->name) || !header_value_is_clean(h->value)) {
+        if (!headers_name_is_token(h->name) || !headers_value_is_clean(h->value)) {
             err = ERR_INVALID;
             break;
         }
@@ -68,7 +68,7 @@ static enum err transfer_set_method(struct transfer *t, const struct transfer_re
 {
     char method[32];
     if (request->method.len == 0 || request->method.len >= sizeof(method) ||
-        !header_name_is_token(request->method)) {
+        !headers_name_is_token(request->method)) {
         return ERR_INVALID;
     }
     memcpy(method, request->method.ptr, request->method.len);

@@ -117,7 +117,7 @@ static enum err bind_and_listen(struct unix_listener *u, const struct sockaddr_u
     int error = errno;
     buf_printf(ret_why, "%s: %s", u->path, strerror(error));
     if (bound) {
-        unix_listener_remove(u);
+        unix_socket_remove(u);
     }
     fd_close(u->fd);
     u->fd = -1;
@@ -126,8 +126,8 @@ static enum err bind_and_listen(struct unix_listener *u, const struct sockaddr_u
                                                : ERR_INVALID;
 }
 
-enum err unix_listener_open(const char *path, unsigned mode, struct unix_listener *ret_listener,
-                            struct buf *ret_why)
+enum err unix_socket_open(const char *path, unsigned mode, struct unix_listener *ret_listener,
+                          struct buf *ret_why)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     struct unix_listener u = {.fd = -1};
@@ -157,7 +157,7 @@ enum err unix_listener_open(const char *path, unsigned mode, struct unix_listene
     return err;
 }
 
-void unix_listener_remove(const struct unix_listener *listener)
+void unix_socket_remove(const struct unix_listener *listener)
 {
     struct stat st;
     if (listener->path[0] != '\0' && lstat(listener->path, &st) == 0 &&

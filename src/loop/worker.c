@@ -121,7 +121,7 @@ uint64_t loop_oldest_heartbeat_ms(const struct loop *loop)
 
 // --- Deferred work and the dead ------------------------------------------------------------------
 
-void task_init(struct task *task, void (*fn)(struct task *task))
+void worker_task_init(struct task *task, void (*fn)(struct task *task))
 {
     check(fn != NULL);
     list_node_init(&task->node);
@@ -136,7 +136,7 @@ void worker_defer(struct worker *w, struct task *task)
     }
 }
 
-void task_cancel(struct task *task)
+void worker_task_cancel(struct task *task)
 {
     list_remove(&task->node);
 }

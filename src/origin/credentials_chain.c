@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct credential_set *credential_set_new(const char *source, struct span access_key,
-                                          struct span secret_key, struct span session_token,
-                                          int64_t expires_at_s)
+struct credentials_set *credentials_set_new(const char *source, struct span access_key,
+                                            struct span secret_key, struct span session_token,
+                                            int64_t expires_at_s)
 {
-    struct credential_set *set = calloc(1, sizeof(*set));
+    struct credentials_set *set = calloc(1, sizeof(*set));
     check(set != NULL);
     atomic_init(&set->refs, 1);
     set->source = source;
@@ -32,13 +32,13 @@ struct credential_set *credential_set_new(const char *source, struct span access
     return set;
 }
 
-struct credential_set *credential_set_ref(struct credential_set *set)
+struct credentials_set *credentials_set_ref(struct credentials_set *set)
 {
     check(atomic_fetch_add_explicit(&set->refs, 1, memory_order_relaxed) > 0);
     return set;
 }
 
-void credential_set_unref(struct credential_set *set)
+void credentials_set_unref(struct credentials_set *set)
 {
     if (set == NULL || atomic_fetch_sub_explicit(&set->refs, 1, memory_order_acq_rel) != 1) {
         return;
@@ -49,14 +49,14 @@ void credential_set_unref(struct credential_set *set)
     free(set);
 }
 
-bool credential_set_same_keys(const struct credential_set *a, const struct credential_set *b)
+bool credentials_set_same_keys(const struct credentials_set *a, const struct credentials_set *b)
 {
     return a->memory_len == b->memory_len && a->keys.access_key.len == b->keys.access_key.len &&
            a->keys.secret_key.len == b->keys.secret_key.len &&
            CRYPTO_memcmp(a->memory, b->memory, a->memory_len) == 0;
 }
 
-bool credential_set_is_expired(const struct credential_set *set, int64_t now_s)
+bool credentials_set_is_expired(const struct credentials_set *set, int64_t now_s)
 {
     return set->expires_at_s != 0 && now_s >= set->expires_at_s && !set->is_extendable;
 }
@@ -69,7 +69,7 @@ void credentials_buf_done(struct buf *b)
     buf_done(b);
 }
 
-enum err credentials_from_environment(struct credential_set **ret_set, struct buf *ret_why)
+enum err credentials_from_environment(struct credentials_set **ret_set, struct buf *ret_why)
 {
     const char *access_key = getenv("AWS_ACCESS_KEY_ID");
     const char *secret_key = getenv("AWS_SECRET_ACCESS_KEY");
@@ -85,13 +85,13 @@ enum err credentials_from_environment(struct credential_set **ret_set, struct bu
                    has_access ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID");
         return ERR_ORIGIN_CREDENTIALS;
     }
-    *ret_set = credential_set_new("environment", span_from_cstr(access_key),
-                                  span_from_cstr(secret_key), span_from_cstr(token), 0);
+    *ret_set = credentials_set_new("environment", span_from_cstr(access_key),
+                                   span_from_cstr(secret_key), span_from_cstr(token), 0);
     return ERR_OK;
 }
 
 static enum err from_web_identity_environment(const struct credentials_options *options,
-                                              struct credential_set **ret_set, struct buf *ret_why)
+                                              struct credentials_set **ret_set, struct buf *ret_why)
 {
     const char *role = getenv("AWS_ROLE_ARN"), *file = getenv("AWS_WEB_IDENTITY_TOKEN_FILE");
     if (role == NULL || role[0] == '\0' || file == NULL || file[0] == '\0') {
@@ -103,7 +103,7 @@ static enum err from_web_identity_environment(const struct credentials_options *
 
 static enum err from_source(enum origin_credentials_source source,
                             const struct credentials_options *options,
-                            struct credential_set **ret_set, struct buf *ret_why)
+                            struct credentials_set **ret_set, struct buf *ret_why)
 {
     switch (source) {
     case ORIGIN_CREDENTIALS_CONFIG:
@@ -119,8 +119,8 @@ static enum err from_source(enum origin_credentials_source source,
     case ORIGIN_CREDENTIALS_IMDS:
         return credentials_from_instance(ret_set, ret_why);
     case ORIGIN_CREDENTIALS_ANONYMOUS:
-        *ret_set = credential_set_new("anonymous", (struct span){NULL, 0}, (struct span){NULL, 0},
-                                      (struct span){NULL, 0}, 0);
+        *ret_set = credentials_set_new("anonymous", (struct span){NULL, 0}, (struct span){NULL, 0},
+                                       (struct span){NULL, 0}, 0);
         return ERR_OK;
     case ORIGIN_CREDENTIALS_AUTO:
         break;
@@ -152,7 +152,7 @@ static const char *what_is_missing(enum origin_credentials_source source)
 }
 
 enum err credentials_chain_load(const struct credentials_options *options,
-                                struct credential_set **ret_set, struct buf *ret_why)
+                                struct credentials_set **ret_set, struct buf *ret_why)
 {
     static const enum origin_credentials_source order[] = {
         ORIGIN_CREDENTIALS_CONFIG,  ORIGIN_CREDENTIALS_ENV,       ORIGIN_CREDENTIALS_IRSA,

@@ -14,7 +14,7 @@
 #include "base/list.h"
 #include "origin/origin.h"
 
-struct credential_set {
+struct credentials_set {
     atomic_uint refs;
     bool is_anonymous;
     bool is_from_files; // may change without expiring
@@ -28,13 +28,13 @@ struct credential_set {
 };
 
 // Copies; refs is 1. Any span may be empty but the access key of a set that is not anonymous.
-struct credential_set *credential_set_new(const char *source, struct span access_key,
-                                          struct span secret_key, struct span session_token,
-                                          int64_t expires_at_s);
-struct credential_set *credential_set_ref(struct credential_set *set);
-void credential_set_unref(struct credential_set *set); // NULL is fine
-bool credential_set_same_keys(const struct credential_set *a, const struct credential_set *b);
-bool credential_set_is_expired(const struct credential_set *set, int64_t now_s);
+struct credentials_set *credentials_set_new(const char *source, struct span access_key,
+                                            struct span secret_key, struct span session_token,
+                                            int64_t expires_at_s);
+struct credentials_set *credentials_set_ref(struct credentials_set *set);
+void credentials_set_unref(struct credentials_set *set); // NULL is fine
+bool credentials_set_same_keys(const struct credentials_set *a, const struct credentials_set *b);
+bool credentials_set_is_expired(const struct credentials_set *set, int64_t now_s);
 
 struct credentials_options {
     enum origin_credentials_source source;
@@ -46,7 +46,7 @@ struct credentials_options {
 // The first source that is there (AUTO), or the one named. ERR_ORIGIN_CREDENTIALS, ERR_PERMISSION;
 // ret_why gets one line.
 enum err credentials_chain_load(const struct credentials_options *options,
-                                struct credential_set **ret_set, struct buf *ret_why) MUST_USE;
+                                struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
 
 // --- credentials_renewer.c -----------------------------------------------------------------------
 
@@ -54,11 +54,11 @@ struct credentials_renewer;
 // Takes `first`. Before loop_start(). The options' texts must outlive the renewer.
 struct credentials_renewer *credentials_renewer_new(struct loop *loop,
                                                     const struct credentials_options *options,
-                                                    struct credential_set **first);
+                                                    struct credentials_set **first);
 void credentials_renewer_free(struct credentials_renewer *renewer); // after loop_stop()
 // The set in use on this worker; borrowed: ref it to keep it over a turn.
-struct credential_set *credentials_renewer_get(struct credentials_renewer *renewer,
-                                               struct worker *w);
+struct credentials_set *credentials_renewer_get(struct credentials_renewer *renewer,
+                                                struct worker *w);
 
 struct credentials_waiter {
     struct list_node node;
@@ -69,7 +69,7 @@ struct credentials_waiter {
 // `used` was refused or has expired: renew it, all callers together at most once in RENEW_AGAIN_MS.
 // done() runs once, never inside this call.
 void credentials_renewer_ask(struct credentials_renewer *renewer, struct worker *w,
-                             const struct credential_set *used, struct credentials_waiter *waiter);
+                             const struct credentials_set *used, struct credentials_waiter *waiter);
 void credentials_waiter_init(struct credentials_waiter *waiter,
                              void (*done)(struct credentials_waiter *waiter, enum err err));
 void credentials_waiter_cancel(struct credentials_waiter *waiter); // done() does not run any more
@@ -79,19 +79,19 @@ void credentials_waiter_cancel(struct credentials_waiter *waiter); // done() doe
 // ERR_NOT_FOUND: this source is not configured, the chain goes on. Other errors end it with
 // ret_why.
 enum err credentials_from_key_files(const struct credentials_options *options,
-                                    struct credential_set **ret_set, struct buf *ret_why) MUST_USE;
-enum err credentials_from_environment(struct credential_set **ret_set,
+                                    struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
+enum err credentials_from_environment(struct credentials_set **ret_set,
                                       struct buf *ret_why) MUST_USE;
 enum err credentials_from_profile(const struct credentials_options *options,
-                                  struct credential_set **ret_set, struct buf *ret_why) MUST_USE;
+                                  struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
 enum err credentials_from_web_identity(const struct credentials_options *options,
                                        const char *role_arn, const char *token_file,
-                                       const char *session_name, struct credential_set **ret_set,
+                                       const char *session_name, struct credentials_set **ret_set,
                                        struct buf *ret_why) MUST_USE;
-enum err credentials_from_container(struct credential_set **ret_set, struct buf *ret_why) MUST_USE;
-enum err credentials_from_instance(struct credential_set **ret_set, struct buf *ret_why) MUST_USE;
+enum err credentials_from_container(struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
+enum err credentials_from_instance(struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
 // Runs a command line, split as a shell would split it but without one.
-enum err credentials_from_process(const char *command, struct credential_set **ret_set,
+enum err credentials_from_process(const char *command, struct credentials_set **ret_set,
                                   struct buf *ret_why) MUST_USE;
 
 // --- Helpers shared by the sources ---------------------------------------------------------------
@@ -113,7 +113,7 @@ bool credentials_split_command(const char *text, char *ret_storage, char **ret_w
                                unsigned *ret_count);
 // The JSON that credential_process, container endpoints and IMDS share; ERR_ORIGIN_CREDENTIALS.
 enum err credentials_parse_json(const char *source, struct span json, bool needs_version,
-                                struct credential_set **ret_set, struct buf *ret_why) MUST_USE;
+                                struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
 // "2026-01-02T03:04:05[.frac]Z" or with +hh:mm.
 bool credentials_parse_time(struct span text, int64_t *ret_s);
 // May credentials be fetched from this URL: https, or http to loopback and the fixed link-local

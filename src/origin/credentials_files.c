@@ -80,7 +80,7 @@ static bool is_set(const char *path)
 }
 
 enum err credentials_from_key_files(const struct credentials_options *options,
-                                    struct credential_set **ret_set, struct buf *ret_why)
+                                    struct credentials_set **ret_set, struct buf *ret_why)
 {
     if (!is_set(options->access_key_file) && !is_set(options->secret_key_file)) {
         return ERR_NOT_FOUND;
@@ -101,7 +101,7 @@ enum err credentials_from_key_files(const struct credentials_options *options,
         }
     }
     if (err == ERR_OK) {
-        *ret_set = credential_set_new("key files", keys[0], keys[1], keys[2], 0);
+        *ret_set = credentials_set_new("key files", keys[0], keys[1], keys[2], 0);
         (*ret_set)->is_from_files = true;
     }
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
@@ -230,7 +230,7 @@ static char *copy_text(struct span s)
 
 static enum err from_profile_web_identity(const struct credentials_options *options,
                                           const struct profile *p, struct span role,
-                                          struct span token_file, struct credential_set **ret_set,
+                                          struct span token_file, struct credentials_set **ret_set,
                                           struct buf *ret_why)
 {
     struct span session = {NULL, 0};
@@ -247,7 +247,8 @@ static enum err from_profile_web_identity(const struct credentials_options *opti
 }
 
 static enum err from_profile(const struct credentials_options *options, const struct profile *p,
-                             struct span name, struct credential_set **ret_set, struct buf *ret_why)
+                             struct span name, struct credentials_set **ret_set,
+                             struct buf *ret_why)
 {
     struct span access_key, secret_key, token = {NULL, 0}, role, value;
     if (profile_value(p, "role_arn", &role)) {
@@ -264,7 +265,7 @@ static enum err from_profile(const struct credentials_options *options, const st
             return ERR_ORIGIN_CREDENTIALS;
         }
         (void)profile_value(p, "aws_session_token", &token);
-        *ret_set = credential_set_new("profile", access_key, secret_key, token, 0);
+        *ret_set = credentials_set_new("profile", access_key, secret_key, token, 0);
         (*ret_set)->is_from_files = true;
         return ERR_OK;
     }
@@ -283,7 +284,7 @@ static enum err from_profile(const struct credentials_options *options, const st
 }
 
 enum err credentials_from_profile(const struct credentials_options *options,
-                                  struct credential_set **ret_set, struct buf *ret_why)
+                                  struct credentials_set **ret_set, struct buf *ret_why)
 {
     struct profile p;
     const char *chosen = getenv("AWS_PROFILE");

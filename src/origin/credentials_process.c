@@ -140,7 +140,7 @@ static struct span json_text(const json_t *object, const char *name)
 }
 
 static enum err set_from_json(const char *source, const json_t *object, bool needs_version,
-                              struct credential_set **ret_set, struct buf *ret_why)
+                              struct credentials_set **ret_set, struct buf *ret_why)
 {
     struct span code = json_text(object, "Code"), expiration = json_text(object, "Expiration");
     struct span access_key = json_text(object, "AccessKeyId");
@@ -163,12 +163,12 @@ static enum err set_from_json(const char *source, const json_t *object, bool nee
         buf_printf(ret_why, "%s: the answer's Expiration is no time", source);
         return ERR_ORIGIN_CREDENTIALS;
     }
-    *ret_set = credential_set_new(source, access_key, secret_key, token, expires_at_s);
+    *ret_set = credentials_set_new(source, access_key, secret_key, token, expires_at_s);
     return ERR_OK;
 }
 
 enum err credentials_parse_json(const char *source, struct span json, bool needs_version,
-                                struct credential_set **ret_set, struct buf *ret_why)
+                                struct credentials_set **ret_set, struct buf *ret_why)
 {
     json_error_t error;
     json_t *object =
@@ -247,7 +247,7 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
     return ERR_OK;
 }
 
-enum err credentials_from_process(const char *command, struct credential_set **ret_set,
+enum err credentials_from_process(const char *command, struct credentials_set **ret_set,
                                   struct buf *ret_why)
 {
     char *words[PROCESS_WORDS_MAX + 1] = {NULL};

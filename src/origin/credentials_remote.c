@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/random.h"
 #include "origin/credentials_chain.h"
 #include "s3/s3.h"
 
@@ -130,7 +130,7 @@ static struct span trim_lines(struct span s)
     return s;
 }
 
-static enum err sts_answer_read(struct ask *ask, struct credential_set **ret_set,
+static enum err sts_answer_read(struct ask *ask, struct credentials_set **ret_set,
                                 struct buf *ret_why)
 {
     struct sts_answer answer = {.expires_at_s = 0};
@@ -141,9 +141,9 @@ static enum err sts_answer_read(struct ask *ask, struct credential_set **ret_set
     enum err err = s3_xml_read(buf_span(&ask->answer), on_sts_leaf, &answer);
     if (err == ERR_OK && answer.access_key.len > 0 && answer.secret_key.len > 0 &&
         buf_ok(&answer.token)) {
-        *ret_set = credential_set_new("web identity", buf_span(&answer.access_key),
-                                      buf_span(&answer.secret_key), buf_span(&answer.token),
-                                      answer.expires_at_s);
+        *ret_set = credentials_set_new("web identity", buf_span(&answer.access_key),
+                                       buf_span(&answer.secret_key), buf_span(&answer.token),
+                                       answer.expires_at_s);
     } else {
         buf_append_cstr(ret_why, "web identity: STS gave no credentials");
         err = ERR_ORIGIN_CREDENTIALS;
@@ -156,7 +156,7 @@ static enum err sts_answer_read(struct ask *ask, struct credential_set **ret_set
 
 enum err credentials_from_web_identity(const struct credentials_options *options,
                                        const char *role_arn, const char *token_file,
-                                       const char *session_name, struct credential_set **ret_set,
+                                       const char *session_name, struct credentials_set **ret_set,
                                        struct buf *ret_why)
 {
     struct buf token, body;
@@ -265,7 +265,7 @@ static enum err container_authorization(struct buf *header, struct buf *ret_why)
         buf_append_cstr(header, "Authorization: ");
         buf_append_cstr(header, token);
     }
-    if (header->len > 0 && !header_value_is_clean(buf_span(header))) {
+    if (header->len > 0 && !headers_value_is_clean(buf_span(header))) {
         buf_append_cstr(ret_why, "container endpoint: the authorization token holds control bytes");
         return ERR_ORIGIN_CREDENTIALS;
     }
@@ -273,7 +273,7 @@ static enum err container_authorization(struct buf *header, struct buf *ret_why)
 }
 
 static enum err ask_container(const char *url, const char *authorization,
-                              struct credential_set **ret_set, struct buf *ret_why)
+                              struct credentials_set **ret_set, struct buf *ret_why)
 {
     enum err err = ERR_ORIGIN_CREDENTIALS;
     for (int tries = 0; tries < CONTAINER_TRIES; tries++) {
@@ -298,7 +298,7 @@ static enum err ask_container(const char *url, const char *authorization,
     return err;
 }
 
-enum err credentials_from_container(struct credential_set **ret_set, struct buf *ret_why)
+enum err credentials_from_container(struct credentials_set **ret_set, struct buf *ret_why)
 {
     const char *relative = getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
     const char *full = getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
@@ -371,7 +371,7 @@ static bool instance_token(struct buf *ret_header)
                       .headers = {"X-aws-ec2-metadata-token-ttl-seconds: 21600", "Content-Type:"},
                       .timeout_ms = INSTANCE_TIMEOUT_MS};
     bool ok = ask_run(&ask) && ask.status == 200 && ask.answer.len > 0 &&
-              header_value_is_clean(buf_span(&ask.answer));
+              headers_value_is_clean(buf_span(&ask.answer));
     if (ok) {
         buf_append_cstr(ret_header, "X-aws-ec2-metadata-token: ");
         buf_append_span(ret_header, buf_span(&ask.answer));
@@ -393,7 +393,7 @@ static bool role_is_valid(struct span role)
     return role.len > 0 && role.len <= 128;
 }
 
-static enum err instance_keys(const char *token_header, struct credential_set **ret_set,
+static enum err instance_keys(const char *token_header, struct credentials_set **ret_set,
                               struct buf *ret_why)
 {
     static const char folder[] = "/latest/meta-data/iam/security-credentials/";
@@ -427,7 +427,7 @@ static enum err instance_keys(const char *token_header, struct credential_set **
     return err;
 }
 
-enum err credentials_from_instance(struct credential_set **ret_set, struct buf *ret_why)
+enum err credentials_from_instance(struct credentials_set **ret_set, struct buf *ret_why)
 {
     const char *disabled = getenv("AWS_EC2_METADATA_DISABLED");
     if (is_set(disabled) && strcasecmp(disabled, "true") == 0) {

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "origin/credentials_chain.h"
 
 #define RENEW_AHEAD_S 900
@@ -22,7 +22,7 @@
 struct part {
     struct credentials_renewer *renewer;
     struct worker *w;
-    struct credential_set *set;
+    struct credentials_set *set;
     struct list waiters, woken;
     struct task wake;
     bool has_asked; // worker 0 will send a result
@@ -39,7 +39,7 @@ struct credentials_renewer {
     bool has_timer;
     struct blocking_job job;
     bool job_running;
-    struct credential_set *loaded; // by the job
+    struct credentials_set *loaded; // by the job
     struct buf why;
     uint64_t loaded_at_ms;
     bool last_failed;
@@ -48,7 +48,7 @@ struct credentials_renewer {
 struct renewer_message {
     struct message message;
     struct credentials_renewer *renewer;
-    struct credential_set *set; // NULL: the load failed
+    struct credentials_set *set; // NULL: the load failed
     bool is_answer;
     unsigned part;
 };
@@ -99,7 +99,7 @@ static void on_result(struct worker *to, struct message *message)
     struct renewer_message *m = container_of(message, struct renewer_message, message);
     struct part *part = &m->renewer->parts[worker_index(to)];
     if (m->set != NULL) {
-        credential_set_unref(part->set);
+        credentials_set_unref(part->set);
         part->set = m->set;
     }
     part->has_asked = false;
@@ -107,20 +107,21 @@ static void on_result(struct worker *to, struct message *message)
     free(m);
 }
 
-static void send_result(struct credentials_renewer *renewer, unsigned i, struct credential_set *set)
+static void send_result(struct credentials_renewer *renewer, unsigned i,
+                        struct credentials_set *set)
 {
     struct renewer_message *m = calloc(1, sizeof(*m));
     check(m != NULL);
     m->message.deliver = on_result;
     m->renewer = renewer;
-    m->set = set != NULL ? credential_set_ref(set) : NULL;
+    m->set = set != NULL ? credentials_set_ref(set) : NULL;
     mailbox_send(renewer->parts[i].w, &m->message);
 }
 
 // --- Worker 0 ------------------------------------------------------------------------------------
 
 // Seconds until the set should be loaded again; 0 = never.
-static uint64_t next_load_s(const struct credential_set *set, bool failed)
+static uint64_t next_load_s(const struct credentials_set *set, bool failed)
 {
     if (failed) {
         return RENEW_FAILED_S + random_u64() % RENEW_FAILED_S;
@@ -156,8 +157,8 @@ static void on_job_work(struct blocking_job *job)
 static void on_job_done(struct blocking_job *job)
 {
     struct credentials_renewer *renewer = container_of(job, struct credentials_renewer, job);
-    struct credential_set *loaded = renewer->loaded, *held = renewer->parts[0].set;
-    bool expired = credential_set_is_expired(held, clock_wall_s());
+    struct credentials_set *loaded = renewer->loaded, *held = renewer->parts[0].set;
+    bool expired = credentials_set_is_expired(held, clock_wall_s());
     renewer->loaded = NULL;
     renewer->job_running = false;
     renewer->loaded_at_ms = clock_monotonic_ms();
@@ -165,7 +166,7 @@ static void on_job_done(struct blocking_job *job)
     if (job->err != ERR_OK) {
         log_warn("credentials_not_renewed", "why=%s expired=%d", log_quote(buf_span(&renewer->why)),
                  expired);
-    } else if (!credential_set_same_keys(loaded, held)) {
+    } else if (!credentials_set_same_keys(loaded, held)) {
         log_info("credentials_renewed", "source=%s", log_quote(span_from_cstr(loaded->source)));
     }
     for (unsigned i = 0; i < renewer->part_count; i++) {
@@ -173,9 +174,9 @@ static void on_job_done(struct blocking_job *job)
     }
     // The set of worker 0 changes with its message; the timer must go by the new one.
     if (loaded != NULL) {
-        credential_set_unref(renewer->parts[0].set);
-        renewer->parts[0].set = credential_set_ref(loaded);
-        credential_set_unref(loaded);
+        credentials_set_unref(renewer->parts[0].set);
+        renewer->parts[0].set = credentials_set_ref(loaded);
+        credentials_set_unref(loaded);
     }
     schedule(renewer);
 }
@@ -184,7 +185,7 @@ static void renewer_load(struct credentials_renewer *renewer)
 {
     if (!renewer->job_running) {
         renewer->job_running = true;
-        blocking_start(renewer->parts[0].w, &renewer->job);
+        blocking_pool_run(renewer->parts[0].w, &renewer->job);
     }
 }
 
@@ -222,7 +223,7 @@ static void on_ask(struct worker *to, struct message *message)
 
 struct credentials_renewer *credentials_renewer_new(struct loop *loop,
                                                     const struct credentials_options *options,
-                                                    struct credential_set **first)
+                                                    struct credentials_set **first)
 {
     struct credentials_renewer *renewer = calloc(1, sizeof(*renewer));
     check(renewer != NULL);
@@ -236,10 +237,10 @@ struct credentials_renewer *credentials_renewer_new(struct loop *loop,
         struct part *part = &renewer->parts[i];
         part->renewer = renewer;
         part->w = loop_worker(loop, i);
-        part->set = credential_set_ref(*first);
+        part->set = credentials_set_ref(*first);
         list_init(&part->waiters);
         list_init(&part->woken);
-        task_init(&part->wake, on_wake);
+        worker_task_init(&part->wake, on_wake);
     }
     list_node_init(&renewer->job.node);
     renewer->job.work = on_job_work;
@@ -251,7 +252,7 @@ struct credentials_renewer *credentials_renewer_new(struct loop *loop,
         m->renewer = renewer;
         mailbox_send_from_any_thread(renewer->parts[0].w, &m->message);
     }
-    credential_set_unref(*first);
+    credentials_set_unref(*first);
     *first = NULL;
     return renewer;
 }
@@ -265,25 +266,25 @@ void credentials_renewer_free(struct credentials_renewer *renewer)
         timer_done(&renewer->timer);
     }
     for (unsigned i = 0; i < renewer->part_count; i++) {
-        credential_set_unref(renewer->parts[i].set);
+        credentials_set_unref(renewer->parts[i].set);
     }
-    credential_set_unref(renewer->loaded);
+    credentials_set_unref(renewer->loaded);
     buf_done(&renewer->why);
     free(renewer->parts);
     free(renewer);
 }
 
-struct credential_set *credentials_renewer_get(struct credentials_renewer *renewer,
-                                               struct worker *w)
+struct credentials_set *credentials_renewer_get(struct credentials_renewer *renewer,
+                                                struct worker *w)
 {
     return renewer->parts[worker_index(w)].set;
 }
 
 void credentials_renewer_ask(struct credentials_renewer *renewer, struct worker *w,
-                             const struct credential_set *used, struct credentials_waiter *waiter)
+                             const struct credentials_set *used, struct credentials_waiter *waiter)
 {
     struct part *part = &renewer->parts[worker_index(w)];
-    if (part->set != used && !credential_set_is_expired(part->set, clock_wall_s())) {
+    if (part->set != used && !credentials_set_is_expired(part->set, clock_wall_s())) {
         waiter->err = ERR_OK;
         list_push_back(&part->woken, &waiter->node);
         worker_defer(w, &part->wake);

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "base/hash.h"
+#include "base/random.h"
 #include "origin/origin_private.h"
 
 #define HOPS_MAX 8u

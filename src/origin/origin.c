@@ -19,8 +19,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "origin/origin_private.h"
 #include "stats/stats.h"
 
@@ -209,7 +209,7 @@ void origin_count_error(enum err err)
 void origin_server_header_learn(struct origin *origin, struct span value)
 {
     const char *known = atomic_load(&origin->server_header);
-    if (value.len == 0 || value.len > 256 || !header_value_is_clean(value) ||
+    if (value.len == 0 || value.len > 256 || !headers_value_is_clean(value) ||
         (known != NULL && span_equal_cstr(value, known))) {
         return;
     }
@@ -292,7 +292,7 @@ static void workers_init(struct origin *origin)
         ow->limit = ow->slots_max;
         list_init(&ow->live);
         list_init(&ow->waiters);
-        task_init(&ow->wake, on_wake);
+        worker_task_init(&ow->wake, on_wake);
     }
 }
 

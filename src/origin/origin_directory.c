@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/date.h"
 #include "base/log.h"
 #include "origin/origin_directory_private.h"
 #include "stats/stats.h"
@@ -92,7 +93,7 @@ static void fetch_end(struct origin_directory_fetch *d, enum err err)
         (void)close(d->fd); // opened for reading: nothing can be lost
         d->fd = -1;
     }
-    task_cancel(&d->task);
+    worker_task_cancel(&d->task);
     origin_call_done(&d->call);
     if (err != ERR_CANCELLED) {
         stats_count_origin(f->head ? "HeadObject" : "GetObject", status_of(f, err));
@@ -186,12 +187,12 @@ static bool add_header(struct origin_fetch *f, struct span name, struct span val
 static enum err describe_version(struct origin_directory_fetch *d)
 {
     struct origin_fetch *f = d->f;
-    char etag[ORIGIN_DIRECTORY_ETAG_LEN + 1], date[HTTP_DATE_LEN + 1];
+    char etag[ORIGIN_DIRECTORY_ETAG_LEN + 1], date[DATE_HTTP_LEN + 1];
     origin_directory_file_etag(&d->stat, etag);
     char *quoted = arena_printf(f->arena, "\"%s\"", etag);
     f->etag = span_from_cstr(quoted);
     f->last_modified = (time_t)d->stat.stx_mtime.tv_sec;
-    http_date_format(f->last_modified, date);
+    date_format_http(f->last_modified, date);
     f->size_bytes = d->stat.stx_size;
     f->storable = true;
     f->too_young = origin_directory_file_too_young(&d->stat, clock_wall_us());
@@ -414,7 +415,7 @@ static void origin_directory_fetch_start(struct origin_worker *ow, struct origin
     d->f = f;
     d->fd = -1;
     d->started_us = clock_monotonic_us();
-    task_init(&d->task, on_task);
+    worker_task_init(&d->task, on_task);
     f->driver = &d->call;
     if (origin_directory_bucket_is_valid(f->bucket)) {
         d->bucket = arena_cstr(f->arena, f->bucket);

@@ -110,7 +110,7 @@ static void relay_end(struct origin_directory_relay *d, enum err err)
     struct origin_relay *r = d->r;
     struct worker *w = d->call.ow->w;
     check(!d->job_running);
-    task_cancel(&d->task);
+    worker_task_cancel(&d->task);
     origin_call_done(&d->call);
     if (err != ERR_CANCELLED) {
         stats_count_origin(s3_operation_name(r->request->operation),
@@ -165,7 +165,7 @@ static void relay_go(struct origin_directory_relay *d)
     }
     if (err == ERR_OK && !d->job_done) {
         d->job_running = true;
-        blocking_start(d->call.ow->w, &d->job);
+        blocking_pool_run(d->call.ow->w, &d->job);
         return;
     }
     if (err == ERR_OK && !d->head_done) {
@@ -220,7 +220,7 @@ void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay 
     d->scans = directory->scans;
     d->started_us = clock_monotonic_us();
     buf_init(&d->body, BODY_MAX);
-    task_init(&d->task, on_task);
+    worker_task_init(&d->task, on_task);
     list_node_init(&d->job.node);
     d->job.work = on_job_work;
     d->job.done = on_job_done;

@@ -219,7 +219,7 @@ static bool is_set(const char *text)
 
 // Configured, else the endpoint's own, the environment's, the credentials' own; else the default.
 static const char *choose_region(const struct origin *origin, const struct origin_s3_state *state,
-                                 const struct credential_set *set)
+                                 const struct credentials_set *set)
 {
     const char *candidates[] = {state->region_is_fixed ? origin->options.region : NULL,
                                 state->endpoint.default_region, getenv("AWS_REGION"),
@@ -262,7 +262,7 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
         buf_printf(ret_why, "%s: origin.region is not the name of a region", options->region);
         return ERR_INVALID;
     }
-    struct credential_set *set = NULL;
+    struct credentials_set *set = NULL;
     struct credentials_options credentials = {.source = options->credentials,
                                               .access_key_file = options->access_key_file,
                                               .secret_key_file = options->secret_key_file,

@@ -43,7 +43,7 @@ static void call_free(void *ptr)
 {
     struct origin_s3_call *c = ptr;
     buf_done(&c->collected);
-    credential_set_unref(c->set);
+    credentials_set_unref(c->set);
     free(c);
 }
 
@@ -59,7 +59,7 @@ void origin_s3_call_end(struct origin_s3_call *c, enum err err)
     struct origin_relay *r = c->r;
     check(c->transfer == NULL);
     timer_done(&c->timer);
-    task_cancel(&c->task);
+    worker_task_cancel(&c->task);
     credentials_waiter_cancel(&c->waiter);
     origin_call_done(&c->call);
     if (err == ERR_ORIGIN_PROTOCOL) {
@@ -158,12 +158,12 @@ void origin_s3_call_attempt(struct origin_s3_call *c)
     struct origin_s3_url url;
     check(c->transfer == NULL);
     arena_reset(c->arena);
-    credential_set_unref(c->set);
+    credentials_set_unref(c->set);
     c->set = NULL;
     if (origin_s3_call_own_keys(c) == NULL) {
         c->set =
-            credential_set_ref(credentials_renewer_get(origin_s3_state_of(ow)->renewer, ow->w));
-        if (credential_set_is_expired(c->set, clock_wall_s()) && !c->credentials_renewed) {
+            credentials_set_ref(credentials_renewer_get(origin_s3_state_of(ow)->renewer, ow->w));
+        if (credentials_set_is_expired(c->set, clock_wall_s()) && !c->credentials_renewed) {
             c->credentials_renewed = true;
             origin_s3_call_renew_credentials(c);
             return;
@@ -495,7 +495,7 @@ static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct 
     c->arena = f != NULL ? f->arena : r->arena;
     buf_init(&c->collected, ORIGIN_ERROR_BODY_MAX);
     timer_init(ow->w, &c->timer, on_timer);
-    task_init(&c->task, on_task);
+    worker_task_init(&c->task, on_task);
     credentials_waiter_init(&c->waiter, on_credentials);
     if (f != NULL) {
         f->driver = &c->call;

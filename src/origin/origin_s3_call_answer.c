@@ -2,6 +2,7 @@
 // What is done about an answer of an S3 origin that is no success, and about none: ask again in the
 // right region, by the right clock, with new credentials; wait and repeat; or let it stand.
 #include "base/clock.h"
+#include "base/date.h"
 #include "base/log.h"
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
@@ -126,7 +127,7 @@ static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *bod
     time_t origin_s = 0;
     if (c->skew_corrected || c->response_head.status != 403 ||
         !headers_get(&c->response_head.headers, SPAN("Date"), &date) ||
-        !http_date_parse(date, &origin_s)) {
+        !date_parse_http(date, &origin_s)) {
         return false;
     }
     int64_t now_s = clock_wall_s();

@@ -35,8 +35,8 @@ struct origin_s3_call {
 
     struct transfer *transfer;
     struct origin_s3_pool *pool;
-    struct credential_set *set; // of this attempt; NULL with the caller's own credentials
-    struct span region;         // this attempt was signed for
+    struct credentials_set *set; // of this attempt; NULL with the caller's own credentials
+    struct span region;          // this attempt was signed for
     struct response_head response_head;
     struct buf collected;
     uint64_t received, started_us;

@@ -60,7 +60,7 @@ static bool is_named_by_connection(const struct headers *headers, struct span na
 {
     for (unsigned i = 0; i < headers->count; i++) {
         if (span_equal_nocase(headers->items[i].name, SPAN("Connection")) &&
-            header_list_has(headers->items[i].value, name)) {
+            headers_list_has(headers->items[i].value, name)) {
             return true;
         }
     }
@@ -75,7 +75,7 @@ enum err origin_s3_headers_forward(struct arena *arena, const struct headers *cl
         if (!is_sent_on(name, framed)) {
             continue;
         }
-        if (!header_name_is_token(name) || !header_value_is_clean(value)) {
+        if (!headers_name_is_token(name) || !headers_value_is_clean(value)) {
             return ERR_INVALID;
         }
         if (!framed && span_equal_nocase(name, SPAN("Content-Encoding"))) {
@@ -146,7 +146,7 @@ enum err origin_s3_headers_answered(struct arena *arena, const struct headers *o
         "Set-Cookie",     "Alt-Svc", "Strict-Transport-Security"};
     for (unsigned i = 0; i < origin->count; i++) {
         struct span name = origin->items[i].name;
-        if (header_is_hop_by_hop(name) || is_one_of(name, names, ARRAY_LEN(names)) ||
+        if (headers_is_hop_by_hop(name) || is_one_of(name, names, ARRAY_LEN(names)) ||
             is_named_by_connection(origin, name)) {
             continue;
         }

@@ -5,9 +5,10 @@
 // malformed lines are dropped, never repeated to a client, and make the answer unstorable.
 #include "origin/response_head.h"
 
-#include "s3/s3.h"
-
 #include <string.h>
+
+#include "base/date.h"
+#include "s3/s3.h"
 
 void response_head_init(struct response_head *h, struct arena *arena, bool is_head_request)
 {
@@ -43,7 +44,7 @@ static enum err take_status_line(struct response_head *h, struct span line)
     if (h->status == 101 || h->status < 100 || h->status > 599) {
         return ERR_ORIGIN_PROTOCOL;
     }
-    if (!header_value_is_clean(line)) {
+    if (!headers_value_is_clean(line)) {
         h->is_strict = false;
     }
     if (h->status < 200) {
@@ -109,12 +110,12 @@ static enum err take_header(struct response_head *h, struct span line)
     struct span name = {line.ptr, colon};
     h->has_last = false;
     h->last_was_framing = is_framing_name(span_trim(name));
-    if (colon == line.len || !header_name_is_token(name)) {
+    if (colon == line.len || !headers_name_is_token(name)) {
         h->is_strict = false;
         return h->last_was_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
     }
     struct span value = span_trim((struct span){line.ptr + colon + 1, line.len - colon - 1});
-    if (!header_value_is_clean(value)) {
+    if (!headers_value_is_clean(value)) {
         h->is_strict = false;
         return h->last_was_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
     }
@@ -313,7 +314,8 @@ static bool headers_forbid_storing(const struct response_head *h)
         // Of an S3 object these are what its writer set for clients; of a plain web server they
         // bind us.
         if (span_equal_nocase(name, SPAN("Cache-Control")) &&
-            (header_list_has(value, SPAN("private")) || header_list_has(value, SPAN("no-store")))) {
+            (headers_list_has(value, SPAN("private")) ||
+             headers_list_has(value, SPAN("no-store")))) {
             plain_forbids = true;
         }
         if (span_equal_nocase(name, SPAN("Content-Encoding")) &&
@@ -419,7 +421,7 @@ enum err response_head_judge(struct response_head *h, const struct response_aske
     }
     (void)headers_get(&h->headers, SPAN("x-amz-version-id"), &answer.version_id);
     if (headers_get(&h->headers, SPAN("Last-Modified"), &value) &&
-        !http_date_parse(value, &answer.last_modified)) {
+        !date_parse_http(value, &answer.last_modified)) {
         answer.last_modified = 0;
     }
     answer.storable = h->is_strict && !answer.weak_or_no_etag && !headers_forbid_storing(h);

@@ -10,6 +10,8 @@
 //
 // Nothing secret reaches a line: no header that signs, no token, and of a query only what is not a
 // signature. What a client chose (key, user agent, range) is escaped, so that a line is a line.
+#include "base/date.h"
+#include "base/random.h"
 #include "proxy/proxy_private.h"
 
 #include <errno.h>
@@ -37,7 +39,7 @@ struct ring {
     // the worker's own
     uint64_t sample_state;
     int64_t date_s;
-    char date[ISO_DATE_LEN + 1];
+    char date[DATE_ISO_LEN + 1];
 };
 
 struct access_log {
@@ -478,12 +480,12 @@ static void put_date(struct line *line, struct ring *ring, uint64_t wall_us)
     int64_t s = (int64_t)(wall_us / 1000000);
     if (s != ring->date_s) {
         ring->date_s = s;
-        iso_date_format((time_t)s, 0, ring->date);
+        date_format_iso((time_t)s, 0, ring->date);
     }
     unsigned ms = (unsigned)(wall_us / 1000 % 1000);
     char rest[5] = {'.', (char)('0' + ms / 100), (char)('0' + ms / 10 % 10), (char)('0' + ms % 10),
                     'Z'};
-    put_bytes(line, ring->date, ISO_DATE_LEN - sizeof(rest));
+    put_bytes(line, ring->date, DATE_ISO_LEN - sizeof(rest));
     put_bytes(line, rest, sizeof(rest));
 }
 

@@ -46,7 +46,7 @@ static void fill_free(void *ptr)
     for (unsigned i = 0; i < FILL_CHUNKS_MAX; i++) {
         chunk_unref(fill->chunks[i]);
     }
-    task_cancel(&fill->deliver_task);
+    worker_task_cancel(&fill->deliver_task);
     timer_done(&fill->resume_timer);
     s3_checksum_free(fill->checksum);
     store_object_unref(fill->object);
@@ -319,7 +319,7 @@ static struct fill *fill_new(struct proxy_worker *pw, struct reader *reader, uin
     fill->received = fill->retained_from = fill->first_byte;
     list_init(&fill->readers);
     list_node_init(&fill->map_node);
-    task_init(&fill->deliver_task, fill_on_deliver);
+    worker_task_init(&fill->deliver_task, fill_on_deliver);
     timer_init(pw->worker, &fill->resume_timer, fill_on_resume_timer);
     list_push_back(key_map_bucket(&pw->fills, fill->key->hash), &fill->map_node);
     pw->fills.count++;

@@ -155,7 +155,7 @@ void invalidate_bucket_begin(struct proxy_worker *pw, struct bucket_write *bw,
     bw->at = pw;
     bw->err = ERR_OK;
     bw->change.done = on_epoch_raised;
-    task_init(&bw->task, on_bucket_ended);
+    worker_task_init(&bw->task, on_bucket_ended);
     store_epoch_begin(pw->worker, pw->store, span_from_cstr(origin_endpoint(origin)), origin_bucket,
                       &bw->change);
 }

@@ -152,7 +152,7 @@ struct list_page *list_cache_find(struct proxy_worker *pw, const struct request 
     if (pw->list_cache == NULL || !request_is_cacheable(r) ||
         (pw->proxy->options.obey_no_cache &&
          headers_get(&r->http->headers, SPAN("cache-control"), &directives) &&
-         header_list_has(directives, SPAN("no-cache")))) {
+         headers_list_has(directives, SPAN("no-cache")))) {
         return NULL;
     }
     struct span name = page_name(r);

@@ -19,7 +19,7 @@ static bool is_ours(struct span name)
             return true;
         }
     }
-    return header_is_hop_by_hop(name);
+    return headers_is_hop_by_hop(name);
 }
 
 // The origin's headers as the client may see them, in the exchange's memory.

@@ -56,7 +56,7 @@ static enum err content_encoding_strip(struct arena *arena, struct headers *head
 {
     struct span value;
     if (!headers_get(headers, SPAN("content-encoding"), &value) ||
-        !header_list_has(value, SPAN("aws-chunked"))) {
+        !headers_list_has(value, SPAN("aws-chunked"))) {
         return ERR_OK;
     }
     bool ok = aws_chunked_strip(arena, value, &value);
@@ -71,7 +71,7 @@ static enum err content_encoding_demand(struct arena *arena, struct headers *hea
 {
     struct span value = {NULL, 0};
     bool found = headers_get(headers, SPAN("content-encoding"), &value);
-    if (found && header_list_has(value, SPAN("aws-chunked"))) {
+    if (found && headers_list_has(value, SPAN("aws-chunked"))) {
         return ERR_OK;
     }
     struct span whole = SPAN("aws-chunked");
@@ -133,7 +133,7 @@ static enum err collect_reserve(struct pass_body *body, uint64_t bytes)
 
 static enum err hash_verify_start(struct pass_body *body, struct span hash)
 {
-    if (!span_to_hex(hash, body->expected_sha256, sizeof(body->expected_sha256))) {
+    if (!hex_decode(hash, body->expected_sha256, sizeof(body->expected_sha256))) {
         return ERR_INVALID_ARGUMENT;
     }
     body->sha256 = s3_checksum_new(S3_CHECKSUM_SHA256);
@@ -429,7 +429,7 @@ static enum err collected(struct pass_body *body, struct arena *arena)
         return ERR_OK;
     }
     char hex[65];
-    sha256_hex(buf_span(&body->whole), hex);
+    sigv4_sha256_hex(buf_span(&body->whole), hex);
     body->kind = ORIGIN_BODY_HASH;
     body->payload_hash = arena_copy(arena, span_from_cstr(hex));
     return body->payload_hash.ptr != NULL ? ERR_OK : ERR_NO_MEMORY;

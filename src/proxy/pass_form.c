@@ -130,7 +130,7 @@ static bool part_read(struct span lines, struct part *ret_part)
         size_t end = find(lines, SPAN("\r\n"));
         struct span line = {lines.ptr, end};
         lines = end < lines.len ? after(lines, end + 2) : (struct span){NULL, 0};
-        if (!header_value_is_clean(line) || memchr(line.ptr, '\t', line.len) != NULL) {
+        if (!headers_value_is_clean(line) || memchr(line.ptr, '\t', line.len) != NULL) {
             return false;
         }
         if (take(&line, SPAN("Content-Disposition:"))) {
@@ -159,7 +159,7 @@ static bool key_fill_in(struct arena *arena, struct span key, struct span file_n
                     memchr(file_name.ptr, '%', file_name.len) == NULL;
     struct buf out;
     buf_init(&out, S3_KEY_MAX + 1);
-    bool ok = header_value_is_clean(key) && memchr(key.ptr, '\t', key.len) == NULL;
+    bool ok = headers_value_is_clean(key) && memchr(key.ptr, '\t', key.len) == NULL;
     while (ok && key.len > 0) {
         size_t at = find(key, SPAN(VARIABLE));
         buf_append(&out, key.ptr, at);

@@ -43,7 +43,7 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
         return ERR_NO_MEMORY;
     }
     pass_form_tail_init(p->form_tail, form->boundary);
-    p->body.has_check = true; // its last byte waits for the last delimiter
+    p->body.must_verify = true; // its last byte waits for the last delimiter
     if (p->form_is_signed && p->request->principal.verified) {
         p->err_message = SPAN("A form with a signed policy cannot be signed again for the origin: "
                               "use PutObject or a presigned PUT, or post the form to the origin");
@@ -134,7 +134,7 @@ static void on_data_end(struct http_sink *sink, enum err err)
         err = pass_body_finish(&p->body, p->arena);
     }
     if (err == ERR_OK && p->is_sts) {
-        err = pass_sts_check(p);
+        err = pass_sts_authorize(p);
     }
     if (err == ERR_OK && p->body.collect) {
         err = pass_keys_of_body(p);

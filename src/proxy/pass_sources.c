@@ -38,7 +38,7 @@ static enum err move_source_params(struct pass_state *p)
     for (unsigned i = 0; i < s3->param_count; i++) {
         const struct s3_param *param = &s3->params[i];
         if (s3_name_is_of_source(param->name)) {
-            if (!header_name_is_token(param->name) || !header_value_is_clean(param->value)) {
+            if (!headers_name_is_token(param->name) || !headers_value_is_clean(param->value)) {
                 err = ERR_INVALID_ARGUMENT;
             } else if (!headers_add(&p->headers, p->arena, param->name, param->value)) {
                 err = ERR_NO_MEMORY;

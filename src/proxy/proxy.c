@@ -2,6 +2,7 @@
 // Builds the room: tables copied from the options, one context per worker, the handler that http
 // calls.
 
+#include "base/random.h"
 #include "proxy/pass_private.h"
 #include "proxy/proxy_private.h"
 

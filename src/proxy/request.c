@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/random.h"
+
 #define REQUEST_POOL_MAX 64u
 // A request that moves more often without waiting is a mistake of ours.
 #define REQUEST_STEPS_MAX 64u
@@ -311,7 +313,7 @@ static const char *request_bypass_reason(const struct request *r)
     struct span value;
     if (r->pw->proxy->options.obey_no_store &&
         headers_get(&r->http->headers, SPAN("Cache-Control"), &value) &&
-        header_list_has(value, SPAN("no-store"))) {
+        headers_list_has(value, SPAN("no-store"))) {
         return "no-store";
     }
     return NULL;

@@ -144,7 +144,7 @@ static void get_begin(struct request *r)
                     http_conditions_any(&g->conditions);
     g->client_no_cache = r->pw->proxy->options.obey_no_cache &&
                          headers_get(&r->http->headers, SPAN("Cache-Control"), &value) &&
-                         header_list_has(value, SPAN("no-cache"));
+                         headers_list_has(value, SPAN("no-cache"));
 }
 
 void get_view(struct request *r, uint64_t first_byte, uint64_t end_byte)

@@ -16,6 +16,7 @@
 // empty line before the trailer's signature and one more CRLF behind the end: these three are
 // accepted.
 #define OPENSSL_SUPPRESS_DEPRECATED
+#include "base/date.h"
 #include "s3/s3_private.h"
 
 #include <openssl/crypto.h>
@@ -57,7 +58,7 @@ struct aws_chunked_decoder {
     uint8_t signing_key[32];
     char previous_signature[SIGNATURE_LEN + 1]; // of the chunk before, at first the seed
     char chunk_signature[SIGNATURE_LEN + 1];    // what this chunk claims
-    char amz_date[AMZ_DATE_LEN + 1];
+    char amz_date[DATE_AMZ_LEN + 1];
     char scope[SIGV4_SCOPE_MAX + 1];
     SHA256_CTX data_hash;
     SHA256_CTX trailer_hash;
@@ -82,7 +83,7 @@ bool aws_chunked_detect(const struct headers *headers)
     }
     for (unsigned i = 0; i < headers->count; i++) {
         if (span_equal_nocase(headers->items[i].name, SPAN("content-encoding")) &&
-            header_list_has(headers->items[i].value, SPAN("aws-chunked"))) {
+            headers_list_has(headers->items[i].value, SPAN("aws-chunked"))) {
             return true;
         }
     }
@@ -91,7 +92,7 @@ bool aws_chunked_detect(const struct headers *headers)
 
 bool aws_chunked_strip(struct arena *arena, struct span value, struct span *ret_value)
 {
-    if (!header_list_has(value, SPAN("aws-chunked"))) {
+    if (!headers_list_has(value, SPAN("aws-chunked"))) {
         *ret_value = value;
         return true;
     }
@@ -129,7 +130,7 @@ struct aws_chunked_decoder *aws_chunked_decoder_new(const struct aws_chunked_opt
     buf_init(&d->trailer_line, TRAILER_MAX);
     d->arena = arena_new(4u * TRAILER_MAX);
     if (d->has_signatures) {
-        check(options->amz_date.len == AMZ_DATE_LEN);
+        check(options->amz_date.len == DATE_AMZ_LEN);
         check(options->scope.len <= SIGV4_SCOPE_MAX);
         check(options->seed_signature.len == SIGNATURE_LEN);
         memcpy(d->signing_key, options->signing_key, sizeof(d->signing_key));
@@ -155,7 +156,7 @@ void aws_chunked_decoder_free(struct aws_chunked_decoder *d)
 static bool is_signature(struct span s)
 {
     uint8_t bytes[SIGNATURE_LEN / 2];
-    return span_to_hex(s, bytes, sizeof(bytes));
+    return hex_decode(s, bytes, sizeof(bytes));
 }
 
 // Compares the claimed signature of a chunk or trailer with ours and makes it the previous one.
@@ -174,7 +175,7 @@ static enum err verify_signature(struct aws_chunked_decoder *d, const char *algo
     buf_printf(&text, "%s\n%s\n%s\n%s\n%s%s", algorithm, d->amz_date, d->scope,
                d->previous_signature, before_hash, digest_hex);
     check(buf_ok(&text));
-    hmac_sha256(d->signing_key, sizeof(d->signing_key), buf_span(&text), mac);
+    sigv4_hmac_sha256(d->signing_key, sizeof(d->signing_key), buf_span(&text), mac);
     buf_done(&text);
     hex_encode(mac, sizeof(mac), mac_hex);
     if (CRYPTO_memcmp(mac_hex, claimed, SIGNATURE_LEN) != 0) {
@@ -303,7 +304,7 @@ static enum err take_trailer_line(struct aws_chunked_decoder *d, struct span lin
     }
     struct span name = {line.ptr, colon};
     struct span value = span_trim((struct span){line.ptr + colon + 1, line.len - colon - 1});
-    if (!header_name_is_token(name) || !header_value_is_clean(value)) {
+    if (!headers_name_is_token(name) || !headers_value_is_clean(value)) {
         return ERR_BAD_REQUEST;
     }
     if (span_equal_nocase(name, SPAN("x-amz-trailer-signature"))) {

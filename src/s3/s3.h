@@ -12,6 +12,7 @@
 
 #include "base/arena.h"
 #include "base/bytes.h"
+#include "base/date.h"
 #include "base/error.h"
 #include "base/headers.h"
 
@@ -351,7 +352,7 @@ struct sigv4_claim {
     struct span
         scope; // "20130524/us-east-1/s3/aws4_request"; with amz_date it seeds chunk verification
     time_t time;
-    char amz_date[AMZ_DATE_LEN + 1]; // the same time as it is signed
+    char amz_date[DATE_AMZ_LEN + 1]; // the same time as it is signed
     uint64_t expires_s;              // presigned
     enum sigv4_payload payload;
     struct span payload_hash; // x-amz-content-sha256 as sent, or UNSIGNED-PAYLOAD
@@ -387,7 +388,7 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
                       const struct headers *headers, uint8_t *ret_signing_key,
                       struct sigv4_mismatch *ret_mismatch) MUST_USE;
 
-void sha256_hex(struct span data, char *ret_hex); // 65 bytes
+void sigv4_sha256_hex(struct span data, char *ret_hex); // 65 bytes
 
 // --- aws_chunked.c -------------------------------------------------------------------------------
 

@@ -254,7 +254,7 @@ static enum err decode(struct arena *arena, struct span raw, struct span *ret_de
         return ERR_NO_MEMORY;
     }
     size_t len;
-    if (!uri_decode(raw, bytes, &len)) {
+    if (!span_uri_decode(raw, bytes, &len)) {
         return ERR_INVALID_ARGUMENT;
     }
     *ret_decoded = (struct span){bytes, len};

@@ -89,7 +89,7 @@ void s3_error_pack(const struct s3_error_answer *answer, struct buf *out)
     buf_printf(out, "%u\n", answer->status);
     for (unsigned i = 0; i < answer->headers.count; i++) {
         const struct header *h = &answer->headers.items[i];
-        if (header_name_is_token(h->name) && header_value_is_clean(h->value)) {
+        if (headers_name_is_token(h->name) && headers_value_is_clean(h->value)) {
             buf_append_span(out, h->name);
             buf_append_char(out, ':');
             buf_append_span(out, h->value);

@@ -5,6 +5,7 @@
 // A continuation token made here is "1" and the hexadecimal bytes of the last name of the page.
 // Clients send it back as it is; nothing in it is secret, and any name is a legal place to go on
 // from.
+#include "base/date.h"
 #include "s3/s3.h"
 
 #define MAX_KEYS 1000u
@@ -26,7 +27,7 @@ static enum err token_decode(struct arena *arena, struct span token, struct span
     if (bytes == NULL) {
         return ERR_NO_MEMORY;
     }
-    if (!span_to_hex((struct span){token.ptr + 1, token.len - 1}, (uint8_t *)bytes, len)) {
+    if (!hex_decode((struct span){token.ptr + 1, token.len - 1}, (uint8_t *)bytes, len)) {
         return ERR_INVALID_ARGUMENT;
     }
     *ret_name = (struct span){bytes, len};
@@ -113,8 +114,8 @@ static void name_element(struct buf *out, const struct s3_listing_query *q, cons
 
 static void date_element(struct buf *out, const char *element, time_t t, unsigned ms)
 {
-    char date[ISO_DATE_LEN + 1];
-    iso_date_format(t, ms, date);
+    char date[DATE_ISO_LEN + 1];
+    date_format_iso(t, ms, date);
     s3_xml_element(out, element, span_from_cstr(date));
 }
 

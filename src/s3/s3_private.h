@@ -11,7 +11,7 @@
 #define SIGV4_SCOPE_MAX (8 + 1 + SIGV4_REGION_MAX + 1 + SIGV4_SERVICE_MAX + sizeof("/aws4_request"))
 
 // 32 bytes; `ret_mac` may be `key`.
-void hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret_mac);
+void sigv4_hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret_mac);
 
 // --- sigv4_keys.c --------------------------------------------------------------------------------
 

@@ -361,7 +361,7 @@ static enum err decode_piece(struct arena *arena, struct span raw, bool plus_is_
         bytes[i] = has_blanks && raw.ptr[i] == '+' ? ' ' : raw.ptr[i];
     }
     size_t len;
-    if (!uri_decode((struct span){bytes, raw.len}, bytes, &len)) {
+    if (!span_uri_decode((struct span){bytes, raw.len}, bytes, &len)) {
         return ERR_INVALID_URI;
     }
     *ret_decoded = (struct span){bytes, len};

@@ -19,6 +19,7 @@
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "s3/s3.h"
 
+#include "base/date.h"
 #include "s3/s3_private.h"
 
 #include <openssl/crypto.h>
@@ -34,7 +35,7 @@
 
 // --- SHA-256 and HMAC ----------------------------------------------------------------------------
 
-void sha256_hex(struct span data, char *ret_hex)
+void sigv4_sha256_hex(struct span data, char *ret_hex)
 {
     SHA256_CTX ctx;
     uint8_t digest[SHA256_DIGEST_LENGTH];
@@ -44,7 +45,7 @@ void sha256_hex(struct span data, char *ret_hex)
     hex_encode(digest, sizeof(digest), ret_hex);
 }
 
-void hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret_mac)
+void sigv4_hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret_mac)
 {
     uint8_t block[SHA256_CBLOCK] = {0};
     uint8_t pad[SHA256_CBLOCK];
@@ -328,7 +329,7 @@ static bool string_to_sign(const struct canonical_request *c, const char *amz_da
     check(scope->service.len <= SIGV4_SERVICE_MAX);
     char *out = ret_text;
     const struct span pieces[] = {SPAN(ALGORITHM "\n"),
-                                  {amz_date, AMZ_DATE_LEN},
+                                  {amz_date, DATE_AMZ_LEN},
                                   SPAN("\n"),
                                   {amz_date, 8},
                                   SPAN("/"),
@@ -364,7 +365,7 @@ static bool header_is_never_signed(struct span name)
             return true;
         }
     }
-    return header_is_hop_by_hop(name);
+    return headers_is_hop_by_hop(name);
 }
 
 static bool header_is_signed(struct span name, bool is_s3)
@@ -489,7 +490,7 @@ static enum err service_path(struct arena *arena, const struct sigv4_scope *scop
 static enum err add_date_and_token(struct arena *arena, const struct sigv4_credentials *credentials,
                                    const char *amz_date, struct headers *headers)
 {
-    struct span date = arena_copy(arena, (struct span){amz_date, AMZ_DATE_LEN});
+    struct span date = arena_copy(arena, (struct span){amz_date, DATE_AMZ_LEN});
     headers_remove(headers, SPAN("authorization"));
     headers_remove(headers, SPAN("x-amz-date"));
     headers_remove(headers, SPAN("x-amz-security-token"));
@@ -514,8 +515,8 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
     if (scope->region.len > SIGV4_REGION_MAX || scope->service.len > SIGV4_SERVICE_MAX) {
         return ERR_INVALID;
     }
-    char amz_date[AMZ_DATE_LEN + 1];
-    amz_date_format(now, amz_date);
+    char amz_date[DATE_AMZ_LEN + 1];
+    date_format_amz(now, amz_date);
     enum err err = add_date_and_token(arena, credentials, amz_date, headers);
     if (err != ERR_OK) {
         return err;
@@ -540,7 +541,7 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
     char signature[2 * SHA256_DIGEST_LENGTH + 1];
     sigv4_signing_key(credentials->access_key, credentials->secret_key, (struct span){amz_date, 8},
                       scope->region, scope->service, key);
-    hmac_sha256(key, sizeof(key), (struct span){text, text_len}, mac);
+    sigv4_hmac_sha256(key, sizeof(key), (struct span){text, text_len}, mac);
     OPENSSL_cleanse(key, sizeof(key));
     hex_encode(mac, sizeof(mac), signature);
 
@@ -629,7 +630,7 @@ static bool signature_fits(const uint8_t *key, const char *text, size_t text_len
 {
     uint8_t mac[SHA256_DIGEST_LENGTH];
     char mac_hex[2 * SHA256_DIGEST_LENGTH + 1];
-    hmac_sha256(key, SHA256_DIGEST_LENGTH, (struct span){text, text_len}, mac);
+    sigv4_hmac_sha256(key, SHA256_DIGEST_LENGTH, (struct span){text, text_len}, mac);
     hex_encode(mac, sizeof(mac), mac_hex);
     return signature.len == sizeof(mac_hex) - 1 &&
            CRYPTO_memcmp(mac_hex, signature.ptr, signature.len) == 0;

@@ -2,6 +2,7 @@
 // What a request says about who signed it and how its body is bound, before any secret is known.
 // Nothing is believed here: a claim is only well-formed or not. Pure; any thread; views into
 // headers and query.
+#include "base/date.h"
 #include "s3/s3_private.h"
 
 #include <string.h>
@@ -51,7 +52,7 @@ static enum err payload_from_value(struct span value, enum sigv4_payload *ret_pa
         return ERR_NOT_IMPLEMENTED;
     }
     uint8_t hash[32];
-    if (!span_to_hex(value, hash, sizeof(hash))) {
+    if (!hex_decode(value, hash, sizeof(hash))) {
         return ERR_INVALID_ARGUMENT;
     }
     *ret_payload = SIGV4_PAYLOAD_HASH;
@@ -118,11 +119,11 @@ static bool signature_is_sane(const struct sigv4_claim *claim)
 
 static bool parse_amz_date(struct span value, struct sigv4_claim *claim)
 {
-    if (!amz_date_parse(value, &claim->time)) {
+    if (!date_parse_amz(value, &claim->time)) {
         return false;
     }
-    check(value.len == AMZ_DATE_LEN);
-    memcpy(claim->amz_date, value.ptr, AMZ_DATE_LEN);
+    check(value.len == DATE_AMZ_LEN);
+    memcpy(claim->amz_date, value.ptr, DATE_AMZ_LEN);
     return true;
 }
 
@@ -141,10 +142,10 @@ static enum err parse_header_date(const struct headers *headers, struct sigv4_cl
     if (parse_amz_date(value, claim)) {
         return ERR_OK;
     }
-    if (!http_date_parse(value, &claim->time)) {
+    if (!date_parse_http(value, &claim->time)) {
         return ERR_ACCESS_DENIED;
     }
-    amz_date_format(claim->time, claim->amz_date);
+    date_format_amz(claim->time, claim->amz_date);
     return ERR_OK;
 }
 

@@ -35,10 +35,10 @@ static void derive_signing_key(struct span secret, struct span date, struct span
     } else if (secret.len > 0) {
         memcpy(start + 4, secret.ptr, secret.len);
     }
-    hmac_sha256(start, start_len, date, ret_key);
-    hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, region, ret_key);
-    hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, service, ret_key);
-    hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, SPAN("aws4_request"), ret_key);
+    sigv4_hmac_sha256(start, start_len, date, ret_key);
+    sigv4_hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, region, ret_key);
+    sigv4_hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, service, ret_key);
+    sigv4_hmac_sha256(ret_key, SHA256_DIGEST_LENGTH, SPAN("aws4_request"), ret_key);
     OPENSSL_cleanse(start, sizeof(start));
 }
 

@@ -28,6 +28,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "stats/stats.h"
 #include "store/store_private.h"
 
@@ -485,8 +486,9 @@ static bool lookup_row(const struct store_view *view, struct hash128 hash, const
     bool decoded = index_place_decode(
         generation, *ret_block, (struct span){value->mv_data, value->mv_size}, &owner, ret_place);
     (void)count_if(!decoded, COUNTER_index_bad_records);
-    *ret_good = decoded && hash128_equal(owner, hash) &&
-                ret_place->payload_len == run_payload_len(view->size_bytes, view->block_size_bytes,
+    *ret_good =
+        decoded && hash128_equal(owner, hash) &&
+        ret_place->payload_len == segment_run_payload_len(view->size_bytes, view->block_size_bytes,
                                                           *ret_block, ret_place->block_count);
     return true;
 }
@@ -589,7 +591,7 @@ void index_lookup(struct index *index, struct index_reader *reader, struct hash1
         ret_view->block_size_bytes = record.block_size_bytes;
         ret_view->etag_hash = record.etag_hash;
         view_age(index, hash, &record, ret_view);
-        uint64_t blocks = run_object_blocks(record.size_bytes, record.block_size_bytes);
+        uint64_t blocks = segment_run_object_blocks(record.size_bytes, record.block_size_bytes);
         uint64_t first = first_byte / record.block_size_bytes;
         uint64_t end =
             end_byte / record.block_size_bytes + (end_byte % record.block_size_bytes != 0);

@@ -214,7 +214,7 @@ static void record_validate(const struct index *index, struct index_record *reco
 static bool change_is_whole(const struct index_change *c)
 {
     return c->place.first_block == 0 &&
-           c->place.block_count == run_object_blocks(c->size_bytes, c->block_size_bytes);
+           c->place.block_count == segment_run_object_blocks(c->size_bytes, c->block_size_bytes);
 }
 
 // Enters the change's place under `record`, which is of the same version, and writes the record.

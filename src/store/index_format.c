@@ -68,7 +68,7 @@ void index_place_key_parse(const char *key, uint64_t *ret_generation, uint64_t *
 
 static uint32_t value_crc(const char key[16], const char *value, size_t len)
 {
-    return crc32c_more(crc32c(key, 16), value + 4, len - 4);
+    return segment_crc32c_more(segment_crc32c(key, 16), value + 4, len - 4);
 }
 
 static void place_put(char *at, const struct index_place *place)
@@ -109,7 +109,8 @@ static bool place_is_sane(const struct index_place *place)
 
 static bool place_fits_object(const struct index_place *place, const struct index_record *record)
 {
-    return place->block_count == run_object_blocks(record->size_bytes, record->block_size_bytes) &&
+    return place->block_count ==
+               segment_run_object_blocks(record->size_bytes, record->block_size_bytes) &&
            place->payload_len == record->size_bytes;
 }
 
@@ -207,13 +208,14 @@ void index_meta_encode(const struct index_meta *meta, char ret[INDEX_META_LEN])
     wire_put_u32(ret + 4, INDEX_FORMAT_VERSION);
     memcpy(ret + 8, meta->cache_id, CACHE_ID_LEN);
     wire_put_u64(ret + 24, meta->blocks);
-    wire_put_u32(ret, crc32c(ret + 4, INDEX_META_LEN - 4));
+    wire_put_u32(ret, segment_crc32c(ret + 4, INDEX_META_LEN - 4));
 }
 
 bool index_meta_decode(struct span value, struct index_meta *ret_meta)
 {
     const char *v = value.ptr;
-    if (value.len != INDEX_META_LEN || wire_get_u32(v) != crc32c(v + 4, INDEX_META_LEN - 4) ||
+    if (value.len != INDEX_META_LEN ||
+        wire_get_u32(v) != segment_crc32c(v + 4, INDEX_META_LEN - 4) ||
         wire_get_u32(v + 4) != INDEX_FORMAT_VERSION) {
         return false;
     }

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/random.h"
 
 #define WALK_FIRST_US 25000u
 #define DESCENTS 1000u

@@ -10,14 +10,14 @@ void run_cache_init(struct run_cache *cache)
     memset(cache, 0, sizeof(*cache));
 }
 
-struct run_info *run_info_ref(struct run_info *info)
+struct run_info *run_cache_info_ref(struct run_info *info)
 {
     check(info->refs > 0);
     info->refs++;
     return info;
 }
 
-void run_info_unref(struct run_info *info)
+void run_cache_info_unref(struct run_info *info)
 {
     if (info == NULL) {
         return;
@@ -35,7 +35,7 @@ static void run_cache_clear(struct run_cache *cache, unsigned set, unsigned way)
     if (info != NULL) {
         cache->bytes -= info->bytes;
         cache->entries[set][way] = NULL;
-        run_info_unref(info);
+        run_cache_info_unref(info);
     }
 }
 

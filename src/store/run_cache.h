@@ -35,7 +35,7 @@ struct run_info *run_cache_find(const struct run_cache *cache, const struct stor
 // entry (borrowed).
 struct run_info *run_cache_add(struct run_cache *cache, const struct store_place *place,
                                struct store_object *object, const struct run_header *header);
-struct run_info *run_info_ref(struct run_info *info);
-void run_info_unref(struct run_info *info); // NULL is fine
+struct run_info *run_cache_info_ref(struct run_info *info);
+void run_cache_info_unref(struct run_info *info); // NULL is fine
 
 #endif

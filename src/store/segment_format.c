@@ -96,7 +96,7 @@ static_assert(RUN_HEADER_MAX + STORE_SMALL_MAX <= CHUNK_SIZE, "one chunk takes t
 static_assert(STORE_HEADERS_MAX <= UINT16_MAX, "lengths fit their fields");
 static_assert(STORE_CHECKSUM_UNIT == CHUNK_SIZE, "a unit is a chunk");
 
-uint32_t crc32c_more(uint32_t crc, const void *bytes, size_t len)
+uint32_t segment_crc32c_more(uint32_t crc, const void *bytes, size_t len)
 {
     const unsigned char *at = bytes;
     while (len > 0) {
@@ -109,9 +109,9 @@ uint32_t crc32c_more(uint32_t crc, const void *bytes, size_t len)
     return crc;
 }
 
-uint32_t crc32c(const void *bytes, size_t len)
+uint32_t segment_crc32c(const void *bytes, size_t len)
 {
-    return crc32c_more(0, bytes, len);
+    return segment_crc32c_more(0, bytes, len);
 }
 
 // --- sectors
@@ -127,7 +127,7 @@ static void sector_begin(char *sector, const char magic[8], uint32_t number, uin
 
 static void sector_end(char *sector)
 {
-    wire_put_u32(sector + SECTOR_CRC_AT, crc32c(sector, SECTOR_CRC_AT));
+    wire_put_u32(sector + SECTOR_CRC_AT, segment_crc32c(sector, SECTOR_CRC_AT));
 }
 
 static enum err sector_verify(const char *sector, const char magic[8])
@@ -135,7 +135,7 @@ static enum err sector_verify(const char *sector, const char magic[8])
     if (memcmp(sector, magic, 8) != 0) {
         return ERR_FORMAT;
     }
-    if (wire_get_u32(sector + SECTOR_CRC_AT) != crc32c(sector, SECTOR_CRC_AT) ||
+    if (wire_get_u32(sector + SECTOR_CRC_AT) != segment_crc32c(sector, SECTOR_CRC_AT) ||
         wire_get_u32(sector + 8) != SEGMENT_FORMAT_VERSION) {
         return ERR_CORRUPT;
     }
@@ -197,7 +197,7 @@ enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal)
     return ERR_OK;
 }
 
-void run_intent_encode(const struct run_intent *intent, char *ret_sector)
+void segment_run_intent_encode(const struct run_intent *intent, char *ret_sector)
 {
     sector_begin(ret_sector, magic_intent, intent->number, intent->salt);
     wire_put_u32(ret_sector + 24, intent->offset);
@@ -207,7 +207,7 @@ void run_intent_encode(const struct run_intent *intent, char *ret_sector)
     sector_end(ret_sector);
 }
 
-enum err run_intent_decode(const char *sector, struct run_intent *ret_intent)
+enum err segment_run_intent_decode(const char *sector, struct run_intent *ret_intent)
 {
     enum err err = sector_verify(sector, magic_intent);
     if (err != ERR_OK) {
@@ -234,7 +234,7 @@ enum err run_intent_decode(const char *sector, struct run_intent *ret_intent)
 
 // --- runs
 
-uint64_t run_object_blocks(uint64_t object_size_bytes, uint32_t block_size_bytes)
+uint64_t segment_run_object_blocks(uint64_t object_size_bytes, uint32_t block_size_bytes)
 {
     check(block_size_bytes > 0);
     if (object_size_bytes == 0) {
@@ -243,19 +243,21 @@ uint64_t run_object_blocks(uint64_t object_size_bytes, uint32_t block_size_bytes
     return (object_size_bytes - 1) / block_size_bytes + 1;
 }
 
-uint64_t run_payload_len(uint64_t object_size_bytes, uint32_t block_size_bytes,
-                         uint64_t first_block, uint32_t block_count)
+uint64_t segment_run_payload_len(uint64_t object_size_bytes, uint32_t block_size_bytes,
+                                 uint64_t first_block, uint32_t block_count)
 {
     uint64_t begin = min_u64(object_size_bytes, first_block * block_size_bytes);
     uint64_t end = object_size_bytes;
-    if (block_count < run_object_blocks(object_size_bytes, block_size_bytes) - first_block) {
+    if (block_count <
+        segment_run_object_blocks(object_size_bytes, block_size_bytes) - first_block) {
         end = (first_block + block_count) * block_size_bytes;
     }
     return end - begin;
 }
 
-uint32_t run_header_len(struct span realm, struct span bucket, struct span key, struct span etag,
-                        struct span version_id, struct span headers, uint32_t unit_count)
+uint32_t segment_run_header_len(struct span realm, struct span bucket, struct span key,
+                                struct span etag, struct span version_id, struct span headers,
+                                uint32_t unit_count)
 {
     if (realm.len > RUN_REALM_MAX || bucket.len > RUN_BUCKET_MAX || key.len > RUN_KEY_MAX ||
         etag.len > RUN_ETAG_MAX || version_id.len > RUN_VERSION_ID_MAX ||
@@ -266,8 +268,8 @@ uint32_t run_header_len(struct span realm, struct span bucket, struct span key, 
                       etag.len + version_id.len + headers.len);
 }
 
-void run_layout_make(uint32_t start, uint32_t header_len, uint32_t payload_len,
-                     struct run_layout *ret_layout)
+void segment_run_layout_make(uint32_t start, uint32_t header_len, uint32_t payload_len,
+                             struct run_layout *ret_layout)
 {
     check(start % RUN_ALIGN == 0);
     check(header_len >= RUN_HEADER_FIXED);
@@ -285,8 +287,8 @@ void run_layout_make(uint32_t start, uint32_t header_len, uint32_t payload_len,
 
 static uint32_t run_header_crc(const char *bytes, uint32_t len)
 {
-    uint32_t crc = crc32c(bytes, RUN_CRC_AT);
-    return crc32c_more(crc, bytes + RUN_HEADER_FIXED, len - RUN_HEADER_FIXED);
+    uint32_t crc = segment_crc32c(bytes, RUN_CRC_AT);
+    return segment_crc32c_more(crc, bytes + RUN_HEADER_FIXED, len - RUN_HEADER_FIXED);
 }
 
 static bool run_header_is_consistent(const struct run_header *h)
@@ -308,13 +310,13 @@ static bool run_header_is_consistent(const struct run_header *h)
         h->block_size_bytes % STORE_CHECKSUM_UNIT != 0) {
         return false;
     }
-    uint64_t blocks = run_object_blocks(h->object_size_bytes, h->block_size_bytes);
+    uint64_t blocks = segment_run_object_blocks(h->object_size_bytes, h->block_size_bytes);
     if (h->block_count == 0 || h->first_block >= blocks ||
         h->block_count > blocks - h->first_block) {
         return false;
     }
-    return h->payload_len == run_payload_len(h->object_size_bytes, h->block_size_bytes,
-                                             h->first_block, h->block_count) &&
+    return h->payload_len == segment_run_payload_len(h->object_size_bytes, h->block_size_bytes,
+                                                     h->first_block, h->block_count) &&
            h->unit_count == run_unit_count(h->payload_len);
 }
 
@@ -326,10 +328,10 @@ static void append_span(char **at, struct span s)
     }
 }
 
-void run_header_encode(const struct run_header *h, char *ret_bytes)
+void segment_run_header_encode(const struct run_header *h, char *ret_bytes)
 {
-    check(h->header_len == run_header_len(h->realm, h->bucket, h->key, h->etag, h->version_id,
-                                          h->headers, h->unit_count));
+    check(h->header_len == segment_run_header_len(h->realm, h->bucket, h->key, h->etag,
+                                                  h->version_id, h->headers, h->unit_count));
     check(run_header_is_consistent(h));
     char *b = ret_bytes;
     memset(b, 0, RUN_HEADER_FIXED);
@@ -370,7 +372,7 @@ void run_header_encode(const struct run_header *h, char *ret_bytes)
     wire_put_u32(b + RUN_CRC_AT, run_header_crc(b, h->header_len));
 }
 
-uint32_t run_header_peek_len(struct span bytes)
+uint32_t segment_run_header_peek_len(struct span bytes)
 {
     if (bytes.len < RUN_HEADER_FIXED || memcmp(bytes.ptr, magic_run, 8) != 0) {
         return 0;
@@ -386,9 +388,9 @@ static struct span take_span(const char **at, const char *len_at)
     return s;
 }
 
-enum err run_header_decode(struct span bytes, struct run_header *ret_header)
+enum err segment_run_header_decode(struct span bytes, struct run_header *ret_header)
 {
-    uint32_t len = run_header_peek_len(bytes);
+    uint32_t len = segment_run_header_peek_len(bytes);
     if (len == 0) {
         return ERR_FORMAT;
     }
@@ -431,8 +433,8 @@ enum err run_header_decode(struct span bytes, struct run_header *ret_header)
     h.etag = take_span(&at, b + 110);
     h.version_id = take_span(&at, b + 112);
     h.headers = take_span(&at, b + 114);
-    if (len != run_header_len(h.realm, h.bucket, h.key, h.etag, h.version_id, h.headers,
-                              h.unit_count) ||
+    if (len != segment_run_header_len(h.realm, h.bucket, h.key, h.etag, h.version_id, h.headers,
+                                      h.unit_count) ||
         !run_header_is_consistent(&h)) {
         return ERR_CORRUPT;
     }

@@ -75,10 +75,10 @@ static inline uint64_t wire_get_u64(const char *at)
     return le64toh(value);
 }
 
-// CRC32C (Castagnoli) as iSCSI has it: crc32c("123456789") is 0xE3069283.
-uint32_t crc32c(const void *bytes, size_t len);
+// CRC32C (Castagnoli) as iSCSI has it: segment_crc32c("123456789") is 0xE3069283.
+uint32_t segment_crc32c(const void *bytes, size_t len);
 // Goes on from the CRC of what came before; 0 begins.
-uint32_t crc32c_more(uint32_t crc, const void *bytes, size_t len);
+uint32_t segment_crc32c_more(uint32_t crc, const void *bytes, size_t len);
 
 struct segment_header {
     uint32_t number;
@@ -107,8 +107,8 @@ struct run_intent {
     uint32_t end_offset; // behind the whole run
     uint32_t header_offset, payload_offset;
 };
-void run_intent_encode(const struct run_intent *intent, char *ret_sector);
-enum err run_intent_decode(const char *sector, struct run_intent *ret_intent) MUST_USE;
+void segment_run_intent_encode(const struct run_intent *intent, char *ret_sector);
+enum err segment_run_intent_decode(const char *sector, struct run_intent *ret_intent) MUST_USE;
 
 struct run_header {
     uint64_t salt;
@@ -127,17 +127,18 @@ struct run_header {
 };
 
 // Bytes of a header with these strings and that many units; 0 when a string is too long.
-uint32_t run_header_len(struct span realm, struct span bucket, struct span key, struct span etag,
-                        struct span version_id, struct span headers, uint32_t unit_count);
+uint32_t segment_run_header_len(struct span realm, struct span bucket, struct span key,
+                                struct span etag, struct span version_id, struct span headers,
+                                uint32_t unit_count);
 // `ret_bytes` holds header->header_len bytes.
-void run_header_encode(const struct run_header *header, char *ret_bytes);
+void segment_run_header_encode(const struct run_header *header, char *ret_bytes);
 // Accepts only a header that is whole (checksum) and consistent in itself; what it is compared with
 // (salt, number, place, key) is the caller's. ERR_FORMAT: no header begins here; ERR_CORRUPT: one
 // did.
-enum err run_header_decode(struct span bytes, struct run_header *ret_header) MUST_USE;
+enum err segment_run_header_decode(struct span bytes, struct run_header *ret_header) MUST_USE;
 // Length that a header beginning here says, to know how much to read; 0: none begins here. Not yet
 // checked.
-uint32_t run_header_peek_len(struct span bytes);
+uint32_t segment_run_header_peek_len(struct span bytes);
 
 static inline uint32_t run_header_unit_crc(const struct run_header *header, uint32_t unit)
 {
@@ -150,9 +151,9 @@ static inline uint32_t run_unit_count(uint32_t payload_len)
 }
 
 // Payload bytes of `block_count` blocks from `first_block` of an object, the last one short.
-uint64_t run_payload_len(uint64_t object_size_bytes, uint32_t block_size_bytes,
-                         uint64_t first_block, uint32_t block_count);
-uint64_t run_object_blocks(uint64_t object_size_bytes, uint32_t block_size_bytes);
+uint64_t segment_run_payload_len(uint64_t object_size_bytes, uint32_t block_size_bytes,
+                                 uint64_t first_block, uint32_t block_count);
+uint64_t segment_run_object_blocks(uint64_t object_size_bytes, uint32_t block_size_bytes);
 
 // Where the pieces of a run lie that begins at `start` (a multiple of RUN_ALIGN).
 struct run_layout {
@@ -160,8 +161,8 @@ struct run_layout {
     uint32_t start, header_offset, payload_offset;
     uint64_t end_offset;
 };
-void run_layout_make(uint32_t start, uint32_t header_len, uint32_t payload_len,
-                     struct run_layout *ret_layout);
+void segment_run_layout_make(uint32_t start, uint32_t header_len, uint32_t payload_len,
+                             struct run_layout *ret_layout);
 
 static inline struct store_place run_header_place(const struct run_header *header)
 {

@@ -477,7 +477,7 @@ static bool reserve_in(struct segment_log *log, struct segment *segment, uint32_
                        uint32_t payload_len, struct segment_reservation *ret_reservation)
 {
     struct run_layout layout;
-    run_layout_make(segment->append_offset, header_len, payload_len, &layout);
+    segment_run_layout_make(segment->append_offset, header_len, payload_len, &layout);
     uint32_t units = payload_len < RUN_PACKED_MAX ? 0 : run_unit_count(payload_len);
     if (layout.end_offset > log->segment_size_bytes ||
         segment->unit_count + units > log->unit_max) {
@@ -505,7 +505,7 @@ enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uin
                              uint32_t payload_len, struct segment_reservation *ret_reservation)
 {
     struct run_layout layout;
-    run_layout_make(SEGMENT_DATA_OFFSET, header_len, payload_len, &layout);
+    segment_run_layout_make(SEGMENT_DATA_OFFSET, header_len, payload_len, &layout);
     if (layout.end_offset > log->segment_size_bytes) {
         return ERR_LIMIT;
     }

@@ -21,7 +21,7 @@ static enum err header_accept(struct span bytes, const struct store_place *place
                               struct run_header *ret_header)
 {
     struct run_header h;
-    enum err err = run_header_decode(bytes, &h);
+    enum err err = segment_run_header_decode(bytes, &h);
     if (err != ERR_OK) {
         return ERR_CORRUPT;
     }
@@ -184,7 +184,7 @@ static enum err read_small_once(struct store_worker *sw, const struct store_plac
         }
     }
     struct span payload = {chunk->data + head_len, place->payload_len};
-    if (payload.len > 0 && crc32c(payload.ptr, payload.len) != info->unit_crc[0]) {
+    if (payload.len > 0 && segment_crc32c(payload.ptr, payload.len) != info->unit_crc[0]) {
         return ERR_CORRUPT;
     }
     *ret_info = info;
@@ -332,7 +332,7 @@ static void read_finish(struct store_read *read, enum err err)
         segment_return(read->place.segment);
     }
     free(state->header_bytes);
-    run_info_unref(state->info);
+    run_cache_info_unref(state->info);
     *state = (struct read_state){0};
     if (err != ERR_OK) {
         for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
@@ -432,7 +432,8 @@ static enum err read_verify(const struct store_read *read, const struct read_uni
     }
     for (uint32_t i = 0; i < units->count; i++) {
         uint32_t unit = units->first + i;
-        if (crc32c(read->chunks[i]->data, unit_len(&read->place, unit)) != info->unit_crc[unit]) {
+        if (segment_crc32c(read->chunks[i]->data, unit_len(&read->place, unit)) !=
+            info->unit_crc[unit]) {
             return ERR_CORRUPT;
         }
     }
@@ -478,7 +479,7 @@ static void read_with_info(struct store_read *read, struct run_info *info)
         read_finish(read, same ? ERR_OK : ERR_CORRUPT);
         return;
     }
-    read_state_of(read)->info = run_info_ref(info);
+    read_state_of(read)->info = run_cache_info_ref(info);
     if (read->len == 0) {
         read_finish(read, ERR_OK);
         return;
@@ -570,7 +571,7 @@ void store_read_start(struct worker *w, struct store_read *read)
     read->object = NULL;
     read->err = ERR_OK;
     read->cancelled = read->repeated = false;
-    task_init(&read->task, on_read_task);
+    worker_task_init(&read->task, on_read_task);
     worker_defer(w, &read->task); // this turn; operations started there are submitted in it
 }
 

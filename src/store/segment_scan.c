@@ -36,12 +36,12 @@ static struct span scanner_bytes(struct scanner *s, uint64_t offset, size_t len)
 
 static bool scanner_header(struct scanner *s, uint64_t offset, struct run_header *ret_header)
 {
-    uint32_t len = run_header_peek_len(scanner_bytes(s, offset, RUN_HEADER_FIXED));
+    uint32_t len = segment_run_header_peek_len(scanner_bytes(s, offset, RUN_HEADER_FIXED));
     if (len == 0) {
         return false;
     }
     struct run_header header;
-    if (run_header_decode(scanner_bytes(s, offset, len), &header) != ERR_OK ||
+    if (segment_run_header_decode(scanner_bytes(s, offset, len), &header) != ERR_OK ||
         header.number != s->scan->number || header.salt != s->scan->salt ||
         header.header_offset != offset || header.end_offset > s->scan->size_bytes) {
         return false;
@@ -54,7 +54,7 @@ static bool scanner_intent(struct scanner *s, uint64_t offset, struct run_intent
 {
     struct span sector = scanner_bytes(s, offset, SECTOR_SIZE);
     struct run_intent intent;
-    if (sector.len < SECTOR_SIZE || run_intent_decode(sector.ptr, &intent) != ERR_OK ||
+    if (sector.len < SECTOR_SIZE || segment_run_intent_decode(sector.ptr, &intent) != ERR_OK ||
         intent.number != s->scan->number || intent.salt != s->scan->salt ||
         intent.offset != offset || intent.end_offset > s->scan->size_bytes) {
         return false;

@@ -73,7 +73,7 @@ static void run_drop_chunks(struct store_run *run)
 
 static void run_free(struct store_run *run)
 {
-    task_cancel(&run->task);
+    worker_task_cancel(&run->task);
     run_drop_chunks(run);
     store_object_unref(run->object);
     free(run->head);
@@ -172,7 +172,7 @@ static void run_write_intent(struct store_run *run)
     };
     run->head = calloc(1, SECTOR_SIZE);
     check(run->head != NULL);
-    run_intent_encode(&intent, run->head);
+    segment_run_intent_encode(&intent, run->head);
     run->iov[0] = (struct iovec){run->head, SECTOR_SIZE};
     run_start_op(run, RUN_INTENT, 1, r->layout.start);
 }
@@ -236,7 +236,7 @@ static void run_write_header(struct store_run *run)
     free(run->head);
     run->head = calloc(1, head_bytes);
     check(run->head != NULL);
-    run_header_encode(&header, run->head);
+    segment_run_header_encode(&header, run->head);
     run->iov[0] = (struct iovec){run->head, head_bytes};
     unsigned count = layout->intent ? 0 : run_fill_iov(run, 1);
     run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
@@ -334,8 +334,8 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
         stats_add(COUNTER_admission_rejected_error, 1);
         return ERR_IO;
     }
-    uint64_t payload_len =
-        run_payload_len(object->size_bytes, object->block_size_bytes, first_block, block_count);
+    uint64_t payload_len = segment_run_payload_len(object->size_bytes, object->block_size_bytes,
+                                                   first_block, block_count);
     if (payload_len > STORE_BLOCK_SIZE_MAX || object->block_size_bytes % STORE_CHECKSUM_UNIT != 0 ||
         (block_count > 1 && payload_len > STORE_RUN_MAX)) {
         return ERR_LIMIT;
@@ -345,8 +345,9 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
         return ERR_NOT_ADMITTED;
     }
     uint32_t units = run_unit_count((uint32_t)payload_len);
-    uint32_t header_len = run_header_len(object->realm, object->bucket, object->key, object->etag,
-                                         object->version_id, object->headers, units);
+    uint32_t header_len =
+        segment_run_header_len(object->realm, object->bucket, object->key, object->etag,
+                               object->version_id, object->headers, units);
     check(header_len > 0);
     struct segment_reservation reservation;
     enum err err = segment_log_reserve(&store->log, worker_index(w), header_len,
@@ -368,7 +369,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->payload_len = run->begun_len = (uint32_t)payload_len;
     run->header_len = header_len;
     run->unit_count = units;
-    task_init(&run->task, on_run_task);
+    worker_task_init(&run->task, on_run_task);
     if (reservation.layout.intent) {
         run_write_intent(run);
     }
@@ -385,7 +386,7 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     uint32_t len = (uint32_t)min_u64(left, STORE_CHECKSUM_UNIT);
     check(chunk->len >= len);
     uint32_t unit = run->appended_units;
-    wire_put_u32((char *)&run->unit_crc[unit], crc32c(chunk->data, len));
+    wire_put_u32((char *)&run->unit_crc[unit], segment_crc32c(chunk->data, len));
     run->chunks[unit] = chunk_ref(chunk);
     run->appended_units++;
     run->appended_bytes += len;
@@ -408,8 +409,8 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
     run->finishing = true;
     run->done = done;
     run->ctx = ctx;
-    uint64_t payload_len = run_payload_len(run->object->size_bytes, run->object->block_size_bytes,
-                                           run->first_block, block_count);
+    uint64_t payload_len = segment_run_payload_len(
+        run->object->size_bytes, run->object->block_size_bytes, run->first_block, block_count);
     check(payload_len <= run->appended_bytes);
     if (block_count < run->block_count) {
         // Fewer units: the header gets shorter, what was reserved behind it stays empty.

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "stats/stats.h"
 #include "store/segment_supply.h"
 #include "store/store_private.h"

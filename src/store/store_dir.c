@@ -44,6 +44,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/random.h"
 
 #define FORMAT_BYTES_MAX 32768u
 #define OTHER_ENTRIES_MAX 10000u
@@ -78,7 +79,7 @@ void store_format_render(const struct store_format *format, struct buf *out)
         buf_printf(out, "append %u %u %u %u\n", a->number, a->offset, a->unit_count, a->run_count);
     }
     if (buf_ok(out)) {
-        buf_printf(out, "checksum %08x\n", crc32c(out->ptr + begin, out->len - begin));
+        buf_printf(out, "checksum %08x\n", segment_crc32c(out->ptr + begin, out->len - begin));
     }
 }
 
@@ -131,7 +132,7 @@ static bool format_epoch(struct span value, struct store_epoch_line *ret_line)
     struct span word;
     uint8_t hash[16];
     uint64_t epoch;
-    if (!span_split(&value, ' ', &word) || !span_to_hex(word, hash, sizeof(hash)) ||
+    if (!span_split(&value, ' ', &word) || !hex_decode(word, hash, sizeof(hash)) ||
         !span_to_u64(value, &epoch)) {
         return false;
     }
@@ -148,7 +149,8 @@ static bool format_checksum_is_right(struct span text, struct span *ret_body)
     }
     struct span body = {text.ptr, text.len - line};
     char expected[32];
-    (void)snprintf(expected, sizeof(expected), "checksum %08x\n", crc32c(body.ptr, body.len));
+    (void)snprintf(expected, sizeof(expected), "checksum %08x\n",
+                   segment_crc32c(body.ptr, body.len));
     *ret_body = body;
     return span_equal_cstr((struct span){text.ptr + body.len, line}, expected);
 }
@@ -163,8 +165,8 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
     if (!format_checksum_is_right(text, &rest) ||
         !format_u64(&rest, "forebay-cache", UINT32_MAX, &version) ||
         version != SEGMENT_FORMAT_VERSION || !format_line(&rest, "id", &id) ||
-        !span_to_hex(id, f.cache_id, CACHE_ID_LEN) || !format_line(&rest, "hash-key", &hash_key) ||
-        !span_to_hex(hash_key, key, sizeof(key)) ||
+        !hex_decode(id, f.cache_id, CACHE_ID_LEN) || !format_line(&rest, "hash-key", &hash_key) ||
+        !hex_decode(hash_key, key, sizeof(key)) ||
         !format_u64(&rest, "segment-size", SEGMENT_SIZE_MAX, &segment_size) ||
         !format_u64(&rest, "next-segment", UINT32_MAX, &next_segment) ||
         !format_u64(&rest, "next-generation", UINT64_MAX, &f.next_generation) ||

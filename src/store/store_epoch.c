@@ -182,7 +182,7 @@ void store_epoch_begin(struct worker *w, struct store *store, struct span origin
     change->bucket = epoch_hash(store, origin, bucket);
     change->slot = NULL;
     change->job = (struct blocking_job){.work = on_begin, .done = on_begun};
-    blocking_start(w, &change->job);
+    blocking_pool_run(w, &change->job);
 }
 
 void store_epoch_end(struct store_epoch_change *change)

@@ -20,7 +20,7 @@ struct store_object *store_object_new(struct hash128 hash, struct span realm, st
                                       struct span headers, uint64_t size_bytes,
                                       uint32_t block_size_bytes, time_t last_modified)
 {
-    if (run_header_len(realm, bucket, key, etag, version_id, headers, 0) == 0 ||
+    if (segment_run_header_len(realm, bucket, key, etag, version_id, headers, 0) == 0 ||
         block_size_bytes < STORE_BLOCK_SIZE_MIN || block_size_bytes > STORE_BLOCK_SIZE_MAX) {
         return NULL;
     }
@@ -87,5 +87,5 @@ struct store_object *store_object_from_header(const struct run_header *header, u
 
 uint64_t store_object_block_count(const struct store_object *object)
 {
-    return run_object_blocks(object->size_bytes, object->block_size_bytes);
+    return segment_run_object_blocks(object->size_bytes, object->block_size_bytes);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/date.h"
 #include "base/headers.h"
 #include "base/log.h"
 
@@ -21,7 +22,7 @@ static void check_numbers(struct span s)
         check(s.len >= (size_t)n && span_to_u64((struct span){text, (size_t)n}, &again));
         check(again == value);
     }
-    if (span_to_hex(s, raw, sizeof(raw))) {
+    if (hex_decode(s, raw, sizeof(raw))) {
         hex_encode(raw, sizeof(raw), text);
         check(span_equal_nocase(s, span_from_cstr(text)));
     }
@@ -33,7 +34,7 @@ static void check_uri(struct span s)
     size_t decoded_len;
     struct buf b;
     buf_init(&b, 1 << 16);
-    if (uri_decode(s, decoded, &decoded_len)) {
+    if (span_uri_decode(s, decoded, &decoded_len)) {
         check(decoded_len <= s.len);
     }
     for (int keep_slash = 0; keep_slash < 2; keep_slash++) {
@@ -41,7 +42,7 @@ static void check_uri(struct span s)
         buf_append_uri_encoded(&b, s, keep_slash != 0);
         struct span coded = buf_span(&b);
         static char again[3 * 8192];
-        check(buf_ok(&b) && uri_decode(coded, again, &decoded_len));
+        check(buf_ok(&b) && span_uri_decode(coded, again, &decoded_len));
         check(span_equal((struct span){again, decoded_len}, s));
     }
     buf_done(&b);
@@ -51,13 +52,13 @@ static void check_dates(struct span s)
 {
     char text[64];
     time_t t, again;
-    if (http_date_parse(s, &t) && t >= 0 && t < 253402300800) {
-        http_date_format(t, text);
-        check(http_date_parse(span_from_cstr(text), &again) && again == t);
+    if (date_parse_http(s, &t) && t >= 0 && t < 253402300800) {
+        date_format_http(t, text);
+        check(date_parse_http(span_from_cstr(text), &again) && again == t);
     }
-    if (amz_date_parse(s, &t)) {
-        amz_date_format(t, text);
-        check(amz_date_parse(span_from_cstr(text), &again) && again == t);
+    if (date_parse_amz(s, &t)) {
+        date_format_amz(t, text);
+        check(date_parse_amz(span_from_cstr(text), &again) && again == t);
         check(span_equal(s, span_from_cstr(text)));
     }
 }
@@ -73,10 +74,10 @@ static void check_pieces(struct span s)
         count++;
     }
     check(s.len == 0 || sum + count - 1 == s.len);
-    (void)header_list_has(s, SPAN("close"));
-    (void)header_is_hop_by_hop(s);
-    (void)header_value_is_clean(s);
-    (void)header_name_is_token(s);
+    (void)headers_list_has(s, SPAN("close"));
+    (void)headers_is_hop_by_hop(s);
+    (void)headers_value_is_clean(s);
+    (void)headers_name_is_token(s);
     for (const char *c = log_quote(s); *c != '\0'; c++) {
         check((unsigned char)*c >= ' ');
     }

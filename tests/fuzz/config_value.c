@@ -15,19 +15,19 @@ static void check_amounts(struct span s)
     struct config_size size;
     double ratio;
     unsigned percent;
-    if (value_parse_bytes(s, &value, why)) {
-        value_format_bytes(value, text);
-        check(value_parse_bytes(span_from_cstr(text), &again, why) && again == value);
+    if (config_value_parse_bytes(s, &value, why)) {
+        config_value_format_bytes(value, text);
+        check(config_value_parse_bytes(span_from_cstr(text), &again, why) && again == value);
     } else {
         check(memchr(why, '\0', WHY_MAX) != NULL);
     }
-    (void)value_parse_ms(s, &value, why);
-    (void)value_parse_block_size(s, &value, why);
-    (void)value_parse_size(s, &size, why);
-    (void)value_parse_rate(s, &value, why);
-    (void)value_parse_count(s, &value, why);
-    check(!value_parse_percent(s, &percent, why) || percent <= 100);
-    check(!value_parse_ratio(s, &ratio, why) || ratio >= 0);
+    (void)config_value_parse_ms(s, &value, why);
+    (void)config_value_parse_block_size(s, &value, why);
+    (void)config_value_parse_size(s, &size, why);
+    (void)config_value_parse_rate(s, &value, why);
+    (void)config_value_parse_count(s, &value, why);
+    check(!config_value_parse_percent(s, &percent, why) || percent <= 100);
+    check(!config_value_parse_ratio(s, &ratio, why) || ratio >= 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -39,12 +39,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     struct loader loader = {.arena = arena_new(1 << 20)};
     if (len < 4096) {
         check_amounts(s);
-        check(!value_parse_choice(s, "open|verify", &choice, why) || choice < 2);
-        (void)value_parse_listen(&loader, s, &listen, why);
-        (void)value_is_endpoint(s, why);
-        (void)value_is_glob(s, why);
-        (void)setting_suggest_key(s);
-        check(setting_find(s) <= SETTING_COUNT_);
+        check(!config_value_parse_choice(s, "open|verify", &choice, why) || choice < 2);
+        (void)config_value_parse_listen(&loader, s, &listen, why);
+        (void)config_value_is_endpoint(s, why);
+        (void)config_value_is_glob(s, why);
+        (void)settings_suggest_key(s);
+        check(settings_find(s) <= SETTING_COUNT_);
     }
     arena_free(loader.arena);
     return 0;

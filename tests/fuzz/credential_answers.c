@@ -11,12 +11,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static void check_json(struct span text, bool needs_version)
 {
-    struct credential_set *set = NULL;
+    struct credentials_set *set = NULL;
     struct buf why;
     buf_init(&why, 4096);
     if (credentials_parse_json("test", text, needs_version, &set, &why) == ERR_OK) {
         check(set != NULL && set->keys.access_key.len > 0 && set->keys.secret_key.len > 0);
-        credential_set_unref(set);
+        credentials_set_unref(set);
     } else {
         check(why.len > 0);
     }

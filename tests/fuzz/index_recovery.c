@@ -32,10 +32,11 @@ static struct span sealed(const uint8_t *data, size_t size, char *value, size_t 
     memcpy(value, data, min_u64(size, len));
     if (is_meta) {
         wire_put_u32(value + 4, INDEX_FORMAT_VERSION);
-        wire_put_u32(value, crc32c(value + 4, len - 4));
+        wire_put_u32(value, segment_crc32c(value + 4, len - 4));
     } else {
         wire_put_u16(value + 4, INDEX_FORMAT_VERSION);
-        wire_put_u32(value, crc32c_more(crc32c(key, sizeof(key)), value + 4, len - 4));
+        wire_put_u32(value,
+                     segment_crc32c_more(segment_crc32c(key, sizeof(key)), value + 4, len - 4));
     }
     return (struct span){value, len};
 }

@@ -65,7 +65,7 @@ static bool is_request_line(struct span line)
             return false;
         }
     }
-    return header_name_is_token(method) && target.len > 0 && target.len <= HTTP_TARGET_MAX;
+    return headers_name_is_token(method) && target.len > 0 && target.len <= HTTP_TARGET_MAX;
 }
 
 static void check_reference(struct span head, const struct http_request *r)
@@ -87,7 +87,7 @@ static void check_reference(struct span head, const struct http_request *r)
         struct span name = {line.ptr, colon};
         check(colon < line.len && line.len <= HTTP_HEADER_MAX);
         struct span value = span_trim((struct span){line.ptr + colon + 1, line.len - colon - 1});
-        check(header_name_is_token(name) && header_value_is_clean(value));
+        check(headers_name_is_token(name) && headers_value_is_clean(value));
         check(count < r->headers.count);
         check(span_equal(r->headers.items[count].name, name));
         check(span_equal(r->headers.items[count].value, value));

@@ -12,8 +12,8 @@ static void check_answer(const struct response_head *head, const struct response
                          const struct response_answer *answer)
 {
     for (unsigned i = 0; i < answer->headers.count; i++) {
-        check(header_name_is_token(answer->headers.items[i].name));
-        check(header_value_is_clean(answer->headers.items[i].value));
+        check(headers_name_is_token(answer->headers.items[i].name));
+        check(headers_value_is_clean(answer->headers.items[i].value));
     }
     check(answer->body_len <= answer->size_bytes);
     check(answer->body_first + answer->body_len <= answer->size_bytes);

@@ -40,7 +40,7 @@ static bool image_run(void *ctx, const struct run_header *h)
     }
     // Encoded again it is the same bytes.
     char *again = malloc(h->header_len);
-    run_header_encode(h, again);
+    segment_run_header_encode(h, again);
     check(memcmp(again, image->bytes + h->header_offset, h->header_len) == 0 || sum == UINT32_MAX);
     free(again);
     return true;
@@ -71,13 +71,13 @@ static void put_right(char *bytes)
         } else if (sector[0] == 'I') {
             memcpy(sector, "FBINTNT1", 8);
         }
-        uint32_t len = run_header_peek_len((struct span){sector, SIZE - at});
+        uint32_t len = segment_run_header_peek_len((struct span){sector, SIZE - at});
         if (len != 0 && len <= SIZE - at) {
-            uint32_t crc = crc32c(sector, 124);
-            wire_put_u32(sector + 124,
-                         crc32c_more(crc, sector + RUN_HEADER_FIXED, len - RUN_HEADER_FIXED));
+            uint32_t crc = segment_crc32c(sector, 124);
+            wire_put_u32(sector + 124, segment_crc32c_more(crc, sector + RUN_HEADER_FIXED,
+                                                           len - RUN_HEADER_FIXED));
         } else if (memcmp(sector, "FBINTNT1", 8) == 0) {
-            wire_put_u32(sector + 508, crc32c(sector, 508));
+            wire_put_u32(sector + 508, segment_crc32c(sector, 508));
         }
     }
 }

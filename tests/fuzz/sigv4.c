@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
                         SPAN(SIGV4_UNSIGNED_PAYLOAD))) {
             bool tokens = true; // a name such as "a;b" cannot come out of an HTTP parser
             for (unsigned i = 0; i < headers.count; i++) {
-                tokens = tokens && header_name_is_token(headers.items[i].name);
+                tokens = tokens && headers_name_is_token(headers.items[i].name);
             }
             if (tokens) {
                 check_sign_and_verify(arena, method, key, query, &headers);

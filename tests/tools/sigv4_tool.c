@@ -11,6 +11,7 @@
 //        -> ERROR_NAME PLUS_IS_SPACE STRING_TO_SIGN CANONICAL_REQUEST
 //   explain TIME REGION SERVICE METHOD PATH QUERY PAYLOAD_HASH SIGNED_HEADERS [NAME VALUE]...
 //        -> ok STRING_TO_SIGN CANONICAL_REQUEST
+#include "base/date.h"
 #include "s3/s3.h"
 
 #include <stdio.h>
@@ -31,7 +32,7 @@ static struct span field_decode(struct span hex)
     size_t len = hex.len / 2;
     char *bytes = arena_alloc(arena, len + 1);
     check(bytes != NULL);
-    check(span_to_hex(hex, (uint8_t *)bytes, len));
+    check(hex_decode(hex, (uint8_t *)bytes, len));
     return (struct span){bytes, len};
 }
 
@@ -117,8 +118,8 @@ static void do_explain(void)
     struct headers headers = {0};
     read_headers(8, &headers);
     time_t t = time_field(0);
-    char date[AMZ_DATE_LEN + 1];
-    amz_date_format(t, date);
+    char date[DATE_AMZ_LEN + 1];
+    date_format_amz(t, date);
     struct sigv4_claim claim = {.present = true,
                                 .access_key = SPAN("anyone"),
                                 .date = {date, 8},

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/random.h"
 
 #include <endian.h>
 #include <errno.h>

@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include "base/clock.h"
+#include "base/date.h"
 #include "base/headers.h"
 
 #include <string.h>
@@ -42,48 +43,48 @@ Test(headers, count_is_bounded)
 
 Test(headers, hop_by_hop_and_tokens)
 {
-    cr_assert(header_is_hop_by_hop(SPAN("Connection")));
-    cr_assert(header_is_hop_by_hop(SPAN("Proxy-Authorization")));
-    cr_assert(header_is_hop_by_hop(SPAN("transfer-encoding")));
-    cr_assert_not(header_is_hop_by_hop(SPAN("Content-Length")));
-    cr_assert_not(header_is_hop_by_hop(SPAN("proxy")));
-    cr_assert(header_list_has(SPAN("keep-alive, Close"), SPAN("close")));
-    cr_assert_not(header_list_has(SPAN("closed"), SPAN("close")));
-    cr_assert(header_value_is_clean(SPAN("a\tb \xc3\xa9")));
-    cr_assert_not(header_value_is_clean(SPAN("a\r\nb")));
-    cr_assert_not(header_value_is_clean((struct span){"a\0b", 3}));
-    cr_assert_not(header_value_is_clean(SPAN("\x7f")));
-    cr_assert(header_name_is_token(SPAN("x-amz-meta-a.b_c")));
-    cr_assert_not(header_name_is_token(SPAN("")));
-    cr_assert_not(header_name_is_token(SPAN("a b")));
-    cr_assert_not(header_name_is_token(SPAN("a:")));
-    cr_assert_not(header_name_is_token((struct span){"a\0", 2}));
+    cr_assert(headers_is_hop_by_hop(SPAN("Connection")));
+    cr_assert(headers_is_hop_by_hop(SPAN("Proxy-Authorization")));
+    cr_assert(headers_is_hop_by_hop(SPAN("transfer-encoding")));
+    cr_assert_not(headers_is_hop_by_hop(SPAN("Content-Length")));
+    cr_assert_not(headers_is_hop_by_hop(SPAN("proxy")));
+    cr_assert(headers_list_has(SPAN("keep-alive, Close"), SPAN("close")));
+    cr_assert_not(headers_list_has(SPAN("closed"), SPAN("close")));
+    cr_assert(headers_value_is_clean(SPAN("a\tb \xc3\xa9")));
+    cr_assert_not(headers_value_is_clean(SPAN("a\r\nb")));
+    cr_assert_not(headers_value_is_clean((struct span){"a\0b", 3}));
+    cr_assert_not(headers_value_is_clean(SPAN("\x7f")));
+    cr_assert(headers_name_is_token(SPAN("x-amz-meta-a.b_c")));
+    cr_assert_not(headers_name_is_token(SPAN("")));
+    cr_assert_not(headers_name_is_token(SPAN("a b")));
+    cr_assert_not(headers_name_is_token(SPAN("a:")));
+    cr_assert_not(headers_name_is_token((struct span){"a\0", 2}));
 }
 
 Test(headers, dates_format)
 {
     char text[64];
-    http_date_format(784111777, text);
+    date_format_http(784111777, text);
     cr_assert_str_eq(text, "Sun, 06 Nov 1994 08:49:37 GMT");
-    iso_date_format(1136214245, 7, text);
+    date_format_iso(1136214245, 7, text);
     cr_assert_str_eq(text, "2006-01-02T15:04:05.007Z");
-    amz_date_format(1136214245, text);
+    date_format_amz(1136214245, text);
     cr_assert_str_eq(text, "20060102T150405Z");
-    http_date_format((time_t)INT64_MAX, text); // no year to print: the epoch
+    date_format_http((time_t)INT64_MAX, text); // no year to print: the epoch
     cr_assert_str_eq(text, "Thu, 01 Jan 1970 00:00:00 GMT");
 }
 
 Test(headers, dates_parse_in_all_forms)
 {
     time_t t;
-    cr_assert(http_date_parse(SPAN("Sun, 06 Nov 1994 08:49:37 GMT"), &t));
+    cr_assert(date_parse_http(SPAN("Sun, 06 Nov 1994 08:49:37 GMT"), &t));
     cr_assert_eq(t, 784111777);
-    cr_assert(http_date_parse(SPAN("Sunday, 06-Nov-94 08:49:37 GMT"), &t));
+    cr_assert(date_parse_http(SPAN("Sunday, 06-Nov-94 08:49:37 GMT"), &t));
     cr_assert_eq(t, 784111777);
-    cr_assert(http_date_parse(SPAN("Sun Nov  6 08:49:37 1994"), &t));
+    cr_assert(date_parse_http(SPAN("Sun Nov  6 08:49:37 1994"), &t));
     cr_assert_eq(t, 784111777);
-    cr_assert(http_date_parse(SPAN("Thu, 29 Feb 2024 00:00:00 GMT"), &t));
-    cr_assert(amz_date_parse(SPAN("20060102T150405Z"), &t));
+    cr_assert(date_parse_http(SPAN("Thu, 29 Feb 2024 00:00:00 GMT"), &t));
+    cr_assert(date_parse_amz(SPAN("20060102T150405Z"), &t));
     cr_assert_eq(t, 1136214245);
     const char *bad[] = {"",
                          "Sun, 06 Nov 1994 08:49:37",
@@ -95,11 +96,11 @@ Test(headers, dates_parse_in_all_forms)
                          "Sun, 06 Nov 1994 08:49:37 GMTx",
                          "Sun, 00 Nov 1994 08:49:37 GMT"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        cr_assert_not(http_date_parse(span_from_cstr(bad[i]), &t));
+        cr_assert_not(date_parse_http(span_from_cstr(bad[i]), &t));
     }
-    cr_assert_not(amz_date_parse(SPAN("20061302T150405Z"), &t));
-    cr_assert_not(amz_date_parse(SPAN("20060102T150405"), &t));
-    cr_assert_not(amz_date_parse(SPAN("20060002T150405Z"), &t));
+    cr_assert_not(date_parse_amz(SPAN("20061302T150405Z"), &t));
+    cr_assert_not(date_parse_amz(SPAN("20060102T150405"), &t));
+    cr_assert_not(date_parse_amz(SPAN("20060002T150405Z"), &t));
 }
 
 Test(headers, dates_round_trip_over_four_centuries)
@@ -107,11 +108,11 @@ Test(headers, dates_round_trip_over_four_centuries)
     char text[64];
     for (time_t t = 0; t < (time_t)400 * 366 * 86400; t += 86400 * 13 + 3607) {
         time_t back = -1;
-        http_date_format(t, text);
-        cr_assert(http_date_parse(span_from_cstr(text), &back));
+        date_format_http(t, text);
+        cr_assert(date_parse_http(span_from_cstr(text), &back));
         cr_assert_eq(back, t);
-        amz_date_format(t, text);
-        cr_assert(amz_date_parse(span_from_cstr(text), &back));
+        date_format_amz(t, text);
+        cr_assert(date_parse_amz(span_from_cstr(text), &back));
         cr_assert_eq(back, t);
     }
 }

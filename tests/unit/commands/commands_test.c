@@ -22,17 +22,17 @@ Test(commands, arguments_are_taken_out)
     char *argv[] = {word("a"), word("-T"), word("--x"), word("1"), word("--y=2"), word("b"), NULL};
     int argc = 6;
     bool bad = false;
-    cr_assert(argument_take(&argc, argv, "-T"));
-    cr_assert_not(argument_take(&argc, argv, "-T"));
-    cr_assert_str_eq(argument_take_value(&argc, argv, "--x", &bad), "1");
-    cr_assert_str_eq(argument_take_value(&argc, argv, "--y", &bad), "2");
-    cr_assert_null(argument_take_value(&argc, argv, "--z", &bad));
+    cr_assert(commands_argument_take(&argc, argv, "-T"));
+    cr_assert_not(commands_argument_take(&argc, argv, "-T"));
+    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--x", &bad), "1");
+    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--y", &bad), "2");
+    cr_assert_null(commands_argument_take_value(&argc, argv, "--z", &bad));
     cr_assert_not(bad);
     cr_assert_eq(argc, 2);
     cr_assert_str_eq(argv[0], "a");
     cr_assert_str_eq(argv[1], "b");
     cr_assert_null(argv[2]);
-    cr_assert_null(argument_take_value(&argc, argv, "b", &bad));
+    cr_assert_null(commands_argument_take_value(&argc, argv, "b", &bad));
     cr_assert(bad);
 }
 
@@ -122,7 +122,7 @@ Test(commands, env_asks_the_running_server)
 
 Test(commands, descriptors_are_shared_out_within_what_there_is)
 {
-    struct descriptor_plan plan = descriptor_plan_for(1u << 20, 8, 3, 16384, 64);
+    struct command_limits_plan plan = command_limits_plan_for(1u << 20, 8, 3, 16384, 64);
     cr_assert(!plan.is_short);
     cr_assert_eq(plan.clients, 16384);
     cr_assert_eq(plan.origin_connections, 64);
@@ -131,7 +131,7 @@ Test(commands, descriptors_are_shared_out_within_what_there_is)
             uint64_t fixed = ADMIN_CONNECTIONS_MAX + 40 + workers * (8 + 3 * origins);
             for (uint64_t n = fixed + 120 * origins + 4 * workers * origins; n < 200000;
                  n += n / 7 + 1) {
-                plan = descriptor_plan_for(n, workers, origins, 16384, 64);
+                plan = command_limits_plan_for(n, workers, origins, 16384, 64);
                 cr_assert(fixed + plan.clients + plan.segments +
                               origins * (plan.origin_connections + workers) <=
                           n);
@@ -141,6 +141,6 @@ Test(commands, descriptors_are_shared_out_within_what_there_is)
             }
         }
     }
-    plan = descriptor_plan_for(64, 4, 2, 16384, 64); // too few for anything: the least of each
+    plan = command_limits_plan_for(64, 4, 2, 16384, 64); // too few for anything: the least of each
     cr_assert(plan.is_short && plan.clients >= 8 && plan.segments >= 16);
 }

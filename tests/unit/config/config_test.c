@@ -495,7 +495,7 @@ Test(config, every_section_is_suggested)
         }
         char word[64];
         snprintf(word, sizeof(word), "%.*sx", (int)(dot - key), key);
-        const char *near = setting_suggest_key(span_from_cstr(word));
+        const char *near = settings_suggest_key(span_from_cstr(word));
         cr_assert_not_null(near, "%s", word);
         cr_assert_eq(strncmp(near, key, (size_t)(dot - key)), 0, "%s for %s", near, word);
     }
@@ -582,9 +582,9 @@ Test(config, choices_match_their_enums)
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char why[WHY_MAX];
-        unsigned choice = 99, id = setting_find(span_from_cstr(rows[i].key));
-        cr_assert(value_parse_choice(span_from_cstr(rows[i].word), setting_row(id)->public_.accepts,
-                                     &choice, why));
+        unsigned choice = 99, id = settings_find(span_from_cstr(rows[i].key));
+        cr_assert(config_value_parse_choice(span_from_cstr(rows[i].word),
+                                            settings_row(id)->public_.accepts, &choice, why));
         cr_assert_eq(choice, rows[i].value, "%s", rows[i].key);
     }
 }

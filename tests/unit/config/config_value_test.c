@@ -11,9 +11,9 @@ static char why[WHY_MAX];
 Test(config_value, times)
 {
     uint64_t ms = 0;
-    cr_assert(value_parse_ms(SPAN("250ms"), &ms, why) && ms == 250);
-    cr_assert(value_parse_ms(SPAN("7d"), &ms, why) && ms == 7ull * 86400000);
-    cr_assert(value_parse_ms(SPAN("0s"), &ms, why) && ms == 0);
+    cr_assert(config_value_parse_ms(SPAN("250ms"), &ms, why) && ms == 250);
+    cr_assert(config_value_parse_ms(SPAN("7d"), &ms, why) && ms == 7ull * 86400000);
+    cr_assert(config_value_parse_ms(SPAN("0s"), &ms, why) && ms == 0);
     const char *bad[] = {"",
                          "s",
                          "1",
@@ -25,7 +25,7 @@ Test(config_value, times)
                          "99999999999999999999s",
                          "99999999999999999d"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        cr_assert_not(value_parse_ms(span_from_cstr(bad[i]), &ms, why));
+        cr_assert_not(config_value_parse_ms(span_from_cstr(bad[i]), &ms, why));
         cr_assert_gt(strlen(why), 0);
     }
 }
@@ -34,33 +34,34 @@ Test(config_value, sizes)
 {
     uint64_t bytes = 0;
     struct config_size size;
-    cr_assert(value_parse_bytes(SPAN("64MiB"), &bytes, why) && bytes == 64 << 20);
-    cr_assert(value_parse_bytes(SPAN("2GB"), &bytes, why) && bytes == 2000000000);
-    cr_assert(value_parse_bytes(SPAN("107374182400"), &bytes, why) && bytes == 107374182400);
-    cr_assert_not(value_parse_bytes(SPAN("16EiB"), &bytes, why));
-    cr_assert_not(value_parse_bytes(SPAN("mib"), &bytes, why));
-    cr_assert_not(value_parse_bytes(SPAN("1mib"), &bytes, why));
+    cr_assert(config_value_parse_bytes(SPAN("64MiB"), &bytes, why) && bytes == 64 << 20);
+    cr_assert(config_value_parse_bytes(SPAN("2GB"), &bytes, why) && bytes == 2000000000);
+    cr_assert(config_value_parse_bytes(SPAN("107374182400"), &bytes, why) && bytes == 107374182400);
+    cr_assert_not(config_value_parse_bytes(SPAN("16EiB"), &bytes, why));
+    cr_assert_not(config_value_parse_bytes(SPAN("mib"), &bytes, why));
+    cr_assert_not(config_value_parse_bytes(SPAN("1mib"), &bytes, why));
     cr_assert_not_null(strstr(why, "(1MiB?)"));
-    cr_assert(value_parse_size(SPAN("90%"), &size, why) && size.percent == 90 && size.bytes == 0);
-    cr_assert(value_parse_size(SPAN("1TiB"), &size, why) && size.percent == 0);
-    cr_assert_not(value_parse_size(SPAN("101%"), &size, why));
-    cr_assert(value_parse_rate(SPAN("0"), &bytes, why) && bytes == 0);
-    cr_assert(value_parse_rate(SPAN("2MiB/s"), &bytes, why) && bytes == 2 << 20);
-    cr_assert_not(value_parse_rate(SPAN("/s"), &bytes, why));
-    value_format_bytes(4 << 20, why);
+    cr_assert(config_value_parse_size(SPAN("90%"), &size, why) && size.percent == 90 &&
+              size.bytes == 0);
+    cr_assert(config_value_parse_size(SPAN("1TiB"), &size, why) && size.percent == 0);
+    cr_assert_not(config_value_parse_size(SPAN("101%"), &size, why));
+    cr_assert(config_value_parse_rate(SPAN("0"), &bytes, why) && bytes == 0);
+    cr_assert(config_value_parse_rate(SPAN("2MiB/s"), &bytes, why) && bytes == 2 << 20);
+    cr_assert_not(config_value_parse_rate(SPAN("/s"), &bytes, why));
+    config_value_format_bytes(4 << 20, why);
     cr_assert_str_eq(why, "4MiB");
-    value_format_bytes(1025, why);
+    config_value_format_bytes(1025, why);
     cr_assert_str_eq(why, "1025");
 }
 
 Test(config_value, block_sizes)
 {
     uint64_t bytes = 0;
-    cr_assert(value_parse_block_size(SPAN("64KiB"), &bytes, why) && bytes == 65536);
-    cr_assert(value_parse_block_size(SPAN("16MiB"), &bytes, why));
-    cr_assert_not(value_parse_block_size(SPAN("32KiB"), &bytes, why));
+    cr_assert(config_value_parse_block_size(SPAN("64KiB"), &bytes, why) && bytes == 65536);
+    cr_assert(config_value_parse_block_size(SPAN("16MiB"), &bytes, why));
+    cr_assert_not(config_value_parse_block_size(SPAN("32KiB"), &bytes, why));
     cr_assert_not_null(strstr(why, "(64KiB?)"));
-    cr_assert_not(value_parse_block_size(SPAN("32MiB"), &bytes, why));
+    cr_assert_not(config_value_parse_block_size(SPAN("32MiB"), &bytes, why));
     cr_assert_not_null(strstr(why, "(16MiB?)"));
 }
 
@@ -69,10 +70,10 @@ Test(config_value, globs)
     const char *good[] = {"**", "a/*", "b/{x,y}/?", "a\\{b", "a\\\\", "*/manifests/**"};
     const char *bad[] = {"", "a{b", "a}b", "{a,{b}}", "a\\"};
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
-        cr_assert(value_is_glob(span_from_cstr(good[i]), why), "%s", good[i]);
+        cr_assert(config_value_is_glob(span_from_cstr(good[i]), why), "%s", good[i]);
     }
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        cr_assert_not(value_is_glob(span_from_cstr(bad[i]), why), "%s", bad[i]);
+        cr_assert_not(config_value_is_glob(span_from_cstr(bad[i]), why), "%s", bad[i]);
     }
 }
 
@@ -83,16 +84,16 @@ Test(config_value, endpoints)
     const char *bad[] = {"",           "s3.amazonaws.com", "dir:data",     "dir:",    "http://",
                          "http://:80", "http://u@host",    "http://h?x=1", "ftp://h", "http://h a"};
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
-        cr_assert(value_is_endpoint(span_from_cstr(good[i]), why), "%s", good[i]);
+        cr_assert(config_value_is_endpoint(span_from_cstr(good[i]), why), "%s", good[i]);
     }
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        cr_assert_not(value_is_endpoint(span_from_cstr(bad[i]), why), "%s", bad[i]);
+        cr_assert_not(config_value_is_endpoint(span_from_cstr(bad[i]), why), "%s", bad[i]);
     }
 }
 
 Test(config_value, host_limits_are_sane)
 {
-    cr_assert_geq(host_cpu_count(), 1);
-    cr_assert_leq(host_cpu_count(), 256);
-    cr_assert_gt(host_memory_bytes(), 1 << 20);
+    cr_assert_geq(config_host_cpu_count(), 1);
+    cr_assert_leq(config_host_cpu_count(), 256);
+    cr_assert_gt(config_host_memory_bytes(), 1 << 20);
 }

@@ -74,7 +74,7 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
 {
     struct call *call = container_of(user, struct call, user);
     enter(call->front);
-    task_cancel(&call->task);
+    worker_task_cancel(&call->task);
     atomic_uint *counters[] = {&call->front->done, &call->front->gone, &call->front->cut};
     atomic_fetch_add(counters[outcome], 1);
     leave();
@@ -308,7 +308,7 @@ static void on_request(void *ctx, struct http_exchange *x)
     call->sink = (struct http_sink){on_data, on_end};
     call->x = x;
     call->front = f;
-    task_init(&call->task, on_task);
+    worker_task_init(&call->task, on_task);
     call->slice = 10000;
     call->at = UINT64_MAX;
     (void)parameter(r->target, "n", &call->n);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/date.h"
 #include "front.h"
 #include "stats/stats.h"
 
@@ -257,7 +258,7 @@ Test(http_reply, headers)
     cr_assert_str_eq(value, "a\tb");
     cr_assert(client_header(&reply, "X-Rendered", value, sizeof(value)));
     cr_assert(client_header(&reply, "Date", value, sizeof(value)));
-    cr_assert(strlen(value) == HTTP_DATE_LEN);
+    cr_assert(strlen(value) == DATE_HTTP_LEN);
     cr_assert(client_header(&reply, "Content-Length", value, sizeof(value)));
     cr_assert_str_eq(value, "0");
     cr_assert(!client_header(&reply, "X-Cr", value, sizeof(value)));

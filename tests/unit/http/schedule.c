@@ -483,7 +483,7 @@ static void on_nothing(struct task *task)
 void schedule_turn(void)
 {
     static struct task task;
-    task_init(&task, on_nothing);
+    worker_task_init(&task, on_nothing);
     worker_defer(at.worker, &task); // so that the turn does not wait
     worker_turn(at.worker);
 }

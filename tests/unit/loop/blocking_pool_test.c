@@ -45,7 +45,7 @@ static void start_holders(struct worker *w, void *ctx)
     for (unsigned i = 0; i < 4; i++) {
         jobs->holder[i].work = hold;
         jobs->holder[i].done = on_over;
-        blocking_start(w, &jobs->holder[i]);
+        blocking_pool_run(w, &jobs->holder[i]);
     }
 }
 
@@ -55,7 +55,7 @@ static void start_flood(struct worker *w, void *ctx)
     for (unsigned i = 0; i < QUEUE_MAX + EXTRA; i++) {
         jobs->item[i].work = work;
         jobs->item[i].done = on_over;
-        blocking_start(w, &jobs->item[i]);
+        blocking_pool_run(w, &jobs->item[i]);
     }
     cr_assert(jobs->over_count == 0); // never inside the starting call
 }

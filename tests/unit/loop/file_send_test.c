@@ -53,7 +53,7 @@ static void rig_end(struct rig *rig)
 static void send_on_worker(struct worker *w, void *ctx)
 {
     struct rig *rig = ctx;
-    rig->result = file_range_send(w, &rig->range, rig->skip, rig->len, rig->sockets[0]);
+    rig->result = file_send_range(w, &rig->range, rig->skip, rig->len, rig->sockets[0]);
 }
 
 static int64_t rig_send(struct rig *rig, uint64_t skip, uint64_t len)

@@ -37,7 +37,7 @@ static enum err try_open(unsigned mode, struct unix_listener *ret_listener)
 {
     struct buf why;
     buf_init(&why, 512);
-    enum err err = unix_listener_open(path, mode, ret_listener, &why);
+    enum err err = unix_socket_open(path, mode, ret_listener, &why);
     cr_assert_eq(err == ERR_OK, why.len == 0, "%s", buf_cstr(&why));
     cr_assert(err == ERR_OK || strstr(buf_cstr(&why), path) != NULL);
     buf_done(&why);
@@ -46,7 +46,7 @@ static enum err try_open(unsigned mode, struct unix_listener *ret_listener)
 
 static void stop(struct unix_listener *u)
 {
-    unix_listener_remove(u);
+    unix_socket_remove(u);
     close(u->fd);
 }
 
@@ -179,7 +179,7 @@ static void *starter(void *ctx)
     struct buf why;
     buf_init(&why, 512);
     pthread_barrier_wait(&all_ready);
-    if (unix_listener_open(path, 0600, u, &why) != ERR_OK) {
+    if (unix_socket_open(path, 0600, u, &why) != ERR_OK) {
         u->fd = -1;
     }
     buf_done(&why);

@@ -140,7 +140,7 @@ static void on_second_task(struct task *task)
 {
     struct order *order = container_of(task, struct order, second);
     order_note(order, "2");
-    task_cancel(&order->cancelled); // it is in the same batch
+    worker_task_cancel(&order->cancelled); // it is in the same batch
 }
 
 static void on_never(struct task *task)
@@ -154,9 +154,9 @@ static void start_order(struct worker *w, void *ctx)
     struct order *order = ctx;
     order->worker = w;
     order->now_us = worker_now_us(w);
-    task_init(&order->first, on_first_task);
-    task_init(&order->second, on_second_task);
-    task_init(&order->cancelled, on_never);
+    worker_task_init(&order->first, on_first_task);
+    worker_task_init(&order->second, on_second_task);
+    worker_task_init(&order->cancelled, on_never);
     worker_defer(w, &order->first);
     worker_defer(w, &order->second);
     worker_defer(w, &order->first); // harmless
@@ -394,7 +394,7 @@ static void on_hop(struct worker *w, struct message *message)
         free(hop);
     } else if (hop->left % 10 == 0) {
         hop->job = (struct blocking_job){.work = hop_work, .done = on_hop_job};
-        blocking_start(w, &hop->job);
+        blocking_pool_run(w, &hop->job);
     } else {
         mailbox_send(loop_worker(worker_loop(w), hop->left % 3), &hop->message);
     }

@@ -39,7 +39,7 @@ static const char *load(enum origin_credentials_source source)
 {
     static char text[4096];
     struct credentials_options options = {.source = source};
-    struct credential_set *set = NULL;
+    struct credentials_set *set = NULL;
     struct buf why;
     buf_init(&why, 4096);
     enum err err = credentials_chain_load(&options, &set, &why);
@@ -47,7 +47,7 @@ static const char *load(enum origin_credentials_source source)
         snprintf(text, sizeof(text), "%.*s/%.*s/%.*s %s", (int)set->keys.access_key.len,
                  set->keys.access_key.ptr, (int)set->keys.secret_key.len, set->keys.secret_key.ptr,
                  (int)set->keys.session_token.len, set->keys.session_token.ptr, set->source);
-        credential_set_unref(set);
+        credentials_set_unref(set);
     } else {
         snprintf(text, sizeof(text), "%s: %s", error_name(err), buf_cstr(&why));
     }
@@ -82,7 +82,7 @@ Test(credentials_chain, key_files)
 {
     struct harness h = {0};
     char access[512], secret[512];
-    struct credential_set *set = NULL;
+    struct credentials_set *set = NULL;
     struct buf why;
     clean_environment();
     setenv("AWS_ACCESS_KEY_ID", "ENV", 1);
@@ -95,13 +95,13 @@ Test(credentials_chain, key_files)
     cr_assert_eq(credentials_chain_load(&options, &set, &why), ERR_OK, "%s", buf_cstr(&why));
     cr_assert(span_equal_cstr(set->keys.access_key, "AK") &&
               span_equal_cstr(set->keys.secret_key, "S K"));
-    credential_set_unref(set);
+    credentials_set_unref(set);
     chmod(secret, 0644);
     cr_assert_eq(credentials_chain_load(&options, &set, &why), ERR_PERMISSION);
     cr_assert_not_null(strstr(buf_cstr(&why), "chmod 600"));
     chmod(secret, 0640);
     cr_assert_eq(credentials_chain_load(&options, &set, &why), ERR_OK);
-    credential_set_unref(set);
+    credentials_set_unref(set);
     why.len = 0;
     harness_write(&h, "secret", "a\nb\n", 4);
     cr_assert_eq(credentials_chain_load(&options, &set, &why), ERR_ORIGIN_CREDENTIALS);
@@ -160,14 +160,14 @@ Test(credentials_chain, profiles)
         cr_assert_not_null(strstr(text, cases[i].expected), "%s: %s", cases[i].profile, text);
         cr_assert_null(strstr(text, "NESTED"));
     }
-    struct credential_set *set = NULL;
+    struct credentials_set *set = NULL;
     struct credentials_options options = {.source = ORIGIN_CREDENTIALS_PROFILE};
     struct buf why;
     buf_init(&why, 4096);
     setenv("AWS_PROFILE", "three", 1);
     cr_assert_eq(credentials_chain_load(&options, &set, &why), ERR_OK);
     cr_assert_str_eq(set->region, "ap-south-1");
-    credential_set_unref(set);
+    credentials_set_unref(set);
     buf_done(&why);
     harness_remove_root(&h);
 }
@@ -387,7 +387,7 @@ Test(credentials_chain, bad_json)
         "{\"AccessKeyId\":1,\"SecretAccessKey\":\"SECRETSECRET\"}",
         "{\"AccessKeyId\":\"a\",\"SecretAccessKey\":\"SECRETSECRET\",\"Expiration\":\"x\"}"};
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
-        struct credential_set *set = NULL;
+        struct credentials_set *set = NULL;
         struct buf why;
         buf_init(&why, 4096);
         cr_assert_eq(credentials_parse_json("test", span_from_cstr(texts[i]), false, &set, &why),

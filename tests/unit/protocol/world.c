@@ -43,7 +43,7 @@ uint64_t worker_now_us(const struct worker *w)
     return world.now_us;
 }
 
-void task_init(struct task *task, void (*fn)(struct task *task))
+void worker_task_init(struct task *task, void (*fn)(struct task *task))
 {
     list_node_init(&task->node);
     task->fn = fn;
@@ -56,7 +56,7 @@ void worker_defer(struct worker *w, struct task *task)
     }
 }
 
-void task_cancel(struct task *task)
+void worker_task_cancel(struct task *task)
 {
     list_remove(&task->node);
 }

@@ -31,6 +31,7 @@ static uint64_t test_first_byte_us(const struct http_exchange *x)
 #define access_log_write test_log_write
 #define access_log_reopen test_log_reopen
 #include "../../../src/proxy/access_log.c"
+#include "base/date.h"
 
 static struct proxy_worker pw;
 static char path[512];
@@ -149,7 +150,7 @@ Test(access_log, json)
     cr_assert_eq(json_integer_value(json_object_get(line, "status")), 200);
     cr_assert_eq(json_integer_value(json_object_get(line, "bytes")), 123);
     cr_assert_eq(json_integer_value(json_object_get(line, "object_size")), 5000000000);
-    cr_assert_eq(strlen(text_of(line, "ts")), ISO_DATE_LEN);
+    cr_assert_eq(strlen(text_of(line, "ts")), DATE_ISO_LEN);
     json_decref(line);
     free(text);
     arena_free(a.arena);

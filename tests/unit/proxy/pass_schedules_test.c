@@ -274,10 +274,10 @@ static void sign(struct buf *line, const char *algorithm, const char *middle, st
 {
     uint8_t mac[32];
     char hash[65];
-    sha256_hex(data, hash);
+    sigv4_sha256_hex(data, hash);
     line->len = 0;
     buf_printf(line, "%s\n%s\n%s\n%s\n%s%s", algorithm, DATE, SCOPE, previous, middle, hash);
-    hmac_sha256(signing_key, sizeof(signing_key), buf_span(line), mac);
+    sigv4_hmac_sha256(signing_key, sizeof(signing_key), buf_span(line), mac);
     hex_encode(mac, sizeof(mac), previous);
 }
 
@@ -369,7 +369,7 @@ static void describe(void)
     at.http.has_body = true;
     at.http.has_content_length = !at.http.chunked;
     at.http.content_length = at.http.chunked ? 0 : at.wire.len;
-    sha256_hex(buf_span(&at.payload), text);
+    sigv4_sha256_hex(buf_span(&at.payload), text);
     header("x-amz-content-sha256", at.framing == HASHED ? text : words[at.framing]);
     if (at.framing >= SIGNED && at.framing <= UNSIGNED_TRAILER) {
         snprintf(text, sizeof(text), "%zu", at.payload.len);

@@ -21,10 +21,10 @@ static struct buf decoded;
 static void make_key(void)
 {
     const char *secret = "AWS4wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
-    hmac_sha256(secret, strlen(secret), SPAN("20130524"), key);
-    hmac_sha256(key, 32, SPAN("us-east-1"), key);
-    hmac_sha256(key, 32, SPAN("s3"), key);
-    hmac_sha256(key, 32, SPAN("aws4_request"), key);
+    sigv4_hmac_sha256(secret, strlen(secret), SPAN("20130524"), key);
+    sigv4_hmac_sha256(key, 32, SPAN("us-east-1"), key);
+    sigv4_hmac_sha256(key, 32, SPAN("s3"), key);
+    sigv4_hmac_sha256(key, 32, SPAN("aws4_request"), key);
 }
 
 static struct aws_chunked_options signed_options(const char *seed, bool trailer)

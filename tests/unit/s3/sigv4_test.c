@@ -409,7 +409,7 @@ Test(sigv4, the_list_of_signed_headers_is_bounded_and_names_each_once)
 Test(sigv4, hash_of_bytes)
 {
     char hex[65];
-    sha256_hex(SPAN(""), hex);
+    sigv4_sha256_hex(SPAN(""), hex);
     cr_assert_str_eq(hex, SIGV4_EMPTY_SHA256);
 }
 

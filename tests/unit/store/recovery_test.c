@@ -163,7 +163,7 @@ static void write_unpublished(struct box *box, unsigned count, bool abandon_last
         for (unsigned i = 0; i < count; i++) {
             struct object object = numbered(key, sizeof(key), i, 0);
             struct store_place place;
-            uint32_t blocks = (uint32_t)run_object_blocks(object.size, BLOCK);
+            uint32_t blocks = (uint32_t)segment_run_object_blocks(object.size, BLOCK);
             if (i % 8 == 7 && abandon_last) { // announced, and no header
                 (void)box_write(box, 0, &object, 0, blocks, 0, &place);
             } else if (box_write(box, 0, &object, 0, blocks, blocks, &place) != ERR_OK) {
@@ -219,7 +219,7 @@ static void fill(struct box *box, unsigned count)
     for (unsigned i = 0; i < count; i++) {
         struct object object = numbered(key, sizeof(key), i, store_generation_next(box->store));
         struct store_place place;
-        uint32_t blocks = (uint32_t)run_object_blocks(object.size, BLOCK);
+        uint32_t blocks = (uint32_t)segment_run_object_blocks(object.size, BLOCK);
         uint32_t first = blocks > 4 ? blocks / 2 : blocks; // some objects have two runs
         cr_assert(box_write(box, 0, &object, 0, first, first, &place) == ERR_OK);
         cr_assert(box_post_put(box, &object, &place, true) == ERR_OK);

@@ -60,11 +60,11 @@ Test(run_cache, an_entry_in_use_outlives_its_place)
 {
     static struct run_cache cache;
     run_cache_init(&cache);
-    struct run_info *info = run_info_ref(add(&cache, 1, 300));
+    struct run_info *info = run_cache_info_ref(add(&cache, 1, 300));
     for (uint32_t i = 2; i <= 5000; i++) {
         (void)add(&cache, i, 300);
     }
     cr_assert(span_equal_cstr(info->object->key, "k"));
-    run_info_unref(info);
+    run_cache_info_unref(info);
     run_cache_done(&cache);
 }

@@ -20,7 +20,7 @@ static struct run_header sample(uint32_t payload_len, const char *crcs)
         .generation = 42,
         .object_size_bytes = payload_len,
         .block_size_bytes = 1u << 20,
-        .block_count = (uint32_t)run_object_blocks(payload_len, 1u << 20),
+        .block_count = (uint32_t)segment_run_object_blocks(payload_len, 1u << 20),
         .hash = {1, 2},
         .last_modified = -5,
         .realm = SPAN("default"),
@@ -31,10 +31,10 @@ static struct run_header sample(uint32_t payload_len, const char *crcs)
         .headers = SPAN("Content-Type: x\r\n"),
         .unit_crcs = crcs,
     };
-    h.header_len =
-        run_header_len(h.realm, h.bucket, h.key, h.etag, h.version_id, h.headers, h.unit_count);
+    h.header_len = segment_run_header_len(h.realm, h.bucket, h.key, h.etag, h.version_id, h.headers,
+                                          h.unit_count);
     struct run_layout layout;
-    run_layout_make(SEGMENT_DATA_OFFSET, h.header_len, payload_len, &layout);
+    segment_run_layout_make(SEGMENT_DATA_OFFSET, h.header_len, payload_len, &layout);
     h.header_offset = layout.header_offset;
     h.payload_offset = layout.payload_offset;
     h.end_offset = (uint32_t)layout.end_offset;
@@ -43,9 +43,9 @@ static struct run_header sample(uint32_t payload_len, const char *crcs)
 
 Test(segment_format, crc32c_is_castagnoli_also_in_pieces)
 {
-    cr_assert_eq(crc32c("123456789", 9), 0xE3069283u);
-    cr_assert_eq(crc32c_more(crc32c("1234", 4), "56789", 5), 0xE3069283u);
-    cr_assert_eq(crc32c("", 0), 0u);
+    cr_assert_eq(segment_crc32c("123456789", 9), 0xE3069283u);
+    cr_assert_eq(segment_crc32c_more(segment_crc32c("1234", 4), "56789", 5), 0xE3069283u);
+    cr_assert_eq(segment_crc32c("", 0), 0u);
 }
 
 Test(segment_format, a_header_is_decoded_as_it_was_encoded)
@@ -58,9 +58,9 @@ Test(segment_format, a_header_is_decoded_as_it_was_encoded)
     for (unsigned i = 0; i < ARRAY_LEN(lens); i++) {
         struct run_header h = sample(lens[i], crcs);
         char *bytes = malloc(h.header_len);
-        run_header_encode(&h, bytes);
+        segment_run_header_encode(&h, bytes);
         struct run_header d;
-        cr_assert(run_header_decode((struct span){bytes, h.header_len}, &d) == ERR_OK);
+        cr_assert(segment_run_header_decode((struct span){bytes, h.header_len}, &d) == ERR_OK);
         cr_assert(d.salt == h.salt && d.number == h.number && d.header_offset == h.header_offset);
         cr_assert(d.header_len == h.header_len && d.payload_offset == h.payload_offset);
         cr_assert(d.payload_len == h.payload_len && d.end_offset == h.end_offset);
@@ -82,17 +82,17 @@ Test(segment_format, each_flipped_bit_and_each_cut_of_a_header_is_refused)
     char crcs[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     struct run_header h = sample(70000, crcs);
     char *bytes = malloc(h.header_len);
-    run_header_encode(&h, bytes);
+    segment_run_header_encode(&h, bytes);
     struct run_header d;
     for (uint32_t bit = 0; bit < 8 * h.header_len; bit++) {
         bytes[bit / 8] ^= (char)(1 << bit % 8);
-        cr_assert(run_header_decode((struct span){bytes, h.header_len}, &d) != ERR_OK);
+        cr_assert(segment_run_header_decode((struct span){bytes, h.header_len}, &d) != ERR_OK);
         bytes[bit / 8] ^= (char)(1 << bit % 8);
     }
     for (uint32_t len = 0; len < h.header_len; len++) {
         char *cut = malloc(len + 1);
         memcpy(cut, bytes, len);
-        cr_assert(run_header_decode((struct span){cut, len}, &d) != ERR_OK);
+        cr_assert(segment_run_header_decode((struct span){cut, len}, &d) != ERR_OK);
         free(cut);
     }
     free(bytes);
@@ -116,13 +116,13 @@ Test(segment_format, inconsistent_headers_with_right_checksums_are_refused)
     struct run_header d;
     for (unsigned i = 0; i < ARRAY_LEN(lies); i++) {
         memset(bytes, 0, RUN_HEADER_MAX);
-        run_header_encode(&h, bytes);
+        segment_run_header_encode(&h, bytes);
         wire_put_u32(bytes + lies[i].at, lies[i].value);
         uint32_t len = wire_get_u32(bytes + 12);
-        uint32_t crc = crc32c(bytes, 124);
-        wire_put_u32(bytes + 124, crc32c_more(crc, bytes + 128, len - 128));
-        cr_assert(run_header_decode((struct span){bytes, RUN_HEADER_MAX}, &d) != ERR_OK, "lie %u",
-                  i);
+        uint32_t crc = segment_crc32c(bytes, 124);
+        wire_put_u32(bytes + 124, segment_crc32c_more(crc, bytes + 128, len - 128));
+        cr_assert(segment_run_header_decode((struct span){bytes, RUN_HEADER_MAX}, &d) != ERR_OK,
+                  "lie %u", i);
     }
     free(bytes);
 }
@@ -149,11 +149,11 @@ Test(segment_format, sectors_are_decoded_and_damaged_ones_refused)
     cr_assert(segment_header_decode(sector, &header_out) == ERR_FORMAT);
     struct run_intent intent = {9, 77, 4096, 1u << 20, 4608, 8192};
     struct run_intent intent_out;
-    run_intent_encode(&intent, sector);
-    cr_assert(run_intent_decode(sector, &intent_out) == ERR_OK);
+    segment_run_intent_encode(&intent, sector);
+    cr_assert(segment_run_intent_decode(sector, &intent_out) == ERR_OK);
     cr_assert(intent_out.end_offset == 1u << 20 && intent_out.header_offset == 4608);
     sector[100] ^= 1;
-    cr_assert(run_intent_decode(sector, &intent_out) == ERR_CORRUPT);
+    cr_assert(segment_run_intent_decode(sector, &intent_out) == ERR_CORRUPT);
 }
 
 Test(segment_format, layouts_align_and_do_not_overlap)
@@ -161,7 +161,7 @@ Test(segment_format, layouts_align_and_do_not_overlap)
     for (uint32_t payload = 0; payload < 600000; payload += 1021) {
         for (uint32_t header = RUN_HEADER_FIXED; header < RUN_HEADER_MAX; header += 3001) {
             struct run_layout l;
-            run_layout_make(8192, header, payload, &l);
+            segment_run_layout_make(8192, header, payload, &l);
             cr_assert(l.header_offset % RUN_ALIGN == 0 && l.end_offset % RUN_ALIGN == 0);
             cr_assert(l.payload_offset >= l.header_offset + header);
             cr_assert(l.end_offset >= l.payload_offset + payload);
@@ -187,8 +187,8 @@ Test(segment_format, strings_beyond_their_limits_have_no_header)
     static char long_key[RUN_KEY_MAX + 1];
     struct span none = {NULL, 0};
     struct span key = {long_key, sizeof(long_key)};
-    cr_assert_eq(run_header_len(none, none, key, none, none, none, 1), 0u);
+    cr_assert_eq(segment_run_header_len(none, none, key, none, none, none, 1), 0u);
     key.len--;
-    cr_assert(run_header_len(none, none, key, none, none, none, 1) > 0);
-    cr_assert_eq(run_header_len(none, none, key, none, none, none, RUN_UNITS_MAX + 1), 0u);
+    cr_assert(segment_run_header_len(none, none, key, none, none, none, 1) > 0);
+    cr_assert_eq(segment_run_header_len(none, none, key, none, none, none, RUN_UNITS_MAX + 1), 0u);
 }

@@ -61,15 +61,15 @@ static void add(struct image *image, uint32_t payload_len, uint64_t generation, 
         .generation = generation,
         .object_size_bytes = payload_len,
         .block_size_bytes = 1u << 20,
-        .block_count = (uint32_t)run_object_blocks(payload_len, 1u << 20),
+        .block_count = (uint32_t)segment_run_object_blocks(payload_len, 1u << 20),
         .key = SPAN("key"),
         .etag = SPAN("\"e\""),
         .unit_crcs = crcs,
     };
     struct span none = {NULL, 0};
-    h.header_len = run_header_len(none, none, h.key, h.etag, none, none, h.unit_count);
+    h.header_len = segment_run_header_len(none, none, h.key, h.etag, none, none, h.unit_count);
     struct run_layout l;
-    run_layout_make(image->append, h.header_len, payload_len, &l);
+    segment_run_layout_make(image->append, h.header_len, payload_len, &l);
     cr_assert(l.end_offset <= SIZE);
     h.header_offset = l.header_offset + (shape == OTHER_PLACE ? 512 : 0);
     h.payload_offset = l.payload_offset + (shape == OTHER_PLACE ? 512 : 0);
@@ -83,11 +83,11 @@ static void add(struct image *image, uint32_t payload_len, uint64_t generation, 
     if (l.intent) {
         struct run_intent intent = {
             NUMBER, SALT, l.start, (uint32_t)l.end_offset, l.header_offset, l.payload_offset};
-        run_intent_encode(&intent, image->bytes + l.start);
+        segment_run_intent_encode(&intent, image->bytes + l.start);
     }
     memset(image->bytes + l.payload_offset, 0x5a, payload_len);
     if (shape != WITHOUT_HEADER) {
-        run_header_encode(&h, image->bytes + l.header_offset);
+        segment_run_header_encode(&h, image->bytes + l.header_offset);
     }
     image->append = (uint32_t)l.end_offset;
 }

@@ -245,8 +245,8 @@ static void do_write(struct worker *w, void *ctx)
         sem_post(&call->wake.sem);
         return;
     }
-    uint64_t len = run_payload_len(call->made->size_bytes, call->made->block_size_bytes,
-                                   call->first_block, call->block_count);
+    uint64_t len = segment_run_payload_len(call->made->size_bytes, call->made->block_size_bytes,
+                                           call->first_block, call->block_count);
     uint64_t begin = call->first_block * call->made->block_size_bytes;
     for (uint64_t at = 0; at < len; at += CHUNK_SIZE) {
         struct chunk *chunk = chunk_new_forced();
@@ -375,7 +375,7 @@ enum err box_put_run(struct box *box, const struct object *object, uint64_t firs
 enum err box_put(struct box *box, const struct object *object)
 {
     uint32_t block = object->block_size != 0 ? object->block_size : BLOCK;
-    uint64_t blocks = run_object_blocks(object->size, block);
+    uint64_t blocks = segment_run_object_blocks(object->size, block);
     uint32_t step = (uint32_t)max_u64(1, store_run_bytes_max(box->store) / block);
     enum err err = ERR_OK;
     for (uint64_t first = 0; first < blocks && err == ERR_OK; first += step) {

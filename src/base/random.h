@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random bytes from the kernel. Any thread.
+#ifndef FOREBAY_BASE_RANDOM_H
+#define FOREBAY_BASE_RANDOM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// getrandom(2); aborts when the kernel has none.
+void random_bytes(void *ret_bytes, size_t len);
+uint64_t random_u64(void);
+
+#endif

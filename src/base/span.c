@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views of bytes: comparing, cutting, numbers, percent coding. Pure; any thread.
+#include <string.h>
+#include <strings.h>
+
+#include "base/bytes.h"
+
+struct span span_from_cstr(const char *s)
+{
+    return (struct span){s, s != NULL ? strlen(s) : 0};
+}
+
+bool span_equal(struct span a, struct span b)
+{
+    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+}
+
+bool span_equal_cstr(struct span a, const char *b)
+{
+    return span_equal(a, span_from_cstr(b));
+}
+
+static unsigned char lower(char c)
+{
+    return (unsigned char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
+}
+
+bool span_equal_nocase(struct span a, struct span b)
+{
+    if (a.len != b.len) {
+        return false;
+    }
+    for (size_t i = 0; i < a.len; i++) {
+        if (lower(a.ptr[i]) != lower(b.ptr[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool span_starts_with(struct span s, struct span prefix)
+{
+    return s.len >= prefix.len && (prefix.len == 0 || memcmp(s.ptr, prefix.ptr, prefix.len) == 0);
+}
+
+bool span_ends_with(struct span s, struct span suffix)
+{
+    return s.len >= suffix.len &&
+           (suffix.len == 0 || memcmp(s.ptr + s.len - suffix.len, suffix.ptr, suffix.len) == 0);
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+struct span span_trim(struct span s)
+{
+    while (s.len > 0 && is_blank(s.ptr[0])) {
+        s.ptr++;
+        s.len--;
+    }
+    while (s.len > 0 && is_blank(s.ptr[s.len - 1])) {
+        s.len--;
+    }
+    return s;
+}
+
+int span_compare(struct span a, struct span b)
+{
+    size_t len = a.len < b.len ? a.len : b.len;
+    int order = len > 0 ? memcmp(a.ptr, b.ptr, len) : 0;
+    if (order != 0) {
+        return order;
+    }
+    return a.len < b.len ? -1 : a.len > b.len;
+}
+
+size_t span_find(struct span s, char c)
+{
+    const char *at = s.len > 0 ? memchr(s.ptr, c, s.len) : NULL;
+    return at != NULL ? (size_t)(at - s.ptr) : s.len;
+}
+
+bool span_split(struct span *rest, char separator, struct span *ret_piece)
+{
+    if (rest->ptr == NULL) {
+        return false;
+    }
+    size_t at = span_find(*rest, separator);
+    *ret_piece = (struct span){rest->ptr, at};
+    if (at == rest->len) {
+        *rest = (struct span){NULL, 0};
+    } else {
+        rest->ptr += at + 1;
+        rest->len -= at + 1;
+    }
+    return true;
+}
+
+bool span_to_u64(struct span s, uint64_t *ret_value)
+{
+    uint64_t value = 0;
+    if (s.len == 0) {
+        return false;
+    }
+    for (size_t i = 0; i < s.len; i++) {
+        if (s.ptr[i] < '0' || s.ptr[i] > '9' || !mul_u64(value, 10, &value) ||
+            !add_u64(value, (uint64_t)(s.ptr[i] - '0'), &value)) {
+            return false;
+        }
+    }
+    *ret_value = value;
+    return true;
+}
+
+bool span_uri_decode(struct span s, char *ret_bytes, size_t *ret_len)
+{
+    size_t len = 0;
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.ptr[i];
+        if (c == '%') {
+            if (s.len - i < 3 || hex_digit(s.ptr[i + 1]) < 0 || hex_digit(s.ptr[i + 2]) < 0) {
+                return false;
+            }
+            c = (char)(hex_digit(s.ptr[i + 1]) << 4 | hex_digit(s.ptr[i + 2]));
+            i += 2;
+        }
+        ret_bytes[len++] = c;
+    }
+    *ret_len = len;
+    return true;
+}
