@@ -137,11 +137,11 @@ static bool pull_read(struct request *r, struct http_slice *ret_slice)
 }
 
 // Bytes of a fill, if they begin at pos (or before it: what was sent already is skipped).
-static bool pull_piece(struct request *r, struct reader *reader, struct http_slice *ret_slice)
+static bool pull_piece(struct request *r, struct subscription *sub, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
     struct list_node *node;
-    while (reader != NULL && (node = list_first(&reader->pieces)) != NULL) {
+    while (sub != NULL && (node = list_first(&sub->pieces)) != NULL) {
         struct piece *piece = container_of(node, struct piece, node);
         if (piece->first_byte > g->pos) {
             return false;
@@ -152,7 +152,7 @@ static bool pull_piece(struct request *r, struct reader *reader, struct http_sli
         if (skip >= piece->len) {
             chunk_unref(piece->chunk);
             free(piece);
-            reader_taken(reader, taken);
+            subscription_taken(sub, taken);
             continue;
         }
         uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
@@ -161,7 +161,7 @@ static bool pull_piece(struct request *r, struct reader *reader, struct http_sli
         ret_slice->release = release_chunk;
         ret_slice->release_ctx = piece->chunk;
         free(piece);
-        reader_taken(reader, taken);
+        subscription_taken(sub, taken);
         r->bytes_origin += len;
         get_progress(r, len);
         return true;
@@ -189,18 +189,18 @@ static bool pull_range(struct request *r, const struct store_place *place,
 }
 
 // A reader asks for [first_byte, run end) and covers a byte until its answers are all in.
-static bool reader_covers(const struct reader *reader, uint64_t byte)
+static bool reader_covers(const struct subscription *sub, uint64_t byte)
 {
-    return reader != NULL && byte >= reader->first_byte &&
-           byte < (reader->block + reader->block_count) * (uint64_t)reader->block_size_bytes &&
-           (reader->answer == NULL || byte < reader->run_end_byte);
+    return sub != NULL && byte >= sub->ask.first_byte &&
+           byte < (sub->ask.block + sub->ask.block_count) * (uint64_t)sub->ask.block_size_bytes &&
+           (sub->answer == NULL || byte < sub->run_end_byte);
 }
 
 // One run ahead of a sequential reader, on the same interface.
 static void get_prefetch(struct request *r)
 {
     struct get_state *g = get_of(r);
-    struct reader *current = g->readers[0];
+    struct subscription *current = g->readers[0];
     if (g->readers[1] != NULL || current == NULL || current->answer == NULL || current->weak ||
         chunk_budget_is_short()) {
         return;
@@ -210,7 +210,6 @@ static void get_prefetch(struct request *r)
         return;
     }
     g->readers[1] = get_ask(r, next, g->end);
-    reader_join(g->readers[1]);
 }
 
 // A reader whose data is used up: what it left behind (a place, a verdict) decides how the reply
@@ -218,12 +217,12 @@ static void get_prefetch(struct request *r)
 static enum http_pull get_reader_ended(struct request *r)
 {
     struct get_state *g = get_of(r);
-    struct reader *reader = g->readers[0];
-    enum reader_outcome outcome = reader->outcome;
-    if (reader->place.segment != NULL) {
+    struct subscription *sub = g->readers[0];
+    enum subscription_outcome outcome = sub->outcome;
+    if (sub->place.segment != NULL) {
         store_place_unpin(&g->extra);
-        g->extra = reader->place;
-        reader->place.segment = NULL;
+        g->extra = sub->place;
+        sub->place.segment = NULL;
     }
     get_drop_reader(&g->readers[0]);
     if (outcome == OUTCOME_GONE || outcome == OUTCOME_ERROR) {
@@ -258,7 +257,6 @@ static enum http_pull get_more(struct request *r, struct http_slice *ret_slice)
         return HTTP_PULL_CUT;
     }
     g->readers[0] = get_ask(r, g->pos, g->end);
-    reader_join(g->readers[0]);
     g->skip_index = false;
     return HTTP_PULL_WAIT;
 }
@@ -282,16 +280,16 @@ enum http_pull get_pull(struct http_source *source, struct http_slice *ret_slice
             g->readers[0] = g->readers[1];
             g->readers[1] = NULL;
         }
-        struct reader *reader = g->readers[0];
-        if (pull_piece(r, reader, ret_slice)) {
+        struct subscription *sub = g->readers[0];
+        if (pull_piece(r, sub, ret_slice)) {
             get_prefetch(r);
             return HTTP_PULL_SLICE;
         }
-        if (reader == NULL) {
+        if (sub == NULL) {
             return get_more(r, ret_slice);
         }
-        if (reader->state != READER_ENDED) {
-            if (!reader_covers(reader, g->pos)) {
+        if (sub->state != SUBSCRIPTION_ENDED) {
+            if (!reader_covers(sub, g->pos)) {
                 get_drop_reader(&g->readers[0]); // its run is behind us
                 continue;
             }

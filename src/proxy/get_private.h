@@ -31,8 +31,8 @@ struct get_state {
     struct span small;
 
     struct object_key *key; // made on the first look-up
-    struct reader *check;
-    struct reader *readers[2];
+    struct subscription *check;
+    struct subscription *readers[2];
     struct store_object *refused; // answered 412: the home is told
     bool skip_index;              // what the index names could not be read
     unsigned restarts, again;
@@ -58,14 +58,15 @@ static inline struct get_state *get_of(struct request *r)
 
 void get_view(struct request *r, uint64_t first_byte, uint64_t end_byte); // looks a window up
 void get_view_done(struct get_state *g);
-void get_drop_reader(struct reader **slot);
+void get_drop_reader(struct subscription **slot);
 void get_drop_read_buffers(struct get_state *g);
 void get_forget_version(struct get_state *g); // everything that belongs to the version tried so far
 uint32_t get_block_size(const struct request *r);
-// A reader for the run that begins at `byte`, not yet asking: not past `end` or the next block that
-// is there.
-struct reader *get_ask(struct request *r, uint64_t byte, uint64_t end);
+// Asks for the run that begins at `byte`: not past `end` or the next block that is there.
+struct subscription *get_ask(struct request *r, uint64_t byte, uint64_t end);
 void get_on_header_read(struct request *r);
+// A change of the subscription of the request `ctx`.
+void serve_get_on_change(void *ctx, struct subscription *sub);
 
 // --- get_body.c ----------------------------------------------------------------------------------
 

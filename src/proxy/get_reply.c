@@ -68,7 +68,7 @@ static enum step_result get_send(struct request *r, unsigned status, uint64_t le
                                .reason = s3_status_reason(status),
                                .headers = headers,
                                .rendered = g->object->headers};
-    struct span checksums = freshness_checksums(g->object->headers);
+    struct span checksums = fill_version_checksums(g->object->headers);
     if (checksums.len > 0 && (status != 200 || !get_wants_checksums(r))) {
         reply.rendered.len -= checksums.len;
     }
@@ -187,7 +187,7 @@ enum step_result serve_get_step_reply(struct request *r)
     unsigned status = partial ? 206 : 200;
     if (g->is_head) {
         if (status == 200 && get_wants_checksums(r) && !origin_is_directory(r->origin) &&
-            freshness_checksums(object->headers).len == 0) {
+            fill_version_checksums(object->headers).len == 0) {
             get_forget_version(g); // it is asked for by name, and no fill has brought it
             r->result = RESULT_BYPASS;
             r->reason = "checksum";
@@ -196,15 +196,15 @@ enum step_result serve_get_step_reply(struct request *r)
         }
         return get_send(r, status, g->end - g->first, false);
     }
-    struct reader *reader = g->readers[0];
-    if (reader != NULL && reader->weak && reader->run_end_byte < g->end) {
+    struct subscription *sub = g->readers[0];
+    if (sub != NULL && sub->weak && sub->run_end_byte < g->end) {
         get_forget_version(g); // several reads could not be known to be of one version
         r->result = RESULT_BYPASS;
         r->reason = "no-etag";
         r->step = REQUEST_PASS;
         return STEP_AGAIN;
     }
-    bool at_hand = g->small.len > 0 || reader != NULL || get_place(g, g->pos) != NULL;
+    bool at_hand = g->small.len > 0 || sub != NULL || get_place(g, g->pos) != NULL;
     if (!at_hand && g->have_record && g->pos != g->view_first) {
         get_view(r, g->pos, g->end); // a suffix range: now the window is known
         at_hand = get_place(g, g->pos) != NULL;

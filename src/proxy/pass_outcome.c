@@ -49,10 +49,10 @@ static void close_writes(struct pass_state *p)
 {
     p->write_phase = WRITES_CLOSING;
     for (unsigned i = 0; i < p->write_count; i++) {
-        invalidate_end(p->pw, &p->writes[i]);
+        invalidate_end(p->pw->fill, &p->writes[i]);
     }
     if (p->changes_bucket) {
-        invalidate_bucket_end(p->pw, &p->bucket_write);
+        invalidate_bucket_end(p->pw->fill, &p->bucket_write);
     }
 }
 

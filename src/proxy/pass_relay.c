@@ -222,7 +222,7 @@ void pass_relay_begin(struct pass_state *p)
         p->bucket_write.ctx = p;
         p->bucket_write.on_ready = on_bucket_ready;
         p->bucket_write.on_ended = on_bucket_ended;
-        invalidate_bucket_begin(p->pw, &p->bucket_write, p->request->origin,
+        invalidate_bucket_begin(p->pw->fill, &p->bucket_write, p->request->origin,
                                 p->request->origin_bucket);
     }
     for (unsigned i = 0; i < p->write_count; i++) {
@@ -230,6 +230,6 @@ void pass_relay_begin(struct pass_state *p)
         kw->ctx = p;
         kw->on_ready = on_key_ready;
         kw->on_ended = on_key_ended;
-        invalidate_begin(p->pw, kw);
+        invalidate_begin(p->pw->fill, kw);
     }
 }

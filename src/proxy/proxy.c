@@ -10,129 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void key_map_init(struct key_map *map)
-{
-    for (unsigned i = 0; i < PROXY_MAP_BUCKETS; i++) {
-        list_init(&map->buckets[i]);
-    }
-    map->count = 0;
-}
-
-// --- keys between workers ------------------------------------------------------------------------
-
-struct object_key *object_key_ref(struct object_key *key)
-{
-    atomic_fetch_add_explicit(&key->refs, 1, memory_order_relaxed);
-    return key;
-}
-
-void object_key_unref(struct object_key *key)
-{
-    if (key != NULL && atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel) == 1) {
-        access_keys_unref(key->table);
-        free(key);
-    }
-}
-
-struct proxy_worker *object_key_owner(const struct proxy_worker *pw, const struct object_key *key,
-                                      uint64_t first_byte)
-{
-    uint64_t stripe = first_byte / PROXY_STRIPE_BYTES;
-    return &pw->proxy->workers[(key->hash.lo + stripe) % pw->proxy->worker_count];
-}
-
-static char *key_copy(char *at, struct span from, struct span *ret)
-{
-    if (from.len > 0) {
-        memcpy(at, from.ptr, from.len);
-    }
-    *ret = (struct span){at, from.len};
-    return at + from.len;
-}
-
-const struct sigv4_credentials *request_origin_credentials(const struct request *r)
-{
-    const struct access_keys_principal *p = r->principal.entry;
-    return p != NULL ? p->origin_credentials : NULL;
-}
-
-struct object_key *request_object_key(struct request *r)
-{
-    const struct access_keys_principal *p = r->principal.entry;
-    struct span realm = p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
-    return request_object_key_in(r, r->origin, realm, r->origin_bucket, r->s3.key, r->rule);
-}
-
-static uint64_t origin_epoch(const struct request *r, const struct origin *origin,
-                             struct span origin_bucket)
-{
-    return store_epoch(r->pw->store, span_from_cstr(origin_endpoint(origin)), origin_bucket);
-}
-
-uint64_t request_epoch(const struct request *r)
-{
-    return origin_epoch(r, r->origin, r->origin_bucket);
-}
-
-// The name that a key is held under: realm, origin and, once the bucket has one, its epoch, behind a
-// byte that no name has.
-static struct object_key *key_new(const struct proxy *proxy, struct span realm,
-                                  struct origin *origin, struct span bucket, uint64_t epoch,
-                                  struct span key)
-{
-    struct span name = span_from_cstr(origin_name(origin));
-    char epoch_text[1 + 16 + 1];
-    size_t epoch_len = 0;
-    if (epoch > 0) {
-        epoch_len = 1 + (size_t)snprintf(epoch_text + 1, sizeof(epoch_text) - 1, "%llx",
-                                         (unsigned long long)epoch);
-        epoch_text[0] = '\0';
-    }
-    size_t realm_len = realm.len + 1 + name.len + epoch_len;
-    struct object_key *k = calloc(1, sizeof(*k) + realm_len + bucket.len + key.len);
-    check(k != NULL);
-    atomic_init(&k->refs, 1);
-    char *at = (char *)(k + 1);
-    struct span piece;
-    k->realm = (struct span){at, realm_len};
-    k->realm_own_len = realm.len;
-    k->epoch = epoch;
-    at = key_copy(at, realm, &piece);
-    *at++ = '|';
-    at = key_copy(at, name, &piece);
-    at = key_copy(at, (struct span){epoch_text, epoch_len}, &piece);
-    at = key_copy(at, bucket, &k->bucket);
-    (void)key_copy(at, key, &k->key);
-    k->origin = origin;
-    k->hash = store_hash(proxy->store, k->realm, k->bucket, k->key);
-    return k;
-}
-
-struct object_key *request_object_key_in(struct request *r, struct origin *origin,
-                                         struct span realm, struct span bucket, struct span key,
-                                         const struct proxy_rule *rule)
-{
-    struct object_key *k =
-        key_new(r->pw->proxy, realm, origin, bucket, origin_epoch(r, origin, bucket), key);
-    k->rule = rule;
-    k->credentials = request_origin_credentials(r);
-    k->table = k->credentials != NULL ? access_keys_ref(r->principal.table) : NULL;
-    return k;
-}
-
-struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
-                                       uint64_t epoch)
-{
-    struct span realm = {key->realm.ptr, key->realm_own_len};
-    struct object_key *k = key_new(pw->proxy, realm, key->origin, key->bucket, epoch, key->key);
-    k->rule = key->rule;
-    k->credentials = key->credentials;
-    k->table = key->table != NULL ? access_keys_ref(key->table) : NULL;
-    return k;
-}
-
-// --- build and tear down -------------------------------------------------------------------------
-
 static void proxy_worker_init(struct proxy *proxy, unsigned index)
 {
     struct proxy_worker *pw = &proxy->workers[index];
@@ -140,14 +17,18 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     pw->store = proxy->store;
     pw->worker = loop_worker(proxy->loop, index);
     pw->index = index;
-    key_map_init(&pw->fills);
-    key_map_init(&pw->homes);
-    key_map_init(&pw->bars);
+    pw->fill = fill_worker_of(pw->worker);
     list_init(&pw->request_pool);
     if (proxy->options.access_keys != NULL) {
         pw->access_keys = access_keys_ref(proxy->options.access_keys);
     }
     worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
+}
+
+static void on_invalidated(void *ctx, struct worker *w, const struct object_key *key)
+{
+    (void)ctx;
+    list_cache_drop_key(proxy_worker_of(w), key);
 }
 
 enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy,
@@ -185,6 +66,11 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
             return err;
         }
     }
+    struct fill_options fill = {.loop = proxy->loop,
+                                .store = proxy->store,
+                                .hide_keys = options->log_keys != PROXY_LOG_KEYS_FULL,
+                                .on_invalidated = on_invalidated};
+    proxy->fill_room = fill_room_new(&fill);
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         proxy_worker_init(proxy, i);
     }
@@ -201,11 +87,8 @@ void proxy_free(struct proxy *proxy)
         request_pool_free(&proxy->workers[i]);
         access_keys_unref(proxy->workers[i].access_keys);
         list_cache_free(proxy->workers[i].list_cache);
-        whole_sums_free(proxy->workers[i].whole_sums);
-        for (unsigned j = 0; j < PROXY_DESCRIBED; j++) {
-            store_object_unref(proxy->workers[i].described[j]);
-        }
     }
+    fill_room_free(proxy->fill_room);
     access_log_free(proxy->access_log);
     free(proxy->buckets);
     free(proxy->rules);

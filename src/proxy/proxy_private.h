@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of this room share: the per-worker context, the life of a request, a reader's ask
-// and its answer, and the messages between workers.
+// What the files of this room share: the per-worker context and the life of a request.
 #ifndef FOREBAY_PROXY_PROXY_PRIVATE_H
 #define FOREBAY_PROXY_PROXY_PRIVATE_H
 
@@ -9,37 +8,16 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "fill/fill.h"
 #include "proxy/proxy.h"
 #include "stats/stats.h"
 
-#ifndef PROXY_STRIPE_BYTES // the protocol's unit tests use small stripes
-#define PROXY_STRIPE_BYTES (64u << 20)
-#endif
-#define PROXY_MAP_BUCKETS 4096u
-#define PROXY_DESCRIBED 1024u
-#define PROXY_READER_QUEUE_MAX (1u << 20) // bytes a reader holds unsent before it goes on from disk
 #define PROXY_RESTARTS_MAX 8u // how often one request may begin anew before its first byte
 #define PROXY_ETAG_MAX 1024u
 
 struct request;
-struct reader;
-struct fill;
-struct fill_reader;
-struct home_key;
 struct access_log;
 struct list_cache;
-
-// --- tables keyed by the 128-bit object hash -----------------------------------------------------
-
-struct key_map {
-    struct list buckets[PROXY_MAP_BUCKETS];
-    unsigned count;
-};
-static inline struct list *key_map_bucket(struct key_map *map, struct hash128 hash)
-{
-    return &map->buckets[hash.lo % PROXY_MAP_BUCKETS];
-}
-void key_map_init(struct key_map *map);
 
 // --- process and worker --------------------------------------------------------------------------
 
@@ -52,6 +30,7 @@ struct proxy {
     struct span *domain_spans;
     struct s3_domains domains;
     struct access_log *access_log;
+    struct fill_room *fill_room;
     struct span realm;
     unsigned worker_count;
     struct proxy_worker *workers;
@@ -63,19 +42,12 @@ struct proxy_worker {
     struct store *store;
     struct worker *worker;
     unsigned index;
-    struct key_map fills;     // struct fill.map_node: runs in flight, of stripes this worker owns
-    struct fill *memory_lead; // goes on while memory is short, so that something does (fill.c)
-    struct key_map homes;     // struct home_key.map_node
-    struct key_map bars; // struct bar.map_node: floors not yet lifted (fill-protocol 5, 25, 26)
+    struct fill_worker *fill;        // its part of the protocol between workers
     struct access_keys *access_keys; // this worker's reference; swapped by a message
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;
-    unsigned preflights;           // on their way
-    struct whole_sums *whole_sums; // NULL until the first
-    // By key hash: versions that a HEAD described, with checksums, which ranged reads come without.
-    struct store_object *described[PROXY_DESCRIBED];
-    uint64_t next_token;
+    unsigned preflights; // on their way
     uint64_t next_request_id;
 };
 
@@ -83,45 +55,6 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
 {
     return worker_slot_get(w, WORKER_SLOT_PROXY);
 }
-
-// --- a key on its way between workers ------------------------------------------------------------
-
-// Immutable, refcounted (atomic): everything needed to ask the origin for a key and to find it in
-// the store.
-struct object_key {
-    atomic_uint refs;
-    struct hash128 hash;
-    struct span realm, bucket,
-        key; // realm holds the origin's name and the bucket's epoch too; bucket as the origin calls it
-    size_t realm_own_len; // of realm, without origin and epoch
-    uint64_t epoch;
-    struct origin *origin;
-    const struct proxy_rule *rule;
-    const struct sigv4_credentials *credentials; // towards the origin; NULL: its own
-    struct access_keys *table;                   // reference that keeps them alive, or NULL
-};
-// The same key in another epoch of its bucket.
-struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
-                                       uint64_t epoch);
-struct object_key *object_key_ref(struct object_key *key);
-void object_key_unref(struct object_key *key);
-// The worker that owns the stripe of `first_byte`; stripe 0's is the key's home.
-struct proxy_worker *object_key_owner(const struct proxy_worker *pw, const struct object_key *key,
-                                      uint64_t first_byte);
-static inline struct proxy_worker *object_key_home(const struct proxy_worker *pw,
-                                                   const struct object_key *key)
-{
-    return object_key_owner(pw, key, 0);
-}
-
-// --- bars ----------------------------------------------------------------------------------------
-
-struct bar {
-    struct list_node map_node;
-    struct hash128 hash;
-    uint64_t floor;
-};
-uint64_t bar_floor(struct proxy_worker *pw, struct hash128 hash); // 0: none
 
 // --- rules.c -------------------------------------------------------------------------------------
 
@@ -263,43 +196,6 @@ serve_get_version(const struct request *r); // ETag of the version answered with
 
 void serve_pass_done(struct request *r); // on_done: cancels the relay
 
-// --- invalidate.c: a write that passes through ---------------------------------------------------
-
-// One key that a write may change. Embedded in pass_state; heap-owned by the proxy until `on_ended`
-// (so a request may be gone first). fill-protocol 27, 28.
-struct key_write {
-    struct list_node node; // in the home's lists
-    struct object_key *key;
-    struct proxy_worker *at; // who waits
-    void *ctx;
-    void (*on_ready)(
-        struct key_write *kw); // the old record is gone for good: the origin may be asked
-    void (*on_ended)(
-        struct key_write *kw); // nothing older can be seen by anyone: the client may be answered
-    uint64_t floor;            // private from here
-    bool has_moved;            // to the epoch its bucket has now
-};
-void invalidate_begin(struct proxy_worker *pw, struct key_write *kw); // on_ready later
-void invalidate_end(struct proxy_worker *pw,
-                    struct key_write *kw); // after on_ready; on_ended later
-
-// A change of a bucket that may touch any of its keys: every object and listing of it that is held,
-// in every realm, is out of reach from on_ready on, and again from on_ended on. Ownership as above.
-struct bucket_write {
-    struct proxy_worker *at; // who waits
-    void *ctx;
-    // The origin may be asked; not when bw->err says that the cache directory cannot note it.
-    void (*on_ready)(struct bucket_write *bw);
-    void (*on_ended)(struct bucket_write *bw); // the client may be answered
-    enum err err;
-    struct store_epoch_change change; // private from here
-    struct task task;
-};
-void invalidate_bucket_begin(struct proxy_worker *pw, struct bucket_write *bw,
-                             const struct origin *origin, struct span origin_bucket);
-// After on_ready, with err or without; on_ended later.
-void invalidate_bucket_end(struct proxy_worker *pw, struct bucket_write *bw);
-
 // --- list_cache.c --------------------------------------------------------------------------------
 
 void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key);
@@ -312,156 +208,13 @@ void access_log_free(struct access_log *log); // drains the rings
 void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome);
 void access_log_reopen(struct access_log *log);
 
-// --- a reader's ask, and its answers (fill-protocol 7-10) ----------------------------------------
+// --- freshness.c ----------------------------------------------------------------------------------
 
-// One attachment of a request to a fill, or one question to the home. Heap; lives on the request's
-// worker; freed when its last answer has come and it has left. The ask travels with the message:
-// whoever holds the message may change it.
-enum reader_state {
-    READER_IDLE,
-    READER_ASKED,    // ROUTE, JOIN or CHECK is on its way: exactly one answer will come
-    READER_ATTACHED, // exactly one FINAL will come, exactly one LEAVE will be sent
-    READER_ENDED     // answered or final; data may still be queued
-};
-
-enum reader_outcome {
-    OUTCOME_NONE,
-    OUTCOME_DONE,   // everything up to the run's end was delivered, or is at `place`
-    OUTCOME_REJOIN, // ask again
-    OUTCOME_GONE,   // that version is no more (412)
-    OUTCOME_ERROR,  // err
-    OUTCOME_CHECKED // CHECK's answer: err, object
-};
-
-struct piece { // bytes of a fill, on their way to the socket
-    struct list_node node;
-    struct chunk *chunk;
-    uint32_t offset, len;
-    uint64_t first_byte; // in the object
-};
-
-struct reader {
-    uint32_t magic;
-    struct request *request; // NULL: gone; touched on the reader's worker only
-    struct proxy_worker *at;
-    struct object_key *key;
-
-    // the ask
-    struct store_object *object;    // version wanted (reference); NULL: whatever is current
-    struct store_object *refused;   // ROUTE: this version answered 412
-    bool check;                     // CHECK instead of ROUTE/JOIN
-    bool check_strict;              // ROUTE, CHECK: only a request not yet sent will do
-    bool has_sent;                  // bytes of `object` have reached the client
-    bool skip_index;                // what the index says could not be read: ask the origin
-    struct store_object *described; // FIRST: has this version's checksums (reference); or NULL
-    uint64_t first_byte;            // wanted from here
-    uint64_t block;
-    uint32_t block_count; // at most this many
-    uint32_t block_size_bytes;
-
-    // the answer
-    enum reader_state state;
-    enum reader_outcome outcome;
-    enum err err;
-    struct proxy_worker *owner;
-    struct fill_reader *attachment;
-    struct store_object *answer; // HEAD: the version being delivered (reference)
-    bool stored;                 // the run is being stored: falling behind is fine
-    bool weak;                   // no strong ETag: this run cannot be joined with another
-    uint64_t run_end_byte;       // exclusive, known after HEAD
-    struct store_place place;    // PLACE or FINAL with a place: pinned
-    struct span error_answer;    // origin's, packed; heap, freed with the reader
-    bool left;                   // LEAVE sent
-    bool lagging;                // pieces are dropped; the rest comes from disk
-    struct list pieces;
-    uint64_t queued_bytes;
-};
-#define READER_MAGIC 0x52454144u
-
-struct reader *reader_new(struct proxy_worker *pw, struct request *r, struct object_key *key);
-void reader_route(struct reader *reader); // to the home
-void reader_join(struct reader *reader);  // to the owner of the stripe of `block`
-void reader_check(struct reader *reader); // conditional HEAD by the home
-// The request is no longer interested: everything is given back, now or when the last answer has
-// come. The pointer is dead.
-void reader_drop(struct reader *reader);
-// Called on the request's worker for every change of a reader that still has its request.
-void serve_get_on_reader(struct request *r, struct reader *reader);
-void reader_taken(struct reader *reader, uint64_t bytes); // consumed from its pieces
-
-// --- messages ------------------------------------------------------------------------------------
-
-enum wire_type {
-#define WIRE(name, fn) WIRE_##name,
-#include "proxy/wires.def"
-#undef WIRE
-    WIRE_COUNT_
-};
-
-// One struct for all messages of the protocol; unused fields are zero. References in it are given
-// away with it.
-struct wire {
-    struct message message;
-    enum wire_type type;
-    struct proxy_worker *from;
-    struct object_key *key; // reference
-    struct reader *reader;
-    struct fill_reader *attachment;
-    struct fill *fill;
-    uint64_t token, floor, generation;
-    struct store_object *object; // reference
-    struct store_place place;
-    struct chunk *chunk; // reference
-    uint64_t first_byte, end_byte;
-    uint32_t offset, len;
-    uint64_t block;
-    uint32_t block_count;
-    enum reader_outcome outcome;
-    enum err err;
-    bool flag;
-    struct span document; // an origin's error, packed; heap
-    struct key_write *write;
-    struct s3_checksum_state *sum; // PUBLISH: of [first_byte, end_byte); owned; NULL: none is known
-};
-struct wire *wire_new(struct proxy_worker *from, enum wire_type type, struct object_key *key);
-void wire_send(struct proxy_worker *to, struct wire *wire);
-struct span span_heap_copy(struct span s); // for wire.document; empty when memory is short
-
-#define WIRE(name, fn) void fn(struct proxy_worker *pw, struct wire *wire);
-#include "proxy/wires.def"
-#undef WIRE
-
-// Called by home.c on INVAL for the fills of this worker.
-void fill_doom(struct proxy_worker *pw, struct hash128 hash);
-
-// Builds a version from an origin's answer; NULL when it cannot be described (headers too large).
-// `known` may be NULL; the same version's checksums are kept where this answer has none.
-struct store_object *freshness_object_from_fetch(const struct object_key *key,
-                                                 const struct origin_fetch *f,
-                                                 const struct store_object *known);
-// The lines of a version's headers that are checksums of the whole object; they stand last. Empty:
-// none are known.
-struct span freshness_checksums(struct span headers);
 // fresh, or how stale.
 enum freshness_verdict { FRESHNESS_FRESH, FRESHNESS_STALE };
 enum freshness_verdict freshness_check(const struct proxy_rule *rule,
                                        const struct store_view *view);
 // May this stale record be served while the origin fails?
 bool freshness_stale_allowed(const struct proxy_rule *rule, const struct store_view *view);
-
-// --- whole_sum.c: what the origin says its objects add up to -------------------------------------
-
-// Kind and value of a checksum of the whole object that can be computed here; NONE: there is none.
-enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span *ret_value);
-// Is `sum`, of all bytes of `object`, what the origin says? If not that is counted and logged. Ends
-// the sum.
-bool whole_sum_is_right(struct proxy_worker *pw, const struct object_key *key,
-                        const struct store_object *object, struct s3_checksum_state *sum) MUST_USE;
-// One run of a larger object, on the key's home; takes `sum` over, whose kind combines. False: now
-// the object is whole, and it is not what the origin says.
-bool whole_sum_add(struct proxy_worker *pw, const struct object_key *key,
-                   const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
-                   struct s3_checksum_state *sum) MUST_USE;
-void whole_sums_free(struct whole_sums *sums); // with its worker; NULL is fine
 
 #endif

@@ -39,10 +39,10 @@ void get_view_done(struct get_state *g)
     }
 }
 
-void get_drop_reader(struct reader **slot)
+void get_drop_reader(struct subscription **slot)
 {
     if (*slot != NULL) {
-        reader_drop(*slot);
+        subscription_leave(*slot);
         *slot = NULL;
     }
 }
@@ -153,7 +153,7 @@ void get_view(struct request *r, uint64_t first_byte, uint64_t end_byte)
     get_view_done(g);
     uint64_t end = min_u64(end_byte, first_byte + STORE_WINDOW_MAX);
     store_lookup(r->pw->worker, r->pw->store, g->key->hash, first_byte, end,
-                 bar_floor(r->pw, g->key->hash), &g->view);
+                 fill_floor(r->pw->fill, g->key->hash), &g->view);
     g->view_open = true;
     g->view_first = first_byte;
     g->view_end = end;
@@ -178,16 +178,15 @@ static bool get_is_strict(const struct request *r)
     return r->rule->freshness == PROXY_FRESHNESS_STRICT || r->get->client_no_cache;
 }
 
-static struct reader *get_check(struct request *r)
+// Asks the home whether the version, or which one, is current.
+static enum step_result get_check(struct request *r)
 {
     struct get_state *g = get_of(r);
-    struct reader *reader = reader_new(r->pw, r, g->key);
-    reader->object = g->object != NULL ? store_object_ref(g->object) : NULL;
-    reader->check_strict = get_is_strict(r);
-    g->check = reader;
+    struct fill_ask ask = {
+        .key = g->key, .object = g->object, .revalidate = true, .strict = get_is_strict(r)};
+    g->check = subscription_ask(r->pw->fill, &ask, serve_get_on_change, r);
     r->step = REQUEST_GET_CHECKED;
-    reader_check(reader);
-    return reader;
+    return STEP_WAIT;
 }
 
 enum step_result serve_get_step_lookup(struct request *r)
@@ -210,8 +209,7 @@ enum step_result serve_get_step_lookup(struct request *r)
             return STEP_AGAIN;
         }
         if (g->needs_head) {
-            (void)get_check(r);
-            return STEP_WAIT;
+            return get_check(r);
         }
         r->step = REQUEST_GET_FIRST;
         return STEP_AGAIN;
@@ -302,8 +300,7 @@ enum step_result serve_get_step_freshness(struct request *r)
     bool other = g->conditions.has_if_match &&
                  !http_etag_list_matches(g->conditions.if_match, g->object->etag);
     if (!g->checked && (stale || other)) {
-        (void)get_check(r);
-        return STEP_WAIT;
+        return get_check(r);
     }
     r->step = REQUEST_GET_REPLY;
     return STEP_AGAIN;
@@ -312,15 +309,15 @@ enum step_result serve_get_step_freshness(struct request *r)
 enum step_result serve_get_step_checked(struct request *r)
 {
     struct get_state *g = get_of(r);
-    struct reader *reader = g->check;
-    if (reader == NULL || reader->state != READER_ENDED) {
+    struct subscription *sub = g->check;
+    if (sub == NULL || sub->state != SUBSCRIPTION_ENDED) {
         return STEP_WAIT;
     }
     r->attempts++;
-    if (reader->outcome == OUTCOME_REJOIN) {
+    if (sub->outcome == OUTCOME_REJOIN) {
         return get_restart(r);
     }
-    enum err err = reader->err;
+    enum err err = sub->err;
     if (err == ERR_NOT_MODIFIED) {
         get_drop_reader(&g->check);
         g->checked = true;
@@ -330,7 +327,7 @@ enum step_result serve_get_step_checked(struct request *r)
         return STEP_AGAIN;
     }
     if (err == ERR_OK) {
-        struct store_object *found = store_object_ref(reader->answer);
+        struct store_object *found = store_object_ref(sub->answer);
         get_forget_version(g);
         g->object = found;
         g->etag_hash = hash64(found->etag.ptr, found->etag.len, 0);
@@ -347,7 +344,7 @@ enum step_result serve_get_step_checked(struct request *r)
         r->step = REQUEST_GET_REPLY;
         return STEP_AGAIN;
     }
-    return request_fail_by_origin(r, err, reader->error_answer);
+    return request_fail_by_origin(r, err, sub->error_answer);
 }
 
 // --- asking for bytes ----------------------------------------------------------------------------
@@ -360,56 +357,52 @@ uint32_t get_block_size(const struct request *r)
                                                            : r->rule->block_size_bytes;
 }
 
-struct reader *get_ask(struct request *r, uint64_t byte, uint64_t end)
+struct subscription *get_ask(struct request *r, uint64_t byte, uint64_t end)
 {
     struct get_state *g = get_of(r);
-    struct reader *reader = reader_new(r->pw, r, g->key);
-    reader->object = g->object != NULL ? store_object_ref(g->object) : NULL;
-    if (g->refused != NULL) {
-        reader->refused = g->refused;
-        g->refused = NULL;
-    }
-    reader->has_sent = g->replied;
-    reader->skip_index = g->skip_index;
-    reader->block_size_bytes = get_block_size(r);
-    reader->first_byte = byte;
-    reader->block = byte / reader->block_size_bytes;
-    uint64_t last_block = end > byte ? (end - 1) / reader->block_size_bytes : reader->block;
-    uint64_t count = min_u64(last_block - reader->block + 1, STORE_RUN_BLOCKS_MAX);
+    struct fill_ask ask = {.key = g->key,
+                           .object = g->object,
+                           .refused = g->refused,
+                           .strict = g->object == NULL && get_is_strict(r),
+                           .has_sent = g->replied,
+                           .skip_index = g->skip_index,
+                           .first_byte = byte,
+                           .block_size_bytes = get_block_size(r)};
+    uint64_t size = ask.block_size_bytes;
+    ask.block = byte / size;
+    uint64_t last_block = end > byte ? (end - 1) / size : ask.block;
+    uint64_t count = min_u64(last_block - ask.block + 1, STORE_RUN_BLOCKS_MAX);
     for (uint64_t i = 1; i < count; i++) {
-        if (get_place(g, (reader->block + i) * reader->block_size_bytes) != NULL) {
+        if (get_place(g, (ask.block + i) * size) != NULL) {
             count = i;
         }
     }
-    reader->block_count = (uint32_t)count;
-    return reader;
+    ask.block_count = (uint32_t)count;
+    struct subscription *sub = subscription_ask(r->pw->fill, &ask, serve_get_on_change, r);
+    store_object_unref(g->refused); // the home is told once
+    g->refused = NULL;
+    return sub;
 }
 
 enum step_result serve_get_step_first(struct request *r)
 {
     struct get_state *g = get_of(r);
-    struct reader *reader = g->readers[0];
-    if (reader == NULL) {
+    struct subscription *sub = g->readers[0];
+    if (sub == NULL) {
         uint64_t first = g->pos, end = g->end;
         if (g->object == NULL) {
             get_wanted(g, &first, &end);
         }
         g->readers[0] = get_ask(r, first, end);
-        if (g->object != NULL) {
-            reader_join(g->readers[0]);
-        } else {
-            g->readers[0]->check_strict = get_is_strict(r);
-            reader_route(g->readers[0]);
-        }
         return STEP_WAIT;
     }
-    bool ended = reader->state == READER_ENDED;
-    if (reader->answer != NULL) { // HEAD, or PLACE
-        if (g->object != NULL && !span_equal(g->object->etag, reader->answer->etag)) {
+    bool ended = sub->state == SUBSCRIPTION_ENDED;
+    if (sub->answer != NULL) { // HEAD, or PLACE
+        if (g->object != NULL && !span_equal(g->object->etag, sub->answer->etag)) {
             return get_restart(r); // conditions were judged on another version
         }
         if (g->object == NULL) {
-            g->object = store_object_ref(reader->answer);
+            g->object = store_object_ref(sub->answer);
             g->etag_hash = hash64(g->object->etag.ptr, g->object->etag.len, 0);
         }
         g->from_origin = true;
@@ -420,31 +413,32 @@ enum step_result serve_get_step_first(struct request *r)
         return STEP_WAIT;
     }
     r->attempts++;
-    if (reader->outcome == OUTCOME_ERROR && reader->err == ERR_INVALID_RANGE && g->object == NULL) {
+    if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_INVALID_RANGE && g->object == NULL) {
         get_drop_reader(&g->readers[0]);
-        (void)get_check(r); // HEAD tells an empty object from a range past the end
-        return STEP_WAIT;
+        return get_check(r); // HEAD tells an empty object from a range past the end
     }
-    if (reader->outcome == OUTCOME_ERROR) {
-        return request_fail_by_origin(r, reader->err, reader->error_answer);
+    if (sub->outcome == OUTCOME_ERROR) {
+        return request_fail_by_origin(r, sub->err, sub->error_answer);
     }
     // Others' request was sent before this one came: ask which version is current now.
-    g->needs_head |= reader->outcome == OUTCOME_REJOIN && reader->check_strict;
-    if (reader->outcome == OUTCOME_GONE && g->object != NULL) {
+    g->needs_head |= sub->outcome == OUTCOME_REJOIN && sub->ask.strict;
+    if (sub->outcome == OUTCOME_GONE && g->object != NULL) {
         store_object_unref(g->refused);
         g->refused = store_object_ref(g->object);
     }
     return get_restart(r);
 }
 
-void serve_get_on_reader(struct request *r, struct reader *reader)
+void serve_get_on_change(void *ctx, struct subscription *sub)
 {
+    struct request *r = ctx;
     struct get_state *g = get_of(r);
+    r->collapsed |= sub->joined;
     if (r->ended) {
         return;
     }
     if (!g->replied) {
-        if (reader == g->check || reader == g->readers[0]) {
+        if (sub == g->check || sub == g->readers[0]) {
             request_go(r);
         }
         return;

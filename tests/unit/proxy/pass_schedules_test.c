@@ -124,13 +124,13 @@ static void play_relay_cancel(struct origin_relay *r)
     must(r == at.relay && at.is_running && !at.is_cancelled, "a wrong cancel");
     at.is_cancelled = true;
 }
-static void play_begin(struct proxy_worker *pw, struct key_write *kw)
+static void play_begin(struct fill_worker *pw, struct key_write *kw)
 {
     (void)pw;
     must(at.beginning == NULL, "two writes");
     at.beginning = kw;
 }
-static void play_end(struct proxy_worker *pw, struct key_write *kw)
+static void play_end(struct fill_worker *pw, struct key_write *kw)
 {
     (void)pw;
     at.ending = kw;

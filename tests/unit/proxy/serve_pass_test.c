@@ -89,17 +89,17 @@ static void fake_relay_cancel(struct origin_relay *r)
     cr_assert(!fake.relay_cancelled);
     fake.relay_cancelled = true;
 }
-static void fake_begin(struct proxy_worker *pw, struct key_write *kw)
+static void fake_begin(struct fill_worker *pw, struct key_write *kw)
 {
     (void)pw;
     fake.begun[fake.begun_count++] = kw;
 }
-static void fake_end(struct proxy_worker *pw, struct key_write *kw)
+static void fake_end(struct fill_worker *pw, struct key_write *kw)
 {
     (void)pw;
     fake.ending[fake.ending_count++] = kw;
 }
-static void fake_bucket_begin(struct proxy_worker *pw, struct bucket_write *bw,
+static void fake_bucket_begin(struct fill_worker *pw, struct bucket_write *bw,
                               const struct origin *origin, struct span origin_bucket)
 {
     (void)pw, (void)origin;
@@ -107,7 +107,7 @@ static void fake_bucket_begin(struct proxy_worker *pw, struct bucket_write *bw,
     bw->err = ERR_OK;
     fake.bucket_begun = bw;
 }
-static void fake_bucket_end(struct proxy_worker *pw, struct bucket_write *bw)
+static void fake_bucket_end(struct fill_worker *pw, struct bucket_write *bw)
 {
     (void)pw;
     fake.bucket_ending = bw;

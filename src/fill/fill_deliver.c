@@ -7,7 +7,7 @@
 //
 // Two things pause a transfer. An unstored run waits for its fastest reader (its window), a stored
 // one for memory, except the one of each worker that leads.
-#include "proxy/fill_private.h"
+#include "fill/fill_private.h"
 
 void fill_pause_update(struct fill *fill)
 {
@@ -38,23 +38,23 @@ static void fill_on_memory(struct worker *w, struct message *message)
 // limit is given up as it is delivered and written.
 bool fill_take_lead(struct fill *fill)
 {
-    if (fill->pw->memory_lead == NULL && fill->fetching) {
-        fill->pw->memory_lead = fill;
+    if (fill->fw->memory_lead == NULL && fill->fetching) {
+        fill->fw->memory_lead = fill;
     }
-    bool leads = fill->pw->memory_lead == fill;
+    bool leads = fill->fw->memory_lead == fill;
     fill->paused_memory &= !leads;
     return leads;
 }
 
 void fill_pass_lead(struct fill *fill)
 {
-    struct proxy_worker *pw = fill->pw;
-    if (pw->memory_lead != fill) {
+    struct fill_worker *fw = fill->fw;
+    if (fw->memory_lead != fill) {
         return;
     }
-    pw->memory_lead = NULL;
-    for (unsigned i = 0; i < PROXY_MAP_BUCKETS && pw->memory_lead == NULL; i++) {
-        list_for_each(node, &pw->fills.buckets[i])
+    fw->memory_lead = NULL;
+    for (unsigned i = 0; i < FILL_MAP_BUCKETS && fw->memory_lead == NULL; i++) {
+        list_for_each(node, &fw->fills.buckets[i])
         {
             struct fill *next = container_of(node, struct fill, map_node);
             if (next->paused_memory && fill_take_lead(next)) {
@@ -69,7 +69,7 @@ void fill_pass_lead(struct fill *fill)
 static void on_memory_free(void *ctx)
 {
     struct fill *fill = ctx;
-    mailbox_send_from_any_thread(fill->pw->worker, &fill->memory_message);
+    mailbox_send_from_any_thread(fill->fw->worker, &fill->memory_message);
 }
 
 static uint64_t fill_fastest_byte(const struct fill *fill)
@@ -77,7 +77,7 @@ static uint64_t fill_fastest_byte(const struct fill *fill)
     uint64_t fastest = fill->first_byte;
     list_for_each(node, &fill->readers)
     {
-        fastest = max_u64(fastest, container_of(node, struct fill_reader, node)->acked_byte);
+        fastest = max_u64(fastest, container_of(node, struct attachment, node)->acked_byte);
     }
     return fastest;
 }
@@ -115,25 +115,25 @@ struct chunk *fill_chunk(struct fill *fill)
     return chunk;
 }
 
-static void fill_deliver_reader(struct fill *fill, struct fill_reader *fr)
+static void fill_deliver_to(struct fill *fill, struct attachment *a)
 {
-    while (!fr->waiting_place && fr->next_byte < fill->received) {
-        uint64_t at = fr->next_byte - fill->first_byte;
+    while (!a->waiting_place && a->next_byte < fill->received) {
+        uint64_t at = a->next_byte - fill->first_byte;
         struct chunk *chunk = fill->chunks[at / CHUNK_SIZE];
         if (chunk == NULL) {
-            fr->waiting_place = true;
+            a->waiting_place = true;
             return;
         }
         uint32_t offset = (uint32_t)(at % CHUNK_SIZE);
-        uint32_t len = (uint32_t)min_u64(CHUNK_SIZE - offset, fill->received - fr->next_byte);
-        struct wire *wire = wire_new(fill->pw, WIRE_BODY, NULL);
-        wire->reader = fr->reader;
+        uint32_t len = (uint32_t)min_u64(CHUNK_SIZE - offset, fill->received - a->next_byte);
+        struct wire *wire = wire_new(fill->fw, WIRE_BODY, NULL);
+        wire->subscription = a->subscription;
         wire->chunk = chunk_ref(chunk);
         wire->offset = offset;
         wire->len = len;
-        wire->first_byte = fr->next_byte;
-        fr->next_byte += len;
-        wire_send(fr->at, wire);
+        wire->first_byte = a->next_byte;
+        a->next_byte += len;
+        wire_send(a->at, wire);
     }
 }
 
@@ -143,14 +143,13 @@ static void fill_pace(struct fill *fill)
     uint64_t fastest = fill_fastest_byte(fill);
     list_for_each(node, &fill->readers)
     {
-        struct fill_reader *fr = container_of(node, struct fill_reader, node);
-        if (fr->waiting_place ||
-            (fr->acked_byte != fastest &&
-             fill->received >
-                 fr->acked_byte +
-                     chunk_budget_lean(FILL_DETACH_BEHIND))) { // it may begin further on
+        struct attachment *a = container_of(node, struct attachment, node);
+        if (a->waiting_place ||
+            (a->acked_byte != fastest &&
+             fill->received > a->acked_byte + chunk_budget_lean(
+                                                  FILL_DETACH_BEHIND))) { // it may begin further on
             stats_add(COUNTER_readers_detached, 1);
-            fill_reader_final(fr, OUTCOME_REJOIN, ERR_OK, (struct span){0});
+            fill_end_attachment(a, OUTCOME_REJOIN, ERR_OK, (struct span){0});
         }
     }
     fill_update_window(fill);
@@ -162,9 +161,9 @@ static void fill_give_up_chunks(struct fill *fill)
     uint64_t keep_from = fill->received;
     list_for_each(node, &fill->readers)
     {
-        struct fill_reader *fr = container_of(node, struct fill_reader, node);
-        if (!fr->waiting_place) {
-            keep_from = min_u64(keep_from, fr->next_byte);
+        struct attachment *a = container_of(node, struct attachment, node);
+        if (!a->waiting_place) {
+            keep_from = min_u64(keep_from, a->next_byte);
         }
     }
     // Only whole chunks; the one being filled stays.
@@ -183,7 +182,7 @@ void fill_deliver(struct fill *fill)
     }
     list_for_each(node, &fill->readers)
     {
-        fill_deliver_reader(fill, container_of(node, struct fill_reader, node));
+        fill_deliver_to(fill, container_of(node, struct attachment, node));
     }
     if (fill->unstored) {
         fill_pace(fill);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small world around the real fill.c, home.c, reader.c, invalidate.c, freshness.c and
-// serve_get.c: workers whose mailboxes, disk, index, clock and origin move one event at a time,
-// chosen by a seed or by a script. The doors of loop, store, origin and http are played by the
-// files world*.c; the code under test is the product's own. Everything runs on one thread.
+// A small world around the real room fill and the GETs that use it: workers whose mailboxes, disk,
+// index, clock and origin move one event at a time, chosen by a seed or by a script. The doors of
+// loop, store, origin and http are played by the files world*.c; the code under test is the
+// product's own, as it is linked. Everything runs on one thread.
 //
 // The oracle: every byte of version v of key k is the same letter, of its own. A reply that looks
 // complete must be of the one version that its ETag names, not older than what a writer was told
@@ -12,6 +12,7 @@
 #ifndef FOREBAY_TESTS_PROTOCOL_WORLD_H
 #define FOREBAY_TESTS_PROTOCOL_WORLD_H
 
+#include "fill/fill_private.h"
 #include "proxy/proxy_private.h"
 
 #define WORLD_WORKERS 3u

@@ -8,13 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct hash128 store_hash(const struct store *store, struct span a, struct span b, struct span c)
-{
-    (void)store;
-    struct span pieces[3] = {a, b, c};
-    return hash128_of(pieces, 3, 7);
-}
-
 uint64_t store_generation_next(struct store *store)
 {
     (void)store;
@@ -61,6 +54,13 @@ uint64_t store_run_bytes_max(const struct store *store)
 }
 
 // --- versions ------------------------------------------------------------------------------------
+
+struct hash128 store_hash(const struct store *store, struct span realm, struct span bucket,
+                          struct span key)
+{
+    (void)store, (void)realm, (void)bucket;
+    return hash_of(&world.keys[key.ptr[0] - '0']);
+}
 
 struct store_object *store_object_new(struct hash128 hash, struct span realm, struct span bucket,
                                       struct span key, struct span etag, struct span version_id,
@@ -264,7 +264,7 @@ static struct store_object *object_at(const struct store_place *place)
     char text[32];
     const struct segment *s = place->segment;
     struct span none = {0};
-    struct hash128 hash = {s->key->index, 2};
+    struct hash128 hash = hash_of(s->key);
     return store_object_new(hash, none, none, none, etag_of(s->version, text, sizeof(text)), none,
                             none, s->key->size_bytes[s->version], world.rule.block_size_bytes, 0);
 }

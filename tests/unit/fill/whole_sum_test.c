@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An object that comes in several runs is judged when it is whole, in whatever order they come.
-#include "proxy/proxy_private.h"
+#include "fill/fill_private.h"
 
 #include <stdio.h>
 
@@ -9,8 +9,8 @@
 #define SIZE 100000u
 #define RUN 1000u
 
-static struct proxy proxy;
-static struct proxy_worker pw = {.proxy = &proxy};
+static struct fill_room room;
+static struct fill_worker fw = {.room = &room};
 static struct object_key key;
 static char data[SIZE], headers[200];
 static struct store_object object;
@@ -41,7 +41,7 @@ static void begin(const char *etag, const char *value)
 
 static bool add(uint64_t first, uint64_t end)
 {
-    return whole_sum_add(&pw, &key, &object, first, end, sum_of(first, end));
+    return whole_sum_add(&fw, &key, &object, first, end, sum_of(first, end));
 }
 
 static uint64_t failures(void)
@@ -51,8 +51,8 @@ static uint64_t failures(void)
 
 static void end(void)
 {
-    whole_sums_free(pw.whole_sums);
-    pw.whole_sums = NULL;
+    whole_sums_free(fw.whole_sums);
+    fw.whole_sums = NULL;
 }
 
 Test(whole_sum, in_order_backwards_and_shuffled)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A write to a key whose bucket moves to another epoch meanwhile ends under both keys, and asks the
 // origin once; a change of unknown extent answers when the store has noted it.
-#include "proxy/proxy_private.h"
+#include "fill/fill_private.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,22 +41,22 @@ static struct object_key *key_of(uint64_t epoch)
     k->epoch = epoch;
     return k;
 }
-static struct object_key *fake_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
+static struct object_key *fake_in_epoch(const struct fill_worker *fw, const struct object_key *key,
                                         uint64_t epoch)
 {
-    (void)pw, (void)key;
+    (void)fw, (void)key;
     return key_of(epoch);
 }
-static void fake_send(struct proxy_worker *to, struct wire *wire)
+static void fake_send(struct fill_worker *to, struct wire *wire)
 {
     (void)to;
     cr_assert_null(fake.sent);
     fake.sent = wire;
 }
-static struct proxy_worker *fake_home(const struct proxy_worker *pw, const struct object_key *key)
+static struct fill_worker *fake_home(const struct fill_worker *fw, const struct object_key *key)
 {
     (void)key;
-    return (struct proxy_worker *)(uintptr_t)pw;
+    return (struct fill_worker *)(uintptr_t)fw;
 }
 static void fake_epoch_begin(struct worker *w, struct store *store, struct span origin,
                              struct span bucket, struct store_epoch_change *change)
@@ -86,7 +86,7 @@ static void fake_defer(struct worker *w, struct task *task)
 #define origin_endpoint(origin) ((void)(origin), "there")
 #define wire_send fake_send
 #define worker_defer fake_defer
-#define bar_floor test_bar_floor
+#define fill_floor test_floor
 #define invalidate_on_inval test_on_inval
 #define invalidate_on_unbar test_on_unbar
 #define invalidate_on_wready test_on_wready
@@ -95,9 +95,9 @@ static void fake_defer(struct worker *w, struct task *task)
 #define invalidate_end test_end
 #define invalidate_bucket_begin test_bucket_begin
 #define invalidate_bucket_end test_bucket_end
-#include "../../../src/proxy/invalidate.c"
+#include "../../../src/fill/invalidate.c"
 
-static struct proxy_worker pw;
+static struct fill_worker fw;
 static unsigned ready_count, ended_count;
 
 static void on_ready(struct key_write *kw)
@@ -135,22 +135,22 @@ Test(invalidate, write_across_epochs)
             .key = key_of(epochs[0]), .on_ready = on_ready, .on_ended = on_ended};
         struct wire wire = {.write = &kw};
         fake.epoch = epochs[1];
-        test_begin(&pw, &kw);
+        test_begin(&fw, &kw);
         cr_assert_eq(fake.holds, 1);
         expect(WIRE_WBEGIN, epochs[1]);
-        test_on_wready(&pw, &wire);
+        test_on_wready(&fw, &wire);
         cr_assert_eq(ready_count, 1);
-        test_end(&pw, &kw);
+        test_end(&fw, &kw);
         expect(WIRE_WEND, epochs[1]);
         fake.epoch = epochs[2];
-        test_on_wdone(&pw, &wire);
+        test_on_wdone(&fw, &wire);
         if (epochs[1] != epochs[2]) {
             cr_assert_eq(ended_count, 0);
             expect(WIRE_WBEGIN, epochs[2]);
-            test_on_wready(&pw, &wire);
+            test_on_wready(&fw, &wire);
             expect(WIRE_WEND, epochs[2]);
             fake.epoch = epochs[3];
-            test_on_wdone(&pw, &wire);
+            test_on_wdone(&fw, &wire);
         }
         cr_assert_null(fake.sent);
         cr_assert_eq(ready_count, 1); // the origin is asked once
@@ -178,12 +178,12 @@ Test(invalidate, whole_bucket)
         memset(&fake, 0, sizeof(fake));
         ready_count = ended_count = 0;
         struct bucket_write bw = {.on_ready = on_bucket_ready, .on_ended = bucket_ended};
-        test_bucket_begin(&pw, &bw, NULL, SPAN("b"));
+        test_bucket_begin(&fw, &bw, NULL, SPAN("b"));
         cr_assert_eq(ready_count, 0);
         fake.change->done(fake.change, fails > 0 ? ERR_DISK_FULL : ERR_OK);
         cr_assert_eq(ready_count, 1);
         cr_assert_eq(bw.err != ERR_OK, fails > 0);
-        test_bucket_end(&pw, &bw);
+        test_bucket_end(&fw, &bw);
         cr_assert_eq(fake.ends, 1 - fails); // what was not raised is not raised again
         cr_assert_eq(ended_count, 0);       // never inside the call
         fake.deferred->fn(fake.deferred);

@@ -33,7 +33,7 @@
 // start at once), and gives them up as soon as delivered when it is not. limits.max_buffer pauses
 // the transfer, it never fails a request.
 
-#include "proxy/fill_private.h"
+#include "fill/fill_private.h"
 
 #include <stdlib.h>
 
@@ -64,7 +64,7 @@ void fill_maybe_free(struct fill *fill)
     }
     fill->dead = true;
     stats_sub(COUNTER_fills_inflight, 1);
-    worker_free_later(fill->pw->worker, fill_free, fill);
+    worker_free_later(fill->fw->worker, fill_free, fill);
 }
 
 static void fill_send_firstend(struct fill *fill)
@@ -72,12 +72,12 @@ static void fill_send_firstend(struct fill *fill)
     if (fill->token == 0) {
         return;
     }
-    struct wire *wire = wire_new(fill->pw, WIRE_FIRSTEND, fill->key);
+    struct wire *wire = wire_new(fill->fw, WIRE_FIRSTEND, fill->key);
     wire->token = fill->token;
     wire->err = fill->failed;
     wire->document = span_heap_copy(fill->failed_document);
     fill->token = 0;
-    wire_send(object_key_home(fill->pw, fill->key), wire);
+    wire_send(object_key_home(fill->fw, fill->key), wire);
 }
 
 // Rule 19: an entry with a token tells the home exactly once when it leaves.
@@ -88,7 +88,7 @@ void fill_leave_table(struct fill *fill)
     }
     fill->in_table = false;
     list_remove(&fill->map_node);
-    fill->pw->fills.count--;
+    fill->fw->fills.count--;
     fill_send_firstend(fill);
     for (unsigned i = 0; i < FILL_CHUNKS_MAX; i++) {
         chunk_unref(fill->chunks[i]);
@@ -110,138 +110,138 @@ void fill_send_version(struct fill *fill)
         fill_send_firstend(fill); // nothing to name it by: let the others ask for themselves
         return;
     }
-    struct wire *wire = wire_new(fill->pw, WIRE_VERSION, fill->key);
+    struct wire *wire = wire_new(fill->fw, WIRE_VERSION, fill->key);
     wire->token = fill->token;
     wire->object = store_object_ref(fill->object);
-    wire_send(object_key_home(fill->pw, fill->key), wire);
+    wire_send(object_key_home(fill->fw, fill->key), wire);
 }
 
 // --- readers -------------------------------------------------------------------------------------
 
-void fill_reader_final(struct fill_reader *fr, enum reader_outcome outcome, enum err err,
-                       struct span document)
+void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome, enum err err,
+                         struct span document)
 {
-    struct fill *fill = fr->fill;
-    struct wire *wire = wire_new(fill->pw, WIRE_FINAL, NULL);
-    wire->reader = fr->reader;
+    struct fill *fill = a->fill;
+    struct wire *wire = wire_new(fill->fw, WIRE_FINAL, NULL);
+    wire->subscription = a->subscription;
     wire->outcome = outcome;
     wire->err = err;
     wire->document = span_heap_copy(document);
-    if (outcome == OUTCOME_DONE && fr->waiting_place && fill->place.segment != NULL) {
+    if (outcome == OUTCOME_DONE && a->waiting_place && fill->place.segment != NULL) {
         struct store_place place = fill->place;
         if (store_place_pin(&place)) {
             wire->place = place;
         }
     }
-    list_remove(&fr->node);
-    fr->fill = NULL;
+    list_remove(&a->node);
+    a->fill = NULL;
     stats_sub(COUNTER_coalesced_waiters, 1);
-    wire_send(fr->at, wire);
-    if (fr->left) {
-        store_object_unref(fr->wanted);
-        free(fr);
+    wire_send(a->at, wire);
+    if (a->left) {
+        store_object_unref(a->wanted);
+        free(a);
     }
 }
 
-void fill_final_all(struct fill *fill, enum reader_outcome outcome, enum err err,
+void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum err err,
                     struct span document)
 {
     list_for_each(node, &fill->readers)
     {
-        fill_reader_final(container_of(node, struct fill_reader, node), outcome, err, document);
+        fill_end_attachment(container_of(node, struct attachment, node), outcome, err, document);
     }
 }
 
-void fill_send_head(struct fill *fill, struct fill_reader *fr)
+void fill_send_head(struct fill *fill, struct attachment *a)
 {
-    struct wire *wire = wire_new(fill->pw, WIRE_HEAD, NULL);
-    wire->reader = fr->reader;
+    struct wire *wire = wire_new(fill->fw, WIRE_HEAD, NULL);
+    wire->subscription = a->subscription;
     wire->object = store_object_ref(fill->object);
     wire->flag = !fill->unstored;
     wire->end_byte = fill->end_byte;
     wire->block = fill->weak;
-    wire_send(fr->at, wire);
+    wire_send(a->at, wire);
 }
 
-static void reader_answer_again(struct proxy_worker *pw, struct reader *reader)
+static void fill_answer_again(struct fill_worker *fw, struct subscription *sub)
 {
-    struct wire *wire = wire_new(pw, WIRE_AGAIN, NULL);
-    wire->reader = reader;
-    wire_send(reader->at, wire);
+    struct wire *wire = wire_new(fw, WIRE_AGAIN, NULL);
+    wire->subscription = sub;
+    wire_send(sub->at, wire);
 }
 
 // Answers with the pending place: written, not yet visible.
-static void fill_answer_place(struct fill *fill, struct reader *reader)
+static void fill_answer_place(struct fill *fill, struct subscription *sub)
 {
     struct store_place place = fill->place;
     if (!store_place_pin(&place)) {
-        reader_answer_again(fill->pw, reader);
+        fill_answer_again(fill->fw, sub);
         return;
     }
-    struct wire *wire = wire_new(fill->pw, WIRE_PLACE, NULL);
-    wire->reader = reader;
+    struct wire *wire = wire_new(fill->fw, WIRE_PLACE, NULL);
+    wire->subscription = sub;
     wire->object = store_object_ref(fill->object);
     wire->place = place;
-    wire_send(reader->at, wire);
+    wire_send(sub->at, wire);
 }
 
-static void fill_attach(struct fill *fill, struct reader *reader, bool joined)
+static void fill_attach(struct fill *fill, struct subscription *sub, bool joined)
 {
     if (fill->state == FILL_WRITTEN) {
-        fill_answer_place(fill, reader);
+        fill_answer_place(fill, sub);
         return;
     }
-    struct fill_reader *fr = calloc(1, sizeof(*fr));
-    check(fr != NULL);
-    list_node_init(&fr->node);
-    fr->fill = fill;
-    fr->reader = reader;
-    fr->at = reader->at;
-    fr->has_sent = reader->has_sent;
-    fr->wanted = reader->object != NULL ? store_object_ref(reader->object) : NULL;
-    fr->next_byte = max_u64(reader->first_byte, fill->first_byte);
-    fr->acked_byte = fr->next_byte;
-    fr->waiting_place = fill->state == FILL_WRITING || fr->next_byte < fill->retained_from;
-    list_push_back(&fill->readers, &fr->node);
+    struct attachment *a = calloc(1, sizeof(*a));
+    check(a != NULL);
+    list_node_init(&a->node);
+    a->fill = fill;
+    a->subscription = sub;
+    a->at = sub->at;
+    a->has_sent = sub->ask.has_sent;
+    a->wanted = sub->ask.object != NULL ? store_object_ref(sub->ask.object) : NULL;
+    a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
+    a->acked_byte = a->next_byte;
+    a->waiting_place = fill->state == FILL_WRITING || a->next_byte < fill->retained_from;
+    list_push_back(&fill->readers, &a->node);
     stats_add(COUNTER_coalesced_waiters, 1);
-    struct wire *wire = wire_new(fill->pw, WIRE_ATTACHED, NULL);
-    wire->reader = reader;
-    wire->attachment = fr;
+    struct wire *wire = wire_new(fill->fw, WIRE_ATTACHED, NULL);
+    wire->subscription = sub;
+    wire->attachment = a;
     wire->flag = joined;
-    wire_send(fr->at, wire);
+    wire_send(a->at, wire);
     if (fill->has_head) {
-        fill_send_head(fill, fr);
-        worker_defer(fill->pw->worker, &fill->deliver_task);
+        fill_send_head(fill, a);
+        worker_defer(fill->fw->worker, &fill->deliver_task);
     }
 }
 
 // --- asks ----------------------------------------------------------------------------------------
 
-static bool fill_takes(const struct fill *fill, const struct reader *reader, bool first)
+static bool fill_takes(const struct fill *fill, const struct subscription *sub, bool first)
 {
-    if (fill->doomed || reader->block < fill->first_block ||
-        reader->block >= fill->first_block + fill->block_count) {
+    if (fill->doomed || sub->ask.block < fill->first_block ||
+        sub->ask.block >= fill->first_block + fill->block_count) {
         return false;
     }
     if (!first && fill->object != NULL &&
-        (reader->object == NULL || !fill_same_version(fill->object, reader->object))) {
+        (sub->ask.object == NULL || !fill_same_version(fill->object, sub->ask.object))) {
         return false;
     }
     if (!fill->unstored || !fill->has_head) {
         return true;
     }
     // Who would be detached at once, having fallen too far behind, gets a run of its own.
-    return reader->first_byte >= fill->retained_from &&
-           fill->received <= reader->first_byte + chunk_budget_lean(FILL_DETACH_BEHIND);
+    return sub->ask.first_byte >= fill->retained_from &&
+           fill->received <= sub->ask.first_byte + chunk_budget_lean(FILL_DETACH_BEHIND);
 }
 
 // Rule 16: a live entry for the block.
-static struct fill *fill_find(struct proxy_worker *pw, const struct reader *reader, bool first)
+static struct fill *fill_find(struct fill_worker *fw, const struct subscription *sub, bool first)
 {
-    list_for_each(node, key_map_bucket(&pw->fills, reader->key->hash))
+    list_for_each(node, key_map_bucket(&fw->fills, sub->ask.key->hash))
     {
         struct fill *fill = container_of(node, struct fill, map_node);
-        if (hash128_equal(fill->key->hash, reader->key->hash) && fill_takes(fill, reader, first)) {
+        if (hash128_equal(fill->key->hash, sub->ask.key->hash) && fill_takes(fill, sub, first)) {
             return fill;
         }
     }
@@ -251,24 +251,24 @@ static struct fill *fill_find(struct proxy_worker *pw, const struct reader *read
 // Rule 16: the index once more. How many of `count` blocks from the reader's on are absent; 0: its
 // block is there. Only what the reader can use counts: any version if it has sent nothing, else its
 // own.
-static uint64_t fill_absent(struct proxy_worker *pw, const struct reader *reader, uint64_t count)
+static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *sub, uint64_t count)
 {
     static _Thread_local struct store_view view;
-    uint64_t size = reader->block_size_bytes;
-    if (reader->skip_index) {
+    uint64_t size = sub->ask.block_size_bytes;
+    if (sub->ask.skip_index) {
         return count;
     }
-    store_lookup(pw->worker, pw->store, reader->key->hash, reader->block * size,
-                 (reader->block + count) * size, bar_floor(pw, reader->key->hash), &view);
+    store_lookup(fw->worker, fw->store, sub->ask.key->hash, sub->ask.block * size,
+                 (sub->ask.block + count) * size, fill_floor(fw, sub->ask.key->hash), &view);
     bool counts = view.found && !view.rebuilt && view.block_size_bytes == size;
-    if (counts && reader->object != NULL) {
-        counts = view.etag_hash == hash64(reader->object->etag.ptr, reader->object->etag.len, 0);
+    if (counts && sub->ask.object != NULL) {
+        counts = view.etag_hash == hash64(sub->ask.object->etag.ptr, sub->ask.object->etag.len, 0);
     }
     for (unsigned i = 0; counts && i < view.place_count; i++) {
         const struct store_place *place = &view.places[i];
-        if (place->first_block + place->block_count > reader->block) {
-            uint64_t first = max_u64(place->first_block, reader->block);
-            count = min_u64(count, first - reader->block);
+        if (place->first_block + place->block_count > sub->ask.block) {
+            uint64_t first = max_u64(place->first_block, sub->ask.block);
+            count = min_u64(count, first - sub->ask.block);
         }
     }
     store_view_done(&view);
@@ -277,42 +277,42 @@ static uint64_t fill_absent(struct proxy_worker *pw, const struct reader *reader
 
 // How many blocks a new run may cover: not past the stripe, a run's size, the object, or a run in
 // flight.
-static uint64_t fill_extent(struct proxy_worker *pw, const struct reader *reader)
+static uint64_t fill_extent(struct fill_worker *fw, const struct subscription *sub)
 {
-    uint64_t size = reader->block_size_bytes;
-    uint64_t stripe_end = ((reader->block * size) / PROXY_STRIPE_BYTES + 1) * PROXY_STRIPE_BYTES;
+    uint64_t size = sub->ask.block_size_bytes, stripe = fw->room->options.stripe_bytes;
+    uint64_t stripe_end = ((sub->ask.block * size) / stripe + 1) * stripe;
     uint64_t count =
-        min_u64(reader->block_count, max_u64(store_run_bytes_max(pw->store) / size, 1));
-    count = min_u64(count, (stripe_end - reader->block * size) / size);
-    if (reader->object != NULL) {
-        uint64_t blocks = store_object_block_count(reader->object);
-        count = min_u64(count, blocks > reader->block ? blocks - reader->block : 1);
+        min_u64(sub->ask.block_count, max_u64(store_run_bytes_max(fw->store) / size, 1));
+    count = min_u64(count, (stripe_end - sub->ask.block * size) / size);
+    if (sub->ask.object != NULL) {
+        uint64_t blocks = store_object_block_count(sub->ask.object);
+        count = min_u64(count, blocks > sub->ask.block ? blocks - sub->ask.block : 1);
     }
-    list_for_each(node, key_map_bucket(&pw->fills, reader->key->hash))
+    list_for_each(node, key_map_bucket(&fw->fills, sub->ask.key->hash))
     {
         struct fill *fill = container_of(node, struct fill, map_node);
-        if (hash128_equal(fill->key->hash, reader->key->hash) && !fill->doomed &&
-            fill->first_block > reader->block) {
-            count = min_u64(count, fill->first_block - reader->block);
+        if (hash128_equal(fill->key->hash, sub->ask.key->hash) && !fill->doomed &&
+            fill->first_block > sub->ask.block) {
+            count = min_u64(count, fill->first_block - sub->ask.block);
         }
     }
     return max_u64(count, 1);
 }
 
-static struct fill *fill_new(struct proxy_worker *pw, struct reader *reader, uint64_t token,
+static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, uint64_t token,
                              uint32_t block_count)
 {
     struct fill *fill = calloc(1, sizeof(*fill));
     check(fill != NULL);
     fill->magic = FILL_MAGIC;
-    fill->pw = pw;
-    fill->key = object_key_ref(reader->key);
+    fill->fw = fw;
+    fill->key = object_key_ref(sub->ask.key);
     fill->token = token;
-    fill->object = reader->object != NULL ? store_object_ref(reader->object) : NULL;
-    fill->described = reader->described;
-    reader->described = NULL;
-    fill->first_block = reader->block;
-    fill->block_size_bytes = reader->block_size_bytes;
+    fill->object = sub->ask.object != NULL ? store_object_ref(sub->ask.object) : NULL;
+    fill->described = sub->described;
+    sub->described = NULL;
+    fill->first_block = sub->ask.block;
+    fill->block_size_bytes = sub->ask.block_size_bytes;
     fill->block_count = block_count;
     fill->first_byte = fill->first_block * fill->block_size_bytes;
     fill->end_byte = fill->first_byte;
@@ -320,9 +320,9 @@ static struct fill *fill_new(struct proxy_worker *pw, struct reader *reader, uin
     list_init(&fill->readers);
     list_node_init(&fill->map_node);
     worker_task_init(&fill->deliver_task, fill_on_deliver);
-    timer_init(pw->worker, &fill->resume_timer, fill_on_resume_timer);
-    list_push_back(key_map_bucket(&pw->fills, fill->key->hash), &fill->map_node);
-    pw->fills.count++;
+    timer_init(fw->worker, &fill->resume_timer, fill_on_resume_timer);
+    list_push_back(key_map_bucket(&fw->fills, fill->key->hash), &fill->map_node);
+    fw->fills.count++;
     fill->in_table = true;
     stats_add(COUNTER_fills_started, 1);
     stats_add(COUNTER_fills_inflight, 1);
@@ -330,19 +330,19 @@ static struct fill *fill_new(struct proxy_worker *pw, struct reader *reader, uin
 }
 
 // Rules 17, 29: the first request is not made: the home forgets it, the reader looks again.
-static void fill_decline_first(struct proxy_worker *pw, struct reader *reader, uint64_t token)
+static void fill_decline_first(struct fill_worker *fw, struct subscription *sub, uint64_t token)
 {
-    struct wire *wire = wire_new(pw, WIRE_FIRSTEND, reader->key);
+    struct wire *wire = wire_new(fw, WIRE_FIRSTEND, sub->ask.key);
     wire->token = token;
-    wire_send(object_key_home(pw, reader->key), wire);
-    reader_answer_again(pw, reader);
+    wire_send(object_key_home(fw, sub->ask.key), wire);
+    fill_answer_again(fw, sub);
 }
 
-static void fill_ask(struct proxy_worker *pw, struct reader *reader, uint64_t token)
+static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t token)
 {
-    struct fill *fill = fill_find(pw, reader, token != 0);
-    if (fill != NULL && token != 0 && reader->check_strict) {
-        fill_decline_first(pw, reader, token); // it was sent before the reader asked
+    struct fill *fill = fill_find(fw, sub, token != 0);
+    if (fill != NULL && token != 0 && sub->ask.strict) {
+        fill_decline_first(fw, sub, token); // it was sent before the reader asked
         return;
     }
     if (fill != NULL) {
@@ -353,31 +353,31 @@ static void fill_ask(struct proxy_worker *pw, struct reader *reader, uint64_t to
             fill->token = token;
             fill_send_version(fill);
         }
-        fill_attach(fill, reader, true);
+        fill_attach(fill, sub, true);
         return;
     }
-    uint64_t count = fill_absent(pw, reader, fill_extent(pw, reader));
+    uint64_t count = fill_absent(fw, sub, fill_extent(fw, sub));
     if (count == 0 && token != 0) {
-        fill_decline_first(pw, reader, token);
+        fill_decline_first(fw, sub, token);
         return;
     }
     if (count == 0) {
-        reader_answer_again(pw, reader);
+        fill_answer_again(fw, sub);
         return;
     }
-    fill = fill_new(pw, reader, token, (uint32_t)count);
-    fill_attach(fill, reader, false);
+    fill = fill_new(fw, sub, token, (uint32_t)count);
+    fill_attach(fill, sub, false);
     fill_fetch(fill);
 }
 
-void fill_on_join(struct proxy_worker *pw, struct wire *wire)
+void fill_on_join(struct fill_worker *fw, struct wire *wire)
 {
-    fill_ask(pw, wire->reader, 0);
+    fill_ask(fw, wire->subscription, 0);
 }
 
-void fill_on_first(struct proxy_worker *pw, struct wire *wire)
+void fill_on_first(struct fill_worker *fw, struct wire *wire)
 {
-    fill_ask(pw, wire->reader, wire->token);
+    fill_ask(fw, wire->subscription, wire->token);
 }
 
 // --- leaving -------------------------------------------------------------------------------------
@@ -419,35 +419,35 @@ static void fill_on_no_readers(struct fill *fill)
     fill_leave_table(fill);
 }
 
-void fill_on_leave(struct proxy_worker *pw, struct wire *wire)
+void fill_on_leave(struct fill_worker *fw, struct wire *wire)
 {
-    (void)pw;
-    struct fill_reader *fr = wire->attachment;
-    struct fill *fill = fr->fill;
-    fr->left = true;
+    (void)fw;
+    struct attachment *a = wire->attachment;
+    struct fill *fill = a->fill;
+    a->left = true;
     if (fill == NULL) { // FINAL crossed it on the way
-        store_object_unref(fr->wanted);
-        free(fr);
+        store_object_unref(a->wanted);
+        free(a);
         return;
     }
-    fill_reader_final(fr, OUTCOME_DONE, ERR_OK, (struct span){0});
+    fill_end_attachment(a, OUTCOME_DONE, ERR_OK, (struct span){0});
     if (list_empty(&fill->readers)) {
         fill_on_no_readers(fill);
     }
 }
 
-void fill_on_taken(struct proxy_worker *pw, struct wire *wire)
+void fill_on_taken(struct fill_worker *fw, struct wire *wire)
 {
-    struct fill_reader *fr = wire->attachment;
-    fr->acked_byte += wire->len;
-    if (fr->fill != NULL && fr->fill->unstored) {
-        worker_defer(pw->worker, &fr->fill->deliver_task);
+    struct attachment *a = wire->attachment;
+    a->acked_byte += wire->len;
+    if (a->fill != NULL && a->fill->unstored) {
+        worker_defer(fw->worker, &a->fill->deliver_task);
     }
 }
 
-void fill_doom(struct proxy_worker *pw, struct hash128 hash)
+void fill_doom(struct fill_worker *fw, struct hash128 hash)
 {
-    list_for_each(node, key_map_bucket(&pw->fills, hash))
+    list_for_each(node, key_map_bucket(&fw->fills, hash))
     {
         struct fill *fill = container_of(node, struct fill, map_node);
         if (hash128_equal(fill->key->hash, hash) && !fill->doomed) {

@@ -16,7 +16,7 @@
 
 struct worker {
     unsigned index;
-    void *slot;
+    void *slots[WORKER_SLOT_COUNT_];
     struct list tasks;
 };
 
@@ -115,6 +115,7 @@ struct world {
     struct world_options options;
     uint64_t random, now_us;
     struct proxy proxy;
+    struct fill_room *room;
     struct proxy_worker pw[WORLD_WORKERS];
     struct worker workers[WORLD_WORKERS];
     struct worker *current;
@@ -160,6 +161,8 @@ extern struct world world;
 unsigned rnd(unsigned below);
 void mail_push(struct queue *q, struct message *message);
 void pass_end(struct worker *w); // what follows every event on a worker
+// All in one bucket of the tables; key k's home is worker k.
+struct hash128 hash_of(const struct world_key *key);
 struct world_key *key_of_hash(struct hash128 hash);
 struct object_key *object_key_of(struct world_key *key);
 char letter_of(const struct world_key *key, int version);

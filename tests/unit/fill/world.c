@@ -27,14 +27,24 @@ uint64_t counter(enum counter c)
 
 void worker_slot_set(struct worker *w, enum worker_slot slot, void *value)
 {
-    (void)slot;
-    w->slot = value;
+    w->slots[slot] = value;
 }
 
 void *worker_slot_get(const struct worker *w, enum worker_slot slot)
 {
-    (void)slot;
-    return w->slot;
+    return w->slots[slot];
+}
+
+unsigned loop_worker_count(const struct loop *loop)
+{
+    (void)loop;
+    return WORLD_WORKERS;
+}
+
+struct worker *loop_worker(struct loop *loop, unsigned i)
+{
+    (void)loop;
+    return &world.workers[i];
 }
 
 uint64_t worker_now_us(const struct worker *w)
@@ -141,10 +151,15 @@ void pass_end(struct worker *w)
 
 // --- names ---------------------------------------------------------------------------------------
 
+struct hash128 hash_of(const struct world_key *key)
+{
+    return (struct hash128){0, (uint64_t)key->index * FILL_MAP_BUCKETS};
+}
+
 struct world_key *key_of_hash(struct hash128 hash)
 {
-    check(hash.hi < WORLD_KEYS);
-    return &world.keys[hash.hi];
+    check(hash.lo / FILL_MAP_BUCKETS < WORLD_KEYS);
+    return &world.keys[hash.lo / FILL_MAP_BUCKETS];
 }
 
 char letter_of(const struct world_key *key, int version)
@@ -398,6 +413,11 @@ void world_run(void)
 
 // --- begin and end -------------------------------------------------------------------------------
 
+static void on_invalidated(void *ctx, struct worker *w, const struct object_key *key)
+{
+    (void)ctx, (void)w, (void)key;
+}
+
 static void begin_workers(void)
 {
     world.proxy.worker_count = WORLD_WORKERS;
@@ -415,10 +435,13 @@ static void begin_workers(void)
         pw->proxy = &world.proxy;
         pw->worker = &world.workers[i];
         pw->index = i;
-        key_map_init(&pw->fills);
-        key_map_init(&pw->homes);
-        key_map_init(&pw->bars);
         worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
+    }
+    struct fill_options options = {.stripe_bytes = 2 * WORLD_BLOCK,
+                                   .on_invalidated = on_invalidated};
+    world.room = fill_room_new(&options);
+    for (unsigned i = 0; i < WORLD_WORKERS; i++) {
+        world.pw[i].fill = fill_worker_of(&world.workers[i]);
     }
 }
 
@@ -501,11 +524,12 @@ void world_end(void)
                   "writer %d never ended: seed %llu", i, seed);
     }
     for (unsigned i = 0; i < WORLD_WORKERS; i++) {
-        cr_assert(world.pw[i].fills.count == 0, "a fill is left: seed %llu", seed);
-        cr_assert(world.pw[i].homes.count == 0, "a home is left: seed %llu", seed);
-        cr_assert(world.pw[i].bars.count == 0, "a bar is left: seed %llu", seed);
+        cr_assert(world.pw[i].fill->fills.count == 0, "a fill is left: seed %llu", seed);
+        cr_assert(world.pw[i].fill->homes.count == 0, "a home is left: seed %llu", seed);
+        cr_assert(world.pw[i].fill->floors.count == 0, "a floor is left: seed %llu", seed);
     }
     store_end();
+    fill_room_free(world.room);
     for (int i = 0; i < MAX_WRITERS; i++) {
         world.epoch_holds -= world.writers[i].used && !world.writers[i].wrote ? 1 : 0;
     }

@@ -200,44 +200,13 @@ void request_common_headers(struct request *r, struct headers *headers)
     (void)r, (void)headers;
 }
 
-struct object_key *object_key_ref(struct object_key *key)
-{
-    atomic_fetch_add(&key->refs, 1);
-    return key;
-}
-
-void object_key_unref(struct object_key *key)
-{
-    if (key != NULL && atomic_fetch_sub(&key->refs, 1) == 1) {
-        free(key);
-    }
-}
-
-struct proxy_worker *object_key_owner(const struct proxy_worker *pw, const struct object_key *key,
-                                      uint64_t first_byte)
-{
-    uint64_t stripe = first_byte / PROXY_STRIPE_BYTES;
-    return &pw->proxy->workers[(key->hash.hi + stripe) % WORLD_WORKERS];
-}
-
 struct object_key *object_key_of(struct world_key *key)
 {
     static const char names[] = "01";
-    struct object_key *k = calloc(1, sizeof(*k));
-    check(k != NULL);
-    atomic_init(&k->refs, 1);
-    k->hash = (struct hash128){key->index, 2}; // one bucket for all
-    k->rule = &world.rule;
-    k->key = (struct span){names + key->index, 1};
-    return k;
-}
-
-struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
-                                       uint64_t epoch)
-{
-    (void)pw, (void)key, (void)epoch;
-    check(false);
-    return NULL;
+    struct object_key from = {
+        .key = {names + key->index, 1},
+        .limits = {.cache = world.rule.cache, .block_size_bytes = world.rule.block_size_bytes}};
+    return object_key_new(NULL, &from);
 }
 
 struct object_key *request_object_key(struct request *r)
@@ -249,37 +218,6 @@ void request_recycle(struct request *r)
 {
     free(r->get);
     free(r);
-}
-
-void key_map_init(struct key_map *map)
-{
-    for (unsigned i = 0; i < PROXY_MAP_BUCKETS; i++) {
-        list_init(&map->buckets[i]);
-    }
-    map->count = 0;
-}
-
-void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key)
-{
-    (void)pw, (void)key;
-}
-
-const struct s3_param *s3_param_find(const struct s3_request *r, const char *name)
-{
-    (void)r, (void)name;
-    return NULL;
-}
-
-const char *s3_status_reason(unsigned status)
-{
-    (void)status;
-    return "";
-}
-
-bool s3_error_read(struct arena *arena, struct span document, struct s3_error_body *ret_body)
-{
-    (void)arena, (void)document, (void)ret_body;
-    return false;
 }
 
 // --- clients -------------------------------------------------------------------------------------
@@ -456,7 +394,7 @@ int writer_begin(unsigned worker)
     w->kw.on_ready = on_write_ready;
     w->kw.on_ended = on_write_ended;
     world.current = &world.workers[worker];
-    invalidate_begin(&world.pw[worker], &w->kw);
+    invalidate_begin(world.pw[worker].fill, &w->kw);
     pass_end(&world.workers[worker]);
     return i;
 }

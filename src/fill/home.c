@@ -23,19 +23,18 @@
 //  28 WEND invalidates again; WDONE when every worker has acknowledged that floor.
 //  29 Conditional requests count as begun when sent; what precedes an invalidation renews nothing; a
 //     strict reader joins only a request not yet sent.
-#include "proxy/proxy_private.h"
+#include "fill/fill_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define HOME_WORKERS_MAX 64
 #define HOME_DELETE_AGAIN_MS 1000u // after a failed commit; doubled up to 64 times
 
 enum home_state { HOME_NONE, HOME_DECIDING, HOME_KNOWN };
 
 struct held { // a reader that waits here
     struct list_node node;
-    struct reader *reader;
+    struct subscription *subscription;
 };
 
 struct home_check { // one conditional request for all who ask meanwhile
@@ -49,7 +48,7 @@ struct home_check { // one conditional request for all who ask meanwhile
 
 struct home_key {
     struct list_node map_node;
-    struct proxy_worker *pw;
+    struct fill_worker *fw;
     struct object_key *key;
     enum home_state state;
     uint64_t token;
@@ -58,7 +57,7 @@ struct home_key {
     struct list held;
     unsigned posted; // puts not yet visible
     uint64_t floor;
-    uint64_t acked[HOME_WORKERS_MAX];
+    uint64_t acked[FILL_WORKERS_MAX];
     bool barred;
     unsigned deletes; // not yet visible
     bool delete_owed; // one failed: the bar stays until it is repeated with success
@@ -75,18 +74,18 @@ struct home_post {
     struct store_post post;
     struct home_key *home;
     struct fill *fill;
-    struct proxy_worker *owner;
+    struct fill_worker *owner;
 };
 
-static void home_route(struct home_key *h, struct reader *reader);
+static void home_route(struct home_key *h, struct subscription *sub);
 static void home_invalidate(struct home_key *h);
 static void on_delete_timer(struct timer *timer);
 
 // --- entries -------------------------------------------------------------------------------------
 
-static struct home_key *home_find(struct proxy_worker *pw, struct hash128 hash)
+static struct home_key *home_find(struct fill_worker *fw, struct hash128 hash)
 {
-    list_for_each(node, key_map_bucket(&pw->homes, hash))
+    list_for_each(node, key_map_bucket(&fw->homes, hash))
     {
         struct home_key *h = container_of(node, struct home_key, map_node);
         if (hash128_equal(h->key->hash, hash)) {
@@ -96,24 +95,24 @@ static struct home_key *home_find(struct proxy_worker *pw, struct hash128 hash)
     return NULL;
 }
 
-static struct home_key *home_get(struct proxy_worker *pw, struct object_key *key)
+static struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
 {
-    struct home_key *h = home_find(pw, key->hash);
+    struct home_key *h = home_find(fw, key->hash);
     if (h != NULL) {
         return h;
     }
     h = calloc(1, sizeof(*h));
     check(h != NULL);
-    h->pw = pw;
+    h->fw = fw;
     h->key = object_key_ref(key);
     list_node_init(&h->map_node);
     list_init(&h->held);
     list_init(&h->starting);
     list_init(&h->closing);
     list_init(&h->next_check);
-    timer_init(pw->worker, &h->delete_timer, on_delete_timer);
-    list_push_back(key_map_bucket(&pw->homes, key->hash), &h->map_node);
-    pw->homes.count++;
+    timer_init(fw->worker, &h->delete_timer, on_delete_timer);
+    list_push_back(key_map_bucket(&fw->homes, key->hash), &h->map_node);
+    fw->homes.count++;
     return h;
 }
 
@@ -133,30 +132,30 @@ static void home_maybe_free(struct home_key *h)
                 list_empty(&h->starting) && list_empty(&h->closing) && list_empty(&h->next_check);
     if (idle && list_node_linked(&h->map_node)) {
         list_remove(&h->map_node);
-        h->pw->homes.count--;
-        worker_free_later(h->pw->worker, home_free, h);
+        h->fw->homes.count--;
+        worker_free_later(h->fw->worker, home_free, h);
     }
 }
 
-static void home_hold(struct list *list, struct reader *reader)
+static void home_hold(struct list *list, struct subscription *sub)
 {
     struct held *held = calloc(1, sizeof(*held));
     check(held != NULL);
     list_node_init(&held->node);
-    held->reader = reader;
+    held->subscription = sub;
     list_push_back(list, &held->node);
 }
 
-static struct reader *home_unhold(struct list *list)
+static struct subscription *home_unhold(struct list *list)
 {
     struct list_node *node = list_pop_front(list);
     if (node == NULL) {
         return NULL;
     }
     struct held *held = container_of(node, struct held, node);
-    struct reader *reader = held->reader;
+    struct subscription *sub = held->subscription;
     free(held);
-    return reader;
+    return sub;
 }
 
 // The visible record that counts here.
@@ -169,7 +168,7 @@ struct visible {
 static struct visible home_visible(struct home_key *h)
 {
     static _Thread_local struct store_view view;
-    store_lookup(h->pw->worker, h->pw->store, h->key->hash, 0, 1, h->floor, &view);
+    store_lookup(h->fw->worker, h->fw->store, h->key->hash, 0, 1, h->floor, &view);
     struct visible v = {.found = view.found};
     if (v.found) {
         v.generation = view.generation;
@@ -198,79 +197,79 @@ static bool home_is_current(struct home_key *h, const struct store_object *objec
 
 // --- deciding ------------------------------------------------------------------------------------
 
-static void home_answer_error(struct home_key *h, struct reader *reader, enum err err,
+static void home_answer_error(struct home_key *h, struct subscription *sub, enum err err,
                               struct span document)
 {
-    struct wire *wire = wire_new(h->pw, WIRE_ERROR, NULL);
-    wire->reader = reader;
+    struct wire *wire = wire_new(h->fw, WIRE_ERROR, NULL);
+    wire->subscription = sub;
     wire->err = err;
     wire->document = span_heap_copy(document);
-    wire_send(reader->at, wire);
+    wire_send(sub->at, wire);
 }
 
-static void home_forward(struct home_key *h, struct reader *reader)
+static void home_forward(struct home_key *h, struct subscription *sub)
 {
-    uint64_t first_byte = reader->block * reader->block_size_bytes;
+    uint64_t first_byte = sub->ask.block * sub->ask.block_size_bytes;
     if (first_byte > 0 && first_byte >= h->known->size_bytes) {
         // The version that others found out is shorter: there is nothing to ask the origin for.
-        home_answer_error(h, reader, ERR_INVALID_RANGE, (struct span){0});
+        home_answer_error(h, sub, ERR_INVALID_RANGE, (struct span){0});
         return;
     }
-    store_object_unref(reader->object);
-    reader->object = store_object_ref(h->known);
-    struct wire *wire = wire_new(h->pw, WIRE_JOIN, h->key);
-    wire->reader = reader;
-    wire_send(object_key_owner(h->pw, h->key, reader->block * reader->block_size_bytes), wire);
+    store_object_unref(sub->ask.object);
+    sub->ask.object = store_object_ref(h->known);
+    struct wire *wire = wire_new(h->fw, WIRE_JOIN, h->key);
+    wire->subscription = sub;
+    wire_send(object_key_owner(h->fw, h->key, sub->ask.block * sub->ask.block_size_bytes), wire);
 }
 
-static void home_answer_again(struct home_key *h, struct reader *reader)
+static void home_answer_again(struct home_key *h, struct subscription *sub)
 {
-    struct wire *wire = wire_new(h->pw, WIRE_AGAIN, NULL);
-    wire->reader = reader;
-    wire_send(reader->at, wire);
+    struct wire *wire = wire_new(h->fw, WIRE_AGAIN, NULL);
+    wire->subscription = sub;
+    wire_send(sub->at, wire);
 }
 
 static struct store_object **home_described(struct home_key *h)
 {
-    return &h->pw->described[h->key->hash.lo % PROXY_DESCRIBED];
+    return &h->fw->described[h->key->hash.lo % FILL_DESCRIBED];
 }
 
-static void home_decide(struct home_key *h, struct reader *reader)
+static void home_decide(struct home_key *h, struct subscription *sub)
 {
     struct store_object *described = *home_described(h);
     if (described != NULL && hash128_equal(described->hash, h->key->hash) &&
-        reader->described == NULL) {
-        reader->described = store_object_ref(described);
+        sub->described == NULL) {
+        sub->described = store_object_ref(described);
     }
     h->state = HOME_DECIDING;
-    h->token = ++h->pw->next_token;
+    h->token = ++h->fw->next_token;
     h->first_live = true;
-    struct wire *wire = wire_new(h->pw, WIRE_FIRST, h->key);
-    wire->reader = reader;
+    struct wire *wire = wire_new(h->fw, WIRE_FIRST, h->key);
+    wire->subscription = sub;
     wire->token = h->token;
-    wire_send(object_key_owner(h->pw, h->key, reader->block * reader->block_size_bytes), wire);
+    wire_send(object_key_owner(h->fw, h->key, sub->ask.block * sub->ask.block_size_bytes), wire);
 }
 
-static void home_route(struct home_key *h, struct reader *reader)
+static void home_route(struct home_key *h, struct subscription *sub)
 {
-    if (reader->refused != NULL) {
-        bool current = home_is_current(h, reader->refused);
-        store_object_unref(reader->refused);
-        reader->refused = NULL;
+    if (sub->ask.refused != NULL) {
+        bool current = home_is_current(h, sub->ask.refused);
+        store_object_unref(sub->ask.refused);
+        sub->ask.refused = NULL;
         if (current) {
             home_invalidate(h);
         }
     }
-    if (h->state != HOME_NONE && reader->check_strict) {
-        home_answer_again(h, reader); // what is under way was sent before it came
+    if (h->state != HOME_NONE && sub->ask.strict) {
+        home_answer_again(h, sub); // what is under way was sent before it came
     } else if (h->state == HOME_KNOWN) {
-        home_forward(h, reader);
+        home_forward(h, sub);
     } else if (h->state == HOME_DECIDING) {
-        home_hold(&h->held, reader);
-    } else if (!reader->skip_index && home_visible(h).found) {
-        home_answer_again(h, reader);
+        home_hold(&h->held, sub);
+    } else if (!sub->ask.skip_index && home_visible(h).found) {
+        home_answer_again(h, sub);
     } else {
-        home_decide(h, reader);
+        home_decide(h, sub);
     }
 }
 
@@ -279,9 +278,9 @@ static void home_route_held(struct home_key *h)
     struct list waiting;
     list_init(&waiting);
     list_append_all(&waiting, &h->held);
-    struct reader *reader;
-    while ((reader = home_unhold(&waiting)) != NULL) {
-        home_route(h, reader);
+    struct subscription *sub;
+    while ((sub = home_unhold(&waiting)) != NULL) {
+        home_route(h, sub);
     }
 }
 
@@ -289,13 +288,13 @@ static void home_route_held(struct home_key *h)
 // about theirs.
 static void home_fail_held(struct home_key *h, enum err err, struct span document)
 {
-    struct reader *reader;
-    while ((reader = home_unhold(&h->held)) != NULL) {
-        struct wire *wire = wire_new(h->pw, WIRE_ERROR, NULL);
-        wire->reader = reader;
+    struct subscription *sub;
+    while ((sub = home_unhold(&h->held)) != NULL) {
+        struct wire *wire = wire_new(h->fw, WIRE_ERROR, NULL);
+        wire->subscription = sub;
         wire->err = err;
         wire->document = span_heap_copy(document);
-        wire_send(reader->at, wire);
+        wire_send(sub->at, wire);
     }
 }
 
@@ -316,10 +315,10 @@ static void home_forget_if_settled(struct home_key *h)
     }
 }
 
-void home_on_route(struct proxy_worker *pw, struct wire *wire)
+void home_on_route(struct fill_worker *fw, struct wire *wire)
 {
-    struct home_key *h = home_get(pw, wire->key);
-    home_route(h, wire->reader);
+    struct home_key *h = home_get(fw, wire->key);
+    home_route(h, wire->subscription);
     home_maybe_free(h);
 }
 
@@ -327,15 +326,15 @@ static void home_know(struct home_key *h, const struct store_object *object)
 {
     struct visible v = home_visible(h);
     bool same = visible_is(&v, object) && v.block_size_bytes == object->block_size_bytes;
-    uint64_t generation = same ? v.generation : store_generation_next(h->pw->store);
+    uint64_t generation = same ? v.generation : store_generation_next(h->fw->store);
     store_object_unref(h->known);
     h->known = store_object_with_generation(object, generation);
     h->state = HOME_KNOWN;
 }
 
-void home_on_version(struct proxy_worker *pw, struct wire *wire)
+void home_on_version(struct fill_worker *fw, struct wire *wire)
 {
-    struct home_key *h = home_find(pw, wire->key->hash);
+    struct home_key *h = home_find(fw, wire->key->hash);
     if (h == NULL || h->token != wire->token) {
         return;
     }
@@ -345,9 +344,9 @@ void home_on_version(struct proxy_worker *pw, struct wire *wire)
     home_route_held(h);
 }
 
-void home_on_firstend(struct proxy_worker *pw, struct wire *wire)
+void home_on_firstend(struct fill_worker *fw, struct wire *wire)
 {
-    struct home_key *h = home_find(pw, wire->key->hash);
+    struct home_key *h = home_find(fw, wire->key->hash);
     if (h == NULL || h->token != wire->token) {
         return;
     }
@@ -367,10 +366,10 @@ void home_on_firstend(struct proxy_worker *pw, struct wire *wire)
 
 // --- publication ---------------------------------------------------------------------------------
 
-static void home_answer_fill(struct home_key *h, struct proxy_worker *owner, struct fill *fill,
+static void home_answer_fill(struct home_key *h, struct fill_worker *owner, struct fill *fill,
                              enum wire_type type)
 {
-    struct wire *wire = wire_new(h->pw, type, NULL);
+    struct wire *wire = wire_new(h->fw, type, NULL);
     wire->fill = fill;
     wire_send(owner, wire);
 }
@@ -415,12 +414,12 @@ static bool home_sum_is_right(struct home_key *h, struct wire *wire)
     struct s3_checksum_state *sum = wire->sum;
     wire->sum = NULL;
     return sum == NULL ||
-           whole_sum_add(h->pw, h->key, wire->object, wire->first_byte, wire->end_byte, sum);
+           whole_sum_add(h->fw, h->key, wire->object, wire->first_byte, wire->end_byte, sum);
 }
 
-void home_on_publish(struct proxy_worker *pw, struct wire *wire)
+void home_on_publish(struct fill_worker *fw, struct wire *wire)
 {
-    struct home_key *h = home_get(pw, wire->key);
+    struct home_key *h = home_get(fw, wire->key);
     bool accepted = home_accepts(h, wire);
     if (accepted && !home_sum_is_right(h, wire)) {
         home_invalidate(h); // and with it the runs before
@@ -436,14 +435,14 @@ void home_on_publish(struct proxy_worker *pw, struct wire *wire)
     put->home = h;
     put->fill = wire->fill;
     put->owner = wire->from;
-    put->post.store = pw->store;
+    put->post.store = fw->store;
     put->post.kind = STORE_POST_PUT;
     put->post.hash = h->key->hash;
     put->post.object = store_object_with_generation(wire->object, h->known->generation);
     put->post.place = wire->place;
     put->post.done = on_put_done;
     h->posted++;
-    store_post(pw->worker, &put->post);
+    store_post(fw->worker, &put->post);
 }
 
 // --- invalidation --------------------------------------------------------------------------------
@@ -472,14 +471,14 @@ static void home_post_delete(struct home_key *h)
     struct home_post *delete_post = calloc(1, sizeof(*delete_post));
     check(delete_post != NULL);
     delete_post->home = h;
-    delete_post->post.store = h->pw->store;
+    delete_post->post.store = h->fw->store;
     delete_post->post.kind = STORE_POST_DELETE;
     delete_post->post.hash = h->key->hash;
     delete_post->post.floor = h->floor;
     delete_post->post.urgent = true;
     delete_post->post.done = on_delete_done;
     h->deletes++;
-    store_post(h->pw->worker, &delete_post->post);
+    store_post(h->fw->worker, &delete_post->post);
 }
 
 static void on_delete_timer(struct timer *timer)
@@ -494,23 +493,23 @@ static void home_invalidate(struct home_key *h)
 {
     bool visible = home_visible(h).found;
     stats_add(COUNTER_invalidations, 1);
-    h->floor = store_generation_next(h->pw->store);
+    h->floor = store_generation_next(h->fw->store);
     h->barred = true;
     home_forget(h);
     if (visible || h->posted > 0) {
         home_post_delete(h);
     }
-    for (unsigned i = 0; i < h->pw->proxy->worker_count; i++) {
-        struct wire *wire = wire_new(h->pw, WIRE_INVAL, h->key);
+    for (unsigned i = 0; i < h->fw->room->worker_count; i++) {
+        struct wire *wire = wire_new(h->fw, WIRE_INVAL, h->key);
         wire->floor = h->floor;
-        wire_send(&h->pw->proxy->workers[i], wire);
+        wire_send(&h->fw->room->workers[i], wire);
     }
     home_route_held(h);
 }
 
 static bool home_all_acked(const struct home_key *h)
 {
-    for (unsigned i = 0; i < h->pw->proxy->worker_count; i++) {
+    for (unsigned i = 0; i < h->fw->room->worker_count; i++) {
         if (h->acked[i] != h->floor) {
             return false;
         }
@@ -520,7 +519,7 @@ static bool home_all_acked(const struct home_key *h)
 
 static void home_answer_write(struct home_key *h, struct key_write *kw, enum wire_type type)
 {
-    struct wire *wire = wire_new(h->pw, type, NULL);
+    struct wire *wire = wire_new(h->fw, type, NULL);
     wire->write = kw;
     wire_send(kw->at, wire);
 }
@@ -539,35 +538,35 @@ static void home_settle(struct home_key *h)
     }
     if (h->barred && acked && h->deletes == 0 && !h->delete_owed && h->open_writes == 0) {
         h->barred = false;
-        for (unsigned i = 0; i < h->pw->proxy->worker_count; i++) {
-            struct wire *wire = wire_new(h->pw, WIRE_UNBAR, h->key);
+        for (unsigned i = 0; i < h->fw->room->worker_count; i++) {
+            struct wire *wire = wire_new(h->fw, WIRE_UNBAR, h->key);
             wire->floor = h->floor;
-            wire_send(&h->pw->proxy->workers[i], wire);
+            wire_send(&h->fw->room->workers[i], wire);
         }
     }
     home_maybe_free(h);
 }
 
-void home_on_ack(struct proxy_worker *pw, struct wire *wire)
+void home_on_ack(struct fill_worker *fw, struct wire *wire)
 {
-    struct home_key *h = home_find(pw, wire->key->hash);
+    struct home_key *h = home_find(fw, wire->key->hash);
     check(h != NULL); // it is barred until this has come
     h->acked[wire->from->index] = wire->floor;
     home_settle(h);
 }
 
-void home_on_wbegin(struct proxy_worker *pw, struct wire *wire)
+void home_on_wbegin(struct fill_worker *fw, struct wire *wire)
 {
-    struct home_key *h = home_get(pw, wire->key);
+    struct home_key *h = home_get(fw, wire->key);
     h->open_writes++;
     home_invalidate(h);
     list_push_back(&h->starting, &wire->write->node);
     home_settle(h);
 }
 
-void home_on_wend(struct proxy_worker *pw, struct wire *wire)
+void home_on_wend(struct fill_worker *fw, struct wire *wire)
 {
-    struct home_key *h = home_find(pw, wire->key->hash);
+    struct home_key *h = home_find(fw, wire->key->hash);
     check(h != NULL && h->open_writes > 0);
     home_invalidate(h);
     list_push_back(&h->closing, &wire->write->node);
@@ -575,9 +574,9 @@ void home_on_wend(struct proxy_worker *pw, struct wire *wire)
 }
 
 // Rule 22: a fill was told that this version is no more.
-void home_on_gonev(struct proxy_worker *pw, struct wire *wire)
+void home_on_gonev(struct fill_worker *fw, struct wire *wire)
 {
-    struct home_key *h = home_get(pw, wire->key);
+    struct home_key *h = home_get(fw, wire->key);
     if (home_is_current(h, wire->object)) {
         home_invalidate(h);
     }
@@ -593,29 +592,29 @@ static bool check_same(const struct store_object *a, const struct store_object *
     return a != NULL && b != NULL && a->etag.len > 0 && span_equal(a->etag, b->etag);
 }
 
-static void home_check_answer(struct home_check *c, struct reader *reader, enum err err,
+static void home_check_answer(struct home_check *c, struct subscription *sub, enum err err,
                               struct span document)
 {
-    struct wire *wire = wire_new(c->home->pw, WIRE_CHECKED, NULL);
-    wire->reader = reader;
-    wire->outcome = OUTCOME_CHECKED;
+    struct wire *wire = wire_new(c->home->fw, WIRE_CHECKED, NULL);
+    wire->subscription = sub;
+    wire->outcome = OUTCOME_REVALIDATED;
     wire->err = err;
-    if (err == ERR_NOT_MODIFIED && !check_same(reader->object, c->asked)) {
+    if (err == ERR_NOT_MODIFIED && !check_same(sub->ask.object, c->asked)) {
         wire->outcome = OUTCOME_REJOIN; // asked about another version
-    } else if (err == ERR_OK && check_same(reader->object, c->found)) {
+    } else if (err == ERR_OK && check_same(sub->ask.object, c->found)) {
         wire->err = ERR_NOT_MODIFIED; // an origin that ignores conditions
     } else if (err == ERR_OK) {
         wire->object = store_object_ref(c->found);
     }
     wire->document = span_heap_copy(document);
-    wire_send(reader->at, wire);
+    wire_send(sub->at, wire);
 }
 
 // What the answer means for the record in the index, and for a read that may follow.
 static void home_check_conclude(struct home_check *c, enum err err)
 {
     struct home_key *h = c->home;
-    if (err == ERR_OK && freshness_checksums(c->found->headers).len > 0) {
+    if (err == ERR_OK && fill_version_checksums(c->found->headers).len > 0) {
         struct store_object **described = home_described(h);
         store_object_unref(*described);
         *described = store_object_ref(c->found);
@@ -628,7 +627,7 @@ static void home_check_conclude(struct home_check *c, enum err err)
                 (err == ERR_OK && visible_is(&v, c->found));
     if (same) {
         struct store_renewal renewal = {.hash = h->key->hash, .generation = v.generation};
-        store_renew(h->pw->worker, h->pw->store, &renewal, 1, c->began_us);
+        store_renew(h->fw->worker, h->fw->store, &renewal, 1, c->began_us);
     } else if (err == ERR_OK || err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET) {
         home_invalidate(h);
     }
@@ -656,18 +655,18 @@ static void on_check_end(struct origin_fetch *f, enum err err)
     if (!outdated && h->open_writes == 0) {
         home_check_conclude(c, err);
     }
-    struct reader *reader;
-    while ((reader = home_unhold(&c->waiters)) != NULL) {
+    struct subscription *sub;
+    while ((sub = home_unhold(&c->waiters)) != NULL) {
         if (outdated) {
-            home_answer_again(h, reader);
+            home_answer_again(h, sub);
         } else {
-            home_check_answer(c, reader, err, f->error_answer);
+            home_check_answer(c, sub, err, f->error_answer);
         }
     }
-    worker_free_later(h->pw->worker, home_check_free, c);
+    worker_free_later(h->fw->worker, home_check_free, c);
     if (!list_empty(&h->next_check)) {
         struct list_node *first = list_first(&h->next_check);
-        home_check_start(h, container_of(first, struct held, node)->reader->object);
+        home_check_start(h, container_of(first, struct held, node)->subscription->ask.object);
         list_append_all(&h->check->waiters, &h->next_check);
     }
     home_maybe_free(h);
@@ -676,7 +675,7 @@ static void on_check_end(struct origin_fetch *f, enum err err)
 static enum err on_check_head(struct origin_fetch *f)
 {
     struct home_check *c = f->ctx;
-    c->found = freshness_object_from_fetch(c->home->key, f, NULL);
+    c->found = fill_version_from_fetch(c->home->key, f, NULL);
     return c->found != NULL ? ERR_OK : ERR_ORIGIN_PROTOCOL;
 }
 
@@ -694,7 +693,7 @@ static void home_check_start(struct home_key *h, struct store_object *asked)
     c->home = h;
     c->asked = asked != NULL ? store_object_ref(asked) : NULL;
     c->floor = h->floor;
-    c->began_us = worker_now_us(h->pw->worker);
+    c->began_us = worker_now_us(h->fw->worker);
     list_init(&c->waiters);
     h->check = c;
     c->fetch.head = true;
@@ -710,20 +709,20 @@ static void home_check_start(struct home_key *h, struct store_object *asked)
     c->fetch.on_end = on_check_end;
     c->fetch.ctx = c;
     stats_add(COUNTER_revalidations, 1);
-    origin_fetch_start(h->pw->worker, h->key->origin, &c->fetch);
+    origin_fetch_start(h->fw->worker, h->key->origin, &c->fetch);
 }
 
-void home_on_check(struct proxy_worker *pw, struct wire *wire)
+void home_on_check(struct fill_worker *fw, struct wire *wire)
 {
-    struct home_key *h = home_get(pw, wire->key);
+    struct home_key *h = home_get(fw, wire->key);
     if (h->check == NULL) {
-        home_check_start(h, wire->reader->object);
-    } else if (wire->reader->check_strict) {
+        home_check_start(h, wire->subscription->ask.object);
+    } else if (wire->subscription->ask.strict) {
         stats_add(COUNTER_revalidations_joined, 1);
-        home_hold(&h->next_check, wire->reader);
+        home_hold(&h->next_check, wire->subscription);
         return;
     } else {
         stats_add(COUNTER_revalidations_joined, 1);
     }
-    home_hold(&h->check->waiters, wire->reader);
+    home_hold(&h->check->waiters, wire->subscription);
 }

@@ -11,61 +11,62 @@
 // may have cached the key's old version under the new epoch. So the write goes through the same
 // again with the key of the epoch that counts when the origin has answered.
 
-#include "proxy/proxy_private.h"
+#include "fill/fill_private.h"
 
 #include <stdlib.h>
 
-static struct bar *bar_find(struct proxy_worker *pw, struct hash128 hash)
+static struct key_floor *floor_find(struct fill_worker *fw, struct hash128 hash)
 {
-    list_for_each(node, key_map_bucket(&pw->bars, hash))
+    list_for_each(node, key_map_bucket(&fw->floors, hash))
     {
-        struct bar *bar = container_of(node, struct bar, map_node);
-        if (hash128_equal(bar->hash, hash)) {
-            return bar;
+        struct key_floor *floor = container_of(node, struct key_floor, map_node);
+        if (hash128_equal(floor->hash, hash)) {
+            return floor;
         }
     }
     return NULL;
 }
 
-uint64_t bar_floor(struct proxy_worker *pw, struct hash128 hash)
+uint64_t fill_floor(struct fill_worker *fw, struct hash128 hash)
 {
-    if (pw->bars.count == 0) {
+    if (fw->floors.count == 0) {
         return 0;
     }
-    struct bar *bar = bar_find(pw, hash);
-    return bar != NULL ? bar->floor : 0;
+    struct key_floor *floor = floor_find(fw, hash);
+    return floor != NULL ? floor->generation : 0;
 }
 
-// Rule 25: raise the bar, doom every run of the key in flight here, forget what is remembered of
+// Rule 25: raise the floor, doom every run of the key in flight here, forget what is remembered of
 // it, acknowledge.
-void invalidate_on_inval(struct proxy_worker *pw, struct wire *wire)
+void invalidate_on_inval(struct fill_worker *fw, struct wire *wire)
 {
-    struct bar *bar = bar_find(pw, wire->key->hash);
-    if (bar == NULL) {
-        bar = calloc(1, sizeof(*bar));
-        check(bar != NULL);
-        list_node_init(&bar->map_node);
-        bar->hash = wire->key->hash;
-        list_push_back(key_map_bucket(&pw->bars, bar->hash), &bar->map_node);
-        pw->bars.count++;
+    struct key_floor *floor = floor_find(fw, wire->key->hash);
+    if (floor == NULL) {
+        floor = calloc(1, sizeof(*floor));
+        check(floor != NULL);
+        list_node_init(&floor->map_node);
+        floor->hash = wire->key->hash;
+        list_push_back(key_map_bucket(&fw->floors, floor->hash), &floor->map_node);
+        fw->floors.count++;
     }
-    check(bar->floor < wire->floor);
-    bar->floor = wire->floor;
-    fill_doom(pw, wire->key->hash);
-    list_cache_drop_key(pw, wire->key);
-    struct wire *ack = wire_new(pw, WIRE_ACK, wire->key);
+    check(floor->generation < wire->floor);
+    floor->generation = wire->floor;
+    fill_doom(fw, wire->key->hash);
+    const struct fill_options *options = &fw->room->options;
+    options->on_invalidated(options->ctx, fw->worker, wire->key);
+    struct wire *ack = wire_new(fw, WIRE_ACK, wire->key);
     ack->floor = wire->floor;
     wire_send(wire->from, ack);
 }
 
-// Rule 26: a worker lifts only a bar equal to that floor.
-void invalidate_on_unbar(struct proxy_worker *pw, struct wire *wire)
+// Rule 26: a worker lifts only the floor that is named.
+void invalidate_on_unbar(struct fill_worker *fw, struct wire *wire)
 {
-    struct bar *bar = bar_find(pw, wire->key->hash);
-    if (bar != NULL && bar->floor == wire->floor) {
-        list_remove(&bar->map_node);
-        pw->bars.count--;
-        free(bar);
+    struct key_floor *floor = floor_find(fw, wire->key->hash);
+    if (floor != NULL && floor->generation == wire->floor) {
+        list_remove(&floor->map_node);
+        fw->floors.count--;
+        free(floor);
     }
 }
 
@@ -95,42 +96,42 @@ static bool write_moves(struct key_write *kw, uint64_t epoch)
     return true;
 }
 
-void invalidate_begin(struct proxy_worker *pw, struct key_write *kw)
+void invalidate_begin(struct fill_worker *fw, struct key_write *kw)
 {
     const struct object_key *key = kw->key;
     list_node_init(&kw->node);
-    kw->at = pw;
+    kw->at = fw;
     kw->has_moved = false;
-    (void)write_moves(kw, store_epoch_hold(pw->store, origin_place(key), key->bucket));
+    (void)write_moves(kw, store_epoch_hold(fw->store, origin_place(key), key->bucket));
     write_send(kw, WIRE_WBEGIN);
 }
 
-void invalidate_end(struct proxy_worker *pw, struct key_write *kw)
+void invalidate_end(struct fill_worker *fw, struct key_write *kw)
 {
-    check(kw->at == pw);
+    check(kw->at == fw);
     write_send(kw, WIRE_WEND);
 }
 
-void invalidate_on_wready(struct proxy_worker *pw, struct wire *wire)
+void invalidate_on_wready(struct fill_worker *fw, struct wire *wire)
 {
     struct key_write *kw = wire->write;
     if (kw->has_moved) {
-        invalidate_end(pw, kw); // the origin has answered already
+        invalidate_end(fw, kw); // the origin has answered already
     } else {
         kw->on_ready(kw);
     }
 }
 
-void invalidate_on_wdone(struct proxy_worker *pw, struct wire *wire)
+void invalidate_on_wdone(struct fill_worker *fw, struct wire *wire)
 {
     struct key_write *kw = wire->write;
     struct span place = origin_place(kw->key);
-    if (!kw->has_moved && write_moves(kw, store_epoch(pw->store, place, kw->key->bucket))) {
+    if (!kw->has_moved && write_moves(kw, store_epoch(fw->store, place, kw->key->bucket))) {
         kw->has_moved = true; // once: a later epoch began after the origin's answer
         write_send(kw, WIRE_WBEGIN);
         return;
     }
-    store_epoch_release(pw->store, place, kw->key->bucket);
+    store_epoch_release(fw->store, place, kw->key->bucket);
     kw->on_ended(kw);
 }
 
@@ -149,22 +150,22 @@ static void on_bucket_ended(struct task *task)
     bw->on_ended(bw);
 }
 
-void invalidate_bucket_begin(struct proxy_worker *pw, struct bucket_write *bw,
+void invalidate_bucket_begin(struct fill_worker *fw, struct bucket_write *bw,
                              const struct origin *origin, struct span origin_bucket)
 {
-    bw->at = pw;
+    bw->at = fw;
     bw->err = ERR_OK;
     bw->change.done = on_epoch_raised;
     worker_task_init(&bw->task, on_bucket_ended);
-    store_epoch_begin(pw->worker, pw->store, span_from_cstr(origin_endpoint(origin)), origin_bucket,
+    store_epoch_begin(fw->worker, fw->store, span_from_cstr(origin_endpoint(origin)), origin_bucket,
                       &bw->change);
 }
 
-void invalidate_bucket_end(struct proxy_worker *pw, struct bucket_write *bw)
+void invalidate_bucket_end(struct fill_worker *fw, struct bucket_write *bw)
 {
-    check(bw->at == pw);
+    check(bw->at == fw);
     if (bw->err == ERR_OK) {
         store_epoch_end(&bw->change);
     }
-    worker_defer(pw->worker, &bw->task);
+    worker_defer(fw->worker, &bw->task);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run's way from the origin into the store: the request, its head, its body, what happens when it
 // breaks, and every end of it. Runs on the stripe's owner. fill.c has the table of states.
-#include "proxy/fill_private.h"
+#include "fill/fill_private.h"
 
 #include <string.h>
 
@@ -29,7 +29,7 @@ static bool checksum_is_right(struct fill *fill)
     if (fill->checksum == NULL || !fill_is_whole(fill)) {
         return true;
     }
-    bool right = whole_sum_is_right(fill->pw, fill->key, fill->object, fill->checksum);
+    bool right = whole_sum_is_right(fill->fw, fill->key, fill->object, fill->checksum);
     s3_checksum_free(fill->checksum);
     fill->checksum = NULL;
     return right;
@@ -50,9 +50,9 @@ static void fill_gone(struct fill *fill)
 {
     fill_drop_run(fill);
     if (fill->object != NULL) {
-        struct wire *wire = wire_new(fill->pw, WIRE_GONEV, fill->key);
+        struct wire *wire = wire_new(fill->fw, WIRE_GONEV, fill->key);
         wire->object = store_object_ref(fill->object);
-        wire_send(object_key_home(fill->pw, fill->key), wire);
+        wire_send(object_key_home(fill->fw, fill->key), wire);
     }
     fill_final_all(fill, OUTCOME_GONE, ERR_ORIGIN_CHANGED, (struct span){0});
     fill_leave_table(fill);
@@ -115,7 +115,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
         fill_maybe_free(fill);
         return;
     }
-    struct wire *wire = wire_new(fill->pw, WIRE_PUBLISH, fill->key);
+    struct wire *wire = wire_new(fill->fw, WIRE_PUBLISH, fill->key);
     wire->fill = fill;
     wire->object = store_object_ref(fill->object);
     wire->first_byte = fill->first_byte;
@@ -123,7 +123,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     wire->sum = fill->checksum;
     fill->checksum = NULL;
     wire->place = *place; // borrowed: the fill keeps its pin until VISIBLE or DROPPED
-    wire_send(object_key_home(fill->pw, fill->key), wire);
+    wire_send(object_key_home(fill->fw, fill->key), wire);
 }
 
 // Everything wanted has been received.
@@ -137,9 +137,9 @@ void fill_complete(struct fill *fill)
     fill_deliver(fill);
     list_for_each(node, &fill->readers)
     {
-        struct fill_reader *fr = container_of(node, struct fill_reader, node);
-        if (!fr->waiting_place) {
-            fill_reader_final(fr, OUTCOME_DONE, ERR_OK, (struct span){0});
+        struct attachment *a = container_of(node, struct attachment, node);
+        if (!a->waiting_place) {
+            fill_end_attachment(a, OUTCOME_DONE, ERR_OK, (struct span){0});
         }
     }
     if (fill->run == NULL) {
@@ -156,16 +156,16 @@ void fill_complete(struct fill *fill)
     store_run_finish(run, fill->block_count, on_run_written, fill);
 }
 
-void fill_on_visible(struct proxy_worker *pw, struct wire *wire)
+void fill_on_visible(struct fill_worker *fw, struct wire *wire)
 {
-    (void)pw;
+    (void)fw;
     stats_add(COUNTER_fills_stored, 1);
     fill_leave_table(fill_of(wire->fill));
 }
 
-void fill_on_dropped(struct proxy_worker *pw, struct wire *wire)
+void fill_on_dropped(struct fill_worker *fw, struct wire *wire)
 {
-    (void)pw;
+    (void)fw;
     stats_add(COUNTER_fills_dropped, 1);
     fill_leave_table(fill_of(wire->fill));
 }
@@ -178,25 +178,25 @@ static void fill_announce(struct fill *fill)
     fill_send_version(fill);
     list_for_each(node, &fill->readers)
     {
-        struct fill_reader *fr = container_of(node, struct fill_reader, node);
-        if (fr->has_sent && fr->wanted != NULL && !fill_same_version(fr->wanted, fill->object)) {
-            fill_reader_final(fr, OUTCOME_REJOIN, ERR_OK, (struct span){0});
+        struct attachment *a = container_of(node, struct attachment, node);
+        if (a->has_sent && a->wanted != NULL && !fill_same_version(a->wanted, fill->object)) {
+            fill_end_attachment(a, OUTCOME_REJOIN, ERR_OK, (struct span){0});
             continue;
         }
-        fill_send_head(fill, fr);
+        fill_send_head(fill, a);
     }
 }
 
 static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
 {
-    const struct proxy_rule *rule = fill->key->rule;
+    const struct object_limits *limits = &fill->key->limits;
     fill->unstored = true;
-    bool too_large =
-        rule->max_object_size_bytes != 0 && fill->object->size_bytes > rule->max_object_size_bytes;
-    if (!f->storable || f->too_young || fill->weak || !rule->cache || too_large || fill->doomed) {
+    bool too_large = limits->max_object_size_bytes != 0 &&
+                     fill->object->size_bytes > limits->max_object_size_bytes;
+    if (!f->storable || f->too_young || fill->weak || !limits->cache || too_large || fill->doomed) {
         return;
     }
-    enum err err = store_run_begin(fill->pw->worker, fill->pw->store, fill->object,
+    enum err err = store_run_begin(fill->fw->worker, fill->fw->store, fill->object,
                                    fill->first_block, fill->block_count, &fill->run);
     fill->unstored = err != ERR_OK;
 }
@@ -212,7 +212,7 @@ static enum err on_fetch_head(struct origin_fetch *f)
             f->body_first == fill->received && f->body_len == fill->end_byte - fill->received;
         return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
     }
-    struct store_object *object = freshness_object_from_fetch(
+    struct store_object *object = fill_version_from_fetch(
         fill->key, f, fill->object != NULL ? fill->object : fill->described);
     if (object == NULL) {
         return ERR_ORIGIN_PROTOCOL;
@@ -272,7 +272,7 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
             store_run_append(fill->run, *slot);
         }
     }
-    worker_defer(fill->pw->worker, &fill->deliver_task);
+    worker_defer(fill->fw->worker, &fill->deliver_task);
     fill_pause_update(fill);
     // The last reader left and the block it was in is whole: nothing more is wanted.
     return data.len > 0 && fill->received == fill->end_byte ? ERR_CANCELLED : ERR_OK;
@@ -355,7 +355,7 @@ void fill_fetch(struct fill *fill)
     f->ctx = fill;
     fill->fetching = true;
     fill->paused = false;
-    origin_fetch_start(fill->pw->worker, fill->key->origin, f);
+    origin_fetch_start(fill->fw->worker, fill->key->origin, f);
     if (fill->paused_memory) {
         (void)fill_take_lead(fill);
     }

@@ -7,7 +7,7 @@
 //
 // Runs on the home's worker. Bounded by SUM_PIECES_MAX pieces per worker: above it the object that
 // was added to longest ago is given up, and counted.
-#include "proxy/proxy_private.h"
+#include "fill/fill_private.h"
 
 #include <stdlib.h>
 
@@ -39,7 +39,7 @@ struct whole_sums {
 
 enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span *ret_value)
 {
-    struct span lines = freshness_checksums(object->headers), line;
+    struct span lines = fill_version_checksums(object->headers), line;
     enum s3_checksum kind = S3_CHECKSUM_NONE;
     while (lines.len > 0 && span_split(&lines, '\n', &line)) {
         size_t colon = span_find(line, ':');
@@ -62,7 +62,7 @@ enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span
     return kind;
 }
 
-bool whole_sum_is_right(struct proxy_worker *pw, const struct object_key *key,
+bool whole_sum_is_right(struct fill_worker *fw, const struct object_key *key,
                         const struct store_object *object, struct s3_checksum_state *sum)
 {
     struct span value = {NULL, 0};
@@ -73,7 +73,7 @@ bool whole_sum_is_right(struct proxy_worker *pw, const struct object_key *key,
         return true;
     }
     stats_add(COUNTER_origin_checksum_failures, 1);
-    bool named = pw->proxy->options.log_keys == PROXY_LOG_KEYS_FULL;
+    bool named = !fw->room->options.hide_keys;
     log_error("origin_checksum_mismatch", "bucket=%s key=%s etag=%s expected=%s computed=%s",
               log_quote(key->bucket), log_quote(named ? key->key : SPAN("-")),
               log_quote(object->etag), log_quote(value), computed);
@@ -111,15 +111,15 @@ void whole_sums_free(struct whole_sums *sums)
     free(sums);
 }
 
-static struct whole_sums *sums_of(struct proxy_worker *pw)
+static struct whole_sums *sums_of(struct fill_worker *fw)
 {
-    if (pw->whole_sums == NULL) {
-        pw->whole_sums = calloc(1, sizeof(*pw->whole_sums));
-        check(pw->whole_sums != NULL);
-        key_map_init(&pw->whole_sums->map);
-        list_init(&pw->whole_sums->by_age);
+    if (fw->whole_sums == NULL) {
+        fw->whole_sums = calloc(1, sizeof(*fw->whole_sums));
+        check(fw->whole_sums != NULL);
+        key_map_init(&fw->whole_sums->map);
+        list_init(&fw->whole_sums->by_age);
     }
-    return pw->whole_sums;
+    return fw->whole_sums;
 }
 
 // The entry of this version, as the youngest; one of another version of the key goes.
@@ -194,7 +194,7 @@ static void piece_add(struct whole_sums *sums, struct whole_sum *ws, struct sum_
     piece_merge(sums, before, piece);
 }
 
-bool whole_sum_add(struct proxy_worker *pw, const struct object_key *key,
+bool whole_sum_add(struct fill_worker *fw, const struct object_key *key,
                    const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
                    struct s3_checksum_state *sum)
 {
@@ -204,13 +204,13 @@ bool whole_sum_add(struct proxy_worker *pw, const struct object_key *key,
     check(piece != NULL);
     *piece = (struct sum_piece){.first_byte = first_byte, .end_byte = end_byte, .sum = sum};
     list_node_init(&piece->node);
-    struct whole_sums *sums = sums_of(pw);
+    struct whole_sums *sums = sums_of(fw);
     struct whole_sum *ws = whole_sum_get(sums, key->hash, object, kind);
     piece_add(sums, ws, piece);
     struct sum_piece *whole = container_of(list_first(&ws->pieces), struct sum_piece, node);
     bool right = true;
     if (whole->first_byte == 0 && whole->end_byte == object->size_bytes) {
-        right = whole_sum_is_right(pw, key, object, whole->sum);
+        right = whole_sum_is_right(fw, key, object, whole->sum);
         whole_sum_free(sums, ws);
     }
     while (sums->piece_count > SUM_PIECES_MAX) {

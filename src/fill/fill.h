@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// The protocol between workers for one key: who asks the origin, who decides which version is
+// current, who publishes, and what a write makes untrue. Rules, messages and drawings: README.md
+// beside this file.
+//
+// A caller asks for bytes or for a confirmation with subscription_ask(); every change runs its
+// callback, on its own worker, never inside the call. A write is announced with invalidate_begin()
+// before the origin is asked and with invalidate_end() after. Every look-up in the store is made
+// above fill_floor().
+#ifndef FOREBAY_FILL_FILL_H
+#define FOREBAY_FILL_FILL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "base/chunk.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/list.h"
+#include "fill/fill_version.h"
+#include "fill/object_key.h"
+#include "loop/loop.h"
+#include "origin/origin.h"
+#include "s3/s3.h"
+#include "store/store.h"
+
+// --- the room ------------------------------------------------------------------------------------
+
+struct fill_room;
+struct fill_worker; // what the room keeps per worker
+
+struct fill_options {
+    struct loop *loop;
+    struct store *store;
+    uint64_t stripe_bytes; // of an object, per owner; 0: 64 MiB
+    bool hide_keys;        // a log line names no object keys
+    // Runs on each worker for each key that is invalidated: what else is remembered of it (listings)
+    // must be dropped, and what of it is on its way not be kept.
+    void (*on_invalidated)(void *ctx, struct worker *w, const struct object_key *key);
+    void *ctx;
+};
+struct fill_room *fill_room_new(const struct fill_options *options);
+void fill_room_free(struct fill_room *room); // after loop_stop(); NULL is fine
+
+static inline struct fill_worker *fill_worker_of(struct worker *w)
+{
+    return worker_slot_get(w, WORKER_SLOT_FILL);
+}
+
+// Generation below which nothing of the key counts on this worker; 0: none.
+uint64_t fill_floor(struct fill_worker *fw, struct hash128 hash);
+
+// --- a subscription: one question, or one attachment to a run in flight --------------------------
+
+// What is wanted. References stay the caller's.
+struct fill_ask {
+    struct object_key *key;
+    struct store_object *object;  // the version wanted; NULL: whatever is current
+    struct store_object *refused; // this version answered 412
+    bool revalidate;              // no bytes: is `object` still current?
+    bool strict;                  // only a request to the origin not yet sent will do
+    bool has_sent;                // bytes of `object` have reached the client
+    bool skip_index;              // what the index says could not be read: ask the origin
+    uint64_t first_byte;          // wanted from here
+    uint64_t block;               // that holds it
+    uint32_t block_count;         // at most this many
+    uint32_t block_size_bytes;
+};
+
+enum subscription_state {
+    SUBSCRIPTION_ASKED,    // exactly one answer will come
+    SUBSCRIPTION_ATTACHED, // exactly one end will come, exactly one LEAVE is sent
+    SUBSCRIPTION_ENDED     // answered or ended; data may still be queued
+};
+
+enum subscription_outcome {
+    OUTCOME_NONE,
+    OUTCOME_DONE,       // everything up to the run's end was delivered, or is at `place`
+    OUTCOME_REJOIN,     // ask again
+    OUTCOME_GONE,       // that version is no more (412)
+    OUTCOME_ERROR,      // err
+    OUTCOME_REVALIDATED // err ERR_NOT_MODIFIED: still current; ERR_OK: `answer` is; else neither
+};
+
+struct piece { // bytes of a run, on their way to the client
+    struct list_node node;
+    struct chunk *chunk;
+    uint32_t offset, len;
+    uint64_t first_byte; // in the object
+};
+
+// Lives on the worker that asked, until it has left and its last answer has come. A reader takes
+// pieces from the front, and the place and the references it wants to keep.
+struct subscription {
+    uint32_t magic;
+    struct fill_ask ask;
+    enum subscription_state state;
+    enum subscription_outcome outcome;
+    enum err err;
+    bool joined;                 // the run was in flight already
+    struct store_object *answer; // the version being delivered, or found (reference)
+    bool weak;                   // no strong ETag: this run cannot be put together with another
+    uint64_t run_end_byte;       // exclusive, known with `answer` while attached
+    struct store_place place;    // pinned
+    struct span error_answer;    // origin's, packed
+    struct list pieces;          // struct piece
+
+    // private from here
+    void (*on_change)(void *ctx, struct subscription *subscription); // NULL: it has left
+    void *ctx;
+    struct fill_worker *at, *owner;
+    struct attachment *attachment;
+    struct store_object *described; // has this version's checksums (reference); or NULL
+    bool stored;                    // the run is being stored: falling behind is fine
+    bool has_left;                  // LEAVE sent
+    bool lagging;                   // pieces are dropped; the rest comes from disk
+    uint64_t queued_bytes;
+};
+
+// Asks the worker that knows: with a version the owner of the stripe, else the key's home. on_change
+// runs for every change until subscription_leave().
+struct subscription *
+subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
+                 void (*on_change)(void *ctx, struct subscription *subscription), void *ctx);
+void subscription_taken(struct subscription *subscription, uint64_t bytes); // of its pieces
+// Nobody is interested any more: everything is given back, now or when the last answer has come. The
+// pointer is dead.
+void subscription_leave(struct subscription *subscription);
+
+// --- a write that passes through -----------------------------------------------------------------
+
+// One key that a write may change. The caller's until `on_ended`.
+struct key_write {
+    struct list_node node; // in the home's lists
+    struct object_key *key;
+    struct fill_worker *at; // who waits
+    void *ctx;
+    void (*on_ready)(
+        struct key_write *kw); // the old record is gone for good: the origin may be asked
+    void (*on_ended)(
+        struct key_write *kw); // nothing older can be seen by anyone: the client may be answered
+    bool has_moved;            // private: to the epoch its bucket has now
+};
+void invalidate_begin(struct fill_worker *fw, struct key_write *kw); // on_ready later
+void invalidate_end(struct fill_worker *fw,
+                    struct key_write *kw); // after on_ready; on_ended later
+
+// A change of a bucket that may touch any of its keys: every object and listing of it that is held,
+// in every realm, is out of reach from on_ready on, and again from on_ended on. Ownership as above.
+struct bucket_write {
+    struct fill_worker *at; // who waits
+    void *ctx;
+    // The origin may be asked; not when bw->err says that the cache directory cannot note it.
+    void (*on_ready)(struct bucket_write *bw);
+    void (*on_ended)(struct bucket_write *bw); // the client may be answered
+    enum err err;
+    struct store_epoch_change change; // private from here
+    struct task task;
+};
+void invalidate_bucket_begin(struct fill_worker *fw, struct bucket_write *bw,
+                             const struct origin *origin, struct span origin_bucket);
+// After on_ready, with err or without; on_ended later.
+void invalidate_bucket_end(struct fill_worker *fw, struct bucket_write *bw);
+
+#endif

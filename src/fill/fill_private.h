@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of this room share: the per-worker context, the messages between workers, a run in
+// flight and the readers attached to it.
+#ifndef FOREBAY_FILL_FILL_PRIVATE_H
+#define FOREBAY_FILL_FILL_PRIVATE_H
+
+#include "base/check.h"
+#include "fill/fill.h"
+#include "stats/stats.h"
+
+#define FILL_STRIPE_BYTES (64u << 20)
+#define FILL_WORKERS_MAX 64u
+#define FILL_MAP_BUCKETS 4096u
+#define FILL_DESCRIBED 1024u
+// Bytes that a reader of a stored run holds unsent before it goes on from disk.
+#define FILL_QUEUE_MAX (1u << 20)
+
+struct fill;
+struct whole_sums;
+
+// --- tables keyed by the 128-bit object hash -----------------------------------------------------
+
+struct key_map {
+    struct list buckets[FILL_MAP_BUCKETS];
+    unsigned count;
+};
+static inline struct list *key_map_bucket(struct key_map *map, struct hash128 hash)
+{
+    return &map->buckets[hash.lo % FILL_MAP_BUCKETS];
+}
+void key_map_init(struct key_map *map);
+
+// --- room and worker -----------------------------------------------------------------------------
+
+struct fill_room {
+    struct fill_options options;
+    unsigned worker_count;
+    struct fill_worker *workers;
+};
+
+struct fill_worker {
+    struct fill_room *room;
+    struct store *store;
+    struct worker *worker;
+    unsigned index;
+    struct key_map fills;     // struct fill.map_node: runs in flight, of stripes this worker owns
+    struct fill *memory_lead; // goes on while memory is short, so that something does
+    struct key_map homes;     // struct home_key.map_node
+    struct key_map floors;    // struct key_floor.map_node: not yet lifted
+    struct whole_sums *whole_sums; // NULL until the first
+    // By key hash: versions that a HEAD described, with checksums, which ranged reads come without.
+    struct store_object *described[FILL_DESCRIBED];
+    uint64_t next_token;
+};
+
+struct key_floor { // below which nothing of a key counts here (rules 5, 25, 26)
+    struct list_node map_node;
+    struct hash128 hash;
+    uint64_t generation;
+};
+
+// --- object_key.c --------------------------------------------------------------------------------
+
+// The same key in another epoch of its bucket.
+struct object_key *object_key_in_epoch(const struct fill_worker *fw, const struct object_key *key,
+                                       uint64_t epoch);
+// The worker that owns the stripe of `first_byte`; stripe 0's is the key's home.
+struct fill_worker *object_key_owner(const struct fill_worker *fw, const struct object_key *key,
+                                     uint64_t first_byte);
+static inline struct fill_worker *object_key_home(const struct fill_worker *fw,
+                                                  const struct object_key *key)
+{
+    return object_key_owner(fw, key, 0);
+}
+
+// --- messages ------------------------------------------------------------------------------------
+
+enum wire_type {
+#define WIRE(name, fn) WIRE_##name,
+#include "fill/wires.def"
+#undef WIRE
+    WIRE_COUNT_
+};
+
+// One struct for all messages of the protocol; unused fields are zero. References in it are given
+// away with it.
+struct wire {
+    struct message message;
+    enum wire_type type;
+    struct fill_worker *from;
+    struct object_key *key; // reference
+    struct subscription *subscription;
+    struct attachment *attachment;
+    struct fill *fill;
+    uint64_t token, floor, generation;
+    struct store_object *object; // reference
+    struct store_place place;
+    struct chunk *chunk; // reference
+    uint64_t first_byte, end_byte;
+    uint32_t offset, len;
+    uint64_t block;
+    uint32_t block_count;
+    enum subscription_outcome outcome;
+    enum err err;
+    bool flag;
+    struct span document; // an origin's error, packed; heap
+    struct key_write *write;
+    struct s3_checksum_state *sum; // PUBLISH: of [first_byte, end_byte); owned; NULL: none is known
+};
+struct wire *wire_new(struct fill_worker *from, enum wire_type type, struct object_key *key);
+void wire_send(struct fill_worker *to, struct wire *wire);
+struct span span_heap_copy(struct span s); // for wire.document; empty when memory is short
+
+#define WIRE(name, fn) void fn(struct fill_worker *fw, struct wire *wire);
+#include "fill/wires.def"
+#undef WIRE
+
+// --- whole_sum.c: what the origin says its objects add up to -------------------------------------
+
+// Kind and value of a checksum of the whole object that can be computed here; NONE: there is none.
+enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span *ret_value);
+// Is `sum`, of all bytes of `object`, what the origin says? If not that is counted and logged. Ends
+// the sum.
+bool whole_sum_is_right(struct fill_worker *fw, const struct object_key *key,
+                        const struct store_object *object, struct s3_checksum_state *sum) MUST_USE;
+// One run of a larger object, on the key's home; takes `sum` over, whose kind combines. False: now
+// the object is whole, and it is not what the origin says.
+bool whole_sum_add(struct fill_worker *fw, const struct object_key *key,
+                   const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
+                   struct s3_checksum_state *sum) MUST_USE;
+void whole_sums_free(struct whole_sums *sums); // with its worker; NULL is fine
+
+// --- a run in flight; belongs to the worker that owns its stripe ---------------------------------
+
+#define SUBSCRIPTION_MAGIC 0x53554253u
+#define FILL_MAGIC 0x46494C4Cu
+#define FILL_RESUMES_MAX 3u
+#define FILL_RESUME_DELAY_MS 50u
+#define FILL_UNSTORED_WINDOW (1u << 20)
+// How far a reader of an unstored run may be behind the fastest before it goes on alone; less while
+// memory is short.
+#define FILL_DETACH_BEHIND (2u << 20)
+#define FILL_CHUNKS_MAX (STORE_BLOCK_SIZE_MAX / CHUNK_SIZE)
+
+enum fill_state { FILL_ASKED, FILL_BODY, FILL_WRITING, FILL_WRITTEN };
+
+struct fill {
+    uint32_t magic;
+    struct list_node map_node;
+    struct fill_worker *fw;
+    struct object_key *key;
+    enum fill_state state;
+    bool in_table, doomed, unstored, abandoned, dead;
+    uint64_t token;                 // of the home's first request; 0: none
+    enum err failed;                // why there never was a head; told with FIRSTEND
+    struct span failed_document;    // valid while the fill fails
+    struct store_object *object;    // asked for with If-Match, or learned from the head
+    struct store_object *described; // may have this version's checksums; NULL: nothing has
+    bool has_head, weak;
+    uint64_t first_block;
+    uint32_t block_count, block_size_bytes;
+    uint64_t first_byte, end_byte; // end is exact after the head
+    uint64_t received;             // next byte expected, absolute
+    uint64_t retained_from;        // chunks below this were given up
+    struct chunk *chunks[FILL_CHUNKS_MAX];
+    struct store_run *run;
+    struct s3_checksum_state *checksum; // of what has come; NULL: the origin named none
+    struct store_place place;
+    struct list readers;
+    unsigned resumes;
+    struct origin_fetch fetch;
+    bool fetching, finishing, memory_waiting;
+    bool paused_memory, paused_window, paused;
+    struct message memory_message;
+    struct task deliver_task;
+    struct timer resume_timer;
+    bool resume_waiting;
+};
+
+struct attachment {
+    struct list_node node;
+    struct fill *fill; // NULL once FINAL was sent
+    struct subscription *subscription;
+    struct fill_worker *at;
+    struct store_object *wanted; // bound to it when has_sent
+    bool has_sent, waiting_place, left;
+    uint64_t next_byte; // delivered up to here
+    uint64_t acked_byte;
+};
+
+static inline struct fill *fill_of(void *ptr)
+{
+    struct fill *fill = ptr;
+    check(fill != NULL && fill->magic == FILL_MAGIC);
+    return fill;
+}
+
+static inline bool fill_same_version(const struct store_object *a, const struct store_object *b)
+{
+    return a->etag.len > 0 && span_equal(a->etag, b->etag);
+}
+
+// --- fill.c --------------------------------------------------------------------------------------
+
+// The key is invalidated: its runs in flight here take no joins and are not published.
+void fill_doom(struct fill_worker *fw, struct hash128 hash);
+
+void fill_maybe_free(struct fill *fill);   // frees it when nothing holds it any more
+void fill_leave_table(struct fill *fill);  // no more joins; its home is told; may free it
+void fill_send_version(struct fill *fill); // the home learns what the head said, if it waits for it
+// Takes the reader out with its one FINAL. document: the origin's error, copied.
+void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome, enum err err,
+                         struct span document);
+void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum err err,
+                    struct span document);
+void fill_send_head(struct fill *fill, struct attachment *a);
+
+// --- fill_deliver.c ------------------------------------------------------------------------------
+
+void fill_deliver(struct fill *fill); // sends readers what has come; paces an unstored run
+void fill_on_deliver(struct task *task);
+struct chunk *fill_chunk(struct fill *fill); // never NULL: a run out of memory pauses instead
+// May this stored run go on though memory is used up? One of each worker may.
+bool fill_take_lead(struct fill *fill);
+void fill_pass_lead(struct fill *fill);
+void fill_pause_update(struct fill *fill);
+
+// --- fill_fetch.c --------------------------------------------------------------------------------
+
+void fill_fetch(struct fill *fill); // asks the origin for what has not come yet
+void fill_on_resume_timer(struct timer *timer);
+void fill_complete(struct fill *fill);                 // everything wanted has come
+void fill_shorten(struct fill *fill, uint64_t blocks); // no more than these are wanted
+void fill_drop_run(struct fill *fill);                 // nothing of it is stored
+
+#endif

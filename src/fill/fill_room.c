@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds the room: one context per worker.
+#include "fill/fill_private.h"
+
+#include <stdlib.h>
+
+void key_map_init(struct key_map *map)
+{
+    for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
+        list_init(&map->buckets[i]);
+    }
+    map->count = 0;
+}
+
+struct fill_room *fill_room_new(const struct fill_options *options)
+{
+    struct fill_room *room = calloc(1, sizeof(*room));
+    check(room != NULL);
+    room->options = *options;
+    if (room->options.stripe_bytes == 0) {
+        room->options.stripe_bytes = FILL_STRIPE_BYTES;
+    }
+    room->worker_count = loop_worker_count(options->loop);
+    check(room->worker_count <= FILL_WORKERS_MAX);
+    room->workers = calloc(room->worker_count, sizeof(*room->workers));
+    check(room->workers != NULL);
+    for (unsigned i = 0; i < room->worker_count; i++) {
+        struct fill_worker *fw = &room->workers[i];
+        fw->room = room;
+        fw->store = options->store;
+        fw->worker = loop_worker(options->loop, i);
+        fw->index = i;
+        key_map_init(&fw->fills);
+        key_map_init(&fw->homes);
+        key_map_init(&fw->floors);
+        worker_slot_set(fw->worker, WORKER_SLOT_FILL, fw);
+    }
+    return room;
+}
+
+void fill_room_free(struct fill_room *room)
+{
+    if (room == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < room->worker_count; i++) {
+        struct fill_worker *fw = &room->workers[i];
+        whole_sums_free(fw->whole_sums);
+        for (unsigned j = 0; j < FILL_DESCRIBED; j++) {
+            store_object_unref(fw->described[j]);
+        }
+    }
+    free(room->workers);
+    free(room);
+}

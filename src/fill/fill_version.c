@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// A version of an object, made from an origin's answer.
+#include "fill/fill_version.h"
+
+#include "fill/object_key.h"
+#include "origin/origin.h"
+#include "store/store.h"
+
+// Checksums stand last among an object's headers, since only some replies may have them.
+static const char CHECKSUM[] = "x-amz-checksum-";
+
+struct span fill_version_checksums(struct span headers)
+{
+    struct span rest = headers, line;
+    while (rest.len > 0 && span_split(&rest, '\n', &line)) {
+        if (span_starts_with(line, (struct span){CHECKSUM, sizeof(CHECKSUM) - 1})) {
+            return (struct span){line.ptr, (size_t)(headers.ptr + headers.len - line.ptr)};
+        }
+    }
+    return (struct span){NULL, 0};
+}
+
+static void render_checksums(struct buf *out, const struct headers *checksums)
+{
+    for (unsigned i = 0; i < checksums->count; i++) {
+        struct span name = checksums->items[i].name;
+        for (size_t j = 0; j < name.len; j++) {
+            char c = name.ptr[j];
+            buf_append_char(out, c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c);
+        }
+        buf_append_cstr(out, ": ");
+        buf_append_span(out, checksums->items[i].value);
+        buf_append_cstr(out, "\r\n");
+    }
+}
+
+struct store_object *fill_version_from_fetch(const struct object_key *key,
+                                             const struct origin_fetch *f,
+                                             const struct store_object *known)
+{
+    struct buf rendered;
+    buf_init(&rendered, STORE_HEADERS_MAX);
+    for (unsigned i = 0; i < f->headers.count; i++) {
+        buf_append_span(&rendered, f->headers.items[i].name);
+        buf_append_cstr(&rendered, ": ");
+        buf_append_span(&rendered, f->headers.items[i].value);
+        buf_append_cstr(&rendered, "\r\n");
+    }
+    if (f->checksums.count > 0) {
+        render_checksums(&rendered, &f->checksums);
+    } else if (known != NULL && known->etag.len > 0 && span_equal(known->etag, f->etag) &&
+               known->size_bytes == f->size_bytes) {
+        buf_append_span(&rendered, fill_version_checksums(known->headers));
+    }
+    struct store_object *object = NULL;
+    if (buf_ok(&rendered)) {
+        object = store_object_new(key->hash, key->realm, key->bucket, key->key, f->etag,
+                                  f->version_id, buf_span(&rendered), f->size_bytes,
+                                  key->limits.block_size_bytes, f->last_modified);
+    }
+    buf_done(&rendered);
+    return object;
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A version of an object, made from an origin's answer. Pure; any thread.
+#ifndef FOREBAY_FILL_FILL_VERSION_H
+#define FOREBAY_FILL_FILL_VERSION_H
+
+#include "base/bytes.h"
+
+struct object_key;
+struct origin_fetch;
+struct store_object;
+
+// NULL when it cannot be described (headers too large). `known` may be NULL; the same version's
+// checksums are kept where this answer has none.
+struct store_object *fill_version_from_fetch(const struct object_key *key,
+                                             const struct origin_fetch *f,
+                                             const struct store_object *known);
+// The lines of a version's headers that are checksums of the whole object; they stand last. Empty:
+// none are known.
+struct span fill_version_checksums(struct span headers);
+
+#endif

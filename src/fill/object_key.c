@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Object keys: built once, then shared by reference between workers.
+#include "fill/object_key.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "fill/fill_private.h"
+
+struct object_key *object_key_ref(struct object_key *key)
+{
+    atomic_fetch_add_explicit(&key->refs, 1, memory_order_relaxed);
+    return key;
+}
+
+void object_key_unref(struct object_key *key)
+{
+    if (key != NULL && atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel) == 1) {
+        access_keys_unref(key->table);
+        free(key);
+    }
+}
+
+static char *key_copy(char *at, struct span from, struct span *ret)
+{
+    if (from.len > 0) {
+        memcpy(at, from.ptr, from.len);
+    }
+    *ret = (struct span){at, from.len};
+    return at + from.len;
+}
+
+// The epoch follows the origin's name behind a byte that no name has.
+struct object_key *object_key_new(const struct store *store, const struct object_key *from)
+{
+    struct span name = span_from_cstr(origin_name(from->origin));
+    char epoch_text[1 + 16 + 1];
+    size_t epoch_len = 0;
+    if (from->epoch > 0) {
+        epoch_len = 1 + (size_t)snprintf(epoch_text + 1, sizeof(epoch_text) - 1, "%llx",
+                                         (unsigned long long)from->epoch);
+        epoch_text[0] = '\0';
+    }
+    size_t realm_len = from->realm.len + 1 + name.len + epoch_len;
+    struct object_key *k = calloc(1, sizeof(*k) + realm_len + from->bucket.len + from->key.len);
+    check(k != NULL);
+    atomic_init(&k->refs, 1);
+    char *at = (char *)(k + 1);
+    struct span piece;
+    k->realm = (struct span){at, realm_len};
+    k->realm_own_len = from->realm.len;
+    at = key_copy(at, from->realm, &piece);
+    *at++ = '|';
+    at = key_copy(at, name, &piece);
+    at = key_copy(at, (struct span){epoch_text, epoch_len}, &piece);
+    at = key_copy(at, from->bucket, &k->bucket);
+    (void)key_copy(at, from->key, &k->key);
+    k->hash = store_hash(store, k->realm, k->bucket, k->key);
+    k->epoch = from->epoch;
+    k->origin = from->origin;
+    k->limits = from->limits;
+    k->credentials = from->credentials;
+    k->table = from->table != NULL ? access_keys_ref(from->table) : NULL;
+    return k;
+}
+
+struct object_key *object_key_in_epoch(const struct fill_worker *fw, const struct object_key *key,
+                                       uint64_t epoch)
+{
+    struct object_key from = {.realm = {key->realm.ptr, key->realm_own_len},
+                              .bucket = key->bucket,
+                              .key = key->key,
+                              .epoch = epoch,
+                              .origin = key->origin,
+                              .limits = key->limits,
+                              .credentials = key->credentials,
+                              .table = key->table};
+    return object_key_new(fw->room->options.store, &from);
+}
+
+struct fill_worker *object_key_owner(const struct fill_worker *fw, const struct object_key *key,
+                                     uint64_t first_byte)
+{
+    const struct fill_room *room = fw->room;
+    uint64_t stripe = first_byte / room->options.stripe_bytes;
+    return &room->workers[(key->hash.lo + stripe) % room->worker_count];
+}
