@@ -67,17 +67,17 @@ void fill_maybe_free(struct fill *fill)
     worker_free_later(fill->fw->worker, fill_free, fill);
 }
 
-static void fill_send_firstend(struct fill *fill)
+static void fill_send_first_end(struct fill *fill)
 {
     if (fill->token == 0) {
         return;
     }
-    struct wire *wire = wire_new(fill->fw, WIRE_FIRSTEND, fill->key);
-    wire->token = fill->token;
-    wire->err = fill->failed;
-    wire->document = span_heap_copy(fill->failed_document);
+    struct first_end_message *m = message_first_end_new(fill->fw, fill->key);
+    m->token = fill->token;
+    m->err = fill->failed;
+    m->document = message_document(fill->failed_document);
     fill->token = 0;
-    wire_send(object_key_home(fill->fw, fill->key), wire);
+    message_send(object_key_home(fill->fw, fill->key), &m->base);
 }
 
 // Rule 19: an entry with a token tells the home exactly once when it leaves.
@@ -89,7 +89,7 @@ void fill_leave_table(struct fill *fill)
     fill->in_table = false;
     list_remove(&fill->map_node);
     fill->fw->fills.count--;
-    fill_send_firstend(fill);
+    fill_send_first_end(fill);
     for (unsigned i = 0; i < FILL_CHUNKS_MAX; i++) {
         chunk_unref(fill->chunks[i]);
         fill->chunks[i] = NULL;
@@ -107,13 +107,13 @@ void fill_send_version(struct fill *fill)
         return;
     }
     if (fill->weak) {
-        fill_send_firstend(fill); // nothing to name it by: let the others ask for themselves
+        fill_send_first_end(fill); // nothing to name it by: let the others ask for themselves
         return;
     }
-    struct wire *wire = wire_new(fill->fw, WIRE_VERSION, fill->key);
-    wire->token = fill->token;
-    wire->object = store_object_ref(fill->object);
-    wire_send(object_key_home(fill->fw, fill->key), wire);
+    struct version_message *m = message_version_new(fill->fw, fill->key);
+    m->token = fill->token;
+    m->object = store_object_ref(fill->object);
+    message_send(object_key_home(fill->fw, fill->key), &m->base);
 }
 
 // --- readers -------------------------------------------------------------------------------------
@@ -122,21 +122,21 @@ void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome
                          struct span document)
 {
     struct fill *fill = a->fill;
-    struct wire *wire = wire_new(fill->fw, WIRE_FINAL, NULL);
-    wire->subscription = a->subscription;
-    wire->outcome = outcome;
-    wire->err = err;
-    wire->document = span_heap_copy(document);
+    struct final_message *m = message_final_new(fill->fw, NULL);
+    m->subscription = a->subscription;
+    m->outcome = outcome;
+    m->err = err;
+    m->document = message_document(document);
     if (outcome == OUTCOME_DONE && a->waiting_place && fill->place.segment != NULL) {
         struct store_place place = fill->place;
         if (store_place_pin(&place)) {
-            wire->place = place;
+            m->place = place;
         }
     }
     list_remove(&a->node);
     a->fill = NULL;
     stats_sub(COUNTER_coalesced_waiters, 1);
-    wire_send(a->at, wire);
+    message_send(a->at, &m->base);
     if (a->left) {
         store_object_unref(a->wanted);
         free(a);
@@ -154,20 +154,20 @@ void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum e
 
 void fill_send_head(struct fill *fill, struct attachment *a)
 {
-    struct wire *wire = wire_new(fill->fw, WIRE_HEAD, NULL);
-    wire->subscription = a->subscription;
-    wire->object = store_object_ref(fill->object);
-    wire->flag = !fill->unstored;
-    wire->end_byte = fill->end_byte;
-    wire->block = fill->weak;
-    wire_send(a->at, wire);
+    struct head_message *m = message_head_new(fill->fw, NULL);
+    m->subscription = a->subscription;
+    m->object = store_object_ref(fill->object);
+    m->stored = !fill->unstored;
+    m->end_byte = fill->end_byte;
+    m->weak = fill->weak;
+    message_send(a->at, &m->base);
 }
 
 static void fill_answer_again(struct fill_worker *fw, struct subscription *sub)
 {
-    struct wire *wire = wire_new(fw, WIRE_AGAIN, NULL);
-    wire->subscription = sub;
-    wire_send(sub->at, wire);
+    struct again_message *m = message_again_new(fw, NULL);
+    m->subscription = sub;
+    message_send(sub->at, &m->base);
 }
 
 // Answers with the pending place: written, not yet visible.
@@ -178,11 +178,11 @@ static void fill_answer_place(struct fill *fill, struct subscription *sub)
         fill_answer_again(fill->fw, sub);
         return;
     }
-    struct wire *wire = wire_new(fill->fw, WIRE_PLACE, NULL);
-    wire->subscription = sub;
-    wire->object = store_object_ref(fill->object);
-    wire->place = place;
-    wire_send(sub->at, wire);
+    struct place_message *m = message_place_new(fill->fw, NULL);
+    m->subscription = sub;
+    m->object = store_object_ref(fill->object);
+    m->place = place;
+    message_send(sub->at, &m->base);
 }
 
 static void fill_attach(struct fill *fill, struct subscription *sub, bool joined)
@@ -204,11 +204,11 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->waiting_place = fill->state == FILL_WRITING || a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
     stats_add(COUNTER_coalesced_waiters, 1);
-    struct wire *wire = wire_new(fill->fw, WIRE_ATTACHED, NULL);
-    wire->subscription = sub;
-    wire->attachment = a;
-    wire->flag = joined;
-    wire_send(a->at, wire);
+    struct attached_message *m = message_attached_new(fill->fw, NULL);
+    m->subscription = sub;
+    m->attachment = a;
+    m->joined = joined;
+    message_send(a->at, &m->base);
     if (fill->has_head) {
         fill_send_head(fill, a);
         worker_defer(fill->fw->worker, &fill->deliver_task);
@@ -332,9 +332,9 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
 // Rules 17, 29: the first request is not made: the home forgets it, the reader looks again.
 static void fill_decline_first(struct fill_worker *fw, struct subscription *sub, uint64_t token)
 {
-    struct wire *wire = wire_new(fw, WIRE_FIRSTEND, sub->ask.key);
-    wire->token = token;
-    wire_send(object_key_home(fw, sub->ask.key), wire);
+    struct first_end_message *m = message_first_end_new(fw, sub->ask.key);
+    m->token = token;
+    message_send(object_key_home(fw, sub->ask.key), &m->base);
     fill_answer_again(fw, sub);
 }
 
@@ -349,7 +349,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t 
         stats_add(COUNTER_fills_joined, 1);
         fill->resumes = 0; // he brings attempts of his own; origin_retry_take() bounds them all
         if (token != 0) {
-            fill_send_firstend(fill); // an older token is answered before it is replaced
+            fill_send_first_end(fill); // an older token is answered before it is replaced
             fill->token = token;
             fill_send_version(fill);
         }
@@ -370,14 +370,14 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t 
     fill_fetch(fill);
 }
 
-void fill_on_join(struct fill_worker *fw, struct wire *wire)
+void fill_on_join(struct fill_worker *fw, struct ask_message *m)
 {
-    fill_ask(fw, wire->subscription, 0);
+    fill_ask(fw, m->subscription, 0);
 }
 
-void fill_on_first(struct fill_worker *fw, struct wire *wire)
+void fill_on_first(struct fill_worker *fw, struct first_message *m)
 {
-    fill_ask(fw, wire->subscription, wire->token);
+    fill_ask(fw, m->subscription, m->token);
 }
 
 // --- leaving -------------------------------------------------------------------------------------
@@ -419,10 +419,10 @@ static void fill_on_no_readers(struct fill *fill)
     fill_leave_table(fill);
 }
 
-void fill_on_leave(struct fill_worker *fw, struct wire *wire)
+void fill_on_leave(struct fill_worker *fw, struct leave_message *m)
 {
     (void)fw;
-    struct attachment *a = wire->attachment;
+    struct attachment *a = m->attachment;
     struct fill *fill = a->fill;
     a->left = true;
     if (fill == NULL) { // FINAL crossed it on the way
@@ -436,10 +436,10 @@ void fill_on_leave(struct fill_worker *fw, struct wire *wire)
     }
 }
 
-void fill_on_taken(struct fill_worker *fw, struct wire *wire)
+void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
 {
-    struct attachment *a = wire->attachment;
-    a->acked_byte += wire->len;
+    struct attachment *a = m->attachment;
+    a->acked_byte += m->bytes;
     if (a->fill != NULL && a->fill->unstored) {
         worker_defer(fw->worker, &a->fill->deliver_task);
     }

@@ -126,14 +126,14 @@ static void fill_deliver_to(struct fill *fill, struct attachment *a)
         }
         uint32_t offset = (uint32_t)(at % CHUNK_SIZE);
         uint32_t len = (uint32_t)min_u64(CHUNK_SIZE - offset, fill->received - a->next_byte);
-        struct wire *wire = wire_new(fill->fw, WIRE_BODY, NULL);
-        wire->subscription = a->subscription;
-        wire->chunk = chunk_ref(chunk);
-        wire->offset = offset;
-        wire->len = len;
-        wire->first_byte = a->next_byte;
+        struct body_message *m = message_body_new(fill->fw, NULL);
+        m->subscription = a->subscription;
+        m->chunk = chunk_ref(chunk);
+        m->offset = offset;
+        m->len = len;
+        m->first_byte = a->next_byte;
         a->next_byte += len;
-        wire_send(a->at, wire);
+        message_send(a->at, &m->base);
     }
 }
 

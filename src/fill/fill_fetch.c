@@ -50,9 +50,9 @@ static void fill_gone(struct fill *fill)
 {
     fill_drop_run(fill);
     if (fill->object != NULL) {
-        struct wire *wire = wire_new(fill->fw, WIRE_GONEV, fill->key);
-        wire->object = store_object_ref(fill->object);
-        wire_send(object_key_home(fill->fw, fill->key), wire);
+        struct version_message *m = message_version_gone_new(fill->fw, fill->key);
+        m->object = store_object_ref(fill->object);
+        message_send(object_key_home(fill->fw, fill->key), &m->base);
     }
     fill_final_all(fill, OUTCOME_GONE, ERR_ORIGIN_CHANGED, (struct span){0});
     fill_leave_table(fill);
@@ -115,15 +115,15 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
         fill_maybe_free(fill);
         return;
     }
-    struct wire *wire = wire_new(fill->fw, WIRE_PUBLISH, fill->key);
-    wire->fill = fill;
-    wire->object = store_object_ref(fill->object);
-    wire->first_byte = fill->first_byte;
-    wire->end_byte = fill->end_byte;
-    wire->sum = fill->checksum;
+    struct publish_message *m = message_publish_new(fill->fw, fill->key);
+    m->fill = fill;
+    m->object = store_object_ref(fill->object);
+    m->first_byte = fill->first_byte;
+    m->end_byte = fill->end_byte;
+    m->sum = fill->checksum;
     fill->checksum = NULL;
-    wire->place = *place; // borrowed: the fill keeps its pin until VISIBLE or DROPPED
-    wire_send(object_key_home(fill->fw, fill->key), wire);
+    m->place = *place; // borrowed: the fill keeps its pin until VISIBLE or DROPPED
+    message_send(object_key_home(fill->fw, fill->key), &m->base);
 }
 
 // Everything wanted has been received.
@@ -156,18 +156,18 @@ void fill_complete(struct fill *fill)
     store_run_finish(run, fill->block_count, on_run_written, fill);
 }
 
-void fill_on_visible(struct fill_worker *fw, struct wire *wire)
+void fill_on_visible(struct fill_worker *fw, struct verdict_message *m)
 {
     (void)fw;
     stats_add(COUNTER_fills_stored, 1);
-    fill_leave_table(fill_of(wire->fill));
+    fill_leave_table(fill_of(m->fill));
 }
 
-void fill_on_dropped(struct fill_worker *fw, struct wire *wire)
+void fill_on_dropped(struct fill_worker *fw, struct verdict_message *m)
 {
     (void)fw;
     stats_add(COUNTER_fills_dropped, 1);
-    fill_leave_table(fill_of(wire->fill));
+    fill_leave_table(fill_of(m->fill));
 }
 
 // --- the transfer --------------------------------------------------------------------------------

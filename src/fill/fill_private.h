@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "fill/fill.h"
+#include "fill/message.h"
 #include "stats/stats.h"
 
 #define FILL_STRIPE_BYTES (64u << 20)
@@ -73,48 +74,6 @@ static inline struct fill_worker *object_key_home(const struct fill_worker *fw,
     return object_key_owner(fw, key, 0);
 }
 
-// --- messages ------------------------------------------------------------------------------------
-
-enum wire_type {
-#define WIRE(name, fn) WIRE_##name,
-#include "fill/wires.def"
-#undef WIRE
-    WIRE_COUNT_
-};
-
-// One struct for all messages of the protocol; unused fields are zero. References in it are given
-// away with it.
-struct wire {
-    struct message message;
-    enum wire_type type;
-    struct fill_worker *from;
-    struct object_key *key; // reference
-    struct subscription *subscription;
-    struct attachment *attachment;
-    struct fill *fill;
-    uint64_t token, floor, generation;
-    struct store_object *object; // reference
-    struct store_place place;
-    struct chunk *chunk; // reference
-    uint64_t first_byte, end_byte;
-    uint32_t offset, len;
-    uint64_t block;
-    uint32_t block_count;
-    enum subscription_outcome outcome;
-    enum err err;
-    bool flag;
-    struct span document; // an origin's error, packed; heap
-    struct key_write *write;
-    struct s3_checksum_state *sum; // PUBLISH: of [first_byte, end_byte); owned; NULL: none is known
-};
-struct wire *wire_new(struct fill_worker *from, enum wire_type type, struct object_key *key);
-void wire_send(struct fill_worker *to, struct wire *wire);
-struct span span_heap_copy(struct span s); // for wire.document; empty when memory is short
-
-#define WIRE(name, fn) void fn(struct fill_worker *fw, struct wire *wire);
-#include "fill/wires.def"
-#undef WIRE
-
 // --- whole_sum.c: what the origin says its objects add up to -------------------------------------
 
 // Kind and value of a checksum of the whole object that can be computed here; NONE: there is none.
@@ -152,7 +111,7 @@ struct fill {
     enum fill_state state;
     bool in_table, doomed, unstored, abandoned, dead;
     uint64_t token;                 // of the home's first request; 0: none
-    enum err failed;                // why there never was a head; told with FIRSTEND
+    enum err failed;                // why there never was a head; told with FIRST_END
     struct span failed_document;    // valid while the fill fails
     struct store_object *object;    // asked for with If-Match, or learned from the head
     struct store_object *described; // may have this version's checksums; NULL: nothing has

@@ -38,32 +38,32 @@ uint64_t fill_floor(struct fill_worker *fw, struct hash128 hash)
 
 // Rule 25: raise the floor, doom every run of the key in flight here, forget what is remembered of
 // it, acknowledge.
-void invalidate_on_inval(struct fill_worker *fw, struct wire *wire)
+void invalidate_on_invalidate(struct fill_worker *fw, struct floor_message *m)
 {
-    struct key_floor *floor = floor_find(fw, wire->key->hash);
+    struct key_floor *floor = floor_find(fw, m->base.key->hash);
     if (floor == NULL) {
         floor = calloc(1, sizeof(*floor));
         check(floor != NULL);
         list_node_init(&floor->map_node);
-        floor->hash = wire->key->hash;
+        floor->hash = m->base.key->hash;
         list_push_back(key_map_bucket(&fw->floors, floor->hash), &floor->map_node);
         fw->floors.count++;
     }
-    check(floor->generation < wire->floor);
-    floor->generation = wire->floor;
-    fill_doom(fw, wire->key->hash);
+    check(floor->generation < m->floor);
+    floor->generation = m->floor;
+    fill_doom(fw, m->base.key->hash);
     const struct fill_options *options = &fw->room->options;
-    options->on_invalidated(options->ctx, fw->worker, wire->key);
-    struct wire *ack = wire_new(fw, WIRE_ACK, wire->key);
-    ack->floor = wire->floor;
-    wire_send(wire->from, ack);
+    options->on_invalidated(options->ctx, fw->worker, m->base.key);
+    struct floor_message *ack = message_floor_ack_new(fw, m->base.key);
+    ack->floor = m->floor;
+    message_send(m->base.from, &ack->base);
 }
 
 // Rule 26: a worker lifts only the floor that is named.
-void invalidate_on_unbar(struct fill_worker *fw, struct wire *wire)
+void invalidate_on_floor_lift(struct fill_worker *fw, struct floor_message *m)
 {
-    struct key_floor *floor = floor_find(fw, wire->key->hash);
-    if (floor != NULL && floor->generation == wire->floor) {
+    struct key_floor *floor = floor_find(fw, m->base.key->hash);
+    if (floor != NULL && floor->generation == m->floor) {
         list_remove(&floor->map_node);
         fw->floors.count--;
         free(floor);
@@ -72,11 +72,15 @@ void invalidate_on_unbar(struct fill_worker *fw, struct wire *wire)
 
 // --- a write to one key --------------------------------------------------------------------------
 
-static void write_send(struct key_write *kw, enum wire_type type)
+static void write_send(struct key_write *kw, struct write_message *m)
 {
-    struct wire *wire = wire_new(kw->at, type, kw->key);
-    wire->write = kw;
-    wire_send(object_key_home(kw->at, kw->key), wire);
+    m->write = kw;
+    message_send(object_key_home(kw->at, kw->key), &m->base);
+}
+
+static void write_send_begin(struct key_write *kw)
+{
+    write_send(kw, message_write_begin_new(kw->at, kw->key));
 }
 
 static struct span origin_place(const struct object_key *key)
@@ -103,18 +107,18 @@ void invalidate_begin(struct fill_worker *fw, struct key_write *kw)
     kw->at = fw;
     kw->has_moved = false;
     (void)write_moves(kw, store_epoch_hold(fw->store, origin_place(key), key->bucket));
-    write_send(kw, WIRE_WBEGIN);
+    write_send_begin(kw);
 }
 
 void invalidate_end(struct fill_worker *fw, struct key_write *kw)
 {
     check(kw->at == fw);
-    write_send(kw, WIRE_WEND);
+    write_send(kw, message_write_end_new(kw->at, kw->key));
 }
 
-void invalidate_on_wready(struct fill_worker *fw, struct wire *wire)
+void invalidate_on_write_ready(struct fill_worker *fw, struct write_message *m)
 {
-    struct key_write *kw = wire->write;
+    struct key_write *kw = m->write;
     if (kw->has_moved) {
         invalidate_end(fw, kw); // the origin has answered already
     } else {
@@ -122,13 +126,13 @@ void invalidate_on_wready(struct fill_worker *fw, struct wire *wire)
     }
 }
 
-void invalidate_on_wdone(struct fill_worker *fw, struct wire *wire)
+void invalidate_on_write_done(struct fill_worker *fw, struct write_message *m)
 {
-    struct key_write *kw = wire->write;
+    struct key_write *kw = m->write;
     struct span place = origin_place(kw->key);
     if (!kw->has_moved && write_moves(kw, store_epoch(fw->store, place, kw->key->bucket))) {
         kw->has_moved = true; // once: a later epoch began after the origin's answer
-        write_send(kw, WIRE_WBEGIN);
+        write_send_begin(kw);
         return;
     }
     store_epoch_release(fw->store, place, kw->key->bucket);

@@ -1,41 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages that carry the protocol between workers.
-#include "fill/fill_private.h"
+// Messages between workers: made, sent, handed to the receiver that messages.def names, and what it
+// left in them given back. Runs on the sender's and then on the receiver's worker.
+#include "fill/message.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct wire *wire_new(struct fill_worker *from, enum wire_type type, struct object_key *key)
-{
-    struct wire *wire = calloc(1, sizeof(*wire));
-    check(wire != NULL);
-    wire->type = type;
-    wire->from = from;
-    wire->key = key != NULL ? object_key_ref(key) : NULL;
-    return wire;
-}
+#include "fill/fill_private.h"
 
-typedef void wire_fn(struct fill_worker *fw, struct wire *wire);
-
-static void wire_deliver(struct worker *to, struct message *message)
+struct fill_message *message_new(struct fill_worker *from, enum fill_message_type type,
+                                 struct object_key *key)
 {
-    static wire_fn *const receivers[] = {
-#define WIRE(name, fn) [WIRE_##name] = fn,
-#include "fill/wires.def"
-#undef WIRE
+    static const size_t sizes[] = {
+#define MESSAGE(name, payload, ...) [MESSAGE_##name] = sizeof(struct payload##_message),
+#include "fill/messages.def"
+#undef MESSAGE
     };
-    struct wire *wire = container_of(message, struct wire, message);
-    check(wire->type < WIRE_COUNT_);
-    receivers[wire->type](fill_worker_of(to), wire);
-    object_key_unref(wire->key);
-    store_object_unref(wire->object);
-    chunk_unref(wire->chunk);
-    s3_checksum_free(wire->sum);
-    free((void *)(uintptr_t)wire->document.ptr);
-    free(wire);
+    check(type < MESSAGE_COUNT_);
+    struct fill_message *message = calloc(1, sizes[type]);
+    check(message != NULL);
+    message->type = type;
+    message->from = from;
+    message->key = key != NULL ? object_key_ref(key) : NULL;
+    return message;
 }
 
-struct span span_heap_copy(struct span s)
+struct span message_document(struct span s)
 {
     char *copy = s.len > 0 ? malloc(s.len) : NULL;
     if (copy == NULL) {
@@ -45,8 +35,91 @@ struct span span_heap_copy(struct span s)
     return (struct span){copy, s.len};
 }
 
-void wire_send(struct fill_worker *to, struct wire *wire)
+static void document_free(struct span document)
 {
-    wire->message.deliver = wire_deliver;
-    mailbox_send(to->worker, &wire->message);
+    free((void *)(uintptr_t)document.ptr);
+}
+
+#define AS(payload) container_of(message, struct payload##_message, base)
+
+// What the receiver has not taken.
+static void message_release(struct fill_message *message)
+{
+    switch (message->type) {
+    case MESSAGE_version:
+    case MESSAGE_version_gone:
+        store_object_unref(AS(version)->object);
+        break;
+    case MESSAGE_first_end:
+        document_free(AS(first_end)->document);
+        break;
+    case MESSAGE_publish:
+        store_object_unref(AS(publish)->object);
+        s3_checksum_free(AS(publish)->sum);
+        break;
+    case MESSAGE_head:
+        store_object_unref(AS(head)->object);
+        break;
+    case MESSAGE_body:
+        chunk_unref(AS(body)->chunk);
+        break;
+    case MESSAGE_final:
+        document_free(AS(final)->document);
+        break;
+    case MESSAGE_place:
+        store_object_unref(AS(place)->object);
+        break;
+    case MESSAGE_error:
+        document_free(AS(error)->document);
+        break;
+    case MESSAGE_revalidated:
+        store_object_unref(AS(revalidated)->object);
+        document_free(AS(revalidated)->document);
+        break;
+    case MESSAGE_route:
+    case MESSAGE_revalidate:
+    case MESSAGE_floor_ack:
+    case MESSAGE_write_begin:
+    case MESSAGE_write_end:
+    case MESSAGE_join:
+    case MESSAGE_first:
+    case MESSAGE_visible:
+    case MESSAGE_dropped:
+    case MESSAGE_leave:
+    case MESSAGE_taken:
+    case MESSAGE_attached:
+    case MESSAGE_again:
+    case MESSAGE_write_ready:
+    case MESSAGE_write_done:
+    case MESSAGE_invalidate:
+    case MESSAGE_floor_lift:
+    case MESSAGE_COUNT_:
+        break; // nothing is given away but the key
+    }
+    object_key_unref(message->key);
+    free(message);
+}
+
+static void message_deliver(struct worker *to, struct message *delivered)
+{
+    struct fill_message *message = container_of(delivered, struct fill_message, message);
+    struct fill_worker *fw = fill_worker_of(to);
+    switch (message->type) {
+#define MESSAGE(name, payload, receiver, ...)                                                      \
+    case MESSAGE_##name:                                                                           \
+        receiver(fw, AS(payload));                                                                 \
+        break;
+#include "fill/messages.def"
+#undef MESSAGE
+    case MESSAGE_COUNT_:
+        check(false);
+    }
+    message_release(message);
+}
+
+void message_send(struct fill_worker *to, struct fill_message *message)
+{
+    check(message->type < MESSAGE_COUNT_ && message->from != NULL);
+    message->message.deliver = message_deliver;
+    mailbox_send(to->worker, &message->message);
 }

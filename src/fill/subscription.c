@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A subscription: one attachment of a request to a run in flight, or one question to a key's home.
 //
-// It lives on its request's worker. Each ask (ROUTE, JOIN, CHECK) gets exactly one answer: ATTACHED,
-// PLACE, AGAIN, ERROR or CHECKED. ATTACHED is followed by exactly one FINAL and owes exactly one
+// It lives on its request's worker. Each ask (ROUTE, JOIN, REVALIDATE) gets exactly one answer: ATTACHED,
+// PLACE, AGAIN, ERROR or REVALIDATED. ATTACHED is followed by exactly one FINAL and owes exactly one
 // LEAVE. A request that ends earlier lets go with subscription_leave(); the subscription then waits
 // alone for what it still owes and is owed, and gives back whatever arrives.
 
@@ -52,9 +52,9 @@ static void subscription_send_leave(struct subscription *sub)
         return;
     }
     sub->has_left = true;
-    struct wire *wire = wire_new(sub->at, WIRE_LEAVE, NULL);
-    wire->attachment = sub->attachment;
-    wire_send(sub->owner, wire);
+    struct leave_message *m = message_leave_new(sub->at, NULL);
+    m->attachment = sub->attachment;
+    message_send(sub->owner, &m->base);
 }
 
 void subscription_leave(struct subscription *sub)
@@ -95,13 +95,11 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
     list_init(&sub->pieces);
     bool joins = !ask->revalidate && ask->object != NULL;
     uint64_t stripe_byte = joins ? ask->block * ask->block_size_bytes : 0; // 0: the key's home
-    struct wire *wire = wire_new(fw,
-                                 ask->revalidate ? WIRE_CHECK
-                                 : joins         ? WIRE_JOIN
-                                                 : WIRE_ROUTE,
-                                 sub->ask.key);
-    wire->subscription = sub;
-    wire_send(object_key_owner(fw, sub->ask.key, stripe_byte), wire);
+    struct ask_message *m = ask->revalidate ? message_revalidate_new(fw, sub->ask.key)
+                            : joins         ? message_join_new(fw, sub->ask.key)
+                                            : message_route_new(fw, sub->ask.key);
+    m->subscription = sub;
+    message_send(object_key_owner(fw, sub->ask.key, stripe_byte), &m->base);
     return sub;
 }
 
@@ -110,10 +108,10 @@ void subscription_taken(struct subscription *sub, uint64_t bytes)
     check(sub->queued_bytes >= bytes);
     sub->queued_bytes -= bytes;
     if (sub->state == SUBSCRIPTION_ATTACHED && !sub->has_left && !sub->stored) {
-        struct wire *wire = wire_new(sub->at, WIRE_TAKEN, NULL);
-        wire->attachment = sub->attachment;
-        wire->len = (uint32_t)bytes;
-        wire_send(sub->owner, wire);
+        struct taken_message *m = message_taken_new(sub->at, NULL);
+        m->attachment = sub->attachment;
+        m->bytes = (uint32_t)bytes;
+        message_send(sub->owner, &m->base);
     }
 }
 
@@ -126,58 +124,73 @@ static void subscription_changed(struct subscription *sub)
     }
 }
 
-// The last answer: the subscription ends, or is freed when nobody is left.
-static void subscription_end(struct subscription *sub, enum subscription_outcome outcome,
-                             struct wire *wire)
+// A reference that a message brings; what a message still has after delivery is given back.
+static void take_object(struct subscription *sub, struct store_object **object)
 {
-    sub->state = SUBSCRIPTION_ENDED;
-    sub->outcome = outcome;
-    sub->err = wire->err;
-    sub->place = wire->place;
-    if (wire->object != NULL && sub->answer == NULL) {
-        sub->answer = wire->object;
-        wire->object = NULL;
-    }
-    sub->error_answer = wire->document;
-    wire->document = (struct span){0};
+    check(sub->answer == NULL);
+    sub->answer = *object;
+    *object = NULL;
+}
+
+static void take_document(struct subscription *sub, struct span *document)
+{
+    sub->error_answer = *document;
+    *document = (struct span){0};
+}
+
+// Nobody may be left to use it.
+static void take_place(struct subscription *sub, struct store_place *place)
+{
     if (sub->on_change == NULL) {
-        worker_free_later(sub->at->worker, subscription_free, sub);
+        store_place_unpin(place);
     } else {
-        subscription_changed(sub);
+        sub->place = *place;
     }
 }
 
-void subscription_on_attached(struct fill_worker *fw, struct wire *wire)
+// The last answer: the subscription ends, or is freed when nobody is left.
+static void subscription_end(struct subscription *sub, enum subscription_outcome outcome,
+                             enum err err)
+{
+    sub->state = SUBSCRIPTION_ENDED;
+    sub->outcome = outcome;
+    sub->err = err;
+    if (sub->on_change == NULL) {
+        worker_free_later(sub->at->worker, subscription_free, sub);
+    } else {
+        sub->on_change(sub->ctx, sub);
+    }
+}
+
+void subscription_on_attached(struct fill_worker *fw, struct attached_message *m)
 {
     (void)fw;
-    struct subscription *sub = as_subscription(wire->subscription);
+    struct subscription *sub = as_subscription(m->subscription);
     check(sub->state == SUBSCRIPTION_ASKED);
     sub->state = SUBSCRIPTION_ATTACHED;
-    sub->attachment = wire->attachment;
-    sub->owner = wire->from;
-    sub->joined = wire->flag;
+    sub->attachment = m->attachment;
+    sub->owner = m->base.from;
+    sub->joined = m->joined;
     if (sub->on_change == NULL) {
         subscription_send_leave(sub);
     }
 }
 
-void subscription_on_head(struct fill_worker *fw, struct wire *wire)
+void subscription_on_head(struct fill_worker *fw, struct head_message *m)
 {
     (void)fw;
-    struct subscription *sub = as_subscription(wire->subscription);
-    check(sub->answer == NULL);
-    sub->answer = wire->object;
-    wire->object = NULL;
-    sub->stored = wire->flag;
-    sub->run_end_byte = wire->end_byte;
-    sub->weak = wire->block != 0;
+    struct subscription *sub = as_subscription(m->subscription);
+    take_object(sub, &m->object);
+    sub->stored = m->stored;
+    sub->run_end_byte = m->end_byte;
+    sub->weak = m->weak;
     subscription_changed(sub);
 }
 
-void subscription_on_body(struct fill_worker *fw, struct wire *wire)
+void subscription_on_body(struct fill_worker *fw, struct body_message *m)
 {
     (void)fw;
-    struct subscription *sub = as_subscription(wire->subscription);
+    struct subscription *sub = as_subscription(m->subscription);
     if (sub->on_change == NULL || sub->lagging) {
         return;
     }
@@ -189,52 +202,60 @@ void subscription_on_body(struct fill_worker *fw, struct wire *wire)
     struct piece *piece = calloc(1, sizeof(*piece));
     check(piece != NULL);
     list_node_init(&piece->node);
-    piece->chunk = wire->chunk;
-    wire->chunk = NULL;
-    piece->offset = wire->offset;
-    piece->len = wire->len;
-    piece->first_byte = wire->first_byte;
+    piece->chunk = m->chunk;
+    m->chunk = NULL;
+    piece->offset = m->offset;
+    piece->len = m->len;
+    piece->first_byte = m->first_byte;
     list_push_back(&sub->pieces, &piece->node);
     sub->queued_bytes += piece->len;
     subscription_changed(sub);
 }
 
-void subscription_on_final(struct fill_worker *fw, struct wire *wire)
+void subscription_on_final(struct fill_worker *fw, struct final_message *m)
 {
     (void)fw;
-    struct subscription *sub = as_subscription(wire->subscription);
+    struct subscription *sub = as_subscription(m->subscription);
     check(sub->state == SUBSCRIPTION_ATTACHED);
     subscription_send_leave(sub);
-    if (sub->on_change == NULL) {
-        store_place_unpin(&wire->place);
-    }
-    subscription_end(sub, wire->outcome, wire);
+    take_place(sub, &m->place);
+    take_document(sub, &m->document);
+    subscription_end(sub, m->outcome, m->err);
 }
 
-void subscription_on_place(struct fill_worker *fw, struct wire *wire)
+void subscription_on_place(struct fill_worker *fw, struct place_message *m)
 {
     (void)fw;
-    struct subscription *sub = as_subscription(wire->subscription);
-    if (sub->on_change == NULL) {
-        store_place_unpin(&wire->place);
-    }
-    subscription_end(sub, OUTCOME_DONE, wire);
+    struct subscription *sub = as_subscription(m->subscription);
+    check(sub->state == SUBSCRIPTION_ASKED);
+    take_object(sub, &m->object);
+    take_place(sub, &m->place);
+    subscription_end(sub, OUTCOME_DONE, ERR_OK);
 }
 
-void subscription_on_again(struct fill_worker *fw, struct wire *wire)
+void subscription_on_again(struct fill_worker *fw, struct again_message *m)
 {
     (void)fw;
-    subscription_end(as_subscription(wire->subscription), OUTCOME_REJOIN, wire);
+    struct subscription *sub = as_subscription(m->subscription);
+    check(sub->state == SUBSCRIPTION_ASKED);
+    subscription_end(sub, OUTCOME_REJOIN, ERR_OK);
 }
 
-void subscription_on_error(struct fill_worker *fw, struct wire *wire)
+void subscription_on_error(struct fill_worker *fw, struct error_message *m)
 {
     (void)fw;
-    subscription_end(as_subscription(wire->subscription), OUTCOME_ERROR, wire);
+    struct subscription *sub = as_subscription(m->subscription);
+    check(sub->state == SUBSCRIPTION_ASKED);
+    take_document(sub, &m->document);
+    subscription_end(sub, OUTCOME_ERROR, m->err);
 }
 
-void subscription_on_checked(struct fill_worker *fw, struct wire *wire)
+void subscription_on_revalidated(struct fill_worker *fw, struct revalidated_message *m)
 {
     (void)fw;
-    subscription_end(as_subscription(wire->subscription), wire->outcome, wire);
+    struct subscription *sub = as_subscription(m->subscription);
+    check(sub->state == SUBSCRIPTION_ASKED);
+    take_object(sub, &m->object);
+    take_document(sub, &m->document);
+    subscription_end(sub, m->outcome, m->err);
 }

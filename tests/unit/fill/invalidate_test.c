@@ -11,7 +11,7 @@
 static struct {
     uint64_t epoch;
     unsigned holds;
-    struct wire *sent;
+    struct fill_message *sent;
     struct store_epoch_change *change;
     struct task *deferred;
     unsigned ends;
@@ -47,11 +47,11 @@ static struct object_key *fake_in_epoch(const struct fill_worker *fw, const stru
     (void)fw, (void)key;
     return key_of(epoch);
 }
-static void fake_send(struct fill_worker *to, struct wire *wire)
+static void fake_send(struct fill_worker *to, struct fill_message *message)
 {
     (void)to;
     cr_assert_null(fake.sent);
-    fake.sent = wire;
+    fake.sent = message;
 }
 static struct fill_worker *fake_home(const struct fill_worker *fw, const struct object_key *key)
 {
@@ -84,13 +84,13 @@ static void fake_defer(struct worker *w, struct task *task)
 #define object_key_in_epoch fake_in_epoch
 #define object_key_home fake_home
 #define origin_endpoint(origin) ((void)(origin), "there")
-#define wire_send fake_send
+#define message_send fake_send
 #define worker_defer fake_defer
 #define fill_floor test_floor
-#define invalidate_on_inval test_on_inval
-#define invalidate_on_unbar test_on_unbar
-#define invalidate_on_wready test_on_wready
-#define invalidate_on_wdone test_on_wdone
+#define invalidate_on_invalidate test_on_invalidate
+#define invalidate_on_floor_lift test_on_floor_lift
+#define invalidate_on_write_ready test_on_write_ready
+#define invalidate_on_write_done test_on_write_done
 #define invalidate_begin test_begin
 #define invalidate_end test_end
 #define invalidate_bucket_begin test_bucket_begin
@@ -112,7 +112,7 @@ static void on_ended(struct key_write *kw)
     ended_count++;
 }
 
-static void expect(enum wire_type type, uint64_t epoch)
+static void expect(enum fill_message_type type, uint64_t epoch)
 {
     cr_assert_not_null(fake.sent);
     cr_assert_eq(fake.sent->type, type);
@@ -133,24 +133,24 @@ Test(invalidate, write_across_epochs)
         ready_count = ended_count = 0;
         struct key_write kw = {
             .key = key_of(epochs[0]), .on_ready = on_ready, .on_ended = on_ended};
-        struct wire wire = {.write = &kw};
+        struct write_message m = {.write = &kw};
         fake.epoch = epochs[1];
         test_begin(&fw, &kw);
         cr_assert_eq(fake.holds, 1);
-        expect(WIRE_WBEGIN, epochs[1]);
-        test_on_wready(&fw, &wire);
+        expect(MESSAGE_write_begin, epochs[1]);
+        test_on_write_ready(&fw, &m);
         cr_assert_eq(ready_count, 1);
         test_end(&fw, &kw);
-        expect(WIRE_WEND, epochs[1]);
+        expect(MESSAGE_write_end, epochs[1]);
         fake.epoch = epochs[2];
-        test_on_wdone(&fw, &wire);
+        test_on_write_done(&fw, &m);
         if (epochs[1] != epochs[2]) {
             cr_assert_eq(ended_count, 0);
-            expect(WIRE_WBEGIN, epochs[2]);
-            test_on_wready(&fw, &wire);
-            expect(WIRE_WEND, epochs[2]);
+            expect(MESSAGE_write_begin, epochs[2]);
+            test_on_write_ready(&fw, &m);
+            expect(MESSAGE_write_end, epochs[2]);
             fake.epoch = epochs[3];
-            test_on_wdone(&fw, &wire);
+            test_on_write_done(&fw, &m);
         }
         cr_assert_null(fake.sent);
         cr_assert_eq(ready_count, 1); // the origin is asked once

@@ -78,7 +78,7 @@ Test(rules, fetched_twice_because_a_reader_looked_before_the_block_was_visible)
     begin_with_block(0);
     int first = get_block(1, 2);
     int second = get_block(2, 2);
-    world_hold_wire(WIRE_JOIN, 2, 1); // it has looked, its question is on its way
+    world_hold_message(MESSAGE_join, 2, 1); // it has looked, its question is on its way
     world_run();
     expect_complete(first, 1);
     cr_assert(store_visible(2));
@@ -152,7 +152,7 @@ Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_cancelled)
 Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_adopted_twice)
 {
     begin();
-    world_hold_wire(WIRE_INVAL, -1, 0); // the entry of worker 0 stays as it is
+    world_hold_message(MESSAGE_invalidate, -1, 0); // the entry of worker 0 stays as it is
     int first = get_block(1, 0);
     world_deliver_all();
     int writer = writer_begin(1); // the home forgets; the next request is a first one again
@@ -176,8 +176,8 @@ Test(rules, restarts_on_its_own_index_without_end)
     begin_with_block(0);
     origin_overwrite();
     unsigned before = origin_requests();
-    world_hold_wire(WIRE_GONEV, -1, -1);
-    world_hold_wire(WIRE_INVAL, -1, 2);
+    world_hold_message(MESSAGE_version_gone, -1, -1);
+    world_hold_message(MESSAGE_invalidate, -1, 2);
     world_hold(EVENT_COMMIT, -1, -1);
     int client = get_block(2, 2);
     world_run();
@@ -192,7 +192,7 @@ Test(rules, restarts_on_its_own_index_without_end_when_described_first)
     begin_with_block(0);
     origin_overwrite();
     unsigned before = origin_requests();
-    world_hold_wire(WIRE_GONEV, -1, -1);
+    world_hold_message(MESSAGE_version_gone, -1, -1);
     int client = client_start(&(struct client_ask){.worker = 2,
                                                    .has_range = true,
                                                    .first = block_first(2),
@@ -219,7 +219,7 @@ Test(rules, the_refused_record_stays_for_the_next_reader)
     world_end();
 }
 
-// The bar is lifted only when the record below it is gone from the index.
+// The floor is lifted only when the record below it is gone from the index.
 Test(rules, bar_lifted_while_the_old_record_is_still_visible)
 {
     begin_with_block(0);
@@ -237,13 +237,13 @@ Test(rules, bar_lifted_while_the_old_record_is_still_visible)
     world_end();
 }
 
-// A worker lifts only a bar that equals the floor it is told.
+// A worker lifts only the floor that the message names.
 Test(rules, bar_of_a_second_invalidation_lifted_by_the_first)
 {
     begin_with_block(0);
     int first = write_until_ready(0);
     writer_write(first);
-    world_hold_wire(WIRE_UNBAR, 0, 2);
+    world_hold_message(MESSAGE_floor_lift, 0, 2);
     world_run();
     cr_assert(writer_replied(first));
     int reader = get_block(0, 0);
@@ -252,9 +252,9 @@ Test(rules, bar_of_a_second_invalidation_lifted_by_the_first)
     cr_assert_eq(store_visible_version(), 2);
     int second = writer_begin(1);
     world_hold(EVENT_COMMIT, -1, -1);
-    world_run(); // UNBAR of the first write and INVAL of the second wait on the same way
+    world_run(); // FLOOR_LIFT of the first write and INVALIDATE of the second wait on the same way
     cr_assert_not(writer_ready(second));
-    world_do(EVENT_MESSAGE, 0, 2); // UNBAR
+    world_do(EVENT_MESSAGE, 0, 2); // FLOOR_LIFT
     world_release();
     world_hold(EVENT_COMMIT, -1, -1);
     world_run();
@@ -364,7 +364,7 @@ Test(rules, replied_while_another_worker_still_sees_the_old_record)
 {
     begin_with_block(0);
     int writer = write_until_ready(1);
-    world_hold_wire(WIRE_INVAL, 0, 2);
+    world_hold_message(MESSAGE_invalidate, 0, 2);
     writer_write(writer);
     world_run();
     cr_assert_not(writer_replied(writer));
@@ -382,10 +382,10 @@ Test(rules, an_old_publish_is_accepted_after_the_reply)
 {
     begin();
     int reader = get_block(1, 4); // owner 2
-    world_hold_wire(WIRE_PUBLISH, 2, 0);
+    world_hold_message(MESSAGE_publish, 2, 0);
     world_run();
     expect_complete(reader, 1);
-    cr_assert(world_has_wire(WIRE_PUBLISH));
+    cr_assert(world_has_message(MESSAGE_publish));
     int writer = writer_begin(1);
     world_run();
     cr_assert(writer_ready(writer)); // nothing visible, nothing posted
@@ -405,7 +405,7 @@ Test(rules, an_old_put_reaches_the_index_after_the_writes_delete)
 {
     begin_with_block(0);
     int reader = get_block(1, 4);
-    world_hold_wire(WIRE_PUBLISH, 2, 0);
+    world_hold_message(MESSAGE_publish, 2, 0);
     world_run();
     expect_complete(reader, 1);
     int writer = writer_begin(1);
@@ -437,11 +437,11 @@ Test(rules, published_by_a_worker_that_has_not_heard_of_the_invalidation)
     cr_assert(world_do(EVENT_ORIGIN, -1, -1));
     cr_assert(world_do(EVENT_ORIGIN, -1, -1)); // 412
     client_leave(refused);
-    world_hold_wire(WIRE_INVAL, 0, 2);
+    world_hold_message(MESSAGE_invalidate, 0, 2);
     world_run(); // the home has invalidated and knows nothing
     cr_assert_eq(store_visible_version(), 0);
     world_release();
-    world_hold_wire(WIRE_INVAL, 0, 2);
+    world_hold_message(MESSAGE_invalidate, 0, 2);
     world_run();
     cr_assert_eq(store_visible_version(), 0);
     world_end();
@@ -546,7 +546,7 @@ Test(rules, the_index_names_a_freed_segment)
 Test(rules, a_dropped_run_is_freed_under_its_reader)
 {
     begin();
-    world_hold_wire(WIRE_PUBLISH, -1, -1);
+    world_hold_message(MESSAGE_publish, -1, -1);
     int first = get_block(0, 2);
     world_run();
     expect_complete(first, 1);
@@ -577,10 +577,10 @@ Test(rules, leave_overtakes_a_forwarded_join)
     world_deliver_all();
     origin_step();
     origin_step(); // known
-    world_hold_wire(WIRE_JOIN, 0, 1);
+    world_hold_message(MESSAGE_join, 0, 1);
     int second = get_block(2, 2);
     world_deliver_all();
-    cr_assert(world_has_wire(WIRE_JOIN));
+    cr_assert(world_has_message(MESSAGE_join));
     client_leave(second);
     world_deliver_all();
     world_release();
@@ -593,7 +593,7 @@ Test(rules, leave_overtakes_a_forwarded_join)
 Test(rules, a_reader_that_left_before_it_was_attached_keeps_the_run_going)
 {
     begin();
-    world_hold_wire(WIRE_ATTACHED, 0, 1);
+    world_hold_message(MESSAGE_attached, 0, 1);
     int client = get_block(1, 0);
     world_deliver_all();
     client_leave(client);
@@ -609,14 +609,14 @@ Test(rules, a_reader_that_left_before_it_was_attached_keeps_the_run_going)
 Test(rules, the_pin_of_a_gone_reader_is_never_given_back)
 {
     begin();
-    world_hold_wire(WIRE_PUBLISH, -1, -1);
+    world_hold_message(MESSAGE_publish, -1, -1);
     int first = get_block(0, 2);
     world_run();
     expect_complete(first, 1);
-    world_hold_wire(WIRE_PLACE, -1, -1);
+    world_hold_message(MESSAGE_place, -1, -1);
     int second = get_block(2, 2);
     world_run();
-    cr_assert(world_has_wire(WIRE_PLACE));
+    cr_assert(world_has_message(MESSAGE_place));
     client_leave(second);
     world_end(); // no pin is left
 }
@@ -632,9 +632,9 @@ Test(rules, the_pin_of_a_reader_gone_while_the_run_was_written_is_never_given_ba
     int second = get_block(2, 2); // waits for the place
     world_run();
     world_release();
-    world_hold_wire(WIRE_FINAL, 1, 2);
+    world_hold_message(MESSAGE_final, 1, 2);
     world_run();
-    cr_assert(world_has_wire(WIRE_FINAL));
+    cr_assert(world_has_message(MESSAGE_final));
     client_leave(second);
     world_end(); // no pin is left
 }

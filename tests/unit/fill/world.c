@@ -125,7 +125,7 @@ static void mail_from_here(struct worker *to, struct message *message)
 
 void mailbox_send(struct worker *to, struct message *message)
 {
-    world.wire_deliver = message->deliver; // only wires come this way
+    world.fill_deliver = message->deliver; // only the room's messages come this way
     mail_from_here(to, message);
 }
 
@@ -135,7 +135,7 @@ void mailbox_send_from_any_thread(struct worker *to, struct message *message)
 }
 
 // Deferred work, then the dead.
-void pass_end(struct worker *w)
+void turn_end(struct worker *w)
 {
     struct list_node *node;
     while ((node = list_pop_front(&w->tasks)) != NULL) {
@@ -198,12 +198,12 @@ struct events {
     bool with_held;
 };
 
-static int wire_type_of(struct message *message)
+static int message_type_of(struct message *message)
 {
-    if (message->deliver != world.wire_deliver) {
+    if (message->deliver != world.fill_deliver) {
         return -1;
     }
-    return (int)container_of(message, struct wire, message)->type;
+    return (int)container_of(message, struct fill_message, message)->type;
 }
 
 static bool event_is_held(const struct event *e)
@@ -211,7 +211,8 @@ static bool event_is_held(const struct event *e)
     for (unsigned i = 0; i < world.hold_count; i++) {
         const struct hold *h = &world.holds[i];
         bool same = h->kind == e->kind && (h->a < 0 || h->a == e->a) && (h->b < 0 || h->b == e->b);
-        if (same && (h->wire < 0 || h->wire == wire_type_of(world.mail[e->a][e->b].first))) {
+        if (same &&
+            (h->message < 0 || h->message == message_type_of(world.mail[e->a][e->b].first))) {
             return true;
         }
     }
@@ -288,7 +289,7 @@ static void message_deliver(int from, int to)
     }
     world.current = &world.workers[to];
     message->deliver(world.current, message);
-    pass_end(&world.workers[to]);
+    turn_end(&world.workers[to]);
 }
 
 static void timer_fire(struct timer *timer)
@@ -297,7 +298,7 @@ static void timer_fire(struct timer *timer)
     timer_stop(timer);
     world.current = w;
     timer->fn(timer);
-    pass_end(w);
+    turn_end(w);
 }
 
 static void event_run(struct event e)
@@ -368,7 +369,7 @@ void world_hold(enum event_kind kind, int a, int b)
     hold_add((struct hold){kind, a, b, -1});
 }
 
-void world_hold_wire(enum wire_type type, int from, int to)
+void world_hold_message(enum fill_message_type type, int from, int to)
 {
     hold_add((struct hold){EVENT_MESSAGE, from, to, (int)type});
 }
@@ -378,12 +379,12 @@ void world_release(void)
     world.hold_count = 0;
 }
 
-bool world_has_wire(enum wire_type type)
+bool world_has_message(enum fill_message_type type)
 {
     for (unsigned from = 0; from < WORLD_WORKERS; from++) {
         for (unsigned to = 0; to < WORLD_WORKERS; to++) {
             struct message *first = world.mail[from][to].first;
-            if (first != NULL && wire_type_of(first) == (int)type) {
+            if (first != NULL && message_type_of(first) == (int)type) {
                 return true;
             }
         }

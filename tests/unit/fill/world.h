@@ -61,10 +61,10 @@ bool world_step(void);
 bool world_do(enum event_kind kind, int a, int b);
 // Events of that kind wait until world_release().
 void world_hold(enum event_kind kind, int a, int b);
-// A wire of that type waits, and with it all that follow on its way.
-void world_hold_wire(enum wire_type type, int from, int to);
+// A message of that type waits, and with it all that follow on its way.
+void world_hold_message(enum fill_message_type type, int from, int to);
 void world_release(void);
-bool world_has_wire(enum wire_type type); // one is the next on its way
+bool world_has_message(enum fill_message_type type); // one is the next on its way
 // Delivers every message under way (and what they cause), nothing else.
 void world_deliver_all(void);
 void world_run(void);             // until nothing is left but what is held
@@ -111,10 +111,11 @@ unsigned origin_requests(void);                    // since world_begin(), of al
 void origin_fail_next(enum err err);               // the next request fails before its head
 void origin_reset_next(unsigned times);            // so many bodies break off after one piece
 
-// A writer: WBEGIN, then (WREADY) the origin changes, then WEND, then (WDONE) the reply.
+// A writer: WRITE_BEGIN, then (WRITE_READY) the origin changes, then WRITE_END, then (WRITE_DONE)
+// the reply.
 int writer_begin(unsigned worker);
 bool writer_ready(int writer);
-void writer_write(int writer); // the origin takes it; WEND
+void writer_write(int writer); // the origin takes it; WRITE_END
 bool writer_replied(int writer);
 
 // The store.

@@ -90,7 +90,7 @@ void client_pull(struct client *c)
     if (c->x->source == NULL) {
         cr_assert(c->received == c->length || c->status == 304, "a body without its source");
         client_end(c, CLIENT_COMPLETE);
-        pass_end(c->worker);
+        turn_end(c->worker);
         return;
     }
     struct http_slice slice = {0};
@@ -108,7 +108,7 @@ void client_pull(struct client *c)
     case HTTP_PULL_WAIT:
         break;
     }
-    pass_end(c->worker);
+    turn_end(c->worker);
 }
 
 // --- the request around serve_get.c --------------------------------------------------------------
@@ -285,7 +285,7 @@ int client_start(const struct client_ask *ask)
     c->r->rule = &world.rule;
     world.current = c->worker;
     request_go_to(c->r, REQUEST_GET_LOOKUP);
-    pass_end(c->worker);
+    turn_end(c->worker);
     return i;
 }
 
@@ -311,7 +311,7 @@ void client_tell_done(struct client *c)
     if (serve_get_done(r)) {
         request_recycle(r);
     }
-    pass_end(c->worker);
+    turn_end(c->worker);
     free(c->x);
     arena_free(c->arena);
     c->x = NULL;
@@ -395,7 +395,7 @@ int writer_begin(unsigned worker)
     w->kw.on_ended = on_write_ended;
     world.current = &world.workers[worker];
     invalidate_begin(world.pw[worker].fill, &w->kw);
-    pass_end(&world.workers[worker]);
+    turn_end(&world.workers[worker]);
     return i;
 }
 
@@ -416,7 +416,7 @@ void writer_write(int writer)
     w->version = w->key->version;
     world.current = w->kw.at->worker;
     invalidate_end(w->kw.at, &w->kw);
-    pass_end(w->kw.at->worker);
+    turn_end(w->kw.at->worker);
 }
 
 bool writer_replied(int writer)

@@ -99,7 +99,7 @@ static void fetch_end(struct fetch_play *p, enum err err)
     world.current = w;
     f->on_end(f, err);
     arena_free(arena);
-    pass_end(w);
+    turn_end(w);
 }
 
 // Why the request ends without a head; ERR_OK: it has one.
@@ -162,7 +162,7 @@ static void fetch_answer(struct fetch_play *p)
     f->storable = !world.options.no_etag;
     world.current = p->worker;
     enum err err = f->on_head(f);
-    pass_end(p->worker);
+    turn_end(p->worker);
     if (p->used && (err != ERR_OK || f->head)) {
         fetch_end(p, err);
     }
@@ -182,7 +182,7 @@ static void fetch_piece(struct fetch_play *p)
     }
     p->next += n;
     enum err err = p->f->on_body(p->f, (struct span){bytes, n});
-    pass_end(p->worker);
+    turn_end(p->worker);
     if (err != ERR_OK && p->used) {
         fetch_end(p, err);
     }

@@ -108,7 +108,7 @@ struct world_key {
 struct hold {
     enum event_kind kind;
     int a, b;
-    int wire; // -1: any
+    int message; // type; -1: any
 };
 
 struct world {
@@ -120,7 +120,7 @@ struct world {
     struct worker workers[WORLD_WORKERS];
     struct worker *current;
     struct queue mail[WORLD_WORKERS + 1][WORLD_WORKERS];
-    void (*wire_deliver)(struct worker *to, struct message *message);
+    void (*fill_deliver)(struct worker *to, struct message *message);
     struct timer *timers[64];
     unsigned timer_count;
     struct {
@@ -160,7 +160,7 @@ extern struct world world;
 
 unsigned rnd(unsigned below);
 void mail_push(struct queue *q, struct message *message);
-void pass_end(struct worker *w); // what follows every event on a worker
+void turn_end(struct worker *w); // what follows every event on a worker
 // All in one bucket of the tables; key k's home is worker k.
 struct hash128 hash_of(const struct world_key *key);
 struct world_key *key_of_hash(struct hash128 hash);

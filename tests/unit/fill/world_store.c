@@ -352,7 +352,7 @@ void read_complete(unsigned i)
         left -= n;
     }
     read->done(read);
-    pass_end(w);
+    turn_end(w);
 }
 
 // --- writing a run -------------------------------------------------------------------------------
@@ -439,7 +439,7 @@ static void run_finished(struct store_run *run)
         run->done(run->ctx, ERR_OK, &place);
     }
     run_free(run);
-    pass_end(w);
+    turn_end(w);
 }
 
 void run_step(struct store_run *run)

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages between workers: one payload type each, or the same where the same is carried.
+// messages.def says who sends which to whom.
+//
+// What a payload refers to is given away with it: message.c gives back what the receiver has not
+// taken. A receiver takes a reference by clearing the field. Between two workers messages arrive in
+// the order in which they were sent; to itself a worker sends like to any other.
+#ifndef FOREBAY_FILL_MESSAGE_H
+#define FOREBAY_FILL_MESSAGE_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fill/fill.h"
+
+struct attachment;
+struct fill;
+
+enum fill_message_type {
+#define MESSAGE(name, ...) MESSAGE_##name,
+#include "fill/messages.def"
+#undef MESSAGE
+    MESSAGE_COUNT_
+};
+
+// Every payload begins with it.
+struct fill_message {
+    struct message message;
+    enum fill_message_type type;
+    struct fill_worker *from;
+    struct object_key *key; // reference; NULL where the payload points at what it is about
+};
+
+struct ask_message {
+    struct fill_message base;
+    struct subscription *subscription; // its `ask`; whoever holds the message may change it
+};
+
+struct first_message {
+    struct fill_message base;
+    struct subscription *subscription;
+    uint64_t token;
+};
+
+struct version_message {
+    struct fill_message base;
+    struct store_object *object; // reference
+    uint64_t token;              // version_gone: 0
+};
+
+struct first_end_message {
+    struct fill_message base;
+    uint64_t token;
+    enum err err;         // ERR_OK: there was a head, or no request at all
+    struct span document; // the origin's error, packed; heap; may be empty
+};
+
+struct publish_message {
+    struct fill_message base;
+    struct fill *fill;
+    struct store_object *object; // reference
+    struct store_place place;    // borrowed: the run keeps its pin until visible or dropped
+    uint64_t first_byte, end_byte;
+    struct s3_checksum_state *sum; // of these bytes; owned; NULL: none is known
+};
+
+struct floor_message {
+    struct fill_message base;
+    uint64_t floor;
+};
+
+struct write_message {
+    struct fill_message base;
+    struct key_write *write;
+};
+
+struct verdict_message {
+    struct fill_message base;
+    struct fill *fill;
+};
+
+struct leave_message {
+    struct fill_message base;
+    struct attachment *attachment;
+};
+
+struct taken_message {
+    struct fill_message base;
+    struct attachment *attachment;
+    uint32_t bytes;
+};
+
+struct attached_message {
+    struct fill_message base;
+    struct subscription *subscription;
+    struct attachment *attachment;
+    bool joined; // the run was in flight already
+};
+
+struct head_message {
+    struct fill_message base;
+    struct subscription *subscription;
+    struct store_object *object; // reference
+    uint64_t end_byte;
+    bool stored, weak;
+};
+
+struct body_message {
+    struct fill_message base;
+    struct subscription *subscription;
+    struct chunk *chunk; // reference
+    uint32_t offset, len;
+    uint64_t first_byte;
+};
+
+struct final_message {
+    struct fill_message base;
+    struct subscription *subscription;
+    enum subscription_outcome outcome;
+    enum err err;
+    struct store_place place; // pinned for the receiver, who unpins it; or no segment
+    struct span document;     // as above
+};
+
+struct place_message {
+    struct fill_message base;
+    struct subscription *subscription;
+    struct store_object *object; // reference
+    struct store_place place;    // as above
+};
+
+struct again_message {
+    struct fill_message base;
+    struct subscription *subscription;
+};
+
+struct error_message {
+    struct fill_message base;
+    struct subscription *subscription;
+    enum err err;
+    struct span document; // as above
+};
+
+struct revalidated_message {
+    struct fill_message base;
+    struct subscription *subscription;
+    enum subscription_outcome outcome;
+    enum err err;
+    struct store_object *object; // reference; NULL unless another version was found
+    struct span document;        // as above
+};
+
+// Zeroed but for its base; takes a reference to the key, which may be NULL.
+struct fill_message *message_new(struct fill_worker *from, enum fill_message_type type,
+                                 struct object_key *key);
+void message_send(struct fill_worker *to, struct fill_message *message);
+// For a message's document: a copy on the heap; empty when memory is short.
+struct span message_document(struct span s);
+
+// message_route_new() and so on make one of their own type, with each receiver's declaration.
+#define MESSAGE(name, payload, receiver, ...)                                                      \
+    static inline struct payload##_message *message_##name##_new(struct fill_worker *from,         \
+                                                                 struct object_key *key)           \
+    {                                                                                              \
+        static_assert(offsetof(struct payload##_message, base) == 0, "what is freed");             \
+        return (struct payload##_message *)(void *)message_new(from, MESSAGE_##name, key);         \
+    }                                                                                              \
+    void receiver(struct fill_worker *fw, struct payload##_message *m);
+#include "fill/messages.def"
+#undef MESSAGE
+
+#endif
