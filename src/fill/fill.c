@@ -340,6 +340,8 @@ static void fill_decline_first(struct fill_worker *fw, struct subscription *sub,
 
 static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t token)
 {
+    check(object_key_owner(fw, sub->ask.key, sub->ask.block * sub->ask.block_size_bytes) ==
+          fw); // rule 2
     struct fill *fill = fill_find(fw, sub, token != 0);
     if (fill != NULL && token != 0 && sub->ask.strict) {
         fill_decline_first(fw, sub, token); // it was sent before the reader asked
@@ -354,6 +356,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t 
             fill_send_version(fill);
         }
         fill_attach(fill, sub, true);
+        fill_assert_run(fill);
         return;
     }
     uint64_t count = fill_absent(fw, sub, fill_extent(fw, sub));
@@ -368,6 +371,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t 
     fill = fill_new(fw, sub, token, (uint32_t)count);
     fill_attach(fill, sub, false);
     fill_fetch(fill);
+    fill_assert_run(fill);
 }
 
 void fill_on_join(struct fill_worker *fw, struct ask_message *m)
@@ -404,6 +408,7 @@ static void fill_on_no_readers(struct fill *fill)
                 origin_fetch_cancel(&fill->fetch); // on_fetch_end completes it
             } else {
                 timer_stop(&fill->resume_timer);
+                fill->resume_waiting = false;
                 fill_complete(fill);
             }
             return;
@@ -412,6 +417,7 @@ static void fill_on_no_readers(struct fill *fill)
     stats_add(COUNTER_fills_cancelled, 1);
     fill->abandoned = true;
     timer_stop(&fill->resume_timer);
+    fill->resume_waiting = false;
     fill_drop_run(fill);
     if (fill->fetching) {
         origin_fetch_cancel(&fill->fetch);
@@ -424,6 +430,7 @@ void fill_on_leave(struct fill_worker *fw, struct leave_message *m)
     (void)fw;
     struct attachment *a = m->attachment;
     struct fill *fill = a->fill;
+    check(!a->left); // rule 10
     a->left = true;
     if (fill == NULL) { // FINAL crossed it on the way
         store_object_unref(a->wanted);
@@ -434,12 +441,14 @@ void fill_on_leave(struct fill_worker *fw, struct leave_message *m)
     if (list_empty(&fill->readers)) {
         fill_on_no_readers(fill);
     }
+    fill_assert_run(fill);
 }
 
 void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
 {
     struct attachment *a = m->attachment;
     a->acked_byte += m->bytes;
+    check(!a->left && a->acked_byte <= a->next_byte);
     if (a->fill != NULL && a->fill->unstored) {
         worker_defer(fw->worker, &a->fill->deliver_task);
     }

@@ -31,6 +31,7 @@ static void fill_on_memory(struct worker *w, struct message *message)
     fill->paused_memory = false;
     fill_pause_update(fill);
     fill_maybe_free(fill);
+    fill_assert_run(fill);
 }
 
 // When memory is used up, one stored run of each worker goes on all the same: paused runs hold chunks
@@ -196,4 +197,5 @@ void fill_on_deliver(struct task *task)
 {
     struct fill *fill = fill_of(container_of(task, struct fill, deliver_task));
     fill_deliver(fill);
+    fill_assert_run(fill);
 }

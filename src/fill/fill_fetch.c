@@ -72,6 +72,7 @@ static void fill_fail(struct fill *fill, enum err err, struct span document)
 
 void fill_shorten(struct fill *fill, uint64_t blocks)
 {
+    check(fill->has_head && blocks > 0);
     fill->block_count = (uint32_t)min_u64(fill->block_count, blocks);
     fill->end_byte =
         min_u64(fill->end_byte, fill->first_byte + blocks * (uint64_t)fill->block_size_bytes);
@@ -99,6 +100,7 @@ static void fill_cut(struct fill *fill, enum err err)
 static void on_run_written(void *ctx, enum err err, const struct store_place *place)
 {
     struct fill *fill = fill_of(ctx);
+    check(fill->state == FILL_WRITING && fill->finishing && fill->in_table);
     fill->finishing = false;
     if (err != ERR_OK) {
         stats_add(COUNTER_fills_unstored, 1);
@@ -124,6 +126,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     fill->checksum = NULL;
     m->place = *place; // borrowed: the fill keeps its pin until VISIBLE or DROPPED
     message_send(object_key_home(fill->fw, fill->key), &m->base);
+    fill_assert_run(fill);
 }
 
 // Everything wanted has been received.
@@ -148,6 +151,7 @@ void fill_complete(struct fill *fill)
         fill_leave_table(fill);
         return;
     }
+    check(fill->state == FILL_BODY && fill->received == fill->end_byte);
     fill->state = FILL_WRITING;
     fill->finishing = true;
     struct store_run *run = fill->run;
@@ -159,15 +163,21 @@ void fill_complete(struct fill *fill)
 void fill_on_visible(struct fill_worker *fw, struct verdict_message *m)
 {
     (void)fw;
+    struct fill *fill = fill_of(m->fill);
+    check(fill->state == FILL_WRITTEN && fill->in_table); // rule 20
     stats_add(COUNTER_fills_stored, 1);
-    fill_leave_table(fill_of(m->fill));
+    fill_leave_table(fill);
+    fill_assert_run(fill);
 }
 
 void fill_on_dropped(struct fill_worker *fw, struct verdict_message *m)
 {
     (void)fw;
+    struct fill *fill = fill_of(m->fill);
+    check(fill->state == FILL_WRITTEN && fill->in_table); // rule 20
     stats_add(COUNTER_fills_dropped, 1);
-    fill_leave_table(fill_of(m->fill));
+    fill_leave_table(fill);
+    fill_assert_run(fill);
 }
 
 // --- the transfer --------------------------------------------------------------------------------
@@ -242,6 +252,7 @@ static enum err on_fetch_head(struct origin_fetch *f)
     fill_begin_run(fill, f);
     checksum_begin(fill);
     fill_announce(fill);
+    fill_assert_run(fill);
     return ERR_OK;
 }
 
@@ -274,6 +285,7 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     }
     worker_defer(fill->fw->worker, &fill->deliver_task);
     fill_pause_update(fill);
+    fill_assert_run(fill);
     // The last reader left and the block it was in is whole: nothing more is wanted.
     return data.len > 0 && fill->received == fill->end_byte ? ERR_CANCELLED : ERR_OK;
 }
@@ -281,8 +293,10 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
 void fill_on_resume_timer(struct timer *timer)
 {
     struct fill *fill = fill_of(container_of(timer, struct fill, resume_timer));
+    check(fill->resume_waiting && !fill->abandoned);
     fill->resume_waiting = false;
     fill_fetch(fill);
+    fill_assert_run(fill);
 }
 
 static bool err_is_broken_body(enum err err)
@@ -301,6 +315,7 @@ static bool err_denies_version(enum err err)
 static void on_fetch_end(struct origin_fetch *f, enum err err)
 {
     struct fill *fill = fill_of(f->ctx);
+    check(fill->fetching);
     fill->fetching = false;
     fill->paused = false;
     fill_pass_lead(fill);
@@ -328,10 +343,12 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     } else {
         fill_cut(fill, err);
     }
+    fill_assert_run(fill);
 }
 
 void fill_fetch(struct fill *fill)
 {
+    check(!fill->fetching && !fill->abandoned && fill->state <= FILL_BODY);
     struct origin_fetch *f = &fill->fetch;
     memset(f, 0, sizeof(*f));
     f->bucket = fill->key->bucket;

@@ -174,6 +174,12 @@ void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum e
                     struct span document);
 void fill_send_head(struct fill *fill, struct attachment *a);
 
+// --- fill_assert.c -------------------------------------------------------------------------------
+
+// Abort when what must hold does not.
+void fill_assert_run(const struct fill *fill);
+void fill_assert_subscription(const struct subscription *sub);
+
 // --- fill_deliver.c ------------------------------------------------------------------------------
 
 void fill_deliver(struct fill *fill); // sends readers what has come; paces an unstored run

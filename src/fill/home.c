@@ -40,6 +40,7 @@ struct home_key *home_find(struct fill_worker *fw, struct hash128 hash)
 
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
 {
+    check(object_key_home(fw, key) == fw); // rule 1
     struct home_key *h = home_find(fw, key->hash);
     if (h != NULL) {
         return h;
@@ -62,6 +63,7 @@ struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
 static void home_free(void *ptr)
 {
     struct home_key *h = ptr;
+    check(h->state == HOME_NONE && !list_node_linked(&h->map_node));
     timer_done(&h->delete_timer);
     store_object_unref(h->known);
     object_key_unref(h->key);
@@ -70,6 +72,7 @@ static void home_free(void *ptr)
 
 void home_maybe_free(struct home_key *h)
 {
+    fill_assert_home(h);
     bool idle = h->state == HOME_NONE && h->posted == 0 && !h->has_floor && h->deletes == 0 &&
                 h->open_writes == 0 && h->revalidation == NULL && list_empty(&h->held) &&
                 list_empty(&h->starting) && list_empty(&h->closing) &&
@@ -145,6 +148,7 @@ static void home_answer_error(struct home_key *h, struct subscription *sub, enum
 
 static void home_forward(struct home_key *h, struct subscription *sub)
 {
+    check(h->state == HOME_KNOWN);
     uint64_t first_byte = sub->ask.block * sub->ask.block_size_bytes;
     if (first_byte > 0 && first_byte >= h->known->size_bytes) {
         // The version that others found out is shorter: there is nothing to ask the origin for.
@@ -173,6 +177,7 @@ struct store_object **home_described(struct home_key *h)
 
 static void home_decide(struct home_key *h, struct subscription *sub)
 {
+    check(h->state == HOME_NONE && list_empty(&h->held));
     struct store_object *described = *home_described(h);
     if (described != NULL && hash128_equal(described->hash, h->key->hash) &&
         sub->described == NULL) {
@@ -180,7 +185,6 @@ static void home_decide(struct home_key *h, struct subscription *sub)
     }
     h->state = HOME_DECIDING;
     h->token = ++h->fw->next_token;
-    h->first_live = true;
     struct first_message *m = message_first_new(h->fw, h->key);
     m->subscription = sub;
     m->token = h->token;
@@ -240,7 +244,6 @@ void home_forget(struct home_key *h)
 {
     h->state = HOME_NONE;
     h->token = 0;
-    h->first_live = false;
     store_object_unref(h->known);
     h->known = NULL;
 }
@@ -248,7 +251,7 @@ void home_forget(struct home_key *h)
 // Rule 13's second half: known is forgotten when its first run has left and no put is under way.
 static void home_forget_if_settled(struct home_key *h)
 {
-    if (h->state == HOME_KNOWN && !h->first_live && h->posted == 0) {
+    if (h->state == HOME_KNOWN && h->token == 0 && h->posted == 0) {
         home_forget(h);
     }
 }
@@ -273,6 +276,7 @@ static void home_know(struct home_key *h, const struct store_object *object)
 void home_on_version(struct fill_worker *fw, struct version_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
+    check(m->token != 0 && m->object != NULL);
     if (h == NULL || h->token != m->token) {
         return;
     }
@@ -280,15 +284,16 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
         home_know(h, m->object);
     }
     home_route_held(h);
+    fill_assert_home(h);
 }
 
 void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
+    check(m->token != 0);
     if (h == NULL || h->token != m->token) {
         return;
     }
-    h->first_live = false;
     h->token = 0;
     if (h->state == HOME_DECIDING) {
         h->state = HOME_NONE;
@@ -320,6 +325,7 @@ static void on_put_done(struct store_post *post)
                                          : message_dropped_new(h->fw, NULL));
     store_object_unref(post->object);
     free(put);
+    check(h->posted > 0);
     h->posted--;
     home_forget_if_settled(h);
     home_maybe_free(h);
@@ -357,6 +363,8 @@ static bool home_sum_is_right(struct home_key *h, struct publish_message *m)
 
 void home_on_publish(struct fill_worker *fw, struct publish_message *m)
 {
+    check(m->fill != NULL && m->object != NULL && m->place.segment != NULL);
+    check(m->first_byte <= m->end_byte && m->end_byte <= m->object->size_bytes);
     struct home_key *h = home_get(fw, m->base.key);
     bool accepted = home_accepts(h, m);
     if (accepted && !home_sum_is_right(h, m)) {
@@ -368,6 +376,7 @@ void home_on_publish(struct fill_worker *fw, struct publish_message *m)
         home_maybe_free(h);
         return;
     }
+    check(h->state == HOME_KNOWN && h->open_writes == 0);
     struct home_post *put = calloc(1, sizeof(*put));
     check(put != NULL);
     put->home = h;

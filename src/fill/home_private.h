@@ -28,8 +28,7 @@ struct home_key {
     struct fill_worker *fw;
     struct object_key *key;
     enum home_state state;
-    uint64_t token;
-    bool first_live;            // the fill that carries the token is in its table
+    uint64_t token; // of the first request, while the run that carries it is in its table; else 0
     struct store_object *known; // with its generation
     struct list held;
     unsigned posted; // puts not yet visible
@@ -70,6 +69,10 @@ void home_answer_again(struct home_key *h, struct subscription *sub);
 struct store_object **home_described(struct home_key *h);
 void home_forget(struct home_key *h); // what is known, or being decided
 void home_route_held(struct home_key *h);
+
+// --- fill_assert.c -------------------------------------------------------------------------------
+
+void fill_assert_home(const struct home_key *h); // aborts when what must hold does not
 
 // --- home_write.c --------------------------------------------------------------------------------
 

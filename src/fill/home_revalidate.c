@@ -55,6 +55,7 @@ static void revalidation_conclude(struct revalidation *c, enum err err)
 static void revalidation_free(void *ptr)
 {
     struct revalidation *c = ptr;
+    check(list_empty(&c->waiters));
     store_object_unref(c->asked);
     store_object_unref(c->found);
     free(c);
@@ -64,6 +65,7 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
 {
     struct revalidation *c = f->ctx;
     struct home_key *h = c->home;
+    check(h->revalidation == c);
     if (err == ERR_OK && c->found == NULL) {
         err = ERR_ORIGIN_PROTOCOL;
     }
@@ -94,6 +96,7 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
 static enum err on_revalidation_head(struct origin_fetch *f)
 {
     struct revalidation *c = f->ctx;
+    check(c->found == NULL);
     c->found = fill_version_from_fetch(c->home->key, f, NULL);
     return c->found != NULL ? ERR_OK : ERR_ORIGIN_PROTOCOL;
 }
@@ -107,6 +110,7 @@ static enum err on_revalidation_body(struct origin_fetch *f, struct span data)
 
 static void revalidation_start(struct home_key *h, struct store_object *asked)
 {
+    check(h->revalidation == NULL);
     struct revalidation *c = calloc(1, sizeof(*c));
     check(c != NULL);
     c->home = h;

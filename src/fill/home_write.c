@@ -27,6 +27,7 @@ static void on_delete_done(struct store_post *post)
         h->delete_failures = (unsigned)min_u64(h->delete_failures + 1, 6);
     }
     free(delete_post);
+    check(h->deletes > 0);
     h->deletes--;
     home_settle(h);
 }
@@ -49,6 +50,7 @@ static void home_post_delete(struct home_key *h)
 void home_on_delete_timer(struct timer *timer)
 {
     struct home_key *h = container_of(timer, struct home_key, delete_timer);
+    check(h->delete_owed && h->has_floor);
     h->delete_owed = false;
     home_post_delete(h);
 }
@@ -58,7 +60,9 @@ void home_invalidate(struct home_key *h)
 {
     bool visible = home_look_up(h).found;
     stats_add(COUNTER_invalidations, 1);
-    h->floor = store_generation_next(h->fw->store);
+    uint64_t floor = store_generation_next(h->fw->store);
+    check(floor > h->floor); // rule 3
+    h->floor = floor;
     h->has_floor = true;
     home_forget(h);
     if (visible || h->posted > 0) {
@@ -97,6 +101,7 @@ void home_settle(struct home_key *h)
     }
     bool acked = home_all_acked(h);
     while (acked && (node = list_pop_front(&h->closing)) != NULL) {
+        check(h->open_writes > 0);
         h->open_writes--;
         home_answer_write(node, message_write_done_new(h->fw, NULL));
     }
@@ -115,6 +120,7 @@ void home_on_floor_ack(struct fill_worker *fw, struct floor_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
     check(h != NULL); // its floor stays until this has come
+    check(h->has_floor && m->floor <= h->floor && m->floor > h->acked[m->base.from->index]);
     h->acked[m->base.from->index] = m->floor;
     home_settle(h);
 }
@@ -122,6 +128,7 @@ void home_on_floor_ack(struct fill_worker *fw, struct floor_message *m)
 void home_on_write_begin(struct fill_worker *fw, struct write_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);
+    check(!list_node_linked(&m->write->node));
     h->open_writes++;
     home_invalidate(h);
     list_push_back(&h->starting, &m->write->node);
@@ -132,6 +139,7 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
     check(h != NULL && h->open_writes > 0);
+    check(!list_node_linked(&m->write->node));
     home_invalidate(h);
     list_push_back(&h->closing, &m->write->node);
     home_settle(h);

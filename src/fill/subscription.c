@@ -68,6 +68,7 @@ void subscription_leave(struct subscription *sub)
     } else if (sub->state == SUBSCRIPTION_ATTACHED) {
         subscription_send_leave(sub);
     }
+    fill_assert_subscription(sub);
 }
 
 // --- asks ----------------------------------------------------------------------------------------
@@ -81,8 +82,12 @@ struct subscription *
 subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                  void (*on_change)(void *ctx, struct subscription *subscription), void *ctx)
 {
+    check(on_change != NULL && ask->key != NULL);
+    check(ask->revalidate || (ask->block_size_bytes > 0 && ask->block_count > 0));
+    check(ask->revalidate || ask->first_byte / ask->block_size_bytes == ask->block);
+    check(!ask->has_sent || ask->object != NULL); // rule 8
     struct subscription *sub = calloc(1, sizeof(*sub));
-    check(sub != NULL && on_change != NULL);
+    check(sub != NULL);
     sub->magic = SUBSCRIPTION_MAGIC;
     sub->state = SUBSCRIPTION_ASKED;
     sub->on_change = on_change;
@@ -100,13 +105,15 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                                             : message_route_new(fw, sub->ask.key);
     m->subscription = sub;
     message_send(object_key_owner(fw, sub->ask.key, stripe_byte), &m->base);
+    fill_assert_subscription(sub);
     return sub;
 }
 
 void subscription_taken(struct subscription *sub, uint64_t bytes)
 {
-    check(sub->queued_bytes >= bytes);
+    check(sub->on_change != NULL && sub->queued_bytes >= bytes);
     sub->queued_bytes -= bytes;
+    fill_assert_subscription(sub);
     if (sub->state == SUBSCRIPTION_ATTACHED && !sub->has_left && !sub->stored) {
         struct taken_message *m = message_taken_new(sub->at, NULL);
         m->attachment = sub->attachment;
@@ -119,6 +126,7 @@ void subscription_taken(struct subscription *sub, uint64_t bytes)
 
 static void subscription_changed(struct subscription *sub)
 {
+    fill_assert_subscription(sub);
     if (sub->on_change != NULL) {
         sub->on_change(sub->ctx, sub);
     }
@@ -157,9 +165,8 @@ static void subscription_end(struct subscription *sub, enum subscription_outcome
     sub->err = err;
     if (sub->on_change == NULL) {
         worker_free_later(sub->at->worker, subscription_free, sub);
-    } else {
-        sub->on_change(sub->ctx, sub);
     }
+    subscription_changed(sub);
 }
 
 void subscription_on_attached(struct fill_worker *fw, struct attached_message *m)
@@ -167,6 +174,7 @@ void subscription_on_attached(struct fill_worker *fw, struct attached_message *m
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
     check(sub->state == SUBSCRIPTION_ASKED);
+    check(m->attachment != NULL && m->base.from != NULL);
     sub->state = SUBSCRIPTION_ATTACHED;
     sub->attachment = m->attachment;
     sub->owner = m->base.from;
@@ -174,12 +182,14 @@ void subscription_on_attached(struct fill_worker *fw, struct attached_message *m
     if (sub->on_change == NULL) {
         subscription_send_leave(sub);
     }
+    fill_assert_subscription(sub);
 }
 
 void subscription_on_head(struct fill_worker *fw, struct head_message *m)
 {
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
+    check(sub->state == SUBSCRIPTION_ATTACHED && m->object != NULL);
     take_object(sub, &m->object);
     sub->stored = m->stored;
     sub->run_end_byte = m->end_byte;
