@@ -238,7 +238,7 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub, 
 // Rule 16: a live entry for the block.
 static struct fill *fill_find(struct fill_worker *fw, const struct subscription *sub, bool first)
 {
-    list_for_each(node, key_map_bucket(&fw->fills, sub->ask.key->hash))
+    list_for_each(node, fill_map_bucket(&fw->fills, sub->ask.key->hash))
     {
         struct fill *fill = container_of(node, struct fill, map_node);
         if (hash128_equal(fill->key->hash, sub->ask.key->hash) && fill_takes(fill, sub, first)) {
@@ -288,7 +288,7 @@ static uint64_t fill_extent(struct fill_worker *fw, const struct subscription *s
         uint64_t blocks = store_object_block_count(sub->ask.object);
         count = min_u64(count, blocks > sub->ask.block ? blocks - sub->ask.block : 1);
     }
-    list_for_each(node, key_map_bucket(&fw->fills, sub->ask.key->hash))
+    list_for_each(node, fill_map_bucket(&fw->fills, sub->ask.key->hash))
     {
         struct fill *fill = container_of(node, struct fill, map_node);
         if (hash128_equal(fill->key->hash, sub->ask.key->hash) && !fill->doomed &&
@@ -321,7 +321,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     list_node_init(&fill->map_node);
     worker_task_init(&fill->deliver_task, fill_on_deliver);
     timer_init(fw->worker, &fill->resume_timer, fill_on_resume_timer);
-    list_push_back(key_map_bucket(&fw->fills, fill->key->hash), &fill->map_node);
+    list_push_back(fill_map_bucket(&fw->fills, fill->key->hash), &fill->map_node);
     fw->fills.count++;
     fill->in_table = true;
     stats_add(COUNTER_fills_started, 1);
@@ -456,7 +456,7 @@ void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
 
 void fill_doom(struct fill_worker *fw, struct hash128 hash)
 {
-    list_for_each(node, key_map_bucket(&fw->fills, hash))
+    list_for_each(node, fill_map_bucket(&fw->fills, hash))
     {
         struct fill *fill = container_of(node, struct fill, map_node);
         if (hash128_equal(fill->key->hash, hash) && !fill->doomed) {

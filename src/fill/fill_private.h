@@ -21,15 +21,15 @@ struct whole_sums;
 
 // --- tables keyed by the 128-bit object hash -----------------------------------------------------
 
-struct key_map {
+struct fill_map {
     struct list buckets[FILL_MAP_BUCKETS];
     unsigned count;
 };
-static inline struct list *key_map_bucket(struct key_map *map, struct hash128 hash)
+static inline struct list *fill_map_bucket(struct fill_map *map, struct hash128 hash)
 {
     return &map->buckets[hash.lo % FILL_MAP_BUCKETS];
 }
-void key_map_init(struct key_map *map);
+void fill_map_init(struct fill_map *map);
 
 // --- room and worker -----------------------------------------------------------------------------
 
@@ -44,10 +44,10 @@ struct fill_worker {
     struct store *store;
     struct worker *worker;
     unsigned index;
-    struct key_map fills;     // struct fill.map_node: runs in flight, of stripes this worker owns
+    struct fill_map fills;    // struct fill.map_node: runs in flight, of stripes this worker owns
     struct fill *memory_lead; // goes on while memory is short, so that something does
-    struct key_map homes;     // struct home_key.map_node
-    struct key_map floors;    // struct key_floor.map_node: not yet lifted
+    struct fill_map homes;    // struct home_key.map_node
+    struct fill_map floors;   // struct key_floor.map_node: not yet lifted
     struct whole_sums *whole_sums; // NULL until the first
     // By key hash: versions that a HEAD described, with checksums, which ranged reads come without.
     struct store_object *described[FILL_DESCRIBED];

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-void key_map_init(struct key_map *map)
+void fill_map_init(struct fill_map *map)
 {
     for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
         list_init(&map->buckets[i]);
@@ -30,9 +30,9 @@ struct fill_room *fill_room_new(const struct fill_options *options)
         fw->store = options->store;
         fw->worker = loop_worker(options->loop, i);
         fw->index = i;
-        key_map_init(&fw->fills);
-        key_map_init(&fw->homes);
-        key_map_init(&fw->floors);
+        fill_map_init(&fw->fills);
+        fill_map_init(&fw->homes);
+        fill_map_init(&fw->floors);
         worker_slot_set(fw->worker, WORKER_SLOT_FILL, fw);
     }
     return room;

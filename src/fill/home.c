@@ -28,7 +28,7 @@ struct home_post {
 
 struct home_key *home_find(struct fill_worker *fw, struct hash128 hash)
 {
-    list_for_each(node, key_map_bucket(&fw->homes, hash))
+    list_for_each(node, fill_map_bucket(&fw->homes, hash))
     {
         struct home_key *h = container_of(node, struct home_key, map_node);
         if (hash128_equal(h->key->hash, hash)) {
@@ -55,7 +55,7 @@ struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
     list_init(&h->closing);
     list_init(&h->next_revalidation);
     timer_init(fw->worker, &h->delete_timer, home_on_delete_timer);
-    list_push_back(key_map_bucket(&fw->homes, key->hash), &h->map_node);
+    list_push_back(fill_map_bucket(&fw->homes, key->hash), &h->map_node);
     fw->homes.count++;
     return h;
 }

@@ -17,7 +17,7 @@
 
 static struct key_floor *floor_find(struct fill_worker *fw, struct hash128 hash)
 {
-    list_for_each(node, key_map_bucket(&fw->floors, hash))
+    list_for_each(node, fill_map_bucket(&fw->floors, hash))
     {
         struct key_floor *floor = container_of(node, struct key_floor, map_node);
         if (hash128_equal(floor->hash, hash)) {
@@ -46,7 +46,7 @@ void invalidate_on_invalidate(struct fill_worker *fw, struct floor_message *m)
         check(floor != NULL);
         list_node_init(&floor->map_node);
         floor->hash = m->base.key->hash;
-        list_push_back(key_map_bucket(&fw->floors, floor->hash), &floor->map_node);
+        list_push_back(fill_map_bucket(&fw->floors, floor->hash), &floor->map_node);
         fw->floors.count++;
     }
     check(floor->generation < m->floor);

@@ -30,7 +30,7 @@ struct whole_sum { // of one version of one object
 };
 
 struct whole_sums {
-    struct key_map map;
+    struct fill_map map;
     struct list by_age; // the front was added to longest ago
     unsigned piece_count;
 };
@@ -116,7 +116,7 @@ static struct whole_sums *sums_of(struct fill_worker *fw)
     if (fw->whole_sums == NULL) {
         fw->whole_sums = calloc(1, sizeof(*fw->whole_sums));
         check(fw->whole_sums != NULL);
-        key_map_init(&fw->whole_sums->map);
+        fill_map_init(&fw->whole_sums->map);
         list_init(&fw->whole_sums->by_age);
     }
     return fw->whole_sums;
@@ -127,7 +127,7 @@ static struct whole_sum *whole_sum_get(struct whole_sums *sums, struct hash128 h
                                        const struct store_object *object, enum s3_checksum kind)
 {
     uint64_t etag_hash = hash64(object->etag.ptr, object->etag.len, 0);
-    list_for_each(node, key_map_bucket(&sums->map, hash))
+    list_for_each(node, fill_map_bucket(&sums->map, hash))
     {
         struct whole_sum *ws = container_of(node, struct whole_sum, map_node);
         if (!hash128_equal(ws->key_hash, hash)) {
@@ -151,7 +151,7 @@ static struct whole_sum *whole_sum_get(struct whole_sums *sums, struct hash128 h
     list_init(&ws->pieces);
     list_node_init(&ws->map_node);
     list_node_init(&ws->age_node);
-    list_push_back(key_map_bucket(&sums->map, hash), &ws->map_node);
+    list_push_back(fill_map_bucket(&sums->map, hash), &ws->map_node);
     list_push_back(&sums->by_age, &ws->age_node);
     return ws;
 }
