@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "harness.h"
 #include "origin/credentials_chain.h"
-#include "server.h"
+#include "rig.h"
 #include "test.h"
 
 static void clean_environment(void)
@@ -267,11 +266,7 @@ Test(credentials_chain, container_urls)
 
 static char *answer_of(const char *body)
 {
-    char *text = malloc(strlen(body) + 128);
-    snprintf(text, strlen(body) + 128,
-             "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", strlen(body),
-             body);
-    return text;
+    return rig_answer("200 OK", "Connection: close\r\n", body);
 }
 
 // The container endpoint gets the token from its file, read anew, and is asked again when it fails.

@@ -38,6 +38,14 @@ enum err harness_init(struct harness *h, unsigned workers, enum disk_engine engi
     return ERR_OK;
 }
 
+void harness_init_directory(struct harness *h, unsigned workers, enum disk_engine engine)
+{
+    char endpoint[300];
+    snprintf(endpoint, sizeof(endpoint), "dir:%s", h->root);
+    struct origin_options options = harness_options(endpoint);
+    cr_assert_eq(harness_init(h, workers, engine, &options), ERR_OK);
+}
+
 void harness_done(struct harness *h)
 {
     if (h->loop != NULL) {

@@ -24,12 +24,13 @@ struct origin_options harness_options(const char *endpoint);
 // Without an origin the loop is gone again.
 enum err harness_init(struct harness *h, unsigned workers, enum disk_engine engine,
                       const struct origin_options *options);
+// The same with the folder `root` as the origin.
+void harness_init_directory(struct harness *h, unsigned workers, enum disk_engine engine);
 void harness_done(struct harness *h);
 void harness_make_root(struct harness *h);
 void harness_remove_root(struct harness *h);
 void harness_write(const struct harness *h, const char *path, const void *bytes, size_t len);
 void harness_mkdir(const struct harness *h, const char *path);
-// Puts mtime and (by waiting for none) everything else of the file into the past.
 void harness_path(const struct harness *h, const char *path, char *ret_path, size_t size);
 
 // One fetch, run to its end.

@@ -8,14 +8,6 @@
 #include "origin/origin_directory_private.h"
 #include "test.h"
 
-static void start(struct harness *h)
-{
-    char endpoint[300];
-    snprintf(endpoint, sizeof(endpoint), "dir:%s", h->root);
-    struct origin_options options = harness_options(endpoint);
-    cr_assert_eq(harness_init(h, 1, DISK_ENGINE_THREADS, &options), ERR_OK);
-}
-
 // All texts of <name> elements, joined by '|'.
 static void elements(const char *xml, const char *name, struct buf *out)
 {
@@ -84,7 +76,7 @@ Test(origin_directory_relay, listing_order)
 {
     struct harness h = {0};
     make_tree(&h);
-    start(&h);
+    harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
     expect_list(&h, "/bkt?list-type=2",
                 ".hidden|a-b|a/x|a/y/z|a0|b/c/d|b/c/e|b/f|c|per%cent|pl+us|sp ace|\xc3\xa9/1", "");
     expect_list(&h, "/bkt",
@@ -128,7 +120,7 @@ Test(origin_directory_relay, paging)
                                         "prefix=a"};
     struct harness h = {0};
     make_tree(&h);
-    start(&h);
+    harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
     for (size_t f = 0; f < ARRAY_LEN(forms); f++) {
         for (unsigned size = 1; size <= 5; size++) {
             struct buf whole, pages, found, target, next;
@@ -185,7 +177,7 @@ Test(origin_directory_relay, walks_are_parked)
     struct harness h = {0};
     struct relay_run run;
     make_tree(&h);
-    start(&h);
+    harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
     struct origin_directory *directory = h.origin->driver_state;
     list(&h, "/bkt?list-type=2&max-keys=2&prefix=b/", &run);
     cr_assert_eq(origin_directory_scans_parked(directory->scans), 1);
@@ -233,7 +225,7 @@ Test(origin_directory_relay, links)
     }
     harness_path(&h, "bkt/pipe", path, sizeof(path));
     cr_assert_eq(mkfifo(path, 0600), 0);
-    start(&h);
+    harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
     expect_list(&h, "/bkt?list-type=2", "dirlink/file|link|real/file", "");
     expect_list(&h, "/bkt?list-type=2&delimiter=/", "link", "dirlink/|real/");
     harness_done(&h);
@@ -246,7 +238,7 @@ Test(origin_directory_relay, other_operations)
     struct relay_run run;
     struct buf found;
     make_tree(&h);
-    start(&h);
+    harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
     buf_init(&found, 4096);
     list(&h, "/", &run);
     elements(buf_cstr(&run.answer), "Name", &found);

@@ -24,10 +24,7 @@ static char *pattern(size_t len)
 
 static void start(struct harness *h, enum disk_engine engine)
 {
-    char endpoint[300];
-    snprintf(endpoint, sizeof(endpoint), "dir:%s", h->root);
-    struct origin_options options = harness_options(endpoint);
-    cr_assert_eq(harness_init(h, 2, engine, &options), ERR_OK);
+    harness_init_directory(h, 2, engine);
     clock_test_advance_us(10000000); // what was written just now counts as old
 }
 
@@ -290,10 +287,7 @@ Test(origin_directory, too_young)
     struct harness h = {0};
     harness_make_root(&h);
     harness_write(&h, "bkt/file", "0123456789", 10);
-    char endpoint[300];
-    snprintf(endpoint, sizeof(endpoint), "dir:%s", h.root);
-    struct origin_options options = harness_options(endpoint);
-    cr_assert_eq(harness_init(&h, 1, DISK_ENGINE_AUTO, &options), ERR_OK);
+    harness_init_directory(&h, 1, DISK_ENGINE_AUTO);
     struct fetch_run young = {.key = "file"};
     fetch_run(&h, 0, &young);
     cr_assert(young.too_young);

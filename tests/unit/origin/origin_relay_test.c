@@ -1,41 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Relayed requests: what of a client's request reaches the origin, what of the answer comes back,
 // and that nothing that changes something is ever sent twice.
-#include "harness.h"
-#include "server.h"
+#include "rig.h"
 #include "test.h"
-
-struct rig {
-    struct server server;
-    struct harness h;
-    struct origin_options options;
-};
-
-static void rig_start(struct rig *rig, const struct server_row *rows, unsigned row_count)
-{
-    memset(rig, 0, sizeof(*rig));
-    setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
-    setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
-    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
-    unsetenv("AWS_SESSION_TOKEN");
-    unsetenv("AWS_REGION");
-    unsetenv("AWS_DEFAULT_REGION");
-    server_start(&rig->server, rows, row_count);
-    rig->options = harness_options(rig->server.endpoint);
-    cr_assert_eq(harness_init(&rig->h, 1, DISK_ENGINE_THREADS, &rig->options), ERR_OK);
-}
-
-static void rig_end(struct rig *rig)
-{
-    harness_done(&rig->h);
-    server_stop(&rig->server);
-    server_done(&rig->server);
-}
-
-static bool asked(struct rig *rig, unsigned i, const char *text)
-{
-    return strcasestr(server_request(&rig->server, i), text) != NULL;
-}
 
 // A client's listing goes out signed anew, canonical, with its own headers and without its
 // signature.
@@ -66,20 +33,21 @@ Test(origin_relay, listing)
     cr_assert(span_equal_cstr(buf_span(&run.answer), "<a></a>"));
     cr_assert_str_eq(buf_cstr(&run.answer_headers),
                      "Content-Type: application/xml\nx-amz-bucket-region: us-east-1\n");
-    cr_assert(asked(&rig, 0, "GET /bkt?delimiter=%2F&list-type=2&prefix=a%2Fb%20c HTTP/1.1\r\n"));
-    cr_assert(asked(&rig, 0, "Credential=AKIDEXAMPLE/"));
-    cr_assert(asked(&rig, 0, "x-amz-optional-object-attributes"));
-    cr_assert(asked(&rig, 0,
-                    "SignedHeaders=host;x-amz-content-sha256;x-amz-date;"
-                    "x-amz-optional-object-attributes"));
-    cr_assert(asked(&rig, 0, "User-Agent: agent/1\r\n"));
-    cr_assert(asked(&rig, 0, "Accept-Encoding: identity\r\n"));
+    cr_assert(rig_asked_nocase(&rig, 0,
+                               "GET /bkt?delimiter=%2F&list-type=2&prefix=a%2Fb%20c HTTP/1.1\r\n"));
+    cr_assert(rig_asked_nocase(&rig, 0, "Credential=AKIDEXAMPLE/"));
+    cr_assert(rig_asked_nocase(&rig, 0, "x-amz-optional-object-attributes"));
+    cr_assert(rig_asked_nocase(&rig, 0,
+                               "SignedHeaders=host;x-amz-content-sha256;x-amz-date;"
+                               "x-amz-optional-object-attributes"));
+    cr_assert(rig_asked_nocase(&rig, 0, "User-Agent: agent/1\r\n"));
+    cr_assert(rig_asked_nocase(&rig, 0, "Accept-Encoding: identity\r\n"));
     static const char *const gone[] = {"CLIENT/",  "20200101",         "clienttoken",
                                        "amz-sdk",  "X-Forwarded",      "gzip",
                                        "own-hop",  "100-continue",     "Cookie",
                                        "trailers", "UNSIGNED-PAYLOAD", "X-Amz-Signature="};
     for (size_t i = 0; i < ARRAY_LEN(gone); i++) {
-        cr_assert_not(asked(&rig, 0, gone[i]), "%s", gone[i]);
+        cr_assert_not(rig_asked_nocase(&rig, 0, gone[i]), "%s", gone[i]);
     }
     relay_run_done(&run);
     rig_end(&rig);
@@ -121,14 +89,16 @@ Test(origin_relay, uploads)
         relay_run(&rig.h, 0, &run);
         cr_assert_eq(run.err, ERR_OK, "%s", error_name(run.err));
         cr_assert(run.has_length && run.length == 0);
-        cr_assert(asked(&rig, i, cases[i].expected));
-        cr_assert(asked(&rig, i, "Content-Length: 100000\r\n"));
-        cr_assert(asked(&rig, i, "If-None-Match: *\r\n") && asked(&rig, i, "x-amz-meta-a: b\r\n"));
-        cr_assert_not(asked(&rig, i, "Transfer-Encoding"));
-        cr_assert_eq(asked(&rig, i, "x-amz-trailer"), cases[i].keeps_framing);
-        cr_assert_eq(asked(&rig, i, "Content-Encoding: aws-chunked,gzip\r\n"),
+        cr_assert(rig_asked_nocase(&rig, i, cases[i].expected));
+        cr_assert(rig_asked_nocase(&rig, i, "Content-Length: 100000\r\n"));
+        cr_assert(rig_asked_nocase(&rig, i, "If-None-Match: *\r\n") &&
+                  rig_asked_nocase(&rig, i, "x-amz-meta-a: b\r\n"));
+        cr_assert_not(rig_asked_nocase(&rig, i, "Transfer-Encoding"));
+        cr_assert_eq(rig_asked_nocase(&rig, i, "x-amz-trailer"), cases[i].keeps_framing);
+        cr_assert_eq(rig_asked_nocase(&rig, i, "Content-Encoding: aws-chunked,gzip\r\n"),
                      cases[i].keeps_framing);
-        cr_assert_eq(asked(&rig, i, "Content-Encoding: gzip\r\n"), !cases[i].keeps_framing);
+        cr_assert_eq(rig_asked_nocase(&rig, i, "Content-Encoding: gzip\r\n"),
+                     !cases[i].keeps_framing);
         const char *body = strstr(server_request(&rig.server, i), "\r\n\r\n") + 4;
         cr_assert_str_eq(body, bytes);
         relay_run_done(&run);
@@ -183,8 +153,8 @@ Test(origin_relay, retries)
         cr_assert_eq(server_requests(&rig.server), expected[i].requests, "%zu", i);
         relay_run_done(&runs[i]);
     }
-    cr_assert(asked(&rig, 2, "DELETE /bkt/k HTTP/1.1"));
-    cr_assert(asked(&rig, 3, "POST /bkt/k?uploads= HTTP/1.1"));
+    cr_assert(rig_asked_nocase(&rig, 2, "DELETE /bkt/k HTTP/1.1"));
+    cr_assert(rig_asked_nocase(&rig, 3, "POST /bkt/k?uploads= HTTP/1.1"));
     rig_end(&rig);
 }
 
@@ -212,7 +182,7 @@ Test(origin_relay, region)
         relay_run_done(&runs[i]);
     }
     cr_assert_eq(server_requests(&rig.server), 4);
-    cr_assert(asked(&rig, 1, "/eu-west-1/") && asked(&rig, 3, "/eu-west-1/"));
+    cr_assert(rig_asked_nocase(&rig, 1, "/eu-west-1/") && rig_asked_nocase(&rig, 3, "/eu-west-1/"));
     rig_end(&rig);
 }
 

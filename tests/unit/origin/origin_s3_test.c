@@ -4,9 +4,8 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
-#include "harness.h"
 #include "origin/origin_s3_private.h"
-#include "server.h"
+#include "rig.h"
 #include "stats/stats.h"
 #include "test.h"
 
@@ -14,58 +13,6 @@
     "HTTP/1.1 200 OK\r\nETag: \"e1\"\r\nServer: Scripted\r\n" extra "Content-Length: " body_len    \
     "\r\n\r\n" body
 #define XML(code) "<Error><Code>" code "</Code><Message>m</Message></Error>"
-
-static char *answer_with(const char *status, const char *headers, const char *body)
-{
-    char *text = malloc(strlen(body) + strlen(headers) + 256);
-    snprintf(text, strlen(body) + strlen(headers) + 256,
-             "HTTP/1.1 %s\r\nContent-Type: application/xml\r\n%sContent-Length: %zu\r\n\r\n%s",
-             status, headers, strlen(body), body);
-    return text;
-}
-
-struct rig {
-    struct server server;
-    struct harness h;
-    struct origin_options options;
-};
-
-static void rig_options(struct rig *rig, const struct server_row *rows, unsigned row_count)
-{
-    memset(rig, 0, sizeof(*rig));
-    setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
-    setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
-    setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
-    unsetenv("AWS_SESSION_TOKEN");
-    unsetenv("AWS_REGION");
-    unsetenv("AWS_DEFAULT_REGION");
-    server_start(&rig->server, rows, row_count);
-    rig->options = harness_options(rig->server.endpoint);
-}
-
-static void rig_begin(struct rig *rig)
-{
-    cr_assert_eq(harness_init(&rig->h, 2, DISK_ENGINE_THREADS, &rig->options), ERR_OK, "%s",
-                 buf_cstr(&rig->h.why));
-}
-
-static void rig_start(struct rig *rig, const struct server_row *rows, unsigned row_count)
-{
-    rig_options(rig, rows, row_count);
-    rig_begin(rig);
-}
-
-static void rig_end(struct rig *rig)
-{
-    harness_done(&rig->h);
-    server_stop(&rig->server);
-    server_done(&rig->server);
-}
-
-static bool asked(struct rig *rig, unsigned i, const char *text)
-{
-    return strstr(server_request(&rig->server, i), text) != NULL;
-}
 
 // A GET is signed, asks for what it should, and gives the object with its head.
 Test(origin_s3, get_is_signed)
@@ -93,14 +40,14 @@ Test(origin_s3, get_is_signed)
     cr_assert_eq(run.last_modified, 10);
     cr_assert_eq(run.checksum_count, 1);
     cr_assert_str_eq(origin_server_header(rig.h.origin), "Scripted");
-    cr_assert(asked(&rig, 0, "GET /my-bkt/a%20b%2Bc%25%C3%A9/../x HTTP/1.1\r\n"));
-    cr_assert(asked(&rig, 0, "Authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/") ||
-              asked(&rig, 0, "authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/"));
-    cr_assert(asked(&rig, 0, "/us-east-1/s3/aws4_request"));
-    cr_assert(asked(&rig, 0, "x-amz-checksum-mode: ENABLED\r\n"));
-    cr_assert(asked(&rig, 0, "x-amz-content-sha256: " SIGV4_EMPTY_SHA256 "\r\n"));
-    cr_assert(asked(&rig, 0, "Accept-Encoding: identity\r\n"));
-    cr_assert_not(asked(&rig, 0, "secret"));
+    cr_assert(rig_asked(&rig, 0, "GET /my-bkt/a%20b%2Bc%25%C3%A9/../x HTTP/1.1\r\n"));
+    cr_assert(rig_asked(&rig, 0, "Authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/") ||
+              rig_asked(&rig, 0, "authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/"));
+    cr_assert(rig_asked(&rig, 0, "/us-east-1/s3/aws4_request"));
+    cr_assert(rig_asked(&rig, 0, "x-amz-checksum-mode: ENABLED\r\n"));
+    cr_assert(rig_asked(&rig, 0, "x-amz-content-sha256: " SIGV4_EMPTY_SHA256 "\r\n"));
+    cr_assert(rig_asked(&rig, 0, "Accept-Encoding: identity\r\n"));
+    cr_assert_not(rig_asked(&rig, 0, "secret"));
     fetch_run_done(&run);
     rig_end(&rig);
 }
@@ -154,11 +101,13 @@ Test(origin_s3, ranges_and_conditions)
     cr_assert_eq(runs[4].size_bytes, 9);
     cr_assert_eq(runs[7].size_bytes, 0);
     cr_assert_eq(runs[7].heads, 1);
-    cr_assert(asked(&rig, 0, "Range: bytes=2-5\r\n") && asked(&rig, 0, "If-Match: \"e1\"\r\n"));
-    cr_assert(asked(&rig, 0, "SignedHeaders=host;if-match;range;x-amz-content-sha256;x-amz-date"));
-    cr_assert(asked(&rig, 1, "Range: bytes=7-\r\n"));
-    cr_assert(asked(&rig, 2, "If-None-Match: \"e1\"\r\n"));
-    cr_assert(asked(&rig, 3, "HEAD /bkt/k HTTP/1.1"));
+    cr_assert(rig_asked(&rig, 0, "Range: bytes=2-5\r\n") &&
+              rig_asked(&rig, 0, "If-Match: \"e1\"\r\n"));
+    cr_assert(
+        rig_asked(&rig, 0, "SignedHeaders=host;if-match;range;x-amz-content-sha256;x-amz-date"));
+    cr_assert(rig_asked(&rig, 1, "Range: bytes=7-\r\n"));
+    cr_assert(rig_asked(&rig, 2, "If-None-Match: \"e1\"\r\n"));
+    cr_assert(rig_asked(&rig, 3, "HEAD /bkt/k HTTP/1.1"));
     // The answer with another ETag than asked for costs its connection; the others share one.
     cr_assert_eq(server_connections(&rig.server), 2);
     rig_end(&rig);
@@ -189,7 +138,7 @@ Test(origin_s3, errors)
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char xml[256];
         snprintf(xml, sizeof(xml), "<Error><Code>%s</Code></Error>", cases[i].code);
-        texts[i] = cases[i].code != NULL ? answer_with(cases[i].status, "", xml)
+        texts[i] = cases[i].code != NULL ? rig_answer(cases[i].status, "", xml)
                                          : strdup("HTTP/1.1 304 Not Modified\r\n\r\n");
         rows[i].answer = texts[i];
     }
@@ -246,8 +195,8 @@ Test(origin_s3, lies)
 // Failures of a safe request are asked again with back-off until the attempts are used up.
 Test(origin_s3, retries)
 {
-    char *slow = answer_with("503 Slow Down", "", XML("SlowDown"));
-    char *internal = answer_with("500 Internal Server Error", "", XML("InternalError"));
+    char *slow = rig_answer("503 Slow Down", "", XML("SlowDown"));
+    char *internal = rig_answer("500 Internal Server Error", "", XML("InternalError"));
     struct server_row rows[] = {{.answer = slow},
                                 {.answer = NULL},
                                 {.answer = internal},
@@ -281,7 +230,7 @@ Test(origin_s3, retries)
 // The retry budget bounds what an outage adds: retries are a share of the requests, no more.
 Test(origin_s3, retry_budget)
 {
-    char *slow = answer_with("503 Slow Down", "", XML("SlowDown"));
+    char *slow = rig_answer("503 Slow Down", "", XML("SlowDown"));
     struct server_row rows[] = {{.answer = slow}};
     struct rig rig;
     rig_options(&rig, rows, 1);
@@ -401,9 +350,9 @@ Test(origin_s3, foreign_statuses)
 // between them, for each bucket; more buckets than are remembered displace others and nothing else.
 Test(origin_s3, region_is_learnt_for_all_workers)
 {
-    char *wrong = answer_with("400 Bad Request", "",
-                              "<Error><Code>AuthorizationHeaderMalformed</Code>"
-                              "<Region>eu-west-1</Region></Error>");
+    char *wrong = rig_answer("400 Bad Request", "",
+                             "<Error><Code>AuthorizationHeaderMalformed</Code>"
+                             "<Region>eu-west-1</Region></Error>");
     struct server_row rows[] = {
         {.answer = OBJECT("", "1", "a"), .when = "/eu-west-1/s3/", .other = wrong}};
     struct rig rig;
@@ -447,12 +396,12 @@ Test(origin_s3, region_is_learnt_for_all_workers)
 // A region learnt from a refusal is used at once and remembered for the bucket.
 Test(origin_s3, region_is_learnt)
 {
-    char *moved = answer_with("301 Moved Permanently", "x-amz-bucket-region: eu-west-1\r\n",
-                              XML("PermanentRedirect"));
-    char *malformed = answer_with(
+    char *moved = rig_answer("301 Moved Permanently", "x-amz-bucket-region: eu-west-1\r\n",
+                             XML("PermanentRedirect"));
+    char *malformed = rig_answer(
         "400 Bad Request", "",
         "<Error><Code>AuthorizationHeaderMalformed</Code><Region>ap-south-1</Region></Error>");
-    char *head400 = answer_with("400 Bad Request", "x-amz-bucket-region: eu-north-1\r\n", "");
+    char *head400 = rig_answer("400 Bad Request", "x-amz-bucket-region: eu-north-1\r\n", "");
     struct server_row rows[] = {{.answer = moved},
                                 {.answer = OBJECT("", "0", "")},
                                 {.answer = OBJECT("", "0", "")},
@@ -474,7 +423,7 @@ Test(origin_s3, region_is_learnt)
                                           "/eu-north-1/"};
     cr_assert_eq(server_requests(&rig.server), ARRAY_LEN(regions));
     for (unsigned i = 0; i < ARRAY_LEN(regions); i++) {
-        cr_assert(asked(&rig, i, regions[i]), "%u", i);
+        cr_assert(rig_asked(&rig, i, regions[i]), "%u", i);
     }
     rig_end(&rig);
     free(moved);
@@ -486,8 +435,8 @@ Test(origin_s3, region_is_learnt)
 // right at once.
 Test(origin_s3, clock_is_corrected)
 {
-    char *skewed = answer_with("403 Forbidden", "Date: Thu, 01 Jan 2037 00:00:00 GMT\r\n",
-                               XML("RequestTimeTooSkewed"));
+    char *skewed = rig_answer("403 Forbidden", "Date: Thu, 01 Jan 2037 00:00:00 GMT\r\n",
+                              XML("RequestTimeTooSkewed"));
     struct server_row rows[] = {{.answer = skewed},
                                 {.answer = OBJECT("", "0", "")},
                                 {.answer = OBJECT("", "0", "")},
@@ -500,8 +449,8 @@ Test(origin_s3, clock_is_corrected)
         cr_assert_eq(run.err, ERR_OK);
         fetch_run_done(&run);
     }
-    cr_assert_not(asked(&rig, 0, "/20370101/"));
-    cr_assert(asked(&rig, 1, "/20370101/") && asked(&rig, 2, "/20370101/"));
+    cr_assert_not(rig_asked(&rig, 0, "/20370101/"));
+    cr_assert(rig_asked(&rig, 1, "/20370101/") && rig_asked(&rig, 2, "/20370101/"));
     struct fetch_run run = {.key = "k"};
     fetch_run(&rig.h, 0, &run);
     cr_assert_eq(run.err, ERR_ACCESS_DENIED); // once more is once
@@ -514,7 +463,7 @@ Test(origin_s3, clock_is_corrected)
 // A refused token forces one renewal; with new keys in the files the request then succeeds.
 Test(origin_s3, expired_token_renews)
 {
-    char *expired = answer_with("400 Bad Request", "", XML("ExpiredToken"));
+    char *expired = rig_answer("400 Bad Request", "", XML("ExpiredToken"));
     struct server_row rows[] = {
         {.answer = OBJECT("", "0", ""), .when = "Credential=NEWKEY/", .other = expired}};
     struct rig rig;
@@ -562,11 +511,11 @@ Test(origin_s3, own_credentials_own_connections)
         fetch_run(&rig.h, 0, &run);
         cr_assert_eq(run.err, ERR_OK);
         fetch_run_done(&run);
-        cr_assert(asked(&rig, (unsigned)i,
-                        i % 2 == 0 ? "Credential=AKIDEXAMPLE/" : "Credential=OTHERKEY/"));
+        cr_assert(rig_asked(&rig, (unsigned)i,
+                            i % 2 == 0 ? "Credential=AKIDEXAMPLE/" : "Credential=OTHERKEY/"));
     }
-    cr_assert(asked(&rig, 1, "x-amz-security-token: token") ||
-              asked(&rig, 1, "X-Amz-Security-Token: token"));
+    cr_assert(rig_asked(&rig, 1, "x-amz-security-token: token") ||
+              rig_asked(&rig, 1, "X-Amz-Security-Token: token"));
     cr_assert_eq(server_connections(&rig.server), 2);
     rig_end(&rig);
 }
