@@ -189,14 +189,14 @@ void exchange_done(struct http_connection *c)
     }
 }
 
-// Ends what cannot be completed, and with it the connection. In front of its reply that is no reset, which
-// would take with it what the client has not read of earlier replies.
+// Ends what cannot be completed, and with it the connection. Only where nothing else shows that the reply
+// is cut is it a reset, which takes with it what the client has not read of earlier replies.
 static void exchange_break(struct http_connection *c, enum http_outcome outcome, bool reset)
 {
     bool has_begun = c->x.reply.started;
     exchange_end(c, outcome);
-    if (has_begun) {
-        connection_close(c, reset);
+    if (has_begun && reset) {
+        connection_close(c, true);
     } else {
         connection_linger(c);
     }

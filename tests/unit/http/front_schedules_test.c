@@ -356,8 +356,9 @@ static uint64_t from_environment(const char *name, uint64_t otherwise)
 }
 
 // Seeds far out that found something: a rig that read on for ever; time-outs of a half-closed client and
-// of a slow one, and a cut in front of a reply, that took with them what was not read of earlier replies.
-static const uint64_t FOUND[] = {167553, 208231, 332101, 209135, 515436};
+// of a slow one, and cuts in front of a reply and in it, that took with them what was not read of earlier
+// replies; a client that sends too late.
+static const uint64_t FOUND[] = {167553, 208231, 332101, 209135, 515436, 585933};
 
 Test(front_schedules, only_what_may_be_on_the_wire, .timeout = 0)
 {
