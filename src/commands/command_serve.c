@@ -689,11 +689,25 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     }
 }
 
+// What is under way ends as if every client left and every call were cancelled, in this order on each
+// worker: so all of it is given back the way it always is, keys that are being written are
+// invalidated once more, and loop_stop() waits for all that follows. Nothing after it calls anybody
+// back.
+static void serve_end_all(struct serve *s)
+{
+    http_server_close(s->http);
+    for (unsigned i = 0; i < s->origin_count; i++) {
+        origin_close(s->origins[i]);
+    }
+    origin_close(s->sts_origin);
+    loop_stop(s->loop);
+}
+
 static void serve_tear_down(struct serve *s, bool running)
 {
     admin_stop(s->admin);
     if (running) {
-        loop_stop(s->loop);
+        serve_end_all(s);
     }
     http_server_free(s->http);
     proxy_free(s->proxy);

@@ -75,6 +75,9 @@ const char *http_server_address(const struct http_server *server, unsigned i);
 // Stops accepting; open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
 unsigned http_server_connections(const struct http_server *server); // open now; any thread
+// Ends every exchange, and every connection: those that come from then on at once. Before loop_stop(), so that
+// handlers give back what they hold. After http_server_drain(). Any thread.
+void http_server_close(struct http_server *server);
 // After loop_stop().
 void http_server_free(struct http_server *server);
 

@@ -207,6 +207,7 @@ struct http_worker {
     struct list connections;
     atomic_uint connection_count; // handed over or about to be; the acceptor reads it
     bool draining;
+    bool is_closed; // whoever comes is turned away
     struct arena *spares[HTTP_ARENA_SPARES];
     unsigned spare_count;
     int64_t date_s; // second that `date` is of

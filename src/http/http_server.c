@@ -152,7 +152,13 @@ static void on_handover(struct worker *to, struct message *message)
 {
     struct handover *h = container_of(message, struct handover, message);
     check(h->hw->worker == to);
-    connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
+    if (h->hw->is_closed) {
+        SSL_free(h->ssl);
+        close(h->fd);
+        server_connection_closed(h->hw->server, h->hw, h->source);
+    } else {
+        connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
+    }
     free(h);
 }
 
@@ -665,6 +671,22 @@ void http_server_drain(struct http_server *server)
     }
     for (unsigned i = 0; i < server->worker_count; i++) {
         send_order(server, i, on_drain_order);
+    }
+}
+
+static void on_close_order(struct worker *to, struct message *message)
+{
+    struct order *order = container_of(message, struct order, message);
+    struct http_worker *hw = &order->server->workers[worker_index(to)];
+    free(order);
+    hw->is_closed = true;
+    connection_free_all(hw);
+}
+
+void http_server_close(struct http_server *server)
+{
+    for (unsigned i = 0; i < server->worker_count; i++) {
+        send_order(server, i, on_close_order);
     }
 }
 

@@ -449,8 +449,12 @@ static void directory_fetch_resume(struct origin_call *call)
     }
 }
 
-static void directory_fetch_cancel(struct origin_call *call)
+static void directory_call_cancel(struct origin_call *call)
 {
+    if (directory_relay_owns(call)) {
+        directory_relay_cancel(call);
+        return;
+    }
     struct directory_fetch *d = as_directory_fetch(call);
     if (d->cancelled) {
         return;
@@ -494,12 +498,11 @@ const struct origin_driver origin_directory_driver = {
     .fetch_start = directory_fetch_start,
     .fetch_pause = directory_fetch_pause,
     .fetch_resume = directory_fetch_resume,
-    .fetch_cancel = directory_fetch_cancel,
     .relay_start = directory_relay_start,
     .relay_pause = directory_relay_pause,
     .relay_resume = directory_relay_resume,
     .relay_resume_upload = directory_relay_resume_upload,
-    .relay_cancel = directory_relay_cancel,
+    .call_cancel = directory_call_cancel,
     .call_abandon = directory_call_abandon,
     .free = directory_free,
 };

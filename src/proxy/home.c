@@ -138,6 +138,17 @@ static void home_maybe_free(struct home_key *h)
     }
 }
 
+void homes_free(struct proxy_worker *pw)
+{
+    for (unsigned i = 0; i < PROXY_MAP_BUCKETS; i++) {
+        list_for_each(node, &pw->homes.buckets[i])
+        {
+            list_remove(node);
+            home_free(container_of(node, struct home_key, map_node));
+        }
+    }
+}
+
 static void home_hold(struct list *list, struct reader *reader)
 {
     struct held *held = calloc(1, sizeof(*held));

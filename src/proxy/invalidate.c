@@ -69,6 +69,17 @@ void invalidate_on_unbar(struct proxy_worker *pw, struct wire *wire)
     }
 }
 
+void bars_free(struct proxy_worker *pw)
+{
+    for (unsigned i = 0; i < PROXY_MAP_BUCKETS; i++) {
+        list_for_each(node, &pw->bars.buckets[i])
+        {
+            list_remove(node);
+            free(container_of(node, struct bar, map_node));
+        }
+    }
+}
+
 // --- a write to one key --------------------------------------------------------------------------
 
 static void write_send(struct key_write *kw, enum wire_type type)

@@ -198,6 +198,8 @@ void proxy_free(struct proxy *proxy)
     }
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         request_pool_free(&proxy->workers[i]);
+        homes_free(&proxy->workers[i]);
+        bars_free(&proxy->workers[i]);
         credentials_unref(proxy->workers[i].credentials);
         list_cache_free(proxy->workers[i].list_cache);
         whole_sums_free(proxy->workers[i].whole_sums);

@@ -424,6 +424,10 @@ struct span span_heap_copy(struct span s); // for wire.document; empty when memo
 #include "proxy/wires.def"
 #undef WIRE
 
+// With their worker: keys whose delete the disk still refuses, and their bars.
+void homes_free(struct proxy_worker *pw);
+void bars_free(struct proxy_worker *pw);
+
 // Called by home.c on INVAL for the fills of this worker.
 void fill_doom(struct proxy_worker *pw, struct hash128 hash);
 

@@ -87,6 +87,7 @@ static void fake_defer(struct worker *w, struct task *task)
 #define wire_send fake_send
 #define worker_defer fake_defer
 #define bar_floor test_bar_floor
+#define bars_free test_bars_free
 #define invalidate_on_inval test_on_inval
 #define invalidate_on_unbar test_on_unbar
 #define invalidate_on_wready test_on_wready
