@@ -670,8 +670,15 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
     }
 }
 
-// New connections are refused, open exchanges end, runs in flight are stored or dropped; a second
-// signal or the end of the grace stops the wait.
+static bool serve_is_busy(const struct serve *s)
+{
+    return http_server_connections(s->http) > 0 || stats_sum(COUNTER_fills_inflight) > 0 ||
+           stats_sum(COUNTER_writes_inflight) > 0;
+}
+
+// New connections are refused, open exchanges end, runs in flight are stored or dropped, writes get
+// their answers, also those whose clients have left; a second signal or the end of the grace stops
+// the wait.
 static void serve_drain(struct serve *s, const sigset_t *signals)
 {
     s->draining = true;
@@ -680,8 +687,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     http_server_drain(s->http);
     uint64_t until_ms = clock_monotonic_ms() + s->config->shutdown_grace_ms;
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
-    while ((http_server_connections(s->http) > 0 || stats_sum(COUNTER_fills_inflight) > 0) &&
-           clock_monotonic_ms() < until_ms) {
+    while (serve_is_busy(s) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
         if (signal_number == SIGTERM || signal_number == SIGINT) {
             break;

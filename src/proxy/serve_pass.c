@@ -450,6 +450,7 @@ static void on_one_ended(struct pass_state *p)
     check(p->write_phase == WRITES_CLOSING);
     if (++p->writes_ended == writes_total(p)) {
         p->write_phase = WRITES_ENDED;
+        stats_sub(COUNTER_writes_inflight, 1);
         pass_settle(p);
     }
 }
@@ -477,6 +478,7 @@ void pass_begin(struct pass_state *p)
         return;
     }
     p->write_phase = WRITES_STARTING;
+    stats_add(COUNTER_writes_inflight, 1);
     if (p->changes_bucket) {
         p->bucket_write.ctx = p;
         p->bucket_write.on_ready = on_bucket_ready;

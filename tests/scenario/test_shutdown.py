@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGTERM while things are under way: whatever the worker was asked for is given back (the sanitizer build
-says what is not), and the grace lets it end well."""
+says what is not), the grace lets it end well, and a write is never lost sight of."""
 import contextlib
 import http.server
 import json
@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from client import Connection, request_bytes
+from client import Connection, judge, request_bytes
 from conftest import ENGINES
 from forebay import WAIT_S
 
@@ -414,3 +414,94 @@ def test_directory(start, engine, tmp_path, grace):
         if grace != "0s":
             term(server)
         ended(server)
+
+
+# --- writes --------------------------------------------------------------------------------------
+
+def cached(rig, *keys):
+    with rig.server.client() as client:
+        for key in keys:
+            assert client.get(key).status == 200
+    rig.server.settle()
+
+
+def test_a_write_without_its_client_is_awaited(start, origin, engine, tmp_path):
+    rig = make(start, origin, tmp_path, engine)
+    cached(rig, "a")
+    mark = origin.mark()
+    with rig.open:
+        put_without_client(rig)
+        drain(rig.server)
+        assert rig.server.metric("forebay_writes_inflight") == 1
+        assert rig.server.alive
+        rig.gate.set()
+        ended(rig.server)
+    [entry] = origin.requests(since=mark, method="PUT")
+    assert entry.done and entry.status == 200
+    rig.server.start()
+    with rig.server.client() as client:
+        assert bytes(client.get("a").body) == b"x" * 1000
+
+
+def put_open(rig):
+    rig.put()
+
+
+def put_open_without_client(rig):
+    vanish(rig.put())
+    rig.server.wait_metric("forebay_http_connections", lambda v: v == 0)
+
+
+def put_open_and_read(rig):
+    """The old version is fetched anew meanwhile; one fetch of it is not over."""
+    rig.put("big", 2 * MIB)
+    rig.put("a")
+    cached(rig, "a")
+    rig.hold("big", "GET", at=3 * MIB)
+    half = rig.ask("GET", "/bkt/big")
+    assert half.read_head().status == 200 and half._fill()
+
+
+def delete_open(rig):
+    rig.stuck("a", "DELETE", "/bkt/a")
+
+
+def delete_many_open(rig):
+    rig.stuck("", "POST", "/bkt?delete", [], DELETE)
+
+
+def bucket_open(rig):
+    rig.stuck("", "POST", "/bkt?delete&z=1", [], DELETE)
+    cached(rig, "a")
+
+
+@pytest.mark.parametrize("end", ["stop", "kill9"])
+@pytest.mark.parametrize("write", [put_open, put_open_without_client, put_open_and_read, delete_open,
+                                   delete_many_open, bucket_open], ids=lambda write: write.__name__)
+def test_a_write_of_unknown_outcome(start, origin, engine, tmp_path, write, end):
+    """The origin carries it out when the process has gone: the next one asks it."""
+    rig = make(start, origin, tmp_path, engine, **{"shutdown.grace": "0s"})
+    cached(rig, "a", "big")
+    mark = origin.mark()
+    with rig.open:
+        write(rig)
+        if end == "stop":
+            drain(rig.server)
+            ended(rig.server)
+        else:
+            rig.server.kill9()
+        rig.gate.set()
+        origin.clear_faults()
+        origin.wait_for(len(origin.requests(since=mark)), since=mark, done=True)
+    rig.server.start()
+    with rig.server.client() as client:
+        for key in ("a", "big"):
+            reply = client.get(key)
+            with origin.lock:
+                have = origin.buckets["bkt"].get(key)
+            if have is None:
+                assert reply.status == 404, reply
+            elif have.body is not None:
+                assert bytes(reply.body) == have.body, key
+            else:
+                judge(reply, origin, key, 0, have.size)
