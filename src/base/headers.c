@@ -13,6 +13,22 @@ static const char long_day_names[7][10] = {"Sunday",   "Monday", "Tuesday", "Wed
 static const char month_names[12][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
 
+enum {
+    BYTE_TOKEN = 1, // RFC 9110 tchar
+    BYTE_CLEAN = 2  // no control but tab
+};
+
+#define T (BYTE_TOKEN | BYTE_CLEAN)
+#define C BYTE_CLEAN
+static const uint8_t byte_class[256] = {
+    ['\t'] = C,        [' '] = C,         ['!'] = T,         ['"'] = C,         ['#' ... '\''] = T,
+    ['(' ... ')'] = C, ['*' ... '+'] = T, [','] = C,         ['-' ... '.'] = T, ['/'] = C,
+    ['0' ... '9'] = T, [':' ... '@'] = C, ['A' ... 'Z'] = T, ['[' ... ']'] = C, ['^' ... 'z'] = T,
+    ['{'] = C,         ['|'] = T,         ['}'] = C,         ['~'] = T,         [0x80 ... 0xff] = C,
+};
+#undef T
+#undef C
+
 bool headers_add(struct headers *h, struct arena *arena, struct span name, struct span value)
 {
     if (h->count == HEADERS_MAX) {
@@ -91,25 +107,20 @@ bool header_list_has(struct span value, struct span token)
 
 bool header_value_is_clean(struct span value)
 {
-    for (size_t i = 0; i < value.len; i++) {
-        unsigned char c = (unsigned char)value.ptr[i];
-        if ((c < 0x20 && c != '\t') || c == 0x7f) {
-            return false;
-        }
+    size_t i = 0;
+    while (i < value.len && (byte_class[(unsigned char)value.ptr[i]] & BYTE_CLEAN) != 0) {
+        i++;
     }
-    return true;
+    return i == value.len;
 }
 
 bool header_name_is_token(struct span name)
 {
-    for (size_t i = 0; i < name.len; i++) {
-        char c = name.ptr[i];
-        bool alnum = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-        if (!alnum && (c == '\0' || strchr("!#$%&'*+-.^_`|~", c) == NULL)) {
-            return false;
-        }
+    size_t i = 0;
+    while (i < name.len && (byte_class[(unsigned char)name.ptr[i]] & BYTE_TOKEN) != 0) {
+        i++;
     }
-    return name.len > 0;
+    return i == name.len && i > 0;
 }
 
 // Years outside 1..9999 have no form in any of the formats; they become the epoch.
