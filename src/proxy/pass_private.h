@@ -228,6 +228,8 @@ struct pass_state {
     // the keys it changes
     struct key_write *writes;
     unsigned writes_max, write_count, writes_ready, writes_ended;
+    struct key_write *late_writes; // the same keys in realms that have come since
+    unsigned late_count;
     struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
     bool changes_bucket;
     enum write_phase write_phase;
@@ -289,6 +291,8 @@ void pass_upload_drop(struct pass_state *p); // nobody wants the rest
 enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
 enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;
 enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
+// The origin has answered: p->late_writes, for the realms that are new since the keys were found.
+void pass_keys_of_new_realms(struct pass_state *p);
 
 // --- pass_xml.c ----------------------------------------------------------------------------------
 

@@ -119,15 +119,27 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
     return k;
 }
 
-struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
-                                       uint64_t epoch)
+static struct object_key *key_as(const struct proxy_worker *pw, const struct object_key *key,
+                                 struct span realm, uint64_t epoch)
 {
-    struct span realm = {key->realm.ptr, key->realm_own_len};
     struct object_key *k = key_new(pw->proxy, realm, key->origin, key->bucket, epoch, key->key);
     k->rule = key->rule;
     k->credentials = key->credentials;
     k->table = key->table != NULL ? credentials_ref(key->table) : NULL;
     return k;
+}
+
+struct object_key *object_key_in_realm(const struct proxy_worker *pw, const struct object_key *key,
+                                       struct span realm)
+{
+    return key_as(pw, key, realm, key->epoch);
+}
+
+struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
+                                       uint64_t epoch)
+{
+    struct span realm = {key->realm.ptr, key->realm_own_len};
+    return key_as(pw, key, realm, epoch);
 }
 
 // --- build and tear down -------------------------------------------------------------------------
@@ -145,6 +157,7 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     list_init(&pw->request_pool);
     if (proxy->options.credentials != NULL) {
         pw->credentials = credentials_ref(proxy->options.credentials);
+        pw->known = credentials_ref(proxy->options.credentials);
     }
     worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
 }
@@ -201,6 +214,7 @@ void proxy_free(struct proxy *proxy)
         homes_free(&proxy->workers[i]);
         bars_free(&proxy->workers[i]);
         credentials_unref(proxy->workers[i].credentials);
+        credentials_unref(proxy->workers[i].known);
         list_cache_free(proxy->workers[i].list_cache);
         whole_sums_free(proxy->workers[i].whole_sums);
         for (unsigned j = 0; j < PROXY_DESCRIBED; j++) {
@@ -222,27 +236,77 @@ void proxy_reopen_logs(struct proxy *proxy)
     }
 }
 
-struct credentials_message {
-    struct message message;
+// --- new keys ------------------------------------------------------------------------------------
+
+// In two rounds, for the sake of writes that are under way: first every worker learns which realms
+// there are, then the first one lets somebody in by them. So a write that ends after anything has
+// been kept in a new realm knows of it (pass_keys.c), wherever it ends.
+struct reload {
+    struct proxy *proxy;
     struct credentials *credentials;
+    uint64_t number;       // reloads may overtake one another in their second round
+    _Atomic unsigned left; // workers that have yet to take part in this round
 };
 
-static void on_credentials(struct worker *to, struct message *message)
+struct reload_message {
+    struct message message;
+    struct reload *reload;
+};
+
+static void reload_round(struct reload *reload,
+                         void (*deliver)(struct worker *to, struct message *message))
 {
-    struct credentials_message *m = container_of(message, struct credentials_message, message);
-    struct proxy_worker *pw = proxy_worker_of(to);
-    credentials_unref(pw->credentials);
-    pw->credentials = m->credentials;
+    struct proxy *proxy = reload->proxy; // the last message may be the end of the reload
+    atomic_store(&reload->left, proxy->worker_count);
+    for (unsigned i = 0; i < proxy->worker_count; i++) {
+        struct reload_message *m = calloc(1, sizeof(*m));
+        check(m != NULL);
+        m->message.deliver = deliver;
+        m->reload = reload;
+        mailbox_send_from_any_thread(proxy->workers[i].worker, &m->message);
+    }
+}
+
+// Takes the message; NULL unless this worker is the last one of the round.
+static struct reload *reload_take(struct message *message, struct credentials **held,
+                                  uint64_t *held_number)
+{
+    struct reload_message *m = container_of(message, struct reload_message, message);
+    struct reload *reload = m->reload;
     free(m);
+    if (reload->number > *held_number) {
+        credentials_unref(*held);
+        *held = credentials_ref(reload->credentials);
+        *held_number = reload->number;
+    }
+    return atomic_fetch_sub(&reload->left, 1) == 1 ? reload : NULL;
+}
+
+static void on_use(struct worker *to, struct message *message)
+{
+    struct proxy_worker *pw = proxy_worker_of(to);
+    struct reload *last = reload_take(message, &pw->credentials, &pw->credentials_number);
+    if (last != NULL) {
+        credentials_unref(last->credentials);
+        free(last);
+    }
+}
+
+static void on_known(struct worker *to, struct message *message)
+{
+    struct proxy_worker *pw = proxy_worker_of(to);
+    struct reload *last = reload_take(message, &pw->known, &pw->known_number);
+    if (last != NULL) {
+        reload_round(last, on_use);
+    }
 }
 
 void proxy_set_credentials(struct proxy *proxy, struct credentials *credentials)
 {
-    for (unsigned i = 0; i < proxy->worker_count; i++) {
-        struct credentials_message *m = calloc(1, sizeof(*m));
-        check(m != NULL);
-        m->message.deliver = on_credentials;
-        m->credentials = credentials_ref(credentials);
-        mailbox_send_from_any_thread(proxy->workers[i].worker, &m->message);
-    }
+    struct reload *reload = calloc(1, sizeof(*reload));
+    check(reload != NULL);
+    reload->proxy = proxy;
+    reload->credentials = credentials_ref(credentials);
+    reload->number = ++proxy->reloads;
+    reload_round(reload, on_known);
 }

@@ -56,6 +56,7 @@ struct proxy {
     unsigned worker_count;
     struct proxy_worker *workers;
     char id_prefix[9];
+    uint64_t reloads; // of the keys; touched by who calls proxy_set_credentials()
 };
 
 struct proxy_worker {
@@ -67,7 +68,9 @@ struct proxy_worker {
     struct fill *memory_lead; // goes on while memory is short, so that something does (fill.c)
     struct key_map homes;     // struct home_key.map_node
     struct key_map bars; // struct bar.map_node: floors not yet lifted (fill-protocol 5, 25, 26)
-    struct credentials *credentials; // this worker's reference; swapped by a message
+    struct credentials *credentials; // this worker's reference: who is let in; swapped by a message
+    struct credentials *known; // the same, ahead of it: all workers know a table before one uses it
+    uint64_t credentials_number, known_number; // of the reload that brought them
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;
@@ -100,7 +103,9 @@ struct object_key {
     const struct sigv4_credentials *credentials; // towards the origin; NULL: its own
     struct credentials *table;                   // reference that keeps them alive, or NULL
 };
-// The same key in another epoch of its bucket.
+// The same key in another realm, or in another epoch of its bucket.
+struct object_key *object_key_in_realm(const struct proxy_worker *pw, const struct object_key *key,
+                                       struct span realm);
 struct object_key *object_key_in_epoch(const struct proxy_worker *pw, const struct object_key *key,
                                        uint64_t epoch);
 struct object_key *object_key_ref(struct object_key *key);

@@ -36,7 +36,11 @@ static void pass_free(void *ptr)
     for (unsigned i = 0; i < p->write_count; i++) {
         object_key_unref(p->writes[i].key);
     }
+    for (unsigned i = 0; i < p->late_count; i++) {
+        object_key_unref(p->late_writes[i].key);
+    }
     free(p->writes);
+    free(p->late_writes);
     pass_preflight_end(p);
     pass_body_done(&p->body);
     buf_done(&p->form);
@@ -448,7 +452,7 @@ static void on_one_ready(struct pass_state *p)
 static void on_one_ended(struct pass_state *p)
 {
     check(p->write_phase == WRITES_CLOSING);
-    if (++p->writes_ended == writes_total(p)) {
+    if (++p->writes_ended == writes_total(p) + p->late_count) {
         p->write_phase = WRITES_ENDED;
         stats_sub(COUNTER_writes_inflight, 1);
         pass_settle(p);
@@ -544,6 +548,10 @@ void pass_settle(struct pass_state *p)
     switch (p->write_phase) {
     case WRITES_READY:
         p->write_phase = WRITES_CLOSING;
+        pass_keys_of_new_realms(p);
+        for (unsigned i = 0; i < p->late_count; i++) {
+            invalidate_begin(p->pw, &p->late_writes[i]);
+        }
         for (unsigned i = 0; i < p->write_count; i++) {
             invalidate_end(p->pw, &p->writes[i]);
         }

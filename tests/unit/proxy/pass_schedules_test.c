@@ -210,6 +210,7 @@ static void play_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 #define pass_keys_of_head play_keys_of_head
 #define pass_keys_of_form play_keys_of_form
 #define pass_keys_of_body play_keys_of_body
+#define pass_keys_of_new_realms play_keys_of_new_realms
 #define serve_pass_step_start play_pass_start
 #define serve_pass_done play_pass_done
 void pass_settle(struct pass_state *p);

@@ -204,6 +204,7 @@ static void fake_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 #define pass_keys_of_head test_keys_of_head
 #define pass_keys_of_form test_keys_of_form
 #define pass_keys_of_body test_keys_of_body
+#define pass_keys_of_new_realms test_keys_of_new_realms
 #define serve_pass_step_start test_pass_start
 #define serve_pass_done test_pass_done
 void pass_settle(struct pass_state *p);
