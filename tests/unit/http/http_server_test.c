@@ -460,3 +460,26 @@ Test(http_server, tls)
     unlink(cert);
     unlink(key);
 }
+
+// Close: what is in flight is cut and its handler hears of it, idle connections end, nobody is left.
+Test(http_server, close)
+{
+    struct front *f = front_new((struct http_options){0}, 2);
+    int idle = client_connect(f->address), busy = client_connect(f->address);
+    assert_small(idle);
+    client_send_text(busy, "GET /bytes?n=30000000&slice=65536&wait=2 HTTP/1.1\r\n" HOST "\r\n");
+    char first[20];
+    client_read_exactly(busy, first, sizeof(first));
+    http_server_drain(f->server);
+    http_server_close(f->server);
+    cr_assert(client_at_end(idle));
+    for (unsigned i = 0; i < 20000 && http_server_connections(f->server) > 0; i++) {
+        usleep(1000);
+    }
+    cr_assert(http_server_connections(f->server) == 0);
+    front_wait(&f->cut, 1);
+    cr_assert(front_counted(f, COUNTER_http_cut) == 1);
+    close(idle);
+    close(busy);
+    front_free(f);
+}
