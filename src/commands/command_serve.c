@@ -399,6 +399,7 @@ static int serve_build_http(struct serve *s)
                                    .max_connections = s->descriptors.clients,
                                    .max_connections_per_source =
                                        c->limits_max_connections_per_source,
+                                   .max_held_bytes = c->limits_max_buffer_bytes,
                                    .max_inflight = c->limits_max_inflight,
                                    .header_timeout_ms = c->limits_header_timeout_ms,
                                    .idle_timeout_ms = c->limits_idle_timeout_ms,

@@ -56,6 +56,7 @@ struct http_options {
     unsigned
         max_connections_per_source; // one IPv4 address or IPv6 /64; above likewise; 0: no limit
     unsigned max_inflight;          // exchanges; above: 503 SlowDown, connection kept
+    uint64_t max_held_bytes;        // of long heads and of TLS; above: 503 or a close; 0: no limit
     uint64_t header_timeout_ms;     // whole head, from its first byte (or from accept)
     uint64_t idle_timeout_ms;       // between requests
     uint64_t min_rate_bytes;    // per second, bodies and replies, judged after min_rate_grace_ms

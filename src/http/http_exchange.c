@@ -128,6 +128,12 @@ void exchange_accept_head(struct http_connection *c)
     }
     connection_consume(c, bytes.len);
     fill_request(c);
+    x->head_bytes = (uint32_t)head.len;
+    if (head.len > HTTP_HELD_FREE && !connection_hold(c, false)) {
+        stats_add(COUNTER_http_shed_memory, 1);
+        refuse(c, ERR_OVERLOAD, false);
+        return;
+    }
     if (!server_inflight_enter(c->hw->server)) {
         stats_add(COUNTER_http_shed_inflight, 1);
         refuse(c, ERR_OVERLOAD, false);

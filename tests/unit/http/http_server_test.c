@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: addresses and their errors, even spread over workers, limits, drain, unix sockets, TLS
-// and its reload.
+// Proves: addresses and their errors, even spread over workers, limits, drain,
+// unix sockets, TLS and its reload.
 #include "test.h"
 
 #include <errno.h>
@@ -123,7 +123,8 @@ Test(http_server, even_spread)
     front_free(f);
 }
 
-// max_connections at its limit and one above: 503 and a close, the others go on.
+// max_connections at its limit and one above: 503 and a close, the others go
+// on.
 Test(http_server, connection_limit)
 {
     struct front *f = front_new((struct http_options){.max_connections = 4}, 2);
@@ -158,6 +159,57 @@ Test(http_server, connection_limit)
     front_free(f);
 }
 
+static void wait_held(const struct front *f, unsigned long least, unsigned long most)
+{
+    unsigned long held = 0;
+    for (unsigned i = 0; i < 20000; i++) {
+        held = front_counted(f, COUNTER_http_held_bytes);
+        if (held >= least && held <= most) {
+            return;
+        }
+        usleep(1000);
+    }
+    cr_assert(false, "%lu bytes are held", held);
+}
+
+static int send_long_head(const struct front *f)
+{
+    char part[9000];
+    int fd = client_connect(f->address);
+    memset(part, 'x', sizeof(part));
+    client_send_text(fd, "GET /small HTTP/1.1\r\n" HOST "X: ");
+    client_send(fd, part, sizeof(part));
+    return fd;
+}
+
+// max_held_bytes: above it a long head that is not whole is refused, short ones
+// never are; what was let in is answered, and what ends makes room.
+Test(http_server, memory_limit)
+{
+    struct front *f = front_new((struct http_options){.max_held_bytes = 40000}, 2);
+    struct client_reply reply;
+    int first = send_long_head(f), second = send_long_head(f);
+    wait_held(f, 36000, 40000);
+    int third = send_long_head(f);
+    cr_assert(client_read(third, false, &reply) && reply.status == 503 && reply.close);
+    client_reply_done(&reply);
+    cr_assert(client_at_end(third));
+    close(third);
+    cr_assert(front_counted(f, COUNTER_http_shed_memory) == 1);
+    third = client_connect(f->address);
+    assert_small(third);
+    client_reset(first);
+    wait_held(f, 18000, 20000);
+    client_send_text(second, "\r\n\r\n");
+    cr_assert(client_read(second, false, &reply) && reply.status == 200);
+    client_reply_done(&reply);
+    wait_held(f, 0, 0);
+    assert_small(second);
+    close(second);
+    close(third);
+    front_free(f);
+}
+
 // max_inflight at its limit and one above: 503, the connection is kept.
 Test(http_server, inflight_limit)
 {
@@ -183,7 +235,8 @@ Test(http_server, inflight_limit)
     front_free(f);
 }
 
-// Drain: idle connections close, the listener goes, what is in flight ends whole and then closes.
+// Drain: idle connections close, the listener goes, what is in flight ends
+// whole and then closes.
 Test(http_server, drain)
 {
     struct front *f = front_new((struct http_options){0}, 2);
@@ -209,7 +262,8 @@ Test(http_server, drain)
     client_send_text(busy, NEXT);
     struct client_reply reply;
     if (client_read(busy, false,
-                    &reply)) { // answered with a close, as the earlier head announced none
+                    &reply)) { // answered with a close, as the earlier head
+                               // announced none
         cr_assert(reply.close);
         client_reply_done(&reply);
     }
@@ -224,7 +278,8 @@ Test(http_server, drain)
     front_free(f);
 }
 
-// Stopping without draining cuts what is in flight: on_done still runs once, nothing leaks.
+// Stopping without draining cuts what is in flight: on_done still runs once,
+// nothing leaks.
 Test(http_server, free_with_open_exchanges)
 {
     struct front *f = front_new((struct http_options){0}, 2);
@@ -243,7 +298,8 @@ Test(http_server, free_with_open_exchanges)
     }
 }
 
-// A unix socket works, replaces a file left by a killed process, and refuses one that is in use.
+// A unix socket works, replaces a file left by a killed process, and refuses
+// one that is in use.
 Test(http_server, unix_socket)
 {
     char path[200], address[256];
@@ -290,8 +346,8 @@ Test(http_server, inherited)
     front_free(f);
 }
 
-// Without descriptors new connections are shed and accepting pauses instead of spinning; then it
-// recovers.
+// Without descriptors new connections are shed and accepting pauses instead of
+// spinning; then it recovers.
 Test(http_server, out_of_descriptors)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -318,7 +374,8 @@ Test(http_server, out_of_descriptors)
     front_free(f);
 }
 
-// --- TLS -----------------------------------------------------------------------------------------
+// --- TLS
+// -----------------------------------------------------------------------------------------
 
 // A self-signed certificate for CN `name`.
 static void write_certificate(const char *cert_path, const char *key_path, const char *name)
@@ -400,8 +457,8 @@ static void tls_name(struct tls_client *c, char *ret_name, size_t size)
     X509_free(x509);
 }
 
-// Requests, large bodies and uploads over TLS; old versions refused; a new certificate serves new
-// connections.
+// Requests, large bodies and uploads over TLS; old versions refused; a new
+// certificate serves new connections.
 Test(http_server, tls)
 {
     char cert[200], key[200];
