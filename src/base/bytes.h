@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -22,11 +23,35 @@ struct span {
 
 #define SPAN(literal) ((struct span){(literal), sizeof(literal) - 1})
 
-struct span span_from_cstr(const char *s); // NULL gives an empty span
-bool span_equal(struct span a, struct span b);
-bool span_equal_cstr(struct span a, const char *b);
-bool span_equal_nocase(struct span a, struct span b); // ASCII only
-bool span_starts_with(struct span s, struct span prefix);
+// NULL gives an empty span. This and the comparisons are inline: of a literal the length is then known
+// to the compiler, and most comparisons end at it.
+static inline struct span span_from_cstr(const char *s)
+{
+    return (struct span){s, s != NULL ? strlen(s) : 0};
+}
+
+static inline bool span_equal(struct span a, struct span b)
+{
+    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+}
+
+static inline bool span_equal_cstr(struct span a, const char *b)
+{
+    return span_equal(a, span_from_cstr(b));
+}
+
+bool span_bytes_equal_nocase(const char *a, const char *b, size_t len); // ASCII only
+
+static inline bool span_equal_nocase(struct span a, struct span b)
+{
+    return a.len == b.len && span_bytes_equal_nocase(a.ptr, b.ptr, a.len);
+}
+
+static inline bool span_starts_with(struct span s, struct span prefix)
+{
+    return s.len >= prefix.len && (prefix.len == 0 || memcmp(s.ptr, prefix.ptr, prefix.len) == 0);
+}
+
 bool span_ends_with(struct span s, struct span suffix);
 struct span span_trim(struct span s); // spaces and tabs at both ends
 // memcmp order, shorter first when equal so far: < 0, 0, > 0.
@@ -39,6 +64,9 @@ bool span_split(struct span *rest, char separator, struct span *ret_piece);
 
 // Decimal without sign or blanks; false for empty, other bytes or overflow.
 bool span_to_u64(struct span s, uint64_t *ret_value) MUST_USE;
+// The way back; the digits stand somewhere in ret_digits.
+#define U64_DIGITS_MAX 20
+struct span span_of_u64(uint64_t value, char ret_digits[U64_DIGITS_MAX]);
 // Decodes %XX once ('+' stays '+'); false on a broken escape. *ret_len <= s.len; may decode in
 // place.
 bool span_uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;

@@ -4,6 +4,22 @@
 
 #include <string.h>
 
+enum {
+    BYTE_TOKEN = 1, // RFC 9110 tchar
+    BYTE_CLEAN = 2  // no control but tab
+};
+
+#define T (BYTE_TOKEN | BYTE_CLEAN)
+#define C BYTE_CLEAN
+static const uint8_t byte_class[256] = {
+    ['\t'] = C,        [' '] = C,         ['!'] = T,         ['"'] = C,         ['#' ... '\''] = T,
+    ['(' ... ')'] = C, ['*' ... '+'] = T, [','] = C,         ['-' ... '.'] = T, ['/'] = C,
+    ['0' ... '9'] = T, [':' ... '@'] = C, ['A' ... 'Z'] = T, ['[' ... ']'] = C, ['^' ... 'z'] = T,
+    ['{'] = C,         ['|'] = T,         ['}'] = C,         ['~'] = T,         [0x80 ... 0xff] = C,
+};
+#undef T
+#undef C
+
 bool headers_add(struct headers *h, struct arena *arena, struct span name, struct span value)
 {
     if (h->count == HEADERS_MAX) {
@@ -82,23 +98,18 @@ bool headers_list_has(struct span value, struct span token)
 
 bool headers_value_is_clean(struct span value)
 {
-    for (size_t i = 0; i < value.len; i++) {
-        unsigned char c = (unsigned char)value.ptr[i];
-        if ((c < 0x20 && c != '\t') || c == 0x7f) {
-            return false;
-        }
+    size_t i = 0;
+    while (i < value.len && (byte_class[(unsigned char)value.ptr[i]] & BYTE_CLEAN) != 0) {
+        i++;
     }
-    return true;
+    return i == value.len;
 }
 
 bool headers_name_is_token(struct span name)
 {
-    for (size_t i = 0; i < name.len; i++) {
-        char c = name.ptr[i];
-        bool alnum = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-        if (!alnum && (c == '\0' || strchr("!#$%&'*+-.^_`|~", c) == NULL)) {
-            return false;
-        }
+    size_t i = 0;
+    while (i < name.len && (byte_class[(unsigned char)name.ptr[i]] & BYTE_TOKEN) != 0) {
+        i++;
     }
-    return name.len > 0;
+    return i == name.len && i > 0;
 }

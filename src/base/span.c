@@ -5,42 +5,19 @@
 
 #include "base/bytes.h"
 
-struct span span_from_cstr(const char *s)
-{
-    return (struct span){s, s != NULL ? strlen(s) : 0};
-}
-
-bool span_equal(struct span a, struct span b)
-{
-    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
-}
-
-bool span_equal_cstr(struct span a, const char *b)
-{
-    return span_equal(a, span_from_cstr(b));
-}
-
 static unsigned char lower(char c)
 {
     return (unsigned char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
 }
 
-bool span_equal_nocase(struct span a, struct span b)
+bool span_bytes_equal_nocase(const char *a, const char *b, size_t len)
 {
-    if (a.len != b.len) {
-        return false;
-    }
-    for (size_t i = 0; i < a.len; i++) {
-        if (lower(a.ptr[i]) != lower(b.ptr[i])) {
+    for (size_t i = 0; i < len; i++) {
+        if (lower(a[i]) != lower(b[i])) {
             return false;
         }
     }
     return true;
-}
-
-bool span_starts_with(struct span s, struct span prefix)
-{
-    return s.len >= prefix.len && (prefix.len == 0 || memcmp(s.ptr, prefix.ptr, prefix.len) == 0);
 }
 
 bool span_ends_with(struct span s, struct span suffix)
@@ -112,6 +89,16 @@ bool span_to_u64(struct span s, uint64_t *ret_value)
     }
     *ret_value = value;
     return true;
+}
+
+struct span span_of_u64(uint64_t value, char ret_digits[U64_DIGITS_MAX])
+{
+    size_t at = U64_DIGITS_MAX;
+    do {
+        ret_digits[--at] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value > 0);
+    return (struct span){ret_digits + at, U64_DIGITS_MAX - at};
 }
 
 bool span_uri_decode(struct span s, char *ret_bytes, size_t *ret_len)

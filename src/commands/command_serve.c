@@ -399,6 +399,7 @@ static int serve_build_http(struct serve *s)
                                    .max_connections = s->descriptors.clients,
                                    .max_connections_per_source =
                                        c->limits_max_connections_per_source,
+                                   .max_held_bytes = c->limits_max_buffer_bytes,
                                    .max_inflight = c->limits_max_inflight,
                                    .header_timeout_ms = c->limits_header_timeout_ms,
                                    .idle_timeout_ms = c->limits_idle_timeout_ms,
@@ -670,8 +671,15 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
     }
 }
 
-// New connections are refused, open exchanges end, runs in flight are stored or dropped; a second
-// signal or the end of the grace stops the wait.
+static bool serve_is_busy(const struct serve *s)
+{
+    return http_server_connections(s->http) > 0 || stats_sum(COUNTER_fills_inflight) > 0 ||
+           stats_sum(COUNTER_writes_inflight) > 0;
+}
+
+// New connections are refused, open exchanges end, runs in flight are stored or dropped, writes get
+// their answers, also those whose clients have left; a second signal or the end of the grace stops
+// the wait.
 static void serve_drain(struct serve *s, const sigset_t *signals)
 {
     s->draining = true;
@@ -680,8 +688,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     http_server_drain(s->http);
     uint64_t until_ms = clock_monotonic_ms() + s->config->shutdown_grace_ms;
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
-    while ((http_server_connections(s->http) > 0 || stats_sum(COUNTER_fills_inflight) > 0) &&
-           clock_monotonic_ms() < until_ms) {
+    while (serve_is_busy(s) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
         if (signal_number == SIGTERM || signal_number == SIGINT) {
             break;
@@ -689,11 +696,25 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     }
 }
 
+// What is under way ends as if every client left and every call were cancelled, in this order on each
+// worker: so all of it is given back the way it always is, keys that are being written are
+// invalidated once more, and loop_stop() waits for all that follows. Nothing after it calls anybody
+// back.
+static void serve_end_all(struct serve *s)
+{
+    http_server_close(s->http);
+    for (unsigned i = 0; i < s->origin_count; i++) {
+        origin_close(s->origins[i]);
+    }
+    origin_close(s->sts_origin);
+    loop_stop(s->loop);
+}
+
 static void serve_tear_down(struct serve *s, bool running)
 {
     admin_stop(s->admin);
     if (running) {
-        loop_stop(s->loop);
+        serve_end_all(s);
     }
     http_server_free(s->http);
     proxy_free(s->proxy);

@@ -161,6 +161,7 @@ static inline bool fill_same_version(const struct store_object *a, const struct 
 
 // --- fill.c --------------------------------------------------------------------------------------
 
+void invalidate_free_all(struct fill_worker *fw); // with the worker: floors that were not lifted
 // The key is invalidated: its runs in flight here take no joins and are not published.
 void fill_doom(struct fill_worker *fw, struct hash128 hash);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds the room: one context per worker.
 #include "fill/fill_private.h"
+#include "fill/home_private.h"
 
 #include <stdlib.h>
 
@@ -45,6 +46,8 @@ void fill_room_free(struct fill_room *room)
     }
     for (unsigned i = 0; i < room->worker_count; i++) {
         struct fill_worker *fw = &room->workers[i];
+        home_free_all(fw);
+        invalidate_free_all(fw);
         whole_sums_free(fw->whole_sums);
         for (unsigned j = 0; j < FILL_DESCRIBED; j++) {
             store_object_unref(fw->described[j]);

@@ -84,6 +84,17 @@ void home_maybe_free(struct home_key *h)
     }
 }
 
+void home_free_all(struct fill_worker *fw)
+{
+    for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
+        list_for_each(node, &fw->homes.buckets[i])
+        {
+            list_remove(node);
+            home_free(container_of(node, struct home_key, map_node));
+        }
+    }
+}
+
 void home_hold(struct list *list, struct subscription *sub)
 {
     struct held *held = calloc(1, sizeof(*held));

@@ -57,6 +57,8 @@ struct home_visible {
 
 struct home_key *home_find(struct fill_worker *fw, struct hash128 hash); // NULL: there is none
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key);
+void home_free_all(
+    struct fill_worker *fw); // with the worker: keys whose delete the disk still refuses
 void home_maybe_free(struct home_key *h); // when nothing of the key is undecided any more
 void home_hold(struct list *list, struct subscription *sub);
 struct subscription *home_unhold(struct list *list); // the oldest; NULL: there is none

@@ -70,6 +70,17 @@ void invalidate_on_floor_lift(struct fill_worker *fw, struct floor_message *m)
     }
 }
 
+void invalidate_free_all(struct fill_worker *fw)
+{
+    for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
+        list_for_each(node, &fw->floors.buckets[i])
+        {
+            list_remove(node);
+            free(container_of(node, struct key_floor, map_node));
+        }
+    }
+}
+
 // --- a write to one key --------------------------------------------------------------------------
 
 static void write_send(struct key_write *kw, struct write_message *m)

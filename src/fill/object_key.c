@@ -66,10 +66,10 @@ struct object_key *object_key_new(const struct store *store, const struct object
     return k;
 }
 
-struct object_key *object_key_in_epoch(const struct fill_worker *fw, const struct object_key *key,
-                                       uint64_t epoch)
+static struct object_key *key_as(const struct store *store, const struct object_key *key,
+                                 struct span realm, uint64_t epoch)
 {
-    struct object_key from = {.realm = {key->realm.ptr, key->realm_own_len},
+    struct object_key from = {.realm = realm,
                               .bucket = key->bucket,
                               .key = key->key,
                               .epoch = epoch,
@@ -77,7 +77,20 @@ struct object_key *object_key_in_epoch(const struct fill_worker *fw, const struc
                               .limits = key->limits,
                               .credentials = key->credentials,
                               .table = key->table};
-    return object_key_new(fw->room->options.store, &from);
+    return object_key_new(store, &from);
+}
+
+struct object_key *object_key_in_realm(const struct store *store, const struct object_key *key,
+                                       struct span realm)
+{
+    return key_as(store, key, realm, key->epoch);
+}
+
+struct object_key *object_key_in_epoch(const struct fill_worker *fw, const struct object_key *key,
+                                       uint64_t epoch)
+{
+    struct span realm = {key->realm.ptr, key->realm_own_len};
+    return key_as(fw->room->options.store, key, realm, epoch);
 }
 
 struct fill_worker *object_key_owner(const struct fill_worker *fw, const struct object_key *key,

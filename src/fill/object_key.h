@@ -40,6 +40,9 @@ struct object_key {
 // Copies the names of `from` (refs and hash are not read) and takes a reference to its table. The
 // name that a key is held under is realm, origin and, once the bucket has one, its epoch.
 struct object_key *object_key_new(const struct store *store, const struct object_key *from);
+// The same key in another realm.
+struct object_key *object_key_in_realm(const struct store *store, const struct object_key *key,
+                                       struct span realm);
 struct object_key *object_key_ref(struct object_key *key);
 void object_key_unref(struct object_key *key); // NULL is fine
 

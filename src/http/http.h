@@ -56,6 +56,7 @@ struct http_options {
     unsigned
         max_connections_per_source; // one IPv4 address or IPv6 /64; above likewise; 0: no limit
     unsigned max_inflight;          // exchanges; above: 503 SlowDown, connection kept
+    uint64_t max_held_bytes;        // of long heads and of TLS; above: 503 or a close; 0: no limit
     uint64_t header_timeout_ms;     // whole head, from its first byte (or from accept)
     uint64_t idle_timeout_ms;       // between requests
     uint64_t min_rate_bytes;    // per second, bodies and replies, judged after min_rate_grace_ms
@@ -75,6 +76,9 @@ const char *http_server_address(const struct http_server *server, unsigned i);
 // Stops accepting; open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
 unsigned http_server_connections(const struct http_server *server); // open now; any thread
+// Ends every exchange, and every connection: those that come from then on at once. Before loop_stop(), so that
+// handlers give back what they hold. After http_server_drain(). Any thread.
+void http_server_close(struct http_server *server);
 // After loop_stop().
 void http_server_free(struct http_server *server);
 

@@ -32,6 +32,10 @@
 // costs no copy but the head's into its arena. The read event stays registered; the write event
 // exists only while the socket is full.
 //
+// What clients make us keep is counted (http_connection_hold): long heads, OpenSSL's buffers. Above the limit
+// a long head is refused and a handshake not begun, so that clients who begin and do not end cost no more
+// than that; short heads always get in.
+//
 // Time limits are lazy: the timer is moved only towards now, and looks at deadline_us when it
 // fires, so that a request on a live connection touches no timer. The least rate is judged over
 // time spent waiting for the client alone.
@@ -126,9 +130,18 @@ static void input_keep(struct http_connection *c)
     c->fresh = (struct span){NULL, 0};
 }
 
+static bool body_passes_through(const struct http_exchange *x)
+{
+    return x->body == BODY_FLOWING || x->body == BODY_DROPPED;
+}
+
+// How many bytes may arrive at once. What a later request sends ahead is not worth memory that is short.
 static size_t input_room(const struct http_connection *c)
 {
-    return HTTP_IN_MAX - (c->in.len - c->in_used);
+    size_t room = HTTP_IN_MAX - (c->in.len - c->in_used);
+    bool ahead = c->state == CONNECTION_EXCHANGE && !body_passes_through(&c->x);
+    return ahead && http_server_memory_is_full(c->hw->server) ? min_u64(room, HTTP_HELD_FREE)
+                                                              : room;
 }
 
 // --- Socket --------------------------------------------------------------------------------------
@@ -203,6 +216,7 @@ void http_connection_close(struct http_connection *c, bool reset)
     c->fresh = (struct span){NULL, 0};
     buf_done(&c->in);
     list_remove(&c->node);
+    (void)http_server_hold(c->hw->server, c->held_bytes, 0, true);
     http_server_connection_closed(c->hw->server, c->hw, c->source);
     worker_free_later(c->hw->worker, connection_free, c);
 }
@@ -220,6 +234,27 @@ void http_connection_linger(struct http_connection *c)
     c->state = CONNECTION_LINGER;
     c->drained_bytes = 0;
     c->deadline_us = connection_now_us(c) + LINGER_MS * 1000;
+}
+
+// --- Memory --------------------------------------------------------------------------------------
+
+static uint64_t bytes_above_free(uint64_t bytes)
+{
+    return bytes > HTTP_HELD_FREE ? bytes : 0;
+}
+
+bool http_connection_hold(struct http_connection *c, bool force)
+{
+    uint64_t bytes = 2 * (bytes_above_free(c->in.len) + bytes_above_free(c->x.head_bytes));
+    if (c->ssl != NULL) {
+        bool idle = c->state == CONNECTION_HEAD && !SSL_has_pending(c->ssl);
+        bytes += idle ? HTTP_TLS_IDLE_BYTES : HTTP_TLS_BUSY_BYTES;
+    }
+    if (bytes != c->held_bytes && !http_server_hold(c->hw->server, c->held_bytes, bytes, force)) {
+        return false;
+    }
+    c->held_bytes = bytes;
+    return true;
 }
 
 // --- Time limits ---------------------------------------------------------------------------------
@@ -329,11 +364,27 @@ static void refuse_tls_hello(struct http_connection *c)
     http_connection_close(c, true);
 }
 
+// Part of a head, or of a TLS record in front of one, for which there may be no memory.
+static bool head_waits(struct http_connection *c)
+{
+    input_keep(c);
+    if (http_connection_hold(c, false)) {
+        return false;
+    }
+    stats_add(COUNTER_http_shed_memory, 1);
+    if (c->head_started_us == 0) {
+        http_connection_close(c, false);
+        return false;
+    }
+    http_exchange_refuse_head(c, ERR_OVERLOAD);
+    return true;
+}
+
 static bool head_step(struct http_connection *c)
 {
     struct span bytes = http_connection_input(c);
     if (bytes.len == 0) {
-        return false;
+        return head_waits(c);
     }
     if (!c->first_bytes_seen) {
         c->first_bytes_seen = true;
@@ -347,7 +398,7 @@ static bool head_step(struct http_connection *c)
     }
     switch (request_head_scan(&c->request_head, bytes)) {
     case REQUEST_HEAD_MORE:
-        return false;
+        return head_waits(c);
     case REQUEST_HEAD_REFUSED:
         http_exchange_refuse_head(c, c->request_head.err);
         return true;
@@ -452,7 +503,10 @@ static bool wants_read(struct http_connection *c)
     if (x->body == BODY_DROPPED) {
         return true;
     }
-    if (input_room(c) < HTTP_RECEIVE_SIZE / 2) {
+    size_t kept_max = http_server_memory_is_full(c->hw->server)
+                          ? HTTP_HELD_FREE
+                          : HTTP_IN_MAX - HTTP_RECEIVE_SIZE / 2;
+    if (c->in.len - c->in_used > kept_max) {
         return false;
     }
     // Held body, or bytes of the next request: one head's worth is enough; until then reading shows
@@ -465,6 +519,7 @@ static bool wants_read(struct http_connection *c)
 static void connection_settle(struct http_connection *c)
 {
     input_keep(c);
+    (void)http_connection_hold(c, true);
     bool want_read = wants_read(c);
     bool want_write = false;
     bool waits = false;
@@ -490,8 +545,8 @@ static void connection_at_eof(struct http_connection *c)
         http_connection_close(c, false);
         return;
     }
-    bool body_is_cut = (x->body == BODY_FLOWING || x->body == BODY_DROPPED) &&
-                       http_connection_input(c).len == 0; // else its sink has paused
+    bool body_is_cut =
+        body_passes_through(x) && http_connection_input(c).len == 0; // else its sink has paused
     if (body_is_cut && !x->reply.started) {
         http_exchange_gone(c, false);
     }
@@ -660,6 +715,7 @@ void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char 
     c->ssl = ssl;
     c->loopback = loopback;
     c->source = source;
+    c->held_bytes = ssl != NULL ? HTTP_TLS_BUSY_BYTES : 0;
     snprintf(c->peer, sizeof(c->peer), "%s", peer);
     list_node_init(&c->node);
     list_push_back(&hw->connections, &c->node);

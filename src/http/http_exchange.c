@@ -128,6 +128,12 @@ void http_exchange_accept_head(struct http_connection *c)
     }
     http_connection_consume(c, bytes.len);
     fill_request(c);
+    x->head_bytes = (uint32_t)head.len;
+    if (head.len > HTTP_HELD_FREE && !http_connection_hold(c, false)) {
+        stats_add(COUNTER_http_shed_memory, 1);
+        refuse(c, ERR_OVERLOAD, false);
+        return;
+    }
     if (!http_server_inflight_enter(c->hw->server)) {
         stats_add(COUNTER_http_shed_inflight, 1);
         refuse(c, ERR_OVERLOAD, false);
@@ -189,14 +195,14 @@ void http_exchange_done(struct http_connection *c)
     }
 }
 
-// Ends what cannot be completed, and with it the connection. In front of its reply that is no reset, which
-// would take with it what the client has not read of earlier replies.
+// Ends what cannot be completed, and with it the connection. Only where nothing else shows that the reply
+// is cut is it a reset, which takes with it what the client has not read of earlier replies.
 static void exchange_break(struct http_connection *c, enum http_outcome outcome, bool reset)
 {
     bool has_begun = c->x.reply.started;
     http_exchange_end(c, outcome);
-    if (has_begun) {
-        http_connection_close(c, reset);
+    if (has_begun && reset) {
+        http_connection_close(c, true);
     } else {
         http_connection_linger(c);
     }

@@ -148,6 +148,7 @@ enum connection_state {
 
 struct http_exchange {
     struct http_request request;
+    uint32_t head_bytes; // of its head
     struct arena *arena;
     struct http_user *user;
     struct http_sink *sink; // NULL: none, or nothing may reach it any more
@@ -194,8 +195,16 @@ struct http_connection {
     struct request_head request_head; // of the head being read, or of the next one
     char peer[128];                   // NUL-terminated
     unsigned source;                  // slot it is counted in, see http_server.c; 0: in none
+    uint64_t held_bytes;              // as counted by http_server_hold()
     struct http_exchange x;
 };
+
+// What a connection's memory counts for. Heads up to 2 KiB count for nothing, so that what is usual is
+// never refused; longer ones twice, since a head is copied and taken apart. OpenSSL's part, as measured,
+// between records and otherwise.
+#define HTTP_HELD_FREE 2048u
+#define HTTP_TLS_IDLE_BYTES 16384u
+#define HTTP_TLS_BUSY_BYTES 49152u
 
 #define HTTP_CONNECTION_MAGIC 0x68747470636f6e6eu
 #define HTTP_ARENA_SPARES 64
@@ -208,6 +217,7 @@ struct http_worker {
     struct list connections;
     atomic_uint connection_count; // handed over or about to be; the acceptor reads it
     bool draining;
+    bool is_closed; // whoever comes is turned away
     struct arena *spares[HTTP_ARENA_SPARES];
     unsigned spare_count;
     int64_t date_s; // second that `date` is of
@@ -246,6 +256,8 @@ static inline uint64_t connection_now_us(const struct http_connection *c)
 {
     return worker_now_us(c->hw->worker);
 }
+// Counts what the connection holds now. False: that is more than before and no room for it, unless `force`.
+bool http_connection_hold(struct http_connection *c, bool force);
 // Between requests: waits for a head.
 void http_connection_enter_head(struct http_connection *c);
 // The wait for the client is counted from here.
@@ -303,6 +315,10 @@ static inline const struct http_options *connection_options(const struct http_co
 // Counts one more exchange; false when limits.max_inflight are in flight already.
 bool http_server_inflight_enter(struct http_server *server);
 void http_server_inflight_leave(struct http_server *server);
+// Counts `to` bytes of client memory instead of `from`. False: that is more and above the limit, and
+// `from` stays counted, unless `force`.
+bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bool force);
+bool http_server_memory_is_full(const struct http_server *server);
 void http_server_connection_closed(struct http_server *server, struct http_worker *hw,
                                    unsigned source);
 

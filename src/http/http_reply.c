@@ -58,7 +58,8 @@ struct writer {
     char *at, *end;
 };
 
-static void put(struct writer *w, struct span s)
+// Inline, so that a literal is a few stores.
+static inline void put(struct writer *w, struct span s)
 {
     check((size_t)(w->end - w->at) >= s.len);
     if (s.len > 0) {
@@ -114,9 +115,8 @@ static size_t headers_size(const struct headers *headers)
 
 static void put_u64(struct writer *w, uint64_t value)
 {
-    char digits[24];
-    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)value);
-    put(w, (struct span){digits, (size_t)len});
+    char digits[U64_DIGITS_MAX];
+    put(w, span_of_u64(value, digits));
 }
 
 // False when the arena is used up.

@@ -57,6 +57,7 @@ struct http_server {
     uint64_t source_seed;
     atomic_uint *sources; // connections by hashed source; NULL: not limited
     atomic_uint connection_count, inflight_count;
+    atomic_ullong held_bytes;
     atomic_bool is_draining;
 };
 
@@ -82,6 +83,30 @@ void http_server_inflight_leave(struct http_server *server)
 {
     atomic_fetch_sub_explicit(&server->inflight_count, 1, memory_order_relaxed);
     stats_sub(COUNTER_http_inflight, 1);
+}
+
+bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bool force)
+{
+    uint64_t max = server->options.max_held_bytes;
+    if (to <= from) {
+        atomic_fetch_sub_explicit(&server->held_bytes, from - to, memory_order_relaxed);
+        stats_sub(COUNTER_http_held_bytes, from - to);
+        return true;
+    }
+    uint64_t more = to - from;
+    uint64_t before = atomic_fetch_add_explicit(&server->held_bytes, more, memory_order_relaxed);
+    if (!force && max != 0 && before + more > max) {
+        atomic_fetch_sub_explicit(&server->held_bytes, more, memory_order_relaxed);
+        return false;
+    }
+    stats_add(COUNTER_http_held_bytes, more);
+    return true;
+}
+
+bool http_server_memory_is_full(const struct http_server *server)
+{
+    uint64_t max = server->options.max_held_bytes;
+    return max != 0 && atomic_load_explicit(&server->held_bytes, memory_order_relaxed) >= max;
 }
 
 // Whose connections are counted together: an IPv4 address, or what one IPv6 host has, a /64. Those
@@ -154,7 +179,14 @@ static void on_handover(struct worker *to, struct message *message)
 {
     struct handover *h = container_of(message, struct handover, message);
     check(h->hw->worker == to);
-    http_connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
+    if (h->hw->is_closed) {
+        SSL_free(h->ssl);
+        close(h->fd);
+        (void)http_server_hold(h->hw->server, h->ssl != NULL ? HTTP_TLS_BUSY_BYTES : 0, 0, true);
+        http_server_connection_closed(h->hw->server, h->hw, h->source);
+    } else {
+        http_connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
+    }
     free(h);
 }
 
@@ -255,6 +287,12 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
         shed(l, fd, COUNTER_http_shed_source);
         return;
     }
+    uint64_t held = l->is_tls ? HTTP_TLS_BUSY_BYTES : 0;
+    if (!http_server_hold(server, 0, held, false)) {
+        source_leave(server, source);
+        shed(l, fd, COUNTER_http_shed_memory);
+        return;
+    }
     unsigned before = atomic_fetch_add_explicit(&server->connection_count, 1, memory_order_relaxed);
     SSL *ssl = NULL;
     if (before < server->options.max_connections && l->is_tls) {
@@ -263,6 +301,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     if (before >= server->options.max_connections || (l->is_tls && ssl == NULL)) {
         atomic_fetch_sub_explicit(&server->connection_count, 1, memory_order_relaxed);
         source_leave(server, source);
+        (void)http_server_hold(server, held, 0, true);
         shed(l, fd, COUNTER_http_shed_connections);
         return;
     }
@@ -667,6 +706,22 @@ void http_server_drain(struct http_server *server)
     }
     for (unsigned i = 0; i < server->worker_count; i++) {
         send_order(server, i, on_drain_order);
+    }
+}
+
+static void on_close_order(struct worker *to, struct message *message)
+{
+    struct order *order = container_of(message, struct order, message);
+    struct http_worker *hw = &order->server->workers[worker_index(to)];
+    free(order);
+    hw->is_closed = true;
+    http_connection_free_all(hw);
+}
+
+void http_server_close(struct http_server *server)
+{
+    for (unsigned i = 0; i < server->worker_count; i++) {
+        send_order(server, i, on_close_order);
     }
 }
 

@@ -20,30 +20,39 @@
 
 static void own_name(char ret_name[NAME_LEN + 1])
 {
-    static _Atomic uint64_t number;
-    uint64_t none = 0, fresh = random_u64() | 1;
-    (void)atomic_compare_exchange_strong(&number, &none, fresh); // the first one stays
-    (void)snprintf(ret_name, NAME_LEN + 1, NAME_PREFIX "%016llx",
-                   (unsigned long long)atomic_load(&number));
+    static _Atomic uint64_t shared;
+    uint64_t number = atomic_load(&shared);
+    if (number == 0) {
+        uint64_t fresh = random_u64() | 1;
+        number = atomic_compare_exchange_strong(&shared, &number, fresh) ? fresh : number;
+    }
+    (void)snprintf(ret_name, NAME_LEN + 1, NAME_PREFIX "%016llx", (unsigned long long)number);
+}
+
+// Adds the Forebays in one Via to *hops; false when this one is among them.
+static bool count_hops(struct span via, unsigned *hops)
+{
+    char name[NAME_LEN + 1];
+    struct span piece, word;
+    own_name(name);
+    while (span_split(&via, ',', &piece)) {
+        while (span_split(&piece, ' ', &word)) {
+            if (span_equal_cstr(word, name)) {
+                return false;
+            }
+            *hops += word.len == NAME_LEN && span_starts_with(word, SPAN(NAME_PREFIX));
+        }
+    }
+    return true;
 }
 
 enum err origin_hops_judge(const struct headers *client, unsigned *ret_hops)
 {
-    char name[NAME_LEN + 1];
     unsigned hops = 0;
-    own_name(name);
     for (unsigned i = 0; i < client->count; i++) {
-        struct span rest = client->items[i].value, piece, word;
-        if (!span_equal_nocase(client->items[i].name, SPAN("Via"))) {
-            continue;
-        }
-        while (span_split(&rest, ',', &piece)) {
-            while (span_split(&piece, ' ', &word)) {
-                if (span_equal_cstr(word, name)) {
-                    return ERR_LOOP;
-                }
-                hops += word.len == NAME_LEN && span_starts_with(word, SPAN(NAME_PREFIX));
-            }
+        if (span_equal_nocase(client->items[i].name, SPAN("Via")) &&
+            !count_hops(client->items[i].value, &hops)) {
+            return ERR_LOOP;
         }
     }
     *ret_hops = hops;

@@ -319,6 +319,35 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
     return ERR_OK;
 }
 
+struct close_order {
+    struct message message;
+    struct origin *origin;
+};
+
+static void on_close_order(struct worker *to, struct message *message)
+{
+    struct close_order *order = container_of(message, struct close_order, message);
+    struct origin_worker *ow = &order->origin->workers[worker_index(to)];
+    free(order);
+    ow->is_closed = true;
+    list_for_each(node, &ow->live)
+    {
+        struct origin_call *call = container_of(node, struct origin_call, live);
+        call->driver->call_cancel(call);
+    }
+}
+
+void origin_close(struct origin *origin)
+{
+    for (unsigned i = 0; origin != NULL && i < origin->worker_count; i++) {
+        struct close_order *order = calloc(1, sizeof(*order));
+        check(order != NULL);
+        order->message.deliver = on_close_order;
+        order->origin = origin;
+        mailbox_send_from_any_thread(origin->workers[i].w, &order->message);
+    }
+}
+
 void origin_free(struct origin *origin)
 {
     if (origin == NULL) {
@@ -387,7 +416,11 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
     f->headers = f->checksums = (struct headers){NULL, 0, 0};
     f->arena = arena_new(ORIGIN_ARENA_MAX);
     f->driver = NULL;
-    origin->driver->fetch_start(part_of(w, origin), f);
+    struct origin_worker *ow = part_of(w, origin);
+    origin->driver->fetch_start(ow, f);
+    if (ow->is_closed) {
+        origin_fetch_cancel(f);
+    }
 }
 
 // A call that has ended (driver NULL) is left alone.
@@ -411,7 +444,7 @@ void origin_fetch_cancel(struct origin_fetch *f)
 {
     if (f->driver != NULL) {
         struct origin_call *call = as_origin_call(f->driver);
-        call->driver->fetch_cancel(call);
+        call->driver->call_cancel(call);
     }
 }
 
@@ -425,7 +458,11 @@ void origin_relay_start(struct worker *w, struct origin *origin, struct origin_r
     r->length = 0;
     r->arena = arena_new(ORIGIN_ARENA_MAX);
     r->driver = NULL;
-    origin->driver->relay_start(part_of(w, origin), r);
+    struct origin_worker *ow = part_of(w, origin);
+    origin->driver->relay_start(ow, r);
+    if (ow->is_closed) {
+        origin_relay_cancel(r);
+    }
 }
 
 void origin_relay_pause(struct origin_relay *r)
@@ -456,6 +493,6 @@ void origin_relay_cancel(struct origin_relay *r)
 {
     if (r->driver != NULL) {
         struct origin_call *call = as_origin_call(r->driver);
-        call->driver->relay_cancel(call);
+        call->driver->call_cancel(call);
     }
 }

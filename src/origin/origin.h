@@ -58,7 +58,10 @@ struct origin;
 // line with the remedy. An S3 endpoint that does not answer is no error.
 enum err origin_new(const struct origin_options *options, struct loop *loop,
                     struct origin **ret_origin, struct buf *ret_why) MUST_USE;
-// After loop_stop(). Calls that still run are dropped: none of their callbacks runs any more.
+// On every worker: calls that run are cancelled, and so is each one that starts from then on. Before
+// loop_stop(), which waits for their ends. Any thread; NULL is fine.
+void origin_close(struct origin *origin);
+// After loop_stop(). Calls that have not ended are dropped: none of their callbacks runs any more.
 void origin_free(struct origin *origin);
 const char *origin_name(const struct origin *origin);
 // Where it is, as configured: the same for all that differ in credentials only.

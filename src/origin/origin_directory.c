@@ -450,8 +450,12 @@ static void origin_directory_fetch_resume(struct origin_call *call)
     }
 }
 
-static void origin_directory_fetch_cancel(struct origin_call *call)
+static void origin_directory_call_cancel(struct origin_call *call)
 {
+    if (origin_directory_relay_owns(call)) {
+        origin_directory_relay_cancel(call);
+        return;
+    }
     struct origin_directory_fetch *d = as_origin_directory_fetch(call);
     if (d->cancelled) {
         return;
@@ -495,12 +499,11 @@ const struct origin_driver origin_directory_driver = {
     .fetch_start = origin_directory_fetch_start,
     .fetch_pause = origin_directory_fetch_pause,
     .fetch_resume = origin_directory_fetch_resume,
-    .fetch_cancel = origin_directory_fetch_cancel,
     .relay_start = origin_directory_relay_start,
     .relay_pause = origin_directory_relay_pause,
     .relay_resume = origin_directory_relay_resume,
     .relay_resume_upload = origin_directory_relay_resume_upload,
-    .relay_cancel = origin_directory_relay_cancel,
+    .call_cancel = origin_directory_call_cancel,
     .call_abandon = origin_directory_call_abandon,
     .free = origin_directory_free,
 };

@@ -42,15 +42,14 @@ struct origin_driver {
     void (*fetch_start)(struct origin_worker *ow, struct origin_fetch *f);
     void (*fetch_pause)(struct origin_call *call);
     void (*fetch_resume)(struct origin_call *call);
-    void (*fetch_cancel)(struct origin_call *call);
     void (*relay_start)(struct origin_worker *ow, struct origin_relay *r);
     void (*relay_pause)(struct origin_call *call);
     void (*relay_resume)(struct origin_call *call);
     void (*relay_resume_upload)(struct origin_call *call);
-    void (*relay_cancel)(struct origin_call *call);
+    void (*call_cancel)(struct origin_call *call); // its end comes later, once
     // After loop_stop(), first of all: ends what calls have under way elsewhere. May be NULL.
     void (*stop)(struct origin *origin);
-    // Frees a call that never ended, without calling anybody back; after loop_stop().
+    // Frees a call that did not end in time, without calling anybody back; after loop_stop().
     void (*call_abandon)(struct origin_call *call);
     void (*free)(struct origin *origin);
 };
@@ -60,6 +59,7 @@ struct origin_worker {
     struct origin *origin;
     struct worker *w;
     struct list live;
+    bool is_closed; // what starts is cancelled at once
 
     // How many calls run at once: at most `slots_max`, halved when the origin asks to slow down,
     // and regained by one for every `limit` successes.

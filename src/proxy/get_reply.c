@@ -83,8 +83,9 @@ static enum step_result get_send(struct request *r, unsigned status, uint64_t le
     }
     request_common_headers(r, headers);
     if (g->have_record && !g->from_origin && g->view.age_ms != UINT64_MAX && !g->checked) {
-        char *age = arena_printf(r->arena, "%llu", (unsigned long long)g->view.age_ms / 1000);
-        request_header(r, headers, "Age", span_from_cstr(age));
+        char digits[U64_DIGITS_MAX];
+        struct span age = arena_copy(r->arena, span_of_u64(g->view.age_ms / 1000, digits));
+        request_header(r, headers, "Age", age);
     }
     if (r->s3.has_response_overrides && status != 304) {
         get_unrender(r, headers, &reply.rendered);

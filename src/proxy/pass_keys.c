@@ -3,7 +3,8 @@
 // the body of a batch delete; or all of a bucket, where nothing names them. Each becomes a key_write
 // with a key of its own, so that it may outlive the request, in every place that may hold what the
 // write replaces: each realm, each name that the configuration gives the bucket, and the path that an
-// origin on files makes of the key. On the request's worker, while the client is there.
+// origin on files makes of the key. On the request's worker, while the client is there; the realms
+// that a reload has brought meanwhile follow when the origin has answered.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -45,7 +46,7 @@ static void add_in_realms(struct pass_state *p, struct origin *origin, struct sp
     const struct proxy_rule *rule = rules_find(r->pw->proxy, r->s3.bucket, key);
     size_t realms = realm_count(p);
     for (size_t i = 0; i < realms; i++) {
-        struct key_write *kw = write_new(p);
+        struct key_write *kw = write_new(p); // one for each realm, side by side
         kw->key = request_object_key_in(r, origin, realm_at(p, i), bucket, key, rule);
     }
 }
@@ -71,6 +72,42 @@ static void add_under_names(struct pass_state *p, struct span bucket, struct spa
         if (named->origin != by_default && is_same_place(r->origin, named->origin) &&
             span_equal_cstr(bucket, named->origin_bucket)) {
             add_in_realms(p, named->origin, bucket, key);
+        }
+    }
+}
+
+static bool has_realm(const struct pass_state *p, struct span realm)
+{
+    for (size_t i = 0; i < realm_count(p); i++) {
+        if (span_equal(realm_at(p, i), realm)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void add_late(struct pass_state *p, struct span realm)
+{
+    for (unsigned i = 0; i < p->write_count; i += (unsigned)realm_count(p)) {
+        struct key_write *kw = &p->late_writes[p->late_count++];
+        memset(kw, 0, sizeof(*kw));
+        kw->key = object_key_in_realm(p->pw->store, p->writes[i].key, realm);
+    }
+}
+
+// What was read in a realm that a reload brought while the origin worked may be the old object.
+void pass_keys_of_new_realms(struct pass_state *p)
+{
+    size_t count = 0;
+    if (p->pw->known == NULL || p->pw->known == p->table || p->write_count == 0) {
+        return;
+    }
+    const struct span *realms = access_keys_realms(p->pw->known, &count);
+    p->late_writes = calloc(p->write_count / realm_count(p) * count + 1, sizeof(*p->late_writes));
+    check(p->late_writes != NULL);
+    for (size_t i = 0; i < count; i++) {
+        if (!has_realm(p, realms[i])) {
+            add_late(p, realms[i]);
         }
     }
 }

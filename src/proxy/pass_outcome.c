@@ -48,6 +48,7 @@ static void answer(struct pass_state *p)
 static void close_writes(struct pass_state *p)
 {
     p->write_phase = WRITES_CLOSING;
+    pass_relay_begin_late(p);
     for (unsigned i = 0; i < p->write_count; i++) {
         invalidate_end(p->pw->fill, &p->writes[i]);
     }

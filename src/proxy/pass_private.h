@@ -229,6 +229,8 @@ struct pass_state {
     // the keys it changes
     struct key_write *writes;
     unsigned writes_max, write_count, writes_ready, writes_ended;
+    struct key_write *late_writes; // the same keys in realms that have come since
+    unsigned late_count;
     struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
     bool changes_bucket;
     enum write_phase write_phase;
@@ -312,6 +314,8 @@ void pass_outcome_free_unneeded(struct pass_state *p);
 
 // The keys are known: opens the writes, or asks the origin at once.
 void pass_relay_begin(struct pass_state *p);
+// The origin has answered: the writes in realms that have come since begin and end on their own.
+void pass_relay_begin_late(struct pass_state *p);
 
 // --- pass_receive.c ------------------------------------------------------------------------------
 
@@ -331,6 +335,8 @@ enum err pass_sources_send(struct pass_state *p, struct span *ret_message) MUST_
 enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
 enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;
 enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
+// The origin has answered: p->late_writes, for the realms that are new since the keys were found.
+void pass_keys_of_new_realms(struct pass_state *p);
 
 // --- pass_xml.c ----------------------------------------------------------------------------------
 

@@ -179,8 +179,9 @@ static void on_one_ready(struct pass_state *p)
 static void on_one_ended(struct pass_state *p)
 {
     check(p->write_phase == WRITES_CLOSING);
-    if (++p->writes_ended == pass_writes_total(p)) {
+    if (++p->writes_ended == pass_writes_total(p) + p->late_count) {
         p->write_phase = WRITES_ENDED;
+        stats_sub(COUNTER_writes_inflight, 1);
         pass_outcome_settle(p);
     }
 }
@@ -218,6 +219,7 @@ void pass_relay_begin(struct pass_state *p)
         return;
     }
     p->write_phase = WRITES_STARTING;
+    stats_add(COUNTER_writes_inflight, 1);
     if (p->changes_bucket) {
         p->bucket_write.ctx = p;
         p->bucket_write.on_ready = on_bucket_ready;
@@ -229,6 +231,23 @@ void pass_relay_begin(struct pass_state *p)
         struct key_write *kw = &p->writes[i];
         kw->ctx = p;
         kw->on_ready = on_key_ready;
+        kw->on_ended = on_key_ended;
+        invalidate_begin(p->pw->fill, kw);
+    }
+}
+
+static void on_late_ready(struct key_write *kw)
+{
+    invalidate_end(kw->at, kw); // the origin has answered already
+}
+
+void pass_relay_begin_late(struct pass_state *p)
+{
+    pass_keys_of_new_realms(p);
+    for (unsigned i = 0; i < p->late_count; i++) {
+        struct key_write *kw = &p->late_writes[i];
+        kw->ctx = p;
+        kw->on_ready = on_late_ready;
         kw->on_ended = on_key_ended;
         invalidate_begin(p->pw->fill, kw);
     }

@@ -69,7 +69,11 @@ void pass_state_free(void *ptr)
     for (unsigned i = 0; i < p->write_count; i++) {
         object_key_unref(p->writes[i].key);
     }
+    for (unsigned i = 0; i < p->late_count; i++) {
+        object_key_unref(p->late_writes[i].key);
+    }
     free(p->writes);
+    free(p->late_writes);
     pass_preflight_end(p);
     pass_body_done(&p->body);
     buf_done(&p->form);
@@ -102,15 +106,15 @@ void pass_state_check(const struct pass_state *p)
         break;
     case WRITES_CLOSING:
         is_open = true;
-        check(p->writes_ended < total);
+        check(p->writes_ended < total + p->late_count);
         break;
     case WRITES_ENDED:
         is_open = is_over = true;
-        check(p->writes_ended == total);
+        check(p->writes_ended == total + p->late_count);
         break;
     }
     check(!is_open || p->writes_ready == total);
-    check(p->writes_ended <= p->writes_ready);
+    check(p->writes_ended <= p->writes_ready + p->late_count);
     check(!p->end_released || is_over);
     check(!p->is_refused || p->is_answered);
     check(!p->head_came || p->relay_phase != RELAY_NONE);

@@ -21,6 +21,7 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     list_init(&pw->request_pool);
     if (proxy->options.access_keys != NULL) {
         pw->access_keys = access_keys_ref(proxy->options.access_keys);
+        pw->known = access_keys_ref(proxy->options.access_keys);
     }
     worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
 }
@@ -86,6 +87,7 @@ void proxy_free(struct proxy *proxy)
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         request_pool_free(&proxy->workers[i]);
         access_keys_unref(proxy->workers[i].access_keys);
+        access_keys_unref(proxy->workers[i].known);
         list_cache_free(proxy->workers[i].list_cache);
     }
     fill_room_free(proxy->fill_room);
@@ -104,27 +106,77 @@ void proxy_reopen_logs(struct proxy *proxy)
     }
 }
 
-struct access_keys_message {
-    struct message message;
+// --- new keys ------------------------------------------------------------------------------------
+
+// In two rounds, for the sake of writes that are under way: first every worker learns which realms
+// there are, then the first one lets somebody in by them. So a write that ends after anything has
+// been kept in a new realm knows of it (pass_keys.c), wherever it ends.
+struct reload {
+    struct proxy *proxy;
     struct access_keys *access_keys;
+    uint64_t number;       // reloads may overtake one another in their second round
+    _Atomic unsigned left; // workers that have yet to take part in this round
 };
 
-static void on_access_keys(struct worker *to, struct message *message)
+struct reload_message {
+    struct message message;
+    struct reload *reload;
+};
+
+static void reload_round(struct reload *reload,
+                         void (*deliver)(struct worker *to, struct message *message))
 {
-    struct access_keys_message *m = container_of(message, struct access_keys_message, message);
-    struct proxy_worker *pw = proxy_worker_of(to);
-    access_keys_unref(pw->access_keys);
-    pw->access_keys = m->access_keys;
+    struct proxy *proxy = reload->proxy; // the last message may be the end of the reload
+    atomic_store(&reload->left, proxy->worker_count);
+    for (unsigned i = 0; i < proxy->worker_count; i++) {
+        struct reload_message *m = calloc(1, sizeof(*m));
+        check(m != NULL);
+        m->message.deliver = deliver;
+        m->reload = reload;
+        mailbox_send_from_any_thread(proxy->workers[i].worker, &m->message);
+    }
+}
+
+// Takes the message; NULL unless this worker is the last one of the round.
+static struct reload *reload_take(struct message *message, struct access_keys **held,
+                                  uint64_t *held_number)
+{
+    struct reload_message *m = container_of(message, struct reload_message, message);
+    struct reload *reload = m->reload;
     free(m);
+    if (reload->number > *held_number) {
+        access_keys_unref(*held);
+        *held = access_keys_ref(reload->access_keys);
+        *held_number = reload->number;
+    }
+    return atomic_fetch_sub(&reload->left, 1) == 1 ? reload : NULL;
+}
+
+static void on_use(struct worker *to, struct message *message)
+{
+    struct proxy_worker *pw = proxy_worker_of(to);
+    struct reload *last = reload_take(message, &pw->access_keys, &pw->access_keys_number);
+    if (last != NULL) {
+        access_keys_unref(last->access_keys);
+        free(last);
+    }
+}
+
+static void on_known(struct worker *to, struct message *message)
+{
+    struct proxy_worker *pw = proxy_worker_of(to);
+    struct reload *last = reload_take(message, &pw->known, &pw->known_number);
+    if (last != NULL) {
+        reload_round(last, on_use);
+    }
 }
 
 void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys)
 {
-    for (unsigned i = 0; i < proxy->worker_count; i++) {
-        struct access_keys_message *m = calloc(1, sizeof(*m));
-        check(m != NULL);
-        m->message.deliver = on_access_keys;
-        m->access_keys = access_keys_ref(access_keys);
-        mailbox_send_from_any_thread(proxy->workers[i].worker, &m->message);
-    }
+    struct reload *reload = calloc(1, sizeof(*reload));
+    check(reload != NULL);
+    reload->proxy = proxy;
+    reload->access_keys = access_keys_ref(access_keys);
+    reload->number = ++proxy->reloads;
+    reload_round(reload, on_known);
 }

@@ -35,6 +35,7 @@ struct proxy {
     unsigned worker_count;
     struct proxy_worker *workers;
     char id_prefix[9];
+    uint64_t reloads; // of the keys; touched by who calls proxy_set_access_keys()
 };
 
 struct proxy_worker {
@@ -43,7 +44,9 @@ struct proxy_worker {
     struct worker *worker;
     unsigned index;
     struct fill_worker *fill;        // its part of the protocol between workers
-    struct access_keys *access_keys; // this worker's reference; swapped by a message
+    struct access_keys *access_keys; // this worker's reference: who is let in; swapped by a message
+    struct access_keys *known; // the same, ahead of it: all workers know a table before one uses it
+    uint64_t access_keys_number, known_number; // of the reload that brought them
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;

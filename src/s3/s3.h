@@ -144,8 +144,7 @@ struct s3_effects {
     struct s3_effect items[S3_EFFECTS_MAX];
     unsigned count;
     struct s3_source copy, rename;
-    bool
-        asks_what_is_there; // a write whose outcome tells it: READ besides, of keys in a body as well
+    bool asks_what_is_there; // by its outcome: READ besides, of keys in a body as well
 };
 
 // From method, path, all parameters and all headers of a routed request. What is not known is

@@ -602,6 +602,8 @@ static enum s3_operation refine_by_headers(enum s3_operation operation, const st
         return S3_Unknown;
     }
     switch (operation) {
+    case S3_CreateBucket: // to an origin that unpacks, an object without a name
+        return s3_request_unpacks(r, headers) ? S3_Unknown : S3_CreateBucket;
     case S3_PutObject:
         if (s3_request_unpacks(r, headers)) {
             return S3_Unknown;

@@ -219,7 +219,7 @@ void index_writer_put_rebuilt(struct index_writer *writer, const struct run_head
 
 static void on_post_done(struct worker *to, struct message *message)
 {
-    (void)to;
+    worker_expect_done(to);
     struct store_post *post = container_of(message, struct store_post, message);
     post->done(post);
 }

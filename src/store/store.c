@@ -498,6 +498,7 @@ void store_post(struct worker *w, struct store_post *post)
     struct store *store = post->store;
     check(store != NULL);
     if (store->attached) {
+        worker_expect(w);
         index_writer_post(&store->writer, post);
         return;
     }

@@ -306,3 +306,33 @@ def test_clients_without_descriptors(start, origin, engine, figure):
            f"{stderr_bytes(server) - before} bytes of log")
     assert seen.highest < 128
     assert stderr_bytes(server) - before < 65536
+
+
+def test_long_heads_that_never_end(start, origin, figure):
+    """Heads without an end, 30 KB each from more clients than there is memory for: those above
+    limits.max_buffer are told SlowDown, everybody else is served, and what ends makes room."""
+    server = start(origin, settings={"limits.max_buffer": "4MiB", "access_log.path": "off",
+                                     "limits.header_timeout": "10m"})
+    origin.put("a", 100_000)
+    read_all(server, origin, ["a"])
+    before, count = server.memory_bytes(), 600
+    head = b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 15_000 + b"\r\nY: " + b"y" * 15_000
+    with contextlib.ExitStack() as held:
+        socks = [held.enter_context(connect(server.port)) for _ in range(count)]
+        for sock in socks:
+            sock.sendall(head)
+        server.wait_metric("forebay_http_shed_total", lambda v: v >= count - 4 * MIB // len(head) // 2,
+                           reason="memory")
+        assert server.metric("forebay_http_held_bytes") <= 4 * MIB
+        grown = server.memory_bytes() - before
+        read_all(server, origin, ["a"])
+        figure(f"{count} heads of 30 KB without an end: {grown / MIB:.1f} MiB for them")
+        assert build_kind() != "debug" or grown < 8 * MIB
+        assert b" 503 " in socks[-1].recv(4096).splitlines()[0]
+        for sock in socks[1:20]:
+            sock.close()
+        server.wait_metric("forebay_http_held_bytes", lambda v: v < 4 * MIB - 10 * 2 * len(head))
+        socks[0].sendall(b"\r\nConnection: close\r\n\r\n")
+        assert socks[0].makefile("rb").readline().startswith(b"HTTP/1.1 200")
+    server.wait_metric("forebay_http_held_bytes", lambda v: v == 0)
+    read_all(server, origin, ["a"])

@@ -4,6 +4,8 @@
 Names are the keys that an origin on files takes for the same path, the names that the configuration gives to one
 bucket, and the realms that each hold a copy of their own.
 """
+import threading
+
 import pytest
 
 from forebay import KEYS
@@ -155,3 +157,52 @@ def test_a_realm_that_was_away_has_seen_the_writes(tmp_path, origin, start, engi
     assert root.ask("PUT", "/bkt/k", [], b"new").status == 200
     change(ALLOW, 404)
     assert bytes(team.get("k").body) == b"new"
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
+def test_a_realm_that_comes_during_a_write_sees_it(tmp_path, origin, start, engine, method):
+    """The keys are read anew while the origin works on a write: who has a new realm then keeps nothing older."""
+    for name, text in zip(("id", "secret"), next(iter(KEYS.items()))):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    extra = {"TEAM": {"origin_access_key_file": str(tmp_path / "id"), "origin_secret_key_file": str(tmp_path / "secret")}}
+    origin.put("k", 3, body=b"old")
+    before = {who: rows for who, rows in ALLOW.items() if who != "TEAM"}
+    server = start(origin, engine=engine, settings=verify(keys_file(tmp_path, before)), file=IMMUTABLE)
+    team, target = [Caller(server, "TEAM") for _ in range(4)], "/bkt?delete" if method == "POST" else "/bkt/k"
+    replies = []
+
+    def write():
+        body = {"PUT": b"new", "POST": delete_xml("k")}.get(method, b"")
+        replies.append(Caller(server, "ROOT").ask(method, target, [], body))
+    with origin.hold(None if method == "POST" else "k", method=method):
+        writer = threading.Thread(target=write)
+        writer.start()
+        origin.wait_for(1, method=method)
+        keys_file(tmp_path, ALLOW, extra=extra)
+        reload(server)
+        for caller in team:  # each worker learns of it by a message
+            assert any(caller.get("k").status == 200 for _ in range(1000))
+            assert bytes(caller.get("k").body) == b"old"
+    writer.join()
+    assert replies[0].status in (200, 204), replies
+    for caller in team:
+        reply = caller.get("k")
+        assert reply.status == 404 if method != "PUT" else bytes(reply.body) == b"new", reply
+
+
+def test_a_form_upload_is_where_its_key_is_whatever_else_it_changes(tmp_path, files, start, engine):
+    """Several places may hold what it replaces: realms, and the path that the key is."""
+    for name, text in zip(("id", "secret"), next(iter(KEYS.items()))):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    extra = {"TEAM": {"origin_access_key_file": str(tmp_path / "id"), "origin_secret_key_file": str(tmp_path / "secret")}}
+    files.added_headers.append(("Location", "http://origin/elsewhere"))
+    guarded = start(files, engine=engine, settings=verify(keys_file(tmp_path, ALLOW, extra=extra)))
+    open_one = start(files, engine=engine)
+    root = Caller(guarded, "ROOT")
+    with open_one.client() as client:
+        for ask, host in ((root.ask, root.http.host), (client.request, client.host)):
+            for key in ("mine/k", "mine//k"):
+                reply = ask("POST", "/bkt", FORM, form(key))
+                assert reply.status == 204 and reply.header("location") == f"http://{host}/bkt/{key}", reply

@@ -197,7 +197,7 @@ def operation(method, level, pairs, copies, headers):
             break
     else:
         return None
-    if name == "PutObject" and any(n.lower() == UNPACK for n in [*names, *(n for n, _ in headers)]):
+    if name in ("PutObject", "CreateBucket") and any(n.lower() == UNPACK for n in [*names, *(n for n, _ in headers)]):
         return None
     if (is_write and any(n == "x-amz-new" for n, _ in headers)) or (method == "POST" and (name == "PostObject") != (FORM in headers)):
         return None

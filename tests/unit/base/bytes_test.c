@@ -62,6 +62,23 @@ Test(bytes, numbers_refuse_signs_blanks_and_overflow)
     cr_assert_eq(align_up_u64(4096, 4096), 4096);
 }
 
+Test(bytes, numbers_become_digits)
+{
+    static const struct {
+        uint64_t value;
+        const char *digits;
+    } rows[] = {
+        {0, "0"}, {9, "9"}, {10, "10"}, {1000, "1000"}, {UINT64_MAX, "18446744073709551615"}};
+    char digits[U64_DIGITS_MAX];
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        cr_assert(span_equal_cstr(span_of_u64(rows[i].value, digits), rows[i].digits));
+    }
+    for (uint64_t value = 1, back; value < UINT64_MAX / 3; value *= 3) {
+        cr_assert(span_to_u64(span_of_u64(value, digits), &back));
+        cr_assert_eq(back, value);
+    }
+}
+
 Test(bytes, hex_round_trip)
 {
     uint8_t bytes[4], back[4] = {0x00, 0x7f, 0x80, 0xff};

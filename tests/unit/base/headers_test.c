@@ -59,6 +59,14 @@ Test(headers, hop_by_hop_and_tokens)
     cr_assert_not(headers_name_is_token(SPAN("a b")));
     cr_assert_not(headers_name_is_token(SPAN("a:")));
     cr_assert_not(headers_name_is_token((struct span){"a\0", 2}));
+    for (unsigned c = 0; c < 256; c++) {
+        char byte = (char)c;
+        bool alnum = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+        bool token = alnum || (c != 0 && strchr("!#$%&'*+-.^_`|~", (int)c) != NULL);
+        cr_assert_eq(headers_name_is_token((struct span){&byte, 1}), token, "%02x", c);
+        cr_assert_eq(headers_value_is_clean((struct span){&byte, 1}),
+                     c == '\t' || (c >= 0x20 && c != 0x7f), "%02x", c);
+    }
 }
 
 Test(headers, dates_format)

@@ -91,6 +91,7 @@ static void fake_defer(struct worker *w, struct task *task)
 #define invalidate_on_floor_lift test_on_floor_lift
 #define invalidate_on_write_ready test_on_write_ready
 #define invalidate_on_write_done test_on_write_done
+#define invalidate_free_all test_free_all
 #define invalidate_begin test_begin
 #define invalidate_end test_end
 #define invalidate_bucket_begin test_bucket_begin

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: addresses and their errors, even spread over workers, limits, drain, unix sockets, TLS
-// and its reload.
+// Proves: addresses and their errors, even spread over workers, limits, drain,
+// unix sockets, TLS and its reload.
 #include "test.h"
 #include "waiting.h"
 
@@ -121,7 +121,8 @@ Test(http_server, even_spread)
     front_free(f);
 }
 
-// max_connections at its limit and one above: 503 and a close, the others go on.
+// max_connections at its limit and one above: 503 and a close, the others go
+// on.
 Test(http_server, connection_limit)
 {
     struct front *f = front_new((struct http_options){.max_connections = 4}, 2);
@@ -154,6 +155,57 @@ Test(http_server, connection_limit)
     front_free(f);
 }
 
+static void wait_held(const struct front *f, unsigned long least, unsigned long most)
+{
+    unsigned long held = 0;
+    for (unsigned i = 0; i < 20000; i++) {
+        held = front_counted(f, COUNTER_http_held_bytes);
+        if (held >= least && held <= most) {
+            return;
+        }
+        usleep(1000);
+    }
+    cr_assert(false, "%lu bytes are held", held);
+}
+
+static int send_long_head(const struct front *f)
+{
+    char part[9000];
+    int fd = client_connect(f->address);
+    memset(part, 'x', sizeof(part));
+    client_send_text(fd, "GET /small HTTP/1.1\r\n" HOST "X: ");
+    client_send(fd, part, sizeof(part));
+    return fd;
+}
+
+// max_held_bytes: above it a long head that is not whole is refused, short ones
+// never are; what was let in is answered, and what ends makes room.
+Test(http_server, memory_limit)
+{
+    struct front *f = front_new((struct http_options){.max_held_bytes = 40000}, 2);
+    struct client_reply reply;
+    int first = send_long_head(f), second = send_long_head(f);
+    wait_held(f, 36000, 40000);
+    int third = send_long_head(f);
+    cr_assert(client_read(third, false, &reply) && reply.status == 503 && reply.close);
+    client_reply_done(&reply);
+    cr_assert(client_at_end(third));
+    close(third);
+    cr_assert(front_counted(f, COUNTER_http_shed_memory) == 1);
+    third = client_connect(f->address);
+    assert_small(third);
+    client_reset(first);
+    wait_held(f, 18000, 20000);
+    client_send_text(second, "\r\n\r\n");
+    cr_assert(client_read(second, false, &reply) && reply.status == 200);
+    client_reply_done(&reply);
+    wait_held(f, 0, 0);
+    assert_small(second);
+    close(second);
+    close(third);
+    front_free(f);
+}
+
 // max_inflight at its limit and one above: 503, the connection is kept.
 Test(http_server, inflight_limit)
 {
@@ -179,7 +231,8 @@ Test(http_server, inflight_limit)
     front_free(f);
 }
 
-// Drain: idle connections close, the listener goes, what is in flight ends whole and then closes.
+// Drain: idle connections close, the listener goes, what is in flight ends
+// whole and then closes.
 Test(http_server, drain)
 {
     struct front *f = front_new((struct http_options){0}, 2);
@@ -205,7 +258,8 @@ Test(http_server, drain)
     client_send_text(busy, NEXT);
     struct client_reply reply;
     if (client_read(busy, false,
-                    &reply)) { // answered with a close, as the earlier head announced none
+                    &reply)) { // answered with a close, as the earlier head
+                               // announced none
         cr_assert(reply.close);
         client_reply_done(&reply);
     }
@@ -217,7 +271,8 @@ Test(http_server, drain)
     front_free(f);
 }
 
-// Stopping without draining cuts what is in flight: on_done still runs once, nothing leaks.
+// Stopping without draining cuts what is in flight: on_done still runs once,
+// nothing leaks.
 Test(http_server, free_with_open_exchanges)
 {
     struct front *f = front_new((struct http_options){0}, 2);
@@ -236,7 +291,8 @@ Test(http_server, free_with_open_exchanges)
     }
 }
 
-// A unix socket works, replaces a file left by a killed process, and refuses one that is in use.
+// A unix socket works, replaces a file left by a killed process, and refuses
+// one that is in use.
 Test(http_server, unix_socket)
 {
     char path[200], address[256];
@@ -283,8 +339,8 @@ Test(http_server, inherited)
     front_free(f);
 }
 
-// Without descriptors new connections are shed and accepting pauses instead of spinning; then it
-// recovers.
+// Without descriptors new connections are shed and accepting pauses instead of
+// spinning; then it recovers.
 Test(http_server, out_of_descriptors)
 {
     struct front *f = front_new((struct http_options){0}, 1);
@@ -311,7 +367,8 @@ Test(http_server, out_of_descriptors)
     front_free(f);
 }
 
-// --- TLS -----------------------------------------------------------------------------------------
+// --- TLS
+// -----------------------------------------------------------------------------------------
 
 // A self-signed certificate for CN `name`.
 static void write_certificate(const char *cert_path, const char *key_path, const char *name)
@@ -452,4 +509,24 @@ Test(http_server, tls)
     front_free(f);
     unlink(cert);
     unlink(key);
+}
+
+// Close: what is in flight is cut and its handler hears of it, idle connections end, nobody is left.
+Test(http_server, close)
+{
+    struct front *f = front_new((struct http_options){0}, 2);
+    int idle = client_connect(f->address), busy = client_connect(f->address);
+    assert_small(idle);
+    client_send_text(busy, "GET /bytes?n=30000000&slice=65536&wait=2 HTTP/1.1\r\n" HOST "\r\n");
+    char first[20];
+    client_read_exactly(busy, first, sizeof(first));
+    http_server_drain(f->server);
+    http_server_close(f->server);
+    cr_assert(client_at_end(idle));
+    wait_for(http_server_connections(f->server) == 0);
+    wait_for(f->cut >= 1);
+    cr_assert(front_counted(f, COUNTER_http_cut) == 1);
+    close(idle);
+    close(busy);
+    front_free(f);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: TLS 1.2 is spoken with forward secrecy and authenticated ciphers only, and sessions are
-// resumed on any worker by keys that change.
+// Proves: TLS 1.2 is spoken with forward secrecy and authenticated ciphers
+// only, and sessions are resumed on any worker by keys that change.
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <stdio.h>
@@ -45,15 +45,21 @@ static void write_certificate(EVP_PKEY *key)
     EVP_PKEY_free(key);
 }
 
-static struct front *start(EVP_PKEY *key, unsigned workers)
+static struct front *start_with(EVP_PKEY *key, unsigned workers, uint64_t max_held_bytes)
 {
     static const char *const listen[] = {"tls:127.0.0.1:0"};
     write_certificate(key);
     return front_new((struct http_options){.listen = listen,
                                            .listen_count = 1,
                                            .tls_cert_file = cert_path,
-                                           .tls_key_file = key_path},
+                                           .tls_key_file = key_path,
+                                           .max_held_bytes = max_held_bytes},
                      workers);
+}
+
+static struct front *start(EVP_PKEY *key, unsigned workers)
+{
+    return start_with(key, workers, 0);
 }
 
 static void stop(struct front *f)
@@ -63,7 +69,8 @@ static void stop(struct front *f)
     unlink(key_path);
 }
 
-// One connection; *session goes in and a newer one comes out. What the handshake came to.
+// One connection; *session goes in and a newer one comes out. What the
+// handshake came to.
 static bool connect_once(const struct front *f, int version, const char *ciphers,
                          SSL_SESSION **session, bool *ret_reused)
 {
@@ -158,5 +165,32 @@ Test(http_tls, sessions_are_resumed_by_keys_that_change)
         SSL_SESSION_free(first);
         SSL_SESSION_free(second);
     }
+    stop(f);
+}
+
+// A handshake that never comes holds OpenSSL's buffers: above max_held_bytes
+// one more is closed at once.
+Test(http_tls, handshakes_within_the_memory)
+{
+    struct front *f = start_with(EVP_EC_gen("P-256"), 1, 2ul * 49152);
+    int silent[2];
+    for (unsigned i = 0; i < ARRAY_LEN(silent); i++) {
+        silent[i] = client_connect(f->address);
+    }
+    int one_more = client_connect(f->address);
+    cr_assert(client_at_end(one_more));
+    close(one_more);
+    cr_assert_eq(front_counted(f, COUNTER_http_shed_memory), 1ul);
+    client_reset(silent[0]);
+    for (unsigned i = 0; i < 20000 && http_server_connections(f->server) > 1; i++) {
+        usleep(1000);
+    }
+    for (unsigned i = 0; i < 10; i++) { // each gives back what it held
+        cr_assert(connect_once(f, TLS1_3_VERSION, NULL, NULL, NULL));
+        for (unsigned k = 0; k < 20000 && http_server_connections(f->server) > 1; k++) {
+            usleep(1000);
+        }
+    }
+    close(silent[1]);
     stop(f);
 }

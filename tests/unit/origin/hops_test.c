@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: our own name in a Via is found wherever it stands, other names are counted and kept in
-// order, and an origin is trusted to lead nowhere else only after it has answered.
+// order, the name is drawn once, and an origin is trusted to lead nowhere else only after it has
+// answered.
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
 #include "harness.h"
 #include "test.h"
 
@@ -72,3 +80,34 @@ Test(hops, an_answer_is_trusted_until_there_is_none)
     origin_hops_doubt(&origin);
     cr_assert(origin_has_answered(&origin), "a directory asks nobody");
 }
+
+#ifndef FOREBAY_TSAN // a seccomp filter stays for the rest of the process
+
+static void refuse_random(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getrandom, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {ARRAY_LEN(code), code};
+    cr_assert(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    cr_assert(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+Test(hops, a_request_asks_the_kernel_for_nothing)
+{
+    struct arena *arena = arena_new(65536);
+    struct headers none = {NULL, 0, 0}, first = {NULL, 0, 0}, second = {NULL, 0, 0};
+    unsigned hops = 0;
+    cr_assert(origin_hops_add(arena, NULL, &first));
+    refuse_random();
+    cr_assert_eq(origin_hops_judge(&none, &hops), ERR_OK);
+    cr_assert_eq(origin_hops_judge(&first, &hops), ERR_LOOP);
+    cr_assert(origin_hops_add(arena, NULL, &second));
+    cr_assert(span_equal(first.items[0].value, second.items[0].value));
+    arena_free(arena);
+}
+
+#endif

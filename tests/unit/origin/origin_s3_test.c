@@ -288,6 +288,38 @@ Test(origin_s3, silent_server)
     rig_end(&rig);
 }
 
+static void close_origin(struct fetch_run *run)
+{
+    origin_close(run->ctx);
+}
+
+// A closed origin ends what runs, and what starts after that, each once, without asking anybody.
+Test(origin_s3, closed)
+{
+    struct server_row rows[] = {
+        {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nETag: \"e\"\r\n\r\nhalf"}};
+    struct rig rig;
+    rig_options(&rig, rows, 1);
+    rig_begin(&rig);
+    struct fetch_run run = {.key = "k", .on_body_hook = close_origin, .ctx = rig.h.origin};
+    fetch_run(&rig.h, 0, &run);
+    cr_assert_eq(run.err, ERR_CANCELLED, "%s", error_name(run.err));
+    cr_assert(run.heads == 1 && run.ends == 1);
+    fetch_run_done(&run);
+    struct fetch_run late = {.key = "late"};
+    fetch_run(&rig.h, 0, &late);
+    cr_assert_eq(late.err, ERR_CANCELLED, "%s", error_name(late.err));
+    cr_assert(late.heads == 0 && late.ends == 1);
+    fetch_run_done(&late);
+    struct relay_run relay = {.method = "GET", .target = "/bkt/k?tagging"};
+    relay_run(&rig.h, 0, &relay);
+    cr_assert_eq(relay.err, ERR_CANCELLED, "%s", error_name(relay.err));
+    cr_assert_eq(relay.ends, 1);
+    relay_run_done(&relay);
+    cr_assert_eq(server_requests(&rig.server), 1);
+    rig_end(&rig);
+}
+
 // A status that nobody gives, on a connection that has carried others: what may be asked again is,
 // once, on a new connection; nothing else is, and the client hears that the origin failed.
 Test(origin_s3, foreign_statuses)

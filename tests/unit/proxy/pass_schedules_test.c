@@ -223,6 +223,8 @@ static void play_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 #define pass_keys_of_head play_pass_keys_of_head
 #define pass_keys_of_form play_pass_keys_of_form
 #define pass_keys_of_body play_pass_keys_of_body
+#define pass_keys_of_new_realms play_pass_keys_of_new_realms
+#define pass_relay_begin_late play_pass_relay_begin_late
 #define serve_pass_step_start play_pass_start
 #define serve_pass_done play_pass_done
 struct pass_state *pass_state_new(struct request *r);
@@ -247,6 +249,8 @@ void pass_outcome_settle(struct pass_state *p);
 void pass_outcome_refuse(struct pass_state *p, enum err err, struct span message);
 void pass_outcome_free_unneeded(struct pass_state *p);
 void pass_relay_begin(struct pass_state *p);
+void pass_relay_begin_late(struct pass_state *p);
+void pass_keys_of_new_realms(struct pass_state *p);
 void pass_receive_start(struct pass_state *p);
 enum err pass_sources_send(struct pass_state *p, struct span *ret_message) MUST_USE;
 #include "../../../src/proxy/pass_answer.c"

@@ -118,6 +118,7 @@ Test(s3_request, operations_are_found_by_method_and_parameters)
          S3_PutObject},
         {"PUT", "/bkt/key?x-amz-surprise=1", S3_Unknown},
         {"PUT", "/bkt/key?x-amz-meta-snowball-auto-extract=true", S3_Unknown},
+        {"PUT", "/bkt?x-amz-meta-snowball-auto-extract=true", S3_Unknown},
         {"PUT", "/bkt/key?X-Amz-Copy-Source=%2Fb%2Fk", S3_CopyObject},
         {"GET", "/bkt/key?x-amz-copy-source=%2Fb%2Fk", S3_Unknown},
         {"DELETE", "/bkt/key?uploadId=", S3_Unknown},
