@@ -349,7 +349,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t 
     }
     if (fill != NULL) {
         stats_add(COUNTER_fills_joined, 1);
-        fill->resumes = 0; // he brings attempts of his own; origin_retry_take() bounds them all
+        fill->resumes = 0; // a reader that joins adds attempts; origin_retry_take() bounds them all
         if (token != 0) {
             fill_send_first_end(fill); // an older token is answered before it is replaced
             fill->token = token;

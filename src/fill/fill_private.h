@@ -111,7 +111,7 @@ struct fill {
     enum fill_state state;
     bool in_table, doomed, unstored, abandoned, dead;
     uint64_t token;                 // of the home's first request; 0: none
-    enum err failed;                // why there never was a head; told with FIRST_END
+    enum err failed;                // why there never was a head; goes out with FIRST_END
     struct span failed_document;    // valid while the fill fails
     struct store_object *object;    // asked for with If-Match, or learned from the head
     struct store_object *described; // may have this version's checksums; NULL: nothing has
@@ -165,8 +165,8 @@ void invalidate_free_all(struct fill_worker *fw); // with the worker: floors tha
 // The key is invalidated: its runs in flight here take no joins and are not published.
 void fill_doom(struct fill_worker *fw, struct hash128 hash);
 
-void fill_maybe_free(struct fill *fill);   // frees it when nothing holds it any more
-void fill_leave_table(struct fill *fill);  // no more joins; its home is told; may free it
+void fill_maybe_free(struct fill *fill);  // frees it when nothing holds it any more
+void fill_leave_table(struct fill *fill); // no more joins; FIRST_END if it has a token; may free it
 void fill_send_version(struct fill *fill); // the home learns what the head said, if it waits for it
 // Takes the reader out with its one FINAL. document: the origin's error, copied.
 void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome, enum err err,

@@ -243,11 +243,7 @@ static void home_fail_held(struct home_key *h, enum err err, struct span documen
 {
     struct subscription *sub;
     while ((sub = home_unhold(&h->held)) != NULL) {
-        struct error_message *m = message_error_new(h->fw, NULL);
-        m->subscription = sub;
-        m->err = err;
-        m->document = message_document(document);
-        message_send(sub->at, &m->base);
+        home_answer_error(h, sub, err, document);
     }
 }
 

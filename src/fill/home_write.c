@@ -145,7 +145,7 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
     home_settle(h);
 }
 
-// Rule 22: a fill was told that this version is no more.
+// Rule 22: the origin denied this version to a run.
 void home_on_version_gone(struct fill_worker *fw, struct version_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a write that passes through makes untrue is removed on every worker: the writer's side of
-// it, and every worker's answer to an invalidation. The home (home.c) decides; rules 24-28 of its
-// head comment.
+// it, and every worker's answer to an invalidation. The home decides (home_write.c): rules 24 to 28
+// of README.md.
 //
 // A change of unknown extent has no keys to send round. It raises the bucket's epoch
 // (store_epoch.c), which is part of every key and of every listing's name: whoever looks from then
-// on finds nothing that was asked for before. Who began earlier keeps the key he has.
+// on finds nothing that was asked for before. What began earlier goes on under the key it has.
 //
 // The two meet where the epoch of a bucket moves while a write to one of its keys is open: a reader
 // may have cached the key's old version under the new epoch. So the write goes through the same

@@ -73,6 +73,7 @@ static int write_through(unsigned worker)
 // --- asked ---------------------------------------------------------------------------------------
 
 // A reader that joins waits for the head; one request for all.
+// Rule 16.
 Test(asked, a_reader_joins)
 {
     begin();
@@ -93,6 +94,7 @@ Test(asked, a_reader_joins)
 }
 
 // The origin fails: one S3 error to all, those who wait at the home included.
+// Rule 13.
 Test(asked, the_origin_fails)
 {
     begin();
@@ -148,6 +150,7 @@ Test(asked, the_version_differs_before_the_first_byte)
 }
 
 // Who has sent bytes of the old version is cut.
+// Rules 8, 22.
 Test(asked, the_version_differs_after_the_first_byte)
 {
     begin();
@@ -168,6 +171,7 @@ Test(asked, the_version_differs_after_the_first_byte)
 
 // A reader bound to an old version that waits on a first request is taken out when the head shows a
 // new one.
+// Rule 18.
 Test(asked, the_head_shows_another_version_to_a_bound_reader)
 {
     struct world_options options = {.seed = 2, .piece_bytes = PIECE, .refuse_store = true};
@@ -186,6 +190,7 @@ Test(asked, the_head_shows_another_version_to_a_bound_reader)
 }
 
 // The last reader leaves: cancelled at once, the late answer finds nobody.
+// Rule 21.
 Test(asked, the_last_reader_leaves)
 {
     begin();
@@ -241,6 +246,7 @@ Test(body, a_reader_joins)
 }
 
 // The body breaks off: the rest is asked for, of the same version, and only the rest.
+// Rule 22.
 Test(body, the_origin_fails)
 {
     begin();
@@ -272,6 +278,7 @@ Test(body, the_origin_fails_beyond_the_budget)
 }
 
 // The rest of a broken body is of another version: cut, and nothing of the run is kept.
+// Rule 22.
 Test(body, the_version_differs)
 {
     begin();
@@ -289,6 +296,7 @@ Test(body, the_version_differs)
 }
 
 // The last reader leaves: the block under way is finished and kept, the rest is not asked for.
+// Rule 21.
 Test(body, the_last_reader_leaves)
 {
     begin();
@@ -303,6 +311,7 @@ Test(body, the_last_reader_leaves)
 }
 
 // Who comes for a later block after that starts a run of its own.
+// Rules 7, 21.
 Test(body, a_reader_joins_after_the_last_one_left)
 {
     begin();
@@ -319,6 +328,7 @@ Test(body, a_reader_joins_after_the_last_one_left)
 }
 
 // The store refuses: the run goes on unstored, readers are served.
+// Rule 23.
 Test(body, the_store_refuses)
 {
     begin();
@@ -336,6 +346,7 @@ Test(body, the_store_refuses)
 
 // Unstored, the origin is asked no further than a window ahead of the fastest reader, from the
 // first byte on.
+// Rule 23.
 Test(body, unstored_and_nobody_takes_anything)
 {
     begin_unstored();
@@ -372,6 +383,7 @@ Test(body, unstored_and_one_reader_is_slow)
 }
 
 // Unstored, who comes when the beginning was given back asks for itself.
+// Rule 23.
 Test(body, unstored_and_a_reader_comes_late)
 {
     begin_unstored();
@@ -466,6 +478,7 @@ Test(body, memory_is_short_and_the_leading_run_is_stuck)
 // --- written, not yet visible --------------------------------------------------------------------
 
 // A reader that joins reads the pending place.
+// Rule 20.
 Test(written, a_reader_joins)
 {
     begin();
@@ -533,6 +546,7 @@ Test(written, the_write_fails)
 }
 
 // The commit fails: the run is dropped, its readers are still served from the pending place.
+// Rule 15.
 Test(written, the_commit_fails)
 {
     begin();
@@ -582,6 +596,7 @@ Test(written, the_read_fails)
 }
 
 // Visible: the entry is gone, the index answers.
+// Rules 15, 20.
 Test(written, it_is_visible)
 {
     begin();

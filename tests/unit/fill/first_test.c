@@ -34,6 +34,7 @@ static void expect_reply(int client, unsigned status, uint64_t received)
 // --- an object we do not know --------------------------------------------------------------------
 
 // A plain GET asks for ranges without a condition; the client gets 200.
+// Rules 7, 11.
 Test(first, plain_get)
 {
     begin();

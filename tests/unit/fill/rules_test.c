@@ -56,6 +56,7 @@ static int write_until_ready(unsigned worker)
 // --- who asks the origin -------------------------------------------------------------------------
 
 // The first request for an unknown object, too, is made by the owner of the block's stripe.
+// Rule 2.
 Test(rules, home_asks_itself_and_the_block_is_fetched_twice)
 {
     begin();
@@ -73,6 +74,7 @@ Test(rules, home_asks_itself_and_the_block_is_fetched_twice)
 }
 
 // The owner looks in the index once more before it asks.
+// Rule 16.
 Test(rules, fetched_twice_because_a_reader_looked_before_the_block_was_visible)
 {
     begin_with_block(0);
@@ -90,6 +92,7 @@ Test(rules, fetched_twice_because_a_reader_looked_before_the_block_was_visible)
 }
 
 // An entry stays in the table until the index answers for it.
+// Rule 20.
 Test(rules, fetched_twice_because_the_entry_left_before_it_was_visible)
 {
     begin_with_block(0);
@@ -107,6 +110,7 @@ Test(rules, fetched_twice_because_the_entry_left_before_it_was_visible)
 }
 
 // A first request adopts a live entry, whatever version that asked for.
+// Rules 16, 17.
 Test(rules, fetched_twice_because_a_first_request_adopted_no_live_entry)
 {
     struct world_options options = {.seed = 1, .refuse_store = true};
@@ -133,6 +137,7 @@ Test(rules, fetched_twice_because_a_first_request_adopted_no_live_entry)
 }
 
 // The home is told when the entry that carries its first request leaves, for whatever reason.
+// Rules 13, 19.
 Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_cancelled)
 {
     begin();
@@ -149,6 +154,7 @@ Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_cancelled)
 }
 
 // An older first request that an entry carries is ended before the entry takes a newer one.
+// Rule 17.
 Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_adopted_twice)
 {
     begin();
@@ -171,6 +177,7 @@ Test(rules, home_waits_for_ever_for_a_first_fetch_that_was_adopted_twice)
 // --- a version that is no more -------------------------------------------------------------------
 
 // After a 412 the reader goes to the home, not to its own index, which may still show the record.
+// Rule 9.
 Test(rules, restarts_on_its_own_index_without_end)
 {
     begin_with_block(0);
@@ -187,6 +194,7 @@ Test(rules, restarts_on_its_own_index_without_end)
 }
 
 // The same for a request that needs the version's head first.
+// Rule 9.
 Test(rules, restarts_on_its_own_index_without_end_when_described_first)
 {
     begin_with_block(0);
@@ -205,6 +213,7 @@ Test(rules, restarts_on_its_own_index_without_end_when_described_first)
 }
 
 // A refused version that is still current at the home is invalidated there.
+// Rule 11.
 Test(rules, the_refused_record_stays_for_the_next_reader)
 {
     begin_with_block(0);
@@ -220,7 +229,8 @@ Test(rules, the_refused_record_stays_for_the_next_reader)
 }
 
 // The floor is lifted only when the record below it is gone from the index.
-Test(rules, bar_lifted_while_the_old_record_is_still_visible)
+// Rule 26.
+Test(rules, floor_lifted_while_the_old_record_is_still_visible)
 {
     begin_with_block(0);
     origin_overwrite();
@@ -238,7 +248,8 @@ Test(rules, bar_lifted_while_the_old_record_is_still_visible)
 }
 
 // A worker lifts only the floor that the message names.
-Test(rules, bar_of_a_second_invalidation_lifted_by_the_first)
+// Rule 26.
+Test(rules, floor_of_a_second_invalidation_lifted_by_the_first)
 {
     begin_with_block(0);
     int first = write_until_ready(0);
@@ -268,6 +279,7 @@ Test(rules, bar_of_a_second_invalidation_lifted_by_the_first)
 // --- held readers --------------------------------------------------------------------------------
 
 // An invalidation forgets the first request; who waited for it is routed again.
+// Rule 24.
 Test(rules, held_reader_never_ends)
 {
     begin();
@@ -287,6 +299,7 @@ Test(rules, held_reader_never_ends)
 }
 
 // What a first request answers after it was forgotten decides nothing.
+// Rule 12.
 Test(rules, a_forgotten_first_request_decides_the_version)
 {
     begin();
@@ -314,6 +327,7 @@ Test(rules, a_forgotten_first_request_decides_the_version)
 // --- what a write waits for ----------------------------------------------------------------------
 
 // The origin is not asked before the old record is gone: a crash after the reply would find it.
+// Rule 27.
 Test(rules, killed_after_the_reply_the_old_version_is_back)
 {
     begin_with_block(0);
@@ -332,6 +346,7 @@ Test(rules, killed_after_the_reply_the_old_version_is_back)
 }
 
 // With nothing to delete the write begins at once.
+// Rule 27.
 Test(rules, a_write_waits_for_a_delete_that_nobody_posted)
 {
     begin();
@@ -344,6 +359,7 @@ Test(rules, a_write_waits_for_a_delete_that_nobody_posted)
 }
 
 // Nothing is published between a write's two invalidations.
+// Rule 14.
 Test(rules, published_inside_the_write_the_old_version_outlives_it)
 {
     begin();
@@ -360,6 +376,7 @@ Test(rules, published_inside_the_write_the_old_version_outlives_it)
 }
 
 // The reply waits for every worker: one that was not told would still use the old record.
+// Rules 5, 25, 28.
 Test(rules, replied_while_another_worker_still_sees_the_old_record)
 {
     begin_with_block(0);
@@ -378,6 +395,7 @@ Test(rules, replied_while_another_worker_still_sees_the_old_record)
 }
 
 // A PUBLISH sent before the acknowledgement arrives before it, and is refused by the open write.
+// Rules 14, 25.
 Test(rules, an_old_publish_is_accepted_after_the_reply)
 {
     begin();
@@ -401,6 +419,7 @@ Test(rules, an_old_publish_is_accepted_after_the_reply)
 }
 
 // The home posts; an owner that went to the writer itself would come after the write's delete.
+// Rule 1.
 Test(rules, an_old_put_reaches_the_index_after_the_writes_delete)
 {
     begin_with_block(0);
@@ -424,7 +443,8 @@ Test(rules, an_old_put_reaches_the_index_after_the_writes_delete)
 }
 
 // A sender that has not acknowledged the last floor publishes nothing, write or no write.
-Test(rules, published_by_a_worker_that_has_not_heard_of_the_invalidation)
+// Rule 14.
+Test(rules, published_by_a_worker_that_has_not_met_the_invalidation)
 {
     begin_with_block(0);
     world_hold(EVENT_WRITTEN, -1, -1);
@@ -452,6 +472,7 @@ Test(rules, published_by_a_worker_that_has_not_heard_of_the_invalidation)
 // --- entries that a write overtook ---------------------------------------------------------------
 
 // From "asked" on an entry is doomed by an invalidation: nobody new joins it.
+// Rule 25.
 Test(rules, joined_after_the_write_a_request_from_before_it_looks_new)
 {
     begin();
@@ -473,6 +494,7 @@ Test(rules, joined_after_the_write_a_request_from_before_it_looks_new)
 }
 
 // A doomed entry is never published, even with nobody left who would refuse it.
+// Rule 25.
 Test(rules, published_after_the_write_a_request_from_before_it_looks_new)
 {
     begin();
@@ -493,6 +515,7 @@ Test(rules, published_after_the_write_a_request_from_before_it_looks_new)
 }
 
 // The same for one whose body was already complete when the invalidation came.
+// Rule 25.
 Test(rules, published_after_the_write_a_body_from_before_it_looks_new)
 {
     begin();
@@ -513,6 +536,7 @@ Test(rules, published_after_the_write_a_body_from_before_it_looks_new)
 // --- pins ----------------------------------------------------------------------------------------
 
 // A place in a dying segment is a miss, not a reason to look again.
+// Rule 6.
 Test(rules, looks_again_and_the_pin_fails_again)
 {
     begin_with_block(2);
@@ -528,6 +552,7 @@ Test(rules, looks_again_and_the_pin_fails_again)
 }
 
 // A written run is no candidate for eviction until the index has it.
+// Rule 20.
 Test(rules, the_index_names_a_freed_segment)
 {
     begin();
@@ -543,6 +568,7 @@ Test(rules, the_index_names_a_freed_segment)
 }
 
 // A dropped run is freed after its last pin.
+// Rule 20.
 Test(rules, a_dropped_run_is_freed_under_its_reader)
 {
     begin();
@@ -570,6 +596,7 @@ Test(rules, a_dropped_run_is_freed_under_its_reader)
 // --- leaving -------------------------------------------------------------------------------------
 
 // LEAVE goes only to who answered ATTACHED, after it: it cannot overtake a forwarded JOIN.
+// Rule 10.
 Test(rules, leave_overtakes_a_forwarded_join)
 {
     begin();
@@ -590,6 +617,7 @@ Test(rules, leave_overtakes_a_forwarded_join)
 }
 
 // A gone reader is the last: its late ATTACHED ends the run.
+// Rule 10.
 Test(rules, a_reader_that_left_before_it_was_attached_keeps_the_run_going)
 {
     begin();
@@ -606,6 +634,7 @@ Test(rules, a_reader_that_left_before_it_was_attached_keeps_the_run_going)
 }
 
 // A place that was pinned for a reader that has gone is given back.
+// Rule 10.
 Test(rules, the_pin_of_a_gone_reader_is_never_given_back)
 {
     begin();
@@ -622,6 +651,7 @@ Test(rules, the_pin_of_a_gone_reader_is_never_given_back)
 }
 
 // The same when the place comes with the end of a run it was attached to.
+// Rule 10.
 Test(rules, the_pin_of_a_reader_gone_while_the_run_was_written_is_never_given_back)
 {
     begin();
@@ -642,7 +672,8 @@ Test(rules, the_pin_of_a_reader_gone_while_the_run_was_written_is_never_given_ba
 // --- conditional requests ------------------------------------------------------------------------
 
 // An answer that was asked for before a write renews nothing and tells nobody anything.
-Test(rules, a_check_from_before_the_write_makes_the_old_record_fresh)
+// Rule 29.
+Test(rules, an_answer_from_before_the_write_makes_the_old_record_fresh)
 {
     struct world_options options = {.seed = 1, .ttl = true};
     world_begin(&options);
@@ -668,6 +699,7 @@ Test(rules, a_check_from_before_the_write_makes_the_old_record_fresh)
 }
 
 // Under `strict` a reader shares only a request that was not sent when it came.
+// Rule 29.
 Test(rules, a_strict_reader_is_told_what_was_true_before_it_came)
 {
     struct world_options options = {.seed = 1, .strict = true};
@@ -690,6 +722,7 @@ Test(rules, a_strict_reader_is_told_what_was_true_before_it_came)
 }
 
 // Nor does it share a first request, a run in flight or a held place behind one.
+// Rule 29.
 Test(rules, a_strict_reader_joins_a_first_request_sent_before_it_came)
 {
     struct world_options options = {.seed = 1, .strict = true};
@@ -707,6 +740,7 @@ Test(rules, a_strict_reader_joins_a_first_request_sent_before_it_came)
 }
 
 // Records found again in segments may be what a write had removed: asked about before first use.
+// Rule 30.
 Test(rules, a_rebuilt_record_brings_an_invalidated_version_back)
 {
     begin_with_block(0);
@@ -731,6 +765,7 @@ Test(rules, a_rebuilt_record_brings_an_invalidated_version_back)
 
 // A delete that could not be committed does not hold up the write, and hides the record all the
 // same until it could.
+// Rule 26.
 Test(rules, stale_after_the_reply_because_the_delete_failed)
 {
     begin_with_block(0);

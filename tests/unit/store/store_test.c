@@ -96,6 +96,7 @@ Test(store, a_newer_generation_replaces_the_older_and_an_older_put_is_refused)
     box_remove(&box);
 }
 
+// Rule 4 of src/fill/README.md.
 Test(store, deletes_reach_what_they_name_and_nothing_else)
 {
     struct box box;
@@ -286,6 +287,7 @@ Test(store, renewals_are_bounded_and_drain)
     box_remove(&box);
 }
 
+// Rule 3 of src/fill/README.md.
 Test(store, generations_only_rise_also_over_restarts)
 {
     struct box box;
