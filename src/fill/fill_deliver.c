@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Delivery of a run's bytes to its readers, and its memory. Runs on the stripe's owner.
 //
-// Every chunk is delivered as it fills; a pass sends each reader what it has not had. While memory
+// Every chunk is delivered as it fills; a delivery sends each reader what it has not had. While memory
 // is plentiful the run keeps its chunks until it ends, so late joiners start at once; while it is
 // short, or when nothing is stored, they are given up as soon as every reader was sent them.
 //
@@ -47,7 +47,7 @@ bool fill_take_lead(struct fill *fill)
     return leads;
 }
 
-void fill_pass_lead(struct fill *fill)
+void fill_yield_lead(struct fill *fill)
 {
     struct fill_worker *fw = fill->fw;
     if (fw->memory_lead != fill) {

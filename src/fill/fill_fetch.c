@@ -318,7 +318,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     check(fill->fetching);
     fill->fetching = false;
     fill->paused = false;
-    fill_pass_lead(fill);
+    fill_yield_lead(fill);
     if (fill->abandoned) {
         fill_maybe_free(fill);
         return;

@@ -188,7 +188,7 @@ void fill_on_deliver(struct task *task);
 struct chunk *fill_chunk(struct fill *fill); // never NULL: a run out of memory pauses instead
 // May this stored run go on though memory is used up? One of each worker may.
 bool fill_take_lead(struct fill *fill);
-void fill_pass_lead(struct fill *fill);
+void fill_yield_lead(struct fill *fill);
 void fill_pause_update(struct fill *fill);
 
 // --- fill_fetch.c --------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ static void write_send_begin(struct key_write *kw)
     write_send(kw, message_write_begin_new(kw->at, kw->key));
 }
 
-static struct span origin_place(const struct object_key *key)
+static struct span key_endpoint(const struct object_key *key)
 {
     return span_from_cstr(origin_endpoint(key->origin));
 }
@@ -117,7 +117,7 @@ void invalidate_begin(struct fill_worker *fw, struct key_write *kw)
     list_node_init(&kw->node);
     kw->at = fw;
     kw->has_moved = false;
-    (void)write_moves(kw, store_epoch_hold(fw->store, origin_place(key), key->bucket));
+    (void)write_moves(kw, store_epoch_hold(fw->store, key_endpoint(key), key->bucket));
     write_send_begin(kw);
 }
 
@@ -140,13 +140,13 @@ void invalidate_on_write_ready(struct fill_worker *fw, struct write_message *m)
 void invalidate_on_write_done(struct fill_worker *fw, struct write_message *m)
 {
     struct key_write *kw = m->write;
-    struct span place = origin_place(kw->key);
-    if (!kw->has_moved && write_moves(kw, store_epoch(fw->store, place, kw->key->bucket))) {
+    struct span endpoint = key_endpoint(kw->key);
+    if (!kw->has_moved && write_moves(kw, store_epoch(fw->store, endpoint, kw->key->bucket))) {
         kw->has_moved = true; // once: a later epoch began after the origin's answer
         write_send_begin(kw);
         return;
     }
-    store_epoch_release(fw->store, place, kw->key->bucket);
+    store_epoch_release(fw->store, endpoint, kw->key->bucket);
     kw->on_ended(kw);
 }
 
