@@ -201,6 +201,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->wanted = sub->ask.object != NULL ? store_object_ref(sub->ask.object) : NULL;
     a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
     a->acked_byte = a->next_byte;
+    // What is not held any more comes from disk, once it is there.
     a->waiting_place = fill->state == FILL_WRITING || a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
     stats_add(COUNTER_coalesced_waiters, 1);
@@ -338,6 +339,7 @@ static void fill_decline_first(struct fill_worker *fw, struct subscription *sub,
     fill_answer_again(fw, sub);
 }
 
+// Rule 16, in its order.
 static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t token)
 {
     check(object_key_owner(fw, sub->ask.key, sub->ask.block * sub->ask.block_size_bytes) ==
@@ -351,7 +353,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t 
         stats_add(COUNTER_fills_joined, 1);
         fill->resumes = 0; // a reader that joins adds attempts; origin_retry_take() bounds them all
         if (token != 0) {
-            fill_send_first_end(fill); // an older token is answered before it is replaced
+            fill_send_first_end(fill); // rule 17: the older token first
             fill->token = token;
             fill_send_version(fill);
         }
@@ -396,7 +398,7 @@ static void fill_on_no_readers(struct fill *fill)
     uint64_t done = fill->received - fill->first_byte;
     if (fill->state == FILL_BODY && fill->run != NULL && !fill->doomed) {
         uint64_t blocks = max_u64((done + fill->block_size_bytes - 1) / fill->block_size_bytes, 1);
-        if (fill->resume_waiting) {
+        if (fill->resume_waiting) { // nothing is on its way: only what is whole
             blocks = done / fill->block_size_bytes;
         }
         if (blocks > 0) {

@@ -157,6 +157,7 @@ static void home_answer_error(struct home_key *h, struct subscription *sub, enum
     message_send(sub->at, &m->base);
 }
 
+// Rule 11, version known: the owner is asked for that version.
 static void home_forward(struct home_key *h, struct subscription *sub)
 {
     check(h->state == HOME_KNOWN);
@@ -186,6 +187,7 @@ struct store_object **home_described(struct home_key *h)
     return &h->fw->described[h->key->hash.lo % FILL_DESCRIBED];
 }
 
+// Rule 11, nothing known: the first request decides.
 static void home_decide(struct home_key *h, struct subscription *sub)
 {
     check(h->state == HOME_NONE && list_empty(&h->held));
@@ -203,6 +205,7 @@ static void home_decide(struct home_key *h, struct subscription *sub)
                  &m->base);
 }
 
+// Rule 11.
 static void home_route(struct home_key *h, struct subscription *sub)
 {
     if (sub->ask.refused != NULL) {
@@ -220,6 +223,7 @@ static void home_route(struct home_key *h, struct subscription *sub)
     } else if (h->state == HOME_DECIDING) {
         home_hold(&h->held, sub);
     } else if (!sub->ask.skip_index && home_look_up(h).found) {
+        // Not for a reader that could not read what the record names: it would ask again for ever.
         home_answer_again(h, sub);
     } else {
         home_decide(h, sub);
@@ -237,8 +241,7 @@ void home_route_held(struct home_key *h)
     }
 }
 
-// One error to all who waited for the same first request; a range it could not satisfy says nothing
-// about theirs.
+// One error to all who waited for the same first request.
 static void home_fail_held(struct home_key *h, enum err err, struct span document)
 {
     struct subscription *sub;
@@ -270,6 +273,8 @@ void home_on_route(struct fill_worker *fw, struct ask_message *m)
     home_maybe_free(h);
 }
 
+// A run of the visible version is put beside those that the index has; a run of another one, or in
+// blocks of another size, gets a generation of its own, whose first put removes the older one.
 static void home_know(struct home_key *h, const struct store_object *object)
 {
     struct home_visible v = home_look_up(h);
@@ -280,6 +285,7 @@ static void home_know(struct home_key *h, const struct store_object *object)
     h->state = HOME_KNOWN;
 }
 
+// Rule 12. Known already it may be by a PUBLISH that came first.
 void home_on_version(struct fill_worker *fw, struct version_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
@@ -294,6 +300,7 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
     fill_assert_home(h);
 }
 
+// Rule 13.
 void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
@@ -304,6 +311,7 @@ void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
     h->token = 0;
     if (h->state == HOME_DECIDING) {
         h->state = HOME_NONE;
+        // A range past the end is that reader's own: the held ask for theirs.
         if (m->err != ERR_OK && m->err != ERR_INVALID_RANGE) {
             home_fail_held(h, m->err, m->document);
         }
@@ -323,6 +331,7 @@ static void home_answer_fill(struct fill_worker *owner, struct fill *fill,
     message_send(owner, &m->base);
 }
 
+// Rule 15.
 static void on_put_done(struct store_post *post)
 {
     struct home_post *put = container_of(post, struct home_post, post);
@@ -338,7 +347,7 @@ static void on_put_done(struct store_post *post)
     home_maybe_free(h);
 }
 
-// Rule 14.
+// Rule 14. A put on its way while no version is known is of one that an invalidation has met.
 static bool home_accepts(struct home_key *h, const struct publish_message *m)
 {
     if (h->open_writes > 0 || (h->has_floor && h->acked[m->base.from->index] != h->floor)) {

@@ -21,7 +21,7 @@ static void on_delete_done(struct store_post *post)
     if (delete_post->post.err == ERR_OK) {
         h->delete_failures = 0;
     } else if (!h->delete_owed) {
-        // A broken disk must not hold up writes, but the record below the floor may stay visible.
+        // The record below the floor may stay visible.
         h->delete_owed = true;
         timer_start(&h->delete_timer, (uint64_t)HOME_DELETE_AGAIN_MS << h->delete_failures);
         h->delete_failures = (unsigned)min_u64(h->delete_failures + 1, 6);
@@ -55,7 +55,7 @@ void home_on_delete_timer(struct timer *timer)
     home_post_delete(h);
 }
 
-// Rule 24.
+// Rule 24. A delete is posted behind puts on their way, so that it removes what they make visible.
 void home_invalidate(struct home_key *h)
 {
     bool visible = home_look_up(h).found;
@@ -92,7 +92,8 @@ static void home_answer_write(struct list_node *node, struct write_message *m)
     message_send(m->write->at, &m->base);
 }
 
-// Whatever waited for acknowledgements or deletes and need not wait any more goes on.
+// Rules 26, 27, 28. A write waits for its delete, failed or not: a broken disk holds up no writes; the
+// floor stays until the delete has been repeated with success.
 void home_settle(struct home_key *h)
 {
     struct list_node *node;
