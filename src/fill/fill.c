@@ -86,6 +86,7 @@ void fill_leave_table(struct fill *fill)
     if (!fill->in_table) {
         return;
     }
+    check(fill->fw->fills.count > 0);
     fill->in_table = false;
     list_remove(&fill->map_node);
     fill->fw->fills.count--;
@@ -122,6 +123,7 @@ void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome
                          struct span document)
 {
     struct fill *fill = a->fill;
+    check(fill != NULL && outcome != OUTCOME_NONE); // rule 10: one FINAL
     struct final_message *m = message_final_new(fill->fw, NULL);
     m->subscription = a->subscription;
     m->outcome = outcome;

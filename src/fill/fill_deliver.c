@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Delivery of a run's bytes to its readers, and its memory. Runs on the stripe's owner.
 //
-// Every chunk is delivered as it fills; a delivery sends each reader what it has not had. While memory
-// is plentiful the run keeps its chunks until it ends, so late joiners start at once; while it is
-// short, or when nothing is stored, they are given up as soon as every reader was sent them.
+// Every chunk is delivered as it fills; a delivery sends each reader what it has not had. While
+// memory is plentiful the run keeps its chunks until it ends, so late joiners start at once; while it
+// is short, or when nothing is stored, they are given up as soon as every reader was sent them.
 //
 // Two things pause a transfer. An unstored run waits for its fastest reader (its window), a stored
 // one for memory, except the one of each worker that leads.
@@ -27,6 +27,7 @@ static void fill_on_memory(struct worker *w, struct message *message)
 {
     (void)w;
     struct fill *fill = fill_of(container_of(message, struct fill, memory_message));
+    check(fill->memory_waiting);
     fill->memory_waiting = false;
     fill->paused_memory = false;
     fill_pause_update(fill);
@@ -127,6 +128,7 @@ static void fill_deliver_to(struct fill *fill, struct attachment *a)
         }
         uint32_t offset = (uint32_t)(at % CHUNK_SIZE);
         uint32_t len = (uint32_t)min_u64(CHUNK_SIZE - offset, fill->received - a->next_byte);
+        check(offset + len <= chunk->len);
         struct body_message *m = message_body_new(fill->fw, NULL);
         m->subscription = a->subscription;
         m->chunk = chunk_ref(chunk);
@@ -168,6 +170,7 @@ static void fill_give_up_chunks(struct fill *fill)
         }
     }
     // Only whole chunks; the one being filled stays.
+    check(keep_from >= fill->first_byte && keep_from <= fill->received);
     uint64_t whole = (keep_from - fill->first_byte) / CHUNK_SIZE;
     for (uint64_t i = (fill->retained_from - fill->first_byte) / CHUNK_SIZE; i < whole; i++) {
         chunk_unref(fill->chunks[i]);

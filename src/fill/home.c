@@ -78,6 +78,7 @@ void home_maybe_free(struct home_key *h)
                 list_empty(&h->starting) && list_empty(&h->closing) &&
                 list_empty(&h->next_revalidation);
     if (idle && list_node_linked(&h->map_node)) {
+        check(h->fw->homes.count > 0);
         list_remove(&h->map_node);
         h->fw->homes.count--;
         worker_free_later(h->fw->worker, home_free, h);

@@ -113,6 +113,7 @@ static bool write_moves(struct key_write *kw, uint64_t epoch)
 
 void invalidate_begin(struct fill_worker *fw, struct key_write *kw)
 {
+    check(kw->key != NULL && kw->on_ready != NULL && kw->on_ended != NULL);
     const struct object_key *key = kw->key;
     list_node_init(&kw->node);
     kw->at = fw;
@@ -130,6 +131,7 @@ void invalidate_end(struct fill_worker *fw, struct key_write *kw)
 void invalidate_on_write_ready(struct fill_worker *fw, struct write_message *m)
 {
     struct key_write *kw = m->write;
+    check(kw->at == fw && !list_node_linked(&kw->node));
     if (kw->has_moved) {
         invalidate_end(fw, kw); // the origin has answered already
     } else {
@@ -140,6 +142,7 @@ void invalidate_on_write_ready(struct fill_worker *fw, struct write_message *m)
 void invalidate_on_write_done(struct fill_worker *fw, struct write_message *m)
 {
     struct key_write *kw = m->write;
+    check(kw->at == fw && !list_node_linked(&kw->node));
     struct span endpoint = key_endpoint(kw->key);
     if (!kw->has_moved && write_moves(kw, store_epoch(fw->store, endpoint, kw->key->bucket))) {
         kw->has_moved = true; // once: a later epoch began after the origin's answer
@@ -168,6 +171,7 @@ static void on_bucket_ended(struct task *task)
 void invalidate_bucket_begin(struct fill_worker *fw, struct bucket_write *bw,
                              const struct origin *origin, struct span origin_bucket)
 {
+    check(bw->on_ready != NULL && bw->on_ended != NULL);
     bw->at = fw;
     bw->err = ERR_OK;
     bw->change.done = on_epoch_raised;

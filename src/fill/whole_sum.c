@@ -84,6 +84,7 @@ bool whole_sum_is_right(struct fill_worker *fw, const struct object_key *key,
 
 static void piece_free(struct whole_sums *sums, struct sum_piece *piece)
 {
+    check(sums->piece_count > 0);
     list_remove(&piece->node);
     s3_checksum_free(piece->sum);
     free(piece);
@@ -198,8 +199,10 @@ bool whole_sum_add(struct fill_worker *fw, const struct object_key *key,
                    const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
                    struct s3_checksum_state *sum)
 {
+    check(sum != NULL && first_byte < end_byte && end_byte <= object->size_bytes);
     struct span value;
     enum s3_checksum kind = whole_sum_wanted(object, &value);
+    check(s3_checksum_combines(kind));
     struct sum_piece *piece = calloc(1, sizeof(*piece));
     check(piece != NULL);
     *piece = (struct sum_piece){.first_byte = first_byte, .end_byte = end_byte, .sum = sum};
