@@ -161,8 +161,6 @@ enum step_result request_fail_by_origin(struct request *r, enum err err, struct 
 void request_common_headers(struct request *r, struct headers *headers);
 void request_header(struct request *r, struct headers *headers, const char *name,
                     struct span value);
-// "hit", "miss" and so on, as the access log and the counters say it; "" for RESULT_NONE.
-const char *request_result_name(enum request_result result);
 // "forebay; hit; detail=memory" for r's result; arena memory.
 struct span request_cache_status(struct request *r);
 // Makes the heap copy that messages carry; the caller owns one reference.
@@ -179,6 +177,11 @@ const struct sigv4_credentials *request_origin_credentials(const struct request 
 #define STEP(name, fn) enum step_result fn(struct request *r);
 #include "proxy/steps.def"
 #undef STEP
+
+// --- request_result.c ----------------------------------------------------------------------------
+
+// "hit", "miss" and so on, as the access log and the counters say it; "" for RESULT_NONE.
+const char *request_result_name(enum request_result result);
 
 // --- response_overrides.c ------------------------------------------------------------------------
 

@@ -346,20 +346,6 @@ enum step_result request_step_wait(struct request *r)
 
 // --- birth and end -------------------------------------------------------------------------------
 
-const char *request_result_name(enum request_result result)
-{
-    static const char *const names[] = {[RESULT_NONE] = "",
-                                        [RESULT_HIT] = "hit",
-                                        [RESULT_PARTIAL] = "partial",
-                                        [RESULT_MISS] = "miss",
-                                        [RESULT_COALESCED] = "coalesced",
-                                        [RESULT_REVALIDATED] = "revalidated",
-                                        [RESULT_STALE] = "stale",
-                                        [RESULT_BYPASS] = "bypass"};
-    check((size_t)result < ARRAY_LEN(names));
-    return names[result];
-}
-
 static void request_count(struct request *r)
 {
     const char *op = s3_operation_name(r->s3.operation);

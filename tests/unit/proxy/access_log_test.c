@@ -12,27 +12,6 @@
 
 #include "test.h"
 
-// What the log asks of an exchange is the test's.
-static uint64_t test_body_bytes(const struct http_exchange *x)
-{
-    (void)x;
-    return 123;
-}
-static uint64_t test_first_byte_us(const struct http_exchange *x)
-{
-    (void)x;
-    return 0;
-}
-
-#define http_reply_body_bytes test_body_bytes
-#define http_reply_first_byte_us test_first_byte_us
-#define access_log_new test_log_new
-#define access_log_free test_log_free
-#define access_log_write test_log_write
-#define access_log_reopen test_log_reopen
-#include "../../../src/proxy/access_log.c"
-#include "base/date.h"
-
 static struct proxy_worker pw;
 static char path[512];
 

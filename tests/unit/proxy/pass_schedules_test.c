@@ -3,11 +3,10 @@
 // an origin that answers early, late, badly or never, what reaches the origin is a beginning of the
 // right bytes, is whole only if all of them were right, and the client hears one thing that is true.
 // For each framing of a body. seeds.h says which schedules.
-#include "proxy/pass_private.h"
+#include "doors.h"
 #include "s3/s3_private.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "seeds.h"
@@ -23,7 +22,6 @@ enum framing { HASHED, UNSIGNED, SIGNED, SIGNED_TRAILER, UNSIGNED_TRAILER, HTTP_
 enum flaw { FLAWLESS, WRONG_BYTE, GARBLED, LEAVES };
 enum conduct { HONEST, REFUSES, EARLY, EARLY_SUCCESS, DOWN, RESETS, SILENT, CONDUCTS };
 
-// The neighbours of serve_pass.c are the schedule's.
 static struct {
     uint64_t seed, chance;
     // the plan
@@ -38,24 +36,16 @@ static struct {
     struct arena *arena;
     struct http_request http;
     struct request r;
-    struct http_sink *sink;
     size_t given;
     uint64_t leaves_at;
-    bool is_paused, has_ended, is_cut, is_over, has_left;
-    unsigned replies, failures;
-    unsigned reply_status;
-    struct http_source *source;
+    bool has_ended, is_cut, is_over, has_left;
     struct buf received;
     // the origin
-    struct origin_relay *relay;
-    struct arena *relay_arena;
     struct buf uploaded;
-    bool is_running, is_cancelled, is_waiting, has_all, is_aborted, has_answered, was_running;
+    bool has_all, is_aborted, has_answered;
     enum err abort_err;
-    uint64_t body_length;
     // the writes
-    struct key_write *beginning, *ending;
-    void *to_free;
+    unsigned ready_count, ended_count;
 } at;
 
 static unsigned pick(unsigned below)
@@ -64,205 +54,7 @@ static unsigned pick(unsigned below)
     return (unsigned)((at.chance >> 33) % below);
 }
 
-#define must(condition, why)                                                                       \
-    cr_assert(condition, "seed %llu, framing %d, flaw %d, conduct %d: " why,                       \
-              (unsigned long long)at.seed, (int)at.framing, (int)at.flaw, (int)at.conduct)
-
-// --- played doors --------------------------------------------------------------------------------
-
-static void play_body_start(struct http_exchange *x, struct http_sink *sink)
-{
-    (void)x;
-    at.sink = sink;
-}
-static void play_body_pause(struct http_exchange *x)
-{
-    (void)x;
-    at.is_paused = true;
-}
-static void play_body_resume(struct http_exchange *x)
-{
-    (void)x;
-    at.is_paused = false;
-}
-static void play_reply_start(struct http_exchange *x, const struct http_reply *reply)
-{
-    (void)x;
-    at.replies++;
-    at.reply_status = reply->status;
-    at.source = reply->source;
-}
-static void play_reply_ready(struct http_exchange *x)
-{
-    (void)x;
-}
-static void play_reply_cut(struct http_exchange *x)
-{
-    (void)x;
-    at.is_cut = true;
-}
-static void play_relay_start(struct worker *w, struct origin *origin, struct origin_relay *r)
-{
-    (void)w, (void)origin;
-    must(!at.was_running, "the origin is asked twice");
-    at.relay = r;
-    at.is_running = at.was_running = true;
-    at.body_length = r->body_length;
-    at.relay_arena = arena_new(1u << 20);
-}
-static void play_relay_nothing(struct origin_relay *r)
-{
-    (void)r;
-}
-static void play_resume_upload(struct origin_relay *r)
-{
-    must(r == at.relay && at.is_waiting, "woken for nothing");
-    at.is_waiting = false;
-}
-static void play_relay_cancel(struct origin_relay *r)
-{
-    must(r == at.relay && at.is_running && !at.is_cancelled, "a wrong cancel");
-    at.is_cancelled = true;
-}
-static void play_begin(struct fill_worker *pw, struct key_write *kw)
-{
-    (void)pw;
-    must(at.beginning == NULL, "two writes");
-    at.beginning = kw;
-}
-static void play_end(struct fill_worker *pw, struct key_write *kw)
-{
-    (void)pw;
-    at.ending = kw;
-}
-static enum step_result play_fail(struct request *r, enum err err, struct s3_error_detail *detail)
-{
-    (void)detail;
-    at.failures++;
-    r->err = err;
-    return STEP_DONE;
-}
-static void play_common_headers(struct request *r, struct headers *headers)
-{
-    (void)r, (void)headers;
-}
-static struct object_key *play_object_key(struct request *r, struct origin *origin,
-                                          struct span realm, struct span bucket, struct span key,
-                                          const struct proxy_rule *rule)
-{
-    (void)r, (void)origin, (void)rule, (void)bucket, (void)key;
-    struct object_key *k = calloc(1, sizeof(*k));
-    k->realm = realm;
-    return k;
-}
-static void play_key_unref(struct object_key *k)
-{
-    free(k);
-}
-static void play_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
-{
-    (void)w, (void)fn;
-    must(at.to_free == NULL, "freed twice");
-    at.to_free = ptr;
-}
-
-#define http_body_start play_body_start
-#define http_body_pause play_body_pause
-#define http_body_resume play_body_resume
-#define http_reply_start play_reply_start
-#define http_reply_ready play_reply_ready
-#define http_reply_cut play_reply_cut
-#define origin_relay_start play_relay_start
-#define origin_relay_pause play_relay_nothing
-#define origin_relay_resume play_relay_nothing
-#define origin_relay_resume_upload play_resume_upload
-#define origin_relay_cancel play_relay_cancel
-#define invalidate_begin play_begin
-#define invalidate_end play_end
-#define request_fail play_fail
-#define request_common_headers play_common_headers
-#define request_object_key_in play_object_key
-#define object_key_unref play_key_unref
-#define worker_free_later play_free_later
-#define list_cache_find(pw, r) NULL
-#define list_cache_begin(pw, r) NULL
-#define list_fill_append(fill, data) ((void)(data))
-#define list_fill_commit(fill, headers) ((void)(headers))
-#define list_fill_abort(fill) ((void)(fill))
-#define list_page_unref(page) ((void)(page))
-#define list_page_body(page) ((struct span){NULL, 0})
-#define list_page_headers(page) NULL
-#define origin_fetch_pause(fetch) ((void)(fetch))
-#define origin_fetch_resume(fetch) ((void)(fetch))
-#define origin_fetch_cancel(fetch) ((void)(fetch))
-#define pass_direct_wanted(r) false
-#define pass_direct_start(p) ERR_OK
-#define pass_state_new play_pass_state_new
-#define pass_state_free play_pass_state_free
-#define pass_state_copy_span play_pass_state_copy_span
-#define pass_state_copy_request play_pass_state_copy_request
-#define pass_state_copy_headers play_pass_state_copy_headers
-#define pass_state_check play_pass_state_check
-#define pass_origin_pause play_pass_origin_pause
-#define pass_origin_resume play_pass_origin_resume
-#define pass_origin_cancel play_pass_origin_cancel
-#define pass_answer_headers play_pass_answer_headers
-#define pass_answer_start play_pass_answer_start
-#define pass_answer_take play_pass_answer_take
-#define pass_answer_is_bodiless play_pass_answer_is_bodiless
-#define pass_answer_list_end play_pass_answer_list_end
-#define pass_upload_take play_pass_upload_take
-#define pass_upload_wake play_pass_upload_wake
-#define pass_upload_drop play_pass_upload_drop
-#define pass_outcome_settle play_pass_outcome_settle
-#define pass_outcome_refuse play_pass_outcome_refuse
-#define pass_outcome_free_unneeded play_pass_outcome_free_unneeded
-#define pass_relay_begin play_pass_relay_begin
-#define pass_receive_start play_pass_receive_start
-#define pass_sources_send play_pass_sources_send
-#define pass_keys_of_head play_pass_keys_of_head
-#define pass_keys_of_form play_pass_keys_of_form
-#define pass_keys_of_body play_pass_keys_of_body
-#define pass_keys_of_new_realms play_pass_keys_of_new_realms
-#define pass_relay_begin_late play_pass_relay_begin_late
-#define serve_pass_step_start play_pass_start
-#define serve_pass_done play_pass_done
-struct pass_state *pass_state_new(struct request *r);
-void pass_state_free(void *ptr);
-bool pass_state_copy_span(struct arena *arena, struct span *s);
-bool pass_state_copy_request(struct arena *arena, const struct s3_request *from,
-                             struct s3_request *ret_to);
-bool pass_state_copy_headers(struct arena *arena, const struct headers *from, struct headers *to);
-void pass_state_check(const struct pass_state *p);
-void pass_origin_pause(struct pass_state *p);
-void pass_origin_resume(struct pass_state *p);
-void pass_origin_cancel(struct pass_state *p);
-void pass_answer_headers(struct pass_state *p);
-void pass_answer_start(struct pass_state *p);
-void pass_answer_take(struct pass_state *p, struct span data);
-bool pass_answer_is_bodiless(const struct pass_state *p);
-void pass_answer_list_end(struct pass_state *p, bool is_good);
-enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
-void pass_upload_wake(struct pass_state *p);
-void pass_upload_drop(struct pass_state *p);
-void pass_outcome_settle(struct pass_state *p);
-void pass_outcome_refuse(struct pass_state *p, enum err err, struct span message);
-void pass_outcome_free_unneeded(struct pass_state *p);
-void pass_relay_begin(struct pass_state *p);
-void pass_relay_begin_late(struct pass_state *p);
-void pass_keys_of_new_realms(struct pass_state *p);
-void pass_receive_start(struct pass_state *p);
-enum err pass_sources_send(struct pass_state *p, struct span *ret_message) MUST_USE;
-#include "../../../src/proxy/pass_answer.c"
-#include "../../../src/proxy/pass_keys.c"
-#include "../../../src/proxy/pass_origin.c"
-#include "../../../src/proxy/pass_outcome.c"
-#include "../../../src/proxy/pass_receive.c"
-#include "../../../src/proxy/pass_relay.c"
-#include "../../../src/proxy/pass_sources.c"
-#include "../../../src/proxy/pass_state.c"
-#include "../../../src/proxy/pass_upload.c"
-#include "../../../src/proxy/serve_pass.c"
+#define must(condition, why) cr_assert(condition, "%s: " why, doors.told)
 
 static struct proxy_rule rules[] = {{.match = "**"}};
 static struct proxy proxy = {.rules = rules, .options.rule_count = 1};
@@ -389,6 +181,7 @@ static void begin(uint64_t seed)
 {
     static struct s3_domains domains;
     memset(&at, 0, sizeof(at));
+    doors_open();
     at.seed = seed;
     at.chance = seed * 0x9e3779b97f4a7c15u + 1;
     at.framing = (enum framing)pick(FRAMINGS);
@@ -396,6 +189,8 @@ static void begin(uint64_t seed)
     at.conduct = pick(2) == 0 ? HONEST : (enum conduct)pick(CONDUCTS);
     at.status = at.conduct == HONEST || at.conduct == EARLY_SUCCESS ? 200 : 403 + pick(2) * 100;
     at.leaves_at = UINT64_MAX;
+    snprintf(doors.told, sizeof(doors.told), "seed %llu, framing %d, flaw %d, conduct %d",
+             (unsigned long long)seed, (int)at.framing, (int)at.flaw, (int)at.conduct);
     at.arena = arena_new(1u << 20);
     chunk_budget_init(64u << 20);
     buf_init(&at.payload, 4u << 20);
@@ -432,7 +227,7 @@ static void begin(uint64_t seed)
     cr_assert_eq(
         s3_effects_find(at.arena, &at.r.s3, &at.http.headers, at.r.origin_bucket, &at.r.effects),
         ERR_OK);
-    (void)play_pass_start(&at.r);
+    (void)serve_pass_step_start(&at.r);
 }
 
 // --- moves: each says whether there was something to do ------------------------------------------
@@ -440,15 +235,15 @@ static void begin(uint64_t seed)
 static void exchange_ends(void)
 {
     at.is_over = true;
-    at.sink = NULL;
+    doors.sink = NULL;
     if (at.r.pass != NULL) {
-        play_pass_done(&at.r);
+        serve_pass_done(&at.r);
     }
 }
 
 static bool move_client(void)
 {
-    if (at.is_over || at.sink == NULL || at.is_paused || at.has_ended) {
+    if (at.is_over || doors.sink == NULL || doors.body_paused || at.has_ended) {
         return false;
     }
     if (at.given >= at.leaves_at) {
@@ -459,12 +254,12 @@ static bool move_client(void)
     enum err err = ERR_OK;
     size_t len = min_u64(1 + pick(pick(2) == 0 ? 65536 : 300), at.wire.len - at.given);
     if (len > 0) {
-        err = at.sink->on_data(at.sink, (struct span){at.wire.ptr + at.given, len});
+        err = doors.sink->on_data(doors.sink, (struct span){at.wire.ptr + at.given, len});
         at.given += len;
     }
     if (err != ERR_OK || at.given == at.wire.len) {
         at.has_ended = true;
-        at.sink->on_end(at.sink, err);
+        doors.sink->on_end(doors.sink, err);
     }
     return true;
 }
@@ -472,18 +267,20 @@ static bool move_client(void)
 // The reply goes out; when it is through, or was an error document of ours, the exchange is over.
 static bool move_reply(void)
 {
+    struct http_source *source = doors.reply.source;
     struct http_slice slice;
     if (at.is_over) {
         return false;
     }
-    if (at.is_cut || at.failures > 0 || (at.replies > 0 && at.source == NULL)) {
+    at.is_cut = at.is_cut || doors.reply_cut;
+    if (at.is_cut || doors.failures > 0 || (doors.replies > 0 && source == NULL)) {
         exchange_ends();
         return true;
     }
-    if (at.source == NULL) {
+    if (source == NULL) {
         return false;
     }
-    switch (at.source->pull(at.source, &slice)) {
+    switch (source->pull(source, &slice)) {
     case HTTP_PULL_SLICE:
         buf_append_span(&at.received, slice.bytes);
         slice.release(slice.release_ctx);
@@ -502,40 +299,27 @@ static bool move_reply(void)
 
 static bool move_writes(void)
 {
-    struct key_write *kw = at.beginning != NULL ? at.beginning : at.ending;
-    if (kw == NULL) {
+    must(doors.begun_count <= 1, "two writes");
+    if (at.ready_count < doors.begun_count) {
+        struct key_write *kw = doors.begun[at.ready_count++];
+        kw->on_ready(kw);
+    } else if (at.ended_count < doors.ending_count) {
+        struct key_write *kw = doors.ending[at.ended_count++];
+        kw->on_ended(kw);
+    } else {
         return false;
     }
-    if (at.beginning != NULL) {
-        at.beginning = NULL;
-        kw->on_ready(kw);
-    } else {
-        at.ending = NULL;
-        kw->on_ended(kw);
-    }
     return true;
-}
-
-static void origin_ends(enum err err)
-{
-    at.is_running = false;
-    at.relay->on_end(at.relay, err);
-    arena_free(at.relay_arena);
-    at.relay_arena = NULL;
 }
 
 static void origin_answers(unsigned status, const char *body)
 {
     at.has_answered = true;
-    at.relay->status = status;
-    at.relay->has_length = true;
-    at.relay->length = strlen(body);
-    at.relay->arena = at.relay_arena;
-    if (at.relay->on_head(at.relay) != ERR_OK || at.is_cancelled) {
+    if (doors_relay_head(status, (int64_t)strlen(body)) != ERR_OK || doors.relay_cancelled) {
         return;
     }
     if (body[0] != '\0') {
-        must(at.relay->on_body(at.relay, span_from_cstr(body)) == ERR_OK, "body");
+        must(doors.relay->on_body(doors.relay, span_from_cstr(body)) == ERR_OK, "body");
     }
 }
 
@@ -543,18 +327,16 @@ static bool origin_takes(void)
 {
     char bytes[40000];
     size_t len = 0;
-    if (at.has_all || at.is_waiting || at.is_aborted || at.relay->on_upload == NULL) {
+    if (at.has_all || doors.upload_waits || at.is_aborted || doors.relay->on_upload == NULL) {
         return false;
     }
-    enum err err = at.relay->on_upload(at.relay, bytes, 1 + pick(sizeof(bytes)), &len);
-    if (err == ERR_AGAIN) {
-        at.is_waiting = true;
-    } else if (err != ERR_OK) {
+    enum err err = doors_relay_upload(bytes, 1 + pick(sizeof(bytes)), &len);
+    if (err != ERR_OK && err != ERR_AGAIN) {
         at.is_aborted = true;
         at.abort_err = err;
-    } else if (len == 0) {
+    } else if (err == ERR_OK && len == 0) {
         at.has_all = true;
-    } else {
+    } else if (err == ERR_OK) {
         buf_append(&at.uploaded, bytes, len);
     }
     return true;
@@ -562,26 +344,26 @@ static bool origin_takes(void)
 
 static bool origin_is_whole(void)
 {
-    return at.was_running && at.uploaded.len == at.body_length;
+    return doors.relay_starts > 0 && at.uploaded.len == doors.relay_body_length;
 }
 
 static bool move_origin(void)
 {
     bool is_due = at.uploaded.len >= at.conduct_at;
-    if (!at.is_running) {
+    if (!doors.relay_running) {
         return false;
     }
-    if (at.is_cancelled || at.is_aborted) {
-        origin_ends(at.is_cancelled ? ERR_CANCELLED : at.abort_err);
+    if (doors.relay_cancelled || at.is_aborted) {
+        doors_relay_end(doors.relay_cancelled ? ERR_CANCELLED : at.abort_err);
     } else if (at.has_answered) {
         if (at.conduct == EARLY_SUCCESS && !at.has_all && origin_takes()) {
             return true;
         }
-        origin_ends(at.conduct == EARLY && pick(2) == 0 ? ERR_ORIGIN_RESET : ERR_OK);
+        doors_relay_end(at.conduct == EARLY && pick(2) == 0 ? ERR_ORIGIN_RESET : ERR_OK);
     } else if (at.conduct == DOWN) {
-        origin_ends(ERR_ORIGIN_CONNECT);
+        doors_relay_end(ERR_ORIGIN_CONNECT);
     } else if (at.conduct == RESETS && is_due) {
-        origin_ends(ERR_ORIGIN_RESET);
+        doors_relay_end(ERR_ORIGIN_RESET);
     } else if ((at.conduct == EARLY || at.conduct == EARLY_SUCCESS) && is_due) {
         origin_answers(at.status, at.status == 200 ? "" : "<Error/>");
     } else if (origin_takes()) {
@@ -649,17 +431,18 @@ static void judge(void)
                     (at.flaw == GARBLED && at.framing == HASHED);
     judge_upload();
     must(!origin_is_whole() || (!is_wrong && !at.has_left), "a refused body became whole");
-    must(at.replies + at.failures <= 1, "two answers");
+    must(doors.relay_starts <= 1, "the origin is asked twice");
+    must(doors.replies + doors.failures <= 1, "two answers");
     if (at.has_left) {
         return;
     }
-    must(at.replies + at.failures == 1, "no answer");
-    if (at.replies == 1) {
-        must(at.has_answered && at.reply_status == at.status, "another status");
+    must(doors.replies + doors.failures == 1, "no answer");
+    if (doors.replies == 1) {
+        must(at.has_answered && doors.reply.status == at.status, "another status");
         must(at.status != 200 || (origin_is_whole() && !is_wrong), "a success that is none");
     }
     if (at.conduct == HONEST && !is_wrong && !(at.flaw == GARBLED && !is_bound)) {
-        must(at.replies == 1 && !at.is_cut && origin_is_whole(), "a good upload failed");
+        must(doors.replies == 1 && !at.is_cut && origin_is_whole(), "a good upload failed");
     }
 }
 
@@ -670,17 +453,16 @@ static void run_seed(uint64_t seed)
     for (unsigned round = 0; still < 100; round++) {
         must(round < ROUNDS_MAX, "it goes on for ever");
         still = move() ? 0 : still + 1;
-        if (still == 100 && at.is_running && !at.is_cancelled) {
-            origin_ends(ERR_ORIGIN_TIMEOUT); // it was waited for long enough
+        if (still == 100 && doors.relay_running && !doors.relay_cancelled) {
+            doors_relay_end(ERR_ORIGIN_TIMEOUT); // it was waited for long enough
             still = 0;
         }
     }
-    must(at.is_over && !at.is_running, "it hangs");
+    must(at.is_over && !doors.relay_running, "it hangs");
     judge();
-    must(at.to_free != NULL || !at.was_running, "its memory is kept");
-    if (at.to_free != NULL) {
-        pass_state_free(at.to_free);
-    }
+    must(doors.dead_count == 1 || doors.relay_starts == 0, "its memory is kept");
+    must(doors.dead_count <= 1, "freed twice");
+    doors_close();
     must(chunk_budget_used_bytes() == 0, "buffers are kept");
     buf_done(&at.payload);
     buf_done(&at.wire);

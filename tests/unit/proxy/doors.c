@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test.h"
+
+struct doors doors;
+
+#define must(condition) cr_assert(condition, "%s", doors.told)
+
+void doors_open(void)
+{
+    memset(&doors, 0, sizeof(doors));
+}
+
+void doors_close(void)
+{
+    must(!doors.relay_running);
+    for (unsigned i = 0; i < doors.dead_count; i++) {
+        doors.dead[i].fn(doors.dead[i].ptr);
+    }
+    doors.dead_count = 0;
+}
+
+// --- http ----------------------------------------------------------------------------------------
+
+void http_body_start(struct http_exchange *x, struct http_sink *sink)
+{
+    (void)x;
+    doors.sink = sink;
+}
+
+void http_body_pause(struct http_exchange *x)
+{
+    (void)x;
+    doors.body_paused = true;
+}
+
+void http_body_resume(struct http_exchange *x)
+{
+    (void)x;
+    doors.body_paused = false;
+}
+
+void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
+{
+    (void)x;
+    doors.replies++;
+    doors.reply = *reply;
+}
+
+void http_reply_ready(struct http_exchange *x)
+{
+    (void)x;
+    doors.ready_calls++;
+}
+
+void http_reply_cut(struct http_exchange *x)
+{
+    (void)x;
+    doors.reply_cut = true;
+}
+
+uint64_t http_reply_body_bytes(const struct http_exchange *x)
+{
+    (void)x;
+    return 123;
+}
+
+uint64_t http_reply_first_byte_us(const struct http_exchange *x)
+{
+    (void)x;
+    return 0;
+}
+
+// --- a request's life ----------------------------------------------------------------------------
+
+enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail)
+{
+    doors.failures++;
+    doors.fail_err = err;
+    doors.fail_detail = detail != NULL ? *detail : (struct s3_error_detail){0};
+    r->err = err;
+    return STEP_DONE;
+}
+
+void request_header(struct request *r, struct headers *headers, const char *name, struct span value)
+{
+    must(headers_add(headers, r->arena, span_from_cstr(name), value));
+}
+
+void request_common_headers(struct request *r, struct headers *headers)
+{
+    request_header(r, headers, "x-amz-request-id", SPAN("1"));
+}
+
+const struct sigv4_credentials *request_origin_credentials(const struct request *r)
+{
+    (void)r;
+    return NULL;
+}
+
+struct span serve_get_version(const struct request *r)
+{
+    (void)r;
+    return (struct span){NULL, 0};
+}
+
+uint64_t request_epoch(const struct request *r)
+{
+    (void)r;
+    return doors.epoch;
+}
+
+static struct object_key *key_new(struct span realm, struct span key)
+{
+    struct object_key *k = calloc(1, sizeof(*k) + key.len + 1);
+    char *copy = (char *)(k + 1);
+    memcpy(copy, key.ptr != NULL ? key.ptr : "", key.len);
+    k->key = (struct span){copy, key.len};
+    k->realm = realm;
+    return k;
+}
+
+struct object_key *request_object_key_in(struct request *r, struct origin *origin,
+                                         struct span realm, struct span bucket, struct span key,
+                                         const struct proxy_rule *rule)
+{
+    (void)r, (void)origin, (void)rule, (void)bucket;
+    return key_new(realm, key);
+}
+
+struct object_key *object_key_in_realm(const struct store *store, const struct object_key *key,
+                                       struct span realm)
+{
+    (void)store;
+    return key_new(realm, key->key);
+}
+
+void object_key_unref(struct object_key *key)
+{
+    free(key);
+}
+
+// --- fill ----------------------------------------------------------------------------------------
+
+void invalidate_begin(struct fill_worker *fw, struct key_write *kw)
+{
+    (void)fw;
+    must(doors.begun_count < DOORS_WRITES_MAX);
+    doors.begun[doors.begun_count++] = kw;
+}
+
+void invalidate_end(struct fill_worker *fw, struct key_write *kw)
+{
+    (void)fw;
+    must(doors.ending_count < DOORS_WRITES_MAX);
+    doors.ending[doors.ending_count++] = kw;
+}
+
+void invalidate_bucket_begin(struct fill_worker *fw, struct bucket_write *bw,
+                             const struct origin *origin, struct span origin_bucket)
+{
+    (void)fw, (void)origin;
+    must(span_equal_cstr(origin_bucket, "b"));
+    bw->err = ERR_OK;
+    doors.bucket_begun = bw;
+}
+
+void invalidate_bucket_end(struct fill_worker *fw, struct bucket_write *bw)
+{
+    (void)fw;
+    doors.bucket_ending = bw;
+}
+
+// --- origin --------------------------------------------------------------------------------------
+
+// Each at an endpoint of its own.
+const char *origin_endpoint(const struct origin *origin)
+{
+    static char texts[2][32];
+    static unsigned next;
+    char *text = texts[next++ % 2];
+    (void)snprintf(text, sizeof(texts[0]), "%p", (const void *)origin);
+    return text;
+}
+
+bool origin_is_directory(const struct origin *origin)
+{
+    (void)origin;
+    return doors.is_directory;
+}
+
+void origin_relay_start(struct worker *w, struct origin *origin, struct origin_relay *relay)
+{
+    (void)w;
+    must(!doors.relay_running);
+    doors.relay = relay;
+    doors.relay_origin = origin;
+    doors.relay_running = true;
+    doors.relay_starts++;
+    doors.relay_body_length = relay->body_length;
+    doors.relay_arena = arena_new(1u << 20);
+}
+
+void origin_relay_pause(struct origin_relay *relay)
+{
+    must(relay == doors.relay);
+    doors.relay_paused = true;
+}
+
+void origin_relay_resume(struct origin_relay *relay)
+{
+    must(relay == doors.relay);
+    doors.relay_paused = false;
+}
+
+void origin_relay_resume_upload(struct origin_relay *relay)
+{
+    must(relay == doors.relay);
+    must(doors.upload_waits);
+    doors.upload_waits = false;
+}
+
+void origin_relay_cancel(struct origin_relay *relay)
+{
+    must(relay == doors.relay && doors.relay_running);
+    must(!doors.relay_cancelled);
+    doors.relay_cancelled = true;
+}
+
+enum err doors_relay_upload(char *buf, size_t max, size_t *ret_len)
+{
+    enum err err = doors.relay->on_upload(doors.relay, buf, max, ret_len);
+    doors.upload_waits = err == ERR_AGAIN;
+    return err;
+}
+
+enum err doors_relay_head(unsigned status, int64_t length)
+{
+    struct origin_relay *relay = doors.relay;
+    relay->status = status;
+    relay->has_length = length >= 0;
+    relay->length = length >= 0 ? (uint64_t)length : 0;
+    relay->arena = doors.relay_arena;
+    must(headers_add(&relay->headers_answered, relay->arena, SPAN("ETag"), SPAN("\"e\"")));
+    must(headers_add(&relay->headers_answered, relay->arena, SPAN("Server"), SPAN("x")));
+    return relay->on_head(relay);
+}
+
+void doors_relay_end(enum err err)
+{
+    must(doors.relay_running);
+    doors.relay_running = false;
+    doors.relay->on_end(doors.relay, err);
+    arena_free(doors.relay_arena);
+    doors.relay_arena = NULL;
+}
+
+void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_fetch *fetch)
+{
+    (void)w, (void)origin;
+    doors.fetch_starts++;
+    doors.fetch = fetch;
+}
+
+void origin_fetch_pause(struct origin_fetch *fetch)
+{
+    must(fetch == doors.fetch);
+}
+
+void origin_fetch_resume(struct origin_fetch *fetch)
+{
+    must(fetch == doors.fetch);
+}
+
+void origin_fetch_cancel(struct origin_fetch *fetch)
+{
+    must(fetch == doors.fetch);
+}
+
+// --- loop ----------------------------------------------------------------------------------------
+
+uint64_t worker_now_us(const struct worker *w)
+{
+    (void)w;
+    return doors.now_us;
+}
+
+void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
+{
+    (void)w;
+    must(doors.dead_count < DOORS_DEAD_MAX);
+    doors.dead[doors.dead_count].fn = fn;
+    doors.dead[doors.dead_count++].ptr = ptr;
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The doors around pass-through, played: what it asks of http, origin, fill, loop and a request's
+// life stands here for a test to look at, and is answered when the test says so. What doors.c
+// defines is not taken from a library, so that the files under test are the product's own. One
+// thread.
+#ifndef FOREBAY_TESTS_PROXY_DOORS_H
+#define FOREBAY_TESTS_PROXY_DOORS_H
+
+#include "proxy/pass_private.h"
+
+#define DOORS_WRITES_MAX 1100u
+#define DOORS_DEAD_MAX 8u
+
+struct doors {
+    // http: the client's side
+    struct http_sink *sink; // where the client's body goes; NULL: it is not wanted yet
+    bool body_paused, reply_cut;
+    unsigned replies, ready_calls;
+    struct http_reply reply;
+    // error documents of ours
+    unsigned failures;
+    enum err fail_err;
+    struct s3_error_detail fail_detail;
+    // origin
+    bool is_directory; // every origin
+    struct origin_relay *relay;
+    struct origin *relay_origin;
+    struct arena *relay_arena; // of its answer
+    unsigned relay_starts;
+    uint64_t relay_body_length; // announced
+    bool relay_running, relay_cancelled, relay_paused;
+    bool upload_waits; // the relay was told ERR_AGAIN
+    struct origin_fetch *fetch;
+    unsigned fetch_starts;
+    // fill
+    struct key_write *begun[DOORS_WRITES_MAX], *ending[DOORS_WRITES_MAX];
+    unsigned begun_count, ending_count;
+    struct bucket_write *bucket_begun, *bucket_ending;
+    uint64_t epoch; // of every bucket
+    // loop
+    uint64_t now_us;
+    struct {
+        void (*fn)(void *ptr);
+        void *ptr;
+    } dead[DOORS_DEAD_MAX];
+    unsigned dead_count;
+
+    char told[64]; // what a test wants to read beside a failure
+};
+extern struct doors doors;
+
+void doors_open(void);  // nothing has been asked
+void doors_close(void); // nothing is under way; what is dead is freed
+
+// The relay's steps. Bytes of the upload that it may have: ERR_AGAIN, or ERR_OK with none at its end.
+enum err doors_relay_upload(char *buf, size_t max, size_t *ret_len);
+enum err doors_relay_head(unsigned status, int64_t length); // length -1: not announced
+void doors_relay_end(enum err err);
+
+#endif
