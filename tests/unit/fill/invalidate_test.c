@@ -1,105 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // A write to a key whose bucket moves to another epoch meanwhile ends under both keys, and asks the
 // origin once; a change of unknown extent answers when the store has noted it.
-#include "fill/fill_private.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "world_private.h"
 
 #include "test.h"
 
-static struct {
-    uint64_t epoch;
-    unsigned holds;
-    struct fill_message *sent;
-    struct store_epoch_change *change;
-    struct task *deferred;
-    unsigned ends;
-} fake;
+#define HOME 0u // of key 0
+#define WRITER 1u
 
-static uint64_t fake_hold(struct store *store, struct span origin, struct span bucket)
-{
-    (void)store, (void)origin, (void)bucket;
-    fake.holds++;
-    return fake.epoch;
-}
-static uint64_t fake_epoch(const struct store *store, struct span origin, struct span bucket)
-{
-    (void)store, (void)origin, (void)bucket;
-    return fake.epoch;
-}
-static void fake_release(struct store *store, struct span origin, struct span bucket)
-{
-    (void)store, (void)origin, (void)bucket;
-    fake.holds--;
-}
-static struct object_key *key_of(uint64_t epoch)
-{
-    struct object_key *k = calloc(1, sizeof(*k));
-    cr_assert_not_null(k);
-    atomic_init(&k->refs, 1);
-    k->epoch = epoch;
-    return k;
-}
-static struct object_key *fake_in_epoch(const struct fill_worker *fw, const struct object_key *key,
-                                        uint64_t epoch)
-{
-    (void)fw, (void)key;
-    return key_of(epoch);
-}
-static void fake_send(struct fill_worker *to, struct fill_message *message)
-{
-    (void)to;
-    cr_assert_null(fake.sent);
-    fake.sent = message;
-}
-static struct fill_worker *fake_home(const struct fill_worker *fw, const struct object_key *key)
-{
-    (void)key;
-    return (struct fill_worker *)(uintptr_t)fw;
-}
-static void fake_epoch_begin(struct worker *w, struct store *store, struct span origin,
-                             struct span bucket, struct store_epoch_change *change)
-{
-    (void)w, (void)store, (void)bucket;
-    cr_assert(span_equal_cstr(origin, "there"));
-    fake.change = change;
-}
-static void fake_epoch_end(struct store_epoch_change *change)
-{
-    cr_assert_eq(change, fake.change);
-    fake.ends++;
-}
-static void fake_defer(struct worker *w, struct task *task)
-{
-    (void)w;
-    fake.deferred = task;
-}
-
-#define store_epoch_hold fake_hold
-#define store_epoch fake_epoch
-#define store_epoch_release fake_release
-#define store_epoch_begin fake_epoch_begin
-#define store_epoch_end fake_epoch_end
-#define object_key_in_epoch fake_in_epoch
-#define object_key_home fake_home
-#define origin_endpoint(origin) ((void)(origin), "there")
-#define message_send fake_send
-#define worker_defer fake_defer
-#define fill_floor test_floor
-#define invalidate_on_invalidate test_on_invalidate
-#define invalidate_on_floor_lift test_on_floor_lift
-#define invalidate_on_write_ready test_on_write_ready
-#define invalidate_on_write_done test_on_write_done
-#define invalidate_free_all test_free_all
-#define invalidate_begin test_begin
-#define invalidate_end test_end
-#define invalidate_bucket_begin test_bucket_begin
-#define invalidate_bucket_end test_bucket_end
-#include "../../../src/fill/invalidate.c"
-
-static struct fill_worker fw;
 static unsigned ready_count, ended_count;
+
+static struct fill_worker *begin(void)
+{
+    world_begin(&(struct world_options){.seed = 1});
+    ready_count = ended_count = 0;
+    world.current = &world.workers[WRITER];
+    return world.pw[WRITER].fill;
+}
 
 static void on_ready(struct key_write *kw)
 {
@@ -113,14 +30,49 @@ static void on_ended(struct key_write *kw)
     ended_count++;
 }
 
-static void expect(enum fill_message_type type, uint64_t epoch)
+static struct object_key *key_made_in(const struct fill_worker *fw, uint64_t epoch)
 {
-    cr_assert_not_null(fake.sent);
-    cr_assert_eq(fake.sent->type, type);
-    cr_assert_eq(fake.sent->key->epoch, epoch);
-    object_key_unref(fake.sent->key);
-    free(fake.sent);
-    fake.sent = NULL;
+    struct object_key *first = object_key_of(&world.keys[0]);
+    struct object_key *key = object_key_in_epoch(fw, first, epoch);
+    object_key_unref(first);
+    return key;
+}
+
+// The next message from one worker to the other.
+static void expect(unsigned from, unsigned to, enum fill_message_type type, uint64_t epoch)
+{
+    struct message *next = world.mail[from][to].first;
+    cr_assert_not_null(next);
+    struct fill_message *m = container_of(next, struct fill_message, message);
+    cr_assert_eq(m->type, type);
+    cr_assert_eq(container_of(m, struct write_message, base)->write->key->epoch, epoch);
+}
+
+// Everything that is under way comes to its end, but for messages of that type.
+static void run_up_to(enum fill_message_type type)
+{
+    world_release();
+    world_hold_message(type, -1, -1);
+    world_run();
+}
+
+// From its begin, which has been sent, until the home is done with it.
+static void expect_round(struct key_write *kw, uint64_t epoch)
+{
+    expect(WRITER, HOME, MESSAGE_write_begin, epoch);
+    if (ready_count == 0) {
+        run_up_to(MESSAGE_write_end);
+        cr_assert_eq(ready_count, 1);
+        world.current = &world.workers[WRITER];
+        invalidate_end(kw->at, kw);
+        turn_end(&world.workers[WRITER]);
+    } else {
+        run_up_to(MESSAGE_write_end); // the origin has answered already
+    }
+    expect(WRITER, HOME, MESSAGE_write_end, epoch);
+    run_up_to(MESSAGE_write_done);
+    expect(HOME, WRITER, MESSAGE_write_done, epoch);
+    cr_assert_eq(ended_count, 0);
 }
 
 Test(invalidate, write_across_epochs)
@@ -130,34 +82,28 @@ Test(invalidate, write_across_epochs)
         {0, 0, 0, 0}, {0, 2, 2, 2}, {2, 2, 3, 3}, {0, 1, 2, 3}, {5, 5, 5, 6}};
     for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
         const uint64_t *epochs = cases[i];
-        memset(&fake, 0, sizeof(fake));
-        ready_count = ended_count = 0;
+        struct fill_worker *fw = begin();
         struct key_write kw = {
-            .key = key_of(epochs[0]), .on_ready = on_ready, .on_ended = on_ended};
-        struct write_message m = {.write = &kw};
-        fake.epoch = epochs[1];
-        test_begin(&fw, &kw);
-        cr_assert_eq(fake.holds, 1);
-        expect(MESSAGE_write_begin, epochs[1]);
-        test_on_write_ready(&fw, &m);
-        cr_assert_eq(ready_count, 1);
-        test_end(&fw, &kw);
-        expect(MESSAGE_write_end, epochs[1]);
-        fake.epoch = epochs[2];
-        test_on_write_done(&fw, &m);
+            .key = key_made_in(fw, epochs[0]), .on_ready = on_ready, .on_ended = on_ended};
+        world.epoch = epochs[1];
+        invalidate_begin(fw, &kw);
+        turn_end(&world.workers[WRITER]);
+        cr_assert_eq(world.epoch_holds, 1);
+        expect_round(&kw, epochs[1]);
+        world.epoch = epochs[2];
+        cr_assert(world_do(EVENT_MESSAGE, HOME, WRITER));
         if (epochs[1] != epochs[2]) {
             cr_assert_eq(ended_count, 0);
-            expect(MESSAGE_write_begin, epochs[2]);
-            test_on_write_ready(&fw, &m);
-            expect(MESSAGE_write_end, epochs[2]);
-            fake.epoch = epochs[3];
-            test_on_write_done(&fw, &m);
+            expect_round(&kw, epochs[2]);
+            world.epoch = epochs[3];
+            cr_assert(world_do(EVENT_MESSAGE, HOME, WRITER));
         }
-        cr_assert_null(fake.sent);
+        cr_assert_null(world.mail[WRITER][HOME].first);
         cr_assert_eq(ready_count, 1); // the origin is asked once
         cr_assert_eq(ended_count, 1);
-        cr_assert_eq(fake.holds, 0);
+        cr_assert_eq(world.epoch_holds, 0);
         object_key_unref(kw.key);
+        world_end();
     }
 }
 
@@ -167,7 +113,7 @@ static void on_bucket_ready(struct bucket_write *bw)
     ready_count++;
 }
 
-static void bucket_ended(struct bucket_write *bw)
+static void on_bucket_ended(struct bucket_write *bw)
 {
     (void)bw;
     ended_count++;
@@ -176,18 +122,18 @@ static void bucket_ended(struct bucket_write *bw)
 Test(invalidate, whole_bucket)
 {
     for (unsigned fails = 0; fails < 2; fails++) {
-        memset(&fake, 0, sizeof(fake));
-        ready_count = ended_count = 0;
-        struct bucket_write bw = {.on_ready = on_bucket_ready, .on_ended = bucket_ended};
-        test_bucket_begin(&fw, &bw, NULL, SPAN("b"));
+        struct fill_worker *fw = begin();
+        struct bucket_write bw = {.on_ready = on_bucket_ready, .on_ended = on_bucket_ended};
+        invalidate_bucket_begin(fw, &bw, NULL, SPAN("b"));
         cr_assert_eq(ready_count, 0);
-        fake.change->done(fake.change, fails > 0 ? ERR_DISK_FULL : ERR_OK);
+        world.epoch_change->done(world.epoch_change, fails > 0 ? ERR_DISK_FULL : ERR_OK);
         cr_assert_eq(ready_count, 1);
         cr_assert_eq(bw.err != ERR_OK, fails > 0);
-        test_bucket_end(&fw, &bw);
-        cr_assert_eq(fake.ends, 1 - fails); // what was not raised is not raised again
-        cr_assert_eq(ended_count, 0);       // never inside the call
-        fake.deferred->fn(fake.deferred);
+        invalidate_bucket_end(fw, &bw);
+        cr_assert_eq(world.epoch_ends, 1 - fails); // what was not raised is not raised again
+        cr_assert_eq(ended_count, 0);              // never inside the call
+        turn_end(&world.workers[WRITER]);
         cr_assert_eq(ended_count, 1);
+        world_end();
     }
 }

@@ -132,8 +132,11 @@ struct world {
     unsigned hold_count;
     struct proxy_rule rule;
     struct world_key keys[WORLD_KEYS];
-    struct world_key *key; // that the script is about
-    unsigned epoch_holds;  // writes not yet over
+    struct world_key *key;                   // that the script is about
+    unsigned epoch_holds;                    // writes not yet over
+    uint64_t epoch;                          // of the one bucket
+    struct store_epoch_change *epoch_change; // begun, and answered by the test
+    unsigned epoch_ends;
     // origin
     struct fetch_play fetches[MAX_FETCHES];
     unsigned requests;
