@@ -13,7 +13,6 @@
 #include "stats/stats.h"
 
 #define PROXY_RESTARTS_MAX 8u // how often one request may begin anew before its first byte
-#define PROXY_ETAG_MAX 1024u
 
 struct request;
 struct access_log;
