@@ -48,7 +48,6 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
                      struct buf *ret_why) MUST_USE;
 // "127.0.0.1:9001" with the real port, "" without a TCP listener. Lives as long as `admin`.
 const char *admin_listen_address(const struct admin *admin);
-const char *admin_socket_path(const struct admin *admin); // NULL when there is none
 // Stops the thread, closes everything, removes the socket's file. NULL is fine.
 void admin_stop(struct admin *admin);
 

@@ -7,7 +7,7 @@
 // At most ADMIN_CONNECTIONS_MAX connections are open. One more cuts the oldest, so that somebody who
 // opens them and says nothing keeps no probe waiting. evhttp does not tell when one of its
 // connections ends: we hold a reference to each bufferevent, and one that evhttp has let go has no
-// callbacks any more; the descriptor is closed with our reference. When accept() fails nothing is
+// callbacks any more; the descriptor is closed with our reference. When accept(2) fails nothing is
 // accepted for a moment.
 //
 // Start: bind, listen, make the loop, start the thread. Stop: an eventfd wakes the loop, the thread
@@ -560,11 +560,6 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
 const char *admin_listen_address(const struct admin *admin)
 {
     return admin->address;
-}
-
-const char *admin_socket_path(const struct admin *admin)
-{
-    return admin->name.path[0] != '\0' ? admin->name.path : NULL;
 }
 
 void admin_stop(struct admin *admin)

@@ -20,16 +20,9 @@ struct page {
     _Alignas(16) char bytes[];
 };
 
-struct cleanup {
-    struct cleanup *next;
-    void (*fn)(void *ctx);
-    void *ctx;
-};
-
 struct arena {
     uint64_t magic;
     struct page *pages; // newest first
-    struct cleanup *cleanups;
     size_t used_bytes, max_bytes;
 };
 
@@ -51,16 +44,6 @@ struct arena *arena_new(size_t max_bytes)
     arena->magic = ARENA_MAGIC;
     arena->max_bytes = max_bytes;
     return arena;
-}
-
-static void run_cleanups(struct arena *arena)
-{
-    while (arena->cleanups != NULL) {
-        struct cleanup *cleanup = arena->cleanups;
-        arena->cleanups = cleanup->next;
-        cleanup->fn(cleanup->ctx);
-        free(cleanup);
-    }
 }
 
 // Frees all pages but, where `keep_first` and it has the standard size, the oldest.
@@ -86,7 +69,6 @@ void arena_free(struct arena *arena)
         return;
     }
     check(arena->magic == ARENA_MAGIC);
-    run_cleanups(arena);
     free_pages(arena, false);
     arena->magic = 0;
     free(arena);
@@ -95,7 +77,6 @@ void arena_free(struct arena *arena)
 void arena_reset(struct arena *arena)
 {
     check(arena->magic == ARENA_MAGIC);
-    run_cleanups(arena);
     free_pages(arena, true);
     arena->used_bytes = 0;
 }
@@ -178,13 +159,4 @@ char *arena_printf(struct arena *arena, const char *format, ...)
     }
     va_end(again);
     return text;
-}
-
-void arena_cleanup(struct arena *arena, void (*fn)(void *ctx), void *ctx)
-{
-    check(arena->magic == ARENA_MAGIC);
-    struct cleanup *cleanup = malloc(sizeof(*cleanup));
-    check(cleanup != NULL);
-    *cleanup = (struct cleanup){arena->cleanups, fn, ctx};
-    arena->cleanups = cleanup;
 }

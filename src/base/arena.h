@@ -12,7 +12,7 @@ struct arena;
 
 // `max_bytes` bounds everything a peer can make us allocate; arena_alloc past it returns NULL.
 struct arena *arena_new(size_t max_bytes);
-void arena_free(struct arena *arena); // runs cleanups newest first; NULL is fine
+void arena_free(struct arena *arena); // NULL is fine
 // Empties for the next request, keeping the first page.
 void arena_reset(struct arena *arena);
 
@@ -22,7 +22,5 @@ void *arena_alloc(struct arena *arena, size_t size);
 struct span arena_copy(struct arena *arena, struct span s);
 char *arena_cstr(struct arena *arena, struct span s);
 char *arena_printf(struct arena *arena, const char *format, ...) PRINTF_LIKE(2, 3);
-// Called at arena_free or arena_reset. Aborts when even that little memory is missing.
-void arena_cleanup(struct arena *arena, void (*fn)(void *ctx), void *ctx);
 
 #endif

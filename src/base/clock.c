@@ -87,8 +87,3 @@ uint64_t clock_wall_us(void)
 {
     return read_clock_us(CLOCK_REALTIME) + offset_us();
 }
-
-uint64_t clock_thread_cpu_us(void)
-{
-    return read_clock_us(CLOCK_THREAD_CPUTIME_ID);
-}

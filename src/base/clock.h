@@ -9,7 +9,6 @@
 // Any thread. Cheap (vDSO).
 uint64_t clock_monotonic_us(void);
 uint64_t clock_wall_us(void);
-uint64_t clock_thread_cpu_us(void);
 
 static inline uint64_t clock_monotonic_ms(void)
 {

@@ -39,7 +39,7 @@ void config_loader_error(struct loader *l, const char *where, const char *format
     va_end(args);
 }
 
-void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
+static PRINTF_LIKE(3, 4) void warning(struct loader *l, const char *where, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -194,9 +194,9 @@ static void unknown_variable(struct loader *l, struct span name)
     (void)snprintf(where, sizeof(where), "env %.*s", (int)(name.len < 100 ? name.len : 100),
                    name.ptr);
     if (near != NULL) {
-        config_loader_warning(l, where, "unknown variable, ignored (did you mean \"%s\"?)", near);
+        warning(l, where, "unknown variable, ignored (did you mean \"%s\"?)", near);
     } else {
-        config_loader_warning(l, where, "unknown variable, ignored");
+        warning(l, where, "unknown variable, ignored");
     }
 }
 
@@ -536,10 +536,9 @@ static void finish_auth(struct loader *l)
         }
     }
     if (c->auth_mode == CONFIG_AUTH_OPEN && c->auth_keys_file != NULL) {
-        config_loader_warning(
-            l, l->raws[SETTING_auth_keys_file].where,
-            "auth.keys_file is not used: auth.mode is open%s; set auth.mode to verify",
-            automatic ? " where every listener is loopback or a unix socket" : "");
+        warning(l, l->raws[SETTING_auth_keys_file].where,
+                "auth.keys_file is not used: auth.mode is open%s; set auth.mode to verify",
+                automatic ? " where every listener is loopback or a unix socket" : "");
     }
     if (c->auth_mode == CONFIG_AUTH_OPEN && network != NULL && !c->auth_allow_open_network) {
         config_loader_error(

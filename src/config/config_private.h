@@ -82,8 +82,6 @@ struct loader {
 
 void config_loader_error(struct loader *l, const char *where, const char *format, ...)
     PRINTF_LIKE(3, 4);
-void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
-    PRINTF_LIKE(3, 4);
 // Arena memory; the arena is large enough for any file that is accepted, so running out is a check.
 void *config_loader_alloc(struct loader *l, size_t size);
 char *config_loader_cstr(struct loader *l, struct span s);

@@ -79,8 +79,6 @@ void fill_assert_home(const struct home_key *h); // aborts when what must hold d
 // --- home_write.c --------------------------------------------------------------------------------
 
 void home_invalidate(struct home_key *h);
-// Whatever waited for acknowledgements or deletes and need not wait any more goes on; may free it.
-void home_settle(struct home_key *h);
 void home_on_delete_timer(struct timer *timer);
 
 #endif

@@ -7,6 +7,9 @@
 
 #define HOME_DELETE_AGAIN_MS 1000u // after a failed commit; doubled up to 64 times
 
+// Whatever waited for acknowledgements or deletes and need not wait any more goes on; may free `h`.
+static void home_settle(struct home_key *h);
+
 struct home_delete {
     struct store_post post;
     struct home_key *home;
@@ -94,7 +97,7 @@ static void home_answer_write(struct list_node *node, struct write_message *m)
 
 // Rules 26, 27, 28. A write waits for its delete, failed or not: a broken disk holds up no writes; the
 // floor stays until the delete has been repeated with success.
-void home_settle(struct home_key *h)
+static void home_settle(struct home_key *h)
 {
     struct list_node *node;
     while (h->deletes == 0 && (node = list_pop_front(&h->starting)) != NULL) {

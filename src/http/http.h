@@ -119,7 +119,6 @@ struct http_user {
     void (*on_done)(struct http_user *user, enum http_outcome outcome);
 };
 void http_exchange_set_user(struct http_exchange *x, struct http_user *user);
-struct http_user *http_exchange_user(const struct http_exchange *x);
 
 // --- request body --------------------------------------------------------------------------------
 

@@ -42,11 +42,6 @@ void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
     x->user = user;
 }
 
-struct http_user *http_exchange_user(const struct http_exchange *x)
-{
-    return x->user;
-}
-
 // An exchange that the handler never hears of: one error reply, then the connection's end unless it
 // may go on.
 static void refuse(struct http_connection *c, enum err err, bool close)

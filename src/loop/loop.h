@@ -58,7 +58,6 @@ const char *loop_engine_why(const struct loop *loop);
 uint64_t loop_oldest_heartbeat_ms(const struct loop *loop);
 
 unsigned worker_index(const struct worker *w);
-struct loop *worker_loop(const struct worker *w);
 struct event_base *worker_event_base(struct worker *w);
 struct worker *worker_current(void);            // NULL off the workers
 uint64_t worker_now_us(const struct worker *w); // monotonic, one value a turn
@@ -300,8 +299,6 @@ void transfer_resume_upload(struct transfer *t);
 void transfer_cancel(struct transfer *t);
 // In a callback: did the connection carry a request before this one?
 bool transfer_reused_connection(const struct transfer *t);
-// Did any byte of the response arrive / of the request's body leave?
-bool transfer_got_bytes(const struct transfer *t);
 
 // --- unix sockets --------------------------------------------------------------------------------
 

@@ -129,12 +129,6 @@ void transfer_cancel(struct transfer *t)
     }
 }
 
-bool transfer_got_bytes(const struct transfer *t)
-{
-    check(t->magic == TRANSFER_MAGIC);
-    return t->got_bytes;
-}
-
 // --- Time-outs -----------------------------------------------------------------------------------
 
 static uint64_t transfer_limit_ms(const struct transfer *t)
@@ -246,7 +240,6 @@ static size_t on_curl_header(char *ptr, size_t size, size_t count, void *ctx)
         return len; // trailer fields: nobody here uses them
     }
     struct span line = {ptr, len};
-    t->got_bytes = true;
     transfer_note_head(t, line);
     if (t->is_interim_head) {
         transfer_touch(t);
@@ -274,7 +267,6 @@ static size_t on_curl_body(char *ptr, size_t size, size_t count, void *ctx)
     if (len == 0) {
         return 0;
     }
-    t->got_bytes = true;
     transfer_touch(t);
     enum err err = t->calls.on_body(t->ctx, (struct span){ptr, len});
     if (err != ERR_OK) {
@@ -310,7 +302,6 @@ static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
     }
     check(len <= max);
     t->body_sent += len;
-    t->got_bytes = true;
     // An answer that came early keeps its own wait.
     if (t->wait == WAIT_UPLOAD && t->body_sent == t->body_length) {
         transfer_wait_for(t, WAIT_FIRST_BYTE);

@@ -58,7 +58,6 @@ struct transfer {
     bool is_paused, is_held_by_curl; // wanted; what curl was told
     bool is_upload_paused, is_upload_held_by_curl;
     bool is_interim_head, is_head_over;
-    bool got_bytes;
     bool must_reconnect; // the connection that curl chose may carry no request
     unsigned status;     // of the head that has come, 0: none
     char error[CURL_ERROR_SIZE];

@@ -47,11 +47,6 @@ unsigned worker_index(const struct worker *w)
     return w->index;
 }
 
-struct loop *worker_loop(const struct worker *w)
-{
-    return w->loop;
-}
-
 struct event_base *worker_event_base(struct worker *w)
 {
     return w->base;

@@ -69,7 +69,7 @@ void credentials_buf_done(struct buf *b)
     buf_done(b);
 }
 
-enum err credentials_from_environment(struct credentials_set **ret_set, struct buf *ret_why)
+static enum err from_environment(struct credentials_set **ret_set, struct buf *ret_why)
 {
     const char *access_key = getenv("AWS_ACCESS_KEY_ID");
     const char *secret_key = getenv("AWS_SECRET_ACCESS_KEY");
@@ -109,7 +109,7 @@ static enum err from_source(enum origin_credentials_source source,
     case ORIGIN_CREDENTIALS_CONFIG:
         return credentials_from_key_files(options, ret_set, ret_why);
     case ORIGIN_CREDENTIALS_ENV:
-        return credentials_from_environment(ret_set, ret_why);
+        return from_environment(ret_set, ret_why);
     case ORIGIN_CREDENTIALS_IRSA:
         return from_web_identity_environment(options, ret_set, ret_why);
     case ORIGIN_CREDENTIALS_PROFILE:

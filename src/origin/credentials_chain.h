@@ -80,8 +80,6 @@ void credentials_waiter_cancel(struct credentials_waiter *waiter); // done() doe
 // ret_why.
 enum err credentials_from_key_files(const struct credentials_options *options,
                                     struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
-enum err credentials_from_environment(struct credentials_set **ret_set,
-                                      struct buf *ret_why) MUST_USE;
 enum err credentials_from_profile(const struct credentials_options *options,
                                   struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
 enum err credentials_from_web_identity(const struct credentials_options *options,

@@ -89,5 +89,5 @@ void origin_hops_doubt(struct origin *origin)
 
 bool origin_has_answered(const struct origin *origin)
 {
-    return origin_is_directory(origin) || atomic_load(&origin->has_answered);
+    return !origin_capabilities(origin)->is_remote || atomic_load(&origin->has_answered);
 }

@@ -44,9 +44,31 @@ void origin_call_init(struct origin_call *call, struct origin_worker *ow)
     list_push_back(&ow->live, &call->live);
 }
 
+static bool can_admit(const struct origin_worker *ow)
+{
+    return ow->waiting_count > 0 && ow->running_count < ow->limit;
+}
+
+static void slot_leave(struct origin_call *call)
+{
+    struct origin_worker *ow = call->ow;
+    if (list_node_linked(&call->waiting)) {
+        list_remove(&call->waiting);
+        ow->waiting_count--;
+    }
+    if (call->has_slot) {
+        call->has_slot = false;
+        check(ow->running_count > 0);
+        ow->running_count--;
+        if (can_admit(ow)) {
+            worker_defer(ow->w, &ow->wake);
+        }
+    }
+}
+
 void origin_call_done(struct origin_call *call)
 {
-    origin_slot_leave(call);
+    slot_leave(call);
     list_remove(&call->live);
     call->magic = 0;
 }
@@ -69,28 +91,6 @@ enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
     ow->waiting_count++;
     *ret_now = false;
     return ERR_OK;
-}
-
-static bool can_admit(const struct origin_worker *ow)
-{
-    return ow->waiting_count > 0 && ow->running_count < ow->limit;
-}
-
-void origin_slot_leave(struct origin_call *call)
-{
-    struct origin_worker *ow = call->ow;
-    if (list_node_linked(&call->waiting)) {
-        list_remove(&call->waiting);
-        ow->waiting_count--;
-    }
-    if (call->has_slot) {
-        call->has_slot = false;
-        check(ow->running_count > 0);
-        ow->running_count--;
-        if (can_admit(ow)) {
-            worker_defer(ow->w, &ow->wake);
-        }
-    }
 }
 
 static void on_wake(struct task *task)
@@ -391,9 +391,9 @@ const char *origin_describe(const struct origin *origin)
     return origin->description;
 }
 
-bool origin_is_directory(const struct origin *origin)
+const struct origin_capabilities *origin_capabilities(const struct origin *origin)
 {
-    return origin->driver == &origin_directory_driver;
+    return &origin->driver->capabilities;
 }
 
 // --- Calls ---------------------------------------------------------------------------------------

@@ -69,7 +69,14 @@ const char *origin_endpoint(const struct origin *origin);
 // "dir:/data", "s3 http://127.0.0.1:8333 region us-east-1 path-style, credentials: environment";
 // for start line and log.
 const char *origin_describe(const struct origin *origin);
-bool origin_is_directory(const struct origin *origin);
+// What an origin can, as its driver states it.
+struct origin_capabilities {
+    bool relays_reads;  // GetObject and HeadObject, too; false: they come by origin_fetch() alone
+    bool has_parts;     // "-" in an ETag says that the object was uploaded in parts
+    bool has_checksums; // keeps those that uploads carry, and answers with them
+    bool is_remote;     // answers come over a network, none at all until it has been reached
+};
+const struct origin_capabilities *origin_capabilities(const struct origin *origin);
 
 // --- fetch: one object, or a range of it ---------------------------------------------------------
 

@@ -51,7 +51,9 @@ enum err origin_directory_error(int errno_value);
 
 struct origin_directory_scans *origin_directory_scans_new(int root_fd);
 void origin_directory_scans_free(struct origin_directory_scans *scans);
-unsigned origin_directory_scans_parked(struct origin_directory_scans *scans); // for tests
+#ifdef FOREBAY_FAULTS
+unsigned origin_directory_scans_parked(struct origin_directory_scans *scans);
+#endif
 
 // One page of a listing of `bucket`: everything in `arena`. ERR_NO_SUCH_BUCKET, ERR_NO_MEMORY,
 // ERR_LIMIT.

@@ -582,6 +582,7 @@ void origin_directory_scans_free(struct origin_directory_scans *scans)
     free(scans);
 }
 
+#ifdef FOREBAY_FAULTS
 unsigned origin_directory_scans_parked(struct origin_directory_scans *scans)
 {
     check(pthread_mutex_lock(&scans->locked.mutex) == 0);
@@ -589,6 +590,7 @@ unsigned origin_directory_scans_parked(struct origin_directory_scans *scans)
     check(pthread_mutex_unlock(&scans->locked.mutex) == 0);
     return count;
 }
+#endif
 
 static void scan_park(struct origin_directory_scans *scans, struct scan *scan)
 {

@@ -39,6 +39,7 @@ struct origin_call {
 };
 
 struct origin_driver {
+    struct origin_capabilities capabilities;
     void (*fetch_start)(struct origin_worker *ow, struct origin_fetch *f);
     void (*fetch_pause)(struct origin_call *call);
     void (*fetch_resume)(struct origin_call *call);
@@ -108,7 +109,6 @@ void origin_call_init(struct origin_call *call, struct origin_worker *ow);
 void origin_call_done(struct origin_call *call);
 // True: the slot is taken now. False: call->ready() will run later, or (ERR_LIMIT) too many wait.
 enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
-void origin_slot_leave(struct origin_call *call);
 // What the slot learns from an answer.
 void origin_slot_slow_down(struct origin_worker *ow);
 void origin_slot_success(struct origin_worker *ow);

@@ -198,6 +198,10 @@ static void origin_s3_free(struct origin *origin)
 }
 
 const struct origin_driver origin_s3_driver = {
+    .capabilities = {.relays_reads = true,
+                     .has_parts = true,
+                     .has_checksums = true,
+                     .is_remote = true},
     .fetch_start = origin_s3_fetch_start,
     .fetch_pause = origin_s3_call_pause,
     .fetch_resume = origin_s3_call_resume,

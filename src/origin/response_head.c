@@ -142,13 +142,18 @@ static enum err take_header(struct response_head *h, struct span line)
     return ERR_OK;
 }
 
+static bool has_body(const struct response_head *h)
+{
+    return !h->is_head_request && h->status != 204 && h->status != 304;
+}
+
 static void head_complete(struct response_head *h)
 {
     h->state = RESPONSE_DONE;
-    if (response_head_has_body(h) && !h->has_length) {
+    if (has_body(h) && !h->has_length) {
         h->is_strict = false; // chunked, or ends with the connection
     }
-    if (!response_head_has_body(h) && h->is_chunked && !h->is_head_request) {
+    if (!has_body(h) && h->is_chunked && !h->is_head_request) {
         h->is_strict = false;
     }
 }
@@ -194,14 +199,10 @@ enum err response_head_line(struct response_head *h, struct span line, bool *ret
     return ERR_OK;
 }
 
-bool response_head_has_body(const struct response_head *h)
-{
-    return !h->is_head_request && h->status != 204 && h->status != 304;
-}
-
 // --- What the head says --------------------------------------------------------------------------
 
-bool response_head_is_replayed(struct span name)
+// Is this a header that a reply from cache repeats? Checksums are not among them.
+static bool is_replayed(struct span name)
 {
     static const char *const names[] = {
         "ETag",
@@ -335,7 +336,7 @@ static bool collect_headers(struct response_head *h, bool whole, struct response
             ok = !whole || headers_add(&answer->checksums, h->arena, name, value);
             continue;
         }
-        if (!response_head_is_replayed(name)) {
+        if (!is_replayed(name)) {
             continue;
         }
         if (!has_name_prefix(name, SPAN("x-amz-meta-")) &&

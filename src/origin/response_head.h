@@ -42,8 +42,6 @@ void response_head_init(struct response_head *h, struct arena *arena, bool is_he
 // and ignored). ERR_ORIGIN_PROTOCOL: the answer must not be believed; close the connection.
 // ERR_NO_MEMORY.
 enum err response_head_line(struct response_head *h, struct span line, bool *ret_done) MUST_USE;
-// Does a body follow?
-bool response_head_has_body(const struct response_head *h);
 
 struct response_asked {
     bool head, has_range;
@@ -66,7 +64,5 @@ enum err response_head_judge(struct response_head *h, const struct response_aske
                              struct response_answer *ret_answer) MUST_USE;
 // Size from "Content-Range: bytes */N" of a 416; false without one.
 bool response_head_unsatisfied_size(const struct response_head *h, uint64_t *ret_size);
-// Is this a header that a reply from cache repeats? Checksums are not among them.
-bool response_head_is_replayed(struct span name);
 
 #endif

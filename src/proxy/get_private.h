@@ -65,8 +65,6 @@ uint32_t get_block_size(const struct request *r);
 // Asks for the run that begins at `byte`: not past `end` or the next block that is there.
 struct subscription *get_ask(struct request *r, uint64_t byte, uint64_t end);
 void get_on_header_read(struct request *r);
-// A change of the subscription of the request `ctx`.
-void serve_get_on_change(void *ctx, struct subscription *sub);
 
 // --- get_body.c ----------------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ static enum step_result get_unsatisfiable(struct request *r)
 static bool etag_is_multipart(const struct request *r)
 {
     struct span etag = http_etag_strip(r->get->object->etag);
-    return !origin_is_directory(r->origin) && span_find(etag, '-') < etag.len;
+    return origin_capabilities(r->origin)->has_parts && span_find(etag, '-') < etag.len;
 }
 
 enum step_result serve_get_step_reply(struct request *r)
@@ -187,7 +187,8 @@ enum step_result serve_get_step_reply(struct request *r)
     g->pos = g->first;
     unsigned status = partial ? 206 : 200;
     if (g->is_head) {
-        if (status == 200 && get_wants_checksums(r) && !origin_is_directory(r->origin) &&
+        if (status == 200 && get_wants_checksums(r) &&
+            origin_capabilities(r->origin)->has_checksums &&
             fill_version_checksums(object->headers).len == 0) {
             get_forget_version(g); // it is asked for by name, and no fill has brought it
             r->result = RESULT_BYPASS;

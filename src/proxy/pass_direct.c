@@ -10,7 +10,7 @@
 
 bool pass_direct_wanted(const struct request *r)
 {
-    return origin_is_directory(r->origin) &&
+    return !origin_capabilities(r->origin)->relays_reads &&
            (r->s3.operation == S3_GetObject || r->s3.operation == S3_HeadObject);
 }
 

@@ -147,7 +147,6 @@ struct request {
 
 // Runs steps until one waits or ends. Harmless when already running or ended.
 void request_go(struct request *r);
-void request_go_to(struct request *r, enum request_step step); // sets the step, then request_go()
 void request_recycle(struct request *r);
 void request_pool_free(struct proxy_worker *pw);
 // Ends the request with an S3 error document (no body for HEAD). Nothing may have been sent. detail
@@ -160,8 +159,6 @@ enum step_result request_fail_by_origin(struct request *r, enum err err, struct 
 void request_common_headers(struct request *r, struct headers *headers);
 void request_header(struct request *r, struct headers *headers, const char *name,
                     struct span value);
-// "forebay; hit; detail=memory" for r's result; arena memory.
-struct span request_cache_status(struct request *r);
 // Makes the heap copy that messages carry; the caller owns one reference.
 struct object_key *request_object_key(struct request *r);
 // The same for any key of a bucket of an origin, as the principals of one realm see it.

@@ -38,12 +38,6 @@ void request_go(struct request *r)
     r->going = false;
 }
 
-void request_go_to(struct request *r, enum request_step step)
-{
-    r->step = step;
-    request_go(r);
-}
-
 // --- headers of every reply ----------------------------------------------------------------------
 
 void request_header(struct request *r, struct headers *headers, const char *name, struct span value)
@@ -70,7 +64,8 @@ static struct span request_revalidated_status(struct request *r)
     return text != NULL ? span_from_cstr(text) : SPAN("forebay");
 }
 
-struct span request_cache_status(struct request *r)
+// "forebay; hit; detail=memory" for r's result; arena memory.
+static struct span request_cache_status(struct request *r)
 {
     const char *text = NULL;
     switch (r->result) {

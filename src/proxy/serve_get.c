@@ -29,6 +29,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+// A change of the subscription of the request `ctx`.
+static void serve_get_on_change(void *ctx, struct subscription *sub);
+
 // --- letting go ----------------------------------------------------------------------------------
 
 void get_view_done(struct get_state *g)
@@ -429,7 +432,7 @@ enum step_result serve_get_step_first(struct request *r)
     return get_restart(r);
 }
 
-void serve_get_on_change(void *ctx, struct subscription *sub)
+static void serve_get_on_change(void *ctx, struct subscription *sub)
 {
     struct request *r = ctx;
     struct get_state *g = get_of(r);

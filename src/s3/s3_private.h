@@ -18,8 +18,10 @@ void sigv4_hmac_sha256(const void *key, size_t key_len, struct span data, uint8_
 // 32 bytes, for the caller to wipe.
 void sigv4_signing_key(struct span access_key, struct span secret, struct span date,
                        struct span region, struct span service, uint8_t *ret_key);
+#ifdef FOREBAY_FAULTS
 // How many of them, or what was left of them, this thread holds.
 unsigned sigv4_cached_keys(void);
+#endif
 
 // --- s3_request.c --------------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ static void key_cache_wipe_other_days(struct span date)
     }
 }
 
+#ifdef FOREBAY_FAULTS
 unsigned sigv4_cached_keys(void)
 {
     static const struct cached_key nothing;
@@ -88,6 +89,7 @@ unsigned sigv4_cached_keys(void)
     }
     return count;
 }
+#endif
 
 void sigv4_signing_key(struct span access_key, struct span secret, struct span date,
                        struct span region, struct span service, uint8_t *ret_key)

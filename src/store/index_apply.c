@@ -43,6 +43,14 @@ static uint64_t tree_pages(const MDB_stat *s)
     return s->ms_branch_pages + s->ms_leaf_pages + s->ms_overflow_pages;
 }
 
+static void txn_abort(struct index_txn *t)
+{
+    if (t->txn != NULL) {
+        mdb_txn_abort(t->txn);
+        t->txn = NULL;
+    }
+}
+
 enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned change_count,
                          int *ret_rc)
 {
@@ -55,7 +63,7 @@ enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned chan
     rc = rc != 0 ? rc : mdb_stat(t->txn, t->env->places, &places);
     if (rc != 0) {
         *ret_rc = rc;
-        index_txn_abort(t);
+        txn_abort(t);
         return ERR_IO;
     }
     uint64_t paths = (uint64_t)change_count * (objects.ms_depth + places.ms_depth + 4);
@@ -65,7 +73,7 @@ enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned chan
     txn_want_pages(t, min_u64(paths, whole) + PAGES_SLACK);
     if (t->err != ERR_OK) {
         enum err err = t->err;
-        index_txn_abort(t);
+        txn_abort(t);
         *ret_rc = 0;
         return err;
     }
@@ -437,7 +445,7 @@ int index_txn_commit(struct index_txn *t)
     int failed = store_fault_strike(STORE_FAULT_COMMIT);
     if (t->rc != 0 || t->err != ERR_OK || failed != 0) {
         int rc = t->rc != 0 ? t->rc : failed != 0 ? failed : ENOSPC;
-        index_txn_abort(t);
+        txn_abort(t);
         return rc;
     }
     int rc = mdb_txn_commit(t->txn);
@@ -446,12 +454,4 @@ int index_txn_commit(struct index_txn *t)
         index_count(index, stat.ms_entries, meta.blocks);
     }
     return rc;
-}
-
-void index_txn_abort(struct index_txn *t)
-{
-    if (t->txn != NULL) {
-        mdb_txn_abort(t->txn);
-        t->txn = NULL;
-    }
 }

@@ -24,6 +24,5 @@ enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned chan
 enum err index_txn_apply(struct index_txn *t, const struct index_change *change);
 void index_txn_renew(struct index_txn *t, const struct renewal_copy *renewal);
 int index_txn_commit(struct index_txn *t);
-void index_txn_abort(struct index_txn *t);
 
 #endif

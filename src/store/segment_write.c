@@ -32,7 +32,7 @@ struct store_run {
     uint32_t header_len, unit_count;
     uint32_t unit_crc[RUN_UNITS_MAX]; // as stored: little endian
     uint32_t appended_units, written_units;
-    uint64_t appended_bytes, written_bytes;
+    uint64_t appended_bytes;
     struct chunk *chunks[RUN_UNITS_MAX]; // appended and not yet written
     uint32_t writing_units;              // of the operation in flight
     enum run_step step;
@@ -68,7 +68,6 @@ static void run_drop_chunks(struct store_run *run)
         run->chunks[i] = NULL;
     }
     run->written_units = run->appended_units;
-    run->written_bytes = run->appended_bytes;
 }
 
 static void run_free(struct store_run *run)
@@ -270,7 +269,6 @@ static void on_run_op(struct disk_op *op)
         run->chunks[unit] = NULL;
     }
     run->written_units += run->writing_units;
-    run->written_bytes += wanted;
     run->writing_units = 0;
     run->step = RUN_IDLE;
     if (op->err != ERR_OK) {
@@ -391,11 +389,6 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     run->appended_units++;
     run->appended_bytes += len;
     run_go(run);
-}
-
-uint64_t store_run_backlog_bytes(const struct store_run *run)
-{
-    return run->appended_bytes - run->written_bytes;
 }
 
 void store_run_finish(struct store_run *run, uint32_t block_count,

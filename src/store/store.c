@@ -473,18 +473,6 @@ void store_view_done(struct store_view *view)
     store_place_unpin(&view->any);
 }
 
-struct store_place *store_view_find(struct store_view *view, uint64_t block)
-{
-    for (unsigned i = 0; i < view->place_count; i++) {
-        struct store_place *place = &view->places[i];
-        if (place->segment != NULL && block >= place->first_block &&
-            block - place->first_block < place->block_count) {
-            return place;
-        }
-    }
-    return NULL;
-}
-
 static void on_unattached_post(struct worker *to, struct message *message)
 {
     (void)to;

@@ -182,14 +182,12 @@ struct store_view {
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
                   uint64_t end_byte, uint64_t floor, struct store_view *ret_view);
 void store_view_done(struct store_view *view); // unpins what is still pinned
-// The place of `block`, or NULL.
-struct store_place *store_view_find(struct store_view *view, uint64_t block);
 
 // --- reading -------------------------------------------------------------------------------------
 
 // Object of a run, header verified, full realm/bucket/key compared (ERR_CORRUPT, dropped and
 // counted when it differs or fails). First from a small per-worker cache of recent objects, then by
-// a NOWAIT read; ERR_AGAIN: use store_object_read().
+// a NOWAIT read; ERR_AGAIN: use store_read_start() with `header`.
 enum err store_object_get(struct worker *w, struct store *store, const struct store_place *place,
                           struct hash128 hash, struct span realm, struct span bucket,
                           struct span key, struct store_object **ret_object) MUST_USE;
@@ -250,7 +248,6 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
 // The next chunk of the payload, in order, complete: STORE_CHECKSUM_UNIT bytes but for the last.
 // Takes a reference of its own until written. Never blocks; errors show at finish.
 void store_run_append(struct store_run *run, struct chunk *chunk);
-uint64_t store_run_backlog_bytes(const struct store_run *run); // appended, not yet written
 // No more chunks: `block_count` whole blocks are there (fewer than begun is fine, at least 1).
 // done(ctx, err, place): the bytes and the header are written (not yet synced), the place is pinned
 // for the caller and held: its segment is no candidate for eviction until store_place_unhold(). On

@@ -50,27 +50,3 @@ Test(arena, copies_end_with_nul)
     arena_free(arena);
     arena_free(NULL);
 }
-
-static int order[4], order_count;
-
-static void note(void *ctx)
-{
-    order[order_count++] = *(int *)ctx;
-}
-
-Test(arena, cleanups_run_newest_first)
-{
-    int numbers[] = {1, 2, 3};
-    order_count = 0;
-    struct arena *arena = arena_new(1000);
-    arena_cleanup(arena, note, &numbers[0]);
-    arena_cleanup(arena, note, &numbers[1]);
-    arena_reset(arena);
-    cr_assert_eq(order_count, 2);
-    cr_assert_eq(order[0], 2);
-    cr_assert_eq(order[1], 1);
-    arena_cleanup(arena, note, &numbers[2]);
-    arena_free(arena);
-    cr_assert_eq(order_count, 3);
-    cr_assert_eq(order[2], 3);
-}

@@ -154,12 +154,6 @@ void request_go(struct request *r)
     r->going = false;
 }
 
-void request_go_to(struct request *r, enum request_step step)
-{
-    r->step = step;
-    request_go(r);
-}
-
 static void judge_not_found(const struct client *c)
 {
     bool was_missing = false;
@@ -284,7 +278,8 @@ int client_start(const struct client_ask *ask)
     c->r->arena = c->arena;
     c->r->rule = &world.rule;
     world.current = c->worker;
-    request_go_to(c->r, REQUEST_GET_LOOKUP);
+    c->r->step = REQUEST_GET_LOOKUP;
+    request_go(c->r);
     turn_end(c->worker);
     return i;
 }

@@ -40,10 +40,12 @@ const char *origin_server_header(const struct origin *origin)
     return "S";
 }
 
-bool origin_is_directory(const struct origin *origin)
+const struct origin_capabilities *origin_capabilities(const struct origin *origin)
 {
+    static const struct origin_capabilities all = {
+        .relays_reads = true, .has_parts = true, .has_checksums = true, .is_remote = true};
     (void)origin;
-    return false;
+    return &all;
 }
 
 bool origin_has_answered(const struct origin *origin)

@@ -386,11 +386,6 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     run->chunks[run->chunk_count++] = chunk_ref(chunk);
 }
 
-uint64_t store_run_backlog_bytes(const struct store_run *run)
-{
-    return (uint64_t)(run->chunk_count - run->written_count) * CHUNK_SIZE;
-}
-
 static void run_free(struct store_run *run)
 {
     for (unsigned i = run->written_count; i < run->chunk_count; i++) {

@@ -75,7 +75,7 @@ static unsigned feed_folder(target_fn *fn, const char *name)
 
 Test(fuzz, corpora)
 {
-    log_set_level(LOG_LEVEL_ERROR);
+    log_init(LOG_LEVEL_ERROR, false);
     for (unsigned i = 0; i < ARRAY_LEN(TARGETS); i++) {
         cr_assert(feed_folder(TARGETS[i].fn, TARGETS[i].name) > 0, "%s", TARGETS[i].name);
     }

@@ -331,7 +331,7 @@ static bool run_batch(uint64_t first, uint64_t last, bool trace)
     pid_t child = fork();
     cr_assert(child >= 0);
     if (child == 0) {
-        log_set_level(LOG_LEVEL_ERROR);
+        log_init(LOG_LEVEL_ERROR, false);
         schedule_open();
         for (uint64_t seed = first; seed <= last; seed++) {
             *present = seed;

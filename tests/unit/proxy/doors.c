@@ -188,10 +188,12 @@ const char *origin_endpoint(const struct origin *origin)
     return text;
 }
 
-bool origin_is_directory(const struct origin *origin)
+const struct origin_capabilities *origin_capabilities(const struct origin *origin)
 {
+    static const struct origin_capabilities directory,
+        s3 = {.relays_reads = true, .has_parts = true, .has_checksums = true, .is_remote = true};
     (void)origin;
-    return doors.is_directory;
+    return doors.is_directory ? &directory : &s3;
 }
 
 void origin_relay_start(struct worker *w, struct origin *origin, struct origin_relay *relay)
