@@ -182,7 +182,7 @@ def test_a_realm_that_comes_during_a_write_sees_it(tmp_path, origin, start, engi
         keys_file(tmp_path, ALLOW, extra=extra)
         reload(server)
         for caller in team:  # each worker learns of it by a message
-            assert any(caller.get("k").status == 200 for _ in range(1000))
+            wait_for(lambda: caller.get("k").status == 200, "the new rights")
             assert bytes(caller.get("k").body) == b"old"
     writer.join()
     assert replies[0].status in (200, 204), replies

@@ -9,13 +9,12 @@ import signal
 import socket
 import struct
 import threading
-import time
 
 import pytest
 
 from client import Connection, judge, request_bytes
 from conftest import ENGINES
-from forebay import WAIT_S
+from waiting import WAIT_S
 
 MIB = 1 << 20
 PAGE = "http://console.example"
@@ -24,13 +23,6 @@ RULES = {"rules": [{"match": "bkt/checked*", "freshness": "strict"},
                    {"match": "**", "freshness": "immutable"}]}
 DELETE = b"<Delete><Object><Key>a</Key></Object></Delete>"
 FINISH = b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber></Part></CompleteMultipartUpload>"
-
-
-def wait_until(true, what):
-    deadline, pause = time.monotonic() + WAIT_S, threading.Event()
-    while not true():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.02)
 
 
 def vanish(connection):
@@ -253,7 +245,7 @@ def waits_for_a_place(rig):
         rig.ask("GET", f"/bkt/n{i}")
         rig.ask("PUT", f"/bkt/w{i}", [], b"x")
     rig.server.wait_metric("forebay_http_requests_inflight", lambda v: v == 12)
-    wait_until(lambda: len(rig.origin.requests()) >= with_place, "no request at the origin")
+    rig.origin.wait_for(with_place)
     return None
 
 

@@ -2,12 +2,11 @@
 // Proves: under any order of events, with overwrites, writes, evictions, failures, slow and leaving
 // readers, every reply that looks complete is of the one version its ETag names and not older than
 // the last write that had been answered; every reader ends; nothing leaks. A failure names its
-// seed. FOREBAY_SEEDS sets how many of each kind; FOREBAY_SEED runs one.
+// seed; seeds.h says which of each kind are run.
 #include "world.h"
 
+#include "seeds.h"
 #include "test.h"
-
-#include <stdlib.h>
 
 #define READERS_MAX 28u
 #define WRITERS_MAX 10u
@@ -207,21 +206,10 @@ static void run_seed(uint64_t seed, enum kind kind)
     judge(&run);
 }
 
-static unsigned long long from_environment(const char *name, unsigned long long otherwise)
-{
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
-}
-
 static void run_seeds(enum kind kind)
 {
-    unsigned long long one = from_environment("FOREBAY_SEED", 0);
-    unsigned long long count = from_environment("FOREBAY_SEEDS", 1500);
-    if (one != 0) {
-        run_seed(one, kind);
-        return;
-    }
-    for (unsigned long long seed = 1; seed <= count; seed++) {
+    struct seeds seeds = seeds_wanted(1500);
+    for (uint64_t seed = seeds.first; seed <= seeds.last; seed++) {
         run_seed(seed, kind);
     }
 }

@@ -157,15 +157,8 @@ Test(http_server, connection_limit)
 
 static void wait_held(const struct front *f, unsigned long least, unsigned long most)
 {
-    unsigned long held = 0;
-    for (unsigned i = 0; i < 20000; i++) {
-        held = front_counted(f, COUNTER_http_held_bytes);
-        if (held >= least && held <= most) {
-            return;
-        }
-        usleep(1000);
-    }
-    cr_assert(false, "%lu bytes are held", held);
+    unsigned long held;
+    wait_for((held = front_counted(f, COUNTER_http_held_bytes)) >= least && held <= most);
 }
 
 static int send_long_head(const struct front *f)

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "front.h"
 #include "test.h"
+#include "waiting.h"
 
 #define HOUR_US 3600000000ull
 
@@ -182,14 +183,10 @@ Test(http_tls, handshakes_within_the_memory)
     close(one_more);
     cr_assert_eq(front_counted(f, COUNTER_http_shed_memory), 1ul);
     client_reset(silent[0]);
-    for (unsigned i = 0; i < 20000 && http_server_connections(f->server) > 1; i++) {
-        usleep(1000);
-    }
+    wait_for(http_server_connections(f->server) <= 1);
     for (unsigned i = 0; i < 10; i++) { // each gives back what it held
         cr_assert(connect_once(f, TLS1_3_VERSION, NULL, NULL, NULL));
-        for (unsigned k = 0; k < 20000 && http_server_connections(f->server) > 1; k++) {
-            usleep(1000);
-        }
+        wait_for(http_server_connections(f->server) <= 1);
     }
     close(silent[1]);
     stop(f);
