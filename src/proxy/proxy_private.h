@@ -105,6 +105,8 @@ enum request_result {
     RESULT_BYPASS
 };
 
+typedef enum step_result request_step_fn(struct request *r);
+
 struct request {
     uint32_t magic;
     struct list_node pool_node;
@@ -114,6 +116,7 @@ struct request {
     struct http_exchange *x;
     const struct http_request *http;
     struct arena *arena;
+    request_step_fn *const *steps; // by enum request_step
     enum request_step step;
     bool going; // request_go() is on the stack
     bool ended; // on_done has come
@@ -147,6 +150,8 @@ struct request {
 
 // Runs steps until one waits or ends. Harmless when already running or ended.
 void request_go(struct request *r);
+struct request *request_new(struct proxy_worker *pw);          // from the pool, or made
+// Back to the pool once its I/O is over: at its end, or when a disk read that was still out has ended.
 void request_recycle(struct request *r);
 void request_pool_free(struct proxy_worker *pw);
 // Ends the request with an S3 error document (no body for HEAD). Nothing may have been sent. detail
@@ -157,6 +162,8 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
 enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed);
 // Headers every reply carries: x-amz-request-id, x-amz-id-2, Server, Cache-Status.
 void request_common_headers(struct request *r, struct headers *headers);
+// A browser that opens an object must not run it with the rights of who reaches this listener.
+void request_sandbox_headers(struct headers *headers, struct arena *arena);
 void request_header(struct request *r, struct headers *headers, const char *name,
                     struct span value);
 // Makes the heap copy that messages carry; the caller owns one reference.
@@ -170,7 +177,7 @@ uint64_t request_epoch(const struct request *r);
 // Keys that are the principal's own towards the origin; NULL: the origin's.
 const struct sigv4_credentials *request_origin_credentials(const struct request *r);
 
-#define STEP(name, fn) enum step_result fn(struct request *r);
+#define STEP(name, fn) request_step_fn fn;
 #include "proxy/steps.def"
 #undef STEP
 

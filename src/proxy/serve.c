@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request from its birth to its end: born when a head has passed http's gate, on the connection's
+// worker; the first steps of its table, up to the one that is a GET's or pass-through's; its end in
+// on_done(), where it is counted and logged once.
+#include "proxy/proxy_private.h"
+
+#include <string.h>
+
+#include "base/random.h"
+
+static request_step_fn *const STEPS[] = {
+#define STEP(name, fn) [REQUEST_##name] = fn,
+#include "proxy/steps.def"
+#undef STEP
+};
+
+// --- the first steps -----------------------------------------------------------------------------
+
+static void find_origin(struct request *r)
+{
+    struct proxy *proxy = r->pw->proxy;
+    r->origin = proxy->options.default_origin;
+    r->origin_bucket = r->s3.bucket;
+    for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
+        if (span_equal_cstr(r->s3.bucket, proxy->buckets[i].name)) {
+            r->origin = proxy->buckets[i].origin;
+            r->origin_bucket = span_from_cstr(proxy->buckets[i].origin_bucket);
+            return;
+        }
+    }
+}
+
+enum step_result serve_step_parse(struct request *r)
+{
+    enum err err = origin_hops_judge(&r->http->headers, &r->hops);
+    if (err != ERR_OK) {
+        stats_add(COUNTER_loops_refused, 1);
+        return request_fail(r, err, NULL);
+    }
+    err = s3_request_parse(r->arena, r->http->method, r->http->host, r->http->target,
+                           &r->http->headers, &r->pw->proxy->domains, &r->s3);
+    if (err != ERR_OK) {
+        return request_fail(r, err, NULL);
+    }
+    find_origin(r);
+    r->step = REQUEST_AUTHORIZE;
+    return STEP_AGAIN;
+}
+
+enum step_result serve_step_authorize(struct request *r)
+{
+    struct s3_error_detail detail = {0};
+    enum err err = gate_authorize(r, &r->principal, &detail);
+    if (err != ERR_OK) {
+        stats_add(COUNTER_auth_denied, 1);
+        return request_fail(r, err, &detail);
+    }
+    r->step = REQUEST_DISPATCH;
+    return STEP_AGAIN;
+}
+
+// Why this read may not be answered from the cache; NULL: it may.
+static const char *bypass_reason(const struct request *r)
+{
+    if (r->s3.bypass_reason != NULL) {
+        return r->s3.bypass_reason;
+    }
+    if ((r->s3.flags & S3_OP_CACHEABLE) == 0) {
+        return (r->s3.flags & S3_OP_LISTING) != 0 ? "list" : "sub-resource";
+    }
+    if (headers_count(&r->http->headers, SPAN("Origin")) > 0) {
+        return "cors"; // the bucket's rules decide what its answer says to a browser
+    }
+    if (!r->rule->cache) {
+        return "rule";
+    }
+    if (r->s3.has_part_number && r->s3.part_number != 1) {
+        return "part-number";
+    }
+    struct span value;
+    if (r->pw->proxy->options.obey_no_store &&
+        headers_get(&r->http->headers, SPAN("Cache-Control"), &value) &&
+        headers_list_has(value, SPAN("no-store"))) {
+        return "no-store";
+    }
+    return NULL;
+}
+
+enum step_result serve_step_dispatch(struct request *r)
+{
+    r->rule = rules_find(r->pw->proxy, r->s3.bucket, r->s3.key);
+    const char *reason = bypass_reason(r);
+    if (reason == NULL) {
+        if (r->s3.has_part_number && headers_count(&r->http->headers, SPAN("Range")) > 0) {
+            struct s3_error_detail detail = {
+                .message = SPAN("Cannot specify both Range header and partNumber query parameter")};
+            return request_fail(r, ERR_INVALID, &detail);
+        }
+        r->step = REQUEST_GET_LOOKUP;
+        return STEP_AGAIN;
+    }
+    r->reason = reason;
+    r->result = RESULT_BYPASS;
+    r->step = REQUEST_PASS;
+    return STEP_AGAIN;
+}
+
+enum step_result serve_step_wait(struct request *r)
+{
+    (void)r;
+    return STEP_WAIT;
+}
+
+// --- birth and end -------------------------------------------------------------------------------
+
+static void count(struct request *r)
+{
+    const char *op = s3_operation_name(r->s3.operation);
+    uint64_t now_us = worker_now_us(r->pw->worker);
+    uint64_t first_us = http_reply_first_byte_us(r->x);
+    bool hit =
+        r->result == RESULT_HIT || r->result == RESULT_REVALIDATED || r->result == RESULT_STALE;
+    bool miss =
+        r->result == RESULT_MISS || r->result == RESULT_PARTIAL || r->result == RESULT_COALESCED;
+    stats_count_request(op, r->status);
+    if (r->result == RESULT_BYPASS) {
+        stats_count_bypass(r->reason != NULL ? r->reason : "method");
+    }
+    if ((r->s3.flags & S3_OP_READ) != 0 && r->result != RESULT_NONE) {
+        stats_count_result(op, request_result_name(r->result));
+    }
+    stats_observe_us(hit    ? HISTOGRAM_request_hit
+                     : miss ? HISTOGRAM_request_miss
+                            : HISTOGRAM_request_other,
+                     now_us - r->http->started_us);
+    if (first_us != 0) {
+        stats_observe_us(hit    ? HISTOGRAM_first_byte_hit
+                         : miss ? HISTOGRAM_first_byte_miss
+                                : HISTOGRAM_first_byte_other,
+                         first_us - r->http->started_us);
+    }
+    stats_add(COUNTER_response_bytes_memory, r->bytes_memory);
+    stats_add(COUNTER_response_bytes_disk, r->bytes_disk);
+    stats_add(COUNTER_response_bytes_origin, r->bytes_origin);
+}
+
+static void on_done(struct http_user *user, enum http_outcome outcome)
+{
+    struct request *r = container_of(user, struct request, user);
+    check(r->magic == REQUEST_MAGIC);
+    check(!r->ended);
+    check(!r->going); // http ends no exchange inside a call of ours
+    count(r);
+    if (r->pw->proxy->access_log != NULL) {
+        access_log_write(r->pw->proxy->access_log, r, outcome);
+    }
+    r->ended = true;
+    gate_release(&r->principal);
+    serve_pass_done(r);
+    if (serve_get_done(r)) {
+        request_recycle(r);
+    }
+}
+
+static struct request *begin(struct proxy_worker *pw, struct http_exchange *x)
+{
+    struct request *r = request_new(pw);
+    r->steps = STEPS;
+    r->x = x;
+    r->http = http_exchange_request(x);
+    r->arena = http_exchange_arena(x);
+    r->user.on_done = on_done;
+    uint64_t number = (pw->next_request_id++ << 6) | pw->index;
+    uint32_t low = (uint32_t)(number ^ (number >> 32));
+    memcpy(r->id, pw->proxy->id_prefix, 8);
+    for (unsigned i = 0; i < 8; i++) {
+        r->id[15 - i] = "0123456789ABCDEF"[(low >> (4 * i)) & 15];
+    }
+    r->id[16] = '\0';
+    return r;
+}
+
+static void on_request(void *ctx, struct http_exchange *x)
+{
+    (void)ctx;
+    struct proxy_worker *pw = proxy_worker_of(http_exchange_worker(x));
+    struct request *r = begin(pw, x);
+    http_exchange_set_user(x, &r->user);
+    request_go(r);
+}
+
+static void on_refused(void *ctx, enum err err, struct arena *arena, struct headers *headers,
+                       struct buf *out)
+{
+    struct proxy *proxy = ctx;
+    char id[33];
+    uint64_t random = random_u64();
+    hex_encode(&random, sizeof(random), id);
+    struct span request_id = arena_copy(arena, (struct span){id, 16});
+    struct s3_error_detail detail = {.request_id = request_id, .host_id = request_id};
+    s3_error_render(err, &detail, out);
+    (void)!headers_add(headers, arena, SPAN("Content-Type"), SPAN("application/xml"));
+    (void)!headers_add(headers, arena, SPAN("x-amz-request-id"), request_id);
+    (void)!headers_add(headers, arena, SPAN("x-amz-id-2"), request_id);
+    struct span server = span_from_cstr(origin_server_header(proxy->options.default_origin));
+    (void)!headers_add(headers, arena, SPAN("Server"), server);
+    (void)!headers_add(headers, arena, SPAN("Cache-Status"), SPAN("forebay"));
+    request_sandbox_headers(headers, arena);
+    stats_count_request("Other", error_row(err)->status);
+}
+
+struct http_handler proxy_handler(struct proxy *proxy)
+{
+    return (struct http_handler){.ctx = proxy, .on_request = on_request, .on_refused = on_refused};
+}
