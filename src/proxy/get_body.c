@@ -9,43 +9,8 @@
 
 // --- places --------------------------------------------------------------------------------------
 
-static bool place_covers(const struct store_place *place, uint64_t byte)
-{
-    uint64_t first = place->first_block * place->block_size_bytes;
-    return place->segment != NULL && byte >= first && byte - first < place->payload_len;
-}
-
-const struct store_place *get_place(struct get_state *g, uint64_t byte)
-{
-    if (place_covers(&g->extra, byte)) {
-        return &g->extra;
-    }
-    if (!g->view_open || !g->view.found || g->view.etag_hash != g->etag_hash) {
-        return NULL;
-    }
-    for (unsigned i = 0; i < g->view.place_count; i++) {
-        if (place_covers(&g->view.places[i], byte)) {
-            return &g->view.places[i];
-        }
-    }
-    return NULL;
-}
-
-static void get_release_passed(struct get_state *g)
-{
-    if (g->extra.segment != NULL && !place_covers(&g->extra, g->pos)) {
-        store_place_unpin(&g->extra);
-    }
-    for (unsigned i = 0; g->view_open && i < g->view.place_count; i++) {
-        struct store_place *p = &g->view.places[i];
-        if (p->segment != NULL && p->first_block * p->block_size_bytes + p->payload_len <= g->pos) {
-            store_place_unpin(p);
-        }
-    }
-}
-
 // How much one read takes from a place; a single checksum unit while memory is short.
-static uint64_t get_read_len(const struct get_state *g, const struct store_place *place)
+static uint64_t read_len(const struct get_state *g, const struct store_place *place)
 {
     uint64_t begin = place->first_block * place->block_size_bytes;
     uint64_t most = chunk_budget_is_short()
@@ -54,49 +19,37 @@ static uint64_t get_read_len(const struct get_state *g, const struct store_place
     return min_u64(min_u64(g->end, begin + place->payload_len) - g->pos, most);
 }
 
-static void get_read_start(struct request *r, const struct store_place *place)
+static void on_read(struct store_read *read)
+{
+    struct request *r = get_state_read_over(read);
+    if (r == NULL) {
+        return;
+    }
+    struct get_state *g = get_of(r);
+    if (read->err == ERR_OK) {
+        g->read_ready = true;
+        g->read_span = 0;
+        r->bytes_disk += read->len;
+        stats_add(COUNTER_hit_read, 1);
+    } else { // lost or bad: fetched again inside this reply
+        g->skip_index = true;
+        get_state_view_done(g);
+        store_place_unpin(&g->extra);
+    }
+    http_reply_ready(r->x);
+}
+
+static void read_start(struct request *r, const struct store_place *place)
 {
     struct get_state *g = get_of(r);
     memset(&g->read, 0, sizeof(g->read));
     g->read.store = r->pw->store;
     g->read.place = *place;
     g->read.first_byte = g->pos;
-    g->read.len = get_read_len(g, place);
-    g->read.done = get_on_read_done;
+    g->read.len = read_len(g, place);
+    g->read.done = on_read;
     g->reading = true;
-    g->read_header = false;
     store_read_start(r->pw->worker, &g->read);
-}
-
-void get_on_read_done(struct store_read *read)
-{
-    struct get_state *g = container_of(read, struct get_state, read);
-    struct request *owner = g->owner;
-    g->reading = false;
-    if (owner->ended) {
-        for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
-            chunk_unref(read->chunks[i]);
-        }
-        store_object_unref(read->object);
-        check(serve_get_done(owner));
-        request_recycle(owner);
-        return;
-    }
-    if (g->read_header) {
-        get_on_header_read(owner);
-        return;
-    }
-    if (read->err == ERR_OK) {
-        g->read_ready = true;
-        g->read_span = 0;
-        owner->bytes_disk += read->len;
-        stats_add(COUNTER_hit_read, 1);
-    } else { // lost or bad: fetched again inside this reply
-        g->skip_index = true;
-        get_view_done(g);
-        store_place_unpin(&g->extra);
-    }
-    http_reply_ready(owner->x);
 }
 
 // --- pulling -------------------------------------------------------------------------------------
@@ -106,13 +59,13 @@ static void release_chunk(void *ctx)
     chunk_unref(ctx);
 }
 
-static void get_progress(struct request *r, uint64_t bytes)
+static void progress(struct request *r, uint64_t bytes)
 {
     struct get_state *g = get_of(r);
     g->pos += bytes;
     g->again = 0;
     check(g->pos <= g->end);
-    get_release_passed(g);
+    get_state_release_passed(g);
 }
 
 static bool pull_read(struct request *r, struct http_slice *ret_slice)
@@ -130,9 +83,9 @@ static bool pull_read(struct request *r, struct http_slice *ret_slice)
     ret_slice->release_ctx = chunk_ref(chunk);
     g->read_span++;
     if (g->read_span == g->read.span_count) {
-        get_drop_read_buffers(g);
+        get_state_drop_read(g);
     }
-    get_progress(r, bytes.len);
+    progress(r, bytes.len);
     return true;
 }
 
@@ -163,7 +116,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
         free(piece);
         subscription_taken(sub, taken);
         r->bytes_origin += len;
-        get_progress(r, len);
+        progress(r, len);
         return true;
     }
     return false;
@@ -184,12 +137,12 @@ static bool pull_range(struct request *r, const struct store_place *place,
     ret_slice->kind = HTTP_SLICE_FILE;
     r->bytes_memory += ret_slice->range.len;
     stats_add(COUNTER_hit_sendfile, 1);
-    get_progress(r, len);
+    progress(r, len);
     return true;
 }
 
 // A reader asks for [first_byte, run end) and covers a byte until its answers are all in.
-static bool reader_covers(const struct subscription *sub, uint64_t byte)
+static bool run_covers(const struct subscription *sub, uint64_t byte)
 {
     return sub != NULL && byte >= sub->ask.first_byte &&
            byte < (sub->ask.block + sub->ask.block_count) * (uint64_t)sub->ask.block_size_bytes &&
@@ -197,39 +150,39 @@ static bool reader_covers(const struct subscription *sub, uint64_t byte)
 }
 
 // One run ahead of a sequential reader, on the same interface.
-static void get_prefetch(struct request *r)
+static void prefetch(struct request *r)
 {
     struct get_state *g = get_of(r);
-    struct subscription *current = g->readers[0];
-    if (g->readers[1] != NULL || current == NULL || current->answer == NULL || current->weak ||
+    struct subscription *current = g->runs[0];
+    if (g->runs[1] != NULL || current == NULL || current->answer == NULL || current->weak ||
         chunk_budget_is_short()) {
         return;
     }
     uint64_t next = current->run_end_byte;
-    if (next >= g->end || next <= g->pos || get_place(g, next) != NULL) {
+    if (next >= g->end || next <= g->pos || get_state_place(g, next) != NULL) {
         return;
     }
-    g->readers[1] = get_ask(r, next, g->end);
+    g->runs[1] = get_ask_run(r, next, g->end);
 }
 
 // A reader whose data is used up: what it left behind (a place, a verdict) decides how the reply
 // goes on.
-static enum http_pull get_reader_ended(struct request *r)
+static enum http_pull run_ended(struct request *r)
 {
     struct get_state *g = get_of(r);
-    struct subscription *sub = g->readers[0];
+    struct subscription *sub = g->runs[0];
     enum subscription_outcome outcome = sub->outcome;
     if (sub->place.segment != NULL) {
         store_place_unpin(&g->extra);
         g->extra = sub->place;
         sub->place.segment = NULL;
     }
-    get_drop_reader(&g->readers[0]);
+    get_state_leave(&g->runs[0]);
     if (outcome == OUTCOME_GONE || outcome == OUTCOME_ERROR) {
         return HTTP_PULL_CUT;
     }
     if (outcome == OUTCOME_REJOIN) {
-        get_view_done(g);
+        get_state_view_done(g);
         g->skip_index = false;
         g->again++;
     }
@@ -237,34 +190,35 @@ static enum http_pull get_reader_ended(struct request *r)
 }
 
 // No bytes at pos from any reader: the place, the next window, or a run to join.
-static enum http_pull get_more(struct request *r, struct http_slice *ret_slice)
+static enum http_pull pull_more(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
-    const struct store_place *place = get_place(g, g->pos);
+    const struct store_place *place = get_state_place(g, g->pos);
     if (place == NULL && !g->skip_index &&
         (!g->view_open || g->pos < g->view_first || g->pos >= g->view_end)) {
-        get_view(r, g->pos, g->end);
-        place = get_place(g, g->pos);
+        get_state_view(r, g->pos, g->end);
+        place = get_state_place(g, g->pos);
     }
     if (place != NULL) {
         if (pull_range(r, place, ret_slice)) {
             return HTTP_PULL_SLICE;
         }
-        get_read_start(r, place);
+        read_start(r, place);
         return HTTP_PULL_WAIT;
     }
     if (g->again > GET_AGAIN_MAX) {
         return HTTP_PULL_CUT;
     }
-    g->readers[0] = get_ask(r, g->pos, g->end);
+    g->runs[0] = get_ask_run(r, g->pos, g->end);
     g->skip_index = false;
     return HTTP_PULL_WAIT;
 }
 
-enum http_pull get_pull(struct http_source *source, struct http_slice *ret_slice)
+enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_slice)
 {
     struct request *r = container_of(source, struct request, source);
     struct get_state *g = get_of(r);
+    get_state_check(r);
     for (unsigned i = 0; i < GET_AGAIN_MAX; i++) {
         if (g->pos == g->end) {
             return HTTP_PULL_END;
@@ -275,28 +229,28 @@ enum http_pull get_pull(struct http_source *source, struct http_slice *ret_slice
         if (g->reading) {
             return HTTP_PULL_WAIT;
         }
-        if (!reader_covers(g->readers[0], g->pos) && reader_covers(g->readers[1], g->pos)) {
-            get_drop_reader(&g->readers[0]);
-            g->readers[0] = g->readers[1];
-            g->readers[1] = NULL;
+        if (!run_covers(g->runs[0], g->pos) && run_covers(g->runs[1], g->pos)) {
+            get_state_leave(&g->runs[0]);
+            g->runs[0] = g->runs[1];
+            g->runs[1] = NULL;
         }
-        struct subscription *sub = g->readers[0];
+        struct subscription *sub = g->runs[0];
         if (pull_piece(r, sub, ret_slice)) {
-            get_prefetch(r);
+            prefetch(r);
             return HTTP_PULL_SLICE;
         }
         if (sub == NULL) {
-            return get_more(r, ret_slice);
+            return pull_more(r, ret_slice);
         }
         if (sub->state != SUBSCRIPTION_ENDED) {
-            if (!reader_covers(sub, g->pos)) {
-                get_drop_reader(&g->readers[0]); // its run is behind us
+            if (!run_covers(sub, g->pos)) {
+                get_state_leave(&g->runs[0]); // its run is behind us
                 continue;
             }
-            get_prefetch(r);
+            prefetch(r);
             return HTTP_PULL_WAIT;
         }
-        if (get_reader_ended(r) == HTTP_PULL_CUT) {
+        if (run_ended(r) == HTTP_PULL_CUT) {
             return HTTP_PULL_CUT;
         }
     }
@@ -304,7 +258,7 @@ enum http_pull get_pull(struct http_source *source, struct http_slice *ret_slice
 }
 
 // The tail of a file range is no longer resident: those bytes go by the read way.
-void get_recall(struct http_source *source, uint64_t unsent)
+void get_body_recall(struct http_source *source, uint64_t unsent)
 {
     struct request *r = container_of(source, struct request, source);
     struct get_state *g = get_of(r);
@@ -312,7 +266,7 @@ void get_recall(struct http_source *source, uint64_t unsent)
     g->buffer_until = g->pos;
     g->pos -= unsent;
     r->bytes_memory -= unsent;
-    if (get_place(g, g->pos) == NULL) {
-        get_view_done(g); // released as passed: look it up again
+    if (get_state_place(g, g->pos) == NULL) {
+        get_state_view_done(g); // released as passed: look it up again
     }
 }

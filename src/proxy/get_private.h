@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What serve_get.c, get_reply.c and get_body.c share: a GET or HEAD that may be answered from the
+// What the files of a GET share: a GET or HEAD that may be answered from the
 // cache, on its worker.
 #ifndef FOREBAY_PROXY_GET_PRIVATE_H
 #define FOREBAY_PROXY_GET_PRIVATE_H
@@ -22,7 +22,7 @@ struct get_state {
     uint64_t view_first, view_end; // bytes the view covers
     struct store_place extra;      // pinned by a fill's answer; before the index shows it
     bool have_record;              // the version is the index's
-    bool checked;                  // the origin has confirmed it for this request
+    bool confirmed;                // the origin has confirmed it for this request
     bool stale_allowed;
 
     struct store_object *object; // the version answered with (reference)
@@ -31,8 +31,8 @@ struct get_state {
     struct span small;
 
     struct object_key *key; // made on the first look-up
-    struct subscription *check;
-    struct subscription *readers[2];
+    struct subscription *revalidation;
+    struct subscription *runs[2]; // the one that is sent now, and the next
     struct store_object *refused; // answered 412: the home is told
     bool skip_index;              // what the index names could not be read
     unsigned restarts, again;
@@ -45,7 +45,7 @@ struct get_state {
     struct store_read read;
     bool reading, read_ready;
     unsigned read_span; // next span to hand out
-    bool read_header;
+    bool header_read;   // DESCRIBE has started it
 };
 
 static inline struct get_state *get_of(struct request *r)
@@ -54,24 +54,38 @@ static inline struct get_state *get_of(struct request *r)
     return r->get;
 }
 
-// --- serve_get.c ---------------------------------------------------------------------------------
+// --- get_state.c ---------------------------------------------------------------------------------
 
-void get_view(struct request *r, uint64_t first_byte, uint64_t end_byte); // looks a window up
-void get_view_done(struct get_state *g);
-void get_drop_reader(struct subscription **slot);
-void get_drop_read_buffers(struct get_state *g);
-void get_forget_version(struct get_state *g); // everything that belongs to the version tried so far
-uint32_t get_block_size(const struct request *r);
+void get_state_begin(struct request *r);
+void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte); // looks a window up
+void get_state_view_done(struct get_state *g);
+void get_state_leave(struct subscription **slot);
+void get_state_drop_read(struct get_state *g);
+void get_state_forget_version(struct get_state *g); // all that belongs to the version tried so far
+// Everything, at the request's end. False: a disk read is out, whose callback does it.
+bool get_state_release(struct request *r);
+// First thing in a read's callback. NULL: the request is over, and now gone.
+struct request *get_state_read_over(struct store_read *read);
+// Nothing has been sent, and it is passed through.
+enum step_result get_state_bypass(struct request *r, const char *reason);
+// Where `byte` of this very version lies; NULL: nowhere we know.
+const struct store_place *get_state_place(struct get_state *g, uint64_t byte);
+void get_state_release_passed(struct get_state *g); // places in front of g->pos
+uint32_t get_state_block_size(const struct request *r);
+void get_state_check(const struct request *r); // its parts agree with each other
+
+// --- get_ask.c -----------------------------------------------------------------------------------
+
+// The bytes the client seems to want, before the size is known.
+void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end);
 // Asks for the run that begins at `byte`: not past `end` or the next block that is there.
-struct subscription *get_ask(struct request *r, uint64_t byte, uint64_t end);
-void get_on_header_read(struct request *r);
+struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end);
+// Asks the home whether the version, or which one, is current.
+enum step_result get_ask_home(struct request *r);
 
 // --- get_body.c ----------------------------------------------------------------------------------
 
-// Where `byte` of this very version lies; NULL: nowhere we know.
-const struct store_place *get_place(struct get_state *g, uint64_t byte);
-enum http_pull get_pull(struct http_source *source, struct http_slice *ret_slice);
-void get_recall(struct http_source *source, uint64_t unsent);
-void get_on_read_done(struct store_read *read);
+enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_slice);
+void get_body_recall(struct http_source *source, uint64_t unsent);
 
 #endif

@@ -150,7 +150,7 @@ struct request {
 
 // Runs steps until one waits or ends. Harmless when already running or ended.
 void request_go(struct request *r);
-struct request *request_new(struct proxy_worker *pw);          // from the pool, or made
+struct request *request_new(struct proxy_worker *pw); // from the pool, or made
 // Back to the pool once its I/O is over: at its end, or when a disk read that was still out has ended.
 void request_recycle(struct request *r);
 void request_pool_free(struct proxy_worker *pw);

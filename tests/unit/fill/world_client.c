@@ -134,7 +134,7 @@ void request_go(struct request *r)
         [REQUEST_GET_LOOKUP] = serve_get_step_lookup,
         [REQUEST_GET_DESCRIBE] = serve_get_step_describe,
         [REQUEST_GET_FRESHNESS] = serve_get_step_freshness,
-        [REQUEST_GET_CHECKED] = serve_get_step_checked,
+        [REQUEST_GET_REVALIDATED] = serve_get_step_revalidated,
         [REQUEST_GET_FIRST] = serve_get_step_first,
         [REQUEST_GET_REPLY] = serve_get_step_reply,
         [REQUEST_PASS] = step_pass,

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GET holds: the view's pins, the version's reference, up to two runs it is subscribed to, one
+// disk read; how each is taken and given back. All of it stays with the pooled request; with a disk
+// read out the request is recycled when that ends. On the request's worker.
+#include "proxy/get_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void get_state_begin(struct request *r)
+{
+    if (r->get == NULL) {
+        r->get = malloc(sizeof(*r->get));
+        check(r->get != NULL);
+    }
+    struct get_state *g = r->get;
+    // The view is large and written by the look-up.
+    memset(g, 0, offsetof(struct get_state, view));
+    memset(&g->view_first, 0, sizeof(*g) - offsetof(struct get_state, view_first));
+    g->owner = r;
+    g->key = request_object_key(r);
+    g->is_head = r->http->is_head;
+    struct span value;
+    if (headers_get(&r->http->headers, SPAN("Range"), &value)) {
+        http_range_parse(value, &g->range);
+    }
+    http_conditions_parse(&r->http->headers, &g->conditions);
+    g->needs_head = g->is_head || g->range.kind == HTTP_RANGE_SUFFIX || r->s3.has_part_number ||
+                    http_conditions_any(&g->conditions);
+    g->client_no_cache = r->pw->proxy->options.obey_no_cache &&
+                         headers_get(&r->http->headers, SPAN("Cache-Control"), &value) &&
+                         headers_list_has(value, SPAN("no-cache"));
+}
+
+// --- letting go ----------------------------------------------------------------------------------
+
+void get_state_view_done(struct get_state *g)
+{
+    if (g->view_open) {
+        store_view_done(&g->view);
+        g->view_open = false;
+    }
+}
+
+void get_state_leave(struct subscription **slot)
+{
+    if (*slot != NULL) {
+        subscription_leave(*slot);
+        *slot = NULL;
+    }
+}
+
+void get_state_drop_read(struct get_state *g)
+{
+    if (g->read_ready) {
+        for (unsigned i = 0; i < ARRAY_LEN(g->read.chunks); i++) {
+            chunk_unref(g->read.chunks[i]);
+            g->read.chunks[i] = NULL;
+        }
+        g->read_ready = false;
+    }
+}
+
+void get_state_forget_version(struct get_state *g)
+{
+    get_state_view_done(g);
+    store_place_unpin(&g->extra);
+    get_state_leave(&g->revalidation);
+    get_state_leave(&g->runs[0]);
+    get_state_leave(&g->runs[1]);
+    store_object_unref(g->object);
+    g->object = NULL;
+    chunk_unref(g->small_chunk);
+    g->small_chunk = NULL;
+    g->small = (struct span){0};
+    g->have_record = false;
+    g->from_origin = false;
+}
+
+bool get_state_release(struct request *r)
+{
+    struct get_state *g = r->get;
+    if (g == NULL || g->key == NULL) {
+        return true;
+    }
+    if (g->reading) { // the read leans on the view's pin and the key
+        store_read_cancel(&g->read);
+        return false;
+    }
+    get_state_forget_version(g);
+    get_state_drop_read(g);
+    store_object_unref(g->refused);
+    g->refused = NULL;
+    object_key_unref(g->key);
+    g->key = NULL;
+    return true;
+}
+
+struct request *get_state_read_over(struct store_read *read)
+{
+    struct get_state *g = container_of(read, struct get_state, read);
+    struct request *r = g->owner;
+    check(g->reading);
+    g->reading = false;
+    if (!r->ended) {
+        return r;
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
+        chunk_unref(read->chunks[i]);
+    }
+    store_object_unref(read->object);
+    bool is_released = get_state_release(r);
+    check(is_released);
+    request_recycle(r);
+    return NULL;
+}
+
+enum step_result get_state_bypass(struct request *r, const char *reason)
+{
+    get_state_forget_version(get_of(r));
+    r->result = RESULT_BYPASS;
+    r->reason = reason;
+    r->step = REQUEST_PASS;
+    return STEP_AGAIN;
+}
+
+// --- where bytes are -----------------------------------------------------------------------------
+
+void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte)
+{
+    struct get_state *g = get_of(r);
+    get_state_view_done(g);
+    uint64_t end = min_u64(end_byte, first_byte + STORE_WINDOW_MAX);
+    store_lookup(r->pw->worker, r->pw->store, g->key->hash, first_byte, end,
+                 fill_floor(r->pw->fill, g->key->hash), &g->view);
+    g->view_open = true;
+    g->view_first = first_byte;
+    g->view_end = end;
+}
+
+static bool place_covers(const struct store_place *place, uint64_t byte)
+{
+    uint64_t first = place->first_block * place->block_size_bytes;
+    return place->segment != NULL && byte >= first && byte - first < place->payload_len;
+}
+
+const struct store_place *get_state_place(struct get_state *g, uint64_t byte)
+{
+    if (place_covers(&g->extra, byte)) {
+        return &g->extra;
+    }
+    if (!g->view_open || !g->view.found || g->view.etag_hash != g->etag_hash) {
+        return NULL;
+    }
+    for (unsigned i = 0; i < g->view.place_count; i++) {
+        if (place_covers(&g->view.places[i], byte)) {
+            return &g->view.places[i];
+        }
+    }
+    return NULL;
+}
+
+void get_state_release_passed(struct get_state *g)
+{
+    if (g->extra.segment != NULL && !place_covers(&g->extra, g->pos)) {
+        store_place_unpin(&g->extra);
+    }
+    for (unsigned i = 0; g->view_open && i < g->view.place_count; i++) {
+        struct store_place *p = &g->view.places[i];
+        if (p->segment != NULL && p->first_block * p->block_size_bytes + p->payload_len <= g->pos) {
+            store_place_unpin(p);
+        }
+    }
+}
+
+uint32_t get_state_block_size(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    return g->have_record && g->view_open && g->view.found ? g->view.block_size_bytes
+           : g->object != NULL                             ? g->object->block_size_bytes
+                                                           : r->rule->block_size_bytes;
+}
+
+void get_state_check(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    check(g->owner == r);
+    check(g->key != NULL);
+    check(!g->reading || !g->read_ready);
+    check(!g->read_ready || g->read_span < g->read.span_count);
+    check(!g->replied || g->object != NULL);
+    check(!g->replied || g->revalidation == NULL);
+    check(g->replied || g->runs[1] == NULL);
+    check(!g->replied || (g->first <= g->pos && g->pos <= g->end));
+    check(r->pass == NULL);
+}
