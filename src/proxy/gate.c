@@ -5,8 +5,9 @@
 //
 // Open mode asks for no signature, but Host must be an address, localhost or a configured domain: a
 // page in a browser on this machine that had its own name pointed here must not be able to read the
-// cache; and what a browser sends for a page is refused (gate_browser.c). Verify mode demands a signature over the raw request and a rule that allows the operation;
-// everything is refused by default. An unknown key id does the same work as a known one.
+// cache; and what a browser sends for a page is refused (gate_browser.c). Verify mode demands a
+// signature over the raw request and a rule that allows the operation; everything is refused by
+// default. An unknown key id does the same work as a known one.
 #include "proxy/pass_private.h"
 
 #include <string.h>
@@ -37,8 +38,8 @@ bool gate_allows(const struct request *r, unsigned rights, struct span key)
            (r->principal.verified && access_keys_allowed(r->principal.entry, &effect));
 }
 
-// Everything that the request may do must be allowed. Keys that stand in its body are asked about
-// when it has been read.
+// Everything that the request may do must be allowed. Keys that stand in its body are judged once it
+// has been read (gate_allows()).
 static enum err authorize_effects(struct request *r, const struct access_keys_principal *p,
                                   struct s3_error_detail *ret_detail)
 {
@@ -59,8 +60,8 @@ static enum err authorize_effects(struct request *r, const struct access_keys_pr
     return ERR_OK;
 }
 
-// The canonical request goes back to who sent it, and from there into logs: without the values that
-// are secrets of theirs.
+// The canonical request goes back to the client, and from there into logs: values that are secrets
+// of the client's are left out.
 static struct span without_secrets(struct arena *arena, struct span canonical)
 {
     static const char *const NAMES[] = {

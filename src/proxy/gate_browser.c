@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where nobody signs, a page in a browser on this machine could ask what its reader never asked for:
-// delete by a form, read by a bucket's generous CORS rules. A browser says so itself: Origin stands
-// on every request of a script that another origin may read, and on everything but GET and HEAD;
-// Sec-Fetch-Site on all of them. No SDK sends either. Pure; on the request's worker.
+// In open mode no signature protects from a page in a browser on this machine: a form of it could
+// delete, its script could read under a bucket's generous CORS rules. Browsers mark such requests:
+// Origin stands on each one whose answer a script of another origin may read, and on everything but
+// GET and HEAD; Sec-Fetch-Site stands on all of them. No SDK sends either. Pure; on the request's
+// worker.
 #include "proxy/pass_private.h"
 
 #include "stats/stats.h"
@@ -27,7 +28,7 @@ enum err gate_authorize_browser(const struct request *r, struct s3_error_detail 
             has_origin = true;
             is_listed = is_listed && is_allowed(r->pw->proxy, value);
         } else if (span_equal_nocase(name, SPAN("Sec-Fetch-Site"))) {
-            // "none": typed or opened by the reader himself; "same-site" is another port of this host.
+            // "none": typed by the user; "same-site": another port of this host.
             is_foreign = is_foreign || !(span_equal_nocase(value, SPAN("none")) ||
                                          span_equal_nocase(value, SPAN("same-origin")));
         }

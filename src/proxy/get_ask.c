@@ -4,7 +4,6 @@
 // request's worker.
 #include "proxy/get_private.h"
 
-// The bytes the client seems to want, before the size is known.
 void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end)
 {
     *ret_first = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The body of a GET's reply: http pulls slices, from the pieces of a fill, from a place (sendfile, or
-// a checked read), else the next window is looked up or the missing run joined. Runs on the request's
-// worker.
+// a verified read), else the next window is looked up or the missing run asked for. Runs on the
+// request's worker.
 #include "proxy/get_private.h"
 
 #include <stdlib.h>
@@ -141,7 +141,7 @@ static bool pull_range(struct request *r, const struct store_place *place,
     return true;
 }
 
-// A reader asks for [first_byte, run end) and covers a byte until its answers are all in.
+// A subscription covers [first_byte, run end) until its answers are all in.
 static bool run_covers(const struct subscription *sub, uint64_t byte)
 {
     return sub != NULL && byte >= sub->ask.first_byte &&
@@ -149,7 +149,7 @@ static bool run_covers(const struct subscription *sub, uint64_t byte)
            (sub->answer == NULL || byte < sub->run_end_byte);
 }
 
-// One run ahead of a sequential reader, on the same interface.
+// Asks for one run ahead of the one that is being sent.
 static void prefetch(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -165,8 +165,7 @@ static void prefetch(struct request *r)
     g->runs[1] = get_ask_run(r, next, g->end);
 }
 
-// A reader whose data is used up: what it left behind (a place, a verdict) decides how the reply
-// goes on.
+// A run whose pieces are used up: its end (a place, an outcome) decides how the reply goes on.
 static enum http_pull run_ended(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -189,7 +188,7 @@ static enum http_pull run_ended(struct request *r)
     return HTTP_PULL_SLICE; // go on
 }
 
-// No bytes at pos from any reader: the place, the next window, or a run to join.
+// No bytes at pos from any run: the place, the next window, or a run to join.
 static enum http_pull pull_more(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
@@ -267,6 +266,6 @@ void get_body_recall(struct http_source *source, uint64_t unsent)
     g->pos -= unsent;
     r->bytes_memory -= unsent;
     if (get_state_place(g, g->pos) == NULL) {
-        get_state_view_done(g); // released as passed: look it up again
+        get_state_view_done(g); // its pin is gone: look it up again
     }
 }

@@ -33,7 +33,7 @@ struct get_state {
     struct object_key *key; // made on the first look-up
     struct subscription *revalidation;
     struct subscription *runs[2]; // the one that is sent now, and the next
-    struct store_object *refused; // answered 412: the home is told
+    struct store_object *refused; // answered 412: the next ask says so
     bool skip_index;              // what the index names could not be read
     unsigned restarts, again;
 
@@ -76,7 +76,7 @@ void get_state_check(const struct request *r); // its parts agree with each othe
 
 // --- get_ask.c -----------------------------------------------------------------------------------
 
-// The bytes the client seems to want, before the size is known.
+// The bytes that the Range asks for, before the size is known.
 void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end);
 // Asks for the run that begins at `byte`: not past `end` or the next block that is there.
 struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end);

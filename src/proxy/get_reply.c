@@ -46,8 +46,8 @@ static void classify(struct request *r)
     }
 }
 
-// Checksums are of the whole object, and only for who asked for them; servers leave them out where a
-// Range stands, even one that they ignore.
+// Checksums are of the whole object, and only for requests that ask for them; S3 leaves them out
+// where a Range stands, even one that it ignores.
 static bool wants_checksums(const struct request *r)
 {
     struct span mode;
@@ -195,7 +195,7 @@ static enum step_result reply_head(struct request *r, unsigned status)
 {
     if (status == 200 && wants_checksums(r) && origin_capabilities(r->origin)->has_checksums &&
         fill_version_checksums(get_of(r)->object->headers).len == 0) {
-        return get_state_bypass(r, "checksum"); // asked for by name, and no fill has brought it
+        return get_state_bypass(r, "checksum"); // the record has none, the origin may
     }
     return send(r, status);
 }
@@ -219,7 +219,7 @@ static enum step_result reply_body(struct request *r, unsigned status)
     return send(r, status);
 }
 
-enum step_result serve_get_step_reply(struct request *r)
+enum step_result get_reply_step(struct request *r)
 {
     struct get_state *g = get_of(r);
     if (r->s3.has_part_number && etag_is_multipart(r)) {

@@ -83,7 +83,7 @@ bool get_state_release(struct request *r)
     if (g == NULL || g->key == NULL) {
         return true;
     }
-    if (g->reading) { // the read leans on the view's pin and the key
+    if (g->reading) { // the read uses the view's pin and the key
         store_read_cancel(&g->read);
         return false;
     }

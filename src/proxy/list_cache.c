@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers to listings, kept for a rule's list_ttl: byte for byte, per principal, bucket and
-// canonical query; nothing else of a request reaches the origin for them but the way it came. One cache per worker, touched by that worker only; a page is answered only by
-// the worker that fetched it.
+// canonical query. A page is fetched without the client's headers (only Via goes on), so that it
+// fits every client. One cache per worker, touched by that worker only; a page answers only requests
+// on the worker that fetched it.
 //
 // A write drops, on every worker, every page of the bucket whose prefix covers the key, and marks
 // the pages still on their way that it covers: those are never kept. Both happen when the write
@@ -9,7 +10,7 @@
 // change of unknown extent moves the bucket to another epoch, under which no older page is found. A
 // page larger than PAGE_MAX is not kept; above CACHE_MAX the least recently used pages go.
 //
-// The life of a page: list_cache_begin() -> fill -> append ... -> commit -> page in the table ->
+// The life of a page: list_cache_begin() -> draft -> append ... -> commit -> page in the table ->
 // found, dropped or too old -> freed with its last reference.
 #include "proxy/pass_private.h"
 
@@ -36,8 +37,8 @@ struct list_page {
     uint64_t size_bytes;
 };
 
-struct list_fill {
-    struct list_node node; // in list_cache.fills
+struct list_draft {
+    struct list_node node; // in list_cache.drafts
     struct list_cache *cache;
     struct list_page *page;
     bool is_doomed;
@@ -46,7 +47,7 @@ struct list_fill {
 struct list_cache {
     struct list table[TABLE_BUCKETS];
     struct list used;
-    struct list fills;
+    struct list drafts;
     uint64_t size_bytes;
 };
 
@@ -59,13 +60,13 @@ static struct list_cache *cache_of(struct proxy_worker *pw)
             list_init(&cache->table[i]);
         }
         list_init(&cache->used);
-        list_init(&cache->fills);
+        list_init(&cache->drafts);
         pw->list_cache = cache;
     }
     return pw->list_cache;
 }
 
-void list_page_unref(struct list_page *page)
+void list_cache_page_unref(struct list_page *page)
 {
     if (page == NULL || --page->refs > 0) {
         return;
@@ -80,7 +81,7 @@ static void page_drop(struct list_cache *cache, struct list_page *page)
     list_remove(&page->table_node);
     list_remove(&page->used_node);
     cache->size_bytes -= page->size_bytes;
-    list_page_unref(page);
+    list_cache_page_unref(page);
 }
 
 static bool has_prefix(struct span name, struct span prefix)
@@ -88,8 +89,8 @@ static bool has_prefix(struct span name, struct span prefix)
     return name.len >= prefix.len && span_equal_nocase((struct span){name.ptr, prefix.len}, prefix);
 }
 
-// A page is asked for without any header of the client's. One that could select another answer makes
-// a request of its own, which is passed on with it and not kept.
+// A header that could select another answer excludes the request: it passes through with the header,
+// and its answer is not kept.
 static bool header_changes_nothing(struct span name)
 {
     static const char *const KNOWN[] = {"x-amz-date", "x-amz-content-sha256",
@@ -170,7 +171,7 @@ struct list_page *list_cache_find(struct proxy_worker *pw, const struct request 
     return page;
 }
 
-struct list_fill *list_cache_begin(struct proxy_worker *pw, const struct request *r)
+struct list_draft *list_cache_begin(struct proxy_worker *pw, const struct request *r)
 {
     if (!request_is_cacheable(r)) {
         return NULL;
@@ -179,11 +180,11 @@ struct list_fill *list_cache_begin(struct proxy_worker *pw, const struct request
     if (name.len == 0) {
         return NULL;
     }
-    struct list_fill *fill = calloc(1, sizeof(*fill));
+    struct list_draft *draft = calloc(1, sizeof(*draft));
     struct list_page *page = calloc(1, sizeof(*page));
-    check(fill != NULL);
+    check(draft != NULL);
     check(page != NULL);
-    list_node_init(&fill->node);
+    list_node_init(&draft->node);
     list_node_init(&page->table_node);
     list_node_init(&page->used_node);
     buf_init(&page->body, PAGE_MAX);
@@ -196,34 +197,34 @@ struct list_fill *list_cache_begin(struct proxy_worker *pw, const struct request
     const struct s3_param *prefix = s3_param_find(&r->s3, "prefix");
     page->prefix = arena_copy(page->arena, prefix != NULL ? prefix->value : (struct span){"", 0});
     page->due_us = worker_now_us(pw->worker) + r->rule->list_ttl_ms * 1000;
-    fill->page = page;
-    fill->cache = cache_of(pw);
-    fill->is_doomed =
+    draft->page = page;
+    draft->cache = cache_of(pw);
+    draft->is_doomed =
         page->name.ptr == NULL || page->origin_bucket.ptr == NULL || page->prefix.ptr == NULL;
-    list_push_back(&fill->cache->fills, &fill->node);
-    return fill;
+    list_push_back(&draft->cache->drafts, &draft->node);
+    return draft;
 }
 
-void list_fill_append(struct list_fill *fill, struct span data)
+void list_cache_draft_append(struct list_draft *draft, struct span data)
 {
-    if (fill->is_doomed) {
+    if (draft->is_doomed) {
         return;
     }
-    buf_append_span(&fill->page->body, data);
-    if (!buf_ok(&fill->page->body)) {
-        fill->is_doomed = true;
-        buf_done(&fill->page->body);
+    buf_append_span(&draft->page->body, data);
+    if (!buf_ok(&draft->page->body)) {
+        draft->is_doomed = true;
+        buf_done(&draft->page->body);
     }
 }
 
-void list_fill_abort(struct list_fill *fill)
+void list_cache_draft_abort(struct list_draft *draft)
 {
-    if (fill == NULL) {
+    if (draft == NULL) {
         return;
     }
-    list_remove(&fill->node);
-    list_page_unref(fill->page);
-    free(fill);
+    list_remove(&draft->node);
+    list_cache_page_unref(draft->page);
+    free(draft);
 }
 
 static bool headers_keep(struct list_page *page, const struct headers *headers)
@@ -239,19 +240,19 @@ static bool headers_keep(struct list_page *page, const struct headers *headers)
     return true;
 }
 
-void list_fill_commit(struct list_fill *fill, const struct headers *headers)
+void list_cache_draft_commit(struct list_draft *draft, const struct headers *headers)
 {
-    if (fill == NULL) {
+    if (draft == NULL) {
         return;
     }
-    struct list_cache *cache = fill->cache;
-    struct list_page *page = fill->page;
-    if (fill->is_doomed || !headers_keep(page, headers)) {
-        list_fill_abort(fill);
+    struct list_cache *cache = draft->cache;
+    struct list_page *page = draft->page;
+    if (draft->is_doomed || !headers_keep(page, headers)) {
+        list_cache_draft_abort(draft);
         return;
     }
-    list_remove(&fill->node);
-    free(fill);
+    list_remove(&draft->node);
+    free(draft);
     struct list_page *old = page_find(cache, page->name, page->hash);
     if (old != NULL) {
         page_drop(cache, old);
@@ -278,10 +279,10 @@ void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key)
     if (cache == NULL) {
         return;
     }
-    list_for_each(fill_node, &cache->fills)
+    list_for_each(draft_node, &cache->drafts)
     {
-        struct list_fill *fill = container_of(fill_node, struct list_fill, node);
-        fill->is_doomed = fill->is_doomed || page_covers(fill->page, key);
+        struct list_draft *draft = container_of(draft_node, struct list_draft, node);
+        draft->is_doomed = draft->is_doomed || page_covers(draft->page, key);
     }
     list_for_each(node, &cache->used)
     {
@@ -292,12 +293,12 @@ void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key)
     }
 }
 
-struct span list_page_body(const struct list_page *page)
+struct span list_cache_page_body(const struct list_page *page)
 {
     return buf_span(&page->body);
 }
 
-const struct headers *list_page_headers(const struct list_page *page)
+const struct headers *list_cache_page_headers(const struct list_page *page)
 {
     return &page->headers;
 }
@@ -311,8 +312,8 @@ void list_cache_free(struct list_cache *cache)
     while ((node = list_first(&cache->used)) != NULL) {
         page_drop(cache, container_of(node, struct list_page, used_node));
     }
-    while ((node = list_first(&cache->fills)) != NULL) {
-        list_fill_abort(container_of(node, struct list_fill, node));
+    while ((node = list_first(&cache->drafts)) != NULL) {
+        list_cache_draft_abort(container_of(node, struct list_draft, node));
     }
     free(cache);
 }

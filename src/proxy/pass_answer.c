@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The answer that passes through: its head as the client may see it, and its bytes, in a queue whose
 // size pauses the origin. Of a request that changes keys the last byte is held back until every write
-// has ended. On the request's worker; the sequence is told in serve_pass.c.
+// has ended. On the request's worker; serve_pass.c has the sequence.
 #include "proxy/pass_private.h"
 
 static bool is_ours(struct span name)
@@ -72,7 +72,7 @@ void pass_answer_start(struct pass_state *p)
     p->is_answered = true;
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
-        request_common_headers(r, headers); // first: the sandbox is not for an object to push out
+        request_common_headers(r, headers); // first: no header of an object pushes the sandbox out
         for (unsigned i = 0; i < p->answered.count; i++) {
             (void)!headers_add(headers, r->arena, p->answered.items[i].name,
                                p->answered.items[i].value); // as many as there is room for
@@ -99,11 +99,11 @@ void pass_answer_start(struct pass_state *p)
 void pass_answer_list_end(struct pass_state *p, bool is_good)
 {
     if (is_good) {
-        list_fill_commit(p->list_fill, &p->answered);
+        list_cache_draft_commit(p->list_draft, &p->answered);
     } else {
-        list_fill_abort(p->list_fill);
+        list_cache_draft_abort(p->list_draft);
     }
-    p->list_fill = NULL;
+    p->list_draft = NULL;
 }
 
 void pass_answer_take(struct pass_state *p, struct span data)
@@ -118,8 +118,8 @@ void pass_answer_take(struct pass_state *p, struct span data)
     } else {
         byte_queue_append(&p->down, data);
     }
-    if (p->list_fill != NULL) {
-        list_fill_append(p->list_fill, data);
+    if (p->list_draft != NULL) {
+        list_cache_draft_append(p->list_draft, data);
         if (p->relay.has_length && p->received_bytes == p->relay.length) {
             pass_answer_list_end(p, p->relay.status == 200);
         }

@@ -16,7 +16,7 @@
 //
 // The framing is found by any one of its three signs and never reaches the origin as object bytes.
 // Whatever is checked here is checked before the origin has the last byte: it knows the length, so
-// it cannot complete what we then abort.
+// it cannot complete an upload that is cut here.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@
 
 static atomic_ulong collected_total; // reserved by all collected bodies of the process
 
-// Trailers whose value has a length that we know, also those we cannot compute.
+// Trailers whose value has a known length, also those that are not computed here.
 static const struct {
     const char *name;
     size_t value_len;
@@ -105,7 +105,7 @@ static enum err headers_unframe(struct arena *arena, struct headers *headers)
     headers_remove(headers, SPAN("x-amz-decoded-content-length"));
     if (headers_count(headers, SPAN("x-amz-trailer")) > 0) {
         headers_remove(headers, SPAN("x-amz-trailer"));
-        // It announced the checksum that just went; alone it is refused.
+        // It announces the trailer; origins refuse it alone.
         if (!has_checksum_header(headers)) {
             headers_remove(headers, SPAN("x-amz-sdk-checksum-algorithm"));
         }

@@ -2,8 +2,8 @@
 // Objects of an origin that relays none (a directory), where the cache must not be used: rule
 // `cache: false`, no-store and the like. First a HEAD fixes the version; conditions and range are
 // judged on it as on a hit; then the range is fetched with If-Match and streamed. Nothing is
-// stored. On the request's worker, inside the life that serve_pass.c tells; p->relay holds no relay
-// here but says what is answered.
+// stored. On the request's worker, as a part of the sequence in serve_pass.c; p->relay is no relay
+// here but holds what is answered.
 #include "proxy/pass_private.h"
 
 #include <string.h>
@@ -166,7 +166,7 @@ static void on_end(struct origin_fetch *f, enum err err)
     struct pass_state *p = as_pass(f->ctx);
     check(p->relay_phase == RELAY_RUNNING);
     p->relay_phase = RELAY_ENDED;
-    // Changed between the two is no condition of the client's that failed.
+    // A change between the two calls is no failed condition of the client's.
     p->relay_err = err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_BUSY : err;
     p->relay_paused = false;
     if (p->request != NULL) {

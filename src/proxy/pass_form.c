@@ -192,7 +192,8 @@ static bool is_of_signature(struct span name)
     return false;
 }
 
-// A source to copy from is no field of a form; whoever reads one would read what nobody allowed.
+// A source to copy from is no field of a form; an origin that took one would read a key that no
+// right was asked for.
 static bool is_source(struct span name)
 {
     struct span copy = SPAN("x-amz-copy-source"), rename = SPAN("x-amz-rename-source");
@@ -207,7 +208,7 @@ static bool field_read(struct pass_form *form, struct span bucket, struct span n
     if (span_equal_nocase(name, SPAN("key"))) {
         bool is_first = form->key.len == 0 && value.len > 0;
         form->key = value;
-        return is_first; // which of two would count is the origin's secret
+        return is_first; // which of two counts, origins do not agree on
     }
     if (span_equal_nocase(name, SPAN("bucket"))) {
         return span_equal(value, bucket);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a new object or bucket is, in the answers that say so: at the endpoint that the client
-// uses, as he addressed it, under the names he knows; the origin names its own. The header
-// Location, and in a document the elements Location and Bucket.
+// Where a new object or bucket is, in the answers that say so (the header Location, and in a document
+// the elements Location and Bucket). The origin names its own endpoint and bucket; the client gets
+// the endpoint, path and bucket of its request instead.
 //
 // A document may come late: blanks ahead of it, which keep the connection alive for minutes, pass at
 // once. From its first byte on it is kept until it is whole, at most LOCATION_DOCUMENT_MAX bytes;

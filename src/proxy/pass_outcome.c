@@ -4,7 +4,7 @@
 // the request's worker.
 #include "proxy/pass_private.h"
 
-// A pass_state that nothing needs any more goes, behind the callbacks that are on the stack.
+// Frees it once nothing needs it, after the callbacks that are on the stack.
 void pass_outcome_free_unneeded(struct pass_state *p)
 {
     if (p->request == NULL && p->relay_phase != RELAY_RUNNING && !p->is_dead &&

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a browser asks before a page's request (OPTIONS, without a signature): the origin answers by
 // the bucket's CORS rules. It is asked unsigned, with the three headers of the question and without
-// the query, which may hold a link's signature; of a yes the client sees the rules, of anything else
-// only that it is a no. Nothing is kept, no right is needed and none is lent. On the request's
-// worker, inside the life that serve_pass.c tells.
+// the query, which may hold a link's signature; of a yes the client gets the rules, anything else
+// becomes the same no. Nothing is kept, and no right is needed, as nothing of the bucket is read. On
+// the request's worker, as a part of the sequence in serve_pass.c.
 #include "proxy/pass_private.h"
 
 #include "stats/stats.h"
 
-// Of one worker, on their way: they cost the origin requests that nobody had to sign.
+// On their way on one worker: each costs the origin a request, and needs no signature.
 #define PREFLIGHTS_MAX 16u
 
 bool pass_preflight_wanted(const struct request *r)

@@ -47,8 +47,8 @@ void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret
 
 // --- pass_body.c ---------------------------------------------------------------------------------
 
-// How a request body goes on: what the origin is told of it, and the bytes themselves, checked on
-// their way. Feed the client's bytes in, take the origin's bytes out. The end of a body that can be
+// How a request body goes on: its headers, length and hash towards the origin, and the bytes
+// themselves, verified on their way. Feed the client's bytes in, take the origin's bytes out. The end of a body that can be
 // checked is held back until it has been: the origin cannot complete a wrong one.
 struct pass_body {
     // The plan, complete after pass_body_plan() (collected bodies: after pass_body_finish()).
@@ -68,7 +68,7 @@ struct pass_body {
     size_t trailer_value_len;
     bool must_verify;     // something is still to be checked
     bool is_verified;     // pass_body_finish() said ERR_OK
-    enum err too_large;   // what a collected body above its maximum is told
+    enum err too_large;   // the error of a collected body above its maximum
     uint64_t payload_fed; // decoded bytes so far
     uint64_t chunk_left;  // of the chunk being re-framed
     uint64_t taken;       // bytes the origin has
@@ -152,20 +152,20 @@ bool pass_form_tail_is_closed(const struct pass_form_tail *tail);
 // An answer to a listing, byte for byte; refcounted within its worker.
 struct list_page;
 // A page on its way from the origin.
-struct list_fill;
+struct list_draft;
 
-// NULL: not there, or too old. The caller gives the reference back with list_page_unref().
+// NULL: not there, or too old. The caller gives the reference back with list_cache_page_unref().
 struct list_page *list_cache_find(struct proxy_worker *pw, const struct request *r);
 // NULL when this request's answer is not to be kept.
-struct list_fill *list_cache_begin(struct proxy_worker *pw, const struct request *r);
-void list_fill_append(struct list_fill *fill, struct span data);
-// Keeps the page unless a write came between or it is too large. The fill is gone after; NULL is
+struct list_draft *list_cache_begin(struct proxy_worker *pw, const struct request *r);
+void list_cache_draft_append(struct list_draft *draft, struct span data);
+// Keeps the page unless a write came between or it is too large. The draft is gone after; NULL is
 // fine.
-void list_fill_commit(struct list_fill *fill, const struct headers *headers);
-void list_fill_abort(struct list_fill *fill); // NULL is fine
-void list_page_unref(struct list_page *page);
-struct span list_page_body(const struct list_page *page);
-const struct headers *list_page_headers(const struct list_page *page);
+void list_cache_draft_commit(struct list_draft *draft, const struct headers *headers);
+void list_cache_draft_abort(struct list_draft *draft); // NULL is fine
+void list_cache_page_unref(struct list_page *page);
+struct span list_cache_page_body(const struct list_page *page);
+const struct headers *list_cache_page_headers(const struct list_page *page);
 void list_cache_free(struct list_cache *cache); // with its worker; NULL is fine
 
 // --- serve_pass.c --------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ struct pass_state {
     struct http_sink sink;
     struct pass_body body;
     bool body_paused;
-    bool body_dropped;   // nobody wants the rest
-    bool upload_waiting; // the relay was told to wait
+    bool body_dropped;   // the rest is thrown away
+    bool upload_waiting; // the relay waits for pass_upload_wake()
     bool find_form_key;
     struct pass_form_tail *form_tail; // from its file on; NULL: no form, or not so far
     struct buf form;                  // a form's beginning, until its key is known
@@ -248,7 +248,7 @@ struct pass_state {
     uint64_t received_bytes;
     struct headers answered; // in the exchange's arena
     struct pass_location location;
-    struct list_fill *list_fill;
+    struct list_draft *list_draft;
     struct list_page *list_page;
 };
 
@@ -300,13 +300,13 @@ void pass_answer_list_end(struct pass_state *p, bool is_good);
 // Bytes for the relay; 0 with ERR_OK: it has all. ERR_AGAIN: pass_upload_wake() resumes it.
 enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
 void pass_upload_wake(struct pass_state *p); // resumes a relay that waits, if there is something
-void pass_upload_drop(struct pass_state *p); // nobody wants the rest
+void pass_upload_drop(struct pass_state *p); // the rest is thrown away
 
 // --- pass_outcome.c ------------------------------------------------------------------------------
 
 // Moves on if the outcome is known now. Call it whenever something has changed.
 void pass_outcome_settle(struct pass_state *p);
-// The request ends here with an error of ours; what the origin has so far cannot become complete.
+// The request ends here with an error; what the origin has so far cannot become complete.
 void pass_outcome_refuse(struct pass_state *p, enum err err, struct span message);
 void pass_outcome_free_unneeded(struct pass_state *p);
 
@@ -369,7 +369,7 @@ bool pass_preflight_keeps(struct span name);            // a header of a yes
 
 // --- pass_sts.c ----------------------------------------------------------------------------------
 
-// Has the request the form of a call to STS that may go on? It needs no signature of ours.
+// Has the request the form of a call to STS that may go on? It needs no signature.
 bool pass_sts_wanted(const struct request *r);
 // Its body is whole: is it the one call that may? p->err_message says why not.
 enum err pass_sts_authorize(struct pass_state *p) MUST_USE;

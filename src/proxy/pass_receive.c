@@ -33,8 +33,8 @@ static enum err feed_file(struct pass_state *p, struct span data)
     return err;
 }
 
-// A signed policy names a key that the origin knows: it judges the form, which we leave unsigned.
-// Where clients sign with keys of ours there is no way to sign a form again.
+// A signed policy names an access key that the origin knows: the origin judges the form, which goes on
+// as it is. In verify mode access keys are Forebay's, and a form cannot be signed again.
 static enum err form_key_found(struct pass_state *p, const struct pass_form *form)
 {
     p->find_form_key = false;
@@ -63,8 +63,8 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
     return err;
 }
 
-// A form's beginning is kept until its key is known, so that the key is invalidated before the
-// origin hears of it.
+// A form's beginning is kept until its key is known, so that the key is invalidated before any byte
+// reaches the origin.
 static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
 {
     struct request *r = p->request;
@@ -72,7 +72,7 @@ static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
     buf_append(&p->form, data.ptr, n);
     bool is_full = p->form.len == PASS_FORM_HEAD_MAX;
     if (!is_end && !is_full && p->form.len < 2 * p->form_tried) {
-        return ERR_OK; // looked at often enough for what came since
+        return ERR_OK; // twice the size each time, so that reading it stays linear
     }
     p->form_tried = p->form.len;
     struct pass_form form;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The origin is asked: at once, or where keys change once every write is open. What the relay brings
-// goes to pass_answer.c, what it means to pass_outcome.c. On the request's worker; the sequence is
-// told in serve_pass.c.
+// goes to pass_answer.c, what it means to pass_outcome.c. On the request's worker;
+// serve_pass.c has the sequence.
 #include "proxy/pass_private.h"
 
 // --- the relay's callbacks -----------------------------------------------------------------------
@@ -11,7 +11,7 @@ static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, siz
     return pass_upload_take(as_pass(relay->ctx), buf, max, ret_len);
 }
 
-// Statuses that would end a client's whole run are told as what they mean.
+// Statuses about the way to the origin: clients take some of them for final, so they become a 503.
 static bool status_is_gateway_failure(unsigned status)
 {
     return status == 408 || status == 429 || status == 502 || status == 504;
@@ -119,8 +119,8 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
 
 // --- the relay -----------------------------------------------------------------------------------
 
-// Who else is answered with the page has sent other headers. The way the request came is not a
-// matter of its answer; without it a circle would not be seen.
+// A kept page answers other requests, too, whose headers differ: it is asked for without any. Via
+// selects no answer, and without it a loop of proxies stays unseen.
 static void keep_way_only(struct headers *headers)
 {
     unsigned kept = 0;
@@ -150,8 +150,8 @@ static void relay_start(struct pass_state *p)
     relay->on_body = on_body;
     relay->on_end = on_relay_end;
     relay->ctx = p;
-    p->list_fill = list_cache_begin(p->pw, r);
-    if (p->list_fill != NULL) {
+    p->list_draft = list_cache_begin(p->pw, r);
+    if (p->list_draft != NULL) {
         keep_way_only(&p->headers);
     }
     p->relay_phase = RELAY_RUNNING;

@@ -13,7 +13,7 @@ static const struct proxy_bucket *bucket_find(const struct proxy *proxy, struct 
     return NULL;
 }
 
-// The header, as the judge has read it, instead of whatever stood in the header or the query.
+// The header as the gate has read it, instead of what stood in the header or the query.
 static enum err send_source(struct pass_state *p, const char *name, const struct s3_source *source,
                             struct span origin_bucket)
 {

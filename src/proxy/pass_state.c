@@ -79,7 +79,7 @@ void pass_state_free(void *ptr)
     buf_done(&p->form);
     buf_done(&p->location.document);
     byte_queue_done(&p->down);
-    list_page_unref(p->list_page);
+    list_cache_page_unref(p->list_page);
     access_keys_unref(p->table);
     arena_free(p->arena);
     p->magic = 0;

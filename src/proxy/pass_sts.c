@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls to STS that arrive here because a client was given one endpoint for all services. The one
 // that carries its own proof, AssumeRoleWithWebIdentity, is unsigned and goes on to the region's
-// STS as it came; every other one is signed for a host that is not ours and is refused. On the
-// request's worker, inside the life that serve_pass.c tells.
+// STS as it came; every other one is signed for another host and is refused. On the
+// request's worker, as a part of the sequence in serve_pass.c.
 #include "proxy/pass_private.h"
 
 #define STS_BODY_MAX 65536u

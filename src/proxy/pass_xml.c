@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies that say what to do to which keys. The client's bytes are held against the digests that it
-// gave of them and read strictly; what was understood, and nothing else, goes on, under digests of
-// its own. On the request's worker, once the body is whole and its hash is verified.
+// Bodies that say what to do to which keys. The client's bytes are verified by the digests that came
+// with them and read strictly; what was understood, and nothing else, goes on, under digests computed
+// here. On the request's worker, once the body is whole and its hash is verified.
 #include "proxy/pass_private.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static bool has_prefix(struct span name, struct span prefix)
     return name.len > prefix.len && span_equal_nocase((struct span){name.ptr, prefix.len}, prefix);
 }
 
-// Does the header carry a digest of the body? Its kind is NONE where we cannot compute it.
+// Does the header carry a digest of the body? Its kind is NONE where it is not computed here.
 static bool is_digest(struct span name, enum s3_checksum *ret_kind)
 {
     if (span_equal_nocase(name, SPAN("content-md5"))) {

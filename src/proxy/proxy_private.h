@@ -129,7 +129,7 @@ struct request {
     unsigned hops; // other Forebays it came through
     char id[17];   // x-amz-request-id
 
-    // what is told at the end
+    // what the log, the counters and Cache-Status say
     enum request_result result;
     const char *reason; // why it was not answered from the cache; NULL: it was, or could be
     bool known;         // the cache had a record of the object
@@ -162,7 +162,7 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
 enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed);
 // Headers every reply carries: x-amz-request-id, x-amz-id-2, Server, Cache-Status.
 void request_common_headers(struct request *r, struct headers *headers);
-// A browser that opens an object must not run it with the rights of who reaches this listener.
+// A browser that opens an object must not run it with the rights of everybody who reaches this listener.
 void request_sandbox_headers(struct headers *headers, struct arena *arena);
 void request_header(struct request *r, struct headers *headers, const char *name,
                     struct span value);

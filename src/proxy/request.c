@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define REQUEST_POOL_MAX 64u
-// A request that moves more often without waiting is a mistake of ours.
+// A request that moves more often without waiting runs in a circle.
 #define REQUEST_STEPS_MAX 64u
 
 void request_go(struct request *r)
@@ -146,7 +146,6 @@ static struct span request_cache_status(struct request *r)
     return text != NULL ? span_from_cstr(text) : SPAN("forebay");
 }
 
-// A browser that opens an object must not run it with the rights of who reaches this listener.
 void request_sandbox_headers(struct headers *headers, struct arena *arena)
 {
     (void)!headers_add(headers, arena, SPAN("Content-Security-Policy"), SPAN("sandbox"));
@@ -222,8 +221,8 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     return fail(r, err, detail, error_row(err)->status, NULL);
 }
 
-// Does this error pass on what the origin has said about the request? The others are about the
-// origin itself, or about a request that is not the client's.
+// Is this error the origin's word on the client's request? The others are about the origin itself, or
+// about a request that Forebay made of its own.
 static bool is_origins_verdict(enum err err, unsigned status)
 {
     switch (err) {
@@ -243,7 +242,7 @@ static bool is_origins_verdict(enum err err, unsigned status)
     }
 }
 
-// The origin complains about our signature there: the client's was good.
+// About the signature towards the origin; the client's was good.
 static bool is_about_our_keys(struct span code)
 {
     static const char *const codes[] = {"SignatureDoesNotMatch",        "InvalidAccessKeyId",
@@ -266,7 +265,7 @@ enum step_result request_fail_by_origin(struct request *r, enum err err, struct 
         !is_origins_verdict(err, answer.status)) {
         return request_fail(r, err, NULL);
     }
-    // The packed bytes go away with whoever brought them.
+    // The packed bytes go with their subscription.
     for (unsigned i = 0; i < answer.headers.count; i++) {
         struct header *h = &answer.headers.items[i];
         h->name = arena_copy(r->arena, h->name);

@@ -3,9 +3,8 @@
 //
 // A pattern is run as a set of positions that advances over the text byte by byte, so a match costs
 // at most pattern times text steps whatever the pattern: `*` any bytes but '/', `**` any bytes, `?`
-// one byte but '/',
-// `{a,b}` alternatives (not nested), `\` quotes the next byte. A brace that is never closed is a
-// plain byte.
+// one byte but '/', `{a,b}` alternatives (not nested), `\` quotes the next byte. A brace that is
+// never closed is a plain byte.
 #include "proxy/proxy_private.h"
 
 #include <string.h>

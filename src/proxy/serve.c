@@ -149,7 +149,7 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     struct request *r = container_of(user, struct request, user);
     check(r->magic == REQUEST_MAGIC);
     check(!r->ended);
-    check(!r->going); // http ends no exchange inside a call of ours
+    check(!r->going); // http ends no exchange inside a call
     count(r);
     if (r->pw->proxy->access_log != NULL) {
         access_log_write(r->pw->proxy->access_log, r, outcome);

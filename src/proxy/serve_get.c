@@ -2,15 +2,15 @@
 // GET and HEAD of an object that may be answered from the cache: hit, partial hit, miss, range.
 //
 // Before the reply, step by step (steps.def):
-//   LOOKUP     one index look-up for the first window; a small object comes with its header in one
-//              read
-//   DESCRIBE   the version's headers, from the run header
-//   FRESHNESS  fresh goes on; stale, or If-Match of another version, asks the home
-//   REVALIDATED  unchanged: as cached. Changed or unknown: the new version's head, body from a fill.
-//              Origin down: maybe stale
-//   FIRST      no byte at hand: a run is asked for, of the home (nothing known) or of the stripe's
-//              owner (version known), until its head has come
-//   REPLY      conditions, range, reply head (get_reply.c)
+//   LOOKUP       one index look-up for the first window; a small object comes with its header in
+//                one read
+//   DESCRIBE     the version's headers, from the run header
+//   FRESHNESS    fresh goes on; stale, or If-Match of another version, asks the home
+//   REVALIDATED  unchanged: as cached. Changed or unknown: the new version's head, body from a
+//                fill. Origin down: maybe stale
+//   FIRST        no byte at hand: a run is asked for, of the home (nothing known) or of the
+//                stripe's owner (version known), until its head has come
+//   REPLY        conditions, range, reply head (get_reply.c)
 // After it, http pulls slices (get_body.c): from pieces of a fill, from a place (sendfile, or a
 // verified read), else the next window is looked up or the missing run asked for. The first byte
 // binds the reply to its version for good: whatever is found later under another ETag is not used,
@@ -244,7 +244,7 @@ static enum step_result first_ended(struct request *r, const struct subscription
     if (sub->outcome == OUTCOME_ERROR) {
         return request_fail_by_origin(r, sub->err, sub->error_answer);
     }
-    // Others' request was sent before this one came: ask which version is current now.
+    // The run was requested before this request came: ask which version is current now.
     g->needs_head |= sub->outcome == OUTCOME_REJOIN && sub->ask.strict;
     if (sub->outcome == OUTCOME_GONE && g->object != NULL) {
         store_object_unref(g->refused);

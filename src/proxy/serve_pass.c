@@ -3,8 +3,8 @@
 // sub-resources, everything unknown. Streamed in both directions, bounded each way by one
 // byte_queue. Runs on the request's worker.
 //
-// Who owns what. A pass_state lives on the heap, because a write outlives its client: once the
-// origin may have heard of it, the invalidation after it must run. Everything the relay looks at is
+// Who owns what. A pass_state lives on the heap, because a write outlives its client: once it
+// may have reached the origin, the invalidation after it must run. Everything the relay looks at is
 // a copy in pass_state.arena. It is freed when the exchange is over, the relay has ended and every
 // key_write and the bucket_write have ended.
 //
@@ -74,7 +74,7 @@ static enum step_result serve_list_page(struct request *r, struct list_page *pag
     struct pass_state *p = pass_state_new(r);
     p->list_page = page;
     r->pass = p;
-    struct span body = list_page_body(page);
+    struct span body = list_cache_page_body(page);
     r->result = RESULT_HIT;
     r->reason = NULL;
     r->bytes_memory = body.len;
@@ -82,7 +82,7 @@ static enum step_result serve_list_page(struct request *r, struct list_page *pag
     p->is_answered = true;
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
-        const struct headers *kept = list_page_headers(page);
+        const struct headers *kept = list_cache_page_headers(page);
         request_common_headers(r, headers);
         for (unsigned i = 0; i < kept->count; i++) {
             (void)!headers_add(headers, r->arena, kept->items[i].name, kept->items[i].value);
@@ -186,7 +186,7 @@ void serve_pass_done(struct request *r)
     byte_queue_done(&p->down);
     if (p->relay_phase == RELAY_RUNNING) {
         bool has_left = p->body.taken == p->body.length;
-        bool is_known = p->head_came && !p->is_streamed; // nobody reads what else is said of it
+        bool is_known = p->head_came && !p->is_streamed; // the rest has no reader
         if (has_answer || (pass_changes_any(p) && has_left && p->err == ERR_OK && !is_known)) {
             pass_origin_resume(p);
         } else {

@@ -136,7 +136,7 @@ void request_go(struct request *r)
         [REQUEST_GET_FRESHNESS] = serve_get_step_freshness,
         [REQUEST_GET_REVALIDATED] = serve_get_step_revalidated,
         [REQUEST_GET_FIRST] = serve_get_step_first,
-        [REQUEST_GET_REPLY] = serve_get_step_reply,
+        [REQUEST_GET_REPLY] = get_reply_step,
         [REQUEST_PASS] = step_pass,
         [REQUEST_WAIT] = step_wait,
     };

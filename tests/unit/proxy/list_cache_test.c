@@ -49,10 +49,10 @@ static void store(const char *principal, const char *bucket, const char *query, 
     ask_init(&a, principal, bucket, query);
     struct headers headers = {0};
     cr_assert(headers_add(&headers, a.arena, SPAN("Content-Type"), SPAN("application/xml")));
-    struct list_fill *fill = list_cache_begin(&pw, &a.r);
+    struct list_draft *fill = list_cache_begin(&pw, &a.r);
     cr_assert_not_null(fill);
-    list_fill_append(fill, span_from_cstr(body));
-    list_fill_commit(fill, &headers);
+    list_cache_draft_append(fill, span_from_cstr(body));
+    list_cache_draft_commit(fill, &headers);
     ask_done(&a);
 }
 
@@ -63,9 +63,9 @@ static bool is_cached(const char *principal, const char *bucket, const char *que
     ask_init(&a, principal, bucket, query);
     struct list_page *page = list_cache_find(&pw, &a.r);
     bool found = page != NULL;
-    cr_assert(!found || span_equal_cstr(list_page_body(page), body));
-    cr_assert(!found || list_page_headers(page)->count == 1);
-    list_page_unref(page);
+    cr_assert(!found || span_equal_cstr(list_cache_page_body(page), body));
+    cr_assert(!found || list_cache_page_headers(page)->count == 1);
+    list_cache_page_unref(page);
     ask_done(&a);
     return found;
 }
@@ -119,9 +119,9 @@ Test(list_cache, nothing_is_found_in_another_epoch)
     ask_init(&a, "open", "b", "list-type=2&prefix=a");
     struct headers headers = {0};
     cr_assert(headers_add(&headers, a.arena, SPAN("Content-Type"), SPAN("application/xml")));
-    struct list_fill *fill = list_cache_begin(&pw, &a.r);
+    struct list_draft *fill = list_cache_begin(&pw, &a.r);
     doors.epoch++;
-    list_fill_commit(fill, &headers);
+    list_cache_draft_commit(fill, &headers);
     ask_done(&a);
     cr_assert(!is_cached("open", "b", "list-type=2", "old"));
     cr_assert(!is_cached("open", "b", "list-type=2&prefix=a", ""));
@@ -157,20 +157,20 @@ Test(list_cache, begun_before_write)
     struct ask a;
     ask_init(&a, "open", "b", "list-type=2");
     struct headers none = {0};
-    struct list_fill *fill = list_cache_begin(&pw, &a.r);
-    list_fill_append(fill, SPAN("old"));
+    struct list_draft *fill = list_cache_begin(&pw, &a.r);
+    list_cache_draft_append(fill, SPAN("old"));
     drop("b", "k");
-    list_fill_append(fill, SPAN("er"));
-    list_fill_commit(fill, &none);
+    list_cache_draft_append(fill, SPAN("er"));
+    list_cache_draft_commit(fill, &none);
     cr_assert(!is_cached("open", "b", "list-type=2", "older"));
     fill = list_cache_begin(&pw, &a.r);
     drop("c", "k");
-    list_fill_commit(fill, &none);
+    list_cache_draft_commit(fill, &none);
     struct list_page *page = list_cache_find(&pw, &a.r);
     cr_assert_not_null(page);
     drop("b", "k"); // while a reply still holds the page
-    cr_assert_eq(list_page_body(page).len, 0);
-    list_page_unref(page);
+    cr_assert_eq(list_cache_page_body(page).len, 0);
+    list_cache_page_unref(page);
     ask_done(&a);
     end();
 }
