@@ -29,12 +29,20 @@ static inline struct list *fill_map_bucket(struct fill_map *map, struct hash128 
 {
     return &map->buckets[hash.lo % FILL_MAP_BUCKETS];
 }
-void fill_map_init(struct fill_map *map);
+static inline void fill_map_init(struct fill_map *map)
+{
+    for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
+        list_init(&map->buckets[i]);
+    }
+    map->count = 0;
+}
 
 // --- room and worker -----------------------------------------------------------------------------
 
 struct fill_room {
     struct fill_options options;
+    // message_dispatch(); who sends a message need not know its receivers.
+    void (*deliver)(struct worker *to, struct message *message);
     unsigned worker_count;
     struct fill_worker *workers;
 };
@@ -47,18 +55,19 @@ struct fill_worker {
     struct fill_map fills;    // struct fill.map_node: runs in flight, of stripes this worker owns
     struct fill *memory_lead; // goes on while memory is short, so that something does
     struct fill_map homes;    // struct home_key.map_node
-    struct fill_map floors;   // struct key_floor.map_node: not yet lifted
+    struct fill_map floors;   // fill_floor.c: not yet lifted
     struct whole_sums *whole_sums; // NULL until the first
     // By key hash: versions that a HEAD described, with checksums, which ranged reads come without.
     struct store_object *described[FILL_DESCRIBED];
     uint64_t next_token;
 };
 
-struct key_floor { // below which nothing of a key counts here (rules 5, 25, 26)
-    struct list_node map_node;
-    struct hash128 hash;
-    uint64_t generation;
-};
+// --- fill_floor.c --------------------------------------------------------------------------------
+
+void fill_floor_raise(struct fill_worker *fw, struct hash128 hash, uint64_t generation);
+// Rule 26: only if the floor is still that one.
+void fill_floor_lift(struct fill_worker *fw, struct hash128 hash, uint64_t generation);
+void fill_floor_free_all(struct fill_worker *fw); // with the worker: those that were not lifted
 
 // --- object_key.c --------------------------------------------------------------------------------
 
@@ -161,7 +170,6 @@ static inline bool fill_same_version(const struct store_object *a, const struct 
 
 // --- fill.c --------------------------------------------------------------------------------------
 
-void invalidate_free_all(struct fill_worker *fw); // with the worker: floors that were not lifted
 // The key is invalidated: its runs in flight here take no joins and are not published.
 void fill_doom(struct fill_worker *fw, struct hash128 hash);
 

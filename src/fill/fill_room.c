@@ -2,22 +2,16 @@
 // Builds the room: one context per worker.
 #include "fill/fill_private.h"
 #include "fill/home_private.h"
+#include "fill/message.h"
 
 #include <stdlib.h>
-
-void fill_map_init(struct fill_map *map)
-{
-    for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
-        list_init(&map->buckets[i]);
-    }
-    map->count = 0;
-}
 
 struct fill_room *fill_room_new(const struct fill_options *options)
 {
     struct fill_room *room = calloc(1, sizeof(*room));
     check(room != NULL);
     room->options = *options;
+    room->deliver = message_dispatch;
     if (room->options.stripe_bytes == 0) {
         room->options.stripe_bytes = FILL_STRIPE_BYTES;
     }
@@ -47,7 +41,7 @@ void fill_room_free(struct fill_room *room)
     for (unsigned i = 0; i < room->worker_count; i++) {
         struct fill_worker *fw = &room->workers[i];
         home_free_all(fw);
-        invalidate_free_all(fw);
+        fill_floor_free_all(fw);
         whole_sums_free(fw->whole_sums);
         for (unsigned j = 0; j < FILL_DESCRIBED; j++) {
             store_object_unref(fw->described[j]);

@@ -13,44 +13,11 @@
 
 #include "fill/fill_private.h"
 
-#include <stdlib.h>
-
-static struct key_floor *floor_find(struct fill_worker *fw, struct hash128 hash)
-{
-    list_for_each(node, fill_map_bucket(&fw->floors, hash))
-    {
-        struct key_floor *floor = container_of(node, struct key_floor, map_node);
-        if (hash128_equal(floor->hash, hash)) {
-            return floor;
-        }
-    }
-    return NULL;
-}
-
-uint64_t fill_floor(struct fill_worker *fw, struct hash128 hash)
-{
-    if (fw->floors.count == 0) {
-        return 0;
-    }
-    struct key_floor *floor = floor_find(fw, hash);
-    return floor != NULL ? floor->generation : 0;
-}
-
 // Rule 25: raise the floor, doom every run of the key in flight here, forget what is remembered of
 // it, acknowledge.
 void invalidate_on_invalidate(struct fill_worker *fw, struct floor_message *m)
 {
-    struct key_floor *floor = floor_find(fw, m->base.key->hash);
-    if (floor == NULL) {
-        floor = calloc(1, sizeof(*floor));
-        check(floor != NULL);
-        list_node_init(&floor->map_node);
-        floor->hash = m->base.key->hash;
-        list_push_back(fill_map_bucket(&fw->floors, floor->hash), &floor->map_node);
-        fw->floors.count++;
-    }
-    check(floor->generation < m->floor);
-    floor->generation = m->floor;
+    fill_floor_raise(fw, m->base.key->hash, m->floor);
     fill_doom(fw, m->base.key->hash);
     const struct fill_options *options = &fw->room->options;
     options->on_invalidated(options->ctx, fw->worker, m->base.key);
@@ -62,23 +29,7 @@ void invalidate_on_invalidate(struct fill_worker *fw, struct floor_message *m)
 // Rule 26: a worker lifts only the floor that is named.
 void invalidate_on_floor_lift(struct fill_worker *fw, struct floor_message *m)
 {
-    struct key_floor *floor = floor_find(fw, m->base.key->hash);
-    if (floor != NULL && floor->generation == m->floor) {
-        list_remove(&floor->map_node);
-        fw->floors.count--;
-        free(floor);
-    }
-}
-
-void invalidate_free_all(struct fill_worker *fw)
-{
-    for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
-        list_for_each(node, &fw->floors.buckets[i])
-        {
-            list_remove(node);
-            free(container_of(node, struct key_floor, map_node));
-        }
-    }
+    fill_floor_lift(fw, m->base.key->hash, m->floor);
 }
 
 // --- a write to one key --------------------------------------------------------------------------

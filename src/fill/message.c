@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between workers: made, sent, handed to the receiver that messages.def names, and what it
-// left in them given back. Runs on the sender's and then on the receiver's worker.
+// Messages between workers: made, sent, and what the receiver has left in them given back. Runs on
+// the sender's and then on the receiver's worker; message_dispatch.c lies between.
 #include "fill/message.h"
 
 #include <stdlib.h>
@@ -42,8 +42,7 @@ static void document_free(struct span document)
 
 #define AS(payload) container_of(message, struct payload##_message, base)
 
-// What the receiver has not taken.
-static void message_release(struct fill_message *message)
+void message_release(struct fill_message *message)
 {
     switch (message->type) {
     case MESSAGE_version:
@@ -100,26 +99,9 @@ static void message_release(struct fill_message *message)
     free(message);
 }
 
-static void message_deliver(struct worker *to, struct message *delivered)
-{
-    struct fill_message *message = container_of(delivered, struct fill_message, message);
-    struct fill_worker *fw = fill_worker_of(to);
-    switch (message->type) {
-#define MESSAGE(name, payload, receiver, ...)                                                      \
-    case MESSAGE_##name:                                                                           \
-        receiver(fw, AS(payload));                                                                 \
-        break;
-#include "fill/messages.def"
-#undef MESSAGE
-    case MESSAGE_COUNT_:
-        check(false);
-    }
-    message_release(message);
-}
-
 void message_send(struct fill_worker *to, struct fill_message *message)
 {
     check(message->type < MESSAGE_COUNT_ && message->from != NULL);
-    message->message.deliver = message_deliver;
+    message->message.deliver = to->room->deliver;
     mailbox_send(to->worker, &message->message);
 }

@@ -156,6 +156,7 @@ struct revalidated_message {
 struct fill_message *message_new(struct fill_worker *from, enum fill_message_type type,
                                  struct object_key *key);
 void message_send(struct fill_worker *to, struct fill_message *message);
+void message_release(struct fill_message *message); // with what the receiver has not taken
 // For a message's document: a copy on the heap; empty when memory is short.
 struct span message_document(struct span s);
 
@@ -170,5 +171,8 @@ struct span message_document(struct span s);
     void receiver(struct fill_worker *fw, struct payload##_message *m);
 #include "fill/messages.def"
 #undef MESSAGE
+
+// message_dispatch.c: calls the receiver, releases the message.
+void message_dispatch(struct worker *to, struct message *delivered);
 
 #endif

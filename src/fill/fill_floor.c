@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The floors of one worker: per key the generation below which nothing of it counts, from its
+// invalidation until the home has it lifted (rules 5, 25, 26). On that worker.
+#include "fill/fill_private.h"
+
+#include <stdlib.h>
+
+struct key_floor {
+    struct list_node map_node;
+    struct hash128 hash;
+    uint64_t generation;
+};
+
+static struct key_floor *floor_find(struct fill_worker *fw, struct hash128 hash)
+{
+    list_for_each(node, fill_map_bucket(&fw->floors, hash))
+    {
+        struct key_floor *floor = container_of(node, struct key_floor, map_node);
+        if (hash128_equal(floor->hash, hash)) {
+            return floor;
+        }
+    }
+    return NULL;
+}
+
+uint64_t fill_floor(struct fill_worker *fw, struct hash128 hash)
+{
+    if (fw->floors.count == 0) {
+        return 0;
+    }
+    struct key_floor *floor = floor_find(fw, hash);
+    return floor != NULL ? floor->generation : 0;
+}
+
+void fill_floor_raise(struct fill_worker *fw, struct hash128 hash, uint64_t generation)
+{
+    struct key_floor *floor = floor_find(fw, hash);
+    if (floor == NULL) {
+        floor = calloc(1, sizeof(*floor));
+        check(floor != NULL);
+        list_node_init(&floor->map_node);
+        floor->hash = hash;
+        list_push_back(fill_map_bucket(&fw->floors, hash), &floor->map_node);
+        fw->floors.count++;
+    }
+    check(floor->generation < generation);
+    floor->generation = generation;
+}
+
+void fill_floor_lift(struct fill_worker *fw, struct hash128 hash, uint64_t generation)
+{
+    struct key_floor *floor = floor_find(fw, hash);
+    if (floor != NULL && floor->generation == generation) {
+        list_remove(&floor->map_node);
+        fw->floors.count--;
+        free(floor);
+    }
+}
+
+void fill_floor_free_all(struct fill_worker *fw)
+{
+    for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
+        list_for_each(node, &fw->floors.buckets[i])
+        {
+            list_remove(node);
+            free(container_of(node, struct key_floor, map_node));
+        }
+    }
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hands a message to the receiver that messages.def names. Runs on the receiver's worker. The one file
+// that knows every receiver: they send through message.c, which knows none.
+#include "fill/message.h"
+
+#include "fill/fill_private.h"
+
+#define AS(payload) container_of(message, struct payload##_message, base)
+
+void message_dispatch(struct worker *to, struct message *delivered)
+{
+    struct fill_message *message = container_of(delivered, struct fill_message, message);
+    struct fill_worker *fw = fill_worker_of(to);
+    switch (message->type) {
+#define MESSAGE(name, payload, receiver, ...)                                                      \
+    case MESSAGE_##name:                                                                           \
+        receiver(fw, AS(payload));                                                                 \
+        break;
+#include "fill/messages.def"
+#undef MESSAGE
+    case MESSAGE_COUNT_:
+        check(false);
+    }
+    message_release(message);
+}
