@@ -45,10 +45,48 @@ static void answer(struct pass_state *p)
     }
 }
 
+static void on_one_ended(struct pass_state *p)
+{
+    check(p->write_phase == WRITES_CLOSING);
+    if (++p->writes_ended == pass_writes_total(p) + p->late_count) {
+        p->write_phase = WRITES_ENDED;
+        stats_sub(COUNTER_writes_inflight, 1);
+        pass_outcome_settle(p);
+    }
+}
+
+void pass_outcome_on_key_ended(struct key_write *kw)
+{
+    on_one_ended(as_pass(kw->ctx));
+}
+
+void pass_outcome_on_bucket_ended(struct bucket_write *bw)
+{
+    on_one_ended(as_pass(bw->ctx));
+}
+
+static void on_late_ready(struct key_write *kw)
+{
+    invalidate_end(kw->at, kw); // the origin has answered already
+}
+
+// The writes in realms that have come since begin and end on their own.
+static void begin_late(struct pass_state *p)
+{
+    pass_keys_of_new_realms(p);
+    for (unsigned i = 0; i < p->late_count; i++) {
+        struct key_write *kw = &p->late_writes[i];
+        kw->ctx = p;
+        kw->on_ready = on_late_ready;
+        kw->on_ended = pass_outcome_on_key_ended;
+        invalidate_begin(p->pw->fill, kw);
+    }
+}
+
 static void close_writes(struct pass_state *p)
 {
     p->write_phase = WRITES_CLOSING;
-    pass_relay_begin_late(p);
+    begin_late(p);
     for (unsigned i = 0; i < p->write_count; i++) {
         invalidate_end(p->pw->fill, &p->writes[i]);
     }

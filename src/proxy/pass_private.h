@@ -309,13 +309,14 @@ void pass_outcome_settle(struct pass_state *p);
 // The request ends here with an error; what the origin has so far cannot become complete.
 void pass_outcome_refuse(struct pass_state *p, enum err err, struct span message);
 void pass_outcome_free_unneeded(struct pass_state *p);
+// The writes' on_ended.
+void pass_outcome_on_key_ended(struct key_write *kw);
+void pass_outcome_on_bucket_ended(struct bucket_write *bw);
 
 // --- pass_relay.c --------------------------------------------------------------------------------
 
 // The keys are known: opens the writes, or asks the origin at once.
 void pass_relay_begin(struct pass_state *p);
-// The origin has answered: the writes in realms that have come since begin and end on their own.
-void pass_relay_begin_late(struct pass_state *p);
 
 // --- pass_receive.c ------------------------------------------------------------------------------
 

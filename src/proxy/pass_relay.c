@@ -176,24 +176,9 @@ static void on_one_ready(struct pass_state *p)
     }
 }
 
-static void on_one_ended(struct pass_state *p)
-{
-    check(p->write_phase == WRITES_CLOSING);
-    if (++p->writes_ended == pass_writes_total(p) + p->late_count) {
-        p->write_phase = WRITES_ENDED;
-        stats_sub(COUNTER_writes_inflight, 1);
-        pass_outcome_settle(p);
-    }
-}
-
 static void on_key_ready(struct key_write *kw)
 {
     on_one_ready(as_pass(kw->ctx));
-}
-
-static void on_key_ended(struct key_write *kw)
-{
-    on_one_ended(as_pass(kw->ctx));
 }
 
 static void on_bucket_ready(struct bucket_write *bw)
@@ -207,11 +192,6 @@ static void on_bucket_ready(struct bucket_write *bw)
     on_one_ready(p);
 }
 
-static void on_bucket_ended(struct bucket_write *bw)
-{
-    on_one_ended(as_pass(bw->ctx));
-}
-
 void pass_relay_begin(struct pass_state *p)
 {
     if (!pass_changes_any(p)) {
@@ -223,7 +203,7 @@ void pass_relay_begin(struct pass_state *p)
     if (p->changes_bucket) {
         p->bucket_write.ctx = p;
         p->bucket_write.on_ready = on_bucket_ready;
-        p->bucket_write.on_ended = on_bucket_ended;
+        p->bucket_write.on_ended = pass_outcome_on_bucket_ended;
         invalidate_bucket_begin(p->pw->fill, &p->bucket_write, p->request->origin,
                                 p->request->origin_bucket);
     }
@@ -231,24 +211,7 @@ void pass_relay_begin(struct pass_state *p)
         struct key_write *kw = &p->writes[i];
         kw->ctx = p;
         kw->on_ready = on_key_ready;
-        kw->on_ended = on_key_ended;
-        invalidate_begin(p->pw->fill, kw);
-    }
-}
-
-static void on_late_ready(struct key_write *kw)
-{
-    invalidate_end(kw->at, kw); // the origin has answered already
-}
-
-void pass_relay_begin_late(struct pass_state *p)
-{
-    pass_keys_of_new_realms(p);
-    for (unsigned i = 0; i < p->late_count; i++) {
-        struct key_write *kw = &p->late_writes[i];
-        kw->ctx = p;
-        kw->on_ready = on_late_ready;
-        kw->on_ended = on_key_ended;
+        kw->on_ended = pass_outcome_on_key_ended;
         invalidate_begin(p->pw->fill, kw);
     }
 }
