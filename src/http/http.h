@@ -170,7 +170,7 @@ struct http_reply {
         *headers;         // emitted in order; a value with control bytes is dropped and counted
     struct span rendered; // ready lines "Name: value\r\n"..., emitted after `headers`; may be empty
     bool has_length;      // false: chunked towards HTTP/1.1, close-delimited towards HTTP/1.0
-    uint64_t length;      // Content-Length (also told for HEAD and never followed by a body there)
+    uint64_t length;      // Content-Length (sent for HEAD, too, where no body follows)
     bool no_length;       // 204, 304: neither Content-Length nor a body
     bool close;           // Connection: close after this
     struct span body;     // a whole small body, valid until on_done; then source is NULL

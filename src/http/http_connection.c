@@ -351,8 +351,7 @@ void http_connection_enter_head(struct http_connection *c)
     c->head_started_us = 0;
 }
 
-// A client that speaks TLS here shows nothing but a reset, so the reason is told where it will be
-// looked for.
+// A client that speaks TLS here shows nothing but a reset; the log has the reason.
 static void refuse_tls_hello(struct http_connection *c)
 {
     stats_add(COUNTER_http_tls_hello_on_plain, 1);

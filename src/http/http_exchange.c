@@ -42,7 +42,7 @@ void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
     x->user = user;
 }
 
-// An exchange that the handler never hears of: one error reply, then the connection's end unless it
+// An exchange that never reaches the handler: one error reply, then the connection's end unless it
 // may go on.
 static void refuse(struct http_connection *c, enum err err, bool close)
 {

@@ -55,7 +55,7 @@ struct transfer {
 
     enum err abort_err; // why we end it; ERR_OK = curl decides
     bool is_cancelled;
-    bool is_paused, is_held_by_curl; // wanted; what curl was told
+    bool is_paused, is_held_by_curl; // wanted; as curl has it
     bool is_upload_paused, is_upload_held_by_curl;
     bool is_interim_head, is_head_over;
     bool must_reconnect; // the connection that curl chose may carry no request

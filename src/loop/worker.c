@@ -219,7 +219,7 @@ static void worker_arm_timer(struct worker *w)
     w->wake_at_us = want_us;
 }
 
-// Sendings must be told before the messages leave, and whether we are quiet after that.
+// Reports sendings before the messages leave, and whether the worker is quiet after that.
 static void worker_report(struct worker *w, bool is_quiet)
 {
     struct loop *loop = w->loop;

@@ -124,7 +124,7 @@ static void relay_end(struct origin_directory_relay *d, enum err err)
     r->on_end(r, err);
 }
 
-// An answer that is no success is told as S3 would, as a status with an error document.
+// An answer that is no success becomes what S3 would send: a status with an error document.
 static enum err prepare_head(struct origin_directory_relay *d)
 {
     struct origin_relay *r = d->r;

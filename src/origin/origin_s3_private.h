@@ -63,7 +63,7 @@ enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *o
 
 // --- origin_s3_status.c: pure --------------------------------------------------------------------
 
-// Answers to a relay whose body is looked at before anybody hears of them.
+// Answers to a relay whose body is judged before any of it is passed on.
 bool origin_s3_status_must_collect(unsigned status);
 // Answers a client never sees: it gets a 503 of our own.
 bool origin_s3_status_is_hidden(unsigned status);

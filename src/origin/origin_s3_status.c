@@ -2,14 +2,14 @@
 // What a status of an S3 origin means for a fetch and for a relay. Pure; any thread.
 #include "origin/origin_s3_private.h"
 
-// Answers whose body is looked at before anybody hears of them.
+// Answers whose body is judged before any of it is passed on.
 bool origin_s3_status_must_collect(unsigned status)
 {
     return (status >= 300 && status < 400 && status != 304) || status == 400 || status == 403 ||
            status == 408 || status == 429 || status >= 500;
 }
 
-// Clients know 500 and 503; of these others they make a fatal error, so they never hear of them.
+// Clients know 500 and 503; these others are fatal errors to them, so they never get one.
 bool origin_s3_status_is_hidden(unsigned status)
 {
     return (status >= 300 && status < 400 && status != 304) || status == 408 || status == 429 ||

@@ -60,7 +60,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
     }
     ask.block_count = (uint32_t)count;
     struct subscription *sub = subscription_ask(r->pw->fill, &ask, on_change, r);
-    store_object_unref(g->refused); // the home is told once
+    store_object_unref(g->refused); // the home needs it once
     g->refused = NULL;
     return sub;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one thread that writes the index. Changes come in one queue, so each worker's are applied in
 // its order. A batch is taken when its oldest change is 100 ms old, or 1,024 are there, or one is
-// urgent; its segments are synced, then all of it is one commit, then everybody is told. With sync
+// urgent; its segments are synced, then all of it is one commit, then the answers go out. With sync
 // and commit a crash loses at most the fills of 200 ms (runs that were written whole are found
 // again in their segments).
 //

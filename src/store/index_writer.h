@@ -33,8 +33,8 @@ struct index_change {
     uint32_t block_size_bytes;
     bool validated, urgent, is_ours;
     struct store_place place;
-    struct store_post *post;     // to be told, or NULL
-    struct index_waiter *waiter; // to be told, or NULL
+    struct store_post *post;     // to answer, or NULL
+    struct index_waiter *waiter; // to answer, or NULL
     enum err err;
 };
 
@@ -56,7 +56,7 @@ struct index_writer {
         bool stop;
     } guarded;
     uint64_t renewed_us; // of the thread: last draining
-    atomic_bool silent;  // the workers are gone: nobody is told
+    atomic_bool silent;  // the workers are gone: no answers
 };
 
 void index_writer_init(struct index_writer *writer, struct store *store);

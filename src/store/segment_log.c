@@ -14,10 +14,10 @@
 //
 // Marks. A checksum unit is *verified* when this process has seen its bytes match their checksum,
 // or wrote them. The marks live in memory only, are numbered densely through the segment and cover
-// payloads of at least 32 KiB; shorter ones are checked at every read. Whoever brings a unit from
-// the device takes its mark away before he begins, and whoever sends pages asks for the mark again
-// once he holds them; POSIX_FADV_RANDOM keeps read-ahead out of neighbours. What remains is somebody
-// who writes to the cache directory through the page cache; `cache.verify: always` closes that.
+// payloads of at least 32 KiB; shorter ones are checked at every read. A read from the
+// device clears the unit's mark before it begins, and a send looks at the mark again once it holds
+// the pages; POSIX_FADV_RANDOM keeps read-ahead out of neighbours. What remains is another process
+// that writes to the cache directory through the page cache; `cache.verify: always` closes that.
 // A run is *bad* when it failed its checksum or could not be read: a miss at once, until the index
 // has forgotten it.
 #include "store/segment_log.h"

@@ -130,7 +130,7 @@ struct segment_reservation {
     uint32_t number, first_unit;
     uint64_t salt;
 };
-// Room for one run in the slot of this worker. ERR_DISK_FULL: none now (the supply thread is told);
+// Room for one run in the slot of this worker. ERR_DISK_FULL: none now (wakes the supply thread);
 // ERR_LIMIT: never.
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
                              uint32_t payload_len,

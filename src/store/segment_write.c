@@ -6,7 +6,7 @@
 //   payload up to 256 KiB   chunks are kept until finish; then header and payload go out together
 //   longer                  the intent at begin; chunks in groups as they come; the header at finish
 //
-// Whatever goes wrong is remembered and told at finish; chunks are then given back as they come. A
+// An error is kept and reported at finish; chunks are then given back as they come. A
 // run given up leaves a hole in its segment: with an intent when it was long, so that a scan can
 // jump it.
 #include <errno.h>
