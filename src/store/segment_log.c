@@ -631,19 +631,27 @@ enum err segment_log_identify(struct segment *segment, struct segment_header *re
     return err;
 }
 
+struct scan_io {
+    int fd;
+    bool failed; // something could not be read
+};
+
 static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
 {
-    int fd = *(int *)ctx;
+    struct scan_io *io = ctx;
     size_t done = 0;
     while (done < len) {
-        ssize_t got = pread(fd, buf + done, len - done, (off_t)(offset + done));
-        if (got < 0 && errno == EINTR) {
+        int failed = store_fault_strike(STORE_FAULT_SCAN);
+        ssize_t got =
+            failed != 0 ? -1 : pread(io->fd, buf + done, len - done, (off_t)(offset + done));
+        if (failed == 0 && got < 0 && errno == EINTR) {
             continue;
         }
         if (got <= 0) { // unreadable or cut off: nothing there
             size_t hole = got == 0 ? len - done : (size_t)min_u64(4096, len - done);
             memset(buf + done, 0, hole);
             done += hole;
+            io->failed = true;
             continue;
         }
         done += (size_t)got;
@@ -652,7 +660,7 @@ static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
 
 static uint64_t scan_next_data(void *ctx, uint64_t offset)
 {
-    off_t next = lseek(*(int *)ctx, (off_t)offset, SEEK_DATA);
+    off_t next = lseek(((struct scan_io *)ctx)->fd, (off_t)offset, SEEK_DATA);
     if (next < 0) {
         return errno == ENXIO ? UINT64_MAX
                               : offset; // nothing behind; or the file system does not know
@@ -664,8 +672,8 @@ enum err segment_log_scan(struct segment *segment, uint64_t salt,
                           bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,
                           struct segment_scan_result *ret_result)
 {
-    int fd;
-    enum err err = segment_borrow_wait(segment, &fd);
+    struct scan_io io = {0};
+    enum err err = segment_borrow_wait(segment, &io.fd);
     if (err != ERR_OK) {
         return err;
     }
@@ -674,12 +682,15 @@ enum err segment_log_scan(struct segment *segment, uint64_t salt,
         .next_data = scan_next_data,
         .on_run = on_run,
         .ctx = ctx,
-        .io_ctx = &fd,
+        .io_ctx = &io,
         .number = atomic_load(&segment->number),
         .salt = salt,
         .size_bytes = segment->log->segment_size_bytes,
     };
     err = segment_scan_run(&scan, ret_result);
     segment_return(segment);
+    if (err == ERR_OK && io.failed) {
+        ret_result->end_offset = segment->log->segment_size_bytes; // what lies there is not known
+    }
     return err;
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Walks a segment from run to run. At each multiple of 512 there is a run header (report it, jump
-// to its end), an intent (its header follows one sector later; without one the run was cut short:
-// jump to its end) or neither (a run cut short in its one write, or nothing yet: next sector).
-// Headers that belong to another place or segment count as neither. Reads go through one buffer
-// that slides forward, so each byte is read about once; pieces that the file system knows to be
-// empty are skipped.
+// to its end), an intent (its header follows one sector later; without one the run was cut short,
+// and its span is kept free) or neither (a run cut short in its one write, its payload, or nothing
+// yet): next sector. Only a header is jumped over: older versions put runs into the span of an
+// intent. Headers that belong to another place or segment count as neither. Writing goes on behind
+// the last sector that is not empty, so never over a run that cannot be recognised. Reads go
+// through one buffer that slides forward, so each byte is read about once; pieces that the file
+// system knows to be empty are skipped.
 #include "store/segment_scan.h"
 
 #include <stdlib.h>
@@ -63,6 +65,13 @@ static bool scanner_intent(struct scanner *s, uint64_t offset, struct run_intent
     return true;
 }
 
+static bool scanner_is_empty(struct scanner *s, uint64_t offset)
+{
+    static const char nothing[SECTOR_SIZE];
+    struct span sector = scanner_bytes(s, offset, SECTOR_SIZE);
+    return memcmp(sector.ptr, nothing, sector.len) == 0;
+}
+
 static uint64_t scanner_skip_holes(struct scanner *s, uint64_t offset)
 {
     if (s->scan->next_data == NULL || offset < s->window_offset + s->window_len) {
@@ -79,9 +88,10 @@ enum err segment_scan_run(const struct segment_scan *scan, struct segment_scan_r
     if (s.window == NULL) {
         return ERR_NO_MEMORY;
     }
-    struct segment_scan_result result = {.end_offset = SEGMENT_DATA_OFFSET};
+    struct segment_scan_result result = {0};
     enum err err = ERR_OK;
     uint64_t offset = SEGMENT_DATA_OFFSET;
+    uint64_t end = offset;
     while (offset + SECTOR_SIZE <= scan->size_bytes) {
         struct run_header header;
         struct run_intent intent;
@@ -90,20 +100,23 @@ enum err segment_scan_run(const struct segment_scan *scan, struct segment_scan_r
             result.run_count++;
             uint64_t units = (uint64_t)header.first_unit + header.unit_count;
             result.unit_count = (uint32_t)min_u64(max_u64(units, result.unit_count), UINT32_MAX);
-            result.end_offset = header.end_offset;
             offset = header.end_offset;
+            end = max_u64(end, offset);
             if (!scan->on_run(scan->ctx, &header)) {
                 err = ERR_CANCELLED;
                 break;
             }
-        } else if (announced) {
-            result.torn_count++;
-            result.end_offset = intent.end_offset;
-            offset = intent.end_offset;
-        } else {
-            offset = scanner_skip_holes(&s, offset + RUN_ALIGN);
+            continue;
         }
+        if (announced) {
+            result.torn_count++;
+            end = max_u64(end, intent.end_offset);
+        } else if (!scanner_is_empty(&s, offset)) {
+            end = max_u64(end, offset + SECTOR_SIZE);
+        }
+        offset = scanner_skip_holes(&s, offset + RUN_ALIGN);
     }
+    result.end_offset = (uint32_t)end;
     free(s.window);
     if (err == ERR_OK) {
         *ret_result = result;

@@ -6,9 +6,9 @@
 //   payload up to 256 KiB   chunks are kept until finish; then header and payload go out together
 //   longer                  the intent at begin; chunks in groups as they come; the header at finish
 //
-// An error is kept and reported at finish; chunks are then given back as they come. A
-// run given up leaves a hole in its segment: with an intent when it was long, so that a scan can
-// jump it.
+// An error is kept and reported at finish; chunks are then given back as they come. A run given up
+// leaves a hole in its segment. With an intent it stays reserved whole, also after a crash; a run
+// that was cut gives back the rest when its header, which says where it ends, is written.
 #include <errno.h>
 #include <stdlib.h>
 
@@ -78,6 +78,25 @@ static void run_free(struct store_run *run)
     free(run->head);
     run->magic = 0;
     free(run);
+}
+
+// Behind all that is written of the run; once nothing of it is on its way. What was written behind
+// a payload that was cut is not given to others.
+static uint32_t run_end_offset(const struct store_run *run)
+{
+    uint64_t used = max_u64(run->payload_len, (uint64_t)run->written_units * STORE_CHECKSUM_UNIT);
+    used = min_u64(used, run->begun_len);
+    return (uint32_t)align_up_u64(run->reservation.layout.payload_offset + used, RUN_ALIGN);
+}
+
+// The header is on disk and says where the run ends.
+static void run_give_rest(struct store_run *run)
+{
+    uint32_t end = run_end_offset(run);
+    if (end < run->reservation.layout.end_offset) {
+        (void)segment_log_shorten(&run->store->log, worker_index(run->worker), &run->reservation,
+                                  end, run->unit_count); // else the rest stays a hole
+    }
 }
 
 // Nothing is kept: pin and hold go back, and the room too when nothing was written there.
@@ -205,7 +224,7 @@ static struct run_header run_header_of(const struct store_run *run)
         .header_len = run->header_len,
         .payload_offset = r->layout.payload_offset,
         .payload_len = run->payload_len,
-        .end_offset = (uint32_t)r->layout.end_offset,
+        .end_offset = run_end_offset(run),
         .first_unit = r->first_unit,
         .unit_count = run->unit_count,
         .generation = run->generation,
@@ -275,6 +294,7 @@ static void on_run_op(struct disk_op *op)
         run_op_failed(run, op);
     } else if (step == RUN_HEADER) {
         store_filling_well(run->store);
+        run_give_rest(run);
         if (run->payload_len >= RUN_PACKED_MAX) {
             segment_set_verified(run->reservation.segment, run->reservation.first_unit,
                                  run->unit_count, true);
@@ -406,21 +426,13 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
         run->object->size_bytes, run->object->block_size_bytes, run->first_block, block_count);
     check(payload_len <= run->appended_bytes);
     if (block_count < run->block_count) {
-        // Fewer units: the header gets shorter, what was reserved behind it stays empty.
+        // Fewer units: the header gets shorter, what was reserved behind it stays empty. The room
+        // behind the payload is given back when the header is there: until then an intent promises
+        // a scan all of it.
         run->block_count = block_count;
         run->payload_len = (uint32_t)payload_len;
         run->header_len -= 4 * (run->unit_count - run_unit_count(run->payload_len));
         run->unit_count = run_unit_count(run->payload_len);
-        // What was written behind the end, or is on its way, is not given to others.
-        uint64_t used = max_u64(payload_len, (uint64_t)(run->written_units + run->writing_units) *
-                                                 STORE_CHECKSUM_UNIT);
-        used = min_u64(used, run->begun_len);
-        uint32_t end =
-            (uint32_t)align_up_u64(run->reservation.layout.payload_offset + used, RUN_ALIGN);
-        if (segment_log_shorten(&run->store->log, worker_index(run->worker), &run->reservation, end,
-                                run->unit_count)) {
-            run->reservation.layout.end_offset = end;
-        }
     }
     worker_defer(run->worker, &run->task); // done() never runs inside this call
 }

@@ -4,6 +4,7 @@
 #include "store/recovery.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -206,6 +207,93 @@ Test(recovery, runs_written_whole_before_a_crash_are_put_back_to_be_revalidated)
     static struct store_view view;
     box_look(&box, &object, &view);
     cr_assert(view.found && !view.rebuilt);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// A child cuts a run short whose header the disk then refuses, stores `behind`, and dies.
+static void write_behind_a_failed_run(struct box *box, const struct object *behind)
+{
+    pid_t pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        struct object cut = {"cut", "\"e\"", 16 * BLOCK, BLOCK, 0};
+        struct object whole = *behind;
+        struct store_place place;
+        if (!box_open(box)) {
+            _exit(1);
+        }
+        disk_fault_set("write:3:eio"); // intent, payload, header
+        cr_assert(box_write(box, 0, &cut, 0, 16, 4, &place) == ERR_IO);
+        disk_fault_set("");
+        atomic_store(&box->store->filling_off_until_us, 0);
+        whole.generation = store_generation_next(box->store);
+        cr_assert(box_put(box, &whole) == ERR_OK);
+        (void)raise(SIGKILL);
+    }
+    int status;
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void failed_run(enum disk_engine engine)
+{
+    struct box box;
+    box_init(&box, engine, 64 * MIB);
+    if (!box_open(&box)) {
+        box_remove(&box);
+        return;
+    }
+    box_close(&box);
+    struct object visible = {"visible", "\"e\"", 16 * BLOCK, BLOCK, 1}; // one run
+    write_behind_a_failed_run(&box, &visible);
+    cr_assert(box_open(&box));
+    wait_for(is_built(&box));
+    index_writer_flush(&box.store->writer);
+    cr_assert(box_read(&box, 0, &visible) == visible.size); // and is verified from now on
+    char key[32];
+    for (unsigned i = 0; i < 16; i++) {
+        (void)snprintf(key, sizeof(key), "later-%u", i);
+        struct object later = {key, "\"e\"", 16 * BLOCK, BLOCK, store_generation_next(box.store)};
+        cr_assert(box_put(&box, &later) == ERR_OK);
+        uint64_t good = box_read(&box, 1, &visible);
+        cr_assert(good == visible.size, "%u: %llu", i, (unsigned long long)good);
+    }
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(recovery, nothing_is_written_over_a_run_that_lies_behind_one_that_was_cut_and_failed)
+{
+    failed_run(DISK_ENGINE_THREADS);
+    failed_run(DISK_ENGINE_URING);
+}
+
+Test(recovery, nothing_is_written_to_a_segment_that_could_not_be_read_whole)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    struct object visible = {"visible", "\"e\"", 16 * BLOCK, BLOCK, 1};
+    pid_t pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        cr_assert(box_open(&box));
+        cr_assert(box_put(&box, &visible) == ERR_OK);
+        (void)raise(SIGKILL);
+    }
+    cr_assert(waitpid(pid, NULL, 0) == pid);
+    store_fault_set(STORE_FAULT_SCAN, 1, true, EIO); // the disk is better later
+    cr_assert(box_open(&box));
+    wait_for(is_built(&box));
+    store_fault_set(STORE_FAULT_SCAN, 0, false, 0);
+    cr_assert(box_read(&box, 0, &visible) == visible.size);
+    char key[32];
+    for (unsigned i = 0; i < 16; i++) {
+        (void)snprintf(key, sizeof(key), "later-%u", i);
+        struct object later = {key, "\"e\"", 16 * BLOCK, BLOCK, store_generation_next(box.store)};
+        cr_assert(box_put(&box, &later) == ERR_OK);
+        cr_assert(box_read(&box, 1, &visible) == visible.size, "%u", i);
+    }
     box_close(&box);
     box_remove(&box);
 }

@@ -135,6 +135,47 @@ Test(segment_scan, an_announced_run_at_the_end_keeps_its_room)
     image_free(image);
 }
 
+Test(segment_scan, an_intent_without_a_header_hides_no_run_that_lies_in_its_span)
+{
+    struct image *image = image_new();
+    add(image, 1u << 20, 1, WITHOUT_HEADER); // announced; it ended early and gave back the rest
+    image->append = SEGMENT_DATA_OFFSET + (128u << 10);
+    add(image, 1000, 2, WHOLE);
+    image->append += 700u << 10;
+    add(image, 400000, 3, WHOLE); // over the end that the intent names
+    struct segment_scan_result r = scan(image);
+    cr_assert(image->runs_found == 2, "%u", image->runs_found);
+    cr_assert(image->generations[0] == 2 && image->generations[1] == 3);
+    cr_assert(r.torn_count == 1 && r.end_offset == image->append);
+    image_free(image);
+}
+
+Test(segment_scan, an_intent_keeps_its_room_when_the_runs_in_its_span_end_before_it)
+{
+    struct image *image = image_new();
+    add(image, 1u << 20, 1, WITHOUT_HEADER);
+    uint32_t end = image->append;
+    image->append = SEGMENT_DATA_OFFSET + (128u << 10);
+    add(image, 1000, 2, WHOLE);
+    struct segment_scan_result r = scan(image);
+    cr_assert(image->runs_found == 1 && r.end_offset == end);
+    image_free(image);
+}
+
+Test(segment_scan, writing_goes_on_where_nothing_was_ever_written)
+{
+    struct image *image = image_new();
+    add(image, 100, 1, WHOLE);
+    add(image, 40000, 2, WHOLE);
+    uint32_t header = image->append;
+    add(image, 20000, 3, WHOLE);
+    image->bytes[header + 40] ^= 1; // nobody knows what lies there
+    struct segment_scan_result r = scan(image);
+    cr_assert(image->runs_found == 2);
+    cr_assert(r.end_offset == image->append, "%u of %u", r.end_offset, image->append);
+    image_free(image);
+}
+
 Test(segment_scan, payload_that_looks_like_runs_is_jumped_over)
 {
     struct image *image = image_new();
