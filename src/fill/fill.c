@@ -15,7 +15,8 @@
 //            Range + If-Match; past the budget readers are cut, whole blocks kept. Another version:
 //            GONE. Last reader leaves: the block under way is finished and kept. Store refuses: goes
 //            on unstored, within a window of its fastest reader (1 MiB, less while memory is short),
-//            slow ones are detached.
+//            slow ones are detached. Paused for long: parked, its place at the origin goes to others
+//            (fill_pause.c).
 //   WRITING  reader joins: waits for the place. Last reader leaves: goes on. Store fails: readers
 //            rejoin.
 //   WRITTEN  reader joins: gets the place, which the index does not show yet. Goes on.
@@ -48,6 +49,7 @@ static void fill_free(void *ptr)
     }
     worker_task_cancel(&fill->deliver_task);
     timer_done(&fill->resume_timer);
+    timer_done(&fill->pause_timer);
     s3_checksum_free(fill->checksum);
     store_object_unref(fill->object);
     store_object_unref(fill->described);
@@ -324,6 +326,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     list_node_init(&fill->map_node);
     worker_task_init(&fill->deliver_task, fill_on_deliver);
     timer_init(fw->worker, &fill->resume_timer, fill_on_resume_timer);
+    timer_init(fw->worker, &fill->pause_timer, fill_on_pause_timer);
     list_push_back(fill_map_bucket(&fw->fills, fill->key->hash), &fill->map_node);
     fw->fills.count++;
     fill->in_table = true;
@@ -392,7 +395,7 @@ void fill_on_first(struct fill_worker *fw, struct first_message *m)
 
 // Rule 21. Before the head the entry leaves in that moment; in the body the block under way is
 // finished and kept.
-static void fill_on_no_readers(struct fill *fill)
+void fill_on_no_readers(struct fill *fill)
 {
     if (fill->state == FILL_WRITING || fill->state == FILL_WRITTEN || fill->abandoned) {
         return;
@@ -400,7 +403,7 @@ static void fill_on_no_readers(struct fill *fill)
     uint64_t done = fill->received - fill->first_byte;
     if (fill->state == FILL_BODY && fill->run != NULL && !fill->doomed) {
         uint64_t blocks = max_u64((done + fill->block_size_bytes - 1) / fill->block_size_bytes, 1);
-        if (fill->resume_waiting) { // nothing is on its way: only what is whole
+        if (!fill->fetching) { // nothing is on its way: only what is whole
             blocks = done / fill->block_size_bytes;
         }
         if (blocks > 0) {
@@ -412,7 +415,7 @@ static void fill_on_no_readers(struct fill *fill)
                 origin_fetch_cancel(&fill->fetch); // on_fetch_end completes it
             } else {
                 timer_stop(&fill->resume_timer);
-                fill->resume_waiting = false;
+                fill->resume_waiting = fill->parked = false;
                 fill_complete(fill);
             }
             return;
@@ -421,7 +424,7 @@ static void fill_on_no_readers(struct fill *fill)
     stats_add(COUNTER_fills_cancelled, 1);
     fill->abandoned = true;
     timer_stop(&fill->resume_timer);
-    fill->resume_waiting = false;
+    fill->resume_waiting = fill->parked = false;
     fill_drop_run(fill);
     if (fill->fetching) {
         origin_fetch_cancel(&fill->fetch);

@@ -53,7 +53,10 @@ void fill_assert_run(const struct fill *fill)
     check(fill->in_table == list_node_linked(&fill->map_node));
     check(!fill->abandoned || (!fill->in_table && list_empty(&fill->readers)));
     check(!fill->resume_waiting || (fill->state == FILL_BODY && !fill->fetching));
-    check(!fill->paused || fill->fetching);
+    check(!fill->paused || (fill->fetching && !fill->parking));
+    check(!fill->parking || fill->fetching);
+    check(!fill->parked || (fill->state == FILL_BODY && !fill->fetching && !fill->resume_waiting));
+    check(!fill->parked || fill->paused_memory || fill->paused_window);
     check(fill->fw->memory_lead != fill || fill->fetching);
     assert_attachments(fill);
 }

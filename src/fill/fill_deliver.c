@@ -5,23 +5,9 @@
 // memory is plentiful the run keeps its chunks until it ends, so late joiners start at once; while it
 // is short, or when nothing is stored, they are given up as soon as every reader was sent them.
 //
-// Two things pause a transfer. An unstored run waits for its fastest reader (its window), a stored
-// one for memory, except the one of each worker that leads.
+// Two things pause a transfer (fill_pause.c). An unstored run waits for its fastest reader (its
+// window), a stored one for memory, except the one of each worker that leads.
 #include "fill/fill_private.h"
-
-void fill_pause_update(struct fill *fill)
-{
-    bool pause = fill->paused_memory || fill->paused_window;
-    if (pause == fill->paused || !fill->fetching) {
-        return;
-    }
-    fill->paused = pause;
-    if (pause) {
-        origin_fetch_pause(&fill->fetch);
-    } else {
-        origin_fetch_resume(&fill->fetch);
-    }
-}
 
 static void fill_on_memory(struct worker *w, struct message *message)
 {
@@ -40,7 +26,7 @@ static void fill_on_memory(struct worker *w, struct message *message)
 // limit is given up as it is delivered and written.
 bool fill_take_lead(struct fill *fill)
 {
-    if (fill->fw->memory_lead == NULL && fill->fetching) {
+    if (fill->fw->memory_lead == NULL && (fill->fetching || fill->parked)) {
         fill->fw->memory_lead = fill;
     }
     bool leads = fill->fw->memory_lead == fill;
@@ -74,24 +60,6 @@ static void on_memory_free(void *ctx)
     mailbox_send_from_any_thread(fill->fw->worker, &fill->memory_message);
 }
 
-static uint64_t fill_fastest_byte(const struct fill *fill)
-{
-    uint64_t fastest = fill->first_byte;
-    list_for_each(node, &fill->readers)
-    {
-        fastest = max_u64(fastest, container_of(node, struct attachment, node)->acked_byte);
-    }
-    return fastest;
-}
-
-// An unstored run may not run ahead of its fastest reader by more than a window.
-static void fill_update_window(struct fill *fill)
-{
-    fill->paused_window =
-        fill->state == FILL_BODY &&
-        fill->received > fill_fastest_byte(fill) + chunk_budget_share(FILL_UNSTORED_WINDOW);
-}
-
 struct chunk *fill_chunk(struct fill *fill)
 {
     struct chunk *chunk = chunk_new();
@@ -100,7 +68,7 @@ struct chunk *fill_chunk(struct fill *fill)
     }
     chunk = chunk_new_forced();
     if (fill->unstored) { // its window is all that it needs: memory or not, it goes on as it is read
-        fill_update_window(fill);
+        fill_window_update(fill);
         stats_add(COUNTER_buffer_paused, fill->paused_window ? 1 : 0);
         return chunk;
     }
@@ -143,7 +111,7 @@ static void fill_deliver_to(struct fill *fill, struct attachment *a)
 // Who falls too far behind the fastest reader of an unstored run goes on alone.
 static void fill_pace(struct fill *fill)
 {
-    uint64_t fastest = fill_fastest_byte(fill);
+    uint64_t fastest = fill_window_fastest(fill);
     list_for_each(node, &fill->readers)
     {
         struct attachment *a = container_of(node, struct attachment, node);
@@ -155,7 +123,7 @@ static void fill_pace(struct fill *fill)
             fill_end_attachment(a, OUTCOME_REJOIN, ERR_OK, (struct span){0});
         }
     }
-    fill_update_window(fill);
+    fill_window_update(fill);
     fill_pause_update(fill);
 }
 
@@ -200,5 +168,8 @@ void fill_on_deliver(struct task *task)
 {
     struct fill *fill = fill_of(container_of(task, struct fill, deliver_task));
     fill_deliver(fill);
+    if (fill->state == FILL_BODY && fill->in_table && list_empty(&fill->readers)) {
+        fill_on_no_readers(fill); // the last were taken out: they asked for another version
+    }
     fill_assert_run(fill);
 }

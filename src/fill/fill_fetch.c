@@ -219,7 +219,7 @@ static enum err on_fetch_head(struct origin_fetch *f)
     }
     if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
         bool fits =
-            f->body_first == fill->received && f->body_len == fill->end_byte - fill->received;
+            f->body_first == fill->received && f->body_len == fill->asked_end_byte - fill->received;
         return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
     }
     struct store_object *object = fill_version_from_fetch(
@@ -284,6 +284,7 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
         }
     }
     worker_defer(fill->fw->worker, &fill->deliver_task);
+    fill_window_update(fill); // at once: one turn may bring all that the socket holds
     fill_pause_update(fill);
     fill_assert_run(fill);
     // The last reader left and the block it was in is whole: nothing more is wanted.
@@ -302,7 +303,8 @@ void fill_on_resume_timer(struct timer *timer)
 static bool err_is_broken_body(enum err err)
 {
     return err == ERR_ORIGIN_RESET || err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT ||
-           err == ERR_ORIGIN_5XX || err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_DNS;
+           err == ERR_ORIGIN_5XX || err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_DNS ||
+           err == ERR_LIMIT; // too many wait for a place
 }
 
 // Answers to a request for a known version that say there is no such thing: deleted, or of another
@@ -317,7 +319,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     struct fill *fill = fill_of(f->ctx);
     check(fill->fetching);
     fill->fetching = false;
-    fill->paused = false;
+    fill_pause_over(fill);
     fill_yield_lead(fill);
     if (fill->abandoned) {
         fill_maybe_free(fill);
@@ -325,6 +327,12 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     }
     if (fill->has_head && fill->received == fill->end_byte) {
         fill_complete(fill);
+        return;
+    }
+    bool piece_over = fill->in_pieces && fill->received == fill->asked_end_byte;
+    if (fill->parking || (err == ERR_OK && piece_over)) {
+        fill_park(fill);
+        fill_assert_run(fill);
         return;
     }
     if (err == ERR_OK) {
@@ -348,7 +356,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
 
 void fill_fetch(struct fill *fill)
 {
-    check(!fill->fetching && !fill->abandoned && fill->state <= FILL_BODY);
+    check(!fill->fetching && !fill->parked && !fill->abandoned && fill->state <= FILL_BODY);
     struct origin_fetch *f = &fill->fetch;
     memset(f, 0, sizeof(*f));
     f->bucket = fill->key->bucket;
@@ -359,12 +367,13 @@ void fill_fetch(struct fill *fill)
     f->has_range = !empty;
     f->first = fill->received;
     uint64_t end = fill->has_head
-                       ? fill->end_byte
+                       ? fill_piece_end(fill)
                        : fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes;
     if (fill->object != NULL) {
         end = min_u64(end, fill->object->size_bytes);
         f->if_match = fill->object->etag;
     }
+    fill->asked_end_byte = end;
     f->last = end > 0 ? end - 1 : 0;
     f->on_head = on_fetch_head;
     f->on_body = on_fetch_body;

@@ -105,6 +105,10 @@ void whole_sums_free(struct whole_sums *sums); // with its worker; NULL is fine
 #define FILL_RESUMES_MAX 3u
 #define FILL_RESUME_DELAY_MS 50u
 #define FILL_UNSTORED_WINDOW (1u << 20)
+// How long a paused transfer keeps its place at the origin.
+#define FILL_PAUSE_MAX_MS 500u
+// A reader of a parked run has taken all but this part of a window before the next piece is asked for.
+#define FILL_PIECES_PER_WINDOW 4u
 // How far a reader of an unstored run may be behind the fastest before it goes on alone; less while
 // memory is short.
 #define FILL_DETACH_BEHIND (2u << 20)
@@ -139,6 +143,10 @@ struct fill {
     struct origin_fetch fetch;
     bool fetching, finishing, memory_waiting;
     bool paused_memory, paused_window, paused;
+    bool parking, parked, in_pieces; // fill_pause.c
+    uint64_t parked_us;
+    uint64_t asked_end_byte; // of the request that is under way
+    struct timer pause_timer;
     struct message memory_message;
     struct task deliver_task;
     struct timer resume_timer;
@@ -182,6 +190,7 @@ void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome
 void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum err err,
                     struct span document);
 void fill_send_head(struct fill *fill, struct attachment *a);
+void fill_on_no_readers(struct fill *fill); // rule 21: the last one left or was taken out
 
 // --- fill_assert.c -------------------------------------------------------------------------------
 
@@ -197,7 +206,16 @@ struct chunk *fill_chunk(struct fill *fill); // never NULL: a run out of memory 
 // May this stored run go on though memory is used up? One of each worker may.
 bool fill_take_lead(struct fill *fill);
 void fill_yield_lead(struct fill *fill);
-void fill_pause_update(struct fill *fill);
+
+// --- fill_pause.c --------------------------------------------------------------------------------
+
+void fill_pause_update(struct fill *fill); // what pauses the run has changed
+void fill_pause_over(struct fill *fill);   // its transfer has ended or goes on
+void fill_on_pause_timer(struct timer *timer);
+void fill_park(struct fill *fill); // its transfer has ended: the rest is asked for later
+uint64_t fill_window_fastest(const struct fill *fill); // how far its fastest reader is
+void fill_window_update(struct fill *fill);            // does an unstored run wait for it?
+uint64_t fill_piece_end(const struct fill *fill);      // how far the next request goes
 
 // --- fill_fetch.c --------------------------------------------------------------------------------
 

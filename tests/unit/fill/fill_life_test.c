@@ -358,7 +358,7 @@ Test(body, unstored_and_nobody_takes_anything)
     world_release();
     world_run();
     expect(client, CLIENT_COMPLETE, 1);
-    cr_assert_eq(origin_requests(), 1);
+    cr_assert_eq(origin_sent(1, 0), 1);
     world_end();
 }
 

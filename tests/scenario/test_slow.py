@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slow readers and slow disks: neither is in the way of anybody else."""
+import contextlib
+
+import pytest
+from client import Truncated, judge, judge_streamed
+from oracle import oracle_judge
+
+MIB = 1 << 20
+PLACES = 2
+
+
+@contextlib.contextmanager
+def slow_readers(server, keys):
+    """A connection for each key whose reader has taken the head and no more, and its place has gone back."""
+    with contextlib.ExitStack() as stack:
+        readers = []
+        for key in keys:
+            connection = stack.enter_context(server.connection(receive_buffer=65536))
+            connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            reply = connection.read_head()
+            assert reply.status == 200
+            readers.append((connection, reply))
+        server.wait_metric("forebay_fills_total", lambda n: n >= len(keys), state="parked")
+        yield readers
+
+
+@pytest.mark.tsan
+def test_slow_readers_give_their_places_at_the_origin_back(start, origin, engine):
+    """As many slow readers as places: somebody else's misses are served. The slow ones then get all
+    of their version, by conditional requests for what is missing."""
+    server = start(origin, engine=engine, settings={
+        "workers": 1, "origin.connections": PLACES, "cache.max_object_size": "4MiB"})
+    keys = [f"slow{i}" for i in range(PLACES)]
+    size = 24 * MIB
+    for key in keys:
+        origin.put(key, size)
+    for i in range(8):
+        origin.put(f"fast{i}", MIB)
+    with slow_readers(server, keys) as readers:
+        with server.client() as client:
+            for i in range(8):
+                judge(client.get(f"fast{i}"), origin, f"fast{i}", 0, MIB)
+        for key, (connection, reply) in zip(keys, readers):
+            judge_streamed(connection, origin, key, 0, size, head=reply)
+    for key in keys:
+        first, *rest = origin.requests(key=key)
+        assert rest and all(r.header("if-match") and r.header("range") for r in rest), rest
+        assert len(rest) < 40, "a request for each piece of a window, not for each chunk"
+    assert server.metric("forebay_fills_total", state="failed") == 0
+
+
+def test_an_object_that_changes_while_its_reader_is_slow_is_cut(start, origin, engine):
+    """What is asked for later is of the version that the reply began with, or nothing."""
+    server = start(origin, engine=engine, settings={
+        "workers": 1, "origin.connections": PLACES, "cache.max_object_size": "4MiB"})
+    size = 24 * MIB
+    old = origin.put("slow0", size)
+    with slow_readers(server, ["slow0"]) as [(connection, reply)]:
+        origin.overwrite("slow0", size)
+        with pytest.raises(Truncated) as cut:
+            connection.read_body(size, reply)
+    body = bytes(cut.value.reply.body)
+    assert 0 < len(body) < size
+    oracle_judge(origin.name("slow0"), body, 0, old)

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: no transfer stays paused for nobody; one that stays paused for a slow reader gives its place
+// at the origin back and is continued, with the same version or not at all.
+#include "world.h"
+
+#include "test.h"
+
+#define MIB (1u << 20)
+#define PIECE 32768u
+
+// Runs of one block of 4 MiB each, which the store refuses.
+static void begin_unstored(uint64_t size_bytes)
+{
+    struct world_options options = {.seed = 2,
+                                    .piece_bytes = PIECE,
+                                    .size_bytes = size_bytes,
+                                    .block_size_bytes = 4 * MIB,
+                                    .refuse_store = true};
+    world_begin(&options);
+}
+
+static void expect(int client, enum client_outcome outcome, int version)
+{
+    cr_assert_eq(client_outcome(client), outcome, "outcome %d", client_outcome(client));
+    cr_assert_eq(client_version(client), version, "version %d", client_version(client));
+}
+
+// Its window is full and it stays so: the place goes back.
+static int begin_parked(uint64_t size_bytes)
+{
+    begin_unstored(size_bytes);
+    world_hold(EVENT_PULL, -1, -1);
+    int slow = client_get(1, 0, UINT64_MAX);
+    world_run();
+    cr_assert_eq(client_outcome(slow), CLIENT_OPEN);
+    cr_assert_eq(counter(COUNTER_fills_parked), 1);
+    cr_assert_eq(origin_requests(), 1);
+    cr_assert(!world_do(EVENT_ORIGIN, -1, -1), "no call is left at the origin");
+    return slow;
+}
+
+// A first request brings a version that its only reader cannot use. The run goes, instead of waiting
+// for somebody to read it.
+// Rule 23.
+Test(pause, the_only_reader_is_taken_out)
+{
+    begin_unstored(8 * MIB);
+    // Bound to version 1 by the last bytes of block 0, and no run of block 1 asked for yet.
+    int bound = client_get(1, 4 * MIB - 100, 8 * MIB - 1);
+    world_hold(EVENT_PULL, bound, -1);
+    world_run();
+    cr_assert_eq(client_version(bound), 1);
+    // Somebody else's first request for block 1: at the origin, not yet looked at.
+    int first = client_get(2, 4 * MIB, 8 * MIB - 1);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    world_run();
+    cr_assert_eq(origin_requests(), 2);
+    while (client_received(bound) < 100) {
+        world_release();
+        world_hold(EVENT_ORIGIN, -1, -1);
+        cr_assert(world_do(EVENT_PULL, bound, -1));
+        world_deliver_all();
+    }
+    world_run();
+    cr_assert_eq(origin_requests(), 2, "joined");
+    client_leave(first);
+    world_run();
+    origin_overwrite();
+    world_release();
+    world_run();
+    expect(bound, CLIENT_CUT, 1);
+    cr_assert_eq(counter(COUNTER_fills_cancelled), 1);
+    world_end();
+}
+
+// The rest comes with If-Match and ranges of what the reader takes; no byte twice.
+// Rules 22, 23.
+Test(pause, a_slow_reader_gives_its_place_back)
+{
+    int slow = begin_parked(4 * MIB);
+    world_release();
+    world_run();
+    expect(slow, CLIENT_COMPLETE, 1);
+    cr_assert_eq(client_received(slow), 4 * MIB);
+    cr_assert_gt(origin_requests(), 1);
+    cr_assert_lt(origin_requests(), 8, "pieces are most of a window");
+    cr_assert_eq(origin_sent(1, 0), 1);
+    cr_assert_eq(counter(COUNTER_fills_resumed), 0, "no attempt is used up");
+    world_end();
+}
+
+// The origin's object is another one by then: cut, not mixed.
+// Rule 22.
+Test(pause, another_version_at_the_continuation_cuts)
+{
+    int slow = begin_parked(4 * MIB);
+    origin_overwrite();
+    world_release();
+    world_run();
+    expect(slow, CLIENT_CUT, 1);
+    cr_assert_lt(client_received(slow), 4 * MIB);
+    world_end();
+}
+
+// A continuation that breaks off is one that broke off.
+// Rule 22.
+Test(pause, a_continuation_breaks_off)
+{
+    int slow = begin_parked(4 * MIB);
+    origin_reset_next(1);
+    world_release();
+    world_run();
+    expect(slow, CLIENT_COMPLETE, 1);
+    cr_assert_eq(counter(COUNTER_fills_resumed), 1);
+    world_end();
+}
+
+// Its reader goes, or its key is written to, while nothing is under way: nothing is left behind.
+// Rules 21, 25.
+Test(pause, the_reader_leaves_a_parked_run)
+{
+    int slow = begin_parked(4 * MIB);
+    client_leave(slow);
+    world_run();
+    cr_assert_eq(counter(COUNTER_fills_cancelled), 1);
+    cr_assert_eq(origin_requests(), 1);
+    world_release();
+    int next = client_get(2, 0, UINT64_MAX);
+    world_run();
+    expect(next, CLIENT_COMPLETE, 1);
+    world_end();
+}
+
+// Who joins a parked run reads it on, and both get all of it.
+// Rule 23.
+Test(pause, a_reader_joins_a_parked_run)
+{
+    int slow = begin_parked(4 * MIB);
+    world_release();
+    world_hold(EVENT_PULL, slow, -1);
+    int fast = client_get(2, 0, UINT64_MAX);
+    world_run();
+    expect(fast, CLIENT_COMPLETE, 1);
+    world_release();
+    world_run();
+    expect(slow, CLIENT_COMPLETE, 1);
+    world_end();
+}
+
+// A version that has no name cannot be continued: it keeps its place.
+// Rule 22.
+Test(pause, a_version_without_a_name_keeps_its_place)
+{
+    struct world_options options = {.seed = 2,
+                                    .piece_bytes = PIECE,
+                                    .size_bytes = 4 * MIB,
+                                    .block_size_bytes = 4 * MIB,
+                                    .no_etag = true};
+    world_begin(&options);
+    world_hold(EVENT_PULL, -1, -1);
+    int slow = client_get(1, 0, UINT64_MAX);
+    world_run();
+    cr_assert_eq(counter(COUNTER_fills_parked), 0);
+    world_release();
+    world_run();
+    cr_assert_eq(client_outcome(slow), CLIENT_COMPLETE);
+    cr_assert_eq(origin_requests(), 1);
+    world_end();
+}
+
+// Stored runs that wait for memory give their places back as well, and one of them always goes on.
+// Rule 22.
+Test(pause, runs_that_wait_for_memory_give_their_places_back)
+{
+    struct world_options options = {.seed = 2,
+                                    .piece_bytes = PIECE,
+                                    .size_bytes = 8 * MIB,
+                                    .block_size_bytes = MIB,
+                                    .buffer_bytes = 8 * CHUNK_SIZE};
+    world_begin(&options);
+    world_hold(EVENT_PULL, -1, -1);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int clients[6];
+    for (unsigned i = 0; i < 6; i++) {
+        clients[i] = client_get(i % 3, i * MIB, (i + 1) * MIB - 1);
+        world_deliver_all();
+    }
+    world_run();
+    cr_assert_gt(counter(COUNTER_fills_parked), 0);
+    world_release();
+    world_run();
+    for (unsigned i = 0; i < 6; i++) {
+        expect(clients[i], CLIENT_COMPLETE, 1);
+        cr_assert_eq(origin_sent(1, i), 1);
+    }
+    world_end();
+}
