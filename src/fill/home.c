@@ -385,6 +385,7 @@ void home_on_publish(struct fill_worker *fw, struct publish_message *m)
     struct home_key *h = home_get(fw, m->base.key);
     bool accepted = home_accepts(h, m);
     if (accepted && !home_sum_is_right(h, m)) {
+        store_condemn(fw->store, h->key->hash, &m->place);
         home_invalidate(h); // and with it the runs before
         accepted = false;
     }

@@ -444,7 +444,7 @@ static bool view_pin(struct index *index, struct store_view *view, struct hash12
     struct segment *segment = segment_log_entry(log, place->number);
     if (!segment_pin(segment, place->number)) {
         if (segment_log_lacks(log, place->number)) {
-            index_writer_remove_later(&index->store->writer, hash, &found);
+            index_writer_remove_later(&index->store->writer, hash, &found, false);
         }
         return false;
     }

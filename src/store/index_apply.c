@@ -411,6 +411,7 @@ enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
         return apply_delete_at(t, change);
     case INDEX_SWEEP:
         return apply_sweep(t, change);
+    case INDEX_CONDEMN: // done, see index_condemn.c
     case INDEX_DROP:
     case INDEX_NOTHING:
         return ERR_OK;

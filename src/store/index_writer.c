@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "stats/stats.h"
 #include "store/index_apply.h"
+#include "store/index_condemn.h"
 #include "store/store_private.h"
 
 #define RENEW_BATCH 1024u
@@ -102,15 +103,29 @@ void index_writer_post(struct index_writer *writer, struct store_post *post)
 }
 
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
-                               const struct store_place *place)
+                               const struct store_place *place, bool is_bad)
 {
     pthread_mutex_lock(&writer->guarded.lock);
     if (writer->guarded.ours_count < INDEX_QUEUE_MAX) {
         struct index_change *change = change_new(INDEX_DELETE_AT, hash);
         change->place = *place;
         change->is_ours = true;
+        change->is_bad = is_bad;
         writer_push_locked(writer, change);
     }
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
+                          const struct store_place *place)
+{
+    struct index_change *change = change_new(INDEX_CONDEMN, hash);
+    if (place != NULL) {
+        change->place = *place;
+    }
+    change->urgent = true;
+    pthread_mutex_lock(&writer->guarded.lock);
+    writer_push_locked(writer, change);
     pthread_mutex_unlock(&writer->guarded.lock);
 }
 
@@ -392,6 +407,7 @@ static void batch_commit(struct index_writer *writer, struct index_change *batch
 static void batch_process(struct index_writer *writer, struct index_change *batch, unsigned count)
 {
     batch_sync(writer->store, batch);
+    index_condemn_batch(writer->store, batch);
     for (struct index_change *c = batch; c != NULL; c = c->next) {
         if (c->kind == INDEX_DROP) {
             writer_drop_index(writer);

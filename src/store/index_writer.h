@@ -17,6 +17,7 @@ enum index_change_kind {
     INDEX_PUT_REBUILT,
     INDEX_DELETE,    // below a generation
     INDEX_DELETE_AT, // if still at that place
+    INDEX_CONDEMN,   // the runs of a key are bad: marked where they lie, see index_condemn.c
     INDEX_SWEEP,     // all places in a segment
     INDEX_DROP,      // the whole index
     INDEX_NOTHING,   // only to be waited for
@@ -32,6 +33,7 @@ struct index_change {
         etag_hash; // PUT; DELETE: generation is the floor; SWEEP: the number
     uint32_t block_size_bytes;
     bool validated, urgent, is_ours;
+    bool is_bad; // DELETE_AT: its run fails its checksum
     struct store_place place;
     struct store_post *post;     // to answer, or NULL
     struct index_waiter *waiter; // to answer, or NULL
@@ -67,7 +69,9 @@ void index_writer_stop(struct index_writer *writer);
 // From a worker.
 void index_writer_post(struct index_writer *writer, struct store_post *post);
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
-                               const struct store_place *place);
+                               const struct store_place *place, bool is_bad);
+void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
+                          const struct store_place *place);
 void index_writer_renewals_wait(struct index_writer *writer);
 
 // From the room's own threads: these wait until it is committed.

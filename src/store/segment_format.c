@@ -3,7 +3,7 @@
 // little endian, every CRC is CRC32C with the usual inversion at both ends, unnamed bytes are zero.
 //
 // A segment is a file of fixed size, allocated whole, written front to back, freed as a whole;
-// never truncated and never written twice in the same place. Numbers are never used again, and each
+// never truncated and never written twice in the same place, but for a header that is marked bad. Numbers are never used again, and each
 // segment has a random salt that the index and every run repeat, so that a stale place can never be
 // believed.
 //
@@ -30,8 +30,8 @@
 //   longer          [intent][header][..4096][payload]  intent first, then payload, the header last
 //
 // The intent is a sector of its own and never rewritten: when its header is missing (cut short by a
-// crash, given up by its writer) it tells how far to jump, so that a scan finds every whole run
-// behind a torn one. Behind a run cut short in one write the scan goes on sector by sector.
+// crash, given up by its writer) it tells how much is not to be written again. Behind a run cut
+// short a scan goes on sector by sector.
 //
 // Run header
 //   0   8  magic "FBRUNHD1"                64  4  block size
@@ -52,6 +52,9 @@
 // The generation in a header may be provisional: the index names a version, a header only orders it
 // against others when the index has to be made anew. Checksum units are numbered through a segment
 // so that the marks of verified units kept in memory are dense.
+//
+// A run known to be bad has its header written anew with a hash that is not that of its key
+// (segment_mark.c).
 //
 // A reader believes a header when (1) magic, version and CRC are right, (2) it is consistent in
 // itself, (3) salt, segment number and offset are those of the place it was read from and (4)

@@ -123,7 +123,7 @@ void store_drop_place(struct store *store, const struct store_place *place, stru
                       enum err why)
 {
     segment_set_bad(place->segment, place->header_offset);
-    index_writer_remove_later(&store->writer, hash, place);
+    index_writer_remove_later(&store->writer, hash, place, why == ERR_CORRUPT);
     if (why == ERR_CORRUPT) {
         stats_add(COUNTER_checksum_failures, 1);
         stats_add(COUNTER_evicted_bytes_corrupt, place->payload_len);
@@ -494,6 +494,13 @@ void store_post(struct worker *w, struct store_post *post)
     post->err = post->kind == STORE_POST_PUT ? ERR_IO : ERR_OK;
     post->message.deliver = on_unattached_post;
     mailbox_send(w, &post->message);
+}
+
+void store_condemn(struct store *store, struct hash128 hash, const struct store_place *place)
+{
+    if (store->attached) {
+        index_writer_condemn(&store->writer, hash, place);
+    }
 }
 
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,

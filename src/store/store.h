@@ -281,6 +281,11 @@ struct store_post {
 // newer generation removes everything older of that key in the same commit; a PUT of an older one
 // fails with ERR_CANCELLED. The record of a key lives as long as one of its runs.
 void store_post(struct worker *w, struct store_post *post);
+// What is held of this key is known to be wrong, though the origin's ETag fits: every run that the
+// index names now, or that was posted before, and the one at `place` (NULL: none; borrowed for the
+// call). Before the delete that takes them out of the index; from that delete's done() on no later
+// process finds them in the segments either.
+void store_condemn(struct store *store, struct hash128 hash, const struct store_place *place);
 // The version was found unchanged at the origin now: renews validated-at (memory at once, disk in
 // batches) and clears `rebuilt`. Many at once are one call. `began_us`: worker time the conditional
 // request was sent.

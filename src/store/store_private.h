@@ -102,6 +102,7 @@ enum store_fault {
     STORE_FAULT_UNLINK,
     STORE_FAULT_OPEN,
     STORE_FAULT_SCAN,
+    STORE_FAULT_MARK,
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);

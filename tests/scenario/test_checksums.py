@@ -3,6 +3,7 @@
 not match its own is not kept."""
 import base64
 import hashlib
+import shutil
 
 import pytest
 
@@ -140,6 +141,36 @@ def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, r
         assert bool(origin.requests(since=mark, method="GET")) != right
     if not right:
         forebay.wait_stderr("origin_checksum_mismatch")
+
+
+def test_bytes_that_were_judged_wrong_do_not_come_back(origin, start, engine):
+    """Killed and with its index gone, the server finds its runs again in the segments, but not the ones that are known
+    to be wrong: the origin would confirm their version, which is still current."""
+    origin.put("a", len(LARGE), body=LARGE, checksums=describe("crc32", crc32_of(LARGE)))
+    origin.put("b", len(BODY), body=BODY)
+    server = start(origin, engine=engine)
+    with server.client() as client:
+        assert client.head("a").status == 200    # brings the checksum
+        assert bytes(client.get("b").body) == BODY
+        origin.fault("a", "flip", 1000, method="GET")
+        wrong = 0
+        for first in range(0, len(LARGE), 16 << 20):
+            reply = client.get("a", first=first, last=first + (16 << 20) - 1)
+            wrong += bytes(reply.body) != LARGE[first:first + (16 << 20)]
+        assert wrong == 1    # nobody could know yet
+        server.wait_metric("forebay_origin_checksum_failures_total", lambda v: v == 1)
+        server.settle()
+        # Behind it in the index's queue: when this is stored the marks are, too.
+        origin.put("c", len(BODY), body=BODY)
+        assert bytes(client.get("c").body) == BODY
+        server.settle()
+    server.kill9()
+    shutil.rmtree(server.cache / "index")
+    server.start()
+    server.wait_stderr("index_rebuild_done")
+    with server.client() as client:
+        assert bytes(client.get("b").body) == BODY
+        assert bytes(client.get("a").body) == LARGE
 
 
 def test_a_broken_body_is_summed_once(forebay, origin):

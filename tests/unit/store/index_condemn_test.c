@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes that are known to be bad do not come back: not by kill -9, not by an index made anew from
+// the segments, not when the mark itself cannot be written.
+#include "store/index_condemn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+#define RUNS 3u
+
+static const struct object bad = {"bad", "\"e\"", RUNS * 8ull * BLOCK, BLOCK, 5};
+static const struct object small = {"small", "\"e\"", 900, BLOCK, 6};
+static const struct object good = {"good", "\"e\"", 40000, BLOCK, 7};
+
+static bool is_built(void *ctx)
+{
+    struct box *box = ctx;
+    struct store_summary summary;
+    store_summarize(box->store, &summary);
+    return !summary.rebuilding && atomic_load(&box->store->log.examined);
+}
+
+// Opens with an index made anew from what the segments hold.
+static void open_rebuilt(struct box *box)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box->dir);
+    cr_assert(unlink(path) == 0);
+    cr_assert(box_open(box));
+    wait_for(is_built(box));
+    index_writer_flush(&box->store->writer);
+}
+
+static bool is_found(struct box *box, const struct object *object)
+{
+    static struct store_view view;
+    box_look(box, object, &view);
+    return view.found;
+}
+
+// Two of three runs are visible; the third one completes the object, which is wrong.
+static void condemn(struct box *box)
+{
+    struct store_place last;
+    cr_assert(box_put(box, &small) == ERR_OK);
+    cr_assert(box_put_run(box, &bad, 0, 8) == ERR_OK);
+    cr_assert(box_put(box, &good) == ERR_OK);
+    cr_assert(box_put_run(box, &bad, 8, 8) == ERR_OK);
+    cr_assert(box_write(box, 0, &bad, 16, 8, 8, &last) == ERR_OK);
+    store_condemn(box->store, box_hash(box, bad.key), &last);
+    cr_assert(box_post_delete(box, bad.key, 100) == ERR_OK);
+    box_let_go(&last);
+}
+
+static void killed_after_condemning(struct box *box)
+{
+    pid_t pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        cr_assert(box_open(box));
+        condemn(box);
+        (void)raise(SIGKILL);
+    }
+    int status;
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+Test(index_condemn, bytes_that_contradict_the_origin_do_not_come_back_after_kill_9)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned e = 0; e < 2; e++) {
+        struct box box;
+        box_init(&box, engines[e], 64 * MIB);
+        if (!box_open(&box)) {
+            box_remove(&box);
+            continue;
+        }
+        box_close(&box);
+        killed_after_condemning(&box);
+        cr_assert(box_open(&box)); // the open segment is gone through
+        wait_for(is_built(&box));
+        index_writer_flush(&box.store->writer);
+        cr_assert(!is_found(&box, &bad));
+        cr_assert(box_read(&box, 0, &small) == small.size);
+        cr_assert(box_read(&box, 0, &good) == good.size);
+        box_close(&box);
+        open_rebuilt(&box);
+        cr_assert(!is_found(&box, &bad));
+        cr_assert(box_read(&box, 0, &small) == small.size);
+        cr_assert(box_read(&box, 0, &good) == good.size);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+Test(index_condemn, a_put_that_waits_beside_it_is_marked_too)
+{
+    struct box box;
+    struct store_place place;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(box_write(&box, 0, &small, 0, 1, 1, &place) == ERR_OK);
+    struct index_change put = {
+        .kind = INDEX_PUT, .hash = box_hash(&box, small.key), .place = place};
+    struct index_change condemned = {.kind = INDEX_CONDEMN, .hash = put.hash};
+    put.next = &condemned;
+    index_condemn_batch(box.store, &put);
+    box_let_go(&place);
+    box_close(&box);
+    open_rebuilt(&box);
+    cr_assert(!is_found(&box, &small));
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(index_condemn, a_segment_in_which_no_mark_can_be_made_goes_whole)
+{
+    static const enum store_fault faults[] = {STORE_FAULT_MARK, STORE_FAULT_SYNC};
+    for (unsigned i = 0; i < ARRAY_LEN(faults); i++) {
+        struct box box;
+        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        cr_assert(box_open(&box));
+        cr_assert(box_put(&box, &small) == ERR_OK);
+        store_fault_set(faults[i], 1, false, EIO);
+        store_condemn(box.store, box_hash(&box, small.key), NULL);
+        cr_assert(box_post_delete(&box, small.key, 100) == ERR_OK);
+        box_close(&box);
+        open_rebuilt(&box);
+        cr_assert(!is_found(&box, &small), "%u", i);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+Test(index_condemn, a_place_that_is_not_what_lies_there_marks_nothing)
+{
+    struct box box;
+    struct store_place place;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(box_write(&box, 0, &good, 0, 1, 1, &place) == ERR_OK);
+    cr_assert(box_post_put(&box, &good, &place, true) == ERR_OK);
+    struct store_place wrong[] = {place, place, place, place};
+    struct hash128 other = box_hash(&box, small.key);
+    wrong[0].hash = other;
+    wrong[1].salt++;
+    wrong[2].header_offset += RUN_ALIGN;
+    wrong[3].header_len -= 1;
+    for (unsigned i = 0; i < ARRAY_LEN(wrong); i++) {
+        store_condemn(box.store, other, &wrong[i]);
+    }
+    index_writer_flush(&box.store->writer);
+    box_let_go(&place);
+    cr_assert(box_read(&box, 0, &good) == good.size);
+    box_close(&box);
+    open_rebuilt(&box);
+    cr_assert(box_read(&box, 0, &good) == good.size);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(index_condemn, a_run_that_fails_its_checksum_is_not_found_again)
+{
+    struct box box;
+    struct store_place place;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(box_put(&box, &small) == ERR_OK);
+    cr_assert(box_write(&box, 0, &good, 0, 1, 1, &place) == ERR_OK);
+    cr_assert(box_post_put(&box, &good, &place, true) == ERR_OK);
+    int fd;
+    char byte;
+    cr_assert(segment_borrow_wait(place.segment, &fd) == ERR_OK);
+    cr_assert(pread(fd, &byte, 1, place.payload_offset + 100) == 1);
+    byte ^= 1;
+    cr_assert(pwrite(fd, &byte, 1, place.payload_offset + 100) == 1);
+    segment_return(place.segment);
+    segment_set_verified(place.segment, place.first_unit, 1, false);
+    box_let_go(&place);
+    cr_assert(box_read(&box, 0, &good) == 0);
+    index_writer_flush(&box.store->writer);
+    box_close(&box);
+    open_rebuilt(&box);
+    cr_assert(!is_found(&box, &good));
+    cr_assert(box_read(&box, 0, &small) == small.size);
+    box_close(&box);
+    box_remove(&box);
+}
