@@ -6,6 +6,8 @@
 
 #ifdef FOREBAY_FAULTS
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -22,6 +24,7 @@ struct rule {
     int kind; // enum disk_op_kind or KIND_ANY
     enum rule_when when;
     uint64_t n, seen;
+    uint64_t busy_until_us; // with bytes_per_second: when the device has done what it has taken
     char path[256];
     struct disk_fault fault;
 };
@@ -89,6 +92,11 @@ static bool what_parse(struct span what, struct span arg, struct disk_fault *ret
         *ret_fault = (struct disk_fault){.what = DISK_FAULT_SLOW, .delay_ms = 10};
         return arg.len == 0 ||
                (span_to_u64(arg, &ret_fault->delay_ms) && ret_fault->delay_ms < 600000);
+    } else if (span_equal_cstr(what, "hold")) {
+        *ret_fault = (struct disk_fault){.what = DISK_FAULT_HOLD, .delay_ms = DISK_FAULT_HOLD_MS};
+    } else if (span_equal_cstr(what, "rate")) {
+        *ret_fault = (struct disk_fault){.what = DISK_FAULT_SLOW};
+        return span_to_u64(arg, &ret_fault->bytes_per_second) && ret_fault->bytes_per_second > 0;
     } else {
         return false;
     }
@@ -146,7 +154,21 @@ static bool rule_strikes(struct rule *rule)
     return false;
 }
 
-struct disk_fault disk_fault_next(enum disk_op_kind kind)
+// A device does one operation after the other.
+static struct disk_fault rule_paced(struct rule *rule, uint64_t bytes)
+{
+    struct disk_fault fault = rule->fault;
+    if (fault.bytes_per_second > 0) {
+        uint64_t now_us = clock_monotonic_us();
+        rule->busy_until_us = max_u64(rule->busy_until_us, now_us);
+        rule->busy_until_us += bytes * 1000000 / fault.bytes_per_second;
+        fault.delay_ms = (rule->busy_until_us - now_us) / 1000;
+        fault.what = fault.delay_ms > 0 ? fault.what : DISK_FAULT_NONE;
+    }
+    return fault;
+}
+
+struct disk_fault disk_fault_next(enum disk_op_kind kind, uint64_t bytes)
 {
     struct disk_fault fault = {0};
     if (atomic_load_explicit(&hook_has_rules, memory_order_relaxed) == 0) {
@@ -160,11 +182,25 @@ struct disk_fault disk_fault_next(enum disk_op_kind kind)
         struct rule *rule = &hook.rules[i];
         if ((rule->kind == KIND_ANY || rule->kind == (int)kind) && rule_strikes(rule) &&
             fault.what == DISK_FAULT_NONE) {
-            fault = rule->fault;
+            fault = rule_paced(rule, bytes);
         }
     }
     check(pthread_mutex_unlock(&hook.mutex) == 0);
     return fault;
+}
+
+bool disk_fault_is_held(enum disk_op_kind kind)
+{
+    bool is_held = false;
+    check(pthread_mutex_lock(&hook.mutex) == 0);
+    for (unsigned i = 0; i < hook.count; i++) {
+        const struct rule *rule = &hook.rules[i];
+        is_held |= rule->fault.what == DISK_FAULT_HOLD && rule->when == WHEN_FILE &&
+                   (rule->kind == KIND_ANY || rule->kind == (int)kind) &&
+                   access(rule->path, F_OK) == 0;
+    }
+    check(pthread_mutex_unlock(&hook.mutex) == 0);
+    return is_held;
 }
 
 #endif

@@ -2,8 +2,11 @@
 // The one disk interface. An operation is embedded in its owner and belongs to the worker that
 // started it.
 //
+// Operations that write go in a lane of their own, with half the queue depth: where a device is behind
+// with them, the others go past.
+//
 // The life of an operation:
-//   WAITING   disk_io_start(): in our queue until the end of the turn, longer above the queue depth
+//   WAITING   disk_io_start(): in its lane until the end of the turn, longer above the lane's depth
 //   INFLIGHT  the engine has it; short transfers and EINTR send it round again through WAITING or
 //   inside the
 //             engine, with what is left
@@ -35,17 +38,42 @@ enum { STATE_IDLE, STATE_WAITING, STATE_INFLIGHT, STATE_FINISHED };
 void disk_io_init(struct worker *w, unsigned depth)
 {
     check(depth > 0);
-    list_init(&w->disk.waiting);
     list_init(&w->disk.finished);
-    list_init(&w->disk.issued);
-    w->disk.depth = depth;
+    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
+        struct disk_lane *lane = &w->disk.lanes[i];
+        list_init(&lane->waiting);
+        list_init(&lane->issued);
+        lane->depth = i == DISK_LANE_WRITES && depth > 1 ? depth / 2 : depth;
+    }
+}
+
+enum disk_lane_kind disk_op_lane(const struct disk_op *op)
+{
+    bool writes = op->kind == DISK_WRITE || op->kind == DISK_SYNC || op->kind == DISK_FALLOCATE;
+    return writes ? DISK_LANE_WRITES : DISK_LANE_READS;
+}
+
+static struct disk_lane *lane_of(struct worker *w, const struct disk_op *op)
+{
+    return &w->disk.lanes[disk_op_lane(op)];
+}
+
+static unsigned inflight_of(const struct disk_io *disk)
+{
+    return disk->lanes[DISK_LANE_READS].inflight_count +
+           disk->lanes[DISK_LANE_WRITES].inflight_count;
+}
+
+static bool lane_can_go(const struct disk_lane *lane)
+{
+    return lane->waiting_count > 0 && lane->inflight_count < lane->depth;
 }
 
 bool disk_io_has_work(const struct worker *w)
 {
     const struct disk_io *disk = &w->disk;
-    return !list_empty(&disk->finished) ||
-           (disk->waiting_count > 0 && disk->inflight_count < disk->depth) ||
+    return !list_empty(&disk->finished) || lane_can_go(&disk->lanes[DISK_LANE_READS]) ||
+           lane_can_go(&disk->lanes[DISK_LANE_WRITES]) ||
            (disk->has_ring &&
             (io_uring_cq_ready(&disk->ring) > 0 || io_uring_sq_ready(&disk->ring) > 0)) ||
            atomic_load_explicit(&disk->completed, memory_order_relaxed) != NULL;
@@ -53,17 +81,19 @@ bool disk_io_has_work(const struct worker *w)
 
 bool disk_io_is_quiet(const struct worker *w)
 {
-    return w->disk.waiting_count == 0 && w->disk.inflight_count == 0 &&
-           list_empty(&w->disk.finished);
+    const struct disk_io *disk = &w->disk;
+    return disk->lanes[DISK_LANE_READS].waiting_count == 0 &&
+           disk->lanes[DISK_LANE_WRITES].waiting_count == 0 && inflight_of(disk) == 0 &&
+           list_empty(&disk->finished);
 }
 
 void disk_io_publish(struct worker *w)
 {
     struct disk_io *disk = &w->disk;
-    if (disk->inflight_published != disk->inflight_count) {
-        stats_add(COUNTER_disk_inflight,
-                  (unsigned long)disk->inflight_count - disk->inflight_published);
-        disk->inflight_published = disk->inflight_count;
+    unsigned inflight = inflight_of(disk);
+    if (disk->inflight_published != inflight) {
+        stats_add(COUNTER_disk_inflight, (unsigned long)inflight - disk->inflight_published);
+        disk->inflight_published = inflight;
     }
 }
 
@@ -79,7 +109,7 @@ void disk_io_start(struct worker *w, struct disk_op *op)
     check(worker_is_mine(w));
     check(op->done != NULL);
     check(op->state == STATE_IDLE);
-    struct disk_io *disk = &w->disk;
+    struct disk_lane *lane = lane_of(w, op);
     op->worker = w;
     op->err = ERR_OK;
     op->errno_value = 0;
@@ -96,11 +126,11 @@ void disk_io_start(struct worker *w, struct disk_op *op)
             check(add_u64(op->remaining_bytes, op->iov[i].iov_len, &op->remaining_bytes));
         }
     }
-    (void)count_if(disk->waiting_count + disk->inflight_count >= disk->depth,
+    (void)count_if(lane->waiting_count + lane->inflight_count >= lane->depth,
                    COUNTER_disk_queue_full);
     list_node_init(&op->node);
-    list_push_back(&disk->waiting, &op->node);
-    disk->waiting_count++;
+    list_push_back(&lane->waiting, &op->node);
+    lane->waiting_count++;
     op->state = STATE_WAITING;
 }
 
@@ -127,7 +157,7 @@ void disk_io_cancel(struct disk_op *op)
     atomic_store_explicit(&op->is_cancelled, true, memory_order_relaxed);
     if (op->state == STATE_WAITING) {
         list_remove(&op->node);
-        w->disk.waiting_count--;
+        lane_of(w, op)->waiting_count--;
         op_fail(op, ERR_CANCELLED, ECANCELED);
         op_finish_unissued(w, op);
     }
@@ -206,25 +236,38 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
 
 // --- Submitting ----------------------------------------------------------------------------------
 
+// Before those that wait: it has waited already.
+static void op_wait_again(struct worker *w, struct disk_op *op)
+{
+    struct disk_lane *lane = lane_of(w, op);
+    op->state = STATE_WAITING;
+    list_push_front(&lane->waiting, &op->node);
+    lane->waiting_count++;
+}
+
 #ifdef FOREBAY_FAULTS
 
 struct slow_op {
     struct timer timer;
     struct disk_op *op;
+    bool is_held;
 };
 
 static void on_slow_over(struct timer *timer)
 {
     struct slow_op *slow = container_of(timer, struct slow_op, timer);
     struct worker *w = as_worker(timer->worker);
-    w->disk.inflight_count--;
+    if (slow->is_held && !atomic_load_explicit(&slow->op->is_cancelled, memory_order_relaxed) &&
+        disk_fault_is_held(slow->op->kind)) {
+        timer_start(&slow->timer, DISK_FAULT_HOLD_MS);
+        return;
+    }
+    lane_of(w, slow->op)->inflight_count--;
     if (atomic_load_explicit(&slow->op->is_cancelled, memory_order_relaxed)) {
         op_fail(slow->op, ERR_CANCELLED, ECANCELED);
         op_finish_unissued(w, slow->op);
     } else {
-        slow->op->state = STATE_WAITING;
-        list_push_front(&w->disk.waiting, &slow->op->node);
-        w->disk.waiting_count++;
+        op_wait_again(w, slow->op);
     }
     free(slow);
 }
@@ -237,7 +280,7 @@ static bool op_injected(struct worker *w, struct disk_op *op)
         return false;
     }
     op->repeat_count++;
-    struct disk_fault fault = disk_fault_next(op->kind);
+    struct disk_fault fault = disk_fault_next(op->kind, op->remaining_bytes);
     switch (fault.what) {
     case DISK_FAULT_NONE:
         return false;
@@ -248,12 +291,14 @@ static bool op_injected(struct worker *w, struct disk_op *op)
         op_fail(op, error_from_errno(fault.errno_value), fault.errno_value);
         op_finish_unissued(w, op);
         return true;
+    case DISK_FAULT_HOLD:
     case DISK_FAULT_SLOW: {
         struct slow_op *slow = calloc(1, sizeof(*slow));
         check(slow != NULL);
         slow->op = op;
+        slow->is_held = fault.what == DISK_FAULT_HOLD;
         op->state = STATE_INFLIGHT;
-        w->disk.inflight_count++;
+        lane_of(w, op)->inflight_count++;
         timer_init(w, &slow->timer, on_slow_over);
         timer_start(&slow->timer, fault.delay_ms);
         return true;
@@ -273,30 +318,34 @@ static bool op_injected(struct worker *w, struct disk_op *op)
 
 #endif
 
-void disk_io_submit(struct worker *w)
+static bool lane_submit(struct worker *w, struct disk_lane *lane)
 {
-    struct disk_io *disk = &w->disk;
-    const struct disk_engine_calls *engine = w->loop->engine_calls;
     bool has_issued = false;
-    while (disk->waiting_count > 0 && disk->inflight_count < disk->depth) {
-        struct list_node *node = list_pop_front(&disk->waiting);
+    while (lane_can_go(lane)) {
+        struct list_node *node = list_pop_front(&lane->waiting);
         struct disk_op *op = container_of(node, struct disk_op, node);
-        disk->waiting_count--;
+        lane->waiting_count--;
         if (op_injected(w, op)) {
             continue;
         }
         op->state = STATE_INFLIGHT;
-        if (!engine->issue(w, op)) {
-            op->state = STATE_WAITING;
-            list_push_front(&disk->waiting, &op->node);
-            disk->waiting_count++;
+        if (!w->loop->engine_calls->issue(w, op)) {
+            op_wait_again(w, op);
             break;
         }
-        disk->inflight_count++;
+        lane->inflight_count++;
         has_issued = true;
     }
+    return has_issued;
+}
+
+void disk_io_submit(struct worker *w)
+{
+    struct disk_io *disk = &w->disk;
+    bool has_issued = lane_submit(w, &disk->lanes[DISK_LANE_READS]);
+    has_issued |= lane_submit(w, &disk->lanes[DISK_LANE_WRITES]);
     if (has_issued || (disk->has_ring && io_uring_sq_ready(&disk->ring) > 0)) {
-        engine->flush(w);
+        w->loop->engine_calls->flush(w);
     }
 }
 
@@ -326,9 +375,15 @@ static void op_count(const struct disk_op *op, uint64_t now_us)
     }
 }
 
+static void op_landed(struct worker *w, const struct disk_op *op)
+{
+    struct disk_lane *lane = lane_of(w, op);
+    check(lane->inflight_count > 0);
+    lane->inflight_count--;
+}
+
 static void disk_io_collect(struct worker *w)
 {
-    struct disk_io *disk = &w->disk;
     struct list done, again;
     list_init(&done);
     list_init(&again);
@@ -337,18 +392,14 @@ static void disk_io_collect(struct worker *w)
     while ((node = list_pop_front(&done)) != NULL) {
         struct disk_op *op = container_of(node, struct disk_op, node);
         check(op->state == STATE_INFLIGHT);
-        check(disk->inflight_count > 0);
-        disk->inflight_count--;
+        op_landed(w, op);
         op_finish_unissued(w, op);
     }
     while ((node = list_last(&again)) != NULL) {
         list_remove(node);
         struct disk_op *op = container_of(node, struct disk_op, node);
-        check(disk->inflight_count > 0);
-        disk->inflight_count--;
-        op->state = STATE_WAITING;
-        list_push_front(&disk->waiting, &op->node);
-        disk->waiting_count++;
+        op_landed(w, op);
+        op_wait_again(w, op);
     }
 }
 
@@ -375,11 +426,11 @@ enum err disk_io_read_nowait(int fd, const struct iovec *iov, unsigned iov_count
 {
 #ifdef FOREBAY_FAULTS
     struct iovec half;
-    struct disk_fault fault = disk_fault_next(DISK_READ);
+    struct disk_fault fault = disk_fault_next(DISK_READ, 0);
     if (fault.what == DISK_FAULT_ERRNO) {
         return error_from_errno(fault.errno_value);
     }
-    if (fault.what == DISK_FAULT_SLOW) {
+    if (fault.what == DISK_FAULT_SLOW || fault.what == DISK_FAULT_HOLD) {
         return ERR_AGAIN;
     }
     if (fault.what == DISK_FAULT_SHORT && iov[0].iov_len > 1) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Disk engine on a pool of threads doing the plain system calls, for where io_uring is refused:
-// most containers. One pool serves all workers of a loop.
+// most containers. Two pools serve all workers of a loop, one for what writes: a pool thread whose
+// write waits for the device does not keep a read waiting.
 //
 // A worker hands over what a turn started under one lock; a pool thread runs one operation to its
 // end and pushes it onto its worker's stack of completed ones without a lock, waking the worker
@@ -98,27 +99,33 @@ static void run(struct list_node *node)
     push_completed(op);
 }
 
-struct thread_pool *disk_io_threads_pool_new(unsigned thread_count)
+struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned thread_count)
 {
-    return thread_pool_new("disk", thread_count, run);
+    return thread_pool_new(lane == DISK_LANE_WRITES ? "disk-write" : "disk", thread_count, run);
 }
 
 // --- The engine's face, on the worker ------------------------------------------------------------
 
 static bool threads_issue(struct worker *w, struct disk_op *op)
 {
-    list_push_back(&w->disk.issued, &op->node);
-    w->disk.issued_count++;
+    struct disk_lane *lane = &w->disk.lanes[disk_op_lane(op)];
+    list_push_back(&lane->issued, &op->node);
+    lane->issued_count++;
     return true;
 }
 
 static void threads_flush(struct worker *w)
 {
-    // Bounded by the worker's queue depth, and the pool stops after the workers.
-    enum err err =
-        thread_pool_add(w->loop->disk_pool, &w->disk.issued, w->disk.issued_count, UINT_MAX);
-    check(err == ERR_OK);
-    w->disk.issued_count = 0;
+    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
+        struct disk_lane *lane = &w->disk.lanes[i];
+        if (lane->issued_count > 0) {
+            // Bounded by the lane's depth, and the pools stop after the workers.
+            enum err err = thread_pool_add(w->loop->disk_pools[i], &lane->issued,
+                                           lane->issued_count, UINT_MAX);
+            check(err == ERR_OK);
+            lane->issued_count = 0;
+        }
+    }
 }
 
 static void threads_collect(struct worker *w, struct list *finished, struct list *again)

@@ -114,7 +114,7 @@ static void on_ring_ready(evutil_socket_t fd, short what, void *ctx)
 enum err disk_io_uring_open(struct worker *w, struct buf *why)
 {
     struct disk_io *disk = &w->disk;
-    int rc = ring_setup(disk->depth, IORING_SETUP_R_DISABLED, &disk->ring);
+    int rc = ring_setup(disk->lanes[DISK_LANE_READS].depth, IORING_SETUP_R_DISABLED, &disk->ring);
     if (rc < 0) {
         buf_printf(why, "io_uring_setup for worker %u: %s", w->index, strerrorname_np(-rc));
         return ERR_INVALID;
@@ -188,6 +188,9 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
     case DISK_READ:
     case DISK_WRITE:
         prepare_transfer(sqe, op);
+        if (op->kind == DISK_WRITE) {
+            sqe->flags |= IOSQE_ASYNC; // a thread of the kernel's waits where the device is behind
+        }
         break;
     case DISK_SYNC:
         io_uring_prep_fsync(sqe, op->fd, IORING_FSYNC_DATASYNC);

@@ -190,7 +190,8 @@ enum disk_residency disk_io_residency_mode(void);
 // Fault hook, named and scripted: environment FOREBAY_DISK_FAULTS or disk_fault_set():
 // comma-separated `op:when:what[:arg]`, op = read|write|sync|open|fallocate|unlink|any, when =
 // every n-th (`/100`), the n-th (`5`), from the n-th on (`5+`) or `file=PATH` (active while PATH
-// exists), what = eio|enospc|short|slow (arg ms). Also obeyed by disk_io_read_nowait. Absent from
+// exists), what = eio|enospc|short|slow (arg ms)|rate (arg bytes per second, of all that strike
+// together)|hold (with file=: until PATH is gone). Also obeyed by disk_io_read_nowait. Absent from
 // release builds.
 void disk_fault_set(const char *script);
 #endif

@@ -59,18 +59,25 @@ void thread_pool_stop(struct thread_pool *pool); // finishes what is queued and 
 void thread_pool_free(struct thread_pool *pool); // NULL is fine
 
 // --- disk_io.c and its engines -------------------------------------------------------------------
-struct disk_io {
-    struct list waiting;  // started, not yet given to the engine
-    struct list finished; // results known, done() still to run
+
+// What changes the disk goes apart from everything else: a device that takes no more writes holds
+// back writes alone.
+enum disk_lane_kind { DISK_LANE_READS, DISK_LANE_WRITES, DISK_LANE_COUNT };
+struct disk_lane {
+    struct list waiting; // started, not yet given to the engine
     unsigned waiting_count, inflight_count, depth;
+    struct list issued; // threads: in this pass, not yet given to the pool
+    unsigned issued_count;
+};
+struct disk_io {
+    struct disk_lane lanes[DISK_LANE_COUNT];
+    struct list finished;        // results known, done() still to run
     unsigned inflight_published; // what the gauge says of us
     // io_uring
     struct io_uring ring;
     bool has_ring, is_ring_enabled;
     struct event *ring_event;
     // threads
-    struct list issued; // in this pass, not yet given to the pool
-    unsigned issued_count;
     _Atomic(struct list_node *) completed; // newest first, linked by node.next
 };
 
@@ -92,7 +99,8 @@ enum err disk_io_uring_open(struct worker *w, struct buf *why) MUST_USE;
 void disk_io_uring_enable(struct worker *w); // on the worker's own thread, first thing
 void disk_io_uring_close(struct worker *w);
 
-struct thread_pool *disk_io_threads_pool_new(unsigned thread_count); // one for all workers
+// One for each lane, for all workers together.
+struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned thread_count);
 
 void disk_io_init(struct worker *w, unsigned depth);
 void disk_io_dispatch(struct worker *w); // collects completions, then runs their done()
@@ -100,6 +108,8 @@ void disk_io_submit(struct worker *w);
 bool disk_io_has_work(const struct worker *w); // something to do without waiting
 bool disk_io_is_quiet(const struct worker *w); // nothing under way at all
 void disk_io_publish(struct worker *w);
+
+enum disk_lane_kind disk_op_lane(const struct disk_op *op);
 
 // Helpers of the engines. The next piece of a READ or WRITE: false = use iov/iov_count, true = one
 // buffer.
@@ -157,7 +167,7 @@ struct loop {
     enum disk_engine engine;
     const struct disk_engine_calls *engine_calls;
     char engine_why[160];
-    struct thread_pool *disk_pool; // NULL with io_uring
+    struct thread_pool *disk_pools[DISK_LANE_COUNT]; // NULL with io_uring
     struct thread_pool *blocking_pool;
     bool is_started;
     uint64_t idle_wait_us;           // the longest wait of a worker

@@ -396,7 +396,9 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
         }
         loop->engine = DISK_ENGINE_THREADS;
         loop->engine_calls = &disk_io_threads_calls;
-        loop->disk_pool = disk_io_threads_pool_new(count);
+        loop->disk_pools[DISK_LANE_READS] = disk_io_threads_pool_new(DISK_LANE_READS, count);
+        loop->disk_pools[DISK_LANE_WRITES] =
+            disk_io_threads_pool_new(DISK_LANE_WRITES, count > 4 ? count / 2 : 2);
         snprintf(loop->engine_why, sizeof(loop->engine_why), "threads: %s", buf_cstr(&why));
     }
     buf_done(&why);
@@ -464,8 +466,8 @@ enum err loop_start(struct loop *loop)
     check(!loop->is_started);
     sigset_t old;
     loop_block_signals(&old);
-    if (loop->disk_pool != NULL) {
-        thread_pool_start(loop->disk_pool);
+    for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL; i++) {
+        thread_pool_start(loop->disk_pools[i]);
     }
     thread_pool_start(loop->blocking_pool);
     enum err err = ERR_OK;
@@ -569,8 +571,8 @@ void loop_stop(struct loop *loop)
         }
     }
     thread_pool_stop(loop->blocking_pool);
-    if (loop->disk_pool != NULL) {
-        thread_pool_stop(loop->disk_pool);
+    for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL; i++) {
+        thread_pool_stop(loop->disk_pools[i]);
     }
     loop_deliver_leftovers(loop);
     loop->is_started = false;
@@ -586,7 +588,9 @@ void loop_free(struct loop *loop)
         worker_done(&loop->workers[i]);
     }
     thread_pool_free(loop->blocking_pool);
-    thread_pool_free(loop->disk_pool);
+    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
+        thread_pool_free(loop->disk_pools[i]);
+    }
     check(pthread_cond_destroy(&loop->stop.changed) == 0);
     check(pthread_mutex_destroy(&loop->stop.mutex) == 0);
     free(loop->workers);

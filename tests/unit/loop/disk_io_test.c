@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "loop/loop.h"
 #include "loop_fixture.h"
 #include "stats/stats.h"
@@ -378,6 +379,63 @@ BOTH_ENGINES(cancelled_in_flight)
     close(fd);
 }
 
+#define HELD_WRITES (2 * QUEUE_DEPTH)
+
+struct held {
+    struct disk_op ops[HELD_WRITES];
+    struct iovec iov[HELD_WRITES];
+    atomic_uint over_count;
+    struct signal over;
+    int fd;
+};
+static struct held held;
+
+static void on_held(struct disk_op *op)
+{
+    cr_assert(op->err == ERR_OK);
+    if (atomic_fetch_add(&held.over_count, 1) + 1 == HELD_WRITES) {
+        signal_raise(&held.over);
+    }
+}
+
+static void start_held(struct worker *w, void *ctx)
+{
+    (void)ctx;
+    for (unsigned i = 0; i < HELD_WRITES; i++) {
+        held.iov[i] = (struct iovec){(void *)(uintptr_t) "x", 1};
+        held.ops[i] = (struct disk_op){.kind = DISK_WRITE,
+                                       .fd = held.fd,
+                                       .offset = i,
+                                       .iov = &held.iov[i],
+                                       .iov_count = 1,
+                                       .done = on_held};
+        disk_io_start(w, &held.ops[i]);
+    }
+}
+
+// Proves that a device which takes no writes keeps no read waiting, however many writes wait.
+BOTH_ENGINES(reads_go_past_writes)
+{
+    char gate[300], script[400], byte;
+    snprintf(gate, sizeof(gate), "%s/gate", rig->dir);
+    snprintf(script, sizeof(script), "write:file=%s:hold", gate);
+    close(fixture_file(rig->dir, "gate", "", 0));
+    disk_fault_set(script);
+    memset(&held, 0, sizeof(held));
+    held.fd = fixture_file(rig->dir, "f", "y", 1);
+    signal_init(&held.over);
+    fixture_run_on(rig->worker, start_held, NULL);
+    cr_assert(read_at(rig, held.fd, &byte, 1, 0) == 1);
+    cr_assert(byte == 'y');
+    cr_assert(atomic_load(&held.over_count) == 0);
+    cr_assert(unlink(gate) == 0);
+    signal_wait(&held.over);
+    signal_done(&held.over);
+    cr_assert(read_at(rig, held.fd, &byte, 1, HELD_WRITES - 1) == 1);
+    cr_assert(byte == 'x');
+    close(held.fd);
+}
+
 struct chain {
     struct disk_op op;
     struct iovec iov;
@@ -442,6 +500,12 @@ BOTH_ENGINES(faults_strike_when_told)
     }
     disk_fault_set("any:1:slow:1");
     cr_assert(read_at(rig, fd, &byte, 1, 0) == 1);
+    disk_fault_set("read:1+:rate:1000"); // a byte takes a millisecond, and waits for those before
+    uint64_t began_us = clock_monotonic_us();
+    for (unsigned i = 0; i < 20; i++) {
+        cr_assert(read_at(rig, fd, &byte, 1, 0) == 1);
+    }
+    cr_assert(clock_monotonic_us() - began_us >= 15000);
 
     char flag[300], script[400];
     snprintf(flag, sizeof(flag), "%s/flag", rig->dir);
