@@ -8,7 +8,8 @@
 //
 // What happens to a run, by its state:
 //
-//   ASKED    reader joins: waits for the head. Origin fails: one error to all. Another version (412,
+//   ASKED    reader joins: waits for the head. Origin fails: one error to all for whom it is true, the
+//            others ask again; no first byte (416): asked for whole, once. Another version (412,
 //            404, 416, another ETag or size): GONE, the record is dropped. Last reader leaves:
 //            cancelled at once.
 //   BODY     reader joins: gets what is there, then the rest. Body breaks: the rest is asked with
@@ -156,6 +157,24 @@ void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum e
     }
 }
 
+// Rule 22. A range past the end is true for who wants any version: one who has a version knows its size.
+static bool fill_error_is_for(const struct fill *fill, const struct attachment *a, enum err err)
+{
+    bool is_other_version = err == ERR_INVALID_RANGE && a->wanted != NULL;
+    return !is_other_version && fill_error_is_shared(err, fill->key->credentials, a->credentials);
+}
+
+void fill_fail_all(struct fill *fill, enum err err, struct span document)
+{
+    list_for_each(node, &fill->readers)
+    {
+        struct attachment *a = container_of(node, struct attachment, node);
+        bool is_for = fill_error_is_for(fill, a, err);
+        fill_end_attachment(a, is_for ? OUTCOME_ERROR : OUTCOME_REJOIN, is_for ? err : ERR_OK,
+                            is_for ? document : (struct span){0});
+    }
+}
+
 void fill_send_head(struct fill *fill, struct attachment *a)
 {
     struct head_message *m = message_head_new(fill->fw, NULL);
@@ -203,6 +222,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->at = sub->at;
     a->has_sent = sub->ask.has_sent;
     a->wanted = sub->ask.object != NULL ? store_object_ref(sub->ask.object) : NULL;
+    a->credentials = sub->ask.key->credentials;
     a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
     a->acked_byte = a->next_byte;
     // What is not held any more comes from disk, once it is there.

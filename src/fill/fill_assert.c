@@ -52,7 +52,8 @@ void fill_assert_run(const struct fill *fill)
     check(fill->token == 0 || fill->in_table); // rule 19
     check(fill->in_table == list_node_linked(&fill->map_node));
     check(!fill->abandoned || (!fill->in_table && list_empty(&fill->readers)));
-    check(!fill->resume_waiting || (fill->state == FILL_BODY && !fill->fetching));
+    check(!fill->resume_waiting || fill->state == FILL_BODY || fill->looks_empty);
+    check(!fill->resume_waiting || !fill->fetching);
     check(!fill->paused || (fill->fetching && !fill->parking));
     check(!fill->parking || fill->fetching);
     check(!fill->parked || (fill->state == FILL_BODY && !fill->fetching && !fill->resume_waiting));

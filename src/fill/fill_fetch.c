@@ -63,7 +63,7 @@ static void fill_fail(struct fill *fill, enum err err, struct span document)
     stats_add(COUNTER_fills_failed, 1);
     fill_drop_run(fill);
     fill_deliver(fill);
-    fill_final_all(fill, OUTCOME_ERROR, err, document);
+    fill_fail_all(fill, err, document);
     fill->failed = fill->has_head ? ERR_OK : err;
     fill->failed_document = document;
     fill_leave_table(fill);
@@ -88,7 +88,7 @@ static void fill_cut(struct fill *fill, enum err err)
 {
     uint64_t blocks = (fill->received - fill->first_byte) / fill->block_size_bytes;
     fill_deliver(fill);
-    fill_final_all(fill, OUTCOME_ERROR, err, (struct span){0});
+    fill_fail_all(fill, err, (struct span){0});
     if (fill->run == NULL || blocks == 0) {
         fill_fail(fill, err, (struct span){0});
         return;
@@ -234,8 +234,9 @@ static enum err on_fetch_head(struct origin_fetch *f)
     object->block_size_bytes = fill->block_size_bytes;
     uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
                            object->size_bytes);
-    if (f->body_first != fill->first_byte || end < fill->first_byte ||
-        f->body_len != end - fill->first_byte ||
+    bool fits = f->body_len == end - fill->first_byte ||
+                (fill->looks_empty && f->body_len == object->size_bytes); // it has grown since
+    if (f->body_first != fill->first_byte || end < fill->first_byte || !fits ||
         (end == fill->first_byte && object->size_bytes > 0)) {
         store_object_unref(object);
         return ERR_ORIGIN_PROTOCOL;
@@ -314,6 +315,20 @@ static bool err_denies_version(enum err err)
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;
 }
 
+// No range of an empty object can be satisfied: what has no first byte is asked for whole. The call
+// that has ended is on the stack, so not here.
+static bool fill_ask_whole(struct fill *fill, enum err err)
+{
+    if (err != ERR_INVALID_RANGE || fill->object != NULL || fill->first_byte > 0 ||
+        fill->looks_empty) {
+        return false;
+    }
+    fill->looks_empty = true;
+    fill->resume_waiting = true;
+    timer_start(&fill->resume_timer, 0);
+    return true;
+}
+
 static void on_fetch_end(struct origin_fetch *f, enum err err)
 {
     struct fill *fill = fill_of(f->ctx);
@@ -337,6 +352,9 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     }
     if (err == ERR_OK) {
         err = ERR_ORIGIN_RESET;
+    }
+    if (fill_ask_whole(fill, err)) {
+        return;
     }
     if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
         fill_gone(fill);
@@ -364,7 +382,7 @@ void fill_fetch(struct fill *fill)
     f->credentials = fill->key->credentials;
     f->ask_checksums = true;
     bool empty = fill->object != NULL && fill->object->size_bytes == 0;
-    f->has_range = !empty;
+    f->has_range = !empty && (fill->has_head || !fill->looks_empty);
     f->first = fill->received;
     uint64_t end = fill->has_head
                        ? fill_piece_end(fill)

@@ -147,6 +147,7 @@ struct fill {
     uint64_t parked_us;
     uint64_t asked_end_byte; // of the request that is under way
     struct timer pause_timer;
+    bool looks_empty; // no byte could be asked for: asked for whole
     struct message memory_message;
     struct task deliver_task;
     struct timer resume_timer;
@@ -158,7 +159,8 @@ struct attachment {
     struct fill *fill; // NULL once FINAL was sent
     struct subscription *subscription;
     struct fill_worker *at;
-    struct store_object *wanted; // bound to it when has_sent
+    struct store_object *wanted;                 // bound to it when has_sent
+    const struct sigv4_credentials *credentials; // its reader's, compared only
     bool has_sent, waiting_place, left;
     uint64_t next_byte; // delivered up to here
     uint64_t acked_byte;
@@ -176,6 +178,16 @@ static inline bool fill_same_version(const struct store_object *a, const struct 
     return a->etag.len > 0 && span_equal(a->etag, b->etag);
 }
 
+// What the origin told one who asked with `asked` is true for one with `other`, too: it is about the
+// way to the origin, or they are the same there (rule 22).
+static inline bool fill_error_is_shared(enum err err, const struct sigv4_credentials *asked,
+                                        const struct sigv4_credentials *other)
+{
+    bool is_error = err != ERR_OK && err != ERR_NOT_MODIFIED;
+    bool is_of_way = error_row(err)->status == 503 && err != ERR_ORIGIN_CREDENTIALS;
+    return !is_error || is_of_way || asked == other;
+}
+
 // --- fill.c --------------------------------------------------------------------------------------
 
 // The key is invalidated: its runs in flight here take no joins and are not published.
@@ -189,6 +201,8 @@ void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome
                          struct span document);
 void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum err err,
                     struct span document);
+// The run fails: each reader for whom that is no answer asks again.
+void fill_fail_all(struct fill *fill, enum err err, struct span document);
 void fill_send_head(struct fill *fill, struct attachment *a);
 void fill_on_no_readers(struct fill *fill); // rule 21: the last one left or was taken out
 

@@ -242,13 +242,22 @@ void home_route_held(struct home_key *h)
     }
 }
 
-// One error to all who waited for the same first request.
-static void home_fail_held(struct home_key *h, enum err err, struct span document)
+// Rule 22: one error to all who waited for the same first request and for whom it is true. A range past
+// the end is that reader's own.
+static void home_fail_held(struct home_key *h, struct first_end_message *m)
 {
+    struct list others;
     struct subscription *sub;
+    list_init(&others);
     while ((sub = home_unhold(&h->held)) != NULL) {
-        home_answer_error(h, sub, err, document);
+        if (m->err != ERR_INVALID_RANGE &&
+            fill_error_is_shared(m->err, m->base.key->credentials, sub->ask.key->credentials)) {
+            home_answer_error(h, sub, m->err, m->document);
+        } else {
+            home_hold(&others, sub);
+        }
     }
+    list_append_all(&h->held, &others);
 }
 
 void home_forget(struct home_key *h)
@@ -312,9 +321,8 @@ void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
     h->token = 0;
     if (h->state == HOME_DECIDING) {
         h->state = HOME_NONE;
-        // A range past the end is that reader's own: the held ask for theirs.
-        if (m->err != ERR_OK && m->err != ERR_INVALID_RANGE) {
-            home_fail_held(h, m->err, m->document);
+        if (m->err != ERR_OK) {
+            home_fail_held(h, m);
         }
         home_route_held(h);
     } else {

@@ -17,6 +17,7 @@ struct held { // a subscription that waits here
 struct revalidation { // one conditional request for all who ask meanwhile
     struct origin_fetch fetch;
     struct home_key *home;
+    struct object_key *key;     // of who asked first: with these credentials
     struct store_object *asked; // its ETag went along; NULL: none
     struct store_object *found;
     struct list waiters;

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-static void revalidation_start(struct home_key *h, struct store_object *asked);
+static void revalidation_start(struct home_key *h, const struct subscription *first);
 
 static bool same_version(const struct store_object *a, const struct store_object *b)
 {
@@ -56,6 +56,7 @@ static void revalidation_free(void *ptr)
 {
     struct revalidation *c = ptr;
     check(list_empty(&c->waiters));
+    object_key_unref(c->key);
     store_object_unref(c->asked);
     store_object_unref(c->found);
     free(c);
@@ -78,7 +79,8 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     }
     struct subscription *sub;
     while ((sub = home_unhold(&c->waiters)) != NULL) {
-        if (outdated) {
+        if (outdated ||
+            !fill_error_is_shared(err, c->key->credentials, sub->ask.key->credentials)) {
             home_answer_again(h, sub);
         } else {
             revalidation_answer(c, sub, err, f->error_answer);
@@ -87,7 +89,7 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     worker_free_later(h->fw->worker, revalidation_free, c);
     if (!list_empty(&h->next_revalidation)) {
         struct list_node *first = list_first(&h->next_revalidation);
-        revalidation_start(h, container_of(first, struct held, node)->subscription->ask.object);
+        revalidation_start(h, container_of(first, struct held, node)->subscription);
         list_append_all(&h->revalidation->waiters, &h->next_revalidation);
     }
     home_maybe_free(h);
@@ -108,12 +110,14 @@ static enum err on_revalidation_body(struct origin_fetch *f, struct span data)
     return ERR_OK;
 }
 
-static void revalidation_start(struct home_key *h, struct store_object *asked)
+static void revalidation_start(struct home_key *h, const struct subscription *first)
 {
+    struct store_object *asked = first->ask.object;
     check(h->revalidation == NULL);
     struct revalidation *c = calloc(1, sizeof(*c));
     check(c != NULL);
     c->home = h;
+    c->key = object_key_ref(first->ask.key);
     c->asked = asked != NULL ? store_object_ref(asked) : NULL;
     c->floor = h->floor;
     c->began_us = worker_now_us(h->fw->worker);
@@ -122,7 +126,7 @@ static void revalidation_start(struct home_key *h, struct store_object *asked)
     c->fetch.head = true;
     c->fetch.bucket = h->key->bucket;
     c->fetch.key = h->key->key;
-    c->fetch.credentials = h->key->credentials;
+    c->fetch.credentials = c->key->credentials;
     c->fetch.ask_checksums = true;
     if (asked != NULL) {
         c->fetch.if_none_match = c->asked->etag;
@@ -139,7 +143,7 @@ void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);
     if (h->revalidation == NULL) {
-        revalidation_start(h, m->subscription->ask.object);
+        revalidation_start(h, m->subscription);
     } else if (m->subscription->ask.strict) {
         stats_add(COUNTER_revalidations_joined, 1);
         home_hold(&h->next_revalidation, m->subscription);

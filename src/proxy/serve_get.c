@@ -239,7 +239,7 @@ static enum step_result first_ended(struct request *r, const struct subscription
     r->attempts++;
     if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_INVALID_RANGE && g->object == NULL) {
         get_state_leave(&g->runs[0]);
-        return get_ask_home(r); // HEAD tells an empty object from a range past the end
+        return get_ask_home(r); // HEAD tells how long it is
     }
     if (sub->outcome == OUTCOME_ERROR) {
         return request_fail_by_origin(r, sub->err, sub->error_answer);

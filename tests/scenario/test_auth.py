@@ -15,6 +15,7 @@ import os
 import random
 import re
 import signal
+import threading
 import time
 import urllib.parse
 
@@ -892,6 +893,32 @@ def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
     origin.credentials["origin-alice"] = ORIGIN_SECRETS["origin-alice"]
     read("ALICE", False, "origin-alice")
     read("ALICE", True, None)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_one_principals_refusal_is_not_anothers(tmp_path, origin, start, engine, method):
+    """Of one realm, with keys of their own: who waits for the first one's question is not denied with it."""
+    allow = {who: [("*", "", ALL)] for who in ("ALICE", "BOB", "ROOT")}
+    path = keys_file(tmp_path, allow, extra={who: origin_keys(tmp_path, who, realm="team") for who in ("ALICE", "BOB")})
+    origin.credentials = {**origin.credentials, "origin-bob": ORIGIN_SECRETS["origin-bob"]}
+    server = start(origin, engine=engine, settings=verify(path))
+    replies = {}
+
+    def ask(who, key):
+        replies[who] = Caller(server, who).ask(method, f"/bkt/{key}")
+    for i in range(8):
+        put(origin, "bkt", f"k{i}")
+        with origin.hold(f"k{i}"):
+            mark = origin.mark()
+            alice = threading.Thread(target=ask, args=("ALICE", f"k{i}"))
+            alice.start()
+            origin.wait_for(1, since=mark, key=f"k{i}")
+            bob = threading.Thread(target=ask, args=("BOB", f"k{i}"))
+            bob.start()
+            server.wait_metric("forebay_http_requests_inflight", lambda count: count >= 2)
+        alice.join()
+        bob.join()
+        assert (replies["ALICE"].status, replies["BOB"].status) == (403, 200), replies
 
 
 def judge_nothing(reply):

@@ -450,3 +450,29 @@ def test_waiting_readers_get_bytes_as_they_arrive(start, origin):
         while len(connection.buf) < 1 << 20:
             assert connection._fill()
         oracle_judge("bkt/a", bytes(connection.buf), 0, 1)
+
+
+@pytest.mark.parametrize("source", ["s3", "dir"])
+def test_an_empty_object_asked_for_by_many_at_once(start, origin, engine, tmp_path, source):
+    """A marker that all workers of a job wait for: each question has its own answer, whoever asked first."""
+    keys = [f"job{i}/_SUCCESS" for i in range(scaled(40, least=15))]
+    for key in keys:
+        origin.put(key, 0)
+        (tmp_path / "data" / "bkt" / key).parent.mkdir(parents=True)
+        (tmp_path / "data" / "bkt" / key).touch()
+    server = start(origin if source == "s3" else f"dir:{tmp_path}/data", engine=engine)
+    asked = [(("GET", None), 200), (("HEAD", None), 200), (("GET", "bytes=0-9"), 416), (("GET", None), 200),
+             (("GET", "bytes=-5"), 200), (("GET", "bytes=9999999-"), 416), (("GET", None), 200), (("GET", None), 200)]
+    def one(index):
+        (method, text), status = asked[index]
+        with server.client() as client:
+            reply = client.get(key, method=method, headers=[("Range", text)] if text else [])
+            assert reply.status == status and (status == 416 or len(reply.body) == 0), (key, asked[index], reply)
+    for key in keys:
+        parallel(len(asked), one)
+    server.settle()
+    mark = origin.mark()
+    with server.client() as client:
+        for key in keys:
+            assert client.get(key).status == client.head(key).status == 200
+    assert not origin.requests(since=mark), "kept like any other object"

@@ -94,18 +94,78 @@ Test(first, conditions_that_do_not_hold)
     world_end();
 }
 
-// The ranged GET answers 416: the object is empty, and then known as such.
+// The ranged GET answers 416: the object is empty, and asked for without a range.
 Test(first, empty_object)
 {
     begin();
     origin_resize(0);
     origin_overwrite();
     expect_reply(get_all(1), 200, 0);
-    cr_assert_eq(origin_requests(), 3, "range, HEAD, the empty body");
+    cr_assert_eq(origin_requests(), 2, "range, whole");
     expect_reply(get_all(2), 200, 0);
     expect_reply(ask((struct client_ask){.worker = 0, .head = true}), 200, 0);
     expect_reply(ask((struct client_ask){.worker = 0, .has_range = true, .last = 9}), 416, 0);
-    cr_assert_eq(origin_requests(), 3);
+    cr_assert_eq(origin_requests(), 2);
+    world_end();
+}
+
+// Rule 22. Readers of all kinds of an object that is empty, or shorter than some of them ask for: each gets the
+// answer to its own question, whoever asks the origin first.
+Test(first, all_questions_at_once)
+{
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        struct world_options options = {.seed = seed};
+        uint64_t size = seed % 2 != 0 ? 0 : WORLD_BLOCK / 2;
+        unsigned found = size > 0 ? 206 : 416;
+        world_begin(&options);
+        origin_resize(size);
+        origin_overwrite();
+        struct client_ask asks[] = {
+            {.last = UINT64_MAX},
+            {.has_range = true, .first = 10 * WORLD_BLOCK, .last = 11 * WORLD_BLOCK},
+            {.has_range = true, .last = 9},
+            {.last = UINT64_MAX},
+            {.suffix = 10},
+            {.head = true, .last = UINT64_MAX},
+            {.has_range = true, .first = 2 * WORLD_BLOCK, .last = UINT64_MAX},
+            {.last = UINT64_MAX, .if_none_match = 9},
+        };
+        unsigned status[] = {200, 416, found, 200, size > 0 ? 206 : 200, 200, 416, 200};
+        int clients[ARRAY_LEN(asks)];
+        for (unsigned i = 0; i < ARRAY_LEN(asks); i++) {
+            asks[i].worker = (unsigned)(seed / 2 + i) % WORLD_WORKERS;
+            clients[i] = client_start(&asks[i]);
+            for (unsigned j = 0; j < seed % 7; j++) {
+                (void)world_step();
+            }
+        }
+        world_run();
+        for (unsigned i = 0; i < ARRAY_LEN(asks); i++) {
+            cr_assert_eq(client_status(clients[i]), status[i], "seed %llu, question %u: %u",
+                         (unsigned long long)seed, i, client_status(clients[i]));
+        }
+        world_end();
+    }
+}
+
+// Rule 22. What looked empty has been written meanwhile: the answer without a range is longer than a run.
+Test(first, empty_no_more)
+{
+    struct world_options options = {.seed = 3, .piece_bytes = 30000};
+    world_begin(&options);
+    origin_resize(0);
+    origin_overwrite();
+    world_hold(EVENT_TIMER, -1, -1);
+    int client = client_get(1, 0, 9);
+    world_run();
+    cr_assert_eq(origin_requests(), 1);
+    origin_resize(WORLD_SIZE);
+    origin_overwrite();
+    world_release();
+    world_run();
+    expect_reply(client, 206, 10);
+    cr_assert_eq(client_version(client), 3);
+    expect_reply(get_all(2), 200, WORLD_SIZE);
     world_end();
 }
 
