@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The environment and its read side. A look-up renews the worker's one read transaction, copies
-// what it needs out of the map, and resets it: no view is kept over a turn of the loop, so pages
-// are used again and the file does not grow.
-//
-// Correctness never rests on what is read here: every value carries a checksum over itself and its
-// key, and what it points at proves itself by salt, header and full key. A bad record is a miss.
+// The environment and the renewals that it does not hold yet. Reading is in index_lookup.c, writing
+// in index_apply.c, what is not durable yet in index_memory.c.
 //
 // Taking the environment away while workers serve (the index has to be dropped): `current` becomes
 // NULL, then the index writer waits for each reader to leave LMDB, which takes microseconds. A
@@ -26,7 +22,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "stats/stats.h"
@@ -38,7 +33,6 @@
 #define STEP_BYTES_MAX (16u << 20)
 #define REMOVE_DEPTH_MAX 3u
 #define EXIT_INDEX_BAD 70
-#define LOOKUP_ANY_MAX 8u // places tried for a header when the window has none
 
 static const MDB_val meta_key = {1, (void *)(uintptr_t) "m"};
 
@@ -58,6 +52,8 @@ void index_init(struct index *index, struct store *store)
     pthread_mutex_init(&index->renewing.lock, NULL);
     index->renewals = calloc(RENEWALS_MAX, sizeof(*index->renewals));
     check(index->renewals != NULL);
+    index_memory_init(&index->memory, store->worker_count);
+    index->memory.pending_bytes_max = store->segment_limit_bytes / 2;
 }
 
 void index_done(struct index *index)
@@ -67,6 +63,7 @@ void index_done(struct index *index)
         pthread_mutex_destroy(&index->renewing.lock);
         free(index->renewals);
         index->renewals = NULL;
+        index_memory_done(&index->memory);
     }
 }
 
@@ -169,6 +166,57 @@ static void folder_clear(int fd, unsigned depth)
 void index_remove_files(int index_fd)
 {
     folder_clear(index_fd, 0);
+}
+
+static int folder_sync(int fd)
+{
+    return fsync(fd) == 0 ? 0 : errno;
+}
+
+static int marker_write(int index_fd)
+{
+    int fd = openat(index_fd, INDEX_BAD_MARKER, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return errno;
+    }
+    int failed = fsync(fd) == 0 ? 0 : errno;
+    (void)close(fd); // it holds nothing
+    return failed != 0 ? failed : folder_sync(index_fd);
+}
+
+enum err index_disown(struct index *index, bool *ret_removed)
+{
+    int index_fd = index->store->dir.index_fd;
+    int failed = store_fault_strike(STORE_FAULT_DISOWN);
+    failed = failed != 0 ? failed : marker_write(index_fd);
+    if (failed == 0) {
+        *ret_removed = false;
+        return ERR_OK;
+    }
+    failed = store_fault_strike(STORE_FAULT_REMOVE);
+    if (failed == 0 && unlinkat(index_fd, "data.mdb", 0) != 0 && errno != ENOENT) {
+        failed = errno;
+    }
+    failed = failed != 0 ? failed : folder_sync(index_fd);
+    if (failed == 0) {
+        *ret_removed = true;
+    }
+    return failed == 0 ? ERR_OK : error_from_errno(failed);
+}
+
+bool index_is_gone(const struct index *index)
+{
+    int index_fd = index->store->dir.index_fd;
+    return faccessat(index_fd, "data.mdb", F_OK, 0) != 0 && errno == ENOENT &&
+           folder_sync(index_fd) == 0;
+}
+
+void index_own(struct index *index)
+{
+    struct index_env *env = atomic_load(&index->current);
+    if (env != NULL && mdb_env_sync(env->env, 1) == 0) {
+        (void)unlinkat(index->store->dir.index_fd, INDEX_BAD_MARKER, 0); // else a rebuild, once
+    }
 }
 
 static enum err index_error(int rc)
@@ -397,221 +445,6 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
     return ERR_OK;
 }
 
-// --- look-up
-
-// The worker is inside LMDB with a fresh view until reader_leave(). NULL: no index, or it cannot be
-// read.
-static struct index_env *reader_enter(struct index *index, struct index_reader *reader)
-{
-    atomic_store(&reader->busy, true);
-    struct index_env *env = atomic_load(&index->current);
-    int rc = env == NULL ? MDB_NOTFOUND : 0;
-    if (rc == 0 && reader->txn == NULL) {
-        rc = mdb_txn_begin(env->env, NULL, MDB_RDONLY, &reader->txn);
-        if (rc == 0) {
-            rc = mdb_cursor_open(reader->txn, env->places, &reader->cursor);
-            if (rc != 0) {
-                mdb_txn_abort(reader->txn);
-                reader->txn = NULL;
-            }
-        }
-        reader->env = env;
-    } else if (rc == 0) {
-        check(reader->env == env);
-        rc = mdb_txn_renew(reader->txn);
-    }
-    if (rc != 0) {
-        atomic_store(&reader->busy, false);
-        return NULL;
-    }
-    return env;
-}
-
-static void reader_leave(struct index_reader *reader)
-{
-    mdb_txn_reset(reader->txn);
-    atomic_store(&reader->busy, false);
-}
-
-// Pinned and not known bad. A place whose segment is gone for good: its entry goes too.
-static bool view_pin(struct index *index, struct store_view *view, struct hash128 hash,
-                     const struct index_place *place, uint64_t first_block,
-                     struct store_place *ret_found)
-{
-    struct segment_log *log = &index->store->log;
-    struct store_place found =
-        index_place_to_store(place, view->generation, first_block, view->block_size_bytes);
-    struct segment *segment = segment_log_entry(log, place->number);
-    if (!segment_pin(segment, place->number)) {
-        if (segment_log_lacks(log, place->number)) {
-            index_writer_remove_later(&index->store->writer, hash, &found, false);
-        }
-        return false;
-    }
-    if (segment_is_bad(segment, place->header_offset) ||
-        (uint64_t)place->payload_offset + place->payload_len > log->segment_size_bytes) {
-        segment_unpin(segment);
-        return false;
-    }
-    found.segment = segment;
-    found.hash = hash;
-    found.etag_hash = view->etag_hash;
-    *ret_found = found;
-    return true;
-}
-
-static void view_add(struct index *index, struct store_view *view, struct hash128 hash,
-                     const struct index_place *place, uint64_t first_block)
-{
-    if (view->place_count < STORE_VIEW_PLACES_MAX &&
-        view_pin(index, view, hash, place, first_block, &view->places[view->place_count])) {
-        view->place_count++;
-    }
-}
-
-// The place of one row, when it is good and of this version. False: the rows of the version end.
-static bool lookup_row(const struct store_view *view, struct hash128 hash, const MDB_val *key,
-                       const MDB_val *value, uint64_t *ret_block, struct index_place *ret_place,
-                       bool *ret_good)
-{
-    uint64_t generation;
-    struct hash128 owner;
-    if (key->mv_size != INDEX_PLACE_KEY_LEN) {
-        return false;
-    }
-    index_place_key_parse(key->mv_data, &generation, ret_block);
-    if (generation != view->generation) {
-        return false;
-    }
-    bool decoded = index_place_decode(
-        generation, *ret_block, (struct span){value->mv_data, value->mv_size}, &owner, ret_place);
-    (void)count_if(!decoded, COUNTER_index_bad_records);
-    *ret_good =
-        decoded && hash128_equal(owner, hash) &&
-        ret_place->payload_len == segment_run_payload_len(view->size_bytes, view->block_size_bytes,
-                                                          *ret_block, ret_place->block_count);
-    return true;
-}
-
-// Places of an object of several runs that overlap [first, end) blocks. A run that begins earlier
-// may reach in.
-static void lookup_places(struct index *index, struct index_reader *reader, struct hash128 hash,
-                          uint64_t first, uint64_t end, struct store_view *view)
-{
-    uint64_t reach = max_u64(1, STORE_RUN_MAX / view->block_size_bytes) - 1;
-    char key_bytes[INDEX_PLACE_KEY_LEN];
-    index_place_key(view->generation, first > reach ? first - reach : 0, key_bytes);
-    MDB_val key = {sizeof(key_bytes), key_bytes};
-    MDB_val value;
-    uint64_t block;
-    struct index_place place;
-    bool good;
-    int rc = mdb_cursor_get(reader->cursor, &key, &value, MDB_SET_RANGE);
-    for (unsigned i = 0; rc == 0 && i < 2 * STORE_VIEW_PLACES_MAX; i++) {
-        if (!lookup_row(view, hash, &key, &value, &block, &place, &good) || block >= end) {
-            break;
-        }
-        if (good && block + place.block_count > first) {
-            view_add(index, view, hash, &place, block);
-        }
-        rc = mdb_cursor_get(reader->cursor, &key, &value, MDB_NEXT);
-    }
-}
-
-// Some run of the object, whatever it holds: its header describes the version.
-static void lookup_any(struct index *index, struct index_reader *reader, struct hash128 hash,
-                       struct store_view *view)
-{
-    char key_bytes[INDEX_PLACE_KEY_LEN];
-    index_place_key(view->generation, 0, key_bytes);
-    MDB_val key = {sizeof(key_bytes), key_bytes};
-    MDB_val value;
-    uint64_t block;
-    struct index_place place;
-    bool good;
-    int rc = mdb_cursor_get(reader->cursor, &key, &value, MDB_SET_RANGE);
-    for (unsigned i = 0; rc == 0 && i < LOOKUP_ANY_MAX; i++) {
-        if (!lookup_row(view, hash, &key, &value, &block, &place, &good) ||
-            (good && view_pin(index, view, hash, &place, block, &view->any))) {
-            break;
-        }
-        rc = mdb_cursor_get(reader->cursor, &key, &value, MDB_NEXT);
-    }
-}
-
-static uint64_t age_ms(uint64_t then, uint64_t now)
-{
-    return now >= then ? now - then : UINT64_MAX;
-}
-
-static bool renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
-                         uint64_t *ret_mono_ms);
-
-static void view_age(const struct index *index, struct hash128 hash,
-                     const struct index_record *record, struct store_view *view)
-{
-    uint64_t mono_ms;
-    view->rebuilt = (record->flags & INDEX_REBUILT) != 0;
-    if (renewal_find(index, hash, record->generation, &mono_ms)) {
-        view->rebuilt = false;
-        view->age_ms = age_ms(mono_ms, clock_monotonic_ms());
-    } else if (view->rebuilt || record->validated_wall_ms == 0) {
-        view->age_ms = UINT64_MAX;
-    } else if (record->opener == index->opener) {
-        view->age_ms = age_ms(record->validated_mono_ms, clock_monotonic_ms());
-    } else {
-        view->age_ms = age_ms(record->validated_wall_ms, clock_wall_us() / 1000);
-    }
-}
-
-void index_lookup(struct index *index, struct index_reader *reader, struct hash128 hash,
-                  uint64_t first_byte, uint64_t end_byte, uint64_t floor,
-                  struct store_view *ret_view)
-{
-    ret_view->found = false;
-    ret_view->place_count = 0;
-    ret_view->any.segment = NULL;
-    struct index_env *env = reader_enter(index, reader);
-    if (env == NULL) {
-        return;
-    }
-    char key_bytes[INDEX_OBJECT_KEY_LEN];
-    index_object_key(hash, key_bytes);
-    MDB_val key = {sizeof(key_bytes), key_bytes};
-    MDB_val value;
-    struct index_record record;
-    int rc = mdb_get(reader->txn, env->objects, &key, &value);
-    bool good =
-        rc == 0 && index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, &record);
-    (void)count_if(rc == 0 && !good, COUNTER_index_bad_records);
-    if (good && record.generation >= floor) {
-        ret_view->found = true;
-        ret_view->generation = record.generation;
-        ret_view->size_bytes = record.size_bytes;
-        ret_view->block_size_bytes = record.block_size_bytes;
-        ret_view->etag_hash = record.etag_hash;
-        view_age(index, hash, &record, ret_view);
-        uint64_t blocks = segment_run_object_blocks(record.size_bytes, record.block_size_bytes);
-        uint64_t first = first_byte / record.block_size_bytes;
-        uint64_t end =
-            end_byte / record.block_size_bytes + (end_byte % record.block_size_bytes != 0);
-        end = min_u64(max_u64(end, first + 1), blocks);
-        bool whole = (record.flags & INDEX_WHOLE) != 0;
-        bool cursor = !whole && mdb_cursor_renew(reader->txn, reader->cursor) == 0;
-        if (whole && first < end) {
-            view_add(index, ret_view, hash, &record.place, 0);
-        } else if (cursor && first < end) {
-            lookup_places(index, reader, hash, first, end, ret_view);
-        }
-        if (ret_view->place_count == 0 && whole) {
-            (void)view_pin(index, ret_view, hash, &record.place, 0, &ret_view->any);
-        } else if (ret_view->place_count == 0 && cursor) {
-            lookup_any(index, reader, hash, ret_view);
-        }
-    }
-    reader_leave(reader);
-}
-
 // --- renewals
 
 static struct renewal *renewal_slot(const struct index *index, struct hash128 hash, unsigned probe)
@@ -649,8 +482,8 @@ static void renewal_write_locked(struct renewal *r, const struct renewal_copy *c
     atomic_fetch_add(&r->sequence, 1);
 }
 
-static bool renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
-                         uint64_t *ret_mono_ms)
+bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
+                        uint64_t *ret_mono_ms)
 {
     if (atomic_load_explicit(&index->renewal_count, memory_order_acquire) == 0) {
         return false;

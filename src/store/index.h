@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index: the LMDB environment, its read side and the renewals that are not in it yet.
+// The index: the LMDB environment, its memory side, look-ups in both, and renewals.
 #ifndef FOREBAY_STORE_INDEX_H
 #define FOREBAY_STORE_INDEX_H
 
@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "store/index_format.h"
+#include "store/index_memory.h"
 
 #define RENEWALS_MAX 16384u // table size; three quarters of it are used
 #define RENEWAL_PROBES 8u
@@ -29,6 +30,7 @@ struct index_reader {
     struct index_env *env; // of txn; the worker's while busy, else the index writer's
     MDB_txn *txn;
     MDB_cursor *cursor; // on places
+    unsigned number;    // of the worker
 };
 
 // A version found unchanged whose record does not say so yet. Written under the lock, read without:
@@ -55,6 +57,7 @@ struct index {
     } renewing;
     atomic_uint renewal_count;
     struct renewal *renewals;
+    struct index_memory memory;
 };
 
 void index_init(struct index *index, struct store *store);
@@ -80,12 +83,27 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes) 
 void index_guard_install(struct index *index, int index_fd);
 void index_guard_remove(struct index *index);
 #define INDEX_BAD_MARKER "bad"
+// The next process does not believe what data.mdb holds, also after a power cut: a marker says so,
+// or, when that cannot be written, the file has lost its name (*ret_removed).
+enum err index_disown(struct index *index, bool *ret_removed) MUST_USE;
+// Is there no data.mdb, nor after a power cut?
+bool index_is_gone(const struct index *index) MUST_USE;
+// It may believe it again.
+void index_own(struct index *index);
 
-void index_lookup(struct index *index, struct index_reader *reader, struct hash128 hash,
-                  uint64_t first_byte, uint64_t end_byte, uint64_t floor,
+// Both sides as one; `durable` false: LMDB is not looked at, what it holds is unknown. The view is
+// empty before.
+void index_lookup(struct index *index, struct index_reader *reader, bool durable,
+                  struct hash128 hash, uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                   struct store_view *ret_view);
+enum index_held { INDEX_ABSENT, INDEX_HELD, INDEX_UNKNOWN };
+// Is there a record of the key in LMDB?
+enum index_held index_lookup_durable(struct index *index, struct index_reader *reader,
+                                     struct hash128 hash) MUST_USE;
 
 // Renewals.
+bool index_renewal_find(const struct index *index, struct hash128 hash, uint64_t generation,
+                        uint64_t *ret_mono_ms);
 unsigned index_renew(struct index *index, const struct store_renewal *renewals, size_t count,
                      uint64_t mono_ms,
                      uint64_t wall_ms); // how many were taken

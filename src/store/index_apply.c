@@ -14,7 +14,6 @@
 
 #include <errno.h>
 
-#include "base/clock.h"
 #include "store/store_private.h"
 
 #define PAGE_BYTES 4096u
@@ -272,7 +271,9 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
     struct index_record record;
     bool is_new = true;
     if (record_get(t, c->hash, &record)) {
-        if (record.generation > c->generation ||
+        bool found_in_segment =
+            (record.flags & INDEX_REBUILT) != 0; // by a generation of its header
+        if ((record.generation > c->generation && !found_in_segment) ||
             (record.generation == c->generation && !version_is_same(&record, c))) {
             return ERR_CANCELLED;
         }
@@ -284,8 +285,8 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
     if (is_new) {
         record = record_new(c);
     }
-    if (is_new || c->validated) {
-        record_validate(t->index, &record, clock_monotonic_ms(), clock_wall_us() / 1000);
+    if (is_new) {
+        record_validate(t->index, &record, c->validated_mono_ms, c->validated_wall_ms);
     }
     object_add_place(t, c, &record, is_new);
     return ERR_OK;

@@ -35,6 +35,22 @@ struct index_waiter {
     enum err err;
 };
 
+// --- time
+
+static struct timespec timespec_of_us(uint64_t us)
+{
+    return (struct timespec){.tv_sec = (time_t)(us / 1000000),
+                             .tv_nsec = (long)(us % 1000000 * 1000)};
+}
+
+// Real monotonic time: what pthread waits by, whatever a test has done to the clock.
+static uint64_t real_us(void)
+{
+    struct timespec now;
+    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
 // --- queue
 
 void index_writer_init(struct index_writer *writer, struct store *store)
@@ -73,33 +89,47 @@ static struct index_change *change_new(enum index_change_kind kind, struct hash1
     return change;
 }
 
-void index_writer_post(struct index_writer *writer, struct store_post *post)
+static void writer_push(struct index_writer *writer, struct index_change *change)
 {
-    static const enum index_change_kind kinds[] = {
-        [STORE_POST_PUT] = INDEX_PUT,
-        [STORE_POST_DELETE] = INDEX_DELETE,
-        [STORE_POST_DELETE_AT] = INDEX_DELETE_AT,
-    };
-    struct index_change *change = change_new(kinds[post->kind], post->hash);
-    change->post = post;
-    change->urgent = post->urgent;
-    change->validated = post->validated;
-    if (post->kind == STORE_POST_DELETE) {
-        change->generation = post->floor;
-    } else {
-        change->place = post->place;
-    }
-    if (post->kind == STORE_POST_PUT) {
-        check(post->object != NULL);
-        check(post->object->generation != 0);
-        change->generation = post->object->generation;
-        change->size_bytes = post->object->size_bytes;
-        change->block_size_bytes = post->object->block_size_bytes;
-        change->etag_hash = hash64(post->object->etag.ptr, post->object->etag.len, 0);
-    }
     pthread_mutex_lock(&writer->guarded.lock);
     writer_push_locked(writer, change);
     pthread_mutex_unlock(&writer->guarded.lock);
+}
+
+void index_writer_put(struct index_writer *writer, const struct memory_put *put)
+{
+    struct index_memory *memory = &writer->store->index.memory;
+    struct index_change *change = change_new(INDEX_PUT, put->hash);
+    change->generation = put->generation;
+    change->size_bytes = put->size_bytes;
+    change->etag_hash = put->etag_hash;
+    change->block_size_bytes = put->block_size_bytes;
+    change->validated_mono_ms = put->validated_mono_ms;
+    change->validated_wall_ms = put->validated_wall_ms;
+    change->place = *put->place;
+    atomic_fetch_add(&memory->pending, 1);
+    atomic_fetch_add(&memory->pending_bytes, put->place->payload_len);
+    writer_push(writer, change);
+}
+
+void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
+                         struct store_delete *deletion)
+{
+    struct index_change *change = change_new(INDEX_DELETE, hash);
+    change->generation = floor;
+    change->deletion = deletion;
+    change->urgent = deletion != NULL;
+    writer_push(writer, change);
+}
+
+void index_writer_post(struct index_writer *writer, struct store_post *post)
+{
+    bool at = post->kind == STORE_POST_DELETE_AT;
+    struct index_change *change = change_new(at ? INDEX_DELETE_AT : INDEX_NOTHING, post->hash);
+    change->place = post->place;
+    change->post = post;
+    change->urgent = post->urgent;
+    writer_push(writer, change);
 }
 
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
@@ -124,9 +154,8 @@ void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
         change->place = *place;
     }
     change->urgent = true;
-    pthread_mutex_lock(&writer->guarded.lock);
-    writer_push_locked(writer, change);
-    pthread_mutex_unlock(&writer->guarded.lock);
+    atomic_fetch_add(&writer->condemning, 1);
+    writer_push(writer, change);
 }
 
 void index_writer_renewals_wait(struct index_writer *writer)
@@ -214,9 +243,9 @@ void index_writer_drop(struct index_writer *writer)
     (void)writer_do(writer, INDEX_DROP, 0); // without an index everything is a miss
 }
 
-void index_writer_flush(struct index_writer *writer)
+enum err index_writer_flush(struct index_writer *writer)
 {
-    (void)writer_do(writer, INDEX_NOTHING, 0); // only waits
+    return writer_do(writer, INDEX_NOTHING, 0);
 }
 
 void index_writer_put_rebuilt(struct index_writer *writer, const struct run_header *header)
@@ -239,8 +268,21 @@ static void on_post_done(struct worker *to, struct message *message)
     post->done(post);
 }
 
+static void on_deletion_done(struct worker *to, struct message *message)
+{
+    worker_expect_done(to);
+    struct store_delete *d = container_of(message, struct store_delete, message);
+    d->done(d);
+}
+
 static void change_finish(struct index_writer *writer, struct index_change *change)
 {
+    struct store_delete *d = change->deletion;
+    if (d != NULL && !atomic_load(&writer->silent)) {
+        d->err = change->err;
+        d->message.deliver = on_deletion_done;
+        mailbox_send_from_any_thread(d->worker, &d->message);
+    }
     if (change->waiter != NULL) {
         waiter_tell(change->waiter, change->err == ERR_CANCELLED ? ERR_OK : change->err);
     }
@@ -253,7 +295,7 @@ static void change_finish(struct index_writer *writer, struct index_change *chan
     free(change);
 }
 
-// What follows from a committed change in memory.
+// What follows from a committed change for segments.
 static void change_committed(struct store *store, const struct index_change *change)
 {
     if (change->kind == INDEX_DELETE_AT && change->place.segment_number != 0) {
@@ -326,6 +368,10 @@ static void writer_drop_index(struct index_writer *writer)
     struct store *store = writer->store;
     index_close(&store->index);
     index_remove_files(store->dir.index_fd);
+    if (writer->marked && !index_is_gone(&store->index)) {
+        bool removed;
+        (void)!index_disown(&store->index, &removed); // the marker may have gone and the file not
+    }
     enum err err = index_open(&store->index, 0, false);
     if (err != ERR_OK) {
         store_filling_off(store, "index", ENOSPC);
@@ -346,8 +392,8 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     stats_add(COUNTER_index_commit_failures, 1);
     log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
     if (rc_means_broken(rc)) {
+        recovery_want_rebuild(&store->recovery); // first: deletes from now on outlast it
         writer_drop_index(writer);
-        recovery_want_rebuild(&store->recovery);
         return;
     }
     if (rc == MDB_PANIC) { // a meta page could not be written: opening anew finds the last good one
@@ -359,15 +405,51 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     store_filling_off(store, "commit", rc > 0 ? rc : EIO);
 }
 
-// One transaction; every change gets its error.
-static void batch_commit(struct index_writer *writer, struct index_change *batch, unsigned count)
+// A run may enter if its segment lives, and recovery's only if the homes do not know better. What a
+// lost run would have replaced goes all the same: it is hidden already.
+static enum err change_apply(struct store *store, struct index_txn *t, struct index_change *c)
+{
+    struct index_memory *memory = &store->index.memory;
+    bool adds = c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT;
+    bool lives = !adds || change_segment_lives(store, c);
+    if (c->kind == INDEX_PUT && !lives) {
+        struct index_change hide = *c;
+        hide.kind = INDEX_DELETE;
+        enum err err = index_txn_apply(t, &hide);
+        return err == ERR_OK ? ERR_IO : err;
+    }
+    if (!lives) {
+        return ERR_IO;
+    }
+    if (c->kind == INDEX_PUT) { // renewed since, perhaps
+        (void)!index_memory_validated(memory, c->hash, c->generation, &c->validated_mono_ms,
+                                      &c->validated_wall_ms);
+    } else if (c->kind == INDEX_PUT_REBUILT) {
+        struct memory_put found = {
+            .hash = c->hash,
+            .generation = c->generation,
+            .size_bytes = c->size_bytes,
+            .etag_hash = c->etag_hash,
+            .block_size_bytes = c->block_size_bytes,
+        };
+        c->generation = index_memory_judge_rebuilt(memory, &found);
+        if (c->generation == 0) {
+            return ERR_CANCELLED;
+        }
+    }
+    return index_txn_apply(t, c);
+}
+
+// One transaction; every change gets its error. False: nothing of it is in the index.
+static bool batch_commit(struct index_writer *writer, struct index_change *batch,
+                         struct index_change *owed, unsigned count)
 {
     struct store *store = writer->store;
     struct index *index = &store->index;
     struct renewal_copy renewals[RENEW_BATCH];
     unsigned renewal_count = index_renewals_take(index, renewals, RENEW_BATCH);
     if (count == 0 && renewal_count == 0) {
-        return;
+        return true;
     }
     uint64_t began_us = clock_monotonic_us();
     struct index_txn t;
@@ -376,11 +458,11 @@ static void batch_commit(struct index_writer *writer, struct index_change *batch
         writer_drop_index(writer);
     }
     enum err err = index_txn_begin(&t, index, count + renewal_count, &rc);
-    for (struct index_change *c = batch; c != NULL; c = c->next) {
-        bool adds = c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT;
-        if (err == ERR_OK) {
-            c->err = adds && !change_segment_lives(store, c) ? ERR_IO : index_txn_apply(&t, c);
-        }
+    for (struct index_change *c = owed; c != NULL && err == ERR_OK; c = c->next) {
+        c->err = change_apply(store, &t, c);
+    }
+    for (struct index_change *c = batch; c != NULL && err == ERR_OK; c = c->next) {
+        c->err = change_apply(store, &t, c);
     }
     for (unsigned i = 0; i < renewal_count && err == ERR_OK; i++) {
         index_txn_renew(&t, &renewals[i]);
@@ -395,12 +477,153 @@ static void batch_commit(struct index_writer *writer, struct index_change *batch
             c->err = err;
         }
         writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
-        return;
+        return false;
     }
     index_renewed(index, renewals, renewal_count);
     writer->renewed_us = clock_monotonic_us();
-    for (struct index_change *c = batch; c != NULL; c = c->next) {
+    return true;
+}
+
+// --- what a batch has become, in memory
+
+static void writer_owe(struct index_writer *writer, struct index_change *change)
+{
+    change->next = writer->owed;
+    writer->owed = change;
+    atomic_fetch_add(&writer->store->index.memory.pending, 1);
+}
+
+static void change_settle_put(struct index_memory *memory, struct index_change *c)
+{
+    index_memory_drop_place(memory, c->hash, c->generation, &c->place);
+    segment_unhold(c->place.segment);
+    store_place_unpin(&c->place);
+    atomic_fetch_sub(&memory->pending, 1);
+    atomic_fetch_sub(&memory->pending_bytes, c->place.payload_len);
+}
+
+static void change_settle(struct index_writer *writer, struct index_change *c, bool committed)
+{
+    struct store *store = writer->store;
+    struct index_memory *memory = &store->index.memory;
+    bool hides = c->kind == INDEX_PUT || c->kind == INDEX_DELETE;
+    if (hides && committed) {
+        index_memory_floor_durable(memory, c->hash, c->generation);
+    } else if (hides && index_memory_owe(memory, c->hash, c->generation)) {
+        struct index_change *again = change_new(INDEX_DELETE, c->hash);
+        again->generation = c->generation;
+        writer_owe(writer, again);
+    }
+    if (c->kind == INDEX_PUT) {
+        change_settle_put(memory, c);
+    }
+    if (c->kind == INDEX_CONDEMN) {
+        atomic_fetch_sub(&writer->condemning, 1);
+    }
+    if (committed) {
         change_committed(store, c);
+    }
+}
+
+// A commit failed that deletes were in. True: no later process believes the index as it is.
+static bool writer_disown(struct index_writer *writer)
+{
+    struct store *store = writer->store;
+    bool removed;
+    if (index_disown(&store->index, &removed) != ERR_OK) {
+        return false;
+    }
+    writer->marked = true;
+    if (removed) {
+        recovery_want_rebuild(&store->recovery);
+        writer_drop_index(writer);
+    }
+    log_warn("index_disowned", "way=%s", removed ? "removed" : "marked");
+    return true;
+}
+
+static void batch_settle(struct index_writer *writer, struct index_change *batch, bool committed)
+{
+    bool tried = committed;
+    bool disowned = false;
+    for (struct index_change *c = batch; c != NULL; c = c->next) {
+        bool answers = c->deletion != NULL;
+        if (answers && !tried) {
+            disowned = writer_disown(writer);
+            tried = true;
+        }
+        if (answers && disowned) {
+            c->err = ERR_OK;
+        }
+        change_settle(writer, c, committed);
+    }
+    index_memory_reclaim(&writer->store->index.memory);
+}
+
+// --- deletes that the disk has refused
+
+// Those that a later change has made needless go.
+static void owed_prune(struct index_writer *writer)
+{
+    struct index_memory *memory = &writer->store->index.memory;
+    struct index_change **at = &writer->owed;
+    while (*at != NULL) { // bounded by MEMORY_PENDING_MAX and the writes that wait
+        struct index_change *c = *at;
+        c->generation = index_memory_owed(memory, c->hash);
+        if (c->generation != 0) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        atomic_fetch_sub(&memory->pending, 1);
+        free(c);
+    }
+}
+
+static struct index_change *owed_take(struct index_writer *writer, unsigned *ret_count)
+{
+    struct index_change *taken = NULL;
+    *ret_count = 0;
+    if (writer->owed == NULL || real_us() < writer->owed_due_us) {
+        return NULL;
+    }
+    owed_prune(writer);
+    while (writer->owed != NULL && *ret_count < INDEX_BATCH_MAX) {
+        struct index_change *c = writer->owed;
+        writer->owed = c->next;
+        c->next = taken;
+        taken = c;
+        ++*ret_count;
+    }
+    return taken;
+}
+
+static void owed_settle(struct index_writer *writer, struct index_change *taken, bool committed)
+{
+    struct index_change *next;
+    for (struct index_change *c = taken; c != NULL; c = next) {
+        next = c->next;
+        if (committed) {
+            index_memory_floor_durable(&writer->store->index.memory, c->hash, c->generation);
+        }
+        c->next = writer->owed;
+        writer->owed = c;
+    }
+    if (writer->owed == NULL) {
+        return;
+    }
+    uint64_t now_us = real_us();
+    if (!committed) {
+        writer->owed_due_us = now_us + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
+        writer->owed_failures = (unsigned)min_u64(writer->owed_failures + 1, 6);
+        return;
+    }
+    writer->owed_due_us = now_us; // the disk takes it again
+    writer->owed_failures = 0;
+    owed_prune(writer);
+    if (writer->owed == NULL && writer->marked) {
+        index_own(&writer->store->index);
+        writer->marked = false;
     }
 }
 
@@ -413,7 +636,11 @@ static void batch_process(struct index_writer *writer, struct index_change *batc
             writer_drop_index(writer);
         }
     }
-    batch_commit(writer, batch, count);
+    unsigned owed_count;
+    struct index_change *owed = owed_take(writer, &owed_count);
+    bool committed = batch_commit(writer, batch, owed, count + owed_count);
+    batch_settle(writer, batch, committed);
+    owed_settle(writer, owed, committed);
     struct index_change *next;
     for (struct index_change *c = batch; c != NULL; c = next) {
         next = c->next;
@@ -422,20 +649,6 @@ static void batch_process(struct index_writer *writer, struct index_change *batc
 }
 
 // --- the thread
-
-static struct timespec timespec_of_us(uint64_t us)
-{
-    return (struct timespec){.tv_sec = (time_t)(us / 1000000),
-                             .tv_nsec = (long)(us % 1000000 * 1000)};
-}
-
-// Real monotonic time: what pthread waits by, whatever a test has done to the clock.
-static uint64_t real_us(void)
-{
-    struct timespec now;
-    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
 
 // Waits until a batch is due. False: stop, and nothing is left.
 static bool writer_wait_locked(struct index_writer *writer)
@@ -455,14 +668,19 @@ static bool writer_wait_locked(struct index_writer *writer)
         if (writer->guarded.stop) {
             return writer->guarded.count > 0 || renewals > 0;
         }
-        if (writer->guarded.urgent_count > 0 || writer->guarded.count >= INDEX_BATCH_MAX ||
-            renewals >= RENEW_EARLY || (batch_due_us != 0 && now_us >= batch_due_us) ||
+        bool owed_due = writer->owed != NULL && now_us >= writer->owed_due_us;
+        if (owed_due || writer->guarded.urgent_count > 0 ||
+            writer->guarded.count >= INDEX_BATCH_MAX || renewals >= RENEW_EARLY ||
+            (batch_due_us != 0 && now_us >= batch_due_us) ||
             (renew_due_us != 0 && now_us >= renew_due_us)) {
             return true;
         }
         uint64_t due_us = batch_due_us != 0 && (renew_due_us == 0 || batch_due_us < renew_due_us)
                               ? batch_due_us
                               : renew_due_us;
+        if (writer->owed != NULL && (due_us == 0 || writer->owed_due_us < due_us)) {
+            due_us = writer->owed_due_us;
+        }
         if (due_us == 0) {
             pthread_cond_wait(&writer->guarded.wake, &writer->guarded.lock);
         } else {
@@ -495,6 +713,20 @@ static struct index_change *writer_take_locked(struct index_writer *writer, unsi
     return batch;
 }
 
+// A last attempt; what stays then is told to the next process by the marker, or was answered so.
+static void owed_end(struct index_writer *writer)
+{
+    writer->owed_due_us = 0;
+    if (writer->owed != NULL) {
+        batch_process(writer, NULL, 0);
+    }
+    while (writer->owed != NULL) {
+        struct index_change *c = writer->owed;
+        writer->owed = c->next;
+        free(c);
+    }
+}
+
 static void *writer_main(void *ctx)
 {
     struct index_writer *writer = ctx;
@@ -513,6 +745,7 @@ static void *writer_main(void *ctx)
         }
     }
     pthread_mutex_unlock(&writer->guarded.lock);
+    owed_end(writer);
     return NULL;
 }
 

@@ -9,7 +9,10 @@
 // A batch is begun this long after its first change: with sync and commit under 200 ms.
 #define INDEX_LINGER_MS 100u
 #define INDEX_RENEW_LINGER_MS 500u // renewals wait longer
-// Changes of our own that may wait; workers' posts are bounded by what they answer.
+// Deletes that the disk refused are tried again after this long, doubled up to 64 times.
+#define INDEX_AGAIN_MS 1000u
+// Changes of our own that may wait; puts are bounded when their runs begin, deletes by what they
+// answer.
 #define INDEX_QUEUE_MAX 4096u
 
 enum index_change_kind {
@@ -32,11 +35,13 @@ struct index_change {
     uint64_t generation, size_bytes,
         etag_hash; // PUT; DELETE: generation is the floor; SWEEP: the number
     uint32_t block_size_bytes;
-    bool validated, urgent, is_ours;
-    bool is_bad; // DELETE_AT: its run fails its checksum
-    struct store_place place;
-    struct store_post *post;     // to answer, or NULL
-    struct index_waiter *waiter; // to answer, or NULL
+    bool urgent, is_ours;
+    bool is_bad;                                   // DELETE_AT: its run fails its checksum
+    uint64_t validated_mono_ms, validated_wall_ms; // PUT
+    struct store_place place;                      // PUT: pinned and held
+    struct store_post *post;                       // to answer, or NULL
+    struct store_delete *deletion;                 // to answer, or NULL
+    struct index_waiter *waiter;                   // to answer, or NULL
     enum err err;
 };
 
@@ -57,8 +62,14 @@ struct index_writer {
         unsigned count, ours_count, urgent_count;
         bool stop;
     } guarded;
-    uint64_t renewed_us; // of the thread: last draining
-    atomic_bool silent;  // the workers are gone: no answers
+    // Of the thread.
+    uint64_t renewed_us;       // last draining
+    struct index_change *owed; // deletes that the disk refused
+    uint64_t owed_due_us;      // real; when they are tried again
+    unsigned owed_failures;
+    bool marked;            // the next process is told not to believe the index, for their sake
+    atomic_bool silent;     // the workers are gone: no answers
+    atomic_uint condemning; // INDEX_CONDEMN that wait
 };
 
 void index_writer_init(struct index_writer *writer, struct store *store);
@@ -66,7 +77,11 @@ void index_writer_start(struct index_writer *writer);
 // Commits all that waits, renewals included, and joins.
 void index_writer_stop(struct index_writer *writer);
 
-// From a worker.
+// From a worker. What they enter is in the memory side already.
+void index_writer_put(struct index_writer *writer, const struct memory_put *put);
+// `deletion` to answer, at once then; or NULL.
+void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
+                         struct store_delete *deletion);
 void index_writer_post(struct index_writer *writer, struct store_post *post);
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
                                const struct store_place *place, bool is_bad);
@@ -79,7 +94,7 @@ enum err index_writer_remove(struct index_writer *writer, const struct index_rem
                              unsigned count);
 void index_writer_sweep(struct index_writer *writer, uint32_t segment_number);
 void index_writer_drop(struct index_writer *writer);
-void index_writer_flush(struct index_writer *writer);
+enum err index_writer_flush(struct index_writer *writer);
 // Waits only while too much is queued.
 void index_writer_put_rebuilt(struct index_writer *writer, const struct run_header *header);
 

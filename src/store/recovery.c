@@ -47,6 +47,7 @@ void recovery_want_rebuild(struct recovery *recovery)
     tell_rebuilding(recovery->store, true);
     pthread_mutex_lock(&recovery->guarded.lock);
     recovery->guarded.rebuild_wanted = true;
+    index_memory_recovering(&recovery->store->index.memory, true);
     pthread_cond_signal(&recovery->guarded.wake);
     pthread_mutex_unlock(&recovery->guarded.lock);
 }
@@ -196,12 +197,23 @@ static void examine_all(struct recovery *recovery, bool rebuild)
     free(numbers);
 }
 
+// Nothing more is put back, unless a rebuild has been ordered meanwhile.
+static void recovery_ends(struct recovery *recovery)
+{
+    pthread_mutex_lock(&recovery->guarded.lock);
+    if (!recovery->guarded.rebuild_wanted) {
+        index_memory_recovering(&recovery->store->index.memory, false);
+    }
+    pthread_mutex_unlock(&recovery->guarded.lock);
+}
+
 static void rebuild_all(struct recovery *recovery)
 {
     log_info("index_rebuild_begun", "segments=%u",
              atomic_load(&recovery->store->log.segment_count));
     examine_all(recovery, true);
-    index_writer_flush(&recovery->store->writer);
+    (void)index_writer_flush(&recovery->store->writer); // what failed is a miss
+    recovery_ends(recovery);
     tell_rebuilding(recovery->store, false);
     log_info("index_rebuild_done", "objects=%lu blocks=%lu",
              atomic_load(&recovery->store->index.objects),
@@ -227,13 +239,17 @@ static void *recovery_main(void *ctx)
         rebuild_all(recovery);
     } else {
         examine_all(recovery, false);
+        if (!recovery->was_clean) {
+            (void)index_writer_flush(&store->writer); // what failed is a miss
+        }
+        recovery_ends(recovery);
     }
     atomic_store(&store->log.examined, true);
     segment_log_want(&store->log, false);
     if (index_verify_wait(&recovery->verify, recovery->stop_pipe[0]) == INDEX_VERDICT_BAD) {
         log_warn("index_dropped", "reason=walk");
+        recovery_want_rebuild(recovery); // first: deletes from now on outlast it
         index_writer_drop(&store->writer);
-        recovery_want_rebuild(recovery);
     }
     pthread_mutex_lock(&recovery->guarded.lock);
     while (!recovery->guarded.stop) {
@@ -252,6 +268,7 @@ static void *recovery_main(void *ctx)
 
 void recovery_start(struct recovery *recovery)
 {
+    index_memory_recovering(&recovery->store->index.memory, true);
     check(pthread_create(&recovery->thread, NULL, recovery_main, recovery) == 0);
     recovery->runs = true;
 }

@@ -340,6 +340,12 @@ void segment_unpin(struct segment *segment)
     }
 }
 
+void segment_hold_again(struct segment *segment)
+{
+    unsigned before = atomic_fetch_add(&segment->holds, 1);
+    check(before > 0);
+}
+
 void segment_unhold(struct segment *segment)
 {
     unsigned before = atomic_fetch_sub(&segment->holds, 1);

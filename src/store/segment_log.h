@@ -113,6 +113,7 @@ struct segment *segment_log_entry(struct segment_log *log, uint32_t number);
 bool segment_pin(struct segment *segment, uint32_t number) MUST_USE;
 void segment_pin_again(struct segment *segment); // the caller has one
 void segment_unpin(struct segment *segment);
+void segment_hold_again(struct segment *segment); // the caller has one
 void segment_unhold(struct segment *segment);
 // Is there no file of this number any more?
 bool segment_log_lacks(struct segment_log *log, uint32_t number);

@@ -352,6 +352,10 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
         stats_add(COUNTER_admission_rejected_error, 1);
         return ERR_IO;
     }
+    if (!index_memory_has_room(&store->index.memory)) {
+        stats_add(COUNTER_admission_rejected_index_busy, 1);
+        return ERR_NOT_ADMITTED;
+    }
     uint64_t payload_len = segment_run_payload_len(object->size_bytes, object->block_size_bytes,
                                                    first_block, block_count);
     if (payload_len > STORE_BLOCK_SIZE_MAX || object->block_size_bytes % STORE_CHECKSUM_UNIT != 0 ||

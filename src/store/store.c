@@ -99,7 +99,7 @@ bool store_is_filling(const struct store *store)
     return until_us == 0 || clock_monotonic_us() >= until_us;
 }
 
-static bool store_is_reading(const struct store *store)
+bool store_is_reading(const struct store *store)
 {
     uint64_t until_us = atomic_load_explicit(&store->reading_off_until_us, memory_order_relaxed);
     return until_us == 0 || clock_monotonic_us() >= until_us;
@@ -215,6 +215,7 @@ static void store_enter_workers(struct store *store)
         sw->store = store;
         run_cache_init(&sw->runs);
         store->workers[i] = sw;
+        sw->reader.number = i;
         store->index.readers[i] = &sw->reader;
         worker_slot_set(sw->worker, WORKER_SLOT_STORE, sw);
     }
@@ -449,15 +450,15 @@ void store_lookup(struct worker *w, struct store *store, struct hash128 hash, ui
 {
     check(first_byte <= end_byte);
     check(end_byte - first_byte <= STORE_WINDOW_MAX);
-    ret_view->found = false;
+    ret_view->found = ret_view->unknown = false;
     ret_view->place_count = 0;
     ret_view->any.segment = NULL;
-    if (!store->attached || !store_is_reading(store)) {
-        return;
+    if (!store->attached) {
+        return; // nothing is held
     }
     uint64_t began_us = clock_monotonic_us();
-    index_lookup(&store->index, &store_worker_of(w)->reader, hash, first_byte, end_byte, floor,
-                 ret_view);
+    index_lookup(&store->index, &store_worker_of(w)->reader, store_is_reading(store), hash,
+                 first_byte, end_byte, floor, ret_view);
     stats_observe_us(HISTOGRAM_index_lookup, clock_monotonic_us() - began_us);
     if (ret_view->found) {
         policy_touch(&store->policy, hash);
@@ -473,52 +474,6 @@ void store_view_done(struct store_view *view)
     store_place_unpin(&view->any);
 }
 
-static void on_unattached_post(struct worker *to, struct message *message)
-{
-    (void)to;
-    struct store_post *post = container_of(message, struct store_post, message);
-    post->done(post);
-}
-
-void store_post(struct worker *w, struct store_post *post)
-{
-    post->worker = w;
-    struct store *store = post->store;
-    check(store != NULL);
-    if (store->attached) {
-        worker_expect(w);
-        index_writer_post(&store->writer, post);
-        return;
-    }
-    // Nothing is held: a delete is done, a put cannot be.
-    post->err = post->kind == STORE_POST_PUT ? ERR_IO : ERR_OK;
-    post->message.deliver = on_unattached_post;
-    mailbox_send(w, &post->message);
-}
-
-void store_condemn(struct store *store, struct hash128 hash, const struct store_place *place)
-{
-    if (store->attached) {
-        index_writer_condemn(&store->writer, hash, place);
-    }
-}
-
-void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,
-                 size_t count, uint64_t began_us)
-{
-    if (!store->attached || count == 0) {
-        return;
-    }
-    uint64_t now_us = worker_now_us(w);
-    uint64_t ago_us = now_us > began_us ? now_us - began_us : 0;
-    bool first = atomic_load(&store->index.renewal_count) == 0;
-    unsigned taken = index_renew(&store->index, renewals, count, began_us / 1000,
-                                 (clock_wall_us() - ago_us) / 1000);
-    if (taken > 0 && first) {
-        index_writer_renewals_wait(&store->writer);
-    }
-}
-
 // --- faults
 
 #ifdef FOREBAY_FAULTS
@@ -526,7 +481,43 @@ static struct {
     atomic_uint left; // calls until it strikes; 0: never
     atomic_bool repeat;
     atomic_int errno_value;
+    atomic_bool stalled;
 } faults[STORE_FAULT_COUNT_];
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned waiting[STORE_FAULT_COUNT_];
+} stalls = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+void store_fault_stall(enum store_fault fault, bool stall)
+{
+    pthread_mutex_lock(&stalls.lock);
+    atomic_store(&faults[fault].stalled, stall);
+    pthread_cond_broadcast(&stalls.changed);
+    pthread_mutex_unlock(&stalls.lock);
+}
+
+void store_fault_stall_reached(enum store_fault fault)
+{
+    pthread_mutex_lock(&stalls.lock);
+    while (stalls.waiting[fault] == 0) {
+        pthread_cond_wait(&stalls.changed, &stalls.lock);
+    }
+    pthread_mutex_unlock(&stalls.lock);
+}
+
+static void fault_wait(enum store_fault fault)
+{
+    pthread_mutex_lock(&stalls.lock);
+    stalls.waiting[fault]++;
+    pthread_cond_broadcast(&stalls.changed);
+    while (atomic_load(&faults[fault].stalled)) {
+        pthread_cond_wait(&stalls.changed, &stalls.lock);
+    }
+    stalls.waiting[fault]--;
+    pthread_mutex_unlock(&stalls.lock);
+}
 
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value)
 {
@@ -537,6 +528,9 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
 
 int store_fault_strike(enum store_fault fault)
 {
+    if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
+        fault_wait(fault);
+    }
     unsigned left = atomic_load_explicit(&faults[fault].left, memory_order_relaxed);
     do {
         if (left == 0) {

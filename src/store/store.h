@@ -162,7 +162,10 @@ void store_place_unpin(
 // What the index knows of an object for a window of its bytes. Renewed LMDB view each call, none
 // kept.
 struct store_view {
-    bool found; // a record exists and is not below floor
+    bool found;   // a record exists and is not below floor
+    bool unknown; // what is durable could not be looked at (look-ups are off after read errors, the
+        // index is being reopened or put back): a miss, but nothing is known to be absent;
+        // with `found`: what has been put lately is known all the same
     uint64_t generation, size_bytes;
     uint32_t block_size_bytes;
     uint64_t etag_hash;   // hash64(etag, 0)
@@ -258,10 +261,34 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
 void store_run_abort(struct store_run *run);        // nothing is kept; no callback; the run is gone
 void store_place_unhold(struct store_place *place); // any worker; keeps the pin
 
-// --- index changes: posted by a key's home only --------------------------------------------------
+// --- index changes: by a key's home only -----------------------------------------------------------
 
-// Embedded; done() runs on the posting worker when the change is committed (visible to every later
-// look-up) or failed. Posts of one worker are applied in order.
+// They count for every look-up on every worker when the call returns; the disk follows in batches.
+// After a crash what is on disk counts.
+
+// Enters a run of a version, which object->generation names: everything older of the key is hidden.
+// Takes a pin and a hold of its own until the disk has it; when the disk refuses it, it is a miss
+// again (and what is older stays hidden). Refused when something newer, or a delete, is there.
+// `validated_us`: worker time at which the request that brought it was sent; counts when the version
+// is not known yet.
+void store_put(struct worker *w, struct store *store, const struct store_object *object,
+               const struct store_place *place, uint64_t validated_us);
+
+// Embedded; belongs to the store until done().
+struct store_delete {
+    struct message message; // private, and the next
+    struct worker *worker;
+    struct hash128 hash;
+    uint64_t floor;
+    void (*done)(struct store_delete *d);
+    enum err err;
+};
+// Hides every record and run of the key below `floor`, for good in this process. done(), on the worker
+// that called: ERR_OK: no later process believes them either, also after kill -9. Otherwise the disk
+// does not take that by any means there are; the store goes on trying, without a second done().
+void store_delete(struct worker *w, struct store *store, struct store_delete *d);
+
+// The calls above with an answer when they are durable. Embedded; done() runs on the posting worker.
 struct store_post {
     struct message message; // private
     struct worker *worker;
@@ -272,14 +299,10 @@ struct store_post {
     struct store_place place;    // PUT, DELETE_AT: borrowed; not unpinned here
     uint64_t floor; // DELETE: every record and run of the key with a generation below this
     bool urgent;    // commit at once
-    bool validated; // PUT: counts as validated now (else only when the record is new)
     void (*done)(struct store_post *post);
     enum err err;
-    struct store_post *next;
+    struct store_delete deletion; // private
 };
-// PUT enters record and place in one commit, after fdatasync of the place's segment. A PUT of a
-// newer generation removes everything older of that key in the same commit; a PUT of an older one
-// fails with ERR_CANCELLED. The record of a key lives as long as one of its runs.
 void store_post(struct worker *w, struct store_post *post);
 // What is held of this key is known to be wrong, though the origin's ETag fits: every run that the
 // index names now, or that was posted before, and the one at `place` (NULL: none; borrowed for the

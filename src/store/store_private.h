@@ -83,6 +83,8 @@ void store_filling_off(struct store *store, const char *what, int errno_value);
 // One went well: the next failure begins with the short pause again.
 void store_filling_well(struct store *store);
 bool store_is_filling(const struct store *store);
+// Is the index looked at, or have too many reads failed lately?
+bool store_is_reading(const struct store *store);
 // A read failed in the device: above 100 in a minute nothing is looked up for 10 s.
 void store_read_failed(struct store *store);
 // A run is not what it should be: a miss from now on, and out of the index soon. Any worker.
@@ -103,10 +105,16 @@ enum store_fault {
     STORE_FAULT_OPEN,
     STORE_FAULT_SCAN,
     STORE_FAULT_MARK,
+    STORE_FAULT_DISOWN, // the marker that the index is not to be believed
+    STORE_FAULT_REMOVE, // removing the index instead
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);
 int store_fault_strike(enum store_fault fault); // errno value or 0
+// Calls of that kind wait until it is let go.
+void store_fault_stall(enum store_fault fault, bool stall);
+// Waits for the first to do so.
+void store_fault_stall_reached(enum store_fault fault);
 #else
 #define store_fault_strike(fault) 0
 #endif

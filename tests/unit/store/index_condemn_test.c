@@ -149,7 +149,7 @@ Test(index_condemn, a_place_that_is_not_what_lies_there_marks_nothing)
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
     cr_assert(box_open(&box));
     cr_assert(box_write(&box, 0, &good, 0, 1, 1, &place) == ERR_OK);
-    cr_assert(box_post_put(&box, &good, &place, true) == ERR_OK);
+    cr_assert(box_post_put(&box, &good, &place) == ERR_OK);
     struct store_place wrong[] = {place, place, place, place};
     struct hash128 other = box_hash(&box, small.key);
     wrong[0].hash = other;
@@ -177,7 +177,7 @@ Test(index_condemn, a_run_that_fails_its_checksum_is_not_found_again)
     cr_assert(box_open(&box));
     cr_assert(box_put(&box, &small) == ERR_OK);
     cr_assert(box_write(&box, 0, &good, 0, 1, 1, &place) == ERR_OK);
-    cr_assert(box_post_put(&box, &good, &place, true) == ERR_OK);
+    cr_assert(box_post_put(&box, &good, &place) == ERR_OK);
     int fd;
     char byte;
     cr_assert(segment_borrow_wait(place.segment, &fd) == ERR_OK);

@@ -310,7 +310,7 @@ static void fill(struct box *box, unsigned count)
         uint32_t blocks = (uint32_t)segment_run_object_blocks(object.size, BLOCK);
         uint32_t first = blocks > 4 ? blocks / 2 : blocks; // some objects have two runs
         cr_assert(box_write(box, 0, &object, 0, first, first, &place) == ERR_OK);
-        cr_assert(box_post_put(box, &object, &place, true) == ERR_OK);
+        cr_assert(box_post_put(box, &object, &place) == ERR_OK);
         box_let_go(&place);
         if (first < blocks) {
             cr_assert(box_put_run(box, &object, first, blocks - first) == ERR_OK);

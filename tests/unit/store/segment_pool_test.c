@@ -42,7 +42,7 @@ static bool many_open(struct many *m, enum disk_engine engine)
         wait_for((err = box_write(&m->box, i % 2, &m->objects[i], 0, 1, 1, &m->places[i])) !=
                  ERR_DISK_FULL);
         cr_assert(err == ERR_OK);
-        cr_assert(box_post_put(&m->box, &m->objects[i], &m->places[i], true) == ERR_OK);
+        cr_assert(box_post_put(&m->box, &m->objects[i], &m->places[i]) == ERR_OK);
         segment_unhold(m->places[i].segment);
     }
     return true;

@@ -288,70 +288,85 @@ enum err box_write(struct box *box, unsigned index, const struct object *object,
     return err;
 }
 
-struct post_call {
-    struct store_post post;
+struct put_call {
+    struct box *box;
+    struct store_object *made;
+    const struct store_place *place;
+    bool visible;
+};
+
+static void do_put(struct worker *w, void *ctx)
+{
+    struct put_call *call = ctx;
+    store_put(w, call->box->store, call->made, call->place, worker_now_us(w));
+}
+
+static void do_look_for(struct worker *w, void *ctx)
+{
+    struct put_call *call = ctx;
+    const struct store_object *o = call->made;
+    uint64_t begin = call->place->first_block * o->block_size_bytes;
+    struct store_view *view = calloc(1, sizeof(*view));
+    cr_assert(view != NULL);
+    store_lookup(w, call->box->store, o->hash, begin, begin + 1, 0, view);
+    for (unsigned i = 0; i < view->place_count; i++) {
+        call->visible |= view->places[i].segment_number == call->place->segment_number &&
+                         view->places[i].header_offset == call->place->header_offset;
+    }
+    store_view_done(view);
+    free(view);
+}
+
+void box_enter(struct box *box, const struct object *object, const struct store_place *place)
+{
+    struct put_call call = {.box = box, .made = box_object(box, object), .place = place};
+    box_on_worker(box, 0, do_put, &call);
+    store_object_unref(call.made);
+}
+
+enum err box_post_put(struct box *box, const struct object *object, const struct store_place *place)
+{
+    box_enter(box, object, place);
+    enum err err = index_writer_flush(&box->store->writer);
+    struct put_call call = {.box = box, .made = box_object(box, object), .place = place};
+    box_on_worker(box, 0, do_look_for, &call);
+    store_object_unref(call.made);
+    return err == ERR_OK && !call.visible ? ERR_CANCELLED : err;
+}
+
+struct delete_call {
+    struct box *box;
+    struct store_delete deletion;
     struct wake wake;
 };
 
-static void on_posted(struct store_post *post)
+static void on_deleted(struct store_delete *d)
 {
-    struct post_call *call = container_of(post, struct post_call, post);
+    struct delete_call *call = container_of(d, struct delete_call, deletion);
     sem_post(&call->wake.sem);
 }
 
-static void do_post(struct worker *w, void *ctx)
+static void do_delete(struct worker *w, void *ctx)
 {
-    struct post_call *call = ctx;
-    store_post(w, &call->post);
-}
-
-static enum err box_post(struct box *box, struct post_call *call)
-{
-    call->post.store = box->store;
-    call->post.done = on_posted;
-    wake_init(&call->wake);
-    box_on_worker(box, 0, do_post, call);
-    wake_wait(&call->wake);
-    enum err err = call->post.err;
-    store_object_unref(call->post.object);
-    free(call);
-    return err;
-}
-
-static struct post_call *post_new(struct box *box, const char *key)
-{
-    struct post_call *call = calloc(1, sizeof(*call));
-    cr_assert(call != NULL);
-    call->post.hash = box_hash(box, key);
-    call->post.urgent = true;
-    return call;
-}
-
-enum err box_post_put(struct box *box, const struct object *object, const struct store_place *place,
-                      bool urgent)
-{
-    struct post_call *call = post_new(box, object->key);
-    call->post.kind = STORE_POST_PUT;
-    call->post.object = box_object(box, object);
-    call->post.place = *place;
-    call->post.urgent = urgent;
-    return box_post(box, call);
+    struct delete_call *call = ctx;
+    store_delete(w, call->box->store, &call->deletion);
 }
 
 enum err box_post_delete(struct box *box, const char *key, uint64_t floor)
 {
-    struct post_call *call = post_new(box, key);
-    call->post.kind = STORE_POST_DELETE;
-    call->post.floor = floor;
-    return box_post(box, call);
+    struct delete_call call = {.box = box};
+    call.deletion =
+        (struct store_delete){.hash = box_hash(box, key), .floor = floor, .done = on_deleted};
+    wake_init(&call.wake);
+    box_on_worker(box, 0, do_delete, &call);
+    wake_wait(&call.wake);
+    return call.deletion.err;
 }
 
 enum err box_post_delete_at(struct box *box, const char *key, const struct store_place *place)
 {
-    struct post_call *call = post_new(box, key);
-    call->post.kind = STORE_POST_DELETE_AT;
-    call->post.place = *place;
-    return box_post(box, call);
+    struct index_removal removal = {box_hash(box, key), *place};
+    return index_writer_remove(&box->store->writer, &removal, 1);
 }
 
 void box_let_go(struct store_place *place)
@@ -366,7 +381,7 @@ enum err box_put_run(struct box *box, const struct object *object, uint64_t firs
     struct store_place place;
     enum err err = box_write(box, 0, object, first_block, block_count, block_count, &place);
     if (err == ERR_OK) {
-        err = box_post_put(box, object, &place, true);
+        err = box_post_put(box, object, &place);
         box_let_go(&place);
     }
     return err;

@@ -47,8 +47,11 @@ void box_on_worker(struct box *box, unsigned index, void (*fn)(struct worker *w,
 enum err box_write(struct box *box, unsigned index, const struct object *object,
                    uint64_t first_block, uint32_t block_count, uint32_t finish_blocks,
                    struct store_place *ret_place);
-enum err box_post_put(struct box *box, const struct object *object, const struct store_place *place,
-                      bool urgent);
+// Puts the run; visible when it returns.
+void box_enter(struct box *box, const struct object *object, const struct store_place *place);
+// The same, and waits until it is durable. ERR_CANCELLED: it is not visible then.
+enum err box_post_put(struct box *box, const struct object *object,
+                      const struct store_place *place);
 enum err box_post_delete(struct box *box, const char *key, uint64_t floor);
 enum err box_post_delete_at(struct box *box, const char *key, const struct store_place *place);
 void box_let_go(struct store_place *place); // unhold and unpin

@@ -106,8 +106,8 @@ Test(store, deletes_reach_what_they_name_and_nothing_else)
     struct store_place first, second;
     cr_assert(box_write(&box, 0, &object, 0, 2, 2, &first) == ERR_OK);
     cr_assert(box_write(&box, 0, &object, 4, 2, 2, &second) == ERR_OK);
-    cr_assert(box_post_put(&box, &object, &first, true) == ERR_OK);
-    cr_assert(box_post_put(&box, &object, &second, true) == ERR_OK);
+    cr_assert(box_post_put(&box, &object, &first) == ERR_OK);
+    cr_assert(box_post_put(&box, &object, &second) == ERR_OK);
     cr_assert(box_read(&box, 0, &object) == 4 * BLOCK);
     struct store_place elsewhere = first;
     elsewhere.header_offset += 512;
@@ -211,11 +211,11 @@ Test(store, a_run_cut_short_holds_its_whole_blocks_and_an_aborted_one_nothing)
         cr_assert(box_write(&box, 0, &object, 0, 16, 0, &place) == ERR_CANCELLED);
         cr_assert(box_write(&box, 0, &object, 0, 4, 1, &place) == ERR_OK);
         cr_assert(place.block_count == 1 && place.payload_len == BLOCK);
-        cr_assert(box_post_put(&box, &object, &place, true) == ERR_OK);
+        cr_assert(box_post_put(&box, &object, &place) == ERR_OK);
         box_let_go(&place);
         cr_assert(box_write(&box, 0, &object, 8, 16, 3, &place) == ERR_OK);
         cr_assert(place.block_count == 3 && place.payload_len == 3 * BLOCK);
-        cr_assert(box_post_put(&box, &object, &place, true) == ERR_OK);
+        cr_assert(box_post_put(&box, &object, &place) == ERR_OK);
         box_let_go(&place);
         cr_assert(box_put_run(&box, &object, 30, 11) == ERR_OK);
         for (unsigned round = 0; round < 2; round++) {
@@ -395,7 +395,7 @@ Test(store, reading_a_run_takes_the_mark_from_a_neighbour_in_the_same_page)
         cr_assert(fdatasync(fd) == 0);
         cr_assert(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
         segment_return(before.segment);
-        cr_assert(box_post_put(&box, &second, &after, true) == ERR_OK);
+        cr_assert(box_post_put(&box, &second, &after) == ERR_OK);
         cr_assert(box_read(&box, 1, &second) == second.size);
         cr_assert(segment_is_verified(before.segment, before.first_unit, 1));
         cr_assert(!segment_is_verified(before.segment, before.first_unit + 1, 1));
