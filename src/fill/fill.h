@@ -128,6 +128,9 @@ void subscription_taken(struct subscription *subscription, uint64_t bytes); // o
 // pointer is dead.
 void subscription_leave(struct subscription *subscription);
 
+// The epoch that is part of the names of this bucket's keys.
+uint64_t fill_epoch(const struct store *store, const struct origin *origin, struct span bucket);
+
 // --- a write that passes through -----------------------------------------------------------------
 
 // One key that a write may change. The caller's until `on_ended`.

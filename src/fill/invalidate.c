@@ -45,9 +45,25 @@ static void write_send_begin(struct key_write *kw)
     write_send(kw, message_write_begin_new(kw->at, kw->key));
 }
 
-static struct span key_endpoint(const struct object_key *key)
+static struct span key_place(const struct object_key *key)
 {
-    return span_from_cstr(origin_endpoint(key->origin));
+    return span_from_cstr(origin_place(key->origin));
+}
+
+// Directories from before a place had one name have epochs of a bucket under its origin's endpoint as
+// it is spelt. No endpoint that is no place is any place, so those do not rise any more: they are
+// added, and names stay above all that they were raised for.
+static uint64_t epoch_as_spelt(const struct store *store, const struct origin *origin,
+                               struct span bucket)
+{
+    struct span spelt = span_from_cstr(origin_endpoint(origin));
+    return span_equal_cstr(spelt, origin_place(origin)) ? 0 : store_epoch(store, spelt, bucket);
+}
+
+uint64_t fill_epoch(const struct store *store, const struct origin *origin, struct span bucket)
+{
+    return store_epoch(store, span_from_cstr(origin_place(origin)), bucket) +
+           epoch_as_spelt(store, origin, bucket);
 }
 
 // True: the bucket's epoch is another one by now, and so is the key.
@@ -69,7 +85,8 @@ void invalidate_begin(struct fill_worker *fw, struct key_write *kw)
     list_node_init(&kw->node);
     kw->at = fw;
     kw->has_moved = false;
-    (void)write_moves(kw, store_epoch_hold(fw->store, key_endpoint(key), key->bucket));
+    uint64_t epoch = store_epoch_hold(fw->store, key_place(key), key->bucket);
+    (void)write_moves(kw, epoch + epoch_as_spelt(fw->store, key->origin, key->bucket));
     write_send_begin(kw);
 }
 
@@ -94,13 +111,13 @@ void invalidate_on_write_done(struct fill_worker *fw, struct write_message *m)
 {
     struct key_write *kw = m->write;
     check(kw->at == fw && !list_node_linked(&kw->node));
-    struct span endpoint = key_endpoint(kw->key);
-    if (!kw->has_moved && write_moves(kw, store_epoch(fw->store, endpoint, kw->key->bucket))) {
+    uint64_t epoch = fill_epoch(fw->store, kw->key->origin, kw->key->bucket);
+    if (!kw->has_moved && write_moves(kw, epoch)) {
         kw->has_moved = true; // once: a later epoch began after the origin's answer
         write_send_begin(kw);
         return;
     }
-    store_epoch_release(fw->store, endpoint, kw->key->bucket);
+    store_epoch_release(fw->store, key_place(kw->key), kw->key->bucket);
     kw->on_ended(kw);
 }
 
@@ -127,7 +144,7 @@ void invalidate_bucket_begin(struct fill_worker *fw, struct bucket_write *bw,
     bw->err = ERR_OK;
     bw->change.done = on_epoch_raised;
     worker_task_init(&bw->task, on_bucket_ended);
-    store_epoch_begin(fw->worker, fw->store, span_from_cstr(origin_endpoint(origin)), origin_bucket,
+    store_epoch_begin(fw->worker, fw->store, span_from_cstr(origin_place(origin)), origin_bucket,
                       &bw->change);
 }
 

@@ -372,6 +372,7 @@ void origin_free(struct origin *origin)
     options_done(&origin->options);
     free(origin->workers);
     free(origin->description);
+    free(origin->place);
     origin->magic = 0;
     free(origin);
 }
@@ -384,6 +385,11 @@ const char *origin_name(const struct origin *origin)
 const char *origin_endpoint(const struct origin *origin)
 {
     return origin->options.endpoint;
+}
+
+const char *origin_place(const struct origin *origin)
+{
+    return origin->place;
 }
 
 const char *origin_describe(const struct origin *origin)

@@ -64,8 +64,11 @@ void origin_close(struct origin *origin);
 // After loop_stop(). Calls that have not ended are dropped: none of their callbacks runs any more.
 void origin_free(struct origin *origin);
 const char *origin_name(const struct origin *origin);
-// Where it is, as configured: the same for all that differ in credentials only.
-const char *origin_endpoint(const struct origin *origin);
+const char *origin_endpoint(const struct origin *origin); // as configured
+// Where it is, however that is spelt: the same for all that reach the same buckets, whatever their
+// credentials, region or way of addressing. Another origin's endpoint may read like it; an endpoint
+// that is spelt otherwise is no place of any origin.
+const char *origin_place(const struct origin *origin);
 // "dir:/data", "s3 http://127.0.0.1:8333 region us-east-1 path-style, credentials: environment";
 // for start line and log.
 const char *origin_describe(const struct origin *origin);

@@ -555,6 +555,8 @@ enum err origin_directory_open(struct origin *origin, struct buf *ret_why)
     buf_init(&text, 8192);
     buf_printf(&text, "dir:%s", path);
     origin->description = strdup(buf_cstr(&text));
+    origin->place = strdup(origin->options.endpoint); // nothing is written there
+    check(origin->place != NULL);
     check(origin->description != NULL);
     buf_done(&text);
     report_top_files(root_fd, path);

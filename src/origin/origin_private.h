@@ -80,6 +80,7 @@ struct origin {
     void *driver_state;
     struct loop *loop;
     char *description;
+    char *place;                   // set by the driver
     struct origin_worker *workers; // one per worker, by index
     unsigned worker_count;
 

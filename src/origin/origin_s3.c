@@ -235,6 +235,16 @@ static const char *choose_region(const struct origin *origin, const struct origi
     return REGION_DEFAULT;
 }
 
+static void find_place(struct origin *origin, const struct origin_s3_state *state)
+{
+    struct buf text;
+    buf_init(&text, 4096);
+    origin_s3_endpoint_place(&state->endpoint, state->region, &text);
+    origin->place = strdup(buf_cstr(&text));
+    check(origin->place != NULL);
+    buf_done(&text);
+}
+
 static void describe(struct origin *origin, const struct origin_s3_state *state, const char *source)
 {
     struct buf text;
@@ -279,6 +289,7 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
     state->region = strdup(choose_region(origin, state, set));
     check(state->region != NULL);
     credentials.region = state->region;
+    find_place(origin, state);
     describe(origin, state, set->source);
     state->renewer = credentials_renewer_new(origin->loop, &credentials, &set);
     for (unsigned i = 0; i < origin->worker_count; i++) {

@@ -161,6 +161,79 @@ enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *r
     return ERR_OK;
 }
 
+static void append_host(struct buf *out, const char *host, struct span region)
+{
+    const char *at = strstr(host, REGION_TEMPLATE);
+    if (at == NULL) {
+        buf_append_cstr(out, host);
+        return;
+    }
+    buf_append(out, host, (size_t)(at - host));
+    buf_append_span(out, region);
+    buf_append_cstr(out, at + strlen(REGION_TEMPLATE));
+}
+
+// Amazon's own names for S3: regional, global, dual-stack, FIPS, accelerated, by private link.
+static bool name_is_aws_s3(struct span name)
+{
+    struct span rest = name, label;
+    bool found = false;
+    while (!found && span_split(&rest, '.', &label)) {
+        found = span_equal_cstr(label, "s3") || span_starts_with(label, SPAN("s3-"));
+    }
+    return found && (span_ends_with(name, SPAN(".amazonaws.com")) ||
+                     span_ends_with(name, SPAN(".amazonaws.com.cn")));
+}
+
+static void place_append_name(struct span name, struct buf *out)
+{
+    bool is_s3 = span_starts_with(name, SPAN("s3.")) || span_starts_with(name, SPAN("s3-"));
+    struct span rest = name, label;
+    size_t begin = out->len;
+    while (span_split(&rest, '.', &label)) {
+        if (out->len > begin) {
+            buf_append_char(out, '.');
+        }
+        buf_append_span(out, is_s3 && label_is_region(label) ? SPAN(REGION_TEMPLATE) : label);
+    }
+}
+
+// IPv6 addresses stay as they are written.
+static void place_append(struct span host, bool is_https, struct buf *out)
+{
+    bool is_address = host.len > 0 && host.ptr[0] == '[';
+    size_t name_end = is_address ? span_find(host, ']') + 1 : span_find(host, ':');
+    struct span name = {host.ptr, name_end};
+    uint64_t port = 0;
+    while (name.len > 1 && name.ptr[name.len - 1] == '.') {
+        name.len--;
+    }
+    if (name_is_aws_s3(name)) {
+        bool is_china = span_ends_with(name, SPAN(".cn"));
+        buf_append_cstr(out, "https://s3." REGION_TEMPLATE ".amazonaws.com");
+        buf_append_cstr(out, is_china ? ".cn" : "");
+        return;
+    }
+    buf_append_cstr(out, is_https ? "https://" : "http://");
+    place_append_name(name, out);
+    if (name_end < host.len &&
+        span_to_u64((struct span){host.ptr + name_end + 1, host.len - name_end - 1}, &port) &&
+        port != (is_https ? 443 : 80)) {
+        buf_printf(out, ":%llu", (unsigned long long)port);
+    }
+}
+
+void origin_s3_endpoint_place(const struct origin_s3_endpoint *endpoint, const char *region,
+                              struct buf *out)
+{
+    struct buf host;
+    buf_init(&host, 2 * HOST_MAX);
+    append_host(&host, endpoint->host, span_from_cstr(region));
+    place_append(buf_span(&host), endpoint->is_https, out);
+    buf_append_cstr(out, endpoint->base_path);
+    buf_done(&host);
+}
+
 void origin_s3_endpoint_done(struct origin_s3_endpoint *endpoint)
 {
     free(endpoint->host);
@@ -205,18 +278,6 @@ bool origin_s3_endpoint_is_virtual(const struct origin_s3_endpoint *endpoint,
         return false;
     }
     return !dotted || !endpoint->is_https; // a wildcard certificate covers one label
-}
-
-static void append_host(struct buf *out, const char *host, struct span region)
-{
-    const char *at = strstr(host, REGION_TEMPLATE);
-    if (at == NULL) {
-        buf_append_cstr(out, host);
-        return;
-    }
-    buf_append(out, host, (size_t)(at - host));
-    buf_append_span(out, region);
-    buf_append_cstr(out, at + strlen(REGION_TEMPLATE));
 }
 
 enum err origin_s3_url_build(struct arena *arena, const struct origin_s3_endpoint *endpoint,

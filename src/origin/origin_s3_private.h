@@ -25,6 +25,12 @@ struct origin_s3_endpoint {
 enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *ret_endpoint,
                                   struct buf *ret_why) MUST_USE;
 void origin_s3_endpoint_done(struct origin_s3_endpoint *endpoint);
+// Where that is, however it is spelt, with this region in a template: scheme, host without the dot at
+// its end, port unless it is the scheme's, path. Hosts that differ in what looks like a region are the
+// same, and Amazon's hosts of S3 are all the same: one that is wrongly taken for another costs hits,
+// one that is not recognised would cost the truth. Appended.
+void origin_s3_endpoint_place(const struct origin_s3_endpoint *endpoint, const char *region,
+                              struct buf *out);
 bool origin_s3_endpoint_has_region(
     const struct origin_s3_endpoint *endpoint); // "{region}" in the host
 // Is the bucket addressed by host name? Only names that are safe in one, and never dotted ones

@@ -53,11 +53,11 @@ static void add_in_realms(struct pass_state *p, struct origin *origin, struct sp
 
 static bool is_same_place(const struct origin *a, const struct origin *b)
 {
-    return b != NULL && a != b && strcmp(origin_endpoint(a), origin_endpoint(b)) == 0;
+    return b != NULL && a != b && strcmp(origin_place(a), origin_place(b)) == 0;
 }
 
 // A bucket with settings of its own has an origin of its own, and may be another one's by another
-// name.
+// name: the same bucket at the same place is one.
 static void add_under_names(struct pass_state *p, struct span bucket, struct span key)
 {
     struct request *r = p->request;

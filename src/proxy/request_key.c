@@ -19,7 +19,7 @@ struct object_key *request_object_key(struct request *r)
 static uint64_t origin_epoch(const struct request *r, const struct origin *origin,
                              struct span origin_bucket)
 {
-    return store_epoch(r->pw->store, span_from_cstr(origin_endpoint(origin)), origin_bucket);
+    return fill_epoch(r->pw->store, origin, origin_bucket);
 }
 
 uint64_t request_epoch(const struct request *r)

@@ -136,6 +136,35 @@ def test_a_write_is_seen_under_every_name_of_its_bucket(origin, start, engine):
                 assert client.get("k", bucket=name).status == 404, (writer, name)
 
 
+def test_an_endpoint_is_the_same_however_it_is_spelt(origin, start, engine):
+    """Case, a dot or a slash at the end, a leading zero: the bucket behind them is one."""
+    spelt = {name: f"http://{host}:{port}{path}" for name, (host, port, path) in {
+        "upper": ("LOCALHOST", origin.port, ""), "slash": ("localhost", origin.port, "/"),
+        "slashes": ("LocalHost", origin.port, "//"), "zero": ("localhost", f"0{origin.port}", "")}.items()}
+    server = start(f"http://localhost:{origin.port}", engine=engine, settings={"cache.list_ttl": "1h"}, file={
+        **IMMUTABLE, "buckets": [{"name": name, "origin": "s3://bkt", "endpoint": text} for name, text in spelt.items()]})
+    names = ("bkt", *spelt)
+    with server.client() as client:
+        def is_new(content, writer):
+            for name in names:
+                reply = client.get("k", bucket=name)
+                assert content is None and reply.status == 404 or bytes(reply.body) == content, (writer, name, reply)
+                reply = client.head("k", bucket=name)
+                assert reply.header("content-length") == str(len(content)) if content else reply.status == 404
+                assert (b"<Key>k</Key>" in bytes(client.list(bucket=name).body)) == (content is not None), (writer, name)
+            server.settle()
+        for writer in names:
+            is_new(None, writer)
+            assert client.request("PUT", f"/{writer}/k", [], f"by {writer}".encode()).status == 200
+            is_new(f"by {writer}".encode(), writer)
+            assert client.request("DELETE", f"/{writer}/k").status == 204
+            is_new(None, writer)
+            client.request("PUT", "/bkt/k", [], b"there")
+            is_new(b"there", "bkt")
+            assert client.request("POST", f"/{writer}?delete&z=1", [], delete_xml("k")).status == 200  # the whole bucket
+            is_new(None, writer)
+
+
 def test_a_realm_that_was_away_has_seen_the_writes(tmp_path, origin, start, engine):
     for name, text in zip(("id", "secret"), next(iter(KEYS.items()))):
         (tmp_path / name).write_text(text)

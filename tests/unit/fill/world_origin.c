@@ -28,6 +28,11 @@ const char *origin_endpoint(const struct origin *origin)
     return "played";
 }
 
+const char *origin_place(const struct origin *origin)
+{
+    return origin_endpoint(origin);
+}
+
 const char *origin_name(const struct origin *origin)
 {
     (void)origin;

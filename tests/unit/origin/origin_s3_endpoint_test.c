@@ -154,3 +154,61 @@ Test(origin_s3_headers, dirty_values)
     cr_assert_eq(out.count, 0);
     arena_free(arena);
 }
+
+static void expect_place(const char *text, const char *region, const char *expected)
+{
+    struct origin_s3_endpoint endpoint = {0};
+    struct buf why, place;
+    buf_init(&why, 4096);
+    buf_init(&place, 4096);
+    cr_assert_eq(origin_s3_endpoint_parse(text, &endpoint, &why), ERR_OK, "%s", text);
+    origin_s3_endpoint_place(&endpoint, region, &place);
+    cr_assert_str_eq(buf_cstr(&place), expected, "%s is at %s", text, buf_cstr(&place));
+    origin_s3_endpoint_done(&endpoint);
+    // A place is its own place.
+    cr_assert_eq(origin_s3_endpoint_parse(expected, &endpoint, &why), ERR_OK, "%s", expected);
+    place.len = 0;
+    origin_s3_endpoint_place(&endpoint, "us-east-1", &place);
+    cr_assert_str_eq(buf_cstr(&place), expected);
+    origin_s3_endpoint_done(&endpoint);
+    buf_done(&why);
+    buf_done(&place);
+}
+
+// However an endpoint is spelt, its place is the same; what may be another one is another place.
+Test(origin_s3_endpoint, places)
+{
+    static const char *const aws[] = {
+        "https://s3.{region}.amazonaws.com",
+        "https://s3.amazonaws.com",
+        "https://S3.EU-West-1.amazonaws.com/",
+        "https://s3.eu-west-1.amazonaws.com:443",
+        "https://s3.eu-west-1.amazonaws.com.",
+        "http://s3.eu-west-1.amazonaws.com",
+        "https://s3-us-west-2.amazonaws.com",
+        "https://s3.dualstack.us-east-1.amazonaws.com",
+        "https://s3-fips.us-east-1.amazonaws.com",
+        "https://s3-accelerate.amazonaws.com",
+        "https://bucket.vpce-1a2b3c4d-5e6f.s3.us-east-1.vpce.amazonaws.com"};
+    for (size_t i = 0; i < ARRAY_LEN(aws); i++) {
+        expect_place(aws[i], "eu-west-1", "https://s3.{region}.amazonaws.com");
+    }
+    expect_place("https://s3.cn-north-1.amazonaws.com.cn", "cn-north-1",
+                 "https://s3.{region}.amazonaws.com.cn");
+    expect_place("http://ec2-1-2-3-4.compute-1.amazonaws.com:9000", "r",
+                 "http://ec2-1-2-3-4.compute-1.amazonaws.com:9000");
+    expect_place("http://HOST", "r", "http://host");
+    expect_place("http://host.:80//", "r", "http://host");
+    expect_place("http://host:0080/", "r", "http://host");
+    expect_place("https://host:443", "r", "https://host");
+    expect_place("https://host:80", "r", "https://host:80");
+    expect_place("http://host:443", "r", "http://host:443");
+    expect_place("http://host/base/", "r", "http://host/base");
+    expect_place("http://127.0.0.1:8333", "r", "http://127.0.0.1:8333");
+    expect_place("http://[::1]:80", "r", "http://[::1]");
+    expect_place("http://minio-node-1.svc:9000", "r", "http://minio-node-1.svc:9000");
+    expect_place("https://{region}.store.example", "nyc3", "https://nyc3.store.example");
+    expect_place("https://s3.{region}.store.example", "eu-central-1",
+                 "https://s3.{region}.store.example");
+    expect_place("https://s3.eu-central-1.store.example", "r", "https://s3.{region}.store.example");
+}

@@ -179,7 +179,7 @@ void invalidate_bucket_end(struct fill_worker *fw, struct bucket_write *bw)
 // --- origin --------------------------------------------------------------------------------------
 
 // Each at an endpoint of its own.
-const char *origin_endpoint(const struct origin *origin)
+const char *origin_place(const struct origin *origin)
 {
     static char texts[2][32];
     static unsigned next;
