@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payload memory and its budget. Any thread. A chunk's count, the budget's three numbers and the
+// Payload memory and its budget. Any thread. A chunk's count, the budget's numbers and the
 // number of waiters are atomic. Chunks nobody holds rest first in a small stack of the thread that
 // dropped the last reference, then, 16 at a time, in a shared one under `pool.lock` (chunks are
 // made by a fill's owner and dropped by readers elsewhere, so they must travel back); what fits
-// neither is freed. Under ASan nothing rests, so that a use after the last unref is seen.
+// neither, or is more than an eighth of the budget, is freed. Under ASan nothing rests, so that a
+// use after the last unref is seen.
+//
+// Each chunk is a mapping of its own: freed, it is the kernel's again at once. From malloc it would
+// stay: one small piece behind it keeps a heap from shrinking, and every thread has a heap.
 // `waiting.lock` and `pool.lock` are never held together.
 #include "base/chunk.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -19,8 +24,9 @@
 #define WAITERS_MAX 4096u
 
 static atomic_ulong budget_max;
-static atomic_ulong budget_used;
-static atomic_ulong budget_peak;
+static atomic_ulong budget_kinds[BUDGET_KINDS];
+static atomic_ulong budget_peak; // of all kinds together
+static atomic_ulong resting;     // bytes
 
 struct waiter {
     void (*fn)(void *ctx);
@@ -36,6 +42,7 @@ static struct {
 
 // --- Resting chunks ------------------------------------------------------------------------------
 
+#ifdef FOREBAY_ASAN
 static void chunk_destroy(struct chunk *chunk)
 {
     free(chunk->data);
@@ -52,7 +59,6 @@ static struct chunk *chunk_create(void)
     return chunk;
 }
 
-#ifdef FOREBAY_ASAN
 static struct chunk *chunk_take(void)
 {
     return chunk_create();
@@ -63,6 +69,22 @@ static void chunk_rest(struct chunk *chunk)
     chunk_destroy(chunk);
 }
 #else
+static void chunk_destroy(struct chunk *chunk)
+{
+    check(munmap(chunk->data, CHUNK_SIZE) == 0);
+    free(chunk);
+}
+
+static struct chunk *chunk_create(void)
+{
+    struct chunk *chunk = malloc(sizeof(*chunk));
+    check(chunk != NULL);
+    void *data = mmap(NULL, CHUNK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(data != MAP_FAILED);
+    chunk->data = data;
+    return chunk;
+}
+
 static struct {
     pthread_mutex_t lock;
     unsigned count;
@@ -82,6 +104,7 @@ static void local_free(void *ctx)
 {
     struct local *mine = ctx;
     for (unsigned i = 0; i < mine->count; i++) {
+        atomic_fetch_sub_explicit(&resting, CHUNK_SIZE, memory_order_relaxed);
         chunk_destroy(mine->chunks[i]);
     }
     free(mine);
@@ -114,12 +137,22 @@ static struct chunk *chunk_take(void)
         }
         pthread_mutex_unlock(&pool.lock);
     }
-    return mine->count > 0 ? mine->chunks[--mine->count] : chunk_create();
+    if (mine->count == 0) {
+        return chunk_create();
+    }
+    atomic_fetch_sub_explicit(&resting, CHUNK_SIZE, memory_order_relaxed);
+    return mine->chunks[--mine->count];
 }
 
 static void chunk_rest(struct chunk *chunk)
 {
     struct local *mine = local_get();
+    unsigned long others = atomic_fetch_add_explicit(&resting, CHUNK_SIZE, memory_order_relaxed);
+    if (others + CHUNK_SIZE > atomic_load_explicit(&budget_max, memory_order_relaxed) / 8) {
+        atomic_fetch_sub_explicit(&resting, CHUNK_SIZE, memory_order_relaxed);
+        chunk_destroy(chunk);
+        return;
+    }
     if (mine->count == LOCAL_MAX) {
         pthread_mutex_lock(&pool.lock);
         while (pool.count < POOL_MAX && mine->count > LOCAL_MAX - TRANSFER) {
@@ -130,6 +163,7 @@ static void chunk_rest(struct chunk *chunk)
     if (mine->count < LOCAL_MAX) {
         mine->chunks[mine->count++] = chunk;
     } else {
+        atomic_fetch_sub_explicit(&resting, CHUNK_SIZE, memory_order_relaxed);
         chunk_destroy(chunk);
     }
 }
@@ -147,9 +181,19 @@ uint64_t chunk_budget_max_bytes(void)
     return atomic_load(&budget_max);
 }
 
+uint64_t chunk_budget_kind_bytes(enum chunk_budget_kind kind)
+{
+    return atomic_load(&budget_kinds[kind]);
+}
+
+static unsigned long held_bytes(void)
+{
+    return atomic_load(&budget_kinds[BUDGET_CLIENTS]) + atomic_load(&budget_kinds[BUDGET_ORIGINS]);
+}
+
 uint64_t chunk_budget_used_bytes(void)
 {
-    return atomic_load(&budget_used);
+    return atomic_load(&budget_kinds[BUDGET_PAYLOAD]) + held_bytes();
 }
 
 uint64_t chunk_budget_peak_bytes(void)
@@ -157,9 +201,26 @@ uint64_t chunk_budget_peak_bytes(void)
     return atomic_load(&budget_peak);
 }
 
+uint64_t chunk_budget_resting_bytes(void)
+{
+    return atomic_load(&resting);
+}
+
+// What chunks may have now.
+static unsigned long payload_max(void)
+{
+    unsigned long max = atomic_load_explicit(&budget_max, memory_order_relaxed);
+    return max - min_u64(held_bytes(), max - max / 8);
+}
+
+static unsigned long payload_used(void)
+{
+    return atomic_load(&budget_kinds[BUDGET_PAYLOAD]);
+}
+
 bool chunk_budget_is_short(void)
 {
-    return chunk_budget_used_bytes() > chunk_budget_max_bytes() / 2;
+    return payload_used() > payload_max() / 2;
 }
 
 uint64_t chunk_budget_lean(uint64_t plenty)
@@ -169,22 +230,23 @@ uint64_t chunk_budget_lean(uint64_t plenty)
 
 uint64_t chunk_budget_share(uint64_t plenty)
 {
-    if (chunk_budget_used_bytes() + CHUNK_SIZE > chunk_budget_max_bytes()) {
+    if (payload_used() + CHUNK_SIZE > payload_max()) {
         return 1;
     }
     return max_u64(chunk_budget_lean(plenty), 1);
 }
 
-static void note_peak(unsigned long used)
+static void note_peak(void)
 {
+    unsigned long used = chunk_budget_used_bytes();
     unsigned long peak = atomic_load_explicit(&budget_peak, memory_order_relaxed);
     while (used > peak && !atomic_compare_exchange_weak(&budget_peak, &peak, used)) {
     }
 }
 
-static struct chunk *chunk_counted(unsigned long used)
+static struct chunk *chunk_counted(void)
 {
-    note_peak(used);
+    note_peak();
     struct chunk *chunk = chunk_take();
     atomic_init(&chunk->refs, 1);
     chunk->len = 0;
@@ -193,19 +255,21 @@ static struct chunk *chunk_counted(unsigned long used)
 
 struct chunk *chunk_new(void)
 {
-    unsigned long max = atomic_load_explicit(&budget_max, memory_order_relaxed);
-    unsigned long used = atomic_load(&budget_used);
+    unsigned long max = payload_max();
+    unsigned long used = payload_used();
     do {
         if (used + CHUNK_SIZE > max) {
             return NULL;
         }
-    } while (!atomic_compare_exchange_weak(&budget_used, &used, used + CHUNK_SIZE));
-    return chunk_counted(used + CHUNK_SIZE);
+    } while (
+        !atomic_compare_exchange_weak(&budget_kinds[BUDGET_PAYLOAD], &used, used + CHUNK_SIZE));
+    return chunk_counted();
 }
 
 struct chunk *chunk_new_forced(void)
 {
-    return chunk_counted(atomic_fetch_add(&budget_used, CHUNK_SIZE) + CHUNK_SIZE);
+    atomic_fetch_add(&budget_kinds[BUDGET_PAYLOAD], CHUNK_SIZE);
+    return chunk_counted();
 }
 
 struct chunk *chunk_ref(struct chunk *chunk)
@@ -222,8 +286,8 @@ static void wake_waiters(void)
     struct waiter woken[64];
     unsigned woken_count;
     do {
-        unsigned long max = atomic_load(&budget_max);
-        unsigned long used = atomic_load(&budget_used);
+        unsigned long max = payload_max();
+        unsigned long used = payload_used();
         unsigned long room = used == 0 ? WAITERS_MAX : used < max ? (max - used) / CHUNK_SIZE : 0;
         woken_count = 0;
         pthread_mutex_lock(&waiting.lock);
@@ -253,8 +317,19 @@ void chunk_unref(struct chunk *chunk)
         return;
     }
     chunk_rest(chunk);
-    unsigned long used = atomic_fetch_sub(&budget_used, CHUNK_SIZE);
-    check(used >= CHUNK_SIZE);
+    chunk_budget_discharge(BUDGET_PAYLOAD, CHUNK_SIZE);
+}
+
+void chunk_budget_charge(enum chunk_budget_kind kind, uint64_t bytes)
+{
+    atomic_fetch_add(&budget_kinds[kind], bytes);
+    note_peak();
+}
+
+void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes)
+{
+    unsigned long used = atomic_fetch_sub(&budget_kinds[kind], bytes);
+    check(used >= bytes);
     // The total order of this load and the subtraction above against their mirror in
     // chunk_budget_wait() makes sure that one of the two sees the other.
     if (atomic_load(&waiter_count) > 0) {
@@ -275,7 +350,7 @@ void chunk_budget_wait(void (*fn)(void *ctx), void *ctx)
     pthread_mutex_unlock(&waiting.lock);
     if (!queued) {
         fn(ctx);
-    } else if (atomic_load(&budget_used) + CHUNK_SIZE <= atomic_load(&budget_max)) {
+    } else if (payload_used() + CHUNK_SIZE <= payload_max()) {
         wake_waiters(); // memory came free between the refusal and this call
     }
 }

@@ -4,8 +4,9 @@
 // announced to others (by mailbox) is never changed again, so they may read it without a lock. The
 // count is atomic.
 //
-// All chunks of the process together are bounded by the budget: chunk_new() returns NULL above it,
-// and the caller pauses its source until the callback given to chunk_budget_wait() runs. A chunk
+// The budget bounds what is held between origins and clients: all chunks of the process, and what else
+// is held for a request (chunk_budget_charge()), which leaves less for chunks. chunk_new() returns NULL
+// above it, and the caller pauses its source until the callback given to chunk_budget_wait() runs. A chunk
 // taken with chunk_new_forced() (so that progress never stops) may exceed it and is counted. How far:
 // every buffer between a source and its sink asks chunk_budget_share() how much it may hold, which
 // above the budget is what is on its way and no more: a reply then holds a chunk that is being filled
@@ -26,18 +27,33 @@ struct chunk {
     char *data;   // CHUNK_SIZE bytes, 4096-aligned
 };
 
+enum chunk_budget_kind {
+    BUDGET_PAYLOAD, // chunks
+    BUDGET_CLIENTS, // requests that wait or are being answered, long heads, TLS
+    BUDGET_ORIGINS, // transfers: a handle of curl's and its receive buffer
+    BUDGET_KINDS
+};
+
 void chunk_budget_init(uint64_t max_bytes);
 uint64_t chunk_budget_max_bytes(void);
-uint64_t chunk_budget_used_bytes(void);
+uint64_t chunk_budget_used_bytes(void); // of all kinds
+uint64_t chunk_budget_kind_bytes(enum chunk_budget_kind kind);
 uint64_t chunk_budget_peak_bytes(void);
-bool chunk_budget_is_short(void);            // more than half of it is in use
+uint64_t chunk_budget_resting_bytes(void); // nobody's, kept for the next; at most an eighth of it
+
+// What is held and is no chunk. Never refused: who charges has a limit of its own. An eighth of the
+// budget is left for chunks whatever happens.
+void chunk_budget_charge(enum chunk_budget_kind kind, uint64_t bytes);
+void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes);
+
+bool chunk_budget_is_short(void);            // more than half of what chunks may have is in use
 uint64_t chunk_budget_lean(uint64_t plenty); // all of it; an eighth while the budget is short
 // How many bytes a buffer may hold now whose full size is `plenty`: as chunk_budget_lean() says, but
 // 1 when the budget is used up: then only an empty buffer takes something.
 uint64_t chunk_budget_share(uint64_t plenty);
 
 struct chunk *chunk_new(void);        // NULL above the budget
-struct chunk *chunk_new_forced(void); // aborts only when malloc fails
+struct chunk *chunk_new_forced(void); // aborts only when the kernel gives no memory
 struct chunk *chunk_ref(struct chunk *chunk);
 void chunk_unref(struct chunk *chunk); // NULL is fine
 

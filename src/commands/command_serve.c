@@ -290,20 +290,6 @@ static bool probe_started(void *ctx, struct buf *why)
     return s->started;
 }
 
-static void render_metrics(void *ctx, struct buf *out)
-{
-    struct serve *s = ctx;
-    buf_append_cstr(out, "# HELP forebay_buffer_used_bytes payload memory in use\n"
-                         "# TYPE forebay_buffer_used_bytes gauge\n");
-    buf_printf(out, "forebay_buffer_used_bytes %llu\n",
-               (unsigned long long)chunk_budget_used_bytes());
-    buf_append_cstr(out, "# HELP forebay_buffer_peak_bytes most payload memory so far\n"
-                         "# TYPE forebay_buffer_peak_bytes gauge\n");
-    buf_printf(out, "forebay_buffer_peak_bytes %llu\n",
-               (unsigned long long)chunk_budget_peak_bytes());
-    (void)s;
-}
-
 static void render_config(void *ctx, struct buf *out)
 {
     struct serve *s = ctx;
@@ -389,23 +375,23 @@ static int serve_build_http(struct serve *s)
             s->listen[listen_count++] = listen->text;
         }
     }
-    struct http_options options = {.listen = s->listen,
-                                   .listen_count = listen_count,
-                                   .unix_mode = unix_modes[c->listen_unix_mode],
-                                   .inherited_fds = inherited,
-                                   .inherited_fd_count = inherited_count,
-                                   .tls_cert_file = c->listen_tls_cert,
-                                   .tls_key_file = c->listen_tls_key,
-                                   .max_connections = s->descriptors.clients,
-                                   .max_connections_per_source =
-                                       c->limits_max_connections_per_source,
-                                   .max_held_bytes = c->limits_max_buffer_bytes,
-                                   .max_inflight = c->limits_max_inflight,
-                                   .header_timeout_ms = c->limits_header_timeout_ms,
-                                   .idle_timeout_ms = c->limits_idle_timeout_ms,
-                                   .min_rate_bytes = c->limits_min_rate_bytes_per_s,
-                                   .min_rate_grace_ms = MIN_RATE_GRACE_MS,
-                                   .handler = proxy_handler(s->proxy)};
+    struct http_options options = {
+        .listen = s->listen,
+        .listen_count = listen_count,
+        .unix_mode = unix_modes[c->listen_unix_mode],
+        .inherited_fds = inherited,
+        .inherited_fd_count = inherited_count,
+        .tls_cert_file = c->listen_tls_cert,
+        .tls_key_file = c->listen_tls_key,
+        .max_connections = s->descriptors.clients,
+        .max_connections_per_source = c->limits_max_connections_per_source,
+        .max_held_bytes = command_memory_clients_max(c->limits_max_buffer_bytes),
+        .max_inflight = command_memory_inflight_max(c),
+        .header_timeout_ms = c->limits_header_timeout_ms,
+        .idle_timeout_ms = c->limits_idle_timeout_ms,
+        .min_rate_bytes = c->limits_min_rate_bytes_per_s,
+        .min_rate_grace_ms = MIN_RATE_GRACE_MS,
+        .handler = proxy_handler(s->proxy)};
     enum err err = http_server_new(s->loop, &options, &s->http, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
@@ -429,7 +415,7 @@ static int serve_build_admin(struct serve *s)
         .alive = probe_alive,
         .ready = probe_ready,
         .started = probe_started,
-        .metrics = render_metrics,
+        .metrics = command_memory_metrics,
         .config = render_config,
         .ctx = s};
     enum err err = admin_start(&options, &s->admin, &s->why);
@@ -439,7 +425,7 @@ static int serve_build_admin(struct serve *s)
 static int serve_build(struct serve *s)
 {
     const struct config *c = s->config;
-    chunk_budget_init(c->limits_max_buffer_bytes);
+    command_memory_begin(c->limits_max_buffer_bytes);
     struct loop_options loop_options = {.worker_count = c->workers,
                                         .engine = (enum disk_engine)c->io_engine,
                                         .disk_threads = c->io_threads * c->workers,
@@ -659,8 +645,11 @@ static void serve_reload(struct serve *s)
 
 static void serve_until_stopped(struct serve *s, const sigset_t *signals)
 {
+    const struct timespec pause = {.tv_sec = 1};
+    uint64_t high_bytes = 0;
     for (;;) {
-        int signal_number = sigwaitinfo(signals, NULL);
+        int signal_number = sigtimedwait(signals, NULL, &pause);
+        command_memory_trim(&high_bytes);
         if (signal_number == SIGUSR1) {
             proxy_reopen_logs(s->proxy);
         } else if (signal_number == SIGHUP) {

@@ -40,4 +40,15 @@ struct command_limits_plan command_limits_plan(const struct config *config);
 enum err commands_ask_server(const char *address, const struct config *config, const char *path,
                              unsigned *ret_status, struct buf *ret_body) MUST_USE;
 
+// --- command_memory.c: limits.max_buffer as a whole; main thread, but for the metrics ------------
+
+void command_memory_begin(uint64_t max_buffer_bytes); // before any thread
+// The part that requests may take, and as much long heads and TLS; the rest, and what they leave, is for
+// payload.
+uint64_t command_memory_clients_max(uint64_t max_buffer_bytes);
+unsigned command_memory_inflight_max(const struct config *c); // requests at once within that part
+// Once a second: after a burst, gives back what malloc kept of it. *high_bytes starts at 0.
+void command_memory_trim(uint64_t *high_bytes);
+void command_memory_metrics(void *ctx, struct buf *out);
+
 #endif

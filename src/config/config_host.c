@@ -57,20 +57,41 @@ static bool read_numbers(const char *folder, const char *file, uint64_t *ret_val
     return true;
 }
 
-// Our cgroup's folder under the version 2 tree.
-static void own_cgroup(char *ret_folder)
+// Does this line of /proc/self/cgroup, "number:controllers:/path", name `controller`?
+static bool names_controller(struct span line, struct span controller, struct span *ret_path)
+{
+    struct span number, names, name;
+    if (!span_split(&line, ':', &number) || !span_split(&line, ':', &names) || line.len == 0 ||
+        line.ptr[0] != '/') {
+        return false;
+    }
+    *ret_path = line;
+    if (names.len == 0) {
+        return controller.len == 0; // version 2
+    }
+    while (span_split(&names, ',', &name)) {
+        if (span_equal(name, controller)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Our cgroup's folder in the tree below `root`. In a container of version 1 the path may be the
+// host's: what is not there limits nothing, and the walk up from it ends at the root.
+static void own_cgroup(const char *root, struct span controller, char *ret_folder)
 {
     char text[PATH_BYTES] = "";
-    struct span rest, line;
-    (void)snprintf(ret_folder, PATH_BYTES, CGROUP_ROOT);
+    struct span rest, line, path;
+    (void)snprintf(ret_folder, PATH_BYTES, "%s", root);
     if (!read_small_file("/proc/self/cgroup", text, sizeof(text))) {
         return;
     }
     rest = span_from_cstr(text);
     while (span_split(&rest, '\n', &line)) {
-        if (span_starts_with(line, SPAN("0::/")) && line.len < PATH_BYTES / 2 && line.len > 4) {
-            (void)snprintf(ret_folder, PATH_BYTES, CGROUP_ROOT "%.*s", (int)line.len - 3,
-                           line.ptr + 3);
+        if (names_controller(line, controller, &path) && path.len < PATH_BYTES / 2 &&
+            path.len > 1) {
+            (void)snprintf(ret_folder, PATH_BYTES, "%s%.*s", root, (int)path.len, path.ptr);
         }
     }
 }
@@ -87,27 +108,38 @@ static void apply_cpu_quota(struct limits *limits, uint64_t quota_us, uint64_t p
     }
 }
 
+static void apply_folder(struct limits *limits, const char *folder)
+{
+    uint64_t pair[2], value;
+    if (read_numbers(folder, "cpu.max", pair, 2)) {
+        apply_cpu_quota(limits, pair[0], pair[1]);
+    }
+    if (read_numbers(folder, "cpu.cfs_quota_us", &pair[0], 1) &&
+        read_numbers(folder, "cpu.cfs_period_us", &pair[1], 1)) {
+        apply_cpu_quota(limits, pair[0], pair[1]);
+    }
+    if (read_numbers(folder, "memory.max", &value, 1) ||
+        read_numbers(folder, "memory.limit_in_bytes", &value, 1)) {
+        limits->memory_bytes = min_u64(limits->memory_bytes, value);
+    }
+}
+
 static struct limits cgroup_limits(void)
 {
+    static const struct {
+        const char *root;
+        struct span controller;
+    } trees[] = {{CGROUP_ROOT, SPAN("")},
+                 {CGROUP_ROOT "/cpu", SPAN("cpu")},
+                 {CGROUP_ROOT "/memory", SPAN("memory")}};
     struct limits limits = {UINT64_MAX, UINT64_MAX};
-    char folder[PATH_BYTES];
-    uint64_t pair[2], value;
-    own_cgroup(folder);
-    while (strlen(folder) >= strlen(CGROUP_ROOT)) {
-        if (read_numbers(folder, "cpu.max", pair, 2)) {
-            apply_cpu_quota(&limits, pair[0], pair[1]);
+    for (unsigned i = 0; i < ARRAY_LEN(trees); i++) {
+        char folder[PATH_BYTES];
+        own_cgroup(trees[i].root, trees[i].controller, folder);
+        while (strlen(folder) >= strlen(trees[i].root)) {
+            apply_folder(&limits, folder);
+            *strrchr(folder, '/') = '\0'; // there is one: the name begins with the root's
         }
-        if (read_numbers(folder, "memory.max", &value, 1)) {
-            limits.memory_bytes = min_u64(limits.memory_bytes, value);
-        }
-        *strrchr(folder, '/') = '\0'; // there is one: the name begins with the root's
-    }
-    if (read_numbers(CGROUP_ROOT "/cpu", "cpu.cfs_quota_us", &pair[0], 1) &&
-        read_numbers(CGROUP_ROOT "/cpu", "cpu.cfs_period_us", &pair[1], 1)) {
-        apply_cpu_quota(&limits, pair[0], pair[1]);
-    }
-    if (read_numbers(CGROUP_ROOT "/memory", "memory.limit_in_bytes", &value, 1)) {
-        limits.memory_bytes = min_u64(limits.memory_bytes, value);
     }
     return limits;
 }

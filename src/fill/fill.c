@@ -83,6 +83,14 @@ static void fill_send_first_end(struct fill *fill)
     message_send(object_key_home(fill->fw, fill->key), &m->base);
 }
 
+void fill_drop_chunks(struct fill *fill)
+{
+    for (unsigned i = 0; i < FILL_CHUNKS_MAX; i++) {
+        chunk_unref(fill->chunks[i]);
+        fill->chunks[i] = NULL;
+    }
+}
+
 // Rule 19: an entry with a token tells the home exactly once when it leaves.
 void fill_leave_table(struct fill *fill)
 {
@@ -94,10 +102,8 @@ void fill_leave_table(struct fill *fill)
     list_remove(&fill->map_node);
     fill->fw->fills.count--;
     fill_send_first_end(fill);
-    for (unsigned i = 0; i < FILL_CHUNKS_MAX; i++) {
-        chunk_unref(fill->chunks[i]);
-        fill->chunks[i] = NULL;
-    }
+    fill_yield_lead(fill);
+    fill_drop_chunks(fill);
     if (fill->place.segment != NULL) {
         store_place_unhold(&fill->place);
         store_place_unpin(&fill->place);

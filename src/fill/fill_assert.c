@@ -21,7 +21,8 @@ static void assert_attachments(const struct fill *fill)
     for (uint64_t i = 0; i < FILL_CHUNKS_MAX; i++) {
         const struct chunk *chunk = fill->chunks[i];
         bool has_come = fill->first_byte + i * CHUNK_SIZE < fill->received;
-        bool given_up = fill->first_byte + (i + 1) * CHUNK_SIZE <= fill->retained_from;
+        bool given_up = fill->state >= FILL_WRITING ||
+                        fill->first_byte + (i + 1) * CHUNK_SIZE <= fill->retained_from;
         check(chunk == NULL || fill->in_table);
         check(chunk == NULL || !given_up);
         check(chunk != NULL || !has_come || given_up || !fill->in_table);
@@ -57,8 +58,9 @@ void fill_assert_run(const struct fill *fill)
     check(!fill->paused || (fill->fetching && !fill->parking));
     check(!fill->parking || fill->fetching);
     check(!fill->parked || (fill->state == FILL_BODY && !fill->fetching && !fill->resume_waiting));
-    check(!fill->parked || fill->paused_memory || fill->paused_window);
-    check(fill->fw->memory_lead != fill || fill->fetching);
+    check(!fill->parked || fill->paused_memory || fill->paused_window || fill->paused_disk);
+    check(!fill->paused_disk || fill->run != NULL);
+    check(fill->fw->memory_lead != fill || fill->fetching || fill->finishing);
     assert_attachments(fill);
 }
 

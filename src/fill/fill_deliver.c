@@ -23,7 +23,8 @@ static void fill_on_memory(struct worker *w, struct message *message)
 
 // When memory is used up, one stored run of each worker goes on all the same: paused runs hold chunks
 // that are not full yet, so all of them together could wait for each other. What it holds beyond the
-// limit is given up as it is delivered and written.
+// limit is given up as it is delivered and written: it waits for the disk when that is much, and
+// leads until all of it is written, so that many short runs hold no more than one long one.
 bool fill_take_lead(struct fill *fill)
 {
     if (fill->fw->memory_lead == NULL && (fill->fetching || fill->parked)) {
@@ -60,6 +61,24 @@ static void on_memory_free(void *ctx)
     mailbox_send_from_any_thread(fill->fw->worker, &fill->memory_message);
 }
 
+static void fill_on_run_progress(void *ctx)
+{
+    struct fill *fill = fill_of(ctx);
+    if (fill->paused_disk && store_run_unwritten_bytes(fill->run) < FILL_LEAD_AHEAD) {
+        fill->paused_disk = false;
+        fill_pause_update(fill);
+    }
+    fill_assert_run(fill);
+}
+
+static void fill_wait_for_disk(struct fill *fill)
+{
+    if (fill->run != NULL && store_run_unwritten_bytes(fill->run) >= FILL_LEAD_AHEAD) {
+        fill->paused_disk = true;
+        store_run_watch(fill->run, fill_on_run_progress, fill);
+    }
+}
+
 struct chunk *fill_chunk(struct fill *fill)
 {
     struct chunk *chunk = chunk_new();
@@ -73,6 +92,7 @@ struct chunk *fill_chunk(struct fill *fill)
         return chunk;
     }
     if (fill_take_lead(fill)) {
+        fill_wait_for_disk(fill);
         return chunk;
     }
     stats_add(COUNTER_buffer_paused, 1);

@@ -42,6 +42,7 @@ void fill_drop_run(struct fill *fill)
     if (fill->run != NULL) {
         store_run_abort(fill->run);
         fill->run = NULL;
+        fill->paused_disk = false;
     }
 }
 
@@ -102,6 +103,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     struct fill *fill = fill_of(ctx);
     check(fill->state == FILL_WRITING && fill->finishing && fill->in_table);
     fill->finishing = false;
+    fill_yield_lead(fill);
     if (err != ERR_OK) {
         stats_add(COUNTER_fills_unstored, 1);
         fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
@@ -156,6 +158,8 @@ void fill_complete(struct fill *fill)
     fill->finishing = true;
     struct store_run *run = fill->run;
     fill->run = NULL;
+    fill->paused_disk = false;
+    fill_drop_chunks(fill); // whoever joins now waits for the place
     stats_add(COUNTER_filled_bytes_demand, fill->end_byte - fill->first_byte);
     store_run_finish(run, fill->block_count, on_run_written, fill);
 }
@@ -335,7 +339,10 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     check(fill->fetching);
     fill->fetching = false;
     fill_pause_over(fill);
-    fill_yield_lead(fill);
+    bool writes = fill->has_head && fill->received == fill->end_byte && fill->run != NULL;
+    if (!writes || fill->abandoned) { // else it leads until it is written
+        fill_yield_lead(fill);
+    }
     if (fill->abandoned) {
         fill_maybe_free(fill);
         return;

@@ -79,7 +79,7 @@ void fill_pause_over(struct fill *fill)
 
 void fill_pause_update(struct fill *fill)
 {
-    bool pause = fill->paused_memory || fill->paused_window;
+    bool pause = fill->paused_memory || fill->paused_window || fill->paused_disk;
     if (fill->parked && !pause) {
         uint64_t parked_ms = (worker_now_us(fill->fw->worker) - fill->parked_us) / 1000;
         fill->in_pieces &= parked_ms >= FILL_PAUSE_MAX_MS;

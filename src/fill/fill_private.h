@@ -15,6 +15,8 @@
 #define FILL_DESCRIBED 1024u
 // Bytes that a reader of a stored run holds unsent before it goes on from disk.
 #define FILL_QUEUE_MAX (1u << 20)
+#define FILL_QUEUE_LEAST (2u * CHUNK_SIZE) // whatever happens: what comes in one turn
+#define FILL_QUEUES_MIN 64u                // so many such readers must not use up limits.max_buffer
 
 struct fill;
 struct whole_sums;
@@ -105,6 +107,8 @@ void whole_sums_free(struct whole_sums *sums); // with its worker; NULL is fine
 #define FILL_RESUMES_MAX 3u
 #define FILL_RESUME_DELAY_MS 50u
 #define FILL_UNSTORED_WINDOW (1u << 20)
+// What the run that leads may hold that is not written yet, though memory is used up.
+#define FILL_LEAD_AHEAD (512u << 10)
 // How long a paused transfer keeps its place at the origin.
 #define FILL_PAUSE_MAX_MS 500u
 // A reader of a parked run has taken all but this part of a window before the next piece is asked for.
@@ -142,7 +146,7 @@ struct fill {
     unsigned resumes;
     struct origin_fetch fetch;
     bool fetching, finishing, memory_waiting;
-    bool paused_memory, paused_window, paused;
+    bool paused_memory, paused_window, paused_disk, paused;
     bool parking, parked, in_pieces; // fill_pause.c
     uint64_t parked_us;
     uint64_t asked_end_byte; // of the request that is under way
@@ -194,6 +198,7 @@ static inline bool fill_error_is_shared(enum err err, const struct sigv4_credent
 void fill_doom(struct fill_worker *fw, struct hash128 hash);
 
 void fill_maybe_free(struct fill *fill);  // frees it when nothing holds it any more
+void fill_drop_chunks(struct fill *fill); // no reader is sent any more from them
 void fill_leave_table(struct fill *fill); // no more joins; FIRST_END if it has a token; may free it
 void fill_send_version(struct fill *fill); // the home learns what the head said, if it waits for it
 // Takes the reader out with its one FINAL. document: the origin's error, copied.

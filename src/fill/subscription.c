@@ -30,6 +30,18 @@ static void subscription_drop_pieces(struct subscription *sub)
     sub->queued_bytes = 0;
 }
 
+// What a reader of a stored run has queued beyond its share is on disk as well, or will be: it goes on
+// from there, and the memory is somebody else's. A reader that keeps up has never that much.
+static void subscription_yield_pieces(struct subscription *sub)
+{
+    uint64_t most = min_u64(FILL_QUEUE_MAX, chunk_budget_max_bytes() / FILL_QUEUES_MIN);
+    if (sub->stored && sub->queued_bytes > max_u64(chunk_budget_lean(most), FILL_QUEUE_LEAST)) {
+        sub->lagging = true;
+        stats_add(COUNTER_readers_detached, 1);
+        subscription_drop_pieces(sub);
+    }
+}
+
 static void subscription_free(void *ptr)
 {
     struct subscription *sub = ptr;
@@ -113,6 +125,9 @@ void subscription_taken(struct subscription *sub, uint64_t bytes)
 {
     check(sub->on_change != NULL && sub->queued_bytes >= bytes);
     sub->queued_bytes -= bytes;
+    if (chunk_budget_is_short()) {
+        subscription_yield_pieces(sub); // they came when it was not
+    }
     fill_assert_subscription(sub);
     if (sub->state == SUBSCRIPTION_ATTACHED && !sub->has_left && !sub->stored) {
         struct taken_message *m = message_taken_new(sub->at, NULL);
@@ -204,9 +219,8 @@ void subscription_on_body(struct fill_worker *fw, struct body_message *m)
     if (sub->on_change == NULL || sub->lagging) {
         return;
     }
-    if (sub->stored && sub->queued_bytes > chunk_budget_lean(FILL_QUEUE_MAX)) {
-        sub->lagging = true; // the rest comes from disk
-        stats_add(COUNTER_readers_detached, 1);
+    subscription_yield_pieces(sub);
+    if (sub->lagging) {
         return;
     }
     struct piece *piece = calloc(1, sizeof(*piece));

@@ -27,6 +27,10 @@
 #define HTTP_OUT_HIGH 262144 // reply bytes queued in memory before the source is no longer asked
 #define HTTP_FILE_SLICE_MAX 524288
 
+// What a request holds while it waits or is answered, its payload apart: arena, state, the run that it
+// waits for, as measured.
+#define HTTP_EXCHANGE_BYTES 24576
+
 // --- server --------------------------------------------------------------------------------------
 
 struct http_exchange;

@@ -519,6 +519,9 @@ static void connection_settle(struct http_connection *c)
 {
     input_keep(c);
     (void)http_connection_hold(c, true);
+    if (c->state == CONNECTION_EXCHANGE) {
+        http_exchange_charge(&c->x);
+    }
     bool want_read = wants_read(c);
     bool want_write = false;
     bool waits = false;

@@ -139,6 +139,15 @@ void http_exchange_accept_head(struct http_connection *c)
     handler->on_request(handler->ctx, x);
 }
 
+// A request that is answered at once never counts: a hit is charged no atomics.
+void http_exchange_charge(struct http_exchange *x)
+{
+    if (x->counted && !x->charged) {
+        x->charged = true;
+        chunk_budget_charge(BUDGET_CLIENTS, HTTP_EXCHANGE_BYTES);
+    }
+}
+
 void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
 {
     struct http_exchange *x = &c->x;
@@ -149,6 +158,9 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
     }
     if (x->counted) {
         http_server_inflight_leave(c->hw->server);
+    }
+    if (x->charged) {
+        chunk_budget_discharge(BUDGET_CLIENTS, HTTP_EXCHANGE_BYTES);
     }
     struct http_user *user = x->user;
     x->sink = NULL;

@@ -159,6 +159,7 @@ struct http_exchange {
     bool bad_body;      // its framing is broken: close after the reply
     bool continued;     // "100 Continue" is on its way
     bool counted;       // in max_inflight, and the handler knows it
+    bool charged;       // its memory counts in the budget
     bool cut;           // http_reply_cut()
     uint64_t body_left; // Content-Length still to come
     struct http_chunked chunked;
@@ -276,6 +277,7 @@ void http_exchange_accept_head(struct http_connection *c);
 // The bytes do not make a request. Nothing behind them is looked at any more.
 void http_exchange_refuse_head(struct http_connection *c, enum err err);
 // The whole reply went out: what follows is the next head, the rest of the body, or the end.
+void http_exchange_charge(struct http_exchange *x); // it waits: its memory counts from now on
 void http_exchange_done(struct http_connection *c);
 void http_exchange_cut(struct http_connection *c);              // the reply cannot be completed
 void http_exchange_timed_out(struct http_connection *c);        // the client lets it wait too long

@@ -23,6 +23,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/chunk.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -91,6 +92,7 @@ bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bo
     if (to <= from) {
         atomic_fetch_sub_explicit(&server->held_bytes, from - to, memory_order_relaxed);
         stats_sub(COUNTER_http_held_bytes, from - to);
+        chunk_budget_discharge(BUDGET_CLIENTS, from - to);
         return true;
     }
     uint64_t more = to - from;
@@ -100,6 +102,7 @@ bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bo
         return false;
     }
     stats_add(COUNTER_http_held_bytes, more);
+    chunk_budget_charge(BUDGET_CLIENTS, more);
     return true;
 }
 

@@ -30,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/chunk.h"
 #include "base/log.h"
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
@@ -338,6 +339,7 @@ static void transfer_end(struct transfer *t, enum err err, const char *detail)
     list_remove(&t->node);
     list_remove(&t->changed_node);
     timer_done(&t->timer);
+    chunk_budget_discharge(BUDGET_ORIGINS, t->held_bytes);
     handle_give_back(pool, t->easy, err == ERR_OK);
     curl_slist_free_all(t->headers);
 
@@ -660,6 +662,7 @@ struct transfer *transfer_start(struct transfer_pool *pool, const struct transfe
 
     transfer_set_callbacks(t);
     enum err err = transfer_setup(t, request);
+    chunk_budget_charge(BUDGET_ORIGINS, t->held_bytes);
     if (err != ERR_OK) {
         transfer_abort(t, err);
     }

@@ -60,6 +60,7 @@ struct transfer {
     bool is_interim_head, is_head_over;
     bool must_reconnect; // the connection that curl chose may carry no request
     unsigned status;     // of the head that has come, 0: none
+    uint64_t held_bytes; // charged to the budget
     char error[CURL_ERROR_SIZE];
 };
 

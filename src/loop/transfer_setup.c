@@ -3,14 +3,25 @@
 // mean to us. Runs on the pool's worker.
 #include <string.h>
 
+#include "base/chunk.h"
 #include "base/headers.h"
 #include "loop/transfer_private.h"
 
-#define RECEIVE_BUFFER_SIZE (64L * 1024) // each busy connection holds one; 512 KiB are no faster
-#define UPLOAD_BUFFER_SIZE (128L * 1024)
+// Each busy connection holds one; 512 KiB are no faster. While memory is short they are the smaller ones.
+#define RECEIVE_BUFFER_SIZE (64u * 1024)
+#define UPLOAD_BUFFER_SIZE (128u * 1024)
+#define LEAN_BUFFER_SIZE (16u * 1024)
+#define HANDLE_BYTES (24u * 1024) // what curl and we hold besides, as measured
 #define HEADER_LINE_MAX (64u * 1024)
 
 // --- The request ---------------------------------------------------------------------------------
+
+static long buffer_size(struct transfer *t, uint64_t plenty)
+{
+    uint64_t size = chunk_budget_is_short() ? LEAN_BUFFER_SIZE : plenty;
+    t->held_bytes += size;
+    return (long)size;
+}
 
 static void slist_add(struct curl_slist **list, const char *line)
 {
@@ -79,7 +90,7 @@ static enum err transfer_set_method(struct transfer *t, const struct transfer_re
         check(t->body_length == 0 || t->calls.on_upload != NULL);
         CURL_SET(t->easy, CURLOPT_UPLOAD, 1L);
         CURL_SET(t->easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)t->body_length);
-        CURL_SET(t->easy, CURLOPT_UPLOAD_BUFFERSIZE, UPLOAD_BUFFER_SIZE);
+        CURL_SET(t->easy, CURLOPT_UPLOAD_BUFFERSIZE, buffer_size(t, UPLOAD_BUFFER_SIZE));
         if (!is_put) {
             CURL_SET(t->easy, CURLOPT_CUSTOMREQUEST, method);
         }
@@ -105,7 +116,7 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_FOLLOWLOCATION, 0L);
     CURL_SET(easy, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
     CURL_SET(easy, CURLOPT_NOPROXY, "*"); // a proxy in the environment must not see signed requests
-    CURL_SET(easy, CURLOPT_BUFFERSIZE, RECEIVE_BUFFER_SIZE);
+    CURL_SET(easy, CURLOPT_BUFFERSIZE, buffer_size(t, RECEIVE_BUFFER_SIZE));
     CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);
     CURL_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     CURL_SET(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)options->connect_timeout_ms);
@@ -128,6 +139,7 @@ enum err transfer_setup(struct transfer *t, const struct transfer_request *reque
     if (t->body_length > INT64_MAX) {
         return ERR_INVALID;
     }
+    t->held_bytes = HANDLE_BYTES;
     transfer_set_connection(t, request);
     CURL_SET(t->easy, CURLOPT_PATH_AS_IS, 1L);
     CURL_SET(t->easy, CURLOPT_URL, request->url);

@@ -6,7 +6,9 @@
 // read, deliver, read, ... -> statx again -> last piece, on_end. The last piece is held back until
 // the second statx has shown the same version, so that an object of one piece is never handed on
 // when it changed underneath; of a larger one the caller hears ERR_ORIGIN_CHANGED. One operation is
-// under way at a time; a paused fetch has none. The descriptor belongs to the fetch.
+// under way at a time; a paused fetch has none. The descriptor belongs to the fetch. A piece lies in
+// chunks, which count in the budget and are held from the read to the delivery only: a paused fetch
+// holds none but a last piece. While the budget is used up a piece is one chunk.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -15,14 +17,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/chunk.h"
 #include "base/clock.h"
 #include "base/date.h"
 #include "base/log.h"
 #include "origin/origin_directory_private.h"
 #include "stats/stats.h"
 
-#define FIRST_PIECE_BYTES 65536u
-#define PIECE_BYTES 262144u
+#define PIECE_CHUNKS 4u // of a first piece: one
 #define OPEN_TRIES_MAX 16u
 
 enum phase {
@@ -45,9 +47,9 @@ struct origin_directory_fetch {
     char *path;   // in the fetch's arena
     char *bucket; // as a C string, there too
     struct disk_op op;
-    struct iovec iov;
-    char *piece;
-    size_t piece_cap, held;
+    struct chunk *piece[PIECE_CHUNKS];
+    struct iovec iov[PIECE_CHUNKS];
+    unsigned piece_chunks;
     uint64_t offset, remaining; // of the body, not yet read
     struct statx stat, stat_again;
     struct task task;
@@ -66,11 +68,17 @@ static struct origin_directory *origin_directory_of(const struct origin_director
 
 // --- The end -------------------------------------------------------------------------------------
 
+static void piece_drop(struct origin_directory_fetch *d)
+{
+    for (unsigned i = 0; i < d->piece_chunks; i++) {
+        chunk_unref(d->piece[i]);
+    }
+    d->piece_chunks = 0;
+}
+
 static void fetch_free(void *ptr)
 {
-    struct origin_directory_fetch *d = ptr;
-    free(d->piece);
-    free(d);
+    free(ptr);
 }
 
 static void arena_free_later(void *ptr)
@@ -93,6 +101,7 @@ static void fetch_end(struct origin_directory_fetch *d, enum err err)
         (void)close(d->fd); // opened for reading: nothing can be lost
         d->fd = -1;
     }
+    piece_drop(d);
     worker_task_cancel(&d->task);
     origin_call_done(&d->call);
     if (err != ERR_CANCELLED) {
@@ -158,22 +167,35 @@ static void start_stat(struct origin_directory_fetch *d, enum phase phase)
                                  .statx = again ? &d->stat_again : &d->stat});
 }
 
+// Room for `max_bytes`, or what the budget gives; never nothing.
+static void piece_take(struct origin_directory_fetch *d, uint64_t max_bytes)
+{
+    size_t len = 0;
+    check(d->piece_chunks == 0);
+    while (d->piece_chunks < PIECE_CHUNKS && len < max_bytes) {
+        struct chunk *chunk = chunk_new();
+        if (chunk == NULL && len > 0) {
+            break;
+        }
+        chunk = chunk != NULL ? chunk : chunk_new_forced();
+        size_t n = (size_t)min_u64(max_bytes - len, CHUNK_SIZE);
+        d->iov[d->piece_chunks] = (struct iovec){chunk->data, n};
+        d->piece[d->piece_chunks++] = chunk;
+        len += n;
+    }
+}
+
 static void start_read(struct origin_directory_fetch *d)
 {
     bool first = d->remaining == d->f->body_len;
-    size_t len = (size_t)min_u64(d->remaining, first ? FIRST_PIECE_BYTES : PIECE_BYTES);
-    if (len > d->piece_cap) {
-        free(d->piece);
-        d->piece = malloc(len);
-        check(d->piece != NULL);
-        d->piece_cap = len;
-    }
+    uint64_t most = first ? CHUNK_SIZE : chunk_budget_share(PIECE_CHUNKS * CHUNK_SIZE);
+    piece_take(d, min_u64(d->remaining, max_u64(most, CHUNK_SIZE)));
     d->phase = PHASE_READ;
-    d->iov = (struct iovec){d->piece, len};
-    op_start(
-        d,
-        (struct disk_op){
-            .kind = DISK_READ, .fd = d->fd, .offset = d->offset, .iov = &d->iov, .iov_count = 1});
+    op_start(d, (struct disk_op){.kind = DISK_READ,
+                                 .fd = d->fd,
+                                 .offset = d->offset,
+                                 .iov = d->iov,
+                                 .iov_count = d->piece_chunks});
 }
 
 // --- The answer's head ---------------------------------------------------------------------------
@@ -265,19 +287,23 @@ static void on_stat(struct origin_directory_fetch *d)
     fetch_go(d);
 }
 
-static enum err deliver(struct origin_directory_fetch *d, size_t len)
+static enum err deliver(struct origin_directory_fetch *d)
 {
-    if (len == 0) {
-        return ERR_OK;
+    enum err err = ERR_OK;
+    for (unsigned i = 0; i < d->piece_chunks && err == ERR_OK && !d->cancelled; i++) {
+        stats_add(COUNTER_origin_received_bytes, d->iov[i].iov_len);
+        err = d->f->on_body(d->f, (struct span){d->piece[i]->data, d->iov[i].iov_len});
     }
-    stats_add(COUNTER_origin_received_bytes, len);
-    return d->f->on_body(d->f, (struct span){d->piece, len});
+    piece_drop(d);
+    return err;
 }
 
 static void on_read(struct origin_directory_fetch *d)
 {
-    size_t asked = (size_t)min_u64(d->remaining, d->remaining == d->f->body_len ? FIRST_PIECE_BYTES
-                                                                                : PIECE_BYTES);
+    uint64_t asked = 0;
+    for (unsigned i = 0; i < d->piece_chunks; i++) {
+        asked += d->iov[i].iov_len;
+    }
     if (d->op.result < 0 || (uint64_t)d->op.result != asked) {
         fetch_end(d, ERR_ORIGIN_CHANGED); // it became shorter
         return;
@@ -285,11 +311,10 @@ static void on_read(struct origin_directory_fetch *d)
     d->offset += asked;
     d->remaining -= asked;
     if (d->remaining == 0) {
-        d->held = asked;
         start_stat(d, PHASE_STAT_AGAIN);
         return;
     }
-    enum err err = deliver(d, asked);
+    enum err err = deliver(d);
     if (err != ERR_OK) {
         fetch_end(d, err);
         return;
@@ -385,7 +410,7 @@ static void fetch_go(struct origin_directory_fetch *d)
         break;
     case PHASE_LAST:
         if (!d->paused) {
-            enum err err = deliver(d, d->held);
+            enum err err = deliver(d);
             fetch_end(d, d->cancelled ? ERR_CANCELLED : err);
         }
         break;

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REQUEST_POOL_MAX 64u
+// Those that hits use, one after another; the many of a burst of misses are given back, 32 KiB each.
+#define REQUEST_POOL_MAX 8u
 // A request that moves more often without waiting runs in a circle.
 #define REQUEST_STEPS_MAX 64u
 

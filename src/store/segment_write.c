@@ -42,6 +42,8 @@ struct store_run {
     char *head;                       // sector of the intent, later header and padding
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
+    void (*on_written)(void *ctx); // NULL: nobody watches
+    void *watch_ctx;
     struct disk_op op;
     struct task task; // for results known before an operation was started
     struct iovec iov[CHUNKS_PER_WRITE + 1];
@@ -292,6 +294,7 @@ static void on_run_op(struct disk_op *op)
     run->step = RUN_IDLE;
     if (op->err != ERR_OK) {
         run_op_failed(run, op);
+        run_drop_chunks(run);
     } else if (step == RUN_HEADER) {
         store_filling_well(run->store);
         run_give_rest(run);
@@ -301,6 +304,9 @@ static void on_run_op(struct disk_op *op)
         }
         run_end(run);
         return;
+    }
+    if (run->on_written != NULL && !run->finishing && !run->aborted) {
+        run->on_written(run->watch_ctx);
     }
     run_go(run);
 }
@@ -321,7 +327,8 @@ static void run_go(struct store_run *run)
     const struct run_layout *layout = &run->reservation.layout;
     bool all_appended = run->appended_bytes >= run->payload_len;
     if (layout->intent && run_fill_iov(run, 0) > 0) {
-        if (run->writing_units < CHUNKS_PER_WRITE / 4 && !run->finishing && !all_appended) {
+        if (run->writing_units < CHUNKS_PER_WRITE / 4 && !run->finishing && !all_appended &&
+            !chunk_budget_is_short()) {
             run->writing_units = 0;
             return; // more will come: larger writes
         }
@@ -413,6 +420,17 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     run->appended_units++;
     run->appended_bytes += len;
     run_go(run);
+}
+
+uint64_t store_run_unwritten_bytes(const struct store_run *run)
+{
+    return (uint64_t)(run->appended_units - run->written_units) * STORE_CHECKSUM_UNIT;
+}
+
+void store_run_watch(struct store_run *run, void (*on_written)(void *ctx), void *ctx)
+{
+    as_run(run)->on_written = on_written;
+    run->watch_ctx = ctx;
 }
 
 void store_run_finish(struct store_run *run, uint32_t block_count,

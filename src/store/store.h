@@ -251,6 +251,10 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
 // The next chunk of the payload, in order, complete: STORE_CHECKSUM_UNIT bytes but for the last.
 // Takes a reference of its own until written. Never blocks; errors show at finish.
 void store_run_append(struct store_run *run, struct chunk *chunk);
+// Bytes appended and not yet written: their chunks are held. on_written(ctx) runs on the worker whenever
+// it has become less, until finish or abort.
+uint64_t store_run_unwritten_bytes(const struct store_run *run);
+void store_run_watch(struct store_run *run, void (*on_written)(void *ctx), void *ctx);
 // No more chunks: `block_count` whole blocks are there (fewer than begun is fine, at least 1).
 // done(ctx, err, place): the bytes and the header are written (not yet synced), the place is pinned
 // for the caller and held: its segment is no candidate for eviction until store_place_unhold(). On

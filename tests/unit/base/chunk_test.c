@@ -90,6 +90,52 @@ Test(chunk, waiters_are_bounded)
     cr_assert_eq(atomic_load(&woken), 4097);
 }
 
+Test(chunk, what_is_no_chunk_leaves_less_for_chunks)
+{
+    chunk_budget_init(16 * CHUNK_SIZE);
+    atomic_store(&woken, 0);
+    chunk_budget_charge(BUDGET_CLIENTS, 8 * CHUNK_SIZE);
+    chunk_budget_charge(BUDGET_ORIGINS, 6 * CHUNK_SIZE);
+    cr_assert_eq(chunk_budget_used_bytes(), 14 * CHUNK_SIZE);
+    cr_assert_eq(chunk_budget_kind_bytes(BUDGET_ORIGINS), 6 * CHUNK_SIZE);
+    struct chunk *a = chunk_new(), *b = chunk_new();
+    cr_assert(a != NULL && b != NULL);
+    cr_assert_null(chunk_new());
+    cr_assert(chunk_budget_is_short());
+    chunk_budget_wait(wake, NULL);
+    chunk_budget_discharge(BUDGET_CLIENTS, 8 * CHUNK_SIZE); // makes room as a chunk does
+    cr_assert_eq(atomic_load(&woken), 1);
+    cr_assert(!chunk_budget_is_short());
+    chunk_budget_charge(BUDGET_CLIENTS, 100 * CHUNK_SIZE); // an eighth is left whatever happens
+    chunk_unref(a);
+    a = chunk_new();
+    cr_assert_not_null(a);
+    cr_assert_null(chunk_new());
+    chunk_unref(a);
+    chunk_unref(b);
+    cr_assert_geq(chunk_budget_peak_bytes(), 108 * CHUNK_SIZE);
+    chunk_budget_discharge(BUDGET_CLIENTS, 100 * CHUNK_SIZE);
+    chunk_budget_discharge(BUDGET_ORIGINS, 6 * CHUNK_SIZE);
+    cr_assert_eq(chunk_budget_used_bytes(), 0);
+}
+
+Test(chunk, free_chunks_go_back_to_the_kernel)
+{
+    chunk_budget_init(64 * CHUNK_SIZE);
+    struct chunk *chunks[64];
+    for (unsigned i = 0; i < 64; i++) {
+        chunks[i] = chunk_new();
+    }
+    cr_assert_eq(chunk_budget_resting_bytes(), 0);
+    for (unsigned i = 0; i < 64; i++) {
+        chunk_unref(chunks[i]);
+    }
+    cr_assert_leq(chunk_budget_resting_bytes(), 8 * CHUNK_SIZE);
+    chunks[0] = chunk_new();
+    cr_assert_leq(chunk_budget_resting_bytes(), 7 * CHUNK_SIZE);
+    chunk_unref(chunks[0]);
+}
+
 // One side makes, the other drops: what rests must travel back and the budget must hold throughout.
 #define RING 64
 #define TRAVELS 20000

@@ -46,6 +46,8 @@ struct store_run {
     bool finishing;
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
+    void (*on_written)(void *ctx);
+    void *watch_ctx;
     struct worker *worker;
 };
 

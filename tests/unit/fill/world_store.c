@@ -386,6 +386,17 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     run->chunks[run->chunk_count++] = chunk_ref(chunk);
 }
 
+uint64_t store_run_unwritten_bytes(const struct store_run *run)
+{
+    return (uint64_t)(run->chunk_count - run->written_count) * CHUNK_SIZE;
+}
+
+void store_run_watch(struct store_run *run, void (*on_written)(void *ctx), void *ctx)
+{
+    run->on_written = on_written;
+    run->watch_ctx = ctx;
+}
+
 static void run_free(struct store_run *run)
 {
     for (unsigned i = run->written_count; i < run->chunk_count; i++) {
@@ -442,6 +453,11 @@ void run_step(struct store_run *run)
 {
     if (run->written_count < run->chunk_count) {
         chunk_unref(run->chunks[run->written_count++]);
+        if (run->on_written != NULL && !run->finishing) {
+            world.current = run->worker;
+            run->on_written(run->watch_ctx);
+            turn_end(run->worker);
+        }
         return;
     }
     run_finished(run);

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pod of 128 MiB: slow and fast readers of large objects in a real memory cgroup."""
+import contextlib
+import hashlib
+import os
+import shutil
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from cgroup import MemoryCgroup, NoCgroup
+from client import Connection, judge_streamed
+from conftest import not_run
+from forebay import build_kind, parallel, scaled
+from oracle import oracle_judge, oracle_pieces
+
+MIB = 1 << 20
+POD = 128 * MIB
+ANONYMOUS_MAX = 96 * MIB
+SLOW = 100
+FAST = 4
+REQUEST_BYTES = 24576    # HTTP_EXCHANGE_BYTES
+# Slow readers beside the fast ones of an object; the others have an object each.
+BESIDE = 20
+FILLED = 2 * MIB         # what they may take of those; in a folder the rest is a hole
+
+
+class Tree:
+    """A folder as an origin, with the oracle's bytes; what only slow readers see is sparse behind."""
+
+    def __init__(self, folder):
+        self.folder, self.sizes = Path(folder), {}
+        self.endpoint = f"dir:{folder}"
+
+    def put(self, key, size, filled=None):
+        path = self.folder / "bkt" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for piece in oracle_pieces(self.name(key), 1, 0, size if filled is None else filled):
+                file.write(piece)
+            file.truncate(size)
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    @staticmethod
+    def name(key):
+        return f"bkt/{key}"
+
+    @staticmethod
+    def number_of(key, etag):
+        assert etag
+        return 1
+
+
+class SlowReader:
+    """Takes a little at a time and judges it."""
+
+    def __init__(self, server, origin, key, size):
+        self.origin, self.key, self.size = origin, key, size
+        self.connection = Connection(server.port, receive_buffer=4096)
+        self.connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        self.taken = 0
+        self.version = None
+
+    def begin(self):
+        reply = self.connection.read_head()
+        assert reply.status == 200 and int(reply.header("content-length")) == self.size, reply
+        self.version = self.origin.number_of(self.key, reply.etag)
+        self._judge(bytes(self.connection.buf))
+        self.connection.buf.clear()
+
+    def _judge(self, data):
+        assert self.taken + len(data) <= self.size
+        oracle_judge(self.origin.name(self.key), data, self.taken, self.version)
+        self.taken += len(data)
+
+    def sip(self, most=1024):
+        if self.taken > FILLED - 65536:
+            return
+        with contextlib.suppress(BlockingIOError):
+            data = self.connection.sock.recv(most, socket.MSG_DONTWAIT)
+            assert data, f"{self.key}: cut after {self.taken} bytes"
+            self._judge(data)
+
+    def drink(self, goal):
+        while self.taken < goal:
+            data = self.connection.sock.recv(65536)
+            assert data, f"{self.key}: cut after {self.taken} bytes"
+            self._judge(data)
+
+    def close(self):
+        self.connection.close()
+
+
+class Watch:
+    """The highest anonymous memory while the block runs, beside readers that sip."""
+
+    def __init__(self, read, slow):
+        self.read, self.slow = read, slow
+        self.highest = self.rounds = 0
+        self.error = None
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            while not self.over.wait(0.02):
+                self.highest = max(self.highest, self.read())
+                self.rounds += 1
+                for reader in self.slow[self.rounds % 10::10]:
+                    reader.sip()
+        except (AssertionError, OSError) as error:
+            self.error = error
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+def anonymous_of(server):
+    """Without a cgroup: RssAnon of the one process."""
+    status = Path(f"/proc/{server._pid()}/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) * 1024
+
+
+@pytest.fixture
+def group(request):
+    """The cgroup, or None where this machine lets us make none. To be asked for before `start`, whose
+    servers must have ended when it goes."""
+    try:
+        made = MemoryCgroup(hashlib.sha256(request.node.name.encode()).hexdigest()[:8], POD)
+    except NoCgroup:
+        yield None
+        return
+    with made:
+        yield made
+
+
+def settings_of_the_pod(group, **more):
+    """limits.max_buffer is left to the server where it can see the cgroup."""
+    return {"access_log.path": "off", "limits.max_buffer": None if group else "32MiB"} | more
+
+
+def keys_of(fast_size, slow_size):
+    fast = {f"fast/{i}": fast_size for i in range(FAST)}
+    slow = {f"slow/{i}": slow_size for i in range(SLOW - BESIDE)}
+    return fast, slow
+
+
+@pytest.mark.parametrize("workers", (1, 16))
+@pytest.mark.parametrize("kind", ("dir", "s3"))
+def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path, figure):
+    """100 slow readers and four fast cold ones of large objects: nobody is killed, every byte is right, and
+    the fast ones are through while the slow ones still read."""
+    if build_kind() in ("asan-ubsan", "tsan"):
+        not_run("memory is not judged under a sanitizer")
+    size = scaled(256 * MIB, 32 * MIB)
+    fast, slow = keys_of(size, 256 * MIB)
+    source = origin
+    if kind == "dir":
+        source = Tree(tmp_path / "tree")
+    for key, length in fast.items():
+        source.put(key, length)
+    for key, length in slow.items():
+        source.put(key, length, FILLED) if kind == "dir" else source.put(key, length)
+    server = start(source, engine=engine, ahead_s=3 if kind == "dir" else None,
+                   wrapper=group.wrapper if group else (),
+                   settings=settings_of_the_pod(group, **{
+                       "workers": workers, "cache.size": "2GiB", "origin.connections": 512}))
+    assert server.metric("forebay_buffer_limit_bytes") == POD // 4
+    readers = []
+    try:
+        for i in range(SLOW):
+            key = f"fast/{i % FAST}" if i < BESIDE else f"slow/{i - BESIDE}"
+            readers.append(SlowReader(server, source, key, (fast | slow)[key]))
+        for reader in readers:
+            reader.begin()
+
+        def read_whole(i):
+            with server.connection() as connection:
+                connection.send(f"GET /bkt/fast/{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                judge_streamed(connection, source, f"fast/{i}", 0, size)
+        read = group.anonymous_bytes if group else lambda: anonymous_of(server)
+        with Watch(read, readers) as watch:
+            parallel(FAST, read_whole)
+        if watch.error is not None:
+            raise watch.error
+        assert all(reader.taken < reader.size for reader in readers)
+        for reader in readers:
+            reader.drink(min(reader.taken + 256 * 1024, FILLED))
+        peak = server.metric("forebay_buffer_peak_bytes")
+        figure(f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, {engine}, {kind}, "
+               f"{workers} workers, objects of {size // MIB} MiB: anonymous memory up to "
+               f"{watch.highest / MIB:.1f} MiB of {watch.rounds} samples, buffers up to "
+               f"{peak / MIB:.1f} MiB")
+        assert watch.rounds > 3 and watch.highest > MIB
+        assert watch.highest <= ANONYMOUS_MAX, f"{watch.highest / MIB:.0f} MiB anonymous"
+        assert group is None or group.kills() == 0
+        assert server.alive
+    finally:
+        for reader in readers:
+            reader.close()
+        shutil.rmtree(tmp_path / "tree", ignore_errors=True)
+
+
+def test_requests_that_wait_at_the_origin_are_counted(group, start, origin, engine, figure):
+    """More requests than the pod has room for wait for a slow origin: those above are told SlowDown, the others
+    are answered, and what they held is given back."""
+    if build_kind() in ("asan-ubsan", "tsan"):
+        not_run("memory is not judged under a sanitizer")
+    room = POD // 4 // 8 * 3 // REQUEST_BYTES
+    count = scaled(4096, room + 200)
+    with contextlib.ExitStack() as held:
+        server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
+                       settings=settings_of_the_pod(group))
+        for i in range(count):
+            origin.put(f"waits/{i}", 1000)
+        with origin.hold(None):
+            clients = [held.enter_context(server.connection()) for _ in range(count)]
+            for i, client in enumerate(clients):
+                client.send(f"GET /bkt/waits/{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            server.wait_metric("forebay_http_shed_total", lambda v: v == count - room,
+                               reason="inflight")
+            server.wait_metric("forebay_buffer_bytes", lambda v: v == room * REQUEST_BYTES,
+                               kind="clients")
+            anonymous = group.anonymous_bytes() if group else anonymous_of(server)
+        figure(f"{room} of {count} requests wait ({engine}): {anonymous / MIB:.1f} MiB anonymous")
+        assert anonymous <= ANONYMOUS_MAX
+        shed = 0
+        for i, client in enumerate(clients):
+            reply = client.read_reply()
+            if reply.status == 200:
+                oracle_judge(origin.name(f"waits/{i}"), reply.body, 0)
+                assert len(reply.body) == 1000
+            else:
+                assert (reply.status, reply.code) == (503, "SlowDown"), reply
+                shed += 1
+        assert shed == count - room
+        server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="clients")
+        server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="origins")
+        assert group is None or group.kills() == 0
