@@ -143,7 +143,10 @@ struct key_write {
         struct key_write *kw); // the old record is gone for good: the origin may be asked
     void (*on_ended)(
         struct key_write *kw); // nothing older can be seen by anyone: the client may be answered
-    bool has_moved;            // private: to the epoch its bucket has now
+    // Asks nothing of the origin: another one may still reach the key there. Until it ends no reader
+    // of the key shares a request that was sent before it came.
+    bool is_doubt;
+    bool has_moved; // private: to the epoch its bucket has now
 };
 void invalidate_begin(struct fill_worker *fw, struct key_write *kw); // on_ready later
 void invalidate_end(struct fill_worker *fw,

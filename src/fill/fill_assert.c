@@ -100,6 +100,7 @@ void fill_assert_home(const struct home_key *h)
     check(h->has_floor || (h->deletes == 0 && !h->delete_owed && h->open_writes == 0)); // rule 26
     check(list_empty(&h->starting) || (h->deletes > 0 && h->open_writes > 0));          // rule 27
     check(list_empty(&h->closing) || h->open_writes > 0);                               // rule 28
+    check(h->doubts <= h->open_writes);
     check(h->revalidation != NULL || list_empty(&h->next_revalidation));
     assert_acknowledgements(h);
 }

@@ -217,6 +217,7 @@ static void home_route(struct home_key *h, struct subscription *sub)
             home_invalidate(h);
         }
     }
+    sub->ask.strict |= h->doubts > 0;
     if (h->state != HOME_NONE && sub->ask.strict) {
         home_answer_again(h, sub); // what is under way was sent before it came
     } else if (h->state == HOME_KNOWN) {

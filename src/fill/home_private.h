@@ -41,6 +41,7 @@ struct home_key {
     struct timer delete_timer;
     unsigned delete_failures;
     unsigned open_writes;
+    unsigned doubts;      // of these
     struct list starting; // writes that wait for the delete
     struct list closing;  // writes that wait for the acknowledgements
     struct revalidation *revalidation;

@@ -144,7 +144,7 @@ void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
     struct home_key *h = home_get(fw, m->base.key);
     if (h->revalidation == NULL) {
         revalidation_start(h, m->subscription);
-    } else if (m->subscription->ask.strict) {
+    } else if (m->subscription->ask.strict || h->doubts > 0) {
         stats_add(COUNTER_revalidations_joined, 1);
         home_hold(&h->next_revalidation, m->subscription);
         return;

@@ -107,6 +107,7 @@ static void home_settle(struct home_key *h)
     while (acked && (node = list_pop_front(&h->closing)) != NULL) {
         check(h->open_writes > 0);
         h->open_writes--;
+        h->doubts -= container_of(node, struct key_write, node)->is_doubt;
         home_answer_write(node, message_write_done_new(h->fw, NULL));
     }
     if (h->has_floor && acked && h->deletes == 0 && !h->delete_owed && h->open_writes == 0) {
@@ -134,6 +135,7 @@ void home_on_write_begin(struct fill_worker *fw, struct write_message *m)
     struct home_key *h = home_get(fw, m->base.key);
     check(!list_node_linked(&m->write->node));
     h->open_writes++;
+    h->doubts += m->write->is_doubt;
     home_invalidate(h);
     list_push_back(&h->starting, &m->write->node);
     home_settle(h);

@@ -165,6 +165,8 @@ struct origin_relay {
     enum err (*on_body)(struct origin_relay *r, struct span data);
     void (*on_end)(struct origin_relay *r, enum err err);
     void *ctx;
+    bool
+        is_unsure; // in on_head and on_end: it was sent, and nothing says whether it is done or not
     // answered
     unsigned status;
     struct headers headers_answered;

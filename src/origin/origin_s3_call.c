@@ -130,6 +130,9 @@ static void transfer_begin(struct origin_s3_call *c, const struct origin_s3_url 
     if (!looking) {
         c->phase = PHASE_ASK;
     }
+    if (c->r != NULL && !looking) {
+        c->r->is_unsure = true;
+    }
     c->transfer = transfer_start(c->pool->pool, &request, &calls, c);
 }
 
@@ -285,6 +288,9 @@ static enum err on_head_complete(struct origin_s3_call *c)
     unsigned status = c->response_head.status;
     if (origin_s3_status_is_foreign(status) && is_doubtful(c)) {
         return dead_answer(c);
+    }
+    if (c->r != NULL) {
+        c->r->is_unsure = status >= 500 && status != 501; // a gateway does not know, either
     }
     if (c->f != NULL && (status == 200 || status == 206)) {
         return fetch_head(c);

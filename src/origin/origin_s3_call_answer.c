@@ -26,6 +26,9 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err)
 {
     bool untouched = (err == ERR_ORIGIN_DNS || err == ERR_ORIGIN_CONNECT) && !c->upload_has_left;
     origin_count_error(err);
+    if (c->r != NULL && untouched) {
+        c->r->is_unsure = false;
+    }
     if (err == ERR_ORIGIN_TIMEOUT) {
         origin_hops_doubt(c->call.ow->origin);
     }
@@ -177,6 +180,9 @@ void origin_s3_call_answered(struct origin_s3_call *c)
     unsigned status = c->response_head.status;
     if (c->collected.len > 0) {
         (void)s3_error_read(c->arena, buf_span(&c->collected), &body);
+    }
+    if (c->r != NULL && span_equal_cstr(body.code, "SlowDown")) {
+        c->r->is_unsure = false;
     }
     if (mend_region(c, &body) || mend_clock(c, &body) || mend_credentials(c, &body)) {
         return;

@@ -19,7 +19,8 @@ void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *re
 
 static bool is_strict(const struct request *r)
 {
-    return r->rule->freshness == PROXY_FRESHNESS_STRICT || r->get->client_no_cache;
+    return r->rule->freshness == PROXY_FRESHNESS_STRICT || r->get->client_no_cache ||
+           r->get->is_doubted;
 }
 
 static void on_change(void *ctx, struct subscription *sub)

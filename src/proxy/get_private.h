@@ -16,6 +16,7 @@ struct get_state {
     struct http_range range;
     struct http_conditions conditions;
     bool client_no_cache;
+    bool is_doubted; // its bucket is in doubt: what is cached must be confirmed
 
     bool view_open;
     struct store_view view;

@@ -133,6 +133,10 @@ void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte)
     uint64_t end = min_u64(end_byte, first_byte + STORE_WINDOW_MAX);
     store_lookup(r->pw->worker, r->pw->store, g->key->hash, first_byte, end,
                  fill_floor(r->pw->fill, g->key->hash), &g->view);
+    if (!g->replied) {
+        g->is_doubted = store_is_doubted(r->pw->store, span_from_cstr(origin_place(r->origin)),
+                                         r->origin_bucket, g->view.found ? g->view.age_ms : 0);
+    }
     g->view_open = true;
     g->view_first = first_byte;
     g->view_end = end;

@@ -107,10 +107,18 @@ static bool header_changes_nothing(struct span name)
     return false;
 }
 
+// While a write may still reach a key, nothing says when a page that names it gets old.
+static bool may_change_silently(const struct request *r)
+{
+    return atomic_load(&r->pw->proxy->doubt_count) > 0 ||
+           store_is_doubted(r->pw->store, span_from_cstr(origin_place(r->origin)), r->origin_bucket,
+                            0);
+}
+
 static bool request_is_cacheable(const struct request *r)
 {
     if ((r->s3.flags & S3_OP_LISTING) == 0 || r->rule == NULL || r->rule->list_ttl_ms == 0 ||
-        r->s3.presigned || !span_equal(r->http->method, SPAN("GET"))) {
+        r->s3.presigned || !span_equal(r->http->method, SPAN("GET")) || may_change_silently(r)) {
         return false;
     }
     for (unsigned i = 0; i < r->http->headers.count; i++) {

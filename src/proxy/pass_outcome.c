@@ -87,6 +87,7 @@ static void close_writes(struct pass_state *p)
 {
     p->write_phase = WRITES_CLOSING;
     begin_late(p);
+    pass_doubt_begin(p);
     for (unsigned i = 0; i < p->write_count; i++) {
         invalidate_end(p->pw->fill, &p->writes[i]);
     }

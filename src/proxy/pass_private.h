@@ -233,6 +233,7 @@ struct pass_state {
     unsigned late_count;
     struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
     bool changes_bucket;
+    struct span bucket_place; // of its origin
     enum write_phase write_phase;
 
     // towards the client
@@ -312,6 +313,14 @@ void pass_outcome_free_unneeded(struct pass_state *p);
 // The writes' on_ended.
 void pass_outcome_on_key_ended(struct key_write *kw);
 void pass_outcome_on_bucket_ended(struct bucket_write *bw);
+
+// --- pass_doubt.c --------------------------------------------------------------------------------
+
+#define PASS_DOUBTS_MAX 4096u // keys in doubt, on all workers
+// The outcome is settled, if only because nothing more will be heard of it: if it is not known, keys
+// and bucket are in doubt. Before the writes end.
+void pass_doubt_begin(struct pass_state *p);
+void pass_doubt_free_all(struct proxy_worker *pw); // with the worker
 
 // --- pass_relay.c --------------------------------------------------------------------------------
 

@@ -201,6 +201,7 @@ void pass_relay_begin(struct pass_state *p)
     p->write_phase = WRITES_STARTING;
     stats_add(COUNTER_writes_inflight, 1);
     if (p->changes_bucket) {
+        p->bucket_place = span_from_cstr(origin_place(p->request->origin));
         p->bucket_write.ctx = p;
         p->bucket_write.on_ready = on_bucket_ready;
         p->bucket_write.on_ended = pass_outcome_on_bucket_ended;

@@ -19,6 +19,7 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     pw->index = index;
     pw->fill = fill_worker_of(pw->worker);
     list_init(&pw->request_pool);
+    list_init(&pw->doubts);
     if (proxy->options.access_keys != NULL) {
         pw->access_keys = access_keys_ref(proxy->options.access_keys);
         pw->known = access_keys_ref(proxy->options.access_keys);
@@ -86,6 +87,7 @@ void proxy_free(struct proxy *proxy)
     }
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         request_pool_free(&proxy->workers[i]);
+        pass_doubt_free_all(&proxy->workers[i]);
         access_keys_unref(proxy->workers[i].access_keys);
         access_keys_unref(proxy->workers[i].known);
         list_cache_free(proxy->workers[i].list_cache);

@@ -33,6 +33,7 @@ struct proxy {
     struct span realm;
     unsigned worker_count;
     struct proxy_worker *workers;
+    atomic_uint doubt_count; // of all workers
     char id_prefix[9];
     uint64_t reloads; // of the keys; touched by who calls proxy_set_access_keys()
 };
@@ -49,6 +50,7 @@ struct proxy_worker {
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;
+    struct list doubts;  // struct pass_doubt
     unsigned preflights; // on their way
     uint64_t next_request_id;
 };

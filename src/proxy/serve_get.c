@@ -178,7 +178,8 @@ enum step_result serve_get_step_describe(struct request *r)
 enum step_result serve_get_step_freshness(struct request *r)
 {
     struct get_state *g = get_of(r);
-    bool stale = freshness_check(r->rule, &g->view) == FRESHNESS_STALE || g->client_no_cache;
+    bool stale = freshness_check(r->rule, &g->view) == FRESHNESS_STALE || g->client_no_cache ||
+                 g->is_doubted;
     bool other = g->conditions.has_if_match &&
                  !http_etag_list_matches(g->conditions.if_match, g->object->etag);
     if (!g->confirmed && (stale || other)) {
@@ -207,7 +208,8 @@ enum step_result serve_get_step_revalidated(struct request *r)
         struct store_object *found = store_object_ref(sub->answer);
         get_state_forget_version(g);
         set_version(g, found);
-    } else if (origin_failed && g->have_record && g->stale_allowed && !g->client_no_cache) {
+    } else if (origin_failed && g->have_record && g->stale_allowed && !g->client_no_cache &&
+               !g->is_doubted) {
         r->result = RESULT_STALE;
         stats_add(COUNTER_stale_served, 1);
     } else {

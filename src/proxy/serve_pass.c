@@ -30,6 +30,7 @@
 //   pass_upload.c   the body's way out      pass_direct.c   instead of a relay, for a directory
 //   pass_answer.c   towards the client      pass_receive.c  the body's way in
 //   pass_outcome.c  known, closing, answer  serve_pass.c    start; the client leaves
+//   pass_doubt.c    the outcome stays unknown
 #include "proxy/pass_private.h"
 
 // What goes on of the request: its copy, its sources, its body, the keys that its head names.

@@ -312,6 +312,7 @@ static void store_free(struct store *store)
     }
     store_dir_close(&store->dir);
     store_epochs_done(&store->epochs);
+    store_doubts_done(&store->doubts);
     free(store);
 }
 
@@ -321,6 +322,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     struct store *store = calloc(1, sizeof(*store));
     check(store != NULL);
     store_epochs_init(&store->epochs);
+    store_doubts_init(&store->doubts);
     store->loop = loop;
     store->min_free_percent = options->min_free_percent;
     store->verify_always = options->verify_always;

@@ -103,6 +103,18 @@ void store_epoch_end(struct store_epoch_change *change);
 uint64_t store_epoch_hold(struct store *store, struct span origin, struct span bucket);
 void store_epoch_release(struct store *store, struct span origin, struct span bucket);
 
+// --- doubts: writes whose outcome is not known ---------------------------------------------------
+
+// How long the origin may take to apply a request after it was last heard of.
+#define STORE_DOUBT_MS 300000u
+// Any key of this bucket may change for so long: what was confirmed at the origin before that has
+// passed is no more to be believed. Any thread.
+void store_doubt(struct store *store, struct span origin, struct span bucket);
+// Must a record that was confirmed so long ago be confirmed before it is used? With an age of 0: is
+// the bucket in doubt now? Any thread, no lock.
+bool store_is_doubted(const struct store *store, struct span origin, struct span bucket,
+                      uint64_t age_ms);
+
 // --- versions ------------------------------------------------------------------------------------
 
 // One immutable version, as run headers describe it. Refcounted (atomic), immutable once shared.

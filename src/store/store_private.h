@@ -17,6 +17,7 @@
 #include "store/segment_log.h"
 #include "store/store.h"
 #include "store/store_dir.h"
+#include "store/store_doubt.h"
 #include "store/store_epoch.h"
 
 #define STORE_WORKERS_MAX 64u
@@ -52,6 +53,7 @@ struct store {
     atomic_bool rebuilding;
     atomic_bool disk_trouble_told;
     struct store_epochs epochs;
+    struct store_doubts doubts;
     struct policy policy;
     struct segment_log log;
     struct index index;

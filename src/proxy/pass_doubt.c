@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes whose outcome is not known: the origin has the request, or may get it yet, and has not said
+// what became of it (a time-out, a reset, a gateway's failure). It may apply it at any time, also
+// long after the client was told so. Whatever is read meanwhile is true now and may be untrue in a
+// moment, so it must not be kept: for STORE_DOUBT_MS a second write to the same key stays open, a
+// doubt, that asks nothing of the origin. What an open write does to its key is what is needed:
+// nothing is published, and when it ends the key is invalidated once more (rule 28). Besides, its
+// home lets readers share no request that was sent before they came.
+//
+// A doubt begins before the write that it follows ends, so that nothing is kept in between. It lives on
+// the worker of its write. Above PASS_DOUBTS_MAX of them, and for changes of unknown extent, the
+// bucket is in doubt (store_doubt.c).
+#include "proxy/pass_private.h"
+
+#include <stdlib.h>
+
+struct pass_doubt {
+    struct list_node node; // in proxy_worker.doubts
+    struct proxy_worker *pw;
+    struct key_write write;
+    struct timer timer;
+};
+
+static void doubt_free(void *ptr)
+{
+    struct pass_doubt *d = ptr;
+    list_remove(&d->node);
+    timer_done(&d->timer);
+    object_key_unref(d->write.key);
+    atomic_fetch_sub(&d->pw->proxy->doubt_count, 1);
+    stats_sub(COUNTER_writes_in_doubt, 1);
+    free(d);
+}
+
+static void on_over(struct timer *timer)
+{
+    struct pass_doubt *d = container_of(timer, struct pass_doubt, timer);
+    invalidate_end(d->pw->fill, &d->write);
+}
+
+static void on_ready(struct key_write *write)
+{
+    struct pass_doubt *d = write->ctx;
+    timer_start(&d->timer, STORE_DOUBT_MS);
+}
+
+static void on_ended(struct key_write *write)
+{
+    struct pass_doubt *d = write->ctx;
+    worker_free_later(d->pw->worker, doubt_free, d);
+}
+
+static void doubt_bucket(struct pass_state *p, const struct object_key *key)
+{
+    store_doubt(p->pw->store, span_from_cstr(origin_place(key->origin)), key->bucket);
+}
+
+static void doubt_key(struct pass_state *p, struct object_key *key)
+{
+    struct proxy *proxy = p->pw->proxy;
+    if (atomic_fetch_add(&proxy->doubt_count, 1) >= PASS_DOUBTS_MAX) {
+        atomic_fetch_sub(&proxy->doubt_count, 1);
+        doubt_bucket(p, key);
+        return;
+    }
+    struct pass_doubt *d = calloc(1, sizeof(*d));
+    check(d != NULL);
+    d->pw = p->pw;
+    d->write.key = object_key_ref(key);
+    d->write.ctx = d;
+    d->write.is_doubt = true;
+    d->write.on_ready = on_ready;
+    d->write.on_ended = on_ended;
+    list_node_init(&d->node);
+    list_push_back(&p->pw->doubts, &d->node);
+    timer_init(p->pw->worker, &d->timer, on_over);
+    stats_add(COUNTER_writes_in_doubt, 1);
+    invalidate_begin(p->pw->fill, &d->write);
+}
+
+// An upload that the origin does not have to its last byte is none.
+static bool is_doubtful(const struct pass_state *p)
+{
+    if (p->relay_phase == RELAY_NONE) {
+        return false;
+    }
+    if (p->is_streamed) {
+        return p->relay_err != ERR_OK;
+    }
+    return p->relay.is_unsure && p->body.taken == p->body.length;
+}
+
+void pass_doubt_begin(struct pass_state *p)
+{
+    if (!is_doubtful(p)) {
+        return;
+    }
+    stats_add(COUNTER_write_doubts, 1);
+    for (unsigned i = 0; i < p->write_count; i++) {
+        doubt_key(p, p->writes[i].key);
+    }
+    for (unsigned i = 0; i < p->late_count; i++) {
+        doubt_key(p, p->late_writes[i].key);
+    }
+    if (p->changes_bucket) {
+        store_doubt(p->pw->store, p->bucket_place, p->relay.bucket);
+    }
+}
+
+void pass_doubt_free_all(struct proxy_worker *pw)
+{
+    struct list_node *node;
+    while ((node = list_first(&pw->doubts)) != NULL) {
+        doubt_free(container_of(node, struct pass_doubt, node));
+    }
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buckets that may still change without anybody saying so, see store_doubt.c.
+#ifndef FOREBAY_STORE_STORE_DOUBT_H
+#define FOREBAY_STORE_STORE_DOUBT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/hash.h"
+
+#define STORE_DOUBTS_MAX 64u // buckets with a slot of their own
+
+struct store_doubt_slot {
+    struct hash128 bucket;          // set before the slot counts
+    _Atomic uint64_t until_mono_ms; // 0: never was in doubt
+};
+
+struct store_doubts {
+    atomic_bool any;                // false: nothing was ever in doubt
+    struct store_doubt_slot others; // all buckets that have no slot
+    atomic_uint count;
+    struct store_doubt_slot slots[STORE_DOUBTS_MAX]; // never given back
+    pthread_mutex_t lock;                            // of who adds a slot; alone
+};
+
+void store_doubts_init(struct store_doubts *doubts); // zeroed before
+void store_doubts_done(struct store_doubts *doubts);
+
+#endif

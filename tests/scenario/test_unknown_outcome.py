@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes whose outcome nobody knows: until it is certain what became of them, nothing of their keys is believed."""
+import threading
+
+import pytest
+from client import judge
+from forebay import parallel
+from waiting import wait_for
+
+DOUBT_S = 300
+IMMUTABLE = {"rules": [{"match": "**", "freshness": "immutable"}]}
+SETTINGS = {"origin.first_byte_timeout": "500ms", "cache.list_ttl": "1h"}
+NEW = b"written by nobody knows whom" * 100
+
+
+def serve(start, origin, engine, **more):
+    origin.put("k", 3000)
+    origin.put("other", 3000)
+    server = start(origin, engine=engine, file=IMMUTABLE, settings={**SETTINGS, **more}, ahead_s=0)
+    with server.client() as client:
+        for key in ("k", "other"):
+            judge(client.get(key), origin, key, 0, 3000, version=1)
+    server.settle()
+    return server
+
+
+def delete_xml(*keys):
+    return b"<Delete>%s</Delete>" % b"".join(b"<Object><Key>%s</Key></Object>" % key.encode() for key in keys)
+
+
+WRITES = {"PUT": ("k", "PUT", "/bkt/k", [], NEW), "DELETE": ("k", "DELETE", "/bkt/k", [], b""),
+          "copy": ("k", "PUT", "/bkt/k", [("x-amz-copy-source", "/bkt/new")], b""),
+          "batch": ("", "POST", "/bkt?delete", [], delete_xml("k"))}
+
+
+def request(client, name):
+    _, method, target, headers, body = WRITES[name]
+    return client.request(method, target, [*headers, ("Content-Length", str(len(body)))], body)
+
+
+def is_old(server, origin):
+    with server.client() as client:
+        judge(client.get("k"), origin, "k", 0, 3000, version=1)
+        assert client.head("k").etag == origin.version("k").etag
+        assert b"<Key>k</Key>" in bytes(client.list().body)
+
+
+def is_new(server, name):
+    def one(_):
+        with server.client() as client:
+            if name in ("DELETE", "batch"):
+                assert client.get("k").status == client.head("k").status == 404
+                assert b"<Key>k</Key>" not in bytes(client.list().body)
+            else:
+                assert bytes(client.get("k").body) == NEW
+                assert client.head("k").header("content-length") == str(len(NEW))
+    parallel(4, one)
+
+
+def applied(origin, name):
+    with origin.lock:
+        have = origin.buckets["bkt"].get("k")
+        return have is None if name in ("DELETE", "batch") else have is not None and have.body == NEW
+
+
+@pytest.mark.parametrize("readers", ["reading", "silent"])
+@pytest.mark.parametrize("name", WRITES)
+def test_applied_after_the_time_out(start, origin, engine, name, readers):
+    server = serve(start, origin, engine)
+    origin.put("new", len(NEW), body=NEW)
+    held = WRITES[name][0]
+    with server.client() as client, origin.hold(held, method=WRITES[name][1]):
+        mark = origin.mark()
+        if name == "copy":
+            with server.connection() as connection:  # its answer may take minutes: the client does not wait
+                connection.send(b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n"
+                                b"x-amz-copy-source: /bkt/new\r\n\r\n")
+                origin.wait_for(1, since=mark, key=held, method="PUT")
+            origin.drop_connections()
+        else:
+            assert request(client, name).status == 503
+        server.wait_metric("forebay_writes_in_doubt", lambda count: count >= 1)
+        for _ in range(3):
+            mark = origin.mark()
+            is_old(server, origin)
+            # Each answer is the origin's own.
+            assert len(origin.requests(since=mark, key="k")) >= 2 and len(origin.requests(since=mark, key="")) == 1
+            server.settle()
+        mark = origin.mark()
+        judge(client.get("other"), origin, "other", 0, 3000, version=1)
+        assert not origin.requests(since=mark), "nothing else is in doubt"
+    wait_for(lambda: applied(origin, name), "the origin to apply it")
+    if readers == "reading":
+        is_new(server, name)
+        server.settle()
+    server.advance(DOUBT_S + 5)
+    server.wait_metric("forebay_writes_in_doubt", lambda count: count == 0)
+    is_new(server, name)
+    server.settle()
+    mark = origin.mark()
+    is_new(server, name)
+    assert name in ("DELETE", "batch") or not origin.requests(since=mark, key="k"), "kept again"
+
+
+def test_readers_share_nothing_older(start, origin, engine):
+    """A long transfer of what was there goes on; who comes later is not given it."""
+    server = serve(start, origin, engine)
+    gate, got = threading.Event(), []
+    with server.client() as client, origin.hold("k", method="PUT"):
+        assert request(client, "PUT").status == 503
+        origin.fault("k", "hold_at", (1000, gate), method="GET")
+
+        def read():
+            with server.client() as other:
+                got.append(other.get("k"))
+        reader = threading.Thread(target=read)
+        mark = origin.mark()
+        reader.start()
+        origin.wait_for(1, since=mark, key="k", method="GET")
+    wait_for(lambda: applied(origin, "PUT"), "the origin to apply it")
+    is_new(server, "PUT")
+    gate.set()
+    reader.join()
+    judge(got[0], origin, "k", 0, 3000, version=1) if got[0].etag != origin.version("k").etag else None
+    is_new(server, "PUT")
+
+
+@pytest.mark.parametrize("status,doubted", [(500, True), (502, True), (504, True), (503, False), (403, False), (409, False)])
+def test_what_an_answer_says(start, origin, engine, status, doubted):
+    """A gateway does not know, either; a refusal is known."""
+    server = serve(start, origin, engine)
+    origin.fault("k", "status", status, method="PUT")
+    with server.client() as client:
+        client.request("PUT", "/bkt/k", [], NEW)
+    assert server.metric("forebay_writes_in_doubt") == (1 if doubted else 0)
+    assert server.metric("forebay_write_doubts_total") == (1 if doubted else 0)
+    is_old(server, origin)
+
+
+def test_what_was_never_sent_is_known(start, origin, engine):
+    server = serve(start, origin, engine)
+    with server.client() as client:
+        origin.down()
+        assert client.request("PUT", "/bkt/k", [], NEW).status == 503
+        assert client.request("DELETE", "/bkt/k").status == 503
+        origin.start()
+        with server.connection() as connection:  # an upload that is cut is none
+            connection.send(b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 70000)
+            wait_for(lambda: server.metric("forebay_writes_inflight") == 1, "the write")
+        server.wait_metric("forebay_writes_inflight", lambda count: count == 0)
+    assert server.metric("forebay_write_doubts_total") == 0
+    is_old(server, origin)
+
+
+def test_a_change_of_unknown_extent(start, origin, engine):
+    """Every use of the bucket is confirmed, and later one of each object."""
+    server = serve(start, origin, engine)
+    with server.client() as client:
+        with origin.hold("", method="POST"):
+            assert client.request("POST", "/bkt?delete&z=1", [], delete_xml("gone")).status == 503
+            for _ in range(2):
+                is_old(server, origin)
+                server.settle()
+                mark = origin.mark()
+                judge(client.get("other"), origin, "other", 0, 3000, version=1)
+                assert len(origin.requests(since=mark, key="other")) == 1
+        origin.overwrite("k")
+        server.advance(DOUBT_S + 5)
+        for _ in range(2):
+            judge(client.get("k"), origin, "k", 0, 3000, version=2)
+            judge(client.get("other"), origin, "other", 0, 3000, version=1)
+            server.settle()
+        mark = origin.mark()
+        judge(client.get("k"), origin, "k", 0, 3000, version=2)
+        assert not origin.requests(since=mark, key="k")
+
+
+def test_more_keys_than_are_noted_one_by_one(start, origin, engine):
+    """Beyond 4,096 of them their bucket is in doubt."""
+    server = serve(start, origin, engine)
+    with server.client() as client:
+        for i in range(5):
+            origin.fault("", "status", 500, method="POST")
+            body = delete_xml(*(f"{i}-{j}" for j in range(999)), "k")
+            assert client.request("POST", "/bkt?delete", [], body).status == 500
+        assert server.metric("forebay_writes_in_doubt") == 4096
+        assert server.metric("forebay_bucket_doubts_total") > 0
+        mark = origin.mark()
+        judge(client.get("other"), origin, "other", 0, 3000, version=1)
+        assert len(origin.requests(since=mark, key="other")) == 1
+        server.advance(DOUBT_S + 5)
+        server.wait_metric("forebay_writes_in_doubt", lambda count: count == 0)
+        judge(client.get("other"), origin, "other", 0, 3000, version=1)
+        server.settle()
+        mark = origin.mark()
+        judge(client.get("other"), origin, "other", 0, 3000, version=1)
+        assert not origin.requests(since=mark, key="other")
