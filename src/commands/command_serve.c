@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "commands/command_holders.h"
 #include "commands/commands.h"
 #include "commands/commands_private.h"
 #include "config/config.h"
@@ -304,6 +305,13 @@ static void render_config(void *ctx, struct buf *out)
 static int serve_build_store(struct serve *s, unsigned rule_count)
 {
     const struct config *c = s->config;
+    unsigned holder_count = 0;
+    bool verify = c->auth_mode == CONFIG_AUTH_VERIFY;
+    if (verify && access_keys_load(c->auth_keys_file, &s->access_keys, &s->why) != ERR_OK) {
+        return serve_fail(s, EXIT_CODE_CONFIGURATION);
+    }
+    struct store_holder *holders =
+        command_holders_list(s->origins, s->origin_count, s->access_keys, &holder_count);
     struct store_options options = {.dir = c->cache_dir,
                                     .size_bytes =
                                         c->cache_size.percent == 0 ? c->cache_size.bytes : 0,
@@ -312,8 +320,14 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
                                     .min_free_percent = c->cache_min_free_percent,
                                     .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
                                     .block_size_bytes_max = serve_block_size_max(s, rule_count),
-                                    .descriptors_max = s->descriptors.segments};
+                                    .descriptors_max = s->descriptors.segments,
+                                    .holders = holders,
+                                    .holder_count = holder_count};
     enum err err = store_open(&options, s->loop, &s->store, &s->why);
+    if (err == ERR_OK) {
+        err = command_holders_apply(holders, s->origins, s->origin_count, s->access_keys);
+    }
+    free(holders);
     if (err != ERR_OK) {
         return serve_fail(s, EXIT_CODE_FAILED);
     }
@@ -327,9 +341,6 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
 {
     const struct config *c = s->config;
     bool verify = c->auth_mode == CONFIG_AUTH_VERIFY;
-    if (verify && access_keys_load(c->auth_keys_file, &s->access_keys, &s->why) != ERR_OK) {
-        return serve_fail(s, EXIT_CODE_CONFIGURATION);
-    }
     struct proxy_options options = {
         .loop = s->loop,
         .store = s->store,
@@ -632,8 +643,19 @@ static void serve_reload(struct serve *s)
         log_error("reload_failed", "why=%s", log_quote(buf_span(&s->why)));
         return;
     }
-    if (access_keys_keep_realms(fresh, s->access_keys) != ERR_OK) {
-        log_error("reload_failed", "why=%s", "\"too many realms since the start\"");
+    unsigned count = 0;
+    struct store_holder *holders = command_holders_list(NULL, 0, fresh, &count);
+    enum err err = store_holders_add(s->store, holders, count);
+    if (err == ERR_OK) {
+        err = command_holders_apply(holders, NULL, 0, fresh);
+    }
+    free(holders);
+    if (err == ERR_OK) {
+        err = access_keys_keep_realms(fresh, s->access_keys);
+    }
+    if (err != ERR_OK) {
+        log_error("reload_failed", "why=%s err=%s", "\"its realms cannot be noted\"",
+                  error_name(err));
         access_keys_unref(fresh);
         return;
     }

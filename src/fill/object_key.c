@@ -32,7 +32,7 @@ static char *key_copy(char *at, struct span from, struct span *ret)
     return at + from.len;
 }
 
-// The epoch follows the origin's name behind a byte that no name has.
+// Number and epoch follow the origin's name, each behind a byte that no name has.
 struct object_key *object_key_new(const struct store *store, const struct object_key *from)
 {
     struct span name = span_from_cstr(origin_name(from->origin));
@@ -43,7 +43,13 @@ struct object_key *object_key_new(const struct store *store, const struct object
                                          (unsigned long long)from->epoch);
         epoch_text[0] = '\0';
     }
-    size_t realm_len = from->realm.len + 1 + name.len + epoch_len;
+    char number_text[1 + 16 + 1];
+    size_t number_len = 0;
+    if (origin_number(from->origin) > 0) {
+        number_len = (size_t)snprintf(number_text, sizeof(number_text), "\001%llx",
+                                      (unsigned long long)origin_number(from->origin));
+    }
+    size_t realm_len = from->realm.len + 1 + name.len + number_len + epoch_len;
     struct object_key *k = calloc(1, sizeof(*k) + realm_len + from->bucket.len + from->key.len);
     check(k != NULL);
     atomic_init(&k->refs, 1);
@@ -54,6 +60,7 @@ struct object_key *object_key_new(const struct store *store, const struct object
     at = key_copy(at, from->realm, &piece);
     *at++ = '|';
     at = key_copy(at, name, &piece);
+    at = key_copy(at, (struct span){number_text, number_len}, &piece);
     at = key_copy(at, (struct span){epoch_text, epoch_len}, &piece);
     at = key_copy(at, from->bucket, &k->bucket);
     (void)key_copy(at, from->key, &k->key);

@@ -387,6 +387,16 @@ const char *origin_endpoint(const struct origin *origin)
     return origin->options.endpoint;
 }
 
+void origin_set_number(struct origin *origin, uint64_t number)
+{
+    origin->number = number;
+}
+
+uint64_t origin_number(const struct origin *origin)
+{
+    return origin->number;
+}
+
 const char *origin_place(const struct origin *origin)
 {
     return origin->place;

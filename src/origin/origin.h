@@ -65,6 +65,9 @@ void origin_close(struct origin *origin);
 void origin_free(struct origin *origin);
 const char *origin_name(const struct origin *origin);
 const char *origin_endpoint(const struct origin *origin); // as configured
+// A part of the names of its keys, beside its name; 0 at first. Before loop_start().
+void origin_set_number(struct origin *origin, uint64_t number);
+uint64_t origin_number(const struct origin *origin);
 // Where it is, however that is spelt: the same for all that reach the same buckets, whatever their
 // credentials, region or way of addressing. Another origin's endpoint may read like it; an endpoint
 // that is spelt otherwise is no place of any origin.

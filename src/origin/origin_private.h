@@ -80,7 +80,8 @@ struct origin {
     void *driver_state;
     struct loop *loop;
     char *description;
-    char *place;                   // set by the driver
+    char *place; // set by the driver
+    uint64_t number;
     struct origin_worker *workers; // one per worker, by index
     unsigned worker_count;
 

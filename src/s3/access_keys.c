@@ -556,6 +556,25 @@ const struct access_keys_principal *access_keys_find(const struct access_keys *t
                    compare_principals);
 }
 
+enum err access_keys_number_realms(struct access_keys *table, const uint64_t *numbers)
+{
+    for (size_t i = 0; i < table->realm_count; i++) {
+        struct span name = table->realms[i];
+        struct span told = span_from_cstr(arena_printf(table->arena, "%.*s\001%llx", (int)name.len,
+                                                       name.ptr, (unsigned long long)numbers[i]));
+        if (told.len == 0) {
+            return ERR_NO_MEMORY;
+        }
+        for (size_t j = 0; j < table->count; j++) {
+            if (span_equal(table->principals[j].realm, name)) {
+                table->principals[j].realm = told;
+            }
+        }
+        table->realms[i] = told;
+    }
+    return ERR_OK;
+}
+
 enum err access_keys_keep_realms(struct access_keys *table, const struct access_keys *before)
 {
     if (before->realm_count == 0) {

@@ -485,6 +485,10 @@ enum err access_keys_load(const char *path, struct access_keys **ret_access_keys
 // The realms besides the common one, each once.
 #define ACCESS_KEYS_REALMS_MAX 64u
 const struct span *access_keys_realms(const struct access_keys *table, size_t *ret_count);
+// Each of them is told by its number, too, from here on: the same realm with another number shares
+// nothing with it. In the order of access_keys_realms(), while nobody else sees `table` yet.
+// ERR_NO_MEMORY.
+enum err access_keys_number_realms(struct access_keys *table, const uint64_t *numbers) MUST_USE;
 // Adds those that only `before` knows, while nobody else sees `table` yet: a later file may name them
 // again, so writes go on reaching what is cached there. ERR_NO_MEMORY.
 enum err access_keys_keep_realms(struct access_keys *table,

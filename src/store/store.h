@@ -37,6 +37,13 @@
 
 struct store;
 
+// Under whose name copies of keys may lie: a realm, or an origin by its name.
+struct store_holder {
+    struct span kind, name;
+    bool is_origin;
+    uint64_t number; // from the store: the caller puts it into the names of the holder's keys
+};
+
 struct store_options {
     const char *dir;               // created (0700) when absent
     uint64_t size_bytes;           // 0: use size_percent
@@ -46,6 +53,10 @@ struct store_options {
     bool verify_always;            // cache.verify: always
     uint64_t block_size_bytes_max; // largest block of any rule; segment size is at least twice this
     unsigned descriptors_max;      // for segments; 0 = 1,024
+    // All that writes of this process reach; they get their numbers. What others hold is out of reach
+    // when they come back.
+    struct store_holder *holders;
+    unsigned holder_count;
 };
 
 // ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten),
@@ -56,6 +67,10 @@ enum err store_open(const struct store_options *options, struct loop *loop,
                     struct store **ret_store, struct buf *ret_why) MUST_USE;
 // After loop_stop(): commits, syncs, marks the clean stop, frees.
 void store_close(struct store *store);
+// More of them, which writes reach from now on: gives them their numbers, and lasts with ERR_OK. May
+// block.
+enum err store_holders_add(struct store *store, struct store_holder *holders,
+                           unsigned count) MUST_USE;
 struct store_summary {
     const char *dir;
     uint64_t capacity_bytes, used_bytes, segment_size_bytes;

@@ -21,6 +21,8 @@
 //   index-txn <number>         an index behind this is an old copy
 //   other-epochs <number>      of the buckets beyond the maximum, when there are any
 //   epoch <32 hex> <number>    of a bucket with its own, by the keyed hash of its name
+//   holders <number>           numbers of holders up to this may have been used
+//   holder <32 hex> <number>   of one with its own, by the keyed hash of its name
 //   append <number> <offset> <units> <runs>     after a clean stop, per segment that can be written
 //   on checksum <8 hex>
 //
@@ -46,7 +48,7 @@
 #include "base/log.h"
 #include "base/random.h"
 
-#define FORMAT_BYTES_MAX 32768u
+#define FORMAT_BYTES_MAX 65536u
 #define OTHER_ENTRIES_MAX 10000u
 #define PRIVATE_FOLDER "forebay"
 
@@ -73,6 +75,14 @@ void store_format_render(const struct store_format *format, struct buf *out)
         const struct store_epoch_line *e = &format->epochs[i];
         buf_printf(out, "epoch %016llx%016llx %llu\n", (unsigned long long)e->bucket.hi,
                    (unsigned long long)e->bucket.lo, (unsigned long long)e->epoch);
+    }
+    if (format->last_holder > 0) {
+        buf_printf(out, "holders %llu\n", (unsigned long long)format->last_holder);
+    }
+    for (unsigned i = 0; i < format->holder_count; i++) {
+        const struct store_holder_line *h = &format->holders[i];
+        buf_printf(out, "holder %016llx%016llx %llu\n", (unsigned long long)h->holder.hi,
+                   (unsigned long long)h->holder.lo, (unsigned long long)h->number);
     }
     for (unsigned i = 0; i < format->append_count; i++) {
         const struct store_append *a = &format->append[i];
@@ -127,17 +137,42 @@ static uint64_t u64_of_bytes(const uint8_t bytes[8])
     return value;
 }
 
-static bool format_epoch(struct span value, struct store_epoch_line *ret_line)
+// A hash and a number.
+static bool format_row(struct span value, struct hash128 *ret_hash, uint64_t *ret_number)
 {
     struct span word;
     uint8_t hash[16];
-    uint64_t epoch;
     if (!span_split(&value, ' ', &word) || !hex_decode(word, hash, sizeof(hash)) ||
-        !span_to_u64(value, &epoch)) {
+        !span_to_u64(value, ret_number)) {
         return false;
     }
-    *ret_line = (struct store_epoch_line){
-        .bucket = {.hi = u64_of_bytes(hash), .lo = u64_of_bytes(hash + 8)}, .epoch = epoch};
+    *ret_hash = (struct hash128){.hi = u64_of_bytes(hash), .lo = u64_of_bytes(hash + 8)};
+    return true;
+}
+
+static bool format_epochs(struct span *rest, struct store_format *f)
+{
+    struct span value;
+    (void)format_u64(rest, "other-epochs", UINT64_MAX, &f->other_epochs); // there may be none
+    while (f->epoch_count < STORE_EPOCHS_MAX && format_line(rest, "epoch", &value)) {
+        struct store_epoch_line *line = &f->epochs[f->epoch_count++];
+        if (!format_row(value, &line->bucket, &line->epoch)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool format_holders(struct span *rest, struct store_format *f)
+{
+    struct span value;
+    (void)format_u64(rest, "holders", UINT64_MAX, &f->last_holder); // an old directory has none
+    while (f->holder_count < STORE_HOLDERS_MAX && format_line(rest, "holder", &value)) {
+        struct store_holder_line *line = &f->holders[f->holder_count++];
+        if (!format_row(value, &line->holder, &line->number) || line->number > f->last_holder) {
+            return false;
+        }
+    }
     return true;
 }
 
@@ -160,7 +195,7 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
     struct span rest;
     struct store_format f = {0};
     uint64_t version, segment_size, next_segment;
-    struct span id, hash_key, boot_id, state, epoch, append;
+    struct span id, hash_key, boot_id, state, append;
     uint8_t key[8];
     if (!format_checksum_is_right(text, &rest) ||
         !format_u64(&rest, "forebay-cache", UINT32_MAX, &version) ||
@@ -175,11 +210,8 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
         !format_u64(&rest, "index-txn", UINT64_MAX, &f.index_txn)) {
         return ERR_FORMAT;
     }
-    (void)format_u64(&rest, "other-epochs", UINT64_MAX, &f.other_epochs); // there may be none
-    while (f.epoch_count < STORE_EPOCHS_MAX && format_line(&rest, "epoch", &epoch)) {
-        if (!format_epoch(epoch, &f.epochs[f.epoch_count++])) {
-            return ERR_FORMAT;
-        }
+    if (!format_epochs(&rest, &f) || !format_holders(&rest, &f)) {
+        return ERR_FORMAT;
     }
     while (f.append_count < STORE_APPEND_MAX && format_line(&rest, "append", &append)) {
         if (!format_append(append, &f.append[f.append_count])) {

@@ -11,7 +11,8 @@
 // Segments a clean stop leaves open: one per worker at most, and the spare ones.
 #define STORE_APPEND_MAX 160u
 #define STORE_BOOT_ID_MAX 63u
-#define STORE_EPOCHS_MAX 256u // buckets with an epoch of their own (store_epoch.c)
+#define STORE_EPOCHS_MAX 256u  // buckets with an epoch of their own (store_epoch.c)
+#define STORE_HOLDERS_MAX 512u // holders whose number lasts (store_holder.c)
 // Lock, format, folders and LMDB's lock file, with room to spare.
 #define STORE_OVERHEAD_BYTES (128u << 10)
 
@@ -22,6 +23,11 @@ struct store_append {
 struct store_epoch_line {
     struct hash128 bucket;
     uint64_t epoch;
+};
+
+struct store_holder_line {
+    struct hash128 holder;
+    uint64_t number;
 };
 
 // What the file `format` says.
@@ -37,6 +43,9 @@ struct store_format {
     uint64_t other_epochs; // of all buckets that have no line below
     unsigned epoch_count;
     struct store_epoch_line epochs[STORE_EPOCHS_MAX];
+    uint64_t last_holder; // numbers up to this may have been used; 0: a directory without any
+    unsigned holder_count;
+    struct store_holder_line holders[STORE_HOLDERS_MAX];
     unsigned append_count;
     struct store_append append[STORE_APPEND_MAX]; // after a clean stop: where writing may go on
 };

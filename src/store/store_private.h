@@ -19,6 +19,7 @@
 #include "store/store_dir.h"
 #include "store/store_doubt.h"
 #include "store/store_epoch.h"
+#include "store/store_holder.h"
 
 #define STORE_WORKERS_MAX 64u
 #define STORE_SIZE_MIN (16u << 20)

@@ -188,6 +188,63 @@ def test_a_realm_that_was_away_has_seen_the_writes(tmp_path, origin, start, engi
     assert bytes(team.get("k").body) == b"new"
 
 
+@pytest.mark.parametrize("end", ["stop", "kill9"])
+@pytest.mark.parametrize("away", ["realm", "open", "bucket"])
+def test_who_was_away_over_a_restart_has_seen_the_writes(tmp_path, origin, start, engine, away, end):
+    """What a realm or a name of a bucket holds outlives the lists that writes go by."""
+    for name, text in zip(("id", "secret"), next(iter(KEYS.items()))):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    extra = {"TEAM": {"origin_access_key_file": str(tmp_path / "id"), "origin_secret_key_file": str(tmp_path / "secret")},
+             "ALICE": {"realm": "alices"}}
+    allow = {**ALLOW, "ALICE": [("*", "", RWLD)]}
+    second = {"name": "second", "origin": "s3://bkt", "region": "us-east-1"}
+    origin.put("k", 3, body=b"old")
+    origin.put("kept", 3, body=b"kpt")
+
+    def run(with_it, cache=None):
+        table = {who: rows for who, rows in allow.items() if with_it or away != "realm" or who != "TEAM"}
+        buckets = [second] if with_it or away != "bucket" else []
+        settings = verify(keys_file(tmp_path, table, extra=extra)) if with_it or away != "open" else {}
+        server = start(origin, engine=engine, settings=settings, cache=cache, file={**IMMUTABLE, "buckets": buckets})
+        return server, {who: Caller(server, who) for who in table}
+
+    def read(callers, who, bucket="bkt", key="k"):
+        return bytes(callers[who].ask("GET", f"/{bucket}/{key}").body)
+    server, callers = run(True)
+    readers = [("TEAM", "bkt"), ("ROOT", "bkt"), ("ALICE", "bkt"), ("ROOT", "second"), ("ALICE", "second")]
+    for who, bucket in readers:
+        assert read(callers, who, bucket) == b"old" and read(callers, who, bucket, "kept") == b"kpt"
+    server.settle()
+    getattr(server, end)()
+    again, callers = run(False, server.cache)
+    if away == "open":
+        with again.client() as client:
+            assert client.request("PUT", "/bkt/k", [], b"new").status == 200
+    else:
+        assert callers["ROOT"].ask("PUT", "/bkt/k", [], b"new").status == 200
+    getattr(again, end)()
+    last, callers = run(True, server.cache)
+    for who, bucket in readers:
+        assert read(callers, who, bucket) == b"new", (who, bucket)
+    last.settle()
+    for turn in range(2):
+        mark = origin.mark()
+        for who, bucket in readers:
+            assert read(callers, who, bucket, "kept") == b"kpt"
+        gone = {"realm": 1, "open": 3, "bucket": 2}[away] if turn == 0 else 0
+        got = origin.requests(since=mark, key="kept")
+        assert len(got) == gone, "who never was away keeps what it has"
+        last.settle()
+    getattr(last, end)()
+    last.start()
+    mark = origin.mark()
+    callers = {who: Caller(last, who) for who in allow}
+    for who, bucket in readers:
+        assert read(callers, who, bucket) == b"new" and read(callers, who, bucket, "kept") == b"kpt"
+    assert not origin.requests(since=mark), "numbers last"
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
 def test_a_realm_that_comes_during_a_write_sees_it(tmp_path, origin, start, engine, method):
     """The keys are read anew while the origin works on a write: who has a new realm then keeps nothing older."""

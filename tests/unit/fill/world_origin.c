@@ -33,6 +33,12 @@ const char *origin_place(const struct origin *origin)
     return origin_endpoint(origin);
 }
 
+uint64_t origin_number(const struct origin *origin)
+{
+    (void)origin;
+    return 0;
+}
+
 const char *origin_name(const struct origin *origin)
 {
     (void)origin;

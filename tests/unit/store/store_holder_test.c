@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: who was away gets a new number, who was not keeps its own, and no number is given twice.
+#include <stdio.h>
+
+#include "stats/stats.h"
+#include "store/store_private.h"
+#include "test.h"
+
+static struct store store;
+
+static struct store_holder holder(const char *name, bool is_origin)
+{
+    return (struct store_holder){
+        .kind = SPAN("kind"), .name = span_from_cstr(name), .is_origin = is_origin};
+}
+
+// One start after another, each with those it names; their numbers in the same order.
+Test(store_holder, numbers)
+{
+    struct store_holder all[] = {holder("origin", true), holder("a", false), holder("b", false)};
+    store_holders_load(&store, all, 3);
+    cr_assert(all[0].number == 0 && all[1].number > 0 && all[2].number > 0);
+    cr_assert_neq(all[1].number, all[2].number);
+    uint64_t a = all[1].number, b = all[2].number;
+    struct store_holder two[] = {holder("b", false), holder("origin", true)};
+    store_holders_load(&store, two, 2);
+    cr_assert(two[0].number == b && two[1].number == 0);
+    struct store_holder added[] = {holder("b", false), holder("a", false)};
+    cr_assert_eq(store_holders_add(&store, added, 2), ERR_OK);
+    cr_assert(added[0].number == b && added[1].number > b, "it was away");
+    cr_assert_neq(added[1].number, a);
+    store_holders_load(&store, all, 3);
+    cr_assert(all[0].number == 0 && all[1].number == added[1].number && all[2].number == b);
+    store_holders_load(&store, NULL, 0);
+    store_holders_load(&store, all, 3);
+    cr_assert(all[0].number > added[1].number, "an origin that was away, too");
+}
+
+// Beyond the lines: a number at each start, never one that was used.
+Test(store_holder, bounds)
+{
+    enum { COUNT = STORE_HOLDERS_MAX + 3 };
+    static struct store_holder all[COUNT];
+    static char names[COUNT][16];
+    for (unsigned i = 0; i < COUNT; i++) {
+        (void)snprintf(names[i], sizeof(names[i]), "n%u", i);
+        all[i] = holder(names[i], false);
+    }
+    uint64_t before = stats_sum(COUNTER_holders_unnoted);
+    store_holders_load(&store, all, COUNT);
+    uint64_t last = store.dir.format.last_holder, noted = all[0].number;
+    cr_assert_eq(stats_sum(COUNTER_holders_unnoted) - before, 3);
+    store_holders_load(&store, all, COUNT);
+    cr_assert_eq(all[0].number, noted);
+    for (unsigned i = STORE_HOLDERS_MAX; i < COUNT; i++) {
+        cr_assert_gt(all[i].number, last);
+    }
+    struct buf text;
+    struct store_format again;
+    buf_init(&text, 65536);
+    store.dir.format.segment_size_bytes = SEGMENT_SIZE_MIN;
+    store_format_render(&store.dir.format, &text);
+    cr_assert(buf_ok(&text) && store_format_parse(buf_span(&text), &again) == ERR_OK);
+    cr_assert_eq(again.holder_count, STORE_HOLDERS_MAX);
+    buf_done(&text);
+}
