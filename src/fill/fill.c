@@ -18,9 +18,9 @@
 //            on unstored, within a window of its fastest reader (1 MiB, less while memory is short),
 //            slow ones are detached. Paused for long: parked, its place at the origin goes to others
 //            (fill_pause.c).
-//   WRITING  reader joins: waits for the place. Last reader leaves: goes on. Store fails: readers
-//            rejoin.
-//   WRITTEN  reader joins: gets the place, which the index does not show yet. Goes on.
+//   WRITING  reader joins: gets the bytes while they are in memory, else waits for the place. Last
+//            reader leaves: goes on. Store fails: readers who wait rejoin.
+//   WRITTEN  reader joins: gets the place. Goes on until the home has answered.
 //   (left)   the index answers.
 //
 // A write to the key dooms the fill in any state: it takes no joins and is never published, its
@@ -123,6 +123,7 @@ void fill_send_version(struct fill *fill)
     struct version_message *m = message_version_new(fill->fw, fill->key);
     m->token = fill->token;
     m->object = store_object_ref(fill->object);
+    m->asked_us = fill->asked_us;
     message_send(object_key_home(fill->fw, fill->key), &m->base);
 }
 
@@ -199,7 +200,7 @@ static void fill_answer_again(struct fill_worker *fw, struct subscription *sub)
     message_send(sub->at, &m->base);
 }
 
-// Answers with the pending place: written, not yet visible.
+// Answers with the place: written, and on its way to the home.
 static void fill_answer_place(struct fill *fill, struct subscription *sub)
 {
     struct store_place place = fill->place;
@@ -232,13 +233,14 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
     a->acked_byte = a->next_byte;
     // What is not held any more comes from disk, once it is there.
-    a->waiting_place = fill->state == FILL_WRITING || a->next_byte < fill->retained_from;
+    a->waiting_place = a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
     stats_add(COUNTER_coalesced_waiters, 1);
     struct attached_message *m = message_attached_new(fill->fw, NULL);
     m->subscription = sub;
     m->attachment = a;
     m->joined = joined;
+    m->whole = fill->state == FILL_WRITING;
     message_send(a->at, &m->base);
     if (fill->has_head) {
         fill_send_head(fill, a);
@@ -248,13 +250,19 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
 
 // --- asks ----------------------------------------------------------------------------------------
 
-static bool fill_takes(const struct fill *fill, const struct subscription *sub, bool first)
+// `first`: of a first request; NULL: a version is asked for.
+static bool fill_takes(const struct fill *fill, const struct subscription *sub,
+                       const struct first_message *first)
 {
     if (fill->doomed || sub->ask.block < fill->first_block ||
         sub->ask.block >= fill->first_block + fill->block_count) {
         return false;
     }
-    if (!first && fill->object != NULL &&
+    uint64_t version = fill->object != NULL ? version_hash(fill->object) : 0;
+    if (first != NULL && home_given_precedes(&first->given, version, fill->asked_us)) {
+        return false;
+    }
+    if (first == NULL && fill->object != NULL &&
         (sub->ask.object == NULL || !fill_same_version(fill->object, sub->ask.object))) {
         return false;
     }
@@ -267,7 +275,8 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub, 
 }
 
 // Rule 16: a live entry for the block.
-static struct fill *fill_find(struct fill_worker *fw, const struct subscription *sub, bool first)
+static struct fill *fill_find(struct fill_worker *fw, const struct subscription *sub,
+                              const struct first_message *first)
 {
     list_for_each(node, fill_map_bucket(&fw->fills, sub->ask.key->hash))
     {
@@ -340,6 +349,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     fill->key = object_key_ref(sub->ask.key);
     fill->token = token;
     fill->object = sub->ask.object != NULL ? store_object_ref(sub->ask.object) : NULL;
+    fill->asked_us = worker_now_us(fw->worker);
     fill->described = sub->described;
     sub->described = NULL;
     fill->first_block = sub->ask.block;
@@ -371,11 +381,13 @@ static void fill_decline_first(struct fill_worker *fw, struct subscription *sub,
 }
 
 // Rule 16, in its order.
-static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t token)
+static void fill_ask(struct fill_worker *fw, struct subscription *sub,
+                     const struct first_message *first)
 {
+    uint64_t token = first != NULL ? first->token : 0;
     check(object_key_owner(fw, sub->ask.key, sub->ask.block * sub->ask.block_size_bytes) ==
           fw); // rule 2
-    struct fill *fill = fill_find(fw, sub, token != 0);
+    struct fill *fill = fill_find(fw, sub, first);
     if (fill != NULL && token != 0 && sub->ask.strict) {
         fill_decline_first(fw, sub, token); // it was sent before the reader asked
         return;
@@ -409,12 +421,12 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub, uint64_t 
 
 void fill_on_join(struct fill_worker *fw, struct ask_message *m)
 {
-    fill_ask(fw, m->subscription, 0);
+    fill_ask(fw, m->subscription, NULL);
 }
 
 void fill_on_first(struct fill_worker *fw, struct first_message *m)
 {
-    fill_ask(fw, m->subscription, m->token);
+    fill_ask(fw, m->subscription, m);
 }
 
 // --- leaving -------------------------------------------------------------------------------------
@@ -487,6 +499,15 @@ void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
     }
 }
 
+// Rule 25: what a first request has yet to find may be newer than what the home decides after it.
+static void fill_turn_away(struct fill *fill)
+{
+    if (fill->state == FILL_ASKED && fill->object == NULL) {
+        fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
+        fill_on_no_readers(fill);
+    }
+}
+
 void fill_doom(struct fill_worker *fw, struct hash128 hash)
 {
     list_for_each(node, fill_map_bucket(&fw->fills, hash))
@@ -495,6 +516,7 @@ void fill_doom(struct fill_worker *fw, struct hash128 hash)
         if (hash128_equal(fill->key->hash, hash) && !fill->doomed) {
             fill->doomed = true;
             stats_add(COUNTER_fills_doomed, 1);
+            fill_turn_away(fill);
         }
     }
 }

@@ -76,11 +76,13 @@ enum subscription_state {
 
 enum subscription_outcome {
     OUTCOME_NONE,
-    OUTCOME_DONE,       // everything up to the run's end was delivered, or is at `place`
-    OUTCOME_REJOIN,     // ask again
-    OUTCOME_GONE,       // that version is no more (412)
-    OUTCOME_ERROR,      // err
-    OUTCOME_REVALIDATED // err ERR_NOT_MODIFIED: still current; ERR_OK: `answer` is; else neither
+    OUTCOME_DONE,   // everything up to the run's end was delivered, or is at `place`
+    OUTCOME_REJOIN, // ask again
+    OUTCOME_GONE,   // that version is no more (412)
+    OUTCOME_ERROR,  // err
+    // err ERR_NOT_MODIFIED: the version asked about is current or, if none was, `answer`; ERR_OK:
+    // `answer` is; else neither
+    OUTCOME_REVALIDATED
 };
 
 struct piece { // bytes of a run, on their way to the client
@@ -99,10 +101,12 @@ struct subscription {
     enum subscription_outcome outcome;
     enum err err;
     bool joined;                 // the run was in flight already
+    bool whole;                  // and all of it had come
     struct store_object *answer; // the version being delivered, or found (reference)
     bool weak;                   // no strong ETag: this run cannot be put together with another
     uint64_t run_end_byte;       // exclusive, known with `answer` while attached
     struct store_place place;    // pinned
+    uint64_t validated_us;       // `answer` was known, as of then; 0: the origin was asked now
     struct span error_answer;    // origin's, packed
     struct list pieces;          // struct piece
 
@@ -139,18 +143,20 @@ struct key_write {
     struct object_key *key;
     struct fill_worker *at; // who waits
     void *ctx;
-    void (*on_ready)(
-        struct key_write *kw); // the old record is gone for good: the origin may be asked
+    // The old record is gone for good: the origin may be asked; not when kw->err says that the
+    // cache directory does not take that.
+    void (*on_ready)(struct key_write *kw);
     void (*on_ended)(
         struct key_write *kw); // nothing older can be seen by anyone: the client may be answered
     // Asks nothing of the origin: another one may still reach the key there. Until it ends no reader
     // of the key shares a request that was sent before it came.
     bool is_doubt;
+    enum err err;
     bool has_moved; // private: to the epoch its bucket has now
 };
 void invalidate_begin(struct fill_worker *fw, struct key_write *kw); // on_ready later
 void invalidate_end(struct fill_worker *fw,
-                    struct key_write *kw); // after on_ready; on_ended later
+                    struct key_write *kw); // after on_ready, with err or without; on_ended later
 
 // A change of a bucket that may touch any of its keys: every object and listing of it that is held,
 // in every realm, is out of reach from on_ready on, and again from on_ended on. Ownership as above.

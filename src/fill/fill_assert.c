@@ -21,11 +21,11 @@ static void assert_attachments(const struct fill *fill)
     for (uint64_t i = 0; i < FILL_CHUNKS_MAX; i++) {
         const struct chunk *chunk = fill->chunks[i];
         bool has_come = fill->first_byte + i * CHUNK_SIZE < fill->received;
-        bool given_up = fill->state >= FILL_WRITING ||
-                        fill->first_byte + (i + 1) * CHUNK_SIZE <= fill->retained_from;
-        check(chunk == NULL || fill->in_table);
+        bool given_up = fill->first_byte + (i + 1) * CHUNK_SIZE <= fill->retained_from;
+        bool may_be_gone = given_up || fill->state >= FILL_WRITING; // memory was short
+        check(chunk == NULL || (fill->in_table && fill->state < FILL_WRITTEN));
         check(chunk == NULL || !given_up);
-        check(chunk != NULL || !has_come || given_up || !fill->in_table);
+        check(chunk != NULL || !has_come || may_be_gone || !fill->in_table);
     }
 #else
     (void)fill;
@@ -94,12 +94,16 @@ void fill_assert_home(const struct home_key *h)
     check(h->known == NULL || h->known->generation >= h->floor);
     check(h->state != HOME_DECIDING || h->token != 0);
     check(h->state != HOME_NONE || h->token == 0);
-    check(h->state != HOME_KNOWN || h->token != 0 || h->posted > 0); // rule 13
-    check(list_empty(&h->held) || h->state == HOME_DECIDING);
+    check(h->state != HOME_KNOWN || h->token != 0); // rule 13
+    check(!h->has_found || h->state == HOME_DECIDING);
+    check(list_empty(&h->held) || h->state == HOME_DECIDING ||
+          (h->state == HOME_NONE && h->deletes > 0)); // rule 31
+    check(list_empty(&h->publishing) || h->state == HOME_DECIDING);
     check(!h->has_floor || h->floor != 0);
-    check(h->has_floor || (h->deletes == 0 && !h->delete_owed && h->open_writes == 0)); // rule 26
-    check(list_empty(&h->starting) || (h->deletes > 0 && h->open_writes > 0));          // rule 27
-    check(list_empty(&h->closing) || h->open_writes > 0);                               // rule 28
+    check(h->has_floor || h->open_writes == 0);                                // rule 26
+    check(list_empty(&h->starting) || (h->deletes > 0 && h->open_writes > 0)); // rule 27
+    check(list_empty(&h->closing) || h->open_writes > 0);                      // rule 28
+    check(list_empty(&h->concluded) || !home_is_settled(h));                   // rule 31
     check(h->doubts <= h->open_writes);
     check(h->revalidation != NULL || list_empty(&h->next_revalidation));
     assert_acknowledgements(h);

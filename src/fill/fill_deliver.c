@@ -174,7 +174,11 @@ void fill_deliver(struct fill *fill)
     }
     list_for_each(node, &fill->readers)
     {
-        fill_deliver_to(fill, container_of(node, struct attachment, node));
+        struct attachment *a = container_of(node, struct attachment, node);
+        fill_deliver_to(fill, a);
+        if (fill->state == FILL_WRITING && !a->waiting_place) { // rule 32: it joined after the end
+            fill_end_attachment(a, OUTCOME_DONE, ERR_OK, (struct span){0});
+        }
     }
     if (fill->unstored) {
         fill_pace(fill);

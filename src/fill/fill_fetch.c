@@ -104,6 +104,8 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     check(fill->state == FILL_WRITING && fill->finishing && fill->in_table);
     fill->finishing = false;
     fill_yield_lead(fill);
+    fill_deliver(fill); // to who has joined since its last byte
+    fill_drop_chunks(fill);
     if (err != ERR_OK) {
         stats_add(COUNTER_fills_unstored, 1);
         fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
@@ -124,6 +126,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     m->object = store_object_ref(fill->object);
     m->first_byte = fill->first_byte;
     m->end_byte = fill->end_byte;
+    m->asked_us = fill->asked_us;
     m->sum = fill->checksum;
     fill->checksum = NULL;
     m->place = *place; // borrowed: the fill keeps its pin until VISIBLE or DROPPED
@@ -159,7 +162,9 @@ void fill_complete(struct fill *fill)
     struct store_run *run = fill->run;
     fill->run = NULL;
     fill->paused_disk = false;
-    fill_drop_chunks(fill); // whoever joins now waits for the place
+    if (chunk_budget_is_short()) {
+        fill_drop_chunks(fill); // whoever joins now waits for the place
+    }
     stats_add(COUNTER_filled_bytes_demand, fill->end_byte - fill->first_byte);
     store_run_finish(run, fill->block_count, on_run_written, fill);
 }
@@ -337,7 +342,8 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
 {
     struct fill *fill = fill_of(f->ctx);
     check(fill->fetching);
-    fill->fetching = false;
+    bool parking = fill->parking;
+    fill->fetching = fill->parking = false;
     fill_pause_over(fill);
     bool writes = fill->has_head && fill->received == fill->end_byte && fill->run != NULL;
     if (!writes || fill->abandoned) { // else it leads until it is written
@@ -352,7 +358,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
         return;
     }
     bool piece_over = fill->in_pieces && fill->received == fill->asked_end_byte;
-    if (fill->parking || (err == ERR_OK && piece_over)) {
+    if (parking || (err == ERR_OK && piece_over)) {
         fill_park(fill);
         fill_assert_run(fill);
         return;

@@ -13,6 +13,7 @@
 #define FILL_WORKERS_MAX 64u
 #define FILL_MAP_BUCKETS 4096u
 #define FILL_DESCRIBED 1024u
+#define FILL_GIVEN 2048u
 // Bytes that a reader of a stored run holds unsent before it goes on from disk.
 #define FILL_QUEUE_MAX (1u << 20)
 #define FILL_QUEUE_LEAST (2u * CHUNK_SIZE) // whatever happens: what comes in one turn
@@ -49,6 +50,11 @@ struct fill_room {
     struct fill_worker *workers;
 };
 
+struct given_slot {
+    struct hash128 hash;
+    struct home_given given;
+};
+
 struct fill_worker {
     struct fill_room *room;
     struct store *store;
@@ -61,6 +67,7 @@ struct fill_worker {
     struct whole_sums *whole_sums; // NULL until the first
     // By key hash: versions that a HEAD described, with checksums, which ranged reads come without.
     struct store_object *described[FILL_DESCRIBED];
+    struct given_slot given[FILL_GIVEN]; // home_given.c; by key hash
     uint64_t next_token;
 };
 
@@ -132,6 +139,7 @@ struct fill {
     struct span failed_document;    // valid while the fill fails
     struct store_object *object;    // asked for with If-Match, or learned from the head
     struct store_object *described; // may have this version's checksums; NULL: nothing has
+    uint64_t asked_us;              // when the request was sent
     bool has_head, weak;
     uint64_t first_block;
     uint32_t block_count, block_size_bytes;
@@ -190,6 +198,20 @@ static inline bool fill_error_is_shared(enum err err, const struct sigv4_credent
     bool is_error = err != ERR_OK && err != ERR_NOT_MODIFIED;
     bool is_of_way = error_row(err)->status == 503 && err != ERR_ORIGIN_CREDENTIALS;
     return !is_error || is_of_way || asked == other;
+}
+
+// By which a version is told from another of its key; never 0.
+static inline uint64_t version_hash(const struct store_object *object)
+{
+    return max_u64(hash64(object->etag.ptr, object->etag.len, 0), 1);
+}
+
+// May a run of `version` (0: not known yet), asked for at that time, be older than what was given?
+static inline bool home_given_precedes(const struct home_given *given, uint64_t version,
+                                       uint64_t asked_us)
+{
+    return asked_us <= given->any_until_us ||
+           (asked_us <= given->until_us && (version == 0 || version != given->version));
 }
 
 // --- fill.c --------------------------------------------------------------------------------------

@@ -40,7 +40,6 @@ void fill_room_free(struct fill_room *room)
     }
     for (unsigned i = 0; i < room->worker_count; i++) {
         struct fill_worker *fw = &room->workers[i];
-        home_free_all(fw);
         fill_floor_free_all(fw);
         whole_sums_free(fw->whole_sums);
         for (unsigned j = 0; j < FILL_DESCRIBED; j++) {

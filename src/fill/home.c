@@ -6,23 +6,16 @@
 // What an entry knows of the version, by its state:
 //
 //   NONE      ROUTE: a visible record not below the floor: AGAIN (the reader's own look-up sees it).
-//             Else a new token goes out with FIRST: DECIDING.
+//             A delete on its way: held. Else a new token goes out with FIRST: DECIDING.
 //   DECIDING  ROUTE: held. VERSION with the token: KNOWN, the held are routed. FIRST_END with the
-//             token: NONE, the held are routed again, or fail with the origin's error.
-//   KNOWN     ROUTE: JOIN to the stripe's owner. VERSION of another ETag: that one is known. NONE
-//             when the first run has left its table and no put is posted.
+//             token: NONE, the held are routed again, or fail with the origin's error. PUBLISH: held.
+//   KNOWN     ROUTE: JOIN to the stripe's owner. REVALIDATE of a reader who has nothing: answered
+//             from it. FIRST_END: NONE, what it has published is visible.
 //   (any)     an invalidation (home_write.c): NONE, the held are routed again; a VERSION or FIRST_END
 //             that still comes has an old token and is ignored.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
-
-struct home_post {
-    struct store_post post;
-    struct home_key *home;
-    struct fill *fill;
-    struct fill_worker *owner;
-};
 
 // --- entries -------------------------------------------------------------------------------------
 
@@ -54,7 +47,8 @@ struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
     list_init(&h->starting);
     list_init(&h->closing);
     list_init(&h->next_revalidation);
-    timer_init(fw->worker, &h->delete_timer, home_on_delete_timer);
+    list_init(&h->concluded);
+    list_init(&h->publishing);
     list_push_back(fill_map_bucket(&fw->homes, key->hash), &h->map_node);
     fw->homes.count++;
     return h;
@@ -64,7 +58,6 @@ static void home_free(void *ptr)
 {
     struct home_key *h = ptr;
     check(h->state == HOME_NONE && !list_node_linked(&h->map_node));
-    timer_done(&h->delete_timer);
     store_object_unref(h->known);
     object_key_unref(h->key);
     free(h);
@@ -73,26 +66,15 @@ static void home_free(void *ptr)
 void home_maybe_free(struct home_key *h)
 {
     fill_assert_home(h);
-    bool idle = h->state == HOME_NONE && h->posted == 0 && !h->has_floor && h->deletes == 0 &&
-                h->open_writes == 0 && h->revalidation == NULL && list_empty(&h->held) &&
-                list_empty(&h->starting) && list_empty(&h->closing) &&
-                list_empty(&h->next_revalidation);
+    bool idle = h->state == HOME_NONE && !h->has_floor && h->deletes == 0 && h->open_writes == 0 &&
+                h->revalidation == NULL && list_empty(&h->held) && list_empty(&h->starting) &&
+                list_empty(&h->closing) && list_empty(&h->next_revalidation) &&
+                list_empty(&h->concluded);
     if (idle && list_node_linked(&h->map_node)) {
         check(h->fw->homes.count > 0);
         list_remove(&h->map_node);
         h->fw->homes.count--;
         worker_free_later(h->fw->worker, home_free, h);
-    }
-}
-
-void home_free_all(struct fill_worker *fw)
-{
-    for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
-        list_for_each(node, &fw->homes.buckets[i])
-        {
-            list_remove(node);
-            home_free(container_of(node, struct home_key, map_node));
-        }
     }
 }
 
@@ -121,8 +103,9 @@ struct home_visible home_look_up(struct home_key *h)
 {
     static _Thread_local struct store_view view;
     store_lookup(h->fw->worker, h->fw->store, h->key->hash, 0, 1, h->floor, &view);
-    struct home_visible v = {.found = view.found};
+    struct home_visible v = {.found = view.found, .unknown = view.unknown};
     if (v.found) {
+        v.rebuilt = view.rebuilt;
         v.generation = view.generation;
         v.etag_hash = view.etag_hash;
         v.block_size_bytes = view.block_size_bytes;
@@ -131,7 +114,7 @@ struct home_visible home_look_up(struct home_key *h)
     return v;
 }
 
-bool home_visible_is(const struct home_visible *v, const struct store_object *object)
+static bool home_visible_is(const struct home_visible *v, const struct store_object *object)
 {
     return v->found && object->etag.len > 0 &&
            v->etag_hash == hash64(object->etag.ptr, object->etag.len, 0);
@@ -199,24 +182,50 @@ static void home_decide(struct home_key *h, struct subscription *sub)
     }
     h->state = HOME_DECIDING;
     h->token = ++h->fw->next_token;
+    h->has_found = false;
     struct first_message *m = message_first_new(h->fw, h->key);
     m->subscription = sub;
     m->token = h->token;
+    m->given = home_given(h);
     message_send(object_key_owner(h->fw, h->key, sub->ask.block * sub->ask.block_size_bytes),
                  &m->base);
+}
+
+void home_drop_refused(struct home_key *h, struct subscription *sub)
+{
+    if (sub->ask.refused == NULL) {
+        return;
+    }
+    bool current = home_is_current(h, sub->ask.refused);
+    store_object_unref(sub->ask.refused);
+    sub->ask.refused = NULL;
+    if (current) {
+        home_invalidate(h);
+    }
+}
+
+// Rule 11, nothing known and nothing being decided.
+static void home_route_unknown(struct home_key *h, struct subscription *sub)
+{
+    struct home_visible v = home_look_up(h);
+    if (v.found) {
+        home_answer_again(h, sub);
+        return;
+    }
+    if (h->deletes > 0) {
+        home_hold(&h->held, sub); // rule 31: what will be found may be newer than what it removes
+        return;
+    }
+    if (v.unknown) {
+        home_delete(h); // rule 33: the same, but nobody waits for a disk that is in trouble
+    }
+    home_decide(h, sub);
 }
 
 // Rule 11.
 static void home_route(struct home_key *h, struct subscription *sub)
 {
-    if (sub->ask.refused != NULL) {
-        bool current = home_is_current(h, sub->ask.refused);
-        store_object_unref(sub->ask.refused);
-        sub->ask.refused = NULL;
-        if (current) {
-            home_invalidate(h);
-        }
-    }
+    home_drop_refused(h, sub);
     sub->ask.strict |= h->doubts > 0;
     if (h->state != HOME_NONE && sub->ask.strict) {
         home_answer_again(h, sub); // what is under way was sent before it came
@@ -224,11 +233,8 @@ static void home_route(struct home_key *h, struct subscription *sub)
         home_forward(h, sub);
     } else if (h->state == HOME_DECIDING) {
         home_hold(&h->held, sub);
-    } else if (!sub->ask.skip_index && home_look_up(h).found) {
-        // Not for a reader that could not read what the record names: it would ask again for ever.
-        home_answer_again(h, sub);
     } else {
-        home_decide(h, sub);
+        home_route_unknown(h, sub);
     }
 }
 
@@ -265,16 +271,9 @@ void home_forget(struct home_key *h)
 {
     h->state = HOME_NONE;
     h->token = 0;
+    h->has_found = false;
     store_object_unref(h->known);
     h->known = NULL;
-}
-
-// Rule 13's second half: known is forgotten when its first run has left and no put is under way.
-static void home_forget_if_settled(struct home_key *h)
-{
-    if (h->state == HOME_KNOWN && h->token == 0 && h->posted == 0) {
-        home_forget(h);
-    }
 }
 
 void home_on_route(struct fill_worker *fw, struct ask_message *m)
@@ -285,28 +284,64 @@ void home_on_route(struct fill_worker *fw, struct ask_message *m)
 }
 
 // A run of the visible version is put beside those that the index has; a run of another one, or in
-// blocks of another size, gets a generation of its own, whose first put removes the older one.
-static void home_know(struct home_key *h, const struct store_object *object)
+// blocks of another size, gets a generation of its own, whose first put hides the older one.
+static uint64_t home_generation_of(struct home_key *h, const struct home_visible *v,
+                                   const struct store_object *object)
 {
-    struct home_visible v = home_look_up(h);
-    bool same = home_visible_is(&v, object) && v.block_size_bytes == object->block_size_bytes;
-    uint64_t generation = same ? v.generation : store_generation_next(h->fw->store);
-    store_object_unref(h->known);
-    h->known = store_object_with_generation(object, generation);
-    h->state = HOME_KNOWN;
+    bool same = home_visible_is(v, object) && v->block_size_bytes == object->block_size_bytes;
+    return same ? v->generation : store_generation_next(h->fw->store);
 }
 
-// Rule 12. Known already it may be by a PUBLISH that came first.
+// Rule 31: is `object`, which a first request has found, none to be given? A conditional request that was
+// answered meanwhile found another one, or the index shows one now: which is older nobody can say.
+static bool home_is_in_doubt(struct home_key *h, const struct home_visible *v,
+                             const struct store_object *object)
+{
+    return (h->has_found && h->found_hash != version_hash(object)) ||
+           (v->found && !home_visible_is(v, object));
+}
+
+bool home_find_out(struct home_key *h, const struct store_object *object)
+{
+    struct home_visible v = home_look_up(h);
+    bool other_visible = v.found ? object == NULL || !home_visible_is(&v, object) : v.unknown;
+    bool other_known =
+        h->state == HOME_KNOWN && (object == NULL || !span_equal(h->known->etag, object->etag));
+    home_give(h, object);
+    if (other_visible || other_known) {
+        home_invalidate(h);
+        return true;
+    }
+    if (h->state == HOME_DECIDING) {
+        uint64_t found = object != NULL ? version_hash(object) : 0;
+        h->found_hash = h->has_found && h->found_hash != found ? 0 : found;
+        h->has_found = true;
+    }
+    return false;
+}
+
+// Rule 12.
 void home_on_version(struct fill_worker *fw, struct version_message *m)
 {
-    struct home_key *h = home_find(fw, m->base.key->hash);
+    struct home_key *h = home_get(fw, m->base.key);
     check(m->token != 0 && m->object != NULL);
-    if (h == NULL || h->token != m->token) {
+    if (h->token != m->token) { // its readers are given it all the same
+        (void)home_find_out(h, m->object);
+        home_maybe_free(h);
         return;
     }
-    if (h->state != HOME_KNOWN || !span_equal(h->known->etag, m->object->etag)) {
-        home_know(h, m->object);
+    check(h->state == HOME_DECIDING);
+    struct home_visible v = home_look_up(h);
+    if (home_is_in_doubt(h, &v, m->object)) {
+        home_invalidate(h);
+        return;
     }
+    h->known = store_object_with_generation(m->object, home_generation_of(h, &v, m->object));
+    h->known_us = m->asked_us;
+    h->state = HOME_KNOWN;
+    h->has_found = false;
+    home_give(h, h->known);
+    home_publish_held(h);
     home_route_held(h);
     fill_assert_home(h);
 }
@@ -319,15 +354,17 @@ void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
     if (h == NULL || h->token != m->token) {
         return;
     }
-    h->token = 0;
-    if (h->state == HOME_DECIDING) {
-        h->state = HOME_NONE;
+    bool decided = h->state == HOME_KNOWN;
+    home_forget(h);
+    if (!decided) {
+        if (m->err == ERR_NO_SUCH_KEY) {
+            home_give(h, NULL);
+        }
+        home_publish_held(h);
         if (m->err != ERR_OK) {
             home_fail_held(h, m);
         }
         home_route_held(h);
-    } else {
-        home_forget_if_settled(h);
     }
     home_maybe_free(h);
 }
@@ -341,42 +378,28 @@ static void home_answer_fill(struct fill_worker *owner, struct fill *fill,
     message_send(owner, &m->base);
 }
 
-// Rule 15.
-static void on_put_done(struct store_post *post)
+// Rule 14: it met no invalidation where it comes from. Judged when it comes: the acknowledgement is
+// behind it.
+static bool home_is_undoomed(const struct home_key *h, const struct publish_message *m)
 {
-    struct home_post *put = container_of(post, struct home_post, post);
-    struct home_key *h = put->home;
-    home_answer_fill(put->owner, put->fill,
-                     post->err == ERR_OK ? message_visible_new(h->fw, NULL)
-                                         : message_dropped_new(h->fw, NULL));
-    store_object_unref(post->object);
-    free(put);
-    check(h->posted > 0);
-    h->posted--;
-    home_forget_if_settled(h);
-    home_maybe_free(h);
+    return h->open_writes == 0 && h->acked[m->base.from->index] == h->floor;
 }
 
-// Rule 14. A put on its way while no version is known is of one that an invalidation has met.
-static bool home_accepts(struct home_key *h, const struct publish_message *m)
+// Rule 14. The generation under which it is put; 0: it is not.
+static uint64_t home_accepts(struct home_key *h, const struct publish_message *m)
 {
-    if (h->open_writes > 0 || (h->has_floor && h->acked[m->base.from->index] != h->floor)) {
-        return false;
+    if (!home_is_undoomed(h, m)) {
+        return 0;
     }
+    check(h->state != HOME_DECIDING);
     if (h->state == HOME_KNOWN) {
-        return span_equal(h->known->etag, m->object->etag);
+        return span_equal(h->known->etag, m->object->etag) ? h->known->generation : 0;
     }
     struct home_visible v = home_look_up(h);
-    if (v.found) {
-        if (!home_visible_is(&v, m->object)) {
-            return false;
-        }
-    } else if (h->posted > 0) {
-        return false;
-    }
-    home_know(h, m->object); // names the generation for this and the puts beside it
-    home_route_held(h);
-    return true;
+    struct home_given given = home_given(h);
+    bool fits = v.found ? home_visible_is(&v, m->object)
+                        : !home_given_precedes(&given, version_hash(m->object), m->asked_us);
+    return fits ? home_generation_of(h, &v, m->object) : 0;
 }
 
 // With this run the object may be whole; false: then it is not what the origin says it is.
@@ -387,34 +410,57 @@ static bool home_sum_is_right(struct home_key *h, struct publish_message *m)
     return sum == NULL || whole_sum_add(h->fw, h->key, m->object, m->first_byte, m->end_byte, sum);
 }
 
+// Rules 14 and 15.
+static void home_publish(struct home_key *h, struct publish_message *m)
+{
+    uint64_t generation = home_accepts(h, m);
+    if (generation != 0 && !home_sum_is_right(h, m)) {
+        store_condemn(h->fw->store, h->key->hash, &m->place);
+        home_invalidate(h); // and with it the runs before
+        generation = 0;
+    }
+    if (generation == 0) {
+        home_answer_fill(m->base.from, m->fill, message_dropped_new(h->fw, NULL));
+        return;
+    }
+    struct store_object *object = store_object_with_generation(m->object, generation);
+    store_put(h->fw->worker, h->fw->store, object, &m->place, m->asked_us);
+    store_object_unref(object);
+    home_answer_fill(m->base.from, m->fill, message_visible_new(h->fw, NULL));
+}
+
+static void home_hold_publish(struct home_key *h, struct publish_message *m)
+{
+    struct held_publish *held = malloc(sizeof(*held));
+    check(held != NULL);
+    list_node_init(&held->node);
+    held->message = *m;
+    m->object = NULL;
+    m->sum = NULL;
+    list_push_back(&h->publishing, &held->node);
+}
+
+void home_publish_held(struct home_key *h)
+{
+    struct list_node *node;
+    while (h->state != HOME_DECIDING && (node = list_pop_front(&h->publishing)) != NULL) {
+        struct held_publish *held = container_of(node, struct held_publish, node);
+        home_publish(h, &held->message);
+        store_object_unref(held->message.object);
+        s3_checksum_free(held->message.sum);
+        free(held);
+    }
+}
+
 void home_on_publish(struct fill_worker *fw, struct publish_message *m)
 {
     check(m->fill != NULL && m->object != NULL && m->place.segment != NULL);
     check(m->first_byte <= m->end_byte && m->end_byte <= m->object->size_bytes);
     struct home_key *h = home_get(fw, m->base.key);
-    bool accepted = home_accepts(h, m);
-    if (accepted && !home_sum_is_right(h, m)) {
-        store_condemn(fw->store, h->key->hash, &m->place);
-        home_invalidate(h); // and with it the runs before
-        accepted = false;
+    if (h->state == HOME_DECIDING && home_is_undoomed(h, m)) {
+        home_hold_publish(h, m); // it may be of the version that is about to be known
+    } else {
+        home_publish(h, m);
     }
-    if (!accepted) {
-        home_answer_fill(m->base.from, m->fill, message_dropped_new(fw, NULL));
-        home_maybe_free(h);
-        return;
-    }
-    check(h->state == HOME_KNOWN && h->open_writes == 0);
-    struct home_post *put = calloc(1, sizeof(*put));
-    check(put != NULL);
-    put->home = h;
-    put->fill = m->fill;
-    put->owner = m->base.from;
-    put->post.store = fw->store;
-    put->post.kind = STORE_POST_PUT;
-    put->post.hash = h->key->hash;
-    put->post.object = store_object_with_generation(m->object, h->known->generation);
-    put->post.place = m->place;
-    put->post.done = on_put_done;
-    h->posted++;
-    store_post(fw->worker, &put->post);
+    home_maybe_free(h);
 }

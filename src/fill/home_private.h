@@ -14,7 +14,13 @@ struct held { // a subscription that waits here
     struct subscription *subscription;
 };
 
-struct revalidation { // one conditional request for all who ask meanwhile
+struct held_publish { // that came while the version was being decided
+    struct list_node node;
+    struct publish_message message;
+};
+
+struct revalidation {      // one conditional request for all who ask meanwhile
+    struct list_node node; // answered, in the home's list of those that wait
     struct origin_fetch fetch;
     struct home_key *home;
     struct object_key *key;     // of who asked first: with these credentials
@@ -22,6 +28,8 @@ struct revalidation { // one conditional request for all who ask meanwhile
     struct store_object *found;
     struct list waiters;
     uint64_t floor, began_us;
+    enum err err;         // the answer
+    struct span document; // its error; a copy
 };
 
 struct home_key {
@@ -31,26 +39,40 @@ struct home_key {
     enum home_state state;
     uint64_t token; // of the first request, while the run that carries it is in its table; else 0
     struct store_object *known; // with its generation
-    struct list held;
-    unsigned posted; // puts not yet visible
+    uint64_t known_us;          // when the request was sent that found it
+    // What has been found elsewhere while this is being decided; 0: no object, or more than one.
+    bool has_found;
+    uint64_t found_hash;
+    struct list held;       // until it is decided, or no delete is on its way
+    struct list publishing; // struct held_publish: until it is decided
     uint64_t floor;
     uint64_t acked[FILL_WORKERS_MAX];
-    bool has_floor;   // not lifted yet
-    unsigned deletes; // not yet visible
-    bool delete_owed; // one failed: the floor stays until it is repeated with success
-    struct timer delete_timer;
-    unsigned delete_failures;
+    bool has_floor;      // not lifted yet
+    unsigned deletes;    // not yet durable
+    enum err delete_err; // of the last delete that has ended
     unsigned open_writes;
     unsigned doubts;      // of these
     struct list starting; // writes that wait for the delete
     struct list closing;  // writes that wait for the acknowledgements
     struct revalidation *revalidation;
     struct list next_revalidation; // strict readers that came after it was sent
+    struct list concluded; // struct revalidation: answered, until what it made untrue is gone
 };
+
+// No acknowledgement of the last floor and no delete is outstanding.
+static inline bool home_is_settled(const struct home_key *h)
+{
+    bool acked = h->deletes == 0;
+    for (unsigned i = 0; acked && i < h->fw->room->worker_count; i++) {
+        acked = h->acked[i] == h->floor;
+    }
+    return acked;
+}
 
 // The visible record that counts at the home.
 struct home_visible {
-    bool found;
+    bool found, rebuilt;
+    bool unknown; // there may be one all the same
     uint64_t generation, etag_hash;
     uint32_t block_size_bytes;
 };
@@ -59,20 +81,29 @@ struct home_visible {
 
 struct home_key *home_find(struct fill_worker *fw, struct hash128 hash); // NULL: there is none
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key);
-void home_free_all(
-    struct fill_worker *fw); // with the worker: keys whose delete the disk still refuses
 void home_maybe_free(struct home_key *h); // when nothing of the key is undecided any more
 void home_hold(struct list *list, struct subscription *sub);
 struct subscription *home_unhold(struct list *list); // the oldest; NULL: there is none
 struct home_visible home_look_up(struct home_key *h);
-bool home_visible_is(const struct home_visible *v, const struct store_object *object);
 // Is `object` the version that counts now: known here, else visible in the index?
 bool home_is_current(struct home_key *h, const struct store_object *object);
+// Rule 31: the origin has this version (NULL: no such object), and somebody is given it. What counts
+// here and is another is invalidated, and true returned.
+bool home_find_out(struct home_key *h, const struct store_object *object);
 void home_answer_again(struct home_key *h, struct subscription *sub);
 // Where a version of this key, with checksums, is remembered; another key's may lie there.
 struct store_object **home_described(struct home_key *h);
 void home_forget(struct home_key *h); // what is known, or being decided
 void home_route_held(struct home_key *h);
+void home_publish_held(struct home_key *h);
+// Rule 9: the version that answered 412 to this reader counts no more.
+void home_drop_refused(struct home_key *h, struct subscription *sub);
+
+// --- home_given.c --------------------------------------------------------------------------------
+
+struct home_given home_given(struct home_key *h);
+// From now on older versions are given to nobody. NULL: there is no such object.
+void home_give(struct home_key *h, const struct store_object *object);
 
 // --- fill_assert.c -------------------------------------------------------------------------------
 
@@ -81,6 +112,13 @@ void fill_assert_home(const struct home_key *h); // aborts when what must hold d
 // --- home_write.c --------------------------------------------------------------------------------
 
 void home_invalidate(struct home_key *h);
-void home_on_delete_timer(struct timer *timer);
+// What may be held below the next generation is deleted, without an invalidation.
+void home_delete(struct home_key *h);
+// Whatever waited for acknowledgements or deletes and need not wait any more goes on; may free `h`.
+void home_settle(struct home_key *h);
+
+// --- home_revalidate.c ---------------------------------------------------------------------------
+
+void home_answer_concluded(struct home_key *h);
 
 #endif

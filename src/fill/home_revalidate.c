@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conditional requests, made by the key's home: one for all who ask meanwhile (rule 29 of README.md).
+// Conditional requests, made by the key's home: one for all who ask meanwhile (rules 29, 31 and 32 of
+// README.md).
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -11,44 +12,56 @@ static bool same_version(const struct store_object *a, const struct store_object
     return a != NULL && b != NULL && a->etag.len > 0 && span_equal(a->etag, b->etag);
 }
 
-static void revalidation_answer(struct revalidation *c, struct subscription *sub, enum err err,
-                                struct span document)
+static void revalidation_answer(struct revalidation *c, struct subscription *sub)
 {
     struct revalidated_message *m = message_revalidated_new(c->home->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_REVALIDATED;
-    m->err = err;
-    if (err == ERR_NOT_MODIFIED && !same_version(sub->ask.object, c->asked)) {
+    m->err = c->err;
+    bool asks_any = sub->ask.object == NULL;
+    if (c->err == ERR_NOT_MODIFIED && asks_any) {
+        m->object = store_object_ref(c->asked); // what the home knew
+    } else if (c->err == ERR_NOT_MODIFIED && !same_version(sub->ask.object, c->asked)) {
         m->outcome = OUTCOME_REJOIN; // asked about another version
-    } else if (err == ERR_OK && same_version(sub->ask.object, c->found)) {
+    } else if (c->err == ERR_OK && same_version(sub->ask.object, c->found)) {
         m->err = ERR_NOT_MODIFIED; // an origin that ignores conditions
-    } else if (err == ERR_OK) {
+    } else if (c->err == ERR_OK) {
         m->object = store_object_ref(c->found);
     }
-    m->document = message_document(document);
+    m->document = message_document(c->document);
     message_send(sub->at, &m->base);
 }
 
-// What the answer means for the record in the index, and for a read that may follow.
-static void revalidation_conclude(struct revalidation *c, enum err err)
+static bool err_says_absent(enum err err)
+{
+    return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET;
+}
+
+// The version that the answer names; NULL: none.
+static const struct store_object *revalidation_names(const struct revalidation *c)
+{
+    return c->err == ERR_OK ? c->found : c->err == ERR_NOT_MODIFIED ? c->asked : NULL;
+}
+
+static void home_describe(struct home_key *h, struct store_object *found)
+{
+    struct store_object **described = home_described(h);
+    store_object_unref(*described);
+    *described = store_object_ref(found);
+}
+
+// Rule 31: what the answer means for what counts here: the record, the version known, a first request.
+static void revalidation_conclude(struct revalidation *c)
 {
     struct home_key *h = c->home;
-    if (err == ERR_OK && fill_version_checksums(c->found->headers).len > 0) {
-        struct store_object **described = home_described(h);
-        store_object_unref(*described);
-        *described = store_object_ref(c->found);
+    const struct store_object *named = revalidation_names(c);
+    if (c->err == ERR_OK && fill_version_checksums(c->found->headers).len > 0) {
+        home_describe(h, c->found);
     }
     struct home_visible v = home_look_up(h);
-    if (!v.found) {
-        return;
-    }
-    bool same = (err == ERR_NOT_MODIFIED && c->asked != NULL && home_visible_is(&v, c->asked)) ||
-                (err == ERR_OK && home_visible_is(&v, c->found));
-    if (same) {
+    if (!home_find_out(h, named) && v.found && h->open_writes == 0) {
         struct store_renewal renewal = {.hash = h->key->hash, .generation = v.generation};
         store_renew(h->fw->worker, h->fw->store, &renewal, 1, c->began_us);
-    } else if (err == ERR_OK || err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET) {
-        home_invalidate(h);
     }
 }
 
@@ -59,7 +72,30 @@ static void revalidation_free(void *ptr)
     object_key_unref(c->key);
     store_object_unref(c->asked);
     store_object_unref(c->found);
+    free((void *)(uintptr_t)c->document.ptr);
     free(c);
+}
+
+static void revalidation_end(struct revalidation *c, bool outdated)
+{
+    struct subscription *sub;
+    while ((sub = home_unhold(&c->waiters)) != NULL) {
+        if (outdated ||
+            !fill_error_is_shared(c->err, c->key->credentials, sub->ask.key->credentials)) {
+            home_answer_again(c->home, sub);
+        } else {
+            revalidation_answer(c, sub);
+        }
+    }
+    worker_free_later(c->home->fw->worker, revalidation_free, c);
+}
+
+void home_answer_concluded(struct home_key *h)
+{
+    struct list_node *node;
+    while ((node = list_pop_front(&h->concluded)) != NULL) {
+        revalidation_end(container_of(node, struct revalidation, node), false);
+    }
 }
 
 static void on_revalidation_end(struct origin_fetch *f, enum err err)
@@ -67,32 +103,24 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     struct revalidation *c = f->ctx;
     struct home_key *h = c->home;
     check(h->revalidation == c);
-    if (err == ERR_OK && c->found == NULL) {
-        err = ERR_ORIGIN_PROTOCOL;
-    }
     h->revalidation = NULL;
-    // Sent before an invalidation it says nothing to anyone. Sent inside a write it is true for its
-    // readers, who came before that write's reply, but no longer than the write is open.
+    c->err = err == ERR_OK && c->found == NULL ? ERR_ORIGIN_PROTOCOL : err;
+    c->document = message_document(f->error_answer);
+    // Sent before an invalidation it says nothing to anyone.
     bool outdated = c->floor != h->floor;
-    if (!outdated && h->open_writes == 0) {
-        revalidation_conclude(c, err);
+    bool concludes = revalidation_names(c) != NULL || err_says_absent(c->err);
+    if (outdated || !concludes) {
+        revalidation_end(c, outdated);
+    } else {
+        revalidation_conclude(c);
+        list_push_back(&h->concluded, &c->node);
     }
-    struct subscription *sub;
-    while ((sub = home_unhold(&c->waiters)) != NULL) {
-        if (outdated ||
-            !fill_error_is_shared(err, c->key->credentials, sub->ask.key->credentials)) {
-            home_answer_again(h, sub);
-        } else {
-            revalidation_answer(c, sub, err, f->error_answer);
-        }
-    }
-    worker_free_later(h->fw->worker, revalidation_free, c);
     if (!list_empty(&h->next_revalidation)) {
         struct list_node *first = list_first(&h->next_revalidation);
         revalidation_start(h, container_of(first, struct held, node)->subscription);
         list_append_all(&h->revalidation->waiters, &h->next_revalidation);
     }
-    home_maybe_free(h);
+    home_settle(h);
 }
 
 static enum err on_revalidation_head(struct origin_fetch *f)
@@ -114,10 +142,14 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
 {
     struct store_object *asked = first->ask.object;
     check(h->revalidation == NULL);
+    if (asked == NULL && h->state == HOME_KNOWN) {
+        asked = h->known;
+    }
     struct revalidation *c = calloc(1, sizeof(*c));
     check(c != NULL);
     c->home = h;
     c->key = object_key_ref(first->ask.key);
+    list_node_init(&c->node);
     c->asked = asked != NULL ? store_object_ref(asked) : NULL;
     c->floor = h->floor;
     c->began_us = worker_now_us(h->fw->worker);
@@ -139,17 +171,47 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     origin_fetch_start(h->fw->worker, h->key->origin, &c->fetch);
 }
 
-void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
+// Rule 32: the version that is known here is as good as a record.
+static void home_answer_known(struct home_key *h, struct subscription *sub)
 {
-    struct home_key *h = home_get(fw, m->base.key);
-    if (h->revalidation == NULL) {
-        revalidation_start(h, m->subscription);
-    } else if (m->subscription->ask.strict || h->doubts > 0) {
-        stats_add(COUNTER_revalidations_joined, 1);
-        home_hold(&h->next_revalidation, m->subscription);
+    struct revalidated_message *m = message_revalidated_new(h->fw, NULL);
+    m->subscription = sub;
+    m->outcome = OUTCOME_REVALIDATED;
+    m->object = store_object_ref(h->known);
+    m->validated_us = h->known_us;
+    message_send(sub->at, &m->base);
+}
+
+// Rules 29 and 32.
+static void home_revalidate(struct home_key *h, struct subscription *sub)
+{
+    home_drop_refused(h, sub);
+    sub->ask.strict |= h->doubts > 0;
+    bool asks_any = sub->ask.object == NULL && !sub->ask.strict;
+    if (asks_any && h->state == HOME_KNOWN) {
+        home_answer_known(h, sub);
         return;
+    }
+    if (asks_any && !sub->ask.skip_index) {
+        struct home_visible v = home_look_up(h);
+        if (v.found && !v.rebuilt) {
+            home_answer_again(h, sub); // since the reader looked
+            return;
+        }
+    }
+    bool is_new = h->revalidation == NULL;
+    if (is_new) {
+        revalidation_start(h, sub);
     } else {
         stats_add(COUNTER_revalidations_joined, 1);
     }
-    home_hold(&h->revalidation->waiters, m->subscription);
+    bool waits = !is_new && sub->ask.strict;
+    home_hold(waits ? &h->next_revalidation : &h->revalidation->waiters, sub);
+}
+
+void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
+{
+    struct home_key *h = home_get(fw, m->base.key);
+    home_revalidate(h, m->subscription);
+    home_maybe_free(h);
 }

@@ -84,6 +84,7 @@ void invalidate_begin(struct fill_worker *fw, struct key_write *kw)
     const struct object_key *key = kw->key;
     list_node_init(&kw->node);
     kw->at = fw;
+    kw->err = ERR_OK;
     kw->has_moved = false;
     uint64_t epoch = store_epoch_hold(fw->store, key_place(key), key->bucket);
     (void)write_moves(kw, epoch + epoch_as_spelt(fw->store, key->origin, key->bucket));

@@ -18,6 +18,13 @@
 struct attachment;
 struct fill;
 
+// The version that the home gave last (home_given.c).
+struct home_given {
+    uint64_t version;      // its version_hash(); 0: that there is no object
+    uint64_t until_us;     // what was asked for until then and is of another may be older
+    uint64_t any_until_us; // the same of any version: which was given last is not known any more
+};
+
 enum fill_message_type {
 #define MESSAGE(name, ...) MESSAGE_##name,
 #include "fill/messages.def"
@@ -42,12 +49,14 @@ struct first_message {
     struct fill_message base;
     struct subscription *subscription;
     uint64_t token;
+    struct home_given given; // a run of another version that was asked for before it is not adopted
 };
 
 struct version_message {
     struct fill_message base;
     struct store_object *object; // reference
     uint64_t token;              // version_gone: 0
+    uint64_t asked_us;           // when the run's request was sent; version_gone: 0
 };
 
 struct first_end_message {
@@ -63,6 +72,7 @@ struct publish_message {
     struct store_object *object; // reference
     struct store_place place;    // borrowed: the run keeps its pin until visible or dropped
     uint64_t first_byte, end_byte;
+    uint64_t asked_us;             // when its request was sent
     struct s3_checksum_state *sum; // of these bytes; owned; NULL: none is known
 };
 
@@ -97,6 +107,7 @@ struct attached_message {
     struct subscription *subscription;
     struct attachment *attachment;
     bool joined; // the run was in flight already
+    bool whole;  // all of it has come
 };
 
 struct head_message {
@@ -149,7 +160,8 @@ struct revalidated_message {
     enum subscription_outcome outcome;
     enum err err;
     struct store_object *object; // reference; NULL unless another version was found
-    struct span document;        // as above
+    uint64_t validated_us; // the home knew it, from a request that was sent then; 0: asked now
+    struct span document;  // as above
 };
 
 // Zeroed but for its base; takes a reference to the key, which may be NULL.

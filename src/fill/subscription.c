@@ -194,6 +194,7 @@ void subscription_on_attached(struct fill_worker *fw, struct attached_message *m
     sub->attachment = m->attachment;
     sub->owner = m->base.from;
     sub->joined = m->joined;
+    sub->whole = m->whole;
     if (sub->on_change == NULL) {
         subscription_send_leave(sub);
     }
@@ -254,6 +255,7 @@ void subscription_on_place(struct fill_worker *fw, struct place_message *m)
     check(sub->state == SUBSCRIPTION_ASKED);
     take_object(sub, &m->object);
     take_place(sub, &m->place);
+    sub->whole = true;
     subscription_end(sub, OUTCOME_DONE, ERR_OK);
 }
 
@@ -281,5 +283,6 @@ void subscription_on_revalidated(struct fill_worker *fw, struct revalidated_mess
     check(sub->state == SUBSCRIPTION_ASKED);
     take_object(sub, &m->object);
     take_document(sub, &m->document);
+    sub->validated_us = m->validated_us;
     subscription_end(sub, m->outcome, m->err);
 }

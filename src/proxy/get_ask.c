@@ -69,9 +69,15 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
 enum step_result get_ask_home(struct request *r)
 {
     struct get_state *g = get_of(r);
-    struct fill_ask ask = {
-        .key = g->key, .object = g->object, .revalidate = true, .strict = is_strict(r)};
+    struct fill_ask ask = {.key = g->key,
+                           .object = g->object,
+                           .refused = g->refused,
+                           .revalidate = true,
+                           .strict = is_strict(r),
+                           .skip_index = g->skip_index};
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
+    store_object_unref(g->refused);
+    g->refused = NULL;
     r->step = REQUEST_GET_REVALIDATED;
     return STEP_WAIT;
 }

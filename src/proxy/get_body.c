@@ -115,7 +115,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
         ret_slice->release_ctx = piece->chunk;
         free(piece);
         subscription_taken(sub, taken);
-        r->bytes_origin += len;
+        *(sub->whole ? &r->bytes_memory : &r->bytes_origin) += len;
         progress(r, len);
         return true;
     }

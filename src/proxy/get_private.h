@@ -23,6 +23,7 @@ struct get_state {
     uint64_t view_first, view_end; // bytes the view covers
     struct store_place extra;      // pinned by a fill's answer; before the index shows it
     bool have_record;              // the version is the index's
+    bool have_known;               // it is one that the home knew, before the index shows it
     bool confirmed;                // the origin has confirmed it for this request
     bool stale_allowed;
 
@@ -39,7 +40,7 @@ struct get_state {
     unsigned restarts, again;
 
     bool replied;
-    bool from_origin;         // first bytes come from a fill
+    bool from_origin;         // first bytes come from a fill that is under way
     uint64_t first, end, pos; // bytes of the object to send, and how far
     uint64_t buffer_until;    // a range was recalled: bytes below this go by the read way
 
@@ -69,6 +70,8 @@ bool get_state_release(struct request *r);
 struct request *get_state_read_over(struct store_read *read);
 // Nothing has been sent, and it is passed through.
 enum step_result get_state_bypass(struct request *r, const char *reason);
+// Is `byte` here: at a place, or in memory, of a run that has come whole?
+bool get_state_at_hand(struct get_state *g, uint64_t byte);
 // Where `byte` of this very version lies; NULL: nowhere we know.
 const struct store_place *get_state_place(struct get_state *g, uint64_t byte);
 void get_state_release_passed(struct get_state *g); // places in front of g->pos

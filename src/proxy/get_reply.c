@@ -27,18 +27,20 @@ static void classify(struct request *r)
     uint64_t blocks = g->end > g->first ? (g->end - 1) / block - g->first / block + 1 : 1;
     r->blocks_total = (unsigned)min_u64(blocks, UINT32_MAX);
     unsigned there = 0;
-    uint64_t window = min_u64(g->end, g->view_open ? g->view_end : g->first);
+    uint64_t window = g->view_open ? g->view_end : g->first;
+    window = min_u64(g->end, g->have_known ? g->first + STORE_WINDOW_MAX : window);
     for (uint64_t b = g->first / block; b * block < window; b++) {
-        there += get_state_place(g, max_u64(b * block, g->first)) != NULL;
+        there += get_state_at_hand(g, max_u64(b * block, g->first));
     }
     r->blocks_hit = there;
     if (r->result == RESULT_REVALIDATED || r->result == RESULT_STALE) {
         return;
     }
-    if (g->from_origin || (!g->have_record && !g->is_head)) {
+    bool is_held = g->have_record || g->have_known;
+    if (g->from_origin || (!is_held && !g->is_head)) {
         r->result = r->collapsed ? RESULT_COALESCED : RESULT_MISS;
         r->result = there > 0 ? RESULT_PARTIAL : r->result;
-    } else if (!g->have_record) {
+    } else if (!is_held) {
         r->result = RESULT_MISS;
     } else {
         uint64_t seen = window > g->first ? (window - 1) / block - g->first / block + 1 : 0;
@@ -81,7 +83,8 @@ static void add_headers(struct request *r, struct headers *headers, struct http_
         request_header(r, headers, "Accept-Ranges", SPAN("bytes"));
     }
     request_common_headers(r, headers);
-    if (g->have_record && !g->from_origin && g->view.age_ms != UINT64_MAX && !g->confirmed) {
+    if ((g->have_record || g->have_known) && !g->from_origin && g->view.age_ms != UINT64_MAX &&
+        !g->confirmed) {
         char digits[U64_DIGITS_MAX];
         struct span age = arena_copy(r->arena, span_of_u64(g->view.age_ms / 1000, digits));
         request_header(r, headers, "Age", age);

@@ -74,6 +74,7 @@ void get_state_forget_version(struct get_state *g)
     g->small_chunk = NULL;
     g->small = (struct span){0};
     g->have_record = false;
+    g->have_known = false;
     g->from_origin = false;
 }
 
@@ -162,6 +163,16 @@ const struct store_place *get_state_place(struct get_state *g, uint64_t byte)
         }
     }
     return NULL;
+}
+
+bool get_state_at_hand(struct get_state *g, uint64_t byte)
+{
+    const struct subscription *run = g->runs[0];
+    bool is_whole = run != NULL && run->whole && byte >= run->ask.first_byte;
+    if (is_whole && run->state == SUBSCRIPTION_ATTACHED) {
+        return byte < run->run_end_byte;
+    }
+    return (is_whole && place_covers(&run->place, byte)) || get_state_place(g, byte) != NULL;
 }
 
 void get_state_release_passed(struct get_state *g)

@@ -178,7 +178,13 @@ static void on_one_ready(struct pass_state *p)
 
 static void on_key_ready(struct key_write *kw)
 {
-    on_one_ready(as_pass(kw->ctx));
+    struct pass_state *p = as_pass(kw->ctx);
+    if (kw->err != ERR_OK && p->err == ERR_OK) {
+        pass_outcome_refuse(
+            p, ERR_LIMIT,
+            SPAN("What this request replaces could not be removed from the cache directory"));
+    }
+    on_one_ready(p);
 }
 
 static void on_bucket_ready(struct bucket_write *bw)

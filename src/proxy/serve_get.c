@@ -77,7 +77,11 @@ static enum step_result lookup_missed(struct request *r)
     if (r->hops > 0 && !origin_has_answered(r->origin)) {
         return get_state_bypass(r, "hops");
     }
-    return get_of(r)->needs_head ? get_ask_home(r) : go_to(r, REQUEST_GET_FIRST);
+    struct get_state *g = get_of(r);
+    // Where a record counts whose bytes cannot be read, others may still be given its version: which one is
+    // current is for the home to find out (rule 31).
+    bool asks = g->needs_head || (g->skip_index && g->view.found);
+    return asks ? get_ask_home(r) : go_to(r, REQUEST_GET_FIRST);
 }
 
 // A small object whose one run is at hand: header and body in one read, if that does not wait.
@@ -188,6 +192,31 @@ enum step_result serve_get_step_freshness(struct request *r)
     return go_to(r, REQUEST_GET_REPLY);
 }
 
+// The home has named a version: none if it is the one that it was asked about.
+static void take_found(struct get_state *g, const struct subscription *sub)
+{
+    if (sub->answer != NULL) {
+        struct store_object *found = store_object_ref(sub->answer);
+        get_state_forget_version(g);
+        set_version(g, found);
+    }
+}
+
+// Rule 32: as if the index had it.
+static enum step_result take_known(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    uint64_t now_us = worker_now_us(r->pw->worker);
+    uint64_t validated_us = min_u64(g->revalidation->validated_us, now_us);
+    take_found(g, g->revalidation);
+    g->have_known = true;
+    r->known = true;
+    g->view.rebuilt = false;
+    g->view.age_ms = (now_us - validated_us) / 1000;
+    g->stale_allowed = freshness_stale_allowed(r->rule, &g->view);
+    return go_to(r, REQUEST_GET_FRESHNESS);
+}
+
 enum step_result serve_get_step_revalidated(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -195,24 +224,27 @@ enum step_result serve_get_step_revalidated(struct request *r)
     if (sub == NULL || sub->state != SUBSCRIPTION_ENDED) {
         return STEP_WAIT;
     }
+    if (sub->validated_us != 0) {
+        return take_known(r);
+    }
     r->attempts++;
     enum err err = sub->err;
     bool origin_failed = error_row(err)->status == 503 || err == ERR_INTERNAL;
     if (sub->outcome == OUTCOME_REJOIN) {
         return restart(r);
     }
+    bool is_held = g->have_record || g->have_known;
+    if (err == ERR_OK || err == ERR_NOT_MODIFIED) {
+        take_found(g, sub);
+    }
     if (err == ERR_NOT_MODIFIED) {
         r->result = RESULT_REVALIDATED;
         r->reason = g->client_no_cache ? "client-no-cache" : NULL;
-    } else if (err == ERR_OK) {
-        struct store_object *found = store_object_ref(sub->answer);
-        get_state_forget_version(g);
-        set_version(g, found);
-    } else if (origin_failed && g->have_record && g->stale_allowed && !g->client_no_cache &&
+    } else if (origin_failed && is_held && g->stale_allowed && !g->client_no_cache &&
                !g->is_doubted) {
         r->result = RESULT_STALE;
         stats_add(COUNTER_stale_served, 1);
-    } else {
+    } else if (err != ERR_OK) {
         return request_fail_by_origin(r, err, sub->error_answer);
     }
     get_state_leave(&g->revalidation);
@@ -231,7 +263,8 @@ static enum step_result first_answered(struct request *r, const struct subscript
     } else if (!span_equal(g->object->etag, sub->answer->etag)) {
         return restart(r); // conditions were judged on another version
     }
-    g->from_origin = true;
+    g->from_origin = !sub->whole;
+    g->have_known |= sub->whole;
     return go_to(r, REQUEST_GET_REPLY);
 }
 

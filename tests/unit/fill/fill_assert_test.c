@@ -21,6 +21,9 @@ static struct {
     struct chunk chunk;
     struct home_key home;
     struct key_write write;
+    struct held held;
+    struct held_publish publish;
+    struct revalidation concluded;
     struct subscription sub;
     struct piece piece;
 } it;
@@ -63,7 +66,7 @@ static void make_sound(void)
     *h = (struct home_key){.fw = &it.fw,
                            .state = HOME_KNOWN,
                            .known = &it.object,
-                           .posted = 1,
+                           .token = 1,
                            .floor = 4,
                            .has_floor = true,
                            .deletes = 1,
@@ -73,6 +76,11 @@ static void make_sound(void)
     list_init(&h->starting);
     list_init(&h->closing);
     list_init(&h->next_revalidation);
+    list_init(&h->concluded);
+    list_init(&h->publishing);
+    list_node_init(&it.held.node);
+    list_node_init(&it.publish.node);
+    list_node_init(&it.concluded.node);
     struct subscription *sub = &it.sub;
     *sub = (struct subscription){.magic = SUBSCRIPTION_MAGIC,
                                  .state = SUBSCRIPTION_ATTACHED,
@@ -112,8 +120,16 @@ static void look_at_all(void)
     INJURY(bytes_without_their_chunk, it.fill.chunks[0] = NULL)                                    \
     INJURY(known_without_a_version, it.home.known = NULL)                                          \
     INJURY(known_below_the_floor, it.object.generation = 3)                                        \
-    INJURY(known_for_ever, it.home.posted = 0)                                                     \
-    INJURY(deciding_without_a_token, it.home.state = HOME_DECIDING; it.home.known = NULL)          \
+    INJURY(known_for_ever, it.home.token = 0)                                                      \
+    INJURY(found_and_nothing_to_decide, it.home.has_found = true)                                  \
+    INJURY(held_and_known, list_push_back(&it.home.held, &it.held.node))                           \
+    INJURY(publish_held_and_known, list_push_back(&it.home.publishing, &it.publish.node))          \
+    INJURY(held_for_no_delete, it.home.state = HOME_NONE; it.home.token = 0; it.home.known = NULL; \
+           it.home.deletes = 0; list_push_back(&it.home.held, &it.held.node))                      \
+    INJURY(answer_kept_for_nothing, it.home.deletes = 0; it.home.acked[0] = 4;                     \
+           list_push_back(&it.home.concluded, &it.concluded.node))                                 \
+    INJURY(deciding_without_a_token, it.home.state = HOME_DECIDING; it.home.known = NULL;          \
+           it.home.token = 0)                                                                      \
     INJURY(floor_lifted_inside_a_write, it.home.has_floor = false; it.home.acked[0] = 4)           \
     INJURY(acknowledged_what_was_not_sent, it.home.acked[0] = 5)                                   \
     INJURY(a_write_waits_for_no_delete, it.home.deletes = 0;                                       \

@@ -26,6 +26,13 @@ static void begin_unstored(void)
     world_begin(&options);
 }
 
+// No more than one chunk of payload is kept.
+static void begin_short_of_memory(void)
+{
+    struct world_options options = {.seed = 2, .piece_bytes = PIECE, .buffer_bytes = CHUNK_SIZE};
+    world_begin(&options);
+}
+
 // A GET of blocks 0 and 1: one run, asked of the home itself.
 static int get_run(unsigned worker)
 {
@@ -482,22 +489,42 @@ Test(body, memory_is_short_and_the_leading_run_is_stuck)
 Test(written, a_reader_joins)
 {
     begin();
-    world_hold(EVENT_COMMIT, -1, -1);
-    int first = get_run(1);
+    world_hold_message(MESSAGE_publish, -1, -1);
+    int first = client_get(1, 2 * WORLD_BLOCK, 4 * WORLD_BLOCK - 1);
     world_run();
-    int second = get_run(2);
+    int second = client_get(2, 2 * WORLD_BLOCK, 4 * WORLD_BLOCK - 1);
     world_run();
     expect(first, CLIENT_COMPLETE, 1);
     expect(second, CLIENT_COMPLETE, 1);
+    cr_assert_eq(client_result(second), RESULT_HIT);
     cr_assert_eq(origin_requests(), 1);
-    cr_assert_not(store_visible(0));
+    cr_assert_not(store_visible(2));
     world_end();
 }
 
-// A reader that comes while the last bytes are on their way to the disk is given the place then.
+// A reader that comes while the last bytes are on their way to the disk gets them from memory, and a
+// hit.
+// Rule 32.
 Test(written, a_reader_joins_while_it_is_being_written)
 {
     begin();
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int first = get_run(1);
+    world_run();
+    expect(first, CLIENT_COMPLETE, 1);
+    int second = get_run(2);
+    world_run();
+    expect(second, CLIENT_COMPLETE, 1);
+    cr_assert_eq(client_result(second), RESULT_HIT);
+    world_release();
+    world_end();
+    cr_assert_eq(origin_requests(), 1);
+}
+
+// One that comes when the bytes have left memory is given the place, once there is one.
+Test(written, a_reader_joins_when_memory_is_short)
+{
+    begin_short_of_memory();
     world_hold(EVENT_WRITTEN, -1, -1);
     int first = get_run(1);
     world_run();
@@ -530,7 +557,7 @@ Test(written, the_last_reader_leaves)
 // The write fails: readers that waited for the place ask again.
 Test(written, the_write_fails)
 {
-    begin();
+    begin_short_of_memory();
     world_hold(EVENT_WRITTEN, -1, -1);
     int first = get_run(1);
     world_run();
@@ -545,7 +572,7 @@ Test(written, the_write_fails)
     world_end();
 }
 
-// The commit fails: the run is dropped, its readers are still served from the pending place.
+// The commit fails: the run counts no more, its readers are still served from its place.
 // Rule 15.
 Test(written, the_commit_fails)
 {
@@ -560,7 +587,7 @@ Test(written, the_commit_fails)
     store_fail_next_commit();
     cr_assert(world_do(EVENT_COMMIT, -1, -1));
     world_deliver_all();
-    cr_assert_eq(counter(COUNTER_fills_dropped), 1);
+    cr_assert_not(store_visible(0));
     world_release();
     world_run();
     expect(second, CLIENT_COMPLETE, 1);
@@ -615,10 +642,11 @@ Test(written, it_is_visible)
 
 // --- doomed: a write to the key passed through ---------------------------------------------------
 
-// In any state a reader that comes later starts anew, those who are there keep what they began, and
-// the run is never published.
+// In any state a reader that comes later starts anew, those who are there keep what they began or, with no
+// version yet, ask again; the run is never published.
 static void write_in_state(unsigned origin_steps_before, bool written)
 {
+    bool is_asked = origin_steps_before < 2;
     begin();
     int before = get_run(1);
     world_deliver_all();
@@ -630,13 +658,15 @@ static void write_in_state(unsigned origin_steps_before, bool written)
     world_hold(EVENT_ORIGIN, 0, -1);
     int writer = write_through(2);
     cr_assert(writer_replied(writer));
+    cr_assert_eq(client_outcome(before) != CLIENT_OPEN, is_asked || written, "it asks again");
     int after = get_run(0);
     world_run();
     world_release();
     world_run();
-    expect(before, CLIENT_COMPLETE, origin_steps_before > 0 ? 1 : 2);
+    expect(before, CLIENT_COMPLETE, 1);
     expect(after, CLIENT_COMPLETE, 2);
     cr_assert_eq(counter(COUNTER_fills_doomed), 1);
+    cr_assert_eq(counter(COUNTER_fills_cancelled), is_asked);
     cr_assert(store_visible_version() == 2);
     world_end();
 }

@@ -14,7 +14,10 @@
 enum kind {
     CALM,   // nothing fails, nothing is written, nobody leaves: each block is asked once
     STEADY, // the disk, the clients and the evictions misbehave, the origin does not
-    WILD    // everything
+    WILD,   // everything
+    PAST, // the origin's objects are overwritten past the cache, and some readers ask for the newest
+    BLIND, // writes pass through while the index can now and then not be looked at
+    BROKEN // writes pass through, and commits fail
 };
 
 static uint64_t state;
@@ -104,6 +107,45 @@ static void disturb_cache(struct run *run)
     }
 }
 
+// Whoever was given a version asks again; so do those who want the newest.
+static void ask_past(struct run *run)
+{
+    if (run->reader_count >= READERS_MAX) {
+        return;
+    }
+    world_use_key(pick(4) == 0);
+    struct client_ask ask = {.worker = pick(WORLD_WORKERS), .last = UINT64_MAX};
+    ask.head = pick(4) == 0;
+    ask.no_cache = pick(3) == 0;
+    if (!ask.head && pick(2) == 0) {
+        ask.has_range = true;
+        ask.first = pick((unsigned)WORLD_SIZE);
+        ask.last = ask.first + pick(WORLD_BLOCK);
+    }
+    if (pick(8) == 0) {
+        ask.if_match = origin_version();
+    }
+    run->readers[run->reader_count++] = client_start(&ask);
+}
+
+static void disturb_past(void)
+{
+    world_use_key(pick(4) == 0);
+    if (pick(3) == 0) {
+        store_evict(pick(WORLD_BLOCKS));
+    } else if (origin_version() < 30) {
+        origin_overwrite();
+    }
+}
+
+static void write_through(struct run *run)
+{
+    world_use_key(pick(4) == 0);
+    if (run->writer_count < WRITERS_MAX) {
+        run->writers[run->writer_count++] = writer_begin(pick(WORLD_WORKERS));
+    }
+}
+
 static void disturb_origin(struct run *run)
 {
     unsigned key = pick(4) == 0;
@@ -141,7 +183,7 @@ static bool refused_rightly(enum err err)
 static void judge(struct run *run)
 {
     unsigned long long seed = (unsigned long long)run->seed;
-    for (unsigned i = 0; i < run->reader_count && run->kind != WILD; i++) {
+    for (unsigned i = 0; i < run->reader_count && run->kind < WILD; i++) {
         enum client_outcome outcome = client_outcome(run->readers[i]);
         cr_assert(outcome == CLIENT_COMPLETE || outcome == CLIENT_LEFT ||
                       (outcome == CLIENT_ERROR && refused_rightly(client_err(run->readers[i]))),
@@ -161,7 +203,7 @@ static void choose_options(struct run *run)
 {
     struct world_options *o = &run->options;
     o->seed = run->seed;
-    o->strict = pick(4) == 0;
+    o->strict = pick(4) == 0 && run->kind < PAST;
     o->ttl = !o->strict && pick(3) == 0;
     o->cold_percent = pick(3) * 20;
     o->slow_percent = pick(3) * 30;
@@ -187,7 +229,17 @@ static void run_seed(uint64_t seed, enum kind kind)
     start_reader(&run);
     for (unsigned step = 0; step < 1000; step++) {
         unsigned what = pick(200);
-        if (what < 8) {
+        if (what < 8 && kind >= PAST) {
+            ask_past(&run);
+        } else if (what < 12 && kind == PAST) {
+            disturb_past();
+        } else if (what < 10 && kind >= BLIND) {
+            write_through(&run);
+        } else if (what < 14 && kind == BLIND) {
+            store_hide(pick(2) == 0);
+        } else if (what < 12 && kind == BROKEN) {
+            store_fail_next_commit();
+        } else if (what < 8) {
             start_reader(&run);
         } else if (what < 12 && kind != CALM) {
             disturb_cache(&run);
@@ -200,6 +252,7 @@ static void run_seed(uint64_t seed, enum kind kind)
         }
         go_on_writing(&run, 4);
     }
+    store_hide(false);
     world_run();
     go_on_writing(&run, 1);
     world_end();
@@ -227,4 +280,19 @@ Test(random, steady_origin_no_reader_fails)
 Test(random, wild_no_wrong_byte_no_stale_read_no_lost_reader)
 {
     run_seeds(WILD);
+}
+
+Test(random, past_nobody_goes_back_in_time)
+{
+    run_seeds(PAST);
+}
+
+Test(random, blind_no_stale_read)
+{
+    run_seeds(BLIND);
+}
+
+Test(random, broken_commits_no_stale_read)
+{
+    run_seeds(BROKEN);
 }

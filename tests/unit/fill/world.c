@@ -329,6 +329,7 @@ static void event_run(struct event e)
         client_tell_done(e.ptr);
         break;
     }
+    judge_crash();
 }
 
 bool world_step(void)
@@ -390,6 +391,11 @@ bool world_has_message(enum fill_message_type type)
         }
     }
     return false;
+}
+
+bool world_has_floor(unsigned worker)
+{
+    return world.pw[worker].fill->floors.count > 0;
 }
 
 void world_deliver_all(void)

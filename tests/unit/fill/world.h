@@ -67,9 +67,10 @@ void world_release(void);
 bool world_has_message(enum fill_message_type type); // one is the next on its way
 // Delivers every message under way (and what they cause), nothing else.
 void world_deliver_all(void);
-void world_run(void);             // until nothing is left but what is held
-void world_end(void);             // releases and runs; checks that nothing leaked; frees
-void world_use_key(unsigned key); // the key that the calls below are about; 0 at first
+bool world_has_floor(unsigned worker); // of any key
+void world_run(void);                  // until nothing is left but what is held
+void world_end(void);                  // releases and runs; checks that nothing leaked; frees
+void world_use_key(unsigned key);      // the key that the calls below are about; 0 at first
 void world_advance_ms(uint64_t ms);
 
 // Clients.
@@ -115,7 +116,8 @@ void origin_reset_next(unsigned times);            // so many bodies break off a
 // the reply.
 int writer_begin(unsigned worker);
 bool writer_ready(int writer);
-void writer_write(int writer); // the origin takes it; WRITE_END
+void writer_write(int writer);   // the origin takes it, if the writer may ask; WRITE_END
+bool writer_refused(int writer); // ready, but the origin must not be asked
 bool writer_replied(int writer);
 
 // The store.
@@ -124,6 +126,7 @@ void store_evict(unsigned block); // the segment of the run with this block star
 bool store_visible(unsigned block); // any version
 int store_visible_version(void);    // 0: no record
 void store_fail_next_commit(void);
+void store_hide(bool hide);       // what is held cannot be looked at: every look-up is unknown
 void store_fail_next_write(void); // of a run
 void store_fail_next_read(
     enum err err); // ERR_CORRUPT: the block leaves the index, ERR_IO: it stays

@@ -9,6 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+
 // --- http ----------------------------------------------------------------------------------------
 
 bool http_exchange_can_sendfile(const struct http_exchange *x)
@@ -41,6 +46,9 @@ static void client_names_version(struct client *c, int version)
     c->version = version;
     cr_assert(version >= c->floor_version, "stale read: version %d of at least %d, seed %llu",
               version, c->floor_version, (unsigned long long)world.options.seed);
+    if (!world.options.no_etag) { // without names nobody can say which is newer
+        c->key->seen_version = max_int(c->key->seen_version, version);
+    }
 }
 
 void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
@@ -154,7 +162,7 @@ void request_go(struct request *r)
     r->going = false;
 }
 
-static void judge_not_found(const struct client *c)
+static void judge_not_found(struct client *c)
 {
     bool was_missing = false;
     for (int v = c->floor_version; v <= c->key->version; v++) {
@@ -162,6 +170,11 @@ static void judge_not_found(const struct client *c)
     }
     cr_assert(was_missing, "404 of an object that was there: seed %llu",
               (unsigned long long)world.options.seed);
+    int missing = c->floor_version;
+    while (!c->key->missing[missing]) {
+        missing++;
+    }
+    c->key->seen_version = max_int(c->key->seen_version, missing);
 }
 
 enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail)
@@ -171,6 +184,8 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     c->err = err;
     if (err == ERR_NO_SUCH_KEY) {
         judge_not_found(c);
+    } else if (err == ERR_PRECONDITION_FAILED && serve_get_version(r).len > 0) {
+        client_names_version(c, version_of(serve_get_version(r)));
     }
     struct http_reply reply = {.status = error_row(err)->status};
     r->step = REQUEST_WAIT;
@@ -258,11 +273,12 @@ int client_start(const struct client_ask *ask)
     }
     struct client *c = &world.clients[i];
     bool strict = world.options.strict || ask->no_cache;
+    int given = max_int(world.key->acked_version, world.key->seen_version);
     *c = (struct client){.used = true,
                          .worker = &world.workers[ask->worker],
                          .key = world.key,
                          .slow = rnd(100) < world.options.slow_percent,
-                         .floor_version = strict ? world.key->version : world.key->acked_version};
+                         .floor_version = strict ? world.key->version : given};
     c->arena = arena_new(1 << 20);
     c->http.method = ask->head ? SPAN("HEAD") : SPAN("GET");
     c->http.is_head = ask->head;
@@ -364,6 +380,7 @@ static void on_write_ready(struct key_write *kw)
     struct writer *w = container_of(kw, struct writer, kw);
     check(!w->ready);
     w->ready = true;
+    w->refused = kw->err != ERR_OK;
 }
 
 static void on_write_ended(struct key_write *kw)
@@ -372,7 +389,6 @@ static void on_write_ended(struct key_write *kw)
     check(w->wrote && !w->replied);
     w->replied = true;
     w->key->acked_version = w->version > w->key->acked_version ? w->version : w->key->acked_version;
-    judge_crash(w->key);
     object_key_unref(kw->key);
 }
 
@@ -404,14 +420,21 @@ void writer_write(int writer)
     struct writer *w = &world.writers[writer];
     check(w->ready && !w->wrote);
     w->wrote = true;
-    struct world_key *before = world.key;
-    world.key = w->key;
-    origin_overwrite();
-    world.key = before;
-    w->version = w->key->version;
+    if (!w->refused) {
+        struct world_key *before = world.key;
+        world.key = w->key;
+        origin_overwrite();
+        world.key = before;
+        w->version = w->key->version;
+    }
     world.current = w->kw.at->worker;
     invalidate_end(w->kw.at, &w->kw);
     turn_end(w->kw.at->worker);
+}
+
+bool writer_refused(int writer)
+{
+    return world.writers[writer].refused;
 }
 
 bool writer_replied(int writer)

@@ -27,12 +27,22 @@ struct queue {
 struct segment { // one run
     struct list_node node;
     struct world_key *key;
-    bool dying, indexed, bad;
+    bool dying, bad;
+    bool indexed; // look-ups find it
+    bool durable; // the next process will find it
+    bool pending; // a put of it has not been committed
     unsigned pins, holds;
     uint64_t first_block;
     uint32_t block_count;
     int version;
     uint64_t generation;
+};
+
+struct change { // of the index
+    struct world_key *key;
+    struct segment *put; // NULL: a delete
+    uint64_t floor;
+    struct store_delete *delete; // NULL: it has been answered, the store goes on trying
 };
 
 struct store_run {
@@ -86,7 +96,7 @@ struct http_exchange {
 };
 
 struct writer {
-    bool used, ready, wrote, replied;
+    bool used, ready, refused, wrote, replied;
     struct world_key *key;
     struct key_write kw;
     int version;
@@ -96,15 +106,20 @@ struct world_key {
     unsigned index;
     // origin
     int version, acked_version;
+    int seen_version; // the newest that any client was given
     bool missing[WORLD_VERSIONS];
     uint64_t size_bytes[WORLD_VERSIONS];
     unsigned sent[WORLD_VERSIONS][MAX_BLOCKS];
     // index
     bool found, rebuilt;
-    bool delete_failed; // the disk's fault: a crash may bring the record back
     uint64_t record_generation;
     int record_version;
     uint64_t validated_us;
+    // its durable copy
+    bool durable_found;
+    uint64_t durable_generation;
+    int durable_version;
+    bool delete_failed; // the disk's fault: to a check's reader that it did not wait for
 };
 
 struct hold {
@@ -147,12 +162,14 @@ struct world {
     uint64_t next_size_bytes;
     // store
     bool refuse, fail_commit, fail_write;
+    bool lookups_off; // what is held cannot be looked at
+    bool was_blind;
     enum err fail_read;
     uint64_t generation;
     struct list segments;
     struct list runs;
-    struct store_post *posts[256];
-    unsigned post_count;
+    struct change changes[256]; // not yet durable, in order
+    unsigned change_count;
     struct store_read *reads[64];
     unsigned read_count;
     unsigned objects;
@@ -178,7 +195,7 @@ struct span etag_of(int version, char *buf, size_t size);
 void fetch_step(struct fetch_play *p);
 void run_step(struct store_run *run);
 bool commit_wanted(void);
-void judge_crash(const struct world_key *k);
+void judge_crash(void); // as if the process were killed now
 void commit(void);
 void read_complete(unsigned i);
 void store_end(void);

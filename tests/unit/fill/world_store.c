@@ -117,16 +117,18 @@ uint64_t store_object_block_count(const struct store_object *o)
 
 static void segment_settle(struct segment *s)
 {
-    if (s->dying && s->pins == 0 && !s->indexed) {
+    if (s->dying && s->pins == 0 && !s->indexed && !s->durable) {
         list_remove(&s->node);
         free(s);
     }
 }
 
-static void unindex(struct segment *s)
+// No look-up finds it any more; `durably`: none of the next process either.
+static void unindex(struct segment *s, bool durably)
 {
     s->indexed = false;
     s->dying = true;
+    s->durable &= !durably;
     segment_settle(s);
 }
 
@@ -153,7 +155,7 @@ void store_place_unhold(struct store_place *place)
 {
     check(place->segment->holds > 0);
     place->segment->holds--;
-    if (!place->segment->indexed && place->segment->holds == 0) {
+    if (!place->segment->indexed && !place->segment->durable && place->segment->holds == 0) {
         place->segment->dying = true; // dropped: nobody will find it again
     }
 }
@@ -205,7 +207,7 @@ static void view_places(struct store_view *v, const struct world_key *k, uint64_
     uint64_t block = world.rule.block_size_bytes;
     for (uint64_t b = 0; b < MAX_BLOCKS; b++) {
         struct segment *s = segment_at(k, b);
-        if (s == NULL || s->bad) {
+        if (s == NULL || s->bad || (world.lookups_off && !s->pending)) {
             continue;
         }
         bool in_window = s->first_block * block < end_byte &&
@@ -227,12 +229,26 @@ static void view_places(struct store_view *v, const struct world_key *k, uint64_
     }
 }
 
+// The memory side has the record: a put of it is not durable yet.
+static bool is_in_memory(const struct world_key *k)
+{
+    for (unsigned i = 0; i < world.change_count; i++) {
+        const struct segment *put = world.changes[i].put;
+        if (put != NULL && put->key == k && put->indexed &&
+            put->generation == k->record_generation) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
                   uint64_t end_byte, uint64_t floor, struct store_view *v)
 {
     (void)w, (void)store;
     const struct world_key *k = key_of_hash(hash);
-    v->found = k->found && k->record_generation >= floor;
+    v->unknown = world.lookups_off;
+    v->found = k->found && k->record_generation >= floor && (!world.lookups_off || is_in_memory(k));
     v->place_count = 0;
     v->any.segment = NULL;
     if (!v->found) {
@@ -472,13 +488,6 @@ void store_condemn(struct store *store, struct hash128 hash, const struct store_
     check(false);
 }
 
-void store_post(struct worker *w, struct store_post *post)
-{
-    post->worker = w;
-    check(world.post_count < ARRAY_LEN(world.posts));
-    world.posts[world.post_count++] = post;
-}
-
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,
                  size_t count, uint64_t began_us)
 {
@@ -492,43 +501,65 @@ void store_renew(struct worker *w, struct store *store, const struct store_renew
     }
 }
 
+static void change_add(struct change change)
+{
+    check(world.change_count < ARRAY_LEN(world.changes));
+    world.changes[world.change_count++] = change;
+}
+
 // A record lives as long as one of its blocks.
 static void record_settle(struct world_key *k)
 {
-    bool any = false;
+    bool any = false, any_durable = false;
     list_for_each(node, &world.segments)
     {
         struct segment *s = container_of(node, struct segment, node);
         any |= s->key == k && s->indexed && s->generation == k->record_generation;
+        any_durable |= s->key == k && s->durable && s->generation == k->durable_generation;
     }
     k->found = k->found && any;
+    k->durable_found = k->durable_found && any_durable;
 }
 
-static void index_delete_below(struct world_key *k, uint64_t floor)
+static void hide_below(struct world_key *k, uint64_t floor)
 {
     list_for_each(node, &world.segments)
     {
         struct segment *s = container_of(node, struct segment, node);
         if (s->key == k && s->indexed && s->generation < floor) {
-            unindex(s);
+            unindex(s, false);
         }
     }
     record_settle(k);
 }
 
-static enum err index_put(struct world_key *k, struct store_post *post)
+static void delete_below(struct world_key *k, uint64_t floor)
 {
-    uint64_t generation = post->object->generation;
-    struct segment *s = post->place.segment;
-    cr_assert(generation > 0, "a put without a generation");
-    if (k->found && generation < k->record_generation) {
-        return ERR_CANCELLED;
+    list_for_each(node, &world.segments)
+    {
+        struct segment *s = container_of(node, struct segment, node);
+        if (s->key == k && s->durable && s->generation < floor) {
+            unindex(s, true);
+        }
     }
+    record_settle(k);
+}
+
+void store_put(struct worker *w, struct store *store, const struct store_object *object,
+               const struct store_place *place, uint64_t validated_us)
+{
+    (void)w, (void)store;
+    struct world_key *k = key_of_hash(object->hash);
+    uint64_t generation = object->generation;
+    struct segment *s = place->segment;
+    cr_assert(generation > 0, "a put without a generation");
+    cr_assert(!k->found || generation >= k->record_generation, "a put of an older generation");
     cr_assert(s->pins > 0 && !s->dying, "the index names a freed segment");
     cr_assert(!(k->found && k->record_generation == generation && k->record_version != s->version),
               "one generation names two versions");
+    cr_assert(validated_us > 0 && validated_us <= world.now_us, "validated at no time");
     if (!k->found || k->record_generation != generation) {
-        k->validated_us = world.now_us;
+        k->validated_us = validated_us;
         k->rebuilt = false;
     }
     k->found = true;
@@ -536,57 +567,129 @@ static enum err index_put(struct world_key *k, struct store_post *post)
     k->record_version = s->version;
     struct segment *replaced = segment_at(k, s->first_block);
     if (replaced != NULL) {
-        unindex(replaced);
+        unindex(replaced, false);
     }
-    s->indexed = true;
+    s->indexed = s->pending = true;
     s->generation = generation;
-    index_delete_below(k, generation);
-    return ERR_OK;
+    s->pins++;
+    s->holds++;
+    hide_below(k, generation);
+    change_add((struct change){.key = k, .put = s});
 }
 
 // done() runs on the posting worker, by a message.
-struct post_message {
+struct done_message {
     struct message message;
-    struct store_post *post;
+    struct store_delete *delete;
 };
 
-static void on_post_message(struct worker *to, struct message *message)
+static void on_done_message(struct worker *to, struct message *message)
 {
     (void)to;
-    struct post_message *m = container_of(message, struct post_message, message);
-    struct store_post *post = m->post;
+    struct done_message *m = container_of(message, struct done_message, message);
+    struct store_delete *d = m->delete;
     free(m);
-    post->done(post);
+    d->done(d);
 }
 
-static void post_apply(struct store_post *post, bool fail)
+static void delete_answer(struct store_delete *d, enum err err)
 {
-    struct world_key *k = key_of_hash(post->hash);
-    post->err = ERR_OK;
-    if (fail) {
-        post->err = ERR_IO;
-        k->delete_failed |= post->kind == STORE_POST_DELETE;
-    } else if (post->kind == STORE_POST_PUT) {
-        post->err = index_put(k, post);
-    } else {
-        index_delete_below(k, post->floor);
-        k->delete_failed = false;
-    }
-    struct post_message *m = calloc(1, sizeof(*m));
+    struct done_message *m = calloc(1, sizeof(*m));
     check(m != NULL);
-    m->message.deliver = on_post_message;
-    m->post = post;
-    mail_push(&world.mail[WORLD_WORKERS][post->worker->index], &m->message);
+    d->err = err;
+    m->message.deliver = on_done_message;
+    m->delete = d;
+    mail_push(&world.mail[WORLD_WORKERS][d->worker->index], &m->message);
+}
+
+// Nothing of the key is held, nor on its way.
+static bool delete_is_needless(const struct world_key *k)
+{
+    bool any = world.lookups_off;
+    for (unsigned i = 0; i < world.change_count; i++) {
+        any |= world.changes[i].key == k;
+    }
+    list_for_each(node, &world.segments)
+    {
+        const struct segment *s = container_of(node, struct segment, node);
+        any |= s->key == k && (s->indexed || s->durable);
+    }
+    return !any;
+}
+
+void store_delete(struct worker *w, struct store *store, struct store_delete *d)
+{
+    (void)store;
+    d->worker = w;
+    struct world_key *k = key_of_hash(d->hash);
+    if (delete_is_needless(k)) {
+        delete_answer(d, ERR_OK);
+        return;
+    }
+    hide_below(k, d->floor);
+    change_add((struct change){.key = k, .floor = d->floor, .delete = d});
+}
+
+// The durable copy takes a put; of another generation it removes what is older.
+static void put_apply(struct world_key *k, struct segment *s)
+{
+    if (k->durable_found && s->generation < k->durable_generation) {
+        return;
+    }
+    k->durable_found = true;
+    k->durable_generation = s->generation;
+    k->durable_version = s->version;
+    list_for_each(node, &world.segments)
+    {
+        struct segment *old = container_of(node, struct segment, node);
+        if (old->key == k && old != s && old->durable && old->first_block == s->first_block) {
+            unindex(old, true);
+        }
+    }
+    s->durable = true;
+    delete_below(k, s->generation);
+}
+
+static void put_end(struct segment *s, bool fail)
+{
+    s->pending = false;
+    if (fail && s->indexed) {
+        unindex(s, true);
+    }
+    struct store_place place = place_of(s);
+    store_place_unhold(&place);
+    store_place_unpin(&place);
+}
+
+// False: it is repeated by the next commit.
+static bool change_apply(struct change *c, bool fail)
+{
+    if (c->put != NULL) {
+        if (!fail) {
+            put_apply(c->key, c->put);
+        }
+        put_end(c->put, fail);
+        return true;
+    }
+    if (!fail) {
+        delete_below(c->key, c->floor);
+    }
+    c->key->delete_failed |= fail;
+    if (c->delete != NULL) {
+        delete_answer(c->delete, fail ? ERR_IO : ERR_OK);
+        c->delete = NULL;
+    }
+    return !fail;
 }
 
 static bool segment_is_lost(const struct segment *s)
 {
-    return (s->dying || s->bad) && s->indexed;
+    return (s->dying || s->bad) && (s->indexed || s->durable);
 }
 
 bool commit_wanted(void)
 {
-    bool any = world.post_count > 0;
+    bool any = world.change_count > 0;
     list_for_each(node, &world.segments)
     {
         any |= segment_is_lost(container_of(node, struct segment, node));
@@ -594,32 +697,41 @@ bool commit_wanted(void)
     return any;
 }
 
-void judge_crash(const struct world_key *k)
+void judge_crash(void)
 {
-    cr_assert(!k->found || k->delete_failed || k->record_version >= k->acked_version,
-              "a crash now would bring back what an answered write replaced: seed %llu",
-              (unsigned long long)world.options.seed);
+    for (unsigned i = 0; i < WORLD_KEYS; i++) {
+        const struct world_key *k = &world.keys[i];
+        bool is_safe = !k->durable_found || k->rebuilt;
+        cr_assert(is_safe || k->durable_version >= k->acked_version,
+                  "a crash now would bring back what an answered write replaced: seed %llu",
+                  (unsigned long long)world.options.seed);
+        cr_assert(is_safe || k->delete_failed || world.was_blind ||
+                      k->durable_version >= k->seen_version,
+                  "a crash now would bring back what is older than what was given: seed %llu",
+                  (unsigned long long)world.options.seed);
+    }
 }
 
 void commit(void)
 {
     bool fail = world.fail_commit;
     world.fail_commit = false;
-    for (unsigned i = 0; i < world.post_count; i++) {
-        post_apply(world.posts[i], fail);
+    unsigned kept = 0;
+    for (unsigned i = 0; i < world.change_count; i++) {
+        if (!change_apply(&world.changes[i], fail)) {
+            world.changes[kept++] = world.changes[i];
+        }
     }
-    world.post_count = 0;
+    world.change_count = kept;
     list_for_each(node, &world.segments)
     {
         struct segment *s = container_of(node, struct segment, node);
-        if (segment_is_lost(s)) {
-            unindex(s);
+        if (segment_is_lost(s) && !s->pending) {
+            unindex(s, true);
         }
     }
     for (unsigned i = 0; i < WORLD_KEYS; i++) {
-        struct world_key *k = &world.keys[i];
-        record_settle(k);
-        judge_crash(k);
+        record_settle(&world.keys[i]);
     }
 }
 
@@ -647,6 +759,12 @@ int store_visible_version(void)
 void store_fail_next_commit(void)
 {
     world.fail_commit = true;
+}
+
+void store_hide(bool hide)
+{
+    world.lookups_off = hide;
+    world.was_blind |= hide;
 }
 
 void store_fail_next_write(void)

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a key's home gave last: the version that a first request or a conditional one found. A run of
+// another version that was asked for before may be older: nobody is to be given it any more (rules 14
+// and 16 of README.md). A home is forgotten when nothing of its key is undecided, a run in flight is not:
+// so this outlives it, in a table of its worker. Where keys share a slot, what was pushed out is known by
+// its time alone: a run may then go unstored or unjoined in vain, never the other way round.
+#include "fill/home_private.h"
+
+// A worker's clock stands still for a turn of its loop: those of two differ by that much.
+#define GIVEN_SLACK_US 1000000u
+
+static struct given_slot *given_slot(struct home_key *h)
+{
+    return &h->fw->given[h->key->hash.lo / FILL_MAP_BUCKETS % FILL_GIVEN];
+}
+
+struct home_given home_given(struct home_key *h)
+{
+    const struct given_slot *slot = given_slot(h);
+    return hash128_equal(slot->hash, h->key->hash)
+               ? slot->given
+               : (struct home_given){.any_until_us = slot->given.any_until_us};
+}
+
+void home_give(struct home_key *h, const struct store_object *object)
+{
+    struct given_slot *slot = given_slot(h);
+    struct home_given *given = &slot->given;
+    uint64_t version = object != NULL ? version_hash(object) : 0;
+    if (!hash128_equal(slot->hash, h->key->hash) || given->version != version) {
+        given->any_until_us = given->until_us; // another key's, or another version, newer or not
+        given->version = version;
+        slot->hash = h->key->hash;
+    }
+    given->until_us = worker_now_us(h->fw->worker) + GIVEN_SLACK_US;
+}

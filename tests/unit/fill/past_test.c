@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: objects that are overwritten past the cache. Once anybody was given a version, nobody who asks
+// later is given an older one, and after a crash nobody either (which the world judges after every
+// event); and what has been delivered is there for whoever asks next. Rules 31 to 33.
+#include "world.h"
+
+#include "test.h"
+
+static void begin(void)
+{
+    struct world_options options = {.seed = 5};
+    world_begin(&options);
+}
+
+static int get_block(unsigned worker, unsigned block)
+{
+    uint64_t first = (uint64_t)block * WORLD_BLOCK;
+    return client_get(worker, first, first + WORLD_BLOCK - 1);
+}
+
+static int get_newest(unsigned worker, unsigned block)
+{
+    uint64_t first = (uint64_t)block * WORLD_BLOCK;
+    return client_start(&(struct client_ask){.worker = worker,
+                                             .no_cache = true,
+                                             .has_range = true,
+                                             .first = first,
+                                             .last = first + WORLD_BLOCK - 1});
+}
+
+static int head_newest(unsigned worker)
+{
+    return client_start(&(struct client_ask){.worker = worker, .head = true, .no_cache = true});
+}
+
+static void expect(int client, int version)
+{
+    cr_assert_eq(client_outcome(client), CLIENT_COMPLETE, "outcome %d", client_outcome(client));
+    cr_assert_eq(client_version(client), version, "version %d", client_version(client));
+}
+
+// A run of version 1, block 2, delivered by worker 1 to a client of worker 2: all its bytes have come, they
+// are on their way to the disk, its home knows nothing of it but the version.
+static void deliver_and_hold(void)
+{
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int client = get_block(2, 2);
+    world_run();
+    expect(client, 1);
+    cr_assert_not(store_visible(2));
+}
+
+// Whoever asks on any worker is given this version or a newer one.
+static void expect_everywhere(int version)
+{
+    for (unsigned worker = 0; worker < WORLD_WORKERS; worker++) {
+        for (unsigned block = 0; block < WORLD_BLOCKS; block++) {
+            int client = get_block(worker, block);
+            world_run();
+            expect(client, version);
+        }
+        int head = client_head(worker);
+        world_run();
+        expect(head, version);
+    }
+}
+
+// --- nobody goes back in time --------------------------------------------------------------------
+
+// No record is visible, but a version is known: a check that finds another one makes it untrue.
+// Rule 31.
+Test(past, checked_while_the_old_version_is_known)
+{
+    begin();
+    deliver_and_hold();
+    origin_overwrite();
+    int newest = head_newest(0);
+    world_run();
+    world_release();
+    world_run();
+    expect(newest, 2);
+    expect_everywhere(2);
+    world_end();
+}
+
+// A first request is under way when a check finds another version: what it brings may be the older one.
+// Rule 31.
+Test(past, checked_while_a_first_request_is_under_way)
+{
+    begin();
+    int first = get_block(2, 2);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, 0, -1)); // the origin has looked
+    world_hold(EVENT_ORIGIN, 0, -1);
+    origin_overwrite();
+    int newest = head_newest(1);
+    world_run();
+    expect(newest, 2);
+    world_release();
+    world_run();
+    expect(first, 1); // it asked before
+    expect_everywhere(2);
+    world_end();
+}
+
+// The answer goes out when every worker has acknowledged, whoever began the invalidation.
+// Rule 31.
+Test(past, answered_before_another_worker_has_met_it)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    world_hold_message(MESSAGE_invalidate, 0, 2);
+    int newest = head_newest(1);
+    world_run();
+    cr_assert_eq(client_outcome(newest), CLIENT_OPEN);
+    world_release();
+    world_run();
+    expect(newest, 2);
+    expect_everywhere(2);
+    world_end();
+}
+
+// A 412 has begun the invalidation: the check finds nothing more to do, and waits for it all the same.
+// Rule 31.
+Test(past, answered_for_its_own_invalidation_only)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    world_hold(EVENT_COMMIT, -1, -1);
+    int gone = get_block(2, 2); // 412
+    world_run();
+    int newest = head_newest(1);
+    world_run();
+    cr_assert_eq(client_outcome(gone), CLIENT_OPEN);
+    cr_assert_eq(client_outcome(newest), CLIENT_OPEN);
+    world_release();
+    world_run();
+    expect(gone, 2);
+    expect(newest, 2);
+    world_end();
+}
+
+// Killed after the answer, the old version would be back.
+// Rule 31.
+Test(past, answered_before_the_delete_is_durable)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    world_hold(EVENT_COMMIT, -1, -1);
+    int newest = get_newest(1, 0);
+    world_run();
+    cr_assert_eq(client_outcome(newest), CLIENT_OPEN);
+    cr_assert_eq(store_visible_version(), 0, "hidden from everybody at once");
+    world_release();
+    world_run();
+    expect(newest, 2);
+    expect_everywhere(2);
+    world_end();
+}
+
+// A disk that does not take the delete holds up nobody for ever.
+// Rule 31.
+Test(past, answered_although_the_disk_refuses)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    store_fail_next_commit();
+    int newest = get_newest(1, 0);
+    world_run();
+    expect(newest, 2);
+    expect_everywhere(2);
+    world_end();
+}
+
+// The new version is not stored: a run of the old one that is still in flight is neither joined by a
+// first request nor published after it.
+// Rules 14, 16.
+Test(past, an_old_run_outlives_a_version_that_was_not_stored)
+{
+    struct world_options options = {.seed = 5, .refuse_store = true};
+    world_begin(&options);
+    int first = get_block(0, 0);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, 0, -1));
+    cr_assert(world_do(EVENT_ORIGIN, 0, -1));
+    world_deliver_all(); // version 1 is known
+    store_refuse(false);
+    int old = get_block(1, 2); // of version 1: a JOIN, asked of the origin
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, 1, -1));
+    cr_assert(world_do(EVENT_ORIGIN, 1, -1)); // its head is there
+    world_hold(EVENT_ORIGIN, 1, -1);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    store_refuse(true);
+    int newer = get_block(2, 0);
+    world_run();
+    expect(newer, 2);
+    int same_block = get_block(2, 2);
+    world_run();
+    expect(same_block, 2);
+    world_release();
+    world_run();
+    expect(old, 1); // it asked before
+    cr_assert_eq(store_visible_version(), 0);
+    expect_everywhere(2);
+    world_end();
+}
+
+// Its bytes cannot be read: which version is current is asked before anybody is given another one.
+// Rule 31.
+Test(past, the_record_cannot_be_read)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    store_evict(0);
+    world_hold(EVENT_COMMIT, -1, -1); // the index names what is gone
+    int next = get_block(1, 0);
+    world_run();
+    cr_assert_eq(client_outcome(next), CLIENT_OPEN, "the old record is on disk");
+    world_release();
+    world_run();
+    expect(next, 2);
+    expect_everywhere(2);
+    world_end();
+}
+
+// A request that a first request has left behind finds a newer version: its readers ask again.
+// Rules 25, 31.
+Test(past, a_forgotten_first_request_finds_a_newer_version)
+{
+    begin();
+    int first = get_block(2, 2);
+    world_deliver_all();
+    int writer = writer_begin(1); // the home forgets its first request
+    world_hold(EVENT_ORIGIN, 0, -1);
+    world_deliver_all();
+    int second = get_block(1, 0);
+    world_run();
+    expect(second, 1);
+    origin_overwrite();
+    world_release();
+    world_run();
+    expect(first, 1); // of the version that counts now
+    writer_write(writer);
+    world_run();
+    expect_everywhere(3);
+    world_end();
+}
+
+// --- what has been delivered is there --------------------------------------------------------------
+
+// HEAD and conditions are answered from the version that the home knows.
+// Rule 32.
+Test(past, head_after_get_asks_the_origin)
+{
+    begin();
+    deliver_and_hold();
+    unsigned requests = origin_requests();
+    for (unsigned worker = 0; worker < WORLD_WORKERS; worker++) {
+        int head = client_head(worker);
+        int matches = client_start(
+            &(struct client_ask){.worker = worker, .last = UINT64_MAX, .if_none_match = 1});
+        world_run();
+        expect(head, 1);
+        cr_assert_eq(client_result(head), RESULT_HIT);
+        cr_assert_eq(client_status(matches), 304);
+        cr_assert_eq(client_result(matches), RESULT_HIT);
+    }
+    cr_assert_eq(origin_requests(), requests);
+    world_end();
+}
+
+// It has come to be visible since the reader looked.
+// Rule 32.
+Test(past, head_after_get_comes_when_it_is_visible)
+{
+    begin();
+    int first = get_block(2, 2);
+    world_deliver_all();
+    world_hold_message(MESSAGE_revalidate, 0, 0);
+    int head = client_head(0);
+    world_run();
+    expect(first, 1);
+    cr_assert(store_visible(2));
+    unsigned requests = origin_requests();
+    world_release();
+    world_run();
+    expect(head, 1);
+    cr_assert_eq(client_result(head), RESULT_HIT);
+    cr_assert_eq(origin_requests(), requests);
+    world_end();
+}
+
+// A range, of the same block, from another worker: a hit. With `no-cache`: one question,
+// no second body.
+// Rule 32.
+Test(past, strict_fetches_again_what_it_has_just_stored)
+{
+    begin();
+    deliver_and_hold();
+    unsigned requests = origin_requests();
+    int next = get_block(0, 2);
+    world_run();
+    expect(next, 1);
+    cr_assert_eq(client_result(next), RESULT_HIT);
+    cr_assert_eq(origin_requests(), requests);
+    int strict = get_newest(0, 2);
+    world_run();
+    expect(strict, 1);
+    cr_assert_eq(client_result(strict), RESULT_REVALIDATED);
+    cr_assert_eq(origin_requests() - requests, 1, "the question");
+    cr_assert_eq(origin_sent(1, 2), 1);
+    world_end();
+}
+
+// What is known is no fresher than the request that found it.
+// Rule 32.
+Test(past, known_for_longer_than_it_is_fresh)
+{
+    struct world_options options = {.seed = 5, .ttl = true};
+    world_begin(&options);
+    deliver_and_hold();
+    unsigned requests = origin_requests();
+    world_advance_ms(61000);
+    int head = client_head(1);
+    world_run();
+    expect(head, 1);
+    cr_assert_eq(client_result(head), RESULT_REVALIDATED);
+    cr_assert_eq(origin_requests() - requests, 1);
+    world_end();
+}
+
+// --- unknown is not absent -------------------------------------------------------------------------
+
+// A write while the index cannot be looked at removes what it may hold.
+// Rule 33.
+Test(past, written_while_the_index_cannot_be_looked_at)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    store_hide(true);
+    int writer = writer_begin(1);
+    world_run();
+    cr_assert(writer_ready(writer));
+    writer_write(writer);
+    world_run();
+    cr_assert(writer_replied(writer));
+    store_hide(false);
+    expect_everywhere(2);
+    world_end();
+}
+
+// A reader who finds a newer version meanwhile makes the old one untrue as well.
+// Rule 33.
+Test(past, read_while_the_index_cannot_be_looked_at)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    store_hide(true);
+    store_refuse(true);
+    int next = get_block(1, 0);
+    world_run();
+    expect(next, 2);
+    store_hide(false);
+    store_refuse(false);
+    expect_everywhere(2);
+    world_end();
+}
