@@ -22,11 +22,13 @@ struct lookup {
     struct index *index;
     struct index_reader *reader;
     struct hash128 hash;
-    uint64_t first, end; // blocks of the window
+    uint64_t first_byte, end_byte;
+    uint64_t first, end; // blocks of that window
     struct store_view *view;
     const struct memory_version *version;                      // that counts, or NULL
     const struct memory_place *pending[STORE_VIEW_PLACES_MAX]; // of it, in the window; ascending
     unsigned pending_count, pending_next;
+    const struct memory_place *some; // of it, wherever
 };
 
 // --- LMDB
@@ -224,7 +226,7 @@ static void any_row(struct lookup *l)
 
 static bool any_pending(struct lookup *l)
 {
-    const struct memory_place *at = l->version != NULL ? atomic_load(&l->version->first) : NULL;
+    const struct memory_place *at = l->version != NULL ? l->some : NULL;
     for (unsigned i = 0; at != NULL && i < LOOKUP_ANY_MAX; i++) {
         struct store_place found = at->place;
         if (view_pin(l, &found, false)) {
@@ -236,11 +238,21 @@ static bool any_pending(struct lookup *l)
     return false;
 }
 
+// The window in blocks of a version.
+static void lookup_window(struct lookup *l, uint64_t size_bytes, uint32_t block_size_bytes)
+{
+    uint64_t blocks = segment_run_object_blocks(size_bytes, block_size_bytes);
+    l->first = l->first_byte / block_size_bytes;
+    l->end = l->end_byte / block_size_bytes + (l->end_byte % block_size_bytes != 0);
+    l->end = min_u64(max_u64(l->end, l->first + 1), blocks);
+}
+
 // Picks the version's places in the window, ascending. Newer ones come first, and of two at one
-// block the newer counts.
+// block the newer counts. Before LMDB's view is opened: what leaves the list later is in there.
 static void pick_pending(struct lookup *l)
 {
-    const struct memory_place *at = l->version != NULL ? atomic_load(&l->version->first) : NULL;
+    lookup_window(l, l->version->size_bytes, l->version->block_size_bytes);
+    const struct memory_place *at = l->some = atomic_load(&l->version->first);
     for (; at != NULL; at = atomic_load(&at->next)) { // MEMORY_PENDING_MAX and what was under way
         uint64_t block = at->place.first_block;
         if (block >= l->end || block + at->place.block_count <= l->first) {
@@ -317,18 +329,10 @@ static void lookup_choose(struct lookup *l, const struct index_record *record,
     }
     if (record->generation > l->version->generation && (record->flags & INDEX_REBUILT) == 0) {
         l->version = NULL;
+        l->pending_count = 0;
     } else {
         *held = INDEX_ABSENT;
     }
-}
-
-static void lookup_window(struct lookup *l, uint64_t first_byte, uint64_t end_byte)
-{
-    const struct store_view *view = l->view;
-    uint64_t blocks = segment_run_object_blocks(view->size_bytes, view->block_size_bytes);
-    l->first = first_byte / view->block_size_bytes;
-    l->end = end_byte / view->block_size_bytes + (end_byte % view->block_size_bytes != 0);
-    l->end = min_u64(max_u64(l->end, l->first + 1), blocks);
 }
 
 static void lookup_places(struct lookup *l, const struct index_record *record)
@@ -337,7 +341,6 @@ static void lookup_places(struct lookup *l, const struct index_record *record)
     bool cursor =
         record != NULL && !whole && mdb_cursor_renew(l->reader->txn, l->reader->cursor) == 0;
     if (l->first < l->end) {
-        pick_pending(l);
         if (whole) {
             view_add_durable(l, &record->place, 0);
         } else if (cursor) {
@@ -363,7 +366,15 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
                   struct hash128 hash, uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                   struct store_view *ret_view)
 {
-    struct lookup l = {.index = index, .reader = reader, .hash = hash, .view = ret_view};
+    struct lookup l;
+    l.index = index;
+    l.reader = reader;
+    l.hash = hash;
+    l.first_byte = first_byte;
+    l.end_byte = end_byte;
+    l.view = ret_view;
+    l.version = NULL;
+    l.pending_count = l.pending_next = 0;
     bool inside = index_memory_enter(&index->memory, reader->number);
     const struct memory_entry *entry = inside ? index_memory_find(&index->memory, hash) : NULL;
     if (entry != NULL) {
@@ -372,6 +383,9 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
     }
     if (l.version != NULL && l.version->generation < floor) {
         l.version = NULL;
+    }
+    if (l.version != NULL) {
+        pick_pending(&l);
     }
     struct index_env *env = durable ? reader_enter(index, reader) : NULL;
     struct index_record record;
@@ -389,7 +403,7 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
         held == INDEX_UNKNOWN ||
         (!ret_view->found && atomic_load_explicit(&index->memory.recovering, memory_order_relaxed));
     if (ret_view->found) {
-        lookup_window(&l, first_byte, end_byte);
+        lookup_window(&l, ret_view->size_bytes, ret_view->block_size_bytes);
         lookup_places(&l, held == INDEX_HELD ? &record : NULL);
     }
     if (env != NULL) {

@@ -349,7 +349,7 @@ bool index_memory_validated(struct index_memory *memory, struct hash128 hash, ui
 static bool place_is_same(const struct store_place *a, const struct store_place *b)
 {
     return a->segment_number == b->segment_number && a->header_offset == b->header_offset &&
-           a->salt == b->salt;
+           a->salt == b->salt && a->first_block == b->first_block;
 }
 
 void index_memory_drop_place(struct index_memory *memory, struct hash128 hash, uint64_t generation,
