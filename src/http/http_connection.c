@@ -436,6 +436,20 @@ static bool exchange_step(struct http_connection *c)
     }
 }
 
+// Nothing of a request has arrived, not even in the socket.
+static bool is_idle(const struct http_connection *c)
+{
+    char byte;
+    return c->state == CONNECTION_HEAD && c->head_started_us == 0 &&
+           http_connection_input(c).len == 0 &&
+           (c->ssl != NULL || recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
+}
+
+bool http_connection_may_go(const struct http_connection *c)
+{
+    return c->hw->draining && is_idle(c);
+}
+
 static bool drain_step(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
@@ -446,6 +460,10 @@ static bool drain_step(struct http_connection *c)
     }
     if (x->body == BODY_NONE) {
         http_connection_enter_head(c);
+        if (http_connection_may_go(c)) {
+            http_connection_close(c, false);
+            return false;
+        }
         return true;
     }
     return moved;
@@ -735,14 +753,6 @@ void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char 
     if (hw->draining && c->state == CONNECTION_HEAD && c->head_started_us == 0) {
         http_connection_close(c, false);
     }
-}
-
-// Nothing of a request has arrived, not even in the socket.
-static bool is_idle(const struct http_connection *c)
-{
-    char byte;
-    return c->state == CONNECTION_HEAD && c->head_started_us == 0 &&
-           (c->ssl != NULL || recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
 }
 
 void http_connection_drain_all(struct http_worker *hw)

@@ -195,6 +195,10 @@ void http_exchange_done(struct http_connection *c)
         return;
     }
     http_connection_enter_head(c);
+    if (!body_left && http_connection_may_go(c)) { // it began before the drain did
+        http_connection_close(c, false);
+        return;
+    }
     if (body_left) {
         c->state = CONNECTION_DRAIN;
         c->drained_bytes = 0;

@@ -231,6 +231,8 @@ struct http_worker {
 void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer,
                            bool loopback, unsigned source);
 void http_connection_drain_all(struct http_worker *hw);
+// The server drains, and nothing more has been asked on it.
+bool http_connection_may_go(const struct http_connection *c);
 // After the loop has stopped: ends every exchange and frees every connection.
 void http_connection_free_all(struct http_worker *hw);
 // Asks for connection_run() in this turn (or after the callback on the stack).

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from client import Connection, judge, request_bytes
+from client import Connection, judge, judge_streamed, request_bytes
 from conftest import ENGINES
 from waiting import WAIT_S
 
@@ -320,6 +320,21 @@ def test_within_the_grace(start, origin, engine, tmp_path, what):
             connection.close()
         rig.open.close()
         ended(rig.server)
+
+
+def test_a_reply_that_began_before(start, origin, engine):
+    """Its head says nothing of an end; when its last byte is out the connection goes, and with it the server."""
+    origin.put("large", 32 << 20)
+    server = start(origin, engine=engine, settings={"shutdown.grace": LONG})
+    with server.connection(receive_buffer=4096) as connection:
+        connection.send(request_bytes("GET", "/bkt/large", f"127.0.0.1:{server.port}"))
+        head = connection.read_head()
+        assert not head.closes
+        os.kill(server.process.pid, signal.SIGTERM)
+        server.wait_stderr('"draining"')
+        judge_streamed(connection, origin, "large", 0, 32 << 20, head=head)
+        assert connection.at_end()
+        assert server.stop() == 0
 
 
 def test_stalled_credentials(start, origin, engine, tmp_path):
