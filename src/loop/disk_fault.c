@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scripted fault hook: `op:when:what[:arg]`, comma-separated, from the environment or
-// disk_fault_set(). A rule counts the operations of its kind over all workers. Any thread; a lock
-// guards the rules, which is why release builds have none of this.
+// disk_fault_set(). A rule counts the operations of its kind over all workers; operations that other
+// threads make themselves have names with a point in them. Each strike is a line "op:what" in the
+// file that FOREBAY_FAULT_TALLY names. Any thread; a lock guards the rules, which is why release
+// builds have none of this.
 #include "loop/disk_fault.h"
 
 #ifdef FOREBAY_FAULTS
@@ -9,19 +11,24 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define RULES_MAX 16
+#define RULES_MAX 32
 #define KIND_ANY 100
+#define KIND_NAMED 101
+#define NAME_MAX_LEN 32
 
 enum rule_when { WHEN_EVERY, WHEN_NTH, WHEN_FROM, WHEN_FILE };
 
 struct rule {
-    int kind; // enum disk_op_kind or KIND_ANY
+    int kind; // enum disk_op_kind, KIND_ANY or KIND_NAMED
+    char name[NAME_MAX_LEN];
+    char what[NAME_MAX_LEN];
     enum rule_when when;
     uint64_t n, seen;
     uint64_t busy_until_us; // with bytes_per_second: when the device has done what it has taken
@@ -55,7 +62,21 @@ static bool kind_parse(struct span s, int *ret_kind)
             return true;
         }
     }
+    if (span_find(s, '.') < s.len) {
+        *ret_kind = KIND_NAMED;
+        return true;
+    }
     return false;
+}
+
+static bool name_copy(struct span s, char ret_name[NAME_MAX_LEN])
+{
+    if (s.len == 0 || s.len >= NAME_MAX_LEN) {
+        return false;
+    }
+    memcpy(ret_name, s.ptr, s.len);
+    ret_name[s.len] = '\0';
+    return true;
 }
 
 static bool when_parse(struct span s, struct rule *rule)
@@ -86,6 +107,10 @@ static bool what_parse(struct span what, struct span arg, struct disk_fault *ret
         *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EIO};
     } else if (span_equal_cstr(what, "enospc")) {
         *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = ENOSPC};
+    } else if (span_equal_cstr(what, "erofs")) {
+        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EROFS};
+    } else if (span_equal_cstr(what, "emfile")) {
+        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EMFILE};
     } else if (span_equal_cstr(what, "short")) {
         *ret_fault = (struct disk_fault){.what = DISK_FAULT_SHORT};
     } else if (span_equal_cstr(what, "slow")) {
@@ -109,7 +134,8 @@ static bool rule_parse(struct span text, struct rule *rule)
     *rule = (struct rule){0};
     return span_split(&text, ':', &kind) && span_split(&text, ':', &when) &&
            span_split(&text, ':', &what) && (!span_split(&text, ':', &arg) || text.ptr == NULL) &&
-           kind_parse(kind, &rule->kind) && when_parse(when, rule) &&
+           kind_parse(kind, &rule->kind) && name_copy(kind, rule->name) &&
+           name_copy(what, rule->what) && when_parse(when, rule) &&
            what_parse(what, arg, &rule->fault);
 }
 
@@ -168,7 +194,26 @@ static struct disk_fault rule_paced(struct rule *rule, uint64_t bytes)
     return fault;
 }
 
-struct disk_fault disk_fault_next(enum disk_op_kind kind, uint64_t bytes)
+static void tally_locked(const struct rule *rule)
+{
+    static int fd = -1;
+    const char *path = getenv("FOREBAY_FAULT_TALLY");
+    if (path == NULL) {
+        return;
+    }
+    if (fd < 0) {
+        fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    }
+    (void)dprintf(fd, "%s:%s\n", rule->name, rule->what); // a test that counts misses it
+}
+
+static bool rule_is_of(const struct rule *rule, int kind, const char *name)
+{
+    return kind == KIND_NAMED ? rule->kind == kind && strcmp(rule->name, name) == 0
+                              : rule->kind == kind || rule->kind == KIND_ANY;
+}
+
+static struct disk_fault fault_next(int kind, const char *name, uint64_t bytes)
 {
     struct disk_fault fault = {0};
     if (atomic_load_explicit(&hook_has_rules, memory_order_relaxed) == 0) {
@@ -180,13 +225,24 @@ struct disk_fault disk_fault_next(enum disk_op_kind kind, uint64_t bytes)
     }
     for (unsigned i = 0; i < hook.count; i++) {
         struct rule *rule = &hook.rules[i];
-        if ((rule->kind == KIND_ANY || rule->kind == (int)kind) && rule_strikes(rule) &&
-            fault.what == DISK_FAULT_NONE) {
+        if (rule_is_of(rule, kind, name) && rule_strikes(rule) && fault.what == DISK_FAULT_NONE) {
             fault = rule_paced(rule, bytes);
+            tally_locked(rule);
         }
     }
     check(pthread_mutex_unlock(&hook.mutex) == 0);
     return fault;
+}
+
+struct disk_fault disk_fault_next(enum disk_op_kind kind, uint64_t bytes)
+{
+    return fault_next((int)kind, NULL, bytes);
+}
+
+int disk_fault_errno(const char *name)
+{
+    struct disk_fault fault = fault_next(KIND_NAMED, name, 0);
+    return fault.what == DISK_FAULT_ERRNO ? fault.errno_value : 0;
 }
 
 bool disk_fault_is_held(enum disk_op_kind kind)

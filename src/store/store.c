@@ -531,13 +531,17 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
 
 int store_fault_strike(enum store_fault fault)
 {
+    static const char *const names[] = {
+        "store.sync", "store.commit", "store.create", "store.allocate", "store.unlink",
+        "store.open", "store.scan",   "store.mark",   "store.disown",   "store.remove"};
+    static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);
     }
     unsigned left = atomic_load_explicit(&faults[fault].left, memory_order_relaxed);
     do {
         if (left == 0) {
-            return 0;
+            return disk_fault_errno(names[fault]);
         }
         if (left == 1 && atomic_load(&faults[fault].repeat)) {
             return atomic_load(&faults[fault].errno_value);

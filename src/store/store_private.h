@@ -98,7 +98,8 @@ struct store_object *store_object_from_header(const struct run_header *header, u
 
 #ifdef FOREBAY_FAULTS
 // Faults of the calls that the room's own threads make: the n-th call from now of that kind fails
-// (1 = the next), or from then on all with `repeat`. Any thread; tests only.
+// (1 = the next), or from then on all with `repeat`. Scripts (FOREBAY_DISK_FAULTS) know them as
+// store.sync, store.commit and so on. Any thread; tests only.
 enum store_fault {
     STORE_FAULT_SYNC,
     STORE_FAULT_COMMIT,

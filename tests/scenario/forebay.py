@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from client import Client, Connection
+from client import Client, Closed, Connection
 from waiting import WAIT_S, NeverCame, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -280,9 +280,12 @@ class Forebay:
     def _goes_by_clock(self, step):
         """Whether the Date of a reply, to a request that is refused at the door, is of the new time."""
         asked = time.time()
-        with self.connection() as connection:
-            connection.send(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
-            reply = connection.read_reply()
+        try:
+            with self.connection() as connection:
+                connection.send(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+                reply = connection.read_reply()
+        except (Closed, ConnectionError):   # it has waited too long all at once
+            return False
         date = email.utils.parsedate_to_datetime(reply.header("date")).timestamp()
         return time.time() - asked < step - 1 and date >= int(asked + self.ahead_s)
 
