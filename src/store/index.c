@@ -7,6 +7,10 @@
 // reader announces itself (`busy`) before it looks at `current`, both in one total order, so one of
 // the two sees the other.
 //
+// Commits are synced but for the page that says which is the last one (NOMETASYNC), so a power cut
+// may undo the last of them. What takes something out, a delete that somebody is told of above all,
+// is synced wholly (index_sync()): an undone put is a miss, an undone delete is an old version.
+//
 // LMDB's rules kept here: never WRITEMAP, one environment per process, the map's size never
 // changes, the file is allocated ahead in steps after opening. Damage of the file under the running
 // map is SIGBUS: the handler leaves a marker and ends the process, and the next start drops the
@@ -213,8 +217,7 @@ bool index_is_gone(const struct index *index)
 
 void index_own(struct index *index)
 {
-    struct index_env *env = atomic_load(&index->current);
-    if (env != NULL && mdb_env_sync(env->env, 1) == 0) {
+    if (atomic_load(&index->current) != NULL && index_sync(index) == 0) {
         (void)unlinkat(index->store->dir.index_fd, INDEX_BAD_MARKER, 0); // else a rebuild, once
     }
 }
@@ -240,6 +243,13 @@ static enum err index_error(int rc)
     default:
         return ERR_CORRUPT;
     }
+}
+
+int index_sync(struct index *index)
+{
+    struct index_env *env = atomic_load(&index->current);
+    int failed = store_fault_strike(STORE_FAULT_INDEX_SYNC);
+    return failed != 0 ? failed : env != NULL ? mdb_env_sync(env->env, 1) : 0;
 }
 
 uint64_t index_last_txn(const struct index *index)
@@ -370,6 +380,9 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
         rc = rc == 0 && old ? MDB_INVALID : rc;
     }
     rc = rc != 0 ? rc : env_tables(index, env, fresh);
+    // What the process before has committed, and this one goes by, outlives a power cut.
+    rc = rc != 0 ? rc : mdb_env_sync(env->env, 1);
+    rc = rc == 0 && fresh ? folder_sync(index->store->dir.index_fd) : rc;
     guard_opening = false;
     enum err err = index_error(rc);
     if (err == ERR_OK) {

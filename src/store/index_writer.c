@@ -440,7 +440,20 @@ static enum err change_apply(struct store *store, struct index_txn *t, struct in
     return index_txn_apply(t, c);
 }
 
-// One transaction; every change gets its error. False: nothing of it is in the index.
+// Does one of them take something out? Whoever looks later finds nothing to delete, and a power cut
+// must not bring it back.
+static bool batch_removes(const struct index_change *batch)
+{
+    bool removes = false;
+    for (const struct index_change *c = batch; c != NULL; c = c->next) {
+        removes = removes || c->kind == INDEX_DELETE || c->kind == INDEX_DELETE_AT ||
+                  c->kind == INDEX_SWEEP;
+    }
+    return removes;
+}
+
+// One transaction; every change gets its error. False: nothing of it is in the index, or it may not
+// stay there.
 static bool batch_commit(struct index_writer *writer, struct index_change *batch,
                          struct index_change *owed, unsigned count)
 {
@@ -469,6 +482,9 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     }
     if (err == ERR_OK) {
         rc = index_txn_commit(&t);
+        if (rc == 0 && (batch_removes(batch) || batch_removes(owed))) {
+            rc = index_sync(index);
+        }
         err = rc == 0 ? ERR_OK : rc == ENOSPC || rc == MDB_MAP_FULL ? ERR_DISK_FULL : ERR_IO;
     }
     stats_observe_us(HISTOGRAM_index_commit, clock_monotonic_us() - began_us);

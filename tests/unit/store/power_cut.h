@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A power cut, played: whatever this program and its libraries write to files, and have not synced,
+// may be lost. Only with the disk engine of threads (a ring's writes do not pass here) and only in
+// a process that ends with it.
+#ifndef FOREBAY_TESTS_UNIT_STORE_POWER_CUT_H
+#define FOREBAY_TESTS_UNIT_STORE_POWER_CUT_H
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+// From now on writes are remembered until they are synced.
+void power_cut_arm(void);
+// Drives that lie: syncs forget nothing from now on.
+void power_cut_lie(void);
+// Takes unsynced writes back, sector by sector where they are to be torn, and kills the process.
+// What is lost is drawn by `seed`; 0: all of it.
+void power_cut_strike(uint64_t seed) __attribute__((noreturn));
+// Writes not yet synced.
+unsigned power_cut_pending(void);
+
+#endif
