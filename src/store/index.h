@@ -45,6 +45,7 @@ struct index {
     struct store *store;
     _Atomic(struct index_env *) current; // NULL: none; look-ups miss
     uint32_t opener;                     // names this process in records
+    uint8_t cuts;                        // power cuts that this directory has seen, modulo 256
     uint64_t map_bytes;
     uint64_t step_bytes;              // the file grows by this
     _Atomic uint64_t allocated_bytes; // of data.mdb; counted in store.used_bytes

@@ -215,7 +215,8 @@ static void record_validate(const struct index *index, struct index_record *reco
     record->validated_mono_ms = mono_ms;
     record->validated_wall_ms = wall_ms;
     record->opener = index->opener;
-    record->flags &= (uint16_t)~INDEX_REBUILT;
+    record->flags &= (uint16_t)((1u << INDEX_CUTS_SHIFT) - 1) & (uint16_t)~INDEX_REBUILT;
+    record->flags |= (uint16_t)(index->cuts << INDEX_CUTS_SHIFT);
 }
 
 static bool change_is_whole(const struct index_change *c)

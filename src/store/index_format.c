@@ -5,7 +5,7 @@
 // "objects": key = 128-bit keyed hash of (realm, bucket, key)       92 bytes
 //   0  4 CRC32C of key and what follows     40 8 validated at, monotonic ms of process `opener`
 //   4  2 version                            48 4 opener
-//   6  2 flags: 1 whole, 2 rebuilt          52 4 block size
+//   6  2 flags: 1 whole, 2 rebuilt; 7 1 power cuts          52 4 block size
 //   8  8 generation                         56 4 blocks of the place
 //   16 8 object size                        60 32 place of the run that holds the object (flag
 //   whole), else 0 24 8 hash of the ETag 32 8 validated at, wall clock ms

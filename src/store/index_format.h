@@ -14,6 +14,9 @@
 
 #define INDEX_WHOLE 1u   // one run holds the object: `place`
 #define INDEX_REBUILT 2u // found in a segment: to be revalidated before first use
+// The flags' high byte: power cuts counted when the record was validated. Before a later one it may
+// have been replaced or deleted, if the drive lies about what it has synced: revalidated, too.
+#define INDEX_CUTS_SHIFT 8u
 
 struct index_place {
     uint32_t number, header_offset, header_len, payload_offset, payload_len, first_unit,

@@ -288,7 +288,8 @@ static void view_take_record(struct lookup *l, const struct index_record *record
     view->size_bytes = record->size_bytes;
     view->block_size_bytes = record->block_size_bytes;
     view->etag_hash = record->etag_hash;
-    view->rebuilt = (record->flags & INDEX_REBUILT) != 0;
+    view->rebuilt =
+        (record->flags & INDEX_REBUILT) != 0 || record->flags >> INDEX_CUTS_SHIFT != l->index->cuts;
     if (index_renewal_find(l->index, l->hash, record->generation, &mono_ms)) {
         view->rebuilt = false;
         view->age_ms = age_ms(mono_ms, clock_monotonic_ms());

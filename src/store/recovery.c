@@ -11,7 +11,7 @@
 //   the index was dropped           all runs of all segments are put back
 //
 // What is put back is marked: it is revalidated before its first use, because versions that were
-// invalidated come back too. At last it hears the child's verdict on the whole index and waits for
+// invalidated come back too. After an unclean stop and another boot that is true of every record. At last it hears the child's verdict on the whole index and waits for
 // orders to rebuild while the store runs.
 #include "store/recovery.h"
 
@@ -66,11 +66,28 @@ static enum err recovery_open_new(struct recovery *recovery, const char *why)
     return index_open(&store->index, 0, false);
 }
 
+// An unclean stop and another boot since: the power may have failed. What is taken out of the index
+// was synced by then, but drives lie, and images are restored: what it holds is revalidated before
+// its first use, like what is found in segments.
+static void recovery_judge_boot(struct recovery *recovery)
+{
+    struct store *store = recovery->store;
+    struct store_format *format = &store->dir.format;
+    char boot_id[STORE_BOOT_ID_MAX + 1];
+    store_boot_id(boot_id);
+    if (!format->clean && !store->dir.fresh && strcmp(boot_id, format->boot_id) != 0) {
+        format->cuts++;
+        log_warn("other_boot", "cuts=%u", format->cuts);
+    }
+    store->index.cuts = format->cuts;
+}
+
 enum err recovery_open_index(struct recovery *recovery)
 {
     struct store *store = recovery->store;
     const struct store_format *format = &store->dir.format;
     recovery->was_clean = format->clean;
+    recovery_judge_boot(recovery);
     if (store->dir.fresh) {
         return recovery_open_new(recovery, NULL);
     }

@@ -16,7 +16,7 @@
 //   segment-size <bytes>
 //   next-segment <number>      lower ones may have been used
 //   next-generation <number>   lower ones may have been used
-//   boot-id <text>             of the last opener
+//   boot-id <text>[+<number>]  of the last opener; boots that ended without a clean stop
 //   state open|clean
 //   index-txn <number>         an index behind this is an old copy
 //   other-epochs <number>      of the buckets beyond the maximum, when there are any
@@ -65,7 +65,11 @@ void store_format_render(const struct store_format *format, struct buf *out)
     buf_printf(out, "segment-size %u\n", format->segment_size_bytes);
     buf_printf(out, "next-segment %u\n", format->next_segment);
     buf_printf(out, "next-generation %llu\n", (unsigned long long)format->next_generation);
-    buf_printf(out, "boot-id %s\n", format->boot_id);
+    buf_printf(out, "boot-id %s", format->boot_id);
+    if (format->cuts > 0) { // in this line older versions read it, too
+        buf_printf(out, "+%u", format->cuts);
+    }
+    buf_append_cstr(out, "\n");
     buf_printf(out, "state %s\n", format->clean ? "clean" : "open");
     buf_printf(out, "index-txn %llu\n", (unsigned long long)format->index_txn);
     if (format->other_epochs > 0) {
@@ -176,6 +180,17 @@ static bool format_holders(struct span *rest, struct store_format *f)
     return true;
 }
 
+static void format_boot_id(struct span value, struct store_format *ret_format)
+{
+    struct span word;
+    uint64_t cuts = 0;
+    if (span_split(&value, '+', &word) && value.ptr != NULL && !span_to_u64(value, &cuts)) {
+        cuts = 0;
+    }
+    memcpy(ret_format->boot_id, word.ptr, word.len);
+    ret_format->cuts = (uint8_t)cuts;
+}
+
 static bool format_checksum_is_right(struct span text, struct span *ret_body)
 {
     const size_t line = sizeof("checksum 00000000\n") - 1;
@@ -230,7 +245,7 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
     f.segment_size_bytes = (uint32_t)segment_size;
     f.next_segment = (uint32_t)next_segment;
     f.hash_key = u64_of_bytes(key);
-    memcpy(f.boot_id, boot_id.ptr, boot_id.len);
+    format_boot_id(boot_id, &f);
     *ret_format = f;
     return ERR_OK;
 }

@@ -38,6 +38,7 @@ struct store_format {
     uint32_t next_segment;    // numbers below may have been used
     uint64_t next_generation; // generations below may have been used
     char boot_id[STORE_BOOT_ID_MAX + 1];
+    uint8_t cuts;          // boots that ended without a clean stop, modulo 256
     bool clean;            // false: opened and not (yet) closed
     uint64_t index_txn;    // of the last commit: at the clean stop, else at opening
     uint64_t other_epochs; // of all buckets that have no line below

@@ -106,6 +106,62 @@ Test(power_cut, a_delete_whose_sync_fails_stays_too)
     box_remove(&box);
 }
 
+static void put_and_delete_on_a_liar(struct box *box)
+{
+    power_cut_lie();
+    put_and_delete(box);
+}
+
+// As if another boot had read what is there.
+static void boot_anew(const struct box *box)
+{
+    char path[1024];
+    char text[32768];
+    struct store_format format;
+    struct buf out;
+    (void)snprintf(path, sizeof(path), "%s/format", box->dir);
+    FILE *file = fopen(path, "r+");
+    cr_assert(file != NULL);
+    size_t len = fread(text, 1, sizeof(text), file);
+    cr_assert(store_format_parse((struct span){text, len}, &format) == ERR_OK);
+    cr_assert(!format.clean);
+    (void)snprintf(format.boot_id, sizeof(format.boot_id), "another");
+    buf_init(&out, sizeof(text));
+    store_format_render(&format, &out);
+    rewind(file);
+    cr_assert(fwrite(out.ptr, 1, out.len, file) == out.len &&
+              ftruncate(fileno(file), (off_t)out.len) == 0);
+    cr_assert(fclose(file) == 0);
+    buf_done(&out);
+}
+
+Test(power_cut, after_another_boot_nothing_is_used_unasked)
+{
+    struct box box;
+    bool rebuilt;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(box_put(&box, &written) == ERR_OK);
+    cr_assert(box_put(&box, &other) == ERR_OK);
+    box_close(&box);
+    with_power_cut(&box, put_and_delete_on_a_liar, 0);
+    boot_anew(&box);
+    reopen(&box);
+    cr_assert(!is_found(&box, &written, &rebuilt) || rebuilt);
+    cr_assert(is_found(&box, &other, &rebuilt) && rebuilt);
+    static struct store_view view;
+    box_look(&box, &other, &view);
+    box_renew(&box, other.key, view.generation);
+    cr_assert(is_found(&box, &other, &rebuilt) && !rebuilt);
+    box_close(&box);
+    reopen(&box); // and it is remembered whom nobody has asked about
+    cr_assert(!is_found(&box, &written, &rebuilt) || rebuilt);
+    cr_assert(is_found(&box, &other, &rebuilt) && !rebuilt);
+    cr_assert(box_read(&box, 0, &other) == other.size);
+    box_close(&box);
+    box_remove(&box);
+}
+
 static void lose_and_delete(struct box *box)
 {
     struct store_place place;
