@@ -240,7 +240,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     m->subscription = sub;
     m->attachment = a;
     m->joined = joined;
-    m->whole = fill->state == FILL_WRITING;
+    m->whole = fill->has_head && fill->received == fill->end_byte;
     message_send(a->at, &m->base);
     if (fill->has_head) {
         fill_send_head(fill, a);

@@ -268,9 +268,26 @@ static enum step_result first_answered(struct request *r, const struct subscript
     return go_to(r, REQUEST_GET_REPLY);
 }
 
+// The run of a version that the origin has just confirmed has come to be in the index: it is not asked about
+// anew.
+static enum step_result look_again(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    if (++g->restarts > PROXY_RESTARTS_MAX) {
+        return get_state_bypass(r, "changing");
+    }
+    get_state_leave(&g->runs[0]);
+    get_state_view(r, g->pos, g->end);
+    g->have_record = g->view.found && g->view.etag_hash == g->etag_hash;
+    return go_to(r, REQUEST_GET_REPLY);
+}
+
 static enum step_result first_ended(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
+    if (sub->outcome == OUTCOME_REJOIN && g->confirmed && g->object != NULL) {
+        return look_again(r);
+    }
     r->attempts++;
     if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_INVALID_RANGE && g->object == NULL) {
         get_state_leave(&g->runs[0]);

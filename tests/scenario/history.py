@@ -7,6 +7,8 @@ saw and whether it saw only one. The record is one row for each operation:
     [kind, key, value, began, ended]     kind w: a write of VALUE (0: the key is gone), ENDED None when the
                                          writer never heard that it was done
                                          kind r: a read that saw VALUE (0: no such key)
+                                         kind p: a write at the origin, past Forebay: nobody need see
+                                         it, but whoever asks after somebody saw it sees nothing older
 
 Times are CLOCK_MONOTONIC, one clock for all processes. `python history.py PLAN.json RECORD` runs one process
 of clients; `judge()` says what is wrong with all records together.
@@ -145,6 +147,8 @@ class Session:
         if kind < 0.5:
             first = self.rng.choice([0, 32, 4096 - 32, 65536, 65536 - 64, 100_000 // 32 * 32])
             headers = [("Range", f"bytes={first}-{first + self.rng.choice([31, 4095, 99_999])}")]
+        if self.rng.random() < 0.2:
+            headers.append(("Cache-Control", "no-cache"))
         began = time.monotonic()
         reply = self.ask("GET", f"/{BUCKET}/{quote(key)}", headers)
         ended = time.monotonic()
@@ -197,19 +201,36 @@ class Session:
         self.close()
 
 
+def write_past(origin, keys, number, rows, etags):
+    """A write at the origin itself, of a key that no listing shows: those are kept for a time of their own."""
+    rng = random.Random(number)
+    key = rng.choice([key for key in keys if not key.startswith(LISTED)])
+    body = oracle_bytes(f"{BUCKET}/{key}", number, 0, rng.choice(SIZES))
+    etag = '"' + hashlib.md5(body).hexdigest() + '"'
+    etags[etag] = number
+    began = time.monotonic()
+    origin.put(key, len(body), body=body, etag=etag)
+    rows.append(["p", key, number, began, time.monotonic()])
+
+
 # --- the judge --------------------------------------------------------------------------------------
 
 def judge(rows, etags, limit=10):
-    """[(story)]: reads of what was overwritten before they began, and of what no one had written yet."""
-    writes, reads = defaultdict(list), defaultdict(list)
+    """[(story)]: reads of what was overwritten before they began, of what no one had written yet, and of what is
+    older than what another read had seen before they began."""
+    writes, reads, past = defaultdict(list), defaultdict(list), defaultdict(list)
     for kind, key, value, began, ended in rows:
         if kind == "w":
             writes[key].append((value, began, float("inf") if ended is None else ended))
+        elif kind == "p":
+            writes[key].append((value, began, float("inf")))
+            past[key].append((value, began, ended))
         else:
             reads[key].append((value, began, ended))
     wrong = []
     for key, seen in reads.items():
         wrong += _judge_key(key, [(0, float("-inf"), float("-inf")), *writes[key]], seen, etags)
+        wrong += _judge_steps(key, [*writes[key], *past[key]], seen, etags)
         if len(wrong) >= limit:
             break
     return wrong
@@ -239,6 +260,26 @@ def _judge_key(key, writes, reads, etags):
                if b > float("-inf") and abs(b - began) < 0.5][:12]
         wrong.append(f"{key}: a read of {ended - began:.6f} s saw {value}, which is "
                      f"{'stale' if of_value[value] else 'unknown'}; around it: {age}")
+    return wrong
+
+
+def _judge_steps(key, writes, reads, etags):
+    # Deletes have no names of their own: what was seen of them says nothing.
+    of_value = {value: (began, ended) for value, began, ended in writes if value}
+    named = []
+    for value, began, ended in reads:
+        if isinstance(value, list):
+            value = etags.get(value[1], value[1])
+        if value in of_value:
+            named.append((began, ended, value))
+    by_end = sorted((ended, of_value[value][0]) for _, ended, value in named)
+    wrong, at, newest = [], 0, float("-inf")
+    for began, ended, value in sorted(named):
+        while at < len(by_end) and by_end[at][0] < began:
+            newest = max(newest, by_end[at][1])
+            at += 1
+        if of_value[value][1] < newest:
+            wrong.append(f"{key}: a read of {ended - began:.6f} s went back to {value}")
     return wrong
 
 

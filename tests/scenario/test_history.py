@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers and readers at once through Forebay: no read that begins after a write's reply sees older bytes, and
-no read sees two versions. At full scale one million operations."""
+"""Writers and readers at once through Forebay, and writers past it: no read that begins after a write's reply sees
+older bytes, none sees older ones than another saw before it, and none sees two versions. At full scale one
+million operations."""
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from forebay import scaled
-from history import LISTED, judge
+from history import LISTED, judge, write_past
 
 PROCESSES, THREADS = 2, 6
+PAST_NUMBERS = 900_000_000   # above those of every session
 KEYS = [f"{LISTED}{i}" for i in range(6)] + [f"k/{i}" for i in range(10)]
 
 
@@ -24,11 +27,15 @@ def test_the_judge_sees_what_is_wrong():
     assert judge([first, second, ["r", "a", 3, 4.5, 5.0]], {})
     assert judge([first, ["w", "a", 0, 3.0, 4.0], ["r", "a", 1, 4.1, 5.0]], {})
     assert judge([first, second, ["r", "a", ["etag", "x"], 4.5, 5.0]], {"x": 1})
+    past = ["p", "a", 2, 3.0, 4.0]
+    assert not judge([first, past, ["r", "a", 1, 4.5, 5.0], ["r", "a", 2, 4.6, 5.1]], {})
+    assert judge([first, past, ["r", "a", 2, 4.5, 5.0], ["r", "a", 1, 5.1, 5.2]], {})
     for good in ([1, 1.5, 1.6], [0, 0.5, 0.6], [0, 1.5, 1.6], [1, 2.5, 2.6], [1, 3.5, 9.0],
                  [2, 3.5, 3.6], [2, 4.5, 5.0], [1, 2.5, 5.0]):
         assert not judge([first, second, ["r", "a", *good]], {}), good
     lost = ["w", "a", 3, 5.0, None]
-    assert not judge([first, second, lost, ["r", "a", 3, 6.0, 7.0], ["r", "a", 2, 8.0, 9.0]], {})
+    assert not judge([first, second, lost, ["r", "a", 2, 6.0, 7.0], ["r", "a", 3, 8.0, 9.0]], {})
+    assert judge([first, second, lost, ["r", "a", 3, 6.0, 7.0], ["r", "a", 2, 8.0, 9.0]], {})
 
 
 @pytest.mark.parametrize("list_ttl", ["0s", "1h"])
@@ -46,10 +53,14 @@ def test_no_stale_read_after_a_write(start, origin, engine, tmp_path, figure, li
         running.append(subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "history.py"), str(plan),
              str(tmp_path / f"record{number}")], stderr=subprocess.PIPE, text=True))
+    rows, etags, counts = [], {}, Counter()
+    while any(process.poll() is None for process in running):
+        write_past(origin, KEYS, PAST_NUMBERS + len(rows), rows, etags)
+        time.sleep(0.01)
+    counts["past"] = len(rows)
     for process in running:
         _, errors = process.communicate(timeout=3600)
         assert process.returncode == 0, errors[-2000:]
-    rows, etags, counts = [], {}, Counter()
     for number in range(PROCESSES):
         record = json.loads((tmp_path / f"record{number}").read_text())
         assert not record["failures"], record["failures"][:3]

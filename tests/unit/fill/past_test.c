@@ -330,6 +330,29 @@ Test(past, strict_fetches_again_what_it_has_just_stored)
     world_end();
 }
 
+// The run has come to be visible since it was asked for: the version is not asked about once more.
+// Rule 32.
+Test(past, strict_asks_twice_because_the_run_has_come_to_be_visible)
+{
+    begin();
+    deliver_and_hold();
+    unsigned requests = origin_requests();
+    world_hold_message(MESSAGE_join, 0, 1);
+    int strict = get_newest(0, 2);
+    world_run();
+    while (world_do(EVENT_WRITTEN, -1, -1)) {
+    }
+    world_run();
+    cr_assert(store_visible(2));
+    world_release();
+    world_run();
+    expect(strict, 1);
+    cr_assert_eq(client_result(strict), RESULT_REVALIDATED);
+    cr_assert_eq(origin_requests() - requests, 1);
+    cr_assert_eq(origin_sent(1, 2), 1);
+    world_end();
+}
+
 // What is known is no fresher than the request that found it.
 // Rule 32.
 Test(past, known_for_longer_than_it_is_fresh)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: under any order of events, with overwrites, writes, evictions, failures, slow and leaving
-// readers, every reply that looks complete is of the one version its ETag names and not older than
-// the last write that had been answered; every reader ends; nothing leaks. A failure names its
-// seed; seeds.h says which of each kind are run.
+// readers, look-ups that are switched off and commits that fail, every reply that looks complete is of
+// the one version its ETag names, not older than the last write that had been answered nor than what
+// anybody had been given, and a crash at any moment would bring nothing older back; every reader ends;
+// nothing leaks. A failure names its seed; seeds.h says which of each kind are run.
 #include "world.h"
 
 #include "seeds.h"

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has been delivered is there for whoever asks next, by name a hit; objects overwritten past the cache:
+who asks after somebody was given a version is given none that is older, also after kill -9."""
+import random
+import threading
+import time
+from collections import Counter
+
+import pytest
+from client import Closed, Truncated, judge
+from forebay import scaled
+from oracle import oracle_judge
+
+RULES = {"rules": [{"match": "bkt/immutable/**", "freshness": "immutable"},
+                   {"match": "bkt/strict/**", "freshness": "strict"}]}
+SIZE = 200_000
+
+
+def cache_status(reply):
+    return reply.header("cache-status")
+
+
+@pytest.mark.tsan
+@pytest.mark.parametrize("workers", [1, 4])
+def test_delivered_is_there(start, origin, engine, workers):
+    """GET, then at once, on connections of their own: HEAD, a condition, a range. No request reaches the origin,
+    each is a hit. no-cache: one question without a body."""
+    server = start(origin, engine=engine, file=RULES, settings={"workers": workers})
+    keys = [f"immutable/{i}" for i in range(scaled(600))]
+    for key in keys:
+        origin.put(key, SIZE)
+    clients = [server.client() for _ in range(6)]
+    try:
+        for i, key in enumerate(keys):
+            first = clients[i % 6].get(key)
+            judge(first, origin, key, 0, SIZE)
+            head = clients[(i + 1) % 6].head(key)
+            same = clients[(i + 2) % 6].get(key, headers=[("If-None-Match", first.etag)])
+            part = clients[(i + 3) % 6].get(key, 70_000, 79_999)
+            judge(part, origin, key, 70_000, 10_000)
+            assert (head.status, same.status, part.status) == (200, 304, 206)
+            for reply in (head, same, part):
+                assert "; hit" in cache_status(reply), (key, cache_status(reply))
+            asked = origin.requests(key=key)
+            assert [e.method for e in asked] == ["GET"], (key, asked)
+            fresh = clients[(i + 4) % 6].get(key, headers=[("Cache-Control", "no-cache")])
+            judge(fresh, origin, key, 0, SIZE)
+            asked = origin.requests(key=key)
+            assert [(e.method, e.status) for e in asked[1:]] == [("HEAD", 304)], (key, asked)
+            assert origin.sent_twice(key) == 0
+    finally:
+        for client in clients:
+            client.close()
+    # Each of three requests of a key was answered from the cache, and says so in the metrics.
+    assert server.metric("forebay_cache_requests_total", result="hit") >= 3 * len(keys)
+
+
+def test_strict_fetches_no_second_body(start, origin, engine):
+    server = start(origin, engine=engine, file=RULES, settings={"workers": 4})
+    keys = [f"strict/{i}" for i in range(scaled(600))]
+    for key in keys:
+        origin.put(key, SIZE)
+    with server.client() as one, server.client() as other:
+        for key in keys:
+            judge(one.get(key), origin, key, 0, SIZE)
+            judge(other.get(key), origin, key, 0, SIZE)
+            asked = origin.requests(key=key)
+            assert [(e.method, e.status) for e in asked] == [("GET", 206), ("HEAD", 304)], (key, asked)
+
+
+# --- overwrites past the cache -----------------------------------------------------------------------
+
+class Reader:
+    """Reads on connections of its own; remembers what it was given and when."""
+
+    def __init__(self, origin, keys, seed, wants_newest):
+        self.origin, self.keys, self.rng = origin, keys, random.Random(seed)
+        self.wants_newest = wants_newest
+        self.rows, self.counts = [], Counter()
+
+    def one(self, client):
+        key = self.rng.choice(self.keys)
+        headers, first = [], 0
+        method = "HEAD" if self.rng.random() < 0.25 else "GET"
+        if self.wants_newest and self.rng.random() < 0.5:
+            headers.append(("Cache-Control", "no-cache"))
+        elif self.wants_newest:
+            etag = self.origin.version(key).etag
+            headers.append(("If-Match", etag))
+        if method == "GET" and self.rng.random() < 0.5:
+            first = self.rng.choice([0, 32, 4096])
+            headers.append(("Range", f"bytes={first}-{first + 999}"))
+        began = time.monotonic()
+        try:
+            reply = client.get(key, headers=headers, method=method)
+        except (Closed, ConnectionError, Truncated):
+            self.counts["cut"] += 1
+            return
+        ended = time.monotonic()
+        self.counts[reply.status] += 1
+        if reply.status in (200, 206):
+            number = self.origin.number_of(key, reply.etag)
+            if method == "GET":
+                name = self.origin.name(key)
+                seen = oracle_judge(name, reply.body, first if reply.status == 206 else 0)
+                assert seen == number, f"{key}: ETag of {number}, bytes of {seen}"
+            self.rows.append((key, began, ended, number))
+
+    def run(self, server, until):
+        with server.client() as client:
+            while not until.is_set():
+                self.one(client)
+
+
+def steps_back(rows):
+    """Reads that were given an older version than one that had ended before they began."""
+    back = []
+    for key in {row[0] for row in rows}:
+        ended = sorted((row[2], row[3]) for row in rows if row[0] == key)
+        at, newest = 0, 0
+        for _, began, _, number in sorted((r for r in rows if r[0] == key), key=lambda r: r[1]):
+            while at < len(ended) and ended[at][0] < began:
+                newest = max(newest, ended[at][1])
+                at += 1
+            if number < newest:
+                back.append((key, number, newest))
+    return back
+
+
+def test_the_judge_of_steps_back():
+    assert steps_back([("a", 1, 2, 2), ("a", 3, 4, 1)]) == [("a", 1, 2)]
+    assert not steps_back([("a", 1, 3.5, 2), ("a", 3, 4, 1), ("b", 5, 6, 1), ("a", 5, 6, 2)])
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_nobody_goes_back_in_time(start, origin, engine, workers, figure):
+    """Immutable objects are overwritten at the origin while some ask for the newest and others do not; the process
+    is killed in between."""
+    server = start(origin, engine=engine, file=RULES, settings={"workers": workers})
+    keys = [f"immutable/{i}" for i in range(4)]
+    for key in keys:
+        origin.put(key, 6000)
+    readers = [Reader(origin, keys, seed, seed % 3 == 0) for seed in range(6)]
+    total, kills = scaled(10_000) // (4 if scaled(1000) < 1000 else 1), 3
+    for phase in range(kills + 1):
+        done = threading.Event()
+        threads = [threading.Thread(target=r.run, args=(server, done)) for r in readers]
+        for thread in threads:
+            thread.start()
+        for i in range(total // (kills + 1)):
+            asked = sum(r.counts.total() for r in readers)
+            origin.overwrite(keys[i % len(keys)])
+            while sum(r.counts.total() for r in readers) < asked + 4 and any(t.is_alive() for t in threads):
+                time.sleep(0.0005)  # until some have read
+        if phase < kills:
+            server.kill9()
+        done.set()
+        for thread in threads:
+            thread.join()
+        if phase < kills:
+            server.restart()
+    rows = [row for r in readers for row in r.rows]
+    counts = sum((r.counts for r in readers), Counter())
+    back = steps_back(rows)
+    figure(f"overwrites past the cache ({engine}, {workers} workers): {total}, reads {dict(counts)}, "
+           f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}, steps back {len(back)}")
+    assert not back, back[:5]
+    assert len(rows) > total
