@@ -7,9 +7,8 @@
 // reader announces itself (`busy`) before it looks at `current`, both in one total order, so one of
 // the two sees the other.
 //
-// Commits are synced but for the page that says which is the last one (NOMETASYNC), so a power cut
-// may undo the last of them. What takes something out, a delete that somebody is told of above all,
-// is synced wholly (index_sync()): an undone put is a miss, an undone delete is an old version.
+// A commit is on disk with its meta page when it returns (no NOMETASYNC): what a look-up does not find
+// any more has left for good, also after a power cut, and a write of such a key needs no delete.
 //
 // LMDB's rules kept here: never WRITEMAP, one environment per process, the map's size never
 // changes, the file is allocated ahead in steps after opening. Damage of the file under the running
@@ -139,6 +138,11 @@ void index_count(struct index *index, uint64_t objects, uint64_t blocks)
     stats_add(COUNTER_cache_blocks, blocks - atomic_exchange(&index->blocks, blocks));
 }
 
+static int folder_sync(int fd)
+{
+    return fsync(fd) == 0 ? 0 : errno;
+}
+
 static void folder_clear(int fd, unsigned depth)
 {
     int again = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -169,12 +173,11 @@ static void folder_clear(int fd, unsigned depth)
 
 void index_remove_files(int index_fd)
 {
+    // The marker goes last: killed in between, the next process must not believe what is left.
+    (void)!unlinkat(index_fd, "data.mdb", 0); // what stays makes the next opening fail, and say so
+    (void)folder_sync(index_fd);
     folder_clear(index_fd, 0);
-}
-
-static int folder_sync(int fd)
-{
-    return fsync(fd) == 0 ? 0 : errno;
+    (void)folder_sync(index_fd);
 }
 
 static int marker_write(int index_fd)
@@ -217,7 +220,7 @@ bool index_is_gone(const struct index *index)
 
 void index_own(struct index *index)
 {
-    if (atomic_load(&index->current) != NULL && index_sync(index) == 0) {
+    if (atomic_load(&index->current) != NULL) {
         (void)unlinkat(index->store->dir.index_fd, INDEX_BAD_MARKER, 0); // else a rebuild, once
     }
 }
@@ -243,13 +246,6 @@ static enum err index_error(int rc)
     default:
         return ERR_CORRUPT;
     }
-}
-
-int index_sync(struct index *index)
-{
-    struct index_env *env = atomic_load(&index->current);
-    int failed = store_fault_strike(STORE_FAULT_INDEX_SYNC);
-    return failed != 0 ? failed : env != NULL ? mdb_env_sync(env->env, 1) : 0;
 }
 
 uint64_t index_last_txn(const struct index *index)
@@ -351,9 +347,7 @@ static int env_open_file(struct index *index, struct index_env *env)
     rc = rc != 0 ? rc : mdb_env_set_mapsize(env->env, index->map_bytes);
     rc = rc != 0 ? rc : mdb_env_set_maxdbs(env->env, 3);
     rc = rc != 0 ? rc : mdb_env_set_assert(env->env, on_lmdb_assert);
-    rc = rc != 0 ? rc
-                 : mdb_env_open(env->env, buf_cstr(&path),
-                                MDB_NOTLS | MDB_NORDAHEAD | MDB_NOMETASYNC, 0600);
+    rc = rc != 0 ? rc : mdb_env_open(env->env, buf_cstr(&path), MDB_NOTLS | MDB_NORDAHEAD, 0600);
     buf_done(&path);
     return rc;
 }
@@ -380,7 +374,8 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
         rc = rc == 0 && old ? MDB_INVALID : rc;
     }
     rc = rc != 0 ? rc : env_tables(index, env, fresh);
-    // What the process before has committed, and this one goes by, outlives a power cut.
+    // What an older release has committed without its meta page, and this process goes by, outlives a
+    // power cut.
     rc = rc != 0 ? rc : mdb_env_sync(env->env, 1);
     rc = rc == 0 && fresh ? folder_sync(index->store->dir.index_fd) : rc;
     guard_opening = false;

@@ -75,9 +75,6 @@ void index_remove_files(int index_fd);
 // What the index holds, for store_summarize() and the metrics. Before threads, on the index writer
 // or after it.
 void index_count(struct index *index, uint64_t objects, uint64_t blocks);
-// All that is committed is on disk when this returns 0, else errno. Before threads, on the index
-// writer or after it.
-int index_sync(struct index *index) MUST_USE;
 // Id of the last commit; 0 without an environment.
 uint64_t index_last_txn(const struct index *index);
 // The file may grow to `bytes`: reserved, then allocated. ERR_DISK_FULL.

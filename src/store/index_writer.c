@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one thread that writes the index. Changes come in one queue, so each worker's are applied in
 // its order. A batch is taken when its oldest change is 100 ms old, or 1,024 are there, or one is
-// urgent; its segments are synced, then all of it is one commit, then the answers go out. With sync
-// and commit a crash loses at most the fills of 200 ms (runs that were written whole are found
-// again in their segments).
+// urgent; its segments are synced, then all of it is one commit, then it is taken out of the memory
+// side and the answers go out. With sync and commit a crash loses at most the fills of 200 ms (runs
+// that were written whole are found again in their segments).
 //
 // A failed sync gives up the segment: what the kernel dropped cannot be written again. A failed
-// commit tells everybody so and turns filling off for a while. When LMDB finds its file broken the
-// index is dropped and the recovery thread rebuilds it.
+// commit takes its puts out of the memory side and turns filling off for a while. When LMDB finds its
+// file broken the index is dropped and the recovery thread rebuilds it.
 //
-// The queue: posts of workers are bounded by the fills and writes they belong to; the room's own
-// are at most 4,096, more wait or (from workers, where they are only hygiene) are left out.
+// What a failed commit should have removed is owed: it stays hidden and is tried again, after a
+// second, doubled up to 64, and as soon as another commit goes well. A delete that somebody waits for
+// is answered well all the same if the next process can be kept from believing the index: by the
+// marker, which goes when nothing is owed any more, else by removing data.mdb. What that process
+// finds in segments it asks the origin about.
+//
+// The queue: puts are bounded by MEMORY_PENDING_MAX when their runs begin, deletes by the writes they
+// belong to; the room's own changes are at most 4,096, more wait or (from workers, where they are only
+// hygiene) are left out.
 #include "store/index_writer.h"
 
 #include <errno.h>
@@ -119,16 +126,6 @@ void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint6
     change->generation = floor;
     change->deletion = deletion;
     change->urgent = deletion != NULL;
-    writer_push(writer, change);
-}
-
-void index_writer_post(struct index_writer *writer, struct store_post *post)
-{
-    bool at = post->kind == STORE_POST_DELETE_AT;
-    struct index_change *change = change_new(at ? INDEX_DELETE_AT : INDEX_NOTHING, post->hash);
-    change->place = post->place;
-    change->post = post;
-    change->urgent = post->urgent;
     writer_push(writer, change);
 }
 
@@ -261,13 +258,6 @@ void index_writer_put_rebuilt(struct index_writer *writer, const struct run_head
 
 // --- telling
 
-static void on_post_done(struct worker *to, struct message *message)
-{
-    worker_expect_done(to);
-    struct store_post *post = container_of(message, struct store_post, message);
-    post->done(post);
-}
-
 static void on_deletion_done(struct worker *to, struct message *message)
 {
     worker_expect_done(to);
@@ -285,12 +275,6 @@ static void change_finish(struct index_writer *writer, struct index_change *chan
     }
     if (change->waiter != NULL) {
         waiter_tell(change->waiter, change->err == ERR_CANCELLED ? ERR_OK : change->err);
-    }
-    if (change->post != NULL && !atomic_load(&writer->silent)) {
-        struct store_post *post = change->post;
-        post->err = change->err;
-        post->message.deliver = on_post_done;
-        mailbox_send_from_any_thread(post->worker, &post->message);
     }
     free(change);
 }
@@ -368,9 +352,9 @@ static void writer_drop_index(struct index_writer *writer)
     struct store *store = writer->store;
     index_close(&store->index);
     index_remove_files(store->dir.index_fd);
-    if (writer->marked && !index_is_gone(&store->index)) {
-        bool removed;
-        (void)!index_disown(&store->index, &removed); // the marker may have gone and the file not
+    bool removed;
+    if (!index_is_gone(&store->index) && index_disown(&store->index, &removed) == ERR_OK) {
+        writer->marked = true; // it may come back, and the marker may have gone
     }
     enum err err = index_open(&store->index, 0, false);
     if (err != ERR_OK) {
@@ -440,20 +424,7 @@ static enum err change_apply(struct store *store, struct index_txn *t, struct in
     return index_txn_apply(t, c);
 }
 
-// Does one of them take something out? Whoever looks later finds nothing to delete, and a power cut
-// must not bring it back.
-static bool batch_removes(const struct index_change *batch)
-{
-    bool removes = false;
-    for (const struct index_change *c = batch; c != NULL; c = c->next) {
-        removes = removes || c->kind == INDEX_DELETE || c->kind == INDEX_DELETE_AT ||
-                  c->kind == INDEX_SWEEP;
-    }
-    return removes;
-}
-
-// One transaction; every change gets its error. False: nothing of it is in the index, or it may not
-// stay there.
+// One transaction; every change gets its error. False: nothing of it is in the index.
 static bool batch_commit(struct index_writer *writer, struct index_change *batch,
                          struct index_change *owed, unsigned count)
 {
@@ -482,9 +453,6 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     }
     if (err == ERR_OK) {
         rc = index_txn_commit(&t);
-        if (rc == 0 && (batch_removes(batch) || batch_removes(owed))) {
-            rc = index_sync(index);
-        }
         err = rc == 0 ? ERR_OK : rc == ENOSPC || rc == MDB_MAP_FULL ? ERR_DISK_FULL : ERR_IO;
     }
     stats_observe_us(HISTOGRAM_index_commit, clock_monotonic_us() - began_us);

@@ -39,7 +39,6 @@ struct index_change {
     bool is_bad;                                   // DELETE_AT: its run fails its checksum
     uint64_t validated_mono_ms, validated_wall_ms; // PUT
     struct store_place place;                      // PUT: pinned and held
-    struct store_post *post;                       // to answer, or NULL
     struct store_delete *deletion;                 // to answer, or NULL
     struct index_waiter *waiter;                   // to answer, or NULL
     enum err err;
@@ -82,7 +81,6 @@ void index_writer_put(struct index_writer *writer, const struct memory_put *put)
 // `deletion` to answer, at once then; or NULL.
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
                          struct store_delete *deletion);
-void index_writer_post(struct index_writer *writer, struct store_post *post);
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
                                const struct store_place *place, bool is_bad);
 void index_writer_condemn(struct index_writer *writer, struct hash128 hash,

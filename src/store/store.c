@@ -384,9 +384,6 @@ void store_close(struct store *store)
     if (store->attached) {
         stats_sub(COUNTER_cache_capacity_bytes, store->capacity_bytes);
     }
-    if (index_txn != 0 && index_sync(&store->index) != 0) {
-        index_txn = 0; // the next start looks
-    }
     if (store->index.renewals != NULL) {
         index_done(&store->index);
         index_guard_remove(&store->index);
@@ -534,10 +531,9 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
 
 int store_fault_strike(enum store_fault fault)
 {
-    static const char *const names[] = {"store.sync",     "store.commit",    "store.create",
-                                        "store.allocate", "store.unlink",    "store.open",
-                                        "store.scan",     "store.mark",      "store.disown",
-                                        "store.remove",   "store.index-sync"};
+    static const char *const names[] = {
+        "store.sync", "store.commit", "store.create", "store.allocate", "store.unlink",
+        "store.open", "store.scan",   "store.mark",   "store.disown",   "store.remove"};
     static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);

@@ -4,8 +4,8 @@
 // cache.size; whatever cannot be proved whole is dropped, not repaired.
 //
 // Threads: a call that takes a `struct worker *` runs on that worker, and its callback too. One
-// index-writer thread owns the only write transaction. Segment refcounts and verified marks are the
-// only atomics.
+// index-writer thread owns the only write transaction. What workers share without a lock: segment
+// refcounts, verified marks, and the index's memory side.
 //
 // Degraded: when the disk is full, failing, read-only or absent, look-ups miss and begins are
 // refused; nothing else.
@@ -319,24 +319,8 @@ struct store_delete {
 // does not take that by any means there are; the store goes on trying, without a second done().
 void store_delete(struct worker *w, struct store *store, struct store_delete *d);
 
-// The calls above with an answer when they are durable. Embedded; done() runs on the posting worker.
-struct store_post {
-    struct message message; // private
-    struct worker *worker;
-    struct store *store;
-    enum { STORE_POST_PUT, STORE_POST_DELETE, STORE_POST_DELETE_AT } kind;
-    struct hash128 hash;
-    struct store_object *object; // PUT: borrowed until done(); object->generation names the version
-    struct store_place place;    // PUT, DELETE_AT: borrowed; not unpinned here
-    uint64_t floor; // DELETE: every record and run of the key with a generation below this
-    bool urgent;    // commit at once
-    void (*done)(struct store_post *post);
-    enum err err;
-    struct store_delete deletion; // private
-};
-void store_post(struct worker *w, struct store_post *post);
 // What is held of this key is known to be wrong, though the origin's ETag fits: every run that the
-// index names now, or that was posted before, and the one at `place` (NULL: none; borrowed for the
+// index names now, or that was put before, and the one at `place` (NULL: none; borrowed for the
 // call). Before the delete that takes them out of the index; from that delete's done() on no later
 // process finds them in the segments either.
 void store_condemn(struct store *store, struct hash128 hash, const struct store_place *place);

@@ -339,6 +339,18 @@ Test(index_memory, a_stop_makes_durable_what_was_put)
     }
 }
 
+Test(index_memory, a_commit_is_on_disk_with_its_meta_page)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    unsigned flags;
+    cr_assert(mdb_env_get_flags(atomic_load(&box.store->index.current)->env, &flags) == 0);
+    cr_assert((flags & (MDB_NOSYNC | MDB_NOMETASYNC | MDB_MAPASYNC | MDB_WRITEMAP)) == 0);
+    box_close(&box);
+    box_remove(&box);
+}
+
 // --- what cannot be looked at
 
 Test(index_memory, look_ups_that_are_off_know_nothing_absent_and_deletes_reach_the_disk)

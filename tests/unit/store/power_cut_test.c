@@ -85,13 +85,13 @@ Test(power_cut, a_delete_that_was_answered_stays)
     }
 }
 
-static void delete_without_sync(struct box *box)
+static void delete_without_commit(struct box *box)
 {
-    store_fault_set(STORE_FAULT_INDEX_SYNC, 1, true, EIO);
+    store_fault_set(STORE_FAULT_COMMIT, 1, true, EIO);
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK); // by the marker
 }
 
-Test(power_cut, a_delete_whose_sync_fails_stays_too)
+Test(power_cut, a_delete_whose_commit_fails_stays_too)
 {
     struct box box;
     bool rebuilt;
@@ -99,7 +99,7 @@ Test(power_cut, a_delete_whose_sync_fails_stays_too)
     cr_assert(box_open(&box));
     cr_assert(box_put(&box, &written) == ERR_OK);
     box_close(&box);
-    with_power_cut(&box, delete_without_sync, 0);
+    with_power_cut(&box, delete_without_commit, 0);
     reopen(&box);
     cr_assert(!is_found(&box, &written, &rebuilt) || rebuilt);
     box_close(&box);
