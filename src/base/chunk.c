@@ -22,6 +22,8 @@
 #define TRANSFER 16u
 #define POOL_MAX 128u // 8 MiB
 #define WAITERS_MAX 4096u
+#define SOCKET_LEAST (128u << 10)
+#define SOCKET_PLENTY (1u << 20)
 
 static atomic_ulong budget_max;
 static atomic_ulong budget_kinds[BUDGET_KINDS];
@@ -188,7 +190,11 @@ uint64_t chunk_budget_kind_bytes(enum chunk_budget_kind kind)
 
 static unsigned long held_bytes(void)
 {
-    return atomic_load(&budget_kinds[BUDGET_CLIENTS]) + atomic_load(&budget_kinds[BUDGET_ORIGINS]);
+    unsigned long held = 0;
+    for (unsigned i = 0; i < BUDGET_KINDS; i++) {
+        held += i != BUDGET_PAYLOAD ? atomic_load(&budget_kinds[i]) : 0;
+    }
+    return held;
 }
 
 uint64_t chunk_budget_used_bytes(void)
@@ -234,6 +240,12 @@ uint64_t chunk_budget_share(uint64_t plenty)
         return 1;
     }
     return max_u64(chunk_budget_lean(plenty), 1);
+}
+
+uint64_t chunk_budget_socket_bytes(void)
+{
+    uint64_t share = chunk_budget_max_bytes() / 256;
+    return share == 0 || share >= SOCKET_PLENTY ? 0 : max_u64(share, SOCKET_LEAST);
 }
 
 static void note_peak(void)

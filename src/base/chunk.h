@@ -30,6 +30,7 @@ struct chunk {
 enum chunk_budget_kind {
     BUDGET_PAYLOAD, // chunks
     BUDGET_CLIENTS, // requests that wait or are being answered, long heads, TLS
+    BUDGET_RUNS,    // runs that are written and not yet durable in the index
     BUDGET_ORIGINS, // transfers: a handle of curl's and its receive buffer
     BUDGET_KINDS
 };
@@ -51,6 +52,10 @@ uint64_t chunk_budget_lean(uint64_t plenty); // all of it; an eighth while the b
 // How many bytes a buffer may hold now whose full size is `plenty`: as chunk_budget_lean() says, but
 // 1 when the budget is used up: then only an empty buffer takes something.
 uint64_t chunk_budget_share(uint64_t plenty);
+
+// What one socket's buffer in the kernel, which counts against a cgroup of version 2, may hold: so that 256
+// of them hold no more than the budget does. 128 KiB at least; 0: let the kernel choose, there is plenty.
+uint64_t chunk_budget_socket_bytes(void);
 
 struct chunk *chunk_new(void);        // NULL above the budget
 struct chunk *chunk_new_forced(void); // aborts only when the kernel gives no memory

@@ -53,8 +53,10 @@ void command_memory_metrics(void *ctx, struct buf *out)
     static const struct {
         const char *name;
         enum chunk_budget_kind kind;
-    } kinds[] = {
-        {"payload", BUDGET_PAYLOAD}, {"clients", BUDGET_CLIENTS}, {"origins", BUDGET_ORIGINS}};
+    } kinds[] = {{"payload", BUDGET_PAYLOAD},
+                 {"clients", BUDGET_CLIENTS},
+                 {"origins", BUDGET_ORIGINS},
+                 {"runs", BUDGET_RUNS}};
     (void)ctx;
     buf_append_cstr(out, "# HELP forebay_buffer_bytes memory held between origins and clients\n"
                          "# TYPE forebay_buffer_bytes gauge\n");

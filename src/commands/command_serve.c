@@ -322,7 +322,9 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
                                     .block_size_bytes_max = serve_block_size_max(s, rule_count),
                                     .descriptors_max = s->descriptors.segments,
                                     .holders = holders,
-                                    .holder_count = holder_count};
+                                    .holder_count = holder_count,
+                                    .written_pages_bytes = c->memory_limit_bytes / 8,
+                                    .memory_is_short = config_memory_is_short};
     enum err err = store_open(&options, s->loop, &s->store, &s->why);
     if (err == ERR_OK) {
         err = command_holders_apply(holders, s->origins, s->origin_count, s->access_keys);

@@ -489,6 +489,7 @@ static void finish_sizes(struct loader *l)
         c->workers = config_host_cpu_count();
         resolved(l, SETTING_workers, arena_printf(l->arena, "%u", c->workers));
     }
+    c->memory_limit_bytes = config_host_memory_limit_bytes();
     if (was_auto(l, SETTING_limits_max_buffer_bytes)) {
         char text[WHY_MAX];
         uint64_t mib = min_u64(config_host_memory_bytes() / 4, BUFFER_AUTO_MAX) >> 20;

@@ -160,7 +160,8 @@ struct config {
     unsigned bucket_count;
     const struct config_rule *rules;
     unsigned rule_count;
-    const char *file;       // the file that was read, NULL = none
+    const char *file;            // the file that was read, NULL = none
+    uint64_t memory_limit_bytes; // of a cgroup; 0: there is none below the machine's memory
     bool admin_socket_auto; // admin.socket was not chosen by anybody: going without is no error
     struct config_private *private_;
 };
@@ -174,6 +175,8 @@ enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
 void config_free(struct config *config); // NULL is fine
 // The listener that this endpoint leads back to, as far as that can be seen without a resolver;
+// Is most of that used, page cache included? Reads a small file. Any thread.
+bool config_memory_is_short(void);
 // NULL: none. config_load() refuses such endpoints in the configuration.
 const struct config_listen *config_leads_back(const struct config *config, const char *endpoint);
 

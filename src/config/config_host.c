@@ -98,6 +98,8 @@ static void own_cgroup(const char *root, struct span controller, char *ret_folde
 
 struct limits {
     uint64_t cpu_count, memory_bytes;
+    char memory_folder[PATH_BYTES]; // whose limit that is
+    const char *memory_file;        // what is used of it
 };
 
 static void apply_cpu_quota(struct limits *limits, uint64_t quota_us, uint64_t period_us)
@@ -118,9 +120,12 @@ static void apply_folder(struct limits *limits, const char *folder)
         read_numbers(folder, "cpu.cfs_period_us", &pair[1], 1)) {
         apply_cpu_quota(limits, pair[0], pair[1]);
     }
-    if (read_numbers(folder, "memory.max", &value, 1) ||
-        read_numbers(folder, "memory.limit_in_bytes", &value, 1)) {
-        limits->memory_bytes = min_u64(limits->memory_bytes, value);
+    bool two = read_numbers(folder, "memory.max", &value, 1);
+    if ((two || read_numbers(folder, "memory.limit_in_bytes", &value, 1)) &&
+        value < limits->memory_bytes) {
+        limits->memory_bytes = value;
+        (void)snprintf(limits->memory_folder, PATH_BYTES, "%s", folder);
+        limits->memory_file = two ? "memory.current" : "memory.usage_in_bytes";
     }
 }
 
@@ -132,7 +137,7 @@ static struct limits cgroup_limits(void)
     } trees[] = {{CGROUP_ROOT, SPAN("")},
                  {CGROUP_ROOT "/cpu", SPAN("cpu")},
                  {CGROUP_ROOT "/memory", SPAN("memory")}};
-    struct limits limits = {UINT64_MAX, UINT64_MAX};
+    struct limits limits = {.cpu_count = UINT64_MAX, .memory_bytes = UINT64_MAX};
     for (unsigned i = 0; i < ARRAY_LEN(trees); i++) {
         char folder[PATH_BYTES];
         own_cgroup(trees[i].root, trees[i].controller, folder);
@@ -159,12 +164,30 @@ unsigned config_host_cpu_count(void)
     return (unsigned)min_u64(max_u64(count, 1), 256);
 }
 
-uint64_t config_host_memory_bytes(void)
+static uint64_t machine_memory_bytes(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    uint64_t total = UINT64_MAX;
-    if (pages > 0 && page_bytes > 0) {
-        total = (uint64_t)pages * (uint64_t)page_bytes;
-    }
-    return min_u64(total, cgroup_limits().memory_bytes);
+    return pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : UINT64_MAX;
+}
+
+uint64_t config_host_memory_bytes(void)
+{
+    return min_u64(machine_memory_bytes(), cgroup_limits().memory_bytes);
+}
+
+// The group that limits us, for config_memory_is_short(): set before any other thread runs.
+static struct limits limited_by;
+
+uint64_t config_host_memory_limit_bytes(void)
+{
+    limited_by = cgroup_limits();
+    return limited_by.memory_bytes < machine_memory_bytes() ? limited_by.memory_bytes : 0;
+}
+
+bool config_memory_is_short(void)
+{
+    uint64_t used;
+    return limited_by.memory_file != NULL &&
+           read_numbers(limited_by.memory_folder, limited_by.memory_file, &used, 1) &&
+           used >= limited_by.memory_bytes - limited_by.memory_bytes / 8;
 }

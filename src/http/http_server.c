@@ -314,6 +314,12 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     }
+    int unsent = (int)chunk_budget_socket_bytes();
+    if (!l->is_unix && unsent > 0) {
+        // What a slow client has not asked for yet waits with us, not in the kernel, which would take
+        // megabytes of it.
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
+    }
     struct handover *h = calloc(1, sizeof(*h));
     check(h != NULL);
     h->message.deliver = on_handover;

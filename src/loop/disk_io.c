@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -347,6 +348,16 @@ void disk_io_submit(struct worker *w)
     if (has_issued || (disk->has_ring && io_uring_sq_ready(&disk->ring) > 0)) {
         w->loop->engine_calls->flush(w);
     }
+}
+
+int disk_io_sync_blocking(int fd)
+{
+#ifdef FOREBAY_FAULTS
+    while (disk_fault_is_held(DISK_SYNC)) {
+        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // cut short: it looks again sooner
+    }
+#endif
+    return fdatasync(fd);
 }
 
 // --- Finishing -----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/chunk.h"
 #include "loop/transfer_private.h"
 #include "stats/stats.h"
 
@@ -96,6 +97,11 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
     if (fd < 0) {
         return CURL_SOCKET_BAD;
+    }
+    int unread = (int)chunk_budget_socket_bytes() * 4;
+    if (unread > 0 && addr->family != AF_UNIX) {
+        // A paused transfer's: else it grows to megabytes. Best effort.
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &unread, sizeof(unread));
     }
     struct pool_connection *c = calloc(1, sizeof(*c));
     check(c != NULL);

@@ -40,6 +40,9 @@ void index_memory_init(struct index_memory *memory, unsigned reader_count)
     atomic_store(&memory->epoch, 1);
     memory->reader_count = reader_count;
     memory->pending_bytes_max = UINT64_MAX;
+    uint64_t budget = chunk_budget_max_bytes(); // 0: nobody has set one
+    uint64_t fit = budget > 0 ? budget / 8 * 3 / MEMORY_PENDING_BYTES : MEMORY_PENDING_MAX;
+    memory->pending_max = (unsigned)min_u64(fit, MEMORY_PENDING_MAX);
     memory->readers = aligned_alloc(64, MEMORY_READERS_MAX * sizeof(*memory->readers));
     memory->shards = aligned_alloc(64, MEMORY_SHARDS * sizeof(*memory->shards));
     check(memory->readers != NULL);
@@ -90,7 +93,7 @@ const struct memory_entry *index_memory_find(const struct index_memory *memory, 
 
 bool index_memory_has_room(const struct index_memory *memory)
 {
-    return atomic_load_explicit(&memory->pending, memory_order_relaxed) < MEMORY_PENDING_MAX &&
+    return atomic_load_explicit(&memory->pending, memory_order_relaxed) < memory->pending_max &&
            atomic_load_explicit(&memory->pending_bytes, memory_order_relaxed) <
                memory->pending_bytes_max;
 }

@@ -10,8 +10,10 @@
 #define MEMORY_SHARDS 64u
 #define MEMORY_BUCKETS 128u // of a shard
 #define MEMORY_READERS_MAX 64u
-// Puts that are not durable yet, and deletes that the disk has refused: above, no run is begun.
+// Puts that are not durable yet, and deletes that the disk has refused: above, no run is begun. Fewer where
+// limits.max_buffer is small: three eighths of it.
 #define MEMORY_PENDING_MAX 8192u
+#define MEMORY_PENDING_BYTES 6144u // what one holds, its run's own included, as measured
 
 // What a reader may still hold when it is taken out.
 struct memory_retired {
@@ -62,6 +64,7 @@ struct index_memory {
     atomic_uint pending;            // puts and owed deletes
     _Atomic uint64_t pending_bytes; // payload of those puts
     uint64_t pending_bytes_max;
+    unsigned pending_max;
     atomic_bool recovering; // runs of unknown age are being put back: floors stay
     struct memory_reader *readers;
     unsigned reader_count;

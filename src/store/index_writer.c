@@ -116,6 +116,7 @@ void index_writer_put(struct index_writer *writer, const struct memory_put *put)
     change->place = *put->place;
     atomic_fetch_add(&memory->pending, 1);
     atomic_fetch_add(&memory->pending_bytes, put->place->payload_len);
+    chunk_budget_charge(BUDGET_RUNS, MEMORY_PENDING_BYTES);
     writer_push(writer, change);
 }
 
@@ -314,7 +315,7 @@ static void writer_sync_segment(struct store *store, struct segment *segment)
     if (err == ERR_UNREADABLE) {
         return; // the order is hygiene: a run that a power cut takes is found out by its checksums
     }
-    if (failed == 0 && (err != ERR_OK || fdatasync(fd) != 0)) {
+    if (failed == 0 && (err != ERR_OK || disk_io_sync_blocking(fd) != 0)) {
         failed = err != ERR_OK ? EIO : errno;
     }
     if (err == ERR_OK) {
@@ -342,6 +343,9 @@ static void batch_sync(struct store *store, struct index_change *batch)
             if (count < ARRAY_LEN(synced)) { // beyond: synced once more, which is cheap
                 synced[count++] = c->place.segment;
             }
+        }
+        if (c->kind == INDEX_PUT) {
+            page_window_add(&store->written, &store->log, &c->place);
         }
     }
 }
@@ -484,6 +488,7 @@ static void change_settle_put(struct index_memory *memory, struct index_change *
     store_place_unpin(&c->place);
     atomic_fetch_sub(&memory->pending, 1);
     atomic_fetch_sub(&memory->pending_bytes, c->place.payload_len);
+    chunk_budget_discharge(BUDGET_RUNS, MEMORY_PENDING_BYTES);
 }
 
 static void change_settle(struct index_writer *writer, struct index_change *c, bool committed)

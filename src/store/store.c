@@ -327,6 +327,8 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     store->loop = loop;
     store->min_free_percent = options->min_free_percent;
     store->verify_always = options->verify_always;
+    store->written.max_bytes = options->written_pages_bytes;
+    store->written.is_short = options->memory_is_short;
     store->descriptors_max =
         options->descriptors_max != 0 ? options->descriptors_max : DESCRIPTORS_DEFAULT;
     store->worker_count = loop_worker_count(loop);

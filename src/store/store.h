@@ -57,6 +57,9 @@ struct store_options {
     // when they come back.
     struct store_holder *holders;
     unsigned holder_count;
+    // Where memory may be short, of what was written so much stays in the page cache; 0: all of it.
+    uint64_t written_pages_bytes;
+    bool (*memory_is_short)(void); // any thread
 };
 
 // ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten),

@@ -10,6 +10,7 @@
 
 #include "store/index.h"
 #include "store/index_writer.h"
+#include "store/page_window.h"
 #include "store/policy.h"
 #include "store/recovery.h"
 #include "store/run_cache.h"
@@ -59,6 +60,7 @@ struct store {
     struct segment_log log;
     struct index index;
     struct index_writer writer;
+    struct page_window written; // the index writer's
     struct recovery recovery;
     unsigned worker_count;
     struct store_worker *workers[STORE_WORKERS_MAX];

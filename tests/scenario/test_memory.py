@@ -13,14 +13,15 @@ from cgroup import MemoryCgroup, NoCgroup
 from client import Connection, judge_streamed
 from conftest import not_run
 from forebay import build_kind, parallel, scaled
-from oracle import oracle_judge, oracle_pieces
+from oracle import oracle_bytes, oracle_judge, oracle_pieces
 
 MIB = 1 << 20
 POD = 128 * MIB
 ANONYMOUS_MAX = 96 * MIB
 SLOW = 100
 FAST = 4
-REQUEST_BYTES = 24576    # HTTP_EXCHANGE_BYTES
+REQUEST_BYTES = 24576      # HTTP_EXCHANGE_BYTES
+WAITING_RUN_BYTES = 6144   # MEMORY_PENDING_BYTES
 # Slow readers beside the fast ones of an object; the others have an object each.
 BESIDE = 20
 FILLED = 2 * MIB         # what they may take of those; in a folder the rest is a hole
@@ -123,6 +124,20 @@ class Watch:
         self.thread.join()
 
 
+def socket_bytes(server, origin):
+    """(unsent to clients, unread from the origin) in the kernel's buffers."""
+    unsent = unread = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        local, remote = (int(fields[i].split(":")[1], 16) for i in (1, 2))
+        queued = [int(value, 16) for value in fields[4].split(":")]
+        if local == server.port:
+            unsent += queued[0]
+        elif remote == getattr(origin, "port", None):
+            unread += queued[1]
+    return unsent, unread
+
+
 def anonymous_of(server):
     """Without a cgroup: RssAnon of the one process."""
     status = Path(f"/proc/{server._pid()}/status").read_text()
@@ -192,13 +207,18 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
         if watch.error is not None:
             raise watch.error
         assert all(reader.taken < reader.size for reader in readers)
+        unsent, unread = socket_bytes(server, source)
+        dropped = server.metric("forebay_page_cache_dropped_bytes_total")
         for reader in readers:
             reader.drink(min(reader.taken + 256 * 1024, FILLED))
         peak = server.metric("forebay_buffer_peak_bytes")
         figure(f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, {engine}, {kind}, "
                f"{workers} workers, objects of {size // MIB} MiB: anonymous memory up to "
                f"{watch.highest / MIB:.1f} MiB of {watch.rounds} samples, buffers up to "
-               f"{peak / MIB:.1f} MiB")
+               f"{peak / MIB:.1f} MiB, {dropped / MIB:.0f} MiB of pages dropped, sockets {unsent / MIB:.1f} unsent and {unread / MIB:.1f} unread MiB")
+        assert unsent <= SLOW * 256 * 1024, f"{unsent / MIB:.0f} MiB in the kernel's send buffers"
+        assert unread <= 64 * MIB, f"{unread / MIB:.0f} MiB in the kernel's receive buffers"
+        assert group is None or dropped > 0, "written pages stay where memory is short"
         assert watch.rounds > 3 and watch.highest > MIB
         assert watch.highest <= ANONYMOUS_MAX, f"{watch.highest / MIB:.0f} MiB anonymous"
         assert group is None or group.kills() == 0
@@ -245,3 +265,63 @@ def test_requests_that_wait_at_the_origin_are_counted(group, start, origin, engi
         server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="clients")
         server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="origins")
         assert group is None or group.kills() == 0
+
+
+def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
+    """Small objects go on coming while the disk syncs nothing: memory stays flat, every read is right; and when the
+    disk goes on, what waited is stored."""
+    if build_kind() in ("asan-ubsan", "tsan"):
+        not_run("memory is not judged under a sanitizer")
+    if build_kind() == "release":
+        not_run("a release has no faults")
+    waiting = POD // 4 // 8 * 3 // WAITING_RUN_BYTES
+    half = scaled(25_000, waiting + 1000)
+    size = 4096
+    tree = Tree(tmp_path / "tree")
+    (tree.folder / "bkt").mkdir(parents=True)
+    for i in range(2 * half):
+        (tree.folder / "bkt" / f"o{i}").write_bytes(oracle_bytes(tree.name(f"o{i}"), 1, 0, size))
+    held = tmp_path / "held"
+    server = start(tree, engine=engine, ahead_s=3, wrapper=group.wrapper if group else (),
+                   env={"FOREBAY_DISK_FAULTS": f"sync:file={held}:hold"},
+                   settings=settings_of_the_pod(group, **{"cache.size": "1GiB"}))
+    read = group.anonymous_bytes if group else lambda: anonymous_of(server)
+
+    def read_all(first, count):
+        def one(worker):
+            numbers = range(first + worker, first + count, 4)
+            with server.connection() as connection:
+                for at in range(0, len(numbers), 50):
+                    part = numbers[at:at + 50]
+                    connection.send(b"".join(
+                        f"GET /bkt/o{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() for i in part))
+                    for i in part:
+                        reply = connection.read_reply()
+                        assert reply.status == 200 and len(reply.body) == size, reply
+                        oracle_judge(tree.name(f"o{i}"), reply.body, 0, 1)
+        parallel(4, one)
+        return read()
+    try:
+        read_all(0, 1)
+        server.settle()
+        held.touch()
+        middle = read_all(1, half)
+        last = read_all(half + 1, half - 1)
+        unstored = server.metric("forebay_fills_total", state="unstored")
+        runs = server.metric("forebay_buffer_bytes", kind="runs")
+        held.unlink()
+        server.settle()
+        server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
+        figure(f"{2 * half} objects of {size} bytes while no sync ends ({engine}): {middle / MIB:.1f} MiB anonymous "
+               f"in the middle, {last / MIB:.1f} MiB at the end, {runs / WAITING_RUN_BYTES:.0f} runs wait, "
+               f"{unstored:.0f} unstored")
+        assert last <= middle + 4 * MIB, f"grows: {middle / MIB:.1f} then {last / MIB:.1f} MiB"
+        assert last <= ANONYMOUS_MAX
+        assert unstored >= 2 * half - waiting - 200
+        stored = server.metric("forebay_fills_total", state="stored")
+        assert stored + unstored == 2 * half, (stored, unstored)
+        assert stored >= waiting
+        assert group is None or group.kills() == 0
+    finally:
+        held.unlink(missing_ok=True)
+        shutil.rmtree(tree.folder, ignore_errors=True)
