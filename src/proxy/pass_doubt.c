@@ -50,9 +50,9 @@ static void on_ended(struct key_write *write)
     worker_free_later(d->pw->worker, doubt_free, d);
 }
 
-static void doubt_bucket(struct pass_state *p, const struct object_key *key)
+static void doubt_bucket(struct proxy_worker *pw, const struct object_key *key)
 {
-    store_doubt(p->pw->store, span_from_cstr(origin_place(key->origin)), key->bucket);
+    store_doubt(pw->store, span_from_cstr(origin_place(key->origin)), key->bucket);
 }
 
 static void doubt_key(struct pass_state *p, struct object_key *key)
@@ -60,7 +60,7 @@ static void doubt_key(struct pass_state *p, struct object_key *key)
     struct proxy *proxy = p->pw->proxy;
     if (atomic_fetch_add(&proxy->doubt_count, 1) >= PASS_DOUBTS_MAX) {
         atomic_fetch_sub(&proxy->doubt_count, 1);
-        doubt_bucket(p, key);
+        doubt_bucket(p->pw, key);
         return;
     }
     struct pass_doubt *d = calloc(1, sizeof(*d));
@@ -107,10 +107,13 @@ void pass_doubt_begin(struct pass_state *p)
     }
 }
 
+// What the next process is not told of keys it is told of their buckets.
 void pass_doubt_free_all(struct proxy_worker *pw)
 {
     struct list_node *node;
     while ((node = list_first(&pw->doubts)) != NULL) {
-        doubt_free(container_of(node, struct pass_doubt, node));
+        struct pass_doubt *d = container_of(node, struct pass_doubt, node);
+        doubt_bucket(pw, d->write.key);
+        doubt_free(d);
     }
 }

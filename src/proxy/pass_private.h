@@ -233,7 +233,9 @@ struct pass_state {
     unsigned late_count;
     struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
     bool changes_bucket;
+    struct origin *origin;
     struct span bucket_place; // of its origin
+    struct store_note note;   // that the bucket is written to
     enum write_phase write_phase;
 
     // towards the client

@@ -138,7 +138,6 @@ static void relay_start(struct pass_state *p)
     struct origin_relay *relay = &p->relay;
     relay->request = &p->s3;
     relay->method = p->s3.method;
-    relay->bucket = arena_copy(p->arena, r->origin_bucket);
     relay->headers = &p->headers;
     relay->body = p->body.kind;
     relay->body_length = p->body.length;
@@ -198,21 +197,13 @@ static void on_bucket_ready(struct bucket_write *bw)
     on_one_ready(p);
 }
 
-void pass_relay_begin(struct pass_state *p)
+static void begin_writes(struct pass_state *p)
 {
-    if (!pass_changes_any(p)) {
-        relay_start(p);
-        return;
-    }
-    p->write_phase = WRITES_STARTING;
-    stats_add(COUNTER_writes_inflight, 1);
     if (p->changes_bucket) {
-        p->bucket_place = span_from_cstr(origin_place(p->request->origin));
         p->bucket_write.ctx = p;
         p->bucket_write.on_ready = on_bucket_ready;
         p->bucket_write.on_ended = pass_outcome_on_bucket_ended;
-        invalidate_bucket_begin(p->pw->fill, &p->bucket_write, p->request->origin,
-                                p->request->origin_bucket);
+        invalidate_bucket_begin(p->pw->fill, &p->bucket_write, p->origin, p->relay.bucket);
     }
     for (unsigned i = 0; i < p->write_count; i++) {
         struct key_write *kw = &p->writes[i];
@@ -220,5 +211,30 @@ void pass_relay_begin(struct pass_state *p)
         kw->on_ready = on_key_ready;
         kw->on_ended = pass_outcome_on_key_ended;
         invalidate_begin(p->pw->fill, kw);
+    }
+}
+
+static void on_noted(struct store_note *note)
+{
+    begin_writes(container_of(note, struct pass_state, note));
+}
+
+void pass_relay_begin(struct pass_state *p)
+{
+    struct request *r = p->request;
+    p->relay.bucket = arena_copy(p->arena, r->origin_bucket);
+    if (!pass_changes_any(p)) {
+        relay_start(p);
+        return;
+    }
+    p->origin = r->origin; // the client may leave meanwhile
+    p->bucket_place = span_from_cstr(origin_place(r->origin));
+    p->write_phase = WRITES_STARTING;
+    stats_add(COUNTER_writes_inflight, 1);
+    if (store_write_is_noted(p->pw->store, p->bucket_place, r->origin_bucket)) {
+        begin_writes(p);
+    } else {
+        p->note.done = on_noted;
+        store_write_note(p->pw->worker, p->pw->store, p->bucket_place, r->origin_bucket, &p->note);
     }
 }

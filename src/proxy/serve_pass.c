@@ -11,7 +11,8 @@
 // The life of a request that changes keys (one that does not skips the two waits):
 //
 //   start     plan the body and read it: a batch delete whole, a form until its key is known
-//   starting  invalidate_begin() for each key, or for the bucket ... until every on_ready
+//   starting  the bucket noted as written to, then invalidate_begin() for each key, or for the bucket ...
+//             until every on_ready
 //   relay     the origin is asked, the body goes up; where the body is checked, its last byte
 //             only after the check
 //   known     the answer's head (its end where a 200 may still turn into an error), or a failure

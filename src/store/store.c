@@ -248,6 +248,7 @@ static enum err store_attach(struct store *store, const struct store_options *op
         return err;
     }
     store_epochs_load(store);
+    store_doubts_load(store);
     store_holders_load(store, options->holders, options->holder_count);
     uint64_t segment_bytes = store->dir.format.segment_size_bytes;
     uint64_t ours = segment_log_count_files(store->dir.segments_fd) * segment_bytes +
@@ -359,6 +360,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
 static void store_mark_clean(struct store *store, uint64_t index_txn)
 {
     struct store_format *format = &store->dir.format;
+    store_doubts_settle(store);
     format->next_generation = atomic_load(&store->generation);
     format->index_txn = index_txn;
     format->clean = true;

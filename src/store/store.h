@@ -133,6 +133,19 @@ void store_doubt(struct store *store, struct span origin, struct span bucket);
 bool store_is_doubted(const struct store *store, struct span origin, struct span bucket,
                       uint64_t age_ms);
 
+// A write to this bucket is about to be sent. Whether that is noted already, so that the next process
+// knows of it if this one ends without a word: any thread, no lock. Else it is noted before the
+// write is sent; done() also where the directory does not take it.
+struct store_note {
+    void (*done)(struct store_note *note); // on the worker that asked
+    struct blocking_job job;               // private from here
+    struct store *store;
+    struct hash128 bucket;
+};
+bool store_write_is_noted(const struct store *store, struct span origin, struct span bucket);
+void store_write_note(struct worker *w, struct store *store, struct span origin, struct span bucket,
+                      struct store_note *note);
+
 // --- versions ------------------------------------------------------------------------------------
 
 // One immutable version, as run headers describe it. Refcounted (atomic), immutable once shared.

@@ -23,6 +23,8 @@
 //   epoch <32 hex> <number>    of a bucket with its own, by the keyed hash of its name
 //   holders <number>           numbers of holders up to this may have been used
 //   holder <32 hex> <number>   of one with its own, by the keyed hash of its name
+//   other-doubts <until ms> <0|1>     of the buckets beyond the maximum, when there are any
+//   doubt <32 hex> <until ms> <0|1>   of a bucket, by the keyed hash of its name; 1: it is written to
 //   append <number> <offset> <units> <runs>     after a clean stop, per segment that can be written
 //   on checksum <8 hex>
 //
@@ -87,6 +89,17 @@ void store_format_render(const struct store_format *format, struct buf *out)
         const struct store_holder_line *h = &format->holders[i];
         buf_printf(out, "holder %016llx%016llx %llu\n", (unsigned long long)h->holder.hi,
                    (unsigned long long)h->holder.lo, (unsigned long long)h->number);
+    }
+    const struct store_doubt_line *others = &format->other_doubts;
+    if (others->until_wall_ms > 0 || others->is_written_to) {
+        buf_printf(out, "other-doubts %llu %d\n", (unsigned long long)others->until_wall_ms,
+                   others->is_written_to);
+    }
+    for (unsigned i = 0; i < format->doubt_count; i++) {
+        const struct store_doubt_line *d = &format->doubts[i];
+        buf_printf(out, "doubt %016llx%016llx %llu %d\n", (unsigned long long)d->bucket.hi,
+                   (unsigned long long)d->bucket.lo, (unsigned long long)d->until_wall_ms,
+                   d->is_written_to);
     }
     for (unsigned i = 0; i < format->append_count; i++) {
         const struct store_append *a = &format->append[i];
@@ -191,6 +204,34 @@ static void format_boot_id(struct span value, struct store_format *ret_format)
     ret_format->cuts = (uint8_t)cuts;
 }
 
+static bool format_doubt(struct span value, struct store_doubt_line *ret_line)
+{
+    struct span word;
+    uint64_t flag = 0;
+    bool ok = span_split(&value, ' ', &word) && span_to_u64(word, &ret_line->until_wall_ms) &&
+              span_to_u64(value, &flag) && flag <= 1;
+    ret_line->is_written_to = flag == 1;
+    return ok;
+}
+
+static bool format_doubts(struct span *rest, struct store_format *f)
+{
+    struct span value, word;
+    if (format_line(rest, "other-doubts", &value) && !format_doubt(value, &f->other_doubts)) {
+        return false;
+    }
+    while (f->doubt_count < STORE_DOUBTS_MAX && format_line(rest, "doubt", &value)) {
+        struct store_doubt_line *line = &f->doubts[f->doubt_count++];
+        uint8_t hash[16];
+        if (!span_split(&value, ' ', &word) || !hex_decode(word, hash, sizeof(hash)) ||
+            !format_doubt(value, line)) {
+            return false;
+        }
+        line->bucket = (struct hash128){.hi = u64_of_bytes(hash), .lo = u64_of_bytes(hash + 8)};
+    }
+    return true;
+}
+
 static bool format_checksum_is_right(struct span text, struct span *ret_body)
 {
     const size_t line = sizeof("checksum 00000000\n") - 1;
@@ -225,7 +266,7 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
         !format_u64(&rest, "index-txn", UINT64_MAX, &f.index_txn)) {
         return ERR_FORMAT;
     }
-    if (!format_epochs(&rest, &f) || !format_holders(&rest, &f)) {
+    if (!format_epochs(&rest, &f) || !format_holders(&rest, &f) || !format_doubts(&rest, &f)) {
         return ERR_FORMAT;
     }
     while (f.append_count < STORE_APPEND_MAX && format_line(&rest, "append", &append)) {

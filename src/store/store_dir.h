@@ -12,6 +12,7 @@
 #define STORE_APPEND_MAX 160u
 #define STORE_BOOT_ID_MAX 63u
 #define STORE_EPOCHS_MAX 256u  // buckets with an epoch of their own (store_epoch.c)
+#define STORE_DOUBTS_MAX 64u   // buckets whose doubts are their own (store_doubt.c)
 #define STORE_HOLDERS_MAX 512u // holders whose number lasts (store_holder.c)
 // Lock, format, folders and LMDB's lock file, with room to spare.
 #define STORE_OVERHEAD_BYTES (128u << 10)
@@ -28,6 +29,12 @@ struct store_epoch_line {
 struct store_holder_line {
     struct hash128 holder;
     uint64_t number;
+};
+
+struct store_doubt_line {
+    struct hash128 bucket;
+    uint64_t until_wall_ms; // 0: never was in doubt
+    bool is_written_to;     // by the process that has the directory
 };
 
 // What the file `format` says.
@@ -47,6 +54,9 @@ struct store_format {
     uint64_t last_holder; // numbers up to this may have been used; 0: a directory without any
     unsigned holder_count;
     struct store_holder_line holders[STORE_HOLDERS_MAX];
+    struct store_doubt_line other_doubts; // of all buckets that have no line below
+    unsigned doubt_count;
+    struct store_doubt_line doubts[STORE_DOUBTS_MAX];
     unsigned append_count;
     struct store_append append[STORE_APPEND_MAX]; // after a clean stop: where writing may go on
 };

@@ -8,9 +8,17 @@
 // record. So a doubt needs no end, only its time, and is never forgotten. That an origin applies a
 // write later than STORE_DOUBT_MS after it was last heard of is taken for impossible.
 //
+// Over restarts. Before the first write to a bucket is sent, `format` notes that the bucket is being
+// written to. A process that ends without a clean stop leaves writes whose outcome nobody will know;
+// the next one finds the note, and the bucket is in doubt. A clean stop takes the note away and
+// leaves the times, which the next process goes by on the wall clock; within one it is the monotonic
+// clock. A note that cannot be written (counted) holds up no write.
+//
 // At most STORE_DOUBTS_MAX buckets have a time of their own, the others share one: coarse, and never
-// forgotten. Threads: look-ups on any thread, without a lock; doubts on any thread.
+// forgotten. Threads: look-ups on any thread, without a lock; doubts on any thread, under a lock that
+// is held for a moment; notes on a thread of the blocking pool, under the lock of `format`.
 #include "base/clock.h"
+#include "base/log.h"
 #include "stats/stats.h"
 #include "store/store_private.h"
 
@@ -31,6 +39,11 @@ static const struct store_doubt_slot *doubt_find(const struct store_doubts *doub
     return &doubts->others;
 }
 
+static bool is_before(uint64_t until_ms, uint64_t now_ms, uint64_t age_ms)
+{
+    return until_ms > 0 && (now_ms < until_ms || age_ms >= now_ms - until_ms);
+}
+
 bool store_is_doubted(const struct store *store, struct span origin, struct span bucket,
                       uint64_t age_ms)
 {
@@ -39,8 +52,8 @@ bool store_is_doubted(const struct store *store, struct span origin, struct span
         return false;
     }
     const struct store_doubt_slot *slot = doubt_find(doubts, doubt_hash(store, origin, bucket));
-    uint64_t until_ms = atomic_load(&slot->until_mono_ms), now_ms = clock_monotonic_ms();
-    return until_ms > 0 && (now_ms < until_ms || age_ms >= now_ms - until_ms);
+    return is_before(atomic_load(&slot->until_mono_ms), clock_monotonic_ms(), age_ms) ||
+           is_before(atomic_load(&slot->until_wall_ms), clock_wall_us() / 1000, age_ms);
 }
 
 static struct store_doubt_slot *doubt_slot_locked(struct store_doubts *doubts,
@@ -56,6 +69,7 @@ static struct store_doubt_slot *doubt_slot_locked(struct store_doubts *doubts,
     slot = &doubts->slots[count];
     slot->bucket = bucket;
     atomic_store(&slot->until_mono_ms, atomic_load(&doubts->others.until_mono_ms));
+    atomic_store(&slot->until_wall_ms, atomic_load(&doubts->others.until_wall_ms));
     atomic_store_explicit(&doubts->count, count + 1, memory_order_release);
     return slot;
 }
@@ -71,6 +85,127 @@ void store_doubt(struct store *store, struct span origin, struct span bucket)
     pthread_mutex_unlock(&doubts->lock);
     stats_add(COUNTER_bucket_doubts, 1);
     stats_add(COUNTER_bucket_doubts_shared, slot == &doubts->others ? 1 : 0);
+}
+
+// --- `format` ------------------------------------------------------------------------------------
+
+// The later of both, on the wall clock.
+static uint64_t slot_until(const struct store_doubt_slot *slot)
+{
+    uint64_t until_ms = atomic_load(&slot->until_mono_ms), now_ms = clock_monotonic_ms();
+    uint64_t wall_ms = clock_wall_us() / 1000, before_ms = atomic_load(&slot->until_wall_ms);
+    uint64_t left_ms = until_ms > now_ms ? until_ms - now_ms : 0;
+    uint64_t ago_ms = until_ms > 0 && until_ms < now_ms ? min_u64(now_ms - until_ms, wall_ms) : 0;
+    return max_u64(before_ms, until_ms > 0 ? wall_ms + left_ms - ago_ms : 0);
+}
+
+// Lines are slots, in the same order.
+static void format_from_slots(struct store *store)
+{
+    struct store_format *format = &store->dir.format;
+    const struct store_doubts *doubts = &store->doubts;
+    format->doubt_count = atomic_load_explicit(&doubts->count, memory_order_acquire);
+    for (unsigned i = 0; i < format->doubt_count; i++) {
+        struct store_doubt_line *line = &format->doubts[i];
+        line->bucket = doubts->slots[i].bucket;
+        line->until_wall_ms = slot_until(&doubts->slots[i]);
+        line->is_written_to = atomic_load(&doubts->slots[i].is_noted);
+    }
+    format->other_doubts.until_wall_ms = slot_until(&doubts->others);
+    format->other_doubts.is_written_to = atomic_load(&doubts->others.is_noted);
+}
+
+static struct store_doubt_line *line_of(struct store *store, const struct store_doubt_slot *slot)
+{
+    struct store_format *format = &store->dir.format;
+    return slot == &store->doubts.others ? &format->other_doubts
+                                         : &format->doubts[slot - store->doubts.slots];
+}
+
+static void slot_load(struct store_doubts *doubts, struct store_doubt_slot *slot,
+                      struct store_doubt_line *line)
+{
+    if (line->is_written_to) {
+        uint64_t until_ms = clock_wall_us() / 1000 + STORE_DOUBT_MS;
+        line->until_wall_ms = max_u64(line->until_wall_ms, until_ms);
+        line->is_written_to = false;
+        atomic_store(&slot->until_mono_ms, clock_monotonic_ms() + STORE_DOUBT_MS);
+        stats_add(COUNTER_bucket_doubts, 1);
+    }
+    slot->bucket = line->bucket;
+    atomic_store(&slot->until_wall_ms, line->until_wall_ms);
+    if (line->until_wall_ms > 0) {
+        atomic_store(&doubts->any, true);
+    }
+}
+
+void store_doubts_load(struct store *store)
+{
+    struct store_format *format = &store->dir.format;
+    struct store_doubts *doubts = &store->doubts;
+    slot_load(doubts, &doubts->others, &format->other_doubts);
+    for (unsigned i = 0; i < format->doubt_count; i++) {
+        slot_load(doubts, &doubts->slots[i], &format->doubts[i]);
+    }
+    atomic_store(&doubts->count, format->doubt_count);
+}
+
+void store_doubts_settle(struct store *store)
+{
+    struct store_format *format = &store->dir.format;
+    format_from_slots(store);
+    if (stats_sum(COUNTER_writes_inflight) > 0) {
+        return; // whose end did not come in time: the notes stay
+    }
+    format->other_doubts.is_written_to = false;
+    for (unsigned i = 0; i < format->doubt_count; i++) {
+        format->doubts[i].is_written_to = false;
+    }
+}
+
+// --- notes ---------------------------------------------------------------------------------------
+
+bool store_write_is_noted(const struct store *store, struct span origin, struct span bucket)
+{
+    return !store->attached ||
+           atomic_load(&doubt_find(&store->doubts, doubt_hash(store, origin, bucket))->is_noted);
+}
+
+static void on_note(struct blocking_job *job)
+{
+    struct store_note *note = container_of(job, struct store_note, job);
+    struct store *store = note->store;
+    pthread_mutex_lock(&store->dir.format_lock);
+    pthread_mutex_lock(&store->doubts.lock);
+    struct store_doubt_slot *slot = doubt_slot_locked(&store->doubts, note->bucket);
+    pthread_mutex_unlock(&store->doubts.lock);
+    if (!atomic_load(&slot->is_noted)) {
+        format_from_slots(store);
+        line_of(store, slot)->is_written_to = true;
+        job->err = store_dir_write_format(&store->dir);
+        atomic_store(&slot->is_noted, job->err == ERR_OK);
+    }
+    pthread_mutex_unlock(&store->dir.format_lock);
+}
+
+static void on_noted(struct blocking_job *job)
+{
+    struct store_note *note = container_of(job, struct store_note, job);
+    if (job->err != ERR_OK) {
+        stats_add(COUNTER_write_notes_failed, 1);
+        log_warn("write_not_noted", "err=%s dir=%s", error_name(job->err),
+                 log_quote(span_from_cstr(note->store->dir.path)));
+    }
+    note->done(note);
+}
+
+void store_write_note(struct worker *w, struct store *store, struct span origin, struct span bucket,
+                      struct store_note *note)
+{
+    note->store = store;
+    note->bucket = doubt_hash(store, origin, bucket);
+    note->job = (struct blocking_job){.work = on_note, .done = on_noted};
+    blocking_pool_run(w, &note->job);
 }
 
 void store_doubts_init(struct store_doubts *doubts)

@@ -6,13 +6,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/hash.h"
-
-#define STORE_DOUBTS_MAX 64u // buckets with a slot of their own
+#include "store/store_dir.h"
 
 struct store_doubt_slot {
     struct hash128 bucket;          // set before the slot counts
-    _Atomic uint64_t until_mono_ms; // 0: never was in doubt
+    _Atomic uint64_t until_mono_ms; // of this process; 0: never was in doubt
+    _Atomic uint64_t until_wall_ms; // of those before it; 0: as above
+    atomic_bool is_noted;           // `format` says that it is being written to
 };
 
 struct store_doubts {
@@ -23,6 +23,10 @@ struct store_doubts {
     pthread_mutex_t lock;                            // of who adds a slot; alone
 };
 
+struct store;
+// From `format`, at the opening, before it is written; into `format`, at a clean stop.
+void store_doubts_load(struct store *store);
+void store_doubts_settle(struct store *store);
 void store_doubts_init(struct store_doubts *doubts); // zeroed before
 void store_doubts_done(struct store_doubts *doubts);
 

@@ -102,6 +102,51 @@ def test_applied_after_the_time_out(start, origin, engine, name, readers):
     assert name in ("DELETE", "batch") or not origin.requests(since=mark, key="k"), "kept again"
 
 
+@pytest.mark.parametrize("end", ["kill9", "stop"])
+@pytest.mark.parametrize("readers", ["reading", "silent"])
+def test_applied_after_a_restart(start, origin, engine, end, readers):
+    """Killed while the origin works on it, or stopped when it had not answered in time."""
+    server = serve(start, origin, engine, **{"shutdown.grace": "1s"})
+    origin.put("far", 3000, bucket="far")
+    with server.client() as client, origin.hold("k", method="PUT"):
+        judge(client.get("far", bucket="far"), origin, "far", 0, 3000, bucket="far")
+        server.settle()
+        if end == "kill9":
+            with server.connection() as connection:
+                connection.send(b"PUT /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (len(NEW), NEW))
+                origin.wait_for(1, key="k", method="PUT")
+                server.wait_metric("forebay_origin_sent_bytes_total", lambda count: count >= len(NEW))
+                server.kill9()
+        else:
+            assert request(client, "PUT").status == 503
+            server.stop()
+        server.start()
+        for _ in range(2):
+            is_old(server, origin)
+            server.settle()
+    wait_for(lambda: applied(origin, "PUT"), "the origin to apply it")
+    if readers == "reading":
+        is_new(server, "PUT")
+    server.advance(DOUBT_S + 5)
+    server.settle()
+    end_again = server.kill9 if end == "kill9" else server.stop
+    end_again()  # what was not confirmed since is not forgotten
+    server.start()
+    is_new(server, "PUT")
+    server.settle()
+    with server.client() as client:
+        assert client.get("k").status == 200  # those at once above may have found each other's fills outdated
+        server.settle()
+        for key, asked in (("other", 1), ("other", 0), ("k", 0)):
+            mark = origin.mark()
+            assert client.get(key).status == 200
+            server.settle()
+            assert len(origin.requests(since=mark)) == asked, key
+        mark = origin.mark()
+        judge(client.get("far", bucket="far"), origin, "far", 0, 3000, bucket="far")
+        assert not origin.requests(since=mark), "a bucket that nobody wrote to"
+
+
 def test_readers_share_nothing_older(start, origin, engine):
     """A long transfer of what was there goes on; who comes later is not given it."""
     server = serve(start, origin, engine)
