@@ -266,6 +266,9 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
         (sub->ask.object == NULL || !fill_same_version(fill->object, sub->ask.object))) {
         return false;
     }
+    if (fill->state == FILL_WRITING && !store_keeps_up(fill->fw->store)) {
+        return false; // rule 20: who knows when its place is there
+    }
     if (!fill->unstored || !fill->has_head) {
         return true;
     }

@@ -156,6 +156,9 @@ void fill_complete(struct fill *fill)
         fill_leave_table(fill);
         return;
     }
+    if (!store_keeps_up(fill->fw->store)) {
+        fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0}); // rule 20
+    }
     check(fill->state == FILL_BODY && fill->received == fill->end_byte);
     fill->state = FILL_WRITING;
     fill->finishing = true;

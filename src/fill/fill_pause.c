@@ -64,6 +64,15 @@ void fill_on_pause_timer(struct timer *timer)
 {
     struct fill *fill = fill_of(container_of(timer, struct fill, pause_timer));
     check(fill->paused && fill->fetching && !fill->parking && !fill->weak);
+    if (fill->paused_disk) { // it waits no longer: what comes is streamed
+        store_run_give_up(fill->run);
+        fill->paused_disk = false;
+        fill_pause_update(fill);
+    }
+    if (!fill->paused) {
+        fill_assert_run(fill);
+        return;
+    }
     stats_add(COUNTER_fills_parked, 1);
     fill->parking = true;
     fill->paused = false;

@@ -14,8 +14,9 @@
 #define FILL_MAP_BUCKETS 4096u
 #define FILL_DESCRIBED 1024u
 #define FILL_GIVEN 2048u
-// Bytes that a reader of a stored run holds unsent before it goes on from disk.
-#define FILL_QUEUE_MAX (1u << 20)
+// Bytes that a reader of a stored run holds unsent before it goes on from disk: all of a run, so that
+// where there is memory no reader waits for the disk.
+#define FILL_QUEUE_MAX STORE_RUN_MAX
 #define FILL_QUEUE_LEAST (2u * CHUNK_SIZE) // whatever happens: what comes in one turn
 #define FILL_QUEUES_MIN 64u                // so many such readers must not use up limits.max_buffer
 

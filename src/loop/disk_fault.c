@@ -52,9 +52,10 @@ static bool kind_parse(struct span s, int *ret_kind)
         const char *name;
         int kind;
     } names[] = {
-        {"read", DISK_READ}, {"write", DISK_WRITE},         {"sync", DISK_SYNC},
-        {"open", DISK_OPEN}, {"fallocate", DISK_FALLOCATE}, {"unlink", DISK_UNLINK},
-        {"any", KIND_ANY},
+        {"read", DISK_READ},           {"write", DISK_WRITE},
+        {"sync", DISK_SYNC},           {"open", DISK_OPEN},
+        {"fallocate", DISK_FALLOCATE}, {"unlink", DISK_UNLINK},
+        {"push", DISK_PUSH},           {"any", KIND_ANY},
     };
     for (unsigned i = 0; i < ARRAY_LEN(names); i++) {
         if (span_equal_cstr(s, names[i].name)) {

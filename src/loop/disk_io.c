@@ -50,7 +50,8 @@ void disk_io_init(struct worker *w, unsigned depth)
 
 enum disk_lane_kind disk_op_lane(const struct disk_op *op)
 {
-    bool writes = op->kind == DISK_WRITE || op->kind == DISK_SYNC || op->kind == DISK_FALLOCATE;
+    bool writes = op->kind == DISK_WRITE || op->kind == DISK_SYNC || op->kind == DISK_FALLOCATE ||
+                  op->kind == DISK_PUSH;
     return writes ? DISK_LANE_WRITES : DISK_LANE_READS;
 }
 
@@ -377,6 +378,7 @@ static void op_count(const struct disk_op *op, uint64_t now_us)
         break;
     case DISK_SYNC:
     case DISK_FALLOCATE:
+    case DISK_PUSH:
         (void)count_if(has_failed, COUNTER_disk_errors_write);
         break;
     case DISK_OPEN:

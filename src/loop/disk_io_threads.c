@@ -63,6 +63,8 @@ static int64_t run_call(struct disk_op *op)
         return unlinkat(op->fd, op->path, op->at_flags);
     case DISK_FALLOCATE:
         return fallocate(op->fd, 0, (off_t)op->offset, (off_t)op->length);
+    case DISK_PUSH:
+        return sync_file_range(op->fd, (off_t)op->offset, (off_t)op->length, DISK_PUSH_FLAGS);
     }
     errno = EINVAL;
     return -1;

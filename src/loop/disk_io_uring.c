@@ -42,9 +42,9 @@ static int ring_setup(unsigned entries, unsigned flags, struct io_uring *ring)
 static bool ring_knows_our_operations(struct io_uring *ring)
 {
     static const int needed[] = {
-        IORING_OP_READ,   IORING_OP_WRITE,    IORING_OP_READV,
-        IORING_OP_WRITEV, IORING_OP_FSYNC,    IORING_OP_OPENAT2,
-        IORING_OP_STATX,  IORING_OP_UNLINKAT, IORING_OP_FALLOCATE,
+        IORING_OP_READ,      IORING_OP_WRITE,           IORING_OP_READV, IORING_OP_WRITEV,
+        IORING_OP_FSYNC,     IORING_OP_OPENAT2,         IORING_OP_STATX, IORING_OP_UNLINKAT,
+        IORING_OP_FALLOCATE, IORING_OP_SYNC_FILE_RANGE,
     };
     struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
     if (probe == NULL) {
@@ -208,6 +208,11 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
         break;
     case DISK_FALLOCATE:
         io_uring_prep_fallocate(sqe, op->fd, 0, (off_t)op->offset, (off_t)op->length);
+        break;
+    case DISK_PUSH:
+        check(op->length <= UINT32_MAX);
+        io_uring_prep_sync_file_range(sqe, op->fd, (unsigned)op->length, op->offset,
+                                      DISK_PUSH_FLAGS);
         break;
     }
     io_uring_sqe_set_data(sqe, op);

@@ -129,7 +129,8 @@ enum disk_op_kind {
     DISK_OPEN,
     DISK_STATX,
     DISK_UNLINK,
-    DISK_FALLOCATE
+    DISK_FALLOCATE,
+    DISK_PUSH // what was written to the range goes to the device, and has arrived when it is over
 };
 
 // One operation, embedded in its owner; recover it with container_of. Buffers, paths and iov stay
@@ -147,7 +148,7 @@ struct disk_op {
     unsigned open_mode;
     uint64_t open_resolve; // openat2 RESOLVE_* flags; 0 = plain openat
     int at_flags;          // STATX, UNLINK: AT_* flags; AT_EMPTY_PATH is added for an empty path
-    uint64_t length;       // FALLOCATE
+    uint64_t length;       // FALLOCATE, PUSH
     void *statx;           // struct statx *
     void (*done)(struct disk_op *op);
     // results
@@ -191,8 +192,8 @@ int disk_io_sync_blocking(int fd) MUST_USE;
 
 #ifdef FOREBAY_FAULTS
 // Fault hook, named and scripted: environment FOREBAY_DISK_FAULTS or disk_fault_set():
-// comma-separated `op:when:what[:arg]`, op = read|write|sync|open|fallocate|unlink|any or a name
-// with a point in it, when = every n-th (`/100`), the n-th (`5`), from the n-th on (`5+`) or
+// comma-separated `op:when:what[:arg]`, op = read|write|sync|open|fallocate|unlink|push|any or a
+// name with a point in it, when = every n-th (`/100`), the n-th (`5`), from the n-th on (`5+`) or
 // `file=PATH` (active while PATH exists), what = eio|enospc|erofs|emfile|short|slow (arg ms)|rate
 // (arg bytes per second, of all that strike together)|hold (with file=: until PATH is gone). Also
 // obeyed by disk_io_read_nowait, and hold by disk_io_sync_blocking. Absent from release builds.

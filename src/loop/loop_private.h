@@ -16,6 +16,8 @@
 #define DISK_QUEUE_DEPTH_DEFAULT 128
 #define DISK_QUEUE_DEPTH_MAX 4096
 #define BLOCKING_QUEUE_MAX 4096
+#define DISK_PUSH_FLAGS                                                                            \
+    (SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER)
 
 // --- timer.c -------------------------------------------------------------------------------------
 struct timer_heap {

@@ -9,6 +9,10 @@
 // An error is kept and reported at finish; chunks are then given back as they come. A run given up
 // leaves a hole in its segment. With an intent it stays reserved whole, also after a crash; a run
 // that was cut gives back the rest when its header, which says where it ends, is written.
+//
+// Whether a run begins is also asked of the backlog (write_backlog.c), which each of its bytes
+// passes: promised at begin, queued with its chunk, written; then its pages are pushed to the device
+// (segment_push.c).
 #include <errno.h>
 #include <stdlib.h>
 
@@ -63,19 +67,28 @@ uint64_t store_run_bytes_max(const struct store *store)
 
 // --- ends
 
+static uint64_t run_unit_bytes(const struct store_run *run, uint32_t unit)
+{
+    return min_u64(STORE_CHECKSUM_UNIT, run->begun_len - (uint64_t)unit * STORE_CHECKSUM_UNIT);
+}
+
+// All but those that are being written.
 static void run_drop_chunks(struct store_run *run)
 {
-    for (uint32_t i = run->written_units; i < run->appended_units; i++) {
-        chunk_unref(run->chunks[i]);
-        run->chunks[i] = NULL;
+    for (uint32_t i = run->written_units + run->writing_units; i < run->appended_units; i++) {
+        if (run->chunks[i] != NULL) {
+            write_backlog_written(&run->store->backlog, run_unit_bytes(run, i));
+            chunk_unref(run->chunks[i]);
+            run->chunks[i] = NULL;
+        }
     }
-    run->written_units = run->appended_units;
 }
 
 static void run_free(struct store_run *run)
 {
     worker_task_cancel(&run->task);
     run_drop_chunks(run);
+    write_backlog_forget(&run->store->backlog, run->begun_len - run->appended_bytes);
     store_object_unref(run->object);
     free(run->head);
     run->magic = 0;
@@ -284,14 +297,19 @@ static void on_run_op(struct disk_op *op)
     }
     for (uint32_t i = 0; i < run->writing_units; i++) {
         uint32_t unit = run->written_units + i;
-        wanted +=
-            min_u64(STORE_CHECKSUM_UNIT, run->begun_len - (uint64_t)unit * STORE_CHECKSUM_UNIT);
+        wanted += run_unit_bytes(run, unit);
         chunk_unref(run->chunks[unit]);
         run->chunks[unit] = NULL;
     }
     run->written_units += run->writing_units;
     run->writing_units = 0;
     run->step = RUN_IDLE;
+    write_backlog_written(&run->store->backlog, wanted);
+    write_backlog_moves(&run->store->backlog);
+    if (op->err == ERR_OK) {
+        segment_push(run->worker, &store_worker_of(run->worker)->pusher, run->reservation.segment,
+                     op->offset, op->offset + (uint64_t)op->result);
+    }
     if (op->err != ERR_OK) {
         run_op_failed(run, op);
         run_drop_chunks(run);
@@ -348,6 +366,11 @@ static void on_run_task(struct task *task)
 
 // --- door
 
+bool store_keeps_up(const struct store *store)
+{
+    return write_backlog_takes(&store->backlog);
+}
+
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, struct store_run **ret_run)
 {
@@ -371,6 +394,10 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     }
     if (!policy_admit(&store->policy, object->hash, first_block, payload_len)) {
         stats_add(COUNTER_admission_rejected_policy, 1);
+        return ERR_NOT_ADMITTED;
+    }
+    if (!store_keeps_up(store)) {
+        stats_add(COUNTER_admission_rejected_busy, 1);
         return ERR_NOT_ADMITTED;
     }
     uint32_t units = run_unit_count((uint32_t)payload_len);
@@ -399,11 +426,22 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->header_len = header_len;
     run->unit_count = units;
     worker_task_init(&run->task, on_run_task);
+    write_backlog_promise(&store->backlog, payload_len);
     if (reservation.layout.intent) {
         run_write_intent(run);
     }
     *ret_run = run;
     return ERR_OK;
+}
+
+void store_run_give_up(struct store_run *run)
+{
+    if (as_run(run)->err == ERR_OK) {
+        run->err = ERR_NOT_ADMITTED;
+        stats_add(COUNTER_admission_rejected_busy, 1);
+        write_backlog_stall(&run->store->backlog);
+        run_drop_chunks(run);
+    }
 }
 
 void store_run_append(struct store_run *run, struct chunk *chunk)
@@ -419,12 +457,21 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     run->chunks[unit] = chunk_ref(chunk);
     run->appended_units++;
     run->appended_bytes += len;
+    write_backlog_append(&run->store->backlog, len);
+    if (write_backlog_is_over(&run->store->backlog)) {
+        store_run_give_up(run);
+    }
+    if (run->err != ERR_OK) {
+        run_drop_chunks(run);
+    }
     run_go(run);
 }
 
 uint64_t store_run_unwritten_bytes(const struct store_run *run)
 {
-    return (uint64_t)(run->appended_units - run->written_units) * STORE_CHECKSUM_UNIT;
+    bool dropped = run->err != ERR_OK || run->aborted;
+    uint32_t units = dropped ? run->writing_units : run->appended_units - run->written_units;
+    return (uint64_t)units * STORE_CHECKSUM_UNIT;
 }
 
 void store_run_watch(struct store_run *run, void (*on_written)(void *ctx), void *ctx)

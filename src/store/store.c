@@ -214,6 +214,7 @@ static void store_enter_workers(struct store *store)
         sw->worker = loop_worker(store->loop, i);
         sw->store = store;
         run_cache_init(&sw->runs);
+        segment_push_init(&sw->pusher, store);
         store->workers[i] = sw;
         sw->reader.number = i;
         store->index.readers[i] = &sw->reader;

@@ -16,11 +16,13 @@
 #include "store/run_cache.h"
 #include "store/segment_format.h"
 #include "store/segment_log.h"
+#include "store/segment_push.h"
 #include "store/store.h"
 #include "store/store_dir.h"
 #include "store/store_doubt.h"
 #include "store/store_epoch.h"
 #include "store/store_holder.h"
+#include "store/write_backlog.h"
 
 #define STORE_WORKERS_MAX 64u
 #define STORE_SIZE_MIN (16u << 20)
@@ -31,6 +33,7 @@ struct store_worker {
     struct store *store;
     struct index_reader reader;
     struct run_cache runs;
+    struct segment_pusher pusher;
     char header_bytes[RUN_HEADER_MAX];
 };
 
@@ -57,6 +60,7 @@ struct store {
     struct store_epochs epochs;
     struct store_doubts doubts;
     struct policy policy;
+    struct write_backlog backlog;
     struct segment_log log;
     struct index index;
     struct index_writer writer;

@@ -179,7 +179,6 @@ Test(pause, runs_that_wait_for_memory_give_their_places_back)
                                     .buffer_bytes = 8 * CHUNK_SIZE};
     world_begin(&options);
     world_hold(EVENT_PULL, -1, -1);
-    world_hold(EVENT_WRITTEN, -1, -1);
     int clients[6];
     for (unsigned i = 0; i < 6; i++) {
         clients[i] = client_get(i % 3, i * MIB, (i + 1) * MIB - 1);
@@ -193,5 +192,43 @@ Test(pause, runs_that_wait_for_memory_give_their_places_back)
         expect(clients[i], CLIENT_COMPLETE, 1);
         cr_assert_eq(origin_sent(1, i), 1);
     }
+    world_end();
+}
+
+// The disk is behind: who comes while a run is being written does not wait for it.
+// Rule 20.
+Test(pause, nobody_waits_for_a_disk_that_is_behind)
+{
+    struct world_options options = {.seed = 2, .piece_bytes = PIECE};
+    world_begin(&options);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int first = client_get(0, 0, WORLD_BLOCK - 1);
+    world_run();
+    expect(first, CLIENT_COMPLETE, 1);
+    store_fall_behind(true);
+    int next = client_get(1, 0, WORLD_BLOCK - 1);
+    world_run();
+    expect(next, CLIENT_COMPLETE, 1);
+    cr_assert_eq(origin_requests(), 2);
+    world_end();
+}
+
+// The run that leads while memory is used up waits for the disk, but not for one that stands still: it
+// is given up, and its reader gets the rest.
+// Rule 23.
+Test(pause, the_leading_run_does_not_wait_for_a_disk_that_stands_still)
+{
+    struct world_options options = {.seed = 2,
+                                    .piece_bytes = PIECE,
+                                    .size_bytes = 4 * MIB,
+                                    .block_size_bytes = 4 * MIB,
+                                    .buffer_bytes = 4 * CHUNK_SIZE};
+    world_begin(&options);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int client = client_get(0, 0, UINT64_MAX);
+    world_run();
+    expect(client, CLIENT_COMPLETE, 1);
+    cr_assert_eq(store_visible_version(), 0);
+    store_fall_behind(false);
     world_end();
 }

@@ -131,7 +131,8 @@ void store_fail_next_write(void); // of a run
 void store_fail_next_read(
     enum err err); // ERR_CORRUPT: the block leaves the index, ERR_IO: it stays
 void store_refuse(bool refuse);
-void store_rebuilt(void); // the record now comes from segments
+void store_fall_behind(bool behind); // the disk takes less than it is given
+void store_rebuilt(void);            // the record now comes from segments
 
 uint64_t counter(enum counter c); // since world_begin()
 

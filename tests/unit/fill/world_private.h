@@ -53,7 +53,7 @@ struct store_run {
     uint32_t blocks;
     struct chunk *chunks[256];
     unsigned chunk_count, written_count;
-    bool finishing;
+    bool finishing, given_up;
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
     void (*on_written)(void *ctx);
@@ -161,7 +161,7 @@ struct world {
     unsigned reset_next;
     uint64_t next_size_bytes;
     // store
-    bool refuse, fail_commit, fail_write;
+    bool refuse, disk_is_behind, fail_commit, fail_write;
     bool lookups_off; // what is held cannot be looked at
     bool was_blind;
     enum err fail_read;

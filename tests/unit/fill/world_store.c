@@ -378,7 +378,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
                          uint64_t first_block, uint32_t block_count, struct store_run **ret_run)
 {
     (void)store, (void)block_count;
-    if (world.refuse) {
+    if (world.refuse || world.disk_is_behind) {
         return ERR_DISK_FULL;
     }
     struct store_run *run = calloc(1, sizeof(*run));
@@ -399,12 +399,32 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     cr_assert(all_bytes_are(bytes, letter_of(run->key, run->version)),
               "a stored byte is of another version");
     check(run->chunk_count < ARRAY_LEN(run->chunks));
-    run->chunks[run->chunk_count++] = chunk_ref(chunk);
+    run->chunks[run->chunk_count++] = run->given_up ? NULL : chunk_ref(chunk);
 }
 
 uint64_t store_run_unwritten_bytes(const struct store_run *run)
 {
-    return (uint64_t)(run->chunk_count - run->written_count) * CHUNK_SIZE;
+    return run->given_up ? 0 : (uint64_t)(run->chunk_count - run->written_count) * CHUNK_SIZE;
+}
+
+void store_run_give_up(struct store_run *run)
+{
+    run->given_up = world.disk_is_behind = true;
+    for (unsigned i = run->written_count; i < run->chunk_count; i++) {
+        chunk_unref(run->chunks[i]);
+        run->chunks[i] = NULL;
+    }
+}
+
+bool store_keeps_up(const struct store *store)
+{
+    (void)store;
+    return !world.disk_is_behind;
+}
+
+void store_fall_behind(bool behind)
+{
+    world.disk_is_behind = behind;
 }
 
 void store_run_watch(struct store_run *run, void (*on_written)(void *ctx), void *ctx)
@@ -445,7 +465,9 @@ static void run_finished(struct store_run *run)
 {
     struct worker *w = run->worker;
     world.current = w;
-    if (world.fail_write) {
+    if (run->given_up) {
+        run->done(run->ctx, ERR_NOT_ADMITTED, NULL);
+    } else if (world.fail_write) {
         world.fail_write = false;
         run->done(run->ctx, ERR_IO, NULL);
     } else {

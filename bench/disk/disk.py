@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Cold reads while the cache is being written: storing beside not storing, in one run.
+
+    bench/disk/disk.py [--seconds 5] [--pairs 3] [--disks real,50MB/s,1s] [--connections 4,16]
+                       [--engine io_uring|threads] [--workers 1] [--dir FOLDER] [--forebay BINARY]
+
+Ranges of 8 MiB, each asked for once, by wrk from an nginx with its data in memory, which is faster than
+most disks. Each pair reads for SECONDS under a rule with `cache: false` and for SECONDS through the cache,
+every other pair the other way round; before each the disk is given time to write what it owes. Printed: MB/s
+of both, the median of the paired ratios stored / not stored, which should not be below 0.95, and which share of
+the runs was stored. Disks: `real` is the one below FOLDER; the others are played by the fault hook, by
+the bytes per second that its writes take or by the time that each takes, and need a binary that has it
+(debug).
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 1 << 20
+RANGE = 8 * MIB
+DATA = 1 << 30                      # every key has the same bytes
+NGINX = """
+worker_processes 1;
+error_log {dir}/error.log warn;
+pid {dir}/nginx.pid;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off;
+  client_body_temp_path {dir}/t1; proxy_temp_path {dir}/t2; fastcgi_temp_path {dir}/t3;
+  uwsgi_temp_path {dir}/t4; scgi_temp_path {dir}/t5;
+  sendfile on;
+  tcp_nodelay on;
+  keepalive_requests 100000000;
+  default_type application/octet-stream;
+  server {{ listen 127.0.0.1:{port}; root {dir}; location / {{ try_files /data =404; }} }}
+}}
+"""
+LUA = """
+local n = -1
+function request()
+  n = n + 1
+  local first = (n %% %d) * %d
+  return wrk.format("GET", string.format("%s/%%d", n / %d), {["Range"] = string.format("bytes=%%d-%%d", first, first + %d)})
+end
+function done(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format('\\nJSON {"us":%%d,"bytes":%%d,"errors":%%d}\\n', summary.duration, summary.bytes,
+    e.connect + e.read + e.write + e.status + e.timeout))
+end
+"""
+
+
+def faults(disk):
+    """What the fault hook is told of DISK."""
+    if disk == "real":
+        return None
+    if match := re.fullmatch(r"(\d+)MB/s", disk):
+        return f"write:1+:rate:{int(match.group(1)) * 1000000}"
+    if match := re.fullmatch(r"(\d+)s", disk):
+        return f"write:1+:slow:{int(match.group(1)) * 1000}"
+    return sys.exit(f"no such disk: {disk}")
+
+
+class Server:
+    def __init__(self, folder, args, disk, origin_port):
+        self.cache = Path(tempfile.mkdtemp(prefix="forebay-disk-", dir=args.dir))
+        rules = {"rules": [{"match": "bench/plain/**", "cache": False}]}
+        (folder / "forebay.yaml").write_text(json.dumps(rules))
+        env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+        if faults(disk):
+            env["FOREBAY_DISK_FAULTS"] = faults(disk)
+        self.errors = open(folder / "stderr", "w+b")
+        self.process = subprocess.Popen(
+            [args.forebay, "serve", "-c", str(folder / "forebay.yaml"), "--listen", "127.0.0.1:0",
+             "--admin.listen", "127.0.0.1:0", "--workers", str(args.workers), "--io.engine", args.engine,
+             "--cache.dir", str(self.cache), "--cache.size", args.cache_size, "--access_log.path", "off",
+             "--origin.endpoint", f"http://127.0.0.1:{origin_port}", "--origin.region", "us-east-1",
+             "--credentials.source", "anonymous"],
+            env=env, stdout=subprocess.DEVNULL, stderr=self.errors, start_new_session=True)
+        self.port = self._port("listening")
+        self.admin = self._port("admin")
+
+    def _port(self, what):
+        for _ in range(400):
+            text = Path(self.errors.name).read_text(errors="replace")
+            if match := re.search(rf"^\s*{what}\s+http://[^\s/]*:(\d+)", text, re.M):
+                return int(match.group(1))
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        return sys.exit(f"forebay does not serve: {text}")
+
+    def metrics(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=30) as reply:
+            rows = reply.read().decode().splitlines()
+        return {row.rpartition(" ")[0]: float(row.rpartition(" ")[2])
+                for row in rows if row and not row.startswith("#")}
+
+    def settle(self):
+        """Nothing is in flight and nothing is owed to the disk."""
+        for _ in range(1200):
+            if self.metrics()["forebay_fills_inflight"] == 0:
+                break
+            time.sleep(0.1)
+        subprocess.run(["sync", "-f", str(self.cache)], check=True)
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.errors.close()
+        shutil.rmtree(self.cache, ignore_errors=True)
+
+
+def measure(server, folder, prefix, connections, seconds):
+    ranges = DATA // RANGE
+    lua = folder / "range.lua"
+    lua.write_text(LUA % (ranges, RANGE, prefix, ranges, RANGE - 1))
+    done = subprocess.run(["wrk", "-t", "1", "-c", str(connections), "-d", f"{seconds}s", "--timeout", "60s",
+                           "-s", str(lua), f"http://127.0.0.1:{server.port}"], capture_output=True, text=True)
+    line = [x for x in done.stdout.splitlines() if x.startswith("JSON ")]
+    if not line:
+        sys.exit(f"wrk failed: {done.stdout} {done.stderr}")
+    got = json.loads(line[0][5:])
+    if got["errors"]:
+        sys.exit(f"{prefix}: {got}")
+    return got["bytes"] / got["us"]
+
+
+def fills(server):
+    now = server.metrics()
+    return [now[f'forebay_fills_total{{state="{s}"}}'] for s in ("stored", "started")]
+
+
+def compare(server, folder, connections, args, number):
+    """MB/s of pairs, not stored and stored, and the share of runs that were stored."""
+    plain, cold = [], []
+    before = fills(server)
+    for pair in range(args.pairs):
+        sides = [("plain", plain), ("cold", cold)]
+        for name, results in sides if pair % 2 == 0 else sides[::-1]:
+            server.settle()
+            results.append(measure(server, folder, f"/bench/{name}/{number}.{pair}", connections, args.seconds))
+    server.settle()
+    stored, started = (b - a for a, b in zip(before, fills(server)))
+    return plain, cold, stored / max(started, 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--disks", default="real,50MB/s,1s")
+    parser.add_argument("--connections", default="4,16")
+    parser.add_argument("--engine", default="io_uring")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--cache-size", default="8GiB")
+    parser.add_argument("--dir", default="/var/tmp")
+    parser.add_argument("--forebay", default=str(ROOT / "build" / "debug" / "forebay"))
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="forebay-disk-", dir="/dev/shm"))
+    with open(folder / "data", "wb") as out:
+        block = os.urandom(MIB)
+        for i in range(DATA // MIB):
+            out.write(i.to_bytes(8, "little") + block[8:])
+    os.utime(folder / "data", (time.time() - 3600,) * 2)
+    os.chmod(folder, 0o755)
+    port = 20000 + os.getpid() % 10000
+    (folder / "nginx.conf").write_text(NGINX.format(dir=folder, port=port))
+    nginx = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"])
+    try:
+        print(f"{'disk':>8} {'conns':>5}  {'not stored':>22} {'stored':>22}  ratio  runs stored")
+        for disk in args.disks.split(","):
+            server = Server(folder, args, disk, port)
+            try:
+                for number, connections in enumerate(map(int, args.connections.split(","))):
+                    plain, cold, share = compare(server, folder, connections, args, number)
+                    ratio = statistics.median(c / p for c, p in zip(cold, plain))
+                    show = ["/".join(f"{v:.0f}" for v in side) for side in (plain, cold)]
+                    print(f"{disk:>8} {connections:>5}  {show[0]:>22} {show[1]:>22}  {ratio:5.2f}  {share:.0%}",
+                          flush=True)
+            finally:
+                server.stop()
+    finally:
+        nginx.terminate()
+        nginx.wait()
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

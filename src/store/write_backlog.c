@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may begin, by what the device owes. A run that has begun is finished, so what runs were
+// promised counts as soon as the device is seen to be behind: else all that begin in one moment would
+// be too many. Below that it does not: runs that wait for a slow origin keep nobody from a disk that is
+// idle. Who comes first after the backlog has shrunk is stored, whatever its key or size.
+//
+// A run is given up in its middle where chunks that wait for a device which stands still would take the
+// memory that readers need, or where its readers would wait for that device.
+#include "store/write_backlog.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/chunk.h"
+#include "stats/stats.h"
+
+static uint64_t queue_max(void)
+{
+    return max_u64(chunk_budget_max_bytes() / 4, WRITE_BACKLOG_QUEUE_MIN);
+}
+
+bool write_backlog_takes(const struct write_backlog *backlog)
+{
+    uint64_t queued = atomic_load(&backlog->queued_bytes);
+    uint64_t owed = queued + atomic_load(&backlog->dirty_bytes);
+    if (queued > queue_max() || owed > WRITE_BACKLOG_MAX || atomic_load(&backlog->stalled)) {
+        return false;
+    }
+    return owed <= WRITE_BACKLOG_MAX / 4 ||
+           owed + atomic_load(&backlog->promised_bytes) <= WRITE_BACKLOG_MAX;
+}
+
+bool write_backlog_is_over(const struct write_backlog *backlog)
+{
+    return atomic_load(&backlog->queued_bytes) > 2 * queue_max();
+}
+
+void write_backlog_stall(struct write_backlog *backlog)
+{
+    atomic_store(&backlog->stalled, true);
+}
+
+void write_backlog_moves(struct write_backlog *backlog)
+{
+    if (atomic_load(&backlog->stalled)) {
+        atomic_store(&backlog->stalled, false);
+    }
+}
+
+static void add(_Atomic uint64_t *counter, uint64_t bytes)
+{
+    atomic_fetch_add(counter, bytes);
+}
+
+static void take(_Atomic uint64_t *counter, uint64_t bytes)
+{
+    check(atomic_fetch_sub(counter, bytes) >= bytes);
+}
+
+void write_backlog_promise(struct write_backlog *backlog, uint64_t bytes)
+{
+    add(&backlog->promised_bytes, bytes);
+}
+
+void write_backlog_forget(struct write_backlog *backlog, uint64_t bytes)
+{
+    take(&backlog->promised_bytes, bytes);
+}
+
+void write_backlog_append(struct write_backlog *backlog, uint64_t bytes)
+{
+    take(&backlog->promised_bytes, bytes);
+    add(&backlog->queued_bytes, bytes);
+    stats_add(COUNTER_write_backlog, bytes);
+}
+
+void write_backlog_written(struct write_backlog *backlog, uint64_t bytes)
+{
+    take(&backlog->queued_bytes, bytes);
+    stats_sub(COUNTER_write_backlog, bytes);
+}
+
+void write_backlog_push(struct write_backlog *backlog, uint64_t bytes)
+{
+    add(&backlog->dirty_bytes, bytes);
+    stats_add(COUNTER_write_backlog, bytes);
+}
+
+void write_backlog_pushed(struct write_backlog *backlog, uint64_t bytes)
+{
+    take(&backlog->dirty_bytes, bytes);
+    stats_sub(COUNTER_write_backlog, bytes);
+}
