@@ -103,6 +103,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     struct fill *fill = fill_of(ctx);
     check(fill->state == FILL_WRITING && fill->finishing && fill->in_table);
     fill->finishing = false;
+    timer_stop(&fill->pause_timer);
     fill_yield_lead(fill);
     fill_deliver(fill); // to who has joined since its last byte
     fill_drop_chunks(fill);
@@ -156,12 +157,10 @@ void fill_complete(struct fill *fill)
         fill_leave_table(fill);
         return;
     }
-    if (!store_keeps_up(fill->fw->store)) {
-        fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0}); // rule 20
-    }
     check(fill->state == FILL_BODY && fill->received == fill->end_byte);
     fill->state = FILL_WRITING;
     fill->finishing = true;
+    fill_wait_for_place(fill);
     struct store_run *run = fill->run;
     fill->run = NULL;
     fill->paused_disk = false;

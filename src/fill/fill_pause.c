@@ -60,9 +60,26 @@ void fill_park(struct fill *fill)
     fill_pause_update(fill);
 }
 
+void fill_wait_for_place(struct fill *fill)
+{
+    if (list_empty(&fill->readers)) {
+        return;
+    }
+    if (!store_keeps_up(fill->fw->worker, fill->fw->store)) {
+        fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
+    } else if (fill->place_waits++ < FILL_PLACE_WAITS_MAX) {
+        timer_start(&fill->pause_timer, FILL_PAUSE_MAX_MS);
+    }
+}
+
 void fill_on_pause_timer(struct timer *timer)
 {
     struct fill *fill = fill_of(container_of(timer, struct fill, pause_timer));
+    if (fill->state == FILL_WRITING) {
+        fill_wait_for_place(fill);
+        fill_assert_run(fill);
+        return;
+    }
     check(fill->paused && fill->fetching && !fill->parking && !fill->weak);
     if (fill->paused_disk) { // it waits no longer: what comes is streamed
         store_run_give_up(fill->run);

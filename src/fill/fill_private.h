@@ -119,6 +119,8 @@ void whole_sums_free(struct whole_sums *sums); // with its worker; NULL is fine
 #define FILL_LEAD_AHEAD (512u << 10)
 // How long a paused transfer keeps its place at the origin.
 #define FILL_PAUSE_MAX_MS 500u
+// How often, at most, it is asked whether readers of a run that is being written wait in vain.
+#define FILL_PLACE_WAITS_MAX 20u
 // A reader of a parked run has taken all but this part of a window before the next piece is asked for.
 #define FILL_PIECES_PER_WINDOW 4u
 // How far a reader of an unstored run may be behind the fastest before it goes on alone; less while
@@ -158,6 +160,7 @@ struct fill {
     bool paused_memory, paused_window, paused_disk, paused;
     bool parking, parked, in_pieces; // fill_pause.c
     uint64_t parked_us;
+    unsigned place_waits;
     uint64_t asked_end_byte; // of the request that is under way
     struct timer pause_timer;
     bool looks_empty; // no byte could be asked for: asked for whole
@@ -254,7 +257,8 @@ void fill_yield_lead(struct fill *fill);
 void fill_pause_update(struct fill *fill); // what pauses the run has changed
 void fill_pause_over(struct fill *fill);   // its transfer has ended or goes on
 void fill_on_pause_timer(struct timer *timer);
-void fill_park(struct fill *fill); // its transfer has ended: the rest is asked for later
+void fill_wait_for_place(struct fill *fill); // readers of a run that is being written: rule 20
+void fill_park(struct fill *fill);           // its transfer has ended: the rest is asked for later
 uint64_t fill_window_fastest(const struct fill *fill); // how far its fastest reader is
 void fill_window_update(struct fill *fill);            // does an unstored run wait for it?
 uint64_t fill_piece_end(const struct fill *fill);      // how far the next request goes

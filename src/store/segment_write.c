@@ -40,7 +40,8 @@ struct store_run {
     struct chunk *chunks[RUN_UNITS_MAX]; // appended and not yet written
     uint32_t writing_units;              // of the operation in flight
     enum run_step step;
-    bool borrowed; // the segment's descriptor, for the operation in flight
+    uint64_t began_us; // of the operation in flight
+    bool borrowed;     // the segment's descriptor, for the operation in flight
     enum err err;
     bool touched, finishing, aborted; // touched: something was written into the reservation
     char *head;                       // sector of the intent, later header and padding
@@ -178,6 +179,8 @@ static void run_start_op(struct store_run *run, enum run_step step, unsigned iov
     struct segment *segment = run->reservation.segment;
     run->step = step;
     run->touched = true;
+    run->began_us = worker_now_us(run->worker);
+    write_backlog_begins(&run->store->backlog, run->began_us);
     run->op.kind = DISK_WRITE;
     run->op.offset = offset;
     run->op.iov = run->iov;
@@ -305,7 +308,8 @@ static void on_run_op(struct disk_op *op)
     run->writing_units = 0;
     run->step = RUN_IDLE;
     write_backlog_written(&run->store->backlog, wanted);
-    write_backlog_moves(&run->store->backlog);
+    uint64_t now_us = worker_now_us(run->worker);
+    write_backlog_ends(&run->store->backlog, now_us, now_us - run->began_us);
     if (op->err == ERR_OK) {
         segment_push(run->worker, &store_worker_of(run->worker)->pusher, run->reservation.segment,
                      op->offset, op->offset + (uint64_t)op->result);
@@ -366,9 +370,10 @@ static void on_run_task(struct task *task)
 
 // --- door
 
-bool store_keeps_up(const struct store *store)
+bool store_keeps_up(struct worker *w, const struct store *store)
 {
-    return write_backlog_takes(&store->backlog);
+    return write_backlog_takes(&store->backlog) &&
+           write_backlog_is_quick(&store->backlog, worker_now_us(w));
 }
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
@@ -396,7 +401,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
         stats_add(COUNTER_admission_rejected_policy, 1);
         return ERR_NOT_ADMITTED;
     }
-    if (!store_keeps_up(store)) {
+    if (!write_backlog_takes(&store->backlog)) {
         stats_add(COUNTER_admission_rejected_busy, 1);
         return ERR_NOT_ADMITTED;
     }

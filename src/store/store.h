@@ -297,8 +297,8 @@ void store_run_append(struct store_run *run, struct chunk *chunk);
 // Bytes appended and not yet written: their chunks are held. on_written(ctx) runs on the worker whenever
 // it has become less, until finish or abort.
 uint64_t store_run_unwritten_bytes(const struct store_run *run);
-// False: the disk is behind with what it was given, and runs that begin are refused. Any thread.
-bool store_keeps_up(const struct store *store);
+// False: the disk is behind with what it was given, or slow: who can should not wait for it.
+bool store_keeps_up(struct worker *w, const struct store *store);
 // The disk is not waited for any longer: finish reports ERR_NOT_ADMITTED, and chunks are given back now
 // but for those that are being written.
 void store_run_give_up(struct store_run *run);

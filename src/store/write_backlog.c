@@ -39,11 +39,26 @@ void write_backlog_stall(struct write_backlog *backlog)
     atomic_store(&backlog->stalled, true);
 }
 
-void write_backlog_moves(struct write_backlog *backlog)
+bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us)
 {
-    if (atomic_load(&backlog->stalled)) {
-        atomic_store(&backlog->stalled, false);
+    return !atomic_load(&backlog->slow) &&
+           (atomic_load(&backlog->writing_count) == 0 ||
+            now_us < atomic_load(&backlog->moved_us) + WRITE_BACKLOG_SLOW_US);
+}
+
+void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us)
+{
+    if (atomic_fetch_add(&backlog->writing_count, 1) == 0) {
+        atomic_store(&backlog->moved_us, now_us);
     }
+}
+
+void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t took_us)
+{
+    check(atomic_fetch_sub(&backlog->writing_count, 1) > 0);
+    atomic_store(&backlog->moved_us, now_us);
+    atomic_store(&backlog->slow, took_us > WRITE_BACKLOG_SLOW_US);
+    atomic_store(&backlog->stalled, false);
 }
 
 static void add(_Atomic uint64_t *counter, uint64_t bytes)

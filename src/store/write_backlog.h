@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// A write that takes longer is nothing to wait for.
+#define WRITE_BACKLOG_SLOW_US 250000u
 // Above it no run is begun: a fifth of a second of a disk of 300 MB/s.
 #define WRITE_BACKLOG_MAX (64u << 20)
 // Least memory for chunks that wait to be written, whatever limits.max_buffer is.
@@ -19,6 +21,9 @@ struct write_backlog {
     _Atomic uint64_t queued_bytes;   // in chunks: appended, not yet written
     _Atomic uint64_t dirty_bytes;    // written and on their way to the device
     atomic_bool stalled;             // a run was given up, and no write has ended since
+    atomic_bool slow;                // the last write took longer than a reader should wait
+    atomic_uint writing_count;
+    _Atomic uint64_t moved_us; // when a write last ended, or the first of those under way began
 };
 
 // May one more run begin?
@@ -26,7 +31,10 @@ bool write_backlog_takes(const struct write_backlog *backlog);
 // Chunks that wait for the device hold more memory than they may: who brings more gives up.
 bool write_backlog_is_over(const struct write_backlog *backlog);
 void write_backlog_stall(struct write_backlog *backlog); // a run is given up: none begins until
-void write_backlog_moves(struct write_backlog *backlog); // a write has ended
+// Is the device quick enough for a reader to wait until something is on it?
+bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us);
+void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us); // a write
+void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t took_us);
 
 void write_backlog_promise(struct write_backlog *backlog, uint64_t bytes);
 void write_backlog_forget(struct write_backlog *backlog, uint64_t bytes); // promised, will not come

@@ -49,6 +49,20 @@ Test(write_backlog, is_small_where_memory_is)
     cr_assert(write_backlog_is_over(&backlog));
 }
 
+Test(write_backlog, knows_a_slow_device)
+{
+    struct write_backlog backlog = {0};
+    cr_assert(write_backlog_is_quick(&backlog, 1000));
+    write_backlog_begins(&backlog, 1000);
+    cr_assert(write_backlog_is_quick(&backlog, WRITE_BACKLOG_SLOW_US));
+    cr_assert_not(write_backlog_is_quick(&backlog, 1000 + WRITE_BACKLOG_SLOW_US));
+    write_backlog_ends(&backlog, 400000, 399000);
+    cr_assert_not(write_backlog_is_quick(&backlog, 400001));
+    write_backlog_begins(&backlog, 500000);
+    write_backlog_ends(&backlog, 501000, 1000);
+    cr_assert(write_backlog_is_quick(&backlog, 900000));
+}
+
 // --- with a store --------------------------------------------------------------------------------
 
 struct still {
