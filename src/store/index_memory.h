@@ -13,7 +13,7 @@
 // Puts that are not durable yet, and deletes that the disk has refused: above, no run is begun. Fewer where
 // limits.max_buffer is small: three eighths of it.
 #define MEMORY_PENDING_MAX 8192u
-#define MEMORY_PENDING_BYTES 6144u // what one holds, its run's own included, as measured
+#define MEMORY_PENDING_BYTES 2048u // what one holds, as measured
 
 // What a reader may still hold when it is taken out.
 struct memory_retired {

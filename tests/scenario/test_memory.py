@@ -21,7 +21,7 @@ ANONYMOUS_MAX = 96 * MIB
 SLOW = 100
 FAST = 4
 REQUEST_BYTES = 24576      # HTTP_EXCHANGE_BYTES
-WAITING_RUN_BYTES = 6144   # MEMORY_PENDING_BYTES
+WAITING_RUN_BYTES = 2048   # MEMORY_PENDING_BYTES
 # Slow readers beside the fast ones of an object; the others have an object each.
 BESIDE = 20
 FILLED = 2 * MIB         # what they may take of those; in a folder the rest is a hole
@@ -274,7 +274,8 @@ def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
         not_run("memory is not judged under a sanitizer")
     if build_kind() == "release":
         not_run("a release has no faults")
-    waiting = POD // 4 // 8 * 3 // WAITING_RUN_BYTES
+    buffer = 8 * MIB
+    waiting = buffer // 8 * 3 // WAITING_RUN_BYTES
     half = scaled(25_000, waiting + 1000)
     size = 4096
     tree = Tree(tmp_path / "tree")
@@ -284,7 +285,8 @@ def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
     held = tmp_path / "held"
     server = start(tree, engine=engine, ahead_s=3, wrapper=group.wrapper if group else (),
                    env={"FOREBAY_DISK_FAULTS": f"sync:file={held}:hold"},
-                   settings=settings_of_the_pod(group, **{"cache.size": "1GiB"}))
+                   settings=settings_of_the_pod(group, **{
+                       "cache.size": "1GiB", "limits.max_buffer": buffer}))
     read = group.anonymous_bytes if group else lambda: anonymous_of(server)
 
     def read_all(first, count):
