@@ -438,20 +438,21 @@ uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct me
     return generation;
 }
 
-static void shard_let_floors_go(struct index_memory *memory, struct memory_shard *shard)
+// Takes the floors out that are durable; `owed`: those that are owed.
+static void shard_let_floors_go(struct index_memory *memory, struct memory_shard *shard, bool owed)
 {
     pthread_mutex_lock(&shard->lock);
     for (unsigned i = 0; i < MEMORY_BUCKETS; i++) {
         _Atomic(struct memory_entry *) *link = &shard->buckets[i];
         struct memory_entry *entry;
         while ((entry = atomic_load(link)) != NULL) { // the bucket's
-            if (!entry->floor_durable) {
+            if (!(owed ? entry->owed : entry->floor_durable)) {
                 link = &entry->next;
                 continue;
             }
             struct memory_entry changed = entry_copy(entry, entry->hash);
             changed.floor = changed.deleted = 0;
-            changed.floor_durable = false;
+            changed.floor_durable = changed.owed = false;
             bool stays = changed.version != NULL;
             entry_replace_locked(memory, link, &changed);
             link = stays ? &atomic_load(link)->next : link;
@@ -464,7 +465,14 @@ void index_memory_recovering(struct index_memory *memory, bool recovering)
 {
     atomic_store(&memory->recovering, recovering);
     for (unsigned i = 0; i < MEMORY_SHARDS && !recovering; i++) {
-        shard_let_floors_go(memory, &memory->shards[i]);
+        shard_let_floors_go(memory, &memory->shards[i], false);
+    }
+}
+
+void index_memory_forgive(struct index_memory *memory)
+{
+    for (unsigned i = 0; i < MEMORY_SHARDS; i++) {
+        shard_let_floors_go(memory, &memory->shards[i], true);
     }
 }
 

@@ -10,8 +10,8 @@
 #define MEMORY_SHARDS 64u
 #define MEMORY_BUCKETS 128u // of a shard
 #define MEMORY_READERS_MAX 64u
-// Puts that are not durable yet, and deletes that the disk has refused: above, no run is begun. Fewer where
-// limits.max_buffer is small: three eighths of it.
+// Puts that are not durable yet, and deletes that the disk has refused: above, no run is begun, and of so
+// many such deletes the index is given up. Fewer where limits.max_buffer is small: three eighths of it.
 #define MEMORY_PENDING_MAX 8192u
 #define MEMORY_PENDING_BYTES 2048u // what one holds, as measured
 
@@ -116,6 +116,8 @@ void index_memory_floor_durable(struct index_memory *memory, struct hash128 hash
 // until index_memory_owed(), the floor that its entry has by then, says 0.
 bool index_memory_owe(struct index_memory *memory, struct hash128 hash, uint64_t floor);
 uint64_t index_memory_owed(struct index_memory *memory, struct hash128 hash);
+// No key is owed any more: LMDB is given up with all that it holds.
+void index_memory_forgive(struct index_memory *memory);
 // May a run found in a segment enter LMDB, and as which generation? 0: it may not.
 uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct memory_put *found);
 // While runs are put back from segments; the end lets the floors go that are durable.

@@ -360,6 +360,9 @@ static void writer_drop_index(struct index_writer *writer)
     if (!index_is_gone(&store->index) && index_disown(&store->index, &removed) == ERR_OK) {
         writer->marked = true; // it may come back, and the marker may have gone
     }
+    if (writer->given_up && !index_is_gone(&store->index)) {
+        return; // what it holds is not to be believed: tried again by the next batch
+    }
     enum err err = index_open(&store->index, 0, false);
     if (err != ERR_OK) {
         store_filling_off(store, "index", ENOSPC);
@@ -442,7 +445,8 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     uint64_t began_us = clock_monotonic_us();
     struct index_txn t;
     int rc = 0;
-    if (atomic_load(&index->current) == NULL && index_open(index, 0, false) != ERR_OK) {
+    if (atomic_load(&index->current) == NULL &&
+        (writer->given_up || index_open(index, 0, false) != ERR_OK)) {
         writer_drop_index(writer);
     }
     enum err err = index_txn_begin(&t, index, count + renewal_count, &rc);
@@ -467,6 +471,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
         writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
         return false;
     }
+    writer->given_up = false;
     index_renewed(index, renewals, renewal_count);
     writer->renewed_us = clock_monotonic_us();
     return true;
@@ -478,7 +483,35 @@ static void writer_owe(struct index_writer *writer, struct index_change *change)
 {
     change->next = writer->owed;
     writer->owed = change;
+    writer->owed_count++;
     atomic_fetch_add(&writer->store->index.memory.pending, 1);
+}
+
+// Takes the first of the list out.
+static void owed_drop(struct index_writer *writer, struct index_change **list)
+{
+    struct index_change *change = *list;
+    *list = change->next;
+    writer->owed_count--;
+    atomic_fetch_sub(&writer->store->index.memory.pending, 1);
+    free(change);
+}
+
+// The disk refuses deletes of ever more keys: instead of remembering them all, nothing that the index
+// holds is believed any more. What is found again in segments is confirmed before its first use.
+static void writer_give_up_index(struct index_writer *writer)
+{
+    if (!writer->given_up) {
+        stats_add(COUNTER_index_given_up, 1);
+        log_warn("index_given_up", "refused_deletes=%u", writer->owed_count);
+        writer->given_up = true;
+        recovery_want_rebuild(&writer->store->recovery);
+        writer_drop_index(writer);
+    }
+    while (writer->owed != NULL) {
+        owed_drop(writer, &writer->owed);
+    }
+    index_memory_forgive(&writer->store->index.memory);
 }
 
 static void change_settle_put(struct index_memory *memory, struct index_change *c)
@@ -563,9 +596,7 @@ static void owed_prune(struct index_writer *writer)
             at = &c->next;
             continue;
         }
-        *at = c->next;
-        atomic_fetch_sub(&memory->pending, 1);
-        free(c);
+        owed_drop(writer, at);
     }
 }
 
@@ -598,21 +629,20 @@ static void owed_settle(struct index_writer *writer, struct index_change *taken,
         c->next = writer->owed;
         writer->owed = c;
     }
-    if (writer->owed == NULL) {
-        return;
-    }
-    uint64_t now_us = real_us();
-    if (!committed) {
-        writer->owed_due_us = now_us + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
+    if (!committed && writer->owed_count > MEMORY_PENDING_MAX) {
+        writer_give_up_index(writer);
+    } else if (!committed && writer->owed != NULL) {
+        writer->owed_due_us =
+            real_us() + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
         writer->owed_failures = (unsigned)min_u64(writer->owed_failures + 1, 6);
-        return;
-    }
-    writer->owed_due_us = now_us; // the disk takes it again
-    writer->owed_failures = 0;
-    owed_prune(writer);
-    if (writer->owed == NULL && writer->marked) {
-        index_own(&writer->store->index);
-        writer->marked = false;
+    } else if (committed) {
+        writer->owed_due_us = 0; // the disk takes it again
+        writer->owed_failures = 0;
+        owed_prune(writer);
+        if (writer->owed == NULL && writer->marked) {
+            index_own(&writer->store->index);
+            writer->marked = false;
+        }
     }
 }
 
@@ -710,9 +740,7 @@ static void owed_end(struct index_writer *writer)
         batch_process(writer, NULL, 0);
     }
     while (writer->owed != NULL) {
-        struct index_change *c = writer->owed;
-        writer->owed = c->next;
-        free(c);
+        owed_drop(writer, &writer->owed);
     }
 }
 

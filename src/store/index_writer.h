@@ -65,9 +65,10 @@ struct index_writer {
     uint64_t renewed_us;       // last draining
     struct index_change *owed; // deletes that the disk refused
     uint64_t owed_due_us;      // real; when they are tried again
-    unsigned owed_failures;
-    bool marked;            // the next process is told not to believe the index, for their sake
-    atomic_bool silent;     // the workers are gone: no answers
+    unsigned owed_count, owed_failures;
+    bool given_up;      // more were refused than are remembered: what data.mdb held is not believed
+    bool marked;        // the next process is told not to believe the index, for their sake
+    atomic_bool silent; // the workers are gone: no answers
     atomic_uint condemning; // INDEX_CONDEMN that wait
 };
 

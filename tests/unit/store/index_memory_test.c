@@ -637,6 +637,85 @@ Test(index_memory, a_refused_delete_is_repeated_until_the_disk_takes_it)
 
 // --- bounds
 
+struct refused_flood {
+    struct box *box;
+    struct store_delete *deletions;
+    unsigned count;
+};
+
+static atomic_uint refused_done;
+
+static void on_refused(struct store_delete *d)
+{
+    (void)d;
+    atomic_fetch_add(&refused_done, 1);
+}
+
+static void do_refused_flood(struct worker *w, void *ctx)
+{
+    struct refused_flood *flood = ctx;
+    uint64_t floor = store_generation_next(flood->box->store);
+    for (unsigned i = 0; i < flood->count; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "refused %u", i);
+        flood->deletions[i] = (struct store_delete){
+            .hash = box_hash(flood->box, key), .floor = floor, .done = on_refused};
+        store_delete(w, flood->box->store, &flood->deletions[i]);
+    }
+}
+
+// A disk that takes no delete, and nobody knows what it holds: what must be remembered of it does not grow
+// with the keys that are asked for.
+Test(index_memory, deletes_that_a_broken_disk_refuses_are_bounded)
+{
+    enum { FLOOD = 3 * MEMORY_PENDING_MAX };
+    struct box box;
+    EACH_ENGINE(&box, 64 * MIB)
+    {
+        if (!box_open_workers(&box, WORKERS)) {
+            continue;
+        }
+        for (unsigned refusal = 0; refusal < REFUSALS; refusal++) {
+            wait_for(is_built(&box));
+            clock_test_advance_us(61000000); // filling is on again
+            wait_for(atomic_load(&box.store->log.room) > 0);
+            struct object object = small_object(&box, "k");
+            cr_assert(box_put(&box, &object) == ERR_OK);
+            refuse(refusal);
+            uint64_t given_up = stats_sum(COUNTER_index_given_up);
+            for (unsigned i = 0; i < 100; i++) {
+                store_read_failed(box.store); // look-ups are off
+            }
+            (void)box_post_delete(&box, "k", object.generation + 1);
+            struct refused_flood flood = {.box = &box, .count = FLOOD};
+            flood.deletions = calloc(FLOOD, sizeof(*flood.deletions));
+            cr_assert(flood.deletions != NULL);
+            atomic_store(&refused_done, 0);
+            box_on_worker(&box, 0, do_refused_flood, &flood);
+            wait_for(atomic_load(&refused_done) == FLOOD);
+            free(flood.deletions);
+            wait_for(held(&box) <= MEMORY_PENDING_MAX);
+            cr_assert(stats_sum(COUNTER_index_given_up) > given_up);
+            cr_assert(atomic_load(&box.store->index.memory.pending) <= MEMORY_PENDING_MAX);
+            clock_test_advance_us(10000001); // look-ups are on
+            for (unsigned w = 0; w < WORKERS; w++) {
+                cr_assert(!look(&box, w, "k")->found || look(&box, w, "k")->rebuilt);
+            }
+            refuse_nothing();
+            cr_assert(flush(&box) == ERR_OK);
+            wait_for(held(&box) == 0 && is_built(&box));
+            wait_for(atomic_load(&box.store->index.memory.pending) == 0);
+            wait_for(!is_marked(&box));
+            cr_assert(!look(&box, 0, "k")->found || look(&box, 0, "k")->rebuilt);
+            box_close(&box);
+            cr_assert(box_open_workers(&box, WORKERS));
+            wait_for(is_built(&box));
+            cr_assert(!look(&box, 0, "k")->found || look(&box, 0, "k")->rebuilt);
+        }
+        box_close(&box);
+    }
+}
+
 struct flood {
     struct box *box;
     const struct store_place *place;
