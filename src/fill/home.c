@@ -66,10 +66,10 @@ static void home_free(void *ptr)
 void home_maybe_free(struct home_key *h)
 {
     fill_assert_home(h);
-    bool idle = h->state == HOME_NONE && !h->has_floor && h->deletes == 0 && h->open_writes == 0 &&
-                h->revalidation == NULL && list_empty(&h->held) && list_empty(&h->starting) &&
-                list_empty(&h->closing) && list_empty(&h->next_revalidation) &&
-                list_empty(&h->concluded);
+    bool idle = h->state == HOME_NONE && !h->has_floor && h->deletes == 0 && h->unsure == 0 &&
+                h->open_writes == 0 && h->revalidation == NULL && list_empty(&h->held) &&
+                list_empty(&h->starting) && list_empty(&h->closing) &&
+                list_empty(&h->next_revalidation) && list_empty(&h->concluded);
     if (idle && list_node_linked(&h->map_node)) {
         check(h->fw->homes.count > 0);
         list_remove(&h->map_node);
@@ -217,7 +217,7 @@ static void home_route_unknown(struct home_key *h, struct subscription *sub)
         return;
     }
     if (v.unknown) {
-        home_delete(h); // rule 33: the same, but nobody waits for a disk that is in trouble
+        home_delete_unseen(h);
     }
     home_decide(h, sub);
 }
@@ -304,10 +304,13 @@ static bool home_is_in_doubt(struct home_key *h, const struct home_visible *v,
 bool home_find_out(struct home_key *h, const struct store_object *object)
 {
     struct home_visible v = home_look_up(h);
-    bool other_visible = v.found ? object == NULL || !home_visible_is(&v, object) : v.unknown;
+    bool other_visible = v.found && (object == NULL || !home_visible_is(&v, object));
     bool other_known =
         h->state == HOME_KNOWN && (object == NULL || !span_equal(h->known->etag, object->etag));
     home_give(h, object);
+    if (v.unknown && !v.found) {
+        home_delete_unseen(h);
+    }
     if (other_visible || other_known) {
         home_invalidate(h);
         return true;
@@ -425,6 +428,7 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     }
     struct store_object *object = store_object_with_generation(m->object, generation);
     store_put(h->fw->worker, h->fw->store, object, &m->place, m->asked_us);
+    h->is_hidden = false;
     store_object_unref(object);
     home_answer_fill(m->base.from, m->fill, message_visible_new(h->fw, NULL));
 }

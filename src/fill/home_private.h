@@ -48,8 +48,10 @@ struct home_key {
     uint64_t floor;
     uint64_t acked[FILL_WORKERS_MAX];
     bool has_floor;      // not lifted yet
-    unsigned deletes;    // not yet durable
-    enum err delete_err; // of the last delete that has ended
+    unsigned deletes;    // not yet durable, and waited for
+    enum err delete_err; // of the last of these that has ended
+    unsigned unsure;     // deletes of what nobody could look at (rule 33): nobody waits for them
+    bool is_hidden;      // one of them is on its way, and nothing was put since
     unsigned open_writes;
     unsigned doubts;      // of these
     struct list starting; // writes that wait for the delete
@@ -112,8 +114,9 @@ void fill_assert_home(const struct home_key *h); // aborts when what must hold d
 // --- home_write.c --------------------------------------------------------------------------------
 
 void home_invalidate(struct home_key *h);
-// What may be held below the next generation is deleted, without an invalidation.
-void home_delete(struct home_key *h);
+// Rule 33: what may be held is deleted, without an invalidation, and nobody waits for it: a disk that
+// is in trouble holds up no reader. Once is enough until something is put.
+void home_delete_unseen(struct home_key *h);
 // Whatever waited for acknowledgements or deletes and need not wait any more goes on; may free `h`.
 void home_settle(struct home_key *h);
 

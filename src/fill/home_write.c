@@ -8,6 +8,7 @@
 struct home_delete {
     struct store_delete post;
     struct home_key *home;
+    bool is_unsure;
 };
 
 // --- deletes in the index ------------------------------------------------------------------------
@@ -16,28 +17,37 @@ static void on_delete_done(struct store_delete *post)
 {
     struct home_delete *delete_post = container_of(post, struct home_delete, post);
     struct home_key *h = delete_post->home;
-    h->delete_err = post->err;
+    bool is_unsure = delete_post->is_unsure;
+    unsigned *count = is_unsure ? &h->unsure : &h->deletes;
+    if (!is_unsure) {
+        h->delete_err = post->err;
+    }
     free(delete_post);
-    check(h->deletes > 0);
-    h->deletes--;
+    check(*count > 0);
+    --*count;
+    h->is_hidden &= h->unsure > 0;
     home_settle(h);
 }
 
-static void home_delete_below(struct home_key *h, uint64_t floor)
+static void home_delete_below(struct home_key *h, uint64_t floor, bool is_unsure)
 {
     struct home_delete *delete_post = calloc(1, sizeof(*delete_post));
     check(delete_post != NULL);
     delete_post->home = h;
+    delete_post->is_unsure = is_unsure;
     delete_post->post.hash = h->key->hash;
     delete_post->post.floor = floor;
     delete_post->post.done = on_delete_done;
-    h->deletes++;
+    ++*(is_unsure ? &h->unsure : &h->deletes);
     store_delete(h->fw->worker, h->fw->store, &delete_post->post);
 }
 
-void home_delete(struct home_key *h)
+void home_delete_unseen(struct home_key *h)
 {
-    home_delete_below(h, store_generation_next(h->fw->store));
+    if (!h->is_hidden) {
+        h->is_hidden = true;
+        home_delete_below(h, store_generation_next(h->fw->store), true);
+    }
 }
 
 // Rules 24 and 33. The store answers at once where it knows that the disk holds nothing of the key.
@@ -49,7 +59,7 @@ void home_invalidate(struct home_key *h)
     h->floor = floor;
     h->has_floor = true;
     home_forget(h);
-    home_delete_below(h, floor);
+    home_delete_below(h, floor, false);
     for (unsigned i = 0; i < h->fw->room->worker_count; i++) {
         struct floor_message *m = message_invalidate_new(h->fw, h->key);
         m->floor = h->floor;

@@ -411,3 +411,24 @@ Test(past, read_while_the_index_cannot_be_looked_at)
     expect_everywhere(2);
     world_end();
 }
+
+// The disk does not take the delete that the first reader has posted: nobody waits for it.
+// Rule 33.
+Test(past, unknown_index_and_a_disk_that_does_not_answer)
+{
+    begin();
+    store_hide(true);
+    store_refuse(true);
+    world_hold(EVENT_COMMIT, -1, -1);
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    int next = get_block(1, 0);
+    int head = client_head(2);
+    world_run();
+    expect(next, 1);
+    expect(head, 1);
+    store_hide(false);
+    store_refuse(false);
+    world_end();
+}
