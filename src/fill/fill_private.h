@@ -210,12 +210,13 @@ static inline uint64_t version_hash(const struct store_object *object)
     return max_u64(hash64(object->etag.ptr, object->etag.len, 0), 1);
 }
 
-// May a run of `version` (0: not known yet), asked for at that time, be older than what was given?
+// May a run of `version` (0: not known yet), asked for at that time, be older than what was given? Not
+// one of that very version, whenever it was asked for.
 static inline bool home_given_precedes(const struct home_given *given, uint64_t version,
                                        uint64_t asked_us)
 {
-    return asked_us <= given->any_until_us ||
-           (asked_us <= given->until_us && (version == 0 || version != given->version));
+    bool is_given = version != 0 && version == given->version;
+    return !is_given && asked_us <= max_u64(given->any_until_us, given->until_us);
 }
 
 // --- fill.c --------------------------------------------------------------------------------------
