@@ -246,9 +246,6 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
         fill_send_head(fill, a);
         worker_defer(fill->fw->worker, &fill->deliver_task);
     }
-    if (fill->state == FILL_WRITING) {
-        fill_wait_for_place(fill);
-    }
 }
 
 // --- asks ----------------------------------------------------------------------------------------
@@ -269,7 +266,9 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
         (sub->ask.object == NULL || !fill_same_version(fill->object, sub->ask.object))) {
         return false;
     }
-    if (fill->state == FILL_WRITING && !store_keeps_up(fill->fw->worker, fill->fw->store)) {
+    uint64_t at = max_u64(sub->ask.first_byte, fill->first_byte) - fill->first_byte;
+    if (fill->state == FILL_WRITING && fill->chunks[at / CHUNK_SIZE] == NULL &&
+        !store_keeps_up(fill->fw->worker, fill->fw->store)) {
         return false; // rule 20: who knows when its place is there
     }
     if (!fill->unstored || !fill->has_head) {

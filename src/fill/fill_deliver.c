@@ -180,6 +180,9 @@ void fill_deliver(struct fill *fill)
             fill_end_attachment(a, OUTCOME_DONE, ERR_OK, (struct span){0});
         }
     }
+    if (fill->state == FILL_WRITING) {
+        fill_wait_for_place(fill);
+    }
     if (fill->unstored) {
         fill_pace(fill);
     }

@@ -62,12 +62,12 @@ void fill_park(struct fill *fill)
 
 void fill_wait_for_place(struct fill *fill)
 {
-    if (list_empty(&fill->readers)) {
+    if (list_empty(&fill->readers) || !fill->finishing) { // those that are left need the place
         return;
     }
     if (!store_keeps_up(fill->fw->worker, fill->fw->store)) {
         fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
-    } else if (fill->place_waits++ < FILL_PLACE_WAITS_MAX) {
+    } else if (fill->place_waits < FILL_PLACE_WAITS_MAX) {
         timer_start(&fill->pause_timer, FILL_PAUSE_MAX_MS);
     }
 }
@@ -76,6 +76,7 @@ void fill_on_pause_timer(struct timer *timer)
 {
     struct fill *fill = fill_of(container_of(timer, struct fill, pause_timer));
     if (fill->state == FILL_WRITING) {
+        fill->place_waits++;
         fill_wait_for_place(fill);
         fill_assert_run(fill);
         return;

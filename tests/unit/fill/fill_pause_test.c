@@ -195,11 +195,9 @@ Test(pause, runs_that_wait_for_memory_give_their_places_back)
     world_end();
 }
 
-// The disk is behind: who comes while a run is being written does not wait for it.
-// Rule 20.
-Test(pause, nobody_waits_for_a_disk_that_is_behind)
+static int get_block_behind(uint64_t buffer_bytes)
 {
-    struct world_options options = {.seed = 2, .piece_bytes = PIECE};
+    struct world_options options = {.seed = 2, .piece_bytes = PIECE, .buffer_bytes = buffer_bytes};
     world_begin(&options);
     world_hold(EVENT_WRITTEN, -1, -1);
     int first = client_get(0, 0, WORLD_BLOCK - 1);
@@ -208,8 +206,24 @@ Test(pause, nobody_waits_for_a_disk_that_is_behind)
     store_fall_behind(true);
     int next = client_get(1, 0, WORLD_BLOCK - 1);
     world_run();
-    expect(next, CLIENT_COMPLETE, 1);
-    cr_assert_eq(origin_requests(), 2);
+    return next;
+}
+
+// The disk is behind: who needs the place of a run that is being written asks the origin for itself.
+// Rule 20.
+Test(pause, nobody_waits_for_a_disk_that_is_behind)
+{
+    expect(get_block_behind(1), CLIENT_COMPLETE, 1);
+    cr_assert_eq(origin_sent(1, 0), 2);
+    world_end();
+}
+
+// ... and who finds it in memory gets it from there.
+// Rule 20.
+Test(pause, what_is_in_memory_is_not_asked_for_again)
+{
+    expect(get_block_behind(0), CLIENT_COMPLETE, 1);
+    cr_assert_eq(origin_requests(), 1);
     world_end();
 }
 
