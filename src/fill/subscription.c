@@ -19,26 +19,31 @@ static struct subscription *as_subscription(struct subscription *sub)
     return sub;
 }
 
-static void subscription_drop_pieces(struct subscription *sub)
+// The last ones first, until no more than `keep_bytes` are left.
+static void subscription_drop_pieces(struct subscription *sub, uint64_t keep_bytes)
 {
     struct list_node *node;
-    while ((node = list_pop_front(&sub->pieces)) != NULL) {
+    while (sub->queued_bytes > keep_bytes && (node = list_last(&sub->pieces)) != NULL) {
         struct piece *piece = container_of(node, struct piece, node);
+        list_remove(node);
+        sub->queued_bytes -= piece->len;
         chunk_unref(piece->chunk);
         free(piece);
     }
-    sub->queued_bytes = 0;
+    check(keep_bytes > 0 || list_empty(&sub->pieces));
 }
 
 // What a reader of a stored run has queued beyond its share is on disk as well, or will be: it goes on
-// from there, and the memory is somebody else's. A reader that keeps up has never that much.
+// from there, and the memory is somebody else's. A reader that keeps up has never that much. Its share
+// stays: it asks again when that is sent, and who was given nothing each time would ask for ever.
 static void subscription_yield_pieces(struct subscription *sub)
 {
     uint64_t most = min_u64(FILL_QUEUE_MAX, chunk_budget_max_bytes() / FILL_QUEUES_MIN);
-    if (sub->stored && sub->queued_bytes > max_u64(chunk_budget_lean(most), FILL_QUEUE_LEAST)) {
+    uint64_t share = max_u64(chunk_budget_lean(most), FILL_QUEUE_LEAST);
+    if (sub->stored && sub->queued_bytes > share) {
+        stats_add(COUNTER_readers_detached, sub->lagging ? 0 : 1);
         sub->lagging = true;
-        stats_add(COUNTER_readers_detached, 1);
-        subscription_drop_pieces(sub);
+        subscription_drop_pieces(sub, share);
     }
 }
 
@@ -46,7 +51,7 @@ static void subscription_free(void *ptr)
 {
     struct subscription *sub = ptr;
     check(sub->on_change == NULL);
-    subscription_drop_pieces(sub);
+    subscription_drop_pieces(sub, 0);
     store_place_unpin(&sub->place);
     store_object_unref(sub->ask.object);
     store_object_unref(sub->ask.refused);
@@ -74,7 +79,7 @@ void subscription_leave(struct subscription *sub)
     as_subscription(sub);
     check(sub->on_change != NULL);
     sub->on_change = NULL;
-    subscription_drop_pieces(sub);
+    subscription_drop_pieces(sub, 0);
     if (sub->state == SUBSCRIPTION_ENDED) {
         worker_free_later(sub->at->worker, subscription_free, sub);
     } else if (sub->state == SUBSCRIPTION_ATTACHED) {

@@ -227,6 +227,36 @@ Test(pause, what_is_in_memory_is_not_asked_for_again)
     world_end();
 }
 
+// A reader joins a run that is in memory and longer than its share: it takes its share at a time, and
+// gets on.
+// Rule 32.
+Test(pause, a_share_at_a_time_of_a_run_that_is_being_written)
+{
+    struct world_options options = {.seed = 2,
+                                    .piece_bytes = PIECE,
+                                    .size_bytes = 4 * MIB,
+                                    .block_size_bytes = 4 * MIB,
+                                    .buffer_bytes = 32 * MIB};
+    world_begin(&options);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int first = client_get(0, 0, UINT64_MAX);
+    while (client_outcome(first) == CLIENT_OPEN) {
+        world_deliver_all();
+        (void)world_do(EVENT_PULL, first, -1);
+        (void)world_do(EVENT_ORIGIN, -1, -1);
+    }
+    expect(first, CLIENT_COMPLETE, 1);
+    int next = client_get(1, 0, UINT64_MAX);
+    for (unsigned i = 0; i < 1000 && client_outcome(next) == CLIENT_OPEN; i++) {
+        world_deliver_all();
+        (void)world_do(EVENT_PULL, next, -1);
+    }
+    expect(next, CLIENT_COMPLETE, 1);
+    cr_assert_eq(origin_sent(1, 0), 1);
+    cr_assert_gt(counter(COUNTER_readers_detached), 0);
+    world_end();
+}
+
 // The run that leads while memory is used up waits for the disk, but not for one that stands still: it
 // is given up, and its reader gets the rest.
 // Rule 23.
