@@ -13,7 +13,7 @@
 #include "stats/stats.h"
 
 #define RUN (4 * MIB)
-#define RUNS_MAX 64u
+#define RUNS_MAX 96u
 
 Test(write_backlog, takes_what_the_device_keeps_up_with)
 {
@@ -25,7 +25,7 @@ Test(write_backlog, takes_what_the_device_keeps_up_with)
     cr_assert(write_backlog_takes(&backlog));
     write_backlog_append(&backlog, 1);
     cr_assert_not(write_backlog_takes(&backlog), "it is behind: promises count");
-    write_backlog_forget(&backlog, 960 * MIB);
+    write_backlog_forget(&backlog, 1024 * MIB - WRITE_BACKLOG_MAX);
     cr_assert(write_backlog_takes(&backlog));
     write_backlog_written(&backlog, WRITE_BACKLOG_MAX / 4);
     write_backlog_push(&backlog, WRITE_BACKLOG_MAX);
@@ -126,7 +126,7 @@ static void start_until_refused(struct worker *w, void *ctx)
 static bool still_begin(struct still *s, enum disk_engine engine, uint64_t buffer_bytes)
 {
     *s = (struct still){0};
-    box_init(&s->box, engine, 512 * MIB);
+    box_init(&s->box, engine, 1024 * MIB);
     if (!box_open(&s->box)) {
         box_remove(&s->box);
         return false;
