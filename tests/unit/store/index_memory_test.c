@@ -737,7 +737,10 @@ static void do_flood(struct worker *w, void *ctx)
     for (unsigned i = 0; i < flood->wanted; i++) {
         struct store_object *made = flood_object(flood->box, i);
         struct store_run *run;
-        enum err err = store_run_begin(w, flood->box->store, made, 0, 1, &run);
+        enum err err;
+        do { // the next segment may come later than it is asked for
+            err = store_run_begin(w, flood->box->store, made, 0, 1, &run);
+        } while (err != ERR_OK && err != ERR_NOT_ADMITTED);
         if (err == ERR_OK) {
             store_run_abort(run);
             store_put(w, flood->box->store, made, flood->place, worker_now_us(w));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: who was away gets a new number, who was not keeps its own, and no number is given twice.
 #include <stdio.h>
+#include <string.h>
 
 #include "stats/stats.h"
 #include "store/store_private.h"
@@ -17,6 +18,7 @@ static struct store_holder holder(const char *name, bool is_origin)
 // One start after another, each with those it names; their numbers in the same order.
 Test(store_holder, numbers)
 {
+    memset(&store, 0, sizeof(store));
     struct store_holder all[] = {holder("origin", true), holder("a", false), holder("b", false)};
     store_holders_load(&store, all, 3);
     cr_assert(all[0].number == 0 && all[1].number > 0 && all[2].number > 0);
@@ -42,6 +44,7 @@ Test(store_holder, bounds)
     enum { COUNT = STORE_HOLDERS_MAX + 3 };
     static struct store_holder all[COUNT];
     static char names[COUNT][16];
+    memset(&store, 0, sizeof(store));
     for (unsigned i = 0; i < COUNT; i++) {
         (void)snprintf(names[i], sizeof(names[i]), "n%u", i);
         all[i] = holder(names[i], false);
