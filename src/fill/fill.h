@@ -59,12 +59,14 @@ struct fill_ask {
     struct store_object *object;  // the version wanted; NULL: whatever is current
     struct store_object *refused; // this version answered 412
     bool revalidate;              // no bytes: is `object` still current?
-    bool strict;                  // only a request to the origin not yet sent will do
-    bool has_sent;                // bytes of `object` have reached the client
-    bool skip_index;              // what the index says could not be read: ask the origin
-    uint64_t first_byte;          // wanted from here
-    uint64_t block;               // that holds it
-    uint32_t block_count;         // at most this many
+    bool told;            // no question: an answer past the cache named `object`, NULL: none
+    uint64_t asked_us;    // told: when the origin was asked
+    bool strict;          // only a request to the origin not yet sent will do
+    bool has_sent;        // bytes of `object` have reached the client
+    bool skip_index;      // what the index says could not be read: ask the origin
+    uint64_t first_byte;  // wanted from here
+    uint64_t block;       // that holds it
+    uint32_t block_count; // at most this many
     uint32_t block_size_bytes;
 };
 

@@ -65,6 +65,21 @@ static void revalidation_conclude(struct revalidation *c)
     }
 }
 
+static struct revalidation *revalidation_new(struct home_key *h, struct object_key *key,
+                                             struct store_object *asked)
+{
+    struct revalidation *c = calloc(1, sizeof(*c));
+    check(c != NULL);
+    c->home = h;
+    c->key = object_key_ref(key);
+    list_node_init(&c->node);
+    c->asked = asked != NULL ? store_object_ref(asked) : NULL;
+    c->floor = h->floor;
+    c->began_us = worker_now_us(h->fw->worker);
+    list_init(&c->waiters);
+    return c;
+}
+
 static void revalidation_free(void *ptr)
 {
     struct revalidation *c = ptr;
@@ -145,15 +160,7 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     if (asked == NULL && h->state == HOME_KNOWN) {
         asked = h->known;
     }
-    struct revalidation *c = calloc(1, sizeof(*c));
-    check(c != NULL);
-    c->home = h;
-    c->key = object_key_ref(first->ask.key);
-    list_node_init(&c->node);
-    c->asked = asked != NULL ? store_object_ref(asked) : NULL;
-    c->floor = h->floor;
-    c->began_us = worker_now_us(h->fw->worker);
-    list_init(&c->waiters);
+    struct revalidation *c = revalidation_new(h, first->ask.key, asked);
     h->revalidation = c;
     c->fetch.head = true;
     c->fetch.bucket = h->key->bucket;
@@ -214,4 +221,26 @@ void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
     struct home_key *h = home_get(fw, m->base.key);
     home_revalidate(h, m->subscription);
     home_maybe_free(h);
+}
+
+// Rule 31. Whoever was told it may have asked before others were given another version: then nobody can say
+// which is newer, and no run that is under way counts for either.
+void home_on_told(struct fill_worker *fw, struct ask_message *m)
+{
+    struct home_key *h = home_get(fw, m->base.key);
+    struct subscription *sub = m->subscription;
+    struct store_object *object = sub->ask.object;
+    struct home_given given = home_given(h);
+    uint64_t version = object != NULL ? version_hash(object) : 0;
+    bool may_be_older = home_given_precedes(&given, version, sub->ask.asked_us);
+    (void)home_find_out(h, object);
+    if (may_be_older) {
+        home_give(h, NULL);
+    }
+    struct revalidation *c = revalidation_new(h, sub->ask.key, NULL);
+    c->found = object != NULL ? store_object_ref(object) : NULL;
+    c->err = object != NULL ? ERR_OK : ERR_NO_SUCH_KEY;
+    home_hold(&c->waiters, sub);
+    list_push_back(&h->concluded, &c->node);
+    home_settle(h);
 }

@@ -77,6 +77,7 @@ void message_release(struct fill_message *message)
         break;
     case MESSAGE_route:
     case MESSAGE_revalidate:
+    case MESSAGE_told:
     case MESSAGE_floor_ack:
     case MESSAGE_write_begin:
     case MESSAGE_write_end:

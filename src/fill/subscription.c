@@ -100,8 +100,9 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                  void (*on_change)(void *ctx, struct subscription *subscription), void *ctx)
 {
     check(on_change != NULL && ask->key != NULL);
-    check(ask->revalidate || (ask->block_size_bytes > 0 && ask->block_count > 0));
-    check(ask->revalidate || ask->first_byte / ask->block_size_bytes == ask->block);
+    bool wants_bytes = !ask->revalidate && !ask->told;
+    check(!wants_bytes || (ask->block_size_bytes > 0 && ask->block_count > 0));
+    check(!wants_bytes || ask->first_byte / ask->block_size_bytes == ask->block);
     check(!ask->has_sent || ask->object != NULL); // rule 8
     struct subscription *sub = calloc(1, sizeof(*sub));
     check(sub != NULL);
@@ -115,11 +116,12 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
     sub->ask.object = version_ref(ask->object);
     sub->ask.refused = version_ref(ask->refused);
     list_init(&sub->pieces);
-    bool joins = !ask->revalidate && ask->object != NULL;
+    bool joins = wants_bytes && ask->object != NULL;
     uint64_t stripe_byte = joins ? ask->block * ask->block_size_bytes : 0; // 0: the key's home
-    struct ask_message *m = ask->revalidate ? message_revalidate_new(fw, sub->ask.key)
-                            : joins         ? message_join_new(fw, sub->ask.key)
-                                            : message_route_new(fw, sub->ask.key);
+    struct ask_message *m = ask->told         ? message_told_new(fw, sub->ask.key)
+                            : ask->revalidate ? message_revalidate_new(fw, sub->ask.key)
+                            : joins           ? message_join_new(fw, sub->ask.key)
+                                              : message_route_new(fw, sub->ask.key);
     m->subscription = sub;
     message_send(object_key_owner(fw, sub->ask.key, stripe_byte), &m->base);
     fill_assert_subscription(sub);

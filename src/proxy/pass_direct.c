@@ -21,6 +21,14 @@ static enum err refuse(struct pass_state *p, enum err err, struct s3_error_detai
     return err;
 }
 
+static void start_answer(struct pass_state *p)
+{
+    p->head_came = true;
+    if (!pass_version_tell(p)) {
+        pass_answer_start(p);
+    }
+}
+
 static enum err on_head(struct origin_fetch *f)
 {
     struct pass_state *p = as_pass(f->ctx);
@@ -29,8 +37,7 @@ static enum err on_head(struct origin_fetch *f)
         return ERR_OK;
     }
     if (p->direct.is_reading) {
-        p->head_came = true;
-        pass_answer_start(p);
+        start_answer(p);
         return ERR_OK;
     }
     p->direct.size_bytes = f->size_bytes;
@@ -131,6 +138,7 @@ static void fetch_start(struct pass_state *p, bool head)
     p->relay_phase = RELAY_RUNNING;
     p->relay_paused = false;
     p->relay_started_us = clock_monotonic_us();
+    p->asked_us = worker_now_us(p->pw->worker);
     p->request->attempts++;
     origin_fetch_start(p->pw->worker, p->request->origin, f);
 }
@@ -157,8 +165,7 @@ static void described(struct pass_state *p)
         fetch_start(p, false);
         return;
     }
-    p->head_came = true;
-    pass_answer_start(p);
+    start_answer(p);
 }
 
 static void on_end(struct origin_fetch *f, enum err err)

@@ -106,7 +106,7 @@ static bool is_known(const struct pass_state *p)
 void pass_outcome_settle(struct pass_state *p)
 {
     pass_state_check(p);
-    if (!is_known(p)) {
+    if (!is_known(p) || p->telling != NULL) { // on_told() starts the answer
         return;
     }
     switch (p->write_phase) {

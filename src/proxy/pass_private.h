@@ -211,6 +211,7 @@ struct pass_state {
     bool relay_cancelled, relay_paused;
     struct direct_read direct; // instead of the relay, see there
     uint64_t relay_started_us;
+    uint64_t asked_us; // the same by the worker's clock
 
     // the client's body
     struct http_sink sink;
@@ -244,8 +245,9 @@ struct pass_state {
     bool is_answered; // a reply or an error document is on its way
     bool is_refused;  // the latter
     bool head_came;
-    bool is_streamed;  // the answer's head came before the outcome
-    bool end_released; // the last byte may go
+    struct subscription *telling; // the key's home, before the client; see pass_version.c
+    bool is_streamed;             // the answer's head came before the outcome
+    bool end_released;            // the last byte may go
     struct http_source source;
     struct byte_queue down;
     uint64_t received_bytes;
@@ -297,6 +299,13 @@ void pass_answer_take(struct pass_state *p, struct span data); // bytes from the
 bool pass_answer_is_bodiless(const struct pass_state *p);
 // The page of a listing that is to be kept is over; harmless when there is none.
 void pass_answer_list_end(struct pass_state *p, bool is_good);
+
+// --- pass_version.c ------------------------------------------------------------------------------
+
+// The head of a read has come: if it names a version the key's home is told, which starts the answer. False:
+// it names none.
+bool pass_version_tell(struct pass_state *p);
+void pass_version_leave(struct pass_state *p); // harmless when nobody is being told
 
 // --- pass_upload.c -------------------------------------------------------------------------------
 

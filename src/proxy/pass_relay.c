@@ -88,10 +88,10 @@ static enum err on_head(struct origin_relay *relay)
     p->request->origin_us = clock_monotonic_us() - p->relay_started_us;
     pass_answer_headers(p);
     pass_location_begin(p);
-    if (!pass_changes_any(p) || p->is_streamed) {
-        pass_answer_start(p);
-    } else {
+    if (pass_changes_any(p) && !p->is_streamed) {
         pass_outcome_settle(p);
+    } else if (!pass_version_tell(p)) {
+        pass_answer_start(p);
     }
     return ERR_OK;
 }
@@ -155,6 +155,7 @@ static void relay_start(struct pass_state *p)
     }
     p->relay_phase = RELAY_RUNNING;
     p->relay_started_us = clock_monotonic_us();
+    p->asked_us = worker_now_us(p->pw->worker);
     r->attempts = 1;
     origin_relay_start(p->pw->worker, r->origin, relay);
 }

@@ -32,6 +32,7 @@
 //   pass_answer.c   towards the client      pass_receive.c  the body's way in
 //   pass_outcome.c  known, closing, answer  serve_pass.c    start; the client leaves
 //   pass_doubt.c    the outcome stays unknown
+//   pass_version.c  what a read is told of the object's version
 #include "proxy/pass_private.h"
 
 // What goes on of the request: its copy, its sources, its body, the keys that its head names.
@@ -181,6 +182,7 @@ void serve_pass_done(struct request *r)
     as_pass(p);
     r->pass = NULL;
     pass_answer_list_end(p, false);
+    pass_version_leave(p);
     bool has_answer =
         p->head_came && (pass_answer_is_bodiless(p) ||
                          (p->relay.has_length && p->received_bytes == p->relay.length));

@@ -68,6 +68,70 @@ def test_strict_fetches_no_second_body(start, origin, engine):
             assert [(e.method, e.status) for e in asked] == [("GET", 206), ("HEAD", 304)], (key, asked)
 
 
+# --- reads past the cache ----------------------------------------------------------------------------
+
+PAGE = "http://page.example"
+PAST = {"part": {"query": "partNumber=2"}, "unknown": {"query": "nothing=1"}, "page": {"headers": [("Origin", PAGE)]},
+        "payer": {"headers": [("x-amz-request-payer", "requester")]},
+        "no-store": {"headers": [("Cache-Control", "no-store")]}}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("kind", PAST)
+def test_what_a_read_past_the_cache_was_given(start, origin, engine, kind, method):
+    """The newer version, or that there is none: nobody is given the old one afterwards, nor after a crash."""
+    server = start(origin, engine=engine, file=RULES, settings={
+        "workers": 4, "auth.allowed_origins": PAGE, "cache.client_directives": "all"})
+    keys = [f"immutable/{i}" for i in range(12)]
+    for key in keys:
+        origin.put(key, SIZE, parts=[100_000, 100_000])
+    clients = [server.client() for _ in range(6)]
+    try:
+        for i, key in enumerate(keys):
+            judge(clients[i % 6].get(key), origin, key, 0, SIZE, version=1)
+        server.settle()
+        for i, key in enumerate(keys[:6]):
+            origin.overwrite(key)
+            past = clients[i % 6].get(key, method=method, **PAST[kind])
+            assert "bypass" in cache_status(past) and origin.number_of(key, past.etag) == 2, past
+            for client in clients:
+                judge(client.get(key), origin, key, 0, SIZE, version=2)
+        for i, key in enumerate(keys[6:9]):
+            origin.delete(key)
+            past = clients[i % 6].get(key, method=method, **PAST[kind])
+            assert past.status == 404, past
+            if kind != "unknown":  # the 404 may be of something else
+                assert [client.get(key).status for client in clients] == 6 * [404]
+        for key in keys[9:]:
+            origin.overwrite(key)
+            clients[0].get(key, method=method, **PAST[kind])
+    finally:
+        for client in clients:
+            client.close()
+    server.kill9()
+    server.start()
+    with server.client() as client:
+        for key in keys[:6] + keys[9:]:
+            judge(client.get(key), origin, key, 0, SIZE, version=2)
+
+
+def test_what_a_read_of_an_old_version_was_given(start, origin, engine):
+    """It says nothing of the current one."""
+    server = start(origin, engine=engine, file=RULES)
+    origin.put("immutable/a", SIZE)
+    with server.client() as client:
+        judge(client.get("immutable/a"), origin, "immutable/a", 0, SIZE)
+        server.settle()
+        for query in ("versionId=null", "versionId=null&versionId=1", "nothing=1"):
+            judge(client.get("immutable/a", query=query), origin, "immutable/a", 0, SIZE)
+            assert "; hit" in cache_status(client.get("immutable/a"))
+        origin.overwrite("immutable/a")
+        for query in ("versionId=null", "versionId=null&versionId=1"):
+            client.get("immutable/a", query=query)
+            assert "; hit" in cache_status(client.get("immutable/a"))
+        assert len(origin.requests(key="immutable/a")) == 6
+
+
 # --- overwrites past the cache -----------------------------------------------------------------------
 
 class Reader:
@@ -87,12 +151,13 @@ class Reader:
         elif self.wants_newest:
             etag = self.origin.version(key).etag
             headers.append(("If-Match", etag))
+        query = "nothing=1" if self.wants_newest and self.rng.random() < 0.2 else ""  # past the cache
         if method == "GET" and self.rng.random() < 0.5:
             first = self.rng.choice([0, 32, 4096])
             headers.append(("Range", f"bytes={first}-{first + 999}"))
         began = time.monotonic()
         try:
-            reply = client.get(key, headers=headers, method=method)
+            reply = client.get(key, headers=headers, method=method, query=query)
         except (Closed, ConnectionError, Truncated):
             self.counts["cut"] += 1
             return

@@ -264,6 +264,113 @@ Test(past, a_forgotten_first_request_finds_a_newer_version)
     world_end();
 }
 
+// A reader past the cache is given a version: the record of another one is gone, for every worker and for the
+// next process, before its client hears of it.
+// Rule 31.
+Test(past, answered_past_the_cache)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    world_hold_message(MESSAGE_invalidate, 0, 2);
+    world_hold(EVENT_COMMIT, -1, -1);
+    int teller = teller_start(1, 2);
+    world_run();
+    cr_assert_not(teller_answered(teller), "a worker has not met it");
+    world_release();
+    world_hold(EVENT_COMMIT, -1, -1);
+    world_run();
+    cr_assert_eq(store_visible_version(), 0);
+    cr_assert_not(teller_answered(teller), "a crash would bring it back");
+    world_release();
+    world_run();
+    cr_assert(teller_answered(teller));
+    expect_everywhere(2);
+    world_end();
+}
+
+// The same while the other version is only known, while it is being decided, and where there is none.
+// Rule 31.
+Test(past, answered_past_the_cache_while_a_version_is_known)
+{
+    begin();
+    deliver_and_hold();
+    origin_overwrite();
+    int teller = teller_start(0, 2);
+    world_run();
+    cr_assert(teller_answered(teller));
+    world_release();
+    world_run();
+    expect_everywhere(2);
+    world_end();
+}
+
+Test(past, answered_past_the_cache_while_a_first_request_is_under_way)
+{
+    begin();
+    int first = get_block(2, 2);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, 0, -1)); // the origin has looked
+    world_hold(EVENT_ORIGIN, 0, -1);
+    origin_overwrite();
+    int teller = teller_start(1, 2);
+    world_run();
+    cr_assert(teller_answered(teller));
+    world_release();
+    world_run();
+    expect(first, 1); // it asked before
+    expect_everywhere(2);
+    world_end();
+}
+
+// What it was told is the version that counts: nothing is removed, nothing is fetched twice.
+// Rule 31.
+Test(past, answered_past_the_cache_with_what_is_there)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    unsigned requests = origin_requests();
+    int teller = teller_start(1, 1);
+    world_run();
+    cr_assert(teller_answered(teller));
+    int next = get_block(2, 0);
+    world_run();
+    expect(next, 1);
+    cr_assert_eq(origin_requests(), requests);
+    world_end();
+}
+
+// It asked before others were given a newer one: a run of its version, still under way, is not believed.
+// Rules 14, 31.
+Test(past, answered_past_the_cache_with_an_older_version)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int old = get_block(1, 2); // of version 1: it will be published
+    world_run();
+    expect(old, 1);
+    store_evict(0);
+    world_run(); // no record is left to be invalidated
+    origin_overwrite();
+    int newest = head_newest(1);
+    world_run();
+    expect(newest, 2);
+    int teller = teller_start(1, 1);
+    world_run();
+    cr_assert(teller_answered(teller));
+    world_release();
+    world_run();
+    expect_everywhere(2);
+    world_end();
+}
+
 // --- what has been delivered is there --------------------------------------------------------------
 
 // HEAD and conditions are answered from the version that the home knows.

@@ -37,6 +37,8 @@ struct run {
     unsigned reader_count;
     int writers[WRITERS_MAX]; // -1: written
     unsigned writer_count;
+    int past[WORLD_KEYS]; // version that the origin has answered with past the cache; 0: none
+    unsigned past_count;
     bool changed[WORLD_KEYS]; // versions came and went
 };
 
@@ -129,8 +131,26 @@ static void ask_past(struct run *run)
     run->readers[run->reader_count++] = client_start(&ask);
 }
 
-static void disturb_past(void)
+// The origin answers past the cache, and later the home is told.
+static void read_past(struct run *run)
 {
+    unsigned key = pick(4) == 0;
+    world_use_key(key);
+    if (run->past[key] == 0) {
+        run->past[key] = origin_version();
+    } else if (run->past_count < 30) {
+        (void)teller_start(pick(WORLD_WORKERS), run->past[key]);
+        run->past[key] = 0;
+        run->past_count++;
+    }
+}
+
+static void disturb_past(struct run *run)
+{
+    if (pick(4) == 0) {
+        read_past(run);
+        return;
+    }
     world_use_key(pick(4) == 0);
     if (pick(3) == 0) {
         store_evict(pick(WORLD_BLOCKS));
@@ -233,7 +253,7 @@ static void run_seed(uint64_t seed, enum kind kind)
         if (what < 8 && kind >= PAST) {
             ask_past(&run);
         } else if (what < 12 && kind == PAST) {
-            disturb_past();
+            disturb_past(&run);
         } else if (what < 10 && kind >= BLIND) {
             write_through(&run);
         } else if (what < 14 && kind == BLIND) {

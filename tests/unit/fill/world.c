@@ -524,6 +524,10 @@ void world_end(void)
         cr_assert(!world.clients[i].used || world.clients[i].told,
                   "client %d never ended: seed %llu", i, seed);
     }
+    for (int i = 0; i < MAX_TELLERS; i++) {
+        cr_assert(!world.tellers[i].used || world.tellers[i].answered,
+                  "teller %d never ended: seed %llu", i, seed);
+    }
     for (int i = 0; i < MAX_WRITERS; i++) {
         cr_assert(!world.writers[i].used || world.writers[i].ready,
                   "writer %d never began: seed %llu", i, seed);

@@ -112,6 +112,11 @@ unsigned origin_requests(void);                    // since world_begin(), of al
 void origin_fail_next(enum err err);               // the next request fails before its head
 void origin_reset_next(unsigned times);            // so many bodies break off after one piece
 
+// A reader past the cache: the origin has answered with that version, its newest or an older one (0: no such
+// object), and the key's home is told before the client is.
+int teller_start(unsigned worker, int version);
+bool teller_answered(int teller);
+
 // A writer: WRITE_BEGIN, then (WRITE_READY) the origin changes, then WRITE_END, then (WRITE_DONE)
 // the reply.
 int writer_begin(unsigned worker);

@@ -373,6 +373,50 @@ enum request_result client_result(int client)
     return world.clients[client].result;
 }
 
+// --- readers past the cache ----------------------------------------------------------------------
+
+static void on_told(void *ctx, struct subscription *sub)
+{
+    struct teller *t = ctx;
+    check(!t->answered && sub->state == SUBSCRIPTION_ENDED);
+    t->answered = true;
+    t->key->seen_version = max_int(t->key->seen_version, t->version);
+    subscription_leave(sub);
+}
+
+int teller_start(unsigned worker, int version)
+{
+    int i = 0;
+    while (world.tellers[i].used) {
+        i++;
+        check(i < MAX_TELLERS);
+    }
+    struct teller *t = &world.tellers[i];
+    *t = (struct teller){
+        .used = true, .key = world.key, .worker = &world.workers[worker], .version = version};
+    struct object_key *key = object_key_of(world.key);
+    struct store_object *object = NULL;
+    char text[32];
+    if (version != 0) {
+        const struct span none = {NULL, 0};
+        object = store_object_new(key->hash, key->realm, key->bucket, key->key,
+                                  etag_of(version, text, sizeof(text)), none, none, 0,
+                                  key->limits.block_size_bytes, 0);
+    }
+    struct fill_ask ask = {.key = key, .object = object, .told = true, .asked_us = world.now_us};
+    world.current = t->worker;
+    t->sub = subscription_ask(world.pw[worker].fill, &ask, on_told, t);
+    turn_end(t->worker);
+    store_object_unref(object);
+    object_key_unref(key);
+    return i;
+}
+
+bool teller_answered(int teller)
+{
+    return world.tellers[teller].answered;
+}
+
 // --- writers -------------------------------------------------------------------------------------
 
 static void on_write_ready(struct key_write *kw)

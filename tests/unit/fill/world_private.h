@@ -10,6 +10,7 @@
 #define MAX_CLIENTS 64
 #define MAX_FETCHES 256
 #define MAX_WRITERS 32
+#define MAX_TELLERS 32
 #define MAX_EVENTS 1024
 #define MAX_HOLDS 16
 #define MAX_BLOCKS 64u
@@ -102,6 +103,14 @@ struct writer {
     int version;
 };
 
+struct teller {
+    bool used, answered;
+    struct world_key *key;
+    struct worker *worker;
+    int version;
+    struct subscription *sub;
+};
+
 struct world_key {
     unsigned index;
     // origin
@@ -176,6 +185,7 @@ struct world {
     // clients
     struct client clients[MAX_CLIENTS];
     struct writer writers[MAX_WRITERS];
+    struct teller tellers[MAX_TELLERS];
     uint64_t counters[COUNTER_COUNT_];
 };
 extern struct world world;

@@ -133,6 +133,11 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
     return key_new(realm, key);
 }
 
+struct object_key *request_object_key(struct request *r)
+{
+    return key_new((struct span){NULL, 0}, r->s3.key);
+}
+
 struct object_key *object_key_in_realm(const struct store *store, const struct object_key *key,
                                        struct span realm)
 {
@@ -179,6 +184,51 @@ void invalidate_bucket_end(struct fill_worker *fw, struct bucket_write *bw)
 {
     (void)fw;
     doors.bucket_ending = bw;
+}
+
+struct subscription *
+subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
+                 void (*on_change)(void *ctx, struct subscription *subscription), void *ctx)
+{
+    (void)fw;
+    must(ask->told && doors.telling == NULL);
+    struct subscription *sub = calloc(1, sizeof(*sub));
+    sub->on_change = on_change;
+    sub->ctx = ctx;
+    doors.tells++;
+    doors.telling = sub;
+    return sub;
+}
+
+void subscription_leave(struct subscription *sub)
+{
+    must(sub == doors.telling);
+    doors.telling = NULL;
+    free(sub);
+}
+
+void doors_told(void)
+{
+    if (doors.telling != NULL) {
+        doors.telling->state = SUBSCRIPTION_ENDED;
+        doors.telling->on_change(doors.telling->ctx, doors.telling);
+    }
+}
+
+struct store_object *store_object_new(struct hash128 hash, struct span realm, struct span bucket,
+                                      struct span key, struct span etag, struct span version_id,
+                                      struct span headers, uint64_t size_bytes,
+                                      uint32_t block_size_bytes, time_t last_modified)
+{
+    (void)hash, (void)realm, (void)bucket, (void)key, (void)version_id, (void)headers;
+    (void)size_bytes, (void)block_size_bytes, (void)last_modified;
+    memcpy(doors.told_etag, etag.ptr, min_u64(etag.len, sizeof(doors.told_etag) - 1));
+    return NULL;
+}
+
+void store_object_unref(struct store_object *object)
+{
+    must(object == NULL);
 }
 
 // --- origin --------------------------------------------------------------------------------------
@@ -253,9 +303,14 @@ enum err doors_relay_head(unsigned status, int64_t length)
     relay->has_length = length >= 0;
     relay->length = length >= 0 ? (uint64_t)length : 0;
     relay->arena = doors.relay_arena;
-    must(headers_add(&relay->headers_answered, relay->arena, SPAN("ETag"), SPAN("\"e\"")));
+    const char *etag = doors.etag != NULL ? doors.etag : "\"e\"";
+    must(headers_add(&relay->headers_answered, relay->arena, SPAN("ETag"), span_from_cstr(etag)));
     must(headers_add(&relay->headers_answered, relay->arena, SPAN("Server"), SPAN("x")));
-    return relay->on_head(relay);
+    enum err err = relay->on_head(relay);
+    if (!doors.holds_told) {
+        doors_told();
+    }
+    return err;
 }
 
 void doors_relay_end(enum err err)

@@ -23,6 +23,7 @@ struct doors {
     struct s3_error_detail fail_detail;
     // origin
     bool is_directory; // every origin
+    const char *etag;  // of its answer; NULL: "e"
     struct origin_relay *relay;
     struct origin *relay_origin;
     struct arena *relay_arena; // of its answer
@@ -37,6 +38,11 @@ struct doors {
     unsigned begun_count, ending_count;
     struct bucket_write *bucket_begun, *bucket_ending;
     uint64_t epoch; // of every bucket
+    // what a key's home is told of its version
+    struct subscription *telling;
+    unsigned tells;
+    char told_etag[64];
+    bool holds_told; // until doors_told()
     // loop
     uint64_t now_us;
     struct {
@@ -56,5 +62,6 @@ void doors_close(void); // nothing is under way; what is dead is freed
 enum err doors_relay_upload(char *buf, size_t max, size_t *ret_len);
 enum err doors_relay_head(unsigned status, int64_t length); // length -1: not announced
 void doors_relay_end(enum err err);
+void doors_told(void); // the home has answered
 
 #endif
