@@ -228,7 +228,8 @@ struct http_conditions {
 void http_conditions_parse(const struct headers *headers, struct http_conditions *ret_conditions);
 bool http_conditions_any(const struct http_conditions *c);
 // RFC 9110 section 13.2 as S3 evaluates it (If-Match wins over If-Unmodified-Since, If-None-Match
-// over If-Modified-Since). ETags compare after stripping quotes; `*` and lists work.
+// over If-Modified-Since). ETags compare after stripping quotes; `*` and lists work. last_modified 0: not
+// known, and no date says anything about it.
 enum http_condition http_conditions_evaluate(struct http_conditions *c, struct span etag,
                                              time_t last_modified);
 // Does If-Range allow the range? Strong ETag match, or no If-Range.

@@ -234,7 +234,8 @@ enum http_condition http_conditions_evaluate(struct http_conditions *c, struct s
             c->failed = "If-None-Match";
             return HTTP_CONDITION_NOT_MODIFIED;
         }
-    } else if (c->has_if_modified_since && last_modified <= c->if_modified_since) {
+    } else if (c->has_if_modified_since && last_modified != 0 &&
+               last_modified <= c->if_modified_since) {
         c->failed = "If-Modified-Since";
         return HTTP_CONDITION_NOT_MODIFIED;
     }

@@ -211,6 +211,18 @@ Test(http_range, conditions)
     }
 }
 
+// Of an object without a date nobody can say that it was not modified.
+Test(http_range, conditions_without_a_date)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct http_conditions c = {.has_if_modified_since = i == 0,
+                                    .has_if_unmodified_since = i == 1,
+                                    .if_modified_since = THEN,
+                                    .if_unmodified_since = THEN};
+        cr_assert_eq(http_conditions_evaluate(&c, SPAN("\"e\""), 0), HTTP_CONDITION_PASS);
+    }
+}
+
 // Only a strong ETag lets a range through; a date never does.
 Test(http_range, if_range)
 {
