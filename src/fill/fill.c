@@ -44,7 +44,8 @@
 static void fill_free(void *ptr)
 {
     struct fill *fill = fill_of(ptr);
-    check(list_empty(&fill->readers) && fill->run == NULL && fill->place.segment == NULL);
+    check(list_empty(&fill->readers) && fill->run == NULL);
+    check(fill->place.segment == NULL && fill->pages.segment == NULL);
     for (unsigned i = 0; i < FILL_CHUNKS_MAX; i++) {
         chunk_unref(fill->chunks[i]);
     }
@@ -104,6 +105,7 @@ void fill_leave_table(struct fill *fill)
     fill_send_first_end(fill);
     fill_yield_lead(fill);
     fill_drop_chunks(fill);
+    fill_drop_pages(fill);
     if (fill->place.segment != NULL) {
         store_place_unhold(&fill->place);
         store_place_unpin(&fill->place);
@@ -230,9 +232,10 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->has_sent = sub->ask.has_sent;
     a->wanted = sub->ask.object != NULL ? store_object_ref(sub->ask.object) : NULL;
     a->credentials = sub->ask.key->credentials;
+    a->no_pages = sub->ask.no_pages;
     a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
     a->acked_byte = a->next_byte;
-    // What is not held any more comes from disk, once it is there.
+    // What is not held any more comes from disk, as far as it is there.
     a->waiting_place = a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
     stats_add(COUNTER_coalesced_waiters, 1);
@@ -250,12 +253,23 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
 
 // --- asks ----------------------------------------------------------------------------------------
 
+// Rule 6: its segment is being given back, before the home has answered.
+static bool fill_has_lost_its_place(const struct fill *fill)
+{
+    struct store_place place = fill->place;
+    if (fill->state != FILL_WRITTEN || store_place_pin(&place)) {
+        store_place_unpin(&place);
+        return false;
+    }
+    return true;
+}
+
 // `first`: of a first request; NULL: a version is asked for.
 static bool fill_takes(const struct fill *fill, const struct subscription *sub,
                        const struct first_message *first)
 {
     if (fill->doomed || sub->ask.block < fill->first_block ||
-        sub->ask.block >= fill->first_block + fill->block_count) {
+        sub->ask.block >= fill->first_block + fill->block_count || fill_has_lost_its_place(fill)) {
         return false;
     }
     uint64_t version = fill->object != NULL ? version_hash(fill->object) : 0;
@@ -267,7 +281,9 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
         return false;
     }
     uint64_t at = max_u64(sub->ask.first_byte, fill->first_byte) - fill->first_byte;
-    if (fill->state == FILL_WRITING && fill->chunks[at / CHUNK_SIZE] == NULL &&
+    bool is_there = fill->chunks[at / CHUNK_SIZE] != NULL ||
+                    (at < fill->pages.payload_len && !sub->ask.no_pages);
+    if (fill->state == FILL_WRITING && !is_there &&
         !store_keeps_up(fill->fw->worker, fill->fw->store)) {
         return false; // rule 20: who knows when its place is there
     }
@@ -502,6 +518,21 @@ void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
     if (a->fill != NULL && a->fill->unstored) {
         worker_defer(fw->worker, &a->fill->deliver_task);
     }
+}
+
+// Rule 34: what the reader did not keep is delivered again, where that can be had now.
+void fill_on_want(struct fill_worker *fw, struct want_message *m)
+{
+    struct attachment *a = m->attachment;
+    check(!a->left && m->first_byte <= a->next_byte);
+    if (a->fill == NULL) { // FINAL crossed it on the way
+        return;
+    }
+    check(m->first_byte >= a->acked_byte && !a->fill->unstored);
+    a->behind = true;
+    a->no_pages |= m->no_pages;
+    a->next_byte = m->first_byte;
+    worker_defer(fw->worker, &a->fill->deliver_task);
 }
 
 // Rule 25: what a first request has yet to find may be newer than what the home decides after it.

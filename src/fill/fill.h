@@ -64,6 +64,7 @@ struct fill_ask {
     bool strict;          // only a request to the origin not yet sent will do
     bool has_sent;        // bytes of `object` have reached the client
     bool skip_index;      // what the index says could not be read: ask the origin
+    bool no_pages;        // file ranges cannot be sent to this client
     uint64_t first_byte;  // wanted from here
     uint64_t block;       // that holds it
     uint32_t block_count; // at most this many
@@ -89,9 +90,10 @@ enum subscription_outcome {
 
 struct piece { // bytes of a run, on their way to the client
     struct list_node node;
-    struct chunk *chunk;
-    uint32_t offset, len;
-    uint64_t first_byte; // in the object
+    struct chunk *chunk;      // NULL: they lie in pages that were written
+    struct store_place pages; // then: pinned; for store_range_ready() only
+    uint32_t offset, len;     // in the chunk
+    uint64_t first_byte;      // in the object
 };
 
 // Lives on the worker that asked, until it has left and its last answer has come. A reader takes
@@ -120,8 +122,11 @@ struct subscription {
     struct store_object *described; // has this version's checksums (reference); or NULL
     bool stored;                    // the run is being stored: falling behind is fine
     bool has_left;                  // LEAVE sent
-    bool lagging;                   // pieces are dropped; the rest comes from disk
-    uint64_t queued_bytes;
+    bool no_pages;                  // as asked, or pages were refused
+    bool lagging;                   // what came behind next_byte was dropped
+    bool wanting;                   // and has been asked for again
+    uint64_t next_byte;             // behind the last piece
+    uint64_t queued_bytes;          // of chunks
 };
 
 // Asks the worker that knows: with a version the owner of the stripe, else the key's home. on_change
@@ -129,7 +134,11 @@ struct subscription {
 struct subscription *
 subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                  void (*on_change)(void *ctx, struct subscription *subscription), void *ctx);
-void subscription_taken(struct subscription *subscription, uint64_t bytes); // of its pieces
+void subscription_pop(struct subscription *subscription); // its first piece is used up
+// No piece is left, and the reader is at `byte`: if it is behind its run it goes on from there (rule 34).
+void subscription_want(struct subscription *subscription, uint64_t byte);
+// The pages of its first piece cannot be sent: all pieces go, and what they were comes another way.
+void subscription_refuse_pages(struct subscription *subscription);
 // Nobody is interested any more: everything is given back, now or when the last answer has come. The
 // pointer is dead.
 void subscription_leave(struct subscription *subscription);

@@ -48,6 +48,8 @@ void fill_assert_run(const struct fill *fill)
     check(!fill->finishing || fill->state == FILL_WRITING);
     check(fill->place.segment == NULL || fill->state == FILL_WRITTEN);
     check(fill->place.segment == NULL || fill->in_table);
+    check(fill->pages.segment == NULL || fill->run != NULL || fill->finishing);
+    check(fill->pages.segment != NULL || fill->pages.payload_len == 0);
     check(fill->state != FILL_WRITTEN || list_empty(&fill->readers)); // they have its place
     check(fill->state < FILL_WRITING || !fill->fetching);
     check(fill->token == 0 || fill->in_table); // rule 19
@@ -118,14 +120,16 @@ static void assert_pieces(const struct subscription *sub)
     list_for_each(node, &sub->pieces)
     {
         const struct piece *piece = container_of(node, struct piece, node);
-        check(piece->chunk != NULL);
+        bool is_chunk = piece->chunk != NULL;
+        check(is_chunk == (piece->pages.segment == NULL));
         check(piece->len > 0);
-        check(piece->offset + piece->len <= CHUNK_SIZE);
+        check(!is_chunk || piece->offset + piece->len <= CHUNK_SIZE);
         check(next_byte == 0 || piece->first_byte == next_byte); // a run comes in order
         next_byte = piece->first_byte + piece->len;
-        bytes += piece->len;
+        bytes += is_chunk ? piece->len : 0;
     }
     check(bytes == sub->queued_bytes);
+    check(next_byte == 0 || next_byte == sub->next_byte);
     check(next_byte == 0 || next_byte <= sub->run_end_byte);
 #else
     (void)sub;
@@ -145,9 +149,10 @@ void fill_assert_subscription(const struct subscription *sub)
     check(sub->state != SUBSCRIPTION_ATTACHED || sub->has_left == (sub->on_change == NULL));
     check(sub->state != SUBSCRIPTION_ENDED || sub->attachment == NULL || sub->has_left);
     check(sub->place.segment == NULL || sub->state == SUBSCRIPTION_ENDED);
-    check(list_empty(&sub->pieces) == (sub->queued_bytes == 0));
+    check(!list_empty(&sub->pieces) || sub->queued_bytes == 0);
     check(list_empty(&sub->pieces) || (sub->answer != NULL && sub->on_change != NULL));
     check(!sub->lagging || sub->stored);
+    check(!sub->wanting || sub->lagging);
     check(!sub->weak || !sub->stored);
     assert_pieces(sub);
 }

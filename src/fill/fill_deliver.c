@@ -5,6 +5,11 @@
 // memory is plentiful the run keeps its chunks until it ends, so late joiners start at once; while it
 // is short, or when nothing is stored, they are given up as soon as every reader was sent them.
 //
+// What is written of a stored run can be sent from its pages, whose checksums were computed before they
+// were written. A reader that has fallen behind goes on from there (rule 34), so does who needs what is
+// not in memory any more. What cannot be sent that way comes from memory or, at the run's end, from its
+// place.
+//
 // Two things pause a transfer (fill_pause.c). An unstored run waits for its fastest reader (its
 // window), a stored one for memory, except the one of each worker that leads.
 #include "fill/fill_private.h"
@@ -61,9 +66,31 @@ static void on_memory_free(void *ctx)
     mailbox_send_from_any_thread(fill->fw->worker, &fill->memory_message);
 }
 
-static void fill_on_run_progress(void *ctx)
+void fill_drop_pages(struct fill *fill)
+{
+    store_place_unpin(&fill->pages);
+    fill->pages.payload_len = 0;
+}
+
+// A write of the run has ended.
+void fill_on_run_progress(void *ctx, const struct store_place *pages)
 {
     struct fill *fill = fill_of(ctx);
+    check(fill->state == FILL_BODY || fill->state == FILL_WRITING);
+    if (pages != NULL && fill->pages.segment != NULL) {
+        fill->pages.payload_len = pages->payload_len;
+    } else if (pages != NULL) {
+        fill->pages = *pages;
+        if (!store_place_pin(&fill->pages)) {
+            fill->pages = (struct store_place){0};
+        }
+    }
+    list_for_each(node, &fill->readers)
+    {
+        if (container_of(node, struct attachment, node)->waiting_place) {
+            worker_defer(fill->fw->worker, &fill->deliver_task);
+        }
+    }
     if (fill->paused_disk && store_run_unwritten_bytes(fill->run) < FILL_LEAD_AHEAD) {
         fill->paused_disk = false;
         fill_pause_update(fill);
@@ -73,10 +100,8 @@ static void fill_on_run_progress(void *ctx)
 
 static void fill_wait_for_disk(struct fill *fill)
 {
-    if (fill->run != NULL && store_run_unwritten_bytes(fill->run) >= FILL_LEAD_AHEAD) {
-        fill->paused_disk = true;
-        store_run_watch(fill->run, fill_on_run_progress, fill);
-    }
+    fill->paused_disk |=
+        fill->run != NULL && store_run_unwritten_bytes(fill->run) >= FILL_LEAD_AHEAD;
 }
 
 struct chunk *fill_chunk(struct fill *fill)
@@ -105,11 +130,33 @@ struct chunk *fill_chunk(struct fill *fill)
     return chunk;
 }
 
+// Rule 34. False: what the reader needs next is not written, or it cannot be sent pages.
+static bool fill_deliver_pages(struct fill *fill, struct attachment *a)
+{
+    uint64_t end = fill->first_byte + fill->pages.payload_len;
+    struct store_place pages = fill->pages;
+    if (a->no_pages || a->next_byte >= end || !store_place_pin(&pages)) {
+        return false;
+    }
+    struct pages_message *m = message_pages_new(fill->fw, NULL);
+    m->subscription = a->subscription;
+    m->pages = pages;
+    m->first_byte = a->next_byte;
+    a->next_byte = end;
+    message_send(a->at, &m->base);
+    return true;
+}
+
 static void fill_deliver_to(struct fill *fill, struct attachment *a)
 {
-    while (!a->waiting_place && a->next_byte < fill->received) {
+    a->waiting_place = false;
+    while (a->next_byte < fill->received) {
         uint64_t at = a->next_byte - fill->first_byte;
         struct chunk *chunk = fill->chunks[at / CHUNK_SIZE];
+        bool from_pages = a->behind || chunk == NULL || fill->state == FILL_WRITING;
+        if (from_pages && fill_deliver_pages(fill, a)) {
+            continue;
+        }
         if (chunk == NULL) {
             a->waiting_place = true;
             return;

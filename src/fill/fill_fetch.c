@@ -107,6 +107,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     fill_yield_lead(fill);
     fill_deliver(fill); // to who has joined since its last byte
     fill_drop_chunks(fill);
+    fill_drop_pages(fill);
     if (err != ERR_OK) {
         stats_add(COUNTER_fills_unstored, 1);
         fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
@@ -220,6 +221,9 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     enum err err = store_run_begin(fill->fw->worker, fill->fw->store, fill->object,
                                    fill->first_block, fill->block_count, &fill->run);
     fill->unstored = err != ERR_OK;
+    if (!fill->unstored) {
+        store_run_watch(fill->run, fill_on_run_progress, fill);
+    }
 }
 
 static enum err on_fetch_head(struct origin_fetch *f)

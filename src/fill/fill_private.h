@@ -14,8 +14,8 @@
 #define FILL_MAP_BUCKETS 4096u
 #define FILL_DESCRIBED 1024u
 #define FILL_GIVEN 2048u
-// Bytes that a reader of a stored run holds unsent before it goes on from disk: all of a run, so that
-// where there is memory no reader waits for the disk.
+// Bytes that a reader of a stored run holds unsent: all of a run where there is memory. It asks again for
+// what comes above that.
 #define FILL_QUEUE_MAX STORE_RUN_MAX
 #define FILL_QUEUE_LEAST (2u * CHUNK_SIZE) // whatever happens: what comes in one turn
 #define FILL_QUEUES_MIN 64u                // so many such readers must not use up limits.max_buffer
@@ -151,6 +151,7 @@ struct fill {
     uint64_t retained_from;        // chunks below this were given up
     struct chunk *chunks[FILL_CHUNKS_MAX];
     struct store_run *run;
+    struct store_place pages;           // what is written of it: pinned; no segment: nothing is
     struct s3_checksum_state *checksum; // of what has come; NULL: the origin named none
     struct store_place place;
     struct list readers;
@@ -178,7 +179,8 @@ struct attachment {
     struct store_object *wanted;                 // bound to it when has_sent
     const struct sigv4_credentials *credentials; // its reader's, compared only
     bool has_sent, waiting_place, left;
-    uint64_t next_byte; // delivered up to here
+    bool behind, no_pages; // rule 34
+    uint64_t next_byte;    // delivered up to here
     uint64_t acked_byte;
 };
 
@@ -248,6 +250,8 @@ void fill_assert_subscription(const struct subscription *sub);
 
 void fill_deliver(struct fill *fill); // sends readers what has come; paces an unstored run
 void fill_on_deliver(struct task *task);
+void fill_on_run_progress(void *ctx, const struct store_place *pages);
+void fill_drop_pages(struct fill *fill); // what was written of its run is at its place, or nowhere
 struct chunk *fill_chunk(struct fill *fill); // never NULL: a run out of memory pauses instead
 // May this stored run go on though memory is used up? One of each worker may.
 bool fill_take_lead(struct fill *fill);

@@ -87,6 +87,8 @@ void message_release(struct fill_message *message)
     case MESSAGE_dropped:
     case MESSAGE_leave:
     case MESSAGE_taken:
+    case MESSAGE_want:
+    case MESSAGE_pages:
     case MESSAGE_attached:
     case MESSAGE_again:
     case MESSAGE_write_ready:

@@ -102,6 +102,13 @@ struct taken_message {
     uint32_t bytes;
 };
 
+struct want_message {
+    struct fill_message base;
+    struct attachment *attachment;
+    uint64_t first_byte;
+    bool no_pages;
+};
+
 struct attached_message {
     struct fill_message base;
     struct subscription *subscription;
@@ -123,6 +130,13 @@ struct body_message {
     struct subscription *subscription;
     struct chunk *chunk; // reference
     uint32_t offset, len;
+    uint64_t first_byte;
+};
+
+struct pages_message {
+    struct fill_message base;
+    struct subscription *subscription;
+    struct store_place pages; // pinned for the receiver, who unpins it
     uint64_t first_byte;
 };
 

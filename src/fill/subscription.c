@@ -19,23 +19,30 @@ static struct subscription *as_subscription(struct subscription *sub)
     return sub;
 }
 
+static void piece_free(struct subscription *sub, struct piece *piece)
+{
+    list_remove(&piece->node);
+    sub->queued_bytes -= piece->chunk != NULL ? piece->len : 0;
+    chunk_unref(piece->chunk);
+    store_place_unpin(&piece->pages);
+    free(piece);
+}
+
 // The last ones first, until no more than `keep_bytes` are left.
 static void subscription_drop_pieces(struct subscription *sub, uint64_t keep_bytes)
 {
     struct list_node *node;
-    while (sub->queued_bytes > keep_bytes && (node = list_last(&sub->pieces)) != NULL) {
+    while ((node = list_last(&sub->pieces)) != NULL &&
+           (keep_bytes == 0 || sub->queued_bytes > keep_bytes)) {
         struct piece *piece = container_of(node, struct piece, node);
-        list_remove(node);
-        sub->queued_bytes -= piece->len;
-        chunk_unref(piece->chunk);
-        free(piece);
+        sub->next_byte = piece->first_byte;
+        piece_free(sub, piece);
     }
-    check(keep_bytes > 0 || list_empty(&sub->pieces));
 }
 
-// What a reader of a stored run has queued beyond its share is on disk as well, or will be: it goes on
-// from there, and the memory is somebody else's. A reader that keeps up has never that much. Its share
-// stays: it asks again when that is sent, and who was given nothing each time would ask for ever.
+// What a reader of a stored run has queued beyond its share its owner has too, in memory or on disk: it
+// asks again when its share is sent, and the memory is somebody else's. A reader that keeps up has never
+// that much. Who was given nothing each time would ask for ever.
 static void subscription_yield_pieces(struct subscription *sub)
 {
     uint64_t most = min_u64(FILL_QUEUE_MAX, chunk_budget_max_bytes() / FILL_QUEUES_MIN);
@@ -115,6 +122,8 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
     sub->ask.key = object_key_ref(ask->key);
     sub->ask.object = version_ref(ask->object);
     sub->ask.refused = version_ref(ask->refused);
+    sub->no_pages = ask->no_pages;
+    sub->next_byte = ask->first_byte;
     list_init(&sub->pieces);
     bool joins = wants_bytes && ask->object != NULL;
     uint64_t stripe_byte = joins ? ask->block * ask->block_size_bytes : 0; // 0: the key's home
@@ -128,10 +137,13 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
     return sub;
 }
 
-void subscription_taken(struct subscription *sub, uint64_t bytes)
+void subscription_pop(struct subscription *sub)
 {
-    check(sub->on_change != NULL && sub->queued_bytes >= bytes);
-    sub->queued_bytes -= bytes;
+    struct list_node *node = list_first(&sub->pieces);
+    check(sub->on_change != NULL && node != NULL);
+    struct piece *piece = container_of(node, struct piece, node);
+    uint32_t bytes = piece->len;
+    piece_free(sub, piece);
     if (chunk_budget_is_short()) {
         subscription_yield_pieces(sub); // they came when it was not
     }
@@ -139,9 +151,34 @@ void subscription_taken(struct subscription *sub, uint64_t bytes)
     if (sub->state == SUBSCRIPTION_ATTACHED && !sub->has_left && !sub->stored) {
         struct taken_message *m = message_taken_new(sub->at, NULL);
         m->attachment = sub->attachment;
-        m->bytes = (uint32_t)bytes;
+        m->bytes = bytes;
         message_send(sub->owner, &m->base);
     }
+}
+
+void subscription_want(struct subscription *sub, uint64_t byte)
+{
+    check(sub->on_change != NULL);
+    if (!sub->lagging || sub->wanting || sub->state != SUBSCRIPTION_ATTACHED ||
+        !list_empty(&sub->pieces)) {
+        return;
+    }
+    sub->wanting = true;
+    sub->next_byte = byte;
+    struct want_message *m = message_want_new(sub->at, NULL);
+    m->attachment = sub->attachment;
+    m->first_byte = byte;
+    m->no_pages = sub->no_pages;
+    message_send(sub->owner, &m->base);
+    fill_assert_subscription(sub);
+}
+
+void subscription_refuse_pages(struct subscription *sub)
+{
+    check(sub->on_change != NULL && sub->stored);
+    subscription_drop_pieces(sub, 0);
+    sub->no_pages = sub->lagging = true;
+    fill_assert_subscription(sub);
 }
 
 // --- answers -------------------------------------------------------------------------------------
@@ -220,27 +257,59 @@ void subscription_on_head(struct fill_worker *fw, struct head_message *m)
     subscription_changed(sub);
 }
 
+// Is it what follows the last piece? What was sent before a WANT was met may be any of the run.
+static bool subscription_takes(struct subscription *sub, uint64_t first_byte)
+{
+    if (sub->on_change == NULL || first_byte != sub->next_byte) {
+        sub->lagging |= sub->on_change != NULL && first_byte > sub->next_byte;
+        return false;
+    }
+    sub->lagging = sub->wanting = false;
+    return true;
+}
+
+static struct piece *subscription_add_piece(struct subscription *sub, uint64_t first_byte,
+                                            uint32_t len)
+{
+    struct piece *piece = calloc(1, sizeof(*piece));
+    check(piece != NULL);
+    list_node_init(&piece->node);
+    piece->len = len;
+    piece->first_byte = first_byte;
+    list_push_back(&sub->pieces, &piece->node);
+    sub->next_byte = first_byte + len;
+    return piece;
+}
+
 void subscription_on_body(struct fill_worker *fw, struct body_message *m)
 {
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
-    if (sub->on_change == NULL || sub->lagging) {
-        return;
-    }
     subscription_yield_pieces(sub);
-    if (sub->lagging) {
+    if (!subscription_takes(sub, m->first_byte)) {
         return;
     }
-    struct piece *piece = calloc(1, sizeof(*piece));
-    check(piece != NULL);
-    list_node_init(&piece->node);
+    struct piece *piece = subscription_add_piece(sub, m->first_byte, m->len);
     piece->chunk = m->chunk;
     m->chunk = NULL;
     piece->offset = m->offset;
-    piece->len = m->len;
-    piece->first_byte = m->first_byte;
-    list_push_back(&sub->pieces, &piece->node);
     sub->queued_bytes += piece->len;
+    subscription_changed(sub);
+}
+
+void subscription_on_pages(struct fill_worker *fw, struct pages_message *m)
+{
+    (void)fw;
+    struct subscription *sub = as_subscription(m->subscription);
+    if (sub->no_pages || !subscription_takes(sub, m->first_byte)) {
+        store_place_unpin(&m->pages);
+        return;
+    }
+    uint64_t end = m->pages.first_block * m->pages.block_size_bytes + m->pages.payload_len;
+    struct piece *piece =
+        subscription_add_piece(sub, m->first_byte, (uint32_t)(end - m->first_byte));
+    piece->pages = m->pages;
+    m->pages.segment = NULL;
     subscription_changed(sub);
 }
 

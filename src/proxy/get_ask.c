@@ -48,6 +48,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
                            .strict = g->object == NULL && is_strict(r),
                            .has_sent = g->replied,
                            .skip_index = g->skip_index,
+                           .no_pages = !http_exchange_can_sendfile(r->x),
                            .first_byte = byte,
                            .block_size_bytes = get_state_block_size(r)};
     uint64_t size = ask.block_size_bytes;

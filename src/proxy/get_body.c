@@ -89,39 +89,6 @@ static bool pull_read(struct request *r, struct http_slice *ret_slice)
     return true;
 }
 
-// Bytes of a fill, if they begin at pos (or before it: what was sent already is skipped).
-static bool pull_piece(struct request *r, struct subscription *sub, struct http_slice *ret_slice)
-{
-    struct get_state *g = get_of(r);
-    struct list_node *node;
-    while (sub != NULL && (node = list_first(&sub->pieces)) != NULL) {
-        struct piece *piece = container_of(node, struct piece, node);
-        if (piece->first_byte > g->pos) {
-            return false;
-        }
-        uint64_t skip = g->pos - piece->first_byte;
-        uint32_t taken = piece->len;
-        list_remove(node);
-        if (skip >= piece->len) {
-            chunk_unref(piece->chunk);
-            free(piece);
-            subscription_taken(sub, taken);
-            continue;
-        }
-        uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
-        ret_slice->kind = HTTP_SLICE_BYTES;
-        ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};
-        ret_slice->release = release_chunk;
-        ret_slice->release_ctx = piece->chunk;
-        free(piece);
-        subscription_taken(sub, taken);
-        *(sub->whole ? &r->bytes_memory : &r->bytes_origin) += len;
-        progress(r, len);
-        return true;
-    }
-    return false;
-}
-
 static bool pull_range(struct request *r, const struct store_place *place,
                        struct http_slice *ret_slice)
 {
@@ -139,6 +106,41 @@ static bool pull_range(struct request *r, const struct store_place *place,
     stats_add(COUNTER_hit_sendfile, 1);
     progress(r, len);
     return true;
+}
+
+// Bytes of a fill, if they begin at pos (or before it: what was sent already is skipped).
+static bool pull_piece(struct request *r, struct subscription *sub, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    struct list_node *node;
+    while (sub != NULL && (node = list_first(&sub->pieces)) != NULL) {
+        struct piece *piece = container_of(node, struct piece, node);
+        if (piece->first_byte > g->pos) {
+            return false;
+        }
+        uint64_t skip = g->pos - piece->first_byte;
+        if (skip >= piece->len) {
+            subscription_pop(sub);
+            continue;
+        }
+        if (piece->chunk == NULL) {
+            if (pull_range(r, &piece->pages, ret_slice)) {
+                return true;
+            }
+            subscription_refuse_pages(sub);
+            return false;
+        }
+        uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
+        ret_slice->kind = HTTP_SLICE_BYTES;
+        ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};
+        ret_slice->release = release_chunk;
+        ret_slice->release_ctx = chunk_ref(piece->chunk);
+        subscription_pop(sub);
+        *(sub->whole ? &r->bytes_memory : &r->bytes_origin) += len;
+        progress(r, len);
+        return true;
+    }
+    return false;
 }
 
 // A subscription covers [first_byte, run end) until its answers are all in.
@@ -246,6 +248,7 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
                 get_state_leave(&g->runs[0]); // its run is behind us
                 continue;
             }
+            subscription_want(sub, g->pos);
             prefetch(r);
             return HTTP_PULL_WAIT;
         }

@@ -13,8 +13,8 @@
 // is compared after pinning.
 //
 // Marks. A checksum unit is *verified* when this process has seen its bytes match their checksum,
-// or wrote them. The marks live in memory only, are numbered densely through the segment and cover
-// payloads of at least 32 KiB; shorter ones are checked at every read. A read from the
+// or wrote them, from the end of that write on. The marks live in memory only, are numbered through the
+// segment and cover payloads of at least 32 KiB; shorter ones are checked at every read. A read from the
 // device clears the unit's mark before it begins, and a send looks at the mark again once it holds
 // the pages; POSIX_FADV_RANDOM keeps read-ahead out of neighbours. What remains is another process
 // that writes to the cache directory through the page cache; `cache.verify: always` closes that.
@@ -406,6 +406,14 @@ void segment_set_verified(struct segment *segment, uint32_t first_unit, uint32_t
         } else {
             atomic_fetch_and_explicit(&bits[unit / VERIFIED_BITS], ~bit, memory_order_relaxed);
         }
+    }
+}
+
+void segment_unmark_neighbour(struct segment *segment, uint32_t offset, uint32_t first_unit, int fd)
+{
+    if (offset % RUN_PAYLOAD_ALIGN != 0 && first_unit > 0 &&
+        segment_is_verified(segment, first_unit - 1, 1) && !disk_io_resident(fd, offset, 1)) {
+        segment_set_verified(segment, first_unit - 1, 1, false);
     }
 }
 

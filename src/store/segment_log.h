@@ -121,6 +121,11 @@ bool segment_log_lacks(struct segment_log *log, uint32_t number);
 bool segment_is_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count);
 void segment_set_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count,
                           bool verified);
+// A header, an intent or a packed run may begin at `offset` in the last page of the run before it. Bringing
+// that page from the device takes the mark from that run's last unit, and this is called before: nobody has
+// looked at those bytes. `first_unit`: of the run that begins there; `fd`: the segment's.
+void segment_unmark_neighbour(struct segment *segment, uint32_t offset, uint32_t first_unit,
+                              int fd);
 bool segment_is_bad(struct segment *segment, uint32_t header_offset);
 void segment_set_bad(struct segment *segment, uint32_t header_offset);
 void segment_clear_bad(struct segment *segment, uint32_t header_offset);

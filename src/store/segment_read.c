@@ -71,16 +71,9 @@ static struct run_info *info_find(struct store_worker *sw, const struct store_pl
     return info;
 }
 
-// Headers and packed runs may begin in the last page of the run before them. Bringing that page
-// from the device takes the mark from that run's last unit, before it begins: nobody has looked at
-// those bytes.
 static void unmark_neighbour(const struct store_place *place, int fd)
 {
-    if (place->header_offset % RUN_PAYLOAD_ALIGN != 0 && place->first_unit > 0 &&
-        segment_is_verified(place->segment, place->first_unit - 1, 1) &&
-        !disk_io_resident(fd, place->header_offset, 1)) {
-        segment_set_verified(place->segment, place->first_unit - 1, 1, false);
-    }
+    segment_unmark_neighbour(place->segment, place->header_offset, place->first_unit, fd);
 }
 
 static enum err read_nowait(const struct store_place *place, uint64_t offset, char *buf, size_t len)
@@ -274,8 +267,9 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     struct read_units units = units_of(begin, len);
     struct segment *segment = place->segment;
     struct run_info *info;
+    bool has_header = place->header_len > 0; // else this process is still writing the run
     if (!segment_is_verified(segment, place->first_unit + units.first, units.count) ||
-        info_get_nowait(store_worker_of(w), place, &info) != ERR_OK) {
+        (has_header && info_get_nowait(store_worker_of(w), place, &info) != ERR_OK)) {
         return false;
     }
     int fd = segment_borrow(segment);

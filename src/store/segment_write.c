@@ -47,7 +47,7 @@ struct store_run {
     char *head;                       // sector of the intent, later header and padding
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
-    void (*on_written)(void *ctx); // NULL: nobody watches
+    void (*on_written)(void *ctx, const struct store_place *pages); // NULL: nobody watches
     void *watch_ctx;
     struct disk_op op;
     struct task task; // for results known before an operation was started
@@ -110,8 +110,10 @@ static void run_give_rest(struct store_run *run)
 {
     uint32_t end = run_end_offset(run);
     if (end < run->reservation.layout.end_offset) {
+        // The marks of all that was written stay its own.
+        uint32_t units = (uint32_t)max_u64(run->unit_count, run->written_units);
         (void)segment_log_shorten(&run->store->log, worker_index(run->worker), &run->reservation,
-                                  end, run->unit_count); // else the rest stays a hole
+                                  end, units); // else the rest stays a hole
     }
 }
 
@@ -127,6 +129,26 @@ static void run_give_up(struct store_run *run)
     segment_unpin(segment);
 }
 
+static struct store_place run_place(const struct store_run *run)
+{
+    return (struct store_place){
+        .segment = run->reservation.segment,
+        .segment_number = run->reservation.number,
+        .header_offset = run->reservation.layout.header_offset,
+        .header_len = run->header_len,
+        .payload_offset = run->reservation.layout.payload_offset,
+        .payload_len = run->payload_len,
+        .salt = run->reservation.salt,
+        .generation = run->generation,
+        .first_block = run->first_block,
+        .block_count = run->block_count,
+        .block_size_bytes = run->object->block_size_bytes,
+        .first_unit = run->reservation.first_unit,
+        .hash = run->object->hash,
+        .etag_hash = hash64(run->object->etag.ptr, run->object->etag.len, 0),
+    };
+}
+
 static void run_end(struct store_run *run)
 {
     bool keep = run->finishing && !run->aborted && run->err == ERR_OK;
@@ -134,22 +156,7 @@ static void run_end(struct store_run *run)
         run_give_up(run);
     }
     if (!run->aborted) {
-        struct store_place place = {
-            .segment = run->reservation.segment,
-            .segment_number = run->reservation.number,
-            .header_offset = run->reservation.layout.header_offset,
-            .header_len = run->header_len,
-            .payload_offset = run->reservation.layout.payload_offset,
-            .payload_len = run->payload_len,
-            .salt = run->reservation.salt,
-            .generation = run->generation,
-            .first_block = run->first_block,
-            .block_count = run->block_count,
-            .block_size_bytes = run->object->block_size_bytes,
-            .first_unit = run->reservation.first_unit,
-            .hash = run->object->hash,
-            .etag_hash = hash64(run->object->etag.ptr, run->object->etag.len, 0),
-        };
+        struct store_place place = run_place(run);
         run->done(run->ctx, run->err, keep ? &place : NULL);
     }
     run_free(run);
@@ -160,6 +167,17 @@ static void run_end(struct store_run *run)
 static void run_go(struct store_run *run);
 static void on_run_op(struct disk_op *op);
 
+static void run_submit(struct store_run *run, int fd)
+{
+    run->borrowed = true;
+    run->op.fd = fd;
+    if (run->step != RUN_PAYLOAD) { // writing to a part of a page brings the rest from the device
+        segment_unmark_neighbour(run->reservation.segment, (uint32_t)run->op.offset,
+                                 run->reservation.first_unit, fd);
+    }
+    disk_io_start(run->worker, &run->op);
+}
+
 static void on_run_opened(void *ctx, enum err err, int fd)
 {
     struct store_run *run = as_run(ctx);
@@ -168,9 +186,7 @@ static void on_run_opened(void *ctx, enum err err, int fd)
         on_run_op(&run->op);
         return;
     }
-    run->borrowed = true;
-    run->op.fd = fd;
-    disk_io_start(run->worker, &run->op);
+    run_submit(run, fd);
 }
 
 static void run_start_op(struct store_run *run, enum run_step step, unsigned iov_count,
@@ -186,13 +202,12 @@ static void run_start_op(struct store_run *run, enum run_step step, unsigned iov
     run->op.iov = run->iov;
     run->op.iov_count = iov_count;
     run->op.done = on_run_op;
-    run->op.fd = segment_borrow(segment);
-    if (run->op.fd < 0) {
+    int fd = segment_borrow(segment);
+    if (fd < 0) {
         segment_borrow_start(run->worker, segment, on_run_opened, run);
         return;
     }
-    run->borrowed = true;
-    disk_io_start(run->worker, &run->op);
+    run_submit(run, fd);
 }
 
 static void run_write_intent(struct store_run *run)
@@ -289,25 +304,49 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
     store_filling_off(run->store, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }
 
-static void on_run_op(struct disk_op *op)
+// The chunks of the operation that has ended are given back; if it went well their units are checked
+// ones from now on: their checksums were computed before they were written.
+static void run_units_written(struct store_run *run, bool well)
 {
-    struct store_run *run = as_run(container_of(op, struct store_run, op));
-    uint64_t wanted = 0;
-    enum run_step step = run->step;
-    if (run->borrowed) { // a run may wait long for its origin
-        segment_return(run->reservation.segment);
-        run->borrowed = false;
+    uint64_t bytes = 0;
+    if (well && run->payload_len >= RUN_PACKED_MAX) {
+        segment_set_verified(run->reservation.segment,
+                             run->reservation.first_unit + run->written_units, run->writing_units,
+                             true);
     }
     for (uint32_t i = 0; i < run->writing_units; i++) {
         uint32_t unit = run->written_units + i;
-        wanted += run_unit_bytes(run, unit);
+        bytes += run_unit_bytes(run, unit);
         chunk_unref(run->chunks[unit]);
         run->chunks[unit] = NULL;
     }
     run->written_units += run->writing_units;
     run->writing_units = 0;
+    write_backlog_written(&run->store->backlog, bytes);
+}
+
+static void run_tell_written(struct store_run *run)
+{
+    if (run->on_written == NULL || run->aborted) {
+        return;
+    }
+    struct store_place pages = run_place(run);
+    pages.header_len = 0;
+    pages.payload_len =
+        (uint32_t)min_u64((uint64_t)run->written_units * STORE_CHECKSUM_UNIT, run->payload_len);
+    run->on_written(run->watch_ctx, run->err == ERR_OK && pages.payload_len > 0 ? &pages : NULL);
+}
+
+static void on_run_op(struct disk_op *op)
+{
+    struct store_run *run = as_run(container_of(op, struct store_run, op));
+    enum run_step step = run->step;
+    if (run->borrowed) { // a run may wait long for its origin
+        segment_return(run->reservation.segment);
+        run->borrowed = false;
+    }
+    run_units_written(run, op->err == ERR_OK);
     run->step = RUN_IDLE;
-    write_backlog_written(&run->store->backlog, wanted);
     uint64_t now_us = worker_now_us(run->worker);
     write_backlog_ends(&run->store->backlog, now_us, now_us - run->began_us);
     if (op->err == ERR_OK) {
@@ -320,16 +359,10 @@ static void on_run_op(struct disk_op *op)
     } else if (step == RUN_HEADER) {
         store_filling_well(run->store);
         run_give_rest(run);
-        if (run->payload_len >= RUN_PACKED_MAX) {
-            segment_set_verified(run->reservation.segment, run->reservation.first_unit,
-                                 run->unit_count, true);
-        }
         run_end(run);
         return;
     }
-    if (run->on_written != NULL && !run->finishing && !run->aborted) {
-        run->on_written(run->watch_ctx);
-    }
+    run_tell_written(run);
     run_go(run);
 }
 
@@ -479,7 +512,8 @@ uint64_t store_run_unwritten_bytes(const struct store_run *run)
     return (uint64_t)units * STORE_CHECKSUM_UNIT;
 }
 
-void store_run_watch(struct store_run *run, void (*on_written)(void *ctx), void *ctx)
+void store_run_watch(struct store_run *run,
+                     void (*on_written)(void *ctx, const struct store_place *pages), void *ctx)
 {
     as_run(run)->on_written = on_written;
     run->watch_ctx = ctx;

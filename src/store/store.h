@@ -294,15 +294,19 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
 // The next chunk of the payload, in order, complete: STORE_CHECKSUM_UNIT bytes but for the last.
 // Takes a reference of its own until written. Never blocks; errors show at finish.
 void store_run_append(struct store_run *run, struct chunk *chunk);
-// Bytes appended and not yet written: their chunks are held. on_written(ctx) runs on the worker whenever
-// it has become less, until finish or abort.
+// Bytes appended and not yet written: their chunks are held.
 uint64_t store_run_unwritten_bytes(const struct store_run *run);
 // False: the disk is behind with what it was given, or slow: who can should not wait for it.
 bool store_keeps_up(struct worker *w, const struct store *store);
 // The disk is not waited for any longer: finish reports ERR_NOT_ADMITTED, and chunks are given back now
 // but for those that are being written.
 void store_run_give_up(struct store_run *run);
-void store_run_watch(struct store_run *run, void (*on_written)(void *ctx), void *ctx);
+// on_written() runs on the worker whenever a write of the run has ended, until done() or abort. `pages`:
+// the place of what is written so far, payload_len of it, for store_range_ready() only: there is no
+// header yet (header_len 0). Borrowed: who keeps it pins it, and may until the bytes are not wanted any
+// more, whatever becomes of the run. NULL: nothing is there.
+void store_run_watch(struct store_run *run,
+                     void (*on_written)(void *ctx, const struct store_place *pages), void *ctx);
 // No more chunks: `block_count` whole blocks are there (fewer than begun is fine, at least 1).
 // done(ctx, err, place): the bytes and the header are written (not yet synced), the place is pinned
 // for the caller and held: its segment is no candidate for eviction until store_place_unhold(). On

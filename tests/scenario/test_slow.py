@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slow readers and slow disks: neither is in the way of anybody else."""
 import contextlib
+import threading
 
 import pytest
 from client import Truncated, judge, judge_streamed
@@ -108,3 +109,30 @@ def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_p
             break
     else:
         pytest.fail("what was skipped is not stored later")
+
+
+@pytest.mark.tsan
+def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engine):
+    """The origin stands still inside a run, whose reader takes nothing until then: memory keeps its share
+    for it. It then gets all that has come, from pages that were written: nothing is asked for, read or
+    checked a second time."""
+    size, come = 16 * MIB, 12 * MIB
+    server = start(origin, engine=engine, settings={
+        "workers": 1, "cache.block_size": "16MiB", "limits.max_buffer": "64MiB", "cache.ttl": "1h"})
+    origin.put("a", size)
+    go = threading.Event()
+    origin.fault("a", "hold_at", (come, go))
+    with server.connection(receive_buffer=65536) as connection:
+        connection.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        reply = connection.read_head()
+        server.wait_metric("forebay_origin_received_bytes_total", lambda n: n >= come)
+        server.wait_metric("forebay_cache_write_backlog_bytes", lambda n: n < MIB)
+        version = origin.number_of("a", reply.etag)
+        oracle_judge(origin.name("a"), connection.read_body(come - MIB, reply), 0, version)
+        go.set()
+        oracle_judge(origin.name("a"), connection.read_body(size - come + MIB, reply), come - MIB, version)
+    server.settle()
+    assert len(origin.requests(key="a")) == 1
+    assert server.metric("forebay_fill_readers_detached_total") >= 1
+    assert server.metric("forebay_hit_blocks_total", path="sendfile") >= 4
+    assert server.metric("forebay_hit_blocks_total", path="read") == 0

@@ -90,6 +90,7 @@ static void make_sound(void)
                                  .attachment = &it.attachment,
                                  .answer = &it.object,
                                  .run_end_byte = CHUNK_SIZE,
+                                 .next_byte = 10,
                                  .queued_bytes = 10};
     list_init(&sub->pieces);
     it.piece = (struct piece){.chunk = &it.chunk, .len = 10};
@@ -138,6 +139,10 @@ static void look_at_all(void)
     INJURY(gone_and_still_attached, it.sub.on_change = NULL)                                       \
     INJURY(queue_and_count_differ, it.sub.queued_bytes = 11)                                       \
     INJURY(piece_behind_the_run, it.piece.first_byte = CHUNK_SIZE)                                 \
+    INJURY(pages_and_chunk_in_one_piece, it.piece.pages.segment = (struct segment *)&it)           \
+    INJURY(piece_before_the_next_byte, it.sub.next_byte = 11)                                      \
+    INJURY(wants_what_has_come, it.sub.stored = it.sub.wanting = true)                             \
+    INJURY(pages_of_no_run, it.fill.pages.segment = (struct segment *)&it)                         \
     INJURY(lags_behind_what_is_not_stored, it.sub.lagging = true)
 
 #define INJURY(name, ...)                                                                          \

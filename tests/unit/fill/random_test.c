@@ -17,8 +17,9 @@ enum kind {
     STEADY, // the disk, the clients and the evictions misbehave, the origin does not
     WILD,   // everything
     PAST, // the origin's objects are overwritten past the cache, and some readers ask for the newest
-    BLIND, // writes pass through while the index can now and then not be looked at
-    BROKEN // writes pass through, and commits fail
+    BLIND,  // writes pass through while the index can now and then not be looked at
+    BROKEN, // writes pass through, and commits fail
+    BEHIND  // runs longer than what a reader may queue, readers slower than their runs
 };
 
 static uint64_t state;
@@ -55,6 +56,7 @@ static void start_reader(struct run *run)
     }
     world_use_key(pick(4) == 0);
     struct client_ask ask = {.worker = pick(WORLD_WORKERS), .last = UINT64_MAX};
+    uint64_t size = run->kind == BEHIND ? run->options.size_bytes : WORLD_SIZE;
     switch (pick(10)) {
     case 0:
         ask.head = true;
@@ -72,8 +74,8 @@ static void start_reader(struct run *run)
     case 5:
     case 6:
         ask.has_range = true;
-        ask.first = pick((unsigned)WORLD_SIZE);
-        ask.last = ask.first + pick(2 * WORLD_BLOCK);
+        ask.first = pick((unsigned)size);
+        ask.last = ask.first + pick(run->kind == BEHIND ? (unsigned)size : 2 * WORLD_BLOCK);
         break;
     default:
         break;
@@ -204,7 +206,8 @@ static bool refused_rightly(enum err err)
 static void judge(struct run *run)
 {
     unsigned long long seed = (unsigned long long)run->seed;
-    for (unsigned i = 0; i < run->reader_count && run->kind < WILD; i++) {
+    bool none_fails = run->kind < WILD || run->kind == BEHIND;
+    for (unsigned i = 0; i < run->reader_count && none_fails; i++) {
         enum client_outcome outcome = client_outcome(run->readers[i]);
         cr_assert(outcome == CLIENT_COMPLETE || outcome == CLIENT_LEFT ||
                       (outcome == CLIENT_ERROR && refused_rightly(client_err(run->readers[i]))),
@@ -233,6 +236,15 @@ static void choose_options(struct run *run)
         o->refuse_store = pick(8) == 0;
         o->bad_percent = pick(3) * 5;
     }
+    if (run->kind == BEHIND) {
+        o->strict = false;
+        o->block_size_bytes = 8 * WORLD_BLOCK;
+        o->size_bytes = 2 * 8 * WORLD_BLOCK + pick(8 * WORLD_BLOCK);
+        o->piece_bytes = pick(2) == 0 ? WORLD_BLOCK : 0;
+        o->buffer_bytes = (4 + pick(60)) * CHUNK_SIZE;
+        o->pages_percent = pick(4) * 33;
+        o->refuse_store = false;
+    }
     if (run->kind == WILD) {
         o->size_bytes = pick(4) == 0 ? pick_size() : 0;
         o->no_etag = pick(20) == 0;
@@ -250,11 +262,11 @@ static void run_seed(uint64_t seed, enum kind kind)
     start_reader(&run);
     for (unsigned step = 0; step < 1000; step++) {
         unsigned what = pick(200);
-        if (what < 8 && kind >= PAST) {
+        if (what < 8 && kind >= PAST && kind != BEHIND) {
             ask_past(&run);
         } else if (what < 12 && kind == PAST) {
             disturb_past(&run);
-        } else if (what < 10 && kind >= BLIND) {
+        } else if (what < 10 && (kind == BLIND || kind == BROKEN)) {
             write_through(&run);
         } else if (what < 14 && kind == BLIND) {
             store_hide(pick(2) == 0);
@@ -311,6 +323,11 @@ Test(random, past_nobody_goes_back_in_time)
 Test(random, blind_no_stale_read)
 {
     run_seeds(BLIND);
+}
+
+Test(random, behind_no_reader_fails)
+{
+    run_seeds(BEHIND);
 }
 
 Test(random, broken_commits_no_stale_read)

@@ -52,6 +52,7 @@ struct world_options {
     unsigned slow_percent;     // clients that take one slice in 50 turns
     unsigned cold_percent;     // disk reads of headers that would block
     unsigned bad_percent;      // disk reads that fail their checksum
+    unsigned pages_percent; // file ranges that can be sent when they are asked for; 0: as under TLS
 };
 
 void world_begin(const struct world_options *options);

@@ -19,7 +19,7 @@ static int max_int(int a, int b)
 bool http_exchange_can_sendfile(const struct http_exchange *x)
 {
     (void)x;
-    return false;
+    return world.options.pages_percent > 0;
 }
 
 bool http_reply_head_sent(const struct http_exchange *x)
@@ -75,8 +75,32 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
     c->wants = true;
 }
 
+// All of it leaves, or a part, and the source has the rest back.
+static void client_take_range(struct client *c, struct file_range *range)
+{
+    const struct segment *s = range->release_ctx;
+    if (c->version == 0) {
+        client_names_version(c, s->version);
+    }
+    cr_assert(s->key == c->key && s->version == c->version, "pages of another version: seed %llu",
+              (unsigned long long)world.options.seed);
+    bool recalls = world.options.pages_percent < 100 && rnd(4) == 0;
+    uint64_t unsent = recalls ? rnd((unsigned)range->len + 1) : 0;
+    c->received += range->len - unsent;
+    cr_assert(c->received <= c->length);
+    range->release(range->release_ctx);
+    if (unsent > 0) {
+        c->x->source->recall(c->x->source, unsent);
+    }
+    c->wants = true;
+}
+
 static void client_take(struct client *c, struct http_slice *slice)
 {
+    if (slice->kind == HTTP_SLICE_FILE) {
+        client_take_range(c, &slice->range);
+        return;
+    }
     if (c->version == 0) { // no ETag: the first byte names it
         client_names_version(c, slice->bytes.ptr[0] - letter_of(c->key, 0));
     }

@@ -29,6 +29,7 @@ struct segment { // one run
     struct list_node node;
     struct world_key *key;
     bool dying, bad;
+    bool writing; // its run is not finished
     bool indexed; // look-ups find it
     bool durable; // the next process will find it
     bool pending; // a put of it has not been committed
@@ -57,8 +58,9 @@ struct store_run {
     bool finishing, given_up;
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
-    void (*on_written)(void *ctx);
+    void (*on_written)(void *ctx, const struct store_place *pages);
     void *watch_ctx;
+    struct segment *segment;
     struct worker *worker;
 };
 

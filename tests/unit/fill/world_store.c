@@ -191,8 +191,8 @@ static struct segment *segment_of_block(const struct world_key *k, unsigned bloc
     list_for_each(node, &world.segments)
     {
         struct segment *s = container_of(node, struct segment, node);
-        if (s->key == k && s->indexed >= indexed && !s->dying && block >= s->first_block &&
-            block < s->first_block + s->block_count) {
+        if (s->key == k && !s->writing && s->indexed >= indexed && !s->dying &&
+            block >= s->first_block && block < s->first_block + s->block_count) {
             return s;
         }
     }
@@ -329,11 +329,28 @@ enum err store_read_small(struct worker *w, struct store *store, const struct st
     return ERR_OK;
 }
 
+static void on_range_released(void *ctx)
+{
+    struct segment *s = ctx;
+    check(s->pins > 0);
+    s->pins--;
+    segment_settle(s);
+}
+
 bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
                        uint64_t first_byte, uint64_t len, struct file_range *ret_range)
 {
-    (void)w, (void)store, (void)place, (void)first_byte, (void)len, (void)ret_range;
-    return false;
+    (void)w, (void)store;
+    uint64_t begin = place->first_block * place->block_size_bytes;
+    check(first_byte >= begin && first_byte + len <= begin + place->payload_len);
+    check(place->segment->pins > 0);
+    if (rnd(100) >= world.options.pages_percent) {
+        return false;
+    }
+    place->segment->pins++;
+    *ret_range = (struct file_range){
+        .len = len, .release = on_range_released, .release_ctx = place->segment};
+    return true;
 }
 
 void store_read_start(struct worker *w, struct store_read *read)
@@ -377,7 +394,7 @@ void read_complete(unsigned i)
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, struct store_run **ret_run)
 {
-    (void)store, (void)block_count;
+    (void)store;
     if (world.refuse || world.disk_is_behind) {
         return ERR_DISK_FULL;
     }
@@ -389,6 +406,17 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->version = version_of(object->etag);
     run->first_block = first_block;
     run->worker = w;
+    run->segment = calloc(1, sizeof(*run->segment));
+    check(run->segment != NULL);
+    *run->segment = (struct segment){.key = run->key,
+                                     .first_block = first_block,
+                                     .block_count = block_count,
+                                     .version = run->version,
+                                     .writing = true,
+                                     .pins = 1,
+                                     .holds = 1};
+    list_node_init(&run->segment->node);
+    list_push_back(&world.segments, &run->segment->node);
     *ret_run = run;
     return ERR_OK;
 }
@@ -427,7 +455,8 @@ void store_fall_behind(bool behind)
     world.disk_is_behind = behind;
 }
 
-void store_run_watch(struct store_run *run, void (*on_written)(void *ctx), void *ctx)
+void store_run_watch(struct store_run *run,
+                     void (*on_written)(void *ctx, const struct store_place *pages), void *ctx)
 {
     run->on_written = on_written;
     run->watch_ctx = ctx;
@@ -456,8 +485,18 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
     run->finishing = true;
 }
 
+// Nothing of it is kept, but what somebody has pinned.
+static void run_lose_segment(struct store_run *run)
+{
+    run->segment->dying = true;
+    run->segment->pins--;
+    run->segment->holds--;
+    segment_settle(run->segment);
+}
+
 void store_run_abort(struct store_run *run)
 {
+    run_lose_segment(run);
     run_free(run);
 }
 
@@ -465,22 +504,14 @@ static void run_finished(struct store_run *run)
 {
     struct worker *w = run->worker;
     world.current = w;
-    if (run->given_up) {
-        run->done(run->ctx, ERR_NOT_ADMITTED, NULL);
-    } else if (world.fail_write) {
-        world.fail_write = false;
-        run->done(run->ctx, ERR_IO, NULL);
+    if (run->given_up || world.fail_write) {
+        world.fail_write &= run->given_up;
+        run_lose_segment(run);
+        run->done(run->ctx, run->given_up ? ERR_NOT_ADMITTED : ERR_IO, NULL);
     } else {
-        struct segment *s = calloc(1, sizeof(*s));
-        check(s != NULL);
-        list_node_init(&s->node);
-        list_push_back(&world.segments, &s->node);
-        s->key = run->key;
-        s->first_block = run->first_block;
-        s->block_count = run->blocks;
-        s->version = run->version;
-        s->pins = s->holds = 1;
-        struct store_place place = place_of(s);
+        run->segment->block_count = run->blocks;
+        run->segment->writing = false;
+        struct store_place place = place_of(run->segment);
         run->done(run->ctx, ERR_OK, &place);
     }
     run_free(run);
@@ -491,11 +522,13 @@ void run_step(struct store_run *run)
 {
     if (run->written_count < run->chunk_count) {
         chunk_unref(run->chunks[run->written_count++]);
-        if (run->on_written != NULL && !run->finishing) {
-            world.current = run->worker;
-            run->on_written(run->watch_ctx);
-            turn_end(run->worker);
+        struct store_place pages = place_of(run->segment);
+        pages.payload_len = (uint32_t)min_u64(run->written_count * CHUNK_SIZE, pages.payload_len);
+        world.current = run->worker;
+        if (run->on_written != NULL) {
+            run->on_written(run->watch_ctx, run->given_up ? NULL : &pages);
         }
+        turn_end(run->worker);
         return;
     }
     run_finished(run);

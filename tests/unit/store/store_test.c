@@ -406,6 +406,37 @@ Test(store, reading_a_run_takes_the_mark_from_a_neighbour_in_the_same_page)
     box_remove(&box);
 }
 
+// Writing there brings the page from the device as well.
+Test(store, writing_a_run_takes_the_mark_from_a_neighbour_in_the_same_page)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    const uint64_t sizes[] = {1000, 3 * BLOCK, 10 * BLOCK}; // the last with an intent
+    for (unsigned i = 0; i < ARRAY_LEN(sizes); i++) {
+        char names[2][16];
+        (void)snprintf(names[0], sizeof(names[0]), "first-%u", i);
+        (void)snprintf(names[1], sizeof(names[1]), "second-%u", i);
+        struct object first = small(&box, names[0], 2 * BLOCK - 3000);
+        struct object second = small(&box, names[1], sizes[i]);
+        uint32_t blocks = (uint32_t)((second.size + BLOCK - 1) / BLOCK);
+        struct store_place before, after;
+        cr_assert(box_write(&box, 0, &first, 0, 2, 2, &before) == ERR_OK);
+        int fd;
+        cr_assert(segment_borrow_wait(before.segment, &fd) == ERR_OK);
+        cr_assert(fdatasync(fd) == 0);
+        cr_assert(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+        segment_return(before.segment);
+        cr_assert(box_write(&box, 0, &second, 0, blocks, blocks, &after) == ERR_OK);
+        cr_assert(segment_is_verified(before.segment, before.first_unit, 1));
+        cr_assert(!segment_is_verified(before.segment, before.first_unit + 1, 1));
+        box_let_go(&before);
+        box_let_go(&after);
+    }
+    box_close(&box);
+    box_remove(&box);
+}
+
 Test(store, what_a_run_may_be_is_limited)
 {
     struct box box;
