@@ -197,6 +197,7 @@ void origin_count_error(enum err err)
         stats_add(COUNTER_origin_errors_auth, 1);
         break;
     case ERR_ORIGIN_PROTOCOL:
+    case ERR_ORIGIN_UNFIT:
         stats_add(COUNTER_origin_errors_protocol, 1);
         break;
     default:

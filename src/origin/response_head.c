@@ -387,12 +387,14 @@ static enum err judge_partial(const struct response_head *h, const struct respon
 static enum err judge_whole(const struct response_head *h, const struct response_asked *asked,
                             struct response_answer *answer)
 {
-    if (!h->has_length || headers_count(&h->headers, SPAN("Content-Range")) > 0) {
-        return ERR_ORIGIN_PROTOCOL; // the object's size is not known
+    if (headers_count(&h->headers, SPAN("Content-Range")) > 0) {
+        return ERR_ORIGIN_PROTOCOL;
     }
     // To a range only an empty object may be answered whole.
-    if (asked->has_range && !asked->head && !(h->length == 0 && asked->first == 0)) {
-        return ERR_ORIGIN_PROTOCOL;
+    bool is_whole_to_range =
+        asked->has_range && !asked->head && !(h->length == 0 && asked->first == 0);
+    if (!h->has_length || is_whole_to_range) {
+        return ERR_ORIGIN_UNFIT; // the object's size is not known, or more of it comes than is asked for
     }
     answer->size_bytes = h->length;
     answer->body_first = 0;

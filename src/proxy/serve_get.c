@@ -233,6 +233,9 @@ enum step_result serve_get_step_revalidated(struct request *r)
     if (sub->outcome == OUTCOME_REJOIN) {
         return restart(r);
     }
+    if (err == ERR_ORIGIN_UNFIT) {
+        return get_state_bypass(r, "answer");
+    }
     bool is_held = g->have_record || g->have_known;
     if (err == ERR_OK || err == ERR_NOT_MODIFIED) {
         take_found(g, sub);
@@ -292,6 +295,9 @@ static enum step_result first_ended(struct request *r, const struct subscription
     if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_INVALID_RANGE && g->object == NULL) {
         get_state_leave(&g->runs[0]);
         return get_ask_home(r); // HEAD tells how long it is
+    }
+    if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_ORIGIN_UNFIT) {
+        return get_state_bypass(r, "answer"); // a client may make something of it
     }
     if (sub->outcome == OUTCOME_ERROR) {
         return request_fail_by_origin(r, sub->err, sub->error_answer);

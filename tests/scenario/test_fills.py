@@ -319,6 +319,30 @@ def test_a_lying_reply_is_never_believed(start, origin, word):
             assert origin.bytes_sent("a", since=mark) >= 3 * MIB, "something of a lie was stored"
 
 
+@pytest.mark.parametrize("word", ["chunked", "no_length", "whole"])
+@pytest.mark.parametrize("size", [0, 300_000])
+def test_an_answer_that_fills_no_cache_passes_through(start, origin, word, size):
+    """Without a length, or whole to a range: the client gets what it would get from the origin."""
+    server = start(origin)
+    origin.put("a", size)
+    origin.fault("a", word, times=None, method="GET")
+    if word != "whole":
+        origin.fault("a", word, times=None, method="HEAD")
+    etag = origin.version("a").etag
+    asked = [("GET", []), ("HEAD", []), ("GET", [("Range", "bytes=-50")]), ("GET", [("Range", "bytes=100-199")]),
+             ("GET", [("If-None-Match", '"other"')]), ("GET", [("If-None-Match", etag)]), ("GET", [("If-Match", etag)]),
+             ("GET", [("Cache-Control", "no-cache")]), ("GET", [("Range", "bytes=9000000-")])]
+    with server.client() as client:
+        for turn in range(2):
+            for method, headers in asked:
+                reply = client.get("a", headers=headers, method=method)
+                assert reply.status in (200, 206, 304, 416), (method, headers, reply)
+                if reply.status in (200, 206) and method == "GET":
+                    first = reply.span[0] if reply.status == 206 else 0
+                    judge(reply, origin, "a", first, reply.length if reply.status == 206 else size)
+                assert reply.etag == etag or reply.status == 416, (method, headers, reply)
+
+
 def test_a_wrong_etag_in_mid_object(forebay, origin):
     """A later fill that names another version is not mixed in."""
     origin.put("a", 12 * MIB)
