@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server log. Any thread: a line is put together on the caller's stack and leaves in one
-// write(2), which keeps lines whole. No lock: the rate limit is a table of atomics, one row per
+// write, which keeps lines whole. No lock: the rate limit is a table of atomics, one row per
 // event name (two names that share a row share its allowance). log_init() comes before threads
 // start.
+//
+// Who reads the log may stand still, and no thread waits for that: a line that a pipe, socket or
+// terminal does not take at once is lost, and counted.
 //
 // A line is first text, `key=value ...`. For JSON it is taken apart again: log_quote() gives JSON
 // string syntax in both formats, so a quoted value is copied as it is, and a bare one becomes a
 // number, a boolean or a string.
 #include "base/log.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -26,7 +33,9 @@
 
 static atomic_int current_level = LOG_LEVEL_INFO;
 static bool json_lines;
+static bool is_file; // stderr
 static atomic_ulong lines_written[LOG_LEVEL_DEBUG + 1];
+static atomic_ulong lines_lost;
 
 static struct rate_row {
     atomic_ulong second; // of the window, on the monotonic clock
@@ -38,6 +47,8 @@ void log_init(enum log_level level, bool json)
 {
     atomic_store(&current_level, (int)level);
     json_lines = json;
+    struct stat st;
+    is_file = fstat(STDERR_FILENO, &st) == 0 && S_ISREG(st.st_mode);
 }
 
 bool log_enabled(enum log_level level)
@@ -50,11 +61,20 @@ unsigned long log_lines(enum log_level level)
     return atomic_load_explicit(&lines_written[level], memory_order_relaxed);
 }
 
+unsigned long log_lines_lost(void)
+{
+    return atomic_load_explicit(&lines_lost, memory_order_relaxed);
+}
+
+static struct rate_row *row_of(const char *event)
+{
+    return &rate_rows[hash64(event, strlen(event), 0) % RATE_ROWS];
+}
+
 // May a line of this event be written now? *ret_dropped is what was held back since the last one.
 // Threads that meet at the turn of a second may let a few lines more or less through.
-static bool rate_allows(const char *event, unsigned long *ret_dropped)
+static bool rate_allows(struct rate_row *row, unsigned long *ret_dropped)
 {
-    struct rate_row *row = &rate_rows[hash64(event, strlen(event), 0) % RATE_ROWS];
     unsigned long second = (unsigned long)(clock_monotonic_us() / 1000000);
     if (atomic_load_explicit(&row->second, memory_order_relaxed) != second) {
         atomic_store_explicit(&row->second, second, memory_order_relaxed);
@@ -230,11 +250,29 @@ static void build_text(struct line *line, struct span text)
     }
 }
 
+// False: it is lost. No line is longer than what a pipe takes whole (PIPE_BUF).
+static bool line_write(const char *text, size_t len)
+{
+    struct iovec iov = {(char *)(uintptr_t)text, len};
+    if (!is_file) {
+        ssize_t written = pwritev2(STDERR_FILENO, &iov, 1, -1, RWF_NOWAIT);
+        if (written >= 0 || (errno != EOPNOTSUPP && errno != ENOSYS && errno != ESPIPE)) {
+            return written > 0;
+        }
+        struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+        if (poll(&room, 1, 0) <= 0) { // a terminal, or an old kernel
+            return false;
+        }
+    }
+    return write(STDERR_FILENO, text, len) > 0;
+}
+
 void log_event(enum log_level level, const char *event, const char *format, ...)
 {
     static const char level_names[][6] = {"error", "warn", "info", "debug"};
+    struct rate_row *row = row_of(event);
     unsigned long dropped = 0;
-    if (!log_enabled(level) || !rate_allows(event, &dropped)) {
+    if (!log_enabled(level) || !rate_allows(row, &dropped)) {
         return;
     }
     char text[LINE_MAX_BYTES];
@@ -263,8 +301,10 @@ void log_event(enum log_level level, const char *event, const char *format, ...)
         build_text(&line, (struct span){text, len});
     }
     line.text[line.len++] = '\n';
-    atomic_fetch_add_explicit(&lines_written[level], 1, memory_order_relaxed);
-    // A log that cannot be written has nowhere to say so.
-    ssize_t written = write(STDERR_FILENO, line.text, line.len);
-    (void)written;
+    if (line_write(line.text, line.len)) {
+        atomic_fetch_add_explicit(&lines_written[level], 1, memory_order_relaxed);
+    } else { // the next line of this event tells
+        atomic_fetch_add_explicit(&lines_lost, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&row->dropped, dropped + 1, memory_order_relaxed);
+    }
 }

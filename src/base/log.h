@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Server log: one line per event, `ts=... level=... event=name key=value ...` (text) or the same as
 // one JSON object, to stderr. No prose, no secrets. Control bytes in values are escaped, values
-// with blanks quoted. Rate limited per event name (100 lines a second; what was dropped is told in
-// the next line as dropped=N). Any thread; one write(2) per line.
+// with blanks quoted. Rate limited per event name (100 lines a second), and never waited for: what
+// stderr does not take at once is lost. What was dropped or lost is told in the next line of that
+// event as dropped=N. Any thread; one write per line.
 #ifndef FOREBAY_BASE_LOG_H
 #define FOREBAY_BASE_LOG_H
 
@@ -23,6 +24,7 @@ void log_event(enum log_level level, const char *event, const char *format, ...)
 const char *log_quote(struct span s);
 // Lines written per level since start, for metrics.
 unsigned long log_lines(enum log_level level);
+unsigned long log_lines_lost(void); // that stderr did not take
 
 #define log_error(event, ...) log_event(LOG_LEVEL_ERROR, event, __VA_ARGS__)
 #define log_warn(event, ...) log_event(LOG_LEVEL_WARN, event, __VA_ARGS__)

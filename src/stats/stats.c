@@ -321,6 +321,9 @@ static void render_log_lines(struct buf *out)
         buf_printf(out, "forebay_log_messages_total{level=\"%s\"} %lu\n", names[level],
                    log_lines((enum log_level)level));
     }
+    render_head(out, "forebay_log_lost_total", "log lines that stderr did not take at once",
+                "counter");
+    buf_printf(out, "forebay_log_lost_total %lu\n", log_lines_lost());
 }
 
 void stats_render(struct buf *out)

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -119,6 +120,48 @@ Test(log, floods_are_cut_and_others_get_through)
     cr_assert_geq(written, 101);
     cr_assert_leq(written, 401); // the second may turn a few times on a slow machine
     cr_assert_not_null(strstr(text, "event=other_event"));
+}
+
+// A pipe that takes no line any more, whose other end is *ret_out.
+static int full_pipe(int *ret_out)
+{
+    int ends[2];
+    char junk[4096] = "";
+    cr_assert_eq(pipe(ends), 0);
+    (void)fcntl(ends[1], F_SETPIPE_SZ, sizeof(junk));
+    (void)fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    while (write(ends[1], junk, sizeof(junk)) > 0) {
+    }
+    while (write(ends[1], junk, 1) > 0) {
+    }
+    (void)fcntl(ends[1], F_SETFL, 0);
+    *ret_out = ends[0];
+    return ends[1];
+}
+
+Test(log, nobody_waits_for_who_reads_it)
+{
+    int out, in = full_pipe(&out), saved = dup(STDERR_FILENO);
+    unsigned long lost = log_lines_lost();
+    dup2(in, STDERR_FILENO);
+    log_init(LOG_LEVEL_INFO, false);
+    alarm(20); // ends a test that waits
+    log_info("stuck", "i=1");
+    log_info("stuck", "i=2");
+    alarm(0);
+    cr_assert_eq(log_lines_lost() - lost, 2);
+    while (read(out, captured, sizeof(captured)) == sizeof(captured)) {
+    }
+    log_info("stuck", "i=3");
+    dup2(saved, STDERR_FILENO);
+    ssize_t len = read(out, captured, sizeof(captured) - 1);
+    cr_assert_gt(len, 0);
+    captured[len] = '\0';
+    cr_assert_not_null(strstr(captured, "event=stuck dropped=2 i=3\n"));
+    cr_assert_eq(log_lines_lost() - lost, 2);
+    close(in);
+    close(out);
+    close(saved);
 }
 
 #ifdef FOREBAY_FAULTS
