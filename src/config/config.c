@@ -486,7 +486,7 @@ static void finish_sizes(struct loader *l)
 {
     struct config *c = l->config;
     if (was_auto(l, SETTING_workers)) {
-        c->workers = config_host_cpu_count();
+        c->workers = config_host_workers();
         resolved(l, SETTING_workers, arena_printf(l->arena, "%u", c->workers));
     }
     c->memory_limit_bytes = config_host_memory_limit_bytes();

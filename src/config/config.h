@@ -149,6 +149,8 @@ struct config_rule {
 #define CONFIG_TYPE_COUNT_AUTO unsigned // workers is resolved; io.threads 0 = auto
 #define CONFIG_TYPE_RATIO double
 
+#define CONFIG_WORKERS_MAX 64u // as the row of `workers` says
+
 // Resolved when config_load() returns: auth_mode and log_format (never auto), workers (>= 1),
 // limits_max_buffer_bytes, cache_dir (absolute path, not created), admin_socket (path, NULL = off).
 // Left as "auto" text: origin_region. access_log_path is "stdout", "off" or a path.

@@ -149,7 +149,7 @@ static struct limits cgroup_limits(void)
     return limits;
 }
 
-unsigned config_host_cpu_count(void)
+unsigned config_host_workers(void)
 {
     uint64_t count = 1;
     cpu_set_t set;
@@ -161,7 +161,7 @@ unsigned config_host_cpu_count(void)
         count = online > 0 ? (uint64_t)online : 1;
     }
     count = min_u64(count, cgroup_limits().cpu_count);
-    return (unsigned)min_u64(max_u64(count, 1), 256);
+    return (unsigned)min_u64(max_u64(count, 1), CONFIG_WORKERS_MAX);
 }
 
 static uint64_t machine_memory_bytes(void)

@@ -130,7 +130,7 @@ void config_inherit(struct loader *l);
 void config_loop_judge(struct loader *l);
 
 // config_host.c: what this machine, or the cgroup we are in, lets us use.
-unsigned config_host_cpu_count(void);
+unsigned config_host_workers(void);
 uint64_t config_host_memory_bytes(void);
 uint64_t config_host_memory_limit_bytes(void); // of a cgroup; 0: none below the machine's
 

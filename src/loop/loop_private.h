@@ -12,7 +12,6 @@
 #include "loop/loop.h"
 
 #define WORKER_MAGIC 0x776f726bu
-#define WORKERS_MAX 64
 #define DISK_QUEUE_DEPTH_DEFAULT 128
 #define DISK_QUEUE_DEPTH_MAX 4096
 #define BLOCKING_QUEUE_MAX 4096
@@ -38,7 +37,7 @@ struct mailbox {
     // Messages of this turn per receiver, newest first.
     struct {
         struct message *newest, *oldest;
-    } outgoing[WORKERS_MAX];
+    } outgoing[LOOP_WORKERS_MAX];
     bool has_outgoing;
     uint64_t sent_count, delivered_count;
 };
@@ -184,7 +183,7 @@ struct loop {
         struct {
             uint64_t sent_count, delivered_count;
             bool is_quiet, has_reported;
-        } worker[WORKERS_MAX];
+        } worker[LOOP_WORKERS_MAX];
     } stop;
 };
 

@@ -419,11 +419,11 @@ enum err loop_new(const struct loop_options *options, struct loop **ret_loop, st
     event_set_log_callback(on_libevent_log);
     unsigned depth =
         options->disk_queue_depth == 0 ? DISK_QUEUE_DEPTH_DEFAULT : options->disk_queue_depth;
-    if (options->worker_count == 0 || options->worker_count > WORKERS_MAX ||
+    if (options->worker_count == 0 || options->worker_count > LOOP_WORKERS_MAX ||
         depth > DISK_QUEUE_DEPTH_MAX) {
         if (ret_why != NULL) {
-            buf_printf(ret_why, "1 to %d workers and a disk queue depth of at most %d", WORKERS_MAX,
-                       DISK_QUEUE_DEPTH_MAX);
+            buf_printf(ret_why, "1 to %d workers and a disk queue depth of at most %d",
+                       LOOP_WORKERS_MAX, DISK_QUEUE_DEPTH_MAX);
         }
         return ERR_INVALID;
     }

@@ -77,6 +77,7 @@ BAD_FILES = [
     ("cache:\n  block_size: 4MB\n", ":2:15:", "power of two"),
     ("cache: {ttl: 60}\n", ":1:", "unit"),
     ("workers: many\n", ":1:10:", "workers"),
+    ("workers: 65\n", ":1:10:", "64"),
     ("cache: {size: 4MiBx}\n", ":1:", "cache.size"),
     ("cache: {size: 1GiB}\ncache: {size: 2GiB}\n", ":2:", "cache"),
     ("origin: [1\n", ":", ""),

@@ -4,7 +4,10 @@
 
 #include "config/config_private.h"
 
+#include <sched.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static char why[WHY_MAX];
 
@@ -91,9 +94,30 @@ Test(config_value, endpoints)
     }
 }
 
+static unsigned played_cpus; // 0: the machine's
+
+// Stands before the C library's.
+int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *ret_set)
+{
+    if (played_cpus == 0) {
+        return syscall(SYS_sched_getaffinity, pid, size, ret_set) < 0 ? -1 : 0;
+    }
+    CPU_ZERO(ret_set);
+    for (unsigned i = 0; i < played_cpus; i++) {
+        CPU_SET(i, ret_set);
+    }
+    return 0;
+}
+
+Test(config_value, a_large_machine_gets_no_more_workers_than_can_be)
+{
+    played_cpus = 192;
+    cr_assert_leq(config_host_workers(), CONFIG_WORKERS_MAX); // fewer, where a cgroup says so
+    played_cpus = 0;
+}
+
 Test(config_value, host_limits_are_sane)
 {
-    cr_assert_geq(config_host_cpu_count(), 1);
-    cr_assert_leq(config_host_cpu_count(), 256);
+    cr_assert_geq(config_host_workers(), 1);
     cr_assert_gt(config_host_memory_bytes(), 1 << 20);
 }
