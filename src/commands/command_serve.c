@@ -440,7 +440,8 @@ static int serve_build(struct serve *s)
 {
     const struct config *c = s->config;
     command_memory_begin(c->limits_max_buffer_bytes);
-    static_assert(CONFIG_WORKERS_MAX <= LOOP_WORKERS_MAX, "each setting that is taken can be served");
+    static_assert(CONFIG_WORKERS_MAX <= LOOP_WORKERS_MAX,
+                  "each setting that is taken can be served");
     struct loop_options loop_options = {.worker_count = c->workers,
                                         .engine = (enum disk_engine)c->io_engine,
                                         .disk_threads = c->io_threads * c->workers,

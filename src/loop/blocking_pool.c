@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool of threads for calls with no asynchronous form. A job is embedded in its owner; it belongs
+// Pools of threads for calls with no asynchronous form, one for each lane. A job is embedded in its owner; it belongs
 // to the pool from blocking_pool_run() until its done() on the worker that started it. Answers
 // travel by mailbox.
 #include "loop/loop_private.h"
@@ -33,7 +33,9 @@ void blocking_pool_run(struct worker *w, struct blocking_job *job)
     struct list one;
     list_init(&one);
     list_push_back(&one, &job->node);
-    enum err err = thread_pool_add(w->loop->blocking_pool, &one, 1, BLOCKING_QUEUE_MAX);
+    check(job->lane < BLOCKING_LANE_COUNT);
+    struct thread_pool *pool = w->loop->blocking_pools[job->lane];
+    enum err err = thread_pool_add(pool, &one, 1, BLOCKING_QUEUE_MAX);
     if (err != ERR_OK) {
         list_remove(&job->node);
         job->err = err;
@@ -41,7 +43,13 @@ void blocking_pool_run(struct worker *w, struct blocking_job *job)
     }
 }
 
-struct thread_pool *blocking_pool_new(unsigned thread_count)
+struct thread_pool *blocking_pool_new(enum blocking_lane lane)
 {
-    return thread_pool_new("blocking", thread_count, run);
+    static const struct {
+        const char *name;
+        unsigned thread_count;
+    } lanes[BLOCKING_LANE_COUNT] = {[BLOCKING_GENERAL] = {"blocking", 4},
+                                    [BLOCKING_STORE] = {"blocking-store", 1}, // under one lock
+                                    [BLOCKING_ORIGIN] = {"blocking-origin", 4}};
+    return thread_pool_new(lanes[lane].name, lanes[lane].thread_count, run);
 }

@@ -3,7 +3,7 @@
 // started it.
 //
 // Operations that write go in a lane of their own, with half the queue depth: where a device is behind
-// with them, the others go past.
+// with them, the others go past. So do those on an origin's files.
 //
 // The life of an operation:
 //   WAITING   disk_io_start(): in its lane until the end of the turn, longer above the lane's depth
@@ -52,7 +52,7 @@ enum disk_lane_kind disk_op_lane(const struct disk_op *op)
 {
     bool writes = op->kind == DISK_WRITE || op->kind == DISK_SYNC || op->kind == DISK_FALLOCATE ||
                   op->kind == DISK_PUSH;
-    return writes ? DISK_LANE_WRITES : DISK_LANE_READS;
+    return op->is_origins ? DISK_LANE_ORIGIN : writes ? DISK_LANE_WRITES : DISK_LANE_READS;
 }
 
 static struct disk_lane *lane_of(struct worker *w, const struct disk_op *op)
@@ -62,8 +62,11 @@ static struct disk_lane *lane_of(struct worker *w, const struct disk_op *op)
 
 static unsigned inflight_of(const struct disk_io *disk)
 {
-    return disk->lanes[DISK_LANE_READS].inflight_count +
-           disk->lanes[DISK_LANE_WRITES].inflight_count;
+    unsigned inflight = 0;
+    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
+        inflight += disk->lanes[i].inflight_count;
+    }
+    return inflight;
 }
 
 static bool lane_can_go(const struct disk_lane *lane)
@@ -74,8 +77,12 @@ static bool lane_can_go(const struct disk_lane *lane)
 bool disk_io_has_work(const struct worker *w)
 {
     const struct disk_io *disk = &w->disk;
-    return !list_empty(&disk->finished) || lane_can_go(&disk->lanes[DISK_LANE_READS]) ||
-           lane_can_go(&disk->lanes[DISK_LANE_WRITES]) ||
+    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
+        if (lane_can_go(&disk->lanes[i])) {
+            return true;
+        }
+    }
+    return !list_empty(&disk->finished) ||
            (disk->has_ring &&
             (io_uring_cq_ready(&disk->ring) > 0 || io_uring_sq_ready(&disk->ring) > 0)) ||
            atomic_load_explicit(&disk->completed, memory_order_relaxed) != NULL;
@@ -84,9 +91,11 @@ bool disk_io_has_work(const struct worker *w)
 bool disk_io_is_quiet(const struct worker *w)
 {
     const struct disk_io *disk = &w->disk;
-    return disk->lanes[DISK_LANE_READS].waiting_count == 0 &&
-           disk->lanes[DISK_LANE_WRITES].waiting_count == 0 && inflight_of(disk) == 0 &&
-           list_empty(&disk->finished);
+    unsigned waiting = 0;
+    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
+        waiting += disk->lanes[i].waiting_count;
+    }
+    return waiting == 0 && inflight_of(disk) == 0 && list_empty(&disk->finished);
 }
 
 void disk_io_publish(struct worker *w)
@@ -344,8 +353,10 @@ static bool lane_submit(struct worker *w, struct disk_lane *lane)
 void disk_io_submit(struct worker *w)
 {
     struct disk_io *disk = &w->disk;
-    bool has_issued = lane_submit(w, &disk->lanes[DISK_LANE_READS]);
-    has_issued |= lane_submit(w, &disk->lanes[DISK_LANE_WRITES]);
+    bool has_issued = false;
+    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
+        has_issued |= lane_submit(w, &disk->lanes[i]);
+    }
     if (has_issued || (disk->has_ring && io_uring_sq_ready(&disk->ring) > 0)) {
         w->loop->engine_calls->flush(w);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Disk engine on a pool of threads doing the plain system calls, for where io_uring is refused:
-// most containers. Two pools serve all workers of a loop, one for what writes: a pool thread whose
-// write waits for the device does not keep a read waiting.
+// most containers. A pool for each lane serves all workers of a loop: a pool thread whose write waits
+// for the device does not keep a read waiting, nor does one that waits for a file server.
 //
 // A worker hands over what a turn started under one lock; a pool thread runs one operation to its
 // end and pushes it onto its worker's stack of completed ones without a lock, waking the worker
@@ -103,7 +103,8 @@ static void run(struct list_node *node)
 
 struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned thread_count)
 {
-    return thread_pool_new(lane == DISK_LANE_WRITES ? "disk-write" : "disk", thread_count, run);
+    static const char *const names[DISK_LANE_COUNT] = {"disk", "disk-write", "disk-origin"};
+    return thread_pool_new(names[lane], thread_count, run);
 }
 
 // --- The engine's face, on the worker ------------------------------------------------------------

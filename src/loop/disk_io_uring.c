@@ -134,6 +134,13 @@ void disk_io_uring_enable(struct worker *w)
         check(syscall(SYS_io_uring_register, w->disk.ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
                       NULL, 0) == 0);
         w->disk.is_ring_enabled = true;
+        // A thread of the kernel's for each operation that may wait, so that no lane waits for another's.
+        unsigned most[2] = {0, 0}; // 0: as it is
+        for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
+            most[0] += w->disk.lanes[i].depth;
+        }
+        // Before Linux 5.15 there are four for each CPU.
+        (void)io_uring_register_iowq_max_workers(&w->disk.ring, most);
     }
 }
 
@@ -197,6 +204,8 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
         break;
     case DISK_OPEN:
         prepare_open(sqe, op);
+        sqe->flags |=
+            IOSQE_ASYNC; // of a name that is known the kernel asks the file server at once
         break;
     case DISK_STATX:
         io_uring_prep_statx(sqe, op->fd, op->path,

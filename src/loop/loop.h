@@ -37,7 +37,6 @@ struct loop_options {
     enum disk_engine engine; // AUTO probes a real ring with one real read
     unsigned disk_threads;   // for the thread back end, all workers together; 0 = 2 per worker
     unsigned disk_queue_depth;
-    unsigned blocking_threads; // 0 = 4
 };
 
 // A set of workers and what they share. Threads run after loop_start().
@@ -152,6 +151,7 @@ struct disk_op {
     int at_flags;          // STATX, UNLINK: AT_* flags; AT_EMPTY_PATH is added for an empty path
     uint64_t length;       // FALLOCATE, PUSH
     void *statx;           // struct statx *
+    bool is_origins;       // on an origin's files: apart from what the cache asks of its device
     void (*done)(struct disk_op *op);
     // results
     enum err err;
@@ -235,10 +235,18 @@ int64_t file_send_range(struct worker *w, const struct file_range *range, uint64
 
 // --- blocking_pool.c -----------------------------------------------------------------------------
 
-// For calls with no asynchronous form (directory scans, name look-ups, credential files). At most
-// 4,096 queued; above that the job's done runs with ERR_LIMIT.
+// For calls with no asynchronous form. Each lane has threads of its own, so that jobs on a device that
+// stands still hold up none that have nothing to do with it. At most 4,096 are queued in a lane; above
+// that the job's done runs with ERR_LIMIT.
+enum blocking_lane {
+    BLOCKING_GENERAL, // credentials, certificates
+    BLOCKING_STORE,   // the cache directory
+    BLOCKING_ORIGIN,  // folders of `dir:` origins
+    BLOCKING_LANE_COUNT
+};
 struct blocking_job {
     struct list_node node;
+    enum blocking_lane lane;
     void (*work)(struct blocking_job *job); // on a pool thread
     void (*done)(struct blocking_job *job); // on the worker that started it
     struct worker *worker;

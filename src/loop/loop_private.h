@@ -61,9 +61,9 @@ void thread_pool_free(struct thread_pool *pool); // NULL is fine
 
 // --- disk_io.c and its engines -------------------------------------------------------------------
 
-// What changes the disk goes apart from everything else: a device that takes no more writes holds
-// back writes alone.
-enum disk_lane_kind { DISK_LANE_READS, DISK_LANE_WRITES, DISK_LANE_COUNT };
+// Three kinds of operations go apart: a device that takes no more writes holds back writes alone, and a
+// file server that hangs holds back nothing of the cache's.
+enum disk_lane_kind { DISK_LANE_READS, DISK_LANE_WRITES, DISK_LANE_ORIGIN, DISK_LANE_COUNT };
 struct disk_lane {
     struct list waiting; // started, not yet given to the engine
     unsigned waiting_count, inflight_count, depth;
@@ -120,7 +120,7 @@ bool disk_op_next_piece(struct disk_op *op, struct iovec *ret_one, struct iovec 
 bool disk_op_take_result(struct disk_op *op, int64_t result) MUST_USE;
 
 // --- blocking_pool.c -----------------------------------------------------------------------------
-struct thread_pool *blocking_pool_new(unsigned thread_count);
+struct thread_pool *blocking_pool_new(enum blocking_lane lane);
 
 // --- worker.c ------------------------------------------------------------------------------------
 struct dead {
@@ -169,7 +169,7 @@ struct loop {
     const struct disk_engine_calls *engine_calls;
     char engine_why[160];
     struct thread_pool *disk_pools[DISK_LANE_COUNT]; // NULL with io_uring
-    struct thread_pool *blocking_pool;
+    struct thread_pool *blocking_pools[BLOCKING_LANE_COUNT];
     bool is_started;
     uint64_t idle_wait_us;           // the longest wait of a worker
     atomic_ulong outside_sent_count; // messages from threads that are no worker

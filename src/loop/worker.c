@@ -399,6 +399,7 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
         loop->disk_pools[DISK_LANE_READS] = disk_io_threads_pool_new(DISK_LANE_READS, count);
         loop->disk_pools[DISK_LANE_WRITES] =
             disk_io_threads_pool_new(DISK_LANE_WRITES, count > 4 ? count / 2 : 2);
+        loop->disk_pools[DISK_LANE_ORIGIN] = disk_io_threads_pool_new(DISK_LANE_ORIGIN, count);
         snprintf(loop->engine_why, sizeof(loop->engine_why), "threads: %s", buf_cstr(&why));
     }
     buf_done(&why);
@@ -455,8 +456,9 @@ enum err loop_new(const struct loop_options *options, struct loop **ret_loop, st
         loop_free(loop);
         return err;
     }
-    loop->blocking_pool =
-        blocking_pool_new(options->blocking_threads == 0 ? 4 : options->blocking_threads);
+    for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
+        loop->blocking_pools[i] = blocking_pool_new(i);
+    }
     *ret_loop = loop;
     return ERR_OK;
 }
@@ -469,7 +471,9 @@ enum err loop_start(struct loop *loop)
     for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL; i++) {
         thread_pool_start(loop->disk_pools[i]);
     }
-    thread_pool_start(loop->blocking_pool);
+    for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
+        thread_pool_start(loop->blocking_pools[i]);
+    }
     enum err err = ERR_OK;
     for (unsigned i = 0; i < loop->worker_count && err == ERR_OK; i++) {
         struct worker *w = &loop->workers[i];
@@ -570,7 +574,9 @@ void loop_stop(struct loop *loop)
             w->is_running = false;
         }
     }
-    thread_pool_stop(loop->blocking_pool);
+    for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
+        thread_pool_stop(loop->blocking_pools[i]);
+    }
     for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL; i++) {
         thread_pool_stop(loop->disk_pools[i]);
     }
@@ -587,7 +593,9 @@ void loop_free(struct loop *loop)
     for (unsigned i = 0; i < loop->worker_count; i++) {
         worker_done(&loop->workers[i]);
     }
-    thread_pool_free(loop->blocking_pool);
+    for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
+        thread_pool_free(loop->blocking_pools[i]);
+    }
     for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
         thread_pool_free(loop->disk_pools[i]);
     }

@@ -127,6 +127,7 @@ static void op_start(struct origin_directory_fetch *d, struct disk_op op)
     check(!d->op_running);
     d->op = op;
     list_node_init(&d->op.node);
+    d->op.is_origins = true;
     d->op.done = on_op_done;
     d->op_running = true;
     disk_io_start(d->call.ow->w, &d->op);

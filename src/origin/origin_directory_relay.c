@@ -165,6 +165,7 @@ static void relay_go(struct origin_directory_relay *d)
     }
     if (err == ERR_OK && !d->job_done) {
         d->job_running = true;
+        d->job.lane = BLOCKING_ORIGIN;
         blocking_pool_run(d->call.ow->w, &d->job);
         return;
     }

@@ -204,7 +204,7 @@ void store_write_note(struct worker *w, struct store *store, struct span origin,
 {
     note->store = store;
     note->bucket = doubt_hash(store, origin, bucket);
-    note->job = (struct blocking_job){.work = on_note, .done = on_noted};
+    note->job = (struct blocking_job){.lane = BLOCKING_STORE, .work = on_note, .done = on_noted};
     blocking_pool_run(w, &note->job);
 }
 

@@ -181,7 +181,7 @@ void store_epoch_begin(struct worker *w, struct store *store, struct span origin
     change->store = store;
     change->bucket = epoch_hash(store, origin, bucket);
     change->slot = NULL;
-    change->job = (struct blocking_job){.work = on_begin, .done = on_begun};
+    change->job = (struct blocking_job){.lane = BLOCKING_STORE, .work = on_begin, .done = on_begun};
     blocking_pool_run(w, &change->job);
 }
 

@@ -33,6 +33,14 @@ static void on_over(struct blocking_job *job)
     }
 }
 
+static void on_one_over(struct blocking_job *job)
+{
+    (void)job;
+    if (++jobs->over_count == EXTRA) {
+        signal_raise(&jobs->over);
+    }
+}
+
 static void work(struct blocking_job *job)
 {
     cr_assert(worker_current() == NULL);
@@ -58,6 +66,43 @@ static void start_flood(struct worker *w, void *ctx)
         blocking_pool_run(w, &jobs->item[i]);
     }
     cr_assert(jobs->over_count == 0); // never inside the starting call
+}
+
+static void start_one(struct worker *w, void *ctx)
+{
+    (void)ctx;
+    for (unsigned i = 0; i < EXTRA; i++) {
+        jobs->item[i].lane = i % 2 == 0 ? BLOCKING_GENERAL : BLOCKING_ORIGIN;
+        jobs->item[i].work = work;
+        jobs->item[i].done = on_one_over;
+        blocking_pool_run(w, &jobs->item[i]);
+    }
+}
+
+// Proves that jobs which stand still in one lane hold up none of another.
+Test(blocking_pool, lanes_are_apart)
+{
+    jobs = calloc(1, sizeof(*jobs));
+    cr_assert(jobs != NULL);
+    signal_init(&jobs->entered);
+    signal_init(&jobs->leave);
+    signal_init(&jobs->over);
+    struct loop *loop = fixture_loop(DISK_ENGINE_THREADS, 1, 0);
+    for (unsigned i = 0; i < 4; i++) {
+        jobs->holder[i].lane = BLOCKING_STORE;
+    }
+    fixture_run_on(loop_worker(loop, 0), start_holders, NULL);
+    signal_wait(&jobs->entered);
+    fixture_run_on(loop_worker(loop, 0), start_one, NULL);
+    signal_wait(&jobs->over);
+    for (unsigned i = 0; i < 4; i++) {
+        signal_raise(&jobs->leave);
+    }
+    fixture_loop_end(&loop);
+    signal_done(&jobs->entered);
+    signal_done(&jobs->leave);
+    signal_done(&jobs->over);
+    free(jobs);
 }
 
 // Proves that work runs off the workers, the answer on the worker that asked, and that jobs above

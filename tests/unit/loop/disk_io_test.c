@@ -170,6 +170,53 @@ BOTH_ENGINES(every_operation)
     cr_assert(read_at(rig, fd, back, 10, 0) == -EBADF);
 }
 
+// Proves that operations on an origin's files, more of them than there are places and threads, and hung
+// for good, hold up neither the worker nor what the cache reads and writes.
+BOTH_ENGINES(an_origin_that_hangs_holds_up_nobody)
+{
+    enum { HUNG = 3 * QUEUE_DEPTH };
+    static struct single hung[HUNG];
+    int dir = open(rig->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    cr_assert(dir >= 0);
+    cr_assert(mkfifoat(dir, "pipe", 0600) == 0); // whoever opens it waits for somebody who writes
+    int fd = fixture_file(rig->dir, "cache", "0123456789", 10);
+    memset(hung, 0, sizeof(hung));
+    for (unsigned i = 0; i < HUNG; i++) {
+        hung[i].op = (struct disk_op){.kind = DISK_OPEN,
+                                      .fd = dir,
+                                      .path = "pipe",
+                                      .open_flags = O_RDONLY,
+                                      .is_origins = true};
+        signal_init(&hung[i].over);
+        fixture_run_on(rig->worker, start_single, &hung[i]);
+    }
+    char back[11] = "";
+    struct iovec iov = {(char[]){"ab"}, 2};
+    struct single write_op = {
+        .op = {.kind = DISK_WRITE, .fd = fd, .offset = 4, .iov = &iov, .iov_count = 1}};
+    cr_assert(run_single(rig, &write_op) == ERR_OK);
+    struct single sync_op = {.op = {.kind = DISK_SYNC, .fd = fd}};
+    cr_assert(run_single(rig, &sync_op) == ERR_OK);
+    cr_assert(read_at(rig, fd, back, 10, 0) == 10);
+    cr_assert_str_eq(back, "0123ab6789");
+    struct single open_op = {
+        .op = {.kind = DISK_OPEN, .fd = dir, .path = "cache", .open_flags = O_RDONLY}};
+    cr_assert(run_single(rig, &open_op) == ERR_OK);
+    close((int)open_op.op.result);
+
+    int writer = openat(dir, "pipe", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    cr_assert(writer >= 0);
+    for (unsigned i = 0; i < HUNG; i++) {
+        signal_wait(&hung[i].over);
+        cr_assert(hung[i].op.err == ERR_OK);
+        close((int)hung[i].op.result);
+        signal_done(&hung[i].over);
+    }
+    close(writer);
+    close(fd);
+    close(dir);
+}
+
 // Proves that openat2's resolve flags are obeyed: a link out of the tree is refused.
 BOTH_ENGINES(open_stays_beneath)
 {
