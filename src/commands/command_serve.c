@@ -784,6 +784,7 @@ int command_serve(int argc, char **argv)
     serve_notify("READY=1");
     serve_until_stopped(&s, &signals);
     serve_drain(&s, &signals);
+    command_stop_bound(&signals);
     serve_tear_down(&s, true);
     log_info("stopped", "exit=%d", EXIT_CODE_OK);
     return EXIT_CODE_OK;

@@ -3,6 +3,7 @@
 #ifndef FOREBAY_COMMANDS_PRIVATE_H
 #define FOREBAY_COMMANDS_PRIVATE_H
 
+#include <signal.h>
 #include <stdbool.h>
 
 #include "admin/admin.h"
@@ -39,6 +40,12 @@ struct command_limits_plan command_limits_plan(const struct config *config);
 // that the configuration (NULL: the built-in one) names. ERR_ORIGIN_CONNECT when none answers.
 enum err commands_ask_server(const char *address, const struct config *config, const char *path,
                              unsigned *ret_status, struct buf *ret_body) MUST_USE;
+
+// --- command_stop.c --------------------------------------------------------------------------------
+
+// From now on, when the drain is over, the process ends within a bound, and soon after one more of
+// `signals`, whatever still waits.
+void command_stop_bound(const sigset_t *signals);
 
 // --- command_memory.c: limits.max_buffer as a whole; main thread, but for the metrics ------------
 

@@ -13,7 +13,8 @@ import threading
 import pytest
 
 from client import Connection, judge, judge_streamed, request_bytes
-from conftest import ENGINES
+from conftest import ENGINES, not_run
+from forebay import build_kind
 from waiting import WAIT_S
 
 MIB = 1 << 20
@@ -512,3 +513,32 @@ def test_a_write_of_unknown_outcome(start, origin, engine, tmp_path, write, end)
                 assert bytes(reply.body) == have.body, key
             else:
                 judge(reply, origin, key, 0, have.size)
+
+
+def test_a_disk_that_stands_still(start, origin, engine, tmp_path):
+    """What waits for it cannot be called back: one more signal ends the process all the same, and the next one finds its
+    cache."""
+    if build_kind() == "release":
+        not_run("a release has no faults")
+    gate = tmp_path / "held"
+    rig = make(start, origin, tmp_path, engine)
+    rig.server.stop()
+    rig.server.env["FOREBAY_DISK_FAULTS"] = f"sync:file={gate}:hold"
+    rig.server.start()
+    cached(rig, "a")
+    rig.server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")   # durable
+    gate.touch()
+    with rig.server.client() as client:
+        judge(client.get("big"), origin, "big", 0, 8 * MIB)
+    drain(rig.server)
+    rig.server.wait_stderr('"event":"draining"')
+    term(rig.server)
+    assert rig.server.process.wait(WAIT_S) == 1
+    rig.server._join()
+    rig.server.process = None
+    gate.unlink()
+    rig.server.start()
+    mark = origin.mark()
+    with rig.server.client() as client:
+        judge(client.get("a"), origin, "a", 0, 1000)
+    assert not origin.requests(key="a", since=mark)
