@@ -96,6 +96,16 @@ bool headers_list_has(struct span value, struct span token)
     return false;
 }
 
+bool headers_have_in_list(const struct headers *h, struct span name, struct span token)
+{
+    bool found = false;
+    for (unsigned i = 0; i < h->count && !found; i++) {
+        found =
+            span_equal_nocase(h->items[i].name, name) && headers_list_has(h->items[i].value, token);
+    }
+    return found;
+}
+
 bool headers_value_is_clean(struct span value)
 {
     size_t i = 0;

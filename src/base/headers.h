@@ -33,6 +33,8 @@ void headers_remove(struct headers *h, struct span name); // all of that name
 bool headers_is_hop_by_hop(struct span name);
 // Is `token` a member of the comma-separated list `value`? Case ignored.
 bool headers_list_has(struct span value, struct span token);
+// Of any of the lists in headers of that name?
+bool headers_have_in_list(const struct headers *h, struct span name, struct span token);
 // Is the value free of CR, LF, NUL and other controls but tab? What is not must never be emitted.
 bool headers_value_is_clean(struct span value);
 bool headers_name_is_token(struct span name); // RFC 9110 tchar, not empty

@@ -27,9 +27,7 @@ void get_state_begin(struct request *r)
     http_conditions_parse(&r->http->headers, &g->conditions);
     g->needs_head = g->is_head || g->range.kind == HTTP_RANGE_SUFFIX || r->s3.has_part_number ||
                     http_conditions_any(&g->conditions);
-    g->client_no_cache = r->pw->proxy->options.obey_no_cache &&
-                         headers_get(&r->http->headers, SPAN("Cache-Control"), &value) &&
-                         headers_list_has(value, SPAN("no-cache"));
+    g->client_no_cache = request_is_no_cache(r);
 }
 
 // --- letting go ----------------------------------------------------------------------------------

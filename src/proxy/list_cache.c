@@ -157,11 +157,7 @@ static struct list_page *page_find(struct list_cache *cache, struct span name, u
 
 struct list_page *list_cache_find(struct proxy_worker *pw, const struct request *r)
 {
-    struct span directives;
-    if (pw->list_cache == NULL || !request_is_cacheable(r) ||
-        (pw->proxy->options.obey_no_cache &&
-         headers_get(&r->http->headers, SPAN("cache-control"), &directives) &&
-         headers_list_has(directives, SPAN("no-cache")))) {
+    if (pw->list_cache == NULL || !request_is_cacheable(r) || request_is_no_cache(r)) {
         return NULL;
     }
     struct span name = page_name(r);

@@ -176,6 +176,12 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
                                          const struct proxy_rule *rule);
 // The epoch of the request's bucket now; what is remembered of the bucket is named by it.
 uint64_t request_epoch(const struct request *r);
+// Does the client want what is true now, and do we listen?
+static inline bool request_is_no_cache(const struct request *r)
+{
+    return r->pw->proxy->options.obey_no_cache &&
+           headers_have_in_list(&r->http->headers, SPAN("Cache-Control"), SPAN("no-cache"));
+}
 // Keys that are the principal's own towards the origin; NULL: the origin's.
 const struct sigv4_credentials *request_origin_credentials(const struct request *r);
 

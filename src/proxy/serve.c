@@ -77,10 +77,8 @@ static const char *bypass_reason(const struct request *r)
     if (r->s3.has_part_number && r->s3.part_number != 1) {
         return "part-number";
     }
-    struct span value;
     if (r->pw->proxy->options.obey_no_store &&
-        headers_get(&r->http->headers, SPAN("Cache-Control"), &value) &&
-        headers_list_has(value, SPAN("no-store"))) {
+        headers_have_in_list(&r->http->headers, SPAN("Cache-Control"), SPAN("no-store"))) {
         return "no-store";
     }
     return NULL;

@@ -231,3 +231,6 @@ def test_client_directives(start, origin):
         assert judge(client.get("a"), origin, "a", 0, 5000) == 1
         reply = client.get("a", headers=[("Cache-Control", "no-cache")])
         assert judge(reply, origin, "a", 0, 5000) == 2
+        origin.overwrite("a")
+        reply = client.get("a", headers=[("Cache-Control", "max-age=0"), ("Cache-Control", "no-cache")])
+        assert judge(reply, origin, "a", 0, 5000) == 3

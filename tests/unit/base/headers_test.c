@@ -41,6 +41,20 @@ Test(headers, count_is_bounded)
     arena_free(arena);
 }
 
+// A list may stand in several lines.
+Test(headers, lists_in_several_lines)
+{
+    struct arena *arena = arena_new(65536);
+    struct headers h = {0};
+    cr_assert(headers_add(&h, arena, SPAN("Cache-Control"), SPAN("max-age=0")));
+    cr_assert(headers_add(&h, arena, SPAN("Other"), SPAN("no-store")));
+    cr_assert(headers_add(&h, arena, SPAN("cache-control"), SPAN("x, No-Cache")));
+    cr_assert(headers_have_in_list(&h, SPAN("Cache-Control"), SPAN("no-cache")));
+    cr_assert(headers_have_in_list(&h, SPAN("Cache-Control"), SPAN("max-age=0")));
+    cr_assert_not(headers_have_in_list(&h, SPAN("Cache-Control"), SPAN("no-store")));
+    arena_free(arena);
+}
+
 Test(headers, hop_by_hop_and_tokens)
 {
     cr_assert(headers_is_hop_by_hop(SPAN("Connection")));
