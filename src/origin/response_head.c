@@ -393,6 +393,9 @@ static enum err judge_whole(const struct response_head *h, const struct response
     // To a range only an empty object may be answered whole.
     bool is_whole_to_range =
         asked->has_range && !asked->head && !(h->length == 0 && asked->first == 0);
+    if (!h->has_length && !h->is_chunked && !asked->head) {
+        return ERR_ORIGIN_PROTOCOL; // nobody could tell its end from a break
+    }
     if (!h->has_length || is_whole_to_range) {
         return ERR_ORIGIN_UNFIT; // the object's size is not known, or more of it comes than is asked for
     }

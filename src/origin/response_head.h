@@ -59,8 +59,8 @@ struct response_answer {
 
 // A 200 or 206 against what was asked: status, range, length and ETag must be the ones asked for.
 // ERR_ORIGIN_CHANGED: another ETag than If-Match named. ERR_ORIGIN_UNFIT: nothing is wrong with it but
-// that no cache can be filled by it: it is whole, to a range, or of unknown length. ERR_ORIGIN_PROTOCOL:
-// anything else that does not fit.
+// that no cache can be filled by it: it is whole, to a range, or in chunks of unknown length.
+// ERR_ORIGIN_PROTOCOL: anything else that does not fit.
 enum err response_head_judge(struct response_head *h, const struct response_asked *asked,
                              struct response_answer *ret_answer) MUST_USE;
 // Size from "Content-Range: bytes */N" of a 416; false without one.

@@ -71,7 +71,7 @@ static const struct row rows[] = {
     {"chunked range", OK206 E R "Transfer-Encoding: chunked\r\n", true, false, NULL, PASS},
     {"chunked object", OK200 E "Transfer-Encoding: chunked\r\n", false, false, NULL, UNFIT},
     {"range without length", OK206 E R, true, false, NULL, PASS},
-    {"object without length", OK200 E, false, false, NULL, UNFIT},
+    {"object without length", OK200 E, false, false, NULL, REFUSE},
     {"HEAD without length", OK200 E, false, true, NULL, UNFIT},
     // Lines
     {"bare line feed in the status line", "HTTP/1.1 200 OK\n" E L, false, false, NULL, PASS},
