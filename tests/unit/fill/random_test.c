@@ -17,9 +17,10 @@ enum kind {
     STEADY, // the disk, the clients and the evictions misbehave, the origin does not
     WILD,   // everything
     PAST, // the origin's objects are overwritten past the cache, and some readers ask for the newest
-    BLIND,  // writes pass through while the index can now and then not be looked at
-    BROKEN, // writes pass through, and commits fail
-    BEHIND  // runs longer than what a reader may queue, readers slower than their runs
+    BLIND,    // writes pass through while the index can now and then not be looked at
+    DOUBTFUL, // writes pass through, and of some the outcome is not known
+    BROKEN,   // writes pass through, and commits fail
+    BEHIND    // runs longer than what a reader may queue, readers slower than their runs
 };
 
 static uint64_t state;
@@ -37,6 +38,7 @@ struct run {
     int readers[READERS_MAX];
     unsigned reader_count;
     int writers[WRITERS_MAX]; // -1: written
+    bool is_doubt[WRITERS_MAX];
     unsigned writer_count;
     int past[WORLD_KEYS]; // version that the origin has answered with past the cache; 0: none
     unsigned past_count;
@@ -165,7 +167,10 @@ static void write_through(struct run *run)
 {
     world_use_key(pick(4) == 0);
     if (run->writer_count < WRITERS_MAX) {
-        run->writers[run->writer_count++] = writer_begin(pick(WORLD_WORKERS));
+        bool is_doubt = run->kind == DOUBTFUL && pick(2) == 0;
+        run->is_doubt[run->writer_count] = is_doubt;
+        run->writers[run->writer_count++] =
+            is_doubt ? doubt_begin(pick(WORLD_WORKERS)) : writer_begin(pick(WORLD_WORKERS));
     }
 }
 
@@ -191,9 +196,17 @@ static void disturb_origin(struct run *run)
 static void go_on_writing(struct run *run, unsigned patience)
 {
     for (unsigned i = 0; i < run->writer_count; i++) {
-        if (run->writers[i] >= 0 && writer_ready(run->writers[i]) && pick(patience) == 0) {
+        if (run->writers[i] < 0 || !writer_ready(run->writers[i]) || pick(patience) != 0) {
+            continue;
+        }
+        if (!run->is_doubt[i]) {
             writer_write(run->writers[i]);
             run->writers[i] = -1;
+        } else if (patience == 1 || pick(30) == 0) {
+            doubt_end(run->writers[i]);
+            run->writers[i] = -1;
+        } else if (pick(30) == 0 && origin_version() < 50) {
+            doubt_apply(run->writers[i]);
         }
     }
 }
@@ -266,7 +279,7 @@ static void run_seed(uint64_t seed, enum kind kind)
             ask_past(&run);
         } else if (what < 12 && kind == PAST) {
             disturb_past(&run);
-        } else if (what < 10 && (kind == BLIND || kind == BROKEN)) {
+        } else if (what < 10 && kind >= BLIND && kind <= BROKEN) {
             write_through(&run);
         } else if (what < 14 && kind == BLIND) {
             store_hide(pick(2) == 0);
@@ -323,6 +336,11 @@ Test(random, past_nobody_goes_back_in_time)
 Test(random, blind_no_stale_read)
 {
     run_seeds(BLIND);
+}
+
+Test(random, doubtful_no_stale_read)
+{
+    run_seeds(DOUBTFUL);
 }
 
 Test(random, behind_no_reader_fails)

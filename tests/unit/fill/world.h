@@ -125,6 +125,10 @@ bool writer_ready(int writer);
 void writer_write(int writer);   // the origin takes it, if the writer may ask; WRITE_END
 bool writer_refused(int writer); // ready, but the origin must not be asked
 bool writer_replied(int writer);
+// A doubt: a write of unknown outcome, which the origin may apply until the doubt ends, or never.
+int doubt_begin(unsigned worker);
+void doubt_apply(int writer);
+void doubt_end(int writer);
 
 // The store.
 void store_evict(unsigned block); // the segment of the run with this block starts dying; the index

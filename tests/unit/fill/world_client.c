@@ -296,7 +296,7 @@ int client_start(const struct client_ask *ask)
         check(i < MAX_CLIENTS);
     }
     struct client *c = &world.clients[i];
-    bool strict = world.options.strict || ask->no_cache;
+    bool strict = world.options.strict || ask->no_cache || world.key->doubts > 0;
     int given = max_int(world.key->acked_version, world.key->seen_version);
     *c = (struct client){.used = true,
                          .worker = &world.workers[ask->worker],
@@ -449,6 +449,7 @@ static void on_write_ready(struct key_write *kw)
     check(!w->ready);
     w->ready = true;
     w->refused = kw->err != ERR_OK;
+    w->key->doubts += kw->is_doubt;
 }
 
 static void on_write_ended(struct key_write *kw)
@@ -460,7 +461,7 @@ static void on_write_ended(struct key_write *kw)
     object_key_unref(kw->key);
 }
 
-int writer_begin(unsigned worker)
+static int begin_write(unsigned worker, bool is_doubt)
 {
     int i = 0;
     while (world.writers[i].used) {
@@ -472,10 +473,21 @@ int writer_begin(unsigned worker)
     w->kw.key = object_key_of(world.key);
     w->kw.on_ready = on_write_ready;
     w->kw.on_ended = on_write_ended;
+    w->kw.is_doubt = is_doubt;
     world.current = &world.workers[worker];
     invalidate_begin(world.pw[worker].fill, &w->kw);
     turn_end(&world.workers[worker]);
     return i;
+}
+
+int writer_begin(unsigned worker)
+{
+    return begin_write(worker, false);
+}
+
+int doubt_begin(unsigned worker)
+{
+    return begin_write(worker, true);
 }
 
 bool writer_ready(int writer)
@@ -483,21 +495,41 @@ bool writer_ready(int writer)
     return world.writers[writer].ready;
 }
 
+static void end_write(struct writer *w)
+{
+    w->wrote = true;
+    world.current = w->kw.at->worker;
+    invalidate_end(w->kw.at, &w->kw);
+    turn_end(w->kw.at->worker);
+}
+
 void writer_write(int writer)
 {
     struct writer *w = &world.writers[writer];
     check(w->ready && !w->wrote);
-    w->wrote = true;
     if (!w->refused) {
-        struct world_key *before = world.key;
-        world.key = w->key;
-        origin_overwrite();
-        world.key = before;
-        w->version = w->key->version;
+        doubt_apply(writer);
     }
-    world.current = w->kw.at->worker;
-    invalidate_end(w->kw.at, &w->kw);
-    turn_end(w->kw.at->worker);
+    end_write(w);
+}
+
+void doubt_apply(int writer)
+{
+    struct writer *w = &world.writers[writer];
+    struct world_key *before = world.key;
+    check(w->ready && !w->wrote);
+    world.key = w->key;
+    origin_overwrite();
+    world.key = before;
+    w->version = w->key->version;
+}
+
+void doubt_end(int writer)
+{
+    struct writer *w = &world.writers[writer];
+    check(w->ready && !w->wrote && w->kw.is_doubt);
+    w->key->doubts--;
+    end_write(w);
 }
 
 bool writer_refused(int writer)

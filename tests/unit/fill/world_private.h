@@ -118,6 +118,7 @@ struct world_key {
     // origin
     int version, acked_version;
     int seen_version; // the newest that any client was given
+    unsigned doubts;  // that hold: nobody is given what was true before he came
     bool missing[WORLD_VERSIONS];
     uint64_t size_bytes[WORLD_VERSIONS];
     unsigned sent[WORLD_VERSIONS][MAX_BLOCKS];
