@@ -418,7 +418,7 @@ static void home_publish(struct home_key *h, struct publish_message *m)
 {
     uint64_t generation = home_accepts(h, m);
     if (generation != 0 && !home_sum_is_right(h, m)) {
-        store_condemn(h->fw->store, h->key->hash, &m->place);
+        store_condemn(h->fw->worker, h->fw->store, h->key->hash, &m->place);
         home_invalidate(h); // and with it the runs before
         generation = 0;
     }

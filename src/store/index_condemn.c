@@ -3,11 +3,11 @@
 // forgets them, since a rebuild finds what a segment holds, and asking the origin confirms the
 // version, not the bytes. Runs on the index writer.
 //
-// A condemned key: every run that the index names, every put of it that waits in the same batch,
-// and the one that was not accepted. The marks are synced before the batch is committed: a delete
-// that is answered has its marks on disk. Killed before that, nothing has been answered, and the
-// next process knows as little as if the bytes had never been judged. A segment in which no mark
-// can be made is given up whole.
+// A condemned key has a line (store_condemned.c), which says it of all its runs, and is written and
+// synced before the batch is committed. Marked as well is what is known here: every run that the index
+// names, every put of it that waits in the same batch, and the one that was not accepted. The marks
+// are synced with the line: a delete that is answered has both on disk. A segment in which no mark can
+// be made is given up whole.
 //
 // A run that fails its own checksum is marked as it leaves the index, without a sync: found again it
 // would fail again.
@@ -15,6 +15,8 @@
 
 #include <unistd.h>
 
+#include "base/log.h"
+#include "stats/stats.h"
 #include "store/segment_mark.h"
 #include "store/store_private.h"
 
@@ -147,14 +149,36 @@ static void condemn_key(struct condemning *c, const struct index_change *batch,
     }
 }
 
+// The lines first: they are true of more than is marked here. False: there are none.
+static bool condemn_lines(struct store *store, const struct index_change *batch)
+{
+    bool any = false;
+    enum err err = ERR_OK;
+    for (const struct index_change *change = batch; change != NULL; change = change->next) {
+        if (change->kind == INDEX_CONDEMN) {
+            enum err failed = store_condemned_write(store, (unsigned)change->generation);
+            err = err != ERR_OK ? err : failed;
+            any = true;
+        }
+    }
+    if (any && err == ERR_OK) {
+        err = store_condemned_sync(store);
+    }
+    if (err != ERR_OK) {
+        stats_add(COUNTER_condemned_unwritten, 1);
+        log_warn("condemned_not_noted", "err=%s dir=%s", error_name(err),
+                 log_quote(span_from_cstr(store->dir.path)));
+    }
+    return any;
+}
+
 void index_condemn_batch(struct store *store, const struct index_change *batch)
 {
     struct condemning c = {.store = store};
-    bool sync = false;
+    bool sync = condemn_lines(store, batch);
     for (const struct index_change *change = batch; change != NULL; change = change->next) {
         if (change->kind == INDEX_CONDEMN) {
             condemn_key(&c, batch, change);
-            sync = true;
         } else if (change->is_bad) {
             condemn_place(&c, &change->place);
         }

@@ -144,10 +144,11 @@ void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
     pthread_mutex_unlock(&writer->guarded.lock);
 }
 
-void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
+void index_writer_condemn(struct index_writer *writer, struct hash128 hash, unsigned line,
                           const struct store_place *place)
 {
     struct index_change *change = change_new(INDEX_CONDEMN, hash);
+    change->generation = line;
     if (place != NULL) {
         change->place = *place;
     }

@@ -33,7 +33,7 @@ struct index_change {
     enum index_change_kind kind;
     struct hash128 hash;
     uint64_t generation, size_bytes,
-        etag_hash; // PUT; DELETE: generation is the floor; SWEEP: the number
+        etag_hash; // PUT; DELETE: generation is the floor; SWEEP: the number; CONDEMN: the line
     uint32_t block_size_bytes;
     bool urgent, is_ours;
     bool is_bad;                                   // DELETE_AT: its run fails its checksum
@@ -84,7 +84,8 @@ void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint6
                          struct store_delete *deletion);
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
                                const struct store_place *place, bool is_bad);
-void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
+// `line`: the key's in store_condemned.c.
+void index_writer_condemn(struct index_writer *writer, struct hash128 hash, unsigned line,
                           const struct store_place *place);
 void index_writer_renewals_wait(struct index_writer *writer);
 

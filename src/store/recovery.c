@@ -150,7 +150,8 @@ static bool on_run_found(void *ctx, const struct run_header *header)
     struct recovery *recovery = ctx;
     struct store *store = recovery->store;
     struct hash128 hash = store_hash(store, header->realm, header->bucket, header->key);
-    if (hash128_equal(hash, header->hash)) {
+    if (hash128_equal(hash, header->hash) &&
+        !store_condemned_has(store, hash, header->generation)) {
         index_writer_put_rebuilt(&store->writer, header);
     }
     return !recovery_stopping(recovery);

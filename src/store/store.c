@@ -270,6 +270,9 @@ static enum err store_attach(struct store *store, const struct store_options *op
         recovery_adopt_clean(&store->recovery);
         err = store_mark_open(store);
     }
+    if (err == ERR_OK) {
+        store_condemned_load(store);
+    }
     if (err != ERR_OK && !buf_ok(ret_why)) {
         return err;
     }
@@ -316,6 +319,7 @@ static void store_free(struct store *store)
     store_dir_close(&store->dir);
     store_epochs_done(&store->epochs);
     store_doubts_done(&store->doubts);
+    store_condemned_done(&store->condemned);
     free(store);
 }
 
@@ -326,6 +330,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     check(store != NULL);
     store_epochs_init(&store->epochs);
     store_doubts_init(&store->doubts);
+    store_condemned_init(&store->condemned);
     store->loop = loop;
     store->min_free_percent = options->min_free_percent;
     store->verify_always = options->verify_always;
@@ -536,9 +541,10 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
 
 int store_fault_strike(enum store_fault fault)
 {
-    static const char *const names[] = {
-        "store.sync", "store.commit", "store.create", "store.allocate", "store.unlink",
-        "store.open", "store.scan",   "store.mark",   "store.disown",   "store.remove"};
+    static const char *const names[] = {"store.sync",     "store.commit", "store.create",
+                                        "store.allocate", "store.unlink", "store.open",
+                                        "store.scan",     "store.mark",   "store.note",
+                                        "store.disown",   "store.remove"};
     static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);

@@ -344,11 +344,13 @@ struct store_delete {
 // does not take that by any means there are; the store goes on trying, without a second done().
 void store_delete(struct worker *w, struct store *store, struct store_delete *d);
 
-// What is held of this key is known to be wrong, though the origin's ETag fits: every run that the
-// index names now, or that was put before, and the one at `place` (NULL: none; borrowed for the
-// call). Before the delete that takes them out of the index; from that delete's done() on no later
-// process finds them in the segments either.
-void store_condemn(struct store *store, struct hash128 hash, const struct store_place *place);
+// What is held of this key is known to be wrong, though the origin's ETag fits: every run of it that
+// was begun before, wherever it lies, the one at `place` (NULL: none; borrowed for the call) among them.
+// Before the delete that takes them out of the index. No rebuild puts them back; no later process
+// finds them either, also after kill -9, once a thread that may block has written one line, and after a
+// power cut from that delete's done() on.
+void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
+                   const struct store_place *place);
 // The version was found unchanged at the origin now: renews validated-at (memory at once, disk in
 // batches) and clears `rebuilt`. Many at once are one call. `began_us`: worker time the conditional
 // request was sent.

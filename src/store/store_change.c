@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Changes of the index as a key's home makes them: into the memory side at once, then to the index
 // writer. On the home's worker.
+#include <stdlib.h>
+
 #include "base/clock.h"
+#include "stats/stats.h"
 #include "store/store_private.h"
 
 static uint64_t wall_ms_at(struct worker *w, uint64_t at_us)
@@ -73,11 +76,38 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
     index_writer_delete(&store->writer, d->hash, d->floor, d);
 }
 
-void store_condemn(struct store *store, struct hash128 hash, const struct store_place *place)
+struct condemnation {
+    struct blocking_job job;
+    struct store *store;
+    unsigned line;
+};
+
+static void on_condemn(struct blocking_job *job)
 {
-    if (store->attached) {
-        index_writer_condemn(&store->writer, hash, place);
+    struct condemnation *c = container_of(job, struct condemnation, job);
+    job->err = store_condemned_write(c->store, c->line);
+}
+
+static void on_condemned(struct blocking_job *job)
+{
+    stats_add(COUNTER_condemned_unwritten, job->err != ERR_OK ? 1 : 0);
+    free(container_of(job, struct condemnation, job));
+}
+
+void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
+                   const struct store_place *place)
+{
+    if (!store->attached) {
+        return;
     }
+    uint64_t below = store_generation_next(store);
+    struct condemnation *c = calloc(1, sizeof(*c));
+    check(c != NULL);
+    c->store = store;
+    c->line = store_condemned_add(store, hash, below);
+    c->job = (struct blocking_job){.work = on_condemn, .done = on_condemned};
+    index_writer_condemn(&store->writer, hash, c->line, place);
+    blocking_pool_run(w, &c->job); // the index writer may be behind
 }
 
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,

@@ -18,6 +18,7 @@
 #include "store/segment_log.h"
 #include "store/segment_push.h"
 #include "store/store.h"
+#include "store/store_condemned.h"
 #include "store/store_dir.h"
 #include "store/store_doubt.h"
 #include "store/store_epoch.h"
@@ -59,6 +60,7 @@ struct store {
     atomic_bool disk_trouble_told;
     struct store_epochs epochs;
     struct store_doubts doubts;
+    struct store_condemned condemned;
     struct policy policy;
     struct write_backlog backlog;
     struct segment_log log;
@@ -115,6 +117,7 @@ enum store_fault {
     STORE_FAULT_OPEN,
     STORE_FAULT_SCAN,
     STORE_FAULT_MARK,
+    STORE_FAULT_NOTE,   // the line that a key is condemned
     STORE_FAULT_DISOWN, // the marker that the index is not to be believed
     STORE_FAULT_REMOVE, // removing the index instead
     STORE_FAULT_COUNT_

@@ -537,9 +537,10 @@ void run_step(struct store_run *run)
 // --- index changes -------------------------------------------------------------------------------
 
 // No sums in this world, so nothing is ever condemned.
-void store_condemn(struct store *store, struct hash128 hash, const struct store_place *place)
+void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
+                   const struct store_place *place)
 {
-    (void)store, (void)hash, (void)place;
+    (void)w, (void)store, (void)hash, (void)place;
     check(false);
 }
 

@@ -193,7 +193,7 @@ static void condemn(struct box *box)
 {
     cr_assert(box_put(box, &written) == ERR_OK);
     cr_assert(box_put(box, &other) == ERR_OK);
-    store_condemn(box->store, box_hash(box, written.key), NULL);
+    box_condemn(box, written.key, NULL);
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK);
 }
 

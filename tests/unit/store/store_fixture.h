@@ -54,6 +54,8 @@ enum err box_post_put(struct box *box, const struct object *object,
                       const struct store_place *place);
 enum err box_post_delete(struct box *box, const char *key, uint64_t floor);
 enum err box_post_delete_at(struct box *box, const char *key, const struct store_place *place);
+// Returns when the home's call has returned: the index writer is still at it.
+void box_condemn(struct box *box, const char *key, const struct store_place *place);
 void box_let_go(struct store_place *place); // unhold and unpin
 // Writes, publishes and lets go.
 enum err box_put_run(struct box *box, const struct object *object, uint64_t first_block,
