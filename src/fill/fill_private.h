@@ -70,6 +70,7 @@ struct fill_worker {
     struct store_object *described[FILL_DESCRIBED];
     struct given_slot given[FILL_GIVEN]; // home_given.c; by key hash
     uint64_t next_token;
+    unsigned unsure; // deletes of what nobody could look at, of all its homes
 };
 
 // --- fill_floor.c --------------------------------------------------------------------------------

@@ -7,6 +7,10 @@
 
 #include "fill/fill_private.h"
 
+// Deletes of what nobody could look at (rule 33) that a worker's homes have on their way: each holds its
+// home's entry. Above, the bucket is in doubt instead.
+#define HOME_UNSURE_MAX 1024u
+
 enum home_state { HOME_NONE, HOME_DECIDING, HOME_KNOWN };
 
 struct held { // a subscription that waits here

@@ -25,6 +25,7 @@ static void on_delete_done(struct store_delete *post)
     free(delete_post);
     check(*count > 0);
     --*count;
+    h->fw->unsure -= is_unsure;
     h->is_hidden &= h->unsure > 0;
     home_settle(h);
 }
@@ -39,15 +40,23 @@ static void home_delete_below(struct home_key *h, uint64_t floor, bool is_unsure
     delete_post->post.floor = floor;
     delete_post->post.done = on_delete_done;
     ++*(is_unsure ? &h->unsure : &h->deletes);
+    h->fw->unsure += is_unsure;
     store_delete(h->fw->worker, h->fw->store, &delete_post->post);
 }
 
 void home_delete_unseen(struct home_key *h)
 {
-    if (!h->is_hidden) {
-        h->is_hidden = true;
-        home_delete_below(h, store_generation_next(h->fw->store), true);
+    if (h->is_hidden) {
+        return;
     }
+    if (h->fw->unsure >= HOME_UNSURE_MAX) {
+        // What it holds is confirmed before it is used: that needs no entry for each key.
+        store_doubt(h->fw->store, span_from_cstr(origin_place(h->key->origin)), h->key->bucket);
+        stats_add(COUNTER_unseen_deletes_left_out, 1);
+        return;
+    }
+    h->is_hidden = true;
+    home_delete_below(h, store_generation_next(h->fw->store), true);
 }
 
 // Rules 24 and 33. The store answers at once where it knows that the disk holds nothing of the key.

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,9 +241,25 @@ struct disk_fault disk_fault_next(enum disk_op_kind kind, uint64_t bytes)
     return fault_next((int)kind, NULL, bytes);
 }
 
+static bool name_is_held(const char *name)
+{
+    bool is_held = false;
+    check(pthread_mutex_lock(&hook.mutex) == 0);
+    for (unsigned i = 0; i < hook.count; i++) {
+        const struct rule *rule = &hook.rules[i];
+        is_held |= rule->fault.what == DISK_FAULT_HOLD && rule->when == WHEN_FILE &&
+                   rule_is_of(rule, KIND_NAMED, name) && access(rule->path, F_OK) == 0;
+    }
+    check(pthread_mutex_unlock(&hook.mutex) == 0);
+    return is_held;
+}
+
 int disk_fault_errno(const char *name)
 {
     struct disk_fault fault = fault_next(KIND_NAMED, name, 0);
+    while (fault.what == DISK_FAULT_HOLD && name_is_held(name)) {
+        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // cut short: it looks again sooner
+    }
     return fault.what == DISK_FAULT_ERRNO ? fault.errno_value : 0;
 }
 

@@ -196,6 +196,27 @@ static bool places_any(struct index_txn *t, uint64_t generation, bool remove)
     return any;
 }
 
+// The first place of the generation that begins at *block or later; false: there is none.
+static bool places_next(struct index_txn *t, uint64_t generation, uint64_t *block)
+{
+    MDB_cursor *cursor = NULL;
+    if (txn_failed(t, mdb_cursor_open(t->txn, t->env->places, &cursor))) {
+        return false;
+    }
+    char key_bytes[INDEX_PLACE_KEY_LEN];
+    index_place_key(generation, *block, key_bytes);
+    MDB_val key = {sizeof(key_bytes), key_bytes};
+    MDB_val value;
+    uint64_t found = 0;
+    int rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
+    bool any = !txn_failed(t, rc) && rc == 0 && key.mv_size == INDEX_PLACE_KEY_LEN;
+    if (any) {
+        index_place_key_parse(key.mv_data, &found, block);
+    }
+    mdb_cursor_close(cursor);
+    return any && found == generation;
+}
+
 static void object_remove(struct index_txn *t, struct hash128 hash,
                           const struct index_record *record)
 {
@@ -257,6 +278,18 @@ static bool version_is_same(const struct index_record *record, const struct inde
            record->block_size_bytes == c->block_size_bytes;
 }
 
+// Blocks of the run that there is from the change's first block on.
+static uint64_t record_has(struct index_txn *t, const struct index_change *c,
+                           const struct index_record *record)
+{
+    struct index_place place;
+    if ((record->flags & INDEX_WHOLE) != 0) {
+        return record->place.block_count - c->place.first_block;
+    }
+    bool any = place_get(t, record->generation, c->place.first_block, c->hash, &place);
+    return any ? place.block_count : 0;
+}
+
 static struct index_record record_new(const struct index_change *c)
 {
     return (struct index_record){
@@ -265,6 +298,30 @@ static struct index_record record_new(const struct index_change *c)
         .etag_hash = c->etag_hash,
         .block_size_bytes = c->block_size_bytes,
     };
+}
+
+// What was found in segments is of the version that a put brings: it goes by the put's generation from
+// now on, and is as new.
+static void object_confirm(struct index_txn *t, const struct index_change *c,
+                           struct index_record *record)
+{
+    uint64_t from = record->generation;
+    uint64_t blocks = segment_run_object_blocks(record->size_bytes, record->block_size_bytes);
+    uint64_t next = 0;
+    struct index_place place;
+    record_validate(t->index, record, c->validated_mono_ms, c->validated_wall_ms);
+    record->generation = c->generation;
+    if (from == c->generation || (record->flags & INDEX_WHOLE) != 0) {
+        return;
+    }
+    for (uint64_t i = 1; i <= blocks && places_next(t, from, &next); i++) {
+        if (place_get(t, from, next, c->hash, &place)) {
+            t->blocks -= place.block_count;
+            place_put(t, c->generation, next, c->hash, &place);
+        }
+        place_delete(t, from, next);
+        txn_want_pages(t, i % DELETES_PER_GROWTH == 0 ? DELETES_PER_GROWTH : 0);
+    }
 }
 
 static enum err apply_put(struct index_txn *t, const struct index_change *c)
@@ -279,14 +336,19 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
             return ERR_CANCELLED;
         }
         is_new = record.generation != c->generation;
-        if (is_new) {
+        if (found_in_segment && version_is_same(&record, c)) {
+            object_confirm(t, c, &record);
+            is_new = false;
+            if (record_has(t, c, &record) > c->place.block_count) { // more than was fetched again
+                record_put(t, c->hash, &record);
+                return ERR_OK;
+            }
+        } else if (is_new) {
             object_remove(t, c->hash, &record);
         }
     }
     if (is_new) {
         record = record_new(c);
-    }
-    if (is_new) {
         record_validate(t->index, &record, c->validated_mono_ms, c->validated_wall_ms);
     }
     object_add_place(t, c, &record, is_new);
@@ -297,13 +359,11 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
 static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
-    struct index_place place;
     bool is_new = true;
     if (record_get(t, c->hash, &record)) {
         if (version_is_same(&record, c)) {
-            if ((record.flags & INDEX_WHOLE) != 0 ||
-                place_get(t, record.generation, c->place.first_block, c->hash, &place)) {
-                return ERR_CANCELLED; // has these blocks
+            if (record_has(t, c, &record) >= c->place.block_count) {
+                return ERR_CANCELLED;
             }
             is_new = false;
         } else if ((record.flags & INDEX_REBUILT) == 0 || record.generation >= c->generation) {

@@ -400,9 +400,7 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
     } else if (l.version != NULL) {
         view_take_version(&l);
     }
-    ret_view->unknown =
-        held == INDEX_UNKNOWN ||
-        (!ret_view->found && atomic_load_explicit(&index->memory.recovering, memory_order_relaxed));
+    ret_view->unknown = held == INDEX_UNKNOWN;
     if (ret_view->found) {
         lookup_window(&l, ret_view->size_bytes, ret_view->block_size_bytes);
         lookup_places(&l, held == INDEX_HELD ? &record : NULL);

@@ -11,7 +11,8 @@
 //   the index was dropped           all runs of all segments are put back
 //
 // What is put back is marked: it is revalidated before its first use, because versions that were
-// invalidated come back too. After an unclean stop and another boot that is true of every record. At last it hears the child's verdict on the whole index and waits for
+// invalidated come back too. So what is asked for meanwhile need not be deleted; what is stored of the
+// same version joins what is found. After an unclean stop and another boot that is true of every record. At last it hears the child's verdict on the whole index and waits for
 // orders to rebuild while the store runs.
 #include "store/recovery.h"
 

@@ -451,6 +451,32 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
            f"lost some rows, the rest unharmed; slowest start {slowest * 1000:.0f} ms")
 
 
+def test_what_is_asked_for_while_the_index_is_rebuilt(start, origin, engine, tmp_path):
+    """Nothing is lost by it: what the rebuild finds with the ETag that readers were given counts again."""
+    hold = tmp_path / "hold"
+    server = start(origin, engine=engine, file=IMMUTABLE,
+                   env={"FOREBAY_DISK_FAULTS": f"store.scan:file={hold}:hold"})
+    keys = mixed(origin, 40, 4)
+    changed = "large/3"
+    fill(server, origin, keys)
+    server.kill9()
+    (server.cache / "index" / "data.mdb").unlink()
+    origin.put(changed, 6 * MIB)
+    hold.write_text("")
+    server.start()
+    with server.client() as client:
+        for key in keys:                         # a part of each, of the origin
+            size = origin.version(key).size
+            judge(client.get(key, 0, 99), origin, key, 0, min(100, size))
+    server.settle()
+    hold.unlink()
+    server.wait_stderr("index_rebuild_done")
+    mark = origin.mark()
+    fill(server, origin, [key for key in keys if key != changed])
+    assert origin.bytes_sent(since=mark) == 0, origin.requests(since=mark)[:3]
+    fill(server, origin, [changed])
+
+
 def test_injured_segments_and_strange_files(start, origin, engine):
     server = start(origin, engine=engine, file=IMMUTABLE)
     keys = mixed(origin, 80, 4)

@@ -2,7 +2,8 @@
 // Proves: objects that are overwritten past the cache. Once anybody was given a version, nobody who asks
 // later is given an older one, and after a crash nobody either (which the world judges after every
 // event); and what has been delivered is there for whoever asks next. Rules 31 to 33.
-#include "world.h"
+#include "fill/home_private.h"
+#include "world_private.h"
 
 #include "test.h"
 
@@ -513,6 +514,32 @@ Test(past, read_while_the_index_cannot_be_looked_at)
     int next = get_block(1, 0);
     world_run();
     expect(next, 2);
+    store_hide(false);
+    store_refuse(false);
+    expect_everywhere(2);
+    world_end();
+}
+
+// Each delete that is on its way holds its key's entry. Beyond so many none is posted, and what the bucket
+// holds is confirmed before it is used.
+// Rule 33.
+Test(past, too_many_keys_while_the_index_cannot_be_looked_at)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    store_hide(true);
+    store_refuse(true);
+    struct fill_worker *home = world.pw[0].fill;
+    home->unsure += HOME_UNSURE_MAX;
+    int next = get_block(1, 0);
+    world_run();
+    expect(next, 2);
+    cr_assert_eq(home->unsure, HOME_UNSURE_MAX);
+    cr_assert(counter(COUNTER_unseen_deletes_left_out) > 0);
+    home->unsure -= HOME_UNSURE_MAX;
     store_hide(false);
     store_refuse(false);
     expect_everywhere(2);

@@ -558,6 +558,57 @@ Test(recovery, a_map_that_fails_while_running_leaves_the_marker_and_ends_the_pro
     box_remove(&box);
 }
 
+// A first request comes while the segments are gone through: what it stores, and what is found of the
+// same version before and after it, is one object.
+Test(recovery, what_is_stored_while_a_rebuild_goes_on_joins_what_it_finds)
+{
+    struct object object = {"large", "\"e\"", 24ull * BLOCK, BLOCK, 5};
+    struct object other = {"other", "\"e\"", 24ull * BLOCK, BLOCK, 6};
+    for (unsigned before = 0; before < 2; before++) {
+        struct box box;
+        static struct store_view view;
+        char path[1024];
+        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        cr_assert(box_open(&box));
+        for (unsigned run = 0; run < 3; run++) {
+            cr_assert(box_put_run(&box, &object, run * 8, 8) == ERR_OK);
+        }
+        cr_assert(box_put(&box, &other) == ERR_OK);
+        box_close(&box);
+        (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
+        cr_assert(unlink(path) == 0);
+        store_fault_stall(STORE_FAULT_SCAN, before == 0);
+        cr_assert(box_open(&box));
+        if (before == 0) {
+            store_fault_stall_reached(STORE_FAULT_SCAN);
+            box_look(&box, &object, &view);
+            cr_assert(!view.found && !view.unknown, "whatever comes back is confirmed first");
+        } else {
+            wait_for(is_built(&box));
+        }
+        object.generation = store_generation_next(box.store);
+        other.generation = store_generation_next(box.store);
+        (void)box_put_run(&box, &object, 8, 2); // of eight that are found together, which count
+        other.etag = "\"f\"";
+        cr_assert(box_put_run(&box, &other, 8, 8) == ERR_OK);
+        store_fault_stall(STORE_FAULT_SCAN, false);
+        wait_for(is_built(&box));
+        index_writer_flush(&box.store->writer);
+        box_look(&box, &object, &view);
+        cr_assert(view.found && !view.rebuilt);
+        cr_assert(box_read(&box, 0, &object) == object.size, "%u", before);
+        cr_assert(box_read(&box, 0, &other) == 8ull * BLOCK, "of another version nothing");
+        box_close(&box);
+        cr_assert(box_open(&box));
+        cr_assert(box_read(&box, 0, &object) == object.size, "%u", before);
+        box_close(&box);
+        box_remove(&box);
+        object.generation = 5;
+        other.generation = 6;
+        other.etag = "\"e\"";
+    }
+}
+
 Test(recovery, an_index_dropped_while_serving_comes_back)
 {
     struct box box;
