@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Forebay beside nginx (slice + proxy_cache) and beside direct access, on the same data in the same run.
+
+    bench/bench.py [hit stream miss herd ...] [--rounds 3] [--quick] [--results FILE]
+
+Without names all scenarios run. Sides are measured in interleaved rounds; what is printed are medians and the
+median, least and most of the paired ratios: absolute figures of a shared machine mean little. CPU times are the
+kernel's, of all threads of the server. --results adds the tables to FILE (bench/RESULTS.md is made so).
+"""
+import argparse
+import importlib
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "bench"))
+from lib.rig import Rig  # noqa: E402
+from lib.table import Report  # noqa: E402
+
+SCENARIOS = ["hit", "stream", "ranges", "miss", "herd"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("scenarios", nargs="*", choices=[*SCENARIOS, []], help="which (all)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="shorter and smaller: for a look, not for a judgement")
+    parser.add_argument("--only", help="of a scenario's rows those whose name has this in it")
+    parser.add_argument("--forebay", default=os.environ.get("FOREBAY_BIN", str(ROOT / "build" / "release" / "forebay")))
+    parser.add_argument("--former", help="another binary of Forebay, measured beside it where a scenario can")
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--folder", default="/var/tmp", help="where caches go")
+    parser.add_argument("--results", help="write the tables to this file")
+    args = parser.parse_args()
+    version = subprocess.run([args.forebay, "version"], capture_output=True, text=True, check=True).stdout.strip()
+    report = Report(f"{version.splitlines()[0]}; {os.cpu_count()} cores, Linux {platform.release()}, "
+                    f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds")
+    for name in args.scenarios or SCENARIOS:
+        scenario = importlib.import_module(f"scenarios.{name}")
+        report.begin(name, scenario.__doc__)
+        with Rig(args) as rig:
+            scenario.run(rig, report, args)
+    if args.results:
+        Path(args.results).write_text(report.text())
+
+
+if __name__ == "__main__":
+    main()

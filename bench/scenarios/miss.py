@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small objects, each asked for once: the first byte over direct access, then as many as many readers want."""
+from lib.rig import Pairs
+
+
+def run(rig, report, args):
+    report.head("one connection", "direct first byte us", "forebay", "nginx", "forebay - direct us", "nginx - direct us",
+                "forebay CPU us/request", "nginx CPU us/request")
+    for size in ("10K", "112K"):
+        if args.only and args.only not in size:
+            continue
+        origin = rig.origin()
+        sides = {"direct": origin, "forebay": rig.forebay(origin, engine=args.engine), "nginx": rig.nginx(origin)}
+
+        def measure(side, number):
+            return rig.load(sides[side], [(f"/bench/miss/{side}{number}/{i}.{size}", None, None) for i in range(1000)], 1)
+
+        pairs = Pairs(args.rounds, sides, measure)
+        first = {side: pairs.median(side, "first_p50") for side in sides}
+        report.row(size, *first.values(), first["forebay"] - first["direct"], first["nginx"] - first["direct"],
+                   pairs.median("forebay", "cpu_per_request"), pairs.median("nginx", "cpu_per_request"))
+        rig.stop(*sides.values())
+    report.head("4 KB, origin 30 ms, connections", "direct req/s", "forebay req/s", "nginx req/s", "forebay / direct",
+                "forebay / nginx", "forebay CPU us/request", "nginx CPU us/request", "origin connections")
+    for connections in (64, 256, 1000):
+        if args.only and args.only not in str(connections):
+            continue
+        origin = rig.origin(latency=30)
+        sides = {"direct": origin, "forebay": rig.forebay(origin, engine=args.engine), "nginx": rig.nginx(origin)}
+        seen = []
+
+        def measure(side, number):
+            rig.stats(origin)
+            count = connections * (20 if args.quick else 60)
+            requests = [(f"/bench/miss/{side}{number}/{i}.4K", None, None) for i in range(count)]
+            got = rig.load(sides[side], requests, connections)
+            if side == "forebay":
+                seen.append(rig.stats(origin)["connections"])
+            return got
+
+        pairs = Pairs(args.rounds, sides, measure)
+        report.row(str(connections), *(pairs.median(s, "rps") for s in sides), pairs.ratio_text("forebay", "direct", "rps"),
+                   pairs.ratio_text("forebay", "nginx", "rps"), pairs.median("forebay", "cpu_per_request"),
+                   pairs.median("nginx", "cpu_per_request"), max(seen))
+        rig.stop(*sides.values())

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cold ranges of 8 MiB of one object, in order, as CRT clients ask for them on many connections."""
+from lib.rig import Pairs
+
+MIB = 1 << 20
+ROWS = {                         # name: (latency ms, MB/s of a connection, core of the origin)
+    "15 ms, 60 MB/s": (15, 60, "client"),
+    "no limits, server's core": (0, 0, "server"),
+    "no limits, client's core": (0, 0, "client"),
+}
+
+
+def run(rig, report, args):
+    total = 256 if args.quick else 768
+    report.head("origin, connections", "direct MB/s", "forebay MB/s", "nginx MB/s", "forebay / direct", "forebay / nginx",
+                "forebay CPU ms/MiB", "origin bytes", "left behind")
+    for name, (latency, rate, core) in ROWS.items():
+        if args.only and args.only not in name:
+            continue
+        for connections in (1, 4, 16):
+            origin = rig.origin(latency, rate, core=rig.server_core if core == "server" else None)
+            sides = {"direct": origin, "forebay": rig.forebay(origin, engine=args.engine), "nginx": rig.nginx(origin)}
+            asked = []
+
+            def measure(side, number):
+                ranges = [(f"/bench/ranges/{side}{number}.{total}M", i * 8 * MIB, (i + 1) * 8 * MIB - 1)
+                          for i in range(total // 8)]
+                rig.settle(sides["forebay"])
+                rig.stats(origin)
+                got = rig.load(sides[side], ranges, connections)
+                if side == "forebay":
+                    asked.append(rig.stats(origin)["bytes"] / got["bytes"])
+                return got
+
+            for side in sides:
+                rig.load(sides[side], [("/bench/warm.1K", None, None)], 1)
+            pairs = Pairs(args.rounds, sides, measure)
+            left = sum(v for k, v in rig.metrics(sides["forebay"]).items() if "detached" in k)
+            report.row(f"{name}, {connections}", *(pairs.median(s, "mb_s") for s in sides),
+                       pairs.ratio_text("forebay", "direct", "mb_s"), pairs.ratio_text("forebay", "nginx", "mb_s"),
+                       pairs.median("forebay", "cpu_per_mib") / 1000, f"{max(asked):.2f}x", left)
+            rig.stop(*sides.values())
