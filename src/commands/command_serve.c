@@ -367,6 +367,7 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
         .access_log_format = (enum proxy_access_log_format)c->access_log_format,
         .access_log_sample = c->access_log_sample,
         .log_keys = (enum proxy_log_keys)c->log_keys,
+        .readahead_bytes = c->cache_readahead_bytes,
         .obey_no_cache = c->cache_client_directives != CONFIG_DIRECTIVES_IGNORE,
         .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL};
     enum err err = proxy_new(&options, &s->proxy, &s->why);

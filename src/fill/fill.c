@@ -233,10 +233,11 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->wanted = sub->ask.object != NULL ? store_object_ref(sub->ask.object) : NULL;
     a->credentials = sub->ask.key->credentials;
     a->no_pages = sub->ask.no_pages;
+    a->ahead = sub->ask.ahead;
     a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
     a->acked_byte = a->next_byte;
     // What is not held any more comes from disk, as far as it is there.
-    a->waiting_place = a->next_byte < fill->retained_from;
+    a->waiting_place = a->ahead || a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
     stats_add(COUNTER_coalesced_waiters, 1);
     struct attached_message *m = message_attached_new(fill->fw, NULL);

@@ -65,6 +65,7 @@ struct fill_ask {
     bool has_sent;        // bytes of `object` have reached the client
     bool skip_index;      // what the index says could not be read: ask the origin
     bool no_pages;        // file ranges cannot be sent to this client
+    bool ahead;           // for who comes later: no bytes are given, only the end
     uint64_t first_byte;  // wanted from here
     uint64_t block;       // that holds it
     uint32_t block_count; // at most this many

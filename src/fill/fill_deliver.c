@@ -149,8 +149,8 @@ static bool fill_deliver_pages(struct fill *fill, struct attachment *a)
 
 static void fill_deliver_to(struct fill *fill, struct attachment *a)
 {
-    a->waiting_place = false;
-    while (a->next_byte < fill->received) {
+    a->waiting_place = a->ahead;
+    while (!a->ahead && a->next_byte < fill->received) {
         uint64_t at = a->next_byte - fill->first_byte;
         struct chunk *chunk = fill->chunks[at / CHUNK_SIZE];
         bool from_pages = a->behind || chunk == NULL || fill->state == FILL_WRITING;

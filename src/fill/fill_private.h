@@ -181,6 +181,7 @@ struct attachment {
     const struct sigv4_credentials *credentials; // its reader's, compared only
     bool has_sent, waiting_place, left;
     bool behind, no_pages; // rule 34
+    bool ahead;            // rule 20
     uint64_t next_byte;    // delivered up to here
     uint64_t acked_byte;
 };

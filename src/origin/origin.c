@@ -31,6 +31,13 @@
 #define RETRY_FLOOR_US 1000000u
 #define HALVE_AGAIN_US 1000000u
 
+static struct origin_worker *part_of(struct worker *w, struct origin *origin)
+{
+    check(origin->magic == ORIGIN_MAGIC);
+    check(worker_index(w) < origin->worker_count);
+    return &origin->workers[worker_index(w)];
+}
+
 // --- Places --------------------------------------------------------------------------------------
 
 void origin_call_init(struct origin_call *call, struct origin_worker *ow)
@@ -126,6 +133,13 @@ void origin_slot_success(struct origin_worker *ow)
             worker_defer(ow->w, &ow->wake);
         }
     }
+}
+
+bool origin_has_room(struct worker *w, struct origin *origin)
+{
+    const struct origin_worker *ow = part_of(w, origin);
+    unsigned spared = ow->limit / 4 > 0 ? ow->limit / 4 : 1;
+    return ow->waiting_count == 0 && ow->running_count + spared < ow->limit;
 }
 
 // --- Retries -------------------------------------------------------------------------------------
@@ -414,13 +428,6 @@ const struct origin_capabilities *origin_capabilities(const struct origin *origi
 }
 
 // --- Calls ---------------------------------------------------------------------------------------
-
-static struct origin_worker *part_of(struct worker *w, struct origin *origin)
-{
-    check(origin->magic == ORIGIN_MAGIC);
-    check(worker_index(w) < origin->worker_count);
-    return &origin->workers[worker_index(w)];
-}
 
 void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_fetch *f)
 {

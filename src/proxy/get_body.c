@@ -220,6 +220,9 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
     struct request *r = container_of(source, struct request, source);
     struct get_state *g = get_of(r);
     get_state_check(r);
+    if (g->pos >= g->readahead_at) {
+        readahead_note(r);
+    }
     for (unsigned i = 0; i < GET_AGAIN_MAX; i++) {
         if (g->pos == g->end) {
             return HTTP_PULL_END;

@@ -42,6 +42,8 @@ struct get_state {
     bool replied;
     bool from_origin;         // first bytes come from a fill that is under way
     uint64_t first, end, pos; // bytes of the object to send, and how far
+    uint64_t readahead_at;    // readahead_note() is due from there on
+    unsigned track_serial;    // readahead.c; 0: not noted
     uint64_t buffer_until;    // a range was recalled: bytes below this go by the read way
 
     struct store_read read;
@@ -86,6 +88,13 @@ void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *re
 struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end);
 // Asks the home whether the version, or which one, is current.
 enum step_result get_ask_home(struct request *r);
+
+// --- readahead.c ---------------------------------------------------------------------------------
+
+// A reply has come to g->pos: what its reader will want next is asked for. Looks again from
+// g->readahead_at on.
+void readahead_note(struct request *r);
+void readahead_leave(struct request *r); // the request is over
 
 // --- get_body.c ----------------------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ void proxy_free(struct proxy *proxy)
         access_keys_unref(proxy->workers[i].access_keys);
         access_keys_unref(proxy->workers[i].known);
         list_cache_free(proxy->workers[i].list_cache);
+        readahead_free(proxy->workers[i].readahead);
     }
     fill_room_free(proxy->fill_room);
     access_log_free(proxy->access_log);

@@ -62,6 +62,7 @@ struct proxy_options {
     double access_log_sample; // 0..1; errors are always logged
     enum proxy_log_keys log_keys;
     bool obey_no_cache, obey_no_store; // cache.client_directives
+    uint64_t readahead_bytes; // most that is asked for in front of a sequential reader; 0: nothing
 };
 
 struct proxy;

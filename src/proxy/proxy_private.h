@@ -17,6 +17,7 @@
 struct request;
 struct access_log;
 struct list_cache;
+struct readahead;
 
 // --- process and worker --------------------------------------------------------------------------
 
@@ -50,8 +51,9 @@ struct proxy_worker {
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;
-    struct list doubts;  // struct pass_doubt
-    unsigned preflights; // on their way
+    struct readahead *readahead; // NULL until the first reader
+    struct list doubts;          // struct pass_doubt
+    unsigned preflights;         // on their way
     uint64_t next_request_id;
 };
 
@@ -216,6 +218,10 @@ void serve_pass_done(struct request *r); // on_done: cancels the relay
 // --- list_cache.c --------------------------------------------------------------------------------
 
 void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key);
+
+// --- readahead.c ---------------------------------------------------------------------------------
+
+void readahead_free(struct readahead *readahead); // with its worker; NULL is fine
 
 // --- access_log.c --------------------------------------------------------------------------------
 

@@ -245,6 +245,7 @@ static void choose_options(struct run *run)
     o->cold_percent = pick(3) * 20;
     o->slow_percent = pick(3) * 30;
     o->buffer_bytes = pick(4) == 0 ? (2 + pick(8)) * CHUNK_SIZE : 0;
+    o->readahead = pick(2) == 0;
     if (run->kind != CALM) {
         o->refuse_store = pick(8) == 0;
         o->bad_percent = pick(3) * 5;

@@ -430,6 +430,7 @@ static void begin_workers(void)
     world.proxy.worker_count = WORLD_WORKERS;
     world.proxy.workers = world.pw;
     world.proxy.options.obey_no_cache = true;
+    world.proxy.options.readahead_bytes = world.options.readahead ? WORLD_SIZE : 0;
     for (unsigned from = 0; from <= WORLD_WORKERS; from++) {
         for (unsigned to = 0; to < WORLD_WORKERS; to++) {
             world.mail[from][to].last = &world.mail[from][to].first;
@@ -538,6 +539,9 @@ void world_end(void)
         cr_assert(world.pw[i].fill->fills.count == 0, "a fill is left: seed %llu", seed);
         cr_assert(world.pw[i].fill->homes.count == 0, "a home is left: seed %llu", seed);
         cr_assert(world.pw[i].fill->floors.count == 0, "a floor is left: seed %llu", seed);
+    }
+    for (unsigned i = 0; i < WORLD_WORKERS; i++) {
+        readahead_free(world.pw[i].readahead);
     }
     store_end();
     fill_room_free(world.room);

@@ -46,6 +46,7 @@ struct world_options {
     uint32_t piece_bytes;      // body bytes per event; 0: random
     uint64_t buffer_bytes;     // memory for payload; 0: plenty
     bool refuse_store;         // every run goes unstored
+    bool readahead;            // readers in sequence are run ahead of
     bool no_etag;              // the origin sends none
     unsigned reset_percent;    // bodies that break off
     unsigned fail_percent;     // requests that fail before the head

@@ -51,7 +51,7 @@ void store_epoch_end(struct store_epoch_change *change)
 uint64_t store_run_bytes_max(const struct store *store)
 {
     (void)store;
-    return STORE_RUN_MAX;
+    return world.options.readahead ? WORLD_BLOCK : STORE_RUN_MAX;
 }
 
 // --- versions ------------------------------------------------------------------------------------

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read-ahead: many runs at once for who reads in sequence, none for who does not; each byte once."""
+import random
+import threading
+
+import pytest
+from client import judge, judge_streamed
+from forebay import parallel
+from waiting import wait_for
+
+MIB = 1 << 20
+RUN = 4 * MIB
+
+
+def read_whole(server, origin, key, size):
+    with server.connection() as connection:
+        connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        judge_streamed(connection, origin, key, 0, size)
+
+
+def asked_bytes(origin, key):
+    """Every byte that was ever asked for."""
+    return sum(last - first + 1 for first, last in {e.range for e in origin.requests(key=key, method="GET")})
+
+
+def test_a_long_read_is_fetched_by_many_requests_at_once(forebay, origin):
+    """No reply ends before eight are under way."""
+    size = 64 * MIB + 77
+    origin.put("long", size)
+    gate = threading.Event()
+    origin.fault("long", "hold_at", (MIB, gate), times=None)
+    reader = threading.Thread(target=read_whole, args=(forebay, origin, "long", size))
+    reader.start()
+    origin.wait_for(5, key="long")       # the first ones, before anybody knows how long a run takes
+    gate.set()
+    reader.join()
+    assert origin.sent_twice("long") == 0 and origin.bytes_sent("long") == size
+    mark = origin.mark()
+    forebay.settle()
+    read_whole(forebay, origin, "long", size)
+    assert not origin.requests(since=mark, key="long")
+    assert forebay.metric("forebay_readahead_bytes_total") >= 4 * RUN
+
+
+def test_ranges_in_order_on_several_connections(start, origin, engine):
+    """What the next ranges will want is asked for ahead, up to the object's end, and once."""
+    server = start(origin, engine=engine, settings={"workers": 2})
+    size = 48 * MIB + 5
+    origin.put("parts", size)
+    part = 2 * MIB
+    clients = [server.client() for _ in range(4)]
+    for number, first in enumerate(range(0, size, part)):
+        last = min(first + part, size) - 1
+        judge(clients[number % 4].get("parts", first, last), origin, "parts", first, last - first + 1)
+    assert origin.sent_twice("parts") == 0 and origin.bytes_sent("parts") == size
+    assert len(origin.requests(key="parts", method="GET")) < size // part
+    assert server.metric("forebay_readahead_bytes_total") > 0
+
+
+def test_nothing_is_fetched_ahead_of_random_reads(forebay, origin):
+    """Only the blocks that were asked for, and where the reads end nothing goes on."""
+    size = 256 * MIB
+    origin.put("random", size)
+    rng = random.Random(3)
+    blocks = set()
+    with forebay.client() as client:
+        for _ in range(60):
+            first = rng.randrange(size - 5000)
+            judge(client.get("random", first, first + 4999), origin, "random", first, 5000)
+            blocks |= {first // MIB, (first + 4999) // MIB}
+    assert origin.bytes_sent("random") == len(blocks) * MIB
+    assert forebay.metric("forebay_readahead_bytes_total") == 0
+
+
+@pytest.mark.parametrize("how", ["off", "rule"])
+def test_who_does_not_want_it_gets_none(start, origin, engine, how):
+    """cache.readahead 0, and a rule that caches nothing: the run under way and the next."""
+    rules = {"rules": [{"match": "bkt/**", "cache": False}]} if how == "rule" else None
+    server = start(origin, engine=engine, settings={"cache.readahead": 0} if how == "off" else None, file=rules)
+    origin.put("plain", 40 * MIB)
+    gate = threading.Event()
+    origin.fault("plain", "hold_at", (MIB, gate), times=None)
+    reader = threading.Thread(target=read_whole, args=(server, origin, "plain", 40 * MIB))
+    reader.start()
+    origin.wait_for(2 if how == "off" else 1, key="plain")
+    gate.set()
+    reader.join()
+    assert server.metric("forebay_readahead_bytes_total") == 0
+    assert origin.bytes_sent("plain") == 40 * MIB
+
+
+def test_a_reader_that_leaves_stops_it(forebay, origin):
+    """What is on its way ends with the block under way; it is counted as not read."""
+    size = 512 * MIB
+    origin.put("left", size)
+    gate = threading.Event()
+    origin.fault("left", "hold_at", (MIB // 2, gate), times=None)
+    connection = forebay.connection()
+    connection.send(b"GET /bkt/left HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert connection.read_head().status == 200
+    origin.wait_for(5, key="left")
+    connection.close()
+    wait_for(lambda: forebay.metric("forebay_http_connections", state="active") == 0, "the client is gone")
+    gate.set()
+    forebay.settle()
+    assert origin.bytes_sent("left") < 64 * MIB
+
+
+def test_an_origin_that_slows_down(start, origin, engine):
+    """503 SlowDown to some of the requests: the others go on, and no byte comes twice."""
+    server = start(origin, engine=engine, settings={"origin.connections": 8, "workers": 1})
+    origin.put("slow", 60 * MIB)
+    origin.fault("slow", "status", 503, at=3, times=4)
+    read_whole(server, origin, "slow", 60 * MIB)
+    assert origin.sent_twice("slow") == 0
+
+
+def test_places_at_the_origin_are_left_for_demand(start, origin, engine):
+    """With four places, three are never taken by what nobody has asked for yet."""
+    server = start(origin, engine=engine, settings={"origin.connections": 4, "workers": 1})
+    origin.put("long", 64 * MIB)
+    origin.put("small", 1000)
+    gate = threading.Event()
+    origin.fault("long", "hold_at", (MIB, gate), times=None)
+    reader = threading.Thread(target=read_whole, args=(server, origin, "long", 64 * MIB))
+    reader.start()
+    origin.wait_for(2, key="long")
+    with server.client() as client:
+        judge(client.get("small"), origin, "small", 0, 1000)
+    gate.set()
+    reader.join()
+
+
+def test_readers_of_many_objects_share_what_there_is(start, origin, engine):
+    """Memory for little: everybody is served, each byte once or nearly so."""
+    server = start(origin, engine=engine, settings={"limits.max_buffer": "8MiB"})
+    size = 12 * MIB
+    for i in range(16):
+        origin.put(f"many{i}", size)
+    parallel(16, lambda i: read_whole(server, origin, f"many{i}", size))
+    assert server.alive
