@@ -290,7 +290,8 @@ static enum err on_head_complete(struct origin_s3_call *c)
         return dead_answer(c);
     }
     if (c->r != NULL) {
-        c->r->is_unsure = status >= 500 && status != 501; // a gateway does not know, either
+        // A gateway does not know, either; some say 408 when they have waited long enough.
+        c->r->is_unsure = status == 408 || (status >= 500 && status != 501);
     }
     if (c->f != NULL && (status == 200 || status == 206)) {
         return fetch_head(c);

@@ -7,12 +7,16 @@
 // nothing is published, and when it ends the key is invalidated once more (rule 28). Besides, its
 // home lets readers share no request that was sent before they came.
 //
+// Where the outcome stands in a document that follows a 200 (copies, completed uploads, batch deletes), it is not
+// known either if there is no document, or one that tells of a failure inside the origin.
+//
 // A doubt begins before the write that it follows ends, so that nothing is kept in between. It lives on
 // the worker of its write. Above PASS_DOUBTS_MAX of them, and for changes of unknown extent, the
 // bucket is in doubt (store_doubt.c).
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct pass_doubt {
     struct list_node node; // in proxy_worker.doubts
@@ -78,6 +82,48 @@ static void doubt_key(struct pass_state *p, struct object_key *key)
     invalidate_begin(p->pw->fill, &d->write);
 }
 
+// --- the outcome in a document -------------------------------------------------------------------
+
+static bool code_is_unsure(struct span code)
+{
+    return span_equal_cstr(code, "InternalError") || span_equal_cstr(code, "ServiceUnavailable") ||
+           span_equal_cstr(code, "InternalServerError");
+}
+
+// What follows "<Code>", up to the next element. A '<' in the middle of it begins anew.
+static void document_step(struct pass_document *d, char c)
+{
+    static const char OPEN[] = "<Code>";
+    d->has_text |= strchr(" \t\r\n", c) == NULL;
+    if (d->matched == sizeof(OPEN) - 1 && c != '<') {
+        d->code[min_u64(d->code_len++, sizeof(d->code) - 1)] = c;
+        return;
+    }
+    if (d->matched == sizeof(OPEN) - 1) {
+        d->is_unsure |=
+            d->code_len < sizeof(d->code) && code_is_unsure((struct span){d->code, d->code_len});
+        d->code_len = 0;
+    }
+    d->matched = c == '<' ? 1 : c == OPEN[d->matched] ? d->matched + 1 : 0;
+}
+
+void pass_doubt_take(struct pass_state *p, struct span data)
+{
+    for (size_t i = 0; p->is_streamed && i < data.len; i++) {
+        document_step(&p->document, data.ptr[i]);
+    }
+}
+
+// An unknown operation may have nothing to say.
+static bool document_is_unsure(const struct pass_state *p)
+{
+    bool lacks_verdict = !p->document.has_text && p->s3.operation != S3_Unknown &&
+                         p->s3.operation != S3_RestoreObject;
+    return p->relay_err != ERR_OK || p->document.is_unsure || lacks_verdict;
+}
+
+// --- doubts --------------------------------------------------------------------------------------
+
 // An upload that the origin does not have to its last byte is none.
 static bool is_doubtful(const struct pass_state *p)
 {
@@ -85,7 +131,7 @@ static bool is_doubtful(const struct pass_state *p)
         return false;
     }
     if (p->is_streamed) {
-        return p->relay_err != ERR_OK;
+        return document_is_unsure(p);
     }
     return p->relay.is_unsure && p->body.taken == p->body.length;
 }

@@ -194,6 +194,13 @@ struct pass_location {
     struct buf document; // as far as it has come
 };
 
+// What a document that says what became of a write has said so far; see pass_doubt.c.
+struct pass_document {
+    bool has_text, is_unsure;
+    size_t matched, code_len;
+    char code[24];
+};
+
 struct pass_state {
     uint32_t magic;
     struct proxy_worker *pw;
@@ -245,9 +252,10 @@ struct pass_state {
     bool is_answered; // a reply or an error document is on its way
     bool is_refused;  // the latter
     bool head_came;
-    struct subscription *telling; // the key's home, before the client; see pass_version.c
-    bool is_streamed;             // the answer's head came before the outcome
-    bool end_released;            // the last byte may go
+    struct subscription *telling;  // the key's home, before the client; see pass_version.c
+    bool is_streamed;              // the answer's head came before the outcome
+    struct pass_document document; // then it says the outcome
+    bool end_released;             // the last byte may go
     struct http_source source;
     struct byte_queue down;
     uint64_t received_bytes;
@@ -331,7 +339,8 @@ void pass_outcome_on_bucket_ended(struct bucket_write *bw);
 // The outcome is settled, if only because nothing more will be heard of it: if it is not known, keys
 // and bucket are in doubt. Before the writes end.
 void pass_doubt_begin(struct pass_state *p);
-void pass_doubt_free_all(struct proxy_worker *pw); // with the worker
+void pass_doubt_take(struct pass_state *p, struct span data); // of an answer from the origin
+void pass_doubt_free_all(struct proxy_worker *pw);            // with the worker
 
 // --- pass_relay.c --------------------------------------------------------------------------------
 

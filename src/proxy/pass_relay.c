@@ -98,7 +98,9 @@ static enum err on_head(struct origin_relay *relay)
 
 static enum err on_body(struct origin_relay *relay, struct span data)
 {
-    pass_answer_take(as_pass(relay->ctx), data);
+    struct pass_state *p = as_pass(relay->ctx);
+    pass_doubt_take(p, data);
+    pass_answer_take(p, data);
     return ERR_OK;
 }
 

@@ -170,7 +170,7 @@ def test_readers_share_nothing_older(start, origin, engine):
     is_new(server, "PUT")
 
 
-@pytest.mark.parametrize("status,doubted", [(500, True), (502, True), (504, True), (503, False), (403, False), (409, False)])
+@pytest.mark.parametrize("status,doubted", [(500, True), (502, True), (504, True), (408, True), (503, False), (403, False), (409, False)])
 def test_what_an_answer_says(start, origin, engine, status, doubted):
     """A gateway does not know, either; a refusal is known."""
     server = serve(start, origin, engine)
@@ -178,6 +178,34 @@ def test_what_an_answer_says(start, origin, engine, status, doubted):
     with server.client() as client:
         client.request("PUT", "/bkt/k", [], NEW)
     assert server.metric("forebay_writes_in_doubt") == (1 if doubted else 0)
+    assert server.metric("forebay_write_doubts_total") == (1 if doubted else 0)
+    is_old(server, origin)
+
+
+IN_A_DOCUMENT = {
+    "internal": (b"<?xml version='1.0'?>\n<Error><Code>InternalError</Code><Message>Again</Message></Error>", True),
+    "one-key": (b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>k</Key><Code>InternalError</Code></Error>"
+                b"</DeleteResult>", True),
+    "denied": (b"<Error><Code>AccessDenied</Code><Message>&lt;Code>InternalError&lt;/Code></Message></Error>", False),
+    "blanks": (b"  \n  ", True), "done": (b"<Result><ETag>x</ETag></Result>", False)}
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+@pytest.mark.parametrize("operation", ["copy", "batch", "complete"])
+@pytest.mark.parametrize("kind", IN_A_DOCUMENT)
+def test_what_a_document_behind_a_200_says(start, origin, kind, operation, framing):
+    server = serve(start, origin, "auto")
+    document, doubted = IN_A_DOCUMENT[kind]
+    length = b"Content-Length: %d\r\n\r\n%s" % (len(document), document) if framing == "length" else (
+        b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"1\r\n%c\r\n" % c for c in document) + b"0\r\n\r\n")
+    origin.fault("" if operation == "batch" else "k", "raw", b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n" + length,
+                 method="PUT" if operation == "copy" else "POST")
+    with server.client() as client:
+        if operation == "complete":
+            reply = client.request("POST", "/bkt/k?uploadId=u", [], b"<CompleteMultipartUpload/>")
+        else:
+            reply = request(client, operation)
+        assert reply.status == 200 and bytes(reply.body) == document, reply
     assert server.metric("forebay_write_doubts_total") == (1 if doubted else 0)
     is_old(server, origin)
 

@@ -507,6 +507,7 @@ Test(serve_pass, copy_source)
     cr_assert(headers_get(doors.relay->headers, SPAN("x-amz-copy-source"), &source));
     cr_assert(span_equal_cstr(source, "/real-b/dir/a%20b?versionId=v"));
     ask_origin_head(200, -1);
+    ask_origin_body("<CopyObjectResult/>");
     doors_relay_end(ERR_OK);
     ask_all_ended();
     ask_finish();
