@@ -183,6 +183,12 @@ static void on_end(struct origin_fetch *f, enum err err)
         described(p);
         return;
     }
+    if (p->request != NULL && err == ERR_NO_SUCH_KEY) {
+        p->relay.status = error_row(err)->status;
+        if (!p->is_answered && pass_version_tell(p)) {
+            return;
+        }
+    }
     pass_outcome_settle(p);
 }
 

@@ -118,6 +118,6 @@ void pass_state_check(const struct pass_state *p)
     check(!p->end_released || is_over);
     check(!p->is_refused || p->is_answered);
     check(!p->head_came || p->relay_phase != RELAY_NONE);
-    check(p->telling == NULL || (p->request != NULL && p->head_came && !p->is_answered));
+    check(p->telling == NULL || (p->request != NULL && !p->is_answered));
     check(!p->is_dead);
 }

@@ -26,11 +26,12 @@ static bool may_name_version(const struct s3_request *s3)
 // proxy on the way has packed is of the same version.
 static bool find_etag(const struct pass_state *p, struct span *ret_etag)
 {
-    *ret_etag = p->direct.is_used ? p->direct.etag : (struct span){NULL, 0};
+    *ret_etag = (struct span){NULL, 0};
     unsigned status = p->relay.status;
     if (status == 404) {
         return is_read_of_object(&p->request->s3);
     }
+    *ret_etag = p->direct.etag;
     bool has_etag = p->direct.is_used || (headers_count(&p->answered, SPAN("ETag")) == 1 &&
                                           headers_get(&p->answered, SPAN("ETag"), ret_etag));
     if (span_starts_with(*ret_etag, SPAN("W/"))) {
@@ -44,7 +45,7 @@ static void on_told(void *ctx, struct subscription *sub)
     struct pass_state *p = as_pass(ctx);
     check(p->telling == sub && sub->state == SUBSCRIPTION_ENDED);
     pass_version_leave(p);
-    if (p->err == ERR_OK) {
+    if (p->err == ERR_OK && p->head_came) {
         pass_answer_start(p);
     } else {
         pass_outcome_settle(p);

@@ -299,3 +299,25 @@ def test_many_files_in_one_folder_listed_in_pages(start, root):
             if not token:
                 break
     assert seen == sorted(f"f{i:05d}" for i in range(2500))
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_what_a_read_past_the_cache_was_given(start, root, engine, method):
+    """Nobody is given older bytes afterwards, or a file that is gone."""
+    server = serve(start, root, engine, SETTLED_S, **{"cache.client_directives": "all", "cache.ttl": "1h"})
+    past = [("Cache-Control", "no-store")]
+    path = write(root / "bkt", "a", b"old" * 1000)
+    with server.client() as client:
+        def content():
+            return bytes(client.get("a").body)
+        assert content() == b"old" * 1000
+        server.settle()
+        path.write_bytes(b"new" * 1001)
+        assert content() == b"old" * 1000
+        assert client.get("a", headers=past, method=method).header("content-length") == "3003"
+        assert content() == b"new" * 1001
+        server.settle()
+        path.unlink()
+        assert content() == b"new" * 1001
+        assert client.get("a", headers=past, method=method).status == 404
+        assert client.get("a").status == client.head("a").status == 404

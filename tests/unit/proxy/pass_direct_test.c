@@ -120,6 +120,8 @@ Test(pass_direct, changed_between)
 
     ask_directory("GET", "/b/k", NULL, NULL);
     doors.fetch->on_end(doors.fetch, ERR_NO_SUCH_KEY);
+    cr_assert_eq(doors.replies + doors.failures, 0); // it waits for the key's home
+    doors_told();
     cr_assert_eq(doors.replies, 0);
     cr_assert_eq(doors.fail_err, ERR_NO_SUCH_KEY);
     ask_finish();
