@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A read that passes by the cache is answered with a version, too (or hears that there is no such object).
 // Whoever asks after its client must not be given an older one from the cache, so the key's home hears of it
-// first (rule 31 of fill/README.md), and the head waits until it has answered; the body queues up meanwhile. On
-// the request's worker.
+// first (rule 31 of fill/README.md), and the head waits until it has answered; the body queues up meanwhile. One
+// who hears only that the version is not the one he means, or shorter, has the home ask the origin for it: else
+// a client that begins anew would begin with the same version from the cache. On the request's worker.
 #include "proxy/pass_private.h"
 
 static bool is_read_of_object(const struct s3_request *s3)
@@ -52,23 +53,35 @@ static void on_told(void *ctx, struct subscription *sub)
     }
 }
 
+// The version that the answer names; NULL also for an ETag that is longer than any that is kept.
+static struct store_object *version_named(const struct object_key *key, struct span etag)
+{
+    const struct span none = {NULL, 0};
+    return etag.len == 0 ? NULL
+                         : store_object_new(key->hash, key->realm, key->bucket, key->key, etag,
+                                            none, none, 0, key->limits.block_size_bytes, 0);
+}
+
 bool pass_version_tell(struct pass_state *p)
 {
     struct span etag;
+    unsigned status = p->relay.status;
+    bool denies = status == 412 || status == 416; // what may be cached, and names nothing instead
     check(p->telling == NULL && !p->is_answered);
-    if (!may_name_version(&p->request->s3) || !find_etag(p, &etag)) {
+    if (!may_name_version(&p->request->s3) || !(denies || find_etag(p, &etag))) {
         return false;
     }
     struct object_key *key = request_object_key(p->request);
-    struct store_object *object = NULL; // also for an ETag that is longer than any that is kept
-    if (etag.len > 0) {
-        const struct span none = {NULL, 0};
-        object = store_object_new(key->hash, key->realm, key->bucket, key->key, etag, none, none, 0,
-                                  key->limits.block_size_bytes, 0);
+    struct fill_ask ask = {.key = key};
+    if (denies) {
+        ask.revalidate = ask.strict = true;
+    } else {
+        ask.told = true;
+        ask.asked_us = p->asked_us;
+        ask.object = version_named(key, etag);
     }
-    struct fill_ask ask = {.key = key, .object = object, .told = true, .asked_us = p->asked_us};
     p->telling = subscription_ask(p->pw->fill, &ask, on_told, p);
-    store_object_unref(object);
+    store_object_unref(ask.object);
     object_key_unref(key);
     return true;
 }

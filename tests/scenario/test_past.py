@@ -115,6 +115,23 @@ def test_what_a_read_past_the_cache_was_given(start, origin, engine, kind, metho
             judge(client.get(key), origin, key, 0, SIZE, version=2)
 
 
+@pytest.mark.parametrize("query,headers", [("partNumber=2", "If-Match"), ("nothing=1", "If-Match"), ("partNumber=3", None)])
+def test_what_a_read_past_the_cache_was_denied(start, origin, engine, query, headers):
+    """A download by parts that finds its version gone begins anew, and not with the same version from the cache."""
+    server = start(origin, engine=engine, file=RULES, settings={"workers": 4})
+    key = "immutable/a"
+    origin.put(key, SIZE, parts=[100_000, 50_000, 50_000])
+    with server.client() as client, server.client() as other:
+        first = client.get(key)
+        judge(first, origin, key, 0, SIZE, version=1)
+        server.settle()
+        origin.put(key, SIZE - 50_000, parts=[100_000, 50_000])
+        denied = client.get(key, query=query, headers=[(headers, first.etag)] if headers else [])
+        assert denied.status == (412 if headers else 416), denied
+        judge(client.get(key), origin, key, 0, SIZE - 50_000, version=2)
+        judge(other.get(key), origin, key, 0, SIZE - 50_000, version=2)
+
+
 def test_what_a_read_of_an_old_version_was_given(start, origin, engine):
     """It says nothing of the current one."""
     server = start(origin, engine=engine, file=RULES)

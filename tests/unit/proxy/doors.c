@@ -191,7 +191,10 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                  void (*on_change)(void *ctx, struct subscription *subscription), void *ctx)
 {
     (void)fw;
-    must(ask->told && doors.telling == NULL);
+    must(ask->told != ask->revalidate && ask->strict == ask->revalidate && doors.telling == NULL);
+    if (ask->revalidate) {
+        (void)snprintf(doors.told_etag, sizeof(doors.told_etag), "asked");
+    }
     struct subscription *sub = calloc(1, sizeof(*sub));
     sub->on_change = on_change;
     sub->ctx = ctx;
