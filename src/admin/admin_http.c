@@ -67,6 +67,9 @@ struct admin {
     struct unix_listener name; // path empty: none
 };
 
+// Of the thread that it runs: evhttp keeps the argument of a listener's calls for itself.
+static _Thread_local struct admin *admin_of_thread;
+
 static struct admin *as_admin(void *ptr)
 {
     struct admin *admin = ptr;
@@ -374,8 +377,9 @@ static struct bufferevent *on_accepted(struct event_base *base, void *ctx)
 
 static void on_accept_failed(struct evconnlistener *listener, void *ctx)
 {
-    struct admin *admin = as_admin(ctx);
+    struct admin *admin = as_admin(admin_of_thread);
     (void)listener;
+    (void)ctx;
     log_warn("admin_accept_paused", "errno=%d pause_ms=%d", errno, ACCEPT_PAUSE_MS);
     listeners_set(admin, false);
     event_after(admin->resume_event, ACCEPT_PAUSE_MS);
@@ -492,6 +496,7 @@ static void *thread_main(void *ctx)
 {
     struct admin *admin = as_admin(ctx);
     (void)pthread_setname_np(pthread_self(), "admin"); // a name for debuggers
+    admin_of_thread = admin;
     (void)event_base_dispatch(admin->base); // returns when the loop is broken by on_stop()
     return NULL;
 }

@@ -4,13 +4,17 @@
 #include "test.h"
 
 #include "admin/admin.h"
+#include "base/log.h"
 #include "stats/stats.h"
+#include "waiting.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -233,6 +237,39 @@ Test(admin, unix_socket_is_private_and_replaces_a_dead_one)
     cr_assert_eq(admin_client_get(address, "/version", 5000, &status, &body), ERR_ORIGIN_CONNECT);
     buf_done(&body);
     rmdir(folder);
+}
+
+// Whoever is not accepted for want of a descriptor waits until there is one.
+Test(admin, a_process_without_descriptors)
+{
+    enum { MANY = 4096 };
+    struct admin_options o = options();
+    struct admin *admin = start(&o);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)atoi(strrchr(admin_listen_address(admin), ':') + 1));
+    struct rlimit before, few = {MANY, MANY};
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few.rlim_max = before.rlim_max;
+    few.rlim_cur = min_u64(MANY, before.rlim_max);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int client = socket(AF_INET, SOCK_STREAM, 0), taken[MANY], count = 0;
+    while (count < MANY && (taken[count] = dup(client)) >= 0) {
+        count++;
+    }
+    cr_assert_eq(errno, EMFILE);
+    unsigned long lines = log_lines(LOG_LEVEL_WARN);
+    cr_assert_eq(connect(client, (struct sockaddr *)&to, sizeof(to)), 0);
+    static const char request[] = "GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+    cr_assert_eq(write(client, request, sizeof(request) - 1), (ssize_t)sizeof(request) - 1);
+    wait_for(log_lines(LOG_LEVEL_WARN) > lines); // it was not accepted
+    while (count > 0) {
+        close(taken[--count]);
+    }
+    cr_assert_gt(read(client, answer, sizeof(answer)), 0);
+    cr_assert_eq(strncmp(answer, "HTTP/1.1 200", 12), 0);
+    close(client);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    admin_stop(admin);
 }
 
 Test(admin, a_taken_port_is_told_with_its_remedy)
