@@ -8,7 +8,7 @@
 //
 // Each chunk is a mapping of its own: freed, it is the kernel's again at once. From malloc it would
 // stay: one small piece behind it keeps a heap from shrinking, and every thread has a heap.
-// `waiting.lock` and `pool.lock` are never held together.
+// `waiting.lock`, `pool.lock` and `stranded.lock` are never held together.
 #include "base/chunk.h"
 
 #include <pthread.h>
@@ -71,15 +71,43 @@ static void chunk_rest(struct chunk *chunk)
     chunk_destroy(chunk);
 }
 #else
+static struct {
+    pthread_mutex_t lock;
+    struct chunk *first;
+} stranded = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+// Neighbours are one mapping to the kernel, and to take one out of their middle makes two. Where the process
+// has as many as it may have (vm.max_map_count) only the pages go, and the place is for the next.
+static void chunk_strand(struct chunk *chunk)
+{
+    check(madvise(chunk->data, CHUNK_SIZE, MADV_DONTNEED) == 0);
+    pthread_mutex_lock(&stranded.lock);
+    chunk->next = stranded.first;
+    stranded.first = chunk;
+    pthread_mutex_unlock(&stranded.lock);
+}
+
 static void chunk_destroy(struct chunk *chunk)
 {
-    check(munmap(chunk->data, CHUNK_SIZE) == 0);
-    free(chunk);
+    if (munmap(chunk->data, CHUNK_SIZE) == 0) {
+        free(chunk);
+    } else {
+        chunk_strand(chunk);
+    }
 }
 
 static struct chunk *chunk_create(void)
 {
-    struct chunk *chunk = malloc(sizeof(*chunk));
+    pthread_mutex_lock(&stranded.lock);
+    struct chunk *chunk = stranded.first;
+    if (chunk != NULL) {
+        stranded.first = chunk->next;
+    }
+    pthread_mutex_unlock(&stranded.lock);
+    if (chunk != NULL) {
+        return chunk;
+    }
+    chunk = malloc(sizeof(*chunk));
     check(chunk != NULL);
     void *data = mmap(NULL, CHUNK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     check(data != MAP_FAILED);

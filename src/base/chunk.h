@@ -23,8 +23,9 @@
 
 struct chunk {
     atomic_uint refs;
-    uint32_t len; // bytes the filler has written so far; others use the length they were told
-    char *data;   // CHUNK_SIZE bytes, 4096-aligned
+    uint32_t len;       // bytes the filler has written so far; others use the length they were told
+    char *data;         // CHUNK_SIZE bytes, 4096-aligned
+    struct chunk *next; // private
 };
 
 enum chunk_budget_kind {

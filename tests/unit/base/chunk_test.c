@@ -7,6 +7,8 @@
 #include "base/chunk.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static atomic_int woken;
@@ -166,6 +168,41 @@ static void *drop_all(void *ctx)
     }
     return NULL;
 }
+
+#if !defined(FOREBAY_ASAN) && !defined(FOREBAY_TSAN)
+// More memory than the kernel gives mappings for, every other piece of it given back: nothing of that is refused,
+// and what was given back is used again.
+Test(chunk, a_large_budget_in_small_pieces)
+{
+    enum { MAPPINGS_MAX = 70000 }; // Linux's default and some more
+    FILE *limit = fopen("/proc/sys/vm/max_map_count", "r");
+    unsigned mappings = 0;
+    cr_assert(limit != NULL && fscanf(limit, "%u", &mappings) == 1);
+    (void)fclose(limit);
+    if (mappings > MAPPINGS_MAX) {
+        cr_skip("vm.max_map_count is %u", mappings);
+    }
+    unsigned count = 2 * mappings + 4096;
+    chunk_budget_init((uint64_t)count * CHUNK_SIZE);
+    struct chunk **chunks = calloc(count, sizeof(*chunks));
+    cr_assert_not_null(chunks);
+    for (unsigned round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < count; i++) {
+            chunks[i] = chunks[i] != NULL ? chunks[i] : chunk_new();
+            cr_assert_not_null(chunks[i]);
+        }
+        for (unsigned i = 0; i < count; i += 2) {
+            chunk_unref(chunks[i]);
+            chunks[i] = NULL;
+        }
+    }
+    for (unsigned i = 0; i < count; i++) {
+        chunk_unref(chunks[i]);
+    }
+    cr_assert_eq(chunk_budget_used_bytes(), 0);
+    free(chunks);
+}
+#endif
 
 Test(chunk, travels_between_threads_within_the_budget)
 {
