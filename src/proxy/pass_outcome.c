@@ -7,7 +7,7 @@
 // Frees it once nothing needs it, after the callbacks that are on the stack.
 void pass_outcome_free_unneeded(struct pass_state *p)
 {
-    if (p->request == NULL && p->relay_phase != RELAY_RUNNING && !p->is_dead &&
+    if (p->request == NULL && p->relay_phase != RELAY_RUNNING && !p->is_dead && !p->is_noting &&
         (p->write_phase == WRITES_NONE || p->write_phase == WRITES_ENDED)) {
         p->is_dead = true;
         worker_free_later(p->pw->worker, pass_state_free, p);

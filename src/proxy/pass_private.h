@@ -244,6 +244,8 @@ struct pass_state {
     struct origin *origin;
     struct span bucket_place; // of its origin
     struct store_note note;   // that the bucket is written to
+    struct timer note_timer;
+    bool is_noting, is_note_late;
     enum write_phase write_phase;
 
     // towards the client

@@ -217,9 +217,25 @@ static void begin_writes(struct pass_state *p)
     }
 }
 
+// A note that the disk does not take in time is one that failed: the write goes on without.
+static void on_note_late(struct timer *timer)
+{
+    struct pass_state *p = as_pass(container_of(timer, struct pass_state, note_timer));
+    p->is_note_late = true;
+    stats_add(COUNTER_write_notes_late, 1);
+    begin_writes(p);
+}
+
 static void on_noted(struct store_note *note)
 {
-    begin_writes(container_of(note, struct pass_state, note));
+    struct pass_state *p = as_pass(container_of(note, struct pass_state, note));
+    p->is_noting = false;
+    timer_done(&p->note_timer);
+    if (p->is_note_late) {
+        pass_outcome_free_unneeded(p);
+    } else {
+        begin_writes(p);
+    }
 }
 
 void pass_relay_begin(struct pass_state *p)
@@ -238,6 +254,9 @@ void pass_relay_begin(struct pass_state *p)
         begin_writes(p);
     } else {
         p->note.done = on_noted;
+        p->is_noting = true;
+        timer_init(p->pw->worker, &p->note_timer, on_note_late);
+        timer_start(&p->note_timer, STORE_DELETE_WAIT_MS);
         store_write_note(p->pw->worker, p->pw->store, p->bucket_place, r->origin_bucket, &p->note);
     }
 }

@@ -121,12 +121,12 @@ void index_writer_put(struct index_writer *writer, const struct memory_put *put)
 }
 
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
-                         struct store_delete *deletion)
+                         struct index_answer *answer)
 {
     struct index_change *change = change_new(INDEX_DELETE, hash);
     change->generation = floor;
-    change->deletion = deletion;
-    change->urgent = deletion != NULL;
+    change->answer = answer;
+    change->urgent = answer != NULL;
     writer_push(writer, change);
 }
 
@@ -260,20 +260,12 @@ void index_writer_put_rebuilt(struct index_writer *writer, const struct run_head
 
 // --- telling
 
-static void on_deletion_done(struct worker *to, struct message *message)
-{
-    worker_expect_done(to);
-    struct store_delete *d = container_of(message, struct store_delete, message);
-    d->done(d);
-}
-
 static void change_finish(struct index_writer *writer, struct index_change *change)
 {
-    struct store_delete *d = change->deletion;
-    if (d != NULL && !atomic_load(&writer->silent)) {
-        d->err = change->err;
-        d->message.deliver = on_deletion_done;
-        mailbox_send_from_any_thread(d->worker, &d->message);
+    struct index_answer *answer = change->answer;
+    if (answer != NULL && !atomic_load(&writer->silent)) {
+        answer->err = change->err;
+        mailbox_send_from_any_thread(answer->worker, &answer->message);
     }
     if (change->waiter != NULL) {
         waiter_tell(change->waiter, change->err == ERR_CANCELLED ? ERR_OK : change->err);
@@ -570,7 +562,7 @@ static void batch_settle(struct index_writer *writer, struct index_change *batch
     bool tried = committed;
     bool disowned = false;
     for (struct index_change *c = batch; c != NULL; c = c->next) {
-        bool answers = c->deletion != NULL;
+        bool answers = c->answer != NULL;
         if (answers && !tried) {
             disowned = writer_disown(writer);
             tried = true;

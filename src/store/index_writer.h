@@ -28,6 +28,13 @@ enum index_change_kind {
 
 struct index_waiter;
 
+// Told on its worker, by its message, what has become of a change.
+struct index_answer {
+    struct message message;
+    struct worker *worker;
+    enum err err;
+};
+
 struct index_change {
     struct index_change *next;
     enum index_change_kind kind;
@@ -39,7 +46,7 @@ struct index_change {
     bool is_bad;                                   // DELETE_AT: its run fails its checksum
     uint64_t validated_mono_ms, validated_wall_ms; // PUT
     struct store_place place;                      // PUT: pinned and held
-    struct store_delete *deletion;                 // to answer, or NULL
+    struct index_answer *answer;                   // who waits for a delete, or NULL
     struct index_waiter *waiter;                   // to answer, or NULL
     enum err err;
 };
@@ -81,7 +88,7 @@ void index_writer_stop(struct index_writer *writer);
 void index_writer_put(struct index_writer *writer, const struct memory_put *put);
 // `deletion` to answer, at once then; or NULL.
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
-                         struct store_delete *deletion);
+                         struct index_answer *answer);
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
                                const struct store_place *place, bool is_bad);
 // `line`: the key's in store_condemned.c.

@@ -330,6 +330,9 @@ void store_place_unhold(struct store_place *place); // any worker; keeps the pin
 void store_put(struct worker *w, struct store *store, const struct store_object *object,
                const struct store_place *place, uint64_t validated_us);
 
+// Who waits for a delete is told after this time that the disk does not take it.
+#define STORE_DELETE_WAIT_MS 20000u
+
 // Embedded; belongs to the store until done().
 struct store_delete {
     struct message message; // private, and the next
@@ -341,7 +344,7 @@ struct store_delete {
 };
 // Hides every record and run of the key below `floor`, for good in this process. done(), on the worker
 // that called: ERR_OK: no later process believes them either, also after kill -9. Otherwise the disk
-// does not take that by any means there are; the store goes on trying, without a second done().
+// does not take that by any means there are, or not in time; the store goes on trying, without a second done().
 void store_delete(struct worker *w, struct store *store, struct store_delete *d);
 
 // What is held of this key is known to be wrong, though the origin's ETag fits: every run of it that

@@ -62,6 +62,64 @@ static bool delete_is_needless(struct worker *w, struct store *store, struct has
            index_lookup_durable(index, &store_worker_of(w)->reader, hash) == INDEX_ABSENT;
 }
 
+// --- deletes that are waited for
+
+struct deletion {
+    struct index_answer answer;
+    struct store *store;
+    struct store_delete *caller; // NULL: it has been told that the disk does not answer
+    struct timer timer;
+};
+
+static void deletion_tell(struct deletion *deletion, enum err err)
+{
+    struct store_delete *d = deletion->caller;
+    deletion->caller = NULL;
+    d->err = err;
+    d->done(d);
+}
+
+static void on_deletion_over(struct worker *to, struct message *message)
+{
+    struct deletion *deletion = container_of(message, struct deletion, answer.message);
+    worker_expect_done(to);
+    timer_done(&deletion->timer);
+    if (deletion->caller != NULL) {
+        deletion_tell(deletion, deletion->answer.err);
+    } else {
+        atomic_fetch_sub(&deletion->store->late_deletes, 1);
+    }
+    free(deletion);
+}
+
+// Each of these is still queued: beyond a number of them their callers wait, who are bounded.
+static void on_deletion_late(struct timer *timer)
+{
+    struct deletion *deletion = container_of(timer, struct deletion, timer);
+    struct store *store = deletion->store;
+    if (atomic_fetch_add(&store->late_deletes, 1) >= MEMORY_PENDING_MAX) {
+        atomic_fetch_sub(&store->late_deletes, 1);
+        timer_start(&deletion->timer, STORE_DELETE_WAIT_MS);
+        return;
+    }
+    stats_add(COUNTER_index_deletes_late, 1);
+    deletion_tell(deletion, ERR_IO);
+}
+
+static struct index_answer *deletion_new(struct worker *w, struct store *store,
+                                         struct store_delete *d)
+{
+    struct deletion *deletion = calloc(1, sizeof(*deletion));
+    check(deletion != NULL);
+    deletion->answer.message.deliver = on_deletion_over;
+    deletion->answer.worker = w;
+    deletion->store = store;
+    deletion->caller = d;
+    timer_init(w, &deletion->timer, on_deletion_late);
+    timer_start(&deletion->timer, STORE_DELETE_WAIT_MS);
+    return &deletion->answer;
+}
+
 void store_delete(struct worker *w, struct store *store, struct store_delete *d)
 {
     d->worker = w;
@@ -73,7 +131,7 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
     }
     index_memory_hide(&store->index.memory, d->hash, d->floor);
     worker_expect(w);
-    index_writer_delete(&store->writer, d->hash, d->floor, d);
+    index_writer_delete(&store->writer, d->hash, d->floor, deletion_new(w, store, d));
 }
 
 struct condemnation {
@@ -105,7 +163,8 @@ void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
     check(c != NULL);
     c->store = store;
     c->line = store_condemned_add(store, hash, below);
-    c->job = (struct blocking_job){.work = on_condemn, .done = on_condemned};
+    c->job =
+        (struct blocking_job){.lane = BLOCKING_STORE, .work = on_condemn, .done = on_condemned};
     index_writer_condemn(&store->writer, hash, c->line, place);
     blocking_pool_run(w, &c->job); // the index writer may be behind
 }

@@ -58,6 +58,7 @@ struct store {
     _Atomic uint64_t reading_off_until_us;
     atomic_bool rebuilding;
     atomic_bool disk_trouble_told;
+    atomic_uint late_deletes; // still queued, and nobody waits for them any more
     struct store_epochs epochs;
     struct store_doubts doubts;
     struct store_condemned condemned;

@@ -43,7 +43,11 @@ struct doors {
     unsigned tells;
     char told_etag[64];
     bool holds_told; // until doors_told()
+    // store: that a bucket is written to
+    bool is_unnoted;         // no write to one has been noted
+    struct store_note *note; // asked for
     // loop
+    struct timer *timer; // the last that was set
     uint64_t now_us;
     struct {
         void (*fn)(void *ptr);

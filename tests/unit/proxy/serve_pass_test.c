@@ -93,6 +93,49 @@ Test(serve_pass, write_order)
     cr_assert_eq(doors.ending_count, 1);
 }
 
+static void write_up_to_its_answer(void)
+{
+    ask_all_ready();
+    cr_assert(doors.relay_running);
+    ask_origin_head(204, 0);
+    doors_relay_end(ERR_OK);
+    ask_all_ended();
+    cr_assert_eq(doors.replies, 1);
+    cr_assert_eq(doors.reply.status, 204);
+}
+
+// A first write to a bucket waits until that is noted.
+Test(serve_pass, write_is_noted_first)
+{
+    ask_init("DELETE", "/b/k");
+    doors.is_unnoted = true;
+    ask_start();
+    cr_assert_eq(doors.begun_count, 0);
+    doors.note->done(doors.note);
+    cr_assert_eq(doors.begun_count, 1);
+    cr_assert_null(doors.timer);
+    write_up_to_its_answer();
+    ask_finish();
+}
+
+// ... but not for ever: a disk that stands still keeps no write. What the disk holds of it stays until it
+// answers.
+Test(serve_pass, write_is_noted_late)
+{
+    ask_init("DELETE", "/b/k");
+    doors.is_unnoted = true;
+    ask_start();
+    doors.timer->fn(doors.timer);
+    cr_assert_eq(doors.begun_count, 1);
+    write_up_to_its_answer();
+    ask_exchange_ends();
+    cr_assert_eq(doors.dead_count, 0);
+    doors.note->done(doors.note);
+    cr_assert_eq(doors.begun_count, 1);
+    cr_assert_eq(doors.dead_count, 1);
+    ask_finish();
+}
+
 // Nothing more than a refused write's first bytes reaches the origin, and the client gets S3's
 // error.
 Test(serve_pass, write_wrong_hash)

@@ -145,6 +145,41 @@ Test(index_memory, what_is_put_is_there_at_once_on_every_worker)
     }
 }
 
+// A disk that stands still: who waits for a delete is told, once; the delete itself is done when the disk
+// goes on.
+Test(index_memory, a_delete_that_takes_too_long_is_told)
+{
+    struct box box;
+    EACH_ENGINE(&box, 64 * MIB)
+    {
+        if (!box_open_workers(&box, WORKERS)) {
+            continue;
+        }
+        struct object object = small_object(&box, "k");
+        cr_assert(box_put(&box, &object) == ERR_OK);
+        unsigned long late = stats_sum(COUNTER_index_deletes_late);
+        store_fault_stall(STORE_FAULT_COMMIT, true);
+        struct deletion deletion;
+        delete_start(&box, "k", object.generation + 1, &deletion);
+        store_fault_stall_reached(STORE_FAULT_COMMIT);
+        cr_assert(!atomic_load(&deletion.done));
+        clock_test_advance_us(STORE_DELETE_WAIT_MS * 1000ull);
+        wait_for(atomic_load(&deletion.done));
+        cr_assert(deletion.d.err != ERR_OK);
+        cr_assert_eq(stats_sum(COUNTER_index_deletes_late), late + 1);
+        all_find(&box, "k", 0);
+        atomic_store(&deletion.done, false);
+        store_fault_stall(STORE_FAULT_COMMIT, false);
+        cr_assert(flush(&box) == ERR_OK);
+        all_find(&box, "k", 0);
+        cr_assert(!atomic_load(&deletion.done));
+        delete_start(&box, "k", object.generation + 1, &deletion);
+        wait_for(atomic_load(&deletion.done));
+        cr_assert(deletion.d.err == ERR_OK);
+        box_close(&box);
+    }
+}
+
 Test(index_memory, runs_of_both_sides_are_one_version)
 {
     struct box box;
