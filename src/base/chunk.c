@@ -3,8 +3,11 @@
 // number of waiters are atomic. Chunks nobody holds rest first in a small stack of the thread that
 // dropped the last reference, then, 16 at a time, in a shared one under `pool.lock` (chunks are
 // made by a fill's owner and dropped by readers elsewhere, so they must travel back); what fits
-// neither, or is more than an eighth of the budget, is freed. Under ASan nothing rests, so that a
-// use after the last unref is seen.
+// neither is freed. Under ASan nothing rests, so that a use after the last unref is seen.
+//
+// As much may rest as is in use, so that what a burst gives back serves the next: a fresh page costs a
+// fault and is cleared first. Both together stay within the budget. As use falls each chunk that comes
+// back takes one with it, down to an eighth of the budget.
 //
 // Each chunk is a mapping of its own: freed, it is the kernel's again at once. From malloc it would
 // stay: one small piece behind it keeps a heap from shrinking, and every thread has a heap.
@@ -20,7 +23,7 @@
 
 #define LOCAL_MAX 32u
 #define TRANSFER 16u
-#define POOL_MAX 128u // 8 MiB
+#define POOL_MAX 4096u // 256 MiB
 #define WAITERS_MAX 4096u
 #define SOCKET_LEAST (128u << 10)
 #define SOCKET_PLENTY (1u << 20)
@@ -157,9 +160,9 @@ static struct local *local_get(void)
     return local;
 }
 
-static struct chunk *chunk_take(void)
+// One that rests, here or in the pool; NULL: none does.
+static struct chunk *chunk_wake(struct local *mine)
 {
-    struct local *mine = local_get();
     if (mine->count == 0) {
         pthread_mutex_lock(&pool.lock);
         while (pool.count > 0 && mine->count < TRANSFER) {
@@ -168,19 +171,37 @@ static struct chunk *chunk_take(void)
         pthread_mutex_unlock(&pool.lock);
     }
     if (mine->count == 0) {
-        return chunk_create();
+        return NULL;
     }
     atomic_fetch_sub_explicit(&resting, CHUNK_SIZE, memory_order_relaxed);
     return mine->chunks[--mine->count];
 }
 
+static struct chunk *chunk_take(void)
+{
+    struct chunk *chunk = chunk_wake(local_get());
+    return chunk != NULL ? chunk : chunk_create();
+}
+
+static unsigned long resting_max(void)
+{
+    unsigned long max = atomic_load_explicit(&budget_max, memory_order_relaxed);
+    unsigned long used = atomic_load_explicit(&budget_kinds[BUDGET_PAYLOAD], memory_order_relaxed);
+    return max_u64(max / 8, min_u64(used, max - min_u64(used, max)));
+}
+
 static void chunk_rest(struct chunk *chunk)
 {
     struct local *mine = local_get();
+    unsigned long most = resting_max();
     unsigned long others = atomic_fetch_add_explicit(&resting, CHUNK_SIZE, memory_order_relaxed);
-    if (others + CHUNK_SIZE > atomic_load_explicit(&budget_max, memory_order_relaxed) / 8) {
+    if (others + CHUNK_SIZE > most) {
         atomic_fetch_sub_explicit(&resting, CHUNK_SIZE, memory_order_relaxed);
         chunk_destroy(chunk);
+        struct chunk *surplus = others > most ? chunk_wake(mine) : NULL;
+        if (surplus != NULL) {
+            chunk_destroy(surplus);
+        }
         return;
     }
     if (mine->count == LOCAL_MAX) {
@@ -255,6 +276,11 @@ static unsigned long payload_used(void)
 bool chunk_budget_is_short(void)
 {
     return payload_used() > payload_max() / 2;
+}
+
+bool chunk_budget_is_ample(void)
+{
+    return payload_used() < payload_max() / 8;
 }
 
 uint64_t chunk_budget_lean(uint64_t plenty)

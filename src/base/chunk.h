@@ -41,7 +41,8 @@ uint64_t chunk_budget_max_bytes(void);
 uint64_t chunk_budget_used_bytes(void); // of all kinds
 uint64_t chunk_budget_kind_bytes(enum chunk_budget_kind kind);
 uint64_t chunk_budget_peak_bytes(void);
-uint64_t chunk_budget_resting_bytes(void); // nobody's, kept for the next; at most an eighth of it
+// Nobody's, kept for the next: as much as is in use, within the budget; an eighth of it in any case.
+uint64_t chunk_budget_resting_bytes(void);
 
 // What is held and is no chunk. Never refused: who charges has a limit of its own. An eighth of the
 // budget is left for chunks whatever happens.
@@ -49,6 +50,7 @@ void chunk_budget_charge(enum chunk_budget_kind kind, uint64_t bytes);
 void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes);
 
 bool chunk_budget_is_short(void);            // more than half of what chunks may have is in use
+bool chunk_budget_is_ample(void);            // less than an eighth of it is
 uint64_t chunk_budget_lean(uint64_t plenty); // all of it; an eighth while the budget is short
 // How many bytes a buffer may hold now whose full size is `plenty`: as chunk_budget_lean() says, but
 // 1 when the budget is used up: then only an empty buffer takes something.

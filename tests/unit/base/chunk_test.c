@@ -138,6 +138,33 @@ Test(chunk, free_chunks_go_back_to_the_kernel)
     chunk_unref(chunks[0]);
 }
 
+// While memory is in use what comes back stays for the next, both within the budget.
+Test(chunk, free_chunks_serve_the_next_burst)
+{
+    chunk_budget_init(64 * CHUNK_SIZE);
+    struct chunk *chunks[64];
+    for (unsigned i = 0; i < 48; i++) {
+        chunks[i] = chunk_new();
+    }
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 24; i < 48; i++) {
+            chunk_unref(chunks[i]);
+            uint64_t held = chunk_budget_resting_bytes() + chunk_budget_used_bytes();
+            cr_assert_leq(held, 64 * CHUNK_SIZE);
+        }
+#ifndef FOREBAY_ASAN
+        cr_assert_geq(chunk_budget_resting_bytes(), 22 * CHUNK_SIZE);
+#endif
+        for (unsigned i = 24; i < 48; i++) {
+            chunks[i] = chunk_new();
+        }
+    }
+    for (unsigned i = 0; i < 48; i++) {
+        chunk_unref(chunks[i]);
+    }
+    cr_assert_leq(chunk_budget_resting_bytes(), 8 * CHUNK_SIZE);
+}
+
 // One side makes, the other drops: what rests must travel back and the budget must hold throughout.
 #define RING 64
 #define TRAVELS 20000
