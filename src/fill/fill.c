@@ -31,8 +31,8 @@
 // has done the one and seen the other.
 //
 // Memory: payload lies in chunks of 64 KiB. The store and each reader's queue hold references of
-// their own; the fill keeps its own until the run ends while memory is plentiful (late joiners
-// start at once), and gives them up as soon as delivered when it is not. limits.max_buffer pauses
+// their own; the fill keeps its own until the run ends while memory is ample (late joiners
+// start at once), and gives them up as soon as written or delivered when it is not. limits.max_buffer pauses
 // the transfer, it never fails a request.
 
 #include "fill/fill_private.h"

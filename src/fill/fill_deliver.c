@@ -2,8 +2,9 @@
 // Delivery of a run's bytes to its readers, and its memory. Runs on the stripe's owner.
 //
 // Every chunk is delivered as it fills; a delivery sends each reader what it has not had. While
-// memory is plentiful the run keeps its chunks until it ends, so late joiners start at once; while it
-// is short, or when nothing is stored, they are given up as soon as every reader was sent them.
+// memory is ample the run keeps its chunks until it ends, so late joiners start at once. Else those go
+// that every reader was sent and that late joiners can be sent from pages; while memory is short, or when
+// nothing is stored, all that every reader was sent.
 //
 // What is written of a stored run can be sent from its pages, whose checksums were computed before they
 // were written. A reader that has fallen behind goes on from there (rule 34), so does who needs what is
@@ -85,12 +86,7 @@ void fill_on_run_progress(void *ctx, const struct store_place *pages)
             fill->pages = (struct store_place){0};
         }
     }
-    list_for_each(node, &fill->readers)
-    {
-        if (container_of(node, struct attachment, node)->waiting_place) {
-            worker_defer(fill->fw->worker, &fill->deliver_task);
-        }
-    }
+    worker_defer(fill->fw->worker, &fill->deliver_task);
     if (fill->paused_disk && store_run_unwritten_bytes(fill->run) < FILL_LEAD_AHEAD) {
         fill->paused_disk = false;
         fill_pause_update(fill);
@@ -194,9 +190,19 @@ static void fill_pace(struct fill *fill)
     fill_pause_update(fill);
 }
 
-static void fill_give_up_chunks(struct fill *fill)
+// Who joins late is most likely like those that are there.
+static bool fill_has_readers_without_pages(const struct fill *fill)
 {
-    uint64_t keep_from = fill->received;
+    bool any = false;
+    list_for_each(node, &fill->readers)
+    {
+        any |= container_of(node, struct attachment, node)->no_pages;
+    }
+    return any;
+}
+
+static void fill_give_up_chunks(struct fill *fill, uint64_t keep_from)
+{
     list_for_each(node, &fill->readers)
     {
         struct attachment *a = container_of(node, struct attachment, node);
@@ -234,7 +240,9 @@ void fill_deliver(struct fill *fill)
         fill_pace(fill);
     }
     if (fill->unstored || chunk_budget_is_short()) {
-        fill_give_up_chunks(fill);
+        fill_give_up_chunks(fill, fill->received);
+    } else if (!chunk_budget_is_ample() && !fill_has_readers_without_pages(fill)) {
+        fill_give_up_chunks(fill, fill->first_byte + fill->pages.payload_len);
     }
 }
 

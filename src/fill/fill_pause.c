@@ -30,12 +30,15 @@ uint64_t fill_window_fastest(const struct fill *fill)
 // An unstored run may not run ahead of its fastest reader by more than a window.
 void fill_window_update(struct fill *fill)
 {
+    if (!fill->unstored) {
+        return;
+    }
     uint64_t window = chunk_budget_share(FILL_UNSTORED_WINDOW);
     if (fill->parked) {
         window /= FILL_PIECES_PER_WINDOW;
     }
-    fill->paused_window = fill->state == FILL_BODY && fill->unstored &&
-                          fill->received > fill_window_fastest(fill) + window;
+    fill->paused_window =
+        fill->state == FILL_BODY && fill->received > fill_window_fastest(fill) + window;
 }
 
 uint64_t fill_piece_end(const struct fill *fill)

@@ -177,3 +177,27 @@ def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engin
     assert server.metric("forebay_fill_readers_detached_total") >= 1
     assert server.metric("forebay_hit_blocks_total", path="sendfile") >= 4
     assert server.metric("forebay_hit_blocks_total", path="read") == 0
+
+
+def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine):
+    """Each connection asks for more than may be queued for it and takes nothing until all is stored. Then it
+    gets its object: no byte came twice, none was read back to be checked."""
+    count, size = 8, 2 * MIB            # no more than may wait for the disk: a quarter of the memory
+    server = start(origin, engine=engine, settings={
+        "workers": 1, "limits.max_buffer": "64MiB", "cache.ttl": "1h"})
+    keys = [f"many{i}" for i in range(count)]
+    for key in keys:
+        origin.put(key, size)
+    with contextlib.ExitStack() as stack:
+        readers = []
+        for key in keys:
+            connection = stack.enter_context(server.connection(receive_buffer=65536))
+            connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            readers.append((connection, connection.read_head()))
+        server.settle()
+        assert server.metric("forebay_fills_total", state="stored") == count
+        assert server.metric("forebay_fill_readers_detached_total") == count
+        for key, (connection, reply) in zip(keys, readers):
+            judge_streamed(connection, origin, key, 0, size, head=reply)
+    assert all(len(origin.requests(key=key)) == 1 for key in keys)
+    assert server.metric("forebay_hit_blocks_total", path="read") == 0

@@ -105,3 +105,48 @@ Test(deliver, pages_that_are_gone_are_waited_for)
     int client = client_get(1, 0, UINT64_MAX);
     end_once(client);
 }
+
+// Where memory is not ample the run keeps nothing that is written and delivered, and who joins then gets
+// that from pages. Rule 34.
+Test(deliver, what_is_written_need_not_stay_in_memory)
+{
+    begin(4 * MIB, 100);
+    int client = client_get(0, 0, UINT64_MAX);
+    world_deliver_all();
+    (void)world_do(EVENT_ORIGIN, -1, -1); // evaluated, head
+    (void)world_do(EVENT_ORIGIN, -1, -1);
+    for (unsigned i = 0; i < COME / PIECE; i++) {
+        cr_assert(world_do(EVENT_ORIGIN, -1, -1));
+        cr_assert(world_do(EVENT_WRITTEN, -1, -1));
+        take_all_there_is(client);
+        cr_assert_leq(chunk_budget_used_bytes(), 4 * MIB / 8 + CHUNK_SIZE);
+    }
+    int late = client_get(1, 0, UINT64_MAX);
+    take_all_there_is(late);
+    cr_assert_eq(client_received(late), COME);
+    cr_assert_gt(counter(COUNTER_hit_sendfile), 0);
+    world_run();
+    expect(late, CLIENT_COMPLETE);
+    end_once(client);
+}
+
+// ... unless a reader of the run cannot be sent pages. Rule 34.
+Test(deliver, what_is_written_stays_in_memory_for_who_cannot_be_sent_pages)
+{
+    begin(8 * MIB, 0);
+    int client = client_get(0, 0, UINT64_MAX);
+    world_deliver_all();
+    (void)world_do(EVENT_ORIGIN, -1, -1);
+    (void)world_do(EVENT_ORIGIN, -1, -1);
+    for (unsigned i = 0; i < COME / PIECE; i++) {
+        cr_assert(world_do(EVENT_ORIGIN, -1, -1));
+        cr_assert(world_do(EVENT_WRITTEN, -1, -1));
+        take_all_there_is(client);
+    }
+    int late = client_get(1, 0, UINT64_MAX);
+    take_all_there_is(late);
+    cr_assert_eq(client_received(late), COME);
+    world_run();
+    expect(late, CLIENT_COMPLETE);
+    end_once(client);
+}
