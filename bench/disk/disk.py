@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cold reads while the cache is being written: storing beside not storing, in one run.
 
-    bench/disk/disk.py [--seconds 5] [--pairs 3] [--disks real,50MB/s,1s] [--connections 4,16]
+    bench/disk/disk.py [--seconds 2] [--pairs 9] [--disks real,50MB/s,1s] [--connections 4,16]
                        [--engine io_uring|threads] [--workers 1] [--dir FOLDER] [--forebay BINARY]
 
 Ranges of 8 MiB, each asked for once, by wrk from an nginx with its data in memory, which is faster than
 most disks. Each pair reads for SECONDS under a rule with `cache: false` and for SECONDS through the cache,
-every other pair the other way round; before each the disk is given time to write what it owes. Printed: MB/s
-of both, the median of the paired ratios stored / not stored, which should not be below 0.95, and which share of
-the runs was stored. Disks: `real` is the one below FOLDER; the others are played by the fault hook, by
-the bytes per second that its writes take or by the time that each takes, and need a binary that has it
-(debug).
+every other pair the other way round; before each the disk is given time to write what it owes. Printed, for
+each side, the median of MB/s and of the CPU time per MiB, of Forebay's workers and of all its threads, the
+kernel's that write for it included; then the median, the least and the greatest of the paired ratios stored / not
+stored, which should not be below 0.95 where there is CPU time left; the share of the runs that was stored; and
+of the bytes sent the share that was read back and checked again. Disks: `real` is the one below FOLDER; the
+others are played by the fault hook, by the bytes per second that its writes take or by the time that each takes,
+and need a binary that has it (debug).
 """
 import argparse
 import json
@@ -126,7 +128,17 @@ class Server:
         shutil.rmtree(self.cache, ignore_errors=True)
 
 
-def measure(server, folder, prefix, connections, seconds):
+def cpu_s(pid):
+    """CPU time so far: of its workers, and of all threads that it has or had."""
+    def seconds(stat):
+        return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+    workers = [task for task in Path(f"/proc/{pid}/task").iterdir()
+               if (task / "comm").read_text().startswith("worker")]
+    return sum(seconds(task / "stat") for task in workers), seconds(Path(f"/proc/{pid}/stat"))
+
+
+def wrk(server, folder, prefix, connections, seconds):
+    """MB/s, and how many MiB."""
     ranges = DATA // RANGE
     lua = folder / "range.lua"
     lua.write_text(LUA % (ranges, RANGE, prefix, ranges, RANGE - 1))
@@ -138,32 +150,49 @@ def measure(server, folder, prefix, connections, seconds):
     got = json.loads(line[0][5:])
     if got["errors"]:
         sys.exit(f"{prefix}: {got}")
-    return got["bytes"] / got["us"]
+    return got["bytes"] / got["us"], got["bytes"] / MIB
 
 
-def fills(server):
-    now = server.metrics()
-    return [now[f'forebay_fills_total{{state="{s}"}}'] for s in ("stored", "started")]
+class Side:
+    """What one side of the pairs came to."""
+    COUNTS = {"stored": 'forebay_fills_total{state="stored"}', "started": 'forebay_fills_total{state="started"}',
+              "checked": 'forebay_http_response_bytes_total{source="disk"}'}
+
+    def __init__(self, name):
+        self.name, self.rates, self.worker_ms, self.all_ms, self.sent = name, [], [], [], 0
+        self.counts = dict.fromkeys(self.COUNTS, 0)
+
+    def measure(self, server, folder, prefix, connections, seconds):
+        server.settle()
+        before, metrics = cpu_s(server.process.pid), server.metrics()
+        rate, mib = wrk(server, folder, f"/bench/{self.name}/{prefix}", connections, seconds)
+        server.settle()                             # what is still written is this side's
+        after = cpu_s(server.process.pid)
+        self.rates.append(rate)
+        self.sent += mib * MIB
+        for times, a, b in zip((self.worker_ms, self.all_ms), before, after):
+            times.append((b - a) * 1000 / mib)
+        now = server.metrics()
+        for count, row in self.COUNTS.items():
+            self.counts[count] += now[row] - metrics[row]
+
+    def __str__(self):
+        rate, worker, every = map(statistics.median, (self.rates, self.worker_ms, self.all_ms))
+        return f"{rate:5.0f} {worker:5.2f} {every:5.2f}"
 
 
 def compare(server, folder, connections, args, number):
-    """MB/s of pairs, not stored and stored, and the share of runs that were stored."""
-    plain, cold = [], []
-    before = fills(server)
+    plain, cold = Side("plain"), Side("cold")
     for pair in range(args.pairs):
-        sides = [("plain", plain), ("cold", cold)]
-        for name, results in sides if pair % 2 == 0 else sides[::-1]:
-            server.settle()
-            results.append(measure(server, folder, f"/bench/{name}/{number}.{pair}", connections, args.seconds))
-    server.settle()
-    stored, started = (b - a for a, b in zip(before, fills(server)))
-    return plain, cold, stored / max(started, 1)
+        for side in (plain, cold) if pair % 2 == 0 else (cold, plain):
+            side.measure(server, folder, f"{number}.{pair}", connections, args.seconds)
+    return plain, cold
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--disks", default="real,50MB/s,1s")
     parser.add_argument("--connections", default="4,16")
     parser.add_argument("--engine", default="io_uring")
@@ -183,16 +212,19 @@ def main():
     (folder / "nginx.conf").write_text(NGINX.format(dir=folder, port=port))
     nginx = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"])
     try:
-        print(f"{'disk':>8} {'conns':>5}  {'not stored':>22} {'stored':>22}  ratio  runs stored")
+        print(f"{'':14} {'not stored':>17}  {'stored':>17}\n"
+              f"{'disk':>8} {'conns':>5} {'MB/s CPU ms a MiB':>17}  {'MB/s workers all':>17}  "
+              f"ratio (least to greatest)  stored  read back")
         for disk in args.disks.split(","):
             server = Server(folder, args, disk, port)
             try:
                 for number, connections in enumerate(map(int, args.connections.split(","))):
-                    plain, cold, share = compare(server, folder, connections, args, number)
-                    ratio = statistics.median(c / p for c, p in zip(cold, plain))
-                    show = ["/".join(f"{v:.0f}" for v in side) for side in (plain, cold)]
-                    print(f"{disk:>8} {connections:>5}  {show[0]:>22} {show[1]:>22}  {ratio:5.2f}  {share:.0%}",
-                          flush=True)
+                    plain, cold = compare(server, folder, connections, args, number)
+                    ratios = sorted(c / p for c, p in zip(cold.rates, plain.rates))
+                    share = cold.counts["stored"] / max(cold.counts["started"], 1)
+                    print(f"{disk:>8} {connections:>5} {plain}  {cold}  {statistics.median(ratios):5.2f} "
+                          f"({ratios[0]:.2f} to {ratios[-1]:.2f})         {share:6.0%}  "
+                          f"{cold.counts['checked'] / cold.sent:9.1%}", flush=True)
             finally:
                 server.stop()
     finally:
