@@ -37,8 +37,10 @@ void fill_window_update(struct fill *fill)
     if (fill->parked) {
         window /= FILL_PIECES_PER_WINDOW;
     }
-    fill->paused_window =
-        fill->state == FILL_BODY && fill->received > fill_window_fastest(fill) + window;
+    bool waits = fill->state == FILL_BODY && fill->received > fill_window_fastest(fill) + window;
+    if (waits != fill->paused_window) { // a store here would hold up the load of the flags beside it
+        fill->paused_window = waits;
+    }
 }
 
 uint64_t fill_piece_end(const struct fill *fill)
