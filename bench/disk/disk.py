@@ -4,6 +4,7 @@
 
     bench/disk/disk.py [--seconds 2] [--pairs 9] [--disks real,50MB/s,1s] [--connections 4,16]
                        [--engine io_uring|threads] [--workers 1] [--dir FOLDER] [--forebay BINARY]
+                       [--origin-rate MB/s]
 
 Ranges of 8 MiB, each asked for once, by wrk from an nginx with its data in memory, which is faster than
 most disks. Each pair reads for SECONDS under a rule with `cache: false` and for SECONDS through the cache,
@@ -14,6 +15,9 @@ stored, which should not be below 0.95 where there is CPU time left; the share o
 of the bytes sent the share that was read back and checked again. Disks: `real` is the one below FOLDER; the
 others are played by the fault hook, by the bytes per second that its writes take or by the time that each takes,
 and need a binary that has it (debug).
+
+On a machine whose cores are all busy the ratio is that of CPU time. With --origin-rate the origin gives each of
+its connections so much and no more, as object stores do, so that the disk is what is compared.
 """
 import argparse
 import json
@@ -44,6 +48,7 @@ http {{
   sendfile on;
   tcp_nodelay on;
   keepalive_requests 100000000;
+  limit_rate {rate};
   default_type application/octet-stream;
   server {{ listen 127.0.0.1:{port}; root {dir}; location / {{ try_files /data =404; }} }}
 }}
@@ -197,6 +202,7 @@ def main():
     parser.add_argument("--connections", default="4,16")
     parser.add_argument("--engine", default="io_uring")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--origin-rate", type=int, default=0)
     parser.add_argument("--cache-size", default="8GiB")
     parser.add_argument("--dir", default="/var/tmp")
     parser.add_argument("--forebay", default=str(ROOT / "build" / "debug" / "forebay"))
@@ -209,7 +215,7 @@ def main():
     os.utime(folder / "data", (time.time() - 3600,) * 2)
     os.chmod(folder, 0o755)
     port = 20000 + os.getpid() % 10000
-    (folder / "nginx.conf").write_text(NGINX.format(dir=folder, port=port))
+    (folder / "nginx.conf").write_text(NGINX.format(dir=folder, port=port, rate=args.origin_rate * 1000000))
     nginx = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"])
     try:
         print(f"{'':14} {'not stored':>17}  {'stored':>17}\n"
