@@ -8,6 +8,7 @@ empty object. A scale below 1 shrinks the counts and the large object, not the o
     python dataset.py DIR [SCALE]      writes bucket folder DIR/data and DIR/manifest.json
 """
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -60,8 +61,19 @@ def pieces(size, seed):
 
 
 def write_tree(folder, scale=1.0):
-    """Writes folder/data/...; returns {key: (size, sha256)}. An existing whole tree is taken over."""
+    """Writes folder/data/...; returns {key: (size, sha256)}. An existing whole tree is taken over.
+
+    Of several processes that want the same folder one writes, the others wait: a file that is written
+    anew under a server changes while it is read, and such a read is cut, rightly.
+    """
     folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "writing.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _write_tree(folder, scale)
+
+
+def _write_tree(folder, scale):
     manifest = folder / f"manifest-{scale}.json"
     if manifest.exists():
         return {k: tuple(v) for k, v in json.loads(manifest.read_text()).items()}

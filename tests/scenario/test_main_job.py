@@ -10,11 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 from collections import Counter
 from pathlib import Path
 
+import dataset
 import pytest
 from conftest import not_run
 from dataset import BUCKET, Relay, SeaweedFS, upload, write_tree
@@ -30,7 +32,6 @@ def tree(tmp_path_factory):
     """The data set on disk, with its manifest."""
     folder = Path(os.environ["FOREBAY_TEST_DATA"]) if "FOREBAY_TEST_DATA" in os.environ \
         else tmp_path_factory.mktemp("tree")
-    folder.mkdir(parents=True, exist_ok=True)
     manifest = write_tree(folder, scale())
     for stray in folder.glob("*.json"):
         shutil.copy(stray, folder.parent / stray.name)
@@ -144,6 +145,37 @@ def judge_first_pass(source, server, listed=False):
     for state in ("failed", "unstored", "resumed", "dropped", "cancelled"):
         assert server.metric("forebay_fills_total", state=state) == 0, state
     assert server.metric("forebay_cache_filled_bytes_total") == source.total
+
+
+def test_a_tree_is_written_once(tmp_path, monkeypatch):
+    """Who wants a tree that somebody else is writing takes that one over: nobody may have a file under a
+    server written anew."""
+    real_pieces, real_flock = dataset.pieces, dataset.fcntl.flock
+    second_moved = threading.Event()        # it waits, or it writes as well
+    writers, got = [], {}
+
+    def pieces(size, seed):
+        if threading.current_thread() not in writers:
+            writers.append(threading.current_thread())
+            if len(writers) == 1:
+                second.start()
+            else:
+                second_moved.set()
+            assert second_moved.wait(60)
+        return real_pieces(size, seed)
+
+    def flock(*args):
+        if threading.current_thread() is second:
+            second_moved.set()
+        real_flock(*args)
+    monkeypatch.setattr(dataset, "plan", lambda _: [("a", 1000, 1), ("b", 1000, 2)])
+    monkeypatch.setattr(dataset, "pieces", pieces)
+    monkeypatch.setattr(dataset.fcntl, "flock", flock)
+    second = threading.Thread(target=lambda: got.update(write_tree(tmp_path)))
+    assert set(write_tree(tmp_path)) == {"a", "b"}
+    second.join()
+    assert set(got) == {"a", "b"}
+    assert writers == [threading.current_thread()]
 
 
 def test_read_twice_under_immutable(start, source, engine, figure):
