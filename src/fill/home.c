@@ -6,7 +6,8 @@
 // What an entry knows of the version, by its state:
 //
 //   NONE      ROUTE: a visible record not below the floor: AGAIN (the reader's own look-up sees it).
-//             A delete on its way: held. Else a new token goes out with FIRST: DECIDING.
+//             A delete on its way that a crash would undo: held. Else a new token goes out with
+//             FIRST: DECIDING.
 //   DECIDING  ROUTE: held. VERSION with the token: KNOWN, the held are routed. FIRST_END with the
 //             token: NONE, the held are routed again, or fail with the origin's error. PUBLISH: held.
 //   KNOWN     ROUTE: JOIN to the stripe's owner. REVALIDATE of a reader who has nothing: answered
@@ -114,6 +115,13 @@ struct home_visible home_look_up(struct home_key *h)
     return v;
 }
 
+bool home_awaits_disk(const struct home_key *h)
+{
+    return h->deletes > 0 &&
+           !store_write_is_noted(h->fw->store, span_from_cstr(origin_place(h->key->origin)),
+                                 h->key->bucket);
+}
+
 static bool home_visible_is(const struct home_visible *v, const struct store_object *object)
 {
     return v->found && object->etag.len > 0 &&
@@ -212,7 +220,7 @@ static void home_route_unknown(struct home_key *h, struct subscription *sub)
         home_answer_again(h, sub);
         return;
     }
-    if (h->deletes > 0) {
+    if (home_awaits_disk(h) || !list_empty(&h->held)) {
         home_hold(&h->held, sub); // rule 31: what will be found may be newer than what it removes
         return;
     }

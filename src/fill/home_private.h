@@ -65,14 +65,20 @@ struct home_key {
     struct list concluded; // struct revalidation: answered, until what it made untrue is gone
 };
 
-// No acknowledgement of the last floor and no delete is outstanding.
-static inline bool home_is_settled(const struct home_key *h)
+// Every worker has acknowledged the last floor.
+static inline bool home_is_acknowledged(const struct home_key *h)
 {
-    bool acked = h->deletes == 0;
+    bool acked = true;
     for (unsigned i = 0; acked && i < h->fw->room->worker_count; i++) {
         acked = h->acked[i] == h->floor;
     }
     return acked;
+}
+
+// And no delete is outstanding.
+static inline bool home_is_settled(const struct home_key *h)
+{
+    return h->deletes == 0 && home_is_acknowledged(h);
 }
 
 // The visible record that counts at the home.
@@ -91,6 +97,9 @@ void home_maybe_free(struct home_key *h); // when nothing of the key is undecide
 void home_hold(struct list *list, struct subscription *sub);
 struct subscription *home_unhold(struct list *list); // the oldest; NULL: there is none
 struct home_visible home_look_up(struct home_key *h);
+// Rule 31: could a crash now bring back what is older than what somebody is about to be given? Not where
+// the bucket is noted as written to: whatever the next process finds there it confirms first.
+bool home_awaits_disk(const struct home_key *h);
 // Is `object` the version that counts now: known here, else visible in the index?
 bool home_is_current(struct home_key *h, const struct store_object *object);
 // Rule 31: the origin has this version (NULL: no such object), and somebody is given it. What counts

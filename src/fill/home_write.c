@@ -102,10 +102,10 @@ void home_settle(struct home_key *h)
     while (h->deletes == 0 && (node = list_pop_front(&h->starting)) != NULL) {
         home_start_write(h, node);
     }
-    bool settled = home_is_settled(h);
-    if (settled) {
+    if (home_is_acknowledged(h) && !home_awaits_disk(h)) {
         home_answer_concluded(h);
     }
+    bool settled = home_is_settled(h);
     while (settled && (node = list_pop_front(&h->closing)) != NULL) {
         check(h->open_writes > 0);
         h->open_writes--;

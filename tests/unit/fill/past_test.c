@@ -168,6 +168,55 @@ Test(past, answered_before_the_delete_is_durable)
     world_end();
 }
 
+// In a bucket that is noted as written to a crash brings nothing back that is not confirmed first: neither
+// the check nor the readers wait for a slow disk.
+// Rules 11, 31.
+Test(past, a_slow_delete_in_a_noted_bucket_holds_nobody)
+{
+    begin();
+    store_note();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    world_hold(EVENT_COMMIT, -1, -1);
+    int newest = get_newest(1, 0);
+    world_run();
+    expect(newest, 2);
+    expect_everywhere(2);
+    cr_assert_eq(store_visible_version(), 2);
+    world_release();
+    world_run();
+    cr_assert_eq(store_visible_version(), 2, "the delete takes only what is older");
+    expect_everywhere(2);
+    world_end();
+}
+
+// Noted while somebody is held: who comes later waits behind them, and all go on with the delete.
+// Rules 11, 31.
+Test(past, noted_while_a_reader_is_held)
+{
+    begin();
+    int first = get_block(0, 0);
+    world_run();
+    expect(first, 1);
+    origin_overwrite();
+    world_hold(EVENT_COMMIT, -1, -1);
+    int gone = get_block(2, 2); // 412
+    world_run();
+    cr_assert_eq(client_outcome(gone), CLIENT_OPEN);
+    store_note();
+    int late = get_block(1, 0);
+    world_run();
+    cr_assert_eq(client_outcome(gone), CLIENT_OPEN);
+    cr_assert_eq(client_outcome(late), CLIENT_OPEN);
+    world_release();
+    world_run();
+    expect(gone, 2);
+    expect(late, 2);
+    world_end();
+}
+
 // A disk that does not take the delete holds up nobody for ever.
 // Rule 31.
 Test(past, answered_although_the_disk_refuses)

@@ -242,6 +242,7 @@ static void choose_options(struct run *run)
     o->seed = run->seed;
     o->strict = pick(4) == 0 && run->kind < PAST;
     o->ttl = !o->strict && pick(3) == 0;
+    o->noted = run->seed % 3 == 0;
     o->cold_percent = pick(3) * 20;
     o->slow_percent = pick(3) * 30;
     o->buffer_bytes = pick(4) == 0 ? (2 + pick(8)) * CHUNK_SIZE : 0;

@@ -362,6 +362,35 @@ Test(rules, killed_after_the_reply_the_old_version_is_back)
     world_end();
 }
 
+// The write waits for its delete, readers do not: they are given what the origin has, which is not kept.
+// Rules 11, 14, 27.
+Test(rules, readers_of_a_key_whose_write_waits_for_the_disk)
+{
+    begin_with_block(0);
+    store_note();
+    world_hold(EVENT_COMMIT, -1, -1);
+    int writer = writer_begin(2);
+    world_run();
+    cr_assert_not(writer_ready(writer));
+    int reader = get_block(1, 0);
+    int head = client_head(2);
+    world_run();
+    expect_complete(reader, 1);
+    expect_complete(head, 1);
+    cr_assert_eq(store_visible_version(), 0);
+    world_release();
+    world_run();
+    cr_assert(writer_ready(writer));
+    writer_write(writer);
+    world_run();
+    cr_assert(writer_replied(writer));
+    int after = get_block(1, 0);
+    world_run();
+    expect_complete(after, 2);
+    cr_assert_eq(store_visible_version(), 2);
+    world_end();
+}
+
 // With nothing to delete the write begins at once.
 // Rule 27.
 Test(rules, a_write_waits_for_a_delete_that_nobody_posted)

@@ -460,6 +460,7 @@ void world_begin(const struct world_options *options)
     world.random = options->seed * 0x9E3779B97F4A7C15u + 0x1234567u;
     world.now_us = 1000000;
     world.refuse = options->refuse_store;
+    world.is_noted = options->noted;
     uint64_t size = options->size_bytes != 0 ? options->size_bytes : WORLD_SIZE;
     world.next_size_bytes = size;
     world.rule = (struct proxy_rule){.match = "**",

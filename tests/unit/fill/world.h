@@ -54,6 +54,7 @@ struct world_options {
     unsigned cold_percent;     // disk reads of headers that would block
     unsigned bad_percent;      // disk reads that fail their checksum
     unsigned pages_percent; // file ranges that can be sent when they are asked for; 0: as under TLS
+    bool noted;             // as after store_note()
 };
 
 void world_begin(const struct world_options *options);
@@ -144,6 +145,7 @@ void store_fail_next_read(
 void store_refuse(bool refuse);
 void store_fall_behind(bool behind); // the disk takes less than it is given
 void store_rebuilt(void);            // the record now comes from segments
+void store_note(void); // the bucket is noted as written to: after a crash all of it is confirmed
 
 uint64_t counter(enum counter c); // since world_begin()
 

@@ -176,6 +176,7 @@ struct world {
     bool refuse, disk_is_behind, fail_commit, fail_write;
     bool lookups_off; // what is held cannot be looked at
     bool was_blind;
+    bool is_noted; // the bucket, as written to
     enum err fail_read;
     uint64_t generation;
     struct list segments;
