@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What has been delivered is there for whoever asks next, by name a hit; objects overwritten past the cache:
 who asks after somebody was given a version is given none that is older, also after kill -9."""
+import contextlib
 import random
 import threading
 import time
@@ -8,7 +9,8 @@ from collections import Counter
 
 import pytest
 from client import Closed, Truncated, judge
-from forebay import scaled
+from conftest import not_run
+from forebay import build_kind, scaled
 from oracle import oracle_judge
 
 RULES = {"rules": [{"match": "bkt/immutable/**", "freshness": "immutable"},
@@ -248,3 +250,64 @@ def test_nobody_goes_back_in_time(start, origin, engine, workers, figure):
            f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}, steps back {len(back)}")
     assert not back, back[:5]
     assert len(rows) > total
+
+
+@contextlib.contextmanager
+def stands_still(start, origin, engine, tmp_path):
+    """A server with an old `k` in its cache, in a bucket that has been written to, whose disk syncs no more: what is
+    deleted now is not durable."""
+    if build_kind() == "release":
+        not_run("a release has no faults")
+    held = tmp_path / "held"
+    origin.put("k", 3000)
+    origin.put("ahead", 3000)
+    server = start(origin, engine=engine, file={"rules": [{"match": "**", "freshness": "immutable"}]},
+                   env={"FOREBAY_DISK_FAULTS": f"sync:file={held}:hold"})
+    with server.client() as client:
+        assert client.request("PUT", "/bkt/other", body=b"x").status == 200
+        judge(client.get("k"), origin, "k", 0, 3000, version=1)
+        server.wait_metric("forebay_cache_objects", lambda v: v == 1)   # of `k`, and durable
+        held.touch()
+        judge(client.get("ahead"), origin, "ahead", 0, 3000)
+        server.wait_metric("forebay_fills_total", lambda v: v == 2, state="stored")  # its sync is the first
+    try:
+        yield server, held
+    finally:
+        held.unlink(missing_ok=True)
+
+
+def test_a_slow_disk_holds_no_check_where_the_bucket_is_written_to(start, origin, engine, tmp_path):
+    """Overwritten past the cache: a check and who comes after it are given the new version though no delete is
+    durable. Killed then, the old record is there again, and is not believed."""
+    with stands_still(start, origin, engine, tmp_path) as (server, _):
+        origin.overwrite("k", 3000)
+        with server.client(timeout=20) as client:
+            judge(client.get("k", headers=[("Cache-Control", "no-cache")]), origin, "k", 0, 3000, version=2)
+            judge(client.get("k"), origin, "k", 0, 3000, version=2)
+            assert client.head("k").etag == origin.version("k").etag
+        server.kill9()
+    server.start()
+    mark = origin.mark()
+    with server.client() as client:
+        judge(client.get("k"), origin, "k", 0, 3000, version=2)
+    assert origin.requests(key="k", since=mark, conditional=True), "the delete was durable"
+
+
+def test_a_write_that_waits_for_the_disk_holds_no_reader(start, origin, engine, tmp_path):
+    """While a PUT waits for the disk to take its delete, and so does not reach the origin, its key is read."""
+    new = b"new" * 1000
+    with stands_still(start, origin, engine, tmp_path) as (server, held), \
+            server.client() as writer, server.client(timeout=20) as client:
+        reply = []
+        thread = threading.Thread(
+            target=lambda: reply.append(writer.request("PUT", "/bkt/k", body=new)))
+        thread.start()
+        server.wait_metric("forebay_writes_inflight", lambda v: v == 1)
+        for _ in range(3):
+            judge(client.get("k"), origin, "k", 0, 3000, version=1)
+            assert client.head("k").etag == origin.version("k").etag
+        assert not origin.requests(key="k", method="PUT") and not reply
+        held.unlink()
+        thread.join()
+        assert reply[0].status == 200
+        assert bytes(client.get("k").body) == new
