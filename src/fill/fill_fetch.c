@@ -320,7 +320,7 @@ static bool err_is_broken_body(enum err err)
 {
     return err == ERR_ORIGIN_RESET || err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT ||
            err == ERR_ORIGIN_5XX || err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_DNS ||
-           err == ERR_LIMIT; // too many wait for a place
+           err == ERR_ORIGIN_FULL || err == ERR_LIMIT; // no place, no descriptor
 }
 
 // Answers to a request for a known version that say there is no such thing: deleted, or of another

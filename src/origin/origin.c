@@ -5,8 +5,9 @@
 // Threads: origin_new() and origin_free() run while no worker does. Calls run on the worker that
 // started them; what all workers share is atomic.
 //
-// Places: each worker may run its share of `connections` calls at once; the others wait in line.
-// SlowDown from the origin halves the share (once a second at most), `limit` successes in a row
+// Places: each worker may run its share of `connections` calls at once; the others wait in line, not for
+// ever. Relays leave some of them to fetches, so that slow clients of requests that pass through are not
+// in the way of misses; but for that the two kinds take turns. SlowDown from the origin halves the share (once a second at most), `limit` successes in a row
 // give one slot back.
 //
 // Retry budget: a token bucket in thousandths of a retry. Every request adds its percentage, every
@@ -40,42 +41,89 @@ static struct origin_worker *part_of(struct worker *w, struct origin *origin)
 
 // --- Places --------------------------------------------------------------------------------------
 
-void origin_call_init(struct origin_call *call, struct origin_worker *ow)
+static void on_slot_timer(struct timer *timer)
+{
+    struct origin_call *call = container_of(timer, struct origin_call, slot_timer);
+    check(list_node_linked(&call->waiting));
+    origin_slot_stop_waiting(call);
+    stats_add(COUNTER_origin_waits_timed_out, 1);
+    call->refused(call, ERR_ORIGIN_FULL);
+}
+
+void origin_call_init(struct origin_call *call, struct origin_worker *ow,
+                      enum origin_call_kind kind)
 {
     call->magic = ORIGIN_CALL_MAGIC;
     call->driver = ow->origin->driver;
     call->ow = ow;
+    call->kind = kind;
     call->has_slot = false;
     list_node_init(&call->live);
     list_node_init(&call->waiting);
+    timer_init(ow->w, &call->slot_timer, on_slot_timer);
     list_push_back(&ow->live, &call->live);
 }
 
-static bool can_admit(const struct origin_worker *ow)
+static bool may_run(const struct origin_worker *ow, enum origin_call_kind kind)
 {
-    return ow->waiting_count > 0 && ow->running_count < ow->limit;
+    unsigned kept = ow->limit > 1 ? max_u64(ow->limit / ORIGIN_KEPT_SHARE, 1) : 0;
+    return ow->running_count < ow->limit &&
+           (kind != ORIGIN_CALL_RELAY || ow->relay_count < ow->limit - kept);
+}
+
+static void slot_take(struct origin_call *call)
+{
+    call->has_slot = true;
+    call->ow->running_count++;
+    call->ow->relay_count += call->kind == ORIGIN_CALL_RELAY;
+}
+
+// Of those who wait: whose turn it is, if one of his kind may run. NULL: nobody.
+static struct origin_call *next_waiter(struct origin_worker *ow)
+{
+    for (unsigned i = 0; i < ORIGIN_CALL_KINDS; i++) {
+        enum origin_call_kind kind = (ow->turn + i) % ORIGIN_CALL_KINDS;
+        struct list_node *node = list_first(&ow->waiters[kind]);
+        if (node != NULL && may_run(ow, kind)) {
+            return container_of(node, struct origin_call, waiting);
+        }
+    }
+    return NULL;
+}
+
+static void slots_wake(struct origin_worker *ow)
+{
+    if (ow->waiting_count > 0 && next_waiter(ow) != NULL) {
+        worker_defer(ow->w, &ow->wake);
+    }
+}
+
+void origin_slot_stop_waiting(struct origin_call *call)
+{
+    timer_stop(&call->slot_timer);
+    if (list_node_linked(&call->waiting)) {
+        list_remove(&call->waiting);
+        call->ow->waiting_count--;
+    }
 }
 
 static void slot_leave(struct origin_call *call)
 {
     struct origin_worker *ow = call->ow;
-    if (list_node_linked(&call->waiting)) {
-        list_remove(&call->waiting);
-        ow->waiting_count--;
-    }
+    origin_slot_stop_waiting(call);
     if (call->has_slot) {
         call->has_slot = false;
         check(ow->running_count > 0);
         ow->running_count--;
-        if (can_admit(ow)) {
-            worker_defer(ow->w, &ow->wake);
-        }
+        ow->relay_count -= call->kind == ORIGIN_CALL_RELAY;
+        slots_wake(ow);
     }
 }
 
 void origin_call_done(struct origin_call *call)
 {
     slot_leave(call);
+    timer_done(&call->slot_timer);
     list_remove(&call->live);
     call->magic = 0;
 }
@@ -84,18 +132,18 @@ enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
 {
     struct origin_worker *ow = call->ow;
     check(!call->has_slot && !list_node_linked(&call->waiting));
-    if (ow->running_count < ow->limit && ow->waiting_count == 0) {
-        call->has_slot = true;
-        ow->running_count++;
+    if (may_run(ow, call->kind) && list_empty(&ow->waiters[call->kind])) {
+        slot_take(call);
         *ret_now = true;
         return ERR_OK;
     }
     if (ow->waiting_count >= ORIGIN_WAITERS_MAX) {
         stats_add(COUNTER_origin_waiters_refused, 1);
-        return ERR_LIMIT;
+        return ERR_ORIGIN_FULL;
     }
-    list_push_back(&ow->waiters, &call->waiting);
+    list_push_back(&ow->waiters[call->kind], &call->waiting);
     ow->waiting_count++;
+    timer_start(&call->slot_timer, ORIGIN_SLOT_WAIT_MS);
     *ret_now = false;
     return ERR_OK;
 }
@@ -103,12 +151,11 @@ enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
 static void on_wake(struct task *task)
 {
     struct origin_worker *ow = container_of(task, struct origin_worker, wake);
-    while (can_admit(ow)) {
-        struct origin_call *call =
-            container_of(list_pop_front(&ow->waiters), struct origin_call, waiting);
-        ow->waiting_count--;
-        ow->running_count++;
-        call->has_slot = true;
+    struct origin_call *call;
+    while ((call = next_waiter(ow)) != NULL) {
+        ow->turn = (call->kind + 1) % ORIGIN_CALL_KINDS;
+        origin_slot_stop_waiting(call);
+        slot_take(call);
         call->ready(call);
     }
 }
@@ -129,9 +176,7 @@ void origin_slot_success(struct origin_worker *ow)
     if (ow->limit < ow->slots_max && ++ow->successes >= ow->limit) {
         ow->successes = 0;
         ow->limit++;
-        if (can_admit(ow)) {
-            worker_defer(ow->w, &ow->wake);
-        }
+        slots_wake(ow);
     }
 }
 
@@ -306,7 +351,9 @@ static void workers_init(struct origin *origin)
         ow->slots_max = (connections + count - 1) / count;
         ow->limit = ow->slots_max;
         list_init(&ow->live);
-        list_init(&ow->waiters);
+        for (unsigned kind = 0; kind < ORIGIN_CALL_KINDS; kind++) {
+            list_init(&ow->waiters[kind]);
+        }
         worker_task_init(&ow->wake, on_wake);
     }
 }
@@ -377,6 +424,7 @@ void origin_free(struct origin *origin)
         while ((node = list_pop_front(&origin->workers[i].live)) != NULL) {
             struct origin_call *call = container_of(node, struct origin_call, live);
             list_remove(&call->waiting);
+            timer_done(&call->slot_timer);
             call->driver->call_abandon(call);
         }
     }
@@ -479,7 +527,8 @@ void origin_relay_start(struct worker *w, struct origin *origin, struct origin_r
     r->status = 0;
     r->headers_answered = (struct headers){NULL, 0, 0};
     r->has_length = false;
-    r->length = 0;
+    r->length = r->part_first = 0;
+    r->part_etag = (struct span){NULL, 0};
     r->arena = arena_new(ORIGIN_ARENA_MAX);
     r->driver = NULL;
     struct origin_worker *ow = part_of(w, origin);

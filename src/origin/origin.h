@@ -175,6 +175,10 @@ struct origin_relay {
     struct headers headers_answered;
     bool has_length;
     uint64_t length;
+    // GetObject: the body is `length` bytes, from part_first on, of the version that this ETag names, so
+    // its rest can be had by a fetch. Empty: it cannot.
+    struct span part_etag;
+    uint64_t part_first;
     struct arena *arena;
     void *driver; // private
 };

@@ -430,14 +430,20 @@ static void on_ready(struct origin_call *call)
     fetch_go(as_origin_directory_fetch(call));
 }
 
+static void on_refused(struct origin_call *call, enum err err)
+{
+    fetch_end(as_origin_directory_fetch(call), err);
+}
+
 // --- Driver calls --------------------------------------------------------------------------------
 
 static void origin_directory_fetch_start(struct origin_worker *ow, struct origin_fetch *f)
 {
     struct origin_directory_fetch *d = calloc(1, sizeof(*d));
     check(d != NULL);
-    origin_call_init(&d->call, ow);
+    origin_call_init(&d->call, ow, ORIGIN_CALL_FETCH);
     d->call.ready = on_ready;
+    d->call.refused = on_refused;
     d->f = f;
     d->fd = -1;
     d->started_us = clock_monotonic_us();
@@ -487,6 +493,7 @@ static void origin_directory_call_cancel(struct origin_call *call)
         return;
     }
     d->cancelled = true;
+    origin_slot_stop_waiting(call);
     if (d->op_running) {
         disk_io_cancel(&d->op);
     } else {

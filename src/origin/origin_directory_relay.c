@@ -207,6 +207,11 @@ static void on_ready(struct origin_call *call)
     relay_go(as_origin_directory_relay(call));
 }
 
+static void on_refused(struct origin_call *call, enum err err)
+{
+    relay_end(as_origin_directory_relay(call), err);
+}
+
 // --- Driver calls --------------------------------------------------------------------------------
 
 void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay *r)
@@ -214,8 +219,9 @@ void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay 
     struct origin_directory *directory = ow->origin->driver_state;
     struct origin_directory_relay *d = calloc(1, sizeof(*d));
     check(d != NULL);
-    origin_call_init(&d->call, ow);
+    origin_call_init(&d->call, ow, ORIGIN_CALL_RELAY);
     d->call.ready = on_ready;
+    d->call.refused = on_refused;
     d->r = r;
     d->root_fd = directory->root_fd;
     d->scans = directory->scans;
@@ -258,6 +264,7 @@ void origin_directory_relay_cancel(struct origin_call *call)
 {
     struct origin_directory_relay *d = as_origin_directory_relay(call);
     d->cancelled = true;
+    origin_slot_stop_waiting(call);
     if (!d->job_running) {
         worker_defer(d->call.ow->w, &d->task);
     }

@@ -15,7 +15,10 @@
 
 #define ORIGIN_MAGIC 0x6f726967u
 #define ORIGIN_CALL_MAGIC 0x63616c6cu
-#define ORIGIN_WAITERS_MAX 16384u      // calls that wait for a slot, per worker
+#define ORIGIN_WAITERS_MAX 16384u // calls that wait for a slot, per worker
+#define ORIGIN_SLOT_WAIT_MS                                                                        \
+    30000u                   // for a slot; then the origin is too slow for what is asked of it
+#define ORIGIN_KEPT_SHARE 8u // of the slots one in so many is not for relays; one at least
 #define ORIGIN_ERROR_BODY_MAX 65536u   // bytes of an error document that are kept
 #define ORIGIN_ERROR_ANSWER_MAX 32768u // of one that each reader of a fill gets a copy of
 #define ORIGIN_ARENA_MAX (1u << 20)    // memory of one call
@@ -24,6 +27,10 @@
 struct origin_driver;
 struct origin_worker;
 
+// A fetch gives its slot back when whoever reads from it is slow. A relay may not be able to: a slow
+// upload, a read whose version cannot be named.
+enum origin_call_kind { ORIGIN_CALL_FETCH, ORIGIN_CALL_RELAY, ORIGIN_CALL_KINDS };
+
 // Head of every running call; a driver embeds it first in its own struct.
 struct origin_call {
     unsigned magic;
@@ -31,10 +38,13 @@ struct origin_call {
     struct origin_worker *ow;
     struct list_node live; // in origin_worker.live
 
-    // The slot among the worker's calls. `ready` runs once there is room, never inside
-    // origin_slot_enter().
+    // The slot among the worker's calls. One of the two runs later, never inside origin_slot_enter():
+    // `ready` once there is room, `refused` after ORIGIN_SLOT_WAIT_MS without.
     struct list_node waiting; // in origin_worker.waiters
+    struct timer slot_timer;
     void (*ready)(struct origin_call *call);
+    void (*refused)(struct origin_call *call, enum err err);
+    enum origin_call_kind kind;
     bool has_slot;
 };
 
@@ -64,8 +74,9 @@ struct origin_worker {
 
     // How many calls run at once: at most `slots_max`, halved when the origin asks to slow down,
     // and regained by one for every `limit` successes.
-    struct list waiters;
-    unsigned waiting_count, running_count;
+    struct list waiters[ORIGIN_CALL_KINDS];
+    enum origin_call_kind turn; // whose waiters come first now
+    unsigned waiting_count, running_count, relay_count;
     unsigned slots_max, limit, successes;
     uint64_t halved_at_us;
     struct task wake;
@@ -106,10 +117,13 @@ static inline struct origin_call *as_origin_call(void *ptr)
 
 // --- origin.c ------------------------------------------------------------------------------------
 
-void origin_call_init(struct origin_call *call, struct origin_worker *ow);
+void origin_call_init(struct origin_call *call, struct origin_worker *ow,
+                      enum origin_call_kind kind);
 // Takes the call off the lists and gives its slot back; its memory stays.
 void origin_call_done(struct origin_call *call);
-// True: the slot is taken now. False: call->ready() will run later, or (ERR_LIMIT) too many wait.
+void origin_slot_stop_waiting(struct origin_call *call); // neither of the two runs any more
+// *ret_now: the slot is taken now, else call->ready() or call->refused() will run later.
+// ERR_ORIGIN_FULL: too many wait.
 enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
 // What the slot learns from an answer.
 void origin_slot_slow_down(struct origin_worker *ow);

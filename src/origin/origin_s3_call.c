@@ -3,7 +3,7 @@
 // request. Runs on the worker that started it.
 //
 // The life of a call:
-//   SLOT      waits for its slot among the worker's calls, at most SLOT_WAIT_MS
+//   SLOT      waits for its slot among the worker's calls, at most ORIGIN_SLOT_WAIT_MS
 //   WAIT      between two attempts: back-off timer, or new credentials
 //   LOOK      (an upload to a bucket of unknown region) HEAD of the bucket, for its region
 //   ASK       a transfer runs, the final head has not come
@@ -26,7 +26,6 @@
 #include "stats/stats.h"
 
 #define COLLECT_IDLES 3u       // idle time-outs
-#define SLOT_WAIT_MS 30000u    // then the origin is too slow for what is asked of it
 #define SLOW_ANSWER_MS 600000u // a silence of operations that answer when they are done
 
 static const char *operation_name(const struct origin_s3_call *c)
@@ -241,6 +240,10 @@ enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
     bool bodiless = c->response_head.status == 204 || c->response_head.status == 304;
     r->has_length = c->response_head.has_length || bodiless;
     r->length = c->response_head.has_length && !bodiless ? c->response_head.length : 0;
+    if (r->request->operation != S3_GetObject ||
+        !response_head_names_part(&c->response_head, &r->part_etag, &r->part_first)) {
+        r->part_etag = (struct span){NULL, 0};
+    }
     return origin_s3_headers_answered(c->arena, &c->response_head.headers, &r->headers_answered);
 }
 
@@ -380,10 +383,7 @@ static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len)
 static void on_timer(struct timer *timer)
 {
     struct origin_s3_call *c = container_of(timer, struct origin_s3_call, timer);
-    if (c->phase == PHASE_SLOT) {
-        stats_add(COUNTER_origin_waiters_refused, 1);
-        origin_s3_call_end(c, ERR_ORIGIN_TIMEOUT);
-    } else if (c->phase == PHASE_COLLECT) {
+    if (c->phase == PHASE_COLLECT) {
         c->is_cut_short = true;
         transfer_cancel(c->transfer);
     } else {
@@ -486,17 +486,22 @@ static void on_ready(struct origin_call *call)
 {
     struct origin_s3_call *c = as_origin_s3_call(call);
     if (!c->cancelled) {
-        timer_stop(&c->timer);
         origin_s3_call_attempt(c);
     }
+}
+
+static void on_refused(struct origin_call *call, enum err err)
+{
+    origin_s3_call_end(as_origin_s3_call(call), err);
 }
 
 static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct origin_relay *r)
 {
     struct origin_s3_call *c = calloc(1, sizeof(*c));
     check(c != NULL);
-    origin_call_init(&c->call, ow);
+    origin_call_init(&c->call, ow, r != NULL ? ORIGIN_CALL_RELAY : ORIGIN_CALL_FETCH);
     c->call.ready = on_ready;
+    c->call.refused = on_refused;
     c->f = f;
     c->r = r;
     c->arena = f != NULL ? f->arena : r->arena;
@@ -515,8 +520,6 @@ static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct 
         call_end_later(c, err);
     } else if (now) {
         origin_s3_call_attempt(c);
-    } else {
-        timer_start(&c->timer, SLOT_WAIT_MS);
     }
 }
 
@@ -566,6 +569,7 @@ void origin_s3_call_cancel(struct origin_call *call)
     }
     c->cancelled = true;
     timer_stop(&c->timer);
+    origin_slot_stop_waiting(call);
     credentials_waiter_cancel(&c->waiter);
     if (c->transfer != NULL) {
         transfer_cancel(c->transfer);

@@ -358,19 +358,23 @@ static bool collect_headers(struct response_head *h, bool whole, struct response
 
 // --- Judgement -----------------------------------------------------------------------------------
 
+// Of a 206: the one range that its body is.
+static bool one_range(const struct response_head *h, uint64_t *ret_first, uint64_t *ret_last,
+                      uint64_t *ret_total)
+{
+    struct span value, type;
+    bool has_parts = headers_get(&h->headers, SPAN("Content-Type"), &type) && type.len >= 20 &&
+                     span_equal_nocase((struct span){type.ptr, 20}, SPAN("multipart/byteranges"));
+    return !has_parts && headers_count(&h->headers, SPAN("Content-Range")) == 1 &&
+           headers_get(&h->headers, SPAN("Content-Range"), &value) &&
+           parse_content_range(value, ret_first, ret_last, ret_total);
+}
+
 static enum err judge_partial(const struct response_head *h, const struct response_asked *asked,
                               struct response_answer *answer)
 {
     uint64_t first = 0, last = 0, total = 0;
-    struct span value, type;
-    if (!asked->has_range || asked->head ||
-        headers_count(&h->headers, SPAN("Content-Range")) != 1 ||
-        !headers_get(&h->headers, SPAN("Content-Range"), &value) ||
-        !parse_content_range(value, &first, &last, &total)) {
-        return ERR_ORIGIN_PROTOCOL;
-    }
-    if (headers_get(&h->headers, SPAN("Content-Type"), &type) && type.len >= 20 &&
-        span_equal_nocase((struct span){type.ptr, 20}, SPAN("multipart/byteranges"))) {
+    if (!asked->has_range || asked->head || !one_range(h, &first, &last, &total)) {
         return ERR_ORIGIN_PROTOCOL;
     }
     if (total == 0 || total > INT64_MAX || first != asked->first ||
@@ -438,4 +442,26 @@ enum err response_head_judge(struct response_head *h, const struct response_aske
     }
     *ret_answer = answer;
     return ERR_OK;
+}
+
+bool response_head_names_part(const struct response_head *h, struct span *ret_etag,
+                              uint64_t *ret_first)
+{
+    uint64_t first = 0, last = 0, total = 0;
+    struct span etag = {NULL, 0};
+    check(h->state == RESPONSE_DONE);
+    if (!h->is_strict || !h->has_length || h->length == 0 || headers_forbid_storing(h) ||
+        headers_count(&h->headers, SPAN("ETag")) != 1 ||
+        !headers_get(&h->headers, SPAN("ETag"), &etag) || !is_strong_etag(etag)) {
+        return false;
+    }
+    bool is_whole = h->status == 200 && headers_count(&h->headers, SPAN("Content-Range")) == 0;
+    bool is_range = h->status == 206 && one_range(h, &first, &last, &total) && first <= last &&
+                    last < total && h->length - 1 == last - first;
+    if (!is_whole && !is_range) {
+        return false;
+    }
+    *ret_etag = etag;
+    *ret_first = first;
+    return true;
 }

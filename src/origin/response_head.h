@@ -63,6 +63,9 @@ struct response_answer {
 // ERR_ORIGIN_PROTOCOL: anything else that does not fit.
 enum err response_head_judge(struct response_head *h, const struct response_asked *asked,
                              struct response_answer *ret_answer) MUST_USE;
+// Is the body a part of one version that can be named, or all of it? Its ETag and first byte.
+bool response_head_names_part(const struct response_head *h, struct span *ret_etag,
+                              uint64_t *ret_first);
 // Size from "Content-Range: bytes */N" of a 416; false without one.
 bool response_head_unsatisfied_size(const struct response_head *h, uint64_t *ret_size);
 

@@ -2,8 +2,8 @@
 // Objects of an origin that relays none (a directory), where the cache must not be used: rule
 // `cache: false`, no-store and the like. First a HEAD fixes the version; conditions and range are
 // judged on it as on a hit; then the range is fetched with If-Match and streamed. Nothing is
-// stored. On the request's worker, as a part of the sequence in serve_pass.c; p->relay is no relay
-// here but holds what is answered.
+// stored. On the request's worker, as a part of the sequence in serve_pass.c; p->relay is no relay here
+// but holds what is answered. The rest of a relayed object comes the same way when its client is slow.
 #include "proxy/pass_private.h"
 
 #include <string.h>
@@ -36,8 +36,11 @@ static enum err on_head(struct origin_fetch *f)
     if (r == NULL) {
         return ERR_OK;
     }
-    if (p->direct.is_reading) {
+    if (p->direct.is_reading && !p->head_came) {
+        p->park.may = true;
         start_answer(p);
+    }
+    if (p->direct.is_reading) {
         return ERR_OK;
     }
     p->direct.size_bytes = f->size_bytes;
@@ -114,35 +117,6 @@ static enum err judge(struct pass_state *p)
     return ERR_OK;
 }
 
-static void on_end(struct origin_fetch *f, enum err err);
-
-static void fetch_start(struct pass_state *p, bool head)
-{
-    struct origin_fetch *f = &p->direct.fetch;
-    struct span bucket = f->bucket, key = f->key;
-    memset(f, 0, sizeof(*f));
-    f->bucket = bucket;
-    f->key = key;
-    f->credentials = request_origin_credentials(p->request);
-    f->head = head;
-    if (!head) {
-        f->has_range = true;
-        f->first = p->direct.first;
-        f->last = p->direct.last;
-        f->if_match = p->direct.etag;
-    }
-    f->on_head = on_head;
-    f->on_body = on_body;
-    f->on_end = on_end;
-    f->ctx = p;
-    p->relay_phase = RELAY_RUNNING;
-    p->relay_paused = false;
-    p->relay_started_us = clock_monotonic_us();
-    p->asked_us = worker_now_us(p->pw->worker);
-    p->request->attempts++;
-    origin_fetch_start(p->pw->worker, p->request->origin, f);
-}
-
 static void described(struct pass_state *p)
 {
     struct request *r = p->request;
@@ -162,7 +136,7 @@ static void described(struct pass_state *p)
     r->object_size_bytes = p->direct.size_bytes;
     if (p->relay.status != 304 && !r->http->is_head && p->relay.length > 0) {
         p->direct.is_reading = true;
-        fetch_start(p, false);
+        pass_origin_fetch(p, p->direct.first, p->direct.last);
         return;
     }
     start_answer(p);
@@ -172,6 +146,9 @@ static void on_end(struct origin_fetch *f, enum err err)
 {
     struct pass_state *p = as_pass(f->ctx);
     check(p->relay_phase == RELAY_RUNNING);
+    if (pass_origin_has_more(p, err)) {
+        return;
+    }
     p->relay_phase = RELAY_ENDED;
     // A change between the two calls is no failed condition of the client's.
     p->relay_err = err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_BUSY : err;
@@ -192,10 +169,35 @@ static void on_end(struct origin_fetch *f, enum err err)
     pass_outcome_settle(p);
 }
 
+static void fetch_init(struct origin_fetch *f, struct span bucket, struct span key)
+{
+    f->bucket = bucket;
+    f->key = key;
+    f->on_head = on_head;
+    f->on_body = on_body;
+    f->on_end = on_end;
+}
+
+void pass_direct_may_follow(struct pass_state *p)
+{
+    struct direct_read *d = &p->direct;
+    d->etag = p->relay.part_etag;
+    // Asked for as a run would be: of what else selects the answer a part's number alone is a range, too.
+    bool is_plain =
+        p->s3.operation == S3_GetObject &&
+        (p->s3.bypass_reason == NULL || strcmp(p->s3.bypass_reason, "part-number") == 0);
+    if (!is_plain || d->etag.len == 0 || !pass_state_copy_span(p->arena, &d->etag)) {
+        return;
+    }
+    fetch_init(&d->fetch, p->relay.bucket, p->s3.key);
+    d->first = p->relay.part_first;
+    d->last = d->first + p->relay.length - 1;
+    p->park.may = true;
+}
+
 enum err pass_direct_start(struct pass_state *p)
 {
     struct request *r = p->request;
-    struct origin_fetch *f = &p->direct.fetch;
     if (r->s3.has_version_id) {
         return ERR_NOT_IMPLEMENTED; // a directory has no versions
     }
@@ -203,13 +205,13 @@ enum err pass_direct_start(struct pass_state *p)
     if (err != ERR_OK) {
         return err;
     }
-    f->bucket = r->origin_bucket;
-    f->key = r->s3.key;
-    if (!pass_state_copy_span(p->arena, &f->bucket) || !pass_state_copy_span(p->arena, &f->key)) {
+    struct span bucket = r->origin_bucket, key = r->s3.key;
+    if (!pass_state_copy_span(p->arena, &bucket) || !pass_state_copy_span(p->arena, &key)) {
         return ERR_NO_MEMORY;
     }
+    fetch_init(&p->direct.fetch, bucket, key);
     p->relay.method = r->http->method;
     p->direct.is_used = true;
-    fetch_start(p, true);
+    pass_origin_fetch(p, 0, 0);
     return ERR_OK;
 }

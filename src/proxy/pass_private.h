@@ -187,6 +187,16 @@ struct direct_read {
     time_t last_modified;
 };
 
+// A read that gives its place at the origin back while its client is slow, see pass_origin.c.
+struct pass_park {
+    bool may;       // its rest can be asked for by itself
+    bool is_ending; // cancelled for that, the end is to come
+    bool is_parked; // nothing is under way
+    bool in_pieces; // the fetch under way goes to asked_last
+    uint64_t asked_last, idle_since_us;
+    struct timer timer;
+};
+
 // What an answer says about where things are, see pass_location.c.
 struct pass_location {
     bool is_used;        // the document's length is not the origin's
@@ -216,7 +226,8 @@ struct pass_state {
     enum relay_phase relay_phase;
     enum err relay_err;
     bool relay_cancelled, relay_paused;
-    struct direct_read direct; // instead of the relay, see there
+    struct direct_read direct; // instead of the relay, or its rest, see there
+    struct pass_park park;
     uint64_t relay_started_us;
     uint64_t asked_us; // the same by the worker's clock
 
@@ -297,6 +308,12 @@ void pass_state_check(const struct pass_state *p); // its phases agree with each
 
 // --- pass_origin.c -------------------------------------------------------------------------------
 
+void pass_origin_init(struct pass_state *p);
+void pass_origin_done(struct pass_state *p);
+// Starts p->direct.fetch, whose bucket, key and callbacks are set: HEAD, or these bytes.
+void pass_origin_fetch(struct pass_state *p, uint64_t first, uint64_t last);
+// A call has ended. True: that was not the answer's end, the rest comes by another.
+bool pass_origin_has_more(struct pass_state *p, enum err err);
 void pass_origin_pause(struct pass_state *p);
 void pass_origin_resume(struct pass_state *p); // harmless when not paused
 void pass_origin_cancel(struct pass_state *p); // harmless when nothing is under way
@@ -388,6 +405,8 @@ void pass_location_end(struct pass_state *p); // the answer is over; harmless wh
 
 bool pass_direct_wanted(const struct request *r);
 enum err pass_direct_start(struct pass_state *p) MUST_USE; // p->err_message may say why not
+// A relay's answer has come: its rest may be read directly, if its client turns out to be slow.
+void pass_direct_may_follow(struct pass_state *p);
 
 // --- pass_preflight.c ----------------------------------------------------------------------------
 

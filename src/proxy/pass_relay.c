@@ -88,6 +88,7 @@ static enum err on_head(struct origin_relay *relay)
     p->request->origin_us = clock_monotonic_us() - p->relay_started_us;
     pass_answer_headers(p);
     pass_location_begin(p);
+    pass_direct_may_follow(p);
     if (pass_changes_any(p) && !p->is_streamed) {
         pass_outcome_settle(p);
     } else if (!pass_version_tell(p)) {
@@ -108,6 +109,9 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
 {
     struct pass_state *p = as_pass(relay->ctx);
     check(p->relay_phase == RELAY_RUNNING);
+    if (pass_origin_has_more(p, err)) {
+        return;
+    }
     p->relay_phase = RELAY_ENDED;
     p->relay_err = err;
     p->relay_paused = false;

@@ -60,6 +60,7 @@ struct pass_state *pass_state_new(struct request *r)
     p->table = r->principal.table != NULL ? access_keys_ref(r->principal.table) : NULL;
     buf_init(&p->form, PASS_FORM_HEAD_MAX);
     byte_queue_init(&p->down);
+    pass_origin_init(p);
     return p;
 }
 
@@ -74,6 +75,7 @@ void pass_state_free(void *ptr)
     }
     free(p->writes);
     free(p->late_writes);
+    pass_origin_done(p);
     pass_preflight_end(p);
     pass_body_done(&p->body);
     buf_done(&p->form);
@@ -120,4 +122,6 @@ void pass_state_check(const struct pass_state *p)
     check(!p->head_came || p->relay_phase != RELAY_NONE);
     check(p->telling == NULL || (p->request != NULL && !p->is_answered));
     check(!p->is_dead);
+    check(!p->park.is_parked || (p->relay_phase == RELAY_RUNNING && !p->park.is_ending));
+    check(!p->park.is_ending || p->park.may);
 }

@@ -27,8 +27,8 @@
 //
 // The files, none of which calls one further down:
 //   pass_state.c    birth and end           pass_keys.c     what the request changes
-//   pass_origin.c   pause, resume, cancel   pass_relay.c    starting, relay
-//   pass_upload.c   the body's way out      pass_direct.c   instead of a relay, for a directory
+//   pass_origin.c   pause, resume, cancel   pass_direct.c   instead of a relay, for a directory
+//   pass_upload.c   the body's way out      pass_relay.c    starting, relay
 //   pass_answer.c   towards the client      pass_receive.c  the body's way in
 //   pass_outcome.c  known, closing, answer  serve_pass.c    start; the client leaves
 //   pass_doubt.c    the outcome stays unknown

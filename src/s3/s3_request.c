@@ -672,10 +672,8 @@ static const char *find_bypass_reason(const struct s3_request *r, const struct h
     if (r->has_version_id) {
         return "version";
     }
-    if (r->has_part_number && r->part_number != 1) {
-        return "part-number";
-    }
-    return headers_bypass_reason(headers);
+    const char *reason = headers_bypass_reason(headers);
+    return reason == NULL && r->has_part_number && r->part_number != 1 ? "part-number" : reason;
 }
 
 // Values that the operations served here depend on; the origin judges all others itself.

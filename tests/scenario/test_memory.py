@@ -46,11 +46,11 @@ class Tree:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     @staticmethod
-    def name(key):
-        return f"bkt/{key}"
+    def name(key, bucket=None):
+        return f"{bucket or 'bkt'}/{key}"
 
     @staticmethod
-    def number_of(key, etag):
+    def number_of(key, etag, bucket=None):
         assert etag
         return 1
 

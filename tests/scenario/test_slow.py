@@ -8,23 +8,30 @@ from client import Truncated, judge, judge_streamed
 from conftest import not_run
 from forebay import build_kind
 from oracle import oracle_judge
+from test_memory import Tree
 
 MIB = 1 << 20
 PLACES = 2
 
 
+PASSING = {"rules": [{"match": "bkt/slow*", "cache": False}]}
+FILLS_PARKED = ("forebay_fills_total", {"state": "parked"})
+PASS_PARKED = ("forebay_pass_parked_total", {})
+
+
 @contextlib.contextmanager
-def slow_readers(server, keys):
+def slow_readers(server, keys, parked=FILLS_PARKED, query="", status=200):
     """A connection for each key whose reader has taken the head and no more, and its place has gone back."""
     with contextlib.ExitStack() as stack:
         readers = []
         for key in keys:
             connection = stack.enter_context(server.connection(receive_buffer=65536))
-            connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            connection.send(f"GET /bkt/{key}{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
             reply = connection.read_head()
-            assert reply.status == 200
+            assert reply.status == status
             readers.append((connection, reply))
-        server.wait_metric("forebay_fills_total", lambda n: n >= len(keys), state="parked")
+        name, labels = parked
+        server.wait_metric(name, lambda n: n >= len(keys), **labels)
         yield readers
 
 
@@ -107,6 +114,126 @@ def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
         assert writes.read_reply().status == 200
     with server.client() as client:
         assert bytes(client.get("written").body) == b"new"
+
+
+def misses_are_served(server, origin):
+    with server.client(timeout=20) as client:
+        for i in range(8):
+            judge(client.get(f"fast{i}"), origin, f"fast{i}", 0, MIB)
+
+
+@pytest.mark.tsan
+@pytest.mark.parametrize("part", (None, 2))
+def test_slow_readers_past_the_cache_give_their_places_back(start, origin, engine, part):
+    """Whole objects and parts of them that pass through to slow clients: neither misses nor others that pass
+    through wait for them, and they get all of their version, by conditional requests for what is missing."""
+    server = start(origin, engine=engine, file=PASSING,
+                   settings={"workers": 1, "origin.connections": PLACES})
+    sizes = [5 * MIB + 7, 24 * MIB]
+    keys = [f"slow{i}" for i in range(PLACES)]
+    for key in keys:
+        origin.put(key, sum(sizes), parts=sizes)
+    for i in range(8):
+        origin.put(f"fast{i}", MIB)
+    query, first, status = ("", 0, 200) if part is None else (f"?partNumber={part}", sizes[0], 206)
+    with slow_readers(server, keys, PASS_PARKED, query, status) as readers:
+        misses_are_served(server, origin)
+        with server.client(timeout=20) as client:
+            assert client.head("slow0").status == 200
+        for key, (connection, reply) in zip(keys, readers):
+            judge_streamed(connection, origin, key, first, sum(sizes) - first, head=reply)
+    for key in keys:
+        asked, *rest = origin.requests(key=key, method="GET")
+        assert asked.header("range") is None and rest
+        assert all(r.header("if-match") and r.header("range") for r in rest), rest
+        assert len(rest) < 40, "a request for each piece"
+    assert server.metric("forebay_cache_objects") == 8
+
+
+def test_a_directory_s_slow_readers_past_the_cache(start, engine, tmp_path):
+    """The same of a `dir:` origin."""
+    tree = Tree(tmp_path / "tree")
+    for i in range(PLACES):
+        tree.put(f"slow{i}", 24 * MIB)
+    for i in range(8):
+        tree.put(f"fast{i}", MIB)
+    server = start(tree, engine=engine, ahead_s=3, file=PASSING,
+                   settings={"workers": 1, "origin.connections": PLACES})
+    keys = [f"slow{i}" for i in range(PLACES)]
+    with slow_readers(server, keys, PASS_PARKED) as readers:
+        misses_are_served(server, tree)
+        for key, (connection, reply) in zip(keys, readers):
+            judge_streamed(connection, tree, key, 0, 24 * MIB, head=reply)
+
+
+def test_an_object_past_the_cache_that_changes_while_its_reader_is_slow_is_cut(start, origin, engine):
+    server = start(origin, engine=engine, file=PASSING,
+                   settings={"workers": 1, "origin.connections": PLACES})
+    size = 24 * MIB
+    old = origin.put("slow0", size)
+    with slow_readers(server, ["slow0"], PASS_PARKED) as [(connection, reply)]:
+        origin.overwrite("slow0", size)
+        with pytest.raises(Truncated) as cut:
+            connection.read_body(size, reply)
+    body = bytes(cut.value.reply.body)
+    assert 0 < len(body) < size
+    oracle_judge(origin.name("slow0"), body, 0, old)
+
+
+def test_slow_uploads_leave_a_place_to_misses(start, origin, engine):
+    """What cannot be asked for anew keeps its place, but not all of them."""
+    server = start(origin, engine=engine, settings={"workers": 1, "origin.connections": PLACES})
+    for i in range(8):
+        origin.put(f"fast{i}", MIB)
+    body = b"slow" * 1000
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(server.connection()) for _ in range(PLACES)]
+        for i, writer in enumerate(writers):
+            writer.send(f"PUT /bkt/up{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                        f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:100])
+        origin.wait_for(1, method="PUT")
+        server.wait_metric("forebay_writes_inflight", lambda v: v == PLACES)
+        misses_are_served(server, origin)
+        for writer in writers:
+            writer.send(body[100:])
+        for i, writer in enumerate(writers):
+            assert writer.read_reply().status == 200
+            assert origin.bytes_of(f"up{i}", 0, len(body)) == body
+
+
+@pytest.mark.parametrize("kind", ("s3", "dir"))
+def test_who_waits_too_long_for_a_place_is_told(start, origin, engine, kind, tmp_path):
+    """One place, and who has it does not get on: another miss is refused after its time."""
+    if build_kind() == "release":
+        not_run("a release has no movable clock")
+    held = tmp_path / "held"
+    source = origin if kind == "s3" else Tree(tmp_path / "tree")
+    for key in ("first", "second"):
+        source.put(key, 1000)
+    server = start(source, engine=engine, ahead_s=3 if kind == "dir" else 0,
+                   env={"FOREBAY_DISK_FAULTS": f"read:file={held}:hold"},
+                   settings={"workers": 1, "origin.connections": 1,
+                             "origin.first_byte_timeout": "10m"})
+    requests = [f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+                for key in ("first", "second")]
+    with server.connection() as first, server.connection() as second, contextlib.ExitStack() as stack:
+        if kind == "s3":
+            stack.enter_context(origin.hold("first"))
+        else:
+            held.touch()
+            stack.callback(held.unlink)
+        first.send(requests[0])
+        server.wait_metric("forebay_fills_inflight", lambda v: v == 1)
+        second.send(requests[1])
+        server.wait_metric("forebay_fills_inflight", lambda v: v == 2)
+        server.advance(31)
+        reply = second.read_reply()
+        assert (reply.status, reply.code) == (503, "SlowDown") and b"origin.connections" in reply.body
+        assert server.metric("forebay_origin_waits_timed_out_total") == 1
+        stack.close()
+        reply = first.read_reply()
+        assert reply.status == 200
+        oracle_judge(source.name("first"), reply.body, 0)
 
 
 def read_all(server, origin, keys, size):
