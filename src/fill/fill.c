@@ -86,6 +86,7 @@ static void fill_send_first_end(struct fill *fill)
 
 void fill_drop_chunks(struct fill *fill)
 {
+    fill_here_note(fill, false);
     for (unsigned i = 0; i < FILL_CHUNKS_MAX; i++) {
         chunk_unref(fill->chunks[i]);
         fill->chunks[i] = NULL;
@@ -552,6 +553,7 @@ void fill_doom(struct fill_worker *fw, struct hash128 hash)
         struct fill *fill = container_of(node, struct fill, map_node);
         if (hash128_equal(fill->key->hash, hash) && !fill->doomed) {
             fill->doomed = true;
+            fill_here_note(fill, false);
             stats_add(COUNTER_fills_doomed, 1);
             fill_turn_away(fill);
         }

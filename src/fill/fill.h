@@ -50,6 +50,10 @@ static inline struct fill_worker *fill_worker_of(struct worker *w)
 
 // Generation below which nothing of the key counts on this worker; 0: none.
 uint64_t fill_floor(struct fill_worker *fw, struct hash128 hash);
+// Has this block of this version come whole, in a run that the index does not show yet? As good as known:
+// for what is said of a reply, not for its bytes. Any worker.
+bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t etag_hash,
+                   uint32_t block_size_bytes, uint64_t block);
 
 // --- a subscription: one question, or one attachment to a run in flight --------------------------
 

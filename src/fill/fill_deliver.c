@@ -217,6 +217,9 @@ static void fill_give_up_chunks(struct fill *fill, uint64_t keep_from)
         chunk_unref(fill->chunks[i]);
         fill->chunks[i] = NULL;
     }
+    if (fill->state == FILL_WRITING) {
+        fill_here_note(fill, false);
+    }
     fill->retained_from = max_u64(fill->retained_from, fill->first_byte + whole * CHUNK_SIZE);
 }
 

@@ -123,6 +123,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
         fill_maybe_free(fill);
         return;
     }
+    fill_here_note(fill, true);
     struct publish_message *m = message_publish_new(fill->fw, fill->key);
     m->fill = fill;
     m->object = store_object_ref(fill->object);
@@ -167,6 +168,8 @@ void fill_complete(struct fill *fill)
     fill->paused_disk = false;
     if (chunk_budget_is_short()) {
         fill_drop_chunks(fill); // whoever joins now waits for the place
+    } else {
+        fill_here_note(fill, !fill->doomed);
     }
     stats_add(COUNTER_filled_bytes_demand, fill->end_byte - fill->first_byte);
     store_run_finish(run, fill->block_count, on_run_written, fill);

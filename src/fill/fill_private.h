@@ -43,12 +43,15 @@ static inline void fill_map_init(struct fill_map *map)
 
 // --- room and worker -----------------------------------------------------------------------------
 
+#define FILL_HERE_SLOTS 16384u
+
 struct fill_room {
     struct fill_options options;
     // message_dispatch(); who sends a message need not know its receivers.
     void (*deliver)(struct worker *to, struct message *message);
     unsigned worker_count;
     struct fill_worker *workers;
+    _Atomic uint64_t *here; // FILL_HERE_SLOTS names of blocks, fill_here.c
 };
 
 struct given_slot {
@@ -258,6 +261,11 @@ struct chunk *fill_chunk(struct fill *fill); // never NULL: a run out of memory 
 // May this stored run go on though memory is used up? One of each worker may.
 bool fill_take_lead(struct fill *fill);
 void fill_yield_lead(struct fill *fill);
+
+// --- fill_here.c --------------------------------------------------------------------------------
+
+// Who joins the run from now on is given its blocks from here; or is not any more.
+void fill_here_note(const struct fill *fill, bool is_here);
 
 // --- fill_pause.c --------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ struct fill_room *fill_room_new(const struct fill_options *options)
     check(room->worker_count <= FILL_WORKERS_MAX);
     room->workers = calloc(room->worker_count, sizeof(*room->workers));
     check(room->workers != NULL);
+    room->here = calloc(FILL_HERE_SLOTS, sizeof(*room->here));
+    check(room->here != NULL);
     for (unsigned i = 0; i < room->worker_count; i++) {
         struct fill_worker *fw = &room->workers[i];
         fw->room = room;
@@ -46,6 +48,7 @@ void fill_room_free(struct fill_room *room)
             store_object_unref(fw->described[j]);
         }
     }
+    free(room->here);
     free(room->workers);
     free(room);
 }

@@ -30,7 +30,8 @@ static void classify(struct request *r)
     uint64_t window = g->view_open ? g->view_end : g->first;
     window = min_u64(g->end, g->have_known ? g->first + STORE_WINDOW_MAX : window);
     for (uint64_t b = g->first / block; b * block < window; b++) {
-        there += get_state_at_hand(g, max_u64(b * block, g->first));
+        there += get_state_at_hand(g, max_u64(b * block, g->first)) ||
+                 fill_here_has(r->pw->fill, g->key->hash, g->etag_hash, block, b);
     }
     r->blocks_hit = there;
     if (r->result == RESULT_REVALIDATED || r->result == RESULT_STALE) {

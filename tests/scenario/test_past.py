@@ -57,6 +57,31 @@ def test_delivered_is_there(start, origin, engine, workers):
     assert server.metric("forebay_cache_requests_total", result="hit") >= 3 * len(keys)
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+def test_an_object_whose_runs_are_being_written_is_a_hit(start, origin, engine, workers, tmp_path):
+    """Three runs have come, and the disk takes none of them: whoever asks has a hit, by name, not a part of one."""
+    if build_kind() == "release":
+        not_run("a release has no faults")
+    gate = tmp_path / "gate"
+    gate.touch()
+    server = start(origin, engine=engine, file=RULES, settings={"workers": workers, "limits.max_buffer": "256MiB"},
+                   env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold"})
+    size = 12 << 20
+    origin.put("immutable/big", size)
+    try:
+        with server.client() as client:
+            judge(client.get("immutable/big"), origin, "immutable/big", 0, size)
+        asked = len(origin.requests())
+        for _ in range(2 * workers):
+            with server.client() as client:
+                reply = client.get("immutable/big")
+                judge(reply, origin, "immutable/big", 0, size)
+                assert "; hit" in cache_status(reply), cache_status(reply)
+        assert len(origin.requests()) == asked
+    finally:
+        gate.unlink()
+
+
 def test_strict_fetches_no_second_body(start, origin, engine):
     server = start(origin, engine=engine, file=RULES, settings={"workers": 4})
     keys = [f"strict/{i}" for i in range(scaled(600))]

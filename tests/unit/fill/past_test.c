@@ -217,6 +217,38 @@ Test(past, noted_while_a_reader_is_held)
     world_end();
 }
 
+// All of an object has been given to somebody, and only its first run is on disk: whoever asks for it has a
+// hit, on any worker, and it says so.
+// Rule 32.
+Test(past, later_runs_that_are_being_written_are_a_hit)
+{
+    begin();
+    world_hold(EVENT_WRITTEN, -1, -1);
+    int first = client_get(1, 0, UINT64_MAX);
+    world_run();
+    expect(first, 1);
+    unsigned asked = origin_requests();
+    for (unsigned worker = 0; worker < WORLD_WORKERS; worker++) {
+        int next = client_get(worker, 0, UINT64_MAX);
+        world_run();
+        expect(next, 1);
+        cr_assert_eq(client_result(next), RESULT_HIT, "worker %u: %d", worker, client_result(next));
+    }
+    while (!store_visible(0)) {
+        cr_assert(world_do(EVENT_WRITTEN, 0, -1));
+        world_run();
+    }
+    cr_assert_not(store_visible(4));
+    for (unsigned worker = 0; worker < WORLD_WORKERS; worker++) {
+        int next = client_get(worker, 0, UINT64_MAX);
+        world_run();
+        expect(next, 1);
+        cr_assert_eq(client_result(next), RESULT_HIT, "worker %u: %d", worker, client_result(next));
+    }
+    cr_assert_eq(origin_requests(), asked);
+    world_end();
+}
+
 // A disk that does not take the delete holds up nobody for ever.
 // Rule 31.
 Test(past, answered_although_the_disk_refuses)
