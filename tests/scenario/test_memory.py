@@ -22,6 +22,8 @@ SLOW = 100
 FAST = 4
 REQUEST_BYTES = 24576      # HTTP_EXCHANGE_BYTES
 WAITING_RUN_BYTES = 2048   # MEMORY_PENDING_BYTES
+CHUNK = 65536              # CHUNK_SIZE
+LEAD = 512 * 1024          # FILL_LEAD_AHEAD
 # Slow readers beside the fast ones of an object; the others have an object each.
 BESIDE = 20
 FILLED = 2 * MIB         # what they may take of those; in a folder the rest is a hole
@@ -216,6 +218,9 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
                f"{workers} workers, objects of {size // MIB} MiB: anonymous memory up to "
                f"{watch.highest / MIB:.1f} MiB of {watch.rounds} samples, buffers up to "
                f"{peak / MIB:.1f} MiB, {dropped / MIB:.0f} MiB of pages dropped, sockets {unsent / MIB:.1f} unsent and {unread / MIB:.1f} unread MiB")
+        # What each reply and each worker goes on through when all of it is in use: never more than that.
+        over = (SLOW + FAST) * 2 * CHUNK + workers * LEAD
+        assert peak <= POD // 4 + over, f"buffers up to {peak / MIB:.1f} MiB"
         assert unsent <= SLOW * 256 * 1024, f"{unsent / MIB:.0f} MiB in the kernel's send buffers"
         assert unread <= 64 * MIB, f"{unread / MIB:.0f} MiB in the kernel's receive buffers"
         assert group is None or dropped > 0, "written pages stay where memory is short"
