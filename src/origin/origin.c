@@ -5,11 +5,6 @@
 // Threads: origin_new() and origin_free() run while no worker does. Calls run on the worker that
 // started them; what all workers share is atomic.
 //
-// Places: each worker may run its share of `connections` calls at once; the others wait in line, not for
-// ever. Relays leave some of them to fetches, so that slow clients of requests that pass through are not
-// in the way of misses; but for that the two kinds take turns. SlowDown from the origin halves the share (once a second at most), `limit` successes in a row
-// give one slot back.
-//
 // Retry budget: a token bucket in thousandths of a retry. Every request adds its percentage, every
 // retry takes one. A floor of one retry a second keeps a quiet origin's first failures from being
 // final.
@@ -30,7 +25,6 @@
 #define RETRY_TOKENS_MAX 100000 // 100 retries
 #define RETRY_TOKENS_START 10000
 #define RETRY_FLOOR_US 1000000u
-#define HALVE_AGAIN_US 1000000u
 
 static struct origin_worker *part_of(struct worker *w, struct origin *origin)
 {
@@ -39,16 +33,7 @@ static struct origin_worker *part_of(struct worker *w, struct origin *origin)
     return &origin->workers[worker_index(w)];
 }
 
-// --- Places --------------------------------------------------------------------------------------
-
-static void on_slot_timer(struct timer *timer)
-{
-    struct origin_call *call = container_of(timer, struct origin_call, slot_timer);
-    check(list_node_linked(&call->waiting));
-    origin_slot_stop_waiting(call);
-    stats_add(COUNTER_origin_waits_timed_out, 1);
-    call->refused(call, ERR_ORIGIN_FULL);
-}
+// --- The head of a call ---------------------------------------------------------------------------
 
 void origin_call_init(struct origin_call *call, struct origin_worker *ow,
                       enum origin_call_kind kind)
@@ -57,127 +42,17 @@ void origin_call_init(struct origin_call *call, struct origin_worker *ow,
     call->driver = ow->origin->driver;
     call->ow = ow;
     call->kind = kind;
-    call->has_slot = false;
     list_node_init(&call->live);
-    list_node_init(&call->waiting);
-    timer_init(ow->w, &call->slot_timer, on_slot_timer);
+    origin_slot_init(call);
     list_push_back(&ow->live, &call->live);
-}
-
-static bool may_run(const struct origin_worker *ow, enum origin_call_kind kind)
-{
-    unsigned kept = ow->limit > 1 ? max_u64(ow->limit / ORIGIN_KEPT_SHARE, 1) : 0;
-    return ow->running_count < ow->limit &&
-           (kind != ORIGIN_CALL_RELAY || ow->relay_count < ow->limit - kept);
-}
-
-static void slot_take(struct origin_call *call)
-{
-    call->has_slot = true;
-    call->ow->running_count++;
-    call->ow->relay_count += call->kind == ORIGIN_CALL_RELAY;
-}
-
-// Of those who wait: whose turn it is, if one of his kind may run. NULL: nobody.
-static struct origin_call *next_waiter(struct origin_worker *ow)
-{
-    for (unsigned i = 0; i < ORIGIN_CALL_KINDS; i++) {
-        enum origin_call_kind kind = (ow->turn + i) % ORIGIN_CALL_KINDS;
-        struct list_node *node = list_first(&ow->waiters[kind]);
-        if (node != NULL && may_run(ow, kind)) {
-            return container_of(node, struct origin_call, waiting);
-        }
-    }
-    return NULL;
-}
-
-static void slots_wake(struct origin_worker *ow)
-{
-    if (ow->waiting_count > 0 && next_waiter(ow) != NULL) {
-        worker_defer(ow->w, &ow->wake);
-    }
-}
-
-void origin_slot_stop_waiting(struct origin_call *call)
-{
-    timer_stop(&call->slot_timer);
-    if (list_node_linked(&call->waiting)) {
-        list_remove(&call->waiting);
-        call->ow->waiting_count--;
-    }
-}
-
-static void slot_leave(struct origin_call *call)
-{
-    struct origin_worker *ow = call->ow;
-    origin_slot_stop_waiting(call);
-    if (call->has_slot) {
-        call->has_slot = false;
-        check(ow->running_count > 0);
-        ow->running_count--;
-        ow->relay_count -= call->kind == ORIGIN_CALL_RELAY;
-        slots_wake(ow);
-    }
 }
 
 void origin_call_done(struct origin_call *call)
 {
-    slot_leave(call);
+    origin_slot_leave(call);
     timer_done(&call->slot_timer);
     list_remove(&call->live);
     call->magic = 0;
-}
-
-enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
-{
-    struct origin_worker *ow = call->ow;
-    check(!call->has_slot && !list_node_linked(&call->waiting));
-    if (may_run(ow, call->kind) && list_empty(&ow->waiters[call->kind])) {
-        slot_take(call);
-        *ret_now = true;
-        return ERR_OK;
-    }
-    if (ow->waiting_count >= ORIGIN_WAITERS_MAX) {
-        stats_add(COUNTER_origin_waiters_refused, 1);
-        return ERR_ORIGIN_FULL;
-    }
-    list_push_back(&ow->waiters[call->kind], &call->waiting);
-    ow->waiting_count++;
-    timer_start(&call->slot_timer, ORIGIN_SLOT_WAIT_MS);
-    *ret_now = false;
-    return ERR_OK;
-}
-
-static void on_wake(struct task *task)
-{
-    struct origin_worker *ow = container_of(task, struct origin_worker, wake);
-    struct origin_call *call;
-    while ((call = next_waiter(ow)) != NULL) {
-        ow->turn = (call->kind + 1) % ORIGIN_CALL_KINDS;
-        origin_slot_stop_waiting(call);
-        slot_take(call);
-        call->ready(call);
-    }
-}
-
-void origin_slot_slow_down(struct origin_worker *ow)
-{
-    uint64_t now_us = clock_monotonic_us();
-    if (ow->halved_at_us != 0 && now_us - ow->halved_at_us < HALVE_AGAIN_US) {
-        return;
-    }
-    ow->halved_at_us = now_us;
-    ow->successes = 0;
-    ow->limit = ow->limit > 1 ? ow->limit / 2 : 1;
-}
-
-void origin_slot_success(struct origin_worker *ow)
-{
-    if (ow->limit < ow->slots_max && ++ow->successes >= ow->limit) {
-        ow->successes = 0;
-        ow->limit++;
-        slots_wake(ow);
-    }
 }
 
 bool origin_has_room(struct worker *w, struct origin *origin)
@@ -337,10 +212,13 @@ static void options_done(struct origin_options *options)
     text_free(options->ca_file);
 }
 
-static void workers_init(struct origin *origin)
+static void workers_init(struct origin *origin, bool is_directory)
 {
     unsigned count = loop_worker_count(origin->loop);
-    unsigned connections = origin->options.connections > 0 ? origin->options.connections : 64;
+    unsigned connections =
+        origin->options.connections > 0 ? origin->options.connections : ORIGIN_SLOTS_FIRST;
+    unsigned first =
+        is_directory ? connections : ORIGIN_SLOTS_FIRST; // a directory is asked no faster for it
     origin->worker_count = count;
     origin->workers = calloc(count, sizeof(origin->workers[0]));
     check(origin->workers != NULL);
@@ -348,13 +226,8 @@ static void workers_init(struct origin *origin)
         struct origin_worker *ow = &origin->workers[i];
         ow->origin = origin;
         ow->w = loop_worker(origin->loop, i);
-        ow->slots_max = (connections + count - 1) / count;
-        ow->limit = ow->slots_max;
         list_init(&ow->live);
-        for (unsigned kind = 0; kind < ORIGIN_CALL_KINDS; kind++) {
-            list_init(&ow->waiters[kind]);
-        }
-        worker_task_init(&ow->wake, on_wake);
+        origin_slots_init(ow, (connections + count - 1) / count, (first + count - 1) / count);
     }
 }
 
@@ -368,8 +241,8 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
     origin->loop = loop;
     options_copy(options, &origin->options);
     atomic_init(&origin->retry_tokens, RETRY_TOKENS_START);
-    workers_init(origin);
     bool is_directory = strncmp(options->endpoint, "dir:", 4) == 0;
+    workers_init(origin, is_directory);
     origin->driver = is_directory ? &origin_directory_driver : &origin_s3_driver;
     enum err err =
         is_directory ? origin_directory_open(origin, ret_why) : origin_s3_open(origin, ret_why);

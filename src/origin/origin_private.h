@@ -15,6 +15,7 @@
 
 #define ORIGIN_MAGIC 0x6f726967u
 #define ORIGIN_CALL_MAGIC 0x63616c6cu
+#define ORIGIN_SLOTS_FIRST 64u    // of an origin, of all workers, until demand wants more
 #define ORIGIN_WAITERS_MAX 16384u // calls that wait for a slot, per worker
 #define ORIGIN_SLOT_WAIT_MS                                                                        \
     30000u                   // for a slot; then the origin is too slow for what is asked of it
@@ -72,13 +73,14 @@ struct origin_worker {
     struct list live;
     bool is_closed; // what starts is cancelled at once
 
-    // How many calls run at once: at most `slots_max`, halved when the origin asks to slow down,
-    // and regained by one for every `limit` successes.
+    // origin_slots.c: how many calls run at once is `limit`.
     struct list waiters[ORIGIN_CALL_KINDS];
     enum origin_call_kind turn; // whose waiters come first now
     unsigned waiting_count, running_count, relay_count;
-    unsigned slots_max, limit, successes;
+    unsigned slots_max, slots_first, limit, successes;
+    bool is_settled; // the origin has said where its limit is
     uint64_t halved_at_us;
+    uint64_t usual_us, best_us, former_best_us, best_since_us; // until the first byte of an answer
     struct task wake;
 
     void *driver_state;
@@ -121,20 +123,26 @@ void origin_call_init(struct origin_call *call, struct origin_worker *ow,
                       enum origin_call_kind kind);
 // Takes the call off the lists and gives its slot back; its memory stays.
 void origin_call_done(struct origin_call *call);
-void origin_slot_stop_waiting(struct origin_call *call); // neither of the two runs any more
-// *ret_now: the slot is taken now, else call->ready() or call->refused() will run later.
-// ERR_ORIGIN_FULL: too many wait.
-enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
-// What the slot learns from an answer.
-void origin_slot_slow_down(struct origin_worker *ow);
-void origin_slot_success(struct origin_worker *ow);
-
 // Counts a request towards the retry budget; takes one retry from it.
 void origin_budget_request(struct origin *origin);
 // Wait before retry number `attempt` (1 for the first): exponential, half of it random.
 uint64_t origin_backoff_ms(unsigned attempt);
 void origin_count_error(enum err err);
 void origin_server_header_learn(struct origin *origin, struct span value);
+
+// --- origin_slots.c ------------------------------------------------------------------------------
+
+// Never more than `most` at once, `first` to begin with.
+void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first);
+void origin_slot_init(struct origin_call *call);
+void origin_slot_leave(struct origin_call *call);        // gives it back, or waits no longer
+void origin_slot_stop_waiting(struct origin_call *call); // neither of the two runs any more
+// *ret_now: the slot is taken now, else call->ready() or call->refused() will run later.
+// ERR_ORIGIN_FULL: too many wait.
+enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
+// What the slot learns from an answer.
+void origin_slot_slow_down(struct origin_worker *ow);
+void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us); // 0: says nothing
 
 // --- hops.c --------------------------------------------------------------------------------------
 

@@ -226,7 +226,7 @@ static enum err fetch_head(struct origin_s3_call *c)
     f->headers = answer.headers;
     f->checksums = answer.checksums;
     (void)headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"), &f->bucket_region);
-    origin_slot_success(c->call.ow);
+    origin_slot_success(c->call.ow, clock_monotonic_us() - c->started_us);
     c->phase = PHASE_BODY;
     head_count(c);
     return f->on_head(f);
@@ -254,7 +254,7 @@ static enum err relay_head(struct origin_s3_call *c)
         return err;
     }
     if (c->response_head.status < 500) {
-        origin_slot_success(c->call.ow);
+        origin_slot_success(c->call.ow, 0); // the time of an upload says nothing
     }
     c->phase = PHASE_BODY;
     head_count(c);

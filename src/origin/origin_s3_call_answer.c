@@ -29,6 +29,9 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err)
     if (c->r != NULL && untouched) {
         c->r->is_unsure = false;
     }
+    if (err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT) {
+        origin_slot_slow_down(c->call.ow);
+    }
     if (err == ERR_ORIGIN_TIMEOUT) {
         origin_hops_doubt(c->call.ow->origin);
     }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Places at an origin: how many calls of a worker run at once. Runs on the worker.
+//
+// A worker may run its share of the origin's places at once; the others wait in line, not for ever.
+// Relays leave some of them to fetches, so that slow clients of requests that pass through are not in the
+// way of misses; but for that the two kinds take turns.
+//
+// There are as many places as demand wants, up to `connections`. It begins with a few, which for a
+// small object and a far origin are soon all in use: while calls wait, each answer gives one more, so that
+// they double in a round trip, as long as first bytes do not come later for it. SlowDown or a time-out halves
+// them, once a second at most; from then on it takes as many answers as there are places to gain one.
+#include "base/clock.h"
+#include "origin/origin_private.h"
+#include "stats/stats.h"
+
+#define HALVE_AGAIN_US 1000000u
+// First bytes come late when they take twice as long as at their best, and this much.
+#define LATE_SLACK_US 20000u
+#define BEST_KEPT_US 10000000u
+
+static void on_slot_timer(struct timer *timer)
+{
+    struct origin_call *call = container_of(timer, struct origin_call, slot_timer);
+    check(list_node_linked(&call->waiting));
+    origin_slot_stop_waiting(call);
+    stats_add(COUNTER_origin_waits_timed_out, 1);
+    call->refused(call, ERR_ORIGIN_FULL);
+}
+
+void origin_slot_init(struct origin_call *call)
+{
+    call->has_slot = false;
+    list_node_init(&call->waiting);
+    timer_init(call->ow->w, &call->slot_timer, on_slot_timer);
+}
+
+static bool may_run(const struct origin_worker *ow, enum origin_call_kind kind)
+{
+    unsigned kept = ow->limit > 1 ? max_u64(ow->limit / ORIGIN_KEPT_SHARE, 1) : 0;
+    return ow->running_count < ow->limit &&
+           (kind != ORIGIN_CALL_RELAY || ow->relay_count < ow->limit - kept);
+}
+
+static void slot_take(struct origin_call *call)
+{
+    call->has_slot = true;
+    call->ow->running_count++;
+    call->ow->relay_count += call->kind == ORIGIN_CALL_RELAY;
+}
+
+// Of those who wait: whose turn it is, if one of his kind may run. NULL: nobody.
+static struct origin_call *next_waiter(struct origin_worker *ow)
+{
+    for (unsigned i = 0; i < ORIGIN_CALL_KINDS; i++) {
+        enum origin_call_kind kind = (ow->turn + i) % ORIGIN_CALL_KINDS;
+        struct list_node *node = list_first(&ow->waiters[kind]);
+        if (node != NULL && may_run(ow, kind)) {
+            return container_of(node, struct origin_call, waiting);
+        }
+    }
+    return NULL;
+}
+
+static void slots_wake(struct origin_worker *ow)
+{
+    if (ow->waiting_count > 0 && next_waiter(ow) != NULL) {
+        worker_defer(ow->w, &ow->wake);
+    }
+}
+
+void origin_slot_stop_waiting(struct origin_call *call)
+{
+    timer_stop(&call->slot_timer);
+    if (list_node_linked(&call->waiting)) {
+        list_remove(&call->waiting);
+        call->ow->waiting_count--;
+    }
+}
+
+void origin_slot_leave(struct origin_call *call)
+{
+    struct origin_worker *ow = call->ow;
+    origin_slot_stop_waiting(call);
+    if (call->has_slot) {
+        call->has_slot = false;
+        check(ow->running_count > 0);
+        ow->running_count--;
+        ow->relay_count -= call->kind == ORIGIN_CALL_RELAY;
+        slots_wake(ow);
+    }
+}
+
+enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
+{
+    struct origin_worker *ow = call->ow;
+    check(!call->has_slot && !list_node_linked(&call->waiting));
+    if (may_run(ow, call->kind) && list_empty(&ow->waiters[call->kind])) {
+        slot_take(call);
+        *ret_now = true;
+        return ERR_OK;
+    }
+    if (ow->waiting_count >= ORIGIN_WAITERS_MAX) {
+        stats_add(COUNTER_origin_waiters_refused, 1);
+        return ERR_ORIGIN_FULL;
+    }
+    list_push_back(&ow->waiters[call->kind], &call->waiting);
+    ow->waiting_count++;
+    timer_start(&call->slot_timer, ORIGIN_SLOT_WAIT_MS);
+    *ret_now = false;
+    return ERR_OK;
+}
+
+static void on_wake(struct task *task)
+{
+    struct origin_worker *ow = container_of(task, struct origin_worker, wake);
+    struct origin_call *call;
+    while ((call = next_waiter(ow)) != NULL) {
+        ow->turn = (call->kind + 1) % ORIGIN_CALL_KINDS;
+        origin_slot_stop_waiting(call);
+        slot_take(call);
+        call->ready(call);
+    }
+}
+
+void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first)
+{
+    ow->slots_max = most;
+    ow->slots_first = first < most ? first : most;
+    ow->limit = ow->slots_first;
+    for (unsigned kind = 0; kind < ORIGIN_CALL_KINDS; kind++) {
+        list_init(&ow->waiters[kind]);
+    }
+    worker_task_init(&ow->wake, on_wake);
+}
+
+void origin_slot_slow_down(struct origin_worker *ow)
+{
+    uint64_t now_us = clock_monotonic_us();
+    if (ow->halved_at_us != 0 && now_us - ow->halved_at_us < HALVE_AGAIN_US) {
+        return;
+    }
+    ow->halved_at_us = now_us;
+    ow->successes = 0;
+    ow->is_settled = true;
+    ow->limit = ow->limit > 1 ? ow->limit / 2 : 1;
+}
+
+// The best is that of the last ten to twenty seconds: an origin may be moved away from.
+static void learn_first_byte(struct origin_worker *ow, uint64_t first_byte_us)
+{
+    uint64_t now_us = worker_now_us(ow->w);
+    if (now_us - ow->best_since_us >= BEST_KEPT_US) {
+        ow->former_best_us = ow->best_us;
+        ow->best_us = first_byte_us;
+        ow->best_since_us = now_us;
+    }
+    ow->best_us = ow->best_us == 0 ? first_byte_us : min_u64(ow->best_us, first_byte_us);
+    ow->usual_us = ow->usual_us == 0 ? first_byte_us : (7 * ow->usual_us + first_byte_us) / 8;
+}
+
+static bool is_late(const struct origin_worker *ow)
+{
+    uint64_t best_us =
+        ow->former_best_us == 0 ? ow->best_us : min_u64(ow->best_us, ow->former_best_us);
+    return ow->usual_us > 2 * best_us + LATE_SLACK_US;
+}
+
+void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us)
+{
+    if (first_byte_us > 0) {
+        learn_first_byte(ow, first_byte_us);
+    }
+    bool is_wanted = ow->waiting_count > 0 || ow->limit < ow->slots_first;
+    if (ow->limit >= ow->slots_max || !is_wanted || is_late(ow)) {
+        return;
+    }
+    ow->successes++;
+    if (!ow->is_settled || ow->successes >= ow->limit) {
+        ow->successes = 0;
+        ow->limit++;
+        slots_wake(ow);
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: places follow demand, double while first bytes come as early as before, and are halved and
+// grow slowly once the origin has said where its limit is.
+#include "harness.h"
+#include "test.h"
+
+enum { CALLS = 200, FIRST = 8, MOST = 64 };
+
+struct slots_rig {
+    struct loop *loop;
+    struct origin_worker ow;
+    struct origin_call calls[CALLS];
+    unsigned running;
+};
+
+static void begin(struct slots_rig *rig)
+{
+    struct loop_options options = {.worker_count = 1, .engine = DISK_ENGINE_THREADS};
+    struct buf why;
+    buf_init(&why, 4096);
+    memset(rig, 0, sizeof(*rig));
+    cr_assert_eq(loop_new(&options, &rig->loop, &why), ERR_OK);
+    buf_done(&why);
+    rig->ow.w = loop_worker(rig->loop, 0);
+    origin_slots_init(&rig->ow, MOST, FIRST);
+    for (unsigned i = 0; i < CALLS; i++) {
+        rig->calls[i].ow = &rig->ow;
+        origin_slot_init(&rig->calls[i]);
+    }
+}
+
+static void demand(struct slots_rig *rig, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        bool now = false;
+        cr_assert_eq(origin_slot_enter(&rig->calls[i], &now), ERR_OK);
+        rig->running += now;
+    }
+}
+
+static void end(struct slots_rig *rig)
+{
+    for (unsigned i = 0; i < CALLS; i++) {
+        origin_slot_leave(&rig->calls[i]);
+        timer_done(&rig->calls[i].slot_timer);
+    }
+    loop_free(rig->loop);
+}
+
+static void answers(struct slots_rig *rig, unsigned count, uint64_t first_byte_us)
+{
+    for (unsigned i = 0; i < count; i++) {
+        origin_slot_success(&rig->ow, first_byte_us);
+    }
+}
+
+Test(origin_slots, they_double_in_a_round_trip_while_calls_wait)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    demand(&rig, CALLS);
+    cr_assert_eq(rig.running, FIRST);
+    answers(&rig, FIRST, 30000);
+    cr_assert_eq(rig.ow.limit, 2 * FIRST);
+    answers(&rig, 2 * FIRST, 35000);
+    cr_assert_eq(rig.ow.limit, 4 * FIRST);
+    answers(&rig, 1000, 30000);
+    cr_assert_eq(rig.ow.limit, MOST);
+    end(&rig);
+}
+
+Test(origin_slots, nobody_who_waits_no_more_of_them)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    demand(&rig, FIRST);
+    answers(&rig, 1000, 30000);
+    cr_assert_eq(rig.ow.limit, FIRST);
+    end(&rig);
+}
+
+Test(origin_slots, first_bytes_that_come_later_for_it_end_the_growth)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    demand(&rig, CALLS);
+    answers(&rig, FIRST, 30000);
+    answers(&rig, 200, 150000);
+    unsigned held = rig.ow.limit;
+    cr_assert_lt(held, 3 * FIRST);
+    answers(&rig, 200, 150000);
+    cr_assert_eq(rig.ow.limit, held);
+    answers(&rig, 200, 30000); // as early as before
+    cr_assert_gt(rig.ow.limit, held);
+    end(&rig);
+}
+
+Test(origin_slots, after_slowdown_one_more_for_as_many_answers_as_there_are)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    demand(&rig, CALLS);
+    answers(&rig, 3 * FIRST, 30000);
+    cr_assert_eq(rig.ow.limit, 4 * FIRST);
+    origin_slot_slow_down(&rig.ow);
+    origin_slot_slow_down(&rig.ow); // the same trouble
+    cr_assert_eq(rig.ow.limit, 2 * FIRST);
+    answers(&rig, 2 * FIRST, 30000);
+    cr_assert_eq(rig.ow.limit, 2 * FIRST + 1);
+    end(&rig);
+}
