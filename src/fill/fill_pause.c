@@ -38,7 +38,8 @@ void fill_window_update(struct fill *fill)
         window /= FILL_PIECES_PER_WINDOW;
     }
     bool waits = fill->state == FILL_BODY && fill->received > fill_window_fastest(fill) + window;
-    if (waits != fill->paused_window) { // a store here would hold up the load of the flags beside it
+    // Not without need: a store here would hold up the load of the flags beside it.
+    if (waits != fill->paused_window) {
         fill->paused_window = waits;
     }
 }

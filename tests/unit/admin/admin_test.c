@@ -246,7 +246,7 @@ Test(admin, a_process_without_descriptors)
     struct admin_options o = options();
     struct admin *admin = start(&o);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    to.sin_port = htons((uint16_t)atoi(strrchr(admin_listen_address(admin), ':') + 1));
+    to.sin_port = htons((uint16_t)strtoul(strrchr(admin_listen_address(admin), ':') + 1, NULL, 10));
     struct rlimit before, few = {MANY, MANY};
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
     few.rlim_max = before.rlim_max;
