@@ -2,7 +2,7 @@
 // The cache directory. Runs at start and stop, and on the supply thread and the blocking pool when
 // they write `format` anew; never on a worker.
 //
-//   lock      flock held for the life of the process
+//   lock      flock held for the life of the process, on the folder itself as well
 //   format    text, replaced by rename: below
 //   index/    LMDB, and `bad` when the index has to be dropped at the next start
 //   segments/ 00000001.seg ...
@@ -480,14 +480,17 @@ static enum err dir_open_folder(const struct store_dir *dir, const char *name, i
     return ERR_OK;
 }
 
+// The file can be removed by somebody who tidies up, the folder cannot while it holds anything; but not every
+// file system locks folders. A cleaner like systemd-tmpfiles leaves alone what lies in a locked one.
 static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
 {
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (dir->lock_fd < 0) {
         return error_from_errno(errno);
     }
-    if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK) {
+    bool folder_is_taken = flock(dir->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (folder_is_taken || flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (!folder_is_taken && errno != EWOULDBLOCK) {
             return error_from_errno(errno);
         }
         buf_printf(
