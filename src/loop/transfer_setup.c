@@ -183,9 +183,11 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_PARTIAL_FILE:
     case CURLE_GOT_NOTHING:
     case CURLE_SEND_ERROR:
-    case CURLE_RECV_ERROR:
     case CURLE_SEND_FAIL_REWIND:
         return ERR_ORIGIN_RESET;
+    case CURLE_RECV_ERROR:
+        // What is no chunk: nor may those before it have been any.
+        return strstr(t->error, "chunk") != NULL ? ERR_ORIGIN_PROTOCOL : ERR_ORIGIN_RESET;
     case CURLE_UNSUPPORTED_PROTOCOL: // no "HTTP/": on a reused connection the rest of a reply
                                      // before
     case CURLE_WEIRD_SERVER_REPLY:

@@ -343,6 +343,22 @@ def test_an_answer_that_fills_no_cache_passes_through(start, origin, word, size)
                 assert reply.etag == etag or reply.status == 416, (method, headers, reply)
 
 
+def test_what_was_taken_for_a_chunk_is_not_continued(start, origin):
+    """A body that says it comes in chunks and does not: its first bytes may look like one. It is no body that breaks."""
+    server = start(origin)
+    origin.put("a", 5000)
+    head = (f"HTTP/1.1 206 Partial Content\r\nETag: {origin.version('a').etag}\r\nContent-Range: bytes 0-4999/5000\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n").encode()
+    origin.fault("a", "raw", head + b"c\x83\xff\r\nwrong bytes!\r\n\x00\x01 no chunk\r\n")
+    with server.client() as client:
+        try:
+            reply = client.get("a")
+            assert reply.status == 503, reply
+        except (Truncated, Closed):
+            pass
+        judge(client.get("a"), origin, "a", 0, 5000)
+
+
 def test_a_wrong_etag_in_mid_object(forebay, origin):
     """A later fill that names another version is not mixed in."""
     origin.put("a", 12 * MIB)
