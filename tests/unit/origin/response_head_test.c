@@ -280,3 +280,48 @@ Test(response_head, replayed)
     cr_assert(span_equal_cstr(answer.version_id, "v1"));
     arena_free(arena);
 }
+
+// Which answers the rest may be asked of by themselves: a body that is known to be these bytes of one
+// version, whatever was asked.
+Test(response_head, names_part)
+{
+    static const struct {
+        const char *head;
+        bool names;
+        uint64_t first;
+    } parts[] = {
+        {OK200 E L, true, 0},
+        {OK206 E L R, true, 100},
+        {OK206 E L, false, 0},
+        {OK200 E L R, false, 0},
+        {OK206 E "Content-Length: 99\r\n" R, false, 0},
+        {OK206 E L "Content-Range: bytes 100-199/150\r\n", false, 0},
+        {OK206 E L R "Content-Type: multipart/byteranges; boundary=x\r\n", false, 0},
+        {OK200 L, false, 0},
+        {OK200 "ETag: W/\"e\"\r\n" L, false, 0},
+        {OK200 E E L, false, 0},
+        {OK200 E "Transfer-Encoding: chunked\r\n", false, 0},
+        {OK200 E "Content-Length: 0\r\n", false, 0},
+        {OK200 E L "Vary: User-Agent\r\n", false, 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        struct arena *arena = arena_new(1 << 20);
+        struct response_head h;
+        struct span etag = {NULL, 0};
+        uint64_t first = 0;
+        bool done = false;
+        response_head_init(&h, arena, false);
+        struct span rest = span_from_cstr(parts[i].head);
+        while (rest.len > 0) {
+            size_t len = span_find(rest, '\n') + 1;
+            cr_assert_eq(response_head_line(&h, (struct span){rest.ptr, len}, &done), ERR_OK);
+            rest = (struct span){rest.ptr + len, rest.len - len};
+        }
+        cr_assert_eq(response_head_line(&h, SPAN("\r\n"), &done), ERR_OK);
+        cr_assert(done);
+        cr_assert_eq(response_head_names_part(&h, &etag, &first), parts[i].names, "row %zu", i);
+        cr_assert(!parts[i].names || span_equal_cstr(etag, "\"e\""));
+        cr_assert_eq(first, parts[i].first, "row %zu", i);
+        arena_free(arena);
+    }
+}
