@@ -191,9 +191,8 @@ static int marker_write(int index_fd)
     return failed != 0 ? failed : folder_sync(index_fd);
 }
 
-enum err index_disown(struct index *index, bool *ret_removed)
+enum err index_disown(int index_fd, bool *ret_removed)
 {
-    int index_fd = index->store->dir.index_fd;
     int failed = store_fault_strike(STORE_FAULT_DISOWN);
     failed = failed != 0 ? failed : marker_write(index_fd);
     if (failed == 0) {

@@ -86,7 +86,8 @@ void index_guard_remove(struct index *index);
 #define INDEX_BAD_MARKER "bad"
 // The next process does not believe what data.mdb holds, also after a power cut: a marker says so,
 // or, when that cannot be written, the file has lost its name (*ret_removed).
-enum err index_disown(struct index *index, bool *ret_removed) MUST_USE;
+// `index_fd`: of the folder index/. Blocks.
+enum err index_disown(int index_fd, bool *ret_removed) MUST_USE;
 // Is there no data.mdb, nor after a power cut?
 bool index_is_gone(const struct index *index) MUST_USE;
 // It may believe it again.

@@ -350,7 +350,7 @@ static void writer_drop_index(struct index_writer *writer)
     index_close(&store->index);
     index_remove_files(store->dir.index_fd);
     bool removed;
-    if (!index_is_gone(&store->index) && index_disown(&store->index, &removed) == ERR_OK) {
+    if (!index_is_gone(&store->index) && index_disown(store->dir.index_fd, &removed) == ERR_OK) {
         writer->marked = true; // it may come back, and the marker may have gone
     }
     if (writer->given_up && !index_is_gone(&store->index)) {
@@ -545,7 +545,7 @@ static bool writer_disown(struct index_writer *writer)
 {
     struct store *store = writer->store;
     bool removed;
-    if (index_disown(&store->index, &removed) != ERR_OK) {
+    if (index_disown(store->dir.index_fd, &removed) != ERR_OK) {
         return false;
     }
     writer->marked = true;

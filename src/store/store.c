@@ -294,6 +294,7 @@ static void store_open_degraded(struct store *store, enum err err, struct buf *w
     if (store->log.table != NULL) {
         segment_log_close(&store->log);
     }
+    store_dir_give_up(&store->dir);
     if (store->dir.format.hash_key == 0) {
         store->dir.format.hash_key = random_u64();
     }

@@ -109,7 +109,7 @@ struct store_epoch_change {
 // Raises the epoch. done(): ERR_OK = every later store_epoch() says so, and so does every later
 // process. Otherwise the disk does not take it: nothing has changed, and the change must not be
 // made, since the next process would believe what it makes untrue. A store that could not use its
-// directory at the start holds nothing and raises the epoch in memory alone.
+// directory at the start raises the epoch in memory, where no later process believes its index.
 void store_epoch_begin(struct worker *w, struct store *store, struct span origin,
                        struct span bucket, struct store_epoch_change *change);
 // The change is made, or never will be: raises the epoch again, at once. Only after a done() with
@@ -341,9 +341,12 @@ struct store_delete {
     uint64_t floor;
     void (*done)(struct store_delete *d);
     enum err err;
+    struct blocking_job job; // of a store that could not use its directory
+    struct store *store;
 };
 // Hides every record and run of the key below `floor`, for good in this process. done(), on the worker
-// that called: ERR_OK: no later process believes them either, also after kill -9. Otherwise the disk
+// that called: ERR_OK: no later process believes them either, also after kill -9 (nor the index of an
+// earlier one, where this store could not use its directory). Otherwise the disk
 // does not take that by any means there are, or not in time; the store goes on trying, without a second done().
 void store_delete(struct worker *w, struct store *store, struct store_delete *d);
 

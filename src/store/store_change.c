@@ -120,10 +120,31 @@ static struct index_answer *deletion_new(struct worker *w, struct store *store,
     return &deletion->answer;
 }
 
+// --- deletes of a store that could not use its directory
+
+static void on_disown(struct blocking_job *job)
+{
+    job->err = store_unattached_disown(container_of(job, struct store_delete, job)->store);
+}
+
+static void on_disowned(struct blocking_job *job)
+{
+    struct store_delete *d = container_of(job, struct store_delete, job);
+    d->err = job->err;
+    d->done(d);
+}
+
 void store_delete(struct worker *w, struct store *store, struct store_delete *d)
 {
     d->worker = w;
+    d->store = store;
     d->err = ERR_OK;
+    if (!store->attached && !atomic_load(&store->is_disowned)) {
+        d->job =
+            (struct blocking_job){.lane = BLOCKING_STORE, .work = on_disown, .done = on_disowned};
+        blocking_pool_run(w, &d->job);
+        return;
+    }
     if (!store->attached || delete_is_needless(w, store, d->hash)) {
         d->message.deliver = on_delete_known;
         mailbox_send(w, &d->message);

@@ -52,7 +52,6 @@
 
 #define FORMAT_BYTES_MAX 65536u
 #define OTHER_ENTRIES_MAX 10000u
-#define PRIVATE_FOLDER "forebay"
 
 // --- format
 
@@ -419,7 +418,7 @@ static enum err dir_make_private(struct store_dir *dir, const struct stat *outer
                    dir->path, (unsigned)outer->st_uid, (unsigned)outer->st_mode & 07777);
         return ERR_FORMAT;
     }
-    if (mkdirat(dir->fd, PRIVATE_FOLDER, 0700) != 0 && errno != EEXIST) {
+    if (mkdirat(dir->fd, STORE_DIR_PRIVATE, 0700) != 0 && errno != EEXIST) {
         return error_from_errno(errno);
     }
     return ERR_OK;
@@ -433,8 +432,8 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
         return error_from_errno(errno);
     }
     if (folder_is_ours(&outer, S_IWGRP | S_IWOTH)) {
-        bool has_inner = fstatat(dir->fd, PRIVATE_FOLDER, &inner, AT_SYMLINK_NOFOLLOW) == 0 &&
-                         fstatat(dir->fd, PRIVATE_FOLDER "/format", &format, 0) == 0 &&
+        bool has_inner = fstatat(dir->fd, STORE_DIR_PRIVATE, &inner, AT_SYMLINK_NOFOLLOW) == 0 &&
+                         fstatat(dir->fd, STORE_DIR_PRIVATE "/format", &format, 0) == 0 &&
                          fstatat(dir->fd, "format", &format, AT_SYMLINK_NOFOLLOW) != 0;
         if (!has_inner) {
             return ERR_OK;
@@ -445,10 +444,10 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
             return err;
         }
     }
-    int fd = openat(dir->fd, PRIVATE_FOLDER, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = openat(dir->fd, STORE_DIR_PRIVATE, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 || fstat(fd, &inner) != 0 || !folder_is_ours(&inner, 077)) {
         buf_printf(ret_why,
-                   "%s/" PRIVATE_FOLDER " is not a folder that belongs to this user and is closed "
+                   "%s/" STORE_DIR_PRIVATE " is not a folder that belongs to this user and is closed "
                    "to others: remove it, or choose another cache.dir",
                    dir->path);
         if (fd >= 0) {
@@ -458,10 +457,10 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
     }
     (void)close(dir->fd); // only looked into
     dir->fd = fd;
-    size_t size = strlen(dir->path) + sizeof("/" PRIVATE_FOLDER);
+    size_t size = strlen(dir->path) + sizeof("/" STORE_DIR_PRIVATE);
     char *path = malloc(size);
     check(path != NULL);
-    (void)snprintf(path, size, "%s/" PRIVATE_FOLDER, dir->path);
+    (void)snprintf(path, size, "%s/" STORE_DIR_PRIVATE, dir->path);
     free(dir->path);
     dir->path = path;
     return ERR_OK;
@@ -545,6 +544,13 @@ static void fd_close(int *fd)
     if (*fd >= 0) {
         (void)close(*fd); // directories and the lock: nothing is pending
         *fd = -1;
+    }
+}
+
+void store_dir_give_up(struct store_dir *dir)
+{
+    if (dir->index_fd < 0) {
+        fd_close(&dir->lock_fd);
     }
 }
 

@@ -14,6 +14,7 @@
 #define STORE_EPOCHS_MAX 256u  // buckets with an epoch of their own (store_epoch.c)
 #define STORE_DOUBTS_MAX 64u   // buckets whose doubts are their own (store_doubt.c)
 #define STORE_HOLDERS_MAX 512u // holders whose number lasts (store_holder.c)
+#define STORE_DIR_PRIVATE "forebay" // the folder in a directory that others may change
 // Lock, format, folders and LMDB's lock file, with room to spare.
 #define STORE_OVERHEAD_BYTES (128u << 10)
 
@@ -78,6 +79,8 @@ struct store_dir {
 // case.
 enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why) MUST_USE;
 void store_dir_close(struct store_dir *dir);
+// A directory that could not be opened to its end is left to others; store_dir_open() may be tried again.
+void store_dir_give_up(struct store_dir *dir);
 // Path of the folder `index`, appended.
 void store_dir_index_path(const struct store_dir *dir, struct buf *out);
 // Replaces `format` atomically by dir->format; it lasts when this says ERR_OK.

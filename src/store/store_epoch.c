@@ -154,6 +154,10 @@ static void on_begin(struct blocking_job *job)
 {
     struct store_epoch_change *change = container_of(job, struct store_epoch_change, job);
     struct store *store = change->store;
+    job->err = store->attached ? ERR_OK : store_unattached_disown(store);
+    if (job->err != ERR_OK) {
+        return;
+    }
     pthread_mutex_lock(&store->dir.format_lock);
     change->slot = epoch_slot_locked(store, change->bucket);
     job->err = epoch_raise_locked(store, change->slot);
