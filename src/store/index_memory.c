@@ -17,7 +17,8 @@
 // and position, a floor if it has not been raised since.
 //
 // Runs found in segments (recovery) may be older than a delete that is durable already. As long as
-// that goes on, floors that deletes have set stay, and the index writer asks here what may enter.
+// that goes on, floors that deletes have set stay, so long as they are not too many, and the index
+// writer asks here what may enter.
 //
 // Readers take no lock. An entry is immutable and replaced as a whole; a version's places are a list
 // that grows at its head and loses single places. What is taken out may still be held: it is retired
@@ -387,7 +388,9 @@ void index_memory_floor_durable(struct index_memory *memory, struct hash128 hash
     struct memory_entry *before = atomic_load(link);
     if (before != NULL && before->floor != 0 && before->floor <= floor && !before->floor_durable) {
         struct memory_entry changed = entry_copy(before, hash);
-        changed.floor = atomic_load(&memory->recovering) ? changed.deleted : 0;
+        bool stays =
+            atomic_load(&memory->recovering) && atomic_load(&memory->count) <= MEMORY_FLOORS_MAX;
+        changed.floor = stays ? changed.deleted : 0;
         changed.deleted = changed.floor;
         changed.floor_durable = changed.floor != 0;
         changed.owed = false;

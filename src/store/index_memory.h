@@ -15,6 +15,10 @@
 #define MEMORY_PENDING_MAX 8192u
 #define MEMORY_PENDING_BYTES 2048u // what one holds, as measured
 
+// Entries above which floors that are durable do not wait for a rebuild to end: they spare a question to the
+// origin, since what the rebuild finds is confirmed before it is used.
+#define MEMORY_FLOORS_MAX 32768u
+
 // What a reader may still hold when it is taken out.
 struct memory_retired {
     struct memory_retired *next;

@@ -12,8 +12,12 @@
 //
 // What is put back is marked: it is revalidated before its first use, because versions that were
 // invalidated come back too. So what is asked for meanwhile need not be deleted; what is stored of the
-// same version joins what is found. After an unclean stop and another boot that is true of every record. At last it hears the child's verdict on the whole index and waits for
-// orders to rebuild while the store runs.
+// same version joins what is found. After an unclean stop and another boot all records are to be
+// revalidated. At last the child's verdict on the whole index is waited for, then orders to rebuild
+// while the store runs.
+//
+// A disk in trouble may order one rebuild after the other: the second begins an eighth of a second after
+// the first has ended, each next one twice as late, until there has been none for ten minutes.
 #include "store/recovery.h"
 
 #include <fcntl.h>
@@ -24,11 +28,19 @@
 #include "stats/stats.h"
 #include "store/store_private.h"
 
+#define REBUILD_PAUSE_US 125000u
+#define REBUILD_PAUSES_MAX 12u // doublings
+#define REBUILD_CALM_US 600000000u
+
 void recovery_init(struct recovery *recovery, struct store *store)
 {
     *recovery = (struct recovery){.store = store, .verify = {.fd = -1}};
     pthread_mutex_init(&recovery->guarded.lock, NULL);
-    pthread_cond_init(&recovery->guarded.wake, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&recovery->guarded.wake, &attr);
+    pthread_condattr_destroy(&attr);
     check(pipe2(recovery->stop_pipe, O_CLOEXEC | O_NONBLOCK) == 0);
 }
 
@@ -222,21 +234,57 @@ static void recovery_ends(struct recovery *recovery)
     pthread_mutex_lock(&recovery->guarded.lock);
     if (!recovery->guarded.rebuild_wanted) {
         index_memory_recovering(&recovery->store->index.memory, false);
+        tell_rebuilding(recovery->store, false);
     }
     pthread_mutex_unlock(&recovery->guarded.lock);
+}
+
+// Real monotonic time: what pthread waits by.
+static uint64_t real_us(void)
+{
+    struct timespec now;
+    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static void rebuild_ended(struct recovery *recovery)
+{
+    uint64_t now_us = real_us();
+    bool calm = recovery->rebuilt_us == 0 || now_us - recovery->rebuilt_us > REBUILD_CALM_US;
+    recovery->pauses = calm ? 0 : (unsigned)min_u64(recovery->pauses + 1, REBUILD_PAUSES_MAX);
+    recovery->rebuilt_us = now_us;
 }
 
 static void rebuild_all(struct recovery *recovery)
 {
     log_info("index_rebuild_begun", "segments=%u",
              atomic_load(&recovery->store->log.segment_count));
+    stats_add(COUNTER_index_rebuilds, 1);
     examine_all(recovery, true);
     (void)index_writer_flush(&recovery->store->writer); // what failed is a miss
     recovery_ends(recovery);
-    tell_rebuilding(recovery->store, false);
+    rebuild_ended(recovery);
     log_info("index_rebuild_done", "objects=%lu blocks=%lu",
              atomic_load(&recovery->store->index.objects),
              atomic_load(&recovery->store->index.blocks));
+}
+
+// Waits for an order, or until one that is there is due. True: rebuild now.
+static bool rebuild_wait_locked(struct recovery *recovery)
+{
+    if (!recovery->guarded.rebuild_wanted) {
+        pthread_cond_wait(&recovery->guarded.wake, &recovery->guarded.lock);
+        return false;
+    }
+    uint64_t due_us = recovery->rebuilt_us + ((uint64_t)REBUILD_PAUSE_US << recovery->pauses);
+    if (recovery->rebuilt_us == 0 || real_us() >= due_us) {
+        return true;
+    }
+    struct timespec until = {.tv_sec = (time_t)(due_us / 1000000),
+                             .tv_nsec = (long)(due_us % 1000000 * 1000)};
+    (void)pthread_cond_timedwait(&recovery->guarded.wake, &recovery->guarded.lock,
+                                 &until); // looked at again
+    return false;
 }
 
 static bool take_rebuild(struct recovery *recovery)
@@ -272,13 +320,11 @@ static void *recovery_main(void *ctx)
     }
     pthread_mutex_lock(&recovery->guarded.lock);
     while (!recovery->guarded.stop) {
-        if (recovery->guarded.rebuild_wanted) {
+        if (rebuild_wait_locked(recovery)) {
             recovery->guarded.rebuild_wanted = false;
             pthread_mutex_unlock(&recovery->guarded.lock);
             rebuild_all(recovery);
             pthread_mutex_lock(&recovery->guarded.lock);
-        } else {
-            pthread_cond_wait(&recovery->guarded.wake, &recovery->guarded.lock);
         }
     }
     pthread_mutex_unlock(&recovery->guarded.lock);

@@ -447,7 +447,8 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
     int fd = openat(dir->fd, STORE_DIR_PRIVATE, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 || fstat(fd, &inner) != 0 || !folder_is_ours(&inner, 077)) {
         buf_printf(ret_why,
-                   "%s/" STORE_DIR_PRIVATE " is not a folder that belongs to this user and is closed "
+                   "%s/" STORE_DIR_PRIVATE
+                   " is not a folder that belongs to this user and is closed "
                    "to others: remove it, or choose another cache.dir",
                    dir->path);
         if (fd >= 0) {

@@ -11,9 +11,9 @@
 // Segments a clean stop leaves open: one per worker at most, and the spare ones.
 #define STORE_APPEND_MAX 160u
 #define STORE_BOOT_ID_MAX 63u
-#define STORE_EPOCHS_MAX 256u  // buckets with an epoch of their own (store_epoch.c)
-#define STORE_DOUBTS_MAX 64u   // buckets whose doubts are their own (store_doubt.c)
-#define STORE_HOLDERS_MAX 512u // holders whose number lasts (store_holder.c)
+#define STORE_EPOCHS_MAX 256u       // buckets with an epoch of their own (store_epoch.c)
+#define STORE_DOUBTS_MAX 64u        // buckets whose doubts are their own (store_doubt.c)
+#define STORE_HOLDERS_MAX 512u      // holders whose number lasts (store_holder.c)
 #define STORE_DIR_PRIVATE "forebay" // the folder in a directory that others may change
 // Lock, format, folders and LMDB's lock file, with room to spare.
 #define STORE_OVERHEAD_BYTES (128u << 10)

@@ -50,7 +50,7 @@ struct store {
     bool verify_always;
     bool attached; // false: the directory was unusable at start; nothing is held for the life of
                    // the process
-    atomic_bool is_disowned; // nobody believes the index that lies there: store_unattached.c
+    atomic_bool is_disowned;     // nobody believes the index that lies there: store_unattached.c
     _Atomic uint64_t used_bytes; // reserved before it is written
     _Atomic uint64_t generation;
     _Atomic uint64_t filling_off_until_us; // monotonic; 0 = filling

@@ -22,8 +22,8 @@ static bool is_absent(const struct store *store, const char *name)
     struct stat st;
     buf_init(&path, 8192);
     buf_printf(&path, "%s/%s", store->dir.path, name);
-    bool absent = buf_ok(&path) && stat(buf_cstr(&path), &st) != 0 &&
-                  (errno == ENOENT || errno == ENOTDIR);
+    bool absent =
+        buf_ok(&path) && stat(buf_cstr(&path), &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
     buf_done(&path);
     return absent;
 }
@@ -51,8 +51,9 @@ enum err store_unattached_disown(struct store *store)
     bool removed;
     enum err err = ERR_OK;
     pthread_mutex_lock(&store->dir.format_lock);
-    bool there = !atomic_load(&store->is_disowned) && !(is_absent(store, "index/data.mdb") &&
-                                          is_absent(store, STORE_DIR_PRIVATE "/index/data.mdb"));
+    bool there = !atomic_load(&store->is_disowned) &&
+                 !(is_absent(store, "index/data.mdb") &&
+                   is_absent(store, STORE_DIR_PRIVATE "/index/data.mdb"));
     if (there) {
         err = store->dir.index_fd >= 0 ? index_disown(store->dir.index_fd, &removed)
                                        : disown_anew(store);

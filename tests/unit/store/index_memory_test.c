@@ -672,6 +672,60 @@ Test(index_memory, a_refused_delete_is_repeated_until_the_disk_takes_it)
 
 // --- bounds
 
+// What was ordered is done, but not as often as the disk says no.
+Test(index_memory, refused_deletes_do_not_order_rebuild_after_rebuild)
+{
+    struct box box;
+    EACH_ENGINE(&box, 64 * MIB)
+    {
+        if (!box_open_workers(&box, WORKERS)) {
+            continue;
+        }
+        wait_for(is_built(&box));
+        char key[32];
+        for (unsigned i = 0; i < 64; i++) {
+            (void)snprintf(key, sizeof(key), "key-%u", i);
+            struct object object = small_object(&box, key);
+            cr_assert(box_put(&box, &object) == ERR_OK);
+        }
+        uint64_t before = stats_sum(COUNTER_index_rebuilds);
+        uint64_t began_us = clock_monotonic_us();
+        for (unsigned i = 0; clock_monotonic_us() - began_us < 1000000; i++) {
+            (void)snprintf(key, sizeof(key), "key-%u", i % 64);
+            refuse(REFUSES_MARKERS);
+            cr_assert(box_post_delete(&box, key, store_generation_next(box.store)) == ERR_OK);
+            refuse_nothing(); // and what the rebuild finds is taken
+        }
+        uint64_t rebuilds = stats_sum(COUNTER_index_rebuilds) - before;
+        uint64_t left_us = clock_monotonic_us() - began_us;
+        uint64_t most = 2;
+        for (uint64_t pause_us = 125000; left_us > pause_us; pause_us *= 2) {
+            left_us -= pause_us;
+            most++;
+        }
+        cr_assert(rebuilds > 0);
+        cr_assert(rebuilds <= most, "%lu, at most %lu", rebuilds, most);
+        wait_for(is_built(&box));
+        box_close(&box);
+    }
+}
+
+Test(index_memory, floors_that_wait_for_a_rebuild_are_bounded)
+{
+    struct index_memory memory;
+    index_memory_init(&memory, 1);
+    index_memory_recovering(&memory, true);
+    for (uint64_t i = 1; i <= MEMORY_FLOORS_MAX + 1000; i++) {
+        struct hash128 hash = {i, i};
+        index_memory_hide(&memory, hash, 5);
+        index_memory_floor_durable(&memory, hash, 5);
+    }
+    cr_assert(atomic_load(&memory.count) <= MEMORY_FLOORS_MAX);
+    index_memory_recovering(&memory, false);
+    cr_assert_eq(atomic_load(&memory.count), 0);
+    index_memory_done(&memory);
+}
+
 struct refused_flood {
     struct box *box;
     struct store_delete *deletions;
