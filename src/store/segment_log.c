@@ -191,6 +191,7 @@ void segment_enter(struct segment *segment, uint32_t number, enum segment_state 
     segment->state = state;
     segment->seal_written = false;
     segment->recovered = false;
+    segment->is_distrusted = false;
     segment->salt = 0;
     segment->append_offset = SEGMENT_DATA_OFFSET;
     segment->unit_count = segment->run_count = 0;

@@ -45,6 +45,7 @@ struct segment {
         recovered; // recovered: was there at the start and has not been looked at yet
     uint64_t salt;
     uint32_t append_offset, unit_count, run_count;
+    bool is_distrusted;   // DYING: given up, and must not be found again
     bool index_forgotten; // DYING: its entries have left the index, or are to be left alone
     struct segment *next; // in `doomed` or `closable`
     unsigned pool_at;     // under the pool's lock, while it is open

@@ -187,6 +187,7 @@ static void doom_one(struct segment_log *log, struct segment *segment, bool inde
     pthread_mutex_lock(&log->guarded.lock);
     if (segment->state != SEGMENT_FREE && segment->state != SEGMENT_DYING) {
         doom_locked(log, segment, index_forgotten);
+        segment->is_distrusted = true;
         log->guarded.wanted = true;
         pthread_cond_signal(&log->guarded.wake);
     }
@@ -348,6 +349,11 @@ static void supply_free_one(struct segment_log *log, struct segment *segment)
         log->guarded.doomed = segment;
         pthread_mutex_unlock(&log->guarded.lock);
         return;
+    }
+    if (segment->is_distrusted) {
+        // Or a power cut brings back what must not be found. A disk that refuses this too has been
+        // told all that can be told.
+        (void)fsync(log->store->dir.segments_fd);
     }
     unsigned before = atomic_fetch_or(&segment->pins, SEGMENT_PIN_UNLINKED);
     if ((before & SEGMENT_PIN_COUNT) == 0) {

@@ -703,6 +703,31 @@ def test_a_read_only_file_system(start, origin, engine, tmp_path):
         server.stop()
 
 
+def test_written_while_the_cache_directory_could_not_be_used(start, origin, engine):
+    """The next process, which can use it, does not believe what it said before."""
+    new = b"written by a process without a cache" * 100
+    server = start(origin, engine=engine, file=IMMUTABLE)
+    keys = mixed(origin, 20, 2)
+    fill(server, origin, keys)
+    server.stop()
+    in_the_way = server.cache / "format.new"
+    in_the_way.mkdir()
+    server.start()
+    assert server.metric("forebay_degraded", component="disk") == 1
+    with server.client() as client:
+        reply = client.request("PUT", client.target(keys[0]), [("Content-Length", str(len(new)))], new)
+        assert reply.status == 200, reply
+    server.stop()
+    in_the_way.rmdir()
+    server.start()
+    server.wait_stderr("index_rebuild_done")
+    with server.client() as client:
+        assert bytes(client.get(keys[0]).body) == new
+    mark = origin.mark()
+    fill(server, origin, keys[1:])
+    assert origin.bytes_sent(since=mark) == 0, "what lies in the segments is there"
+
+
 def test_disk_errors(start, origin, engine, tmp_path):
     """EIO on every read and write of the device: every request still succeeds."""
     with FaultyDisk(tmp_path / "disk", 256 * MIB) as disk:

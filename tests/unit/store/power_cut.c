@@ -27,9 +27,18 @@ struct undo { // what stood there before a write
     char *bytes;
 };
 
+#define GONE_MAX 64u
+
+struct gone { // a file that has lost its name
+    int fd;   // a duplicate, of the folder
+    char name[64];
+};
+
 static struct {
     pthread_mutex_t lock;
     bool armed, lies;
+    struct gone gone[GONE_MAX];
+    unsigned gone_count;
     struct undo *last;
     unsigned count;
 } cut = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -97,6 +106,27 @@ ssize_t pwrite(int fd, const void *buf, size_t len, off_t offset)
     return written;
 }
 
+static bool is_same_file(int a, int b)
+{
+    struct stat x, y;
+    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+// The names that have left this folder are gone for good.
+static void folder_synced_locked(int fd)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < cut.gone_count && !cut.lies; i++) {
+        struct gone gone = cut.gone[i];
+        if (is_same_file(gone.fd, fd)) {
+            (void)close(gone.fd); // a folder
+        } else {
+            cut.gone[kept++] = gone;
+        }
+    }
+    cut.gone_count = cut.lies ? cut.gone_count : kept;
+}
+
 static size_t iov_len(const struct iovec *iov, int count)
 {
     size_t len = 0;
@@ -142,6 +172,30 @@ int fsync(int fd)
     int rc = cut.armed ? 0 : REAL(fsync)(fd);
     if (rc == 0) {
         forget_locked(fd);
+        folder_synced_locked(fd);
+    }
+    pthread_mutex_unlock(&cut.lock);
+    return rc;
+}
+
+// Of a segment: until its folder is synced it may come back.
+int unlinkat(int fd, const char *name, int flags)
+{
+    size_t len = strlen(name);
+    char hidden[SECTOR];
+    int rc;
+    pthread_mutex_lock(&cut.lock);
+    if (!cut.armed || cut.gone_count == GONE_MAX || len < 4 ||
+        strcmp(name + len - 4, ".seg") != 0) {
+        rc = REAL(unlinkat)(fd, name, flags);
+    } else {
+        (void)snprintf(hidden, sizeof(hidden), "%s.gone", name);
+        rc = renameat(fd, name, fd, hidden);
+        if (rc == 0) {
+            struct gone *gone = &cut.gone[cut.gone_count++];
+            gone->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+            (void)snprintf(gone->name, sizeof(gone->name), "%s", name);
+        }
     }
     pthread_mutex_unlock(&cut.lock);
     return rc;
@@ -189,6 +243,14 @@ void power_cut_strike(uint64_t seed)
                 REAL(pwrite)(undo->fd, undo->bytes + at, len, undo->offset + (off_t)at) < 0) {
                 abort();
             }
+        }
+    }
+    for (unsigned i = 0; i < cut.gone_count; i++) {
+        char hidden[SECTOR];
+        (void)snprintf(hidden, sizeof(hidden), "%s.gone", cut.gone[i].name);
+        bool lost = seed == 0 || draw(&state) % 2 == 0;
+        if (lost && renameat(cut.gone[i].fd, hidden, cut.gone[i].fd, cut.gone[i].name) != 0) {
+            abort();
         }
     }
     (void)raise(SIGKILL);

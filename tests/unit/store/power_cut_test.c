@@ -214,6 +214,36 @@ Test(power_cut, bytes_that_are_known_to_be_bad_do_not_come_back)
     }
 }
 
+// Neither the line nor the mark can be written: the segment is given up.
+static void condemn_on_a_broken_disk(struct box *box)
+{
+    struct store_place place;
+    cr_assert(box_write(box, 0, &written, 0, 2, 2, &place) == ERR_OK);
+    cr_assert(box_post_put(box, &written, &place) == ERR_OK);
+    struct segment *segment = place.segment;
+    box_let_go(&place);
+    store_fault_set(STORE_FAULT_NOTE, 1, true, EIO);
+    store_fault_set(STORE_FAULT_MARK, 1, true, EIO);
+    box_condemn(box, written.key, NULL);
+    cr_assert(box_post_delete(box, written.key, 100) == ERR_OK);
+    wait_for(atomic_load(&segment->number) == 0);
+}
+
+Test(power_cut, a_segment_that_was_given_up_does_not_come_back)
+{
+    struct box box;
+    bool rebuilt;
+    char path[1024];
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    with_power_cut(&box, condemn_on_a_broken_disk, 0);
+    (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
+    cr_assert(unlink(path) == 0);
+    reopen(&box);
+    cr_assert(!is_found(&box, &written, &rebuilt));
+    box_close(&box);
+    box_remove(&box);
+}
+
 static void write_much(struct box *box)
 {
     char key[32];
