@@ -518,6 +518,7 @@ static void *supply_main(void *ctx)
         supply_free_all(log);
         supply_make_room(log, evict);
         supply_write_seals(log);
+        store_doubts_tick(log->store);
         struct timespec until;
         check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
         until.tv_sec += TICK_MS / 1000;

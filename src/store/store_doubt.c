@@ -12,7 +12,9 @@
 // written to. A process that ends without a clean stop leaves writes whose outcome nobody will know;
 // the next one finds the note, and the bucket is in doubt. A clean stop takes the note away and
 // leaves the times, which the next process goes by on the wall clock; within one it is the monotonic
-// clock. A note that cannot be written (counted) holds up no write.
+// clock. So does STORE_DOUBT_MS without a write and without a doubt: a crash then puts nothing in doubt.
+// A note that cannot be written (counted) holds up no write: the disk may be full, which costs no
+// request, and what is lost is the doubt of a process that is killed inside that very write.
 //
 // At most STORE_DOUBTS_MAX buckets have a time of their own, the others share one: coarse, and never
 // forgotten. Threads: look-ups on any thread, without a lock; doubts on any thread, under a lock that
@@ -167,6 +169,9 @@ void store_doubts_settle(struct store *store)
 
 bool store_write_is_noted(const struct store *store, struct span origin, struct span bucket)
 {
+    // The write has been counted: see notes_take_locked(). The cast: the count is of passings, not of
+    // what the store is.
+    atomic_fetch_add((atomic_uint *)(uintptr_t)&store->doubts.passings, 1);
     return !store->attached ||
            atomic_load(&doubt_find(&store->doubts, doubt_hash(store, origin, bucket))->is_noted);
 }
@@ -206,6 +211,64 @@ void store_write_note(struct worker *w, struct store *store, struct span origin,
     note->bucket = doubt_hash(store, origin, bucket);
     note->job = (struct blocking_job){.lane = BLOCKING_STORE, .work = on_note, .done = on_noted};
     blocking_pool_run(w, &note->job);
+}
+
+static bool writes_are_open(void)
+{
+    return stats_sum(COUNTER_writes_inflight) > 0 || stats_sum(COUNTER_writes_in_doubt) > 0;
+}
+
+// How many notes now say `noted`.
+static unsigned notes_set(struct store_doubts *doubts, bool noted, const bool *which,
+                          bool *ret_which)
+{
+    unsigned changed = 0;
+    for (unsigned i = 0; i <= STORE_DOUBTS_MAX; i++) {
+        struct store_doubt_slot *slot = i < STORE_DOUBTS_MAX ? &doubts->slots[i] : &doubts->others;
+        if (which == NULL || which[i]) {
+            bool was = atomic_exchange(&slot->is_noted, noted);
+            changed += was != noted;
+            if (ret_which != NULL) {
+                ret_which[i] = was;
+            }
+        }
+    }
+    return changed;
+}
+
+// Takes the notes away before it looks once more for writes; a write is counted before it looks for its
+// note. Both pass by one counter in between, so the second to pass sees what the first has done.
+static void notes_take_locked(struct store *store)
+{
+    bool were[STORE_DOUBTS_MAX + 1] = {false};
+    enum err err = ERR_OK;
+    if (notes_set(&store->doubts, false, NULL, were) == 0) {
+        return;
+    }
+    atomic_fetch_add(&store->doubts.passings, 1);
+    bool open = writes_are_open();
+    if (!open) {
+        format_from_slots(store);
+        err = store_dir_write_format(&store->dir);
+    }
+    if (open || err != ERR_OK) {
+        (void)notes_set(&store->doubts, true, were, NULL); // tried again
+    }
+}
+
+void store_doubts_tick(struct store *store)
+{
+    struct store_doubts *doubts = &store->doubts;
+    uint64_t now_ms = clock_monotonic_ms();
+    uint64_t since_ms = atomic_load(&doubts->idle_since_ms);
+    if (since_ms == 0 || writes_are_open()) {
+        atomic_store(&doubts->idle_since_ms, now_ms);
+    } else if (now_ms - since_ms > STORE_DOUBT_MS) {
+        atomic_store(&doubts->idle_since_ms, now_ms);
+        pthread_mutex_lock(&store->dir.format_lock);
+        notes_take_locked(store);
+        pthread_mutex_unlock(&store->dir.format_lock);
+    }
 }
 
 void store_doubts_init(struct store_doubts *doubts)

@@ -21,12 +21,16 @@ struct store_doubts {
     atomic_uint count;
     struct store_doubt_slot slots[STORE_DOUBTS_MAX]; // never given back
     pthread_mutex_t lock;                            // of who adds a slot; alone
+    atomic_uint passings;           // of those who look for a note, and of who takes them away
+    _Atomic uint64_t idle_since_ms; // the supply thread's: no write was seen since
 };
 
 struct store;
 // From `format`, at the opening, before it is written; into `format`, at a clean stop.
 void store_doubts_load(struct store *store);
 void store_doubts_settle(struct store *store);
+// Each second, on the supply thread: takes back notes that are of no use any more.
+void store_doubts_tick(struct store *store);
 void store_doubts_init(struct store_doubts *doubts); // zeroed before
 void store_doubts_done(struct store_doubts *doubts);
 
