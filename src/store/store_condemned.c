@@ -154,6 +154,9 @@ void store_condemned_load(struct store *store)
 {
     struct store_condemned *condemned = &store->condemned;
     char bytes[STORE_CONDEMNED_MAX * CONDEMNED_LINE_LEN];
+    if (store->dir.fresh) { // generations begin anew, and nothing is left to be found
+        (void)unlinkat(store->dir.fd, CONDEMNED_FILE, 0);
+    }
     int fd = openat(store->dir.fd, CONDEMNED_FILE, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     ssize_t len = fd >= 0 ? pread(fd, bytes, sizeof(bytes), 0) : 0;
     condemned->fd = fd;
