@@ -29,9 +29,12 @@ static void classify(struct request *r)
     unsigned there = 0;
     uint64_t window = g->view_open ? g->view_end : g->first;
     window = min_u64(g->end, g->have_known ? g->first + STORE_WINDOW_MAX : window);
+    // What is being fetched for this reply may have come whole by now; it was not here before.
+    uint64_t own_end = g->from_origin && g->runs[0] != NULL ? g->runs[0]->run_end_byte : 0;
     for (uint64_t b = g->first / block; b * block < window; b++) {
         there += get_state_at_hand(g, max_u64(b * block, g->first)) ||
-                 fill_here_has(r->pw->fill, g->key->hash, g->etag_hash, block, b);
+                 (b * block >= own_end &&
+                  fill_here_has(r->pw->fill, g->key->hash, g->etag_hash, block, b));
     }
     r->blocks_hit = there;
     if (r->result == RESULT_REVALIDATED || r->result == RESULT_STALE) {

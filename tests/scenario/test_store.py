@@ -820,7 +820,7 @@ def test_memory_stays_flat_with_slow_readers(start, origin, engine, figure):
            f"median {early / MIB:.0f} MiB in the first half, {late / MIB:.0f} MiB later, "
            f"highest {memory.highest / MIB:.0f} MiB")
     # Above the limit a reply goes on through what is on its way, a chunk or two.
-    assert server.metric("forebay_buffer_paused_total") > 0, "the limit was never reached"
+    assert peak > buffer / 2, "memory was never short"
     assert peak <= buffer + (readers + len(keys)) * 2 * 65536, f"buffers of {peak / MIB:.0f} MiB"
     assert late <= early + 8 * MIB, f"grows: {early / MIB:.0f} then {late / MIB:.0f} MiB"
     highest = [max(half) for half in halves]
