@@ -55,11 +55,11 @@ void origin_call_done(struct origin_call *call)
     call->magic = 0;
 }
 
-bool origin_has_room(struct worker *w, struct origin *origin)
+bool origin_has_room(struct worker *w, struct origin *origin, unsigned more)
 {
     const struct origin_worker *ow = part_of(w, origin);
     unsigned spared = ow->limit / 4 > 0 ? ow->limit / 4 : 1;
-    return ow->waiting_count == 0 && ow->running_count + spared < ow->limit;
+    return ow->waiting_count == 0 && ow->running_count + more + spared < ow->limit;
 }
 
 // --- Retries -------------------------------------------------------------------------------------

@@ -188,8 +188,9 @@ void origin_relay_resume(struct origin_relay *r);
 void origin_relay_resume_upload(struct origin_relay *r);
 void origin_relay_cancel(struct origin_relay *r);
 
-// Are there places left at the origin beyond what demand may soon want? On the worker asked about.
-bool origin_has_room(struct worker *w, struct origin *origin);
+// Are there places left at the origin beyond what demand may soon want, when `more` calls have started that
+// are about to? On the worker asked about.
+bool origin_has_room(struct worker *w, struct origin *origin, unsigned more);
 // May a caller that resumes a broken body ask once more? Takes one retry from the origin's retry
 // budget.
 bool origin_retry_take(struct origin *origin) MUST_USE;

@@ -97,6 +97,16 @@ static void on_change(void *ctx, struct subscription *sub)
     }
 }
 
+// Asked for, and not yet known to the origin's places; and the run that the reader asks for next.
+static unsigned runs_on_their_way(const struct readahead_track *t)
+{
+    unsigned count = 1;
+    for (unsigned i = 0; i < RUNS_MAX; i++) {
+        count += t->runs[i].sub != NULL && t->runs[i].sub->state == SUBSCRIPTION_ASKED;
+    }
+    return count;
+}
+
 // Bytes in front of the readers that should have been asked for.
 static uint64_t window(const struct readahead_track *t)
 {
@@ -132,7 +142,7 @@ static void track_ask(struct readahead_track *t)
         bool is_whole = end == t->limit || end >= t->asked_end + run_bytes(t);
         if (t->asked_end >= end || !is_whole || chunk_budget_is_short() ||
             !store_keeps_up(t->pw->worker, t->pw->store) ||
-            !origin_has_room(t->pw->worker, t->key->origin)) {
+            !origin_has_room(t->pw->worker, t->key->origin, runs_on_their_way(t))) {
             return;
         }
         unsigned i = 0;

@@ -24,14 +24,14 @@ def asked_bytes(origin, key):
 
 
 def test_a_long_read_is_fetched_by_many_requests_at_once(forebay, origin):
-    """No reply ends before eight are under way."""
+    """No reply ends before four are under way."""
     size = 64 * MIB + 77
     origin.put("long", size)
     gate = threading.Event()
     origin.fault("long", "hold_at", (MIB, gate), times=None)
     reader = threading.Thread(target=read_whole, args=(forebay, origin, "long", size))
     reader.start()
-    origin.wait_for(5, key="long")       # the first ones, before anybody knows how long a run takes
+    origin.wait_for(4, key="long")       # before anybody knows how long a run takes
     gate.set()
     reader.join()
     assert origin.sent_twice("long") == 0 and origin.bytes_sent("long") == size
@@ -98,7 +98,7 @@ def test_a_reader_that_leaves_stops_it(forebay, origin):
     connection = forebay.connection()
     connection.send(b"GET /bkt/left HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     assert connection.read_head().status == 200
-    origin.wait_for(5, key="left")
+    origin.wait_for(4, key="left")
     connection.close()
     wait_for(lambda: forebay.metric("forebay_http_connections", state="active") == 0, "the client is gone")
     gate.set()
@@ -124,9 +124,10 @@ def test_places_at_the_origin_are_left_for_demand(start, origin, engine):
     origin.fault("long", "hold_at", (MIB, gate), times=None)
     reader = threading.Thread(target=read_whole, args=(server, origin, "long", 64 * MIB))
     reader.start()
-    origin.wait_for(2, key="long")
+    origin.wait_for(3, key="long")
     with server.client() as client:
         judge(client.get("small"), origin, "small", 0, 1000)
+    assert len(origin.requests(key="long")) == 3
     gate.set()
     reader.join()
 

@@ -65,9 +65,9 @@ bool origin_has_answered(const struct origin *origin)
     return true;
 }
 
-bool origin_has_room(struct worker *w, struct origin *origin)
+bool origin_has_room(struct worker *w, struct origin *origin, unsigned more)
 {
-    (void)w, (void)origin;
+    (void)w, (void)origin, (void)more;
     return true;
 }
 
