@@ -114,9 +114,10 @@ units() {
         if [ $bad -gt 0 ]; then
             sed 's/\x1b\[[0-9;]*m//g' "$root/$kind.$name.log" |
                 grep -vE '^\[ ?(RUN|PASS|====)' | cut -c1-300 >"$root/failure"
-            head -40 "$root/failure"
-            [ "$(wc -l <"$root/failure")" -le 60 ] || echo "..."
-            tail -n +41 "$root/failure" | tail -20
+            # What failed and where comes first: the log around it is long.
+            grep -E '^\[(FAIL|----|SKIP)|ERROR: [A-Z][a-z]*Sanitizer|runtime error:' "$root/failure" | head -40
+            sed -n 's/^\[FAIL\] \([^ ]*\).*/FAILED '"$name"'::\1/p' "$root/failure" | sed 's/:$//'
+            grep -vE '^\[(FAIL|----)' "$root/failure" | tail -20
             echo "FAILED $name ($kind), exit status $code"
         fi
     done

@@ -151,7 +151,7 @@ def test_slow_readers_past_the_cache_give_their_places_back(start, origin, engin
         assert asked.header("range") is None and rest
         assert all(r.header("if-match") and r.header("range") for r in rest), rest
         assert len(rest) < 40, "a request for each piece"
-    assert server.metric("forebay_cache_objects") == 8
+    server.wait_metric("forebay_cache_objects", lambda n: n == 8)
 
 
 def test_a_directory_s_slow_readers_past_the_cache(start, engine, tmp_path):
