@@ -16,8 +16,9 @@
 // or wrote them, from the end of that write on. The marks live in memory only, are numbered through the
 // segment and cover payloads of at least 32 KiB; shorter ones are checked at every read. A read from the
 // device clears the unit's mark before it begins, and a send looks at the mark again once it holds
-// the pages; POSIX_FADV_RANDOM keeps read-ahead out of neighbours. What remains is another process
-// that writes to the cache directory through the page cache; `cache.verify: always` closes that.
+// the pages; POSIX_FADV_RANDOM keeps read-ahead out of neighbours, and a scan, which brings in
+// everything, clears all marks of its segment. What remains is another process that reads or writes
+// the files of the cache directory through the page cache; `cache.verify: always` closes that.
 // A run is *bad* when it failed its checksum or could not be read: a miss at once, until the index
 // has forgotten it.
 #include "store/segment_log.h"
@@ -183,6 +184,15 @@ static void entry_init(struct segment *segment, struct segment_log *log)
     atomic_init(&segment->pins, SEGMENT_PIN_DYING);
 }
 
+// Nothing in it counts as looked at.
+static void segment_unmark_all(struct segment *segment)
+{
+    _Atomic uint64_t *bits = atomic_load(&segment->verified);
+    for (uint32_t i = 0; bits != NULL && i < segment->log->unit_max / VERIFIED_BITS + 1; i++) {
+        atomic_store(&bits[i], 0);
+    }
+}
+
 // A free entry becomes segment `number`. Under the log's lock, or before threads start.
 void segment_enter(struct segment *segment, uint32_t number, enum segment_state state)
 {
@@ -200,10 +210,7 @@ void segment_enter(struct segment *segment, uint32_t number, enum segment_state 
         atomic_store(&segment->bad[i], 0);
     }
     atomic_store(&segment->bad_count, 0);
-    _Atomic uint64_t *bits = atomic_load(&segment->verified);
-    for (uint32_t i = 0; bits != NULL && i < segment->log->unit_max / VERIFIED_BITS + 1; i++) {
-        atomic_store(&bits[i], 0);
-    }
+    segment_unmark_all(segment);
     atomic_store(&segment->number, number);
     atomic_fetch_and(&segment->pins, ~(SEGMENT_PIN_DYING | SEGMENT_PIN_UNLINKED));
     atomic_fetch_add(&segment->log->segment_count, 1);
@@ -647,14 +654,18 @@ enum err segment_log_identify(struct segment *segment, struct segment_header *re
 }
 
 struct scan_io {
+    struct segment *segment;
     int fd;
     bool failed; // something could not be read
 };
 
+// What a scan brings from the device was not looked at, and others read and send meanwhile: marks go
+// before, and so do those of whoever looked at a page that went and came back within this read.
 static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
 {
     struct scan_io *io = ctx;
     size_t done = 0;
+    segment_unmark_all(io->segment);
     while (done < len) {
         int failed = store_fault_strike(STORE_FAULT_SCAN);
         ssize_t got =
@@ -671,6 +682,7 @@ static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
         }
         done += (size_t)got;
     }
+    segment_unmark_all(io->segment);
 }
 
 static uint64_t scan_next_data(void *ctx, uint64_t offset)
@@ -687,7 +699,7 @@ enum err segment_log_scan(struct segment *segment, uint64_t salt,
                           bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,
                           struct segment_scan_result *ret_result)
 {
-    struct scan_io io = {0};
+    struct scan_io io = {.segment = segment};
     enum err err = segment_borrow_wait(segment, &io.fd);
     if (err != ERR_OK) {
         return err;

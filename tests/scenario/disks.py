@@ -131,6 +131,18 @@ def drop_pages(path):
         os.close(fd)
 
 
+def read_beneath(path, at=0, length=None):
+    """Bytes of a file from the device: what is read by way of the page cache comes into it, unseen by the server.
+    AT and LENGTH are multiples of 4 KiB; fewer at the end of the file."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        length = min(os.fstat(fd).st_size - at, length or 1 << 62)
+        with mmap.mmap(-1, max(PAGE, -(-length // PAGE) * PAGE)) as buf:  # aligned, as O_DIRECT wants
+            return buf[:max(0, min(length, os.preadv(fd, [buf], at)))]
+    finally:
+        os.close(fd)
+
+
 def edit_beneath(path, page, change):
     """Rewrites one 4 KiB page with O_DIRECT; CHANGE gets a bytearray. False if not possible."""
     with contextlib.ExitStack() as stack:

@@ -19,7 +19,7 @@ from collections import Counter
 
 from client import (Client, Closed, Connection, ProtocolError, Truncated, judge, judge_truncated,
                     request_bytes)
-from disks import PAGE, drop_pages, edit_beneath
+from disks import PAGE, drop_pages, edit_beneath, read_beneath
 from oracle import name_hash, oracle_bytes, oracle_judge
 from signer import crc32_of
 from waiting import wait_for
@@ -642,7 +642,7 @@ class Weather:
         names = [name_hash(self.origin.name(key)).to_bytes(8, "little") for key, _ in stored]
         for path in self.server.segment_files()[-NEWEST:]:
             with contextlib.suppress(OSError):        # it has gone
-                data = path.read_bytes()
+                data = read_beneath(path)
                 found = [data.find(name) for name in names]
                 places = [at for at in found if at >= 0] + [self.dice.randrange(PAGE, len(data)) for _ in range(4)]
                 for at in places:

