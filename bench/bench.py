@@ -6,7 +6,8 @@
 
 Without names all scenarios run. Sides are measured in interleaved rounds; what is printed are medians and the
 median, least and most of the paired ratios: absolute figures of a shared machine mean little. CPU times are the
-kernel's, of all threads of the server. --results adds the tables to FILE (bench/RESULTS.md is made so).
+kernel's, of all threads of the server. --results writes the tables to FILE (bench/RESULTS.md is made so). A scenario
+that fails is reported and the others go on.
 """
 import argparse
 import importlib
@@ -15,6 +16,7 @@ import platform
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,12 +24,14 @@ sys.path.insert(0, str(ROOT / "bench"))
 from lib.rig import Rig  # noqa: E402
 from lib.table import Report  # noqa: E402
 
-SCENARIOS = ["hit", "stream", "ranges", "miss", "herd"]
+SCENARIOS = ["hit", "stream", "ranges", "scattered", "miss", "herd", "fairness", "loader", "memory", "index", "disk",
+             "multipart"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("scenarios", nargs="*", choices=[*SCENARIOS, []], help="which (all)")
+    parser.add_argument("--all", action="store_true", help="all of them, as without names")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="shorter and smaller: for a look, not for a judgement")
     parser.add_argument("--only", help="of a scenario's rows those whose name has this in it")
@@ -38,16 +42,34 @@ def main():
     parser.add_argument("--results", help="write the tables to this file")
     args = parser.parse_args()
     version = subprocess.run([args.forebay, "version"], capture_output=True, text=True, check=True).stdout.strip()
-    report = Report(f"{version.splitlines()[0]}; {os.cpu_count()} cores, Linux {platform.release()}, "
-                    f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds")
+    report = Report(f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux {platform.release()}, "
+                    f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds{', quick' if args.quick else ''}, "
+                    f"engine {args.engine}. Medians; behind ratios the least and the most of the rounds.")
     for name in args.scenarios or SCENARIOS:
-        scenario = importlib.import_module(f"scenarios.{name}")
-        report.begin(name, scenario.__doc__)
+        run(name, report, args)
+        if args.results:
+            Path(args.results).write_text(report.text())
+    print("", *report.summary(), sep="\n")
+    return 1 if report.failures else 0
+
+
+def model():
+    found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return found[0].partition(":")[2].strip() if found else platform.machine()
+
+
+def run(name, report, args):
+    scenario = importlib.import_module(f"scenarios.{name}")
+    report.begin(name, scenario.__doc__)
+    began = time.monotonic()
+    try:
         with Rig(args) as rig:
             scenario.run(rig, report, args)
-    if args.results:
-        Path(args.results).write_text(report.text())
+    except (Exception, SystemExit) as failure:           # whatever it is, the others are still to be measured
+        traceback.print_exc()
+        report.failed(name, str(failure).strip().partition("\n")[0] or type(failure).__name__)
+    report.say(f"{time.monotonic() - began:.0f} s.")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,7 +4,7 @@
 
     bench/disk/disk.py [--seconds 2] [--pairs 9] [--disks real,50MB/s,1s] [--connections 4,16]
                        [--engine io_uring|threads] [--workers 1] [--dir FOLDER] [--forebay BINARY]
-                       [--origin-rate MB/s]
+                       [--origin-rate MB/s] [--json FILE]
 
 Ranges of 8 MiB, each asked for once, by wrk from an nginx with its data in memory, which is faster than
 most disks. Each pair reads for SECONDS under a rule with `cache: false` and for SECONDS through the cache,
@@ -181,8 +181,11 @@ class Side:
         for count, row in self.COUNTS.items():
             self.counts[count] += now[row] - metrics[row]
 
+    def medians(self):
+        return tuple(map(statistics.median, (self.rates, self.worker_ms, self.all_ms)))
+
     def __str__(self):
-        rate, worker, every = map(statistics.median, (self.rates, self.worker_ms, self.all_ms))
+        rate, worker, every = self.medians()
         return f"{rate:5.0f} {worker:5.2f} {every:5.2f}"
 
 
@@ -206,7 +209,9 @@ def main():
     parser.add_argument("--cache-size", default="8GiB")
     parser.add_argument("--dir", default="/var/tmp")
     parser.add_argument("--forebay", default=str(ROOT / "build" / "debug" / "forebay"))
+    parser.add_argument("--json", help="also write the figures to this file")
     args = parser.parse_args()
+    rows = []
     folder = Path(tempfile.mkdtemp(prefix="forebay-disk-", dir="/dev/shm"))
     with open(folder / "data", "wb") as out:
         block = os.urandom(MIB)
@@ -227,6 +232,9 @@ def main():
                 for number, connections in enumerate(map(int, args.connections.split(","))):
                     plain, cold = compare(server, folder, connections, args, number)
                     ratios = sorted(c / p for c, p in zip(cold.rates, plain.rates))
+                    rows.append({"disk": disk, "connections": connections, "plain": plain.medians(),
+                                 "cold": cold.medians(), "ratio": statistics.median(ratios), "least": ratios[0],
+                                 "most": ratios[-1]})
                     share = cold.counts["stored"] / max(cold.counts["started"], 1)
                     print(f"{disk:>8} {connections:>5} {plain}  {cold}  {statistics.median(ratios):5.2f} "
                           f"({ratios[0]:.2f} to {ratios[-1]:.2f})         {share:6.0%}  "
@@ -237,6 +245,8 @@ def main():
         nginx.terminate()
         nginx.wait()
         shutil.rmtree(folder)
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

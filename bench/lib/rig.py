@@ -12,6 +12,7 @@ the client the second and what follows; the origin is on the client's unless tol
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -27,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "scenario"))
 from signer import Signer  # noqa: E402
 
+NAMES_OF_A_FILE = 50000            # file systems have a limit
+EVENT = "raw_syscalls:sys_enter"
 ACCESS = ("AKIABENCHMARK", "secret-of-the-benchmark")
 NGINX = """
 worker_processes 1;
@@ -67,10 +70,21 @@ http {{
 """
 
 
+def python(*names):
+    """The first that there is: one of the NAMES below the build folder, the tests', this one."""
+    build = Path(os.environ.get("FOREBAY_BUILD_ROOT", ROOT / "build"))
+    found = [str(p) for p in (build / name / "bin" / "python" for name in (*names, "venv")) if p.exists()]
+    return (found or [sys.executable])[0]
+
+
 def free_port():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
+
+
+class Failure(Exception):
+    """What a scenario stands on did not work."""
 
 
 class Process:
@@ -96,20 +110,22 @@ class Process:
                 total += int((task / "schedstat").read_text().split()[0])
         return total / 1000
 
-    def resident_mib(self):
-        pages = sum(int(Path(f"/proc/{p}/statm").read_text().split()[1]) for p in self.pids())
-        return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    def memory_mib(self):
+        """(anonymous, resident): the second has mapped files as well, the index's pages above all."""
+        texts = [Path(f"/proc/{p}/status").read_text() for p in self.pids()]
+        return tuple(sum(int(re.search(rf"{name}:\s+(\d+)", t).group(1)) for t in texts) / 1024
+                     for name in ("RssAnon", "VmRSS"))
 
     def wait_listening(self):
         for _ in range(400):
             if self.process.poll() is not None:
-                sys.exit(f"{self.name} ended with {self.process.returncode}")
+                raise Failure(f"{self.name} ended with {self.process.returncode}")
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 return
             except OSError:
                 time.sleep(0.05)
-        sys.exit(f"{self.name} does not listen")
+        raise Failure(f"{self.name} does not listen")
 
     def stop(self):
         if self.process.poll() is None:
@@ -131,6 +147,8 @@ class Rig:
         for tool in ("nginx", "taskset", "cc"):
             if not shutil.which(tool):
                 sys.exit(f"{tool} is missing: sh deploy/packages.sh --install bench build")
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self.running = []
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=args.folder))
         self.folder.chmod(0o755)         # nginx's workers may run as another user
@@ -151,8 +169,9 @@ class Rig:
             server.stop()
             self.running.remove(server)
 
-    def origin(self, latency=0, rate=0, max_rps=0, core=None):
+    def origin(self, latency=0, rate=0, max_rps=0, core=None, file=None):
         command = [str(self.folder / "origin"), "--latency", str(latency), "--rate", str(rate), "--max-rps", str(max_rps)]
+        command += ["--tar", str(file)] if file else []
         server = Process("origin", command, core=core or self.client_core, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         server.port = int(server.process.stdout.readline())
         self.running.append(server)
@@ -176,15 +195,16 @@ class Rig:
         return server
 
     def forebay(self, origin, logs=False, signed=False, workers=1, engine="auto", size="8GiB", core=None, extra=(),
-                binary=None):
-        place = Path(tempfile.mkdtemp(prefix="forebay-", dir=self.folder))
+                binary=None, place=None):
+        """ORIGIN is what origin() gave, or an endpoint in words. PLACE: the folder of one that was stopped."""
+        place = place or Path(tempfile.mkdtemp(prefix="forebay-", dir=self.folder))
         rules = {"rules": [{"match": "bench/plain/**", "cache": False}, {"match": "bench/**", "freshness": "immutable"}]}
         (place / "forebay.yaml").write_text(json.dumps(rules))
-        command = [binary or self.args.forebay, "serve", "-c", str(place / "forebay.yaml"), "--origin.endpoint",
-                   f"http://127.0.0.1:{origin.port}", "--origin.region", "us-east-1", "--credentials.source", "anonymous",
-                   "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--workers", str(workers),
-                   "--io.engine", engine, "--cache.dir", str(place / "cache"), "--cache.size", size,
-                   "--access_log.path", str(place / "access.log") if logs else "off", *extra]
+        endpoint = origin if isinstance(origin, str) else f"http://127.0.0.1:{origin.port}"
+        command = [binary or self.args.forebay, "serve", "-c", str(place / "forebay.yaml"), "--origin.endpoint", endpoint,
+                   "--origin.region", "us-east-1", "--credentials.source", "anonymous", "--listen", "127.0.0.1:0",
+                   "--admin.listen", "127.0.0.1:0", "--workers", str(workers), "--io.engine", engine,
+                   "--cache.dir", str(place / "cache"), "--cache.size", size, "--access_log.path", str(place / "access.log") if logs else "off", *extra]
         if signed:
             allow = [{"bucket": "bench", "prefix": "", "ops": ["read"]}]
             (place / "keys.yaml").write_text(json.dumps([{"id": ACCESS[0], "secret": ACCESS[1], "allow": allow}]))
@@ -195,16 +215,16 @@ class Rig:
                              env={"PATH": os.environ["PATH"], "HOME": str(place)})
         self.running.append(server)
         for what in ("listening", "admin"):
-            for _ in range(400):
+            for _ in range(4000):
                 text = (place / "stderr").read_text(errors="replace")
                 found = re.search(rf"^\s*{what}\s+http://[^\s/]*:(\d+)", text, re.M)
                 if found or server.process.poll() is not None:
                     break
-                time.sleep(0.05)
+                time.sleep(0.005)
             if not found:
-                sys.exit(f"forebay does not serve: {text}")
+                raise Failure(f"forebay does not serve: {text}")
             setattr(server, "port" if what == "listening" else "admin", int(found.group(1)))
-        server.cache = place / "cache"
+        server.place, server.cache = place, place / "cache"
         return server
 
     def metrics(self, forebay):
@@ -220,38 +240,135 @@ class Rig:
             time.sleep(0.05)
         subprocess.run(["sync", "-f", str(forebay.cache)], check=True)
 
-    def load(self, server, requests, connections, seconds=None, count=None, random=False, rate=None, blind=False,
-             signed=False, core=None):
-        """The client's figures, and the server's CPU: requests are (path, first, last) or (path, None, None)."""
-        host, signer = f"127.0.0.1:{server.port}", Signer(*ACCESS)
-        parts = []
-        for path, first, last in requests:
-            headers = [] if first is None else [("Range", f"bytes={first}-{last}")]
-            if signed:
-                headers = signer.headers("GET", path, host, headers)
-            lines = "".join(f"{n}: {v}\r\n" for n, v in headers)
-            parts.append(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench\r\n{lines}\r\n\0")
-        plan = self.folder / "plan"
-        plan.write_bytes("".join(parts).encode())
-        command = ["taskset", "-c", core or self.client_core, str(self.folder / "load"), "--port", str(server.port), "--plan",
-                   str(plan), "--connections", str(connections)]
+    def load(self, *args, **options):
+        """The client's figures, and the server's CPU; what Load takes."""
+        return Load(self, *args, **options).result()
+
+    def varnish(self, origin):
+        """None where it is not installed. It has no log of its own."""
+        if not shutil.which("varnishd"):
+            return None
+        place, port = Path(tempfile.mkdtemp(prefix="varnish-", dir=self.folder)), free_port()
+        server = Process("varnish", ["varnishd", "-F", "-j", "none", "-n", str(place / "work"), "-a", f"127.0.0.1:{port}", "-T", "none",
+                                     "-b", f"127.0.0.1:{origin.port}", "-s", "malloc,4g", "-t", "86400",
+                                     "-p", "thread_pools=1"], port, core=self.server_core, stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL)
+        self.running.append(server)
+        server.wait_listening()
+        return server
+
+    def directory(self, count, size=4096):
+        """A `dir:` origin of COUNT objects of SIZE bytes, and their paths: names of a few files."""
+        place = Path(tempfile.mkdtemp(prefix="objects-", dir=self.folder)) / "bench"
+        place.mkdir()
+        paths = []
+        for number in range(count):
+            if number % 1000 == 0:
+                (place / f"{number // 1000}").mkdir()
+            if number % NAMES_OF_A_FILE == 0:
+                data = place.parent / f"data{number}"
+                data.write_bytes(os.urandom(size))
+            name = f"{number // 1000}/{number}"
+            os.link(data, place / name)
+            paths.append((f"/bench/{name}", None, None))
+        time.sleep(3)                    # Forebay keeps nothing of a file that was changed just now
+        return f"dir:{place.parent}", paths
+
+    def program(self, name, *options):
+        """The figures of bench/NAME/NAME.py."""
+        out = self.folder / f"{name}.json"
+        done = subprocess.run([python(), str(ROOT / "bench" / name / f"{name}.py"), "--forebay", self.args.forebay,
+                               "--json", str(out), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise Failure(done.stdout.strip().rpartition("\n")[2])
+        return json.loads(out.read_text())
+
+    def may_go_first(self):
+        return subprocess.run(["chrt", "-f", "1", "true"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+class Load:
+    """A client at work: requests are (path, first, last) or (path, None, None). `first`: before others on its core."""
+    number = 0
+
+    def __init__(self, rig, server, requests, connections, seconds=None, count=None, random=False, rate=None, blind=False,
+                 discard=False, signed=False, first=False, core=None):
+        Load.number += 1
+        self.server, self.plan = server, rig.folder / f"plan{Load.number}"
+        self._write_plan(requests, signed)
+        command = [str(rig.folder / "load"), "--port", str(server.port), "--plan", str(self.plan),
+                   "--connections", str(connections)]
         for option, value in (("--seconds", seconds), ("--requests", count), ("--rate", rate)):
             command += [option, str(value)] if value is not None else []
-        command += ["--random"] if random else []
-        command += ["--blind"] if blind else []
-        before = server.cpu_us()
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"load against {server.name}: {done.stderr}")
-        got = json.loads(done.stdout)
-        if got["wrong"] or got["failed"] or not got["requests"]:
-            sys.exit(f"{server.name}: {got}")
-        got["server_cpu_us"] = server.cpu_us() - before
-        got["cpu_per_request"] = got["server_cpu_us"] / got["requests"]
-        got["cpu_per_mib"] = got["server_cpu_us"] / max(got["bytes"] / (1 << 20), 1e-9)
+        for option, wanted in (("--random", random), ("--blind", blind), ("--discard", discard)):
+            command += [option] if wanted else []
+        if first and rig.may_go_first():
+            command = ["chrt", "-f", "1", *command]
+        self.before = server.cpu_us()
+        self.process = subprocess.Popen(["taskset", "-c", core or rig.client_core, *command], stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
+
+    def _write_plan(self, requests, signed):
+        host, signer = f"127.0.0.1:{self.server.port}", Signer(*ACCESS)
+        with open(self.plan, "w", encoding="ascii") as out:
+            for path, first, last in requests:
+                headers = [] if first is None else [("Range", f"bytes={first}-{last}")]
+                if signed:
+                    headers = signer.headers("GET", path, host, headers)
+                lines = "".join(f"{n}: {v}\r\n" for n, v in headers)
+                out.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench\r\n{lines}\r\n\0")
+
+    def result(self):
+        out, errors = self.process.communicate()
+        cpu_us = self.server.cpu_us() - self.before
+        self.plan.unlink()
+        if self.process.returncode:
+            raise Failure(f"load against {self.server.name}: {errors}")
+        got = json.loads(out)
+        if got["wrong"] or got["failed"] or got["refused"] or not got["requests"]:
+            raise Failure(f"{self.server.name}: {got}")
+        got["server_cpu_us"] = cpu_us
+        got["cpu_per_request"] = cpu_us / got["requests"]
+        got["cpu_per_mib"] = cpu_us / max(got["bytes"] / (1 << 20), 1e-9)
         got["rps"] = got["requests"] * 1e6 / got["us"]
         got["mb_s"] = got["bytes"] / got["us"]
         return got
+
+    def stop(self):
+        """Ends it without figures."""
+        self.process.kill()
+        self.process.communicate()
+        self.plan.unlink()
+
+
+class SystemCalls:
+    """How many a server makes within the block: counted by the kernel, or by strace, which slows it."""
+
+    def __init__(self, rig, server):
+        self.count, self.out = None, rig.folder / "calls"
+        pids = [str(p) for p in server.pids()]
+        self.perf = shutil.which("perf") and not subprocess.run(
+            ["perf", "stat", "-e", EVENT, "true"], capture_output=True).returncode
+        if self.perf:
+            self.command = ["perf", "stat", "-x", ",", "-o", str(self.out), "-e", EVENT, "-p", ",".join(pids)]
+        elif shutil.which("strace"):
+            self.command = ["strace", "-f", "-c", "-o", str(self.out), *(w for p in pids for w in ("-p", p))]
+        else:
+            self.command = None
+
+    def __enter__(self):
+        if self.command:
+            self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(0.4)              # until it is attached; the server idles, which costs no calls to speak of
+        return self
+
+    def __exit__(self, *_):
+        if self.command:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait()
+            found = re.search(rf"^(\d+),.*{EVENT}" if self.perf else r"^100\.00\s+\S+\s+\S+\s+(\d+).*total",
+                              self.out.read_text(), re.M)
+            self.count = int(found.group(1)) if found else None
 
 
 class Pairs:
@@ -270,6 +387,10 @@ class Pairs:
         """Median, least and most of the paired ratios."""
         some = sorted(a[figure] / b[figure] for a, b in zip(self.rows[side], self.rows[other]))
         return statistics.median(some), some[0], some[-1]
+
+    def spread_text(self, side, figure):
+        some = sorted(row[figure] for row in self.rows[side])
+        return f"{statistics.median(some):.2f} ({some[0]:.2f}-{some[-1]:.2f})"
 
     def ratio_text(self, side, other, figure):
         return "{:.2f} ({:.2f}-{:.2f})".format(*self.ratio(side, other, figure))

@@ -12,4 +12,6 @@ def run(rig, report, args):
             seen = rig.stats(origin)
             report.row(f"{size}, origin {f'{rate} MB/s a connection' if rate else 'without limits'}", 100, got["mb_s"],
                        seen["requests"], f"{seen['bytes'] / length:.2f}", got["cpu_per_mib"] / 1000)
+            report.wanted(f"100 readers of one cold {size}B, {rate or 'any'} MB/s: origin bytes / object",
+                          seen["bytes"] / length, most=1.005)
             rig.stop(origin, forebay)

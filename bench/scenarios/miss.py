@@ -19,6 +19,7 @@ def run(rig, report, args):
         first = {side: pairs.median(side, "first_p50") for side in sides}
         report.row(size, *first.values(), first["forebay"] - first["direct"], first["nginx"] - first["direct"],
                    pairs.median("forebay", "cpu_per_request"), pairs.median("nginx", "cpu_per_request"))
+        report.wanted(f"cold {size}: first byte above direct, us", first["forebay"] - first["direct"], most=200)
         rig.stop(*sides.values())
     report.head("4 KB, origin 30 ms, connections", "direct req/s", "forebay req/s", "nginx req/s", "forebay / direct",
                 "forebay / nginx", "forebay CPU us/request", "nginx CPU us/request", "origin connections")
@@ -34,6 +35,7 @@ def run(rig, report, args):
             count = connections * (20 if args.quick else 60)
             requests = [(f"/bench/miss/{side}{number}/{i}.4K", None, None) for i in range(count)]
             got = rig.load(sides[side], requests, connections)
+            got["cpu_share"] = got["server_cpu_us"] / got["us"]
             if side == "forebay":
                 seen.append(rig.stats(origin)["connections"])
             return got
@@ -42,4 +44,12 @@ def run(rig, report, args):
         report.row(str(connections), *(pairs.median(s, "rps") for s in sides), pairs.ratio_text("forebay", "direct", "rps"),
                    pairs.ratio_text("forebay", "nginx", "rps"), pairs.median("forebay", "cpu_per_request"),
                    pairs.median("nginx", "cpu_per_request"), max(seen))
+        # While it has CPU to spare it is to keep up with direct access; when it has not, nginx has none either.
+        direct, nginx = (pairs.ratio("forebay", other, "rps")[0] for other in ("direct", "nginx"))
+        what = f"cold 4 KB, origin 30 ms, {connections} connections"
+        if direct >= 0.95 or pairs.median("forebay", "cpu_share") < 0.9:
+            report.wanted(f"{what}: requests/s / direct", direct, least=0.95, text=pairs.ratio_text("forebay", "direct", "rps"))
+        else:
+            report.wanted(f"{what}: requests/s / nginx (CPU is full)", nginx, least=1.5,
+                          text=pairs.ratio_text("forebay", "nginx", "rps"))
         rig.stop(*sides.values())

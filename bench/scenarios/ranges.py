@@ -8,6 +8,8 @@ ROWS = {                         # name: (latency ms, MB/s of a connection, core
     "no limits, server's core": (0, 0, "server"),
     "no limits, client's core": (0, 0, "client"),
 }
+WANTED = {("15 ms, 60 MB/s", 1): ("direct", 4.0), ("15 ms, 60 MB/s", 4): ("direct", 3.0),
+          ("15 ms, 60 MB/s", 16): ("direct", 1.0)}
 
 
 def run(rig, report, args):
@@ -39,4 +41,10 @@ def run(rig, report, args):
             report.row(f"{name}, {connections}", *(pairs.median(s, "mb_s") for s in sides),
                        pairs.ratio_text("forebay", "direct", "mb_s"), pairs.ratio_text("forebay", "nginx", "mb_s"),
                        pairs.median("forebay", "cpu_per_mib") / 1000, f"{max(asked):.2f}x", left)
+            report.wanted(f"cold ranges, {name}, {connections} connections: origin bytes", max(asked), most=1.005)
+            against, least = WANTED.get((name, connections), ("nginx", 2.0) if core == "server" else (None, None))
+            if against:
+                report.wanted(f"cold ranges, {name}, {connections} connections: MB/s / {against}",
+                              pairs.ratio("forebay", against, "mb_s")[0], least=least,
+                              text=pairs.ratio_text("forebay", against, "mb_s"))
             rig.stop(*sides.values())

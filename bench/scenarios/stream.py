@@ -10,6 +10,23 @@ ROWS = {                         # name: (size, latency ms, MB/s of a connection
 }
 
 
+def judge(report, name, pairs):
+    def ratio(other, least):
+        report.wanted(f"cold, {name}: MB/s / {other}", pairs.ratio("forebay", other, "mb_s")[0], least=least,
+                      text=pairs.ratio_text("forebay", other, "mb_s"))
+
+    if name.startswith("1 GiB"):
+        ratio("direct", 8)
+    elif "server's core" in name:
+        ratio("nginx", 1.0)
+    elif name.startswith("256 MiB"):
+        ratio("direct", 0.9)
+        report.wanted(f"cold, {name}: CPU ms/MiB", pairs.median("forebay", "cpu_per_mib") / 1000, most=0.9)
+    if "no limits" in name:
+        above = (pairs.median("forebay", "first_p50") - pairs.median("direct", "first_p50")) / 1000
+        report.wanted(f"cold, {name}: first byte above direct, ms", above, most=0.2)
+
+
 def run(rig, report, args):
     report.head("object", "direct MB/s", "forebay MB/s", "nginx MB/s", "forebay / direct", "nginx / direct",
                 "first byte ms: direct", "forebay", "nginx", "forebay CPU ms/MiB", "nginx CPU ms/MiB", "origin bytes")
@@ -34,4 +51,5 @@ def run(rig, report, args):
                    pairs.ratio_text("nginx", "direct", "mb_s"), *(pairs.median(s, "first_p50") / 1000 for s in sides),
                    pairs.median("forebay", "cpu_per_mib") / 1000, pairs.median("nginx", "cpu_per_mib") / 1000,
                    f"{max(asked['forebay']):.2f}x")
+        judge(report, name, pairs)
         rig.stop(*sides.values())

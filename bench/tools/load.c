@@ -2,18 +2,20 @@
 // A client to measure with: N connections, each asks again as soon as its reply is whole.
 //
 //     bench_load --port N --plan FILE --connections N (--seconds S | --requests N | once over the plan)
-//                [--random] [--rate MB/S] [--blind]
+//                [--random] [--rate MB/S] [--blind | --discard]
 //
 // FILE: requests as they go over the wire, each ended by a zero byte. They are sent in order, one after the other
 // by whichever connection is free, or with --random in any order. --rate: no connection reads faster
-// (10^6 bytes a second). Every byte of a 200 or 206 is compared with what pattern.h says of it, unless --blind.
-// Prints one JSON object: counts, wall time, CPU time of this process, and percentiles in microseconds, counted
-// from when the request was sent until the first byte of the body and until the last. One thread.
+// (10^6 bytes a second). Every byte of a 200 or 206 is compared with what pattern.h says of it, unless --blind;
+// with --discard bodies are not even copied out of the kernel, so that the server is what is busy.
+// Prints one JSON object: counts, wall time, CPU time of this process, TCP segments with data that came, what the
+// connections got that got least and most, and percentiles in microseconds, counted from when the request was
+// sent until the first byte of the body and until the last. One thread.
 #include "pattern.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +29,7 @@
 enum {
     HEAD_MAX = 8192,
     READ_BYTES = 1 << 18,
+    DISCARD_BYTES = 1 << 22,
     TICK_US = 1000,
     BURST_US = 20000,
     PATIENCE_US = 60000000, // how long after the end a reply may still come
@@ -44,7 +47,7 @@ struct conn {
     char head[HEAD_MAX];
     size_t head_length;
     bool in_body, judged, limited;
-    uint64_t left, at;
+    uint64_t left, at, bytes;
     int64_t sent_us, paid_us;
     struct conn *next;
 };
@@ -59,14 +62,14 @@ static struct request *plan;
 static size_t plan_length, next_request;
 static uint64_t to_send = UINT64_MAX;
 static int64_t end_us = INT64_MAX;
-static bool in_any_order, blind;
+static bool in_any_order, blind, discard;
 static double rate;
 static int poll_fd, busy;
 static const unsigned char *pattern;
 static unsigned char *buffer;
 static struct conn *limited_first;
 static struct times first_bytes, last_bytes;
-static uint64_t replies, refused, failed, wrong, bytes, hits;
+static uint64_t replies, refused, failed, wrong, bytes, hits, segments;
 
 static int64_t now_us(void)
 {
@@ -148,6 +151,14 @@ static void open_conn(struct conn *c)
     epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &e);
 }
 
+static void count_segments(const struct conn *c)
+{
+    struct tcp_info info = {0};
+    socklen_t length = sizeof info;
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0)
+        segments += info.tcpi_data_segs_in;
+}
+
 // Sends the connection's next request; one that has none is idle.
 static void ask(struct conn *c, int64_t now)
 {
@@ -179,6 +190,7 @@ static void end_reply(struct conn *c, int64_t now)
 
 static void broken(struct conn *c, int64_t now)
 {
+    count_segments(c);
     close(c->fd);
     open_conn(c);
     if (!c->request)
@@ -203,12 +215,14 @@ static void body(struct conn *c, const unsigned char *data, size_t length)
         done += some;
     }
     c->left -= length;
+    c->bytes += length;
     bytes += length;
 }
 
 static void receive(struct conn *c, int64_t now)
 {
-    size_t want = READ_BYTES;
+    const bool away = discard && c->in_body;
+    size_t want = away ? DISCARD_BYTES : READ_BYTES;
     if (rate > 0 && c->in_body) {
         if (now - c->paid_us > BURST_US)
             c->paid_us = now - BURST_US;
@@ -220,7 +234,7 @@ static void receive(struct conn *c, int64_t now)
         if (want > (size_t)given)
             want = (size_t)given;
     }
-    ssize_t n = recv(c->fd, buffer, want, 0);
+    ssize_t n = recv(c->fd, away ? NULL : buffer, want, away ? MSG_TRUNC : 0);
     if (n < 0 && errno == EAGAIN)
         return;
     if (n <= 0 || !c->request) {
@@ -309,8 +323,9 @@ int main(int argc, char **argv)
             in_any_order = true;
             continue;
         }
-        if (strcmp(option, "--blind") == 0) {
+        if (strcmp(option, "--blind") == 0 || strcmp(option, "--discard") == 0) {
             blind = true;
+            discard = option[2] == 'd';
             continue;
         }
         const char *value = i + 1 < argc ? argv[++i] : "";
@@ -352,17 +367,24 @@ int main(int argc, char **argv)
         ask(&conns[i], began);
     run();
     const int64_t us = now_us() - began;
+    uint64_t least = UINT64_MAX, most = 0;
+    for (long i = 0; i < connections; i++) {
+        count_segments(&conns[i]);
+        least = conns[i].bytes < least ? conns[i].bytes : least;
+        most = conns[i].bytes > most ? conns[i].bytes : most;
+    }
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     qsort(first_bytes.us, first_bytes.count, sizeof(uint32_t), by_value);
     qsort(last_bytes.us, last_bytes.count, sizeof(uint32_t), by_value);
     printf("{\"requests\":%llu,\"refused\":%llu,\"failed\":%llu,\"wrong\":%llu,\"hits\":%llu,"
-           "\"bytes\":%llu,\"us\":%lld,"
+           "\"bytes\":%llu,\"us\":%lld,\"segments\":%llu,\"conn_least\":%llu,\"conn_most\":%llu,"
            "\"cpu_us\":%lld,\"first_p50\":%u,\"first_p99\":%u,\"last_p50\":%u,\"last_p99\":%u,"
            "\"last_max\":%u}\n",
            (unsigned long long)replies, (unsigned long long)refused, (unsigned long long)failed,
            (unsigned long long)wrong, (unsigned long long)hits, (unsigned long long)bytes,
-           (long long)us,
+           (long long)us, (unsigned long long)segments, (unsigned long long)least,
+           (unsigned long long)most,
            (long long)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 +
                usage.ru_utime.tv_usec + usage.ru_stime.tv_usec,
            times_at(&first_bytes, 0.5), times_at(&first_bytes, 0.99), times_at(&last_bytes, 0.5),

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // An object store to measure against: bytes from memory at no cost, and the limits that a real one has.
 //
-//     bench_origin [--latency MS] [--rate MB/S] [--max-rps N] [--port N] [--listen ADDRESS]
+//     bench_origin [--latency MS] [--rate MB/S] [--max-rps N] [--port N] [--listen ADDRESS] [--tar FILE]
 //
 // Any path is an object; what follows the last '.' of it is its size in bytes, with K, M or G for 1,024s:
 // /bench/train/17.100K. Its bytes are those of pattern.h. GET with one range, HEAD, If-Match, If-None-Match.
 // --latency: each reply begins that late. --rate: no connection gets more (10^6 bytes a second).
 // --max-rps: what comes faster is answered 503 SlowDown. Without them it is as fast as one core is.
+// --tar: an object whose name ends in .tar has the bytes of FILE.
 // GET /-/stats answers JSON and begins to count anew. The port is the first line on stdout.
 // One thread; ends with its parent's stdin.
 #include "pattern.h"
@@ -20,7 +21,9 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,13 +44,16 @@ struct conn {
     size_t in_length;
     char head[1024];
     size_t head_length, head_sent;
-    uint64_t at, left; // of the body: next byte of the pattern, bytes to send
-    int64_t due_us;    // the reply begins
-    int64_t paid_us;   // what the rate has given counts from here
-    struct conn *next; // by due_us, or in the limited list
+    const unsigned char *bytes; // of the object: the pattern or the file
+    uint64_t period;            // how many there are before they begin anew
+    uint64_t at, left;          // of the body: next one of them, bytes to send
+    int64_t due_us;             // the reply begins
+    int64_t paid_us;            // what the rate has given counts from here
+    struct conn *next;          // by due_us, or in the limited list
 };
 
-static const unsigned char *pattern;
+static const unsigned char *pattern, *tar;
+static uint64_t tar_size;
 static int poll_fd;
 static int64_t latency_us;
 static double rate; // bytes per microsecond; 0: none
@@ -130,12 +136,15 @@ static void answer(struct conn *c, const char *status, const char *extra, uint64
 
 static void answer_object(struct conn *c, const char *path, size_t length, bool get)
 {
-    uint64_t size = 0;
-    if (!size_of(path, length, &size)) {
+    const bool is_tar = tar && length > 4 && memcmp(path + length - 4, ".tar", 4) == 0;
+    uint64_t size = tar_size;
+    if (!is_tar && !size_of(path, length, &size)) {
         answer(c, "404 Not Found", "", 0, false);
         return;
     }
     const uint64_t start = pattern_start(path, length);
+    c->bytes = is_tar ? tar : pattern;
+    c->period = is_tar ? tar_size : PATTERN_BYTES;
     char tag[40], extra[256];
     snprintf(tag, sizeof tag, "\"%016llx%016llx\"", (unsigned long long)start,
              (unsigned long long)size);
@@ -168,7 +177,7 @@ static void answer_object(struct conn *c, const char *path, size_t length, bool 
                  (unsigned long long)first, (unsigned long long)last, (unsigned long long)size);
     }
     answer(c, range ? "206 Partial Content" : "200 OK", extra, size ? last - first + 1 : 0, get);
-    c->at = (start + first) % PATTERN_BYTES;
+    c->at = is_tar ? first : (start + first) % PATTERN_BYTES;
 }
 
 static bool too_many(int64_t now)
@@ -287,6 +296,7 @@ static void send_some(struct conn *c, int64_t now)
         c->head_sent += (size_t)n;
     }
     while (c->left) {
+        // The pattern stands in memory twice: a period is in one piece wherever it begins.
         size_t want = c->left < PATTERN_BYTES ? (size_t)c->left : PATTERN_BYTES;
         if (rate > 0) {
             if (now - c->paid_us > BURST_US)
@@ -300,7 +310,7 @@ static void send_some(struct conn *c, int64_t now)
             if (want > (size_t)given)
                 want = (size_t)given;
         }
-        const ssize_t n = send(c->fd, pattern + c->at, want, MSG_NOSIGNAL);
+        const ssize_t n = send(c->fd, c->bytes + c->at, want, MSG_NOSIGNAL);
         if (n < 0) {
             if (errno != EAGAIN)
                 goto broken;
@@ -308,7 +318,7 @@ static void send_some(struct conn *c, int64_t now)
             return;
         }
         c->left -= (uint64_t)n;
-        c->at = (c->at + (uint64_t)n) % PATTERN_BYTES;
+        c->at = (c->at + (uint64_t)n) % c->period;
         seen.bytes += (uint64_t)n;
         if (rate > 0)
             c->paid_us += (int64_t)((double)n / rate);
@@ -374,6 +384,23 @@ static int run_late(int64_t now)
     return queue_first ? (int)((queue_first->due_us - now + 999) / 1000) : -1;
 }
 
+static void map_tar(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        perror(path);
+        exit(2);
+    }
+    tar_size = (uint64_t)st.st_size;
+    tar = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (tar == MAP_FAILED) {
+        perror(path);
+        exit(2);
+    }
+    close(fd);
+}
+
 int main(int argc, char **argv)
 {
     int port = 0;
@@ -390,6 +417,8 @@ int main(int argc, char **argv)
             port = (int)value;
         else if (strcmp(argv[i], "--listen") == 0)
             listen_on = argv[i + 1];
+        else if (strcmp(argv[i], "--tar") == 0)
+            map_tar(argv[i + 1]);
         else {
             fprintf(stderr, "bench_origin: unknown option %s\n", argv[i]);
             return 2;

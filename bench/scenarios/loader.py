@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training loop: shuffled epochs, read by worker processes with a real S3 client, before an emulated accelerator.
+
+Two workers load batches in order, two ahead each, as PyTorch's DataLoader does; an accelerator takes a batch and is
+busy for a while. The origin answers after 30 ms and gives each connection 90 MB/s. Objects of 100 KB: the accelerator
+is so fast that direct access keeps it busy for 17 % of the time. Shards are tar files of 100 such objects, read front to
+back, and the accelerator takes 2,000 samples/s. `files`: the same from local files. Samples/s without the accelerator."""
+import io
+import os
+import random
+import subprocess
+import tarfile
+import time
+
+from lib.rig import ROOT, Failure, Pairs, python
+
+SAMPLE, WORKERS, AHEAD, BATCH = 100 << 10, 2, 2, 16
+DIRECT_SHARE, SHARD_SAMPLES, SHARD_RATE = 0.17, 100, 2000
+MODULES = {"boto3": "boto3", "s3torchconnector": "s3torchconnectorclient", "webdataset": "webdataset", "files": "tarfile"}
+
+
+def interpreter(client):
+    """Of the loaders' own clients or the tests', whichever can; None where none can."""
+    for some in (python("venv-loader"), python()):
+        if not subprocess.run([some, "-c", f"import {MODULES[client]}"], capture_output=True).returncode:
+            return some
+    return None
+
+
+class Loader:
+    """Workers that are started and wait for their first batch."""
+
+    def __init__(self, rig, client, endpoint):
+        command = ["taskset", "-c", rig.client_core, interpreter(client), str(ROOT / "bench" / "tools" / "worker.py"), client, endpoint]
+        self.workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                        for _ in range(WORKERS)]
+
+    def __enter__(self):
+        for worker in self.workers:
+            if worker.stdout.readline() != "ready\n":
+                raise Failure("a loader's worker does not start")
+        return self
+
+    def __exit__(self, *_):
+        for worker in self.workers:
+            worker.stdin.close()
+            worker.wait()
+
+    def epochs(self, names, batch, step_s, dice, count=1):
+        """COUNT epochs, each in an order of its own. Samples/s, and the accelerator's utilisation."""
+        order = [name for _ in range(count) for name in dice.sample(names, len(names))]
+        batches = [order[at:at + batch] for at in range(0, len(order), batch)]
+
+        def ask(number):
+            if number < len(batches):
+                worker = self.workers[number % WORKERS]
+                worker.stdin.write(" ".join(batches[number]) + "\n")
+                worker.stdin.flush()
+
+        began, busy, samples = time.monotonic(), 0.0, 0
+        for number in range(WORKERS * AHEAD):
+            ask(number)
+        for number in range(len(batches)):
+            answer = self.workers[number % WORKERS].stdout.readline()
+            if not answer:
+                raise Failure("a loader's worker ended")
+            ask(number + WORKERS * AHEAD)
+            step = time.monotonic()
+            time.sleep(step_s * int(answer) if step_s else 0)
+            busy += time.monotonic() - step if step_s else 0
+            samples += int(answer)
+        took = time.monotonic() - began
+        return {"rate": samples / took, "busy": busy / took}
+
+
+def write_shard(place):
+    """A shard of samples that differ, and the same samples as files."""
+    data = os.urandom(2 * SAMPLE)
+    with tarfile.open(place / "shard.tar", "w") as tar:
+        for number in range(SHARD_SAMPLES):
+            member = tarfile.TarInfo(f"{number:06}.bin")
+            member.size = SAMPLE
+            tar.addfile(member, io.BytesIO(data[number:number + SAMPLE]))
+    return place / "shard.tar"
+
+
+def run(rig, report, args):
+    shard = write_shard(rig.folder)
+    for kind, count, batch in (("objects", 160 if args.quick else 320, BATCH), ("shards", 12 if args.quick else 24, 1)):
+        for client in ("boto3", "s3torchconnector", "webdataset")[:2 if kind == "objects" else 3]:
+            if args.only and args.only not in f"{kind} {client}":
+                continue
+            if not interpreter(client):
+                report.say(f"{client}: not installed.")
+                continue
+            loop(rig, report, args, kind, client, count, batch, shard)
+
+
+def loop(rig, report, args, kind, client, count, batch, shard):
+    origin = rig.origin(latency=30, rate=90, file=shard)
+    forebay = rig.forebay(origin, engine=args.engine)
+    dice, suffix = random.Random(3), "tar" if kind == "shards" else "100K"
+    local = rig.folder / f"local-{client}-{kind}"
+    local.mkdir()
+    names = [f"train{i}.{suffix}" for i in range(count)]
+    for name in names:
+        if kind == "shards":
+            os.link(shard, local / name)
+        else:
+            (local / name).write_bytes(os.urandom(SAMPLE))
+    direct, through = f"http://127.0.0.1:{origin.port}", f"http://127.0.0.1:{forebay.port}"
+    kept = "files" if client != "webdataset" else client
+    with Loader(rig, client, direct) as some:
+        step_s = DIRECT_SHARE / some.epochs(names, batch, 0, dice)["rate"] if kind == "objects" else 1 / SHARD_RATE
+    sides = {"direct": direct, "cold": through, "warm": through, "files": str(local)}
+
+    def measure(side, number):
+        asked = names if side in ("direct", "files") else [f"r{number}/{name}" for name in names]
+        folder = sides[side] if client != "webdataset" or side != "files" else f"file:{local}"
+        if side == "files" and client == "webdataset":
+            (local / "bench").exists() or os.symlink(local, local / "bench")
+        with Loader(rig, kept if side == "files" else client, folder) as workers:
+            times = 1 if side in ("direct", "cold") else 3
+            got = workers.epochs(asked, batch, step_s, dice, times)
+            if side in ("warm", "files"):
+                got["free"] = workers.epochs(asked, batch, 0, dice, times)["rate"]
+        return got
+
+    class InOrder(Pairs):
+        """Warm comes after cold, always."""
+        def __init__(self):
+            self.rows = {side: [] for side in sides}
+            for number in range(args.rounds):
+                for side in sides:
+                    self.rows[side].append(measure(side, number))
+
+    pairs = InOrder()
+    report.head(f"{kind}, {client}", "direct", "cold", "warm", "files", "warm / files")
+    report.row("utilisation", *(f"{pairs.median(s, 'busy'):.1%}" for s in sides), pairs.ratio_text("warm", "files", "busy"))
+    report.row("samples/s with the accelerator", *(pairs.median(s, "rate") for s in sides),
+               pairs.ratio_text("warm", "files", "rate"))
+    report.row("samples/s without", "", "", pairs.median("warm", "free"), pairs.median("files", "free"),
+               pairs.ratio_text("warm", "files", "free"))
+    report.wanted(f"training loop, {kind}, {client}: utilisation warm (direct {pairs.median('direct', 'busy'):.0%})",
+                  pairs.median("warm", "busy"), least=0.95)
+    report.wanted(f"training loop, {kind}, {client}: samples/s warm / local files", pairs.ratio("warm", "files", "rate")[0],
+                  least=0.95, text=pairs.ratio_text("warm", "files", "rate"))
+    rig.stop(origin, forebay)
