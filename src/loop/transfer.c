@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.1 requests: a curl multi handle per pool in the worker's event base. Everything here runs
+// HTTP/1.1 requests: curl multi handles (transfer_lane.c) in the worker's event base. Everything here runs
 // on the pool's worker.
 //
 // curl forbids multi calls inside its callbacks, and we promise no callback inside a starting call.
 // So calls from outside (start, pause, resume, cancel) and curl's callbacks only note what they
 // want, put the transfer on the pool's list `changed` and defer pool_drive(), which alone acts: it
-// adds and removes handles, pauses and un-pauses, lets curl act on its timer, and reports ends.
+// adds and removes handles, pauses and un-pauses, lets curl act on its timers, and reports ends.
 //
 // The life of a transfer:
 //   STARTING  transfer_start(): described to curl, not yet given to it
@@ -23,8 +23,6 @@
 // keeps it, at most one receive buffer), and is paused in curl after that callback, so that the
 // socket fills up.
 #include <curl/curl.h>
-#include <event2/event.h>
-#include <event2/event_struct.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,13 +33,6 @@
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
 #include "stats/stats.h"
-
-struct pool_socket {
-    struct list_node node;
-    struct transfer_pool *pool;
-    curl_socket_t fd;
-    struct event event;
-};
 
 static struct transfer_pool *as_pool(void *ptr)
 {
@@ -312,7 +303,17 @@ static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
     return len;
 }
 
-// --- Ends ----------------------------------------------------------------------------------------
+// --- Handles -------------------------------------------------------------------------------------
+
+static CURL *handle_take(struct transfer_pool *pool)
+{
+    if (pool->idle_count > 0) {
+        return pool->idle[--pool->idle_count];
+    }
+    CURL *easy = curl_easy_init();
+    check(easy != NULL);
+    return easy;
+}
 
 // A handle whose request failed may still hold its receive buffer, so only the others are kept.
 static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_succeeded)
@@ -325,6 +326,8 @@ static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_su
     }
 }
 
+// --- Ends ----------------------------------------------------------------------------------------
+
 static void transfer_end(struct transfer *t, enum err err, const char *detail)
 {
     struct transfer_pool *pool = t->pool;
@@ -332,7 +335,7 @@ static void transfer_end(struct transfer *t, enum err err, const char *detail)
     check(t->state != ENDED);
     if (t->state == RUNNING) {
         pool->is_in_curl = true;
-        check(curl_multi_remove_handle(pool->multi, t->easy) == CURLM_OK);
+        check(curl_multi_remove_handle(t->lane->multi, t->easy) == CURLM_OK);
         pool->is_in_curl = false;
     }
     t->state = ENDED;
@@ -342,6 +345,7 @@ static void transfer_end(struct transfer *t, enum err err, const char *detail)
     chunk_budget_discharge(BUDGET_ORIGINS, t->held_bytes);
     handle_give_back(pool, t->easy, err == ERR_OK);
     curl_slist_free_all(t->headers);
+    transfer_lane_leave(t->lane);
 
     bool was_reporting = pool->is_reporting;
     pool->is_reporting = true;
@@ -372,7 +376,7 @@ static void transfer_reconnect(struct transfer *t)
     check(t->state == RUNNING);
     stats_add(COUNTER_origin_connections_stray, 1);
     pool->is_in_curl = true;
-    check(curl_multi_remove_handle(pool->multi, t->easy) == CURLM_OK);
+    check(curl_multi_remove_handle(t->lane->multi, t->easy) == CURLM_OK);
     pool->is_in_curl = false;
     t->must_reconnect = false;
     t->error[0] = '\0';
@@ -402,12 +406,12 @@ static void transfer_end_by_curl(struct transfer *t, CURLcode code)
 
 // --- Driving curl --------------------------------------------------------------------------------
 
-static void pool_report_ends(struct transfer_pool *pool)
+static void lane_report_ends(struct transfer_lane *lane)
 {
     int left;
     CURLMsg *msg;
     // Bounded by the transfers that curl has finished; on_end() only notes new ones.
-    while ((msg = curl_multi_info_read(pool->multi, &left)) != NULL) {
+    while ((msg = curl_multi_info_read(lane->multi, &left)) != NULL) {
         if (msg->msg == CURLMSG_DONE) {
             CURLcode code = msg->data.result;
             void *ptr = NULL;
@@ -415,17 +419,6 @@ static void pool_report_ends(struct transfer_pool *pool)
             transfer_end_by_curl(as_transfer(ptr), code);
         }
     }
-}
-
-static void pool_socket_action(struct transfer_pool *pool, curl_socket_t fd, int what)
-{
-    int running;
-    check(!pool->is_in_curl);
-    pool->is_in_curl = true;
-    CURLMcode code = curl_multi_socket_action(pool->multi, fd, what, &running);
-    pool->is_in_curl = false;
-    check(code == CURLM_OK);
-    pool_report_ends(pool);
 }
 
 static void transfer_apply_pauses(struct transfer *t)
@@ -444,6 +437,7 @@ static void transfer_apply_pauses(struct transfer *t)
     t->pool->is_in_curl = true;
     CURLcode code = curl_easy_pause(t->easy, mask);
     t->pool->is_in_curl = false;
+    transfer_lane_is_due(t->lane);
     if (code != CURLE_OK) {
         transfer_end_by_curl(t, code);
     }
@@ -455,7 +449,7 @@ static void transfer_act(struct transfer *t)
         transfer_end_doomed(t);
     } else if (t->state == STARTING) {
         t->pool->is_in_curl = true;
-        CURLMcode code = curl_multi_add_handle(t->pool->multi, t->easy);
+        CURLMcode code = curl_multi_add_handle(t->lane->multi, t->easy);
         t->pool->is_in_curl = false;
         check(code == CURLM_OK);
         t->state = RUNNING;
@@ -464,88 +458,31 @@ static void transfer_act(struct transfer *t)
     }
 }
 
+static void pool_run_lanes(struct transfer_pool *pool)
+{
+    struct list batch;
+    list_init(&batch);
+    list_append_all(&batch, &pool->due);
+    struct list_node *node;
+    while ((node = list_pop_front(&batch)) != NULL) {
+        struct transfer_lane *lane = container_of(node, struct transfer_lane, due_node);
+        transfer_lane_run_timer(lane);
+        lane_report_ends(lane);
+    }
+}
+
 static void pool_drive(struct task *task)
 {
     struct transfer_pool *pool = as_pool(container_of(task, struct transfer_pool, drive));
     struct list batch;
     list_init(&batch);
+    pool_run_lanes(pool); // what has ended in curl is not acted on any more
     list_append_all(&batch, &pool->changed);
     struct list_node *node;
     while ((node = list_pop_front(&batch)) != NULL) {
         transfer_act(as_transfer(container_of(node, struct transfer, changed_node)));
     }
-    if (pool->is_timeout_due) {
-        pool->is_timeout_due = false;
-        pool_socket_action(pool, CURL_SOCKET_TIMEOUT, 0);
-    }
-    pool_report_ends(pool);
-}
-
-static void on_pool_timer(struct timer *timer)
-{
-    struct transfer_pool *pool = as_pool(container_of(timer, struct transfer_pool, timer));
-    pool->is_timeout_due = true;
-    worker_defer(pool->worker, &pool->drive);
-}
-
-static int on_curl_timer(CURLM *multi, long timeout_ms, void *ctx)
-{
-    (void)multi;
-    struct transfer_pool *pool = as_pool(ctx);
-    timer_stop(&pool->timer);
-    pool->is_timeout_due = timeout_ms == 0;
-    if (timeout_ms == 0) {
-        worker_defer(pool->worker, &pool->drive);
-    } else if (timeout_ms > 0) {
-        timer_start(&pool->timer, (uint64_t)timeout_ms);
-    }
-    return 0;
-}
-
-static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
-{
-    // The record may be gone after this call.
-    struct transfer_pool *pool = as_pool(((struct pool_socket *)ctx)->pool);
-    pool_socket_action(pool, fd,
-                       ((what & EV_READ) != 0 ? CURL_CSELECT_IN : 0) |
-                           ((what & EV_WRITE) != 0 ? CURL_CSELECT_OUT : 0));
-}
-
-static void pool_socket_free(struct pool_socket *s)
-{
-    check(event_del(&s->event) == 0);
-    list_remove(&s->node);
-    free(s);
-}
-
-static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *socket_ctx)
-{
-    (void)easy;
-    struct transfer_pool *pool = as_pool(ctx);
-    struct pool_socket *s = socket_ctx;
-    if (what == CURL_POLL_REMOVE) {
-        if (s != NULL) {
-            pool_socket_free(s); // the descriptor may be another connection's in a moment
-        }
-        return 0;
-    }
-    if (s == NULL) {
-        s = calloc(1, sizeof(*s));
-        check(s != NULL);
-        s->pool = pool;
-        s->fd = fd;
-        list_node_init(&s->node);
-        list_push_back(&pool->sockets, &s->node);
-        check(curl_multi_assign(pool->multi, fd, s) == CURLM_OK);
-    } else {
-        check(event_del(&s->event) == 0);
-    }
-    short events = (short)(EV_PERSIST | ((what & CURL_POLL_IN) != 0 ? EV_READ : 0) |
-                           ((what & CURL_POLL_OUT) != 0 ? EV_WRITE : 0));
-    check(event_assign(&s->event, worker_event_base(pool->worker), fd, events, on_socket_event,
-                       s) == 0);
-    check(event_add(&s->event, NULL) == 0);
-    return 0;
+    pool_run_lanes(pool);
 }
 
 // --- Pools ---------------------------------------------------------------------------------------
@@ -566,19 +503,9 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
     }
     list_init(&pool->transfers);
     list_init(&pool->changed);
-    list_init(&pool->sockets);
-    list_init(&pool->connections);
+    list_init(&pool->due);
     worker_task_init(&pool->drive, pool_drive);
-    timer_init(w, &pool->timer, on_pool_timer);
-    pool->multi = curl_multi_init();
-    check(pool->multi != NULL);
-    CURL_MULTI_SET(pool->multi, CURLMOPT_SOCKETFUNCTION, on_curl_socket);
-    CURL_MULTI_SET(pool->multi, CURLMOPT_SOCKETDATA, pool);
-    CURL_MULTI_SET(pool->multi, CURLMOPT_TIMERFUNCTION, on_curl_timer);
-    CURL_MULTI_SET(pool->multi, CURLMOPT_TIMERDATA, pool);
-    CURL_MULTI_SET(pool->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
-    CURL_MULTI_SET(pool->multi, CURLMOPT_MAX_HOST_CONNECTIONS, (long)options->max_connections);
-    CURL_MULTI_SET(pool->multi, CURLMOPT_MAXCONNECTS, (long)options->max_connections);
+    transfer_lanes_init(pool);
     return pool;
 }
 
@@ -599,12 +526,7 @@ void transfer_pool_free(struct transfer_pool *pool)
     for (unsigned i = 0; i < pool->idle_count; i++) {
         curl_easy_cleanup(pool->idle[i]);
     }
-    check(curl_multi_cleanup(pool->multi) == CURLM_OK);
-    while ((node = list_first(&pool->sockets)) != NULL) {
-        pool_socket_free(container_of(node, struct pool_socket, node));
-    }
-    transfer_connections_done(pool);
-    timer_done(&pool->timer);
+    transfer_lanes_done(pool);
     worker_task_cancel(&pool->drive);
     free(pool->ca_file);
     pool->magic = 0;
@@ -627,9 +549,9 @@ static void transfer_set_callbacks(struct transfer *t)
     CURL_SET(easy, CURLOPT_PREREQFUNCTION, on_curl_prereq);
     CURL_SET(easy, CURLOPT_PREREQDATA, t);
     CURL_SET(easy, CURLOPT_OPENSOCKETFUNCTION, transfer_open_socket);
-    CURL_SET(easy, CURLOPT_OPENSOCKETDATA, t->pool);
+    CURL_SET(easy, CURLOPT_OPENSOCKETDATA, t->lane);
     CURL_SET(easy, CURLOPT_CLOSESOCKETFUNCTION, transfer_close_socket);
-    CURL_SET(easy, CURLOPT_CLOSESOCKETDATA, t->pool);
+    CURL_SET(easy, CURLOPT_CLOSESOCKETDATA, t->lane);
 }
 
 struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,
@@ -657,8 +579,8 @@ struct transfer *transfer_start(struct transfer_pool *pool, const struct transfe
     list_node_init(&t->node);
     list_node_init(&t->changed_node);
     list_push_back(&pool->transfers, &t->node);
-    t->easy = pool->idle_count > 0 ? pool->idle[--pool->idle_count] : curl_easy_init();
-    check(t->easy != NULL);
+    t->lane = transfer_lane_enter(pool);
+    t->easy = handle_take(pool);
 
     transfer_set_callbacks(t);
     enum err err = transfer_setup(t, request);

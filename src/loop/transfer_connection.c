@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connections of a pool: which addresses they may lead to, and whether an idle one may carry
+// The connections of a lane: which addresses they may lead to, and whether an idle one may carry
 // another request. Runs on the pool's worker.
 //
 // Nothing may come on a connection between two requests. What does come (a second answer, an
 // answer to an upload that had been given up, a server's farewell) would be read as the answer to
 // the next request. curl calls such a connection alive, so we look ourselves, just before a request
 // is sent. curl does not say then which descriptor it has chosen, but from which port it leads: so
-// the pool remembers what it opened. Two connections to different addresses may share a port; then
+// the lane remembers what it opened. Two connections to different addresses may share a port; then
 // either one's bytes count against both, which costs no more than a new connection.
 //
 // Under TLS, tickets and the like are bytes, too. They come before the first answer and are read
@@ -71,9 +71,17 @@ bool transfer_address_is_metadata(const struct sockaddr *addr)
            v6_is_metadata(&((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr);
 }
 
-static void connection_forget(struct transfer_pool *pool, curl_socket_t fd)
+static struct transfer_lane *as_lane(void *ptr)
 {
-    list_for_each(node, &pool->connections)
+    struct transfer_lane *lane = ptr;
+    check(lane != NULL);
+    check(lane->magic == LANE_MAGIC);
+    return lane;
+}
+
+static void connection_forget(struct transfer_lane *lane, curl_socket_t fd)
+{
+    list_for_each(node, &lane->connections)
     {
         struct pool_connection *c = container_of(node, struct pool_connection, node);
         if (c->fd == fd) {
@@ -86,8 +94,8 @@ static void connection_forget(struct transfer_pool *pool, curl_socket_t fd)
 
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr)
 {
-    struct transfer_pool *pool = ctx;
-    check(pool->magic == POOL_MAGIC);
+    struct transfer_lane *lane = as_lane(ctx);
+    struct transfer_pool *pool = lane->pool;
     if (purpose != CURLSOCKTYPE_IPCXN) {
         return CURL_SOCKET_BAD;
     }
@@ -105,25 +113,25 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     }
     struct pool_connection *c = calloc(1, sizeof(*c));
     check(c != NULL);
-    connection_forget(pool, fd); // curl closes some that never stood without a word
+    for (unsigned i = 0; i < pool->lane_count; i++) {
+        connection_forget(&pool->lanes[i], fd); // curl closes some that never stood without a word
+    }
     c->fd = fd;
     list_node_init(&c->node);
-    list_push_back(&pool->connections, &c->node);
+    list_push_back(&lane->connections, &c->node);
     return fd;
 }
 
 int transfer_close_socket(void *ctx, curl_socket_t fd)
 {
-    struct transfer_pool *pool = ctx;
-    check(pool->magic == POOL_MAGIC);
-    connection_forget(pool, fd);
+    connection_forget(as_lane(ctx), fd);
     return close(fd);
 }
 
-void transfer_connections_done(struct transfer_pool *pool)
+void transfer_connections_done(struct transfer_lane *lane)
 {
     struct list_node *node;
-    while ((node = list_pop_front(&pool->connections)) != NULL) {
+    while ((node = list_pop_front(&lane->connections)) != NULL) {
         free(container_of(node, struct pool_connection, node));
     }
 }
@@ -177,7 +185,7 @@ bool transfer_connection_is_clean(const struct transfer *t, int local_port)
         return true;
     }
     bool has_news = tls_has_news(t);
-    list_for_each(node, &t->pool->connections)
+    list_for_each(node, &t->lane->connections)
     {
         struct pool_connection *c = container_of(node, struct pool_connection, node);
         if (c->local_port == 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What transfer.c, transfer_setup.c and the worker share. A transfer and its pool belong to one
-// worker.
+// What transfer.c, transfer_lane.c, transfer_setup.c, transfer_connection.c and the worker share. A
+// transfer and its pool belong to one worker.
 #ifndef FOREBAY_LOOP_TRANSFER_PRIVATE_H
 #define FOREBAY_LOOP_TRANSFER_PRIVATE_H
 
@@ -11,21 +11,36 @@
 
 #define POOL_MAGIC 0x706f6f6cu
 #define TRANSFER_MAGIC 0x78666572u
+#define LANE_MAGIC 0x6c616e65u
 #define IDLE_HANDLES_MAX 32
+#define LANE_CONNECTIONS 32u
+
+// A curl multi handle and its connections.
+struct transfer_lane {
+    unsigned magic;
+    struct transfer_pool *pool;
+    CURLM *multi;            // NULL: none is open
+    unsigned most;           // connections
+    unsigned running;        // transfers that have not ended
+    struct list connections; // what has been opened for curl, transfer_connection.c
+    struct list sockets;
+    struct list_node due_node; // in pool->due
+    struct timer timer;        // curl's
+    bool is_timeout_due;
+    struct timer unused_timer; // nothing has run for as long as connections are kept
+};
 
 struct transfer_pool {
     unsigned magic;
     struct worker *worker;
     struct transfer_pool_options options;
     char *ca_file;
-    CURLM *multi;
+    struct transfer_lane *lanes;
+    unsigned lane_count;
     struct list transfers; // all of them
     struct list changed;   // those pool_drive() must look at
-    struct list sockets;
-    struct list connections; // what has been opened for curl, transfer_connection.c
+    struct list due;       // lanes in which something may have ended, or whose time has come
     struct task drive;
-    struct timer timer; // curl's
-    bool is_timeout_due;
     bool is_in_curl;   // inside a call of curl's that may call back
     bool is_reporting; // inside on_end()
     bool is_freeing;
@@ -40,6 +55,7 @@ struct transfer {
     unsigned magic;
     enum transfer_state state;
     struct transfer_pool *pool;
+    struct transfer_lane *lane;
     struct list_node node, changed_node;
     CURL *easy;
     struct curl_slist *headers;
@@ -71,6 +87,18 @@ struct transfer {
 // libcurl's global state, once a process; before other threads exist.
 void transfer_library_init(void);
 
+// --- transfer_lane.c -----------------------------------------------------------------------------
+void transfer_lanes_init(struct transfer_pool *pool);
+// After the last transfer's end.
+void transfer_lanes_done(struct transfer_pool *pool);
+// The lane that one more transfer runs in, with its multi handle. Given back by transfer_lane_leave().
+struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool);
+void transfer_lane_leave(struct transfer_lane *lane);
+// Something may have ended in it: pool->drive looks.
+void transfer_lane_is_due(struct transfer_lane *lane);
+// Lets curl act on the lane's timer, if it is time.
+void transfer_lane_run_timer(struct transfer_lane *lane);
+
 // --- transfer_setup.c ----------------------------------------------------------------------------
 // Describes the request to t->easy, callbacks apart; t->body_length is set. ERR_INVALID or
 // ERR_LIMIT: what may not be sent.
@@ -78,11 +106,11 @@ enum err transfer_setup(struct transfer *t, const struct transfer_request *reque
 enum err transfer_error_from_curl(const struct transfer *t, CURLcode code);
 
 // --- transfer_connection.c -----------------------------------------------------------------------
-// curl's CURLOPT_OPENSOCKETFUNCTION and CURLOPT_CLOSESOCKETFUNCTION; ctx is the pool.
+// curl's CURLOPT_OPENSOCKETFUNCTION and CURLOPT_CLOSESOCKETFUNCTION; ctx is the lane.
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);
 int transfer_close_socket(void *ctx, curl_socket_t fd);
 // Forgets what is still open; after curl has.
-void transfer_connections_done(struct transfer_pool *pool);
+void transfer_connections_done(struct transfer_lane *lane);
 // In CURLOPT_PREREQFUNCTION: may the connection that leads from this port carry the request? Those
 // without a port (unix sockets) are not judged.
 bool transfer_connection_is_clean(const struct transfer *t, int local_port);

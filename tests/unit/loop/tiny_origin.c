@@ -15,7 +15,7 @@
 
 #include "test.h"
 
-#define CONNECTIONS_MAX 64
+#define CONNECTIONS_MAX 256
 #define HEAD_MAX 65536
 #define UNASKED "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nUNASKED"
 
@@ -321,7 +321,7 @@ struct tiny_origin *tiny_origin_new(const char *unix_path)
         cr_assert(getsockname(origin->listen_fd, (struct sockaddr *)&addr, &len) == 0);
         origin->port = ntohs(addr.sin_port);
     }
-    cr_assert(listen(origin->listen_fd, 64) == 0);
+    cr_assert(listen(origin->listen_fd, CONNECTIONS_MAX) == 0);
     cr_assert(pthread_mutex_init(&origin->mutex, NULL) == 0);
     cr_assert(pthread_cond_init(&origin->ending, NULL) == 0);
     cr_assert(pthread_create(&origin->acceptor, NULL, accept_connections, origin) == 0);

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lanes of a pool: curl multi handles, each with some of the pool's connections, their sockets
+// and curl's timer. Runs on the pool's worker.
+//
+// For each request curl goes through the connections it has to that host until one is free: with a
+// thousand of them that takes longer than the rest of the request. So no lane has more than
+// LANE_CONNECTIONS. A transfer runs in the first lane with room: few transfers stay on few connections,
+// and where most of a lane's are busy the one that came free last is soon found.
+//
+// curl closes connections that have been idle for too long only when it looks for one. What no
+// transfer uses any more is closed here, with its lane.
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <stdlib.h>
+
+#include "loop/loop_private.h"
+#include "loop/transfer_private.h"
+
+#define UNUSED_MS_MIN 1000u // as curl counts: in seconds
+
+struct lane_socket {
+    struct list_node node;
+    struct transfer_lane *lane;
+    curl_socket_t fd;
+    struct event event;
+};
+
+static struct transfer_lane *as_lane(void *ptr)
+{
+    struct transfer_lane *lane = ptr;
+    check(lane != NULL);
+    check(lane->magic == LANE_MAGIC);
+    return lane;
+}
+
+void transfer_lane_is_due(struct transfer_lane *lane)
+{
+    if (!list_node_linked(&lane->due_node)) {
+        list_push_back(&lane->pool->due, &lane->due_node);
+    }
+    worker_defer(lane->pool->worker, &lane->pool->drive);
+}
+
+// --- curl's timer and sockets --------------------------------------------------------------------
+
+static void lane_socket_action(struct transfer_lane *lane, curl_socket_t fd, int what)
+{
+    int running;
+    check(!lane->pool->is_in_curl);
+    lane->pool->is_in_curl = true;
+    CURLMcode code = curl_multi_socket_action(lane->multi, fd, what, &running);
+    lane->pool->is_in_curl = false;
+    check(code == CURLM_OK);
+}
+
+void transfer_lane_run_timer(struct transfer_lane *lane)
+{
+    if (lane->is_timeout_due) {
+        lane->is_timeout_due = false;
+        lane_socket_action(lane, CURL_SOCKET_TIMEOUT, 0);
+    }
+}
+
+static void on_lane_timer(struct timer *timer)
+{
+    struct transfer_lane *lane = as_lane(container_of(timer, struct transfer_lane, timer));
+    lane->is_timeout_due = true;
+    transfer_lane_is_due(lane);
+}
+
+static int on_curl_timer(CURLM *multi, long timeout_ms, void *ctx)
+{
+    (void)multi;
+    struct transfer_lane *lane = as_lane(ctx);
+    timer_stop(&lane->timer);
+    lane->is_timeout_due = timeout_ms == 0;
+    if (timeout_ms == 0) {
+        transfer_lane_is_due(lane);
+    } else if (timeout_ms > 0) {
+        timer_start(&lane->timer, (uint64_t)timeout_ms);
+    }
+    return 0;
+}
+
+static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
+{
+    // The record may be gone after this call.
+    struct transfer_lane *lane = as_lane(((struct lane_socket *)ctx)->lane);
+    lane_socket_action(lane, fd,
+                       ((what & EV_READ) != 0 ? CURL_CSELECT_IN : 0) |
+                           ((what & EV_WRITE) != 0 ? CURL_CSELECT_OUT : 0));
+    transfer_lane_is_due(lane);
+}
+
+static void lane_socket_free(struct lane_socket *s)
+{
+    check(event_del(&s->event) == 0);
+    list_remove(&s->node);
+    free(s);
+}
+
+static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *socket_ctx)
+{
+    (void)easy;
+    struct transfer_lane *lane = as_lane(ctx);
+    struct lane_socket *s = socket_ctx;
+    if (what == CURL_POLL_REMOVE) {
+        if (s != NULL) {
+            lane_socket_free(s); // the descriptor may be another connection's in a moment
+        }
+        return 0;
+    }
+    if (s == NULL) {
+        s = calloc(1, sizeof(*s));
+        check(s != NULL);
+        s->lane = lane;
+        s->fd = fd;
+        list_node_init(&s->node);
+        list_push_back(&lane->sockets, &s->node);
+        check(curl_multi_assign(lane->multi, fd, s) == CURLM_OK);
+    } else {
+        check(event_del(&s->event) == 0);
+    }
+    short events = (short)(EV_PERSIST | ((what & CURL_POLL_IN) != 0 ? EV_READ : 0) |
+                           ((what & CURL_POLL_OUT) != 0 ? EV_WRITE : 0));
+    check(event_assign(&s->event, worker_event_base(lane->pool->worker), fd, events,
+                       on_socket_event, s) == 0);
+    check(event_add(&s->event, NULL) == 0);
+    return 0;
+}
+
+// --- Opening and closing -------------------------------------------------------------------------
+
+static void lane_open(struct transfer_lane *lane)
+{
+    lane->multi = curl_multi_init();
+    check(lane->multi != NULL);
+    CURL_MULTI_SET(lane->multi, CURLMOPT_SOCKETFUNCTION, on_curl_socket);
+    CURL_MULTI_SET(lane->multi, CURLMOPT_SOCKETDATA, lane);
+    CURL_MULTI_SET(lane->multi, CURLMOPT_TIMERFUNCTION, on_curl_timer);
+    CURL_MULTI_SET(lane->multi, CURLMOPT_TIMERDATA, lane);
+    CURL_MULTI_SET(lane->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
+    CURL_MULTI_SET(lane->multi, CURLMOPT_MAX_HOST_CONNECTIONS, (long)lane->most);
+    CURL_MULTI_SET(lane->multi, CURLMOPT_MAXCONNECTS, (long)lane->most);
+}
+
+// Nothing runs in it any more; its connections close.
+static void lane_close(struct transfer_lane *lane)
+{
+    check(lane->running == 0);
+    timer_stop(&lane->timer);
+    timer_stop(&lane->unused_timer);
+    list_remove(&lane->due_node);
+    lane->is_timeout_due = false;
+    if (lane->multi == NULL) {
+        return;
+    }
+    lane->pool->is_in_curl = true;
+    check(curl_multi_cleanup(lane->multi) == CURLM_OK);
+    lane->pool->is_in_curl = false;
+    lane->multi = NULL;
+    struct list_node *node;
+    while ((node = list_first(&lane->sockets)) != NULL) {
+        lane_socket_free(container_of(node, struct lane_socket, node));
+    }
+    transfer_connections_done(lane);
+    timer_stop(&lane->timer); // curl may have set it once more
+    list_remove(&lane->due_node);
+    lane->is_timeout_due = false;
+}
+
+static void on_unused(struct timer *timer)
+{
+    lane_close(as_lane(container_of(timer, struct transfer_lane, unused_timer)));
+}
+
+// --- Which one -----------------------------------------------------------------------------------
+
+struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool)
+{
+    struct transfer_lane *lane = &pool->lanes[0];
+    for (unsigned i = 1; i < pool->lane_count && lane->running >= lane->most; i++) {
+        struct transfer_lane *other = &pool->lanes[i];
+        // Where all are full, the one before which the fewest wait.
+        if (other->running < other->most ||
+            other->running - other->most < lane->running - lane->most) {
+            lane = other;
+        }
+    }
+    if (lane->multi == NULL) {
+        lane_open(lane);
+    }
+    timer_stop(&lane->unused_timer);
+    lane->running++;
+    return lane;
+}
+
+void transfer_lane_leave(struct transfer_lane *lane)
+{
+    check(lane->running > 0);
+    if (--lane->running == 0) {
+        timer_start(&lane->unused_timer, max_u64(lane->pool->options.keepalive_ms, UNUSED_MS_MIN));
+    }
+}
+
+void transfer_lanes_init(struct transfer_pool *pool)
+{
+    unsigned most = pool->options.max_connections;
+    check(most > 0);
+    pool->lane_count = (most + LANE_CONNECTIONS - 1) / LANE_CONNECTIONS;
+    pool->lanes = calloc(pool->lane_count, sizeof(*pool->lanes));
+    check(pool->lanes != NULL);
+    for (unsigned i = 0; i < pool->lane_count; i++) {
+        struct transfer_lane *lane = &pool->lanes[i];
+        lane->magic = LANE_MAGIC;
+        lane->pool = pool;
+        lane->most = (unsigned)min_u64(most - i * LANE_CONNECTIONS, LANE_CONNECTIONS);
+        list_init(&lane->connections);
+        list_init(&lane->sockets);
+        list_node_init(&lane->due_node);
+        timer_init(pool->worker, &lane->timer, on_lane_timer);
+        timer_init(pool->worker, &lane->unused_timer, on_unused);
+    }
+}
+
+void transfer_lanes_done(struct transfer_pool *pool)
+{
+    for (unsigned i = 0; i < pool->lane_count; i++) {
+        lane_close(&pool->lanes[i]);
+        timer_done(&pool->lanes[i].timer);
+        timer_done(&pool->lanes[i].unused_timer);
+    }
+    free(pool->lanes);
+    pool->lanes = NULL;
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: transfers spread over lanes of few connections, and what nobody uses any more is closed.
+#include "base/clock.h"
+#include "loop/loop_private.h"
+#include "loop/transfer_private.h"
+#include "loop_fixture.h"
+#include "test.h"
+#include "tiny_origin.h"
+
+enum { CALLS_MAX = 100 };
+
+struct lane_rig {
+    struct tiny_origin *origin;
+    struct loop *loop;
+    struct worker *worker;
+    struct transfer_pool *pool;
+    unsigned most, to_start, ended;
+    struct signal all_over;
+};
+
+static enum err on_line(void *ctx, struct span line)
+{
+    (void)ctx;
+    (void)line;
+    return ERR_OK;
+}
+
+static void on_end(void *ctx, enum err err, const char *detail)
+{
+    struct lane_rig *rig = ctx;
+    (void)detail;
+    cr_assert_eq(err, ERR_OK);
+    if (++rig->ended == rig->to_start) {
+        signal_raise(&rig->all_over);
+    }
+}
+
+static void make_pool(struct worker *w, void *ctx)
+{
+    struct lane_rig *rig = ctx;
+    struct transfer_pool_options options = {.max_connections = rig->most,
+                                            .connect_timeout_ms = 10000,
+                                            .first_byte_timeout_ms = 60000,
+                                            .idle_timeout_ms = 60000,
+                                            .keepalive_ms = 4000};
+    rig->pool = transfer_pool_new(w, &options);
+}
+
+static void free_pool(struct worker *w, void *ctx)
+{
+    (void)w;
+    transfer_pool_free(((struct lane_rig *)ctx)->pool);
+}
+
+static void rig_begin(struct lane_rig *rig)
+{
+    rig->origin = tiny_origin_new(NULL);
+    rig->loop = fixture_loop(DISK_ENGINE_THREADS, 1, 0);
+    rig->worker = loop_worker(rig->loop, 0);
+    fixture_run_on(rig->worker, make_pool, rig);
+}
+
+static void rig_end(struct lane_rig *rig)
+{
+    fixture_run_on(rig->worker, free_pool, rig);
+    fixture_loop_end(&rig->loop);
+    tiny_origin_free(rig->origin);
+}
+
+static void start_all(struct worker *w, void *ctx)
+{
+    (void)w;
+    static const struct transfer_calls calls = {
+        .on_header_line = on_line, .on_body = on_line, .on_end = on_end};
+    struct lane_rig *rig = ctx;
+    char url[64];
+    snprintf(url, sizeof(url), "http://127.0.0.1:%u/bytes/100", tiny_origin_port(rig->origin));
+    struct transfer_request request = {.method = SPAN("GET"), .url = url};
+    rig->ended = 0;
+    for (unsigned i = 0; i < rig->to_start; i++) {
+        (void)transfer_start(rig->pool, &request, &calls, rig);
+    }
+    unsigned running = 0;
+    for (unsigned i = 0; i < rig->pool->lane_count; i++) {
+        struct transfer_lane *lane = &rig->pool->lanes[i];
+        cr_assert_leq(lane->running, lane->most);
+        cr_assert_leq(lane->most, LANE_CONNECTIONS);
+        running += lane->running;
+    }
+    cr_assert_eq(running, rig->to_start);
+}
+
+static void run(struct lane_rig *rig, unsigned count)
+{
+    rig->to_start = count;
+    signal_init(&rig->all_over);
+    fixture_run_on(rig->worker, start_all, rig);
+    signal_wait(&rig->all_over);
+    signal_done(&rig->all_over);
+}
+
+static void look_at_open_lanes(struct worker *w, void *ctx)
+{
+    (void)w;
+    struct lane_rig *rig = ctx;
+    rig->to_start = 0;
+    for (unsigned i = 0; i < rig->pool->lane_count; i++) {
+        bool is_open = rig->pool->lanes[i].multi != NULL;
+        cr_assert(is_open || list_empty(&rig->pool->lanes[i].connections));
+        rig->to_start += is_open;
+    }
+}
+
+static unsigned open_lanes(struct lane_rig *rig)
+{
+    fixture_run_on(rig->worker, look_at_open_lanes, rig);
+    return rig->to_start;
+}
+
+Test(transfer_lane, no_lane_has_more_transfers_than_connections)
+{
+    struct lane_rig rig = {.most = CALLS_MAX};
+    rig_begin(&rig);
+    run(&rig, CALLS_MAX);
+    cr_assert_eq(open_lanes(&rig), (CALLS_MAX + LANE_CONNECTIONS - 1) / LANE_CONNECTIONS);
+    cr_assert_leq(tiny_origin_connections(rig.origin), CALLS_MAX);
+    rig_end(&rig);
+}
+
+Test(transfer_lane, few_transfers_stay_on_few_connections)
+{
+    struct lane_rig rig = {.most = CALLS_MAX};
+    rig_begin(&rig);
+    for (unsigned i = 0; i < 10; i++) {
+        run(&rig, 3);
+    }
+    cr_assert_eq(open_lanes(&rig), 1);
+    cr_assert_leq(tiny_origin_connections(rig.origin), 3);
+    rig_end(&rig);
+}
+
+Test(transfer_lane, what_is_used_no_more_is_closed)
+{
+    struct lane_rig rig = {.most = CALLS_MAX};
+    rig_begin(&rig);
+    run(&rig, CALLS_MAX);
+    clock_test_advance_us(3500 * 1000);
+    run(&rig, 1); // in the first lane, whose time begins anew
+    clock_test_advance_us(1000 * 1000);
+    fixture_run_on(rig.worker, look_at_open_lanes, &rig); // a turn for the timers
+    cr_assert_eq(open_lanes(&rig), 1);
+    clock_test_advance_us(4000 * 1000);
+    fixture_run_on(rig.worker, look_at_open_lanes, &rig);
+    cr_assert_eq(open_lanes(&rig), 0);
+    unsigned before = tiny_origin_connections(rig.origin);
+    run(&rig, 1);
+    cr_assert_eq(tiny_origin_connections(rig.origin), before + 1);
+    rig_end(&rig);
+}
