@@ -52,7 +52,7 @@ static struct transfer *as_transfer(void *ptr)
 
 static void curl_init(void)
 {
-    check(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK);
+    transfer_memory_init();
     if ((curl_version_info(CURLVERSION_NOW)->features & CURL_VERSION_ASYNCHDNS) == 0) {
         log_warn("curl_without_asynchdns", "effect=\"name look-ups block a worker\"");
     }
@@ -492,6 +492,7 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
 {
     check(worker_is_mine(w));
     transfer_library_init();
+    transfer_memory_keep();
     struct transfer_pool *pool = calloc(1, sizeof(*pool));
     check(pool != NULL);
     pool->magic = POOL_MAGIC;

@@ -99,6 +99,13 @@ void transfer_lane_is_due(struct transfer_lane *lane);
 // Lets curl act on the lane's timer, if it is time.
 void transfer_lane_run_timer(struct transfer_lane *lane);
 
+// --- transfer_memory.c ---------------------------------------------------------------------------
+void transfer_memory_init(void); // curl's, and with it what it allocates from; once a process
+void transfer_memory_keep(void); // this thread keeps what is freed on it, until it ends
+void *transfer_memory_alloc(size_t bytes);
+void *transfer_memory_realloc(void *ptr, size_t bytes);
+void transfer_memory_free(void *ptr);
+
 // --- transfer_setup.c ----------------------------------------------------------------------------
 // Describes the request to t->easy, callbacks apart; t->body_length is set. ERR_INVALID or
 // ERR_LIMIT: what may not be sent.
