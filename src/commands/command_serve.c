@@ -223,7 +223,8 @@ static unsigned serve_rules(struct serve *s)
                                   .stale_if_error_ms = c->cache_stale_if_error_ms,
                                   .list_ttl_ms = c->cache_list_ttl_ms,
                                   .max_object_size_bytes = c->cache_max_object_size_bytes,
-                                  .block_size_bytes = (uint32_t)c->cache_block_size_bytes};
+                                  .block_size_bytes = (uint32_t)c->cache_block_size_bytes,
+                                  .readahead_bytes = c->cache_readahead_bytes};
     for (unsigned i = 0; i < c->rule_count; i++) {
         const struct config_rule *from = &c->rules[i];
         struct proxy_rule *to = &s->rules[i];
@@ -240,6 +241,7 @@ static unsigned serve_rules(struct serve *s)
             from->has_block_size ? (uint32_t)from->block_size_bytes : to->block_size_bytes;
         to->max_object_size_bytes =
             from->has_max_object_size ? from->max_object_size_bytes : to->max_object_size_bytes;
+        to->readahead_bytes = from->has_readahead ? from->readahead_bytes : to->readahead_bytes;
     }
     s->rules[c->rule_count] = defaults;
     return c->rule_count + 1;
@@ -367,7 +369,6 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
         .access_log_format = (enum proxy_access_log_format)c->access_log_format,
         .access_log_sample = c->access_log_sample,
         .log_keys = (enum proxy_log_keys)c->log_keys,
-        .readahead_bytes = c->cache_readahead_bytes,
         .obey_no_cache = c->cache_client_directives != CONFIG_DIRECTIVES_IGNORE,
         .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL};
     enum err err = proxy_new(&options, &s->proxy, &s->why);

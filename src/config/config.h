@@ -116,7 +116,7 @@ struct config_bucket {
 struct config_rule {
     const char *match;
     bool has_cache, has_freshness, has_ttl, has_list_ttl, has_stale_if_error, has_block_size,
-        has_max_object_size;
+        has_max_object_size, has_readahead;
     bool cache;
     enum config_freshness freshness;
     uint64_t ttl_ms;
@@ -124,6 +124,7 @@ struct config_rule {
     uint64_t stale_if_error_ms;
     uint64_t block_size_bytes;
     uint64_t max_object_size_bytes; // 0 = no limit
+    uint64_t readahead_bytes;       // 0 = nothing
     const char *source;             // "FILE:LINE:COL", for logs and explanations
 };
 

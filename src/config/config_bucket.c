@@ -197,12 +197,13 @@ enum rule_name {
     RULE_STALE_IF_ERROR,
     RULE_BLOCK_SIZE,
     RULE_MAX_OBJECT_SIZE,
+    RULE_READAHEAD,
     RULE_FIELD_COUNT
 };
 
 static const char *const rule_names[RULE_FIELD_COUNT] = {
-    "match",    "cache",          "freshness",  "ttl",
-    "list_ttl", "stale_if_error", "block_size", "max_object_size"};
+    "match",          "cache",      "freshness",       "ttl",      "list_ttl",
+    "stale_if_error", "block_size", "max_object_size", "readahead"};
 
 static void parse_rule_time(struct entry *e, bool *ret_has, uint64_t *ret_ms)
 {
@@ -215,6 +216,21 @@ static void parse_rule_time(struct entry *e, bool *ret_has, uint64_t *ret_ms)
     if (report(e, ok, why)) {
         *ret_has = true;
         *ret_ms = ms;
+    }
+}
+
+static void parse_rule_readahead(struct entry *e, struct config_rule *rule)
+{
+    char why[WHY_MAX];
+    struct span value = span_from_cstr(e->field->value);
+    uint64_t bytes = 0;
+    bool ok = config_value_parse_bytes(value, &bytes, why) &&
+              config_value_in_range(KIND_BYTES,
+                                    settings_row(SETTING_cache_readahead_bytes)->public_.accepts,
+                                    value, bytes, why);
+    if (report(e, ok, why)) {
+        rule->has_readahead = true;
+        rule->readahead_bytes = bytes;
     }
 }
 
@@ -256,6 +272,9 @@ static void parse_rule_field(struct entry *e, struct config_rule *rule)
     case RULE_MAX_OBJECT_SIZE:
         rule->has_max_object_size =
             report(e, config_value_parse_bytes(value, &rule->max_object_size_bytes, why), why);
+        break;
+    case RULE_READAHEAD:
+        parse_rule_readahead(e, rule);
         break;
     case RULE_FIELD_COUNT:
         unknown_field(e, rule_names, RULE_FIELD_COUNT);

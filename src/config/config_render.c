@@ -51,6 +51,8 @@ static const char sample_tail[] =
     "#    block_size: 256KiB\n"
     "#  - match: \"checkpoints/**\"\n"
     "#    cache: false\n"
+    "#  - match: \"features/**\"             # pieces of large objects in any order\n"
+    "#    readahead: 0\n"
     "#  - match: \"tables/**\"\n"
     "#    ttl: 5m\n"
     "#    list_ttl: 10s\n"
@@ -213,6 +215,8 @@ static const char schema_lists[] =
     "        \"block_size\": {\"type\": [\"string\", \"integer\"], \"pattern\": \"" PATTERN_SIZE
     "\"},\n"
     "        \"max_object_size\": {\"type\": [\"string\", \"integer\"], \"pattern\": "
+    "\"" PATTERN_SIZE "\"},\n"
+    "        \"readahead\": {\"type\": [\"string\", \"integer\"], \"pattern\": "
     "\"" PATTERN_SIZE "\"}}}}\n";
 
 void config_render_schema(struct buf *out)
@@ -282,6 +286,6 @@ void config_render_docs(struct buf *out)
         "`region`, `addressing`, `credentials` | Buckets that do not keep their name at "
         "`origin.endpoint`; in the file only |\n"
         "| `rules[]` | none | `match`, `cache`, `freshness` (`ttl`, `immutable`, `strict`), "
-        "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size` | The first rule "
-        "that matches bucket/key decides; in the file only |\n");
+        "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size`, `readahead` | The "
+        "first rule that matches bucket/key decides; in the file only |\n");
 }

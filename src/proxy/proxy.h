@@ -28,6 +28,7 @@ struct proxy_rule {
     uint64_t ttl_ms, stale_if_error_ms, list_ttl_ms;
     uint64_t max_object_size_bytes; // 0: no limit
     uint32_t block_size_bytes;
+    uint64_t readahead_bytes; // most that is asked for in front of a sequential reader; 0: nothing
 };
 
 struct proxy_bucket {
@@ -62,7 +63,6 @@ struct proxy_options {
     double access_log_sample; // 0..1; errors are always logged
     enum proxy_log_keys log_keys;
     bool obey_no_cache, obey_no_store; // cache.client_directives
-    uint64_t readahead_bytes; // most that is asked for in front of a sequential reader; 0: nothing
 };
 
 struct proxy;

@@ -34,6 +34,7 @@ struct readahead_track {
     struct object_key *key;      // references; NULL: unused
     struct store_object *object; // the version
     uint32_t block_size_bytes;
+    uint64_t most_bytes; // in front of its readers, as the rule of the last one says
     uint64_t used_us;
     uint64_t edge;      // how far its readers have come
     uint64_t next;      // where the next range would begin
@@ -114,7 +115,7 @@ static uint64_t window(const struct readahead_track *t)
     if (t->run_us != 0 && t->reader_us != 0) {
         runs = 2 * t->run_us / t->reader_us + 1;
     }
-    uint64_t most = min_u64(t->pw->proxy->options.readahead_bytes, chunk_budget_max_bytes() / 4);
+    uint64_t most = min_u64(t->most_bytes, chunk_budget_max_bytes() / 4);
     return min_u64(min_u64(runs, RUNS_MAX) * run_bytes(t), most);
 }
 
@@ -213,6 +214,7 @@ static struct readahead_track *track_of(struct request *r)
     object_key_unref(t->key);
     t->key = key;
     t->used_us = now_us;
+    t->most_bytes = r->rule->readahead_bytes;
     return t;
 }
 
@@ -256,7 +258,7 @@ void readahead_note(struct request *r)
     g->readahead_at = g->pos + STORE_RUN_MAX;
     const struct subscription *run = g->runs[0];
     bool is_cached = r->rule->cache && g->object->etag.len > 0 && (run == NULL || !run->weak);
-    if (!is_cached || r->pw->proxy->options.readahead_bytes == 0) {
+    if (!is_cached || r->rule->readahead_bytes == 0) {
         return;
     }
     struct readahead_track *t = track_of(r);

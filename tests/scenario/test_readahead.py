@@ -72,17 +72,18 @@ def test_nothing_is_fetched_ahead_of_random_reads(forebay, origin):
     assert forebay.metric("forebay_readahead_bytes_total") == 0
 
 
-@pytest.mark.parametrize("how", ["off", "rule"])
+@pytest.mark.parametrize("how", ["off", "off by rule", "rule"])
 def test_who_does_not_want_it_gets_none(start, origin, engine, how):
-    """cache.readahead 0, and a rule that caches nothing: the run under way and the next."""
-    rules = {"rules": [{"match": "bkt/**", "cache": False}]} if how == "rule" else None
+    """cache.readahead 0, or a rule's, and a rule that caches nothing: the run under way and the next."""
+    rule = {"rule": {"cache": False}, "off by rule": {"readahead": 0}, "off": None}[how]
+    rules = {"rules": [{"match": "bkt/**", **rule}]} if rule else None
     server = start(origin, engine=engine, settings={"cache.readahead": 0} if how == "off" else None, file=rules)
     origin.put("plain", 40 * MIB)
     gate = threading.Event()
     origin.fault("plain", "hold_at", (MIB, gate), times=None)
     reader = threading.Thread(target=read_whole, args=(server, origin, "plain", 40 * MIB))
     reader.start()
-    origin.wait_for(2 if how == "off" else 1, key="plain")
+    origin.wait_for(1 if how == "rule" else 2, key="plain")
     gate.set()
     reader.join()
     assert server.metric("forebay_readahead_bytes_total") == 0

@@ -280,7 +280,7 @@ Test(config, buckets_and_rules)
                             "rules:\n"
                             "  - {match: 'a/**', cache: false, freshness: immutable, ttl: 5m, "
                             "list_ttl: 1s, stale_if_error: 0s, block_size: 64KiB, max_object_size: "
-                            "1GiB}\n"
+                            "1GiB, readahead: 0}\n"
                             "  - match: '{x,y}/\\{*'\n",
                             NULL, NULL);
     cr_assert_not_null(c, "%s", buf_cstr(&errors));
@@ -298,8 +298,13 @@ Test(config, buckets_and_rules)
     cr_assert_eq(c->rules[0].ttl_ms, 300000);
     cr_assert(c->rules[0].has_stale_if_error);
     cr_assert_eq(c->rules[0].block_size_bytes, 65536);
+    cr_assert(c->rules[0].has_readahead);
+    cr_assert_eq(c->rules[0].readahead_bytes, 0);
     cr_assert_not(c->rules[1].has_cache);
+    cr_assert_not(c->rules[1].has_readahead);
     config_free(c);
+    fails_with("rules:\n  - {match: a, readahead: 17GiB}\n",
+               "2:27: error: rules[].readahead: \"17GiB\" is not between 0 and 16GiB");
     fails_with("rules:\n  - {match: a, frshness: ttl}\n",
                "2:16: error: unknown field \"frshness\" of rules[] (did you mean \"freshness\"?)");
     fails_with("rules:\n  - {match: 'a/{b'}\n",

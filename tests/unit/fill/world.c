@@ -430,7 +430,6 @@ static void begin_workers(void)
     world.proxy.worker_count = WORLD_WORKERS;
     world.proxy.workers = world.pw;
     world.proxy.options.obey_no_cache = true;
-    world.proxy.options.readahead_bytes = world.options.readahead ? WORLD_SIZE : 0;
     for (unsigned from = 0; from <= WORLD_WORKERS; from++) {
         for (unsigned to = 0; to < WORLD_WORKERS; to++) {
             world.mail[from][to].last = &world.mail[from][to].first;
@@ -472,7 +471,8 @@ void world_begin(const struct world_options *options)
                                      .stale_if_error_ms = 3600000,
                                      .block_size_bytes = options->block_size_bytes != 0
                                                              ? options->block_size_bytes
-                                                             : WORLD_BLOCK};
+                                                             : WORLD_BLOCK,
+                                     .readahead_bytes = options->readahead ? WORLD_SIZE : 0};
     for (unsigned i = 0; i < WORLD_KEYS; i++) {
         world.keys[i].index = i;
         world.keys[i].version = 1;
