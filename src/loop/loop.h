@@ -268,6 +268,7 @@ struct transfer_pool_options {
     uint64_t keepalive_ms;    // idle connections older than this are not reused (4 s)
     const char *ca_file;      // NULL: system bundle
     bool deny_link_local;     // refuse to connect where clouds hand out credentials
+    const char *names;        // NULL; in tests "NAME:PORT:ADDRESS,ADDRESS", which is not looked up
 };
 struct transfer_pool;
 struct transfer_pool *transfer_pool_new(struct worker *w,

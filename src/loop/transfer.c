@@ -502,6 +502,10 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
         pool->ca_file = strdup(options->ca_file);
         check(pool->ca_file != NULL);
     }
+    if (options->names != NULL) {
+        pool->names = curl_slist_append(NULL, options->names);
+        check(pool->names != NULL);
+    }
     list_init(&pool->transfers);
     list_init(&pool->changed);
     list_init(&pool->due);
@@ -529,6 +533,7 @@ void transfer_pool_free(struct transfer_pool *pool)
     }
     transfer_lanes_done(pool);
     worker_task_cancel(&pool->drive);
+    curl_slist_free_all(pool->names);
     free(pool->ca_file);
     pool->magic = 0;
     free(pool);

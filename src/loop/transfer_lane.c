@@ -4,7 +4,7 @@
 //
 // For each request curl goes through the connections it has to that host until one is free: with a
 // thousand of them that takes longer than the rest of the request. So no lane has more than
-// LANE_CONNECTIONS. A transfer runs in the first lane with room: few transfers stay on few connections,
+// LANE_CONNECTIONS. (Each looks names up for itself; see transfer_setup.c.) A transfer runs in the first lane with room: few transfers stay on few connections,
 // and where most of a lane's are busy the one that came free last is soon found.
 //
 // curl closes connections that have been idle for too long only when it looks for one. What no

@@ -35,6 +35,7 @@ struct transfer_pool {
     struct worker *worker;
     struct transfer_pool_options options;
     char *ca_file;
+    struct curl_slist *names; // options.names
     struct transfer_lane *lanes;
     unsigned lane_count;
     struct list transfers; // all of them

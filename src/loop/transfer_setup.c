@@ -119,6 +119,12 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_BUFFERSIZE, buffer_size(t, RECEIVE_BUFFER_SIZE));
     CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);
     CURL_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    // Each lane looks names up for itself, and goes through the addresses in an order of its own: together
+    // they use all of them. One that cannot be reached costs the time until the next is tried.
+    CURL_SET(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
+    if (t->pool->names != NULL) {
+        CURL_SET(easy, CURLOPT_RESOLVE, t->pool->names);
+    }
     CURL_SET(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)options->connect_timeout_ms);
     uint64_t keepalive_s = options->keepalive_ms / 1000;
     CURL_SET(easy, CURLOPT_MAXAGE_CONN, keepalive_s > 0 ? (long)keepalive_s : 1L);

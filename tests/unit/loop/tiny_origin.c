@@ -303,7 +303,7 @@ static void *accept_connections(void *ctx)
     return NULL;
 }
 
-struct tiny_origin *tiny_origin_new(const char *unix_path)
+static struct tiny_origin *new_origin(const char *unix_path, uint32_t host, unsigned port)
 {
     struct tiny_origin *origin = calloc(1, sizeof(*origin));
     cr_assert(origin != NULL);
@@ -314,7 +314,8 @@ struct tiny_origin *tiny_origin_new(const char *unix_path)
         cr_assert(bind(origin->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) == 0);
     } else {
         struct sockaddr_in addr = {.sin_family = AF_INET,
-                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+                                   .sin_port = htons((uint16_t)port),
+                                   .sin_addr.s_addr = htonl(host)};
         socklen_t len = sizeof(addr);
         origin->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         cr_assert(bind(origin->listen_fd, (struct sockaddr *)&addr, len) == 0);
@@ -326,6 +327,16 @@ struct tiny_origin *tiny_origin_new(const char *unix_path)
     cr_assert(pthread_cond_init(&origin->ending, NULL) == 0);
     cr_assert(pthread_create(&origin->acceptor, NULL, accept_connections, origin) == 0);
     return origin;
+}
+
+struct tiny_origin *tiny_origin_new(const char *unix_path)
+{
+    return new_origin(unix_path, INADDR_LOOPBACK, 0);
+}
+
+struct tiny_origin *tiny_origin_new_beside(const struct tiny_origin *origin)
+{
+    return new_origin(NULL, INADDR_LOOPBACK + 1, origin->port);
 }
 
 void tiny_origin_free(struct tiny_origin *origin)

@@ -26,6 +26,8 @@
 struct tiny_origin;
 // Listens on an ephemeral port of 127.0.0.1, or on a unix socket when path is given.
 struct tiny_origin *tiny_origin_new(const char *unix_path);
+// Another one, on the same port of 127.0.0.2.
+struct tiny_origin *tiny_origin_new_beside(const struct tiny_origin *origin);
 void tiny_origin_free(
     struct tiny_origin *origin); // all connections must be over or closed by the client
 unsigned tiny_origin_port(const struct tiny_origin *origin);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: transfers spread over lanes of few connections, and what nobody uses any more is closed.
+// Proves: transfers spread over lanes of few connections and over all addresses of a name, and what
+// nobody uses any more is closed.
 #include "base/clock.h"
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
@@ -10,7 +11,9 @@
 enum { CALLS_MAX = 100 };
 
 struct lane_rig {
-    struct tiny_origin *origin;
+    struct tiny_origin *origin, *beside;
+    bool has_name; // "both", whose addresses are those of the two, and one where nobody listens
+    char names[64];
     struct loop *loop;
     struct worker *worker;
     struct transfer_pool *pool;
@@ -42,7 +45,8 @@ static void make_pool(struct worker *w, void *ctx)
                                             .connect_timeout_ms = 10000,
                                             .first_byte_timeout_ms = 60000,
                                             .idle_timeout_ms = 60000,
-                                            .keepalive_ms = 4000};
+                                            .keepalive_ms = 4000,
+                                            .names = rig->has_name ? rig->names : NULL};
     rig->pool = transfer_pool_new(w, &options);
 }
 
@@ -55,6 +59,11 @@ static void free_pool(struct worker *w, void *ctx)
 static void rig_begin(struct lane_rig *rig)
 {
     rig->origin = tiny_origin_new(NULL);
+    if (rig->has_name) {
+        rig->beside = tiny_origin_new_beside(rig->origin);
+        snprintf(rig->names, sizeof(rig->names), "both:%u:127.0.0.1,127.0.0.2,127.0.0.3",
+                 tiny_origin_port(rig->origin));
+    }
     rig->loop = fixture_loop(DISK_ENGINE_THREADS, 1, 0);
     rig->worker = loop_worker(rig->loop, 0);
     fixture_run_on(rig->worker, make_pool, rig);
@@ -65,6 +74,9 @@ static void rig_end(struct lane_rig *rig)
     fixture_run_on(rig->worker, free_pool, rig);
     fixture_loop_end(&rig->loop);
     tiny_origin_free(rig->origin);
+    if (rig->has_name) {
+        tiny_origin_free(rig->beside);
+    }
 }
 
 static void start_all(struct worker *w, void *ctx)
@@ -74,7 +86,8 @@ static void start_all(struct worker *w, void *ctx)
         .on_header_line = on_line, .on_body = on_line, .on_end = on_end};
     struct lane_rig *rig = ctx;
     char url[64];
-    snprintf(url, sizeof(url), "http://127.0.0.1:%u/bytes/100", tiny_origin_port(rig->origin));
+    snprintf(url, sizeof(url), "http://%s:%u/bytes/100", rig->has_name ? "both" : "127.0.0.1",
+             tiny_origin_port(rig->origin));
     struct transfer_request request = {.method = SPAN("GET"), .url = url};
     rig->ended = 0;
     for (unsigned i = 0; i < rig->to_start; i++) {
@@ -155,5 +168,16 @@ Test(transfer_lane, what_is_used_no_more_is_closed)
     unsigned before = tiny_origin_connections(rig.origin);
     run(&rig, 1);
     cr_assert_eq(tiny_origin_connections(rig.origin), before + 1);
+    rig_end(&rig);
+}
+
+Test(transfer_lane, connections_lead_to_every_address_of_a_name)
+{
+    struct lane_rig rig = {.most = CALLS_MAX, .has_name = true};
+    rig_begin(&rig);
+    run(&rig, CALLS_MAX); // none fails for the address where nobody listens
+    cr_assert_gt(tiny_origin_requests(rig.origin), 0);
+    cr_assert_gt(tiny_origin_requests(rig.beside), 0);
+    cr_assert_eq(tiny_origin_requests(rig.origin) + tiny_origin_requests(rig.beside), CALLS_MAX);
     rig_end(&rig);
 }
