@@ -2,6 +2,8 @@
 // Checksums equal the published check values, whatever the pieces they were fed in.
 #include "s3/s3.h"
 
+#include <openssl/evp.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -42,6 +44,42 @@ Test(s3_checksum, check_values)
             cr_assert_str_eq(checksum(ROWS[i].kind, SPAN("123456789"), step), ROWS[i].value);
         }
         cr_assert_str_eq(checksum(ROWS[i].kind, SPAN(""), 1), ROWS[i].value_of_nothing);
+    }
+}
+
+// Bit by bit, as it is defined.
+static uint64_t crc64_by_definition(const char *bytes, size_t len)
+{
+    uint64_t crc = ~0ull;
+    for (size_t i = 0; i < len; i++) {
+        crc ^= (uint8_t)bytes[i];
+        for (unsigned bit = 0; bit < 8; bit++) {
+            crc = (crc & 1) != 0 ? crc >> 1 ^ 0x9a6c9329ac4bc9b5ull : crc >> 1;
+        }
+    }
+    return ~crc;
+}
+
+Test(s3_checksum, crc64_is_the_same_whatever_it_is_computed_with)
+{
+    static char data[1200];
+    for (size_t i = 0; i < sizeof(data); i++) {
+        data[i] = (char)(i * 167 + i / 5);
+    }
+    for (size_t len = 0; len <= 700; len++) {
+        for (size_t at = 0; at < 3; at++) {
+            uint64_t crc = crc64_by_definition(data + at, len);
+            char want[16];
+            uint8_t bytes[8];
+            for (unsigned i = 0; i < 8; i++) {
+                bytes[i] = (uint8_t)(crc >> (56 - 8 * i));
+            }
+            (void)EVP_EncodeBlock((unsigned char *)want, bytes, 8);
+            struct span all = {data + at, len};
+            cr_assert_str_eq(checksum(S3_CHECKSUM_CRC64NVME, all, 1 + len), want, "%zu", len);
+            cr_assert_str_eq(checksum(S3_CHECKSUM_CRC64NVME, all, 63), want, "%zu", len);
+            cr_assert_str_eq(checksum(S3_CHECKSUM_CRC64NVME, all, 129), want, "%zu", len);
+        }
     }
 }
 
