@@ -363,6 +363,11 @@ void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
     struct home_key *h = home_find(fw, m->base.key->hash);
     check(m->token != 0);
     if (h == NULL || h->token != m->token) {
+        if (m->err == ERR_NO_SUCH_KEY) { // rule 31: its readers are told so all the same
+            h = home_get(fw, m->base.key);
+            (void)home_find_out(h, NULL);
+            home_maybe_free(h);
+        }
         return;
     }
     bool decided = h->state == HOME_KNOWN;
