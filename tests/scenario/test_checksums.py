@@ -80,6 +80,91 @@ def test_sent_where_s3_sends_them(forebay, origin, kind):
     assert forebay.metric("forebay_origin_checksum_failures_total") == 0
 
 
+@pytest.mark.parametrize("kind", sorted(RIGHT))
+def test_a_first_read_has_them(origin, start, engine, kind):
+    """Cold as warm as direct: a HEAD beside the first run, or none where objects of this kind fit in one run."""
+    want = describe(kind, RIGHT[kind])
+    server = start(origin, engine=engine)
+    for key in ("d/a.bin", "d/b.bin", "e/c.bin"):
+        origin.put(key, len(BODY), body=BODY, checksums=want)
+    with server.client() as client:
+        for key, heads in (("d/a.bin", 1), ("d/b.bin", 0), ("e/c.bin", 0)):
+            reply = client.get(key, headers=MODE)
+            assert bytes(reply.body) == BODY and sums(reply) == want, reply
+            assert "hit" not in reply.header("cache-status")
+            assert len(origin.requests(key=key, method="HEAD")) == heads
+            assert len(origin.requests(key=key, method="GET")) == 1
+            assert origin.bytes_sent(key) == len(BODY)
+        server.settle()
+    for _ in range(2):
+        mark = origin.mark()
+        with server.client() as client:
+            for key in ("d/a.bin", "d/b.bin"):
+                reply = client.get(key, headers=MODE)
+                assert "hit" in reply.header("cache-status") and bytes(reply.body) == BODY
+                assert sums(reply) == want and sums(client.head(key, headers=MODE)) == want
+                assert sums(client.get(key)) == {} == sums(client.get(key, headers=MODE, first=0, last=9))
+        assert not origin.requests(since=mark)
+        server.restart()
+    assert server.metric("forebay_origin_checksum_failures_total") == 0
+
+
+def test_a_large_first_read_has_them(forebay, origin):
+    """An object of several runs: every one is kept with them, and no byte is asked for twice, also where others of its
+    kind are small."""
+    want = describe("crc32", crc32_of(LARGE))
+    origin.put("small.bin", 1000)
+    origin.put("a.tar", len(LARGE), body=LARGE, checksums=want)
+    origin.put("b.bin", len(LARGE), body=LARGE, checksums=want)
+    with forebay.client() as client:
+        assert client.get("small.bin", headers=MODE).status == 200
+        for key, heads in (("a.tar", 1), ("b.bin", 0)):
+            reply = client.get(key, headers=MODE)
+            assert bytes(reply.body) == LARGE and sums(reply) == want
+            assert len(origin.requests(key=key, method="HEAD")) == heads
+            forebay.settle()
+        assert origin.bytes_sent("a.tar") == len(LARGE)
+        mark = origin.mark()
+        for key in ("a.tar", "b.bin"):
+            assert sums(client.get(key, headers=MODE)) == want == sums(client.head(key, headers=MODE))
+        assert not origin.requests(since=mark)
+    assert forebay.metric("forebay_origin_checksum_failures_total") == 0
+
+
+def test_what_is_not_known_is_asked_once(forebay, origin):
+    """Stored by reads that did not ask for them, or without any at the origin: one HEAD, then nobody asks."""
+    want = describe("crc32c", RIGHT["crc32c"])
+    origin.put("a", len(BODY), body=BODY, checksums=want)
+    origin.put("none", len(BODY), body=BODY)
+    origin.put("never", len(BODY), body=BODY)
+    with forebay.client() as client:
+        for key in ("a", "none"):
+            assert bytes(client.get(key).body) == BODY
+        forebay.settle()
+        for key, sent in (("a", want), ("none", {}), ("never", {})):
+            mark = origin.mark()
+            for _ in range(3):
+                reply = client.get(key, headers=MODE)
+                assert bytes(reply.body) == BODY and sums(reply) == sent
+                assert sums(client.head(key, headers=MODE)) == sent
+                forebay.settle()
+            assert len(origin.requests(since=mark)) == 1
+
+
+def test_a_read_does_without_where_head_fails(forebay, origin):
+    """Who may read and not ask is given the bytes."""
+    origin.put("a", len(BODY), body=BODY, checksums=describe("crc32", RIGHT["crc32"]))
+    origin.fault(None, "status", 403, method="HEAD", times=None)
+    with forebay.client() as client:
+        for _ in range(2):
+            reply = client.get("a", headers=MODE)
+            assert bytes(reply.body) == BODY and reply.status == 200 and sums(reply) == {}
+            forebay.settle()
+        assert "hit" in reply.header("cache-status")
+        origin.clear_faults()
+        assert sums(client.get("a", headers=MODE)) == describe("crc32", RIGHT["crc32"])
+
+
 def test_head_that_asks_is_never_without(forebay, origin):
     """A version that fills brought without checksums is asked about when they are wanted by name."""
     want = describe("crc32", crc32_of(BODY))
