@@ -44,7 +44,9 @@ bool span_bytes_equal_nocase(const char *a, const char *b, size_t len); // ASCII
 
 static inline bool span_equal_nocase(struct span a, struct span b)
 {
-    return a.len == b.len && span_bytes_equal_nocase(a.ptr, b.ptr, a.len);
+    return a.len == b.len &&
+           (a.len == 0 || (((a.ptr[0] ^ b.ptr[0]) & ~0x20) == 0 && // most differ here
+                           span_bytes_equal_nocase(a.ptr, b.ptr, a.len)));
 }
 
 static inline bool span_starts_with(struct span s, struct span prefix)

@@ -103,7 +103,17 @@ static bool is_leap_year(int year)
     return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
 }
 
-// Refuses what timegm() would silently carry over, such as 31 February.
+// Days since 1970 began. A year that begins in March has its leap day last.
+static int64_t days_since_1970(int64_t year, int month, int day)
+{
+    int64_t y = month < 2 ? year - 1 : year;
+    int64_t leap_days = y < 0 ? -1 : y / 4 - y / 100 + y / 400; // rounded down
+    int months_since_march = (month + 10) % 12;
+    return y * 365 + leap_days + (153 * months_since_march + 2) / 5 + day - 1 - 719468;
+}
+
+// Refuses what timegm() would silently carry over, such as 31 February. Each signed request has a time,
+// and timegm() takes a lock.
 static bool join_time(struct tm *tm, time_t *ret_t)
 {
     static const int month_days[12] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
@@ -111,11 +121,12 @@ static bool join_time(struct tm *tm, time_t *ret_t)
         tm->tm_sec > 60) {
         return false;
     }
-    int days = month_days[tm->tm_mon] + (tm->tm_mon == 1 && is_leap_year(tm->tm_year + 1900));
-    if (tm->tm_mday < 1 || tm->tm_mday > days) {
+    int last = month_days[tm->tm_mon] + (tm->tm_mon == 1 && is_leap_year(tm->tm_year + 1900));
+    if (tm->tm_mday < 1 || tm->tm_mday > last) {
         return false;
     }
-    *ret_t = timegm(tm);
+    int64_t days = days_since_1970(tm->tm_year + 1900, tm->tm_mon, tm->tm_mday);
+    *ret_t = ((days * 24 + tm->tm_hour) * 60 + tm->tm_min) * 60 + tm->tm_sec;
     return true;
 }
 

@@ -2,18 +2,21 @@
 // Hexadecimal digits. Pure; any thread.
 #include "base/bytes.h"
 
+// One more than the value; 0: it is none.
+static const int8_t values[256] = {
+    ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,  ['7'] = 8,
+    ['8'] = 9,  ['9'] = 10, ['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,
+    ['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16,
+};
+
+static inline int digit(char c)
+{
+    return values[(unsigned char)c] - 1;
+}
+
 int hex_digit(char c)
 {
-    if (c >= '0' && c <= '9') {
-        return c - '0';
-    }
-    if (c >= 'a' && c <= 'f') {
-        return c - 'a' + 10;
-    }
-    if (c >= 'A' && c <= 'F') {
-        return c - 'A' + 10;
-    }
-    return -1;
+    return digit(c);
 }
 
 bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len)
@@ -21,15 +24,14 @@ bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len)
     if (s.len % 2 != 0 || s.len / 2 != bytes_len) {
         return false;
     }
+    int all = 0;
     for (size_t i = 0; i < s.len; i++) {
-        if (hex_digit(s.ptr[i]) < 0) {
-            return false;
-        }
+        all |= digit(s.ptr[i]);
     }
-    for (size_t i = 0; i < bytes_len; i++) {
-        ret_bytes[i] = (uint8_t)(hex_digit(s.ptr[2 * i]) << 4 | hex_digit(s.ptr[2 * i + 1]));
+    for (size_t i = 0; all >= 0 && i < bytes_len; i++) {
+        ret_bytes[i] = (uint8_t)(digit(s.ptr[2 * i]) << 4 | digit(s.ptr[2 * i + 1]));
     }
-    return true;
+    return all >= 0;
 }
 
 void hex_encode(const void *bytes, size_t len, char *ret_hex)

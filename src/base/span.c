@@ -10,9 +10,28 @@ static unsigned char lower(char c)
     return (unsigned char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
 }
 
+#define EACH(byte) (0x0101010101010101u * (byte))
+
+// Of eight bytes at once; no sum carries into the next byte.
+static uint64_t lower8(const char *bytes)
+{
+    uint64_t word;
+    memcpy(&word, bytes, sizeof(word));
+    uint64_t low = word & EACH(0x7f);
+    uint64_t from_a = low + EACH(0x80 - 'A'), behind_z = low + EACH(0x80 - 'Z' - 1);
+    uint64_t upper = (from_a ^ behind_z) & ~word & EACH(0x80);
+    return word | upper >> 2;
+}
+
 bool span_bytes_equal_nocase(const char *a, const char *b, size_t len)
 {
-    for (size_t i = 0; i < len; i++) {
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        if (lower8(a + i) != lower8(b + i)) {
+            return false;
+        }
+    }
+    for (; i < len; i++) {
         if (lower(a[i]) != lower(b[i])) {
             return false;
         }

@@ -5,6 +5,8 @@
 
 #include "s3/s3.h"
 
+#include <openssl/sha.h>
+
 #define SIGV4_REGION_MAX 128u
 #define SIGV4_SERVICE_MAX 32u
 // "20130524/us-east-1/s3/aws4_request"
@@ -15,9 +17,15 @@ void sigv4_hmac_sha256(const void *key, size_t key_len, struct span data, uint8_
 
 // --- sigv4_keys.c --------------------------------------------------------------------------------
 
-// 32 bytes, for the caller to wipe.
+struct sigv4_key {
+    uint8_t bytes[32];
+    SHA256_CTX inner, outer; // of HMAC: what its two pads leave
+};
+
+// For the caller to wipe.
 void sigv4_signing_key(struct span access_key, struct span secret, struct span date,
-                       struct span region, struct span service, uint8_t *ret_key);
+                       struct span region, struct span service, struct sigv4_key *ret_key);
+void sigv4_key_mac(const struct sigv4_key *key, struct span data, uint8_t *ret_mac);
 #ifdef FOREBAY_FAULTS
 // How many of them, or what was left of them, this thread holds.
 unsigned sigv4_cached_keys(void);

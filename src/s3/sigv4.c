@@ -12,10 +12,9 @@
 // an escaped slash (%2F or '/'); each form is tried. Neither lets another key in: the key is what
 // the request's path decodes to.
 //
-// The canonical request is hashed piece by piece and only written out as text for an error
-// document. Signing keys are kept in a small table per thread, found by a digest of all they are
-// made of, the secret included, so that a rotated secret never meets an old key. Low-level SHA-256
-// is used because fetching an EVP digest costs more than hashing these few bytes.
+// The canonical request is hashed in pieces of a few hundred bytes and only written out as text for
+// an error document. Signing keys are kept (sigv4_keys.c). Low-level SHA-256 is used because fetching
+// an EVP digest costs more than hashing these few bytes.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "s3/s3.h"
 
@@ -243,22 +242,44 @@ struct canonical_request {
     struct span payload_hash;
 };
 
-// Where a canonical request goes: into a hash, or as text into a buffer.
+#define SINK_BYTES 1024
+
+// Where a canonical request goes: as text into a buffer, or into a hash, by way of `bytes`, because
+// handing a few bytes to SHA-256 costs as much as hashing them.
 struct sink {
-    SHA256_CTX *sha;
-    struct buf *text;
+    struct buf *text; // NULL: into the hash
+    SHA256_CTX sha;
+    size_t len;
+    char bytes[SINK_BYTES];
 };
 
-static void put(struct sink *sink, struct span piece)
+static void sink_flush(struct sink *sink)
+{
+    SHA256_Update(&sink->sha, sink->bytes, sink->len);
+    sink->len = 0;
+}
+
+static void put_long(struct sink *sink, struct span piece)
+{
+    if (sink->text != NULL) {
+        buf_append_span(sink->text, piece);
+        return;
+    }
+    sink_flush(sink);
+    SHA256_Update(&sink->sha, piece.ptr, piece.len);
+}
+
+static inline void put(struct sink *sink, struct span piece)
 {
     if (piece.len == 0) {
         return;
     }
-    if (sink->sha != NULL) {
-        SHA256_Update(sink->sha, piece.ptr, piece.len);
-    } else {
-        buf_append_span(sink->text, piece);
+    if (sink->text != NULL || piece.len > SINK_BYTES - sink->len) {
+        put_long(sink, piece);
+        return;
     }
+    memcpy(sink->bytes + sink->len, piece.ptr, piece.len);
+    sink->len += piece.len;
 }
 
 // Trimmed, inner runs of spaces squeezed to one.
@@ -266,7 +287,7 @@ static void put_header_value(struct sink *sink, struct span value)
 {
     value = span_trim(value);
     size_t begin = 0;
-    for (size_t i = 1; i < value.len; i++) {
+    for (size_t i = span_find(value, ' ') + 1; i < value.len; i++) {
         if (value.ptr[i] == ' ' && value.ptr[i - 1] == ' ') {
             put(sink, (struct span){value.ptr + begin, i - begin});
             while (i + 1 < value.len && value.ptr[i + 1] == ' ') {
@@ -316,13 +337,15 @@ static bool put_canonical_request(struct sink *sink, const struct canonical_requ
 static bool string_to_sign(const struct canonical_request *c, const char *amz_date,
                            const struct sigv4_scope *scope, char *ret_text, size_t *ret_len)
 {
-    SHA256_CTX ctx;
     uint8_t digest[SHA256_DIGEST_LENGTH];
     char digest_hex[2 * SHA256_DIGEST_LENGTH + 1];
-    SHA256_Init(&ctx);
-    struct sink sink = {.sha = &ctx};
+    struct sink sink;
+    sink.text = NULL;
+    sink.len = 0;
+    SHA256_Init(&sink.sha);
     bool all_there = put_canonical_request(&sink, c);
-    SHA256_Final(digest, &ctx);
+    sink_flush(&sink);
+    SHA256_Final(digest, &sink.sha);
     hex_encode(digest, sizeof(digest), digest_hex);
 
     check(scope->region.len <= SIGV4_REGION_MAX);
@@ -536,13 +559,13 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
     char text[STRING_TO_SIGN_MAX];
     size_t text_len;
     check(string_to_sign(&c, amz_date, scope, text, &text_len));
-    uint8_t key[SHA256_DIGEST_LENGTH];
+    struct sigv4_key key;
     uint8_t mac[SHA256_DIGEST_LENGTH];
     char signature[2 * SHA256_DIGEST_LENGTH + 1];
     sigv4_signing_key(credentials->access_key, credentials->secret_key, (struct span){amz_date, 8},
-                      scope->region, scope->service, key);
-    sigv4_hmac_sha256(key, sizeof(key), (struct span){text, text_len}, mac);
-    OPENSSL_cleanse(key, sizeof(key));
+                      scope->region, scope->service, &key);
+    sigv4_key_mac(&key, (struct span){text, text_len}, mac);
+    OPENSSL_cleanse(&key, sizeof(key));
     hex_encode(mac, sizeof(mac), signature);
 
     char *value = arena_printf(
@@ -625,12 +648,12 @@ static enum err verify_signed_headers(struct span list, const struct headers *he
     return ERR_OK;
 }
 
-static bool signature_fits(const uint8_t *key, const char *text, size_t text_len,
+static bool signature_fits(const struct sigv4_key *key, const char *text, size_t text_len,
                            struct span signature)
 {
     uint8_t mac[SHA256_DIGEST_LENGTH];
     char mac_hex[2 * SHA256_DIGEST_LENGTH + 1];
-    sigv4_hmac_sha256(key, SHA256_DIGEST_LENGTH, (struct span){text, text_len}, mac);
+    sigv4_key_mac(key, (struct span){text, text_len}, mac);
     hex_encode(mac, sizeof(mac), mac_hex);
     return signature.len == sizeof(mac_hex) - 1 &&
            CRYPTO_memcmp(mac_hex, signature.ptr, signature.len) == 0;
@@ -641,7 +664,8 @@ static void fill_mismatch(struct arena *arena, const struct canonical_request *c
 {
     struct buf canonical;
     buf_init(&canonical, CANONICAL_TEXT_MAX);
-    struct sink sink = {.text = &canonical};
+    struct sink sink;
+    sink.text = &canonical;
     (void)put_canonical_request(&sink, c); // an absent header shows as an empty one
     ret_mismatch->string_to_sign = arena_copy(arena, (struct span){text, text_len});
     if (buf_ok(&canonical)) {
@@ -682,9 +706,9 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
         return err;
     }
     const struct sigv4_scope scope = {.region = claim->region, .service = claim->service};
-    uint8_t key[SHA256_DIGEST_LENGTH];
+    struct sigv4_key key;
     sigv4_signing_key(claim->access_key, secret_key, claim->date, claim->region, claim->service,
-                      key);
+                      &key);
 
     bool has_plus = span_find(raw_path, '+') < raw_path.len;
     unsigned form_count = holds_escaped_slash(raw_path) ? 2 : 1;
@@ -702,7 +726,7 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
         char text[STRING_TO_SIGN_MAX];
         size_t text_len;
         bool all_there = string_to_sign(&c, claim->amz_date, &scope, text, &text_len);
-        if (signature_fits(key, text, text_len, claim->signature) && all_there) {
+        if (signature_fits(&key, text, text_len, claim->signature) && all_there) {
             mismatch.plus_is_space = form.plus_as_space;
             err = ERR_OK;
         } else if (i == 0) {
@@ -712,10 +736,10 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
     if (err == ERR_OK) {
         mismatch.string_to_sign = mismatch.canonical_request = (struct span){NULL, 0};
         if (ret_signing_key != NULL) {
-            memcpy(ret_signing_key, key, sizeof(key));
+            memcpy(ret_signing_key, key.bytes, sizeof(key.bytes));
         }
     }
-    OPENSSL_cleanse(key, sizeof(key));
+    OPENSSL_cleanse(&key, sizeof(key));
     if (ret_mismatch != NULL && (err == ERR_OK || err == ERR_SIGNATURE_MISMATCH)) {
         *ret_mismatch = mismatch;
     }

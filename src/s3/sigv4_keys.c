@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signing keys: derived once a day for each secret, region and service, and kept by the thread that
-// asked. A key serves one day: when one of another day is made the old ones are wiped, and all of
-// them when the thread ends.
+// asked, with SHA-256 as it stands behind each of HMAC's two pads, which are the same for all that a
+// key signs. A kept key is found by all that it is made of, the secret included, so that a rotated
+// secret never meets an old key. It serves one day: when one of another day is made the old ones are
+// wiped, and all of them when the thread ends.
 #define OPENSSL_SUPPRESS_DEPRECATED // as in sigv4.c
 #include "s3/s3_private.h"
 
 #include <openssl/crypto.h>
-#include <openssl/sha.h>
 #include <pthread.h>
 #include <string.h>
 
-#define KEY_CACHE_SIZE 64u
+#include "base/hash.h"
 
-static void sha256_add(SHA256_CTX *ctx, struct span piece)
-{
-    uint64_t len = piece.len;
-    SHA256_Update(ctx, &len, sizeof(len));
-    SHA256_Update(ctx, piece.ptr, piece.len);
-}
+#define KEY_CACHE_SIZE 64u
+#define KEY_ID_MAX 256u // longer ones are derived each time
 
 static void derive_signing_key(struct span secret, struct span date, struct span region,
                                struct span service, uint8_t *ret_key)
@@ -42,11 +39,37 @@ static void derive_signing_key(struct span secret, struct span date, struct span
     OPENSSL_cleanse(start, sizeof(start));
 }
 
+static void key_init(struct sigv4_key *key)
+{
+    uint8_t pad[SHA256_CBLOCK];
+    for (size_t i = 0; i < sizeof(pad); i++) {
+        pad[i] = (i < sizeof(key->bytes) ? key->bytes[i] : 0) ^ 0x36;
+    }
+    SHA256_Init(&key->inner);
+    SHA256_Update(&key->inner, pad, sizeof(pad));
+    for (size_t i = 0; i < sizeof(pad); i++) {
+        pad[i] ^= 0x36 ^ 0x5c;
+    }
+    SHA256_Init(&key->outer);
+    SHA256_Update(&key->outer, pad, sizeof(pad));
+    OPENSSL_cleanse(pad, sizeof(pad));
+}
+
+void sigv4_key_mac(const struct sigv4_key *key, struct span data, uint8_t *ret_mac)
+{
+    SHA256_CTX ctx = key->inner;
+    SHA256_Update(&ctx, data.ptr, data.len);
+    SHA256_Final(ret_mac, &ctx);
+    ctx = key->outer;
+    SHA256_Update(&ctx, ret_mac, SHA256_DIGEST_LENGTH);
+    SHA256_Final(ret_mac, &ctx);
+}
+
 struct cached_key {
-    bool used;
+    size_t id_len; // 0: unused
     char date[8];
-    uint8_t id[SHA256_DIGEST_LENGTH];
-    uint8_t key[SHA256_DIGEST_LENGTH];
+    char id[KEY_ID_MAX];
+    struct sigv4_key key;
 };
 
 static _Thread_local struct cached_key key_cache[KEY_CACHE_SIZE];
@@ -73,7 +96,8 @@ static void key_cache_wipe_other_days(struct span date)
     }
     for (unsigned i = 0; i < KEY_CACHE_SIZE; i++) {
         struct cached_key *cached = &key_cache[i];
-        if (cached->used && !span_equal((struct span){cached->date, sizeof(cached->date)}, date)) {
+        if (cached->id_len > 0 &&
+            !span_equal((struct span){cached->date, sizeof(cached->date)}, date)) {
             OPENSSL_cleanse(cached, sizeof(*cached));
         }
     }
@@ -91,25 +115,43 @@ unsigned sigv4_cached_keys(void)
 }
 #endif
 
-void sigv4_signing_key(struct span access_key, struct span secret, struct span date,
-                       struct span region, struct span service, uint8_t *ret_key)
+// Each piece behind its length. 0: too long.
+static size_t key_id(const struct span *pieces, unsigned count, char *ret_id)
 {
-    SHA256_CTX ctx;
-    uint8_t id[SHA256_DIGEST_LENGTH];
-    SHA256_Init(&ctx);
-    sha256_add(&ctx, access_key);
-    sha256_add(&ctx, secret);
-    sha256_add(&ctx, date);
-    sha256_add(&ctx, region);
-    sha256_add(&ctx, service);
-    SHA256_Final(id, &ctx);
-    struct cached_key *cached = &key_cache[id[0] % KEY_CACHE_SIZE];
-    if (!cached->used || CRYPTO_memcmp(cached->id, id, sizeof(id)) != 0) {
-        key_cache_wipe_other_days(date);
-        derive_signing_key(secret, date, region, service, cached->key);
-        memcpy(cached->date, date.ptr, min_u64(date.len, sizeof(cached->date)));
-        memcpy(cached->id, id, sizeof(id));
-        cached->used = true;
+    size_t len = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (pieces[i].len + 1 > KEY_ID_MAX - len) {
+            return 0;
+        }
+        ret_id[len++] = (char)pieces[i].len;
+        if (pieces[i].len > 0) {
+            memcpy(ret_id + len, pieces[i].ptr, pieces[i].len);
+            len += pieces[i].len;
+        }
     }
-    memcpy(ret_key, cached->key, sizeof(cached->key));
+    return len;
+}
+
+void sigv4_signing_key(struct span access_key, struct span secret, struct span date,
+                       struct span region, struct span service, struct sigv4_key *ret_key)
+{
+    const struct span pieces[] = {access_key, secret, date, region, service};
+    char id[KEY_ID_MAX];
+    size_t id_len = key_id(pieces, ARRAY_LEN(pieces), id);
+    struct cached_key *cached = &key_cache[hash64(id, id_len, 0) % KEY_CACHE_SIZE];
+    if (id_len > 0 && cached->id_len == id_len && CRYPTO_memcmp(cached->id, id, id_len) == 0) {
+        *ret_key = cached->key;
+        OPENSSL_cleanse(id, id_len);
+        return;
+    }
+    derive_signing_key(secret, date, region, service, ret_key->bytes);
+    key_init(ret_key);
+    if (id_len > 0) {
+        key_cache_wipe_other_days(date);
+        memcpy(cached->date, date.ptr, min_u64(date.len, sizeof(cached->date)));
+        memcpy(cached->id, id, id_len);
+        cached->id_len = id_len;
+        cached->key = *ret_key;
+    }
+    OPENSSL_cleanse(id, sizeof(id));
 }

@@ -79,6 +79,26 @@ Test(bytes, numbers_become_digits)
     }
 }
 
+// Letters alone have two cases, at every place of a word and behind it.
+Test(bytes, case_is_that_of_letters)
+{
+    char a[21], b[21];
+    for (unsigned at = 0; at < 20; at++) {
+        memset(a, 'x', sizeof(a));
+        memset(b, 'X', sizeof(b));
+        for (unsigned i = 0; i < 256; i++) {
+            for (unsigned j = 0; j < 256; j++) {
+                a[at] = (char)i;
+                b[at] = (char)j;
+                bool letters = (i | 0x20) == (j | 0x20) && (i | 0x20) >= 'a' && (i | 0x20) <= 'z';
+                cr_assert_eq(span_bytes_equal_nocase(a, b, 20), i == j || letters, "%u %u at %u", i,
+                             j, at);
+                cr_assert(at < 19 || span_bytes_equal_nocase(a, b, 19));
+            }
+        }
+    }
+}
+
 Test(bytes, hex_round_trip)
 {
     uint8_t bytes[4], back[4] = {0x00, 0x7f, 0x80, 0xff};
@@ -90,6 +110,12 @@ Test(bytes, hex_round_trip)
     cr_assert_not(hex_decode(SPAN("007f80f"), bytes, 4));
     cr_assert_not(hex_decode(SPAN("007f80fg"), bytes, 4));
     cr_assert_not(hex_decode(SPAN("007f80ff00"), bytes, 4));
+    for (unsigned i = 0; i < 256; i++) {
+        bool is_digit = (i >= '0' && i <= '9') || (i >= 'a' && i <= 'f') || (i >= 'A' && i <= 'F');
+        char pair[2] = {'0', (char)i};
+        cr_assert_eq(hex_digit((char)i) >= 0, is_digit);
+        cr_assert_eq(hex_decode((struct span){pair, 2}, bytes, 1), is_digit);
+    }
 }
 
 Test(bytes, buffer_stops_at_its_maximum_and_stays_failed)

@@ -6,6 +6,7 @@
 #include "base/date.h"
 #include "base/headers.h"
 
+#include <stdio.h>
 #include <string.h>
 
 Test(headers, lookup_ignores_case_and_keeps_order)
@@ -123,6 +124,37 @@ Test(headers, dates_parse_in_all_forms)
     cr_assert_not(date_parse_amz(SPAN("20061302T150405Z"), &t));
     cr_assert_not(date_parse_amz(SPAN("20060102T150405"), &t));
     cr_assert_not(date_parse_amz(SPAN("20060002T150405Z"), &t));
+}
+
+// Every month of every year with a form, against the C library.
+Test(headers, times_are_those_of_the_calendar)
+{
+    for (int year = 0; year <= 9999; year++) {
+        for (int month = 1; month <= 12; month++) {
+            struct tm tm = {.tm_year = year - 1900,
+                            .tm_mon = month - 1,
+                            .tm_mday = 1 + (year + month) % 28,
+                            .tm_hour = year % 24,
+                            .tm_min = (year + month) % 60,
+                            .tm_sec = (year * month) % 61};
+            char text[64];
+            snprintf(text, sizeof(text), "%04d%02d%02dT%02d%02d%02dZ", year, month, tm.tm_mday,
+                     tm.tm_hour, tm.tm_min, tm.tm_sec);
+            time_t got = 0;
+            cr_assert(date_parse_amz(span_from_cstr(text), &got), "%s", text);
+            cr_assert_eq(got, timegm(&tm), "%s", text);
+        }
+        time_t last = 0, next = 0;
+        char text[64];
+        snprintf(text, sizeof(text), "%04d1231T000000Z", year);
+        cr_assert(date_parse_amz(span_from_cstr(text), &last));
+        snprintf(text, sizeof(text), "%04d0229T000000Z", year);
+        bool leaps = date_parse_amz(span_from_cstr(text), &next);
+        cr_assert_eq(leaps, year % 4 == 0 && (year % 100 != 0 || year % 400 == 0), "%s", text);
+        snprintf(text, sizeof(text), "%04d0101T000000Z", year);
+        cr_assert(date_parse_amz(span_from_cstr(text), &next));
+        cr_assert_eq(last - next, (365 + leaps - 1) * 86400, "%d", year);
+    }
 }
 
 Test(headers, dates_round_trip_over_four_centuries)

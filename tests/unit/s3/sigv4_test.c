@@ -473,3 +473,67 @@ Test(sigv4, keys_are_wiped_with_their_thread)
     cr_assert_eq(kept_after_thread, 0);
     cr_assert_eq(sigv4_cached_keys(), 1, "those of another thread stay");
 }
+
+// What is hashed is the canonical request that the error document shows, however long its pieces are.
+Test(sigv4, long_requests_are_hashed_whole)
+{
+    static const size_t lens[] = {0, 1, 500, 700, 1023, 1024, 1025, 3000, 7000};
+    for (size_t i = 0; i < ARRAY_LEN(lens); i++) {
+        char *value = malloc(lens[i] + 1);
+        memset(value, 'v', lens[i]);
+        for (size_t j = 40; j < lens[i]; j += 97) {
+            memset(value + j - 3, ' ', j % 4); // runs of blanks are squeezed
+        }
+        value[lens[i]] = '\0';
+        begin("Host", HOST, "x-amz-content-sha256", SIGV4_EMPTY_SHA256, "x-amz-meta-a", value,
+              "x-amz-meta-b", "second", NULL);
+        cr_assert_eq(sign("/key", "", SIGV4_EMPTY_SHA256), ERR_OK);
+        cr_assert_eq(verify_at("/key", "another secret", NOW), ERR_SIGNATURE_MISMATCH);
+        char hex[65];
+        sigv4_sha256_hex(mismatch.canonical_request, hex);
+        struct span text = mismatch.string_to_sign;
+        cr_assert(text.len > 64 && mismatch.canonical_request.len > lens[i] / 2);
+        cr_assert(span_equal_cstr((struct span){text.ptr + text.len - 64, 64}, hex), "%zu",
+                  lens[i]);
+        cr_assert_eq(verify_at("/key", SECRET, NOW), ERR_OK);
+        free(value);
+    }
+}
+
+static void expect_key(const char *secret, const char *region)
+{
+    char start[600];
+    uint8_t key[32], mac[32], wanted[32];
+    struct sigv4_key got;
+    int len = snprintf(start, sizeof(start), "AWS4%s", secret);
+    sigv4_hmac_sha256(start, (size_t)len, SPAN("20130524"), key);
+    sigv4_hmac_sha256(key, 32, text(region), key);
+    sigv4_hmac_sha256(key, 32, SPAN("s3"), key);
+    sigv4_hmac_sha256(key, 32, SPAN("aws4_request"), key);
+    sigv4_hmac_sha256(key, 32, SPAN("what is signed"), wanted);
+    for (unsigned i = 0; i < 2; i++) {
+        sigv4_signing_key(text(ACCESS_KEY), text(secret), SPAN("20130524"), text(region),
+                          SPAN("s3"), &got);
+        cr_assert(memcmp(got.bytes, key, sizeof(key)) == 0);
+        sigv4_key_mac(&got, SPAN("what is signed"), mac);
+        cr_assert(memcmp(mac, wanted, sizeof(mac)) == 0);
+    }
+}
+
+// Derived or kept, a key is that of its secret and scope; one whose parts are too long is not kept.
+Test(sigv4, keys_are_kept_by_all_that_makes_them)
+{
+    char long_secret[500];
+    memset(long_secret, 's', sizeof(long_secret) - 1);
+    long_secret[sizeof(long_secret) - 1] = '\0';
+    for (unsigned round = 0; round < 3; round++) {
+        expect_key(SECRET, "us-east-1");
+        expect_key(SECRET "x", "us-east-1");
+        expect_key(SECRET, "us-east-12");
+        expect_key("", "");
+        unsigned kept = sigv4_cached_keys();
+        cr_assert(kept >= 1 && kept <= 4);
+        expect_key(long_secret, "us-east-1");
+        cr_assert_eq(sigv4_cached_keys(), kept);
+    }
+}
