@@ -78,7 +78,8 @@ enum http_chunked_step http_chunked_next(struct http_chunked *c, struct span *re
 // One piece of the body on its way out, with the chunk framing in front of it.
 struct reply_entry {
     struct http_slice slice;
-    uint64_t sent; // of the slice
+    uint64_t sent;  // of the slice
+    uint32_t asked; // FILE: the pass in which it was ready to be sent
     char prefix[REPLY_PREFIX_MAX];
     uint8_t prefix_len, prefix_sent;
 };
@@ -101,6 +102,7 @@ struct reply_state {
     bool has_length;
     struct http_source *source;
     struct reply_queue *queue; // NULL without a source
+    uint32_t pass;             // of http_reply_write(), from 1 on
     uint64_t body_bytes, first_byte_us;
 };
 

@@ -6,8 +6,8 @@
 // small body, the queue. The queue is a ring of slices in the request's arena: at most
 // HTTP_OUT_HIGH bytes in memory (less while it is short), or one file range behind them and then nothing. Everything in
 // memory goes out in one call with the head; a file range follows by sendfile, after the residency
-// question has been answered yes for just this piece. When the answer is no, the range goes back to
-// its source (recall), which brings the bytes another way.
+// question has been answered yes for just this piece in this pass, by its source or here. When the answer
+// is no, the range goes back to its source (recall), which brings the bytes another way.
 //
 // Nothing here calls the handler: the connection learns from http_reply_write() how far it got and
 // ends the exchange. The source is only asked from http_reply_write(), so it is never called inside
@@ -344,6 +344,7 @@ static void queue_push_slice(struct http_exchange *x, struct http_slice *slice)
         return;
     }
     struct reply_entry *e = queue_push(r, slice);
+    e->asked = slice->kind == HTTP_SLICE_FILE && slice->range.was_ready ? r->pass : 0;
     r->pulled += len;
     if (r->chunked) {
         char prefix[REPLY_PREFIX_MAX];
@@ -544,7 +545,7 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
     if (file != NULL) {
         // Asked before the head leaves, so that a head never waits corked for a range that is gone.
         uint64_t len = min_u64(file->slice.range.len - file->sent, *budget);
-        if (!file_send_ready(&file->slice.range, file->sent, len)) {
+        if (file->asked != r->pass && !file_send_ready(&file->slice.range, file->sent, len)) {
             recall(x, file);
             return REPLY_DONE;
         }
@@ -589,6 +590,7 @@ enum reply_progress http_reply_write(struct http_exchange *x)
 {
     struct reply_state *r = &x->reply;
     uint64_t budget = PASS_BYTES;
+    r->pass++;
     for (;;) {
         reply_pull(x);
         if (x->cut) {

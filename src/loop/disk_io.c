@@ -359,6 +359,7 @@ void disk_io_submit(struct worker *w)
     }
     if (has_issued || (disk->has_ring && io_uring_sq_ready(&disk->ring) > 0)) {
         w->loop->engine_calls->flush(w);
+        w->file_send.is_counted = false;
     }
 }
 

@@ -6,7 +6,9 @@
 // pipe of the worker, which holds them whatever happens to the page cache; then we ask whether they
 // are the right ones; only then they go to the socket. They are not if this thread has read from
 // the device meanwhile (the kernel counts that), or if their owner has taken the mark from them,
-// which everybody does before bringing such a page in himself.
+// which everybody does before bringing such a page in himself. The count is asked for once a step: what
+// it was after the last one serves as what it was before this one, unless the ring has read for the worker
+// in between. Anything else that read shows as a doubt, and the pages are read and checked again.
 //
 // The pipe is empty between two calls: what the socket does not take is thrown away and taken from
 // the file again. A worker without a pipe sends nothing this way (-ESTALE): the caller reads.
@@ -98,13 +100,19 @@ static uint64_t take(struct file_send *fs, const struct file_range *range, int f
                      uint64_t len)
 {
     off_t offset = (off_t)at;
-    long before = blocks_read();
+    if (!fs->is_counted) {
+        fs->blocks = blocks_read();
+    }
     ssize_t n = splice(fd, &offset, fs->take, NULL, len, SPLICE_F_NONBLOCK);
     if (n <= 0) {
+        fs->is_counted = false;
         return 0;
     }
-    bool good = blocks_read() == before &&
-                (range->is_good == NULL || range->is_good(range, at, (uint64_t)n));
+    long before = fs->blocks;
+    fs->blocks = blocks_read();
+    fs->is_counted = true;
+    bool good =
+        fs->blocks == before && (range->is_good == NULL || range->is_good(range, at, (uint64_t)n));
     if (!good) {
         throw_away(fs, (uint64_t)n);
         return 0;
@@ -148,6 +156,8 @@ int64_t file_send_range(struct worker *w, const struct file_range *range, uint64
         return -ESTALE;
     }
     int64_t sent = send_from(fs, range, fd, skip, len, socket);
+    fs->is_counted =
+        fs->is_counted && disk_io_is_quiet(w); // else the ring may read until the next call
     range_fd_done(range);
     return sent;
 }

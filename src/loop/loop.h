@@ -209,6 +209,7 @@ int disk_fault_errno(const char *name);
 // A piece of a file on its way from store to socket. `release` gives back the pin; runs exactly
 // once.
 struct file_range {
+    bool was_ready; // file_send_ready() has just been answered: yes
     int fd;
     // Instead of `fd`: its descriptor for the length of one call here, -1 when it is not open now, and
     // back again. Both get release_ctx.

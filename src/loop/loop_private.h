@@ -131,6 +131,8 @@ struct dead {
 // file_send.c: a pipe that is empty between two calls, and a place to empty it into.
 struct file_send {
     int take, give, nowhere; // -1: none
+    long blocks;             // that the worker's thread had read when it was last asked
+    bool is_counted;         // and has not read since, as far as is known
 };
 void file_send_init(struct file_send *fs);
 void file_send_done(struct file_send *fs);

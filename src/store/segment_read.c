@@ -285,6 +285,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     }
     segment_pin_again(segment);
     *ret_range = (struct file_range){
+        .was_ready = true,
         .fd = -1,
         .borrow = range_borrow,
         .give_back = range_give_back,

@@ -34,7 +34,7 @@ struct call {
     struct task task;
     void (*task_fn)(struct call *call);
     uint64_t n, slice, wait, at, sent, memory_left, slice_number;
-    bool file, evict, waited, ends_early, too_long, fail_sink, slow_sink, early, replied;
+    bool file, ready, evict, waited, ends_early, too_long, fail_sink, slow_sink, early, replied;
     uint64_t body_len, body_sum;
     struct headers headers;
 };
@@ -104,6 +104,14 @@ static void release_range(void *ctx)
     atomic_fetch_add(&f->releases, 1);
 }
 
+static bool is_good(const struct file_range *range, uint64_t offset, uint64_t len)
+{
+    struct front *f = range->release_ctx;
+    cr_assert(offset + len <= FRONT_FILE_SIZE);
+    atomic_fetch_add(&f->questions, 1);
+    return true;
+}
+
 static void bytes_slice(struct call *call, uint64_t len, struct http_slice *ret_slice)
 {
     struct front **owner = malloc(sizeof(struct front *) + len);
@@ -145,7 +153,9 @@ static enum http_pull pull(struct http_source *source, struct http_slice *ret_sl
                                     POSIX_FADV_DONTNEED);
             }
             *ret_slice = (struct http_slice){.kind = HTTP_SLICE_FILE,
-                                             .range = {.fd = call->front->file,
+                                             .range = {.was_ready = call->ready,
+                                                       .fd = call->front->file,
+                                                       .is_good = is_good,
                                                        .offset = call->sent,
                                                        .len = len,
                                                        .release = release_range,
@@ -317,7 +327,8 @@ static void on_request(void *ctx, struct http_exchange *x)
     (void)parameter(r->target, "at", &call->at);
     struct span path = {r->target.ptr, span_find(r->target, '?')};
     call->evict = span_equal(path, SPAN("/evicted"));
-    call->file = call->evict || span_equal(path, SPAN("/file"));
+    call->ready = span_equal(path, SPAN("/ready"));
+    call->file = call->evict || call->ready || span_equal(path, SPAN("/file"));
     if (call->file) {
         call->slice = HTTP_FILE_SLICE_MAX;
     }

@@ -7,6 +7,7 @@
 //   /bytes?n&slice&wait  n pattern bytes in slices; waits once before every `wait`-th slice
 //   /chunked?n&slice     the same without a length
 //   /file?n              n pattern bytes of a file by file slices; recalled ones come from memory
+//   /ready?n             the same, and the source has found each slice ready already
 //   /evicted?n           the same, the file's pages dropped before each slice is offered
 //   /cut?n&at            announces n, cuts after `at` bytes
 //   /short?n             announces n, ends one byte early; /long?n gives one byte too many
@@ -31,6 +32,7 @@ struct front {
     const char *address; // of the first listener
     int file;            // pattern bytes, FRONT_FILE_SIZE
     atomic_uint requests, refusals, done, gone, cut, releases, slices, recalls, sinks_ended;
+    atomic_uint questions; // whether pages of a slice are good
     unsigned long counted_before[COUNTER_COUNT_];
     atomic_uint nested; // callbacks inside callbacks: must stay 0
 };

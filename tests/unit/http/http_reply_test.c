@@ -90,6 +90,25 @@ Test(http_reply, files)
     front_free(f);
 }
 
+// What the source has found ready is not asked about again before it is sent.
+Test(http_reply, ready_is_asked_once)
+{
+    struct front *f = front_new((struct http_options){0}, 1);
+    int fd = client_connect(f->address);
+    (void)disk_io_probe_residency("/tmp");
+    assert_get(fd, "/file?n=50000", 50000);
+    unsigned asked = f->questions;
+    assert_get(fd, "/ready?n=50000", 50000);
+    unsigned asked_once = f->questions - asked;
+    if (disk_io_residency_mode() != DISK_RESIDENCY_NONE && f->recalls == 0) {
+        cr_assert(asked == 2, "%u: before and after the pages were taken", asked);
+        cr_assert(asked_once == 1, "%u", asked_once);
+    }
+    close(fd);
+    wait_for(f->done >= f->requests);
+    front_free(f);
+}
+
 static bool pages_can_be_dropped(const struct front *f)
 {
     (void)disk_io_probe_residency("/tmp");
@@ -120,15 +139,14 @@ Test(http_reply, recall)
     front_free(f);
 }
 
-// The same when part of the range has been sent already and the socket was full meanwhile.
-Test(http_reply, recall_in_mid_slice)
+static void recall_in_mid_slice(const char *request)
 {
     struct front *f = front_new((struct http_options){0}, 1);
     bool droppable = pages_can_be_dropped(f);
     int fd = client_connect(f->address);
     int small = 262144; // a smaller window than a loopback segment would crawl
     cr_assert(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)) == 0);
-    client_send_text(fd, "GET /file?n=8388608 HTTP/1.1\r\n" HOST "\r\n");
+    client_send_text(fd, request);
     char head[1024];
     size_t have = 0;
     while (have < 4 || memcmp(head + have - 4, "\r\n\r\n", 4) != 0) {
@@ -148,6 +166,18 @@ Test(http_reply, recall_in_mid_slice)
     wait_for(f->done >= f->requests);
     cr_assert(f->slices == f->releases);
     front_free(f);
+}
+
+// The same when part of the range has been sent already and the socket was full meanwhile.
+Test(http_reply, recall_in_mid_slice)
+{
+    recall_in_mid_slice("GET /file?n=8388608 HTTP/1.1\r\n" HOST "\r\n");
+}
+
+// What the source has found ready counts for the pass in which it did, not after the socket was full.
+Test(http_reply, recall_of_what_was_ready)
+{
+    recall_in_mid_slice("GET /ready?n=8388608 HTTP/1.1\r\n" HOST "\r\n");
 }
 
 // A slow reader: the source is held back, the bytes are right, and nothing is asked beyond the

@@ -153,6 +153,95 @@ Test(file_send, what_came_from_the_device_stays_here)
     rig_end(&rig);
 }
 
+struct elsewhere {
+    struct rig *rig;
+    struct disk_op op;
+    struct iovec iov;
+    struct signal over;
+    char byte;
+    int fd;
+    bool is_counted; // the read came from the device, and the kernel counts it for the worker
+};
+
+static void read_elsewhere(struct worker *w, void *ctx)
+{
+    (void)w;
+    struct elsewhere *e = ctx;
+    struct rusage before, after;
+    (void)posix_fadvise(e->fd, 0, 0, POSIX_FADV_DONTNEED);
+    cr_assert(getrusage(RUSAGE_THREAD, &before) == 0);
+    cr_assert(pread(e->fd, &e->byte, 1, 0) == 1);
+    cr_assert(getrusage(RUSAGE_THREAD, &after) == 0);
+    e->is_counted = after.ru_inblock > before.ru_inblock;
+}
+
+static void on_elsewhere(struct disk_op *op)
+{
+    signal_raise(&container_of(op, struct elsewhere, op)->over);
+}
+
+static void start_elsewhere(struct worker *w, void *ctx)
+{
+    struct elsewhere *e = ctx;
+    (void)posix_fadvise(e->fd, 0, 0, POSIX_FADV_DONTNEED);
+    e->iov = (struct iovec){&e->byte, 1};
+    e->op = (struct disk_op){
+        .kind = DISK_READ, .fd = e->fd, .iov = &e->iov, .iov_count = 1, .done = on_elsewhere};
+    disk_io_start(w, &e->op);
+}
+
+static void expect_sent(struct rig *rig)
+{
+    char got[4096];
+    cr_assert_eq(rig_send(rig, 0, sizeof(got)), sizeof(got));
+    cr_assert(read(rig->sockets[1], got, sizeof(got)) == (ssize_t)sizeof(got));
+    cr_assert(memcmp(got, rig->bytes, sizeof(got)) == 0);
+}
+
+// Proves that a read of the worker's thread that nobody announced keeps the next pages here, once,
+// and that one of the disk engine keeps none.
+static void reads_in_between(enum disk_engine engine)
+{
+    struct rig rig;
+    rig_begin(&rig);
+    fixture_loop_end(&rig.loop);
+    rig.loop = fixture_loop(engine, 1, 8);
+    if (rig.loop == NULL) {
+        rig.loop = fixture_loop(DISK_ENGINE_THREADS, 1, 8);
+        rig_end(&rig);
+        return;
+    }
+    struct worker *w = loop_worker(rig.loop, 0);
+    struct elsewhere e = {.rig = &rig, .fd = fixture_file(rig.dir, "g", rig.bytes, FILE_BYTES)};
+    signal_init(&e.over);
+    cr_assert(fsync(e.fd) == 0);
+    expect_sent(&rig);
+    fixture_run_on(w, read_elsewhere, &e);
+    if (e.is_counted) {
+        cr_assert_eq(rig_send(&rig, 0, 4096), -ESTALE);
+        expect_nothing_arrived(&rig);
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        expect_sent(&rig);
+        fixture_run_on(w, start_elsewhere, &e);
+        signal_wait(&e.over);
+    }
+    expect_sent(&rig);
+    signal_done(&e.over);
+    close(e.fd);
+    rig_end(&rig);
+}
+
+Test(file_send, reads_in_between_threads)
+{
+    reads_in_between(DISK_ENGINE_THREADS);
+}
+
+Test(file_send, reads_in_between_uring)
+{
+    reads_in_between(DISK_ENGINE_URING);
+}
+
 // Proves that a file that ends before its range sends nothing, and a peer that left is an error.
 Test(file_send, ends)
 {
