@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Object keys: built once, then shared by reference between workers.
+// Object keys: built once, then shared by reference between workers. The key of a hit is not shared, so
+// its memory serves the next one.
 #include "fill/object_key.h"
 
 #include <stdio.h>
@@ -9,18 +10,66 @@
 #include "base/check.h"
 #include "fill/fill_private.h"
 
+#define KEY_ROOM_MIN 256u // so that the next one fits as well
+
 struct object_key *object_key_ref(struct object_key *key)
 {
     atomic_fetch_add_explicit(&key->refs, 1, memory_order_relaxed);
     return key;
 }
 
+// True: it was the last one.
+static bool unref(struct object_key *key)
+{
+    if (key == NULL || atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel) != 1) {
+        return false;
+    }
+    access_keys_unref(key->table);
+    return true;
+}
+
 void object_key_unref(struct object_key *key)
 {
-    if (key != NULL && atomic_fetch_sub_explicit(&key->refs, 1, memory_order_acq_rel) == 1) {
-        access_keys_unref(key->table);
+    if (unref(key)) {
         free(key);
     }
+}
+
+void object_key_unref_to(struct object_key *key, struct object_key **spare)
+{
+#ifdef FOREBAY_ASAN // shows who uses it after that
+    (void)spare;
+    object_key_unref(key);
+#else
+    if (unref(key)) {
+        free(*spare);
+        *spare = key;
+    }
+#endif
+}
+
+bool object_key_asks_alike(const struct object_key *a, const struct object_key *b)
+{
+    return a->origin == b->origin && a->credentials == b->credentials && a->table == b->table &&
+           a->limits.cache == b->limits.cache &&
+           a->limits.max_object_size_bytes == b->limits.max_object_size_bytes &&
+           a->limits.block_size_bytes == b->limits.block_size_bytes;
+}
+
+// Zeroed but for its room, which is at least `len`.
+static struct object_key *key_alloc(struct object_key **spare, size_t len)
+{
+    struct object_key *k = *spare;
+    *spare = NULL;
+    if (k == NULL || k->room < len) {
+        free(k);
+        uint32_t room = (uint32_t)max_u64(len, KEY_ROOM_MIN);
+        k = malloc(sizeof(*k) + room);
+        check(k != NULL);
+        k->room = room;
+    }
+    *k = (struct object_key){.room = k->room};
+    return k;
 }
 
 static char *key_copy(char *at, struct span from, struct span *ret)
@@ -33,7 +82,8 @@ static char *key_copy(char *at, struct span from, struct span *ret)
 }
 
 // Number and epoch follow the origin's name, each behind a byte that no name has.
-struct object_key *object_key_new(const struct store *store, const struct object_key *from)
+struct object_key *object_key_new_in(struct object_key **spare, const struct store *store,
+                                     const struct object_key *from)
 {
     struct span name = span_from_cstr(origin_name(from->origin));
     char epoch_text[1 + 16 + 1];
@@ -50,8 +100,7 @@ struct object_key *object_key_new(const struct store *store, const struct object
                                       (unsigned long long)origin_number(from->origin));
     }
     size_t realm_len = from->realm.len + 1 + name.len + number_len + epoch_len;
-    struct object_key *k = calloc(1, sizeof(*k) + realm_len + from->bucket.len + from->key.len);
-    check(k != NULL);
+    struct object_key *k = key_alloc(spare, realm_len + from->bucket.len + from->key.len);
     atomic_init(&k->refs, 1);
     char *at = (char *)(k + 1);
     struct span piece;
@@ -71,6 +120,12 @@ struct object_key *object_key_new(const struct store *store, const struct object
     k->credentials = from->credentials;
     k->table = from->table != NULL ? access_keys_ref(from->table) : NULL;
     return k;
+}
+
+struct object_key *object_key_new(const struct store *store, const struct object_key *from)
+{
+    struct object_key *none = NULL;
+    return object_key_new_in(&none, store, from);
 }
 
 static struct object_key *key_as(const struct store *store, const struct object_key *key,

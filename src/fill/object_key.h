@@ -26,6 +26,7 @@ struct object_limits {
 
 struct object_key {
     atomic_uint refs;
+    uint32_t room; // bytes behind it, for the names
     struct hash128 hash;
     struct span realm, bucket,
         key; // realm holds the origin's name and the bucket's epoch too; bucket as the origin calls it
@@ -40,10 +41,17 @@ struct object_key {
 // Copies the names of `from` (refs and hash are not read) and takes a reference to its table. The
 // name that a key is held under is realm, origin and, once the bucket has one, its epoch.
 struct object_key *object_key_new(const struct store *store, const struct object_key *from);
+// The same in the memory of *spare, which may be NULL and is used up.
+struct object_key *object_key_new_in(struct object_key **spare, const struct store *store,
+                                     const struct object_key *from);
 // The same key in another realm.
 struct object_key *object_key_in_realm(const struct store *store, const struct object_key *key,
                                        struct span realm);
 struct object_key *object_key_ref(struct object_key *key);
 void object_key_unref(struct object_key *key); // NULL is fine
+// The same; was it the last reference, *spare is memory for another afterwards, which free() gives back.
+void object_key_unref_to(struct object_key *key, struct object_key **spare);
+// Is the origin asked in the same way for both, which are of one object?
+bool object_key_asks_alike(const struct object_key *a, const struct object_key *b);
 
 #endif

@@ -90,7 +90,7 @@ bool get_state_release(struct request *r)
     get_state_drop_read(g);
     store_object_unref(g->refused);
     g->refused = NULL;
-    object_key_unref(g->key);
+    object_key_unref_to(g->key, &r->spare_key);
     g->key = NULL;
     return true;
 }

@@ -146,8 +146,9 @@ struct request {
     uint64_t origin_us;
     unsigned attempts;
 
-    struct get_state *get;   // serve_get.c
-    struct pass_state *pass; // serve_pass.c
+    struct object_key *spare_key; // memory for the next one; stays with the pooled request
+    struct get_state *get;        // serve_get.c
+    struct pass_state *pass;      // serve_pass.c
 };
 
 #define REQUEST_MAGIC 0x52455131u

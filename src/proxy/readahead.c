@@ -210,9 +210,11 @@ static struct readahead_track *track_of(struct request *r)
         t->block_size_bytes = g->object->block_size_bytes;
         t->next = UINT64_MAX;
     }
-    struct object_key *key = object_key_ref(g->key); // the origin is asked as this reader would
-    object_key_unref(t->key);
-    t->key = key;
+    if (t->key == NULL || !object_key_asks_alike(t->key, g->key)) {
+        struct object_key *key = object_key_ref(g->key); // the origin is asked as this reader would
+        object_key_unref(t->key);
+        t->key = key;
+    }
     t->used_us = now_us;
     t->most_bytes = r->rule->readahead_bytes;
     return t;

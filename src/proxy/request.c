@@ -40,10 +40,12 @@ struct request *request_new(struct proxy_worker *pw)
     struct list_node *node = list_pop_front(&pw->request_pool);
     struct request *r;
     struct get_state *get = NULL;
+    struct object_key *spare_key = NULL;
     if (node != NULL) {
         pw->request_pool_count--;
         r = container_of(node, struct request, pool_node);
         get = r->get;
+        spare_key = r->spare_key;
     } else {
         r = malloc(sizeof(*r));
         check(r != NULL);
@@ -59,8 +61,16 @@ struct request *request_new(struct proxy_worker *pw)
     r->magic = REQUEST_MAGIC;
     list_node_init(&r->pool_node);
     r->get = get;
+    r->spare_key = spare_key;
     r->pw = pw;
     return r;
+}
+
+static void request_free(struct request *r)
+{
+    free(r->spare_key);
+    free(r->get);
+    free(r);
 }
 
 void request_recycle(struct request *r)
@@ -68,8 +78,7 @@ void request_recycle(struct request *r)
     struct proxy_worker *pw = r->pw;
     r->magic = 0;
     if (pw->request_pool_count >= REQUEST_POOL_MAX) {
-        free(r->get);
-        free(r);
+        request_free(r);
         return;
     }
     list_push_front(&pw->request_pool, &r->pool_node);
@@ -81,9 +90,7 @@ void request_pool_free(struct proxy_worker *pw)
     struct list_node *node;
     while (pw->request_pool.head.next != NULL &&
            (node = list_pop_front(&pw->request_pool)) != NULL) {
-        struct request *r = container_of(node, struct request, pool_node);
-        free(r->get);
-        free(r);
+        request_free(container_of(node, struct request, pool_node));
     }
 }
 

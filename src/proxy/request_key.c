@@ -41,5 +41,5 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
                                          .block_size_bytes = rule->block_size_bytes},
                               .credentials = request_origin_credentials(r)};
     from.table = from.credentials != NULL ? r->principal.table : NULL;
-    return object_key_new(r->pw->store, &from);
+    return object_key_new_in(&r->spare_key, r->pw->store, &from);
 }

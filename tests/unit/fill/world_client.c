@@ -266,6 +266,7 @@ struct object_key *request_object_key(struct request *r)
 
 void request_recycle(struct request *r)
 {
+    free(r->spare_key);
     free(r->get);
     free(r);
 }
