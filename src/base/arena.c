@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define ARENA_MAGIC 0x6172656e61000001u
-#define FIRST_PAGE_BYTES 4096u
+#define FIRST_PAGE_BYTES 8192u // what a request with a Range takes
 #define PAGE_BYTES 16384u
 
 struct page {
