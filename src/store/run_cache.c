@@ -52,7 +52,7 @@ static unsigned run_cache_set(const struct store_place *place)
 {
     uint64_t mixed = (place->salt ^ (uint64_t)place->header_offset << 20 ^ place->header_offset) *
                      0x9E3779B97F4A7C15u;
-    return (unsigned)(mixed >> 56) % RUN_CACHE_SETS;
+    return (unsigned)(mixed >> 48) % RUN_CACHE_SETS;
 }
 
 static bool run_info_is_at(const struct run_info *info, const struct store_place *place)

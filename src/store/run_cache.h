@@ -6,7 +6,7 @@
 
 #include "store/segment_format.h"
 
-#define RUN_CACHE_SETS 256u
+#define RUN_CACHE_SETS 1024u
 #define RUN_CACHE_WAYS 4u
 #define RUN_CACHE_BYTES_MAX (4u << 20)
 
