@@ -335,6 +335,9 @@ struct unix_listener {
 // ret_why. Blocks: at start.
 enum err unix_socket_open(const char *path, unsigned mode, struct unix_listener *ret_listener,
                           struct buf *ret_why) MUST_USE;
+// This process keeps a lock on the folder behind `fd`, and whoever else wants it for good is refused: sockets in it
+// need no lock of their own, which this one would never let them have. One folder; -1: none any more.
+void unix_socket_folder_is_locked(int fd);
 // Removes the name if it is still this socket's. Before the descriptor is closed: nobody takes the
 // name for a left-over one meanwhile.
 void unix_socket_remove(const struct unix_listener *listener);

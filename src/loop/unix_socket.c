@@ -4,13 +4,15 @@
 //
 // The name is never open to more than its mode says: a socket's mode before bind() is the file's,
 // less the umask, and nobody can connect before listen(). Who replaces a name left by a killed
-// process holds a lock on the folder, so that two starting at once do not take each other's. A name
+// process holds a lock on the folder, so that two starting at once do not take each other's; in a folder that
+// the process has locked for good (the cache directory) that lock is enough. A name
 // that is not a socket, or is another user's, is never removed, nor at the end one that has become
 // somebody else's.
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -24,6 +26,26 @@
 #define UNIX_BACKLOG 4096
 #define LOCK_TRIES 200
 #define LOCK_PAUSE_MS 10
+
+// The folder that this process keeps locked; inode 0: none.
+static atomic_ullong locked_dev, locked_ino;
+
+void unix_socket_folder_is_locked(int fd)
+{
+    struct stat st = {0};
+    if (fd >= 0) {
+        check(fstat(fd, &st) == 0);
+    }
+    atomic_store(&locked_dev, st.st_dev);
+    atomic_store(&locked_ino, st.st_ino);
+}
+
+static bool folder_is_locked(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && st.st_ino == atomic_load(&locked_ino) &&
+           st.st_dev == atomic_load(&locked_dev);
+}
 
 static void fd_close(int fd)
 {
@@ -40,7 +62,8 @@ static enum err folder_lock(const char *path, int *ret_fd)
     size_t len = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
     (void)snprintf(folder, sizeof(folder), "%.*s", len > 0 ? (int)len : 1, len > 0 ? path : ".");
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    for (unsigned i = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
+    bool is_locked = fd >= 0 && folder_is_locked(fd);
+    for (unsigned i = 0; fd >= 0 && !is_locked && flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
         if (errno != EWOULDBLOCK || i == LOCK_TRIES) {
             bool busy = errno == EWOULDBLOCK;
             fd_close(fd);

@@ -499,6 +499,7 @@ static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
             dir->path);
         return ERR_IN_USE;
     }
+    unix_socket_folder_is_locked(dir->fd); // admin.socket is here where nothing better is known
     return ERR_OK;
 }
 
@@ -559,6 +560,7 @@ void store_dir_close(struct store_dir *dir)
 {
     fd_close(&dir->segments_fd);
     fd_close(&dir->index_fd);
+    unix_socket_folder_is_locked(-1);
     fd_close(&dir->lock_fd);
     fd_close(&dir->fd);
     if (dir->path != NULL) {                            // it was opened

@@ -96,6 +96,25 @@ Test(store_dir, a_second_process_is_refused_with_a_clear_line)
     box_remove(&box);
 }
 
+// admin.socket stands in the cache directory where there is no better place.
+Test(store_dir, a_socket_is_opened_in_the_folder_that_is_locked)
+{
+    struct box box;
+    struct unix_listener listener;
+    struct buf why;
+    char path[UNIX_PATH_SIZE];
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    buf_init(&why, 4000);
+    cr_assert(snprintf(path, sizeof(path), "%s/admin.sock", box.dir) < (int)sizeof(path));
+    cr_assert_eq(unix_socket_open(path, 0600, &listener, &why), ERR_OK, "%s", buf_cstr(&why));
+    unix_socket_remove(&listener);
+    close(listener.fd);
+    buf_done(&why);
+    box_close(&box);
+    box_remove(&box);
+}
+
 Test(store_dir, a_format_that_is_not_ours_is_refused_and_left_alone)
 {
     struct box box;
