@@ -127,6 +127,32 @@ struct http_connection;
 bool http_body_step(struct http_connection *c);
 void http_body_end(struct http_exchange *x, enum err err); // tells the sink, once
 
+// --- http_share.c --------------------------------------------------------------------------------
+
+#define HTTP_SHARE_MOST 2097152u // of a connection in a turn of the loop
+#define HTTP_SHARE_LEAST                                                                           \
+    131072u // below it turns cost more than they send; a reply of no more is small
+#define HTTP_TURN_BYTES 1048576u    // of all of a worker in a turn, while there are small replies
+#define HTTP_SMALL_LASTS_US 100000u // how long one small reply lets us expect others
+
+// Who has sent how much in this turn, of a worker.
+struct http_turn {
+    uint64_t at_us; // the turn
+    uint64_t small_until_us;
+    unsigned senders, senders_before;
+};
+
+// The same of a connection.
+struct http_share {
+    uint64_t at_us;
+    uint64_t left;
+};
+
+// What a connection may still send in the turn that began at `now_us`.
+uint64_t http_share_left(struct http_turn *turn, struct http_share *share, uint64_t now_us);
+// A reply of BODY_BYTES has gone out.
+void http_share_note_reply(struct http_turn *turn, uint64_t body_bytes, uint64_t now_us);
+
 // --- http_connection.c ---------------------------------------------------------------------------
 
 #define HTTP_IN_MAX 65536 // bytes received and not yet used, per connection
@@ -191,6 +217,7 @@ struct http_connection {
     uint64_t wait_since_us;          // waiting for the client's bytes or window; 0 = not
     uint64_t waited_us, moved_bytes; // in the present rate window
     uint64_t drained_bytes;          // in DRAIN and LINGER
+    struct http_share share;         // of what this turn sends
     struct task task;
     struct span fresh;                // just received, in the worker's buffer; empty between events
     struct buf in;                    // received earlier and not used yet
@@ -223,6 +250,7 @@ struct http_worker {
     bool is_closed; // whoever comes is turned away
     struct arena *spares[HTTP_ARENA_SPARES];
     unsigned spare_count;
+    struct http_turn turn;
     int64_t date_s; // second that `date` is of
     char date[DATE_HTTP_LEN + 1];
     char *receive; // HTTP_RECEIVE_SIZE, used inside one read only

@@ -22,8 +22,6 @@
 #include "http/http_private.h"
 #include "stats/stats.h"
 
-// One connection's share of a turn of the loop; then the other connections have theirs.
-#define PASS_BYTES 2097152u
 #define IOV_MAX_HERE (3 + 2 * REPLY_QUEUE_MAX)
 
 // --- Head ----------------------------------------------------------------------------------------
@@ -586,10 +584,9 @@ static bool has_output(const struct reply_state *r)
                                                  (r->queue != NULL && r->queue->count > 0)));
 }
 
-enum reply_progress http_reply_write(struct http_exchange *x)
+static enum reply_progress reply_write(struct http_exchange *x, uint64_t *budget)
 {
     struct reply_state *r = &x->reply;
-    uint64_t budget = PASS_BYTES;
     r->pass++;
     for (;;) {
         reply_pull(x);
@@ -599,12 +596,24 @@ enum reply_progress http_reply_write(struct http_exchange *x)
         if (!has_output(r)) {
             return r->started && r->ended ? REPLY_DONE : REPLY_IDLE;
         }
-        if (budget == 0) {
+        if (*budget == 0) {
             return REPLY_BLOCKED;
         }
-        enum reply_progress progress = send_some(x, &budget);
+        enum reply_progress progress = send_some(x, budget);
         if (progress != REPLY_DONE) {
             return progress;
         }
     }
+}
+
+enum reply_progress http_reply_write(struct http_exchange *x)
+{
+    struct http_connection *c = connection_of(x);
+    uint64_t now_us = connection_now_us(c);
+    (void)http_share_left(&c->hw->turn, &c->share, now_us);
+    enum reply_progress progress = reply_write(x, &c->share.left);
+    if (progress == REPLY_DONE) {
+        http_share_note_reply(&c->hw->turn, x->reply.body_bytes, now_us);
+    }
+    return progress;
 }

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each connection's share of what its worker sends in a turn of the loop. Runs on that worker.
+//
+// A small reply waits for whatever the others send in the same turn. So while there are small replies a turn sends
+// HTTP_TURN_BYTES, shared among as many connections as sent anything in the turn before. Among large replies alone
+// nobody gains by shorter turns, and each of them has HTTP_SHARE_MOST. A connection that comes back in the same turn
+// has what is left of its share.
+#include "http/http_private.h"
+
+static uint64_t share_of(const struct http_turn *turn, uint64_t now_us)
+{
+    if (now_us >= turn->small_until_us) {
+        return HTTP_SHARE_MOST;
+    }
+    uint64_t part = HTTP_TURN_BYTES /
+                    (turn->senders > turn->senders_before ? turn->senders : turn->senders_before);
+    return part > HTTP_SHARE_LEAST ? part : HTTP_SHARE_LEAST;
+}
+
+uint64_t http_share_left(struct http_turn *turn, struct http_share *share, uint64_t now_us)
+{
+    if (turn->at_us != now_us) {
+        turn->at_us = now_us;
+        turn->senders_before = turn->senders;
+        turn->senders = 0;
+    }
+    if (share->at_us != now_us) {
+        turn->senders++;
+        *share = (struct http_share){now_us, share_of(turn, now_us)};
+    }
+    return share->left;
+}
+
+void http_share_note_reply(struct http_turn *turn, uint64_t body_bytes, uint64_t now_us)
+{
+    if (body_bytes <= HTTP_SHARE_LEAST) {
+        turn->small_until_us = now_us + HTTP_SMALL_LASTS_US;
+    }
+}
