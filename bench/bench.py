@@ -13,6 +13,7 @@ import argparse
 import importlib
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -41,6 +42,7 @@ def main():
     parser.add_argument("--folder", default="/var/tmp", help="where caches go")
     parser.add_argument("--results", help="write the tables to this file")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)        # servers end with the rig, whoever ends it
     version = subprocess.run([args.forebay, "version"], capture_output=True, text=True, check=True).stdout.strip()
     report = Report(f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux {platform.release()}, "
                     f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds{', quick' if args.quick else ''}, "

@@ -56,7 +56,7 @@ def mode(rig, report, args, origin, signed, logs):
         if name not in shapes(args):
             continue
 
-        def measure(side, _, seconds=1 if args.quick else 2):
+        def measure(side, _, seconds=1 if args.quick or logs else 2):
             got = rig.load(sides[side], requests, connections, seconds=seconds, random=True, blind=True,
                            signed=signed and sides[side].name == "forebay")
             return {**got, "segments_each": got["segments"] / got["requests"]}

@@ -8,7 +8,7 @@ import time
 
 
 def run(rig, report, args):
-    count = 20_000 if args.quick else 250_000
+    count = 20_000 if args.quick else 100_000
     origin, paths = rig.directory(count)
     forebay = rig.forebay(origin, engine=args.engine)
     report.head("objects", "stored/s", "CPU us each", "found/s, first 1,000", "found/s, all", "CPU us, first 1,000",

@@ -86,7 +86,7 @@ def write_shard(place):
 
 def run(rig, report, args):
     shard = write_shard(rig.folder)
-    for kind, count, batch in (("objects", 160 if args.quick else 320, BATCH), ("shards", 12 if args.quick else 24, 1)):
+    for kind, count, batch in (("objects", 160 if args.quick else 240, BATCH), ("shards", 12 if args.quick else 16, 1)):
         for client in ("boto3", "s3torchconnector", "webdataset")[:2 if kind == "objects" else 3]:
             if args.only and args.only not in f"{kind} {client}":
                 continue

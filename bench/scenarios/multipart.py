@@ -4,7 +4,7 @@ Forebay beside direct (bench/multipart, which can also limit the link)."""
 
 
 def run(rig, report, args):
-    got = rig.program("multipart", "--pairs", str(args.rounds), "--size", "128" if args.quick else "512", "--folder",
+    got = rig.program("multipart", "--pairs", str(args.rounds), "--size", "128" if args.quick else "256", "--folder",
                       args.folder, "--engine", args.engine)
     rows, mid = got["rows"], got["medians"]
     report.head("", "direct MiB/s", "through MiB/s", "through / direct", "memory MiB, most")

@@ -13,7 +13,7 @@ WANTED = {("15 ms, 60 MB/s", 1): ("direct", 4.0), ("15 ms, 60 MB/s", 4): ("direc
 
 
 def run(rig, report, args):
-    total = 256 if args.quick else 768
+    total = 256 if args.quick else 512
     report.head("origin, connections", "direct MB/s", "forebay MB/s", "nginx MB/s", "forebay / direct", "forebay / nginx",
                 "forebay CPU ms/MiB", "origin bytes", "left behind")
     for name, (latency, rate, core) in ROWS.items():
