@@ -318,6 +318,7 @@ static void *recovery_main(void *ctx)
         recovery_want_rebuild(recovery); // first: deletes from now on outlast it
         index_writer_drop(&store->writer);
     }
+    atomic_store(&recovery->is_verified, true);
     pthread_mutex_lock(&recovery->guarded.lock);
     while (!recovery->guarded.stop) {
         if (rebuild_wait_locked(recovery)) {

@@ -86,11 +86,11 @@ def test_an_early_error_is_not_touched(renamed, origin):
     with renamed.client() as client:
         upload = begin(client, "/mine/k")
         origin.fault("k", "raw", b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n"
-                     b"Content-Length: %d\r\n\r\n%s" % (len(page), page), method="POST")
+                     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page), method="POST")
         reply = complete(client, "/mine/k", upload)
         assert reply.status == 200 and reply.body == page, reply
         page = b"<CompleteMultipartUploadResult><Location>x</Location>" + b"y" * 70000
-        origin.fault("k", "raw", b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s"
+        origin.fault("k", "raw", b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
                      % (len(page), page), method="POST")
         assert complete(client, "/mine/k", upload).body == page
 

@@ -469,7 +469,7 @@ Test(recovery, two_hundred_injured_indexes_start_normally_and_come_back_from_seg
         injure(path, bytes, len, injury, other, other_len);
         cr_assert(box_open(&box));
         unsigned at_once = count_right(&box, OBJECTS); // judges bytes, whatever is there
-        wait_for(is_built(&box));
+        wait_for(atomic_load(&box.store->recovery.is_verified) && is_built(&box));
         index_writer_flush(&box.store->writer);
         unsigned right = count_right(&box, OBJECTS);
         // A flipped bit may hide in one bad record; whatever is found to be damaged comes back
