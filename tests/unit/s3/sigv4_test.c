@@ -419,7 +419,7 @@ Test(sigv4, keys_of_other_days_are_wiped)
     static const char *const regions[] = {"us-east-1", "us-east-2", "eu-west-1", "eu-west-2"};
     const struct sigv4_credentials credentials = {text(ACCESS_KEY), text(SECRET), {NULL, 0}};
     unsigned kept = 0;
-    for (unsigned day = 0; day < 3; day++) {
+    for (unsigned day = 1; day < 4; day++) { // the first ends those that other tests left
         for (size_t i = 0; i < ARRAY_LEN(regions); i++) {
             const struct sigv4_scope scope = {.region = text(regions[i]), .service = SPAN("s3")};
             begin("Host", HOST, NULL);
@@ -466,12 +466,14 @@ Test(sigv4, keys_are_wiped_with_their_thread)
 {
     pthread_t thread;
     sign_once();
+    unsigned mine = sigv4_cached_keys();
+    cr_assert(mine >= 1);
     cr_assert_eq(pthread_key_create(&after_all, count_after_all), 0);
     cr_assert_eq(pthread_create(&thread, NULL, sign_in_thread, &after_all), 0);
     cr_assert_eq(pthread_join(thread, NULL), 0);
     cr_assert_eq(kept_in_thread, 1);
     cr_assert_eq(kept_after_thread, 0);
-    cr_assert_eq(sigv4_cached_keys(), 1, "those of another thread stay");
+    cr_assert_eq(sigv4_cached_keys(), mine, "those of another thread stay");
 }
 
 // What is hashed is the canonical request that the error document shows, however long its pieces are.
