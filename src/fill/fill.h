@@ -63,16 +63,13 @@ struct fill_ask {
     struct store_object *object;  // the version wanted; NULL: whatever is current
     struct store_object *refused; // this version answered 412
     bool revalidate;              // no bytes: is `object` still current?
-    bool told;         // no question: an answer past the cache named `object`, NULL: none
-    uint64_t asked_us; // told: when the origin was asked
-    bool strict;       // only a request to the origin not yet sent will do
-    bool has_sent;     // bytes of `object` have reached the client
-    bool skip_index;   // what the index says could not be read: ask the origin
-    bool no_pages;     // file ranges cannot be sent to this client
-    bool ahead;        // for who comes later: no bytes are given, only the end
-    // The origin's checksums of the object are wanted, too; of bytes: all of it is. Where they are no
-    // bytes: of `object`.
-    bool with_checksums;
+    bool told;            // no question: an answer past the cache named `object`, NULL: none
+    uint64_t asked_us;    // told: when the origin was asked
+    bool strict;          // only a request to the origin not yet sent will do
+    bool has_sent;        // bytes of `object` have reached the client
+    bool skip_index;      // what the index says could not be read: ask the origin
+    bool no_pages;        // file ranges cannot be sent to this client
+    bool ahead;           // for who comes later: no bytes are given, only the end
     uint64_t first_byte;  // wanted from here
     uint64_t block;       // that holds it
     uint32_t block_count; // at most this many
@@ -87,11 +84,10 @@ enum subscription_state {
 
 enum subscription_outcome {
     OUTCOME_NONE,
-    OUTCOME_DONE,      // everything up to the run's end was delivered, or is at `place`
-    OUTCOME_REJOIN,    // ask again
-    OUTCOME_GONE,      // that version is no more (412)
-    OUTCOME_ERROR,     // err
-    OUTCOME_DESCRIBED, // `answer` has the checksums of the version asked about; NULL: not to be had
+    OUTCOME_DONE,   // everything up to the run's end was delivered, or is at `place`
+    OUTCOME_REJOIN, // ask again
+    OUTCOME_GONE,   // that version is no more (412)
+    OUTCOME_ERROR,  // err
     // err ERR_NOT_MODIFIED: the version asked about is current or, if none was, `answer`; ERR_OK:
     // `answer` is; else neither
     OUTCOME_REVALIDATED

@@ -23,7 +23,7 @@ static void checksum_begin(struct fill *fill)
     fill->checksum = wanted && kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
 }
 
-// Once, when all of a run has come: in that moment, so that its last bytes reach nobody unjudged.
+// Once, when a run is complete.
 static bool checksum_is_right(struct fill *fill)
 {
     if (fill->checksum == NULL || !fill_is_whole(fill)) {
@@ -140,7 +140,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
 // Everything wanted has been received.
 void fill_complete(struct fill *fill)
 {
-    if (fill->is_wrong || !checksum_is_right(fill)) { // an empty one has no body
+    if (!checksum_is_right(fill)) {
         fill_final_all(fill, OUTCOME_ERROR, ERR_ORIGIN_PROTOCOL, (struct span){0});
         fill_fail(fill, ERR_ORIGIN_PROTOCOL, (struct span){0});
         return;
@@ -229,19 +229,17 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     }
 }
 
-// Asked for whole it is larger than the run: the answer has described it, as HEAD would have.
-static enum err fill_ask_range(struct fill *fill, struct store_object *object)
+static enum err on_fetch_head(struct origin_fetch *f)
 {
-    store_object_unref(fill->described);
-    fill->described = object;
-    fill->asks_whole = false;
-    fill->asks_again = true;
-    return ERR_CANCELLED;
-}
-
-enum err fill_take_head(struct fill *fill)
-{
-    const struct origin_fetch *f = &fill->fetch;
+    struct fill *fill = fill_of(f->ctx);
+    if (fill->abandoned) {
+        return ERR_CANCELLED;
+    }
+    if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
+        bool fits =
+            f->body_first == fill->received && f->body_len == fill->asked_end_byte - fill->received;
+        return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
+    }
     struct store_object *object = fill_version_from_fetch(
         fill->key, f, fill->object != NULL ? fill->object : fill->described);
     if (object == NULL) {
@@ -254,9 +252,6 @@ enum err fill_take_head(struct fill *fill)
     object->block_size_bytes = fill->block_size_bytes;
     uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
                            object->size_bytes);
-    if (fill->asks_whole && end < object->size_bytes) {
-        return fill_ask_range(fill, object);
-    }
     bool fits = f->body_len == end - fill->first_byte ||
                 (fill->looks_empty && f->body_len == object->size_bytes); // it has grown since
     if (f->body_first != fill->first_byte || end < fill->first_byte || !fits ||
@@ -273,26 +268,11 @@ enum err fill_take_head(struct fill *fill)
         (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
     fill->state = FILL_BODY;
-    fill_describe_learn(fill);
     fill_begin_run(fill, f);
     checksum_begin(fill);
     fill_announce(fill);
     fill_assert_run(fill);
     return ERR_OK;
-}
-
-static enum err on_fetch_head(struct origin_fetch *f)
-{
-    struct fill *fill = fill_of(f->ctx);
-    if (fill->abandoned) {
-        return ERR_CANCELLED;
-    }
-    if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
-        bool fits =
-            f->body_first == fill->received && f->body_len == fill->asked_end_byte - fill->received;
-        return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
-    }
-    return fill_describe_holds(fill) ? ERR_OK : fill_take_head(fill);
 }
 
 static enum err on_fetch_body(struct origin_fetch *f, struct span data)
@@ -322,7 +302,6 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
             store_run_append(fill->run, *slot);
         }
     }
-    fill->is_wrong |= fill->received == fill->end_byte && !checksum_is_right(fill);
     worker_defer(fill->fw->worker, &fill->deliver_task);
     fill_window_update(fill); // at once: one turn may bring all that the socket holds
     fill_pause_update(fill);
@@ -354,17 +333,15 @@ static bool err_denies_version(enum err err)
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;
 }
 
-// No range of an empty object can be satisfied: what has no first byte is asked for whole; and what was
-// asked for whole and is large, by its range. The call that has ended is on the stack, so not here.
-static bool fill_ask_otherwise(struct fill *fill, enum err err)
+// No range of an empty object can be satisfied: what has no first byte is asked for whole. The call
+// that has ended is on the stack, so not here.
+static bool fill_ask_whole(struct fill *fill, enum err err)
 {
-    bool no_first_byte = err == ERR_INVALID_RANGE && fill->object == NULL &&
-                         fill->first_byte == 0 && !fill->looks_empty;
-    if (!no_first_byte && !fill->asks_again) {
+    if (err != ERR_INVALID_RANGE || fill->object != NULL || fill->first_byte > 0 ||
+        fill->looks_empty) {
         return false;
     }
-    fill->looks_empty |= no_first_byte;
-    fill->asks_again = false;
+    fill->looks_empty = true;
     fill->resume_waiting = true;
     timer_start(&fill->resume_timer, 0);
     return true;
@@ -375,7 +352,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     struct fill *fill = fill_of(f->ctx);
     check(fill->fetching);
     bool parking = fill->parking;
-    fill->fetching = fill->parking = fill->head_waits = false;
+    fill->fetching = fill->parking = false;
     fill_pause_over(fill);
     bool writes = fill->has_head && fill->received == fill->end_byte && fill->run != NULL;
     if (!writes || fill->abandoned) { // else it leads until it is written
@@ -395,14 +372,10 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
         fill_assert_run(fill);
         return;
     }
-    if (fill->head_err != ERR_OK) {
-        err = fill->head_err;
-        fill->head_err = ERR_OK;
-    }
     if (err == ERR_OK) {
         err = ERR_ORIGIN_RESET;
     }
-    if (fill_ask_otherwise(fill, err)) {
+    if (fill_ask_whole(fill, err)) {
         return;
     }
     if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
@@ -431,7 +404,7 @@ void fill_fetch(struct fill *fill)
     f->credentials = fill->key->credentials;
     f->ask_checksums = true;
     bool empty = fill->object != NULL && fill->object->size_bytes == 0;
-    f->has_range = !empty && (fill->has_head || !(fill->looks_empty || fill->asks_whole));
+    f->has_range = !empty && (fill->has_head || !fill->looks_empty);
     f->first = fill->received;
     uint64_t end = fill->has_head
                        ? fill_piece_end(fill)

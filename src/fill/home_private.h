@@ -30,7 +30,6 @@ struct revalidation {      // one conditional request for all who ask meanwhile
     struct object_key *key;     // of who asked first: with these credentials
     struct store_object *asked; // its ETag went along; NULL: none
     struct store_object *found;
-    bool describes; // unconditional: the answer has the checksums
     struct list waiters;
     uint64_t floor, began_us;
     enum err err;         // the answer
@@ -62,7 +61,7 @@ struct home_key {
     struct list starting; // writes that wait for the delete
     struct list closing;  // writes that wait for the acknowledgements
     struct revalidation *revalidation;
-    struct list next_revalidation; // those for whom the one that was sent will not do
+    struct list next_revalidation; // strict readers that came after it was sent
     struct list concluded; // struct revalidation: answered, until what it made untrue is gone
 };
 

@@ -194,15 +194,6 @@ uint32_t get_state_block_size(const struct request *r)
                                                            : r->rule->block_size_bytes;
 }
 
-// S3 leaves them out where a Range stands, even one that it ignores.
-bool get_state_wants_checksums(const struct request *r)
-{
-    struct span mode;
-    return headers_get(&r->http->headers, SPAN("x-amz-checksum-mode"), &mode) &&
-           span_equal_nocase(span_trim(mode), SPAN("ENABLED")) &&
-           headers_count(&r->http->headers, SPAN("Range")) == 0 && !r->s3.has_part_number;
-}
-
 void get_state_check(const struct request *r)
 {
     const struct get_state *g = r->get;
