@@ -122,6 +122,9 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     // Each lane looks names up for itself, and goes through the addresses in an order of its own: together
     // they use all of them. One that cannot be reached costs the time until the next is tried.
     CURL_SET(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
+    // A transfer that ends while its name is looked up leaves curl's thread to end by itself: joining it would
+    // hold up the worker for as long as the name server does not answer.
+    CURL_SET(easy, CURLOPT_QUICK_EXIT, 1L);
     if (t->pool->names != NULL) {
         CURL_SET(easy, CURLOPT_RESOLVE, t->pool->names);
     }

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: transfers spread over lanes of few connections and over all addresses of a name, and what
-// nobody uses any more is closed.
+// Proves: transfers spread over lanes of few connections and over all addresses of a name, what nobody
+// uses any more is closed, and a name server that does not answer holds up none but who asks for the name.
+#include <netdb.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <time.h>
+
 #include "base/clock.h"
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
 #include "loop_fixture.h"
 #include "test.h"
 #include "tiny_origin.h"
+#include "waiting.h"
 
 enum { CALLS_MAX = 100 };
 
@@ -180,4 +186,83 @@ Test(transfer_lane, connections_lead_to_every_address_of_a_name)
     cr_assert_gt(tiny_origin_requests(rig.beside), 0);
     cr_assert_eq(tiny_origin_requests(rig.origin) + tiny_origin_requests(rig.beside), CALLS_MAX);
     rig_end(&rig);
+}
+
+// --- Names that are not found out -----------------------------------------------------------------
+
+#define PATIENCE_S 20 // of the name server with who waits for it
+
+static sem_t name_server_answers;
+static atomic_uint asked, answered;
+
+// Instead of the C library's; curl calls it in threads of its own.
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                struct addrinfo **ret_addresses)
+{
+    (void)name;
+    (void)service;
+    (void)hints;
+    (void)ret_addresses;
+    struct timespec until;
+    cr_assert_eq(clock_gettime(CLOCK_REALTIME, &until), 0);
+    until.tv_sec += PATIENCE_S;
+    atomic_fetch_add(&asked, 1);
+    (void)sem_timedwait(&name_server_answers, &until);
+    atomic_fetch_add(&answered, 1);
+    return EAI_AGAIN;
+}
+
+struct lost_fetch {
+    struct lane_rig *rig;
+    struct transfer *transfer;
+    enum err err;
+    struct signal over;
+};
+
+static void on_lost_end(void *ctx, enum err err, const char *detail)
+{
+    (void)detail;
+    struct lost_fetch *fetch = ctx;
+    fetch->err = err;
+    signal_raise(&fetch->over);
+}
+
+static void start_lost(struct worker *w, void *ctx)
+{
+    (void)w;
+    static const struct transfer_calls calls = {
+        .on_header_line = on_line, .on_body = on_line, .on_end = on_lost_end};
+    struct lost_fetch *fetch = ctx;
+    struct transfer_request request = {.method = SPAN("GET"), .url = "http://nowhere.test/"};
+    fetch->transfer = transfer_start(fetch->rig->pool, &request, &calls, fetch);
+}
+
+static void cancel_lost(struct worker *w, void *ctx)
+{
+    (void)w;
+    transfer_cancel(((struct lost_fetch *)ctx)->transfer);
+}
+
+Test(transfer_lane, a_name_server_that_does_not_answer_holds_no_worker_up)
+{
+    cr_assert_eq(sem_init(&name_server_answers, 0, 0), 0);
+    struct lane_rig rig = {.most = CALLS_MAX};
+    rig_begin(&rig);
+    struct lost_fetch fetches[2] = {{.rig = &rig}, {.rig = &rig}};
+    for (unsigned i = 0; i < 2; i++) {
+        signal_init(&fetches[i].over);
+        fixture_run_on(rig.worker, start_lost, &fetches[i]);
+    }
+    wait_for(atomic_load(&asked) == 2);
+    fixture_run_on(rig.worker, cancel_lost, &fetches[0]);
+    signal_wait(&fetches[0].over);
+    cr_assert_eq(fetches[0].err, ERR_CANCELLED);
+    rig_end(&rig);
+    cr_assert_eq(fetches[1].err, ERR_CANCELLED);
+    cr_assert_eq(atomic_load(&answered), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        cr_assert_eq(sem_post(&name_server_answers), 0);
+        signal_done(&fetches[i].over);
+    }
+    wait_for(atomic_load(&answered) == 2);
 }
