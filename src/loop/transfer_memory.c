@@ -18,7 +18,7 @@
     64u                 // each class holds half as much again or a third more than the one before
 #define CLASS_COUNT 23u // up to 128 KiB
 #define SLACK_BYTES 32u // that curl adds to a power of two still fits its class
-#define KEPT_BYTES (256u * 1024) // of a class, on a thread
+#define KEPT_BYTES (256u * 1024) // of a class, on a thread; of all: TRANSFER_MEMORY_KEPT_MOST
 #define NO_CLASS CLASS_COUNT
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED true
@@ -38,6 +38,7 @@ struct piece {
 struct kept {
     struct piece *first[CLASS_COUNT];
     unsigned count[CLASS_COUNT];
+    size_t bytes;
 };
 
 static pthread_key_t kept_key;
@@ -72,6 +73,7 @@ void *transfer_memory_alloc(size_t bytes)
     if (size_class != NO_CLASS && kept != NULL && (piece = kept->first[size_class]) != NULL) {
         kept->first[size_class] = piece->next;
         kept->count[size_class]--;
+        kept->bytes -= class_bytes(size_class);
     } else {
         piece = malloc(HEAD_BYTES + (size_class != NO_CLASS ? class_bytes(size_class) : bytes));
     }
@@ -87,6 +89,13 @@ static struct piece *piece_of(void *ptr)
     return (struct piece *)(void *)((char *)ptr - HEAD_BYTES);
 }
 
+static bool has_room(unsigned size_class)
+{
+    size_t bytes = class_bytes(size_class);
+    return kept != NULL && kept->count[size_class] < KEPT_BYTES / bytes &&
+           kept->bytes + bytes <= TRANSFER_MEMORY_KEPT_MOST;
+}
+
 void transfer_memory_free(void *ptr)
 {
     if (ptr == NULL) {
@@ -95,14 +104,14 @@ void transfer_memory_free(void *ptr)
     struct piece *piece = piece_of(ptr);
     unsigned size_class = piece->head.size_class;
     check(size_class <= NO_CLASS);
-    if (size_class == NO_CLASS || kept == NULL ||
-        kept->count[size_class] >= KEPT_BYTES / class_bytes(size_class)) {
+    if (size_class == NO_CLASS || !has_room(size_class)) {
         free(piece);
         return;
     }
     piece->next = kept->first[size_class];
     kept->first[size_class] = piece;
     kept->count[size_class]++;
+    kept->bytes += class_bytes(size_class);
 }
 
 void *transfer_memory_realloc(void *ptr, size_t bytes)

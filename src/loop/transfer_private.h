@@ -106,6 +106,7 @@ void transfer_memory_keep(void); // this thread keeps what is freed on it, until
 void *transfer_memory_alloc(size_t bytes);
 void *transfer_memory_realloc(void *ptr, size_t bytes);
 void transfer_memory_free(void *ptr);
+#define TRANSFER_MEMORY_KEPT_MOST (1024u * 1024) // bytes that wait on a thread for the next
 
 // --- transfer_setup.c ----------------------------------------------------------------------------
 // Describes the request to t->easy, callbacks apart; t->body_length is set. ERR_INVALID or

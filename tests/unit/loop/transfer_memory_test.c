@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: pieces hold what was asked for and keep it when they grow; those that are freed serve the
-// next on the same thread, up to a bound; any thread may free any piece.
+// next on the same thread, up to a bound for each size and one for all; any thread may free any piece.
+#include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
@@ -96,5 +97,33 @@ Test(transfer_memory, many_that_are_freed_at_once)
             cr_assert(holds(pieces[i], (char)i, 200));
             transfer_memory_free(pieces[i]);
         }
+    }
+}
+
+// What malloc has given out; always 0 where a sanitizer is malloc, which is not what this is about.
+static size_t malloced_bytes(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+Test(transfer_memory, what_waits_on_a_thread_is_bounded)
+{
+    enum { COUNT = 40 };
+    static char *pieces[COUNT];
+    transfer_memory_keep();
+    size_t before = malloced_bytes();
+    for (size_t bytes = 100; bytes < 128 << 10; bytes += bytes / 3) {
+        for (unsigned i = 0; i < COUNT; i++) {
+            pieces[i] = transfer_memory_alloc(bytes);
+        }
+        for (unsigned i = 0; i < COUNT; i++) {
+            transfer_memory_free(pieces[i]);
+        }
+    }
+    size_t waiting = malloced_bytes() - before, overhead = TRANSFER_MEMORY_KEPT_MOST / 4;
+    cr_assert_leq(waiting, TRANSFER_MEMORY_KEPT_MOST + overhead);
+    if (before > 0) {
+        cr_assert_gt(waiting, TRANSFER_MEMORY_KEPT_MOST / 2);
     }
 }
