@@ -92,6 +92,12 @@ bool origin_retry_take(struct origin *origin)
     return false;
 }
 
+bool origin_answers_others(const struct origin *origin, uint64_t since_us)
+{
+    uint64_t answered_us = atomic_load_explicit(&origin->answered_at_us, memory_order_relaxed);
+    return answered_us > since_us && clock_monotonic_us() - answered_us < ORIGIN_ANSWERS_US;
+}
+
 uint64_t origin_backoff_ms(unsigned attempt)
 {
     check(attempt > 0);

@@ -18,9 +18,13 @@
 #define ORIGIN_SLOTS_FIRST 64u    // of an origin, of all workers, until demand wants more
 #define ORIGIN_WAITERS_MAX 16384u // calls that wait for a slot, per worker
 #define ORIGIN_SLOT_WAIT_MS                                                                        \
-    30000u                   // for a slot; then the origin is too slow for what is asked of it
-#define ORIGIN_KEPT_SHARE 8u // of the slots one in so many is not for relays; one at least
-#define ORIGIN_ERROR_BODY_MAX 65536u   // bytes of an error document that are kept
+    30000u // for a slot; then the origin is too slow for what is asked of it
+// So long a request that is refused with SlowDown is asked again while the origin answers others;
+// it does if it has answered one this recently.
+#define ORIGIN_SLOWDOWN_WAIT_US 20000000u
+#define ORIGIN_ANSWERS_US 5000000u
+#define ORIGIN_KEPT_SHARE 8u         // of the slots one in so many is not for relays; one at least
+#define ORIGIN_ERROR_BODY_MAX 65536u // bytes of an error document that are kept
 #define ORIGIN_ERROR_ANSWER_MAX 32768u // of one that each reader of a fill gets a copy of
 #define ORIGIN_ARENA_MAX (1u << 20)    // memory of one call
 #define ORIGIN_SERVER_HEADERS_MAX 16u  // different Server values remembered
@@ -77,9 +81,8 @@ struct origin_worker {
     struct list waiters[ORIGIN_CALL_KINDS];
     enum origin_call_kind turn; // whose waiters come first now
     unsigned waiting_count, running_count, relay_count;
-    unsigned slots_max, slots_first, limit, successes;
+    unsigned slots_max, slots_first, limit, successes, refusals;
     bool is_settled; // the origin has said where its limit is
-    uint64_t halved_at_us;
     uint64_t usual_us, best_us, former_best_us, best_since_us; // until the first byte of an answer
     struct task wake;
 
@@ -102,7 +105,8 @@ struct origin {
     atomic_long retry_tokens;
     atomic_ulong retry_floor_at_us; // when the floor gave its last retry
 
-    atomic_bool has_answered; // hops.c
+    atomic_bool has_answered;    // hops.c
+    atomic_ulong answered_at_us; // the last success of any call
 
     // The origin's Server header; values are kept until the origin is freed.
     _Atomic(const char *) server_header;
@@ -125,6 +129,8 @@ void origin_call_init(struct origin_call *call, struct origin_worker *ow,
 void origin_call_done(struct origin_call *call);
 // Counts a request towards the retry budget; takes one retry from it.
 void origin_budget_request(struct origin *origin);
+// Has it answered a call since then, and lately?
+bool origin_answers_others(const struct origin *origin, uint64_t since_us);
 // Wait before retry number `attempt` (1 for the first): exponential, half of it random.
 uint64_t origin_backoff_ms(unsigned attempt);
 void origin_count_error(enum err err);
@@ -140,6 +146,9 @@ void origin_slot_stop_waiting(struct origin_call *call); // neither of the two r
 // *ret_now: the slot is taken now, else call->ready() or call->refused() will run later.
 // ERR_ORIGIN_FULL: too many wait.
 enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
+// Before an attempt that follows a failure: true if there are fewer places now than calls that have one.
+// Then the slot is gone, and call->ready() or call->refused() will run later.
+bool origin_slot_yield(struct origin_call *call) MUST_USE;
 // What the slot learns from an answer.
 void origin_slot_slow_down(struct origin_worker *ow);
 void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us); // 0: says nothing

@@ -4,7 +4,7 @@
 //
 // The life of a call:
 //   SLOT      waits for its slot among the worker's calls, at most ORIGIN_SLOT_WAIT_MS
-//   WAIT      between two attempts: back-off timer, or new credentials
+//   WAIT      between two attempts: back-off timer, its slot once more, or new credentials
 //   LOOK      (an upload to a bucket of unknown region) HEAD of the bucket, for its region
 //   ASK       a transfer runs, the final head has not come
 //   COLLECT   the answer may not be final: its body is kept, at most ORIGIN_ERROR_BODY_MAX bytes,
@@ -15,7 +15,9 @@
 //
 // What is repeated: a request the origin refused for its region, its clock or its token, once each
 // (three regions), as long as no byte of an upload has left; and a safe request that failed,
-// `retries` times with back-off, each taking one retry from the origin's budget. Bodies are never
+// `retries` times with back-off, each taking one retry from the origin's budget. One that is refused with
+// SlowDown while the origin answers others has only come too early: it is asked again for
+// ORIGIN_SLOWDOWN_WAIT_US, and what bounds that is the number of places. Bodies are never
 // sent twice. An answer whose status nobody gives, on a connection that has carried others, is no
 // answer: what may be sent again is asked once more on a new connection, outside these limits.
 #include <stdlib.h>
@@ -185,6 +187,7 @@ void origin_s3_call_attempt(struct origin_s3_call *c)
     if (c->phase == PHASE_ASK) {
         c->attempts++;
         if (c->attempts == 1) {
+            c->first_asked_us = clock_monotonic_us();
             origin_budget_request(ow->origin);
         }
     }
@@ -386,7 +389,7 @@ static void on_timer(struct timer *timer)
     if (c->phase == PHASE_COLLECT) {
         c->is_cut_short = true;
         transfer_cancel(c->transfer);
-    } else {
+    } else if (!origin_slot_yield(&c->call)) {
         origin_s3_call_attempt(c);
     }
 }

@@ -8,17 +8,31 @@
 #include "stats/stats.h"
 
 #define REGION_HOPS_MAX 3u
-#define SKEW_SEEN_S 600 // a HEAD's 403 has no code: this much says that it is the clock
+#define SLOWDOWN_BACKOFFS 2u // a place that waits longer is missed
+#define SKEW_SEEN_S 600      // a HEAD's 403 has no code: this much says that it is the clock
+
+// Refused with SlowDown by an origin that answers others: the request has only come too early.
+static bool came_too_early(const struct origin_s3_call *c)
+{
+    const struct origin *origin = c->call.ow->origin;
+    uint64_t since_us = c->attempts > origin->options.retries ? c->first_asked_us : 0;
+    return origin_answers_others(origin, since_us) &&
+           clock_monotonic_us() - c->first_asked_us < ORIGIN_SLOWDOWN_WAIT_US;
+}
 
 // Waits and asks again; false when that is not allowed any more.
-static bool try_again(struct origin_s3_call *c)
+static bool try_again(struct origin_s3_call *c, enum err err)
 {
     struct origin *origin = c->call.ow->origin;
-    if (c->attempts > origin->options.retries || !origin_retry_take(origin)) {
+    uint64_t wait_ms = origin_backoff_ms(c->attempts);
+    if (err == ERR_ORIGIN_SLOWDOWN && came_too_early(c)) {
+        stats_add(COUNTER_origin_slowdown_retries, 1);
+        wait_ms = origin_backoff_ms((unsigned)min_u64(c->attempts, SLOWDOWN_BACKOFFS));
+    } else if (c->attempts > origin->options.retries || !origin_retry_take(origin)) {
         return false;
     }
     c->phase = PHASE_WAIT;
-    timer_start(&c->timer, origin_backoff_ms(c->attempts));
+    timer_start(&c->timer, wait_ms);
     return true;
 }
 
@@ -36,7 +50,7 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err)
         origin_hops_doubt(c->call.ow->origin);
     }
     if (error_row(err)->retry == RETRY_SAFE && (origin_s3_call_is_safe(c) || untouched) &&
-        try_again(c)) {
+        try_again(c, err)) {
         return;
     }
     if (c->f != NULL) {
@@ -200,7 +214,7 @@ void origin_s3_call_answered(struct origin_s3_call *c)
         if (err == ERR_ORIGIN_SLOWDOWN) {
             origin_slot_slow_down(c->call.ow);
         }
-        if (origin_s3_call_is_safe(c) && try_again(c)) {
+        if (origin_s3_call_is_safe(c) && try_again(c, err)) {
             return;
         }
         if (c->r != NULL && origin_s3_status_is_hidden(status)) {

@@ -39,7 +39,7 @@ struct origin_s3_call {
     struct span region;          // this attempt was signed for
     struct response_head response_head;
     struct buf collected;
-    uint64_t received, started_us;
+    uint64_t received, started_us, first_asked_us;
 
     struct timer timer;
     struct task task;

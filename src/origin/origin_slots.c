@@ -7,13 +7,17 @@
 //
 // There are as many places as demand wants, up to `connections`. It begins with a few, which for a
 // small object and a far origin are soon all in use: while calls wait, each answer gives one more, so that
-// they double in a round trip, as long as first bytes do not come later for it. SlowDown or a time-out halves
-// them, once a second at most; from then on it takes as many answers as there are places to gain one.
+// they double in a round trip, as long as first bytes do not come later for it. The first SlowDown or
+// time-out halves them and ends that: from then on it takes as many answers as there are places to gain one,
+// and each refusal takes half a place. So a round trip in which all are refused halves them again, and one
+// hot key among many takes little from the others.
+//
+// A call that is refused keeps its place while it backs off, or gives it back if there are fewer now, and
+// is then the first in line: however many wait, no more ask an origin that refuses than it has places.
 #include "base/clock.h"
 #include "origin/origin_private.h"
 #include "stats/stats.h"
 
-#define HALVE_AGAIN_US 1000000u
 // First bytes come late when they take twice as long as at their best, and this much.
 #define LATE_SLACK_US 20000u
 #define BEST_KEPT_US 10000000u
@@ -46,6 +50,14 @@ static void slot_take(struct origin_call *call)
     call->has_slot = true;
     call->ow->running_count++;
     call->ow->relay_count += call->kind == ORIGIN_CALL_RELAY;
+}
+
+static void slot_give(struct origin_call *call)
+{
+    check(call->ow->running_count > 0);
+    call->has_slot = false;
+    call->ow->running_count--;
+    call->ow->relay_count -= call->kind == ORIGIN_CALL_RELAY;
 }
 
 // Of those who wait: whose turn it is, if one of his kind may run. NULL: nobody.
@@ -82,12 +94,15 @@ void origin_slot_leave(struct origin_call *call)
     struct origin_worker *ow = call->ow;
     origin_slot_stop_waiting(call);
     if (call->has_slot) {
-        call->has_slot = false;
-        check(ow->running_count > 0);
-        ow->running_count--;
-        ow->relay_count -= call->kind == ORIGIN_CALL_RELAY;
+        slot_give(call);
         slots_wake(ow);
     }
+}
+
+static void wait_begin(struct origin_call *call)
+{
+    call->ow->waiting_count++;
+    timer_start(&call->slot_timer, ORIGIN_SLOT_WAIT_MS);
 }
 
 enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
@@ -104,10 +119,22 @@ enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
         return ERR_ORIGIN_FULL;
     }
     list_push_back(&ow->waiters[call->kind], &call->waiting);
-    ow->waiting_count++;
-    timer_start(&call->slot_timer, ORIGIN_SLOT_WAIT_MS);
+    wait_begin(call);
     *ret_now = false;
     return ERR_OK;
+}
+
+bool origin_slot_yield(struct origin_call *call)
+{
+    struct origin_worker *ow = call->ow;
+    check(call->has_slot);
+    if (ow->running_count <= ow->limit) {
+        return false;
+    }
+    slot_give(call);
+    list_push_front(&ow->waiters[call->kind], &call->waiting);
+    wait_begin(call);
+    return true;
 }
 
 static void on_wake(struct task *task)
@@ -135,14 +162,17 @@ void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first)
 
 void origin_slot_slow_down(struct origin_worker *ow)
 {
-    uint64_t now_us = clock_monotonic_us();
-    if (ow->halved_at_us != 0 && now_us - ow->halved_at_us < HALVE_AGAIN_US) {
+    if (!ow->is_settled) {
+        ow->is_settled = true;
+        ow->successes = 0;
+        ow->limit = ow->limit > 1 ? ow->limit / 2 : 1;
         return;
     }
-    ow->halved_at_us = now_us;
-    ow->successes = 0;
-    ow->is_settled = true;
-    ow->limit = ow->limit > 1 ? ow->limit / 2 : 1;
+    ow->refusals++;
+    if (ow->refusals == 2) {
+        ow->refusals = 0;
+        ow->limit -= ow->limit > 1;
+    }
 }
 
 // The best is that of the last ten to twenty seconds: an origin may be moved away from.
@@ -167,6 +197,7 @@ static bool is_late(const struct origin_worker *ow)
 
 void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us)
 {
+    atomic_store_explicit(&ow->origin->answered_at_us, clock_monotonic_us(), memory_order_relaxed);
     if (first_byte_us > 0) {
         learn_first_byte(ow, first_byte_us);
     }

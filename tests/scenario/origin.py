@@ -7,6 +7,7 @@ query, and faults are one word each:
     origin.put("a", 10 << 20)                 an object of 10 MiB in bucket "bkt", version 1
     origin.fault("a", "cut", 5000)            the next GET of it ends after 5000 body bytes
     origin.fault("a", "status", 503, at=2)    the second request from now gets 503 SlowDown
+    origin.limit_rate(50, burst=8)            what comes faster gets 503 SlowDown
     with origin.hold("a"):                    requests of it wait here until the block ends
         origin.wait_for(3, key="a")           ... and three of them have arrived
     origin.requests(key="a", method="GET")    what was asked; origin.coverage("a") what was sent
@@ -157,6 +158,7 @@ class Origin:
         self.listener = None
         self.port = None
         self.serial = 0
+        self.rate = None                    # limit_rate()
         self.delay_s = 0.0                  # added before every reply head
         self.keep_alive = True
         self.connection_class = _Connection
@@ -287,6 +289,24 @@ class Origin:
         with self.lock:
             self.faults.append(made)
         return made
+
+    def limit_rate(self, per_s, burst):
+        """Requests above PER_S a second, BURST at once, get 503 SlowDown. None: no limit."""
+        with self.lock:
+            self.rate = per_s and (per_s, burst)
+            self.tokens, self.tokens_at = burst, time.monotonic()
+
+    def _is_too_fast(self):
+        with self.lock:
+            if not self.rate:
+                return False
+            per_s, burst = self.rate
+            now = time.monotonic()
+            self.tokens = min(burst, self.tokens + (now - self.tokens_at) * per_s)
+            self.tokens_at = now
+            is_too_fast = self.tokens < 1
+            self.tokens -= not is_too_fast
+            return is_too_fast
 
     def clear_faults(self):
         with self.lock:
@@ -605,6 +625,8 @@ class _Connection:
                 time.sleep(origin.delay_s + float(faults.get("delay") or 0))
             if "hold" in faults:
                 faults["hold"][-1].wait(WAIT_S)
+            if origin._is_too_fast():
+                raise S3Error(503, "SlowDown", "Please reduce your request rate.")
             if "reset" in faults:
                 raise Cut(reset=True)
             if "close" in faults:

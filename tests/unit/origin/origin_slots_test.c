@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: places follow demand, double while first bytes come as early as before, and are halved and
-// grow slowly once the origin has said where its limit is.
+// grow slowly once the origin has said where its limit is; who is refused is the next to get one.
 #include "harness.h"
 #include "test.h"
 
@@ -8,6 +8,7 @@ enum { CALLS = 200, FIRST = 8, MOST = 64 };
 
 struct slots_rig {
     struct loop *loop;
+    struct origin origin;
     struct origin_worker ow;
     struct origin_call calls[CALLS];
     unsigned running;
@@ -21,6 +22,7 @@ static void begin(struct slots_rig *rig)
     memset(rig, 0, sizeof(*rig));
     cr_assert_eq(loop_new(&options, &rig->loop, &why), ERR_OK);
     buf_done(&why);
+    rig->ow.origin = &rig->origin;
     rig->ow.w = loop_worker(rig->loop, 0);
     origin_slots_init(&rig->ow, MOST, FIRST);
     for (unsigned i = 0; i < CALLS; i++) {
@@ -103,9 +105,48 @@ Test(origin_slots, after_slowdown_one_more_for_as_many_answers_as_there_are)
     answers(&rig, 3 * FIRST, 30000);
     cr_assert_eq(rig.ow.limit, 4 * FIRST);
     origin_slot_slow_down(&rig.ow);
-    origin_slot_slow_down(&rig.ow); // the same trouble
     cr_assert_eq(rig.ow.limit, 2 * FIRST);
     answers(&rig, 2 * FIRST, 30000);
     cr_assert_eq(rig.ow.limit, 2 * FIRST + 1);
+    end(&rig);
+}
+
+Test(origin_slots, a_round_trip_of_refusals_halves_them_and_one_refusal_among_many_answers_does_not)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    demand(&rig, CALLS);
+    answers(&rig, 1000, 30000);
+    origin_slot_slow_down(&rig.ow);
+    cr_assert_eq(rig.ow.limit, MOST / 2);
+    for (unsigned i = 0; i < MOST / 2; i++) {
+        origin_slot_slow_down(&rig.ow);
+    }
+    cr_assert_eq(rig.ow.limit, MOST / 4);
+    for (unsigned i = 0; i < 20; i++) {
+        origin_slot_slow_down(&rig.ow);
+        answers(&rig, MOST, 30000);
+    }
+    cr_assert_gt(rig.ow.limit, MOST / 2);
+    for (unsigned i = 0; i < 1000; i++) {
+        origin_slot_slow_down(&rig.ow);
+    }
+    cr_assert_eq(rig.ow.limit, 1);
+    end(&rig);
+}
+
+Test(origin_slots,
+     who_is_refused_gives_its_place_back_if_there_are_fewer_now_and_is_the_first_in_line)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    demand(&rig, CALLS);
+    origin_slot_slow_down(&rig.ow);
+    for (unsigned i = 0; i < FIRST / 2; i++) {
+        cr_assert(origin_slot_yield(&rig.calls[i]));
+    }
+    cr_assert_not(origin_slot_yield(&rig.calls[FIRST / 2]));
+    cr_assert_eq(rig.ow.running_count, FIRST / 2);
+    cr_assert_eq(list_first(&rig.ow.waiters[ORIGIN_CALL_FETCH]), &rig.calls[FIRST / 2 - 1].waiting);
     end(&rig);
 }

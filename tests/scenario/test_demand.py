@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As many requests as readers want and the origin takes: bursts above its rate."""
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from client import judge
+from forebay import parallel
+
+SIZE = 4096
+
+
+def read_each(server, origin, keys):
+    """A connection for each of KEYS, all at once."""
+    def read(i):
+        with server.client() as client:
+            judge(client.get(keys[i]), origin, keys[i], 0, SIZE)
+    parallel(len(keys), read)
+
+
+def put(origin, name, count):
+    keys = [f"{name}{i}" for i in range(count)]
+    for key in keys:
+        origin.put(key, SIZE)
+    return keys
+
+
+@pytest.mark.tsan
+def test_a_burst_above_the_origin_s_rate_reaches_no_reader(start, origin, engine):
+    """Far more readers at once than it takes: each gets its bytes, none a 503, and the origin is not
+    asked over and over by those who wait."""
+    server = start(origin, engine=engine)
+    keys = put(origin, "burst", 200)
+    read_each(server, origin, keys[:1])
+    origin.limit_rate(100, burst=10)
+    with ThreadPoolExecutor(1) as pool:
+        with origin.hold(None):
+            readers = pool.submit(read_each, server, origin, keys)
+            origin.wait_for(60)
+        readers.result()
+    asked = origin.requests(method="GET")
+    refused = sum(e.status == 503 for e in asked)
+    assert refused >= 10 and len(asked) == len(keys) + refused
+    assert len(asked) <= 3 * len(keys), len(asked)
+    assert server.metric("forebay_origin_slowdown_retries_total") == refused
+    origin.limit_rate(None, 0)
+    mark = origin.mark()
+    read_each(server, origin, keys)
+    assert not origin.requests(since=mark)
+
+
+def test_a_read_that_stays_refused_fails_in_the_end(start, origin, engine):
+    """The origin answers everybody else: it is asked again for 20 s, beyond the retries of other failures,
+    and its reader is told SlowDown."""
+    server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1, "origin.retries": 0})
+    origin.put("hot", SIZE)
+    origin.fault("hot", "status", 503, times=None)
+    others = iter(put(origin, "cold", 1000))
+    with server.client() as client, ThreadPoolExecutor(1) as pool:
+        with origin.hold("hot"):
+            reader = pool.submit(client.get, "hot")
+            origin.wait_for(1, key="hot")
+            read_each(server, origin, [next(others)])
+        for count in range(2, 8):
+            read_each(server, origin, [next(others)])
+            origin.wait_for(count, key="hot")
+        server.advance(21)
+        reply = reader.result()
+        assert (reply.status, reply.code) == (503, "SlowDown"), reply
+        origin.clear_faults()
+        judge(client.get("hot"), origin, "hot", 0, SIZE)
+    assert server.metric("forebay_origin_slowdown_retries_total") >= 6
+
+
+def test_an_origin_that_refuses_everybody_is_not_waited_for(start, origin, engine):
+    """As for other failures: the retries, then the reader is told."""
+    server = start(origin, engine=engine, settings={"origin.retries": 2})
+    origin.put("a", SIZE)
+    origin.fault(None, "status", 503, times=None)
+    with server.client() as client:
+        reply = client.get("a")
+        assert (reply.status, reply.code) == (503, "SlowDown"), reply
+    assert len(origin.requests(key="a")) == 3
+    assert server.metric("forebay_origin_slowdown_retries_total") == 0
