@@ -240,6 +240,11 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     // What is not held any more comes from disk, as far as it is there.
     a->waiting_place = a->ahead || a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
+    if (fill->ahead && !a->ahead) {
+        fill->ahead = false;
+        fill->client = sub->ask.client;
+        origin_fetch_hasten(&fill->fetch, fill->client);
+    }
     stats_add(COUNTER_coalesced_waiters, 1);
     struct attached_message *m = message_attached_new(fill->fw, NULL);
     m->subscription = sub;
@@ -375,6 +380,8 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     fill->asked_us = worker_now_us(fw->worker);
     fill->described = sub->described;
     sub->described = NULL;
+    fill->client = sub->ask.client;
+    fill->ahead = sub->ask.ahead;
     fill->first_block = sub->ask.block;
     fill->block_size_bytes = sub->ask.block_size_bytes;
     fill->block_count = block_count;

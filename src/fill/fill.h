@@ -60,6 +60,7 @@ bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t et
 // What is wanted. References stay the caller's.
 struct fill_ask {
     struct object_key *key;
+    uint64_t client;              // who asks: clients take turns at the origin
     struct store_object *object;  // the version wanted; NULL: whatever is current
     struct store_object *refused; // this version answered 412
     bool revalidate;              // no bytes: is `object` still current?

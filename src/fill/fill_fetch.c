@@ -402,6 +402,8 @@ void fill_fetch(struct fill *fill)
     f->bucket = fill->key->bucket;
     f->key = fill->key->key;
     f->credentials = fill->key->credentials;
+    f->client = fill->client;
+    f->ahead = fill->ahead;
     f->ask_checksums = true;
     bool empty = fill->object != NULL && fill->object->size_bytes == 0;
     f->has_range = !empty && (fill->has_head || !fill->looks_empty);

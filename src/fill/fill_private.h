@@ -159,6 +159,8 @@ struct fill {
     struct s3_checksum_state *checksum; // of what has come; NULL: the origin named none
     struct store_place place;
     struct list readers;
+    uint64_t client; // for whom it is fetched
+    bool ahead;      // nobody wants it yet
     unsigned resumes;
     struct origin_fetch fetch;
     bool fetching, finishing, memory_waiting;

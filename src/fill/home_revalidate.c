@@ -166,6 +166,7 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->fetch.bucket = h->key->bucket;
     c->fetch.key = h->key->key;
     c->fetch.credentials = c->key->credentials;
+    c->fetch.client = first->ask.client;
     c->fetch.ask_checksums = true;
     if (asked != NULL) {
         c->fetch.if_none_match = c->asked->etag;

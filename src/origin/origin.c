@@ -36,12 +36,13 @@ static struct origin_worker *part_of(struct worker *w, struct origin *origin)
 // --- The head of a call ---------------------------------------------------------------------------
 
 void origin_call_init(struct origin_call *call, struct origin_worker *ow,
-                      enum origin_call_kind kind)
+                      enum origin_call_kind kind, uint64_t client)
 {
     call->magic = ORIGIN_CALL_MAGIC;
     call->driver = ow->origin->driver;
     call->ow = ow;
     call->kind = kind;
+    call->client = client;
     list_node_init(&call->live);
     origin_slot_init(call);
     list_push_back(&ow->live, &call->live);
@@ -58,8 +59,7 @@ void origin_call_done(struct origin_call *call)
 bool origin_has_room(struct worker *w, struct origin *origin, unsigned more)
 {
     const struct origin_worker *ow = part_of(w, origin);
-    unsigned spared = ow->limit / 4 > 0 ? ow->limit / 4 : 1;
-    return ow->waiting_count == 0 && ow->running_count + more + spared < ow->limit;
+    return ow->waiting_count == 0 && ow->running_count + more + origin_slots_spared(ow) < ow->limit;
 }
 
 // --- Retries -------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ void origin_free(struct origin *origin)
         struct list_node *node;
         while ((node = list_pop_front(&origin->workers[i].live)) != NULL) {
             struct origin_call *call = container_of(node, struct origin_call, live);
-            list_remove(&call->waiting);
+            origin_slot_stop_waiting(call);
             timer_done(&call->slot_timer);
             call->driver->call_abandon(call);
         }
@@ -388,6 +388,15 @@ void origin_fetch_resume(struct origin_fetch *f)
     if (f->driver != NULL) {
         struct origin_call *call = as_origin_call(f->driver);
         call->driver->fetch_resume(call);
+    }
+}
+
+void origin_fetch_hasten(struct origin_fetch *f, uint64_t client)
+{
+    f->ahead = false;
+    f->client = client;
+    if (f->driver != NULL) {
+        origin_slot_hasten(as_origin_call(f->driver), client);
     }
 }
 

@@ -96,6 +96,8 @@ struct origin_fetch {
     struct span if_match, if_none_match;         // full ETags as the origin sent them; empty: none
     bool ask_checksums;                          // x-amz-checksum-mode: ENABLED
     const struct sigv4_credentials *credentials; // instead of the origin's own; NULL
+    uint64_t client; // for whom: where calls wait for a place, clients take turns
+    bool ahead;      // nobody waits for it: all others come first
 
     // Head of a 200 or 206 that was accepted: status, range, length and ETag are what was asked
     // for. May pause. Anything but ERR_OK ends the fetch with that error.
@@ -134,6 +136,8 @@ struct origin_fetch {
 void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_fetch *f);
 void origin_fetch_pause(struct origin_fetch *f);
 void origin_fetch_resume(struct origin_fetch *f);
+// Somebody waits for what was fetched ahead.
+void origin_fetch_hasten(struct origin_fetch *f, uint64_t client);
 void origin_fetch_cancel(struct origin_fetch *f); // on_end(ERR_CANCELLED) follows
 
 // --- relay: everything else ----------------------------------------------------------------------
@@ -157,6 +161,7 @@ struct origin_relay {
     uint64_t body_length;
     struct span payload_hash;                    // hex, with ORIGIN_BODY_HASH
     const struct sigv4_credentials *credentials; // NULL: the origin's own
+    uint64_t client;                             // as in origin_fetch
     bool is_unsigned; // goes out without a signature: its body carries one (a form's policy)
     enum err (*on_upload)(struct origin_relay *r, char *buf, size_t max,
                           size_t *ret_len); // as in loop.h

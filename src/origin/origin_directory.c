@@ -441,7 +441,7 @@ static void origin_directory_fetch_start(struct origin_worker *ow, struct origin
 {
     struct origin_directory_fetch *d = calloc(1, sizeof(*d));
     check(d != NULL);
-    origin_call_init(&d->call, ow, ORIGIN_CALL_FETCH);
+    origin_call_init(&d->call, ow, origin_call_kind_of(f), f->client);
     d->call.ready = on_ready;
     d->call.refused = on_refused;
     d->f = f;

@@ -219,7 +219,7 @@ void origin_directory_relay_start(struct origin_worker *ow, struct origin_relay 
     struct origin_directory *directory = ow->origin->driver_state;
     struct origin_directory_relay *d = calloc(1, sizeof(*d));
     check(d != NULL);
-    origin_call_init(&d->call, ow, ORIGIN_CALL_RELAY);
+    origin_call_init(&d->call, ow, ORIGIN_CALL_RELAY, r->client);
     d->call.ready = on_ready;
     d->call.refused = on_refused;
     d->r = r;

@@ -17,6 +17,7 @@
 #define ORIGIN_CALL_MAGIC 0x63616c6cu
 #define ORIGIN_SLOTS_FIRST 64u    // of an origin, of all workers, until demand wants more
 #define ORIGIN_WAITERS_MAX 16384u // calls that wait for a slot, per worker
+#define ORIGIN_LINES 64u          // clients that wait side by side
 #define ORIGIN_SLOT_WAIT_MS                                                                        \
     30000u // for a slot; then the origin is too slow for what is asked of it
 // So long a request that is refused with SlowDown is asked again while the origin answers others;
@@ -33,8 +34,13 @@ struct origin_driver;
 struct origin_worker;
 
 // A fetch gives its slot back when whoever reads from it is slow. A relay may not be able to: a slow
-// upload, a read whose version cannot be named.
-enum origin_call_kind { ORIGIN_CALL_FETCH, ORIGIN_CALL_RELAY, ORIGIN_CALL_KINDS };
+// upload, a read whose version cannot be named. Nobody waits for what is fetched ahead.
+enum origin_call_kind {
+    ORIGIN_CALL_FETCH,
+    ORIGIN_CALL_RELAY,
+    ORIGIN_CALL_AHEAD,
+    ORIGIN_CALL_KINDS
+};
 
 // Head of every running call; a driver embeds it first in its own struct.
 struct origin_call {
@@ -45,7 +51,9 @@ struct origin_call {
 
     // The slot among the worker's calls. One of the two runs later, never inside origin_slot_enter():
     // `ready` once there is room, `refused` after ORIGIN_SLOT_WAIT_MS without.
-    struct list_node waiting; // in origin_worker.waiters
+    struct list_node waiting; // in origin_worker.waiters, there in this line
+    unsigned line;
+    uint64_t client;
     struct timer slot_timer;
     void (*ready)(struct origin_call *call);
     void (*refused)(struct origin_call *call, enum err err);
@@ -70,6 +78,15 @@ struct origin_driver {
     void (*free)(struct origin *origin);
 };
 
+// Those who wait, by client.
+struct origin_lines {
+    struct list calls[ORIGIN_LINES];
+    uint64_t client[ORIGIN_LINES]; // of the lines whose bit is set in `taken`
+    uint64_t taken;
+    unsigned turn; // whose line comes next
+    unsigned count;
+};
+
 // An origin's part on one worker.
 struct origin_worker {
     struct origin *origin;
@@ -78,8 +95,8 @@ struct origin_worker {
     bool is_closed; // what starts is cancelled at once
 
     // origin_slots.c: how many calls run at once is `limit`.
-    struct list waiters[ORIGIN_CALL_KINDS];
-    enum origin_call_kind turn; // whose waiters come first now
+    struct origin_lines waiters[ORIGIN_CALL_KINDS];
+    enum origin_call_kind turn; // whose waiters come first now; never those of what is ahead
     unsigned waiting_count, running_count, relay_count;
     unsigned slots_max, slots_first, limit, successes, refusals;
     bool is_settled; // the origin has said where its limit is
@@ -124,7 +141,11 @@ static inline struct origin_call *as_origin_call(void *ptr)
 // --- origin.c ------------------------------------------------------------------------------------
 
 void origin_call_init(struct origin_call *call, struct origin_worker *ow,
-                      enum origin_call_kind kind);
+                      enum origin_call_kind kind, uint64_t client);
+static inline enum origin_call_kind origin_call_kind_of(const struct origin_fetch *f)
+{
+    return f->ahead ? ORIGIN_CALL_AHEAD : ORIGIN_CALL_FETCH;
+}
 // Takes the call off the lists and gives its slot back; its memory stays.
 void origin_call_done(struct origin_call *call);
 // Counts a request towards the retry budget; takes one retry from it.
@@ -140,18 +161,30 @@ void origin_server_header_learn(struct origin *origin, struct span value);
 
 // Never more than `most` at once, `first` to begin with.
 void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first);
+unsigned origin_slots_spared(const struct origin_worker *ow); // places that are kept for demand
 void origin_slot_init(struct origin_call *call);
 void origin_slot_leave(struct origin_call *call);        // gives it back, or waits no longer
 void origin_slot_stop_waiting(struct origin_call *call); // neither of the two runs any more
 // *ret_now: the slot is taken now, else call->ready() or call->refused() will run later.
 // ERR_ORIGIN_FULL: too many wait.
 enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
+// Somebody waits for what it fetches ahead: from now on it counts as this client's own.
+void origin_slot_hasten(struct origin_call *call, uint64_t client);
 // Before an attempt that follows a failure: true if there are fewer places now than calls that have one.
 // Then the slot is gone, and call->ready() or call->refused() will run later.
 bool origin_slot_yield(struct origin_call *call) MUST_USE;
 // What the slot learns from an answer.
 void origin_slot_slow_down(struct origin_worker *ow);
 void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us); // 0: says nothing
+
+// --- origin_line.c -------------------------------------------------------------------------------
+
+void origin_lines_init(struct origin_lines *lines);
+void origin_lines_push(struct origin_lines *lines, struct origin_call *call, bool is_first);
+struct origin_call *origin_lines_first(struct origin_lines *lines); // whose turn it is; or NULL
+void origin_lines_remove(struct origin_lines *lines, struct origin_call *call);
+// It has had its turn.
+void origin_lines_next(struct origin_lines *lines, const struct origin_call *served);
 
 // --- hops.c --------------------------------------------------------------------------------------
 

@@ -502,7 +502,8 @@ static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct 
 {
     struct origin_s3_call *c = calloc(1, sizeof(*c));
     check(c != NULL);
-    origin_call_init(&c->call, ow, r != NULL ? ORIGIN_CALL_RELAY : ORIGIN_CALL_FETCH);
+    origin_call_init(&c->call, ow, r != NULL ? ORIGIN_CALL_RELAY : origin_call_kind_of(f),
+                     r != NULL ? r->client : f->client);
     c->call.ready = on_ready;
     c->call.refused = on_refused;
     c->f = f;

@@ -3,7 +3,9 @@
 //
 // A worker may run its share of the origin's places at once; the others wait in line, not for ever.
 // Relays leave some of them to fetches, so that slow clients of requests that pass through are not in the
-// way of misses; but for that the two kinds take turns.
+// way of misses; but for that the two kinds take turns, and so do the clients of each (origin_line.c). What
+// is fetched ahead comes after both and leaves them a quarter of the places; who comes to wait for it makes
+// it a fetch like any other.
 //
 // There are as many places as demand wants, up to `connections`. It begins with a few, which for a
 // small object and a far origin are soon all in use: while calls wait, each answer gives one more, so that
@@ -18,6 +20,8 @@
 #include "origin/origin_private.h"
 #include "stats/stats.h"
 
+#define SPARED_SHARE                                                                               \
+    4u // of the places one in so many is not for what is fetched ahead; one at least
 // First bytes come late when they take twice as long as at their best, and this much.
 #define LATE_SLACK_US 20000u
 #define BEST_KEPT_US 10000000u
@@ -38,11 +42,27 @@ void origin_slot_init(struct origin_call *call)
     timer_init(call->ow->w, &call->slot_timer, on_slot_timer);
 }
 
+unsigned origin_slots_spared(const struct origin_worker *ow)
+{
+    return ow->limit / SPARED_SHARE > 0 ? ow->limit / SPARED_SHARE : 1;
+}
+
+static bool is_wanted(const struct origin_worker *ow)
+{
+    return ow->waiters[ORIGIN_CALL_FETCH].count + ow->waiters[ORIGIN_CALL_RELAY].count > 0;
+}
+
 static bool may_run(const struct origin_worker *ow, enum origin_call_kind kind)
 {
     unsigned kept = ow->limit > 1 ? max_u64(ow->limit / ORIGIN_KEPT_SHARE, 1) : 0;
-    return ow->running_count < ow->limit &&
-           (kind != ORIGIN_CALL_RELAY || ow->relay_count < ow->limit - kept);
+    switch (kind) {
+    case ORIGIN_CALL_AHEAD:
+        return !is_wanted(ow) && ow->running_count + origin_slots_spared(ow) < ow->limit;
+    case ORIGIN_CALL_RELAY:
+        return ow->running_count < ow->limit && ow->relay_count < ow->limit - kept;
+    default:
+        return ow->running_count < ow->limit;
+    }
 }
 
 static void slot_take(struct origin_call *call)
@@ -63,14 +83,15 @@ static void slot_give(struct origin_call *call)
 // Of those who wait: whose turn it is, if one of his kind may run. NULL: nobody.
 static struct origin_call *next_waiter(struct origin_worker *ow)
 {
-    for (unsigned i = 0; i < ORIGIN_CALL_KINDS; i++) {
-        enum origin_call_kind kind = (ow->turn + i) % ORIGIN_CALL_KINDS;
-        struct list_node *node = list_first(&ow->waiters[kind]);
-        if (node != NULL && may_run(ow, kind)) {
-            return container_of(node, struct origin_call, waiting);
+    for (unsigned i = 0; i < ORIGIN_CALL_AHEAD; i++) {
+        enum origin_call_kind kind = (ow->turn + i) % ORIGIN_CALL_AHEAD;
+        struct origin_call *call = origin_lines_first(&ow->waiters[kind]);
+        if (call != NULL && may_run(ow, kind)) {
+            return call;
         }
     }
-    return NULL;
+    return may_run(ow, ORIGIN_CALL_AHEAD) ? origin_lines_first(&ow->waiters[ORIGIN_CALL_AHEAD])
+                                          : NULL;
 }
 
 static void slots_wake(struct origin_worker *ow)
@@ -84,7 +105,7 @@ void origin_slot_stop_waiting(struct origin_call *call)
 {
     timer_stop(&call->slot_timer);
     if (list_node_linked(&call->waiting)) {
-        list_remove(&call->waiting);
+        origin_lines_remove(&call->ow->waiters[call->kind], call);
         call->ow->waiting_count--;
     }
 }
@@ -99,8 +120,9 @@ void origin_slot_leave(struct origin_call *call)
     }
 }
 
-static void wait_begin(struct origin_call *call)
+static void wait_begin(struct origin_call *call, bool is_first)
 {
+    origin_lines_push(&call->ow->waiters[call->kind], call, is_first);
     call->ow->waiting_count++;
     timer_start(&call->slot_timer, ORIGIN_SLOT_WAIT_MS);
 }
@@ -109,7 +131,7 @@ enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
 {
     struct origin_worker *ow = call->ow;
     check(!call->has_slot && !list_node_linked(&call->waiting));
-    if (may_run(ow, call->kind) && list_empty(&ow->waiters[call->kind])) {
+    if (may_run(ow, call->kind) && ow->waiters[call->kind].count == 0) {
         slot_take(call);
         *ret_now = true;
         return ERR_OK;
@@ -118,8 +140,7 @@ enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
         stats_add(COUNTER_origin_waiters_refused, 1);
         return ERR_ORIGIN_FULL;
     }
-    list_push_back(&ow->waiters[call->kind], &call->waiting);
-    wait_begin(call);
+    wait_begin(call, false);
     *ret_now = false;
     return ERR_OK;
 }
@@ -132,9 +153,23 @@ bool origin_slot_yield(struct origin_call *call)
         return false;
     }
     slot_give(call);
-    list_push_front(&ow->waiters[call->kind], &call->waiting);
-    wait_begin(call);
+    wait_begin(call, true);
     return true;
+}
+
+void origin_slot_hasten(struct origin_call *call, uint64_t client)
+{
+    if (call->kind != ORIGIN_CALL_AHEAD) {
+        return;
+    }
+    bool waits = list_node_linked(&call->waiting);
+    origin_slot_stop_waiting(call);
+    call->kind = ORIGIN_CALL_FETCH;
+    call->client = client;
+    if (waits) {
+        wait_begin(call, false);
+        slots_wake(call->ow);
+    }
 }
 
 static void on_wake(struct task *task)
@@ -142,7 +177,8 @@ static void on_wake(struct task *task)
     struct origin_worker *ow = container_of(task, struct origin_worker, wake);
     struct origin_call *call;
     while ((call = next_waiter(ow)) != NULL) {
-        ow->turn = (call->kind + 1) % ORIGIN_CALL_KINDS;
+        ow->turn = (call->kind + 1) % ORIGIN_CALL_AHEAD;
+        origin_lines_next(&ow->waiters[call->kind], call);
         origin_slot_stop_waiting(call);
         slot_take(call);
         call->ready(call);
@@ -155,7 +191,7 @@ void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first)
     ow->slots_first = first < most ? first : most;
     ow->limit = ow->slots_first;
     for (unsigned kind = 0; kind < ORIGIN_CALL_KINDS; kind++) {
-        list_init(&ow->waiters[kind]);
+        origin_lines_init(&ow->waiters[kind]);
     }
     worker_task_init(&ow->wake, on_wake);
 }
@@ -201,8 +237,8 @@ void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us)
     if (first_byte_us > 0) {
         learn_first_byte(ow, first_byte_us);
     }
-    bool is_wanted = ow->waiting_count > 0 || ow->limit < ow->slots_first;
-    if (ow->limit >= ow->slots_max || !is_wanted || is_late(ow)) {
+    bool may_grow = is_wanted(ow) || ow->limit < ow->slots_first;
+    if (ow->limit >= ow->slots_max || !may_grow || is_late(ow)) {
         return;
     }
     ow->successes++;

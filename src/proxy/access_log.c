@@ -489,17 +489,6 @@ static void put_date(struct line *line, struct ring *ring, uint64_t wall_us)
     put_bytes(line, rest, sizeof(rest));
 }
 
-static struct span peer_address(struct span peer)
-{
-    for (size_t i = peer.len; i > 0; i--) {
-        if (peer.ptr[i - 1] == ':') {
-            peer.len = i - 1;
-            break;
-        }
-    }
-    return peer;
-}
-
 struct timing {
     uint64_t first_byte_us, total_us;
 };
@@ -706,7 +695,7 @@ static void line_s3(struct line *line, const struct access_log *log, const struc
     put_s3_field(line, r->s3.bucket);
     put_literal(line, " ");
     put_bytes(line, date.ptr, date.len);
-    put_s3_field(line, peer_address(r->http->peer));
+    put_s3_field(line, request_address(r));
     put_s3_field(line, r->principal.verified ? r->principal.name : none);
     put_s3_field(line, span_from_cstr(r->id));
     put_literal(line, " ");

@@ -43,6 +43,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
 {
     struct get_state *g = get_of(r);
     struct fill_ask ask = {.key = g->key,
+                           .client = request_client(r),
                            .object = g->object,
                            .refused = g->refused,
                            .strict = g->object == NULL && is_strict(r),
@@ -71,6 +72,7 @@ enum step_result get_ask_home(struct request *r)
 {
     struct get_state *g = get_of(r);
     struct fill_ask ask = {.key = g->key,
+                           .client = request_client(r),
                            .object = g->object,
                            .refused = g->refused,
                            .revalidate = true,

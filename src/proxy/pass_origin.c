@@ -31,6 +31,7 @@ void pass_origin_fetch(struct pass_state *p, uint64_t first, uint64_t last)
                                .on_end = before.on_end,
                                .ctx = p,
                                .credentials = request_origin_credentials(p->request),
+                               .client = request_client(p->request),
                                .head = !p->direct.is_reading,
                                .has_range = p->direct.is_reading,
                                .first = first,

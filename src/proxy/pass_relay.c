@@ -149,6 +149,7 @@ static void relay_start(struct pass_state *p)
     relay->body_length = p->body.length;
     relay->payload_hash = p->body.payload_hash;
     relay->credentials = request_origin_credentials(r);
+    relay->client = request_client(r);
     relay->is_unsigned = p->form_is_signed || p->is_sts || p->is_preflight;
     relay->on_upload = p->body.kind != ORIGIN_BODY_NONE ? on_upload : NULL;
     relay->on_head = on_head;

@@ -72,7 +72,7 @@ bool pass_version_tell(struct pass_state *p)
         return false;
     }
     struct object_key *key = request_object_key(p->request);
-    struct fill_ask ask = {.key = key};
+    struct fill_ask ask = {.key = key, .client = request_client(p->request)};
     if (denies) {
         ask.revalidate = ask.strict = true;
     } else {

@@ -192,6 +192,12 @@ const struct sigv4_credentials *request_origin_credentials(const struct request 
 #include "proxy/steps.def"
 #undef STEP
 
+// --- request_client.c ----------------------------------------------------------------------------
+
+struct span request_address(const struct request *r); // without the port
+// Who asks, as far as turns at the origin go: its address and, where signatures are checked, its access key.
+uint64_t request_client(const struct request *r);
+
 // --- request_result.c ----------------------------------------------------------------------------
 
 // "hit", "miss" and so on, as the access log and the counters say it; "" for RESULT_NONE.

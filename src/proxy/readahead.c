@@ -34,6 +34,7 @@ struct readahead_track {
     struct object_key *key;      // references; NULL: unused
     struct store_object *object; // the version
     uint32_t block_size_bytes;
+    uint64_t client;     // the last reader's
     uint64_t most_bytes; // in front of its readers, as the rule of the last one says
     uint64_t used_us;
     uint64_t edge;      // how far its readers have come
@@ -123,6 +124,7 @@ static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t e
 {
     uint64_t size = t->block_size_bytes;
     struct fill_ask ask = {.key = t->key,
+                           .client = t->client,
                            .object = t->object,
                            .ahead = true,
                            .first_byte = t->asked_end,
@@ -216,6 +218,7 @@ static struct readahead_track *track_of(struct request *r)
         t->key = key;
     }
     t->used_us = now_us;
+    t->client = request_client(r);
     t->most_bytes = r->rule->readahead_bytes;
     return t;
 }

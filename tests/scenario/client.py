@@ -74,13 +74,15 @@ class Reply:
 
 
 class Connection:
-    def __init__(self, port, timeout=TIMEOUT_S, receive_buffer=None, path=None):
+    def __init__(self, port, timeout=TIMEOUT_S, receive_buffer=None, path=None, address=None):
         if path:
             self.sock = socket.socket(socket.AF_UNIX)
         else:
             self.sock = socket.socket()
             if receive_buffer:
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if address:
+            self.sock.bind((address, 0))
         self.sock.settimeout(timeout)
         self.sock.connect(path or ("127.0.0.1", port))
         if not path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As many requests as readers want and the origin takes: bursts above its rate."""
+"""As many requests as readers want and the origin takes: bursts above its rate, turns of clients."""
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -81,3 +81,27 @@ def test_an_origin_that_refuses_everybody_is_not_waited_for(start, origin, engin
         assert (reply.status, reply.code) == (503, "SlowDown"), reply
     assert len(origin.requests(key="a")) == 3
     assert server.metric("forebay_origin_slowdown_retries_total") == 0
+
+
+@pytest.mark.tsan
+def test_who_asks_for_little_does_not_wait_behind_who_asks_for_much(start, origin, engine):
+    """A client with 60 cold objects in line, then another with three: they take turns."""
+    server = start(origin, engine=engine, settings={"workers": 1, "origin.connections": 2})
+    much, little = put(origin, "much", 62), put(origin, "little", 3)
+    connections = []
+
+    def send(key, address):
+        connections.append(server.connection(address=address))
+        connections[-1].send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        server.wait_metric("forebay_fills_inflight", lambda v: v == len(connections))
+
+    with origin.hold(None):
+        for key in much:
+            send(key, "127.0.0.1")
+        for key in little:
+            send(key, "127.0.0.2")
+    for key, connection in zip(much + little, connections):
+        judge(connection.read_reply(), origin, key, 0, SIZE)
+        connection.close()
+    order = [e.key for e in origin.requests()]
+    assert max(order.index(key) for key in little) < 12, order

@@ -232,6 +232,29 @@ Test(asked, not_the_last_reader_leaves)
     world_end();
 }
 
+// What is fetched ahead counts as demand from the moment when somebody comes to wait for it.
+Test(asked, a_reader_joins_what_is_fetched_ahead)
+{
+    struct world_options options = {.seed = 2, .piece_bytes = PIECE, .readahead = true};
+    world_begin(&options);
+    int first = client_get(0, 0, UINT64_MAX);
+    world_deliver_all();
+    for (unsigned i = 0; i < 8 && origin_ahead() == 0; i++) {
+        origin_steps(1);
+        drain(first);
+    }
+    unsigned ahead = origin_ahead(), requests = origin_requests();
+    cr_assert_gt(ahead, 0);
+    int second = client_get(1, 3 * WORLD_BLOCK, 4 * WORLD_BLOCK - 1);
+    world_deliver_all();
+    cr_assert_eq(origin_ahead(), ahead - 1);
+    cr_assert_eq(origin_requests(), requests);
+    world_run();
+    expect(first, CLIENT_COMPLETE, 1);
+    expect(second, CLIENT_COMPLETE, 1);
+    world_end();
+}
+
 // --- body ----------------------------------------------------------------------------------------
 
 // A reader that joins gets what is there at once.

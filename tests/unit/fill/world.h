@@ -112,6 +112,7 @@ void origin_resize(uint64_t size_bytes);           // the next overwrite has thi
 void origin_remove(void);                          // a version that is not there
 unsigned origin_sent(int version, unsigned block); // how often its last byte came from the origin
 unsigned origin_requests(void);                    // since world_begin(), of all keys
+unsigned origin_ahead(void);                       // requests under way that nobody waits for
 void origin_fail_next(enum err err);               // the next request fails before its head
 void origin_reset_next(unsigned times);            // so many bodies break off after one piece
 

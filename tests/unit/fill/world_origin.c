@@ -104,6 +104,12 @@ void origin_fetch_resume(struct origin_fetch *f)
     ((struct fetch_play *)f->driver)->paused = false;
 }
 
+void origin_fetch_hasten(struct origin_fetch *f, uint64_t client)
+{
+    f->ahead = false;
+    f->client = client;
+}
+
 void origin_fetch_cancel(struct origin_fetch *f)
 {
     ((struct fetch_play *)f->driver)->cancelled = true;
@@ -251,6 +257,15 @@ void origin_remove(void)
 unsigned origin_sent(int version, unsigned block)
 {
     return world.key->sent[version][block];
+}
+
+unsigned origin_ahead(void)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < MAX_FETCHES; i++) {
+        count += world.fetches[i].used && world.fetches[i].f->ahead;
+    }
+    return count;
 }
 
 unsigned origin_requests(void)

@@ -40,6 +40,25 @@ static void demand(struct slots_rig *rig, unsigned count)
     }
 }
 
+static void enter(struct slots_rig *rig, unsigned i, enum origin_call_kind kind, uint64_t client)
+{
+    bool now = false;
+    rig->calls[i].kind = kind;
+    rig->calls[i].client = client;
+    cr_assert_eq(origin_slot_enter(&rig->calls[i], &now), ERR_OK);
+    rig->running += now;
+}
+
+// Whose turn it is, taken out of its line.
+static unsigned next_in_line(struct slots_rig *rig, enum origin_call_kind kind)
+{
+    struct origin_lines *lines = &rig->ow.waiters[kind];
+    struct origin_call *call = origin_lines_first(lines);
+    origin_slot_stop_waiting(call);
+    origin_lines_next(lines, call);
+    return (unsigned)(call - rig->calls);
+}
+
 static void end(struct slots_rig *rig)
 {
     for (unsigned i = 0; i < CALLS; i++) {
@@ -147,6 +166,68 @@ Test(origin_slots,
     }
     cr_assert_not(origin_slot_yield(&rig.calls[FIRST / 2]));
     cr_assert_eq(rig.ow.running_count, FIRST / 2);
-    cr_assert_eq(list_first(&rig.ow.waiters[ORIGIN_CALL_FETCH]), &rig.calls[FIRST / 2 - 1].waiting);
+    cr_assert_eq(origin_lines_first(&rig.ow.waiters[ORIGIN_CALL_FETCH]), &rig.calls[FIRST / 2 - 1]);
+    end(&rig);
+}
+
+Test(origin_slots, clients_take_turns_however_many_calls_of_one_wait)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    demand(&rig, FIRST);
+    for (unsigned i = FIRST; i < FIRST + 50; i++) {
+        enter(&rig, i, ORIGIN_CALL_FETCH, 7);
+    }
+    enter(&rig, 100, ORIGIN_CALL_FETCH, 8);
+    enter(&rig, 101, ORIGIN_CALL_FETCH, 8);
+    enter(&rig, 102, ORIGIN_CALL_FETCH, 9);
+    unsigned expected[] = {FIRST, 100, 102, FIRST + 1, 101, FIRST + 2, FIRST + 3};
+    for (unsigned i = 0; i < ARRAY_LEN(expected); i++) {
+        cr_assert_eq(next_in_line(&rig, ORIGIN_CALL_FETCH), expected[i], "%u", i);
+    }
+    end(&rig);
+}
+
+Test(origin_slots, more_clients_than_lines_share_them)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    demand(&rig, FIRST);
+    bool seen[CALLS] = {false};
+    for (unsigned i = FIRST; i < CALLS; i++) {
+        enter(&rig, i, ORIGIN_CALL_FETCH, 1000 + i);
+    }
+    cr_assert_eq(rig.ow.waiting_count, CALLS - FIRST);
+    for (unsigned i = FIRST; i < CALLS; i++) {
+        unsigned next = next_in_line(&rig, ORIGIN_CALL_FETCH);
+        cr_assert_not(seen[next]);
+        seen[next] = true;
+    }
+    cr_assert_eq(rig.ow.waiting_count, 0);
+    cr_assert_eq(rig.ow.waiters[ORIGIN_CALL_FETCH].taken, 0);
+    end(&rig);
+}
+
+Test(origin_slots, what_is_fetched_ahead_leaves_places_and_comes_after_all_who_wait)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    for (unsigned i = 0; i < FIRST; i++) {
+        enter(&rig, i, ORIGIN_CALL_AHEAD, 7);
+    }
+    cr_assert_eq(rig.running, FIRST - FIRST / 4);
+    for (unsigned i = 20; i < 20 + FIRST; i++) {
+        enter(&rig, i, ORIGIN_CALL_FETCH, 7);
+    }
+    cr_assert_eq(rig.running, FIRST);
+    answers(&rig, 1000, 30000);
+    rig.ow.limit = 1000; // room for all: the deferred turn takes demand first, then what is ahead
+    origin_slot_leave(&rig.calls[0]);
+    rig.ow.limit = 1;
+    origin_slot_hasten(&rig.calls[FIRST - 1], 9); // somebody waits for it now
+    cr_assert_eq(rig.calls[FIRST - 1].kind, ORIGIN_CALL_FETCH);
+    cr_assert_eq(rig.ow.waiters[ORIGIN_CALL_AHEAD].count, FIRST / 4 - 1);
+    cr_assert_eq(next_in_line(&rig, ORIGIN_CALL_FETCH), 20 + FIRST / 4 * 1);
+    cr_assert_eq(next_in_line(&rig, ORIGIN_CALL_FETCH), FIRST - 1);
     end(&rig);
 }
