@@ -113,6 +113,14 @@ void transfer_resume_upload(struct transfer *t)
     }
 }
 
+void transfer_note_socket(struct transfer *t)
+{
+    if (as_transfer(t)->wait == WAIT_CONNECT) {
+        t->must_run = true;
+        transfer_changed(t);
+    }
+}
+
 void transfer_cancel(struct transfer *t)
 {
     if (as_transfer(t)->state != ENDED) {
@@ -328,9 +336,18 @@ static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_su
 
 // --- Ends ----------------------------------------------------------------------------------------
 
+// Nothing has come from the address that curl chose.
+static bool address_has_failed(const struct transfer *t, enum err err)
+{
+    return (err == ERR_ORIGIN_CONNECT || err == ERR_ORIGIN_TLS || err == ERR_ORIGIN_RESET ||
+            err == ERR_ORIGIN_TIMEOUT) &&
+           t->status == 0 && t->has_opened;
+}
+
 static void transfer_end(struct transfer *t, enum err err, const char *detail)
 {
     struct transfer_pool *pool = t->pool;
+    t->lane->must_look_up |= address_has_failed(t, err);
     check(!pool->is_in_curl);
     check(t->state != ENDED);
     if (t->state == RUNNING) {
@@ -443,6 +460,22 @@ static void transfer_apply_pauses(struct transfer *t)
     }
 }
 
+// When an address refuses, or does not answer in its time, curl notes the next one and waits to be run by
+// something else (7.88, where sockets drive it): with nothing else that is the end of the time to connect.
+// Pausing runs it, and before the request that changes nothing.
+static void transfer_run_connect(struct transfer *t)
+{
+    bool must_run = t->must_run && t->wait == WAIT_CONNECT;
+    t->must_run = false;
+    if (must_run) {
+        t->pool->is_in_curl = true;
+        (void)curl_easy_pause(t->easy, CURLPAUSE_SEND); // fails where curl has ended it
+        (void)curl_easy_pause(t->easy, CURLPAUSE_CONT);
+        t->pool->is_in_curl = false;
+        transfer_lane_is_due(t->lane);
+    }
+}
+
 static void transfer_act(struct transfer *t)
 {
     if (transfer_is_doomed(t)) {
@@ -454,6 +487,7 @@ static void transfer_act(struct transfer *t)
         check(code == CURLM_OK);
         t->state = RUNNING;
     } else {
+        transfer_run_connect(t);
         transfer_apply_pauses(t);
     }
 }
@@ -555,7 +589,7 @@ static void transfer_set_callbacks(struct transfer *t)
     CURL_SET(easy, CURLOPT_PREREQFUNCTION, on_curl_prereq);
     CURL_SET(easy, CURLOPT_PREREQDATA, t);
     CURL_SET(easy, CURLOPT_OPENSOCKETFUNCTION, transfer_open_socket);
-    CURL_SET(easy, CURLOPT_OPENSOCKETDATA, t->lane);
+    CURL_SET(easy, CURLOPT_OPENSOCKETDATA, t);
     CURL_SET(easy, CURLOPT_CLOSESOCKETFUNCTION, transfer_close_socket);
     CURL_SET(easy, CURLOPT_CLOSESOCKETDATA, t->lane);
 }

@@ -94,8 +94,13 @@ static void connection_forget(struct transfer_lane *lane, curl_socket_t fd)
 
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr)
 {
-    struct transfer_lane *lane = as_lane(ctx);
-    struct transfer_pool *pool = lane->pool;
+    struct transfer *t = ctx;
+    check(t->magic == TRANSFER_MAGIC);
+    struct transfer_lane *lane = t->lane;
+    struct transfer_pool *pool = t->pool;
+    lane->must_look_up = t->has_opened; // the one before has led nowhere
+    t->has_opened = true;
+    transfer_note_socket(t);
     if (purpose != CURLSOCKTYPE_IPCXN) {
         return CURL_SOCKET_BAD;
     }

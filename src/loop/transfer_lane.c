@@ -101,12 +101,16 @@ static void lane_socket_free(struct lane_socket *s)
 
 static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *socket_ctx)
 {
-    (void)easy;
     struct transfer_lane *lane = as_lane(ctx);
     struct lane_socket *s = socket_ctx;
     if (what == CURL_POLL_REMOVE) {
+        struct transfer *t = NULL;
+        check(curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t) == CURLE_OK);
         if (s != NULL) {
             lane_socket_free(s); // the descriptor may be another connection's in a moment
+        }
+        if (t != NULL) { // not a handle of curl's own
+            transfer_note_socket(t);
         }
         return 0;
     }

@@ -27,6 +27,7 @@ struct transfer_lane {
     struct list_node due_node; // in pool->due
     struct timer timer;        // curl's
     bool is_timeout_due;
+    bool must_look_up;         // an address of the name has failed: the next look-up is made anew
     struct timer unused_timer; // nothing has run for as long as connections are kept
 };
 
@@ -76,6 +77,8 @@ struct transfer {
     bool is_upload_paused, is_upload_held_by_curl;
     bool is_interim_head, is_head_over;
     bool must_reconnect; // the connection that curl chose may carry no request
+    bool has_opened;     // a socket
+    bool must_run;       // curl may have an address to try, and nothing that would make it
     unsigned status;     // of the head that has come, 0: none
     uint64_t held_bytes; // charged to the budget
     char error[CURL_ERROR_SIZE];
@@ -87,6 +90,10 @@ struct transfer {
 
 // libcurl's global state, once a process; before other threads exist.
 void transfer_library_init(void);
+
+// --- transfer.c ----------------------------------------------------------------------------------
+// A socket has come or gone: while the transfer connects, curl is made to look at it once more.
+void transfer_note_socket(struct transfer *t);
 
 // --- transfer_lane.c -----------------------------------------------------------------------------
 void transfer_lanes_init(struct transfer_pool *pool);
@@ -115,8 +122,9 @@ enum err transfer_setup(struct transfer *t, const struct transfer_request *reque
 enum err transfer_error_from_curl(const struct transfer *t, CURLcode code);
 
 // --- transfer_connection.c -----------------------------------------------------------------------
-// curl's CURLOPT_OPENSOCKETFUNCTION and CURLOPT_CLOSESOCKETFUNCTION; ctx is the lane.
+// curl's CURLOPT_OPENSOCKETFUNCTION; ctx is the transfer.
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);
+// curl's CURLOPT_CLOSESOCKETFUNCTION; ctx is the lane.
 int transfer_close_socket(void *ctx, curl_socket_t fd);
 // Forgets what is still open; after curl has.
 void transfer_connections_done(struct transfer_lane *lane);

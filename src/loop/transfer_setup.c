@@ -13,6 +13,7 @@
 #define LEAN_BUFFER_SIZE (16u * 1024)
 #define HANDLE_BYTES (24u * 1024) // what curl and we hold besides, as measured
 #define HEADER_LINE_MAX (64u * 1024)
+#define NAMES_KEPT_S 60L
 
 // --- The request ---------------------------------------------------------------------------------
 
@@ -120,8 +121,10 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);
     CURL_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     // Each lane looks names up for itself, and goes through the addresses in an order of its own: together
-    // they use all of them. One that cannot be reached costs the time until the next is tried.
+    // they use all of them. One that cannot be reached costs the time until the next is tried; the order is
+    // made anew then, so that neither who asks again nor those after begin with it for as long as it is kept.
     CURL_SET(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
+    CURL_SET(easy, CURLOPT_DNS_CACHE_TIMEOUT, t->lane->must_look_up ? 0L : NAMES_KEPT_S);
     // A transfer that ends while its name is looked up leaves curl's thread to end by itself: joining it would
     // hold up the worker for as long as the name server does not answer.
     CURL_SET(easy, CURLOPT_QUICK_EXIT, 1L);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: transfers spread over lanes of few connections and over all addresses of a name, what nobody
-// uses any more is closed, and a name server that does not answer holds up none but who asks for the name.
+// Proves: transfers spread over lanes of few connections and over all addresses of a name, past those that
+// fail; what nobody uses any more is closed; and a name server that does not answer holds up none but who asks
+// for the name.
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -188,81 +191,170 @@ Test(transfer_lane, connections_lead_to_every_address_of_a_name)
     rig_end(&rig);
 }
 
-// --- Names that are not found out -----------------------------------------------------------------
+// --- Names and their addresses --------------------------------------------------------------------
 
 #define PATIENCE_S 20 // of the name server with who waits for it
 
-static sem_t name_server_answers;
-static atomic_uint asked, answered;
+// What the C library's say here; curl calls them in threads of its own.
+static struct {
+    bool is_silent;      // no answer, until `answers`
+    unsigned dead_count; // addresses where nobody listens, before that of the origin
+    unsigned dead_asks;  // so many are told no other address
+    sem_t answers;
+    atomic_uint asked, answered;
+} names;
 
-// Instead of the C library's; curl calls it in threads of its own.
+static struct addrinfo *address_new(uint32_t ip, const char *service)
+{
+    struct {
+        struct addrinfo info;
+        struct sockaddr_in addr;
+    } *one = calloc(1, sizeof(*one));
+    cr_assert_not_null(one);
+    one->addr = (struct sockaddr_in){.sin_family = AF_INET,
+                                     .sin_port = htons((uint16_t)strtoul(service, NULL, 10)),
+                                     .sin_addr = {htonl(ip)}};
+    one->info = (struct addrinfo){.ai_family = AF_INET,
+                                  .ai_socktype = SOCK_STREAM,
+                                  .ai_addrlen = sizeof(one->addr),
+                                  .ai_addr = (struct sockaddr *)&one->addr};
+    return &one->info;
+}
+
+void freeaddrinfo(struct addrinfo *all)
+{
+    while (all != NULL) {
+        struct addrinfo *next = all->ai_next;
+        free(all);
+        all = next;
+    }
+}
+
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
                 struct addrinfo **ret_addresses)
 {
     (void)name;
-    (void)service;
     (void)hints;
-    (void)ret_addresses;
     struct timespec until;
     cr_assert_eq(clock_gettime(CLOCK_REALTIME, &until), 0);
     until.tv_sec += PATIENCE_S;
-    atomic_fetch_add(&asked, 1);
-    (void)sem_timedwait(&name_server_answers, &until);
-    atomic_fetch_add(&answered, 1);
-    return EAI_AGAIN;
+    unsigned number = atomic_fetch_add(&names.asked, 1);
+    if (names.is_silent) {
+        (void)sem_timedwait(&names.answers, &until);
+        atomic_fetch_add(&names.answered, 1);
+        return EAI_AGAIN;
+    }
+    struct addrinfo *all = number < names.dead_asks ? NULL : address_new(INADDR_LOOPBACK, service);
+    for (unsigned i = 0; i < names.dead_count; i++) {
+        struct addrinfo *dead = address_new(INADDR_LOOPBACK + 1 + i, service);
+        dead->ai_next = all;
+        all = dead;
+    }
+    *ret_addresses = all;
+    return 0;
 }
 
-struct lost_fetch {
+static void names_reset(void)
+{
+    names.is_silent = false;
+    names.dead_count = names.dead_asks = 0;
+    atomic_store(&names.asked, 0);
+    atomic_store(&names.answered, 0);
+}
+
+struct named_fetch {
     struct lane_rig *rig;
+    const char *name;
     struct transfer *transfer;
     enum err err;
     struct signal over;
 };
 
-static void on_lost_end(void *ctx, enum err err, const char *detail)
+static void on_named_end(void *ctx, enum err err, const char *detail)
 {
     (void)detail;
-    struct lost_fetch *fetch = ctx;
+    struct named_fetch *fetch = ctx;
     fetch->err = err;
     signal_raise(&fetch->over);
 }
 
-static void start_lost(struct worker *w, void *ctx)
+static void start_named(struct worker *w, void *ctx)
 {
     (void)w;
     static const struct transfer_calls calls = {
-        .on_header_line = on_line, .on_body = on_line, .on_end = on_lost_end};
-    struct lost_fetch *fetch = ctx;
-    struct transfer_request request = {.method = SPAN("GET"), .url = "http://nowhere.test/"};
+        .on_header_line = on_line, .on_body = on_line, .on_end = on_named_end};
+    struct named_fetch *fetch = ctx;
+    char url[64];
+    snprintf(url, sizeof(url), "http://%s:%u/bytes/100", fetch->name,
+             tiny_origin_port(fetch->rig->origin));
+    struct transfer_request request = {.method = SPAN("GET"), .url = url};
     fetch->transfer = transfer_start(fetch->rig->pool, &request, &calls, fetch);
 }
 
-static void cancel_lost(struct worker *w, void *ctx)
+static void fetch_begin(struct named_fetch *fetch, struct lane_rig *rig, const char *name)
+{
+    *fetch = (struct named_fetch){.rig = rig, .name = name};
+    signal_init(&fetch->over);
+    fixture_run_on(rig->worker, start_named, fetch);
+}
+
+static enum err fetch_from(struct lane_rig *rig, const char *name)
+{
+    struct named_fetch fetch;
+    fetch_begin(&fetch, rig, name);
+    signal_wait(&fetch.over);
+    signal_done(&fetch.over);
+    return fetch.err;
+}
+
+static void cancel_named(struct worker *w, void *ctx)
 {
     (void)w;
-    transfer_cancel(((struct lost_fetch *)ctx)->transfer);
+    transfer_cancel(((struct named_fetch *)ctx)->transfer);
 }
 
 Test(transfer_lane, a_name_server_that_does_not_answer_holds_no_worker_up)
 {
-    cr_assert_eq(sem_init(&name_server_answers, 0, 0), 0);
+    names_reset();
+    names.is_silent = true;
+    cr_assert_eq(sem_init(&names.answers, 0, 0), 0);
     struct lane_rig rig = {.most = CALLS_MAX};
     rig_begin(&rig);
-    struct lost_fetch fetches[2] = {{.rig = &rig}, {.rig = &rig}};
-    for (unsigned i = 0; i < 2; i++) {
-        signal_init(&fetches[i].over);
-        fixture_run_on(rig.worker, start_lost, &fetches[i]);
-    }
-    wait_for(atomic_load(&asked) == 2);
-    fixture_run_on(rig.worker, cancel_lost, &fetches[0]);
+    struct named_fetch fetches[2];
+    fetch_begin(&fetches[0], &rig, "a.test");
+    fetch_begin(&fetches[1], &rig, "b.test");
+    wait_for(atomic_load(&names.asked) == 2);
+    fixture_run_on(rig.worker, cancel_named, &fetches[0]);
     signal_wait(&fetches[0].over);
     cr_assert_eq(fetches[0].err, ERR_CANCELLED);
     rig_end(&rig);
     cr_assert_eq(fetches[1].err, ERR_CANCELLED);
-    cr_assert_eq(atomic_load(&answered), 0);
+    cr_assert_eq(atomic_load(&names.answered), 0);
     for (unsigned i = 0; i < 2; i++) {
-        cr_assert_eq(sem_post(&name_server_answers), 0);
+        cr_assert_eq(sem_post(&names.answers), 0);
         signal_done(&fetches[i].over);
     }
-    wait_for(atomic_load(&answered) == 2);
+    wait_for(atomic_load(&names.answered) == 2);
+}
+
+Test(transfer_lane, addresses_that_refuse_are_passed_over)
+{
+    names_reset();
+    names.dead_count = 31;
+    struct lane_rig rig = {.most = CALLS_MAX};
+    rig_begin(&rig);
+    cr_assert_eq(fetch_from(&rig, "a.test"), ERR_OK); // whichever of the 32 curl begins with
+    cr_assert_eq(fetch_from(&rig, "b.test"), ERR_OK);
+    rig_end(&rig);
+}
+
+Test(transfer_lane, a_name_whose_addresses_fail_is_looked_up_anew)
+{
+    names_reset();
+    names.dead_count = names.dead_asks = 1;
+    struct lane_rig rig = {.most = CALLS_MAX};
+    rig_begin(&rig);
+    cr_assert_eq(fetch_from(&rig, "a.test"), ERR_ORIGIN_CONNECT);
+    cr_assert_eq(fetch_from(&rig, "a.test"), ERR_OK);
+    rig_end(&rig);
 }
