@@ -44,6 +44,7 @@ struct get_state {
     uint64_t first, end, pos; // bytes of the object to send, and how far
     uint64_t readahead_at;    // readahead_note() is due from there on
     unsigned track_serial;    // readahead.c; 0: not noted
+    unsigned track;           // then: where it is
     uint64_t buffer_until;    // a range was recalled: bytes below this go by the read way
 
     struct store_read read;

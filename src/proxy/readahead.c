@@ -2,31 +2,36 @@
 // Read-ahead: what a sequential reader will want next is asked for before it asks, so that many runs
 // come from the origin side by side. Runs on the request's worker.
 //
-// A *track* follows one object: how far its readers are, how far runs have been asked for. Sequential
-// is a request for more than a run, up to its end, and who asks for range after range in order, up to
-// the end of the object, over whatever connections (a worker sees only its share of them, so small
-// gaps are jumped). A run that is asked for ahead has no reader of its bytes: it is only stored, and
-// who comes to it joins it or finds it in the index.
+// A *track* follows one sequence of reads of an object: how far its readers are, how far runs have been
+// asked for. Sequential is a request for more than a run, up to its end, and who asks for range after range
+// in order, up to the end of the object, over whatever connections (a worker sees only its share of them, and
+// ranges that are asked for at once come in any order, so small gaps are jumped). Readers that have a part of
+// an object each have a track each; and each random read begins one that stays without a second. A run that is
+// asked for ahead has no reader of its bytes: it is only stored, and who comes to it joins it or finds it in
+// the index. What no reader has come to when its track is forgotten is counted as unread.
 //
 // How many runs are asked for at once follows bandwidth and delay: those that fit the time that a run
-// takes at the pace of the reader, twice. It is bounded by cache.readahead and a quarter of
-// limits.max_buffer; and nothing is asked for ahead while memory is short, the disk is behind, or the
-// origin's places are nearly used up: demand goes first.
+// takes at the pace of the reader, twice. It is bounded by cache.readahead, a quarter of limits.max_buffer and,
+// for who asks for range after range, four times what has been read in order; and nothing is asked for ahead
+// while memory is short, the disk is behind, or the origin's places are nearly used up: demand goes first.
 #include "proxy/get_private.h"
 
 #include <stdlib.h>
 
-#define TRACKS 64u    // by key, on each worker
-#define RUNS_MAX 32u  // asked for ahead at once, of one track
+#define TRACKS 64u    // on each worker
+#define RUNS_MAX 32u  // asked for ahead and not read yet, of one track
 #define RUNS_FIRST 4u // until it is known how long a run takes
 #define STREAK_MIN 2u // ranges in order before the next ones are asked for
 #define TRACK_KEEP_US                                                                              \
-    250000u // another object does not take the place of one that was read this recently
+    250000u // another object does not take the place of a sequence that was read this recently
+#define GAP_RANGE_MAX (16u << 20) // longer ones are parts, which are read in order for themselves
+#define TRACK_IDLE_MS 30000u      // without readers for once to twice this long it is forgotten
 
 struct ahead_run {
     struct readahead_track *track;
-    struct subscription *sub; // NULL: free
+    struct subscription *sub; // NULL: it has ended
     uint64_t asked_us;
+    uint64_t first_byte, end_byte; // stored, and not read yet; both 0: free, or on its way
 };
 
 struct readahead_track {
@@ -38,18 +43,30 @@ struct readahead_track {
     uint64_t most_bytes; // in front of its readers, as the rule of the last one says
     uint64_t used_us;
     uint64_t edge;      // how far its readers have come
-    uint64_t next;      // where the next range would begin
     uint64_t limit;     // nothing is asked for from here on
     uint64_t asked_end; // runs have been asked for up to here
     unsigned streak;
-    unsigned serial, readers; // requests that have noted themselves under this serial
-    bool is_missing;          // readers find that it is not there
+    unsigned serial; // what requests know it by
+    bool is_idle;    // was without readers when the timer last looked
+    bool is_missing; // readers find that it is not there
     uint64_t paced_us, paced_edge, run_us, reader_us; // how long a run takes; the reader, for one
+    unsigned run_count;                               // that are not free
     struct ahead_run runs[RUNS_MAX];
 };
 
+// What a request is compared with. Apart from the tracks, because each random read looks through all.
+struct sequence {
+    uint64_t name;        // of the key
+    uint64_t begin, next; // where it began; where the next range would begin
+    unsigned readers;     // under way
+};
+
 struct readahead {
+    struct sequence sequences[TRACKS];
     struct readahead_track tracks[TRACKS];
+    unsigned hand; // where a place is looked for next
+    struct timer idle_timer;
+    bool is_timed; // the timer runs
     unsigned last_serial;
 };
 
@@ -68,6 +85,12 @@ static uint64_t average(uint64_t former, uint64_t sample)
     return former == 0 ? max_u64(sample, 1) : (3 * former + max_u64(sample, 1)) / 4;
 }
 
+static struct sequence *sequence_of(const struct readahead_track *t)
+{
+    struct readahead *readahead = t->pw->readahead;
+    return &readahead->sequences[t - readahead->tracks];
+}
+
 // --- the runs asked for --------------------------------------------------------------------------
 
 static void track_ask(struct readahead_track *t);
@@ -76,7 +99,25 @@ static void run_end(struct ahead_run *run)
 {
     struct subscription *sub = run->sub;
     run->sub = NULL;
+    run->track->run_count -= run->end_byte == 0;
     subscription_leave(sub);
+}
+
+static void run_free(struct ahead_run *run)
+{
+    run->first_byte = run->end_byte = 0;
+    run->track->run_count--;
+}
+
+// What lies before the edge has been read.
+static void runs_read(struct readahead_track *t)
+{
+    for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
+        struct ahead_run *run = &t->runs[i];
+        if (run->end_byte > 0 && run->end_byte <= t->edge) {
+            run_free(run);
+        }
+    }
 }
 
 static void on_change(void *ctx, struct subscription *sub)
@@ -88,10 +129,13 @@ static void on_change(void *ctx, struct subscription *sub)
         if (sub->outcome == OUTCOME_DONE && !sub->joined && !sub->whole) {
             t->run_us = average(t->run_us, now_us - run->asked_us);
             stats_add(COUNTER_readahead_bytes, sub->run_end_byte - sub->ask.first_byte);
+            run->first_byte = sub->ask.first_byte;
+            run->end_byte = sub->run_end_byte;
         }
         // Already there (AGAIN), or it cannot be had: no use to go on before a reader misses something.
         t->is_missing &= sub->outcome == OUTCOME_DONE;
         run_end(run);
+        runs_read(t);
         track_ask(t);
     } else if (sub->answer != NULL && !sub->stored) {
         t->is_missing = false;
@@ -117,6 +161,10 @@ static uint64_t window(const struct readahead_track *t)
         runs = 2 * t->run_us / t->reader_us + 1;
     }
     uint64_t most = min_u64(t->most_bytes, chunk_budget_max_bytes() / 4);
+    if (t->streak >= STREAK_MIN) {
+        const struct sequence *s = sequence_of(t);
+        most = min_u64(most, max_u64(4 * (s->next - s->begin), run_bytes(t)));
+    }
     return min_u64(min_u64(runs, RUNS_MAX) * run_bytes(t), most);
 }
 
@@ -134,6 +182,7 @@ static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t e
         (uint32_t)min_u64(block_end(t, end - t->asked_end), run_bytes(t)) / t->block_size_bytes;
     t->asked_end += ask.block_count * size;
     run->track = t;
+    t->run_count++;
     run->asked_us = worker_now_us(t->pw->worker);
     run->sub = subscription_ask(t->pw->fill, &ask, on_change, run);
 }
@@ -149,7 +198,7 @@ static void track_ask(struct readahead_track *t)
             return;
         }
         unsigned i = 0;
-        while (i < RUNS_MAX && t->runs[i].sub != NULL) {
+        while (i < RUNS_MAX && (t->runs[i].sub != NULL || t->runs[i].end_byte > 0)) {
             i++;
         }
         if (i == RUNS_MAX) {
@@ -163,7 +212,7 @@ static void track_ask(struct readahead_track *t)
 
 static void track_stop(struct readahead_track *t)
 {
-    for (unsigned i = 0; i < RUNS_MAX; i++) {
+    for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
         if (t->runs[i].sub != NULL) {
             run_end(&t->runs[i]);
         }
@@ -176,74 +225,157 @@ static void track_clear(struct readahead_track *t)
         return;
     }
     track_stop(t);
-    uint64_t read_end = max_u64(t->edge, t->next);
-    uint64_t asked = min_u64(t->asked_end, t->object->size_bytes);
-    stats_add(COUNTER_readahead_unread_bytes, asked > read_end ? asked - read_end : 0);
+    for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
+        struct ahead_run *run = &t->runs[i];
+        if (run->end_byte > 0) {
+            stats_add(COUNTER_readahead_unread_bytes,
+                      run->end_byte - max_u64(run->first_byte, t->edge));
+            run_free(run);
+        }
+    }
     object_key_unref(t->key);
     store_object_unref(t->object);
-    *t = (struct readahead_track){.pw = t->pw};
+    t->key = NULL;
+    t->object = NULL;
+    *sequence_of(t) = (struct sequence){0};
 }
 
-static struct readahead_track *track_slot(const struct request *r)
+static void on_idle(struct timer *timer)
 {
-    return &r->pw->readahead->tracks[r->get->key->hash.lo % TRACKS];
+    struct readahead *readahead = container_of(timer, struct readahead, idle_timer);
+    bool is_any_left = false;
+    for (unsigned i = 0; i < TRACKS; i++) {
+        struct readahead_track *t = &readahead->tracks[i];
+        if (t->key == NULL || readahead->sequences[i].readers > 0) {
+            continue;
+        }
+        if (t->is_idle) {
+            track_clear(t);
+        } else {
+            t->is_idle = is_any_left = true;
+        }
+    }
+    readahead->is_timed = is_any_left;
+    if (is_any_left) {
+        timer_start(timer, TRACK_IDLE_MS);
+    }
 }
 
-// The track of the request's object. NULL: its place is taken.
-static struct readahead_track *track_of(struct request *r)
+static struct readahead *readahead_of(struct proxy_worker *pw)
+{
+    if (pw->readahead == NULL) {
+        pw->readahead = calloc(1, sizeof(*pw->readahead));
+        check(pw->readahead != NULL);
+        timer_init(pw->worker, &pw->readahead->idle_timer, on_idle);
+    }
+    return pw->readahead;
+}
+
+static bool is_of(const struct readahead_track *t, const struct get_state *g)
+{
+    return t->key != NULL && hash128_equal(t->key->hash, g->key->hash) &&
+           span_equal(t->object->etag, g->object->etag);
+}
+
+// How far from where the sequence goes on the request begins. UINT64_MAX: it does not belong to it.
+static uint64_t distance(const struct sequence *s, unsigned worker_count, const struct get_state *g)
+{
+    uint64_t len = g->end - g->first;
+    uint64_t off = g->first > s->next ? g->first - s->next : s->next - g->first;
+    if (len > GAP_RANGE_MAX) {
+        return off == 0 || g->first == s->begin ? off : UINT64_MAX;
+    }
+    // Ranges that are asked for at once come in any order, and others to other workers.
+    uint64_t gap = 2 * (worker_count + s->readers) * len;
+    return off <= gap + len ? off : UINT64_MAX;
+}
+
+// A place for a new one: one that is not used, a read that stayed alone, or a sequence that was not read
+// lately. NULL: all are in use.
+static struct readahead_track *track_spare(struct readahead *readahead, uint64_t now_us)
+{
+    for (unsigned i = 0; i < TRACKS; i++) {
+        struct readahead_track *t = &readahead->tracks[readahead->hand];
+        readahead->hand = (readahead->hand + 1) % TRACKS;
+        bool is_alone = t->key == NULL || (t->streak == 0 && sequence_of(t)->readers == 0);
+        if (is_alone || now_us - t->used_us >= TRACK_KEEP_US) {
+            return t;
+        }
+    }
+    return NULL;
+}
+
+static void track_open(struct readahead_track *t, struct request *r)
 {
     struct get_state *g = get_of(r);
-    if (r->pw->readahead == NULL) {
-        r->pw->readahead = calloc(1, sizeof(*r->pw->readahead));
-        check(r->pw->readahead != NULL);
-    }
-    struct readahead_track *t = track_slot(r);
-    uint64_t now_us = worker_now_us(r->pw->worker);
-    bool is_same = t->key != NULL && hash128_equal(t->key->hash, g->key->hash) &&
-                   span_equal(t->object->etag, g->object->etag);
-    if (!is_same && t->key != NULL && now_us - t->used_us < TRACK_KEEP_US) {
-        return NULL;
-    }
-    if (!is_same) {
-        track_clear(t);
-        t->pw = r->pw;
-        t->serial = ++r->pw->readahead->last_serial;
-        t->object = store_object_ref(g->object);
-        t->block_size_bytes = g->object->block_size_bytes;
-        t->next = UINT64_MAX;
-    }
-    if (t->key == NULL || !object_key_asks_alike(t->key, g->key)) {
-        struct object_key *key = object_key_ref(g->key); // the origin is asked as this reader would
-        object_key_unref(t->key);
-        t->key = key;
-    }
-    t->used_us = now_us;
-    t->client = request_client(r);
-    t->most_bytes = r->rule->readahead_bytes;
-    return t;
+    track_clear(t);
+    t->pw = r->pw;
+    t->key = object_key_ref(g->key);
+    t->object = store_object_ref(g->object);
+    t->block_size_bytes = g->object->block_size_bytes;
+    t->edge = t->paced_edge = g->first;
+    t->limit = t->asked_end = 0;
+    t->streak = 0;
+    t->serial = ++r->pw->readahead->last_serial;
+    t->is_missing = false;
+    t->paced_us = worker_now_us(r->pw->worker);
+    t->run_us = t->reader_us = 0;
+    *sequence_of(t) =
+        (struct sequence){.name = g->key->hash.lo, .begin = g->first, .next = g->first};
 }
 
-// A reader that begins: does it go on where others have ended?
-static void track_begin(struct readahead_track *t, const struct get_state *g)
+// The track that the request belongs to: the nearest one, else a new one. NULL: there is no place for it.
+static struct readahead_track *track_find(struct request *r)
 {
-    uint64_t gap = 2 * t->pw->proxy->worker_count * (g->end - g->first);
-    bool goes_on = t->next != UINT64_MAX && g->first <= t->next + gap && g->end > t->next;
-    bool is_behind = t->next != UINT64_MAX && g->end <= t->next && g->end + gap >= t->next;
-    if (goes_on) {
-        t->streak++;
-    } else if (!is_behind) { // it reads elsewhere
-        t->streak = 0;
-        t->edge = t->paced_edge = g->first;
-        t->asked_end = t->limit = 0;
-        t->paced_us = t->used_us;
+    struct get_state *g = get_of(r);
+    struct readahead *readahead = readahead_of(r->pw);
+    struct readahead_track *nearest = NULL;
+    uint64_t least = UINT64_MAX;
+    for (unsigned i = 0; i < TRACKS; i++) {
+        struct readahead_track *t = &readahead->tracks[i];
+        if (readahead->sequences[i].name != g->key->hash.lo) {
+            continue;
+        }
+        uint64_t off = distance(&readahead->sequences[i], r->pw->proxy->worker_count, g);
+        if (off < least && is_of(t, g)) {
+            least = off;
+            nearest = t;
+        }
     }
-    t->next = goes_on || t->next == UINT64_MAX || !is_behind ? g->end : t->next;
-    bool is_long = g->end - g->first > run_bytes(t);
+    if (nearest == NULL) {
+        nearest = track_spare(readahead, worker_now_us(r->pw->worker));
+        if (nearest != NULL) {
+            track_open(nearest, r);
+        }
+    }
+    return nearest;
+}
+
+// A reader that begins.
+static void track_join(struct readahead_track *t, struct get_state *g)
+{
+    struct sequence *s = sequence_of(t);
+    if (g->end > s->next) {
+        t->streak += s->next > s->begin;
+        s->next = g->end;
+    }
+    s->begin = min_u64(s->begin, g->first);
     if (t->streak >= STREAK_MIN) {
         t->limit = g->object->size_bytes;
-    } else if (is_long) {
+    } else if (g->end - g->first > run_bytes(t)) {
         t->limit = max_u64(t->limit, g->end);
     }
+    s->readers++;
+    g->track = (unsigned)(t - t->pw->readahead->tracks);
+    g->track_serial = t->serial;
+}
+
+// The track of a reader that has joined it. NULL: it was given to another object.
+static struct readahead_track *track_of(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    struct readahead_track *t = &r->pw->readahead->tracks[g->track];
+    return t->key != NULL && t->serial == g->track_serial ? t : NULL;
 }
 
 static void track_pace(struct readahead_track *t)
@@ -257,60 +389,89 @@ static void track_pace(struct readahead_track *t)
     t->paced_us = t->used_us;
 }
 
+static void track_note(struct readahead_track *t, struct request *r)
+{
+    struct get_state *g = get_of(r);
+    const struct subscription *run = g->runs[0];
+    if (!object_key_asks_alike(t->key, g->key)) {
+        object_key_unref(t->key);
+        t->key = object_key_ref(g->key); // the origin is asked as this reader would
+    }
+    t->used_us = worker_now_us(r->pw->worker);
+    t->is_idle = false;
+    t->client = request_client(r);
+    t->most_bytes = r->rule->readahead_bytes;
+    t->is_missing |= run != NULL && !run->whole;
+    t->edge = max_u64(t->edge, g->pos);
+    runs_read(t);
+    track_pace(t);
+    // What this reader asks for itself: the run under way and one more.
+    uint64_t own_end = max_u64(run != NULL ? run->run_end_byte : 0, g->pos) + run_bytes(t);
+    t->asked_end = max_u64(t->asked_end, block_end(t, min_u64(own_end, g->end)));
+    if (t->streak >= STREAK_MIN) {
+        t->asked_end = max_u64(t->asked_end, block_end(t, sequence_of(t)->next));
+    }
+    track_ask(t);
+}
+
 void readahead_note(struct request *r)
 {
     struct get_state *g = get_of(r);
     g->readahead_at = g->pos + STORE_RUN_MAX;
     const struct subscription *run = g->runs[0];
     bool is_cached = r->rule->cache && g->object->etag.len > 0 && (run == NULL || !run->weak);
-    if (!is_cached || r->rule->readahead_bytes == 0) {
+    // Of who reads an object at once, in a run, nothing is left to be asked for.
+    bool is_all = g->first == 0 && g->end == g->object->size_bytes &&
+                  g->end <= store_run_bytes_max(r->pw->store);
+    if (!is_cached || is_all || r->rule->readahead_bytes == 0) {
         return;
     }
-    struct readahead_track *t = track_of(r);
+    struct readahead_track *t = g->track_serial == 0 ? track_find(r) : track_of(r);
     if (t == NULL) {
         return;
     }
-    if (g->track_serial != t->serial) {
-        g->track_serial = t->serial;
-        t->readers++;
-        track_begin(t, g);
+    if (g->track_serial == 0) {
+        track_join(t, g);
     }
-    t->is_missing |= run != NULL && !run->whole;
-    t->edge = max_u64(t->edge, g->pos);
-    track_pace(t);
-    // What this reader asks for itself: the run under way and one more.
-    uint64_t own_end = max_u64(run != NULL ? run->run_end_byte : 0, g->pos) + run_bytes(t);
-    t->asked_end = max_u64(t->asked_end, block_end(t, min_u64(own_end, g->end)));
-    if (t->streak >= STREAK_MIN) {
-        t->asked_end = max_u64(t->asked_end, block_end(t, t->next));
-    }
-    track_ask(t);
+    track_note(t, r);
 }
 
 void readahead_leave(struct request *r)
 {
     struct get_state *g = get_of(r);
-    if (g->track_serial == 0) {
+    struct readahead_track *t = g->track_serial != 0 ? track_of(r) : NULL;
+    if (t == NULL) {
         return;
     }
-    struct readahead_track *t = track_slot(r);
-    if (t->serial != g->track_serial) {
+    struct sequence *s = sequence_of(t);
+    check(s->readers > 0);
+    s->readers--;
+    t->edge = max_u64(t->edge, g->pos);
+    runs_read(t);
+    if (s->readers > 0) {
         return;
     }
-    check(t->readers > 0);
-    t->readers--;
-    if (t->readers == 0 && g->pos < g->end) { // it broke off
+    if (g->pos < g->end) { // it broke off
         t->is_missing = false;
         track_stop(t);
+    }
+    struct readahead *readahead = t->pw->readahead;
+    if (!readahead->is_timed) {
+        readahead->is_timed = true;
+        timer_start(&readahead->idle_timer, TRACK_IDLE_MS);
     }
 }
 
 void readahead_free(struct readahead *readahead)
 {
-    for (unsigned i = 0; readahead != NULL && i < TRACKS; i++) {
+    if (readahead == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < TRACKS; i++) {
         struct readahead_track *t = &readahead->tracks[i];
         object_key_unref(t->key);
         store_object_unref(t->object);
     }
+    timer_done(&readahead->idle_timer);
     free(readahead);
 }

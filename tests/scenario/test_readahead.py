@@ -57,6 +57,61 @@ def test_ranges_in_order_on_several_connections(start, origin, engine):
     assert server.metric("forebay_readahead_bytes_total") > 0
 
 
+def test_readers_with_a_part_each_are_run_ahead_of_each(start, origin, engine):
+    """Six connections, each with a part of one object, range after range; each byte once."""
+    server = start(origin, engine=engine)
+    count, part = 6, 24 * MIB
+    origin.put("shared", count * part)
+    clients = [server.client() for _ in range(count)]
+    for first in range(0, part, MIB):
+        for number, client in enumerate(clients):
+            judge(client.get("shared", number * part + first, number * part + first + MIB - 1), origin, "shared",
+                  number * part + first, MIB)
+    server.settle()
+    assert origin.sent_twice("shared") == 0 and origin.bytes_sent("shared") == count * part
+    assert server.metric("forebay_readahead_bytes_total") >= count * part // 2
+
+
+@pytest.mark.tsan
+def test_ranges_of_one_object_in_any_order(start, origin, engine):
+    """Sixteen connections that share its ranges share what is asked for ahead of them."""
+    server = start(origin, engine=engine)
+    count, part = 64, 2 * MIB
+    origin.put("ranges", count * part)
+    ranges = iter(range(0, count * part, part))
+    taking = threading.Lock()
+
+    def read(_):
+        with server.client() as client:
+            while True:
+                with taking:
+                    first = next(ranges, None)
+                if first is None:
+                    return
+                judge(client.get("ranges", first, first + part - 1), origin, "ranges", first, part)
+    parallel(16, read)
+    server.settle()
+    assert origin.sent_twice("ranges") == 0 and origin.bytes_sent("ranges") == count * part
+    assert server.metric("forebay_readahead_bytes_total") > 0
+
+
+def test_what_nobody_came_to_is_counted(start, origin, engine):
+    """Once its readers have been gone for a minute; what they have read is not in it."""
+    server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1})
+    for key, size in (("half", 96 * MIB), ("whole", 24 * MIB)):
+        origin.put(key, size)
+        with server.client() as client:
+            for first in range(0, 24 * MIB, MIB):
+                judge(client.get(key, first, first + MIB - 1), origin, key, first, MIB)
+        server.settle()
+    assert server.metric("forebay_readahead_unread_bytes_total") == 0
+    server.advance(31)
+    server.advance(31)
+    unread = origin.bytes_sent("half") - 24 * MIB
+    assert 0 < unread < server.metric("forebay_readahead_bytes_total")
+    server.wait_metric("forebay_readahead_unread_bytes_total", lambda v: v == unread)
+
+
 def test_nothing_is_fetched_ahead_of_random_reads(forebay, origin):
     """Only the blocks that were asked for, and where the reads end nothing goes on."""
     size = 256 * MIB
