@@ -62,8 +62,8 @@ static void fill_free(void *ptr)
 
 void fill_maybe_free(struct fill *fill)
 {
-    if (fill->dead || fill->in_table || fill->fetching || fill->finishing || fill->memory_waiting ||
-        !list_empty(&fill->readers)) {
+    if (fill->dead || fill->in_table || fill->fetching || fill->describing || fill->finishing ||
+        fill->memory_waiting || !list_empty(&fill->readers)) {
         return;
     }
     fill->dead = true;
@@ -104,6 +104,7 @@ void fill_leave_table(struct fill *fill)
     list_remove(&fill->map_node);
     fill->fw->fills.count--;
     fill_send_first_end(fill);
+    fill_describe_stop(fill);
     fill_yield_lead(fill);
     fill_drop_chunks(fill);
     fill_drop_pages(fill);
@@ -444,8 +445,14 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
         return;
     }
     fill = fill_new(fw, sub, token, (uint32_t)count);
+    bool describes = first != NULL && sub->ask.with_checksums && fill->described == NULL &&
+                     origin_capabilities(fill->key->origin)->has_checksums;
+    fill->asks_whole = describes && fill->first_byte == 0 && fill_describe_asks_whole(fill);
     fill_attach(fill, sub, false);
     fill_fetch(fill);
+    if (describes && !fill->asks_whole) {
+        fill_describe_start(fill);
+    }
     fill_assert_run(fill);
 }
 

@@ -64,13 +64,16 @@ struct fill_ask {
     struct store_object *object;  // the version wanted; NULL: whatever is current
     struct store_object *refused; // this version answered 412
     bool revalidate;              // no bytes: is `object` still current?
-    bool told;            // no question: an answer past the cache named `object`, NULL: none
-    uint64_t asked_us;    // told: when the origin was asked
-    bool strict;          // only a request to the origin not yet sent will do
-    bool has_sent;        // bytes of `object` have reached the client
-    bool skip_index;      // what the index says could not be read: ask the origin
-    bool no_pages;        // file ranges cannot be sent to this client
-    bool ahead;           // for who comes later: no bytes are given, only the end
+    bool told;         // no question: an answer past the cache named `object`, NULL: none
+    uint64_t asked_us; // told: when the origin was asked
+    bool strict;       // only a request to the origin not yet sent will do
+    bool has_sent;     // bytes of `object` have reached the client
+    bool skip_index;   // what the index says could not be read: ask the origin
+    bool no_pages;     // file ranges cannot be sent to this client
+    bool ahead;        // for who comes later: no bytes are given, only the end
+    // The origin's checksums of the object are wanted, too; of bytes: all of it is. Where they are no
+    // bytes: of `object`.
+    bool with_checksums;
     uint64_t first_byte;  // wanted from here
     uint64_t block;       // that holds it
     uint32_t block_count; // at most this many
@@ -85,10 +88,11 @@ enum subscription_state {
 
 enum subscription_outcome {
     OUTCOME_NONE,
-    OUTCOME_DONE,   // everything up to the run's end was delivered, or is at `place`
-    OUTCOME_REJOIN, // ask again
-    OUTCOME_GONE,   // that version is no more (412)
-    OUTCOME_ERROR,  // err
+    OUTCOME_DONE,      // everything up to the run's end was delivered, or is at `place`
+    OUTCOME_REJOIN,    // ask again
+    OUTCOME_GONE,      // that version is no more (412)
+    OUTCOME_ERROR,     // err
+    OUTCOME_DESCRIBED, // `answer` has the checksums of the version asked about; NULL: not to be had
     // err ERR_NOT_MODIFIED: the version asked about is current or, if none was, `answer`; ERR_OK:
     // `answer` is; else neither
     OUTCOME_REVALIDATED
@@ -148,6 +152,22 @@ void subscription_refuse_pages(struct subscription *subscription);
 // Nobody is interested any more: everything is given back, now or when the last answer has come. The
 // pointer is dead.
 void subscription_leave(struct subscription *subscription);
+
+// --- an object in several runs, as a reply sends it (reply_sum.c) ---------------------------------
+
+// What its runs add up to, from its first byte on. Zeroed: nothing yet.
+struct reply_sum {
+    bool has_kind;
+    enum s3_checksum kind;
+    struct s3_checksum_state *sum; // of the bytes below end_byte
+    uint64_t end_byte;
+};
+// The reply, begun at `began_us`, has all bytes below `end_byte`, and does not send the last of them before
+// this says false. True: these are all, and they are not what the origin says; that is counted and
+// logged. What cannot be judged is not wrong.
+bool reply_sum_is_wrong(struct fill_worker *fw, const struct store_object *object,
+                        struct reply_sum *total, uint64_t end_byte, uint64_t began_us) MUST_USE;
+void reply_sum_done(struct reply_sum *total); // a zeroed one is fine
 
 // The epoch that is part of the names of this bucket's keys.
 uint64_t fill_epoch(const struct store *store, const struct origin *origin, struct span bucket);

@@ -44,6 +44,7 @@ void fill_assert_run(const struct fill *fill)
     check(fill->retained_from >= fill->first_byte);
     check(!fill->has_head || fill->received <= fill->end_byte);
     check(!fill->weak || fill->unstored);
+    check(!fill->is_wrong || (fill->received == fill->end_byte && fill->state <= FILL_BODY));
     check(fill->run == NULL || (fill->state == FILL_BODY && !fill->unstored));
     check(!fill->finishing || fill->state == FILL_WRITING);
     check(fill->place.segment == NULL || fill->state == FILL_WRITTEN);
@@ -55,7 +56,9 @@ void fill_assert_run(const struct fill *fill)
     check(fill->token == 0 || fill->in_table); // rule 19
     check(fill->in_table == list_node_linked(&fill->map_node));
     check(!fill->abandoned || (!fill->in_table && list_empty(&fill->readers)));
-    check(!fill->resume_waiting || fill->state == FILL_BODY || fill->looks_empty);
+    check(!fill->resume_waiting || fill->state == FILL_BODY || fill->looks_empty ||
+          fill->described != NULL);
+    check(!fill->head_waits || (fill->describing && fill->fetching && !fill->has_head));
     check(!fill->resume_waiting || !fill->fetching);
     check(!fill->paused || (fill->fetching && !fill->parking));
     check(!fill->parking || fill->fetching);

@@ -225,7 +225,7 @@ static void fill_give_up_chunks(struct fill *fill, uint64_t keep_from)
 
 void fill_deliver(struct fill *fill)
 {
-    if (!fill->has_head) {
+    if (!fill->has_head || fill->is_wrong) {
         return;
     }
     list_for_each(node, &fill->readers)

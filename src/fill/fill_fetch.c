@@ -12,27 +12,31 @@ static bool fill_is_whole(const struct fill *fill)
     return fill->first_byte == 0 && fill->end_byte == fill->object->size_bytes;
 }
 
-// A run that is the object is judged here; the sum of one that is stored beside others goes with it
-// to the home.
+// A run that is the object is judged here. The sum of one that comes beside others is for the replies
+// that have it, and goes to the home with what is stored.
 static void checksum_begin(struct fill *fill)
 {
     struct span value;
     enum s3_checksum kind = whole_sum_wanted(fill->object, &value);
-    bool wanted = fill_is_whole(fill) || (s3_checksum_combines(kind) && fill->run != NULL);
+    bool wanted = fill_is_whole(fill) || s3_checksum_combines(kind);
     s3_checksum_free(fill->checksum);
     fill->checksum = wanted && kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
 }
 
-// Once, when a run is complete.
-static bool checksum_is_right(struct fill *fill)
+// Once, when all of a run has come: in that moment, so that its last bytes reach nobody unjudged.
+static void checksum_judge(struct fill *fill)
 {
-    if (fill->checksum == NULL || !fill_is_whole(fill)) {
-        return true;
+    if (fill->checksum == NULL || fill->is_judged) {
+        return;
     }
-    bool right = whole_sum_is_right(fill->fw, fill->key, fill->object, fill->checksum);
+    fill->is_judged = true;
+    if (!fill_is_whole(fill)) {
+        reply_sum_note(fill);
+        return;
+    }
+    fill->is_wrong = !whole_sum_is_right(fill->fw, fill->key, fill->object, fill->checksum);
     s3_checksum_free(fill->checksum);
     fill->checksum = NULL;
-    return right;
 }
 
 // --- ends ----------------------------------------------------------------------------------------
@@ -140,7 +144,8 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
 // Everything wanted has been received.
 void fill_complete(struct fill *fill)
 {
-    if (!checksum_is_right(fill)) {
+    checksum_judge(fill); // an empty one has no body
+    if (fill->is_wrong) {
         fill_final_all(fill, OUTCOME_ERROR, ERR_ORIGIN_PROTOCOL, (struct span){0});
         fill_fail(fill, ERR_ORIGIN_PROTOCOL, (struct span){0});
         return;
@@ -229,17 +234,20 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     }
 }
 
-static enum err on_fetch_head(struct origin_fetch *f)
+// Asked for whole it is larger than the run: the answer has described it, as HEAD would have.
+static enum err fill_ask_range(struct fill *fill, struct store_object *object)
 {
-    struct fill *fill = fill_of(f->ctx);
-    if (fill->abandoned) {
-        return ERR_CANCELLED;
-    }
-    if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
-        bool fits =
-            f->body_first == fill->received && f->body_len == fill->asked_end_byte - fill->received;
-        return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
-    }
+    fill_describe_was_wrong(fill);
+    store_object_unref(fill->described);
+    fill->described = object;
+    fill->asks_whole = false;
+    fill->asks_again = true;
+    return ERR_CANCELLED;
+}
+
+enum err fill_take_head(struct fill *fill)
+{
+    const struct origin_fetch *f = &fill->fetch;
     struct store_object *object = fill_version_from_fetch(
         fill->key, f, fill->object != NULL ? fill->object : fill->described);
     if (object == NULL) {
@@ -252,6 +260,9 @@ static enum err on_fetch_head(struct origin_fetch *f)
     object->block_size_bytes = fill->block_size_bytes;
     uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
                            object->size_bytes);
+    if (fill->asks_whole && end < object->size_bytes) {
+        return fill_ask_range(fill, object);
+    }
     bool fits = f->body_len == end - fill->first_byte ||
                 (fill->looks_empty && f->body_len == object->size_bytes); // it has grown since
     if (f->body_first != fill->first_byte || end < fill->first_byte || !fits ||
@@ -268,11 +279,26 @@ static enum err on_fetch_head(struct origin_fetch *f)
         (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
     fill->state = FILL_BODY;
+    fill_describe_learn(fill);
     fill_begin_run(fill, f);
     checksum_begin(fill);
     fill_announce(fill);
     fill_assert_run(fill);
     return ERR_OK;
+}
+
+static enum err on_fetch_head(struct origin_fetch *f)
+{
+    struct fill *fill = fill_of(f->ctx);
+    if (fill->abandoned) {
+        return ERR_CANCELLED;
+    }
+    if (fill->has_head) { // the rest of a broken body: If-Match made sure of the version
+        bool fits =
+            f->body_first == fill->received && f->body_len == fill->asked_end_byte - fill->received;
+        return fits ? ERR_OK : ERR_ORIGIN_PROTOCOL;
+    }
+    return fill_describe_holds(fill) ? ERR_OK : fill_take_head(fill);
 }
 
 static enum err on_fetch_body(struct origin_fetch *f, struct span data)
@@ -301,6 +327,9 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
         if (fill->run != NULL && (offset + n == CHUNK_SIZE || fill->received == fill->end_byte)) {
             store_run_append(fill->run, *slot);
         }
+    }
+    if (fill->received == fill->end_byte) {
+        checksum_judge(fill);
     }
     worker_defer(fill->fw->worker, &fill->deliver_task);
     fill_window_update(fill); // at once: one turn may bring all that the socket holds
@@ -333,15 +362,17 @@ static bool err_denies_version(enum err err)
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;
 }
 
-// No range of an empty object can be satisfied: what has no first byte is asked for whole. The call
-// that has ended is on the stack, so not here.
-static bool fill_ask_whole(struct fill *fill, enum err err)
+// No range of an empty object can be satisfied: what has no first byte is asked for whole; and what was
+// asked for whole and is large, by its range. The call that has ended is on the stack, so not here.
+static bool fill_ask_otherwise(struct fill *fill, enum err err)
 {
-    if (err != ERR_INVALID_RANGE || fill->object != NULL || fill->first_byte > 0 ||
-        fill->looks_empty) {
+    bool no_first_byte = err == ERR_INVALID_RANGE && fill->object == NULL &&
+                         fill->first_byte == 0 && !fill->looks_empty;
+    if (!no_first_byte && !fill->asks_again) {
         return false;
     }
-    fill->looks_empty = true;
+    fill->looks_empty |= no_first_byte;
+    fill->asks_again = false;
     fill->resume_waiting = true;
     timer_start(&fill->resume_timer, 0);
     return true;
@@ -352,7 +383,7 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
     struct fill *fill = fill_of(f->ctx);
     check(fill->fetching);
     bool parking = fill->parking;
-    fill->fetching = fill->parking = false;
+    fill->fetching = fill->parking = fill->head_waits = false;
     fill_pause_over(fill);
     bool writes = fill->has_head && fill->received == fill->end_byte && fill->run != NULL;
     if (!writes || fill->abandoned) { // else it leads until it is written
@@ -372,10 +403,14 @@ static void on_fetch_end(struct origin_fetch *f, enum err err)
         fill_assert_run(fill);
         return;
     }
+    if (fill->head_err != ERR_OK) {
+        err = fill->head_err;
+        fill->head_err = ERR_OK;
+    }
     if (err == ERR_OK) {
         err = ERR_ORIGIN_RESET;
     }
-    if (fill_ask_whole(fill, err)) {
+    if (fill_ask_otherwise(fill, err)) {
         return;
     }
     if (err == ERR_ORIGIN_CHANGED || (fill->object != NULL && err_denies_version(err))) {
@@ -406,7 +441,7 @@ void fill_fetch(struct fill *fill)
     f->ahead = fill->ahead;
     f->ask_checksums = true;
     bool empty = fill->object != NULL && fill->object->size_bytes == 0;
-    f->has_range = !empty && (fill->has_head || !fill->looks_empty);
+    f->has_range = !empty && (fill->has_head || !(fill->looks_empty || fill->asks_whole));
     f->first = fill->received;
     uint64_t end = fill->has_head
                        ? fill_piece_end(fill)

@@ -88,6 +88,10 @@ void fill_on_pause_timer(struct timer *timer)
         return;
     }
     check(fill->paused && fill->fetching && !fill->parking && !fill->weak);
+    if (fill->head_waits) { // it goes on without
+        origin_fetch_cancel(&fill->describe);
+        return;
+    }
     if (fill->paused_disk) { // it waits no longer: what comes is streamed
         store_run_give_up(fill->run);
         fill->paused_disk = false;
@@ -112,7 +116,8 @@ void fill_pause_over(struct fill *fill)
 
 void fill_pause_update(struct fill *fill)
 {
-    bool pause = fill->paused_memory || fill->paused_window || fill->paused_disk;
+    bool pause =
+        fill->paused_memory || fill->paused_window || fill->paused_disk || fill->head_waits;
     if (fill->parked && !pause) {
         uint64_t parked_ms = (worker_now_us(fill->fw->worker) - fill->parked_us) / 1000;
         fill->in_pieces &= parked_ms >= FILL_PAUSE_MAX_MS;

@@ -13,6 +13,9 @@
 #define FILL_WORKERS_MAX 64u
 #define FILL_MAP_BUCKETS 4096u
 #define FILL_DESCRIBED 1024u
+#define FILL_KINDS 4096u
+#define FILL_RUN_SUMS 8192u
+#define FILL_WRONGS 1024u
 #define FILL_GIVEN 2048u
 // Bytes that a reader of a stored run holds unsent: all of a run where there is memory. It asks again for
 // what comes above that.
@@ -45,13 +48,20 @@ static inline void fill_map_init(struct fill_map *map)
 
 #define FILL_HERE_SLOTS 16384u
 
+struct run_sum_slot {
+    _Atomic uint64_t name, end_byte, crc, proof;
+};
+
 struct fill_room {
     struct fill_options options;
     // message_dispatch(); who sends a message need not know its receivers.
     void (*deliver)(struct worker *to, struct message *message);
     unsigned worker_count;
     struct fill_worker *workers;
-    _Atomic uint64_t *here; // FILL_HERE_SLOTS names of blocks, fill_here.c
+    _Atomic uint64_t *here;                 // FILL_HERE_SLOTS names of blocks, fill_here.c
+    _Atomic uint64_t *kinds;                // FILL_KINDS, fill_describe.c; a hint, of any worker
+    struct run_sum_slot *run_sums;          // FILL_RUN_SUMS, reply_sum.c
+    _Atomic uint64_t wrong_us[FILL_WRONGS]; // reply_sum.c
 };
 
 struct given_slot {
@@ -71,6 +81,8 @@ struct fill_worker {
     struct whole_sums *whole_sums; // NULL until the first
     // By key hash: versions that a HEAD described, with checksums, which ranged reads come without.
     struct store_object *described[FILL_DESCRIBED];
+    uint64_t described_us; // since then so many of them gave way to others
+    unsigned described_count;
     struct given_slot given[FILL_GIVEN]; // home_given.c; by key hash
     uint64_t next_token;
     unsigned unsure; // deletes of what nobody could look at, of all its homes
@@ -111,6 +123,12 @@ bool whole_sum_add(struct fill_worker *fw, const struct object_key *key,
                    const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
                    struct s3_checksum_state *sum) MUST_USE;
 void whole_sums_free(struct whole_sums *sums); // with its worker; NULL is fine
+
+// --- reply_sum.c ---------------------------------------------------------------------------------
+
+void reply_sum_note(const struct fill *fill); // all of it has come, and nobody has its last byte
+// The object was judged wrong: its runs' sums are forgotten, replies under way are cut.
+void reply_sum_forget(struct fill_worker *fw, const struct store_object *object);
 
 // --- a run in flight; belongs to the worker that owns its stripe ---------------------------------
 
@@ -157,6 +175,7 @@ struct fill {
     struct store_run *run;
     struct store_place pages;           // what is written of it: pinned; no segment: nothing is
     struct s3_checksum_state *checksum; // of what has come; NULL: the origin named none
+    bool is_judged, is_wrong;           // all of it has come; it is not what the origin says
     struct store_place place;
     struct list readers;
     uint64_t client; // for whom it is fetched
@@ -171,6 +190,11 @@ struct fill {
     uint64_t asked_end_byte; // of the request that is under way
     struct timer pause_timer;
     bool looks_empty; // no byte could be asked for: asked for whole
+    // fill_describe.c
+    bool asks_whole, asks_again; // without a range; it was larger than the run
+    bool describing, head_waits; // HEAD is out; the run's head has come before its answer
+    enum err head_err;           // why the head that had waited was not taken
+    struct origin_fetch describe;
     struct message memory_message;
     struct task deliver_task;
     struct timer resume_timer;
@@ -269,6 +293,16 @@ void fill_yield_lead(struct fill *fill);
 // Who joins the run from now on is given its blocks from here; or is not any more.
 void fill_here_note(const struct fill *fill, bool is_here);
 
+// --- fill_describe.c -----------------------------------------------------------------------------
+
+// A new run of an unknown object, whose checksums are wanted: shall it be asked for whole?
+bool fill_describe_asks_whole(const struct fill *fill);
+void fill_describe_start(struct fill *fill);           // HEAD beside it
+bool fill_describe_holds(struct fill *fill);           // does the run's head wait for the answer?
+void fill_describe_stop(struct fill *fill);            // it is not wanted any more
+void fill_describe_learn(const struct fill *fill);     // how large objects of this kind are
+void fill_describe_was_wrong(const struct fill *fill); // asked for whole, and larger than the run
+
 // --- fill_pause.c --------------------------------------------------------------------------------
 
 void fill_pause_update(struct fill *fill); // what pauses the run has changed
@@ -282,7 +316,8 @@ uint64_t fill_piece_end(const struct fill *fill);      // how far the next reque
 
 // --- fill_fetch.c --------------------------------------------------------------------------------
 
-void fill_fetch(struct fill *fill); // asks the origin for what has not come yet
+void fill_fetch(struct fill *fill);                  // asks the origin for what has not come yet
+enum err fill_take_head(struct fill *fill) MUST_USE; // the run's head: what it says is believed
 void fill_on_resume_timer(struct timer *timer);
 void fill_complete(struct fill *fill);                 // everything wanted has come
 void fill_shorten(struct fill *fill, uint64_t blocks); // no more than these are wanted

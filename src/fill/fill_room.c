@@ -20,7 +20,9 @@ struct fill_room *fill_room_new(const struct fill_options *options)
     room->workers = calloc(room->worker_count, sizeof(*room->workers));
     check(room->workers != NULL);
     room->here = calloc(FILL_HERE_SLOTS, sizeof(*room->here));
-    check(room->here != NULL);
+    room->kinds = calloc(FILL_KINDS, sizeof(*room->kinds));
+    room->run_sums = calloc(FILL_RUN_SUMS, sizeof(*room->run_sums));
+    check(room->here != NULL && room->kinds != NULL && room->run_sums != NULL);
     for (unsigned i = 0; i < room->worker_count; i++) {
         struct fill_worker *fw = &room->workers[i];
         fw->room = room;
@@ -49,6 +51,8 @@ void fill_room_free(struct fill_room *room)
         }
     }
     free(room->here);
+    free(room->kinds);
+    free(room->run_sums);
     free(room->workers);
     free(room);
 }

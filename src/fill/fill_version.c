@@ -8,6 +8,8 @@
 
 // Checksums stand last among an object's headers, since only some replies may have them.
 static const char CHECKSUM[] = "x-amz-checksum-";
+// In their place, of an object that the origin has named none for though it was asked; never sent.
+static const char NO_CHECKSUM[] = "x-amz-checksum-none: -\r\n";
 
 struct span fill_version_checksums(struct span headers)
 {
@@ -18,6 +20,11 @@ struct span fill_version_checksums(struct span headers)
         }
     }
     return (struct span){NULL, 0};
+}
+
+bool fill_version_has_none(struct span checksums)
+{
+    return span_equal_cstr(checksums, NO_CHECKSUM);
 }
 
 static void render_checksums(struct buf *out, const struct headers *checksums)
@@ -46,11 +53,18 @@ struct store_object *fill_version_from_fetch(const struct object_key *key,
         buf_append_span(&rendered, f->headers.items[i].value);
         buf_append_cstr(&rendered, "\r\n");
     }
+    // S3 names them in answers to HEAD and of whole objects, not of ranges.
+    bool has_none = f->ask_checksums && f->status == 200 && f->checksums.count == 0 &&
+                    origin_capabilities(key->origin)->has_checksums;
     if (f->checksums.count > 0) {
         render_checksums(&rendered, &f->checksums);
     } else if (known != NULL && known->etag.len > 0 && span_equal(known->etag, f->etag) &&
                known->size_bytes == f->size_bytes) {
         buf_append_span(&rendered, fill_version_checksums(known->headers));
+        has_none &= fill_version_checksums(known->headers).len == 0;
+    }
+    if (has_none && buf_span(&rendered).len + sizeof(NO_CHECKSUM) <= STORE_HEADERS_MAX) {
+        buf_append_cstr(&rendered, NO_CHECKSUM);
     }
     struct store_object *object = NULL;
     if (buf_ok(&rendered)) {
@@ -60,4 +74,27 @@ struct store_object *fill_version_from_fetch(const struct object_key *key,
     }
     buf_done(&rendered);
     return object;
+}
+
+struct store_object *fill_version_with_checksums(const struct store_object *object,
+                                                 const struct store_object *with)
+{
+    struct buf rendered;
+    buf_init(&rendered, STORE_HEADERS_MAX);
+    struct span own = object->headers;
+    own.len -= fill_version_checksums(own).len;
+    buf_append_span(&rendered, own);
+    buf_append_span(&rendered, fill_version_checksums(with->headers));
+    struct store_object *copy = NULL;
+    if (buf_ok(&rendered)) {
+        copy =
+            store_object_new(object->hash, object->realm, object->bucket, object->key, object->etag,
+                             object->version_id, buf_span(&rendered), object->size_bytes,
+                             object->block_size_bytes, object->last_modified);
+    }
+    if (copy != NULL) {
+        copy->generation = object->generation;
+    }
+    buf_done(&rendered);
+    return copy;
 }

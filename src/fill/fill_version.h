@@ -3,6 +3,8 @@
 #ifndef FOREBAY_FILL_FILL_VERSION_H
 #define FOREBAY_FILL_FILL_VERSION_H
 
+#include <stdbool.h>
+
 #include "base/bytes.h"
 
 struct object_key;
@@ -10,12 +12,19 @@ struct origin_fetch;
 struct store_object;
 
 // NULL when it cannot be described (headers too large). `known` may be NULL; the same version's
-// checksums are kept where this answer has none.
+// checksums are kept where this answer has none. An answer that would name them and does not is
+// kept in mind: the object has none.
 struct store_object *fill_version_from_fetch(const struct object_key *key,
                                              const struct origin_fetch *f,
                                              const struct store_object *known);
 // The lines of a version's headers that are checksums of the whole object; they stand last. Empty:
-// none are known.
+// none are known. They may say that there are none.
 struct span fill_version_checksums(struct span headers);
+// Are these the lines of an object that has none? Not to be confused with none being known.
+bool fill_version_has_none(struct span checksums);
+// `object` as it is but for its checksums, which are those of `with`, the same version. NULL when
+// they do not fit.
+struct store_object *fill_version_with_checksums(const struct store_object *object,
+                                                 const struct store_object *with);
 
 #endif

@@ -179,6 +179,15 @@ struct store_object **home_described(struct home_key *h)
     return &h->fw->described[h->key->hash.lo % FILL_DESCRIBED];
 }
 
+void home_forget_described(struct home_key *h)
+{
+    struct store_object **described = home_described(h);
+    if (*described != NULL && hash128_equal((*described)->hash, h->key->hash)) {
+        store_object_unref(*described);
+        *described = NULL;
+    }
+}
+
 // Rule 11, nothing known: the first request decides.
 static void home_decide(struct home_key *h, struct subscription *sub)
 {
@@ -432,6 +441,7 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     uint64_t generation = home_accepts(h, m);
     if (generation != 0 && !home_sum_is_right(h, m)) {
         store_condemn(h->fw->worker, h->fw->store, h->key->hash, &m->place);
+        reply_sum_forget(h->fw, m->object);
         home_invalidate(h); // and with it the runs before
         generation = 0;
     }

@@ -30,6 +30,7 @@ struct revalidation {      // one conditional request for all who ask meanwhile
     struct object_key *key;     // of who asked first: with these credentials
     struct store_object *asked; // its ETag went along; NULL: none
     struct store_object *found;
+    bool describes; // unconditional: the answer has the checksums
     struct list waiters;
     uint64_t floor, began_us;
     enum err err;         // the answer
@@ -61,7 +62,7 @@ struct home_key {
     struct list starting; // writes that wait for the delete
     struct list closing;  // writes that wait for the acknowledgements
     struct revalidation *revalidation;
-    struct list next_revalidation; // strict readers that came after it was sent
+    struct list next_revalidation; // those for whom the one that was sent will not do
     struct list concluded; // struct revalidation: answered, until what it made untrue is gone
 };
 
@@ -108,6 +109,7 @@ bool home_find_out(struct home_key *h, const struct store_object *object);
 void home_answer_again(struct home_key *h, struct subscription *sub);
 // Where a version of this key, with checksums, is remembered; another key's may lie there.
 struct store_object **home_described(struct home_key *h);
+void home_forget_described(struct home_key *h);
 void home_forget(struct home_key *h); // what is known, or being decided
 void home_route_held(struct home_key *h);
 void home_publish_held(struct home_key *h);

@@ -5,7 +5,12 @@
 
 #include <stdlib.h>
 
-static void revalidation_start(struct home_key *h, const struct subscription *first);
+// Versions that give way to others in the table of those described, within so long.
+#define DESCRIBED_MAX 4096u
+#define DESCRIBED_US 600000000u
+
+static void revalidation_start(struct home_key *h, const struct subscription *first,
+                               bool describes);
 
 static bool same_version(const struct store_object *a, const struct store_object *b)
 {
@@ -23,6 +28,10 @@ static void revalidation_answer(struct revalidation *c, struct subscription *sub
         m->object = store_object_ref(c->asked); // what the home knew
     } else if (c->err == ERR_NOT_MODIFIED && !same_version(sub->ask.object, c->asked)) {
         m->outcome = OUTCOME_REJOIN; // asked about another version
+    } else if (c->err == ERR_OK && sub->ask.with_checksums &&
+               same_version(sub->ask.object, c->found)) {
+        m->outcome = OUTCOME_DESCRIBED;
+        m->object = store_object_ref(c->found);
     } else if (c->err == ERR_OK && same_version(sub->ask.object, c->found)) {
         m->err = ERR_NOT_MODIFIED; // an origin that ignores conditions
     } else if (c->err == ERR_OK) {
@@ -132,7 +141,12 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     }
     if (!list_empty(&h->next_revalidation)) {
         struct list_node *first = list_first(&h->next_revalidation);
-        revalidation_start(h, container_of(first, struct held, node)->subscription);
+        bool describes = false;
+        list_for_each(node, &h->next_revalidation)
+        {
+            describes |= container_of(node, struct held, node)->subscription->ask.with_checksums;
+        }
+        revalidation_start(h, container_of(first, struct held, node)->subscription, describes);
         list_append_all(&h->revalidation->waiters, &h->next_revalidation);
     }
     home_settle(h);
@@ -153,7 +167,7 @@ static enum err on_revalidation_body(struct origin_fetch *f, struct span data)
     return ERR_OK;
 }
 
-static void revalidation_start(struct home_key *h, const struct subscription *first)
+static void revalidation_start(struct home_key *h, const struct subscription *first, bool describes)
 {
     struct store_object *asked = first->ask.object;
     check(h->revalidation == NULL);
@@ -168,7 +182,8 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->fetch.credentials = c->key->credentials;
     c->fetch.client = first->ask.client;
     c->fetch.ask_checksums = true;
-    if (asked != NULL) {
+    c->describes = describes;
+    if (asked != NULL && !describes) {
         c->fetch.if_none_match = c->asked->etag;
     }
     c->fetch.on_head = on_revalidation_head;
@@ -190,12 +205,48 @@ static void home_answer_known(struct home_key *h, struct subscription *sub)
     message_send(sub->at, &m->base);
 }
 
+// Is the version asked about described already? Nor is the origin asked where many others had to be: a
+// reader can do without.
+static bool home_answer_described(struct home_key *h, struct subscription *sub)
+{
+    struct fill_worker *fw = h->fw;
+    struct store_object *described = *home_described(h);
+    bool is_this_key = described != NULL && hash128_equal(described->hash, h->key->hash);
+    if (h->state == HOME_KNOWN && fill_version_checksums(h->known->headers).len > 0) {
+        described = h->known;
+    } else if (!is_this_key && described != NULL) {
+        uint64_t now_us = worker_now_us(fw->worker);
+        if (now_us - fw->described_us > DESCRIBED_US) {
+            fw->described_us = now_us;
+            fw->described_count = 0;
+        }
+        if (fw->described_count++ < DESCRIBED_MAX) {
+            return false;
+        }
+        described = NULL;
+    } else if (described == NULL) {
+        return false;
+    }
+    if (described != NULL && !same_version(sub->ask.object, described)) {
+        return false;
+    }
+    struct revalidated_message *m = message_revalidated_new(fw, NULL);
+    m->subscription = sub;
+    m->outcome = OUTCOME_DESCRIBED;
+    m->object = described != NULL ? store_object_ref(described) : NULL;
+    message_send(sub->at, &m->base);
+    return true;
+}
+
 // Rules 29 and 32.
 static void home_revalidate(struct home_key *h, struct subscription *sub)
 {
     home_drop_refused(h, sub);
     sub->ask.strict |= h->doubts > 0;
     bool asks_any = sub->ask.object == NULL && !sub->ask.strict;
+    if (sub->ask.with_checksums && home_answer_described(h, sub)) {
+        return;
+    }
     if (asks_any && h->state == HOME_KNOWN) {
         home_answer_known(h, sub);
         return;
@@ -209,11 +260,12 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
     }
     bool is_new = h->revalidation == NULL;
     if (is_new) {
-        revalidation_start(h, sub);
+        revalidation_start(h, sub, sub->ask.with_checksums);
     } else {
         stats_add(COUNTER_revalidations_joined, 1);
     }
-    bool waits = !is_new && sub->ask.strict;
+    bool waits =
+        !is_new && (sub->ask.strict || (sub->ask.with_checksums && !h->revalidation->describes));
     home_hold(waits ? &h->next_revalidation : &h->revalidation->waiters, sub);
 }
 

@@ -151,6 +151,7 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
     struct home_key *h = home_find(fw, m->base.key->hash);
     check(h != NULL && h->open_writes > 0);
     check(!list_node_linked(&m->write->node));
+    home_forget_described(h); // most likely it has new checksums
     home_invalidate(h);
     list_push_back(&h->closing, &m->write->node);
     home_settle(h);

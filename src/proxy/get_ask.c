@@ -49,6 +49,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
                            .strict = g->object == NULL && is_strict(r),
                            .has_sent = g->replied,
                            .skip_index = g->skip_index,
+                           .with_checksums = g->object == NULL && get_state_wants_checksums(r),
                            .no_pages = !http_exchange_can_sendfile(r->x),
                            .first_byte = byte,
                            .block_size_bytes = get_state_block_size(r)};
@@ -62,6 +63,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
         }
     }
     ask.block_count = (uint32_t)count;
+    g->has_asked = true;
     struct subscription *sub = subscription_ask(r->pw->fill, &ask, on_change, r);
     store_object_unref(g->refused); // the home needs it once
     g->refused = NULL;
@@ -81,6 +83,20 @@ enum step_result get_ask_home(struct request *r)
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     store_object_unref(g->refused);
     g->refused = NULL;
+    r->step = REQUEST_GET_REVALIDATED;
+    return STEP_WAIT;
+}
+
+enum step_result get_ask_checksums(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    struct fill_ask ask = {.key = g->key,
+                           .object = g->object,
+                           .client = request_client(r),
+                           .revalidate = true,
+                           .with_checksums = true};
+    g->asked_checksums = true;
+    g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     r->step = REQUEST_GET_REVALIDATED;
     return STEP_WAIT;
 }

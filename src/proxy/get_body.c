@@ -215,11 +215,18 @@ static enum http_pull pull_more(struct request *r, struct http_slice *ret_slice)
     return HTTP_PULL_WAIT;
 }
 
-enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_slice)
+static void slice_drop(struct http_slice *slice)
 {
-    struct request *r = container_of(source, struct request, source);
+    if (slice->kind == HTTP_SLICE_BYTES) {
+        slice->release(slice->release_ctx);
+    } else if (slice->range.release != NULL) {
+        slice->range.release(slice->range.release_ctx);
+    }
+}
+
+static enum http_pull pull(struct request *r, struct http_slice *ret_slice)
+{
     struct get_state *g = get_of(r);
-    get_state_check(r);
     if (g->pos >= g->readahead_at) {
         readahead_note(r);
     }
@@ -260,6 +267,27 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
         }
     }
     return HTTP_PULL_CUT;
+}
+
+// An object that comes in several runs; one in a single run was judged by the run.
+static bool needs_judging(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    return g->has_asked && g->is_whole && g->object->size_bytes > store_run_bytes_max(r->pw->store);
+}
+
+enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_slice)
+{
+    struct request *r = container_of(source, struct request, source);
+    struct get_state *g = get_of(r);
+    get_state_check(r);
+    enum http_pull pulled = pull(r, ret_slice);
+    if (pulled == HTTP_PULL_SLICE && needs_judging(r) &&
+        reply_sum_is_wrong(r->pw->fill, g->object, &g->sum, g->pos, r->http->started_us)) {
+        slice_drop(ret_slice);
+        return HTTP_PULL_CUT;
+    }
+    return pulled;
 }
 
 // The tail of a file range is no longer resident: those bytes go by the read way.

@@ -24,6 +24,7 @@ struct get_state {
     struct store_place extra;      // pinned by a fill's answer; before the index shows it
     bool have_record;              // the version is the index's
     bool have_known;               // it is one that the home knew, before the index shows it
+    bool asked_checksums;          // what the record does not have of them was asked for
     bool confirmed;                // the origin has confirmed it for this request
     bool stale_allowed;
 
@@ -46,6 +47,9 @@ struct get_state {
     unsigned track_serial;    // readahead.c; 0: not noted
     unsigned track;           // then: where it is
     uint64_t buffer_until;    // a range was recalled: bytes below this go by the read way
+
+    bool has_asked, is_whole; // something of it was asked for; all of the object is sent
+    struct reply_sum sum;
 
     struct store_read read;
     bool reading, read_ready;
@@ -79,6 +83,8 @@ bool get_state_at_hand(struct get_state *g, uint64_t byte);
 const struct store_place *get_state_place(struct get_state *g, uint64_t byte);
 void get_state_release_passed(struct get_state *g); // places in front of g->pos
 uint32_t get_state_block_size(const struct request *r);
+// Are the origin's checksums part of the answer, if it is of the whole object?
+bool get_state_wants_checksums(const struct request *r);
 void get_state_check(const struct request *r); // its parts agree with each other
 
 // --- get_ask.c -----------------------------------------------------------------------------------
@@ -89,6 +95,8 @@ void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *re
 struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end);
 // Asks the home whether the version, or which one, is current.
 enum step_result get_ask_home(struct request *r);
+// Asks the home for the checksums of the version.
+enum step_result get_ask_checksums(struct request *r);
 
 // --- readahead.c ---------------------------------------------------------------------------------
 

@@ -54,22 +54,13 @@ static void classify(struct request *r)
     }
 }
 
-// Checksums are of the whole object, and only for requests that ask for them; S3 leaves them out
-// where a Range stands, even one that it ignores.
-static bool wants_checksums(const struct request *r)
-{
-    struct span mode;
-    return headers_count(&r->http->headers, SPAN("Range")) == 0 &&
-           headers_get(&r->http->headers, SPAN("x-amz-checksum-mode"), &mode) &&
-           span_equal_nocase(span_trim(mode), SPAN("ENABLED"));
-}
-
 // The stored lines without what is not for this answer.
 static struct span stored_lines(const struct request *r, unsigned status)
 {
     struct span lines = r->get->object->headers;
     struct span checksums = fill_version_checksums(lines);
-    if (checksums.len > 0 && (status != 200 || !wants_checksums(r))) {
+    if (checksums.len > 0 &&
+        (status != 200 || fill_version_has_none(checksums) || !get_state_wants_checksums(r))) {
         lines.len -= checksums.len;
     }
     return lines;
@@ -149,6 +140,7 @@ static enum step_result send(struct request *r, unsigned status)
     }
     r->status = status;
     r->object_size_bytes = g->object->size_bytes;
+    g->is_whole = status == 200;
     g->replied = true;
     get_state_check(r);
     r->step = REQUEST_WAIT;
@@ -214,13 +206,12 @@ static bool resolve_range(struct request *r, unsigned *ret_status)
     return true;
 }
 
-static enum step_result reply_head(struct request *r, unsigned status)
+// The version was fetched by ranges, to which the origin names no checksums.
+static bool lacks_checksums(const struct request *r)
 {
-    if (status == 200 && wants_checksums(r) && origin_capabilities(r->origin)->has_checksums &&
-        fill_version_checksums(get_of(r)->object->headers).len == 0) {
-        return get_state_bypass(r, "checksum"); // the record has none, the origin may
-    }
-    return send(r, status);
+    const struct store_object *object = r->get->object;
+    return object->etag.len > 0 && fill_version_checksums(object->headers).len == 0 &&
+           origin_capabilities(r->origin)->has_checksums && get_state_wants_checksums(r);
 }
 
 static enum step_result reply_body(struct request *r, unsigned status)
@@ -266,5 +257,14 @@ enum step_result get_reply_step(struct request *r)
     if (!resolve_range(r, &status)) {
         return unsatisfiable(r);
     }
-    return g->is_head ? reply_head(r, status) : reply_body(r, status);
+    if (status == 200 && lacks_checksums(r)) {
+        if (!g->asked_checksums) {
+            return get_ask_checksums(r);
+        }
+        if (g->is_head) {
+            return get_state_bypass(
+                r, "checksum"); // a body does without, an answer about them does not
+        }
+    }
+    return g->is_head ? send(r, status) : reply_body(r, status);
 }

@@ -88,6 +88,7 @@ bool get_state_release(struct request *r)
     }
     get_state_forget_version(g);
     get_state_drop_read(g);
+    reply_sum_done(&g->sum);
     store_object_unref(g->refused);
     g->refused = NULL;
     object_key_unref_to(g->key, &r->spare_key);
@@ -192,6 +193,15 @@ uint32_t get_state_block_size(const struct request *r)
     return g->have_record && g->view_open && g->view.found ? g->view.block_size_bytes
            : g->object != NULL                             ? g->object->block_size_bytes
                                                            : r->rule->block_size_bytes;
+}
+
+// S3 leaves them out where a Range stands, even one that it ignores.
+bool get_state_wants_checksums(const struct request *r)
+{
+    struct span mode;
+    return headers_get(&r->http->headers, SPAN("x-amz-checksum-mode"), &mode) &&
+           span_equal_nocase(span_trim(mode), SPAN("ENABLED")) &&
+           headers_count(&r->http->headers, SPAN("Range")) == 0 && !r->s3.has_part_number;
 }
 
 void get_state_check(const struct request *r)

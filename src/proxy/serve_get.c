@@ -220,6 +220,26 @@ static enum step_result take_known(struct request *r)
     return go_to(r, REQUEST_GET_FRESHNESS);
 }
 
+// The version as it is, but with its checksums.
+static void take_checksums(struct get_state *g, const struct subscription *sub)
+{
+    struct store_object *described =
+        sub->answer != NULL ? fill_version_with_checksums(g->object, sub->answer) : NULL;
+    if (described != NULL) {
+        store_object_unref(g->object);
+        g->object = described;
+    }
+}
+
+// Asked for the version's checksums alone: it goes on without where they are not to be had.
+static enum step_result described(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    take_checksums(g, g->revalidation);
+    get_state_leave(&g->revalidation);
+    return go_to(r, REQUEST_GET_REPLY);
+}
+
 enum step_result serve_get_step_revalidated(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -230,8 +250,14 @@ enum step_result serve_get_step_revalidated(struct request *r)
     if (sub->validated_us != 0) {
         return take_known(r);
     }
-    r->attempts++;
     enum err err = sub->err;
+    bool is_absent = err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET;
+    if (sub->outcome == OUTCOME_DESCRIBED ||
+        (sub->ask.with_checksums && sub->outcome == OUTCOME_REVALIDATED && err != ERR_OK &&
+         !is_absent)) {
+        return described(r);
+    }
+    r->attempts++;
     bool origin_failed = error_row(err)->status == 503 || err == ERR_INTERNAL;
     if (sub->outcome == OUTCOME_REJOIN) {
         return restart(r);

@@ -452,6 +452,9 @@ bool s3_checksum_combines(enum s3_checksum kind);
 // kind that combines.
 void s3_checksum_append(struct s3_checksum_state *s, const struct s3_checksum_state *next,
                         uint64_t next_len);
+// The value so far, of a kind that combines, and a state of that value.
+uint64_t s3_checksum_crc(const struct s3_checksum_state *s);
+struct s3_checksum_state *s3_checksum_of_crc(enum s3_checksum kind, uint64_t crc);
 // Base64 of the value; buffer of at least 64 bytes. May be called once.
 void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 

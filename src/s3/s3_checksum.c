@@ -304,6 +304,24 @@ void s3_checksum_append(struct s3_checksum_state *s, const struct s3_checksum_st
     }
 }
 
+uint64_t s3_checksum_crc(const struct s3_checksum_state *s)
+{
+    check(s3_checksum_combines(s->kind));
+    if (s->kind == S3_CHECKSUM_CRC64NVME) {
+        return ~s->crc64;
+    }
+    return s->kind == S3_CHECKSUM_CRC32C ? ~s->crc32 : s->crc32;
+}
+
+struct s3_checksum_state *s3_checksum_of_crc(enum s3_checksum kind, uint64_t crc)
+{
+    check(s3_checksum_combines(kind));
+    struct s3_checksum_state *s = s3_checksum_new(kind);
+    s->crc64 = ~crc;
+    s->crc32 = kind == S3_CHECKSUM_CRC32C ? ~(uint32_t)crc : (uint32_t)crc;
+    return s;
+}
+
 // --- the value -----------------------------------------------------------------------------------
 
 static unsigned put_big_endian(uint64_t value, unsigned len, uint8_t *ret_bytes)

@@ -3,7 +3,12 @@
 not match its own is not kept."""
 import base64
 import hashlib
+import importlib
+import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -80,6 +85,150 @@ def test_sent_where_s3_sends_them(forebay, origin, kind):
     assert forebay.metric("forebay_origin_checksum_failures_total") == 0
 
 
+@pytest.mark.parametrize("kind", sorted(RIGHT))
+def test_a_first_read_has_them(origin, start, engine, kind):
+    """Cold as warm as direct: a HEAD beside the first run."""
+    want = describe(kind, RIGHT[kind])
+    server = start(origin, engine=engine)
+    for key in ("d/a.bin", "d/b.bin", "e/c.bin"):
+        origin.put(key, len(BODY), body=BODY, checksums=want)
+    with server.client() as client:
+        for key in ("d/a.bin", "d/b.bin", "e/c.bin"):
+            reply = client.get(key, headers=MODE)
+            assert bytes(reply.body) == BODY and sums(reply) == want, reply
+            assert "hit" not in reply.header("cache-status")
+            assert len(origin.requests(key=key, method="HEAD")) == 1
+            assert len(origin.requests(key=key, method="GET")) == 1
+            assert origin.bytes_sent(key) == len(BODY)
+        server.settle()
+    for _ in range(2):
+        mark = origin.mark()
+        with server.client() as client:
+            for key in ("d/a.bin", "d/b.bin"):
+                reply = client.get(key, headers=MODE)
+                assert "hit" in reply.header("cache-status") and bytes(reply.body) == BODY
+                assert sums(reply) == want and sums(client.head(key, headers=MODE)) == want
+                assert sums(client.get(key)) == {} == sums(client.get(key, headers=MODE, first=0, last=9))
+        assert not origin.requests(since=mark)
+        server.restart()
+    assert server.metric("forebay_origin_checksum_failures_total") == 0
+
+
+PROOF = 16  # small objects of a kind in a row, until its next one is asked for whole
+
+
+def read_small(forebay, origin, client, name, count, headers=()):
+    """Reads `count` small objects for the first time; which of them had a HEAD beside them."""
+    heads = []
+    for i in range(count):
+        key = name.format(i)
+        origin.put(key, 1000, body=BODY[:1000], checksums=describe("crc32", crc32_of(BODY[:1000])))
+        reply = client.get(key, headers=list(headers))
+        assert bytes(reply.body) == BODY[:1000]
+        assert sums(reply) == (describe("crc32", crc32_of(BODY[:1000])) if headers else {})
+        assert len(origin.requests(key=key, method="GET")) == 1 and origin.bytes_sent(key) == 1000
+        heads.append(len(origin.requests(key=key, method="HEAD")))
+        forebay.settle()
+    return heads
+
+
+def ranged(request):
+    return "range" in {name.lower() for name in dict(request.headers)}
+
+
+def test_where_many_in_a_row_were_small_the_next_is_asked_for_whole(forebay, origin):
+    """One request brings the checksum with the bytes. A kind is a bucket, a folder and an ending."""
+    with forebay.client() as client:
+        assert read_small(forebay, origin, client, "d/{}.bin", PROOF + 3, MODE) == [1] * PROOF + [0] * 3
+        assert read_small(forebay, origin, client, "d/{}.jpg", 1, MODE) == [1]
+        assert read_small(forebay, origin, client, "e/{}.bin", 1, MODE) == [1]
+    assert forebay.metric("forebay_fills_whole_total") == 3
+    assert forebay.metric("forebay_fills_whole_wrong_total") == 0
+
+
+def test_who_does_not_ask_sees_no_other_requests(forebay, origin):
+    """A range for each, whatever is known of its kind, and nothing beside it."""
+    with forebay.client() as client:
+        assert read_small(forebay, origin, client, "d/{}.bin", PROOF + 3) == [0] * (PROOF + 3)
+        origin.put("d/large.bin", len(LARGE), body=LARGE)
+        assert bytes(client.get("d/large.bin").body) == LARGE
+    assert all(ranged(r) for r in origin.requests())
+    assert origin.bytes_sent("d/large.bin") == len(LARGE)
+    assert forebay.metric("forebay_fills_whole_total") == 0 == forebay.metric("forebay_fills_described_total")
+
+
+def test_a_kind_that_was_wrong_must_prove_itself_anew(forebay, origin):
+    """A large object among small ones: asked for again, by ranges; those after it have a HEAD beside them, for long."""
+    want = describe("crc32", crc32_of(LARGE))
+    origin.put("d/large.bin", len(LARGE), body=LARGE, checksums=want)
+    with forebay.client() as client:
+        read_small(forebay, origin, client, "d/{}.bin", PROOF, MODE)
+        reply = client.get("d/large.bin", headers=MODE)
+        assert bytes(reply.body) == LARGE and sums(reply) == want
+        whole = [r for r in origin.requests(key="d/large.bin") if not ranged(r)]
+        assert len(whole) == 1 and not origin.requests(key="d/large.bin", method="HEAD")
+        assert read_small(forebay, origin, client, "d/again{}.bin", PROOF + 3, MODE) == [1] * (PROOF + 3)
+    assert forebay.metric("forebay_fills_whole_total") == 1 == forebay.metric("forebay_fills_whole_wrong_total")
+
+
+def test_a_large_first_read_has_them(forebay, origin):
+    """An object of several runs: every one is kept with them, and no byte is asked for twice, also where others of its
+    kind are small, as long as they are few."""
+    want = describe("crc32", crc32_of(LARGE))
+    origin.put("small.bin", 1000)
+    origin.put("a.tar", len(LARGE), body=LARGE, checksums=want)
+    origin.put("b.bin", len(LARGE), body=LARGE, checksums=want)
+    with forebay.client() as client:
+        assert client.get("small.bin", headers=MODE).status == 200
+        for key in ("a.tar", "b.bin"):
+            reply = client.get(key, headers=MODE)
+            assert bytes(reply.body) == LARGE and sums(reply) == want
+            assert len(origin.requests(key=key, method="HEAD")) == 1
+            assert all(ranged(r) for r in origin.requests(key=key, method="GET"))
+            assert origin.bytes_sent(key) == len(LARGE)
+            forebay.settle()
+        mark = origin.mark()
+        for key in ("a.tar", "b.bin"):
+            assert sums(client.get(key, headers=MODE)) == want == sums(client.head(key, headers=MODE))
+        assert not origin.requests(since=mark)
+    for metric in ("failures", "cut", "unjudged"):
+        assert forebay.metric(f"forebay_origin_checksum_{metric}_total") == 0
+
+
+def test_what_is_not_known_is_asked_once(forebay, origin):
+    """Stored by reads that did not ask for them, or without any at the origin: one HEAD, then nobody asks."""
+    want = describe("crc32c", RIGHT["crc32c"])
+    origin.put("a", len(BODY), body=BODY, checksums=want)
+    origin.put("none", len(BODY), body=BODY)
+    origin.put("never", len(BODY), body=BODY)
+    with forebay.client() as client:
+        for key in ("a", "none"):
+            assert bytes(client.get(key).body) == BODY
+        forebay.settle()
+        for key, sent, asked in (("a", want, 1), ("none", {}, 1), ("never", {}, 2)):
+            mark = origin.mark()
+            for _ in range(3):
+                reply = client.get(key, headers=MODE)
+                assert bytes(reply.body) == BODY and sums(reply) == sent
+                assert sums(client.head(key, headers=MODE)) == sent
+                forebay.settle()
+            assert len(origin.requests(since=mark)) == asked
+
+
+def test_a_read_does_without_where_head_fails(forebay, origin):
+    """Who may read and not ask is given the bytes."""
+    origin.put("a", len(BODY), body=BODY, checksums=describe("crc32", RIGHT["crc32"]))
+    origin.fault(None, "status", 403, method="HEAD", times=None)
+    with forebay.client() as client:
+        for _ in range(2):
+            reply = client.get("a", headers=MODE)
+            assert bytes(reply.body) == BODY and reply.status == 200 and sums(reply) == {}
+            forebay.settle()
+        assert "hit" in reply.header("cache-status")
+        origin.clear_faults()
+        assert sums(client.get("a", headers=MODE)) == describe("crc32", RIGHT["crc32"])
+
+
 def test_head_that_asks_is_never_without(forebay, origin):
     """A version that fills brought without checksums is asked about when they are wanted by name."""
     want = describe("crc32", crc32_of(BODY))
@@ -135,12 +284,60 @@ def test_an_object_in_several_runs_is_judged_when_it_is_whole(forebay, origin, r
         forebay.settle()
         assert forebay.metric("forebay_origin_checksum_failures_total") == (0 if right else 1)
         mark = origin.mark()
-        reply = client.get("a")
-        assert bytes(reply.body) == LARGE
-        assert ("hit" in reply.header("cache-status")) == right
-        assert bool(origin.requests(since=mark, method="GET")) != right
+        if right:
+            reply = client.get("a")
+            assert bytes(reply.body) == LARGE
+            assert "hit" in reply.header("cache-status")
+            assert not origin.requests(since=mark, method="GET")
+        else:    # fetched anew, and still not what the origin says
+            with pytest.raises(Truncated):
+                client.get("a")
+            assert origin.requests(since=mark, method="GET")
     if not right:
         forebay.wait_stderr("origin_checksum_mismatch")
+
+
+@pytest.mark.parametrize("run, at", [(1, 1000), (8, 2 << 20), (20, (4 << 20) - 1)])
+def test_a_wrong_byte_of_a_large_object_is_seen_before_its_last(origin, start, engine, run, at):
+    """Wherever it is, the reply is cut, never whole; nothing of it is kept; read again it is right."""
+    want = describe("crc32", crc32_of(LARGE))
+    origin.put("a", len(LARGE), body=LARGE, checksums=want)
+    server = start(origin, engine=engine)
+    origin.fault("a", "flip", at, at=run, method="GET")
+    with server.client() as client:
+        with pytest.raises(Truncated):
+            client.get("a", headers=MODE)
+    assert server.metric("forebay_origin_checksum_cut_total") == 1
+    server.wait_stderr("reply_cut_by_checksum")
+    server.wait_metric("forebay_origin_checksum_failures_total", lambda v: v == 1)
+    server.settle()
+    mark = origin.mark()
+    with server.client() as client:
+        reply = client.get("a", headers=MODE)
+        assert bytes(reply.body) == LARGE and sums(reply) == want
+        assert origin.requests(since=mark, method="GET")
+        server.settle()
+        mark = origin.mark()
+        reply = client.get("a", headers=MODE)
+        assert bytes(reply.body) == LARGE and "hit" in reply.header("cache-status")
+        assert not origin.requests(since=mark)
+    assert server.metric("forebay_origin_checksum_cut_total") == 1
+    assert server.metric("forebay_origin_checksum_unjudged_total") == 0
+
+
+def test_what_is_not_stored_is_judged_too(origin, start, engine):
+    """No home has a say about it: the replies are all there is."""
+    origin.put("a", len(LARGE), body=LARGE, checksums=describe("crc32", crc32_of(LARGE)))
+    server = start(origin, engine=engine, settings={"cache.max_object_size": "1MiB"})
+    with server.client() as client:
+        assert bytes(client.get("a", headers=MODE).body) == LARGE
+    origin.fault("a", "flip", 1000, method="GET")
+    with server.client() as client:
+        with pytest.raises(Truncated):
+            client.get("a", headers=MODE)
+    with server.client() as client:
+        assert bytes(client.get("a", headers=MODE).body) == LARGE
+    assert server.metric("forebay_origin_checksum_cut_total") == 1
 
 
 def test_bytes_that_were_judged_wrong_do_not_come_back(origin, start, engine):
@@ -183,3 +380,36 @@ def test_a_broken_body_is_summed_once(forebay, origin):
         forebay.settle()
         assert "hit" in client.get("a").header("cache-status")
     assert forebay.metric("forebay_origin_checksum_failures_total") == 0
+
+
+def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
+    """Both ask by themselves, or by a flag: cold and warm they are given the checksum, and never a wrong object."""
+    boto3 = pytest.importorskip("boto3", reason="NOT RUN: boto3 is not installed")
+    config = importlib.import_module("botocore.config").Config(
+        s3={"addressing_style": "path"}, retries={"max_attempts": 1}, response_checksum_validation="when_supported")
+    for key, body, named in (("small", BODY, BODY), ("large", LARGE, LARGE), ("cli", LARGE, LARGE),
+                             ("wrong-small", BODY, b"x"), ("wrong-large", LARGE, b"x")):
+        origin.put(key, len(body), body=body, checksums=describe("crc32", crc32_of(named)))
+    s3 = boto3.client("s3", endpoint_url=forebay.endpoint, aws_access_key_id="a", aws_secret_access_key="b",
+                      region_name="us-east-1", config=config)
+    for key, body in (("small", BODY), ("large", LARGE)):
+        for _ in range(2):
+            reply = s3.get_object(Bucket=origin.bucket, Key=key)
+            assert reply["Body"].read() == body
+            assert (reply["ChecksumCRC32"], reply["ChecksumType"]) == (crc32_of(body), "FULL_OBJECT")
+            forebay.settle()
+        head = s3.head_object(Bucket=origin.bucket, Key=key, ChecksumMode="ENABLED")
+        assert head["ChecksumCRC32"] == crc32_of(body)
+    for key in ("wrong-small", "wrong-large"):
+        with pytest.raises(importlib.import_module("botocore.exceptions").BotoCoreError):
+            s3.get_object(Bucket=origin.bucket, Key=key)["Body"].read()
+    for _ in range(2):
+        got = tmp_path / "got"
+        done = subprocess.run(
+            [sys.executable, "-m", "awscli", "--endpoint-url", forebay.endpoint, "s3api", "get-object", "--bucket",
+             origin.bucket, "--key", "cli", "--checksum-mode", "ENABLED", got], capture_output=True, text=True, timeout=120,
+            env={**os.environ, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"})
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["ChecksumCRC32"] == crc32_of(LARGE) and got.read_bytes() == LARGE
+        forebay.settle()
+    assert origin.bytes_sent("cli") == len(LARGE) == origin.bytes_sent("large")

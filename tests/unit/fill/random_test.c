@@ -57,7 +57,8 @@ static void start_reader(struct run *run)
         return;
     }
     world_use_key(pick(4) == 0);
-    struct client_ask ask = {.worker = pick(WORLD_WORKERS), .last = UINT64_MAX};
+    struct client_ask ask = {
+        .worker = pick(WORLD_WORKERS), .checksums = pick(3) == 0, .last = UINT64_MAX};
     uint64_t size = run->kind == BEHIND ? run->options.size_bytes : WORLD_SIZE;
     switch (pick(10)) {
     case 0:

@@ -87,7 +87,7 @@ enum client_outcome {
 };
 struct client_ask {
     unsigned worker;
-    bool head, has_range, no_cache;
+    bool head, has_range, no_cache, checksums;
     uint64_t first, last;        // last UINT64_MAX: to the end
     uint64_t suffix;             // 0: none
     int if_match, if_none_match; // versions; 0: none
@@ -104,6 +104,7 @@ unsigned client_status(int client); // 0: no reply yet
 uint64_t client_length(int client); // announced
 uint64_t client_received(int client);
 enum request_result client_result(int client);
+bool client_has_checksums(int client); // its reply names them
 
 // The origin.
 int origin_version(void);
@@ -113,6 +114,9 @@ void origin_remove(void);                          // a version that is not ther
 unsigned origin_sent(int version, unsigned block); // how often its last byte came from the origin
 unsigned origin_requests(void);                    // since world_begin(), of all keys
 unsigned origin_ahead(void);                       // requests under way that nobody waits for
+unsigned origin_heads(void);                       // HEADs among them
+void origin_name_wrong_checksums(void);            // that nothing adds up to
+void origin_name_no_checksums(void);               // it has none of any object
 void origin_fail_next(enum err err);               // the next request fails before its head
 void origin_reset_next(unsigned times);            // so many bodies break off after one piece
 

@@ -51,6 +51,22 @@ static void client_names_version(struct client *c, int version)
     }
 }
 
+// Those that a reply names are of its own version.
+static void client_names_checksums(struct client *c, struct span lines)
+{
+    struct span line;
+    while (c->version != 0 && lines.len > 0 && span_split(&lines, '\n', &line)) {
+        char text[64];
+        snprintf(text, sizeof(text), "x-amz-checksum-crc32: v%d", c->version);
+        if (span_starts_with(line, SPAN("x-amz-checksum-"))) {
+            cr_assert(span_starts_with(line, span_from_cstr(text)),
+                      "checksums of another version: seed %llu",
+                      (unsigned long long)world.options.seed);
+            c->has_checksums = true;
+        }
+    }
+}
+
 void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
 {
     struct client *c = &world.clients[x->client];
@@ -69,6 +85,7 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
         uint64_t size = c->key->size_bytes[c->version];
         cr_assert(reply->status != 200 || reply->length == size, "a length of another version");
     }
+    client_names_checksums(c, reply->rendered);
     x->source = reply->source;
     cr_assert(all_bytes_are(reply->body, letter_of(c->key, c->version)), "a wrong byte");
     c->received = reply->body.len;
@@ -284,6 +301,9 @@ static void client_headers(struct client *c, const struct client_ask *ask)
         snprintf(text, sizeof(text), "%s", etag_of(ask->if_none_match, etag, sizeof(etag)).ptr);
         client_header(c, SPAN("If-None-Match"), text);
     }
+    if (ask->checksums) {
+        client_header(c, SPAN("x-amz-checksum-mode"), "ENABLED");
+    }
     if (ask->no_cache) {
         client_header(c, SPAN("Cache-Control"), "no-cache");
     }
@@ -391,6 +411,11 @@ uint64_t client_length(int client)
 uint64_t client_received(int client)
 {
     return world.clients[client].received;
+}
+
+bool client_has_checksums(int client)
+{
+    return world.clients[client].has_checksums;
 }
 
 enum request_result client_result(int client)

@@ -88,6 +88,7 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
                 .used = true, .f = f, .worker = w, .key = &world.keys[f->key.ptr[0] - '0']};
             f->driver = p;
             world.requests++;
+            world.heads += f->head;
             return;
         }
     }
@@ -185,6 +186,13 @@ static void fetch_answer(struct fetch_play *p)
     f->weak_or_no_etag = world.options.no_etag;
     f->etag = world.options.no_etag ? (struct span){0} : arena_copy(p->arena, etag);
     f->storable = !world.options.no_etag;
+    if (f->ask_checksums && !f->has_range && !world.names_no_checksums) {
+        // Of parts nobody can judge it.
+        const char *parts = world.names_wrong_checksums ? "" : "-1";
+        char *value = arena_printf(p->arena, "v%d%s", p->version, parts);
+        check(headers_add(&f->checksums, p->arena, SPAN("x-amz-checksum-crc32"),
+                          span_from_cstr(value)));
+    }
     world.current = p->worker;
     enum err err = f->on_head(f);
     turn_end(p->worker);
@@ -266,6 +274,21 @@ unsigned origin_ahead(void)
         count += world.fetches[i].used && world.fetches[i].f->ahead;
     }
     return count;
+}
+
+unsigned origin_heads(void)
+{
+    return world.heads;
+}
+
+void origin_name_wrong_checksums(void)
+{
+    world.names_wrong_checksums = true;
+}
+
+void origin_name_no_checksums(void)
+{
+    world.names_no_checksums = true;
 }
 
 unsigned origin_requests(void)

@@ -25,8 +25,12 @@ struct queue {
     struct message *first, **last;
 };
 
+#define WORLD_HEADERS_MAX 128u
+
 struct segment { // one run
     struct list_node node;
+    char headers[WORLD_HEADERS_MAX];
+    size_t headers_len;
     struct world_key *key;
     bool dying, bad;
     bool writing; // its run is not finished
@@ -87,7 +91,7 @@ struct client {
     enum client_outcome outcome;
     enum err err;
     enum request_result result;
-    bool replied, ended, told, wants, slow;
+    bool replied, ended, told, wants, slow, has_checksums;
     unsigned status;
     int version, floor_version;
     uint64_t length, received, first;
@@ -168,7 +172,8 @@ struct world {
     unsigned epoch_ends;
     // origin
     struct fetch_play fetches[MAX_FETCHES];
-    unsigned requests;
+    unsigned requests, heads;
+    bool names_no_checksums, names_wrong_checksums;
     enum err fail_next;
     unsigned reset_next;
     uint64_t next_size_bytes;

@@ -5,6 +5,7 @@
 
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,8 +69,8 @@ struct store_object *store_object_new(struct hash128 hash, struct span realm, st
                                       struct span headers, uint64_t size_bytes,
                                       uint32_t block_size_bytes, time_t last_modified)
 {
-    (void)realm, (void)bucket, (void)key, (void)version_id, (void)headers;
-    struct store_object *o = calloc(1, sizeof(*o) + etag.len + 1);
+    (void)realm, (void)bucket, (void)key, (void)version_id;
+    struct store_object *o = calloc(1, sizeof(*o) + etag.len + headers.len + 2);
     check(o != NULL);
     atomic_init(&o->refs, 1);
     o->hash = hash;
@@ -79,6 +80,11 @@ struct store_object *store_object_new(struct hash128 hash, struct span realm, st
     if (etag.len > 0) {
         memcpy((char *)(o + 1), etag.ptr, etag.len);
         o->etag = (struct span){(char *)(o + 1), etag.len};
+    }
+    if (headers.len > 0) {
+        char *at = (char *)(o + 1) + etag.len + 1;
+        memcpy(at, headers.ptr, headers.len);
+        o->headers = (struct span){at, headers.len};
     }
     world.objects++;
     return o;
@@ -102,7 +108,7 @@ struct store_object *store_object_with_generation(const struct store_object *o, 
 {
     struct span none = {0};
     struct store_object *copy =
-        store_object_new(o->hash, none, none, none, o->etag, none, none, o->size_bytes,
+        store_object_new(o->hash, none, none, none, o->etag, none, o->headers, o->size_bytes,
                          o->block_size_bytes, o->last_modified);
     copy->generation = generation;
     return copy;
@@ -283,7 +289,8 @@ static struct store_object *object_at(const struct store_place *place)
     struct span none = {0};
     struct hash128 hash = hash_of(s->key);
     return store_object_new(hash, none, none, none, etag_of(s->version, text, sizeof(text)), none,
-                            none, s->key->size_bytes[s->version], world.rule.block_size_bytes, 0);
+                            (struct span){s->headers, s->headers_len},
+                            s->key->size_bytes[s->version], world.rule.block_size_bytes, 0);
 }
 
 static enum err read_luck(struct segment *s)
@@ -415,6 +422,11 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
                                      .writing = true,
                                      .pins = 1,
                                      .holds = 1};
+    check(object->headers.len <= sizeof(run->segment->headers));
+    run->segment->headers_len = object->headers.len;
+    if (object->headers.len > 0) {
+        memcpy(run->segment->headers, object->headers.ptr, object->headers.len);
+    }
     list_node_init(&run->segment->node);
     list_push_back(&world.segments, &run->segment->node);
     *ret_run = run;

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The origin's checksums of an object that is fetched for the first time, by a reader who wants them. A
+// run is asked for by its range, and S3 names them in answers to HEAD and of whole objects only. So
+//
+//   where objects of its kind fit in a run    the run is asked for without a range: nothing is asked
+//                                             twice
+//   else                                      HEAD goes out beside the run, whose head waits for the
+//                                             answer, not for ever
+//
+// A kind is a bucket, a folder and the ending of a key's name. It counts as small when many of its
+// objects in a row, whoever read them, fitted in a run. An object that was asked for whole and is larger
+// is asked for again, by its range: what the origin had sent until then is lost. So its kind must then
+// prove itself anew, KIND_AGAIN times as long each time. Two kinds in one slot: the later one begins
+// anew. Kinds are a hint, of any worker. All else runs on the stripe's owner.
+#include "fill/fill_private.h"
+
+#define ENDING_MAX 16u
+#define KIND_PROOF 16u         // so many in a row
+#define KIND_AGAIN 16u         // times as many after each that was large
+#define KIND_WRONG_MAX 4u      // of which that many count: 2^20 in a row
+#define DESCRIBE_WAIT_MS 1000u // that the head of a run waits for the answer to HEAD
+
+// --- kinds ---------------------------------------------------------------------------------------
+
+// In a slot: the name, how often its kind was wrong, how many were small since.
+#define KIND_NAME_SHIFT 32u
+#define KIND_WRONG_SHIFT 24u
+#define KIND_COUNT_MAX ((1u << KIND_WRONG_SHIFT) - 1)
+
+struct kind {
+    _Atomic uint64_t *slot;
+    uint32_t name, wrong, count;
+};
+
+static struct kind kind_of(const struct fill *fill)
+{
+    struct span name = fill->key->key, bucket = fill->key->bucket;
+    size_t folder = name.len;
+    while (folder > 0 && name.ptr[folder - 1] != '/') {
+        folder--;
+    }
+    size_t dot = name.len;
+    while (dot > folder && name.ptr[dot - 1] != '.') {
+        dot--;
+    }
+    bool has_ending = dot > folder && name.len - dot <= ENDING_MAX;
+    uint64_t hash = hash64(name.ptr, folder, hash64(bucket.ptr, bucket.len, 0));
+    hash = has_ending ? hash64(name.ptr + dot, name.len - dot, hash) : hash;
+    struct kind kind = {.slot = &fill->fw->room->kinds[hash % FILL_KINDS],
+                        .name = (uint32_t)(hash >> KIND_NAME_SHIFT)};
+    uint64_t known = atomic_load_explicit(kind.slot, memory_order_relaxed);
+    if (known >> KIND_NAME_SHIFT == kind.name) {
+        kind.wrong = (uint32_t)known >> KIND_WRONG_SHIFT;
+        kind.count = (uint32_t)known & KIND_COUNT_MAX;
+    }
+    return kind;
+}
+
+static void kind_store(const struct kind *kind)
+{
+    uint64_t known = (uint64_t)kind->name << KIND_NAME_SHIFT |
+                     (uint64_t)kind->wrong << KIND_WRONG_SHIFT | kind->count;
+    atomic_store_explicit(kind->slot, known, memory_order_relaxed);
+}
+
+static uint32_t kind_proof(const struct kind *kind)
+{
+    uint32_t proof = KIND_PROOF;
+    for (unsigned i = 0; i < kind->wrong; i++) {
+        proof *= KIND_AGAIN;
+    }
+    return proof;
+}
+
+static uint64_t run_bytes(const struct fill *fill)
+{
+    return min_u64(store_run_bytes_max(fill->fw->store), fill->fw->room->options.stripe_bytes);
+}
+
+void fill_describe_learn(const struct fill *fill)
+{
+    struct kind kind = kind_of(fill);
+    bool is_small = fill->object->size_bytes <= run_bytes(fill);
+    if (is_small && kind.count < kind_proof(&kind)) {
+        kind.count++;
+        kind_store(&kind);
+    } else if (!is_small && kind.count > 0) {
+        kind.count = 0;
+        kind_store(&kind);
+    }
+}
+
+void fill_describe_was_wrong(const struct fill *fill)
+{
+    struct kind kind = kind_of(fill);
+    kind.count = 0;
+    kind.wrong = (uint32_t)min_u64(kind.wrong + 1, KIND_WRONG_MAX);
+    kind_store(&kind);
+    stats_add(COUNTER_fills_whole_wrong, 1);
+}
+
+bool fill_describe_asks_whole(const struct fill *fill)
+{
+    struct kind kind = kind_of(fill);
+    bool asks = kind.count >= kind_proof(&kind);
+    stats_add(COUNTER_fills_whole, asks ? 1 : 0);
+    return asks;
+}
+
+// --- HEAD ----------------------------------------------------------------------------------------
+
+static enum err on_describe_head(struct origin_fetch *f)
+{
+    struct fill *fill = fill_of(f->ctx);
+    check(fill->describing && fill->described == NULL);
+    fill->described = fill_version_from_fetch(fill->key, f, NULL);
+    return ERR_OK;
+}
+
+static enum err on_describe_body(struct origin_fetch *f, struct span data)
+{
+    (void)f;
+    (void)data;
+    return ERR_OK;
+}
+
+static void on_describe_end(struct origin_fetch *f, enum err err)
+{
+    struct fill *fill = fill_of(f->ctx);
+    (void)err; // whatever it is, the run goes on without
+    check(fill->describing);
+    fill->describing = false;
+    if (!fill->head_waits) {
+        fill_maybe_free(fill);
+        return;
+    }
+    fill->head_waits = false;
+    timer_stop(&fill->pause_timer);
+    fill->head_err = fill_take_head(fill);
+    if (fill->head_err != ERR_OK) {
+        origin_fetch_cancel(&fill->fetch); // on_fetch_end() says why
+    } else {
+        fill_pause_update(fill);
+    }
+    fill_assert_run(fill);
+}
+
+void fill_describe_start(struct fill *fill)
+{
+    struct origin_fetch *f = &fill->describe;
+    check(!fill->describing && fill->fetching && !fill->has_head);
+    f->head = true;
+    f->bucket = fill->key->bucket;
+    f->key = fill->key->key;
+    f->credentials = fill->key->credentials;
+    f->client = fill->client;
+    f->ask_checksums = true;
+    f->on_head = on_describe_head;
+    f->on_body = on_describe_body;
+    f->on_end = on_describe_end;
+    f->ctx = fill;
+    fill->describing = true;
+    stats_add(COUNTER_fills_described, 1);
+    origin_fetch_start(fill->fw->worker, fill->key->origin, f);
+}
+
+bool fill_describe_holds(struct fill *fill)
+{
+    const struct origin_fetch *f = &fill->fetch;
+    if (!fill->describing || f->checksums.count > 0 || f->body_len == 0) {
+        return false;
+    }
+    fill->head_waits = true;
+    fill_pause_update(fill);
+    timer_start(&fill->pause_timer, DESCRIBE_WAIT_MS);
+    return true;
+}
+
+void fill_describe_stop(struct fill *fill)
+{
+    fill->head_waits = false;
+    if (fill->describing) {
+        origin_fetch_cancel(&fill->describe);
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the runs of an object add up to, for the replies that are made of several: the last bytes of one
+// leave when all of them are what the origin's checksum says. The home's word (whole_sum.c) comes when
+// the last run is written; a reply does not wait for the disk.
+//
+// A run's owner notes the run's sum when its last byte has come, before any reader is given that byte. So
+// who has all bytes of a run finds its sum here, on any worker, without a message, whoever had it fetched.
+// CRCs only. The slots are few: a later sum takes an older one's place, and a reply that misses one is not
+// judged, which is counted; the home still judges what is kept.
+//
+// A slot is four words, written without a lock; one that is being written does not fit its proof.
+//
+// A run may be fetched again, right, while a reply has the wrong bytes of the one before. So replies that
+// were begun before their object was judged wrong, or before two runs of the same bytes had different
+// sums, are cut whatever the sums here say. That moment is kept by a few bits of the object's name: at
+// worst another one's replies are cut.
+#include "base/log.h"
+#include "fill/fill_private.h"
+
+#define NOTHING UINT64_MAX // an end that no reply comes to
+
+struct run_sum {
+    uint64_t name, end_byte, crc;
+};
+
+static uint64_t name_of(const struct store_object *object, enum s3_checksum kind,
+                        uint64_t first_byte)
+{
+    uint64_t words[5] = {object->hash.lo, object->hash.hi, version_hash(object), kind, first_byte};
+    return max_u64(hash64(words, sizeof(words), 0), 1);
+}
+
+static uint64_t proof_of(const struct run_sum *sum)
+{
+    return hash64(sum, sizeof(*sum), 1);
+}
+
+static bool slot_read(struct fill_room *room, uint64_t name, struct run_sum *ret_sum)
+{
+    struct run_sum_slot *slot = &room->run_sums[name % FILL_RUN_SUMS];
+    struct run_sum sum = {
+        .name = atomic_load_explicit(&slot->name, memory_order_relaxed),
+        .end_byte = atomic_load_explicit(&slot->end_byte, memory_order_relaxed),
+        .crc = atomic_load_explicit(&slot->crc, memory_order_relaxed),
+    };
+    if (sum.name != name ||
+        atomic_load_explicit(&slot->proof, memory_order_relaxed) != proof_of(&sum)) {
+        return false;
+    }
+    *ret_sum = sum;
+    return true;
+}
+
+static void slot_write(struct fill_room *room, const struct run_sum *sum)
+{
+    struct run_sum_slot *slot = &room->run_sums[sum->name % FILL_RUN_SUMS];
+    atomic_store_explicit(&slot->name, sum->name, memory_order_relaxed);
+    atomic_store_explicit(&slot->end_byte, sum->end_byte, memory_order_relaxed);
+    atomic_store_explicit(&slot->crc, sum->crc, memory_order_relaxed);
+    atomic_store_explicit(&slot->proof, proof_of(sum), memory_order_relaxed);
+}
+
+static _Atomic uint64_t *wrong_at(struct fill_worker *fw, const struct store_object *object)
+{
+    return &fw->room->wrong_us[object->hash.lo % FILL_WRONGS];
+}
+
+static void cut_those_under_way(struct fill_worker *fw, const struct store_object *object)
+{
+    atomic_store_explicit(wrong_at(fw, object), worker_now_us(fw->worker), memory_order_relaxed);
+}
+
+void reply_sum_note(const struct fill *fill)
+{
+    struct span value;
+    enum s3_checksum kind = whole_sum_wanted(fill->object, &value);
+    if (fill->checksum == NULL || !s3_checksum_combines(kind)) {
+        return;
+    }
+    struct run_sum sum = {.name = name_of(fill->object, kind, fill->first_byte),
+                          .end_byte = fill->end_byte,
+                          .crc = s3_checksum_crc(fill->checksum)};
+    struct run_sum former;
+    if (slot_read(fill->fw->room, sum.name, &former) && former.end_byte == sum.end_byte &&
+        former.crc != sum.crc) {
+        cut_those_under_way(fill->fw, fill->object);
+        sum.end_byte = NOTHING; // nobody knows which of the two is right
+    }
+    slot_write(fill->fw->room, &sum);
+}
+
+void reply_sum_forget(struct fill_worker *fw, const struct store_object *object)
+{
+    struct span value;
+    enum s3_checksum kind = whole_sum_wanted(object, &value);
+    uint64_t at = 0;
+    struct run_sum sum;
+    while (at < object->size_bytes && slot_read(fw->room, name_of(object, kind, at), &sum)) {
+        at = sum.end_byte;
+        sum.end_byte = NOTHING;
+        slot_write(fw->room, &sum);
+    }
+    cut_those_under_way(fw, object);
+}
+
+void reply_sum_done(struct reply_sum *total)
+{
+    s3_checksum_free(total->sum);
+    *total = (struct reply_sum){0};
+}
+
+// Adds the next run. False: its sum is not here; or the reply does not have all of it, and what is here may
+// be the sum of an earlier one.
+static bool total_grow(struct fill_worker *fw, const struct store_object *object,
+                       struct reply_sum *total, uint64_t end_byte)
+{
+    struct run_sum sum;
+    if (!slot_read(fw->room, name_of(object, total->kind, total->end_byte), &sum)) {
+        return false;
+    }
+    if (sum.end_byte > end_byte) {
+        return false;
+    }
+    struct s3_checksum_state *next = s3_checksum_of_crc(total->kind, sum.crc);
+    if (total->sum == NULL) {
+        total->sum = next;
+    } else {
+        s3_checksum_append(total->sum, next, sum.end_byte - total->end_byte);
+        s3_checksum_free(next);
+    }
+    total->end_byte = sum.end_byte;
+    return true;
+}
+
+static bool total_is_right(struct reply_sum *total, const struct store_object *object)
+{
+    struct span value = {NULL, 0};
+    char computed[64];
+    (void)whole_sum_wanted(object, &value);
+    s3_checksum_final(total->sum, computed);
+    return span_equal_cstr(value, computed);
+}
+
+bool reply_sum_is_wrong(struct fill_worker *fw, const struct store_object *object,
+                        struct reply_sum *total, uint64_t end_byte, uint64_t began_us)
+{
+    if (!total->has_kind) {
+        struct span value;
+        total->has_kind = true;
+        total->kind = whole_sum_wanted(object, &value);
+    }
+    if (!s3_checksum_combines(total->kind)) {
+        return false;
+    }
+    while (total->end_byte < end_byte && total_grow(fw, object, total, end_byte)) {
+    }
+    if (end_byte < object->size_bytes) {
+        return false;
+    }
+    bool is_known = total->end_byte == object->size_bytes;
+    bool was_wrong = atomic_load_explicit(wrong_at(fw, object), memory_order_relaxed) >= began_us;
+    bool is_wrong = is_known && !was_wrong && !total_is_right(total, object);
+    if (is_wrong) {
+        reply_sum_forget(fw, object);
+    }
+    if (is_wrong || was_wrong) {
+        stats_add(COUNTER_origin_checksum_cut, 1);
+        bool named = !fw->room->options.hide_keys;
+        log_error("reply_cut_by_checksum", "bucket=%s key=%s etag=%s", log_quote(object->bucket),
+                  log_quote(named ? object->key : SPAN("-")), log_quote(object->etag));
+        return true;
+    }
+    stats_add(COUNTER_origin_checksum_unjudged, is_known ? 0 : 1);
+    return false;
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: a reply made of several runs is wrong only if all of its bytes are not what the origin says, or
+// may be those of a run that is known to be wrong; whoever had the runs fetched, and in whatever order.
+#include "fill/fill_private.h"
+#include "world_private.h"
+
+#include <stdio.h>
+
+#include "test.h"
+
+#define SIZE 100000u
+#define RUN 10000u
+
+static struct run_sum_slot run_sums[FILL_RUN_SUMS];
+static struct fill_room room = {.run_sums = run_sums};
+static struct fill_worker fw = {.room = &room};
+static char data[SIZE], headers[200];
+static struct store_object object;
+
+static void begin(enum s3_checksum kind, const char *type)
+{
+    static const char *const NAMES[] = {[S3_CHECKSUM_CRC32] = "crc32",
+                                        [S3_CHECKSUM_CRC32C] = "crc32c",
+                                        [S3_CHECKSUM_CRC64NVME] = "crc64nvme",
+                                        [S3_CHECKSUM_SHA256] = "sha256"};
+    for (unsigned i = 0; i < SIZE; i++) {
+        data[i] = (char)(i * 131 + i / 7);
+    }
+    char right[64];
+    struct s3_checksum_state *whole = s3_checksum_new(kind);
+    s3_checksum_update(whole, (struct span){data, SIZE});
+    s3_checksum_final(whole, right);
+    s3_checksum_free(whole);
+    snprintf(headers, sizeof(headers), "x-amz-checksum-%s: %s\r\nx-amz-checksum-type: %s\r\n",
+             NAMES[kind], right, type);
+    object.etag = SPAN("\"a\"");
+    object.headers = span_from_cstr(headers);
+    object.size_bytes = SIZE;
+    world.now_us++;
+}
+
+// A run that has come whole.
+static void note(uint64_t first, uint64_t end)
+{
+    struct fill fill = {.fw = &fw, .object = &object, .first_byte = first, .end_byte = end};
+    struct span value;
+    fill.checksum = s3_checksum_new(whole_sum_wanted(&object, &value));
+    s3_checksum_update(fill.checksum, (struct span){data + first, end - first});
+    reply_sum_note(&fill);
+    s3_checksum_free(fill.checksum);
+}
+
+static void note_all(void)
+{
+    for (uint64_t at = SIZE; at > 0; at -= RUN) {
+        note(at - RUN, at);
+    }
+}
+
+static bool goes_on(struct reply_sum *total, uint64_t end_byte)
+{
+    return !reply_sum_is_wrong(&fw, &object, total, end_byte, world.now_us);
+}
+
+// A reply that sends slices of this size.
+static bool is_wrong(uint64_t slice)
+{
+    struct reply_sum total = {0};
+    bool wrong = false;
+    for (uint64_t at = slice; at < SIZE; at += slice) {
+        cr_assert(goes_on(&total, at), "only the last slice is held");
+    }
+    wrong = !goes_on(&total, SIZE);
+    reply_sum_done(&total);
+    return wrong;
+}
+
+static uint64_t cut(void)
+{
+    return stats_sum(COUNTER_origin_checksum_cut);
+}
+
+static uint64_t unjudged(void)
+{
+    return stats_sum(COUNTER_origin_checksum_unjudged);
+}
+
+Test(reply_sum, every_crc)
+{
+    static const enum s3_checksum KINDS[] = {S3_CHECKSUM_CRC32, S3_CHECKSUM_CRC32C,
+                                             S3_CHECKSUM_CRC64NVME};
+    static const uint64_t SLICES[] = {1, 999, RUN, 3 * RUN + 7, SIZE};
+    for (unsigned i = 0; i < ARRAY_LEN(KINDS); i++) {
+        begin(KINDS[i], "FULL_OBJECT");
+        note_all();
+        for (unsigned j = 0; j < ARRAY_LEN(SLICES); j++) {
+            cr_assert_not(is_wrong(SLICES[j]));
+        }
+        cr_assert_eq(unjudged(), 0);
+        object.etag = SPAN("\"b\"");
+        data[77777] ^= 1;
+        note_all();
+        world.now_us++;
+        cr_assert(is_wrong(999), "kind %u", i);
+        cr_assert_eq(cut(), i + 1);
+    }
+}
+
+Test(reply_sum, what_nobody_can_put_together_is_not_wrong)
+{
+    begin(S3_CHECKSUM_CRC32, "COMPOSITE");
+    data[1] ^= 1;
+    cr_assert_not(is_wrong(RUN));
+    begin(S3_CHECKSUM_SHA256, "FULL_OBJECT");
+    cr_assert_not(is_wrong(RUN));
+    cr_assert_eq(unjudged(), 0);
+    begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
+    note(0, RUN);
+    note(2 * RUN, SIZE); // one between them is not known any more
+    cr_assert_not(is_wrong(RUN));
+    cr_assert_eq(unjudged(), 1);
+    cr_assert_eq(cut(), 0);
+}
+
+// What is known of a run that the reply has only a part of may be of one before it.
+Test(reply_sum, a_run_counts_when_all_of_it_has_come)
+{
+    begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
+    struct reply_sum total = {0};
+    note_all();
+    cr_assert(goes_on(&total, RUN / 2));
+    world.now_us++;
+    data[5] ^= 1;
+    world.now_us++;
+    reply_sum_forget(&fw, &object);
+    world.now_us++;
+    note(0, RUN);
+    for (uint64_t at = RUN; at < SIZE; at += RUN) {
+        note(at, at + RUN);
+    }
+    cr_assert_not(goes_on(&total, SIZE));
+    reply_sum_done(&total);
+}
+
+// Fetched again it is right, but the reply may have the bytes of before.
+Test(reply_sum, a_reply_begun_before_its_object_was_wrong_is_cut)
+{
+    begin(S3_CHECKSUM_CRC64NVME, "FULL_OBJECT");
+    struct reply_sum before = {0}, after = {0};
+    uint64_t began_us = world.now_us++;
+    reply_sum_forget(&fw, &object);
+    world.now_us++;
+    note_all();
+    cr_assert(reply_sum_is_wrong(&fw, &object, &before, SIZE, began_us));
+    cr_assert_not(reply_sum_is_wrong(&fw, &object, &after, SIZE, world.now_us));
+    cr_assert_eq(cut(), 1);
+    cr_assert_eq(unjudged(), 0);
+    reply_sum_done(&before);
+    reply_sum_done(&after);
+}
+
+// One of the two is wrong. Who comes later is judged by what comes then.
+Test(reply_sum, two_runs_of_the_same_bytes_with_different_sums)
+{
+    begin(S3_CHECKSUM_CRC32C, "FULL_OBJECT");
+    uint64_t began_us = world.now_us++;
+    struct reply_sum total = {0};
+    note_all();
+    data[RUN + 1] ^= 1;
+    note(RUN, 2 * RUN);
+    cr_assert(reply_sum_is_wrong(&fw, &object, &total, SIZE, began_us));
+    reply_sum_done(&total);
+    data[RUN + 1] ^= 1;
+    world.now_us++;
+    cr_assert_not(is_wrong(RUN));
+    cr_assert_eq(unjudged(), 1);
+    note(RUN, 2 * RUN);
+    cr_assert_not(is_wrong(RUN));
+    cr_assert_eq(unjudged(), 1);
+}
+
+// A slot that is half written is none.
+Test(reply_sum, a_slot_that_does_not_fit_its_proof_is_not_believed)
+{
+    begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
+    note_all();
+    for (unsigned i = 0; i < FILL_RUN_SUMS; i++) {
+        atomic_fetch_xor(&run_sums[i].crc, 1);
+    }
+    cr_assert_not(is_wrong(RUN));
+    cr_assert_eq(unjudged(), 1);
+}
