@@ -6,7 +6,8 @@
 // asked for. Sequential is a request for more than a run, up to its end, and who asks for range after range
 // in order, up to the end of the object, over whatever connections (a worker sees only its share of them, and
 // ranges that are asked for at once come in any order, so small gaps are jumped). Readers that have a part of
-// an object each have a track each; and each random read begins one that stays without a second. A run that is
+// an object each have a track each; and each random read begins one that stays without a second. Where three
+// such reads have the same distance from one to the next, the fourth goes on with parts in that *stride*. A run that is
 // asked for ahead has no reader of its bytes: it is only stored, and who comes to it joins it or finds it in
 // the index. What no reader has come to when its track is forgotten is counted as unread.
 //
@@ -22,6 +23,7 @@
 #define RUNS_MAX 32u  // asked for ahead and not read yet, of one track
 #define RUNS_FIRST 4u // until it is known how long a run takes
 #define STREAK_MIN 2u // ranges in order before the next ones are asked for
+#define STRIDE_MIN 3u // equal distances before parts are asked for
 #define TRACK_KEEP_US                                                                              \
     250000u // another object does not take the place of a sequence that was read this recently
 #define GAP_RANGE_MAX (16u << 20) // longer ones are parts, which are read in order for themselves
@@ -46,9 +48,11 @@ struct readahead_track {
     uint64_t limit;     // nothing is asked for from here on
     uint64_t asked_end; // runs have been asked for up to here
     unsigned streak;
-    unsigned serial; // what requests know it by
-    bool is_idle;    // was without readers when the timer last looked
-    bool is_missing; // readers find that it is not there
+    uint64_t part, stride; // of reads that stayed alone: how long, how far from one to the next
+    unsigned strides;      // how often it was that; STRIDE_MIN: parts are read, not all of it
+    unsigned serial;       // what requests know it by
+    bool is_idle;          // was without readers when the timer last looked
+    bool is_missing;       // readers find that it is not there
     uint64_t paced_us, paced_edge, run_us, reader_us; // how long a run takes; the reader, for one
     unsigned run_count;                               // that are not free
     struct ahead_run runs[RUNS_MAX];
@@ -64,7 +68,8 @@ struct sequence {
 struct readahead {
     struct sequence sequences[TRACKS];
     struct readahead_track tracks[TRACKS];
-    unsigned hand; // where a place is looked for next
+    struct readahead_track *last; // that began; NULL: none has
+    unsigned hand;                // where a place is looked for next
     struct timer idle_timer;
     bool is_timed; // the timer runs
     unsigned last_serial;
@@ -168,6 +173,24 @@ static uint64_t window(const struct readahead_track *t)
     return min_u64(min_u64(runs, RUNS_MAX) * run_bytes(t), most);
 }
 
+static bool is_strided(const struct readahead_track *t)
+{
+    return t->strides >= STRIDE_MIN;
+}
+
+// The end of the part that is to be asked for next; `asked_end` leaves the gap in front of it.
+static uint64_t part_end(struct readahead_track *t)
+{
+    uint64_t begin = sequence_of(t)->begin;
+    uint64_t at = t->asked_end > begin ? t->asked_end - begin : 0;
+    uint64_t part = at / t->stride * t->stride;
+    if (at - part >= t->part) {
+        part += t->stride;
+        t->asked_end = begin + part;
+    }
+    return min_u64(begin + part + t->part, t->limit);
+}
+
 static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t end)
 {
     uint64_t size = t->block_size_bytes;
@@ -178,22 +201,34 @@ static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t e
                            .first_byte = t->asked_end,
                            .block = t->asked_end / size,
                            .block_size_bytes = t->block_size_bytes};
+    uint64_t first = ask.block * size;
     ask.block_count =
-        (uint32_t)min_u64(block_end(t, end - t->asked_end), run_bytes(t)) / t->block_size_bytes;
-    t->asked_end += ask.block_count * size;
+        (uint32_t)min_u64(block_end(t, end - first), run_bytes(t)) / t->block_size_bytes;
+    t->asked_end = first + ask.block_count * size;
     run->track = t;
     t->run_count++;
     run->asked_us = worker_now_us(t->pw->worker);
     run->sub = subscription_ask(t->pw->fill, &ask, on_change, run);
 }
 
+// Up to where the next run is to be asked for. 0: not now.
+static uint64_t ask_end(struct readahead_track *t)
+{
+    if (is_strided(t)) {
+        uint64_t parts = max_u64(window(t) / t->part, 1);
+        uint64_t end = part_end(t);
+        return t->asked_end < end && end <= t->edge + parts * t->stride ? end : 0;
+    }
+    uint64_t end = min_u64(t->limit, t->edge + window(t));
+    bool is_whole = end == t->limit || end >= t->asked_end + run_bytes(t);
+    return t->asked_end < end && is_whole ? end : 0;
+}
+
 static void track_ask(struct readahead_track *t)
 {
     while (t->is_missing) {
-        uint64_t end = min_u64(t->limit, t->edge + window(t));
-        bool is_whole = end == t->limit || end >= t->asked_end + run_bytes(t);
-        if (t->asked_end >= end || !is_whole || chunk_budget_is_short() ||
-            !store_keeps_up(t->pw->worker, t->pw->store) ||
+        uint64_t end = ask_end(t);
+        if (end == 0 || chunk_budget_is_short() || !store_keeps_up(t->pw->worker, t->pw->store) ||
             !origin_has_room(t->pw->worker, t->key->origin, runs_on_their_way(t))) {
             return;
         }
@@ -324,6 +359,27 @@ static void track_open(struct readahead_track *t, struct request *r)
         (struct sequence){.name = g->key->hash.lo, .begin = g->first, .next = g->first};
 }
 
+// The same distance from the one that began before it as that had from the one before?
+static void track_measure(struct readahead_track *t, const struct get_state *g)
+{
+    struct readahead_track *last = t->pw->readahead->last;
+    t->pw->readahead->last = t;
+    t->part = g->end - g->first;
+    t->stride = 0;
+    t->strides = 0;
+    if (last == NULL || last == t || !is_of(last, g) || last->part != t->part ||
+        g->first < sequence_of(last)->begin + t->part) {
+        return;
+    }
+    t->stride = g->first - sequence_of(last)->begin;
+    t->strides = t->stride == last->stride ? last->strides + 1 : 1;
+    if (is_strided(t)) {
+        t->streak = STREAK_MIN;
+        t->limit = g->object->size_bytes;
+        sequence_of(t)->next = g->first + t->stride;
+    }
+}
+
 // The track that the request belongs to: the nearest one, else a new one. NULL: there is no place for it.
 static struct readahead_track *track_find(struct request *r)
 {
@@ -346,6 +402,7 @@ static struct readahead_track *track_find(struct request *r)
         nearest = track_spare(readahead, worker_now_us(r->pw->worker));
         if (nearest != NULL) {
             track_open(nearest, r);
+            track_measure(nearest, g);
         }
     }
     return nearest;
@@ -355,7 +412,13 @@ static struct readahead_track *track_find(struct request *r)
 static void track_join(struct readahead_track *t, struct get_state *g)
 {
     struct sequence *s = sequence_of(t);
-    if (g->end > s->next) {
+    if (is_strided(t) && g->first == s->next && g->end - g->first <= t->part) {
+        s->next += t->stride;
+    } else if (is_strided(t) && g->first != s->begin) { // not in its stride any more
+        t->strides = t->streak = 0;
+        t->limit = 0;
+    }
+    if (!is_strided(t) && g->end > s->next) {
         t->streak += s->next > s->begin;
         s->next = g->end;
     }
@@ -408,7 +471,7 @@ static void track_note(struct readahead_track *t, struct request *r)
     // What this reader asks for itself: the run under way and one more.
     uint64_t own_end = max_u64(run != NULL ? run->run_end_byte : 0, g->pos) + run_bytes(t);
     t->asked_end = max_u64(t->asked_end, block_end(t, min_u64(own_end, g->end)));
-    if (t->streak >= STREAK_MIN) {
+    if (t->streak >= STREAK_MIN && !is_strided(t)) {
         t->asked_end = max_u64(t->asked_end, block_end(t, sequence_of(t)->next));
     }
     track_ask(t);
