@@ -22,12 +22,14 @@ def run(rig, report, args):
         report.wanted(f"cold {size}: first byte above direct, us", first["forebay"] - first["direct"], most=200)
         rig.stop(*sides.values())
     report.head("4 KB, origin 30 ms, connections", "direct req/s", "forebay req/s", "nginx req/s", "forebay / direct",
-                "forebay / nginx", "forebay CPU us/request", "nginx CPU us/request", "origin connections")
+                "forebay / nginx", "forebay CPU us/request", "nginx CPU us/request", "origin connections", "forebay / former")
     for connections in (64, 256, 1000):
         if args.only and args.only not in str(connections):
             continue
         origin = rig.origin(latency=30)
         sides = {"direct": origin, "forebay": rig.forebay(origin, engine=args.engine), "nginx": rig.nginx(origin)}
+        if args.former:
+            sides["former"] = rig.forebay(origin, engine=args.engine, binary=args.former)
         seen = []
 
         def measure(side, number):
@@ -41,9 +43,10 @@ def run(rig, report, args):
             return got
 
         pairs = Pairs(args.rounds, sides, measure)
-        report.row(str(connections), *(pairs.median(s, "rps") for s in sides), pairs.ratio_text("forebay", "direct", "rps"),
+        report.row(str(connections), *(pairs.median(s, "rps") for s in ("direct", "forebay", "nginx")), pairs.ratio_text("forebay", "direct", "rps"),
                    pairs.ratio_text("forebay", "nginx", "rps"), pairs.median("forebay", "cpu_per_request"),
-                   pairs.median("nginx", "cpu_per_request"), max(seen))
+                   pairs.median("nginx", "cpu_per_request"), max(seen),
+                   pairs.ratio_text("forebay", "former", "rps") if args.former else "")
         # While it has CPU to spare it is to keep up with direct access; when it has not, nginx has none either.
         direct, nginx = (pairs.ratio("forebay", other, "rps")[0] for other in ("direct", "nginx"))
         what = f"cold 4 KB, origin 30 ms, {connections} connections"
