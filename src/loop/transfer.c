@@ -532,8 +532,10 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
     pool->magic = POOL_MAGIC;
     pool->worker = w;
     pool->options = *options;
-    if (options->ca_file != NULL) {
-        pool->ca_file = strdup(options->ca_file);
+    const char *ca_file =
+        options->ca_file != NULL ? options->ca_file : curl_version_info(CURLVERSION_NOW)->cainfo;
+    if (ca_file != NULL) {
+        pool->ca_file = strdup(ca_file);
         check(pool->ca_file != NULL);
     }
     if (options->names != NULL) {

@@ -35,7 +35,7 @@ struct transfer_pool {
     unsigned magic;
     struct worker *worker;
     struct transfer_pool_options options;
-    char *ca_file;
+    char *ca_file; // options.ca_file, else the system's; NULL: it has only a folder of them
     struct curl_slist *names; // options.names
     struct transfer_lane *lanes;
     unsigned lane_count;

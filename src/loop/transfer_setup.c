@@ -139,7 +139,9 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_SSL_VERIFYPEER, 1L);
     CURL_SET(easy, CURLOPT_SSL_VERIFYHOST, 2L);
     if (t->pool->ca_file != NULL) {
+        // With a folder beside the file curl reads and parses the file for each connection.
         CURL_SET(easy, CURLOPT_CAINFO, t->pool->ca_file);
+        CURL_SET(easy, CURLOPT_CAPATH, NULL);
     }
     if (request->unix_socket != NULL) {
         CURL_SET(easy, CURLOPT_UNIX_SOCKET_PATH, request->unix_socket);

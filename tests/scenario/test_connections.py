@@ -2,6 +2,7 @@
 """Connections to the origin: which may carry another request, over plain HTTP and TLS."""
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,24 @@ def test_connections_are_kept(wire):
             assert client.request("PUT", f"/bkt/p{i}", body=b"x" * 1000).status == 200
     assert len(connections(origin)) == 1
     assert server.metric(CLOSED) == 0
+
+
+def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_path):
+    """Reading and parsing all authorities takes 35 ms of a worker. What is read once shows when the file is gone."""
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_bytes(Path(certificate[0]).read_bytes())
+    with Origin(credentials=KEYS, tls=certificate) as origin:
+        origin.keep_alive = False
+        server = start(origin, settings={"workers": 1, "origin.keepalive": "60s", "origin.retries": 0,
+                                         "origin.ca_file": str(authorities)})
+        with server.client() as client:
+            origin.put("first", 3000)
+            judge(client.get("first"), origin, "first")
+            authorities.unlink()
+            for i in range(3):
+                origin.put(f"k{i}", 3000)
+                judge(client.get(f"k{i}"), origin, f"k{i}")
+        assert len(connections(origin)) == 4
 
 
 @pytest.mark.parametrize("size", [0, 100, 16000, 70000, 1 << 20])
