@@ -11,12 +11,16 @@
 #define SLOWDOWN_BACKOFFS 2u // a place that waits longer is missed
 #define SKEW_SEEN_S 600      // a HEAD's 403 has no code: this much says that it is the clock
 
-// Refused with SlowDown by an origin that answers others: the request has only come too early.
+// Refused with SlowDown by an origin that answers others: the request has only come too early. Who asks
+// whether what there is is current is not kept waiting for long: it may be good enough.
 static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
-    uint64_t since_us = c->attempts > origin->options.retries ? c->first_asked_us : 0;
-    return origin_answers_others(origin, since_us) &&
+    bool is_check = c->f != NULL && c->f->if_none_match.len > 0;
+    if (c->attempts <= origin->options.retries) {
+        return origin_answers_others(origin, 0);
+    }
+    return !is_check && origin_answers_others(origin, c->first_asked_us) &&
            clock_monotonic_us() - c->first_asked_us < ORIGIN_SLOWDOWN_WAIT_US;
 }
 

@@ -71,6 +71,25 @@ def test_a_read_that_stays_refused_fails_in_the_end(start, origin, engine):
     assert server.metric("forebay_origin_slowdown_retries_total") >= 6
 
 
+def test_what_may_be_stale_does_not_wait_for_it(start, origin, engine):
+    """Refused beside others that are answered, the question whether a version is current is asked a few
+    times; then the version is served as it is."""
+    server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1, "origin.retries": 1})
+    origin.put("held", SIZE)
+    cold = put(origin, "cold", 2)
+    with server.client() as client, ThreadPoolExecutor(1) as pool:
+        judge(client.get("held"), origin, "held", 0, SIZE)
+        server.advance(61)
+        origin.fault("held", "status", 503, times=None)
+        read_each(server, origin, cold[:1])
+        with origin.hold("held"):
+            reader = pool.submit(client.get, "held")
+            origin.wait_for(2, key="held")
+            read_each(server, origin, cold[1:])
+        judge(reader.result(), origin, "held", 0, SIZE)
+    assert len(origin.requests(key="held")) == 3
+
+
 def test_an_origin_that_refuses_everybody_is_not_waited_for(start, origin, engine):
     """As for other failures: the retries, then the reader is told."""
     server = start(origin, engine=engine, settings={"origin.retries": 2})
