@@ -153,6 +153,10 @@ void subscription_refuse_pages(struct subscription *subscription);
 // pointer is dead.
 void subscription_leave(struct subscription *subscription);
 
+// A listing has named the object and its size: how it is best asked for, by who wants its checksums.
+void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,
+                          uint64_t size_bytes);
+
 // --- an object in several runs, as a reply sends it (reply_sum.c) ---------------------------------
 
 // What its runs add up to, from its first byte on. Zeroed: nothing yet.

@@ -2,8 +2,8 @@
 // The origin's checksums of an object that is fetched for the first time, by a reader who wants them. A
 // run is asked for by its range, and S3 names them in answers to HEAD and of whole objects only. So
 //
-//   where objects of its kind fit in a run    the run is asked for without a range: nothing is asked
-//                                             twice
+//   where it was listed as small, or objects  the run is asked for without a range: nothing is asked
+//   of its kind have proven small             twice
 //   else                                      HEAD goes out beside the run, whose head waits for the
 //                                             answer, not for ever
 //
@@ -11,7 +11,8 @@
 // objects in a row, whoever read them, fitted in a run. An object that was asked for whole and is larger
 // is asked for again, by its range: what the origin had sent until then is lost. So its kind must then
 // prove itself anew, KIND_AGAIN times as long each time. Two kinds in one slot: the later one begins
-// anew. Kinds are a hint, of any worker. All else runs on the stripe's owner.
+// anew. Kinds are a hint, of any worker, and so is what a listing named: a name of 15 bits for each object,
+// and whether it fits in a run. All else runs on the stripe's owner.
 #include "fill/fill_private.h"
 
 #define ENDING_MAX 16u
@@ -19,6 +20,44 @@
 #define KIND_AGAIN 16u         // times as many after each that was large
 #define KIND_WRONG_MAX 4u      // of which that many count: 2^20 in a row
 #define DESCRIBE_WAIT_MS 1000u // that the head of a run waits for the answer to HEAD
+
+static bool fits_in_run(const struct fill_worker *fw, uint64_t size_bytes)
+{
+    return size_bytes <= min_u64(store_run_bytes_max(fw->store), fw->room->options.stripe_bytes);
+}
+
+// --- listed --------------------------------------------------------------------------------------
+
+enum listed { LISTED_NOT, LISTED_SMALL, LISTED_LARGE };
+#define LISTED_NAME_SHIFT 49u // of a hash: 15 bits, in a slot above the one that says small
+
+static _Atomic uint16_t *listed_slot(struct fill_room *room, struct span bucket, struct span key,
+                                     uint16_t *ret_name)
+{
+    uint64_t hash = hash64(key.ptr, key.len, hash64(bucket.ptr, bucket.len, 0));
+    *ret_name = (uint16_t)(max_u64(hash >> LISTED_NAME_SHIFT, 1) << 1); // 0: an unused slot
+    return &room->listed[hash % FILL_LISTED];
+}
+
+void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,
+                          uint64_t size_bytes)
+{
+    uint16_t name;
+    _Atomic uint16_t *slot = listed_slot(fw->room, bucket, key, &name);
+    uint16_t value = (uint16_t)(name | (fits_in_run(fw, size_bytes) ? 1 : 0));
+    atomic_store_explicit(slot, value, memory_order_relaxed);
+}
+
+static enum listed listed_as(const struct fill *fill)
+{
+    uint16_t name;
+    _Atomic uint16_t *slot = listed_slot(fill->fw->room, fill->key->bucket, fill->key->key, &name);
+    uint16_t value = atomic_load_explicit(slot, memory_order_relaxed);
+    if ((value & ~1u) != name) {
+        return LISTED_NOT;
+    }
+    return (value & 1u) != 0 ? LISTED_SMALL : LISTED_LARGE;
+}
 
 // --- kinds ---------------------------------------------------------------------------------------
 
@@ -72,15 +111,10 @@ static uint32_t kind_proof(const struct kind *kind)
     return proof;
 }
 
-static uint64_t run_bytes(const struct fill *fill)
-{
-    return min_u64(store_run_bytes_max(fill->fw->store), fill->fw->room->options.stripe_bytes);
-}
-
 void fill_describe_learn(const struct fill *fill)
 {
     struct kind kind = kind_of(fill);
-    bool is_small = fill->object->size_bytes <= run_bytes(fill);
+    bool is_small = fits_in_run(fill->fw, fill->object->size_bytes);
     if (is_small && kind.count < kind_proof(&kind)) {
         kind.count++;
         kind_store(&kind);
@@ -90,19 +124,27 @@ void fill_describe_learn(const struct fill *fill)
     }
 }
 
-void fill_describe_was_wrong(const struct fill *fill)
+void fill_describe_was_wrong(const struct fill *fill, uint64_t size_bytes)
 {
-    struct kind kind = kind_of(fill);
-    kind.count = 0;
-    kind.wrong = (uint32_t)min_u64(kind.wrong + 1, KIND_WRONG_MAX);
-    kind_store(&kind);
+    if (listed_as(fill) != LISTED_NOT) { // it has changed since
+        fill_describe_listed(fill->fw, fill->key->bucket, fill->key->key, size_bytes);
+    } else {
+        struct kind kind = kind_of(fill);
+        kind.count = 0;
+        kind.wrong = (uint32_t)min_u64(kind.wrong + 1, KIND_WRONG_MAX);
+        kind_store(&kind);
+    }
     stats_add(COUNTER_fills_whole_wrong, 1);
 }
 
 bool fill_describe_asks_whole(const struct fill *fill)
 {
-    struct kind kind = kind_of(fill);
-    bool asks = kind.count >= kind_proof(&kind);
+    enum listed listed = listed_as(fill);
+    bool asks = listed == LISTED_SMALL;
+    if (listed == LISTED_NOT) {
+        struct kind kind = kind_of(fill);
+        asks = kind.count >= kind_proof(&kind);
+    }
     stats_add(COUNTER_fills_whole, asks ? 1 : 0);
     return asks;
 }

@@ -237,7 +237,7 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
 // Asked for whole it is larger than the run: the answer has described it, as HEAD would have.
 static enum err fill_ask_range(struct fill *fill, struct store_object *object)
 {
-    fill_describe_was_wrong(fill);
+    fill_describe_was_wrong(fill, object->size_bytes);
     store_object_unref(fill->described);
     fill->described = object;
     fill->asks_whole = false;

@@ -14,6 +14,7 @@
 #define FILL_MAP_BUCKETS 4096u
 #define FILL_DESCRIBED 1024u
 #define FILL_KINDS 4096u
+#define FILL_LISTED (1u << 20)
 #define FILL_RUN_SUMS 8192u
 #define FILL_WRONGS 1024u
 #define FILL_GIVEN 2048u
@@ -60,6 +61,7 @@ struct fill_room {
     struct fill_worker *workers;
     _Atomic uint64_t *here;                 // FILL_HERE_SLOTS names of blocks, fill_here.c
     _Atomic uint64_t *kinds;                // FILL_KINDS, fill_describe.c; a hint, of any worker
+    _Atomic uint16_t *listed;               // FILL_LISTED, fill_describe.c; a hint
     struct run_sum_slot *run_sums;          // FILL_RUN_SUMS, reply_sum.c
     _Atomic uint64_t wrong_us[FILL_WRONGS]; // reply_sum.c
 };
@@ -297,11 +299,12 @@ void fill_here_note(const struct fill *fill, bool is_here);
 
 // A new run of an unknown object, whose checksums are wanted: shall it be asked for whole?
 bool fill_describe_asks_whole(const struct fill *fill);
-void fill_describe_start(struct fill *fill);           // HEAD beside it
-bool fill_describe_holds(struct fill *fill);           // does the run's head wait for the answer?
-void fill_describe_stop(struct fill *fill);            // it is not wanted any more
-void fill_describe_learn(const struct fill *fill);     // how large objects of this kind are
-void fill_describe_was_wrong(const struct fill *fill); // asked for whole, and larger than the run
+void fill_describe_start(struct fill *fill);       // HEAD beside it
+bool fill_describe_holds(struct fill *fill);       // does the run's head wait for the answer?
+void fill_describe_stop(struct fill *fill);        // it is not wanted any more
+void fill_describe_learn(const struct fill *fill); // how large objects of this kind are
+// Asked for whole it is larger than the run.
+void fill_describe_was_wrong(const struct fill *fill, uint64_t size_bytes);
 
 // --- fill_pause.c --------------------------------------------------------------------------------
 

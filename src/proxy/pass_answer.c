@@ -118,6 +118,7 @@ void pass_answer_take(struct pass_state *p, struct span data)
     } else {
         byte_queue_append(&p->down, data);
     }
+    pass_listing_take(p, data);
     if (p->list_draft != NULL) {
         list_cache_draft_append(p->list_draft, data);
         if (p->relay.has_length && p->received_bytes == p->relay.length) {

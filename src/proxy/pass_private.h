@@ -275,6 +275,7 @@ struct pass_state {
     struct headers answered; // in the exchange's arena
     struct pass_location location;
     struct list_draft *list_draft;
+    struct s3_list_scan *list_scan; // NULL: no listing
     struct list_page *list_page;
 };
 
@@ -326,6 +327,12 @@ void pass_answer_take(struct pass_state *p, struct span data); // bytes from the
 bool pass_answer_is_bodiless(const struct pass_state *p);
 // The page of a listing that is to be kept is over; harmless when there is none.
 void pass_answer_list_end(struct pass_state *p, bool is_good);
+
+// --- pass_listing.c ------------------------------------------------------------------------------
+
+// Before the origin is asked; harmless where that is no listing.
+void pass_listing_begin(struct pass_state *p);
+void pass_listing_take(struct pass_state *p, struct span data); // bytes of the answer
 
 // --- pass_version.c ------------------------------------------------------------------------------
 

@@ -160,6 +160,7 @@ static void relay_start(struct pass_state *p)
     if (p->list_draft != NULL) {
         keep_way_only(&p->headers);
     }
+    pass_listing_begin(p);
     p->relay_phase = RELAY_RUNNING;
     p->relay_started_us = clock_monotonic_us();
     p->asked_us = worker_now_us(p->pw->worker);

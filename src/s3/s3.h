@@ -428,6 +428,21 @@ uint64_t aws_chunked_encoded_length(uint64_t decoded_length, uint64_t chunk_size
 void aws_chunked_chunk_head(uint64_t chunk_len, struct buf *out); // "hex\r\n"
 void aws_chunked_tail(struct span trailer_name, struct span trailer_value, struct buf *out);
 
+// --- s3_list_scan.c: sizes that a listing names, while its bytes pass -----------------------------
+
+// `key` is valid during the call.
+typedef void s3_list_scan_fn(void *ctx, struct span key, uint64_t size_bytes);
+struct s3_list_scan {
+    bool is_encoded; // the client asked for keys in percent coding
+    bool in_tag, takes_text, has_key, has_size;
+    size_t tag_len, text_len, key_len;
+    uint64_t size_bytes;
+    char tag[16], text[3 * S3_KEY_MAX], key[3 * S3_KEY_MAX];
+};
+void s3_list_scan_begin(struct s3_list_scan *scan, bool is_encoded);
+void s3_list_scan_feed(struct s3_list_scan *scan, struct span data, s3_list_scan_fn *on_entry,
+                       void *ctx);
+
 // --- checksums -----------------------------------------------------------------------------------
 
 enum s3_checksum {

@@ -146,6 +146,33 @@ def test_where_many_in_a_row_were_small_the_next_is_asked_for_whole(forebay, ori
     assert forebay.metric("forebay_fills_whole_wrong_total") == 0
 
 
+@pytest.mark.parametrize("query", ["list-type=2", "list-type=2&encoding-type=url", ""])
+def test_a_listing_says_what_is_asked_for_whole(forebay, origin, query):
+    """Listed as small: one request from the first on. Listed as large: ranges, also where its kind is small. What has
+    grown since is asked for again, once."""
+    small, sums_of_small = BODY[:1000], describe("crc32", crc32_of(BODY[:1000]))
+    sums_of_large = describe("crc32", crc32_of(LARGE))
+    names = ["d/a.bin", "d/b c+&<é%41>.bin", "e/grown.bin"]
+    for key in names:
+        origin.put(key, len(small), body=small, checksums=sums_of_small)
+    origin.put("d/large.bin", len(LARGE), body=LARGE, checksums=sums_of_large)
+    with forebay.client() as client:
+        assert client.list(query).status == 200
+        for key in names[:2]:
+            reply = client.get(key, headers=MODE)
+            assert bytes(reply.body) == small and sums(reply) == sums_of_small
+            (request,) = origin.requests(key=key)
+            assert not ranged(request) and request.method == "GET"
+        read_small(forebay, origin, client, "d/{}.bin", PROOF, MODE)
+        origin.put("e/grown.bin", len(LARGE), body=LARGE, checksums=sums_of_large)
+        for key, wrong in (("d/large.bin", 0), ("e/grown.bin", 1)):
+            reply = client.get(key, headers=MODE)
+            assert bytes(reply.body) == LARGE and sums(reply) == sums_of_large
+            assert sum(not ranged(r) for r in origin.requests(key=key, method="GET")) == wrong
+            assert len(origin.requests(key=key, method="HEAD")) == 1 - wrong
+            assert forebay.metric("forebay_fills_whole_wrong_total") == wrong
+
+
 def test_who_does_not_ask_sees_no_other_requests(forebay, origin):
     """A range for each, whatever is known of its kind, and nothing beside it."""
     with forebay.client() as client:

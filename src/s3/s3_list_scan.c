@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sizes of objects in a listing (ListObjects and ListObjectsV2), read as its bytes pass. A hint, not
+// a document: it takes what has the form of an entry, in whatever pieces it comes, and leaves out the
+// rest. Pure; any thread; bounded by the struct.
+#include <string.h>
+
+#include "s3/s3.h"
+
+void s3_list_scan_begin(struct s3_list_scan *scan, bool is_encoded)
+{
+    *scan = (struct s3_list_scan){.is_encoded = is_encoded};
+}
+
+// As an element has it. False: in no way that is known here.
+static bool unescape(struct span text, char *ret_bytes, size_t *ret_len)
+{
+    static const struct {
+        const char *name;
+        char c;
+    } ENTITIES[] = {
+        {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};
+    size_t len = 0;
+    while (text.len > 0) {
+        size_t taken = 1;
+        char c = text.ptr[0];
+        if (c == '&') {
+            taken = 0;
+            for (size_t i = 0; i < ARRAY_LEN(ENTITIES) && taken == 0; i++) {
+                struct span name = span_from_cstr(ENTITIES[i].name);
+                taken = span_starts_with(text, name) ? name.len : 0;
+                c = ENTITIES[i].c;
+            }
+            if (taken == 0) {
+                return false;
+            }
+        }
+        ret_bytes[len++] = c;
+        text.ptr += taken;
+        text.len -= taken;
+    }
+    *ret_len = len;
+    return true;
+}
+
+static bool key_decode(struct s3_list_scan *scan)
+{
+    struct span text = {scan->text, scan->text_len};
+    if (!scan->is_encoded) {
+        return unescape(text, scan->key, &scan->key_len);
+    }
+    for (size_t i = 0; i < scan->text_len; i++) {
+        scan->text[i] = scan->text[i] == '+' ? ' ' : scan->text[i];
+    }
+    return span_uri_decode(text, scan->key, &scan->key_len);
+}
+
+static void on_tag(struct s3_list_scan *scan, s3_list_scan_fn *on_entry, void *ctx)
+{
+    struct span tag = {scan->tag, scan->tag_len};
+    bool is_end = tag.len > 0 && tag.ptr[0] == '/';
+    bool has_text = is_end && scan->takes_text && scan->text_len <= sizeof(scan->text);
+    scan->takes_text = false;
+    if (span_equal_cstr(tag, "Contents")) {
+        scan->has_key = scan->has_size = false;
+    } else if (span_equal_cstr(tag, "Key") || span_equal_cstr(tag, "Size")) {
+        scan->takes_text = true;
+        scan->text_len = 0;
+    } else if (has_text && span_equal_cstr(tag, "/Key")) {
+        scan->has_key = key_decode(scan);
+    } else if (has_text && span_equal_cstr(tag, "/Size")) {
+        scan->has_size = span_to_u64((struct span){scan->text, scan->text_len}, &scan->size_bytes);
+    } else if (span_equal_cstr(tag, "/Contents") && scan->has_key && scan->has_size) {
+        on_entry(ctx, (struct span){scan->key, scan->key_len}, scan->size_bytes);
+        scan->has_key = false;
+    }
+}
+
+// What does not fit is left out, and the element with it.
+static void append(char *to, size_t max, size_t *len, struct span data)
+{
+    if (*len <= max && data.len <= max - *len) {
+        memcpy(to + *len, data.ptr, data.len);
+        *len += data.len;
+    } else {
+        *len = max + 1;
+    }
+}
+
+void s3_list_scan_feed(struct s3_list_scan *scan, struct span data, s3_list_scan_fn *on_entry,
+                       void *ctx)
+{
+    while (data.len > 0) {
+        size_t at = span_find(data, scan->in_tag ? '>' : '<');
+        struct span piece = {data.ptr, at};
+        if (scan->in_tag) {
+            append(scan->tag, sizeof(scan->tag), &scan->tag_len, piece);
+        } else if (scan->takes_text) {
+            append(scan->text, sizeof(scan->text), &scan->text_len, piece);
+        }
+        if (at == data.len) {
+            return;
+        }
+        data.ptr += at + 1;
+        data.len -= at + 1;
+        if (scan->in_tag && scan->tag_len <= sizeof(scan->tag)) {
+            on_tag(scan, on_entry, ctx);
+        }
+        scan->in_tag = !scan->in_tag;
+        scan->tag_len = 0;
+    }
+}
