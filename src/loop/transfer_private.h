@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What transfer.c, transfer_lane.c, transfer_setup.c, transfer_connection.c and the worker share. A
+// What transfer.c, transfer_lane.c, transfer_setup.c, transfer_tls.c, transfer_connection.c and the worker share. A
 // transfer and its pool belong to one worker.
 #ifndef FOREBAY_LOOP_TRANSFER_PRIVATE_H
 #define FOREBAY_LOOP_TRANSFER_PRIVATE_H
@@ -120,6 +120,10 @@ void transfer_memory_free(void *ptr);
 // ERR_LIMIT: what may not be sent.
 enum err transfer_setup(struct transfer *t, const struct transfer_request *request) MUST_USE;
 enum err transfer_error_from_curl(const struct transfer *t, CURLcode code);
+
+// --- transfer_tls.c ------------------------------------------------------------------------------
+// Which certificates of its origin's are accepted.
+void transfer_set_authorities(struct transfer *t);
 
 // --- transfer_connection.c -----------------------------------------------------------------------
 // curl's CURLOPT_OPENSOCKETFUNCTION; ctx is the transfer.

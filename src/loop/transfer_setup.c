@@ -136,13 +136,7 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_MAXAGE_CONN, keepalive_s > 0 ? (long)keepalive_s : 1L);
     CURL_SET(easy, CURLOPT_FRESH_CONNECT, request->fresh_connection ? 1L : 0L);
     CURL_SET(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    CURL_SET(easy, CURLOPT_SSL_VERIFYPEER, 1L);
-    CURL_SET(easy, CURLOPT_SSL_VERIFYHOST, 2L);
-    if (t->pool->ca_file != NULL) {
-        // With a folder beside the file curl reads and parses the file for each connection.
-        CURL_SET(easy, CURLOPT_CAINFO, t->pool->ca_file);
-        CURL_SET(easy, CURLOPT_CAPATH, NULL);
-    }
+    transfer_set_authorities(t);
     if (request->unix_socket != NULL) {
         CURL_SET(easy, CURLOPT_UNIX_SOCKET_PATH, request->unix_socket);
     }

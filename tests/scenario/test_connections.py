@@ -60,8 +60,8 @@ def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_p
     authorities.write_bytes(Path(certificate[0]).read_bytes())
     with Origin(credentials=KEYS, tls=certificate) as origin:
         origin.keep_alive = False
-        server = start(origin, settings={"workers": 1, "origin.keepalive": "60s", "origin.retries": 0,
-                                         "origin.ca_file": str(authorities)})
+        server = start(origin, ahead_s=0, settings={"workers": 1, "origin.retries": 0,
+                                                    "origin.ca_file": str(authorities)})
         with server.client() as client:
             origin.put("first", 3000)
             judge(client.get("first"), origin, "first")
@@ -69,6 +69,7 @@ def test_certificates_are_not_read_for_each_connection(certificate, start, tmp_p
             for i in range(3):
                 origin.put(f"k{i}", 3000)
                 judge(client.get(f"k{i}"), origin, f"k{i}")
+                server.advance(10)                         # nothing is kept of connections so long unused
         assert len(connections(origin)) == 4
 
 

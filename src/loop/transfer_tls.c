@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The authorities that certificates of origins are checked against. Reading and parsing a system's file of
+// them takes tens of ms of the worker and a MiB, and curl keeps them for a lane at best. Here they are parsed
+// once a file, when the first connection wants them, and shared by all threads until the process ends.
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loop/transfer_private.h"
+
+#define FILES_MAX 8u // origin.ca_file and the system's; what does not fit is parsed each time
+
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        char *path;
+        X509_STORE *store;
+    } files[FILES_MAX];
+} parsed = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+// NULL: it cannot be read, or holds none.
+static X509_STORE *parse(const char *path)
+{
+    X509_STORE *store = X509_STORE_new();
+    check(store != NULL);
+    ERR_clear_error();
+    if (X509_STORE_load_file(store, path) != 1) {
+        X509_STORE_free(store);
+        ERR_clear_error();
+        return NULL;
+    }
+    // As curl sets them.
+    check(X509_STORE_set_flags(store, X509_V_FLAG_TRUSTED_FIRST | X509_V_FLAG_PARTIAL_CHAIN) == 1);
+    return store;
+}
+
+// A reference, or NULL.
+static X509_STORE *authorities(const char *path)
+{
+    X509_STORE *store = NULL;
+    check(pthread_mutex_lock(&parsed.lock) == 0);
+    unsigned i = 0;
+    while (i < FILES_MAX && parsed.files[i].path != NULL &&
+           strcmp(parsed.files[i].path, path) != 0) {
+        i++;
+    }
+    if (i == FILES_MAX) {
+        store = parse(path);
+    } else if (parsed.files[i].path != NULL) {
+        store = parsed.files[i].store;
+        check(X509_STORE_up_ref(store) == 1);
+    } else if ((store = parse(path)) != NULL) {
+        parsed.files[i].path = strdup(path);
+        check(parsed.files[i].path != NULL);
+        parsed.files[i].store = store;
+        check(X509_STORE_up_ref(store) == 1);
+    }
+    check(pthread_mutex_unlock(&parsed.lock) == 0);
+    return store;
+}
+
+// Before the handshake; curl has loaded nothing. Without authorities no certificate is accepted.
+static CURLcode on_curl_ssl_ctx(CURL *easy, void *ssl_ctx, void *ctx)
+{
+    (void)easy;
+    const struct transfer_pool *pool = ctx;
+    check(pool->magic == POOL_MAGIC);
+    X509_STORE *store = authorities(pool->ca_file);
+    if (store == NULL) {
+        return CURLE_SSL_CACERT_BADFILE;
+    }
+    SSL_CTX_set_cert_store(ssl_ctx, store); // with the reference
+    return CURLE_OK;
+}
+
+void transfer_set_authorities(struct transfer *t)
+{
+    CURL *easy = t->easy;
+    CURL_SET(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+    CURL_SET(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+    if (t->pool->ca_file != NULL) {
+        CURL_SET(easy, CURLOPT_CAINFO, NULL);
+        CURL_SET(easy, CURLOPT_CAPATH, NULL);
+        CURL_SET(easy, CURLOPT_SSL_CTX_FUNCTION, on_curl_ssl_ctx);
+        CURL_SET(easy, CURLOPT_SSL_CTX_DATA, t->pool);
+    }
+}
