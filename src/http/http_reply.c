@@ -614,6 +614,7 @@ enum reply_progress http_reply_write(struct http_exchange *x)
     enum reply_progress progress = reply_write(x, &c->share.left);
     if (progress == REPLY_DONE) {
         http_share_note_reply(&c->hw->turn, x->reply.body_bytes, now_us);
+        worker_expect_short(c->hw->worker, c->hw->turn.small_until_us);
     }
     return progress;
 }

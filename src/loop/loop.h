@@ -62,6 +62,10 @@ unsigned worker_index(const struct worker *w);
 struct event_base *worker_event_base(struct worker *w);
 struct worker *worker_current(void);            // NULL off the workers
 uint64_t worker_now_us(const struct worker *w); // monotonic, one value a turn
+// Short work is expected until then. It waits for whatever else is done in a turn, so long work takes less
+// of each meanwhile.
+void worker_expect_short(struct worker *w, uint64_t until_us);
+bool worker_expects_short(const struct worker *w);
 
 // A slot per room for what it keeps per worker (set before loop_start or on the worker itself).
 enum worker_slot {

@@ -151,6 +151,7 @@ struct worker {
     uint64_t now_us_value;
     uint64_t *now_us; // of now_us_value; 0 = not asked yet in this turn
     uint64_t wake_at_us;
+    uint64_t short_until_us; // short work is expected
     struct timer_heap timers;
     struct list deferred;
     struct dead *dead;

@@ -20,8 +20,8 @@
 // by each piece of data; it looks at the moment of the last one when it fires.
 //
 // Pausing: a paused transfer returns CURL_WRITEFUNC_PAUSE for what curl has already read (curl
-// keeps it, at most one receive buffer), and is paused in curl after that callback, so that the
-// socket fills up.
+// keeps it, at most one receive buffer), and is paused in curl, so that the socket fills up; so is one
+// that waits for its turn to receive (transfer_turn.c), which takes what has been read.
 #include <curl/curl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -87,6 +87,7 @@ void transfer_pause(struct transfer *t)
     check(as_transfer(t)->state != ENDED);
     if (!t->is_paused) {
         t->is_paused = true;
+        list_remove(&t->turn_node);
         transfer_changed(t);
     }
 }
@@ -268,9 +269,12 @@ static size_t on_curl_body(char *ptr, size_t size, size_t count, void *ctx)
         return 0;
     }
     transfer_touch(t);
+    bool goes_on = transfer_turn_received(t, len);
     enum err err = t->calls.on_body(t->ctx, (struct span){ptr, len});
     if (err != ERR_OK) {
         transfer_abort(t, err);
+    } else if (!goes_on && !t->is_paused) {
+        transfer_wait(t);
     }
     return transfer_is_doomed(t) ? CURL_WRITEFUNC_ERROR : len;
 }
@@ -356,8 +360,10 @@ static void transfer_end(struct transfer *t, enum err err, const char *detail)
         pool->is_in_curl = false;
     }
     t->state = ENDED;
+    transfer_lane_forget(t->lane, t);
     list_remove(&t->node);
     list_remove(&t->changed_node);
+    list_remove(&t->turn_node);
     timer_done(&t->timer);
     chunk_budget_discharge(BUDGET_ORIGINS, t->held_bytes);
     handle_give_back(pool, t->easy, err == ERR_OK);
@@ -438,23 +444,48 @@ static void lane_report_ends(struct transfer_lane *lane)
     }
 }
 
-static void transfer_apply_pauses(struct transfer *t)
+// Of a transfer that is paused one way only curl receives once more, and keeps it: so both ways where there
+// is one.
+static int transfer_pause_mask(const struct transfer *t)
+{
+    if (t->body_length == 0) {
+        return t->is_held_by_curl ? CURLPAUSE_ALL : CURLPAUSE_CONT;
+    }
+    return (t->is_held_by_curl ? CURLPAUSE_RECV : CURLPAUSE_RECV_CONT) |
+           (t->is_upload_held_by_curl ? CURLPAUSE_SEND : CURLPAUSE_SEND_CONT);
+}
+
+// Holds up what is to be, and no longer what is not.
+static CURLcode transfer_tell_curl(struct transfer *t)
 {
     // Before the head there is nothing to hold up, and curl would forget it when the request
     // starts.
-    bool is_held = t->is_paused && t->is_head_over;
+    bool is_held = (t->is_paused || list_node_linked(&t->turn_node)) && t->is_head_over;
     if (is_held == t->is_held_by_curl && t->is_upload_paused == t->is_upload_held_by_curl) {
-        return;
+        return CURLE_OK;
     }
     t->is_held_by_curl = is_held;
     t->is_upload_held_by_curl = t->is_upload_paused;
-    int mask = (is_held ? CURLPAUSE_RECV : CURLPAUSE_RECV_CONT) |
-               (t->is_upload_paused ? CURLPAUSE_SEND : CURLPAUSE_SEND_CONT);
-    // May deliver kept bytes, which may pause again, before it returns.
+    bool was_in_curl = t->pool->is_in_curl;
     t->pool->is_in_curl = true;
-    CURLcode code = curl_easy_pause(t->easy, mask);
-    t->pool->is_in_curl = false;
+    // May deliver kept bytes, which may pause again, before it returns.
+    CURLcode code = curl_easy_pause(t->easy, transfer_pause_mask(t));
+    t->pool->is_in_curl = was_in_curl;
     transfer_lane_is_due(t->lane);
+    return code;
+}
+
+void transfer_wait(struct transfer *t)
+{
+    transfer_turn_wait(t);
+    if (transfer_tell_curl(t) != CURLE_OK) {
+        transfer_abort(t, ERR_NO_MEMORY);
+    }
+}
+
+static void transfer_apply_pauses(struct transfer *t)
+{
+    CURLcode code = transfer_tell_curl(t);
     if (code != CURLE_OK) {
         transfer_end_by_curl(t, code);
     }
@@ -488,6 +519,9 @@ static void transfer_act(struct transfer *t)
         t->state = RUNNING;
     } else {
         transfer_run_connect(t);
+        if (t->is_held_by_curl && !t->is_paused && !transfer_turn_takes(t)) {
+            transfer_turn_wait(t);
+        }
         transfer_apply_pauses(t);
     }
 }
@@ -517,6 +551,14 @@ static void pool_drive(struct task *task)
         transfer_act(as_transfer(container_of(node, struct transfer, changed_node)));
     }
     pool_run_lanes(pool);
+    struct transfer *t;
+    while ((t = transfer_turn_next(pool)) != NULL) {
+        transfer_apply_pauses(as_transfer(t));
+        pool_run_lanes(pool); // here it receives
+    }
+    if (!list_empty(&pool->waiting)) {
+        worker_defer(pool->worker, &pool->drive);
+    }
 }
 
 // --- Pools ---------------------------------------------------------------------------------------
@@ -545,6 +587,7 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
     list_init(&pool->transfers);
     list_init(&pool->changed);
     list_init(&pool->due);
+    list_init(&pool->waiting);
     worker_task_init(&pool->drive, pool_drive);
     transfer_lanes_init(pool);
     return pool;
@@ -620,6 +663,7 @@ struct transfer *transfer_start(struct transfer_pool *pool, const struct transfe
     timer_init(pool->worker, &t->timer, on_transfer_timer);
     list_node_init(&t->node);
     list_node_init(&t->changed_node);
+    list_node_init(&t->turn_node);
     list_push_back(&pool->transfers, &t->node);
     t->lane = transfer_lane_enter(pool);
     t->easy = handle_take(pool);

@@ -21,6 +21,7 @@
 struct lane_socket {
     struct list_node node;
     struct transfer_lane *lane;
+    struct transfer *transfer; // that curl watches it for; NULL: none of ours
     curl_socket_t fd;
     struct event event;
 };
@@ -84,8 +85,13 @@ static int on_curl_timer(CURLM *multi, long timeout_ms, void *ctx)
 
 static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
 {
-    // The record may be gone after this call.
-    struct transfer_lane *lane = as_lane(((struct lane_socket *)ctx)->lane);
+    // The record may be gone after a call of curl's.
+    struct lane_socket *s = ctx;
+    struct transfer_lane *lane = as_lane(s->lane);
+    if (s->transfer != NULL && what == EV_READ && !transfer_turn_takes(s->transfer)) {
+        transfer_wait(s->transfer);
+        return;
+    }
     lane_socket_action(lane, fd,
                        ((what & EV_READ) != 0 ? CURL_CSELECT_IN : 0) |
                            ((what & EV_WRITE) != 0 ? CURL_CSELECT_OUT : 0));
@@ -99,17 +105,26 @@ static void lane_socket_free(struct lane_socket *s)
     free(s);
 }
 
+void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t)
+{
+    list_for_each(node, &lane->sockets)
+    {
+        struct lane_socket *s = container_of(node, struct lane_socket, node);
+        s->transfer = s->transfer == t ? NULL : s->transfer;
+    }
+}
+
 static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *socket_ctx)
 {
     struct transfer_lane *lane = as_lane(ctx);
     struct lane_socket *s = socket_ctx;
+    struct transfer *t = NULL; // a handle of curl's own has none
+    check(curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t) == CURLE_OK);
     if (what == CURL_POLL_REMOVE) {
-        struct transfer *t = NULL;
-        check(curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t) == CURLE_OK);
         if (s != NULL) {
             lane_socket_free(s); // the descriptor may be another connection's in a moment
         }
-        if (t != NULL) { // not a handle of curl's own
+        if (t != NULL) {
             transfer_note_socket(t);
         }
         return 0;
@@ -125,6 +140,7 @@ static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, voi
     } else {
         check(event_del(&s->event) == 0);
     }
+    s->transfer = t;
     short events = (short)(EV_PERSIST | ((what & CURL_POLL_IN) != 0 ? EV_READ : 0) |
                            ((what & CURL_POLL_OUT) != 0 ? EV_WRITE : 0));
     check(event_assign(&s->event, worker_event_base(lane->pool->worker), fd, events,

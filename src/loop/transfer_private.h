@@ -31,6 +31,11 @@ struct transfer_lane {
     struct timer unused_timer; // nothing has run for as long as connections are kept
 };
 
+struct transfer_turn {
+    uint64_t at_us; // when it began
+    uint64_t left;  // bytes of long bodies that there is room for
+};
+
 struct transfer_pool {
     unsigned magic;
     struct worker *worker;
@@ -42,6 +47,8 @@ struct transfer_pool {
     struct list transfers; // all of them
     struct list changed;   // those pool_drive() must look at
     struct list due;       // lanes in which something may have ended, or whose time has come
+    struct list waiting;   // transfers, for their turn to receive
+    struct transfer_turn turn;
     struct task drive;
     bool is_in_curl;   // inside a call of curl's that may call back
     bool is_reporting; // inside on_end()
@@ -58,7 +65,7 @@ struct transfer {
     enum transfer_state state;
     struct transfer_pool *pool;
     struct transfer_lane *lane;
-    struct list_node node, changed_node;
+    struct list_node node, changed_node, turn_node;
     CURL *easy;
     struct curl_slist *headers;
     struct transfer_calls calls;
@@ -79,8 +86,10 @@ struct transfer {
     bool must_reconnect; // the connection that curl chose may carry no request
     bool has_opened;     // a socket
     bool must_run;       // curl may have an address to try, and nothing that would make it
+    bool has_length;     // body_announced
     unsigned status;     // of the head that has come, 0: none
     uint64_t held_bytes; // charged to the budget
+    uint64_t body_announced, body_received;
     char error[CURL_ERROR_SIZE];
 };
 
@@ -94,6 +103,15 @@ void transfer_library_init(void);
 // --- transfer.c ----------------------------------------------------------------------------------
 // A socket has come or gone: while the transfer connects, curl is made to look at it once more.
 void transfer_note_socket(struct transfer *t);
+void transfer_wait(struct transfer *t); // held up in curl until it is its turn to receive
+
+// --- transfer_turn.c -----------------------------------------------------------------------------
+// A piece of its body has come. False: more must wait.
+bool transfer_turn_received(struct transfer *t, uint64_t len) MUST_USE;
+bool transfer_turn_takes(const struct transfer *t); // may it receive now?
+void transfer_turn_wait(struct transfer *t);
+// Takes the next one out that may receive now; NULL: nobody waits, or who waits must go on waiting.
+struct transfer *transfer_turn_next(struct transfer_pool *pool);
 
 // --- transfer_lane.c -----------------------------------------------------------------------------
 void transfer_lanes_init(struct transfer_pool *pool);
@@ -102,6 +120,8 @@ void transfer_lanes_done(struct transfer_pool *pool);
 // The lane that one more transfer runs in, with its multi handle. Given back by transfer_lane_leave().
 struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool);
 void transfer_lane_leave(struct transfer_lane *lane);
+// The transfer ends: no socket is its any more.
+void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t);
 // Something may have ended in it: pool->drive looks.
 void transfer_lane_is_due(struct transfer_lane *lane);
 // Lets curl act on the lane's timer, if it is time.

@@ -70,6 +70,16 @@ uint64_t worker_now_us(const struct worker *w)
     return *w->now_us;
 }
 
+void worker_expect_short(struct worker *w, uint64_t until_us)
+{
+    w->short_until_us = max_u64(w->short_until_us, until_us);
+}
+
+bool worker_expects_short(const struct worker *w)
+{
+    return worker_now_us(w) < w->short_until_us;
+}
+
 void worker_slot_set(struct worker *w, enum worker_slot slot, void *value)
 {
     check(slot < WORKER_SLOT_COUNT_);

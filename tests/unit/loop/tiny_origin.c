@@ -25,7 +25,7 @@ struct tiny_origin {
     pthread_t acceptor;
     pthread_mutex_t mutex;
     pthread_cond_t ending;
-    bool is_ending; // by mutex
+    bool is_ending, is_going_on; // by mutex
     atomic_uint connection_count, request_count;
     struct connection {
         struct tiny_origin *origin;
@@ -115,6 +115,23 @@ static void wait_for_end(struct tiny_origin *origin)
     while (!origin->is_ending) {
         cr_assert(pthread_cond_wait(&origin->ending, &origin->mutex) == 0);
     }
+    cr_assert(pthread_mutex_unlock(&origin->mutex) == 0);
+}
+
+static void wait_to_go_on(struct tiny_origin *origin)
+{
+    cr_assert(pthread_mutex_lock(&origin->mutex) == 0);
+    while (!origin->is_going_on && !origin->is_ending) {
+        cr_assert(pthread_cond_wait(&origin->ending, &origin->mutex) == 0);
+    }
+    cr_assert(pthread_mutex_unlock(&origin->mutex) == 0);
+}
+
+void tiny_origin_go_on(struct tiny_origin *origin)
+{
+    cr_assert(pthread_mutex_lock(&origin->mutex) == 0);
+    origin->is_going_on = true;
+    cr_assert(pthread_cond_broadcast(&origin->ending) == 0);
     cr_assert(pthread_mutex_unlock(&origin->mutex) == 0);
 }
 
@@ -215,6 +232,13 @@ static bool answer(struct connection *c)
         (void)(send_head(c->fd, n) && send_pattern(c->fd, 0, m));
         wait_for_close(c->fd);
         return false;
+    }
+    if (sscanf(path, "/late/%zu/%zu", &n, &m) == 2) {
+        if (!send_head(c->fd, n) || !send_pattern(c->fd, 0, m)) {
+            return false;
+        }
+        wait_to_go_on(c->origin);
+        return send_pattern(c->fd, m, n - m);
     }
     if (sscanf(path, "/interim/%zu", &n) == 1) {
         return send_text(c->fd, "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n") &&

@@ -5,6 +5,7 @@
 //   /chunked/N      200, chunked, N bytes in chunks of 1000, with a trailer field
 //   /chunkcut/N     the same without its end
 //   /stall/N/M      200, Content-Length N, M bytes, then silence until the client goes
+//   /late/N/M       as /bytes/N, but what follows M bytes only after tiny_origin_go_on()
 //   /silent         no answer until the client goes
 //   /head           200 with the request's head as the body
 //   /echo           200 with the request's body
@@ -33,6 +34,8 @@ void tiny_origin_free(
 unsigned tiny_origin_port(const struct tiny_origin *origin);
 unsigned tiny_origin_connections(const struct tiny_origin *origin);
 unsigned tiny_origin_requests(const struct tiny_origin *origin);
+// Sends the rest of what is late, now and from now on.
+void tiny_origin_go_on(struct tiny_origin *origin);
 // Speaks HTTP into the first connection unasked: what a TLS client must refuse.
 void tiny_origin_answer_in_plain(struct tiny_origin *origin);
 // Sends an answer that nobody asked for on the latest connection, and waits until it is there.

@@ -2,11 +2,16 @@
 // Transfers against a small server on loopback: framing, reuse of connections, pauses, cancelling,
 // time-outs, uploads, the header gate, failures.
 #include <arpa/inet.h>
+#include <linux/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/chunk.h"
 #include "base/clock.h"
 #include "base/headers.h"
 #include "loop/loop.h"
@@ -42,6 +47,10 @@ struct fetch {
     enum err err;
     char detail[300];
     struct signal over, paused, body_seen;
+    int unread_least;     // told: in the socket before the head is taken
+    uint64_t first_bytes; // seen: of the body, before other work had its turn
+    uint64_t kept_bytes;  // by curl, then
+    struct task others_turn;
 };
 
 struct rig {
@@ -98,9 +107,67 @@ static void rig_end(struct rig *rig)
     tiny_origin_free(rig->origin);
 }
 
+// The one socket of this process that leads to the origin.
+static int socket_to(unsigned port)
+{
+    for (int fd = 0; fd < 1024; fd++) {
+        struct sockaddr_in peer = {0};
+        socklen_t len = sizeof(peer);
+        if (getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && peer.sin_family == AF_INET &&
+            ntohs(peer.sin_port) == port) {
+            return fd;
+        }
+    }
+    return -1;
+}
+
+static int unread_bytes(const struct fetch *fetch)
+{
+    int unread = 0;
+    int fd = socket_to(tiny_origin_port(fetch->rig->origin));
+    cr_assert(fd >= 0);
+    cr_assert(ioctl(fd, FIONREAD, &unread) == 0);
+    return unread;
+}
+
+static void wait_for_unread(const struct fetch *fetch, int least)
+{
+    for (unsigned i = 0; i < 10000 && unread_bytes(fetch) < least; i++) {
+        (void)poll(NULL, 0, 1);
+    }
+    cr_assert(unread_bytes(fetch) >= least);
+}
+
+// What has been received of the one answer on that socket and is not with us.
+static uint64_t kept_by_curl(const struct fetch *fetch)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+    int fd = socket_to(tiny_origin_port(fetch->rig->origin));
+    uint64_t ours = fetch->body_len + fetch->head_len, received;
+    int unread;
+    do { // more may come between the two questions
+        unread = unread_bytes(fetch);
+        cr_assert(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0);
+        received = info.tcpi_bytes_received;
+    } while (unread_bytes(fetch) != unread);
+    cr_assert(received >= ours + (uint64_t)unread);
+    return received - ours - (uint64_t)unread;
+}
+
+static void on_others_turn(struct task *task)
+{
+    struct fetch *fetch = container_of(task, struct fetch, others_turn);
+    fetch->first_bytes = fetch->body_len;
+    fetch->kept_bytes = kept_by_curl(fetch);
+}
+
 static enum err on_line(void *ctx, struct span line)
 {
     struct fetch *fetch = ctx;
+    if (fetch->line_count == 0 && fetch->unread_least > 0) {
+        wait_for_unread(fetch, fetch->unread_least);
+    }
     cr_assert(!fetch->is_starting);
     cr_assert(fetch->end_count == 0);
     cr_assert(fetch->body_len == 0); // no trailer field comes as a header
@@ -128,6 +195,9 @@ static enum err on_body(void *ctx, struct span data)
     }
     uint64_t before = fetch->body_len;
     fetch->body_len += data.len;
+    if (fetch->unread_least > 0 && before == 0) {
+        worker_defer(fetch->rig->worker, &fetch->others_turn);
+    }
     if (before == 0) {
         signal_raise(&fetch->body_seen);
     }
@@ -222,6 +292,7 @@ static void fetch_begin(struct rig *rig, struct fetch *fetch)
     signal_init(&fetch->over);
     signal_init(&fetch->paused);
     signal_init(&fetch->body_seen);
+    worker_task_init(&fetch->others_turn, on_others_turn);
     fixture_run_on(rig->worker, start_fetch, fetch);
 }
 
@@ -408,6 +479,28 @@ Test(transfer, unix_socket)
     fixture_dir_remove(dir);
 }
 
+// Proves that the first bytes of a long body are not kept back until all is read that the socket holds,
+// and that curl keeps nothing of what it must not go on with.
+Test(transfer, first_bytes_leave_before_the_rest_is_read)
+{
+    struct rig rig = {0};
+    chunk_budget_init(3 * CHUNK_SIZE);
+    struct chunk *held[] = {chunk_new(),
+                            chunk_new()}; // memory is short: curl receives 16 KiB at once
+    rig_begin(&rig);
+    struct fetch fetch = {.path = "/bytes/600000", .unread_least = 40 << 10};
+    cr_assert(fetch_run(&rig, &fetch) == ERR_OK);
+    cr_assert(fetch.body_len == 600000);
+    cr_assert(!fetch.is_wrong);
+    cr_assert(fetch.first_bytes > 0);
+    cr_assert(fetch.first_bytes <= 16 << 10, "%llu", (unsigned long long)fetch.first_bytes);
+    cr_assert(fetch.kept_bytes == 0, "%llu", (unsigned long long)fetch.kept_bytes);
+    rig_end(&rig);
+    chunk_unref(held[0]);
+    chunk_unref(held[1]);
+    chunk_budget_init(0);
+}
+
 // --- Pausing and cancelling ----------------------------------------------------------------------
 
 // Proves that nothing is delivered while paused, that all arrives after, and that our own pause is
@@ -450,6 +543,38 @@ Test(transfer, many_pauses)
     }
     cr_assert(fetch_end(&fetch) == ERR_OK);
     cr_assert(fetch.body_len == 3000000);
+    cr_assert(!fetch.is_wrong);
+    rig_end(&rig);
+}
+
+// In the turn in which more comes.
+static void pause_late(struct worker *w, void *ctx)
+{
+    struct fetch *fetch = ctx;
+    (void)w;
+    fetch->is_paused = true;
+    transfer_pause(fetch->transfer);
+    tiny_origin_go_on(fetch->rig->origin);
+    wait_for_unread(fetch, 49000);
+}
+
+// Proves that what is paused between two pieces leaves all that comes then in its socket.
+Test(transfer, a_pause_reads_nothing)
+{
+    struct rig rig = {0};
+    rig_begin(&rig);
+    struct fetch fetch = {.path = "/late/50000/1000"};
+    fetch_begin(&rig, &fetch);
+    signal_wait(&fetch.body_seen);
+    fixture_run_on(rig.worker, pause_late, &fetch);
+    for (unsigned i = 0; i < 200; i++) {
+        fixture_run_on(rig.worker, nothing, NULL);
+    }
+    cr_assert(fetch.body_len == 1000);
+    cr_assert(kept_by_curl(&fetch) == 0);
+    fixture_run_on(rig.worker, resume, &fetch);
+    cr_assert(fetch_end(&fetch) == ERR_OK);
+    cr_assert(fetch.body_len == 50000);
     cr_assert(!fetch.is_wrong);
     rig_end(&rig);
 }

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: long bodies share what is received in a turn, however many there are, in turn; short ones
+// and heads never wait.
+#include "loop/loop_private.h"
+#include "loop/transfer_private.h"
+#include "loop_fixture.h"
+#include "test.h"
+
+#define MANY 40
+#define PIECE 16384u
+#define BUFFER 65536u
+
+// A pool whose transfers' sockets always hold more than is received.
+struct turn_rig {
+    struct loop *loop;
+    struct worker *worker;
+    struct transfer_pool pool;
+    struct transfer transfers[MANY];
+    bool is_in_epoll[MANY];
+    unsigned count;
+    uint64_t short_until_us, turn_bytes, bytes[MANY];
+};
+
+static void nothing(struct task *task)
+{
+    (void)task;
+}
+
+static void rig_begin(struct turn_rig *rig, unsigned count)
+{
+    rig->loop = fixture_loop(DISK_ENGINE_THREADS, 1, 0);
+    rig->worker = loop_worker(rig->loop, 0);
+    rig->count = count;
+    rig->pool.worker = rig->worker;
+    list_init(&rig->pool.waiting);
+    worker_task_init(&rig->pool.drive, nothing);
+    for (unsigned i = 0; i < count; i++) {
+        struct transfer *t = &rig->transfers[i];
+        t->pool = &rig->pool;
+        list_node_init(&t->turn_node);
+        t->has_length = true;
+        t->body_announced = 1ull << 40;
+        t->body_received = 1;
+        rig->is_in_epoll[i] = true;
+    }
+}
+
+static void rig_end(struct turn_rig *rig)
+{
+    fixture_loop_end(&rig->loop);
+}
+
+// What curl does for one that it may receive for.
+static void receive(struct turn_rig *rig, struct transfer *t)
+{
+    bool goes_on = true;
+    while (goes_on) {
+        for (unsigned piece = 0; piece < BUFFER / PIECE; piece++) { // of one buffer it takes all
+            goes_on &= transfer_turn_received(t, PIECE);
+            rig->bytes[t - rig->transfers] += PIECE;
+            rig->turn_bytes += PIECE;
+        }
+    }
+    transfer_turn_wait(t);
+    rig->is_in_epoll[t - rig->transfers] = false;
+}
+
+// One turn: the events of sockets, always in the same order, then who has waited.
+static void turn(struct worker *w, void *ctx)
+{
+    struct turn_rig *rig = ctx;
+    worker_expect_short(w, rig->short_until_us);
+    rig->turn_bytes = 0;
+    for (unsigned i = 0; i < rig->count; i++) {
+        struct transfer *t = &rig->transfers[i];
+        if (!rig->is_in_epoll[i]) {
+            continue;
+        }
+        if (transfer_turn_takes(t)) {
+            receive(rig, t);
+        } else {
+            transfer_turn_wait(t);
+            rig->is_in_epoll[i] = false;
+        }
+    }
+    struct transfer *t;
+    while ((t = transfer_turn_next(&rig->pool)) != NULL) {
+        receive(rig, t);
+    }
+}
+
+static void run_turns(struct turn_rig *rig, unsigned turns, uint64_t most)
+{
+    for (unsigned i = 0; i < turns; i++) {
+        fixture_run_on(rig->worker, turn, rig);
+        cr_assert(rig->turn_bytes > 0, "turn %u of %u", i, rig->count);
+        cr_assert(rig->turn_bytes <= most, "%llu in turn %u of %u",
+                  (unsigned long long)rig->turn_bytes, i, rig->count);
+    }
+}
+
+// Proves that a turn's bytes are bounded, whatever the number of transfers, and fewer while short
+// work is expected; that all have as much, the one alone included.
+Test(transfer_turn, all_share_a_turn)
+{
+    static const unsigned counts[] = {1, 2, 3, 5, 16, MANY};
+    for (unsigned is_short = 0; is_short < 2; is_short++) {
+        for (unsigned c = 0; c < ARRAY_LEN(counts); c++) {
+            struct turn_rig *rig = calloc(1, sizeof(*rig));
+            cr_assert(rig != NULL);
+            rig_begin(rig, counts[c]);
+            rig->short_until_us = is_short != 0 ? UINT64_MAX : 0;
+            uint64_t most = is_short != 0 ? 256u << 10 : 1024u << 10;
+            run_turns(rig, 10 * counts[c], most + BUFFER);
+            uint64_t least_bytes = UINT64_MAX, most_bytes = 0, sum = 0;
+            for (unsigned i = 0; i < counts[c]; i++) {
+                least_bytes = min_u64(least_bytes, rig->bytes[i]);
+                most_bytes = max_u64(most_bytes, rig->bytes[i]);
+                sum += rig->bytes[i];
+            }
+            cr_assert(most_bytes - least_bytes <= 2 * most + BUFFER, "%llu and %llu of %u",
+                      (unsigned long long)least_bytes, (unsigned long long)most_bytes, counts[c]);
+            cr_assert(sum >= 10 * counts[c] * most, "%u", counts[c]);
+            rig_end(rig);
+            free(rig);
+        }
+    }
+}
+
+static void short_body(struct worker *w, void *ctx)
+{
+    (void)w;
+    struct turn_rig *rig = ctx;
+    struct transfer *t = &rig->transfers[MANY - 1];
+    t->body_announced = BUFFER;
+    t->body_received = 0;
+    receive(rig, &rig->transfers[0]); // the turn is used up
+    cr_assert(!transfer_turn_takes(&rig->transfers[1]));
+    cr_assert(transfer_turn_takes(t));
+    t->body_received = PIECE;
+    cr_assert(transfer_turn_takes(t));
+    cr_assert(transfer_turn_received(t, PIECE));
+    struct transfer *unknown = &rig->transfers[MANY - 2];
+    unknown->has_length = false;
+    unknown->body_received = PIECE;
+    cr_assert(transfer_turn_received(unknown, PIECE));
+    cr_assert(!transfer_turn_received(unknown, BUFFER));
+}
+
+// Proves that one whose body is short, or not yet known to be long, does not wait behind those that are.
+Test(transfer_turn, short_bodies_never_wait)
+{
+    struct turn_rig *rig = calloc(1, sizeof(*rig));
+    cr_assert(rig != NULL);
+    rig_begin(rig, MANY);
+    rig->count = MANY - 2;
+    run_turns(rig, 3, (1024u << 10) + BUFFER);
+    fixture_run_on(rig->worker, short_body, rig);
+    rig_end(rig);
+    free(rig);
+}
