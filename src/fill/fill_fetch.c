@@ -307,6 +307,7 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     if (fill->abandoned) {
         return ERR_CANCELLED;
     }
+    bool are_first = fill->received == fill->first_byte;
     while (data.len > 0 && fill->received < fill->end_byte) {
         uint64_t at = fill->received - fill->first_byte;
         struct chunk **slot = &fill->chunks[at / CHUNK_SIZE];
@@ -330,6 +331,11 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     }
     if (fill->received == fill->end_byte) {
         checksum_judge(fill);
+    }
+    if (are_first) {
+        // At once, so that they leave with the head of the reply: HEAD and VERSION are on their way already
+        // (18), whatever is sent here is delivered after them, and whoever has to go is seen to by the task.
+        fill_deliver(fill);
     }
     worker_defer(fill->fw->worker, &fill->deliver_task);
     fill_window_update(fill); // at once: one turn may bring all that the socket holds

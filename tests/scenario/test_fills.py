@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fills: one fetch for many readers, whoever leaves; an origin that cuts, stalls, lies or overwrites."""
 import random
+import socket
+import struct
 import threading
 import time
 
@@ -42,6 +44,25 @@ def test_a_hundred_readers_of_a_cold_object(forebay, origin):
         connection.send(b"GET /bkt/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         judge_streamed(connection, origin, "big", 0, size)
     assert not origin.requests(since=mark, key="big")
+
+
+def test_the_first_bytes_leave_with_the_head(start, origin, engine):
+    """What comes from the origin in one piece leaves in one."""
+    forebay = start(origin, engine=engine, settings={"workers": "1"})
+    for name in ("other", "small"):
+        origin.put(name, 10 << 10)
+    with forebay.connection() as connection:
+        for name in ("other", "small"):          # the first one opens the connection to the origin
+            before = segments(connection)
+            connection.send(f"GET /bkt/{name} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            judge_streamed(connection, origin, name, 0, 10 << 10)
+            assert segments(connection) == before + 1
+
+
+def segments(connection):
+    """How many with data have come on it: tcpi_data_segs_in."""
+    info = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+    return struct.unpack_from("I", info, 152)[0]
 
 
 def test_the_first_reader_leaves_half_way(forebay, origin):
