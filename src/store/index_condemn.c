@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that are known to be bad are marked in their segments (segment_mark.c) before the index
+// Runs that are known to be bad are marked in their segments (segment_list.c) before the index
 // forgets them, since a rebuild finds what a segment holds, and asking the origin confirms the
 // version, not the bytes. Runs on the index writer.
 //
@@ -17,7 +17,7 @@
 
 #include "base/log.h"
 #include "stats/stats.h"
-#include "store/segment_mark.h"
+#include "store/segment_list.h"
 #include "store/store_private.h"
 
 #define SYNC_TOGETHER 64u
@@ -71,7 +71,8 @@ static void condemn_place(struct condemning *c, const struct store_place *place)
     int fd;
     enum err err = segment_borrow_wait(segment, &fd);
     if (err == ERR_OK) {
-        err = store_fault_strike(STORE_FAULT_MARK) != 0 ? ERR_IO : segment_mark_bad(fd, place);
+        err = store_fault_strike(STORE_FAULT_MARK) != 0 ? ERR_IO
+                                                        : segment_list_mark_bad(segment, fd, place);
         segment_return(segment);
     }
     if (err == ERR_OK) {

@@ -247,14 +247,15 @@ enum err index_writer_flush(struct index_writer *writer)
     return writer_do(writer, INDEX_NOTHING, 0);
 }
 
-void index_writer_put_rebuilt(struct index_writer *writer, const struct run_header *header)
+void index_writer_put_rebuilt(struct index_writer *writer, const struct segment_row *row,
+                              const struct store_place *place)
 {
-    struct index_change *change = change_new(INDEX_PUT_REBUILT, header->hash);
-    change->place = run_header_place(header);
-    change->generation = header->generation;
-    change->size_bytes = header->object_size_bytes;
-    change->block_size_bytes = header->block_size_bytes;
-    change->etag_hash = hash64(header->etag.ptr, header->etag.len, 0);
+    struct index_change *change = change_new(INDEX_PUT_REBUILT, row->hash);
+    change->place = *place;
+    change->generation = row->generation;
+    change->size_bytes = row->object_size_bytes;
+    change->block_size_bytes = row->block_size_bytes;
+    change->etag_hash = row->etag_hash;
     writer_push_ours(writer, change);
 }
 

@@ -4,6 +4,7 @@
 #define FOREBAY_STORE_INDEX_WRITER_H
 
 #include "store/index.h"
+#include "store/segment_table.h"
 
 #define INDEX_BATCH_MAX 1024u
 // A batch is begun this long after its first change: with sync and commit under 200 ms.
@@ -103,6 +104,7 @@ void index_writer_sweep(struct index_writer *writer, uint32_t segment_number);
 void index_writer_drop(struct index_writer *writer);
 enum err index_writer_flush(struct index_writer *writer);
 // Waits only while too much is queued.
-void index_writer_put_rebuilt(struct index_writer *writer, const struct run_header *header);
+void index_writer_put_rebuilt(struct index_writer *writer, const struct segment_row *row,
+                              const struct store_place *place);
 
 #endif

@@ -26,6 +26,7 @@
 
 #include "base/log.h"
 #include "stats/stats.h"
+#include "store/segment_list.h"
 #include "store/store_private.h"
 
 #define REBUILD_PAUSE_US 125000u
@@ -144,38 +145,61 @@ void recovery_adopt_clean(struct recovery *recovery)
         const struct store_append *a = &format->append[i];
         struct segment *segment = segment_log_entry(&store->log, a->number);
         struct segment_header header;
-        bool sealed;
+        struct segment_seal seal;
+        struct segment_found found = {
+            .end_offset = a->offset, .unit_count = a->unit_count, .run_count = a->run_count};
         if (a->number == 0 || !segment_pin(segment, a->number)) {
             continue;
         }
-        if (segment_log_identify(segment, &header, &sealed) == ERR_OK && !sealed &&
+        if (segment_log_identify(segment, &header, &seal) == ERR_OK && seal.number == 0 &&
             a->offset >= SEGMENT_DATA_OFFSET && a->offset <= store->log.segment_size_bytes &&
-            a->offset % RUN_ALIGN == 0 && a->unit_count <= store->log.unit_max) {
-            (void)segment_log_adopt(&store->log, segment, header.salt, a->offset, a->unit_count,
-                                    a->run_count, false);
+            a->offset % RUN_ALIGN == 0 && a->unit_count <= store->log.unit_max &&
+            a->row_count <= a->run_count &&
+            segment_list_load(segment, header.salt, a->row_count, a->table_id, &found.rows) ==
+                ERR_OK) {
+            found.salt = header.salt;
+            (void)segment_log_adopt(&store->log, segment, &found); // one that is empty stays
         }
         segment_unpin(segment);
     }
 }
 
-static bool on_run_found(void *ctx, const struct run_header *header)
+static bool on_row_found(void *ctx, const struct segment_row *row)
 {
     struct recovery *recovery = ctx;
     struct store *store = recovery->store;
-    struct hash128 hash = store_hash(store, header->realm, header->bucket, header->key);
-    if (hash128_equal(hash, header->hash) &&
-        !store_condemned_has(store, hash, header->generation)) {
-        index_writer_put_rebuilt(&store->writer, header);
+    if (!row->is_bad && recovery->rows != NULL) {
+        segment_rows_add(recovery->rows, row);
+    }
+    if (!row->is_bad && !store_condemned_has(store, row->hash, row->generation)) {
+        struct store_place place = segment_row_place(row, recovery->number, recovery->salt);
+        index_writer_put_rebuilt(&store->writer, row, &place);
     }
     return !recovery_stopping(recovery);
+}
+
+// A segment that nobody sealed before a crash: what is in it is found by looking at all of it.
+static enum err examine_unsealed(struct recovery *recovery, struct segment *segment,
+                                 struct segment_found *found)
+{
+    struct segment_scan_result result = {0};
+    recovery->rows = segment_rows_new();
+    enum err err = segment_list_scan(segment, found->salt, on_row_found, recovery, &result);
+    found->rows = recovery->rows;
+    recovery->rows = NULL;
+    found->end_offset = result.end_offset;
+    found->unit_count = result.unit_count;
+    found->run_count = result.run_count;
+    found->sealed = result.is_partial; // what could not be read now may be there later
+    return err;
 }
 
 static void examine(struct recovery *recovery, struct segment *segment, bool rebuild)
 {
     struct store *store = recovery->store;
     struct segment_header header;
-    bool sealed = true;
-    enum err err = segment_log_identify(segment, &header, &sealed);
+    struct segment_seal seal;
+    enum err err = segment_log_identify(segment, &header, &seal);
     if (err == ERR_FORMAT || err == ERR_CORRUPT) {
         log_warn("segment_refused", "number=%u err=%s", atomic_load(&segment->number),
                  error_name(err));
@@ -185,15 +209,19 @@ static void examine(struct recovery *recovery, struct segment *segment, bool reb
     if (err != ERR_OK) {
         return; // cannot be read now; its places are misses
     }
-    struct segment_scan_result result = {.end_offset = store->log.segment_size_bytes};
-    bool crashed = !recovery->was_clean && !sealed;
-    if (rebuild || crashed) {
-        err = segment_log_scan(segment, header.salt, on_run_found, recovery, &result);
+    struct segment_found found = {
+        .salt = header.salt, .end_offset = store->log.segment_size_bytes, .sealed = true};
+    recovery->number = header.number;
+    recovery->salt = header.salt;
+    if (!recovery->was_clean && seal.number == 0 && segment_log_is_recovered(segment)) {
+        err = examine_unsealed(recovery, segment, &found);
+    } else if (rebuild) {
+        err = segment_list(segment, on_row_found, recovery, &recovery->salt);
     }
-    if (err == ERR_OK && !segment_log_adopt(&store->log, segment, header.salt, result.end_offset,
-                                            result.unit_count, result.run_count, !crashed)) {
+    if (err == ERR_OK && !segment_log_adopt(&store->log, segment, &found)) {
         segment_log_drop(&store->log, segment);
     }
+    segment_rows_free(found.rows);
 }
 
 static int number_descending(const void *a, const void *b)

@@ -14,10 +14,13 @@ struct recovery {
     pthread_t thread;
     bool runs;
     int stop_pipe[2];
-    bool was_clean;          // the last process stopped cleanly
-    atomic_bool is_verified; // the index as it was at the start; a bad one is being rebuilt
-    uint64_t rebuilt_us;     // of the thread: when the last rebuild ended; 0: none yet
-    unsigned pauses;         // how often the pause before the next one is doubled
+    bool was_clean;            // the last process stopped cleanly
+    atomic_bool is_verified;   // the index as it was at the start; a bad one is being rebuilt
+    uint64_t rebuilt_us;       // of the thread: when the last rebuild ended; 0: none yet
+    uint64_t salt;             // of the segment that is being listed
+    uint32_t number;           // and its number
+    struct segment_rows *rows; // its good runs are gathered here, or NULL
+    unsigned pauses;           // how often the pause before the next one is doubled
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;

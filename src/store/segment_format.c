@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The on-disk format of segments, version 1. Pure encode and decode; any thread. All numbers are
+// The on-disk format of segments, version 2. Pure encode and decode; any thread. All numbers are
 // little endian, every CRC is CRC32C with the usual inversion at both ends, unnamed bytes are zero.
 //
 // A segment is a file of fixed size, allocated whole, written front to back, freed as a whole;
-// never truncated and never written twice in the same place, but for a header that is marked bad. Numbers are never used again, and each
-// segment has a random salt that the index and every run repeat, so that a stale place can never be
-// believed.
+// never truncated and never written twice in the same place, but for what is marked bad and a table that
+// a clean stop has left in a segment that goes on. Numbers are never used again, and each segment has
+// a random salt that the index and every run repeat, so that a stale place can never be believed.
 //
 //   0     segment header (one sector)
 //   512   seal (one sector), zero until the segment is full
 //   4096  runs, each beginning at a multiple of 512
+//   ...   the table of its runs (segment_table.c), up to the end; whoever appends a run leaves room
+//         for it there
 //
 // Segment header                     Seal                           Intent
 //   0   8  magic "FBSEGMT1"            0   8  magic "FBSEAL01"        0   8  magic "FBINTNT1"
@@ -19,7 +21,8 @@
 //   24  16 creation id of the cache    24  4  end of the last run     24  4  offset of this sector
 //   40  8  size of the file            28  4  checksum units given out   28  4  end of the run
 //   48  8  wall clock at creation, us  32  4  runs begun              32  4  header offset
-//                                                                     36  4  payload offset
+//                                      36  4  rows of the table       36  4  payload offset
+//                                      40  4  id of the table's writing
 //   508 4  CRC of 0..507               508 4  CRC of 0..507           508 4  CRC of 0..507
 //
 // A run is header + payload and holds whole neighbouring blocks of one version. Three shapes, by
@@ -54,7 +57,7 @@
 // so that the marks of verified units kept in memory are dense.
 //
 // A run known to be bad has its header written anew with a hash that is not that of its key
-// (segment_mark.c).
+// (segment_mark.c), and its row of the table is marked.
 //
 // A reader believes a header when (1) magic, version and CRC are right, (2) it is consistent in
 // itself, (3) salt, segment number and offset are those of the place it was read from and (4)
@@ -119,21 +122,26 @@ uint32_t segment_crc32c(const void *bytes, size_t len)
 
 // --- sectors
 
-static void sector_begin(char *sector, const char magic[8], uint32_t number, uint64_t salt)
+void segment_sector_head(char *sector, const char magic[8], uint32_t number, uint64_t salt)
 {
-    memset(sector, 0, SECTOR_SIZE);
     memcpy(sector, magic, 8);
     wire_put_u32(sector + 8, SEGMENT_FORMAT_VERSION);
     wire_put_u32(sector + 12, number);
     wire_put_u64(sector + 16, salt);
 }
 
-static void sector_end(char *sector)
+static void sector_begin(char *sector, const char magic[8], uint32_t number, uint64_t salt)
+{
+    memset(sector, 0, SECTOR_SIZE);
+    segment_sector_head(sector, magic, number, salt);
+}
+
+void segment_sector_end(char *sector)
 {
     wire_put_u32(sector + SECTOR_CRC_AT, segment_crc32c(sector, SECTOR_CRC_AT));
 }
 
-static enum err sector_verify(const char *sector, const char magic[8])
+enum err segment_sector_verify(const char *sector, const char magic[8])
 {
     if (memcmp(sector, magic, 8) != 0) {
         return ERR_FORMAT;
@@ -151,12 +159,12 @@ void segment_header_encode(const struct segment_header *header, char *ret_sector
     memcpy(ret_sector + 24, header->cache_id, CACHE_ID_LEN);
     wire_put_u64(ret_sector + 40, header->size_bytes);
     wire_put_u64(ret_sector + 48, header->created_us);
-    sector_end(ret_sector);
+    segment_sector_end(ret_sector);
 }
 
 enum err segment_header_decode(const char *sector, struct segment_header *ret_header)
 {
-    enum err err = sector_verify(sector, magic_segment);
+    enum err err = segment_sector_verify(sector, magic_segment);
     if (err != ERR_OK) {
         return err;
     }
@@ -181,12 +189,14 @@ void segment_seal_encode(const struct segment_seal *seal, char *ret_sector)
     wire_put_u32(ret_sector + 24, seal->end_offset);
     wire_put_u32(ret_sector + 28, seal->unit_count);
     wire_put_u32(ret_sector + 32, seal->run_count);
-    sector_end(ret_sector);
+    wire_put_u32(ret_sector + 36, seal->row_count);
+    wire_put_u32(ret_sector + 40, seal->table_id);
+    segment_sector_end(ret_sector);
 }
 
 enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal)
 {
-    enum err err = sector_verify(sector, magic_seal);
+    enum err err = segment_sector_verify(sector, magic_seal);
     if (err != ERR_OK) {
         return err;
     }
@@ -196,6 +206,8 @@ enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal)
         .end_offset = wire_get_u32(sector + 24),
         .unit_count = wire_get_u32(sector + 28),
         .run_count = wire_get_u32(sector + 32),
+        .row_count = wire_get_u32(sector + 36),
+        .table_id = wire_get_u32(sector + 40),
     };
     return ERR_OK;
 }
@@ -207,12 +219,12 @@ void segment_run_intent_encode(const struct run_intent *intent, char *ret_sector
     wire_put_u32(ret_sector + 28, intent->end_offset);
     wire_put_u32(ret_sector + 32, intent->header_offset);
     wire_put_u32(ret_sector + 36, intent->payload_offset);
-    sector_end(ret_sector);
+    segment_sector_end(ret_sector);
 }
 
 enum err segment_run_intent_decode(const char *sector, struct run_intent *ret_intent)
 {
-    enum err err = sector_verify(sector, magic_intent);
+    enum err err = segment_sector_verify(sector, magic_intent);
     if (err != ERR_OK) {
         return err;
     }

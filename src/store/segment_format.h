@@ -10,7 +10,7 @@
 
 #include "store/store.h"
 
-#define SEGMENT_FORMAT_VERSION 1u
+#define SEGMENT_FORMAT_VERSION 2u
 #define SECTOR_SIZE 512u
 #define SEGMENT_SEAL_OFFSET SECTOR_SIZE
 #define SEGMENT_DATA_OFFSET 4096u
@@ -80,6 +80,11 @@ uint32_t segment_crc32c(const void *bytes, size_t len);
 // Goes on from the CRC of what came before; 0 begins.
 uint32_t segment_crc32c_more(uint32_t crc, const void *bytes, size_t len);
 
+// What all sectors of ours but run headers begin and end with. `magic`: 8 bytes.
+void segment_sector_head(char *sector, const char magic[8], uint32_t number, uint64_t salt);
+void segment_sector_end(char *sector);
+enum err segment_sector_verify(const char *sector, const char magic[8]) MUST_USE;
+
 struct segment_header {
     uint32_t number;
     uint64_t salt;
@@ -92,9 +97,10 @@ enum err segment_header_decode(const char *sector, struct segment_header *ret_he
 
 // Written once when a segment is full. Without it the segment may hold runs that nobody knows.
 struct segment_seal {
-    uint32_t number;
+    uint32_t number; // 0: there is no seal
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;
+    uint32_t row_count, table_id; // of the table at the segment's end
 };
 void segment_seal_encode(const struct segment_seal *seal, char *ret_sector);
 enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal) MUST_USE;

@@ -265,6 +265,8 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
 {
     *log = (struct segment_log){.store = store};
     pthread_mutex_init(&log->guarded.lock, NULL);
+    pthread_mutex_init(&log->rows_guard, NULL);
+    pthread_mutex_init(&log->seal_lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -501,7 +503,8 @@ static bool reserve_in(struct segment_log *log, struct segment *segment, uint32_
     struct run_layout layout;
     segment_run_layout_make(segment->append_offset, header_len, payload_len, &layout);
     uint32_t units = payload_len < RUN_PACKED_MAX ? 0 : run_unit_count(payload_len);
-    if (layout.end_offset > log->segment_size_bytes ||
+    uint32_t table_bytes = segment_table_bytes(segment->run_count + 1);
+    if (layout.end_offset + table_bytes > log->segment_size_bytes ||
         segment->unit_count + units > log->unit_max) {
         return false;
     }
@@ -528,7 +531,7 @@ enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uin
 {
     struct run_layout layout;
     segment_run_layout_make(SEGMENT_DATA_OFFSET, header_len, payload_len, &layout);
-    if (layout.end_offset > log->segment_size_bytes) {
+    if (layout.end_offset + segment_table_bytes(1) > log->segment_size_bytes) {
         return ERR_LIMIT;
     }
     struct segment_slot *slot = &log->slots[worker_index % log->slot_count];
@@ -561,34 +564,42 @@ bool segment_log_shorten(struct segment_log *log, unsigned worker_index,
     if (last) {
         segment->append_offset = end_offset;
         segment->unit_count = reservation->first_unit + unit_count;
+        segment->run_count -= end_offset == reservation->layout.start; // as if it had not begun
     }
     pthread_mutex_unlock(&slot->guarded.lock);
     return last;
 }
 
-bool segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_t salt,
-                       uint32_t end_offset, uint32_t unit_count, uint32_t run_count, bool sealed)
+bool segment_log_adopt(struct segment_log *log, struct segment *segment,
+                       struct segment_found *found)
 {
     bool kept = true;
     pthread_mutex_lock(&log->guarded.lock);
     if (segment->state == SEGMENT_SEALED && segment->recovered) {
+        check(found->sealed || found->rows != NULL);
         segment->recovered = false;
-        segment->salt = salt;
-        segment->append_offset = end_offset;
-        segment->unit_count = unit_count;
-        segment->run_count = run_count;
-        segment->seal_written = sealed;
-        bool room = end_offset <= log->segment_size_bytes - log->segment_size_bytes / 16;
-        bool enough =
-            log->guarded.spare_count >= (run_count == 0 ? SPARE_EMPTY_MAX : SEGMENT_SPARE_MAX);
-        if (!sealed && room && !enough) {
+        segment->salt = found->salt;
+        segment->append_offset = found->end_offset;
+        segment->unit_count = found->unit_count;
+        segment->run_count = found->run_count;
+        segment->seal_written = found->sealed;
+        pthread_mutex_lock(&log->rows_guard);
+        segment->rows = found->sealed ? NULL : found->rows;
+        pthread_mutex_unlock(&log->rows_guard);
+        found->rows = found->sealed ? found->rows : NULL;
+        bool room = found->end_offset <= log->segment_size_bytes - log->segment_size_bytes / 16;
+        bool enough = log->guarded.spare_count >=
+                      (found->run_count == 0 ? SPARE_EMPTY_MAX : SEGMENT_SPARE_MAX);
+        if (!found->sealed && room && !enough) {
             segment->state = SEGMENT_SPARE;
             log->guarded.spare[log->guarded.spare_count++] = segment;
             atomic_store(&log->room, log->guarded.spare_count);
         }
-        kept = sealed || run_count > 0 || !enough;
+        kept = found->sealed || found->run_count > 0 || !enough;
     }
     pthread_mutex_unlock(&log->guarded.lock);
+    segment_rows_free(found->rows);
+    found->rows = NULL;
     return kept;
 }
 
@@ -612,7 +623,7 @@ void segment_log_want(struct segment_log *log, bool evict)
 // --- looking into one
 
 static enum err identify_file(struct segment *segment, int fd, struct segment_header *ret_header,
-                              bool *ret_sealed)
+                              struct segment_seal *ret_seal)
 {
     char head[2 * SECTOR_SIZE];
     ssize_t len = pread(fd, head, sizeof(head), 0);
@@ -634,20 +645,22 @@ static enum err identify_file(struct segment *segment, int fd, struct segment_he
         memcmp(header.cache_id, log->store->dir.format.cache_id, CACHE_ID_LEN) != 0) {
         return ERR_CORRUPT;
     }
-    struct segment_seal seal;
-    *ret_sealed = segment_seal_decode(head + SEGMENT_SEAL_OFFSET, &seal) == ERR_OK &&
-                  seal.number == header.number && seal.salt == header.salt;
+    bool sealed = segment_seal_decode(head + SEGMENT_SEAL_OFFSET, ret_seal) == ERR_OK &&
+                  ret_seal->number == header.number && ret_seal->salt == header.salt;
+    if (!sealed) {
+        ret_seal->number = 0;
+    }
     *ret_header = header;
     return ERR_OK;
 }
 
 enum err segment_log_identify(struct segment *segment, struct segment_header *ret_header,
-                              bool *ret_sealed)
+                              struct segment_seal *ret_seal)
 {
     int fd;
     enum err err = segment_borrow_wait(segment, &fd);
     if (err == ERR_OK) {
-        err = identify_file(segment, fd, ret_header, ret_sealed);
+        err = identify_file(segment, fd, ret_header, ret_seal);
         segment_return(segment);
     }
     return err;
@@ -665,6 +678,7 @@ static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
 {
     struct scan_io *io = ctx;
     size_t done = 0;
+    stats_add(COUNTER_segment_list_bytes, len);
     segment_unmark_all(io->segment);
     while (done < len) {
         int failed = store_fault_strike(STORE_FAULT_SCAN);
@@ -718,6 +732,7 @@ enum err segment_log_scan(struct segment *segment, uint64_t salt,
     segment_return(segment);
     if (err == ERR_OK && io.failed) {
         ret_result->end_offset = segment->log->segment_size_bytes; // what lies there is not known
+        ret_result->is_partial = true;
     }
     return err;
 }

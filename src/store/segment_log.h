@@ -8,6 +8,7 @@
 
 #include "store/segment_pool.h"
 #include "store/segment_scan.h"
+#include "store/segment_table.h"
 
 #define SEGMENT_BAD_MAX 32u
 #define SEGMENT_SPARE_MAX 96u
@@ -45,10 +46,11 @@ struct segment {
         recovered; // recovered: was there at the start and has not been looked at yet
     uint64_t salt;
     uint32_t append_offset, unit_count, run_count;
-    bool is_distrusted;   // DYING: given up, and must not be found again
-    bool index_forgotten; // DYING: its entries have left the index, or are to be left alone
-    struct segment *next; // in `doomed` or `closable`
-    unsigned pool_at;     // under the pool's lock, while it is open
+    bool is_distrusted;        // DYING: given up, and must not be found again
+    bool index_forgotten;      // DYING: its entries have left the index, or are to be left alone
+    struct segment *next;      // in `doomed` or `closable`
+    struct segment_rows *rows; // under rows_guard: its whole runs; NULL: on disk, or not known
+    unsigned pool_at;          // under the pool's lock, while it is open
 };
 
 struct segment_slot {
@@ -70,6 +72,8 @@ struct segment_log {
     unsigned slot_count;
     struct segment_slot *slots;
     struct segment_pool pool;
+    pthread_mutex_t rows_guard; // of each segment's rows; held for a moment, none is taken under it
+    pthread_mutex_t seal_lock;  // who writes tables or marks: blocks; then the log's or rows_guard
     pthread_t supply;
     bool supply_runs;
     atomic_uint segment_count; // files, unlinked ones still open included
@@ -149,10 +153,17 @@ bool segment_log_shorten(struct segment_log *log, unsigned worker_index,
                          uint32_t unit_count);
 // Writing to it failed: nothing more is written there, and all it holds is forgotten.
 void segment_log_abandon(struct segment_log *log, struct segment *segment);
-// A segment found at the start: writing may go on behind `end_offset`, or it is full (`sealed`).
-// False: it holds nothing and there are enough such; to be dropped.
-bool segment_log_adopt(struct segment_log *log, struct segment *segment, uint64_t salt,
-                       uint32_t end_offset, uint32_t unit_count, uint32_t run_count, bool sealed);
+// A segment found at the start: writing may go on behind `end_offset`, unless it is full or nothing is to
+// be written there (`sealed`: no seal either). False: it holds nothing and there are enough such; to be
+// dropped.
+struct segment_found {
+    uint64_t salt;
+    uint32_t end_offset, unit_count, run_count;
+    bool sealed;
+    struct segment_rows *rows; // all of its whole runs, unless sealed; taken over, NULL after
+};
+bool segment_log_adopt(struct segment_log *log, struct segment *segment,
+                       struct segment_found *found);
 // Was it there at the start, and has not been adopted?
 bool segment_log_is_recovered(struct segment *segment);
 // A file found at the start is no segment of ours: it goes, without a look at the index.
@@ -164,8 +175,9 @@ void segment_log_want(struct segment_log *log,
 enum err segment_log_scan(struct segment *segment, uint64_t salt,
                           bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,
                           struct segment_scan_result *ret_result) MUST_USE;
-// Reads the segment's header; ERR_FORMAT or ERR_CORRUPT: not this segment of this cache.
+// Reads the segment's header and its seal, if there is one; ERR_FORMAT or ERR_CORRUPT: not this
+// segment of this cache.
 enum err segment_log_identify(struct segment *segment, struct segment_header *ret_header,
-                              bool *ret_sealed) MUST_USE;
+                              struct segment_seal *ret_seal) MUST_USE;
 
 #endif

@@ -3,13 +3,16 @@
 // to its end), an intent (its header follows one sector later; without one the run was cut short,
 // and its span is kept free) or neither (a run cut short in its one write, its payload, or nothing
 // yet): next sector. Only a header is jumped over: older versions put runs into the span of an
-// intent. Headers that belong to another place or segment count as neither. Writing goes on behind
+// intent. Headers that belong to another place or segment count as neither; the table of a segment
+// that went on after a clean stop counts as nothing. Writing goes on behind
 // the last sector that is not empty, so never over a run that cannot be recognised. Reads go
 // through one buffer that slides forward, so each byte is read about once; pieces that the file
 // system knows to be empty are skipped.
 #include "store/segment_scan.h"
 
 #include <stdlib.h>
+
+#include "store/segment_table.h"
 
 #define WINDOW_BYTES 262144u
 static_assert(WINDOW_BYTES >= 2 * RUN_HEADER_MAX,
@@ -69,7 +72,9 @@ static bool scanner_is_empty(struct scanner *s, uint64_t offset)
 {
     static const char nothing[SECTOR_SIZE];
     struct span sector = scanner_bytes(s, offset, SECTOR_SIZE);
-    return memcmp(sector.ptr, nothing, sector.len) == 0;
+    return memcmp(sector.ptr, nothing, sector.len) == 0 ||
+           (sector.len == SECTOR_SIZE &&
+            segment_table_sector_is_ours(sector.ptr, s->scan->number, s->scan->salt));
 }
 
 static uint64_t scanner_skip_holes(struct scanner *s, uint64_t offset)

@@ -25,6 +25,7 @@ struct segment_scan_result {
     uint32_t unit_count; // checksum units given out so far
     uint32_t run_count;
     uint32_t torn_count; // intents without a header
+    bool is_partial;     // something could not be read: set by who reads
 };
 
 // ERR_NO_MEMORY, ERR_CANCELLED (on_run said stop).

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "stats/stats.h"
+#include "store/segment_list.h"
 #include "store/store_private.h"
 
 #define TICK_MS 1000u     // free space is looked at, seals are written
@@ -146,6 +147,7 @@ static bool supply_make(struct segment_log *log)
     pthread_mutex_lock(&log->guarded.lock);
     segment_enter(segment, number, SEGMENT_SPARE);
     segment->salt = salt;
+    segment->rows = segment_rows_new(); // nobody else knows the segment yet
     // In front: segments that already hold something are used first.
     check(log->guarded.spare_count < SEGMENT_SPARE_MAX);
     memmove(&log->guarded.spare[1], &log->guarded.spare[0],
@@ -241,6 +243,8 @@ static bool supply_evict_one(struct segment_log *log)
 
 struct forgetting {
     struct store *store;
+    uint32_t number;
+    uint64_t salt;
     unsigned count;
     struct index_removal *removals;
     uint64_t blocks, bytes;
@@ -254,28 +258,26 @@ static bool forget_flush(struct forgetting *f)
     return ok;
 }
 
-static bool on_run_forgotten(void *ctx, const struct run_header *header)
+static bool on_row_forgotten(void *ctx, const struct segment_row *row)
 {
     struct forgetting *f = ctx;
-    f->removals[f->count++] = (struct index_removal){header->hash, run_header_place(header)};
-    f->blocks += header->block_count;
-    f->bytes += header->payload_len;
+    struct store_place place = segment_row_place(row, f->number, f->salt);
+    f->blocks += place.block_count;
+    f->bytes += place.payload_len;
+    if (!row->is_bad) { // else it has left the index
+        f->removals[f->count++] = (struct index_removal){row->hash, place};
+    }
     return f->count < FORGET_BATCH || forget_flush(f);
 }
 
 // Its places leave the index. What cannot be listed is swept out by number.
 static void supply_forget(struct segment_log *log, struct segment *segment)
 {
-    struct segment_header header = {.salt = segment->salt};
-    bool sealed;
-    enum err err = header.salt != 0 ? ERR_OK : segment_log_identify(segment, &header, &sealed);
     struct forgetting f = {.store = log->store,
+                           .number = atomic_load(&segment->number),
                            .removals = calloc(FORGET_BATCH, sizeof(struct index_removal))};
     check(f.removals != NULL);
-    struct segment_scan_result result;
-    if (err == ERR_OK) {
-        err = segment_log_scan(segment, header.salt, on_run_forgotten, &f, &result);
-    }
+    enum err err = segment_list(segment, on_row_forgotten, &f, &f.salt);
     if (err != ERR_OK || !forget_flush(&f)) {
         index_writer_sweep(&log->store->writer, atomic_load(&segment->number));
     }
@@ -306,7 +308,10 @@ static void segment_closed(struct segment *segment)
     atomic_store(&segment->number, 0);
     segment->state = SEGMENT_FREE;
     log->guarded.dying_count--;
+    struct segment_rows *rows = segment->rows; // nobody has a pin any more
+    segment->rows = NULL;
     pthread_mutex_unlock(&log->guarded.lock);
+    segment_rows_free(rows);
     atomic_fetch_sub(&log->segment_count, 1);
     stats_sub(COUNTER_segments, 1);
     store_space_give(log->store, log->segment_cost_bytes);
@@ -385,28 +390,6 @@ static void supply_free_all(struct segment_log *log)
 
 // --- a round
 
-static void supply_write_seal(struct segment_log *log, struct segment *segment)
-{
-    struct segment_seal seal = {.number = atomic_load(&segment->number)};
-    pthread_mutex_lock(&log->guarded.lock);
-    seal.salt = segment->salt;
-    seal.end_offset = segment->append_offset;
-    seal.unit_count = segment->unit_count;
-    seal.run_count = segment->run_count;
-    segment->seal_written = true; // once: when it fails a later start only looks through it again
-    pthread_mutex_unlock(&log->guarded.lock);
-    char sector[SECTOR_SIZE];
-    segment_seal_encode(&seal, sector);
-    int fd;
-    if (segment_borrow_wait(segment, &fd) != ERR_OK) {
-        return;
-    }
-    if (pwrite(fd, sector, sizeof(sector), SEGMENT_SEAL_OFFSET) != (ssize_t)sizeof(sector)) {
-        log_warn("seal_failed", "number=%u", seal.number);
-    }
-    segment_return(segment);
-}
-
 // A seal says that no run in there is unknown to the index; so it waits until nothing is held.
 static void supply_write_seals(struct segment_log *log)
 {
@@ -415,9 +398,11 @@ static void supply_write_seals(struct segment_log *log)
         pthread_mutex_lock(&log->guarded.lock);
         bool due = segment->state == SEGMENT_SEALED && !segment->seal_written &&
                    atomic_load(&segment->holds) == 0;
+        // Once: when it fails a later start only looks through it again.
+        segment->seal_written = segment->seal_written || due;
         pthread_mutex_unlock(&log->guarded.lock);
         if (due) {
-            supply_write_seal(log, segment);
+            segment_list_seal(segment);
         }
     }
 }
@@ -557,33 +542,39 @@ void segment_supply_stop(struct segment_log *log)
     pthread_mutex_unlock(&log->guarded.lock);
     check(pthread_join(log->supply, NULL) == 0);
     log->supply_runs = false;
-    supply_write_seals(log);
+}
+
+// What the next process has to know of a segment that it may go on writing to. False: it is not to.
+static bool segment_leave(struct segment *segment, struct store_append *ret_append)
+{
+    *ret_append = (struct store_append){
+        .number = atomic_load(&segment->number),
+        .offset = segment->append_offset,
+        .unit_count = segment->unit_count,
+        .run_count = segment->run_count,
+    };
+    return segment_list_save(segment, &ret_append->row_count, &ret_append->table_id) == ERR_OK;
 }
 
 void segment_log_close(struct segment_log *log)
 {
     struct store_format *format = &log->store->dir.format;
     format->append_count = 0;
+    if (log->store->attached) {
+        supply_write_seals(log); // the last holds went with the index writer
+    }
     for (uint32_t i = 0; log->table != NULL && i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
         bool room = segment->state == SEGMENT_SPARE || segment->state == SEGMENT_OPEN;
-        if (room && format->append_count < STORE_APPEND_MAX) {
-            format->append[format->append_count++] = (struct store_append){
-                .number = atomic_load(&segment->number),
-                .offset = segment->append_offset,
-                .unit_count = segment->unit_count,
-                .run_count = segment->run_count,
-            };
-        }
-        int fd = room ? segment_borrow(segment) : -1;
-        if (fd >= 0) {
-            (void)fdatasync(fd); // what the index names was synced before
-            segment_return(segment);
+        if (room && log->store->attached && format->append_count < STORE_APPEND_MAX &&
+            segment_leave(segment, &format->append[format->append_count])) {
+            format->append_count++;
         }
         if (segment->state != SEGMENT_FREE) {
             stats_sub(COUNTER_segments, 1);
         }
         free(atomic_load(&segment->verified));
+        segment_rows_free(segment->rows);
     }
     format->next_segment = log->guarded.next_number;
     segment_pool_done(&log->pool);
@@ -595,5 +586,7 @@ void segment_log_close(struct segment_log *log)
     free(log->slots);
     log->slots = NULL;
     pthread_mutex_destroy(&log->guarded.lock);
+    pthread_mutex_destroy(&log->rows_guard);
+    pthread_mutex_destroy(&log->seal_lock);
     pthread_cond_destroy(&log->guarded.wake);
 }

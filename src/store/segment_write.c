@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "stats/stats.h"
+#include "store/segment_list.h"
 #include "store/store_private.h"
 
 #define RUN_MAGIC 0x52554e57u
@@ -293,6 +294,14 @@ static void run_write_header(struct store_run *run)
     run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
 }
 
+// What is whole is told to the segment, whether or not somebody wants it yet: a scan would find it, too.
+static void run_note(const struct store_run *run)
+{
+    struct run_header header = run_header_of(run);
+    struct segment_row row = segment_row_of_header(&header);
+    segment_list_note(run->reservation.segment, &row);
+}
+
 static void run_op_failed(struct store_run *run, const struct disk_op *op)
 {
     if (run->err == ERR_OK) {
@@ -359,6 +368,7 @@ static void on_run_op(struct disk_op *op)
     } else if (step == RUN_HEADER) {
         store_filling_well(run->store);
         run_give_rest(run);
+        run_note(run);
         run_end(run);
         return;
     }

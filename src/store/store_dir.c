@@ -10,7 +10,7 @@
 // `format` has one "name value" a line, in this order, and ends with the CRC32C of what stands
 // before that line:
 //
-//   forebay-cache 1            format version
+//   forebay-cache 2            format version
 //   id <32 hex>                creation id, repeated in segments and index
 //   hash-key <16 hex>          seeds the hash of (realm, bucket, key)
 //   segment-size <bytes>
@@ -25,11 +25,12 @@
 //   holder <32 hex> <number>   of one with its own, by the keyed hash of its name
 //   other-doubts <until ms> <0|1>     of the buckets beyond the maximum, when there are any
 //   doubt <32 hex> <until ms> <0|1>   of a bucket, by the keyed hash of its name; 1: it is written to
-//   append <number> <offset> <units> <runs>     after a clean stop, per segment that can be written
-//   on checksum <8 hex>
+//   append <number> <offset> <units> <runs> <rows> <table>   after a clean stop, per segment that can
+//                              be written on: what it holds and the table (segment_table.c) that says so
+//   checksum <8 hex>
 //
-// A directory whose `format` is not ours, or that has folders of ours without one, is refused,
-// never overwritten.
+// A directory whose `format` is of another version or not ours, or that has folders of ours without one,
+// is refused, never overwritten. Version 1 had no tables of runs.
 //
 // Where others could change what is in the directory (it is another user's, or others may write to
 // it: a Kubernetes emptyDir is both), all of this stands in its folder `forebay`, which is this
@@ -102,7 +103,8 @@ void store_format_render(const struct store_format *format, struct buf *out)
     }
     for (unsigned i = 0; i < format->append_count; i++) {
         const struct store_append *a = &format->append[i];
-        buf_printf(out, "append %u %u %u %u\n", a->number, a->offset, a->unit_count, a->run_count);
+        buf_printf(out, "append %u %u %u %u %u %u\n", a->number, a->offset, a->unit_count,
+                   a->run_count, a->row_count, a->table_id);
     }
     if (buf_ok(out)) {
         buf_printf(out, "checksum %08x\n", segment_crc32c(out->ptr + begin, out->len - begin));
@@ -132,15 +134,15 @@ static bool format_u64(struct span *rest, const char *name, uint64_t max, uint64
 
 static bool format_append(struct span value, struct store_append *ret_append)
 {
-    uint64_t n[4];
-    for (unsigned i = 0; i < 4; i++) {
+    uint64_t n[6];
+    for (unsigned i = 0; i < ARRAY_LEN(n); i++) {
         struct span word;
         if (!span_split(&value, ' ', &word) || !span_to_u64(word, &n[i]) || n[i] > UINT32_MAX) {
             return false;
         }
     }
-    *ret_append =
-        (struct store_append){(uint32_t)n[0], (uint32_t)n[1], (uint32_t)n[2], (uint32_t)n[3]};
+    *ret_append = (struct store_append){(uint32_t)n[0], (uint32_t)n[1], (uint32_t)n[2],
+                                        (uint32_t)n[3], (uint32_t)n[4], (uint32_t)n[5]};
     return value.ptr == NULL;
 }
 
@@ -341,6 +343,16 @@ out:
     return err;
 }
 
+// The version that a `format` of ours names; 0: it is none.
+static uint64_t format_version(struct span text)
+{
+    struct span rest;
+    uint64_t version;
+    bool ours = format_checksum_is_right(text, &rest) &&
+                format_u64(&rest, "forebay-cache", UINT32_MAX, &version);
+    return ours ? version : 0;
+}
+
 static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
 {
     char text[FORMAT_BYTES_MAX];
@@ -355,7 +367,14 @@ static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
     if (err == ERR_OK) {
         err = store_format_parse((struct span){text, (size_t)len}, &dir->format);
     }
-    if (err == ERR_FORMAT) {
+    uint64_t version = err == ERR_FORMAT ? format_version((struct span){text, (size_t)len}) : 0;
+    if (version != 0 && version != SEGMENT_FORMAT_VERSION) {
+        buf_printf(ret_why,
+                   "%s holds a cache of format version %llu, this program's is version %u: remove "
+                   "the directory to start with an empty cache (what it held is fetched again), or "
+                   "choose another cache.dir",
+                   dir->path, (unsigned long long)version, SEGMENT_FORMAT_VERSION);
+    } else if (err == ERR_FORMAT) {
         buf_printf(ret_why,
                    "%s/format is not one this version understands: choose another cache.dir, or "
                    "remove the directory to start with an empty cache",

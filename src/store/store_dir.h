@@ -20,6 +20,7 @@
 
 struct store_append {
     uint32_t number, offset, unit_count, run_count;
+    uint32_t row_count, table_id; // of the table that it was left with
 };
 
 struct store_epoch_line {

@@ -119,6 +119,7 @@ enum store_fault {
     STORE_FAULT_UNLINK,
     STORE_FAULT_OPEN,
     STORE_FAULT_SCAN,
+    STORE_FAULT_TABLE,
     STORE_FAULT_MARK,
     STORE_FAULT_NOTE,   // the line that a key is condemned
     STORE_FAULT_DISOWN, // the marker that the index is not to be believed

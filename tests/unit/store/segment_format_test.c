@@ -108,7 +108,7 @@ Test(segment_format, inconsistent_headers_with_right_checksums_are_refused)
         {12, 200},      {28, 100},        {28, 4097}, {32, 4096},       {36, 70001},
         {36, 1u << 30}, {40, 1},          {40, 512},  {40, UINT32_MAX}, {64, 0},
         {64, 65537},    {64, 1u << 31},   {68, 0},    {68, 2},          {68, UINT32_MAX},
-        {72, 1},        {72, UINT32_MAX}, {56, 0},    {60, UINT32_MAX}, {8, 2},
+        {72, 1},        {72, UINT32_MAX}, {56, 0},    {60, UINT32_MAX}, {8, 1},
     };
     char crcs[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     struct run_header h = sample(70000, crcs);
@@ -141,11 +141,12 @@ Test(segment_format, sectors_are_decoded_and_damaged_ones_refused)
         cr_assert(segment_header_decode(sector, &header_out) != ERR_OK);
         sector[bit / 8] ^= (char)(1 << bit % 8);
     }
-    struct segment_seal seal = {9, 77, 8192, 12, 3};
+    struct segment_seal seal = {9, 77, 8192, 12, 3, 2, 5};
     struct segment_seal seal_out;
     segment_seal_encode(&seal, sector);
     cr_assert(segment_seal_decode(sector, &seal_out) == ERR_OK);
     cr_assert(seal_out.end_offset == 8192 && seal_out.unit_count == 12 && seal_out.run_count == 3);
+    cr_assert(seal_out.row_count == 2 && seal_out.table_id == 5);
     cr_assert(segment_header_decode(sector, &header_out) == ERR_FORMAT);
     struct run_intent intent = {9, 77, 4096, 1u << 20, 4608, 8192};
     struct run_intent intent_out;

@@ -32,7 +32,7 @@ static struct store_format format_sample(void)
         .epoch_count = 2,
         .epochs = {{{1, UINT64_MAX}, 3}, {{1ull << 63, 0}, UINT64_MAX}},
         .append_count = 2,
-        .append = {{5, 4096, 0, 0}, {6, 81920, 7, 9}},
+        .append = {{5, 4096, 0, 0, 0, 3}, {6, 81920, 7, 9, 8, UINT32_MAX}},
     };
     memset(f.cache_id, 0xa5, sizeof(f.cache_id));
     return f;
@@ -128,6 +128,20 @@ Test(store_dir, a_format_that_is_not_ours_is_refused_and_left_alone)
     cr_assert(file != NULL && fgets(text, sizeof(text), file) != NULL);
     fclose(file);
     cr_assert_str_eq(text, "something else\n");
+    box_remove(&box);
+}
+
+Test(store_dir, a_cache_of_an_earlier_version_is_refused_with_what_to_do)
+{
+    struct box box;
+    char text[80];
+    const char *body = "forebay-cache 1\nid 00\n";
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    (void)snprintf(text, sizeof(text), "%schecksum %08x\n", body,
+                   segment_crc32c(body, strlen(body)));
+    put_file(&box, "format", text);
+    refused(&box, ERR_FORMAT,
+            "of format version 1, this program's is version 2: remove the directory");
     box_remove(&box);
 }
 

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// A segment's table says what a scan would say; without a whole one there is the scan; and what is
+// known to be bad stays so, whichever is believed after a crash.
+#include "store/segment_list.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "stats/stats.h"
+#include "store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+#define SEGMENT (128u << 10)
+#define OBJECTS 24u
+
+static const uint64_t lens[] = {0, 900, 9000, 40000, 65000, 20000};
+
+static struct object numbered(char key[16], unsigned i, uint64_t generation)
+{
+    (void)snprintf(key, 16, "key-%u", i);
+    return (struct object){key, "\"e\"", lens[i % ARRAY_LEN(lens)], BLOCK, generation};
+}
+
+static bool box_filled(struct box *box, enum disk_engine engine)
+{
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
+    box_init(box, engine, 32 * MIB);
+    box->options.block_size_bytes_max = BLOCK;
+    if (!box_open(box)) {
+        box_remove(box);
+        return false;
+    }
+    char key[16];
+    for (unsigned i = 0; i < OBJECTS; i++) {
+        struct object object = numbered(key, i, store_generation_next(box->store));
+        enum err err;
+        wait_for((err = box_put(box, &object)) != ERR_DISK_FULL);
+        cr_assert(err == ERR_OK);
+    }
+    return true;
+}
+
+static unsigned right(struct box *box)
+{
+    char key[16];
+    unsigned count = 0;
+    for (unsigned i = 0; i < OBJECTS; i++) {
+        struct object object = numbered(key, i, 1);
+        count += box_read(box, 0, &object) == max_u64(1, object.size);
+    }
+    return count;
+}
+
+static bool is_built(struct box *box)
+{
+    struct store_summary summary;
+    store_summarize(box->store, &summary);
+    return !summary.rebuilding && atomic_load(&box->store->log.examined);
+}
+
+// Starts without an index: everything is found in segments.
+static void reopen_rebuilt(struct box *box)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box->dir);
+    cr_assert(unlink(path) == 0);
+    cr_assert(box_open(box));
+    wait_for(is_built(box));
+    (void)index_writer_flush(&box->store->writer);
+}
+
+struct listed {
+    unsigned count, bad;
+    uint64_t sum;
+};
+
+static bool on_row(void *ctx, const struct segment_row *row)
+{
+    struct listed *l = ctx;
+    l->bad += row->is_bad;
+    l->count += !row->is_bad;
+    l->sum += row->is_bad ? 0
+                          : row->hash.lo * 3 + row->generation * 5 + row->etag_hash * 7 +
+                                row->header_offset * 11ull + row->payload_offset * 13ull +
+                                row->block_count * 17ull + row->first_unit * 19ull;
+    return true;
+}
+
+static void lists_are_equal(struct box *box)
+{
+    for (uint32_t i = 0; i <= box->store->log.table_mask; i++) {
+        struct segment *segment = &box->store->log.table[i];
+        uint32_t number = atomic_load(&segment->number);
+        struct listed listed = {0}, scanned = {0};
+        struct segment_scan_result result;
+        uint64_t salt = 0;
+        if (number != 0 && segment_pin(segment, number)) {
+            cr_assert(segment_list(segment, on_row, &listed, &salt) == ERR_OK);
+            cr_assert(segment_list_scan(segment, salt, on_row, &scanned, &result) == ERR_OK);
+            cr_assert(listed.count == scanned.count && listed.bad == scanned.bad, "%u", number);
+            cr_assert(listed.sum == scanned.sum, "%u", number);
+            segment_unpin(segment);
+        }
+    }
+}
+
+static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+
+Test(segment_list, memory_table_and_scan_say_the_same)
+{
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        if (!box_filled(&box, engines[e])) {
+            continue;
+        }
+        lists_are_equal(&box);
+        box_close(&box);
+        cr_assert(box_open(&box));
+        wait_for(is_built(&box));
+        uint64_t tables = stats_sum(COUNTER_segment_list_table);
+        lists_are_equal(&box);
+        cr_assert(stats_sum(COUNTER_segment_list_table) >= tables + 4);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+Test(segment_list, an_index_is_made_anew_from_tables_alone)
+{
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        if (!box_filled(&box, engines[e])) {
+            continue;
+        }
+        box_close(&box);
+        uint64_t scans = stats_sum(COUNTER_segment_list_scan);
+        uint64_t bytes = stats_sum(COUNTER_segment_list_bytes);
+        reopen_rebuilt(&box);
+        cr_assert_eq(stats_sum(COUNTER_segment_list_scan), scans);
+        cr_assert(stats_sum(COUNTER_segment_list_bytes) - bytes <= 40ull * TABLE_PAGE_BYTES);
+        cr_assert_eq(right(&box), OBJECTS);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+// --- injuries
+
+static unsigned each_segment(const struct box *box,
+                             void (*fn)(int fd, unsigned at, const void *ctx), const void *ctx)
+{
+    unsigned count = 0;
+    for (uint32_t number = 1; number < 200; number++) {
+        char path[1024];
+        char sector[SECTOR_SIZE];
+        struct segment_seal seal;
+        (void)snprintf(path, sizeof(path), "%s/segments/%08u.seg", box->dir, number);
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        if (fd < 0) {
+            continue;
+        }
+        if (pread(fd, sector, sizeof(sector), SEGMENT_SEAL_OFFSET) == SECTOR_SIZE &&
+            segment_seal_decode(sector, &seal) == ERR_OK) {
+            fn(fd, count++, ctx);
+        }
+        (void)close(fd);
+    }
+    return count;
+}
+
+static void flip_table(int fd, unsigned at, const void *ctx)
+{
+    (void)ctx;
+    char byte;
+    off_t offset = SEGMENT - TABLE_PAGE_BYTES + (off_t)(at * 97 % SECTOR_SIZE);
+    cr_assert(pread(fd, &byte, 1, offset) == 1);
+    byte ^= (char)(1 << at % 8);
+    cr_assert(pwrite(fd, &byte, 1, offset) == 1);
+}
+
+static void zero_table(int fd, unsigned at, const void *ctx)
+{
+    (void)at;
+    (void)ctx;
+    static const char nothing[TABLE_PAGE_BYTES];
+    cr_assert(pwrite(fd, nothing, sizeof(nothing), SEGMENT - TABLE_PAGE_BYTES) ==
+              (ssize_t)sizeof(nothing));
+}
+
+static void zero_seal(int fd, unsigned at, const void *ctx)
+{
+    (void)at;
+    (void)ctx;
+    static const char nothing[SECTOR_SIZE];
+    cr_assert(pwrite(fd, nothing, sizeof(nothing), SEGMENT_SEAL_OFFSET) ==
+              (ssize_t)sizeof(nothing));
+}
+
+// A seal without its table, a table flipped anywhere, a table without its seal.
+Test(segment_list, what_a_broken_table_does_not_say_a_scan_finds)
+{
+    static void (*const injure[])(int fd, unsigned at, const void *ctx) = {flip_table, zero_table,
+                                                                           zero_seal};
+    for (unsigned i = 0; i < ARRAY_LEN(injure); i++) {
+        struct box box;
+        if (!box_filled(&box, engines[i % 2])) {
+            continue;
+        }
+        box_close(&box);
+        unsigned sealed = each_segment(&box, injure[i], NULL);
+        cr_assert(sealed >= 4);
+        uint64_t bad = stats_sum(COUNTER_segment_tables_bad);
+        uint64_t scans = stats_sum(COUNTER_segment_list_scan);
+        reopen_rebuilt(&box);
+        cr_assert_eq(stats_sum(COUNTER_segment_tables_bad) - bad,
+                     injure[i] == zero_seal ? 0 : sealed);
+        cr_assert_eq(stats_sum(COUNTER_segment_list_scan) - scans, sealed);
+        cr_assert_eq(right(&box), OBJECTS);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+// A child stores, closes cleanly, opens again (tables of an earlier life lie in segments that go on),
+// stores more and dies.
+Test(segment_list, a_segment_that_went_on_and_died_is_found_whole)
+{
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        if (!box_filled(&box, engines[e])) {
+            continue;
+        }
+        box_close(&box);
+        char key[16];
+        pid_t pid = fork();
+        cr_assert(pid >= 0);
+        if (pid == 0) {
+            if (!box_open(&box)) {
+                _exit(1);
+            }
+            struct object object = numbered(key, OBJECTS + 1, store_generation_next(box.store));
+            (void)(box_put(&box, &object) == ERR_OK && raise(SIGKILL));
+            _exit(1);
+        }
+        int status;
+        cr_assert(waitpid(pid, &status, 0) == pid);
+        cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        reopen_rebuilt(&box);
+        cr_assert_eq(right(&box), OBJECTS);
+        struct object object = numbered(key, OBJECTS + 1, 1);
+        cr_assert(box_read(&box, 0, &object) == object.size);
+        lists_are_equal(&box);
+        box_close(&box);
+        reopen_rebuilt(&box);
+        cr_assert_eq(right(&box), OBJECTS);
+        cr_assert(box_read(&box, 0, &object) == object.size);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+// --- marks
+
+// Condemned while its segment still fills, or when it is sealed; judged by the table, then by a scan.
+Test(segment_list, what_is_condemned_comes_back_neither_by_table_nor_by_scan)
+{
+    for (unsigned i = 0; i < 8; i++) {
+        bool reopen = (i & 1) != 0, by_scan = (i & 2) != 0, last = (i & 4) != 0;
+        struct box box;
+        if (!box_filled(&box, engines[i % 2])) {
+            continue;
+        }
+        if (reopen) {
+            box_close(&box);
+            cr_assert(box_open(&box));
+            wait_for(is_built(&box));
+        }
+        char key[16];
+        struct object object = numbered(key, last ? OBJECTS - 1 : 2, 1);
+        box_condemn(&box, object.key, NULL);
+        cr_assert(box_post_delete(&box, object.key, UINT64_MAX >> 1) == ERR_OK);
+        box_close(&box);
+        if (by_scan) {
+            (void)each_segment(&box, zero_table, NULL);
+        }
+        char path[1024];
+        (void)snprintf(path, sizeof(path), "%s/condemned", box.dir);
+        cr_assert(unlink(path) == 0); // nothing but the marks says it
+        reopen_rebuilt(&box);
+        cr_assert(box_read(&box, 0, &object) == 0, "%u", i);
+        cr_assert_eq(right(&box), OBJECTS - 1, "%u", i);
+        lists_are_equal(&box);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+Test(segment_list, a_table_that_cannot_be_read_for_a_mark_gives_its_segment_up)
+{
+    struct box box;
+    cr_assert(box_filled(&box, DISK_ENGINE_THREADS));
+    box_close(&box);
+    cr_assert(box_open(&box));
+    wait_for(is_built(&box));
+    char key[16];
+    struct object object = numbered(key, 2, 1);
+    store_fault_set(STORE_FAULT_TABLE, 1, true, EIO);
+    box_condemn(&box, object.key, NULL);
+    cr_assert(box_post_delete(&box, object.key, UINT64_MAX >> 1) == ERR_OK);
+    store_fault_set(STORE_FAULT_TABLE, 0, false, 0);
+    cr_assert(box_read(&box, 0, &object) == 0);
+    box_close(&box);
+    reopen_rebuilt(&box);
+    cr_assert(box_read(&box, 0, &object) == 0);
+    cr_assert(right(&box) < OBJECTS - 1, "what lay beside it went, too");
+    box_close(&box);
+    box_remove(&box);
+}
