@@ -71,6 +71,7 @@ void index_writer_init(struct index_writer *writer, struct store *store)
     pthread_cond_init(&writer->guarded.changed, &attr);
     pthread_condattr_destroy(&attr);
     writer->guarded.last = &writer->guarded.first;
+    index_forget_init(&writer->forget);
 }
 
 // Takes `change` over. Before the thread runs, or after, nothing is done with it.
@@ -204,21 +205,6 @@ static void waiter_tell(struct index_waiter *waiter, enum err err)
     pthread_mutex_unlock(&waiter->lock);
 }
 
-enum err index_writer_remove(struct index_writer *writer, const struct index_removal *removals,
-                             unsigned count)
-{
-    struct index_waiter waiter;
-    waiter_init(&waiter, count);
-    for (unsigned i = 0; i < count; i++) {
-        struct index_change *change = change_new(INDEX_DELETE_AT, removals[i].hash);
-        change->place = removals[i].place;
-        change->waiter = &waiter;
-        change->urgent = i + 1 == count;
-        writer_push_ours(writer, change);
-    }
-    return waiter_wait(&waiter);
-}
-
 static enum err writer_do(struct index_writer *writer, enum index_change_kind kind,
                           uint64_t argument)
 {
@@ -232,9 +218,20 @@ static enum err writer_do(struct index_writer *writer, enum index_change_kind ki
     return waiter_wait(&waiter);
 }
 
+void index_writer_forget(struct index_writer *writer, struct index_removal *removals,
+                         unsigned count)
+{
+    index_forget_add(&writer->forget, removals, count);
+    pthread_mutex_lock(&writer->guarded.lock);
+    pthread_cond_signal(&writer->guarded.wake);
+    pthread_mutex_unlock(&writer->guarded.lock);
+}
+
 void index_writer_sweep(struct index_writer *writer, uint32_t segment_number)
 {
-    (void)writer_do(writer, INDEX_SWEEP, segment_number); // what stays is a miss
+    struct index_change *change = change_new(INDEX_SWEEP, (struct hash128){0, 0});
+    change->generation = segment_number;
+    writer_push_ours(writer, change); // what stays is a miss
 }
 
 void index_writer_drop(struct index_writer *writer)
@@ -324,6 +321,9 @@ static void writer_sync_segment(struct store *store, struct segment *segment)
 // Payload is on disk before the index names it.
 static void batch_sync(struct store *store, struct index_change *batch)
 {
+    if (batch != NULL && atomic_exchange(&store->log.names_unsynced, false)) {
+        (void)fsync(store->dir.segments_fd); // names are only at risk in a power cut
+    }
     struct segment *synced[64];
     unsigned count = 0;
     for (struct index_change *c = batch; c != NULL; c = c->next) {
@@ -433,7 +433,10 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     struct index *index = &store->index;
     struct renewal_copy renewals[RENEW_BATCH];
     unsigned renewal_count = index_renewals_take(index, renewals, RENEW_BATCH);
-    if (count == 0 && renewal_count == 0) {
+    unsigned forget_max = writer->stopping ? INDEX_FORGET_MAX / 8 : INDEX_FORGET_SLICE;
+    bool refused = real_us() < writer->forget_due_us && !writer->stopping;
+    unsigned forget_count = refused ? 0 : index_forget_take(&writer->forget, forget_max);
+    if (count == 0 && renewal_count == 0 && forget_count == 0) {
         return true;
     }
     uint64_t began_us = clock_monotonic_us();
@@ -443,7 +446,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
         (writer->given_up || index_open(index, 0, false) != ERR_OK)) {
         writer_drop_index(writer);
     }
-    enum err err = index_txn_begin(&t, index, count + renewal_count, &rc);
+    enum err err = index_txn_begin(&t, index, count + renewal_count + forget_count, &rc);
     for (struct index_change *c = owed; c != NULL && err == ERR_OK; c = c->next) {
         c->err = change_apply(store, &t, c);
     }
@@ -452,6 +455,9 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     }
     for (unsigned i = 0; i < renewal_count && err == ERR_OK; i++) {
         index_txn_renew(&t, &renewals[i]);
+    }
+    if (err == ERR_OK && forget_count > 0) {
+        index_forget_apply(&writer->forget, &t);
     }
     if (err == ERR_OK) {
         rc = index_txn_commit(&t);
@@ -463,10 +469,14 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
             c->err = err;
         }
         writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
+        writer->forget_due_us = real_us() + INDEX_AGAIN_MS * 1000ull;
         return false;
     }
     writer->given_up = false;
     index_renewed(index, renewals, renewal_count);
+    if (forget_count > 0) {
+        index_forget_forgotten(&writer->forget);
+    }
     writer->renewed_us = clock_monotonic_us();
     return true;
 }
@@ -640,7 +650,7 @@ static void owed_settle(struct index_writer *writer, struct index_change *taken,
     }
 }
 
-static void batch_process(struct index_writer *writer, struct index_change *batch, unsigned count)
+static bool batch_process(struct index_writer *writer, struct index_change *batch, unsigned count)
 {
     batch_sync(writer->store, batch);
     index_condemn_batch(writer->store, batch);
@@ -659,6 +669,7 @@ static void batch_process(struct index_writer *writer, struct index_change *batc
         next = c->next;
         change_finish(writer, c);
     }
+    return committed;
 }
 
 // --- the thread
@@ -672,17 +683,22 @@ static bool writer_wait_locked(struct index_writer *writer)
     for (;;) {
         unsigned renewals = atomic_load(&index->renewal_count);
         uint64_t now_us = real_us();
-        if (writer->guarded.count > 0 && batch_due_us == 0) {
+        unsigned forget = atomic_load(&writer->forget.waiting);
+        if ((writer->guarded.count > 0 || forget > 0) && batch_due_us == 0) {
             batch_due_us = now_us + INDEX_LINGER_MS * 1000;
+        }
+        if (writer->guarded.count == 0 && forget > 0) {
+            batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
         }
         if (renewals > 0 && renew_due_us == 0) {
             renew_due_us = now_us + INDEX_RENEW_LINGER_MS * 1000;
         }
         if (writer->guarded.stop) {
-            return writer->guarded.count > 0 || renewals > 0;
+            return writer->guarded.count > 0 || renewals > 0 || forget > 0;
         }
         bool owed_due = writer->owed != NULL && now_us >= writer->owed_due_us;
-        if (owed_due || writer->guarded.urgent_count > 0 ||
+        bool forget_due = forget >= INDEX_FORGET_SLICE && now_us >= writer->forget_due_us;
+        if (owed_due || forget_due || writer->guarded.urgent_count > 0 ||
             writer->guarded.count >= INDEX_BATCH_MAX || renewals >= RENEW_EARLY ||
             (batch_due_us != 0 && now_us >= batch_due_us) ||
             (renew_due_us != 0 && now_us >= renew_due_us)) {
@@ -731,7 +747,7 @@ static void owed_end(struct index_writer *writer)
 {
     writer->owed_due_us = 0;
     if (writer->owed != NULL) {
-        batch_process(writer, NULL, 0);
+        (void)batch_process(writer, NULL, 0); // what it leaves is dropped below
     }
     while (writer->owed != NULL) {
         owed_drop(writer, &writer->owed);
@@ -747,12 +763,12 @@ static void *writer_main(void *ctx)
     while (writer_wait_locked(writer)) {
         unsigned count;
         struct index_change *batch = writer_take_locked(writer, &count);
-        bool stop = writer->guarded.stop;
+        writer->stopping = writer->guarded.stop;
         pthread_mutex_unlock(&writer->guarded.lock);
-        batch_process(writer, batch, count);
+        bool committed = batch_process(writer, batch, count);
         pthread_mutex_lock(&writer->guarded.lock);
-        if (stop && count == 0 && ++failures_at_stop > 16) {
-            break; // renewals that cannot be written
+        if (writer->stopping && count == 0 && !committed && ++failures_at_stop > 16) {
+            break; // renewals, and what is to be forgotten, that cannot be written
         }
     }
     pthread_mutex_unlock(&writer->guarded.lock);
@@ -777,6 +793,7 @@ void index_writer_stop(struct index_writer *writer)
         writer->runs = false;
     }
     check(writer->guarded.first == NULL);
+    index_forget_done(&writer->forget);
     pthread_mutex_destroy(&writer->guarded.lock);
     pthread_cond_destroy(&writer->guarded.wake);
     pthread_cond_destroy(&writer->guarded.changed);

@@ -4,6 +4,7 @@
 #define FOREBAY_STORE_INDEX_WRITER_H
 
 #include "store/index.h"
+#include "store/index_forget.h"
 #include "store/segment_table.h"
 
 #define INDEX_BATCH_MAX 1024u
@@ -52,11 +53,6 @@ struct index_change {
     enum err err;
 };
 
-struct index_removal {
-    struct hash128 hash;
-    struct store_place place;
-};
-
 struct index_writer {
     struct store *store;
     pthread_t thread;
@@ -69,7 +65,10 @@ struct index_writer {
         unsigned count, ours_count, urgent_count;
         bool stop;
     } guarded;
+    struct index_forget forget;
     // Of the thread.
+    bool stopping;
+    uint64_t forget_due_us;    // real; a refused slice is tried again then
     uint64_t renewed_us;       // last draining
     struct index_change *owed; // deletes that the disk refused
     uint64_t owed_due_us;      // real; when they are tried again
@@ -97,10 +96,11 @@ void index_writer_condemn(struct index_writer *writer, struct hash128 hash, unsi
                           const struct store_place *place);
 void index_writer_renewals_wait(struct index_writer *writer);
 
-// From the room's own threads: these wait until it is committed.
-enum err index_writer_remove(struct index_writer *writer, const struct index_removal *removals,
-                             unsigned count);
+// From the room's own threads: these are done in the writer's own time. `removals` is taken over.
+void index_writer_forget(struct index_writer *writer, struct index_removal *removals,
+                         unsigned count);
 void index_writer_sweep(struct index_writer *writer, uint32_t segment_number);
+// These wait until it is committed.
 void index_writer_drop(struct index_writer *writer);
 enum err index_writer_flush(struct index_writer *writer);
 // Waits only while too much is queued.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Segments in memory: a table of entries found by number, their pins and marks, and where the next
-// run goes. The supply thread's work (making, freeing) is in segment_supply.c.
+// run goes. The supply thread's work (making) is in segment_supply.c, the freeing thread's in
+// segment_free.c.
 //
 // The life of a segment: the supply thread makes a file (SPARE), a slot takes it when its current
 // one is full (OPEN), the next exchange seals it (SEALED); the policy picks it or its disk fails
@@ -34,6 +35,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
+#include "store/segment_free.h"
 #include "store/segment_supply.h"
 #include "store/store_private.h"
 
@@ -271,6 +273,7 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&log->guarded.wake, &attr);
+    pthread_cond_init(&log->guarded.free_wake, &attr);
     pthread_condattr_destroy(&attr);
     log->segment_size_bytes = store->dir.format.segment_size_bytes;
     log->segment_cost_bytes = segment_cost_bytes(log->segment_size_bytes);
@@ -346,7 +349,7 @@ void segment_unpin(struct segment *segment)
     unsigned before = atomic_fetch_sub_explicit(&segment->pins, 1, memory_order_acq_rel);
     check((before & SEGMENT_PIN_COUNT) > 0);
     if (before - 1 == (SEGMENT_PIN_DYING | SEGMENT_PIN_UNLINKED)) {
-        segment_supply_close(segment);
+        segment_free_close(segment);
     }
 }
 

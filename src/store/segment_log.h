@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments: their table, pins and marks, where the next run goes, and the supply thread that makes
-// and frees them.
+// Segments: their table, pins and marks, where the next run goes; and the threads that make them
+// (segment_supply.c) and free them (segment_free.c).
 #ifndef FOREBAY_STORE_SEGMENT_LOG_H
 #define FOREBAY_STORE_SEGMENT_LOG_H
 
@@ -74,22 +74,25 @@ struct segment_log {
     struct segment_pool pool;
     pthread_mutex_t rows_guard; // of each segment's rows; held for a moment, none is taken under it
     pthread_mutex_t seal_lock;  // who writes tables or marks: blocks; then the log's or rows_guard
-    pthread_t supply;
-    bool supply_runs;
-    atomic_uint segment_count; // files, unlinked ones still open included
-    atomic_uint room;          // spare segments; a hint for those without the lock
-    atomic_bool examined;      // what was there at the start has been looked at: eviction may begin
-    atomic_bool no_room;       // nothing spare, nothing that could be freed
+    pthread_t supply, freer;
+    bool supply_runs, freer_runs;
+    atomic_bool names_unsynced; // of segments made since the folder was synced
+    atomic_uint segment_count;  // files, unlinked ones still open included
+    atomic_uint room;           // spare segments; a hint for those without the lock
+    atomic_bool examined; // what was there at the start has been looked at: eviction may begin
+    atomic_bool no_room;  // nothing spare, nothing that could be freed
     struct {
         pthread_mutex_t lock;
-        pthread_cond_t wake;
+        pthread_cond_t wake, free_wake; // of the supply thread, of the freeing one
         struct segment *spare[SEGMENT_SPARE_MAX];
         unsigned spare_count;
         struct segment *doomed;   // DYING, still with a name
         struct segment *closable; // unlinked and unpinned
+        unsigned doomed_count;    // DYING, until they have lost their name
         unsigned dying_count;     // until closed
         uint32_t next_number, number_limit;
         bool wanted, evict_wanted, stop;
+        bool free_wanted, free_stop;
     } guarded;
 };
 

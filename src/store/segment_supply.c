@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supply thread: one thread that keeps spare segments ready and frees segments when there is no
-// room for new ones, so that no worker ever makes, lists or unlinks a file.
+// The supply thread: one thread that keeps spare segments ready, so that no worker ever makes, lists or
+// unlinks a file. While there is no space it picks what goes, and the freeing thread (segment_free.c)
+// takes it away meanwhile: as many are on their way out as spare ones are missing.
 //
 // Space is reserved before a file is made and given back after its last descriptor is closed, which
 // may be long after the unlink: slow readers keep their pins. When a quarter of all segments are
 // held like that, only segments that nobody reads are picked, so that slow readers cannot stop the
 // others from being replaced.
-//
-// Freeing one: no more pins -> its places leave the index, in batches that are committed -> unlink
-// -> at the last unpin, close. A crash in between leaves entries that name a missing segment; they
-// are misses and go when met.
 #include "store/segment_supply.h"
 
 #include <errno.h>
@@ -22,12 +19,14 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "stats/stats.h"
+#include "store/segment_free.h"
 #include "store/segment_list.h"
 #include "store/store_private.h"
 
-#define TICK_MS 1000u     // free space is looked at, seals are written
-#define FORGET_BATCH 512u // places that leave the index in one commit
-#define SPARE_AMPLE 4u    // while the cache is far from full, and more if they are small:
+#define TICK_MS 1000u          // free space is looked at
+#define GOING_MAX 4u           // on their way out at once, when the limit or the volume wants it
+#define SPARE_AMPLE 4u         // while the cache is far from full, and more if they are small:
+#define SPARE_SEGMENTS_MIN 32u // of fewer only one or two are kept spare
 #define SPARE_AHEAD_BYTES (128u << 20)
 #define SPARE_AHEAD_MAX 32u
 #define START_SEGMENTS_MAX 4u // made before the start is over
@@ -156,55 +155,11 @@ static bool supply_make(struct segment_log *log)
     log->guarded.spare_count++;
     atomic_store(&log->room, log->guarded.spare_count);
     pthread_mutex_unlock(&log->guarded.lock);
-    (void)fsync(
-        store->dir.segments_fd); // the name is only at risk in a power cut, with all it would hold
+    atomic_store(&log->names_unsynced, true); // by the index writer, before it names what is in it
     return true;
 }
 
-// --- freeing
-
-static void doom_locked(struct segment_log *log, struct segment *segment, bool index_forgotten)
-{
-    check(segment->state != SEGMENT_FREE && segment->state != SEGMENT_DYING);
-    if (segment->state == SEGMENT_SPARE) {
-        unsigned kept = 0;
-        for (unsigned i = 0; i < log->guarded.spare_count; i++) {
-            if (log->guarded.spare[i] != segment) {
-                log->guarded.spare[kept++] = log->guarded.spare[i];
-            }
-        }
-        log->guarded.spare_count = kept;
-        atomic_store(&log->room, kept);
-    }
-    segment->state = SEGMENT_DYING;
-    segment->index_forgotten = index_forgotten;
-    segment->next = log->guarded.doomed;
-    log->guarded.doomed = segment;
-    log->guarded.dying_count++;
-    atomic_fetch_or(&segment->pins, SEGMENT_PIN_DYING);
-}
-
-static void doom_one(struct segment_log *log, struct segment *segment, bool index_forgotten)
-{
-    pthread_mutex_lock(&log->guarded.lock);
-    if (segment->state != SEGMENT_FREE && segment->state != SEGMENT_DYING) {
-        doom_locked(log, segment, index_forgotten);
-        segment->is_distrusted = true;
-        log->guarded.wanted = true;
-        pthread_cond_signal(&log->guarded.wake);
-    }
-    pthread_mutex_unlock(&log->guarded.lock);
-}
-
-void segment_log_abandon(struct segment_log *log, struct segment *segment)
-{
-    doom_one(log, segment, false);
-}
-
-void segment_log_drop(struct segment_log *log, struct segment *segment)
-{
-    doom_one(log, segment, true);
-}
+// --- picking what goes
 
 // Picks one that can go; false: none.
 static bool supply_evict_one(struct segment_log *log)
@@ -233,7 +188,7 @@ static bool supply_evict_one(struct segment_log *log)
     }
     if (count > 0) {
         size_t victim = policy_victim(&log->store->policy, candidates, count);
-        doom_locked(log, segment_log_entry(log, candidates[victim].number), false);
+        segment_free_doom_locked(log, segment_log_entry(log, candidates[victim].number), false);
         picked = true;
     }
     pthread_mutex_unlock(&log->guarded.lock);
@@ -241,171 +196,7 @@ static bool supply_evict_one(struct segment_log *log)
     return picked;
 }
 
-struct forgetting {
-    struct store *store;
-    uint32_t number;
-    uint64_t salt;
-    unsigned count;
-    struct index_removal *removals;
-    uint64_t blocks, bytes;
-};
-
-static bool forget_flush(struct forgetting *f)
-{
-    bool ok =
-        f->count == 0 || index_writer_remove(&f->store->writer, f->removals, f->count) == ERR_OK;
-    f->count = 0;
-    return ok;
-}
-
-static bool on_row_forgotten(void *ctx, const struct segment_row *row)
-{
-    struct forgetting *f = ctx;
-    struct store_place place = segment_row_place(row, f->number, f->salt);
-    f->blocks += place.block_count;
-    f->bytes += place.payload_len;
-    if (!row->is_bad) { // else it has left the index
-        f->removals[f->count++] = (struct index_removal){row->hash, place};
-    }
-    return f->count < FORGET_BATCH || forget_flush(f);
-}
-
-// Its places leave the index. What cannot be listed is swept out by number.
-static void supply_forget(struct segment_log *log, struct segment *segment)
-{
-    struct forgetting f = {.store = log->store,
-                           .number = atomic_load(&segment->number),
-                           .removals = calloc(FORGET_BATCH, sizeof(struct index_removal))};
-    check(f.removals != NULL);
-    enum err err = segment_list(segment, on_row_forgotten, &f, &f.salt);
-    if (err != ERR_OK || !forget_flush(&f)) {
-        index_writer_sweep(&log->store->writer, atomic_load(&segment->number));
-    }
-    free(f.removals);
-    stats_add(COUNTER_evicted_blocks_capacity, f.blocks);
-    stats_add(COUNTER_evicted_bytes_capacity, f.bytes);
-    log_info("segment_freed", "number=%u blocks=%llu bytes=%llu", atomic_load(&segment->number),
-             (unsigned long long)f.blocks, (unsigned long long)f.bytes);
-}
-
-static void slots_let_go(struct segment_log *log, const struct segment *segment)
-{
-    for (unsigned i = 0; i < log->slot_count; i++) {
-        pthread_mutex_lock(&log->slots[i].guarded.lock);
-        if (log->slots[i].guarded.current == segment) {
-            log->slots[i].guarded.current = NULL;
-        }
-        pthread_mutex_unlock(&log->slots[i].guarded.lock);
-    }
-}
-
-static void segment_closed(struct segment *segment)
-{
-    struct segment_log *log = segment->log;
-    segment_pool_close(&log->pool, segment);
-    pthread_mutex_lock(&log->guarded.lock);
-    check(segment->state == SEGMENT_DYING);
-    atomic_store(&segment->number, 0);
-    segment->state = SEGMENT_FREE;
-    log->guarded.dying_count--;
-    struct segment_rows *rows = segment->rows; // nobody has a pin any more
-    segment->rows = NULL;
-    pthread_mutex_unlock(&log->guarded.lock);
-    segment_rows_free(rows);
-    atomic_fetch_sub(&log->segment_count, 1);
-    stats_sub(COUNTER_segments, 1);
-    store_space_give(log->store, log->segment_cost_bytes);
-}
-
-void segment_supply_close(struct segment *segment)
-{
-    struct segment_log *log = segment->log;
-    pthread_mutex_lock(&log->guarded.lock);
-    segment->next = log->guarded.closable;
-    log->guarded.closable = segment;
-    log->guarded.wanted = true;
-    pthread_cond_signal(&log->guarded.wake);
-    pthread_mutex_unlock(&log->guarded.lock);
-}
-
-static void supply_free_one(struct segment_log *log, struct segment *segment)
-{
-    slots_let_go(log, segment);
-    if (!segment->index_forgotten) {
-        supply_forget(log, segment);
-        segment->index_forgotten = true;
-    }
-    // Whoever has a pin may read on, and without a name it cannot be opened any more.
-    int fd;
-    if ((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) != 0 &&
-        segment_borrow_wait(segment, &fd) == ERR_OK) {
-        segment_return(segment);
-    }
-    char name[SEGMENT_NAME_LEN];
-    segment_name(atomic_load(&segment->number), name);
-    int failed = store_fault_strike(STORE_FAULT_UNLINK);
-    if (failed == 0 && unlinkat(log->store->dir.segments_fd, name, 0) != 0 && errno != ENOENT) {
-        failed = errno;
-    }
-    if (failed != 0) { // it goes on counting; tried again at the next tick
-        store_filling_off(log->store, "unlink", failed);
-        pthread_mutex_lock(&log->guarded.lock);
-        segment->next = log->guarded.doomed;
-        log->guarded.doomed = segment;
-        pthread_mutex_unlock(&log->guarded.lock);
-        return;
-    }
-    if (segment->is_distrusted) {
-        // Or a power cut brings back what must not be found. A disk that refuses this too has been
-        // told all that can be told.
-        (void)fsync(log->store->dir.segments_fd);
-    }
-    unsigned before = atomic_fetch_or(&segment->pins, SEGMENT_PIN_UNLINKED);
-    if ((before & SEGMENT_PIN_COUNT) == 0) {
-        segment_closed(segment);
-    }
-}
-
-static struct segment *list_take(struct segment_log *log, struct segment **list)
-{
-    pthread_mutex_lock(&log->guarded.lock);
-    struct segment *taken = *list;
-    *list = NULL;
-    pthread_mutex_unlock(&log->guarded.lock);
-    return taken;
-}
-
-static void supply_free_all(struct segment_log *log)
-{
-    struct segment *next;
-    for (struct segment *s = list_take(log, &log->guarded.closable); s != NULL; s = next) {
-        next = s->next;
-        segment_closed(s);
-    }
-    for (struct segment *s = list_take(log, &log->guarded.doomed); s != NULL; s = next) {
-        next = s->next;
-        supply_free_one(log, s);
-    }
-}
-
 // --- a round
-
-// A seal says that no run in there is unknown to the index; so it waits until nothing is held.
-static void supply_write_seals(struct segment_log *log)
-{
-    for (uint32_t i = 0; i <= log->table_mask; i++) {
-        struct segment *segment = &log->table[i];
-        pthread_mutex_lock(&log->guarded.lock);
-        bool due = segment->state == SEGMENT_SEALED && !segment->seal_written &&
-                   atomic_load(&segment->holds) == 0;
-        // Once: when it fails a later start only looks through it again.
-        segment->seal_written = segment->seal_written || due;
-        pthread_mutex_unlock(&log->guarded.lock);
-        if (due) {
-            segment_list_seal(segment);
-        }
-    }
-}
 
 enum disk_room { DISK_ROOM_AMPLE, DISK_ROOM_NONE, DISK_ROOM_BELOW };
 
@@ -450,17 +241,21 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
     if (*ret_ample) {
         return (unsigned)least;
     }
-    return log->segments_max <= 8 ? 1 : 2;
+    if (log->segments_max < SPARE_SEGMENTS_MIN) {
+        return log->segments_max <= 8 ? 1 : 2;
+    }
+    return log->slot_count + 2; // one for each slot that ends now, two that are being made
 }
 
-// Makes segments while there is space, frees some when there is none. Each round makes or frees
-// one.
+// Makes segments while there is space, has some freed when there is none; it is woken when one has
+// gone. Each round makes or picks one.
 static void supply_make_room(struct segment_log *log, bool evict)
 {
     struct store *store = log->store;
     for (unsigned round = 0; round < SEGMENT_TABLE_MAX; round++) {
         pthread_mutex_lock(&log->guarded.lock);
         unsigned spare = log->guarded.spare_count;
+        unsigned going = log->guarded.doomed_count;
         bool stop = log->guarded.stop;
         pthread_mutex_unlock(&log->guarded.lock);
         enum disk_room room = supply_disk_room(log);
@@ -468,24 +263,23 @@ static void supply_make_room(struct segment_log *log, bool evict)
         over = over || atomic_load(&store->used_bytes) > store->capacity_bytes;
         bool ample;
         unsigned wanted = supply_spare_wanted(log, &ample);
-        bool freed = false;
+        bool picked = false;
         if (stop) {
             return;
         }
         if (evict || over || room == DISK_ROOM_BELOW) {
+            picked = (evict || going < GOING_MAX) && supply_evict_one(log);
             evict = false;
-            freed = supply_evict_one(log);
         } else if (spare >= wanted) {
             atomic_store(&log->no_room, false);
             return;
         } else if (room == DISK_ROOM_AMPLE && store_is_filling(store) && supply_make(log)) {
             continue;
-        } else if (spare == 0 || !ample) {
-            freed = store_is_filling(store) && supply_evict_one(log);
+        } else if ((spare == 0 || !ample) && spare + going < wanted) {
+            picked = store_is_filling(store) && supply_evict_one(log);
         }
-        supply_free_all(log);
-        if (!freed) {
-            atomic_store(&log->no_room, spare == 0);
+        if (!picked) {
+            atomic_store(&log->no_room, spare == 0 && going == 0);
             return;
         }
     }
@@ -500,9 +294,7 @@ static void *supply_main(void *ctx)
         bool evict = log->guarded.evict_wanted;
         log->guarded.wanted = log->guarded.evict_wanted = false;
         pthread_mutex_unlock(&log->guarded.lock);
-        supply_free_all(log);
         supply_make_room(log, evict);
-        supply_write_seals(log);
         store_doubts_tick(log->store);
         struct timespec until;
         check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
@@ -513,7 +305,6 @@ static void *supply_main(void *ctx)
         }
     }
     pthread_mutex_unlock(&log->guarded.lock);
-    supply_free_all(log);
     return NULL;
 }
 
@@ -561,7 +352,7 @@ void segment_log_close(struct segment_log *log)
     struct store_format *format = &log->store->dir.format;
     format->append_count = 0;
     if (log->store->attached) {
-        supply_write_seals(log); // the last holds went with the index writer
+        segment_free_seal_all(log); // the last holds went with the index writer
     }
     for (uint32_t i = 0; log->table != NULL && i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
@@ -589,4 +380,5 @@ void segment_log_close(struct segment_log *log)
     pthread_mutex_destroy(&log->rows_guard);
     pthread_mutex_destroy(&log->seal_lock);
     pthread_cond_destroy(&log->guarded.wake);
+    pthread_cond_destroy(&log->guarded.free_wake);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that makes segments ahead of need and frees those that go. Shared inside the room
-// only.
+// The thread that makes segments ahead of need. Shared inside the room only.
 #ifndef FOREBAY_STORE_SEGMENT_SUPPLY_H
 #define FOREBAY_STORE_SEGMENT_SUPPLY_H
 
@@ -13,9 +12,6 @@ void segment_enter(struct segment *segment, uint32_t number, enum segment_state 
 
 // Makes the first spare segments (unless the disk refuses) and starts the thread.
 void segment_supply_start(struct segment_log *log);
-// Stops it: what is being freed is freed first.
 void segment_supply_stop(struct segment_log *log);
-// The last pin of an unlinked segment is gone. Any thread.
-void segment_supply_close(struct segment *segment);
 
 #endif

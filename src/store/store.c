@@ -3,7 +3,7 @@
 //
 // Order of a start: directory, lock and `format`; sizes; what is there made to fit them; the index
 // looked through by a child and opened; the segments that are there; then `format` says open, the
-// index writer, the supply thread and the recovery thread start, and each worker gets its context.
+// index writer, the freeing, the supply and the recovery thread start, and each worker gets its context.
 // Everything slow goes on behind serving. A stop is the reverse, and `format` says clean at its
 // end.
 //
@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "stats/stats.h"
+#include "store/segment_free.h"
 #include "store/segment_supply.h"
 #include "store/store_private.h"
 
@@ -358,6 +359,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     stats_add(COUNTER_cache_capacity_bytes, store->capacity_bytes);
     segment_pool_start(&store->log.pool);
     index_writer_start(&store->writer);
+    segment_free_start(&store->log);
     segment_supply_start(&store->log);
     recovery_start(&store->recovery);
     *ret_store = store;
@@ -386,6 +388,7 @@ void store_close(struct store *store)
     atomic_store(&store->writer.silent, true);
     recovery_stop(&store->recovery);
     segment_supply_stop(&store->log);
+    segment_free_stop(&store->log);
     index_writer_stop(&store->writer);
     if (store->attached) {
         segment_pool_stop(&store->log.pool);

@@ -2,7 +2,7 @@
 // What the files of this room share: the store, its parts and its per-worker context.
 //
 // Threads: the workers; the index writer (index_writer.c); the supply thread (segment_supply.c),
-// which makes and frees segments; the recovery thread (recovery.c), which ends when its work behind
+// which makes segments; the freeing thread (segment_free.c); the recovery thread (recovery.c), which ends when its work behind
 // serving is done. Locks, each taken with none of the others held, unless said: a slot's lock, then
 // the log's; the writer's; the renewals'; that of `format`; the epochs'. The hit path takes none.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H

@@ -169,8 +169,7 @@ static void lose_and_delete(struct box *box)
     cr_assert(box_post_put(box, &written, &place) == ERR_OK);
     cr_assert(index_writer_flush(&box->store->writer) == ERR_OK);
     // As when its segment is evicted: the record goes, and then a write finds nothing to delete.
-    struct index_removal removal = {box_hash(box, written.key), place};
-    cr_assert(index_writer_remove(&box->store->writer, &removal, 1) == ERR_OK);
+    cr_assert(box_post_delete_at(box, written.key, &place) == ERR_OK);
     box_let_go(&place);
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK);
 }

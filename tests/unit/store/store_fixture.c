@@ -386,8 +386,8 @@ enum err box_post_delete(struct box *box, const char *key, uint64_t floor)
 
 enum err box_post_delete_at(struct box *box, const char *key, const struct store_place *place)
 {
-    struct index_removal removal = {box_hash(box, key), *place};
-    return index_writer_remove(&box->store->writer, &removal, 1);
+    index_writer_remove_later(&box->store->writer, box_hash(box, key), place, false);
+    return index_writer_flush(&box->store->writer);
 }
 
 void box_let_go(struct store_place *place)

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Places of freed segments leave the index in the order of keys, in bounded slices, each until it is
+// forgotten; and nobody who needs space waits for that.
+#include "store/index_forget.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "stats/stats.h"
+#include "store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+static struct index_removal *removals(unsigned count, uint64_t factor)
+{
+    struct index_removal *some = calloc(count, sizeof(*some));
+    for (unsigned i = 0; i < count; i++) {
+        some[i].hash = (struct hash128){(i + 1) * factor % 1009, i};
+    }
+    return some;
+}
+
+Test(index_forget, slices_are_sorted_and_come_until_they_are_forgotten)
+{
+    struct index_forget forget;
+    index_forget_init(&forget);
+    cr_assert_eq(index_forget_take(&forget, 100), 0u);
+    for (unsigned list = 0; list < 3; list++) {
+        index_forget_add(&forget, removals(70, 577 + list), 70);
+    }
+    index_forget_add(&forget, NULL, 0);
+    cr_assert_eq(atomic_load(&forget.waiting), 210u);
+    static const unsigned expected[] = {100, 100, 10};
+    for (unsigned slice = 0; slice < 3; slice++) {
+        cr_assert_eq(index_forget_take(&forget, 100), expected[slice]);
+        struct hash128 first = forget.slice[0].hash;
+        for (unsigned i = 1; i < forget.slice_count; i++) {
+            const struct hash128 *a = &forget.slice[i - 1].hash;
+            const struct hash128 *b = &forget.slice[i].hash;
+            cr_assert(a->hi < b->hi || (a->hi == b->hi && a->lo <= b->lo));
+        }
+        cr_assert_eq(index_forget_take(&forget, 100), expected[slice], "the same again");
+        cr_assert(hash128_equal(first, forget.slice[0].hash));
+        index_forget_forgotten(&forget);
+    }
+    cr_assert_eq(atomic_load(&forget.waiting), 0u);
+    cr_assert_eq(index_forget_take(&forget, 100), 0u);
+    index_forget_add(&forget, removals(5, 7), 5);
+    index_forget_done(&forget);
+}
+
+Test(index_forget, more_than_the_most_is_taken_alone_and_waits_for_room)
+{
+    struct index_forget forget;
+    index_forget_init(&forget);
+    index_forget_add(&forget, removals(INDEX_FORGET_MAX + 7, 3), INDEX_FORGET_MAX + 7);
+    cr_assert_eq(atomic_load(&forget.waiting), INDEX_FORGET_MAX + 7);
+    cr_assert_eq(index_forget_take(&forget, 10), 10u);
+    index_forget_forgotten(&forget);
+    cr_assert_eq(atomic_load(&forget.waiting), INDEX_FORGET_MAX - 3);
+    index_forget_add(&forget, removals(3, 3), 3);
+    cr_assert_eq(atomic_load(&forget.waiting), INDEX_FORGET_MAX);
+    index_forget_done(&forget);
+}
+
+// --- in a store
+
+#define BYTES 65000u // one fills a segment of 128 KiB
+
+static bool box_small_segments(struct box *box, enum disk_engine engine)
+{
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
+    box_init(box, engine, 16 * MIB);
+    box->options.block_size_bytes_max = BLOCK;
+    if (!box_open(box)) {
+        box_remove(box);
+        return false;
+    }
+    return true;
+}
+
+static void put(struct box *box, unsigned i)
+{
+    char key[16];
+    (void)snprintf(key, sizeof(key), "key-%u", i);
+    struct object object = {key, "\"e\"", BYTES, BLOCK, store_generation_next(box->store)};
+    struct store_place place;
+    enum err err;
+    wait_for((err = box_write(box, i % 2, &object, 0, 1, 1, &place)) != ERR_DISK_FULL);
+    cr_assert(err == ERR_OK);
+    box_enter(box, &object, &place);
+    box_let_go(&place);
+}
+
+static bool is_found(struct box *box, unsigned i)
+{
+    char key[16];
+    static struct store_view view;
+    (void)snprintf(key, sizeof(key), "key-%u", i);
+    struct object object = {key, "\"e\"", BYTES, BLOCK, 1};
+    box_look(box, &object, &view);
+    return view.found;
+}
+
+static void evict(enum disk_engine engine)
+{
+    struct box box;
+    if (!box_small_segments(&box, engine)) {
+        return;
+    }
+    uint64_t scans = stats_sum(COUNTER_segment_list_scan);
+    for (unsigned i = 0; i < 400; i++) { // more than three times what fits
+        put(&box, i);
+    }
+    cr_assert(atomic_load(&box.store->used_bytes) <= 16 * MIB);
+    wait_for(index_writer_flush(&box.store->writer) == ERR_OK &&
+             atomic_load(&box.store->writer.forget.waiting) == 0);
+    cr_assert(is_found(&box, 399));
+    cr_assert(!is_found(&box, 0));
+    cr_assert(atomic_load(&box.store->index.objects) <= 16 * MIB / (128 << 10),
+              "what was freed has left the index, too");
+    cr_assert_eq(stats_sum(COUNTER_segment_list_scan), scans, "and nothing was read through");
+    cr_assert_eq(stats_sum(COUNTER_index_forgets_dropped), 0u);
+    box_close(&box);
+    cr_assert_eq(stats_sum(COUNTER_index_forgets_waiting), 0u);
+    box_remove(&box);
+}
+
+Test(index_forget, a_full_cache_forgets_what_it_frees)
+{
+    evict(DISK_ENGINE_THREADS);
+    evict(DISK_ENGINE_URING);
+}
+
+// The index writer stands in a commit: segments whose runs it had entered before are freed all the same,
+// and new runs find room.
+Test(index_forget, space_comes_back_while_the_index_stands)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        if (!box_small_segments(&box, engines[e])) {
+            continue;
+        }
+        for (unsigned i = 0; i < 200; i++) {
+            put(&box, i);
+        }
+        cr_assert(index_writer_flush(&box.store->writer) == ERR_OK);
+        uint64_t freed = stats_sum(COUNTER_evicted_blocks_capacity);
+        store_fault_stall(STORE_FAULT_COMMIT, true);
+        put(&box, 200);
+        store_fault_stall_reached(STORE_FAULT_COMMIT);
+        for (unsigned i = 201; i < 240; i++) {
+            put(&box, i);
+        }
+        cr_assert(stats_sum(COUNTER_evicted_blocks_capacity) >= freed + 20);
+        cr_assert(atomic_load(&box.store->used_bytes) <= 16 * MIB);
+        store_fault_stall(STORE_FAULT_COMMIT, false);
+        cr_assert(index_writer_flush(&box.store->writer) == ERR_OK);
+        cr_assert(is_found(&box, 239));
+        box_close(&box);
+        box_remove(&box);
+    }
+}
