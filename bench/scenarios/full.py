@@ -22,7 +22,7 @@ def run(rig, report, args):
         binaries = {"forebay": args.forebay, **({"former": args.former} if args.former else {})}
         report.head(f"objects of {name}", "side", "asked/s", "MB/s", "not stored %: no segment", "disk or index behind",
                     "most over cache.size bytes", "freed segments", "KiB read for each", "CPU ms for each: its threads",
-                    "index writer", "left to forget")
+                    "index writer", "left to forget", "unused %")
         count = times * SIZE // size
 
         def measure(side, number):
@@ -35,7 +35,7 @@ def run(rig, report, args):
         pairs = Pairs(args.rounds, binaries, measure)
         for side in binaries:
             report.row(name, side, *(pairs.median(side, figure) for figure in (
-                "rps", "mbps", "no_segment", "behind", "over", "freed", "read_kib", "free_ms", "write_ms", "left")))
+                "rps", "mbps", "no_segment", "behind", "over", "freed", "read_kib", "free_ms", "write_ms", "left", "unused")))
         report.wanted(f"full, {name}: runs not stored for want of a segment, %", pairs.median("forebay", "no_segment"), most=0.1)
         report.wanted(f"full, {name}: most bytes over cache.size", pairs.median("forebay", "over"), most=0)
         rig.stop(origin)
@@ -62,6 +62,8 @@ def feed(rig, forebay, requests, connections, rate):
             "behind": 100 * (sum(rejected.values()) - rejected["space"]) / len(requests),
             "over": max(0, watch.most - SIZE), "read_kib": read / freed / 1024, "free_ms": cpu / freed / 1e6,
             "write_ms": (later["index-writer"][1] - threads["index-writer"][1]) / freed / 1e6,
+            "unused": 100 * grown.get("forebay_segment_unused_bytes_total", 0) / max(1, grown.get(
+                "forebay_segment_sealed_bytes_total", 0)),
             "left": after.get("forebay_index_forgets_waiting", 0)}
 
 

@@ -104,7 +104,7 @@ static bool place_is_sane(const struct index_place *place)
            (place->payload_len < RUN_PACKED_MAX
                 ? (uint64_t)place->header_offset + place->header_len == place->payload_offset
                 : (uint64_t)place->header_offset + place->header_len <= place->payload_offset) &&
-           (uint64_t)place->payload_offset + place->payload_len <= SEGMENT_SIZE_MAX;
+           (uint64_t)place->payload_offset + place->payload_len <= SEGMENT_FILE_MAX;
 }
 
 static bool place_fits_object(const struct index_place *place, const struct index_record *record)

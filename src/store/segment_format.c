@@ -2,7 +2,7 @@
 // The on-disk format of segments, version 2. Pure encode and decode; any thread. All numbers are
 // little endian, every CRC is CRC32C with the usual inversion at both ends, unnamed bytes are zero.
 //
-// A segment is a file of fixed size, allocated whole, written front to back, freed as a whole;
+// A segment is a file of fixed size (a power of two and a 64th of it), allocated whole, written front to back, freed as a whole;
 // never truncated and never written twice in the same place, but for what is marked bad and a table that
 // a clean stop has left in a segment that goes on. Numbers are never used again, and each segment has
 // a random salt that the index and every run repeat, so that a stale place can never be believed.
@@ -176,7 +176,7 @@ enum err segment_header_decode(const char *sector, struct segment_header *ret_he
     };
     memcpy(header.cache_id, sector + 24, CACHE_ID_LEN);
     if ((header.size_bytes < SEGMENT_SIZE_MIN && header.size_bytes != segment_size_fixed()) ||
-        header.size_bytes > SEGMENT_SIZE_MAX) {
+        header.size_bytes > SEGMENT_FILE_MAX) {
         return ERR_CORRUPT;
     }
     *ret_header = header;
@@ -239,7 +239,7 @@ enum err segment_run_intent_decode(const char *sector, struct run_intent *ret_in
     bool ordered = intent.offset < intent.header_offset &&
                    intent.header_offset < intent.payload_offset &&
                    intent.payload_offset <= intent.end_offset;
-    if (!ordered || intent.end_offset > SEGMENT_SIZE_MAX || intent.end_offset % RUN_ALIGN != 0 ||
+    if (!ordered || intent.end_offset > SEGMENT_FILE_MAX || intent.end_offset % RUN_ALIGN != 0 ||
         intent.header_offset % RUN_ALIGN != 0) {
         return ERR_CORRUPT;
     }
@@ -309,7 +309,7 @@ static uint32_t run_header_crc(const char *bytes, uint32_t len)
 static bool run_header_is_consistent(const struct run_header *h)
 {
     if (h->header_offset < SEGMENT_DATA_OFFSET || h->header_offset % RUN_ALIGN != 0 ||
-        h->end_offset % RUN_ALIGN != 0 || h->end_offset > SEGMENT_SIZE_MAX) {
+        h->end_offset % RUN_ALIGN != 0 || h->end_offset > SEGMENT_FILE_MAX) {
         return false;
     }
     uint64_t header_end = (uint64_t)h->header_offset + h->header_len;

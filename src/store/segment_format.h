@@ -16,11 +16,19 @@
 #define SEGMENT_DATA_OFFSET 4096u
 #define SEGMENT_SIZE_MIN (4u << 20)
 #define SEGMENT_SIZE_MAX (256u << 20)
+#define SEGMENT_FILE_MAX (SEGMENT_SIZE_MAX + SEGMENT_SIZE_MAX / 64)
 #ifdef FOREBAY_FAULTS
 uint32_t segment_size_fixed(void); // what a test asks for; 0: nothing
 #else
 #define segment_size_fixed() 0u
 #endif
+// Bytes of the file of a segment of that size, which is a power of two: the rest is for headers and the
+// table, so that whole runs, of which each is a part of that size, leave nothing over.
+static inline uint32_t segment_file_bytes(uint32_t segment_size_bytes)
+{
+    bool fixed = segment_size_bytes == segment_size_fixed();
+    return segment_size_bytes + (fixed ? 0 : segment_size_bytes / 64);
+}
 #define CACHE_ID_LEN 16u
 
 #define RUN_ALIGN SECTOR_SIZE

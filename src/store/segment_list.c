@@ -243,7 +243,13 @@ static enum err seal_write_locked(struct segment *segment, int fd)
     char sector[SECTOR_SIZE];
     segment_seal_encode(&seal, sector);
     ssize_t written = pwrite(fd, sector, sizeof(sector), SEGMENT_SEAL_OFFSET);
-    return written == (ssize_t)sizeof(sector) ? ERR_OK : ERR_IO;
+    if (written != (ssize_t)sizeof(sector)) {
+        return ERR_IO;
+    }
+    stats_add(COUNTER_segment_sealed_bytes, log->segment_size_bytes);
+    stats_add(COUNTER_segment_unused_bytes,
+              log->segment_size_bytes - seal.end_offset - segment_table_bytes(seal.row_count));
+    return ERR_OK;
 }
 
 void segment_list_seal(struct segment *segment)

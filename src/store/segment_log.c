@@ -46,7 +46,8 @@
 
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
 {
-    return segment_size_bytes + max_u64(4096, segment_size_bytes >> 12);
+    uint32_t file_bytes = segment_file_bytes(segment_size_bytes);
+    return file_bytes + max_u64(4096, file_bytes >> 12);
 }
 
 uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max)
@@ -275,8 +276,8 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     pthread_cond_init(&log->guarded.wake, &attr);
     pthread_cond_init(&log->guarded.free_wake, &attr);
     pthread_condattr_destroy(&attr);
-    log->segment_size_bytes = store->dir.format.segment_size_bytes;
-    log->segment_cost_bytes = segment_cost_bytes(log->segment_size_bytes);
+    log->segment_size_bytes = segment_file_bytes(store->dir.format.segment_size_bytes);
+    log->segment_cost_bytes = segment_cost_bytes(store->dir.format.segment_size_bytes);
     log->unit_max = log->segment_size_bytes / RUN_PACKED_MAX;
     uint64_t fixed = atomic_load(&store->used_bytes);
     uint64_t room = store->segment_limit_bytes > fixed ? store->segment_limit_bytes - fixed : 0;

@@ -64,7 +64,8 @@ struct store;
 
 struct segment_log {
     struct store *store;
-    uint32_t segment_size_bytes, unit_max;
+    uint32_t segment_size_bytes; // of the files
+    uint32_t unit_max;
     uint64_t segment_cost_bytes; // the file and what the file system needs for it
     unsigned segments_max;       // that fit the limit
     uint32_t table_mask;
@@ -96,7 +97,7 @@ struct segment_log {
     } guarded;
 };
 
-// Bytes a segment of this size may take up on disk.
+// Bytes that a segment of this size, a power of two, may take up on disk.
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes);
 // clamp(size / 64, 4 MiB, 256 MiB), a power of two, at least twice the largest block.
 uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max);

@@ -252,7 +252,7 @@ static enum err store_attach(struct store *store, const struct store_options *op
     store_epochs_load(store);
     store_doubts_load(store);
     store_holders_load(store, options->holders, options->holder_count);
-    uint64_t segment_bytes = store->dir.format.segment_size_bytes;
+    uint64_t segment_bytes = segment_file_bytes(store->dir.format.segment_size_bytes);
     uint64_t ours = segment_log_count_files(store->dir.segments_fd) * segment_bytes +
                     index_file_bytes(store->dir.index_fd);
     err = store_size(store, options, ours, ret_why);

@@ -44,7 +44,7 @@ static struct span sealed(const uint8_t *data, size_t size, char *value, size_t 
 static void check_place(const struct index_place *place)
 {
     check(place->block_count > 0 && place->header_len <= RUN_HEADER_MAX);
-    check((uint64_t)place->payload_offset + place->payload_len <= SEGMENT_SIZE_MAX);
+    check((uint64_t)place->payload_offset + place->payload_len <= SEGMENT_FILE_MAX);
 }
 
 static void record(const uint8_t *data, size_t size)

@@ -322,3 +322,42 @@ Test(segment_list, a_table_that_cannot_be_read_for_a_mark_gives_its_segment_up)
     box_close(&box);
     box_remove(&box);
 }
+
+// --- room
+
+// Whole runs of neighbouring blocks fill a segment, and so do small objects.
+Test(segment_list, whole_runs_and_small_ones_leave_little_of_a_segment_unused)
+{
+    static const struct {
+        uint64_t object_bytes;
+        uint32_t block_bytes;
+        unsigned objects;
+    } cases[] = {{8 * MIB, MIB, 4}, {MIB, MIB, 24}, {3 * MIB, BLOCK, 8}, {10240, MIB, 1500}};
+    for (unsigned c = 0; c < ARRAY_LEN(cases); c++) {
+        struct box box;
+        box_init(&box, engines[c % 2], 256 * MIB);
+        if (!box_open_workers(&box, 1)) {
+            box_remove(&box);
+            continue;
+        }
+        cr_assert_eq(store_run_bytes_max(box.store), MIB);
+        uint64_t sealed = stats_sum(COUNTER_segment_sealed_bytes);
+        uint64_t unused = stats_sum(COUNTER_segment_unused_bytes);
+        for (unsigned i = 0; i < cases[c].objects; i++) {
+            char key[16];
+            (void)snprintf(key, sizeof(key), "key-%u", i);
+            struct object object = {key, "\"e\"", cases[c].object_bytes, cases[c].block_bytes,
+                                    store_generation_next(box.store)};
+            enum err err;
+            wait_for((err = box_put(&box, &object)) != ERR_DISK_FULL);
+            cr_assert(err == ERR_OK);
+        }
+        box_close(&box);
+        sealed = stats_sum(COUNTER_segment_sealed_bytes) - sealed;
+        unused = stats_sum(COUNTER_segment_unused_bytes) - unused;
+        cr_assert(sealed >= 8 * MIB, "%llu", (unsigned long long)sealed);
+        cr_assert(unused * 100 <= sealed * 3, "%u: %llu of %llu", c, (unsigned long long)unused,
+                  (unsigned long long)sealed);
+        box_remove(&box);
+    }
+}

@@ -482,7 +482,8 @@ Test(store, what_a_run_may_be_is_limited)
     cr_assert_eq(store_run_bytes_max(box.store), 1 * MIB);
     struct store_place place;
     struct object object = small(&box, "k", 40 * MIB);
-    cr_assert_eq(box_write(&box, 0, &object, 0, 64, 64, &place), ERR_LIMIT); // 4 MiB and a header
+    struct object block = {"b", "\"e\"", 16 * MIB, 16 * MIB, store_generation_next(box.store)};
+    cr_assert_eq(box_write(&box, 0, &block, 0, 1, 1, &place), ERR_LIMIT); // longer than a segment
     cr_assert_eq(box_write(&box, 0, &object, 0, 65, 65, &place), ERR_LIMIT);
     cr_assert_eq(box_put_run(&box, &object, 0, 16), ERR_OK);
     box_close(&box);
