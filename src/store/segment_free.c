@@ -87,9 +87,6 @@ static bool on_row_forgotten(void *ctx, const struct segment_row *row)
     struct store_place place = segment_row_place(row, f->number, f->salt);
     f->blocks += place.block_count;
     f->bytes += place.payload_len;
-    if (row->is_bad) {
-        return true; // it has left the index
-    }
     if (f->count == f->max) {
         f->max = (uint32_t)max_u64(64, 2ull * f->max);
         f->removals = realloc(f->removals, f->max * sizeof(*f->removals));

@@ -48,10 +48,12 @@ void segment_list_note(struct segment *segment, const struct segment_row *row)
     pthread_mutex_unlock(&log->rows_guard);
 }
 
-static struct segment_rows *rows_of(struct segment *segment)
+// *ret_salt: 0 when the segment has not been looked at in this process.
+static struct segment_rows *rows_of(struct segment *segment, uint64_t *ret_salt)
 {
     struct segment_log *log = segment->log;
     pthread_mutex_lock(&log->rows_guard);
+    *ret_salt = segment->salt;
     struct segment_rows *rows = segment->rows != NULL ? segment_rows_copy(segment->rows) : NULL;
     pthread_mutex_unlock(&log->rows_guard);
     return rows;
@@ -180,8 +182,8 @@ enum err segment_list(struct segment *segment,
                       uint64_t *ret_salt)
 {
     (void)store_fault_strike(STORE_FAULT_SCAN); // a test may hold it here
-    struct segment_rows *rows = rows_of(segment);
-    uint64_t salt = segment->salt; // 0: not yet looked at in this process
+    uint64_t salt;
+    struct segment_rows *rows = rows_of(segment, &salt);
     if (rows != NULL) {
         stats_add(COUNTER_segment_list_memory, 1);
     } else {

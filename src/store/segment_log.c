@@ -582,12 +582,12 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment,
     if (segment->state == SEGMENT_SEALED && segment->recovered) {
         check(found->sealed || found->rows != NULL);
         segment->recovered = false;
-        segment->salt = found->salt;
         segment->append_offset = found->end_offset;
         segment->unit_count = found->unit_count;
         segment->run_count = found->run_count;
         segment->seal_written = found->sealed;
         pthread_mutex_lock(&log->rows_guard);
+        segment->salt = found->salt;
         segment->rows = found->sealed ? NULL : found->rows;
         pthread_mutex_unlock(&log->rows_guard);
         found->rows = found->sealed ? found->rows : NULL;

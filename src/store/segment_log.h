@@ -44,7 +44,7 @@ struct segment {
     enum segment_state state;
     bool seal_written,
         recovered; // recovered: was there at the start and has not been looked at yet
-    uint64_t salt;
+    uint64_t salt; // set once, under rows_guard as well
     uint32_t append_offset, unit_count, run_count;
     bool is_distrusted;        // DYING: given up, and must not be found again
     bool index_forgotten;      // DYING: its entries have left the index, or are to be left alone

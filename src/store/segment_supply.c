@@ -145,8 +145,10 @@ static bool supply_make(struct segment_log *log)
     segment_pool_adopt(&log->pool, segment, fd);
     pthread_mutex_lock(&log->guarded.lock);
     segment_enter(segment, number, SEGMENT_SPARE);
+    pthread_mutex_lock(&log->rows_guard);
     segment->salt = salt;
-    segment->rows = segment_rows_new(); // nobody else knows the segment yet
+    segment->rows = segment_rows_new();
+    pthread_mutex_unlock(&log->rows_guard);
     // In front: segments that already hold something are used first.
     check(log->guarded.spare_count < SEGMENT_SPARE_MAX);
     memmove(&log->guarded.spare[1], &log->guarded.spare[0],
