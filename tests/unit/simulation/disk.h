@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk, played: real files below one folder, in front of which every call of the code under test
+// and of its libraries passes here. What was written and not synced may be lost when the power
+// fails: any subset of the writes, sector by sector where one is torn; names since the last sync of
+// their folder, the newest first. A sync may lie, once; a call may fail or take long.
+#ifndef FOREBAY_TESTS_UNIT_SIMULATION_DISK_H
+#define FOREBAY_TESTS_UNIT_SIMULATION_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum disk_end {
+    DISK_END_KILL,   // the process alone: everything is there
+    DISK_END_ALL,    // the power: whatever is not synced is lost
+    DISK_END_SUBSET, // any of it
+};
+
+struct disk_plan {
+    unsigned strike_at; // the call that changes something before which the life ends; 0: none does
+    enum disk_end end;
+    unsigned lie_at;     // the sync that does nothing and says it did; 0: none
+    unsigned fail_per_k; // of 1,000 calls that change something fail
+    unsigned read_fail_per_k;
+    unsigned full_per_k; // of 1,000 calls find the disk full; it stays so for a while
+    unsigned slow_per_k; // take up to half a minute
+};
+
+// `dir` exists; beside it a folder for what has lost its name.
+void disk_begin(const char *dir, const struct disk_plan *plan);
+void disk_is_bystander(void);
+void disk_strike(void) __attribute__((noreturn)); // now
+bool disk_has_lied(void);
+unsigned disk_calls(void);
+unsigned disk_refusals(void); // calls that failed
+// Bytes of all files below `dir`.
+uint64_t disk_used_bytes(const char *dir);
+void disk_remove_all(const char *dir);
+
+#endif

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The door of loop, played: two workers on the first thread, whose messages, timers, disk operations
+// and blocking jobs happen one at a time, in an order of the seed's.
+#ifndef FOREBAY_TESTS_UNIT_SIMULATION_TURNS_H
+#define FOREBAY_TESTS_UNIT_SIMULATION_TURNS_H
+
+#include "loop/loop.h"
+
+#define TURNS_WORKERS 2u
+
+void turns_begin(void);
+struct worker *turns_worker(unsigned index);
+// fn(ctx) in a turn of this worker, now.
+void turns_on_worker(unsigned index, void (*fn)(struct worker *w, void *ctx), void *ctx);
+// One thing happens, or time passes until something can, but no more than `us`.
+void turns_step(uint64_t us);
+// What was begun and has not ended: operations, jobs, messages.
+bool turns_are_over(void);
+
+#endif
