@@ -344,6 +344,17 @@ static bool may_change(bool takes_room)
 
 // --- writes
 
+static bool is_lie(void)
+{
+    disk.syncs++;
+    if (disk.plan.lie_at == 0 || disk.syncs < disk.plan.lie_at ||
+        disk.syncs >= disk.plan.lie_at + disk.plan.lie_count) {
+        return false;
+    }
+    disk.has_lied = true;
+    return true;
+}
+
 static uint64_t iov_bytes(const struct iovec *iov, int count)
 {
     uint64_t len = 0;
@@ -374,7 +385,7 @@ static void write_ends(struct change *synced)
         if (++disk.calls == disk.plan.strike_at) {
             strike(); // on its way
         }
-        synced->is_durable = true;
+        synced->is_durable = !is_lie();
     }
 }
 
@@ -459,15 +470,6 @@ int ftruncate(int fd, off_t len)
 }
 
 // --- syncs
-
-static bool is_lie(void)
-{
-    if (++disk.syncs != disk.plan.lie_at) {
-        return false;
-    }
-    disk.has_lied = true;
-    return true;
-}
 
 static int sync_file(int fd)
 {

@@ -18,7 +18,8 @@ enum disk_end {
 struct disk_plan {
     unsigned strike_at; // the call that changes something before which the life ends; 0: none does
     enum disk_end end;
-    unsigned lie_at;     // the sync that does nothing and says it did; 0: none
+    unsigned lie_at;     // the first sync that does nothing and says it did; 0: none
+    unsigned lie_count;  // how many do
     unsigned fail_per_k; // of 1,000 calls that change something fail
     unsigned read_fail_per_k;
     unsigned full_per_k; // of 1,000 calls find the disk full; it stays so for a while

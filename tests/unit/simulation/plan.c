@@ -73,6 +73,7 @@ static void make_disk(struct life *life, bool is_honest)
         break;
     default: // a sync that lied shows in a power cut, and another boot comes after
         disk->lie_at = 1 + pick(40);
+        disk->lie_count = pick(2) == 0 ? 1 : 1 + pick(60);
         life->is_same_boot = false;
         break;
     }
@@ -83,6 +84,7 @@ void plan_make(uint64_t seed, struct plan *ret_plan)
     state = seed * 0x2545f4914f6cdd1du;
     (void)pick(2);
     *ret_plan = (struct plan){.seed = seed, .is_honest = pick(3) != 0};
+    ret_plan->has_fill = pick(2) == 0;
     bool is_bulky = pick(6) == 0;
     ret_plan->life_count = 2 + pick(3);
     for (unsigned i = 0; i < ret_plan->life_count; i++) {
@@ -109,17 +111,18 @@ void plan_tell(const struct plan *plan)
     static const char *const ends[] = {"kill", "power cut, all unsynced lost",
                                        "power cut, any of it lost"};
     static const char *const endings[] = {"strike", "end at the last step", "clean stop"};
-    fprintf(stderr, "seed %llu, %s disk\n", (unsigned long long)plan->seed,
-            plan->is_honest ? "honest" : "faulty");
+    fprintf(stderr, "seed %llu, %s disk%s\n", (unsigned long long)plan->seed,
+            plan->is_honest ? "honest" : "faulty", plan->has_fill ? ", behind fill" : "");
     for (unsigned i = 0; i < plan->life_count; i++) {
         const struct life *life = &plan->lives[i];
         const struct disk_plan *disk = &life->disk;
         fprintf(stderr, "life %u: %s (%s%s)", i, endings[life->ending], ends[disk->end],
                 life->is_same_boot ? "" : ", then another boot");
-        fprintf(stderr,
-                " at call %u; lie at sync %u; per thousand: fail %u, full %u, read %u, slow %u\n",
-                disk->strike_at, disk->lie_at, disk->fail_per_k, disk->full_per_k,
-                disk->read_fail_per_k, disk->slow_per_k);
+        fprintf(
+            stderr,
+            " at call %u; %u lies from sync %u; per thousand: fail %u, full %u, read %u, slow %u\n",
+            disk->strike_at, disk->lie_count, disk->lie_at, disk->fail_per_k, disk->full_per_k,
+            disk->read_fail_per_k, disk->slow_per_k);
         for (unsigned s = 0; s < life->step_count; s++) {
             const struct step *step = &life->steps[s];
             if (!step->is_left_out) {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,11 +20,12 @@
 #include "test.h"
 
 #ifdef FOREBAY_ASAN
-#define SEEDS 400u
+#define SEEDS 240u
 #else
-#define SEEDS 3200u
+#define SEEDS 2400u
 #endif
 #define LIFE_S 300u // real: a circle ends
+#define ROOM_BYTES (1ull << 30)
 #define BEGAN_US 1000000000000u
 #define BEGAN_WALL_US 1800000000000000u
 
@@ -36,9 +38,18 @@ void __wrap_store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1])
     (void)snprintf(ret_boot_id, STORE_BOOT_ID_MAX + 1, "boot-%u", past->boot);
 }
 
+// In memory, where that is not one of the small ones that containers have.
+static const char *folder_for_all(void)
+{
+    struct statvfs st;
+    bool is_ample = statvfs("/dev/shm", &st) == 0 && access("/dev/shm", W_OK) == 0 &&
+                    (uint64_t)st.f_bavail * st.f_frsize >= ROOM_BYTES;
+    return is_ample ? "/dev/shm" : "/tmp";
+}
+
 static void make_root(void)
 {
-    const char *tmp = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    const char *tmp = folder_for_all();
     (void)snprintf(root, sizeof(root), "%s/forebay-simulation-XXXXXX", tmp);
     cr_assert(mkdtemp(root) != NULL);
     (void)snprintf(cache, sizeof(cache), "%s/cache", root);
@@ -202,9 +213,10 @@ Test(simulation, what_the_disk_does_last_quarter)
 Test(simulation, seeds_that_have_failed)
 {
     static const uint64_t known[] = {
-        234,  // a condemnation that the full disk took no line of
-        644,  // a sync of `format` that lied
-        1532, // an epoch raised while a fetch was under way
+        18,   // a version whose one run is damaged, asked for behind fill
+        903,  // the same in the first life
+        1773, // a reader that began before its bucket's epoch went on
+        2071, // other boot, nothing of the version can be described
     };
     for (unsigned i = 0; i < ARRAY_LEN(known) && !seeds_wanted(1).is_one; i++) {
         go_through(known[i], known[i], false);

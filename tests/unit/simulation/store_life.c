@@ -2,186 +2,74 @@
 // One life of a store: opens it, goes through the steps, judges all that it gives back.
 #include "life.h"
 
-#include <stdarg.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "past.h"
+#include "fill/object_key.h"
+#include "fill_life.h"
+#include "judge.h"
+#include "origin_play.h"
 #include "schedule.h"
 #include "stats/stats.h"
 #include "store/store.h"
 #include "turns.h"
 
 #define SIZE_BYTES (16ull << 20)
-#define BLOCK 65536u
 #define BULK_AT_ONCE 12u
 #define PATIENCE_US 900000000u // longer than any time-out of the store's
 #define LAST_CALLS_US 61000000u
 
-struct past *past;
-
 static struct {
-    struct store *store;
-    const char *dir;
-    bool is_attached;      // it uses its directory
-    uint64_t floors[KEYS]; // of this process: nothing below is found, whatever it is
     unsigned writing[KEYS];
-    unsigned open; // fetches, reads, writes, epochs that have not ended
     unsigned open_writes;
     bool is_epoch_open;
     struct fetch *fetches;
 } life;
 
-// --- ends
+// --- names and generations
 
-static bool is_durable_since(uint64_t at_us)
-{
-    return past->plan.is_honest && past->plan.lives[past->life].disk.slow_per_k == 0 &&
-           schedule_monotonic_us() >= at_us + DURABLE_US;
-}
+struct names {
+    struct hash128 hash;
+    struct span realm, key;
+    char realm_text[64], key_text[16];
+};
 
-static void past_becomes_durable(void)
+// What a key is held under; the epoch is part of it.
+static void names_of(unsigned key, struct names *ret_names)
 {
-    for (unsigned i = 0; i < past->put_count; i++) {
-        struct put_past *put = &past->puts[i];
-        put->is_durable |= put->life == past->life && is_durable_since(put->at_us);
-    }
-    for (unsigned i = 0; i < KEYS; i++) {
-        struct key_past *k = &past->keys[i];
-        k->is_kept = k->is_kept && (k->is_durable || is_durable_since(k->kept_at_us));
-        k->is_durable = k->is_kept;
-    }
-}
-
-static void life_over(int code) __attribute__((noreturn));
-static void life_over(int code)
-{
-    past_becomes_durable();
-    past->monotonic_us = schedule_monotonic_us();
-    past->wall_us = schedule_wall_us();
-    if (disk_has_lied() && !past->has_lied) {
-        past->has_lied = true;
-        past->tally[TALLY_LIES]++;
-    }
-    _exit(code);
-}
-
-void life_fail(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    int len = snprintf(past->failure, sizeof(past->failure), "life %u: ", past->life);
-    (void)vsnprintf(past->failure + len, sizeof(past->failure) - (size_t)len, format, args);
-    va_end(args);
-    life_over(LIFE_FAILED);
-}
-
-void life_end(void)
-{
-    bool is_kill = past->plan.lives[past->life].disk.end == DISK_END_KILL;
-    past->tally[is_kill ? TALLY_KILLS : TALLY_CUTS]++;
-    past->tally[TALLY_CUTS_AT_START] += past->is_opening;
-    life_over(LIFE_STRUCK);
-}
-
-void life_is_bystander(void)
-{
-    disk_is_bystander();
-}
-
-static void tell(const char *format, ...) PRINTF_LIKE(1, 2);
-static void tell(const char *format, ...)
-{
-    if (!past->is_loud) {
+    struct names *n = ret_names;
+    n->key = name_of(key, n->key_text, sizeof(n->key_text));
+    if (past->plan.has_fill) {
+        struct object_key *made = fill_life_key(key);
+        check(made->realm.len <= sizeof(n->realm_text));
+        memcpy(n->realm_text, made->realm.ptr, made->realm.len);
+        n->realm = (struct span){n->realm_text, made->realm.len};
+        n->hash = made->hash;
+        object_key_unref(made);
         return;
     }
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "    %llu ms, call %u: ", (unsigned long long)schedule_monotonic_us() / 1000,
-            disk_calls());
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-}
-
-// --- versions
-
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint64_t size_of(unsigned key, unsigned number)
-{
-    uint64_t dice = mix(key * 1000 + number + 1);
-    if (key >= PLAN_KEYS) {
-        return 3 * BLOCK + dice % BLOCK;
-    }
-    static const uint64_t sizes[] = {0, 700, 9000, 70000, BLOCK, 2 * BLOCK + 1, 150000, 5 * BLOCK};
-    return sizes[dice % ARRAY_LEN(sizes)];
-}
-
-static uint64_t word_of(unsigned key, unsigned number, uint64_t at)
-{
-    return mix(((uint64_t)key << 32 | number) * 0x9e3779b97f4a7c15u + at);
-}
-
-// `offset` is a multiple of 8.
-static void bytes_of(unsigned key, unsigned number, uint64_t offset, char *ret_bytes, size_t len)
-{
-    for (size_t i = 0; i < len; i += 8) {
-        uint64_t word = word_of(key, number, (offset + i) / 8);
-        memcpy(ret_bytes + i, &word, min_u64(8, len - i));
-    }
-}
-
-static void judge_bytes(unsigned key, unsigned number, uint64_t offset, struct span bytes)
-{
-    static char expected[CHUNK_SIZE];
-    for (size_t at = 0; at < bytes.len; at += sizeof(expected)) {
-        size_t len = min_u64(sizeof(expected), bytes.len - at);
-        bytes_of(key, number, offset + at, expected, len);
-        if (memcmp(expected, bytes.ptr + at, len) != 0) {
-            life_fail("key %u version %u: wrong bytes from %llu on", key, number,
-                      (unsigned long long)(offset + at));
-        }
-    }
-}
-
-static struct span etag_of(unsigned number, char *text, size_t size)
-{
-    return (struct span){text, (size_t)snprintf(text, size, "\"v%u\"", number)};
-}
-
-static struct span name_of(unsigned key, char *text, size_t size)
-{
-    return (struct span){text, (size_t)snprintf(text, size, "key-%u", key)};
-}
-
-// The epoch is part of the names.
-static struct span realm_now(char *text, size_t size)
-{
-    uint64_t epoch = store_epoch(life.store, SPAN("origin"), SPAN("bucket"));
-    return (struct span){text,
-                         (size_t)snprintf(text, size, "realm-%llu", (unsigned long long)epoch)};
+    uint64_t epoch = store_epoch(alive.store, SPAN("origin"), SPAN("bucket"));
+    int len =
+        snprintf(n->realm_text, sizeof(n->realm_text), "realm-%llu", (unsigned long long)epoch);
+    n->realm = (struct span){n->realm_text, (size_t)len};
+    n->hash = store_hash(alive.store, n->realm, SPAN("bucket"), n->key);
 }
 
 static struct hash128 hash_of(unsigned key)
 {
-    char realm[40], name[16];
-    return store_hash(life.store, realm_now(realm, sizeof(realm)), SPAN("bucket"),
-                      name_of(key, name, sizeof(name)));
+    struct names names;
+    names_of(key, &names);
+    return names.hash;
 }
 
 static uint64_t generation_next(void)
 {
-    uint64_t generation = store_generation_next(life.store);
-    if (!life.is_attached) {
+    uint64_t generation = store_generation_next(alive.store);
+    if (!alive.is_attached) {
         return generation; // of this process alone
     }
     if (generation <= past->generation && !past->has_lied) {
@@ -218,7 +106,7 @@ static void fetch_free(struct fetch *f)
     *at = f->next;
     store_object_unref(f->object);
     free(f);
-    life.open--;
+    alive.open--;
 }
 
 static void remember_put(const struct fetch *f)
@@ -246,7 +134,7 @@ static void on_publish(struct worker *w, struct message *message)
 {
     struct fetch *f = container_of(message, struct fetch, message);
     if (!f->is_doomed) {
-        store_put(w, life.store, f->object, &f->place, f->began_us);
+        store_put(w, alive.store, f->object, &f->place, f->began_us);
         past->tally[TALLY_STORED]++;
         remember_put(f);
         tell("put key %u version %u generation %llu", f->key, f->number,
@@ -287,7 +175,7 @@ static void fetch_append(struct fetch *f, struct store_run *run, uint64_t first_
 static uint64_t generation_for(struct worker *w, unsigned key, struct span etag)
 {
     static struct store_view view;
-    store_lookup(w, life.store, hash_of(key), 0, 1, life.floors[key], &view);
+    store_lookup(w, alive.store, hash_of(key), 0, 1, alive.floors[key], &view);
     bool is_same = view.found && !view.rebuilt && view.etag_hash == hash64(etag.ptr, etag.len, 0) &&
                    schedule_random(2) == 0;
     uint64_t generation = is_same ? view.generation : generation_next();
@@ -298,12 +186,13 @@ static uint64_t generation_for(struct worker *w, unsigned key, struct span etag)
 static void do_fetch(struct worker *w, void *ctx)
 {
     unsigned key = *(unsigned *)ctx;
-    char realm[40], name[16], etag[16];
+    struct names names;
+    char etag[16];
+    names_of(key, &names);
     unsigned number = past->keys[key].number;
     struct span tag = etag_of(number, etag, sizeof(etag));
     struct store_object *object = store_object_new(
-        hash_of(key), realm_now(realm, sizeof(realm)), SPAN("bucket"),
-        name_of(key, name, sizeof(name)), tag, (struct span){NULL, 0},
+        names.hash, names.realm, SPAN("bucket"), names.key, tag, (struct span){NULL, 0},
         SPAN("Content-Type: text/plain\r\n"), size_of(key, number), BLOCK, 1700000000);
     check(object != NULL);
     object->generation = generation_for(w, key, tag);
@@ -319,9 +208,9 @@ static void do_fetch(struct worker *w, void *ctx)
                         .object = object,
                         .began_us = worker_now_us(w)};
     life.fetches = f;
-    life.open++;
+    alive.open++;
     struct store_run *run;
-    enum err err = store_run_begin(w, life.store, object, first, count, &run);
+    enum err err = store_run_begin(w, alive.store, object, first, count, &run);
     if (err != ERR_OK) {
         tell("refused key %u: %s", key, error_row(err)->name);
         past->tally[TALLY_REFUSED]++;
@@ -339,7 +228,12 @@ static void do_fetch(struct worker *w, void *ctx)
 
 static void fetch(unsigned key)
 {
-    turns_on_worker(schedule_random(TURNS_WORKERS), do_fetch, &key);
+    unsigned worker = schedule_random(TURNS_WORKERS);
+    if (past->plan.has_fill) {
+        fill_life_get(worker, key);
+    } else {
+        turns_on_worker(worker, do_fetch, &key);
+    }
 }
 
 static void fetches_doom(unsigned key)
@@ -350,53 +244,13 @@ static void fetches_doom(unsigned key)
     }
 }
 
-// --- what is found
-
-static unsigned number_of(unsigned key, const struct store_view *view)
-{
-    char text[16];
-    for (unsigned n = past->keys[key].number + 1; n-- > 0;) {
-        struct span etag = etag_of(n, text, sizeof(text));
-        if (hash64(etag.ptr, etag.len, 0) == view->etag_hash) {
-            return n;
-        }
-    }
-    life_fail("key %u: a version that never was", key);
-}
-
-static unsigned judge_view(unsigned key, const struct store_view *view)
-{
-    const struct key_past *k = &past->keys[key];
-    unsigned number = number_of(key, view);
-    unsigned long long generation = view->generation;
-    tell("found key %u version %u generation %llu%s, %u places", key, number, generation,
-         view->rebuilt ? ", to be confirmed" : "", view->place_count);
-    if (view->size_bytes != size_of(key, number)) {
-        life_fail("key %u version %u: wrong size", key, number);
-    }
-    if (generation < life.floors[key]) {
-        life_fail("key %u: found below a floor of this process", key);
-    }
-    if (generation < k->condemned_below && !past->has_lied) {
-        life_fail("key %u: what was condemned is found, generation %llu", key, generation);
-    }
-    if (!view->rebuilt && generation < k->floor && !past->has_lied) { // they may have begun anew
-        life_fail("key %u: generation %llu is found, deletes were answered up to %llu", key,
-                  generation, (unsigned long long)k->floor);
-    }
-    if (!view->rebuilt && number < k->acked_number) {
-        life_fail("key %u: version %u after an acknowledged write of %u", key, number,
-                  k->acked_number);
-    }
-    return number;
-}
+// --- reading
 
 struct reading {
     struct store_read read;
     struct store_view view;
     unsigned key, number, next;
     uint64_t at;
-    bool is_header;
 };
 
 static void reading_go_on(struct worker *w, struct reading *r);
@@ -440,10 +294,6 @@ static void on_read(struct store_read *read)
         reading_failed(r, read->err);
         r->next++;
         r->at = UINT64_MAX;
-    } else if (r->is_header) {
-        judge_header(r, read->object);
-        store_object_unref(read->object);
-        past->tally[TALLY_SERVED]++;
     } else {
         for (unsigned i = 0; i < read->span_count; i++) {
             judge_bytes(r->key, r->number, r->at, read->spans[i]);
@@ -457,29 +307,45 @@ static void on_read(struct store_read *read)
     reading_go_on(read->worker, r);
 }
 
+// The ways that need no waiting, where they are open.
+static void judge_at_once(struct worker *w, const struct reading *r,
+                          const struct store_place *place)
+{
+    struct names names;
+    struct store_object *object = NULL;
+    struct chunk *chunk = NULL;
+    struct span payload = {NULL, 0};
+    names_of(r->key, &names);
+    if (!hash128_equal(names.hash, place->hash)) {
+        return; // the epoch has gone on
+    }
+    enum err err = store_object_get(w, alive.store, place, names.hash, names.realm, SPAN("bucket"),
+                                    names.key, &object);
+    if (err == ERR_OK) {
+        judge_header(r, object);
+        store_object_unref(object);
+    }
+    if (place->payload_len > STORE_SMALL_MAX) {
+        return;
+    }
+    err = store_read_small(w, alive.store, place, names.hash, names.realm, SPAN("bucket"),
+                           names.key, &object, &chunk, &payload);
+    if (err == ERR_OK) {
+        judge_header(r, object);
+        judge_bytes(r->key, r->number, place->first_block * BLOCK, payload);
+        store_object_unref(object);
+        chunk_unref(chunk);
+        past->tally[TALLY_SERVED]++;
+    }
+}
+
 static void read_start(struct worker *w, struct reading *r, const struct store_place *place,
                        uint64_t len)
 {
-    char realm[40], name[16];
     memset(&r->read, 0, sizeof(r->read));
-    r->read.store = life.store;
+    r->read.store = alive.store;
     r->read.place = *place;
     r->read.done = on_read;
-    r->is_header = len == 0;
-    if (r->is_header) {
-        struct span key = name_of(r->key, name, sizeof(name));
-        struct store_object *object;
-        enum err err =
-            store_object_get(w, life.store, place, place->hash, realm_now(realm, sizeof(realm)),
-                             SPAN("bucket"), key, &object);
-        if (err == ERR_OK) {
-            judge_header(r, object);
-            store_object_unref(object);
-        } else if (err != ERR_AGAIN) {
-            reading_failed(r, err);
-        }
-    }
-    r->read.header = false;
     r->read.first_byte = r->at;
     r->read.len = len;
     store_read_start(w, &r->read);
@@ -489,7 +355,7 @@ static void judge_range(struct worker *w, struct reading *r, const struct store_
                         uint64_t len)
 {
     struct file_range range;
-    if (!store_range_ready(w, life.store, place, r->at, len, &range)) {
+    if (!store_range_ready(w, alive.store, place, r->at, len, &range)) {
         return;
     }
     static char bytes[STORE_READ_MAX];
@@ -509,7 +375,10 @@ static void reading_go_on(struct worker *w, struct reading *r)
     while (r->next < r->view.place_count) {
         const struct store_place *place = &r->view.places[r->next];
         uint64_t begin = place->first_block * BLOCK;
-        r->at = r->at == UINT64_MAX ? begin : r->at;
+        if (r->at == UINT64_MAX) {
+            judge_at_once(w, r, place);
+            r->at = begin;
+        }
         uint64_t left = begin + place->payload_len - r->at;
         if (left > 0) {
             uint64_t len = min_u64(left, schedule_random(2) == 0 ? STORE_READ_MAX : 8 * 5000);
@@ -522,7 +391,7 @@ static void reading_go_on(struct worker *w, struct reading *r)
     }
     store_view_done(&r->view);
     free(r);
-    life.open--;
+    alive.open--;
 }
 
 static void do_read(struct worker *w, void *ctx)
@@ -531,17 +400,19 @@ static void do_read(struct worker *w, void *ctx)
     struct reading *r = calloc(1, sizeof(*r));
     check(r != NULL);
     past->tally[TALLY_READ]++;
-    store_lookup(w, life.store, hash_of(key), 0, 6 * BLOCK, life.floors[key], &r->view);
+    struct hash128 hash = hash_of(key);
+    uint64_t floor = past->plan.has_fill ? fill_life_floor(w, hash) : alive.floors[key];
+    store_lookup(w, alive.store, hash, 0, 6 * BLOCK, floor, &r->view);
     if (!r->view.found && !r->view.unknown && past->keys[key].is_durable && !past->has_bulk) {
         life_fail("key %u: what was durable is lost", key);
     }
     if (r->view.found) {
-        r->number = judge_view(key, &r->view);
+        r->number = judge_view(key, &r->view, past->keys[key].acked_number);
         past->tally[TALLY_UNCONFIRMED] += r->view.rebuilt;
     }
     r->key = key;
     r->at = UINT64_MAX;
-    life.open++;
+    alive.open++;
     reading_go_on(w, r);
 }
 
@@ -554,10 +425,11 @@ static void do_renew(struct worker *w, void *ctx)
 {
     static struct store_view view;
     unsigned key = *(unsigned *)ctx;
-    store_lookup(w, life.store, hash_of(key), 0, 1, life.floors[key], &view);
-    if (view.found && judge_view(key, &view) == past->keys[key].number) {
+    store_lookup(w, alive.store, hash_of(key), 0, 1, alive.floors[key], &view);
+    if (view.found &&
+        judge_view(key, &view, past->keys[key].acked_number) == past->keys[key].number) {
         struct store_renewal renewal = {hash_of(key), view.generation};
-        store_renew(w, life.store, &renewal, 1, worker_now_us(w));
+        store_renew(w, alive.store, &renewal, 1, worker_now_us(w));
         tell("renewed key %u generation %llu", key, (unsigned long long)view.generation);
         // What was found at the origin just now may be used, whatever was deleted before.
         past->keys[key].floor = min_u64(past->keys[key].floor, view.generation);
@@ -583,17 +455,17 @@ static void do_delete(struct worker *w, void *ctx)
     uint64_t floor = generation_next();
     write->deletion =
         (struct store_delete){.hash = hash_of(key), .floor = floor, .done = on_deleted};
-    life.floors[key] = floor;
+    alive.floors[key] = floor;
     fetches_doom(key);
     tell("delete key %u below %llu", key, (unsigned long long)floor);
-    store_delete(w, life.store, &write->deletion);
+    store_delete(w, alive.store, &write->deletion);
 }
 
 static void writing_free(struct writing *write)
 {
     life.writing[write->key]--;
     life.open_writes--;
-    life.open--;
+    alive.open--;
     free(write);
 }
 
@@ -611,7 +483,7 @@ static void on_deleted(struct store_delete *d)
         writing_free(write);
         return;
     }
-    k->floor = max_u64(k->floor, life.is_attached ? d->floor : past->generation + 1);
+    k->floor = max_u64(k->floor, alive.is_attached ? d->floor : past->generation + 1);
     if (write->is_condemnation) {
         // Of a disk that takes no line some runs are forgotten: see src/store/index_condemn.c.
         bool has_line = disk_refusals() == write->refusals;
@@ -642,7 +514,7 @@ static void write_key(unsigned key, bool is_condemnation)
     write->refusals = disk_refusals();
     life.writing[key]++;
     life.open_writes++;
-    life.open++;
+    alive.open++;
     turns_on_worker(home_of(key), do_delete, write);
 }
 
@@ -650,8 +522,8 @@ static void do_condemn(struct worker *w, void *ctx)
 {
     static struct store_view view;
     unsigned key = *(unsigned *)ctx;
-    store_lookup(w, life.store, hash_of(key), 0, 1, life.floors[key], &view);
-    store_condemn(w, life.store, hash_of(key),
+    store_lookup(w, alive.store, hash_of(key), 0, 1, alive.floors[key], &view);
+    store_condemn(w, alive.store, hash_of(key),
                   view.found && view.place_count > 0 ? &view.places[0] : NULL);
     store_view_done(&view);
 }
@@ -667,8 +539,8 @@ static void on_raised(struct store_epoch_change *change, enum err err)
     struct raising *raising = container_of(change, struct raising, change);
     tell("epoch: %s", error_row(err)->name);
     if (err == ERR_OK) {
-        if (life.is_attached) {
-            past->epoch = store_epoch(life.store, SPAN("origin"), SPAN("bucket"));
+        if (alive.is_attached) {
+            past->epoch = store_epoch(alive.store, SPAN("origin"), SPAN("bucket"));
         }
         for (unsigned key = 0; key < KEYS; key++) { // that changed the names of all
             past->keys[key].is_kept = past->keys[key].is_durable = false;
@@ -685,14 +557,14 @@ static void on_raised(struct store_epoch_change *change, enum err err)
         life_fail("the epoch could not be raised");
     }
     life.is_epoch_open = false;
-    life.open--;
+    alive.open--;
     free(raising);
 }
 
 static void do_raise(struct worker *w, void *ctx)
 {
     struct raising *raising = ctx;
-    store_epoch_begin(w, life.store, SPAN("origin"), SPAN("bucket"), &raising->change);
+    store_epoch_begin(w, alive.store, SPAN("origin"), SPAN("bucket"), &raising->change);
 }
 
 static void raise_epoch(void)
@@ -707,7 +579,7 @@ static void raise_epoch(void)
         past->keys[key].is_kept = past->keys[key].is_durable = false;
     }
     life.is_epoch_open = true;
-    life.open++;
+    alive.open++;
     turns_on_worker(0, do_raise, raising);
 }
 
@@ -715,7 +587,7 @@ static void raise_epoch(void)
 
 static void judge_room(void)
 {
-    uint64_t used = disk_used_bytes(life.dir);
+    uint64_t used = disk_used_bytes(alive.dir);
     if (used > SIZE_BYTES) {
         life_fail("%llu bytes on disk", (unsigned long long)used);
     }
@@ -731,11 +603,54 @@ static void go_on_for(uint64_t us)
 static void settle(void)
 {
     uint64_t until_us = schedule_monotonic_us() + PATIENCE_US;
-    while (life.open > 0 || !turns_are_over()) {
+    while (alive.open > 0 || !turns_are_over() || !origin_play_is_over()) {
         turns_step(1000000);
         if (schedule_monotonic_us() > until_us) {
-            life_fail("%u calls never ended", life.open);
+            life_fail("%u calls never ended", alive.open);
         }
+    }
+}
+
+static void change_something(const struct step *step)
+{
+    unsigned key = step->key;
+    bool is_free = life.writing[key] == 0 && !life.is_epoch_open;
+    switch (step->kind) {
+    case STEP_WRITE:
+        write_key(key, false);
+        break;
+    case STEP_RENEW:
+        if (is_free) {
+            turns_on_worker(home_of(key), do_renew, &key);
+        }
+        break;
+    case STEP_CONDEMN:
+        if (is_free && alive.is_attached) {
+            turns_on_worker(home_of(key), do_condemn, &key);
+            write_key(key, true);
+        }
+        break;
+    default:
+        raise_epoch();
+        break;
+    }
+}
+
+static void change_by_fill(const struct step *step)
+{
+    unsigned worker = schedule_random(TURNS_WORKERS);
+    switch (step->kind) {
+    case STEP_WRITE:
+        fill_life_write(worker, step->key);
+        break;
+    case STEP_RENEW:
+        fill_life_confirm(worker, step->key);
+        break;
+    case STEP_EPOCH:
+        fill_life_write_bucket(worker);
+        break;
+    default: // it condemns what contradicts a checksum of the origin's: the played one has none
+        break;
     }
 }
 
@@ -752,21 +667,14 @@ static void take_step(const struct step *step)
         read_key(key);
         break;
     case STEP_WRITE:
-        write_key(key, false);
-        break;
     case STEP_RENEW:
-        if (life.writing[key] == 0 && !life.is_epoch_open) {
-            turns_on_worker(home_of(key), do_renew, &key);
-        }
-        break;
     case STEP_CONDEMN:
-        if (life.writing[key] == 0 && !life.is_epoch_open && life.is_attached) {
-            turns_on_worker(home_of(key), do_condemn, &key);
-            write_key(key, true);
-        }
-        break;
     case STEP_EPOCH:
-        raise_epoch();
+        if (past->plan.has_fill) {
+            change_by_fill(step);
+        } else {
+            change_something(step);
+        }
         break;
     case STEP_BULK:
         past->has_bulk = true;
@@ -793,7 +701,7 @@ static void take_step(const struct step *step)
 static void open_store(const struct life *plan)
 {
     struct store_options options = {
-        .dir = life.dir,
+        .dir = alive.dir,
         .size_bytes = SIZE_BYTES,
         .headroom_percent = 10,
         .block_size_bytes_max = BLOCK,
@@ -802,7 +710,7 @@ static void open_store(const struct life *plan)
     struct buf why;
     buf_init(&why, 4000);
     past->is_opening = true;
-    enum err err = store_open(&options, NULL, &life.store, &why);
+    enum err err = store_open(&options, NULL, &alive.store, &why);
     past->is_opening = false;
     if (err == ERR_FORMAT && past->has_lied) {
         life_over(LIFE_REFUSED); // the file that says what the directory is never came to the disk
@@ -812,18 +720,18 @@ static void open_store(const struct life *plan)
     }
     buf_done(&why);
     struct store_summary summary;
-    store_summarize(life.store, &summary);
-    life.is_attached = summary.capacity_bytes > 0;
-    if (!life.is_attached && past->plan.is_honest) {
+    store_summarize(alive.store, &summary);
+    alive.is_attached = summary.capacity_bytes > 0;
+    if (!alive.is_attached && past->plan.is_honest) {
         life_fail("does not use its directory");
     }
-    uint64_t epoch = store_epoch(life.store, SPAN("origin"), SPAN("bucket"));
+    uint64_t epoch = store_epoch(alive.store, SPAN("origin"), SPAN("bucket"));
     if (past->has_index && past->plan.is_honest &&
         stats_sum(COUNTER_index_rebuilds) + stats_sum(COUNTER_degraded_index) > 0) {
         life_fail("the index is given up though the disk is honest");
     }
     past->has_index = true;
-    if (epoch < past->epoch && life.is_attached && !past->has_lied) {
+    if (epoch < past->epoch && alive.is_attached && !past->has_lied) {
         life_fail("epoch %llu after %llu", (unsigned long long)epoch,
                   (unsigned long long)past->epoch);
     }
@@ -850,7 +758,7 @@ static void last_calls(void)
 {
     struct store_summary summary;
     go_on_for(LAST_CALLS_US);
-    store_summarize(life.store, &summary);
+    store_summarize(alive.store, &summary);
     if (summary.degraded || summary.rebuilding) {
         life_fail("degraded %d, rebuilding %d though nothing fails", summary.degraded,
                   summary.rebuilding);
@@ -869,20 +777,33 @@ static void last_calls(void)
     judge_room();
 }
 
+// One thread runs at a time: to hand on is quicker that way.
+static void stay_on_one_processor(void)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    (void)sched_setaffinity(0, sizeof(one), &one); // where that is refused it only takes longer
+}
+
 void store_life(const char *dir)
 {
     const struct life *plan = &past->plan.lives[past->life];
     bool is_last = past->life + 2 >= past->plan.life_count;
-    life.dir = dir;
+    alive.dir = dir;
     if (!past->is_loud) {
         log_init(LOG_LEVEL_ERROR, false);
         check(freopen("/dev/null", "w", stderr) != NULL);
     }
     chunk_budget_init(256ull << 20);
+    stay_on_one_processor();
     schedule_begin(past->plan.seed * 16 + past->life, past->monotonic_us, past->wall_us);
     disk_begin(dir, &plan->disk);
-    turns_begin();
+    turns_begin(past->plan.has_fill ? origin_play_step : NULL);
     open_store(plan);
+    if (past->plan.has_fill) {
+        fill_life_begin();
+    }
     tell("open");
     judge_room();
     for (unsigned i = 0; i < plan->step_count; i++) {
@@ -895,7 +816,10 @@ void store_life(const char *dir)
     }
     if (plan->ending == ENDING_STOP) {
         settle();
-        store_close(life.store);
+        if (past->plan.has_fill) {
+            fill_life_end();
+        }
+        store_close(alive.store);
         judge_room();
     } else {
         disk_strike();

@@ -16,11 +16,17 @@
 #define JOBS_MAX 64u
 #define TIMERS_MAX 256u
 
+#define DEAD_MAX 256u
+
+struct queue {
+    struct message *first, **last;
+};
+
 struct worker {
     unsigned index;
     void *slots[WORKER_SLOT_COUNT_];
     struct list tasks;
-    struct message *first, **last;
+    struct queue mail[TURNS_WORKERS + 1]; // from each worker, and from all other threads
     int expected;
 };
 
@@ -32,15 +38,26 @@ static struct {
     unsigned job_count;
     struct timer *timers[TIMERS_MAX];
     unsigned timer_count;
+    struct {
+        void (*fn)(void *ptr);
+        void *ptr;
+    } dead[DEAD_MAX];
+    unsigned dead_count;
+    bool (*also)(void);
 } turns;
 
-void turns_begin(void)
+static _Thread_local struct worker *current; // whose turn it is; NULL on the store's own threads
+
+void turns_begin(bool (*also)(void))
 {
+    turns.also = also;
     for (unsigned i = 0; i < TURNS_WORKERS; i++) {
         struct worker *w = &turns.workers[i];
         w->index = i;
         list_init(&w->tasks);
-        w->last = &w->first;
+        for (unsigned from = 0; from <= TURNS_WORKERS; from++) {
+            w->mail[from].last = &w->mail[from].first;
+        }
     }
 }
 
@@ -120,12 +137,31 @@ static void turn_end(struct worker *w)
         struct task *task = container_of(node, struct task, node);
         task->fn(task);
     }
+    for (unsigned i = 0; i < turns.dead_count; i++) {
+        turns.dead[i].fn(turns.dead[i].ptr);
+    }
+    turns.dead_count = 0;
+    current = NULL;
+}
+
+void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
+{
+    (void)w;
+    check(turns.dead_count < DEAD_MAX);
+    turns.dead[turns.dead_count].fn = fn;
+    turns.dead[turns.dead_count++].ptr = ptr;
 }
 
 void turns_on_worker(unsigned index, void (*fn)(struct worker *w, void *ctx), void *ctx)
 {
-    fn(&turns.workers[index], ctx);
-    turn_end(&turns.workers[index]);
+    struct worker *before = current; // a callback may begin something within its turn
+    check(before == NULL || before == &turns.workers[index]);
+    current = &turns.workers[index];
+    fn(current, ctx);
+    if (before == NULL) {
+        turn_end(&turns.workers[index]);
+    }
+    current = before;
 }
 
 // --- timers
@@ -163,9 +199,10 @@ void timer_done(struct timer *timer)
 
 void mailbox_send(struct worker *to, struct message *message)
 {
+    struct queue *queue = &to->mail[current != NULL ? current->index : TURNS_WORKERS];
     message->next = NULL;
-    *to->last = message;
-    to->last = &message->next;
+    *queue->last = message;
+    queue->last = &message->next;
     schedule_wake();
 }
 
@@ -174,15 +211,34 @@ void mailbox_send_from_any_thread(struct worker *to, struct message *message)
     mailbox_send(to, message);
 }
 
-static void deliver(struct worker *w)
+static bool deliver(struct worker *w)
 {
-    struct message *message = w->first;
-    w->first = message->next;
-    if (w->first == NULL) {
-        w->last = &w->first;
+    unsigned first = schedule_random(TURNS_WORKERS + 1);
+    for (unsigned i = 0; i <= TURNS_WORKERS; i++) {
+        struct queue *queue = &w->mail[(first + i) % (TURNS_WORKERS + 1)];
+        struct message *message = queue->first;
+        if (message != NULL) {
+            queue->first = message->next;
+            if (queue->first == NULL) {
+                queue->last = &queue->first;
+            }
+            current = w;
+            message->deliver(w, message);
+            turn_end(w);
+            return true;
+        }
     }
-    message->deliver(w, message);
-    turn_end(w);
+    return false;
+}
+
+static bool has_mail(const struct worker *w)
+{
+    for (unsigned from = 0; from <= TURNS_WORKERS; from++) {
+        if (w->mail[from].first != NULL) {
+            return true;
+        }
+    }
+    return false;
 }
 
 // --- jobs
@@ -277,6 +333,7 @@ static void op_run(unsigned at)
         check(op->kind != DISK_WRITE || op->result < 0 || (uint64_t)op->result == bytes);
     }
     struct worker *w = op->worker;
+    current = w;
     op->done(op);
     turn_end(w);
 }
@@ -324,7 +381,7 @@ bool turns_are_over(void)
     unsigned mail = 0;
     for (unsigned i = 0; i < TURNS_WORKERS; i++) {
         expected += (unsigned)turns.workers[i].expected;
-        mail += turns.workers[i].first != NULL;
+        mail += has_mail(&turns.workers[i]);
     }
     return turns.op_count + turns.job_count + expected + mail == 0;
 }
@@ -337,10 +394,12 @@ void turns_step(uint64_t us)
     unsigned from = schedule_random(2);
     for (unsigned i = 0; i < TURNS_WORKERS; i++) {
         struct worker *w = &turns.workers[(from + i) % TURNS_WORKERS];
-        if (w->first != NULL && schedule_random(2) == 0) {
-            deliver(w);
+        if (schedule_random(2) == 0 && deliver(w)) {
             return;
         }
+    }
+    if (turns.also != NULL && schedule_random(2) == 0 && turns.also()) {
+        return;
     }
     if (turns.job_count > 0 && schedule_random(2) == 0) {
         job_run();
@@ -349,10 +408,13 @@ void turns_step(uint64_t us)
     } else if (due != NULL) {
         timer_stop(due);
         struct worker *w = due->worker;
+        current = w;
         due->fn(due);
         turn_end(w);
-    } else if (turns.op_count + turns.job_count == 0 && turns.workers[0].first == NULL &&
-               turns.workers[1].first == NULL) {
+    } else if (turns.also != NULL && turns.also()) {
+        return;
+    } else if (turns.op_count + turns.job_count == 0 && !has_mail(&turns.workers[0]) &&
+               !has_mail(&turns.workers[1])) {
         schedule_sleep_us(next_us > now_us ? next_us - now_us : 1);
     } else {
         schedule_point(1);

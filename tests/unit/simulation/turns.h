@@ -8,7 +8,8 @@
 
 #define TURNS_WORKERS 2u
 
-void turns_begin(void);
+// `also`: what else can happen; false: nothing now. NULL: nothing ever.
+void turns_begin(bool (*also)(void));
 struct worker *turns_worker(unsigned index);
 // fn(ctx) in a turn of this worker, now.
 void turns_on_worker(unsigned index, void (*fn)(struct worker *w, void *ctx), void *ctx);
