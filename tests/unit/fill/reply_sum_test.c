@@ -16,6 +16,16 @@ static struct fill_room room = {.run_sums = run_sums};
 static struct fill_worker fw = {.room = &room};
 static char data[SIZE], headers[200];
 static struct store_object object;
+static uint64_t cut_before, unjudged_before;
+
+// Tests may share a process.
+static void forget_other_tests(void)
+{
+    memset(run_sums, 0, sizeof(run_sums));
+    cut_before = stats_sum(COUNTER_origin_checksum_cut);
+    unjudged_before = stats_sum(COUNTER_origin_checksum_unjudged);
+    world.now_us++;
+}
 
 static void begin(enum s3_checksum kind, const char *type)
 {
@@ -77,16 +87,17 @@ static bool is_wrong(uint64_t slice)
 
 static uint64_t cut(void)
 {
-    return stats_sum(COUNTER_origin_checksum_cut);
+    return stats_sum(COUNTER_origin_checksum_cut) - cut_before;
 }
 
 static uint64_t unjudged(void)
 {
-    return stats_sum(COUNTER_origin_checksum_unjudged);
+    return stats_sum(COUNTER_origin_checksum_unjudged) - unjudged_before;
 }
 
 Test(reply_sum, every_crc)
 {
+    forget_other_tests();
     static const enum s3_checksum KINDS[] = {S3_CHECKSUM_CRC32, S3_CHECKSUM_CRC32C,
                                              S3_CHECKSUM_CRC64NVME};
     static const uint64_t SLICES[] = {1, 999, RUN, 3 * RUN + 7, SIZE};
@@ -108,6 +119,7 @@ Test(reply_sum, every_crc)
 
 Test(reply_sum, what_nobody_can_put_together_is_not_wrong)
 {
+    forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "COMPOSITE");
     data[1] ^= 1;
     cr_assert_not(is_wrong(RUN));
@@ -125,6 +137,7 @@ Test(reply_sum, what_nobody_can_put_together_is_not_wrong)
 // What is known of a run that the reply has only a part of may be of one before it.
 Test(reply_sum, a_run_counts_when_all_of_it_has_come)
 {
+    forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
     struct reply_sum total = {0};
     note_all();
@@ -145,6 +158,7 @@ Test(reply_sum, a_run_counts_when_all_of_it_has_come)
 // Fetched again it is right, but the reply may have the bytes of before.
 Test(reply_sum, a_reply_begun_before_its_object_was_wrong_is_cut)
 {
+    forget_other_tests();
     begin(S3_CHECKSUM_CRC64NVME, "FULL_OBJECT");
     struct reply_sum before = {0}, after = {0};
     uint64_t began_us = world.now_us++;
@@ -162,6 +176,7 @@ Test(reply_sum, a_reply_begun_before_its_object_was_wrong_is_cut)
 // One of the two is wrong. Who comes later is judged by what comes then.
 Test(reply_sum, two_runs_of_the_same_bytes_with_different_sums)
 {
+    forget_other_tests();
     begin(S3_CHECKSUM_CRC32C, "FULL_OBJECT");
     uint64_t began_us = world.now_us++;
     struct reply_sum total = {0};
@@ -182,6 +197,7 @@ Test(reply_sum, two_runs_of_the_same_bytes_with_different_sums)
 // A slot that is half written is none.
 Test(reply_sum, a_slot_that_does_not_fit_its_proof_is_not_believed)
 {
+    forget_other_tests();
     begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
     note_all();
     for (unsigned i = 0; i < FILL_RUN_SUMS; i++) {
