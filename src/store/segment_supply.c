@@ -270,7 +270,8 @@ static void supply_make_room(struct segment_log *log, bool evict)
             return;
         }
         if (evict || over || room == DISK_ROOM_BELOW) {
-            picked = (evict || going < GOING_MAX) && supply_evict_one(log);
+            // The index asks again and again until it has room: what is going gives it.
+            picked = going < (evict ? 1 : GOING_MAX) && supply_evict_one(log);
             evict = false;
         } else if (spare >= wanted) {
             atomic_store(&log->no_room, false);

@@ -34,6 +34,14 @@ static struct object numbered(struct box *box, char *key, size_t key_len, unsign
     return (struct object){key, "\"e\"", size, BLOCK, store_generation_next(box->store)};
 }
 
+static bool is_wanted(struct segment_log *log)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    bool wanted = log->guarded.wanted;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return wanted;
+}
+
 Test(segment_log, five_times_the_cache_never_takes_more_than_its_size)
 {
     static const uint64_t sizes[] = {16 * MIB, 24 * MIB, 64 * MIB};
@@ -408,4 +416,39 @@ Test(segment_log, many_failing_reads_turn_look_ups_off_for_a_while)
     cr_assert(box_read(&box, 0, &object) == 1000);
     box_close(&box);
     box_remove(&box);
+}
+
+// The index asks for room with every commit that finds none; the segment that is on its way out gives it.
+Test(segment_log, room_for_the_index_takes_one_segment_at_a_time)
+{
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        box_init(&box, engines[e], 16 * MIB);
+        box.options.block_size_bytes_max = BLOCK;
+        if (!box_open(&box)) {
+            box_remove(&box);
+            continue;
+        }
+        struct segment_log *log = &box.store->log;
+        char key[32];
+        for (unsigned i = 0; i < 60; i++) {
+            struct object object = numbered(&box, key, sizeof(key), i, 65000);
+            cr_assert(box_put(&box, &object) == ERR_OK);
+        }
+        store_fault_stall(STORE_FAULT_UNLINK, true);
+        segment_log_want(log, true);
+        store_fault_stall_reached(STORE_FAULT_UNLINK);
+        for (unsigned i = 0; i < 20; i++) {
+            segment_log_want(log, true);
+            wait_for(!is_wanted(log));
+        }
+        pthread_mutex_lock(&log->guarded.lock);
+        unsigned dying = log->guarded.dying_count;
+        pthread_mutex_unlock(&log->guarded.lock);
+        cr_assert_eq(dying, 1u, "%u", dying);
+        store_fault_stall(STORE_FAULT_UNLINK, false);
+        box_close(&box);
+        box_remove(&box);
+    }
 }
