@@ -249,8 +249,9 @@ static enum err seal_write_locked(struct segment *segment, int fd)
         return ERR_IO;
     }
     stats_add(COUNTER_segment_sealed_bytes, log->segment_size_bytes);
-    stats_add(COUNTER_segment_unused_bytes,
-              log->segment_size_bytes - seal.end_offset - segment_table_bytes(seal.row_count));
+    uint64_t used = (uint64_t)seal.end_offset + segment_table_bytes(seal.row_count);
+    stats_add(COUNTER_segment_unused_bytes, // one that was torn may seem full up to its end
+              log->segment_size_bytes - min_u64(used, log->segment_size_bytes));
     return ERR_OK;
 }
 

@@ -265,6 +265,48 @@ Test(segment_list, a_segment_that_went_on_and_died_is_found_whole)
     }
 }
 
+// Bytes that say nothing lie at the end of each segment that a child has left open: it is sealed as full,
+// and what is counted as unused is never more than there is.
+Test(segment_list, a_segment_with_something_at_its_end_is_sealed_as_full)
+{
+    struct box box;
+    cr_assert(box_filled(&box, DISK_ENGINE_THREADS));
+    box_close(&box);
+    char key[16];
+    pid_t pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        struct object object = numbered(key, OBJECTS + 1, 100);
+        (void)(box_open(&box) && box_put(&box, &object) == ERR_OK && raise(SIGKILL));
+        _exit(1);
+    }
+    int status;
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    for (uint32_t number = 1; number < 200; number++) {
+        char path[1024], seal[SECTOR_SIZE];
+        (void)snprintf(path, sizeof(path), "%s/segments/%08u.seg", box.dir, number);
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        bool open_one =
+            fd >= 0 && pread(fd, seal, sizeof(seal), SEGMENT_SEAL_OFFSET) > 0 && seal[0] == 0;
+        cr_assert(!open_one || pwrite(fd, "torn", 4, SEGMENT - 100) == 4);
+        (void)(fd >= 0 && close(fd));
+    }
+    uint64_t sealed = stats_sum(COUNTER_segment_sealed_bytes);
+    uint64_t unused = stats_sum(COUNTER_segment_unused_bytes);
+    reopen_rebuilt(&box);
+    cr_assert_eq(right(&box), OBJECTS);
+    box_close(&box);
+    sealed = stats_sum(COUNTER_segment_sealed_bytes) - sealed;
+    cr_assert(sealed > 0);
+    cr_assert(stats_sum(COUNTER_segment_unused_bytes) - unused < sealed);
+    reopen_rebuilt(&box);
+    cr_assert_eq(right(&box), OBJECTS);
+    lists_are_equal(&box);
+    box_close(&box);
+    box_remove(&box);
+}
+
 // --- marks
 
 // Condemned while its segment still fills, or when it is sealed; judged by the table, then by a scan.
