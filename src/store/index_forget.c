@@ -4,6 +4,9 @@
 // that: until then such a place is a miss, since its segment's number and salt are never used again, and a
 // newer place of the same blocks is not touched, since only the very place that is named is removed.
 //
+// A commit for which the index has no room goes without its slice: no run and no delete fails for the sake of
+// what may wait.
+//
 // A slice is sorted by key: neighbours share the pages of the tree that are read and written.
 //
 // At most INDEX_FORGET_MAX places wait. Who frees segments waits then, after it has given back the space; when
@@ -16,6 +19,10 @@
 #include "base/check.h"
 #include "stats/stats.h"
 #include "store/index_apply.h"
+#include "store/store_private.h"
+
+#define SLICE_MIN 64u
+#define SLICE_BYTES 4096u // that each of them may make the index grow by
 
 struct forget_list {
     struct forget_list *next;
@@ -134,6 +141,13 @@ unsigned index_forget_take(struct index_forget *forget, unsigned max)
     pthread_mutex_unlock(&forget->guarded.lock);
     qsort(forget->slice, forget->slice_count, sizeof(*forget->slice), removal_compare);
     return forget->slice_count;
+}
+
+unsigned index_forget_slice(const struct store *store, bool stopping)
+{
+    uint64_t headroom = store->capacity_bytes - store->segment_limit_bytes;
+    uint64_t fits = max_u64(SLICE_MIN, headroom / 4 / SLICE_BYTES);
+    return (unsigned)min_u64(fits, stopping ? INDEX_FORGET_MAX / 8 : INDEX_FORGET_SLICE);
 }
 
 void index_forget_apply(const struct index_forget *forget, struct index_txn *t)

@@ -18,6 +18,7 @@ struct index_removal {
 };
 
 struct index_txn;
+struct store;
 
 struct index_forget {
     atomic_uint waiting; // places, those in the slice included
@@ -39,6 +40,8 @@ void index_forget_add(struct index_forget *forget, struct index_removal *removal
 // The next places to forget, `max` at most, in the order of keys; the same ones until they are forgotten.
 // Index writer only.
 unsigned index_forget_take(struct index_forget *forget, unsigned max);
+// So many: each may want a page of the index file, and all of them no more than a quarter of the headroom.
+unsigned index_forget_slice(const struct store *store, bool stopping);
 void index_forget_apply(const struct index_forget *forget, struct index_txn *t);
 void index_forget_forgotten(struct index_forget *forget);
 

@@ -50,14 +50,6 @@ static struct timespec timespec_of_us(uint64_t us)
                              .tv_nsec = (long)(us % 1000000 * 1000)};
 }
 
-// Real monotonic time: what pthread waits by, whatever a test has done to the clock.
-static uint64_t real_us(void)
-{
-    struct timespec now;
-    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
 // --- queue
 
 void index_writer_init(struct index_writer *writer, struct store *store)
@@ -222,9 +214,7 @@ void index_writer_forget(struct index_writer *writer, struct index_removal *remo
                          unsigned count)
 {
     index_forget_add(&writer->forget, removals, count);
-    pthread_mutex_lock(&writer->guarded.lock);
-    pthread_cond_signal(&writer->guarded.wake);
-    pthread_mutex_unlock(&writer->guarded.lock);
+    index_writer_renewals_wait(writer); // wakes it
 }
 
 void index_writer_sweep(struct index_writer *writer, uint32_t segment_number)
@@ -433,8 +423,8 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     struct index *index = &store->index;
     struct renewal_copy renewals[RENEW_BATCH];
     unsigned renewal_count = index_renewals_take(index, renewals, RENEW_BATCH);
-    unsigned forget_max = writer->stopping ? INDEX_FORGET_MAX / 8 : INDEX_FORGET_SLICE;
-    bool refused = real_us() < writer->forget_due_us && !writer->stopping;
+    bool refused = store_real_us() < writer->forget_due_us && !writer->stopping;
+    unsigned forget_max = index_forget_slice(store, writer->stopping);
     unsigned forget_count = refused ? 0 : index_forget_take(&writer->forget, forget_max);
     if (count == 0 && renewal_count == 0 && forget_count == 0) {
         return true;
@@ -447,6 +437,14 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
         writer_drop_index(writer);
     }
     enum err err = index_txn_begin(&t, index, count + renewal_count + forget_count, &rc);
+    if (err == ERR_DISK_FULL && forget_count > 0) { // nobody waits for it, and filling goes on
+        forget_count = 0;
+        writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
+        if (count + renewal_count == 0) {
+            return false;
+        }
+        err = index_txn_begin(&t, index, count + renewal_count, &rc);
+    }
     for (struct index_change *c = owed; c != NULL && err == ERR_OK; c = c->next) {
         c->err = change_apply(store, &t, c);
     }
@@ -469,7 +467,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
             c->err = err;
         }
         writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
-        writer->forget_due_us = real_us() + INDEX_AGAIN_MS * 1000ull;
+        writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
         return false;
     }
     writer->given_up = false;
@@ -608,7 +606,7 @@ static struct index_change *owed_take(struct index_writer *writer, unsigned *ret
 {
     struct index_change *taken = NULL;
     *ret_count = 0;
-    if (writer->owed == NULL || real_us() < writer->owed_due_us) {
+    if (writer->owed == NULL || store_real_us() < writer->owed_due_us) {
         return NULL;
     }
     owed_prune(writer);
@@ -637,7 +635,7 @@ static void owed_settle(struct index_writer *writer, struct index_change *taken,
         writer_give_up_index(writer);
     } else if (!committed && writer->owed != NULL) {
         writer->owed_due_us =
-            real_us() + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
+            store_real_us() + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
         writer->owed_failures = (unsigned)min_u64(writer->owed_failures + 1, 6);
     } else if (committed) {
         writer->owed_due_us = 0; // the disk takes it again
@@ -682,13 +680,15 @@ static bool writer_wait_locked(struct index_writer *writer)
     uint64_t renew_due_us = 0;
     for (;;) {
         unsigned renewals = atomic_load(&index->renewal_count);
-        uint64_t now_us = real_us();
+        uint64_t now_us = store_real_us();
         unsigned forget = atomic_load(&writer->forget.waiting);
         if ((writer->guarded.count > 0 || forget > 0) && batch_due_us == 0) {
             batch_due_us = now_us + INDEX_LINGER_MS * 1000;
         }
         if (writer->guarded.count == 0 && forget > 0) {
             batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
+        } else if (writer->guarded.count > 0) { // came while what is to be forgotten has to wait
+            batch_due_us = min_u64(batch_due_us, now_us + INDEX_LINGER_MS * 1000);
         }
         if (renewals > 0 && renew_due_us == 0) {
             renew_due_us = now_us + INDEX_RENEW_LINGER_MS * 1000;

@@ -267,17 +267,9 @@ static void recovery_ends(struct recovery *recovery)
     pthread_mutex_unlock(&recovery->guarded.lock);
 }
 
-// Real monotonic time: what pthread waits by.
-static uint64_t real_us(void)
-{
-    struct timespec now;
-    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
 static void rebuild_ended(struct recovery *recovery)
 {
-    uint64_t now_us = real_us();
+    uint64_t now_us = store_real_us();
     bool calm = recovery->rebuilt_us == 0 || now_us - recovery->rebuilt_us > REBUILD_CALM_US;
     recovery->pauses = calm ? 0 : (unsigned)min_u64(recovery->pauses + 1, REBUILD_PAUSES_MAX);
     recovery->rebuilt_us = now_us;
@@ -305,7 +297,7 @@ static bool rebuild_wait_locked(struct recovery *recovery)
         return false;
     }
     uint64_t due_us = recovery->rebuilt_us + ((uint64_t)REBUILD_PAUSE_US << recovery->pauses);
-    if (recovery->rebuilt_us == 0 || real_us() >= due_us) {
+    if (recovery->rebuilt_us == 0 || store_real_us() >= due_us) {
         return true;
     }
     struct timespec until = {.tv_sec = (time_t)(due_us / 1000000),

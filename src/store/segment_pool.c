@@ -213,14 +213,6 @@ static uint64_t pool_returns(struct segment_pool *pool)
     return returns;
 }
 
-// Real monotonic time: what pthread waits by, whatever a test has done to the clock.
-static uint64_t real_us(void)
-{
-    struct timespec now;
-    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
 static int pool_open_wait(struct segment_pool *pool, struct segment *segment)
 {
     int fd = pool_open(pool, segment);
@@ -229,7 +221,7 @@ static int pool_open_wait(struct segment_pool *pool, struct segment *segment)
     }
     stats_add(COUNTER_segment_open_waits, 1);
     atomic_fetch_add(&pool->waiting, 1);
-    uint64_t until_us = real_us() + SEGMENT_OPEN_WAIT_MS * 1000ull;
+    uint64_t until_us = store_real_us() + SEGMENT_OPEN_WAIT_MS * 1000ull;
     bool again = true;
     while (fd == -EAGAIN && again) { // ends with the time
         uint64_t returns = pool_returns(pool);

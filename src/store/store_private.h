@@ -8,6 +8,8 @@
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H
 
+#include <time.h>
+
 #include "store/index.h"
 #include "store/index_writer.h"
 #include "store/page_window.h"
@@ -80,6 +82,14 @@ static inline struct store_worker *store_worker_of(struct worker *w)
     struct store_worker *mine = worker_slot_get(w, WORKER_SLOT_STORE);
     check(mine != NULL);
     return mine;
+}
+
+// Real monotonic time: what pthread waits by, whatever a test has done to the clock.
+static inline uint64_t store_real_us(void)
+{
+    struct timespec now;
+    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
 // Counts `bytes` against cache.size unless more than `limit_bytes` would be used then. Any thread.

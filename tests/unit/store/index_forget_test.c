@@ -162,3 +162,37 @@ Test(index_forget, space_comes_back_while_the_index_stands)
         box_remove(&box);
     }
 }
+
+// The index has no room for what a slice may need: puts and deletes beside it are committed all the same, and
+// the slice when there is room.
+Test(index_forget, nothing_fails_for_want_of_room_to_forget)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        if (!box_small_segments(&box, engines[e])) {
+            continue;
+        }
+        struct store *store = box.store;
+        for (unsigned i = 0; i < 20; i++) {
+            put(&box, i);
+            cr_assert(index_writer_flush(&store->writer) == ERR_OK);
+        }
+        uint64_t taken = 0, part = 4096;
+        while (store_space_reserve(store, part, store->capacity_bytes)) {
+            taken += part;
+        }
+        uint64_t failures = stats_sum(COUNTER_index_commit_failures);
+        index_writer_forget(&store->writer, removals(6000, 3), 6000);
+        put(&box, 20);
+        cr_assert(index_writer_flush(&store->writer) == ERR_OK);
+        cr_assert(box_post_delete(&box, "key-3", UINT64_MAX >> 1) == ERR_OK);
+        cr_assert_eq(stats_sum(COUNTER_index_commit_failures), failures);
+        cr_assert(store_is_filling(store));
+        cr_assert(is_found(&box, 20) && !is_found(&box, 3));
+        store_space_give(store, taken);
+        wait_for(atomic_load(&store->writer.forget.waiting) == 0);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
