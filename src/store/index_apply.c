@@ -278,16 +278,28 @@ static bool version_is_same(const struct index_record *record, const struct inde
            record->block_size_bytes == c->block_size_bytes;
 }
 
+// What lay in a segment that is gone may not have been forgotten yet, and holds nothing.
+static bool place_lives(const struct index_txn *t, const struct index_place *place)
+{
+    struct segment *segment = segment_log_entry(&t->index->store->log, place->number);
+    bool lives = segment_pin(segment, place->number);
+    if (lives) {
+        segment_unpin(segment);
+    }
+    return lives;
+}
+
 // Blocks of the run that there is from the change's first block on.
 static uint64_t record_has(struct index_txn *t, const struct index_change *c,
                            const struct index_record *record)
 {
     struct index_place place;
     if ((record->flags & INDEX_WHOLE) != 0) {
-        return record->place.block_count - c->place.first_block;
+        bool lives = place_lives(t, &record->place);
+        return lives ? record->place.block_count - c->place.first_block : 0;
     }
     bool any = place_get(t, record->generation, c->place.first_block, c->hash, &place);
-    return any ? place.block_count : 0;
+    return any && place_lives(t, &place) ? place.block_count : 0;
 }
 
 static struct index_record record_new(const struct index_change *c)

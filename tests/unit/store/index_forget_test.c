@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "stats/stats.h"
 #include "store_fixture.h"
@@ -195,4 +196,42 @@ Test(index_forget, nothing_fails_for_want_of_room_to_forget)
         box_close(&box);
         box_remove(&box);
     }
+}
+
+static bool is_built(struct box *box)
+{
+    struct store_summary summary;
+    store_summarize(box->store, &summary);
+    return !summary.rebuilding && atomic_load(&box->store->log.examined);
+}
+
+// A version that was found in segments, and then its segment has gone before the index has forgotten it: a
+// part that is fetched again counts.
+Test(index_forget, what_is_fetched_again_counts_before_the_old_is_forgotten)
+{
+    struct box box;
+    char path[1024];
+    (void)unsetenv("FOREBAY_SEGMENT_SIZE");
+    struct object object = {"large", "\"e\"", 3ull * BLOCK, BLOCK, 5};
+    box_init(&box, DISK_ENGINE_THREADS, 32 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(box_put(&box, &object) == ERR_OK);
+    box_close(&box);
+    (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
+    cr_assert(unlink(path) == 0);
+    cr_assert(box_open(&box));
+    wait_for(is_built(&box));
+    cr_assert(box_read(&box, 0, &object) == object.size);
+    box_close(&box);
+    for (unsigned number = 1; number < 20; number++) {
+        (void)snprintf(path, sizeof(path), "%s/segments/%08u.seg", box.dir, number);
+        (void)unlink(path); // some are not there
+    }
+    cr_assert(box_open(&box));
+    wait_for(is_built(&box));
+    object.generation = store_generation_next(box.store);
+    cr_assert(box_put_run(&box, &object, 0, 1) == ERR_OK);
+    cr_assert(box_read(&box, 0, &object) == BLOCK);
+    box_close(&box);
+    box_remove(&box);
 }
