@@ -10,7 +10,8 @@
 // A slice is sorted by key: neighbours share the pages of the tree that are read and written.
 //
 // At most INDEX_FORGET_MAX places wait. Who frees segments waits then, after it has given back the space; when
-// the index takes nothing for long, the places stay in it and go when they are met.
+// the index takes nothing for long, the places stay in it and go when they are met. A stop waits for no room:
+// what is on its way out then is little.
 #include "store/index_forget.h"
 
 #include <stdlib.h>
@@ -69,7 +70,8 @@ static bool wait_for_room_locked(struct index_forget *forget, unsigned count)
     until.tv_sec += INDEX_FORGET_WAIT_MS / 1000;
     int rc = 0;
     unsigned waiting = atomic_load(&forget->waiting);
-    while (waiting > 0 && waiting + count > INDEX_FORGET_MAX && rc == 0) {
+    while (waiting > 0 && waiting + count > INDEX_FORGET_MAX && !forget->guarded.hurries &&
+           rc == 0) {
         rc = pthread_cond_timedwait(&forget->guarded.room, &forget->guarded.lock, &until);
         waiting = atomic_load(&forget->waiting);
     }
@@ -95,6 +97,14 @@ void index_forget_add(struct index_forget *forget, struct index_removal *removal
         stats_add(COUNTER_index_forgets_dropped, count);
         list_free(list);
     }
+}
+
+void index_forget_hurry(struct index_forget *forget)
+{
+    pthread_mutex_lock(&forget->guarded.lock);
+    forget->guarded.hurries = true;
+    pthread_cond_broadcast(&forget->guarded.room);
+    pthread_mutex_unlock(&forget->guarded.lock);
 }
 
 static int removal_compare(const void *a, const void *b)

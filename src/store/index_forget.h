@@ -26,6 +26,7 @@ struct index_forget {
         pthread_mutex_t lock; // held for a moment; none is taken under it
         pthread_cond_t room;
         struct forget_list *first, **last;
+        bool hurries; // the room is closed: nobody waits
     } guarded;
     // The index writer's.
     struct index_removal *slice;
@@ -37,6 +38,8 @@ void index_forget_done(struct index_forget *forget);
 // Takes `removals` over (malloc'd). Waits while too many wait; at last they stay in the index, and are
 // counted. Never on a worker.
 void index_forget_add(struct index_forget *forget, struct index_removal *removals, unsigned count);
+// From now on nobody waits: what is added is taken, however much waits.
+void index_forget_hurry(struct index_forget *forget);
 // The next places to forget, `max` at most, in the order of keys; the same ones until they are forgotten.
 // Index writer only.
 unsigned index_forget_take(struct index_forget *forget, unsigned max);

@@ -320,6 +320,7 @@ void segment_free_stop(struct segment_log *log)
     log->guarded.free_stop = true;
     pthread_cond_signal(&log->guarded.free_wake);
     pthread_mutex_unlock(&log->guarded.lock);
+    index_forget_hurry(&log->store->writer.forget);
     check(pthread_join(log->freer, NULL) == 0);
     log->freer_runs = false;
 }

@@ -3,6 +3,7 @@
 // forgotten; and nobody who needs space waits for that.
 #include "store/index_forget.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -196,6 +197,29 @@ Test(index_forget, nothing_fails_for_want_of_room_to_forget)
         box_close(&box);
         box_remove(&box);
     }
+}
+
+// The queue is full and the disk takes no commits: a stop does not wait for each segment that goes.
+Test(index_forget, a_stop_does_not_wait_for_room)
+{
+    struct box box;
+    cr_assert(box_small_segments(&box, DISK_ENGINE_THREADS));
+    struct segment_log *log = &box.store->log;
+    for (unsigned i = 0; i < 20; i++) {
+        put(&box, i);
+    }
+    cr_assert(index_writer_flush(&box.store->writer) == ERR_OK);
+    uint64_t dropped = stats_sum(COUNTER_index_forgets_dropped);
+    store_fault_set(STORE_FAULT_COMMIT, 1, true, EIO);
+    index_writer_forget(&box.store->writer, removals(INDEX_FORGET_MAX, 3), INDEX_FORGET_MAX);
+    for (uint32_t number = 1; number <= 3; number++) {
+        segment_log_abandon(log, segment_log_entry(log, number));
+    }
+    box_close(&box);
+    cr_assert_eq(stats_sum(COUNTER_index_forgets_dropped), dropped, "nobody waited in vain");
+    cr_assert_eq(stats_sum(COUNTER_index_forgets_waiting), 0u);
+    store_fault_set(STORE_FAULT_COMMIT, 0, false, 0);
+    box_remove(&box);
 }
 
 static bool is_built(struct box *box)
