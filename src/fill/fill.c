@@ -449,10 +449,11 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
                      origin_capabilities(fill->key->origin)->has_checksums;
     fill->asks_whole = describes && fill->first_byte == 0 && fill_describe_asks_whole(fill);
     fill_attach(fill, sub, false);
-    fill_fetch(fill);
     if (describes && !fill->asks_whole) {
-        fill_describe_start(fill);
+        fill_describe_start(
+            fill); // first: no run has a place at the origin whose HEAD waits for one
     }
+    fill_fetch(fill);
     fill_assert_run(fill);
 }
 

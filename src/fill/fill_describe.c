@@ -190,7 +190,7 @@ static void on_describe_end(struct origin_fetch *f, enum err err)
 void fill_describe_start(struct fill *fill)
 {
     struct origin_fetch *f = &fill->describe;
-    check(!fill->describing && fill->fetching && !fill->has_head);
+    check(!fill->describing && !fill->fetching && !fill->has_head);
     f->head = true;
     f->bucket = fill->key->bucket;
     f->key = fill->key->key;

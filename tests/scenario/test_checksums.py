@@ -256,6 +256,25 @@ def test_a_read_does_without_where_head_fails(forebay, origin):
         assert sums(client.get("a", headers=MODE)) == describe("crc32", RIGHT["crc32"])
 
 
+def test_no_read_holds_the_place_that_its_head_waits_for(origin, start, engine):
+    """Many clients, each with its turn, and one place at the origin: HEAD has it first."""
+    server = start(origin, engine=engine, settings={"workers": 1, "origin.connections": 1})
+    keys, connections = [f"{i}/a" for i in range(8)], []
+    for key in keys:
+        origin.put(key, len(BODY), body=BODY, checksums=describe("crc32", RIGHT["crc32"]))
+    with origin.hold(None):
+        for i, key in enumerate(keys):
+            connections.append(server.connection(address=f"127.0.0.{i + 1}"))
+            connections[-1].send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                                 "x-amz-checksum-mode: ENABLED\r\n\r\n".encode())
+            server.wait_metric("forebay_fills_inflight", lambda v: v == len(connections))
+    for key, connection in zip(keys, connections):
+        reply = connection.read_reply()
+        connection.close()
+        assert bytes(reply.body) == BODY and sums(reply) == describe("crc32", RIGHT["crc32"])
+        assert [r.method for r in origin.requests(key=key)] == ["HEAD", "GET"]
+
+
 def test_head_that_asks_is_never_without(forebay, origin):
     """A version that fills brought without checksums is asked about when they are wanted by name."""
     want = describe("crc32", crc32_of(BODY))

@@ -80,6 +80,7 @@ Test(fill_describe, where_many_in_a_row_were_small_the_next_is_asked_for_whole)
     begin(2 * WORLD_BLOCK);
     read_small(PROOF - 1);
     world_use_key(1);
+    world_hold(EVENT_TIMER, -1, -1); // the run's head waits for HEAD's answer
     for (unsigned whole = 0; whole < 2; whole++) {
         unsigned before = origin_requests();
         int client = ask(2, false);
