@@ -74,6 +74,7 @@ struct fill_ask {
     // The origin's checksums of the object are wanted, too; of bytes: all of it is. Where they are no
     // bytes: of `object`.
     bool with_checksums;
+    bool insists;         // on them, however long it takes
     uint64_t first_byte;  // wanted from here
     uint64_t block;       // that holds it
     uint32_t block_count; // at most this many

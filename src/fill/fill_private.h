@@ -85,6 +85,8 @@ struct fill_worker {
     struct store_object *described[FILL_DESCRIBED];
     uint64_t described_us; // since then so many of them gave way to others
     unsigned described_count;
+    const struct origin *mute; // it has lately not answered who asked for checksums; compared only
+    uint64_t mute_until_us;
     struct given_slot given[FILL_GIVEN]; // home_given.c; by key hash
     uint64_t next_token;
     unsigned unsure; // deletes of what nobody could look at, of all its homes

@@ -50,6 +50,7 @@ struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
     list_init(&h->next_revalidation);
     list_init(&h->concluded);
     list_init(&h->publishing);
+    timer_init(fw->worker, &h->patience, home_on_patience);
     list_push_back(fill_map_bucket(&fw->homes, key->hash), &h->map_node);
     fw->homes.count++;
     return h;
@@ -59,6 +60,7 @@ static void home_free(void *ptr)
 {
     struct home_key *h = ptr;
     check(h->state == HOME_NONE && !list_node_linked(&h->map_node));
+    timer_done(&h->patience);
     store_object_unref(h->known);
     object_key_unref(h->key);
     free(h);

@@ -63,6 +63,7 @@ struct home_key {
     struct list closing;  // writes that wait for the acknowledgements
     struct revalidation *revalidation;
     struct list next_revalidation; // those for whom the one that was sent will not do
+    struct timer patience;         // of those who want checksums
     struct list concluded; // struct revalidation: answered, until what it made untrue is gone
 };
 
@@ -138,5 +139,6 @@ void home_settle(struct home_key *h);
 // --- home_revalidate.c ---------------------------------------------------------------------------
 
 void home_answer_concluded(struct home_key *h);
+void home_on_patience(struct timer *timer);
 
 #endif

@@ -8,6 +8,9 @@
 // Versions that give way to others in the table of those described, within so long.
 #define DESCRIBED_MAX 4096u
 #define DESCRIBED_US 600000000u
+// Who wants checksums with bytes that are at hand waits so long for them; for so long after that nobody does.
+#define PATIENCE_MS 1000u
+#define MUTE_US 10000000u
 
 static void revalidation_start(struct home_key *h, const struct subscription *first,
                                bool describes);
@@ -122,6 +125,62 @@ void home_answer_concluded(struct home_key *h)
     }
 }
 
+// --- who wants checksums -------------------------------------------------------------------------
+
+static bool can_do_without(const struct subscription *sub)
+{
+    return sub->ask.with_checksums && !sub->ask.insists;
+}
+
+static void answer_described(struct home_key *h, struct subscription *sub,
+                             struct store_object *described)
+{
+    struct revalidated_message *m = message_revalidated_new(h->fw, NULL);
+    m->subscription = sub;
+    m->outcome = OUTCOME_DESCRIBED;
+    m->object = described != NULL ? store_object_ref(described) : NULL;
+    message_send(sub->at, &m->base);
+}
+
+static bool is_mute(const struct home_key *h)
+{
+    const struct fill_worker *fw = h->fw;
+    return fw->mute == h->key->origin && worker_now_us(fw->worker) < fw->mute_until_us;
+}
+
+static void note_mute(struct home_key *h)
+{
+    h->fw->mute = h->key->origin;
+    h->fw->mute_until_us = worker_now_us(h->fw->worker) + MUTE_US;
+}
+
+static void go_without(struct home_key *h, struct list *list)
+{
+    struct list others;
+    struct subscription *sub;
+    list_init(&others);
+    while ((sub = home_unhold(list)) != NULL) {
+        if (can_do_without(sub)) {
+            answer_described(h, sub, NULL);
+        } else {
+            home_hold(&others, sub);
+        }
+    }
+    list_append_all(list, &others);
+}
+
+void home_on_patience(struct timer *timer)
+{
+    struct home_key *h = container_of(timer, struct home_key, patience);
+    if (h->revalidation != NULL) {
+        note_mute(h);
+        go_without(h, &h->revalidation->waiters);
+        go_without(h, &h->next_revalidation);
+    }
+}
+
+// --- requests ------------------------------------------------------------------------------------
+
 static void on_revalidation_end(struct origin_fetch *f, enum err err)
 {
     struct revalidation *c = f->ctx;
@@ -130,6 +189,9 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     h->revalidation = NULL;
     c->err = err == ERR_OK && c->found == NULL ? ERR_ORIGIN_PROTOCOL : err;
     c->document = message_document(f->error_answer);
+    if (c->describes && error_row(c->err)->status == 503) {
+        note_mute(h);
+    }
     // Sent before an invalidation it says nothing to anyone.
     bool outdated = c->floor != h->floor;
     bool concludes = revalidation_names(c) != NULL || err_says_absent(c->err);
@@ -148,6 +210,9 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
         }
         revalidation_start(h, container_of(first, struct held, node)->subscription, describes);
         list_append_all(&h->revalidation->waiters, &h->next_revalidation);
+    }
+    if (h->revalidation == NULL || !h->revalidation->describes) {
+        timer_stop(&h->patience);
     }
     home_settle(h);
 }
@@ -205,8 +270,8 @@ static void home_answer_known(struct home_key *h, struct subscription *sub)
     message_send(sub->at, &m->base);
 }
 
-// Is the version asked about described already? Nor is the origin asked where many others had to be: a
-// reader can do without.
+// Is the version asked about described already? Nor is the origin asked where many others had to be, or when
+// it does not answer: a reader can do without.
 static bool home_answer_described(struct home_key *h, struct subscription *sub)
 {
     struct fill_worker *fw = h->fw;
@@ -214,6 +279,8 @@ static bool home_answer_described(struct home_key *h, struct subscription *sub)
     bool is_this_key = described != NULL && hash128_equal(described->hash, h->key->hash);
     if (h->state == HOME_KNOWN && fill_version_checksums(h->known->headers).len > 0) {
         described = h->known;
+    } else if (!is_this_key && can_do_without(sub) && is_mute(h)) {
+        described = NULL;
     } else if (!is_this_key && described != NULL) {
         uint64_t now_us = worker_now_us(fw->worker);
         if (now_us - fw->described_us > DESCRIBED_US) {
@@ -230,11 +297,7 @@ static bool home_answer_described(struct home_key *h, struct subscription *sub)
     if (described != NULL && !same_version(sub->ask.object, described)) {
         return false;
     }
-    struct revalidated_message *m = message_revalidated_new(fw, NULL);
-    m->subscription = sub;
-    m->outcome = OUTCOME_DESCRIBED;
-    m->object = described != NULL ? store_object_ref(described) : NULL;
-    message_send(sub->at, &m->base);
+    answer_described(h, sub, described);
     return true;
 }
 
@@ -267,6 +330,9 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
     bool waits =
         !is_new && (sub->ask.strict || (sub->ask.with_checksums && !h->revalidation->describes));
     home_hold(waits ? &h->next_revalidation : &h->revalidation->waiters, sub);
+    if (can_do_without(sub) && h->patience.heap_slot == 0) {
+        timer_start(&h->patience, PATIENCE_MS);
+    }
 }
 
 void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)

@@ -94,7 +94,8 @@ enum step_result get_ask_checksums(struct request *r)
                            .object = g->object,
                            .client = request_client(r),
                            .revalidate = true,
-                           .with_checksums = true};
+                           .with_checksums = true,
+                           .insists = g->is_head};
     g->asked_checksums = true;
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     r->step = REQUEST_GET_REVALIDATED;

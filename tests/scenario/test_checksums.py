@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -254,6 +255,33 @@ def test_a_read_does_without_where_head_fails(forebay, origin):
         assert "hit" in reply.header("cache-status")
         origin.clear_faults()
         assert sums(client.get("a", headers=MODE)) == describe("crc32", RIGHT["crc32"])
+
+
+def test_a_hit_does_not_wait_for_an_origin_that_hangs(origin, start, engine):
+    """What is at hand is sent without them after a second, and then at once; HEAD that asks for them waits. Later they
+    are asked for again."""
+    want = describe("crc32", RIGHT["crc32"])
+    server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1})
+    for key in ("a", "b"):
+        origin.put(key, len(BODY), body=BODY, checksums=want)
+    with server.client() as client, server.client() as other, ThreadPoolExecutor(1) as pool:
+        for key in ("a", "b"):
+            assert bytes(client.get(key).body) == BODY
+        server.settle()
+        mark = origin.mark()
+        with origin.hold(None):
+            for key in ("a", "b", "a"):
+                reply = client.get(key, headers=MODE)
+                assert bytes(reply.body) == BODY and sums(reply) == {}
+                assert "hit" in reply.header("cache-status")
+            assert [(r.key, r.method) for r in origin.requests(since=mark)] == [("a", "HEAD")]
+            head = pool.submit(other.head, "b", headers=MODE)
+            origin.wait_for(1, key="b", method="HEAD")
+        assert sums(head.result()) == want
+        server.advance(11)
+        for key in ("a", "b"):
+            assert sums(client.get(key, headers=MODE)) == want
+        assert len(origin.requests(key="b", method="HEAD")) == 1
 
 
 def test_no_read_holds_the_place_that_its_head_waits_for(origin, start, engine):

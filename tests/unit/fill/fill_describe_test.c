@@ -155,6 +155,7 @@ Test(fill_describe, a_version_without_them_is_described_once)
     world_run();
     expect(plain, false);
     cr_assert_eq(origin_heads(), 0);
+    world_hold(EVENT_TIMER, -1, -1); // its answer comes in time
     int client = ask(2, false);
     world_run();
     expect(client, true);
@@ -195,6 +196,34 @@ Test(fill_describe, the_run_does_not_wait_for_ever)
     world_run();
     cr_assert_eq(client_outcome(client), CLIENT_COMPLETE);
     cr_assert_eq(client_received(client), WORLD_SIZE);
+    world_end();
+}
+
+// The version is at hand, HEAD does not answer: held up for a second, and then nobody is.
+Test(fill_describe, a_hit_does_not_wait_for_ever)
+{
+    begin(0);
+    int plain = client_get(1, 0, UINT64_MAX);
+    world_run();
+    expect(plain, false);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    world_hold(EVENT_TIMER, -1, -1);
+    int first = ask(2, false), head = ask(1, true);
+    world_run();
+    cr_assert_eq(client_status(first), 0);
+    world_release();
+    world_hold(EVENT_ORIGIN, -1, -1);
+    world_run();
+    expect(first, false);
+    int second = ask(0, false);
+    world_run();
+    expect(second, false);
+    cr_assert_eq(client_status(head), 0, "who asks for nothing else waits");
+    world_release();
+    world_run();
+    expect(head, true);
+    cr_assert_eq(origin_heads(), 1);
+    expect_known(true);
     world_end();
 }
 
