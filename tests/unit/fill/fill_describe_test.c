@@ -87,7 +87,7 @@ Test(fill_describe, where_many_in_a_row_were_small_the_next_is_asked_for_whole)
         world_run();
         expect(client, true);
         cr_assert_eq(origin_requests() - before, 2 - whole);
-        cr_assert_eq(stats_sum(COUNTER_fills_whole), whole);
+        cr_assert_eq(counter(COUNTER_fills_whole), whole);
         write_anew();
     }
     world_end();
@@ -98,7 +98,7 @@ Test(fill_describe, who_does_not_ask_sees_no_other_requests)
     begin(2 * WORLD_BLOCK);
     read_small(PROOF + 1);
     cr_assert_eq(origin_heads(), 0);
-    cr_assert_eq(stats_sum(COUNTER_fills_whole), 0);
+    cr_assert_eq(counter(COUNTER_fills_whole), 0);
     world_end();
 }
 
@@ -143,7 +143,7 @@ Test(fill_describe, one_that_is_larger_than_its_kind_is_asked_for_again)
     }
     cr_assert_eq(origin_requests() - before, 4, "whole, and three runs");
     cr_assert_eq(origin_heads(), 0);
-    cr_assert_eq(stats_sum(COUNTER_fills_whole_wrong), 1);
+    cr_assert_eq(counter(COUNTER_fills_whole_wrong), 1);
     world_end();
 }
 
