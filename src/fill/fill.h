@@ -160,18 +160,21 @@ void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct spa
 
 // --- an object in several runs, as a reply sends it (reply_sum.c) ---------------------------------
 
-// What its runs add up to, from its first byte on. Zeroed: nothing yet.
+// What its runs add up to, from its first byte on. Zeroed, then begun: nothing yet.
 struct reply_sum {
+    uint64_t verdicts; // that were known when the reply was begun
     bool has_kind;
     enum s3_checksum kind;
     struct s3_checksum_state *sum; // of the bytes below end_byte
     uint64_t end_byte;
 };
-// The reply, begun at `began_us`, has all bytes below `end_byte`, and does not send the last of them before
+// To be called before the reply looks for any of the object's bytes.
+void reply_sum_begin(struct fill_worker *fw, struct hash128 key_hash, struct reply_sum *total);
+// The reply has all bytes below `end_byte`, and does not send the last of them before
 // this says false. True: these are all, and they are not what the origin says; that is counted and
 // logged. What cannot be judged is not wrong.
 bool reply_sum_is_wrong(struct fill_worker *fw, const struct store_object *object,
-                        struct reply_sum *total, uint64_t end_byte, uint64_t began_us) MUST_USE;
+                        struct reply_sum *total, uint64_t end_byte) MUST_USE;
 void reply_sum_done(struct reply_sum *total); // a zeroed one is fine
 
 // The epoch that is part of the names of this bucket's keys.
@@ -199,6 +202,9 @@ struct key_write {
 void invalidate_begin(struct fill_worker *fw, struct key_write *kw); // on_ready later
 void invalidate_end(struct fill_worker *fw,
                     struct key_write *kw); // after on_ready, with err or without; on_ended later
+// What is kept of the key is wrong: soon no worker hands it out. For who was cut by reply_sum_is_wrong()
+// though begun after a verdict (verdicts is not 0): the home, which has not all runs to judge, keeps them.
+void invalidate_wrong(struct fill_worker *fw, struct object_key *key);
 
 // A change of a bucket that may touch any of its keys: every object and listing of it that is held,
 // in every realm, is out of reach from on_ready on, and again from on_ended on. Ownership as above.

@@ -16,7 +16,7 @@
 #define FILL_KINDS 4096u
 #define FILL_LISTED (1u << 20)
 #define FILL_RUN_SUMS 8192u
-#define FILL_WRONGS 1024u
+#define FILL_VERDICTS 1024u
 #define FILL_GIVEN 2048u
 // Bytes that a reader of a stored run holds unsent: all of a run where there is memory. It asks again for
 // what comes above that.
@@ -50,7 +50,7 @@ static inline void fill_map_init(struct fill_map *map)
 #define FILL_HERE_SLOTS 16384u
 
 struct run_sum_slot {
-    _Atomic uint64_t name, end_byte, crc, proof;
+    _Atomic uint64_t name, end_byte, crc, verdicts, proof;
 };
 
 struct fill_room {
@@ -59,11 +59,11 @@ struct fill_room {
     void (*deliver)(struct worker *to, struct message *message);
     unsigned worker_count;
     struct fill_worker *workers;
-    _Atomic uint64_t *here;                 // FILL_HERE_SLOTS names of blocks, fill_here.c
-    _Atomic uint64_t *kinds;                // FILL_KINDS, fill_describe.c; a hint, of any worker
-    _Atomic uint16_t *listed;               // FILL_LISTED, fill_describe.c; a hint
-    struct run_sum_slot *run_sums;          // FILL_RUN_SUMS, reply_sum.c
-    _Atomic uint64_t wrong_us[FILL_WRONGS]; // reply_sum.c
+    _Atomic uint64_t *here;                   // FILL_HERE_SLOTS names of blocks, fill_here.c
+    _Atomic uint64_t *kinds;                  // FILL_KINDS, fill_describe.c; a hint, of any worker
+    _Atomic uint16_t *listed;                 // FILL_LISTED, fill_describe.c; a hint
+    struct run_sum_slot *run_sums;            // FILL_RUN_SUMS, reply_sum.c
+    _Atomic uint64_t verdicts[FILL_VERDICTS]; // reply_sum.c
 };
 
 struct given_slot {
@@ -131,8 +131,8 @@ void whole_sums_free(struct whole_sums *sums); // with its worker; NULL is fine
 // --- reply_sum.c ---------------------------------------------------------------------------------
 
 void reply_sum_note(const struct fill *fill); // all of it has come, and nobody has its last byte
-// The object was judged wrong: its runs' sums are forgotten, replies under way are cut.
-void reply_sum_forget(struct fill_worker *fw, const struct store_object *object);
+// The object was judged wrong: replies under way are cut.
+void reply_sum_condemn(struct fill_worker *fw, const struct store_object *object);
 
 // --- a run in flight; belongs to the worker that owns its stripe ---------------------------------
 

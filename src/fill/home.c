@@ -443,8 +443,8 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     uint64_t generation = home_accepts(h, m);
     if (generation != 0 && !home_sum_is_right(h, m)) {
         store_condemn(h->fw->worker, h->fw->store, h->key->hash, &m->place);
-        reply_sum_forget(h->fw, m->object);
-        home_invalidate(h); // and with it the runs before
+        home_invalidate(h);                  // and with it the runs before
+        reply_sum_condemn(h->fw, m->object); // who begins after this finds none of them
         generation = 0;
     }
     if (generation == 0) {

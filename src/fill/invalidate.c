@@ -13,6 +13,8 @@
 
 #include "fill/fill_private.h"
 
+#include <stdlib.h>
+
 // Rule 25: raise the floor, doom every run of the key in flight here, forget what is remembered of
 // it, acknowledge.
 void invalidate_on_invalidate(struct fill_worker *fw, struct floor_message *m)
@@ -120,6 +122,35 @@ void invalidate_on_write_done(struct fill_worker *fw, struct write_message *m)
     }
     store_epoch_release(fw->store, key_place(kw->key), kw->key->bucket);
     kw->on_ended(kw);
+}
+
+// --- a key whose bytes are wrong -----------------------------------------------------------------
+
+static void drop_free(void *ptr)
+{
+    struct key_write *drop = ptr;
+    object_key_unref(drop->key);
+    free(drop);
+}
+
+static void drop_on_ready(struct key_write *drop)
+{
+    invalidate_end(drop->at, drop);
+}
+
+static void drop_on_ended(struct key_write *drop)
+{
+    worker_free_later(drop->at->worker, drop_free, drop);
+}
+
+void invalidate_wrong(struct fill_worker *fw, struct object_key *key)
+{
+    struct key_write *drop = calloc(1, sizeof(*drop));
+    check(drop != NULL);
+    drop->key = object_key_ref(key);
+    drop->on_ready = drop_on_ready;
+    drop->on_ended = drop_on_ended;
+    invalidate_begin(fw, drop);
 }
 
 // --- a change of unknown extent ------------------------------------------------------------------

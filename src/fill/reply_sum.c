@@ -12,15 +12,16 @@
 //
 // A run may be fetched again, right, while a reply has the wrong bytes of the one before. So replies that
 // were begun before their object was judged wrong, or before two runs of the same bytes had different
-// sums, are cut whatever the sums here say. That moment is kept by a few bits of the object's name: at
-// worst another one's replies are cut.
+// sums, are cut whatever the sums here say. Those verdicts are counted by a few bits of the object's name:
+// at worst another one's replies are cut. A sum of before the last verdict still counts until its run has
+// come again: the bytes it is of may be stored, and handed out until the home has judged them too.
 #include "base/log.h"
 #include "fill/fill_private.h"
 
 #define NOTHING UINT64_MAX // an end that no reply comes to
 
 struct run_sum {
-    uint64_t name, end_byte, crc;
+    uint64_t name, end_byte, crc, verdicts;
 };
 
 static uint64_t name_of(const struct store_object *object, enum s3_checksum kind,
@@ -42,6 +43,7 @@ static bool slot_read(struct fill_room *room, uint64_t name, struct run_sum *ret
         .name = atomic_load_explicit(&slot->name, memory_order_relaxed),
         .end_byte = atomic_load_explicit(&slot->end_byte, memory_order_relaxed),
         .crc = atomic_load_explicit(&slot->crc, memory_order_relaxed),
+        .verdicts = atomic_load_explicit(&slot->verdicts, memory_order_relaxed),
     };
     if (sum.name != name ||
         atomic_load_explicit(&slot->proof, memory_order_relaxed) != proof_of(&sum)) {
@@ -57,17 +59,13 @@ static void slot_write(struct fill_room *room, const struct run_sum *sum)
     atomic_store_explicit(&slot->name, sum->name, memory_order_relaxed);
     atomic_store_explicit(&slot->end_byte, sum->end_byte, memory_order_relaxed);
     atomic_store_explicit(&slot->crc, sum->crc, memory_order_relaxed);
+    atomic_store_explicit(&slot->verdicts, sum->verdicts, memory_order_relaxed);
     atomic_store_explicit(&slot->proof, proof_of(sum), memory_order_relaxed);
 }
 
-static _Atomic uint64_t *wrong_at(struct fill_worker *fw, const struct store_object *object)
+static _Atomic uint64_t *verdicts_on(struct fill_worker *fw, struct hash128 key_hash)
 {
-    return &fw->room->wrong_us[object->hash.lo % FILL_WRONGS];
-}
-
-static void cut_those_under_way(struct fill_worker *fw, const struct store_object *object)
-{
-    atomic_store_explicit(wrong_at(fw, object), worker_now_us(fw->worker), memory_order_relaxed);
+    return &fw->room->verdicts[key_hash.lo % FILL_VERDICTS];
 }
 
 void reply_sum_note(const struct fill *fill)
@@ -79,28 +77,25 @@ void reply_sum_note(const struct fill *fill)
     }
     struct run_sum sum = {.name = name_of(fill->object, kind, fill->first_byte),
                           .end_byte = fill->end_byte,
-                          .crc = s3_checksum_crc(fill->checksum)};
+                          .crc = s3_checksum_crc(fill->checksum),
+                          .verdicts = atomic_load(verdicts_on(fill->fw, fill->object->hash))};
     struct run_sum former;
-    if (slot_read(fill->fw->room, sum.name, &former) && former.end_byte == sum.end_byte &&
-        former.crc != sum.crc) {
-        cut_those_under_way(fill->fw, fill->object);
+    if (slot_read(fill->fw->room, sum.name, &former) && former.verdicts == sum.verdicts &&
+        former.end_byte == sum.end_byte && former.crc != sum.crc) {
+        reply_sum_condemn(fill->fw, fill->object);
         sum.end_byte = NOTHING; // nobody knows which of the two is right
     }
     slot_write(fill->fw->room, &sum);
 }
 
-void reply_sum_forget(struct fill_worker *fw, const struct store_object *object)
+void reply_sum_condemn(struct fill_worker *fw, const struct store_object *object)
 {
-    struct span value;
-    enum s3_checksum kind = whole_sum_wanted(object, &value);
-    uint64_t at = 0;
-    struct run_sum sum;
-    while (at < object->size_bytes && slot_read(fw->room, name_of(object, kind, at), &sum)) {
-        at = sum.end_byte;
-        sum.end_byte = NOTHING;
-        slot_write(fw->room, &sum);
-    }
-    cut_those_under_way(fw, object);
+    atomic_fetch_add(verdicts_on(fw, object->hash), 1);
+}
+
+void reply_sum_begin(struct fill_worker *fw, struct hash128 key_hash, struct reply_sum *total)
+{
+    total->verdicts = atomic_load(verdicts_on(fw, key_hash));
 }
 
 void reply_sum_done(struct reply_sum *total)
@@ -142,7 +137,7 @@ static bool total_is_right(struct reply_sum *total, const struct store_object *o
 }
 
 bool reply_sum_is_wrong(struct fill_worker *fw, const struct store_object *object,
-                        struct reply_sum *total, uint64_t end_byte, uint64_t began_us)
+                        struct reply_sum *total, uint64_t end_byte)
 {
     if (!total->has_kind) {
         struct span value;
@@ -158,10 +153,10 @@ bool reply_sum_is_wrong(struct fill_worker *fw, const struct store_object *objec
         return false;
     }
     bool is_known = total->end_byte == object->size_bytes;
-    bool was_wrong = atomic_load_explicit(wrong_at(fw, object), memory_order_relaxed) >= began_us;
+    bool was_wrong = atomic_load(verdicts_on(fw, object->hash)) != total->verdicts;
     bool is_wrong = is_known && !was_wrong && !total_is_right(total, object);
     if (is_wrong) {
-        reply_sum_forget(fw, object);
+        reply_sum_condemn(fw, object);
     }
     if (is_wrong || was_wrong) {
         stats_add(COUNTER_origin_checksum_cut, 1);

@@ -283,7 +283,10 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
     get_state_check(r);
     enum http_pull pulled = pull(r, ret_slice);
     if (pulled == HTTP_PULL_SLICE && needs_judging(r) &&
-        reply_sum_is_wrong(r->pw->fill, g->object, &g->sum, g->pos, r->http->started_us)) {
+        reply_sum_is_wrong(r->pw->fill, g->object, &g->sum, g->pos)) {
+        if (g->sum.verdicts > 0) {
+            invalidate_wrong(r->pw->fill, g->key);
+        }
         slice_drop(ret_slice);
         return HTTP_PULL_CUT;
     }

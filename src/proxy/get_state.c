@@ -19,6 +19,7 @@ void get_state_begin(struct request *r)
     memset(&g->view_first, 0, sizeof(*g) - offsetof(struct get_state, view_first));
     g->owner = r;
     g->key = request_object_key(r);
+    reply_sum_begin(r->pw->fill, g->key->hash, &g->sum);
     g->is_head = r->http->is_head;
     struct span value;
     if (headers_get(&r->http->headers, SPAN("Range"), &value)) {

@@ -647,3 +647,22 @@ Test(past, unknown_index_and_a_disk_that_does_not_answer)
     store_refuse(false);
     world_end();
 }
+
+// What a reply showed to be wrong, though no home has all of it: nobody finds it any more.
+Test(past, what_is_dropped_is_not_found_on_any_worker)
+{
+    begin();
+    int client = get_block(2, 1);
+    world_run();
+    expect(client, 1);
+    cr_assert(store_visible(1));
+    struct object_key *key = object_key_of(&world.keys[0]);
+    world.current = &world.workers[1];
+    invalidate_wrong(world.pw[1].fill, key);
+    object_key_unref(key);
+    turn_end(&world.workers[1]);
+    world_run();
+    cr_assert_not(store_visible(1));
+    expect_everywhere(1);
+    world_end();
+}
