@@ -325,6 +325,12 @@ class Forebay:
                 total += value
         return total
 
+    def troubles(self):
+        """What a reply that was cut may have been cut for."""
+        words = ("timeout", "error", "cut", "retries", "fail", "shed", "refused")
+        return {row: value for row, value in self.metrics().items()
+                if value and "bucket" not in row and any(word in row for word in words)}
+
     def wait_metric(self, name, enough, wait=WAIT_S, **labels):
         """Waits until enough(value) holds; returns the value."""
         value = None

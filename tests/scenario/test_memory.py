@@ -61,7 +61,7 @@ class SlowReader:
     """Takes a little at a time and judges it."""
 
     def __init__(self, server, origin, key, size):
-        self.origin, self.key, self.size = origin, key, size
+        self.server, self.origin, self.key, self.size = server, origin, key, size
         self.connection = Connection(server.port, receive_buffer=4096)
         self.connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         self.taken = 0
@@ -84,13 +84,18 @@ class SlowReader:
             return
         with contextlib.suppress(BlockingIOError):
             data = self.connection.sock.recv(most, socket.MSG_DONTWAIT)
-            assert data, f"{self.key}: cut after {self.taken} bytes"
+            assert data, self._cut()
             self._judge(data)
+
+    def _cut(self):
+        """Who cut it: a limit for clients, or what went wrong at the origin or on the disk."""
+        said = "".join(self.server.stderr)[-2000:]
+        return f"{self.key}: cut after {self.taken} bytes\n{self.server.troubles()}\n{said}"
 
     def drink(self, goal):
         while self.taken < goal:
             data = self.connection.sock.recv(65536)
-            assert data, f"{self.key}: cut after {self.taken} bytes"
+            assert data, self._cut()
             self._judge(data)
 
     def close(self):
