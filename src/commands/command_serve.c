@@ -224,7 +224,8 @@ static unsigned serve_rules(struct serve *s)
                                   .list_ttl_ms = c->cache_list_ttl_ms,
                                   .max_object_size_bytes = c->cache_max_object_size_bytes,
                                   .block_size_bytes = (uint32_t)c->cache_block_size_bytes,
-                                  .readahead_bytes = c->cache_readahead_bytes};
+                                  .readahead_bytes = c->cache_readahead_bytes,
+                                  .priority = STORE_PRIORITY_NORMAL};
     for (unsigned i = 0; i < c->rule_count; i++) {
         const struct config_rule *from = &c->rules[i];
         struct proxy_rule *to = &s->rules[i];
@@ -242,6 +243,7 @@ static unsigned serve_rules(struct serve *s)
         to->max_object_size_bytes =
             from->has_max_object_size ? from->max_object_size_bytes : to->max_object_size_bytes;
         to->readahead_bytes = from->has_readahead ? from->readahead_bytes : to->readahead_bytes;
+        to->priority = from->has_priority ? from->priority : to->priority;
     }
     s->rules[c->rule_count] = defaults;
     return c->rule_count + 1;
@@ -315,19 +317,20 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
     }
     struct store_holder *holders =
         command_holders_list(s->origins, s->origin_count, s->access_keys, &holder_count);
-    struct store_options options = {.dir = c->cache_dir,
-                                    .size_bytes =
-                                        c->cache_size.percent == 0 ? c->cache_size.bytes : 0,
-                                    .size_percent = c->cache_size.percent,
-                                    .headroom_percent = c->cache_headroom_percent,
-                                    .min_free_percent = c->cache_min_free_percent,
-                                    .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
-                                    .block_size_bytes_max = serve_block_size_max(s, rule_count),
-                                    .descriptors_max = s->descriptors.segments,
-                                    .holders = holders,
-                                    .holder_count = holder_count,
-                                    .written_pages_bytes = c->memory_limit_bytes / 8,
-                                    .memory_is_short = config_memory_is_short};
+    struct store_options options = {
+        .dir = c->cache_dir,
+        .policy = c->cache_policy == CONFIG_POLICY_EPOCH ? STORE_POLICY_EPOCH : STORE_POLICY_LRU,
+        .size_bytes = c->cache_size.percent == 0 ? c->cache_size.bytes : 0,
+        .size_percent = c->cache_size.percent,
+        .headroom_percent = c->cache_headroom_percent,
+        .min_free_percent = c->cache_min_free_percent,
+        .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
+        .block_size_bytes_max = serve_block_size_max(s, rule_count),
+        .descriptors_max = s->descriptors.segments,
+        .holders = holders,
+        .holder_count = holder_count,
+        .written_pages_bytes = c->memory_limit_bytes / 8,
+        .memory_is_short = config_memory_is_short};
     enum err err = store_open(&options, s->loop, &s->store, &s->why);
     if (err == ERR_OK) {
         err = command_holders_apply(holders, s->origins, s->origin_count, s->access_keys);

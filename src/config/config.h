@@ -76,6 +76,7 @@ enum config_credentials_source {
 // config_load() turns auto into open or verify.
 enum config_auth_mode { CONFIG_AUTH_AUTO, CONFIG_AUTH_OPEN, CONFIG_AUTH_VERIFY };
 enum config_sts_relay { CONFIG_STS_OFF, CONFIG_STS_LOOPBACK, CONFIG_STS_ON };
+enum config_policy { CONFIG_POLICY_EPOCH, CONFIG_POLICY_LRU };
 enum config_verify { CONFIG_VERIFY_PAGE_IN, CONFIG_VERIFY_ALWAYS };
 enum config_client_directives {
     CONFIG_DIRECTIVES_IGNORE,
@@ -116,7 +117,7 @@ struct config_bucket {
 struct config_rule {
     const char *match;
     bool has_cache, has_freshness, has_ttl, has_list_ttl, has_stale_if_error, has_block_size,
-        has_max_object_size, has_readahead;
+        has_max_object_size, has_readahead, has_priority;
     bool cache;
     enum config_freshness freshness;
     uint64_t ttl_ms;
@@ -125,6 +126,7 @@ struct config_rule {
     uint64_t block_size_bytes;
     uint64_t max_object_size_bytes; // 0 = no limit
     uint64_t readahead_bytes;       // 0 = nothing
+    unsigned priority;              // 0..9
     const char *source;             // "FILE:LINE:COL", for logs and explanations
 };
 

@@ -198,12 +198,15 @@ enum rule_name {
     RULE_BLOCK_SIZE,
     RULE_MAX_OBJECT_SIZE,
     RULE_READAHEAD,
+    RULE_PRIORITY,
     RULE_FIELD_COUNT
 };
 
 static const char *const rule_names[RULE_FIELD_COUNT] = {
-    "match",          "cache",      "freshness",       "ttl",      "list_ttl",
-    "stale_if_error", "block_size", "max_object_size", "readahead"};
+    "match",          "cache",      "freshness",       "ttl",       "list_ttl",
+    "stale_if_error", "block_size", "max_object_size", "readahead", "priority"};
+
+#define RULE_PRIORITIES "0..9"
 
 static void parse_rule_time(struct entry *e, bool *ret_has, uint64_t *ret_ms)
 {
@@ -231,6 +234,19 @@ static void parse_rule_readahead(struct entry *e, struct config_rule *rule)
     if (report(e, ok, why)) {
         rule->has_readahead = true;
         rule->readahead_bytes = bytes;
+    }
+}
+
+static void parse_rule_priority(struct entry *e, struct config_rule *rule)
+{
+    char why[WHY_MAX];
+    struct span value = span_from_cstr(e->field->value);
+    uint64_t priority = 0;
+    bool ok = config_value_parse_count(value, &priority, why) &&
+              config_value_in_range(KIND_COUNT, RULE_PRIORITIES, value, priority, why);
+    if (report(e, ok, why)) {
+        rule->has_priority = true;
+        rule->priority = (unsigned)priority;
     }
 }
 
@@ -275,6 +291,9 @@ static void parse_rule_field(struct entry *e, struct config_rule *rule)
         break;
     case RULE_READAHEAD:
         parse_rule_readahead(e, rule);
+        break;
+    case RULE_PRIORITY:
+        parse_rule_priority(e, rule);
         break;
     case RULE_FIELD_COUNT:
         unknown_field(e, rule_names, RULE_FIELD_COUNT);

@@ -53,6 +53,8 @@ static const char sample_tail[] =
     "#    cache: false\n"
     "#  - match: \"features/**\"             # pieces of large objects in any order\n"
     "#    readahead: 0\n"
+    "#    priority: 7                       # of 0 to 9, 5 if not said: a full cache rather keeps "
+    "these\n"
     "#  - match: \"tables/**\"\n"
     "#    ttl: 5m\n"
     "#    list_ttl: 10s\n"
@@ -217,7 +219,8 @@ static const char schema_lists[] =
     "        \"max_object_size\": {\"type\": [\"string\", \"integer\"], \"pattern\": "
     "\"" PATTERN_SIZE "\"},\n"
     "        \"readahead\": {\"type\": [\"string\", \"integer\"], \"pattern\": "
-    "\"" PATTERN_SIZE "\"}}}}\n";
+    "\"" PATTERN_SIZE "\"},\n"
+    "        \"priority\": {\"type\": \"integer\", \"minimum\": 0, \"maximum\": 9}}}}\n";
 
 void config_render_schema(struct buf *out)
 {
@@ -281,11 +284,12 @@ void config_render_docs(struct buf *out)
         buf_printf(out, " | %s |\n", row->help);
     }
     buf_append_cstr(
-        out,
-        "| `buckets[]` | none | `name`, `origin` (`s3://BUCKET` or `dir:/PATH`), `endpoint`, "
-        "`region`, `addressing`, `credentials` | Buckets that do not keep their name at "
-        "`origin.endpoint`; in the file only |\n"
-        "| `rules[]` | none | `match`, `cache`, `freshness` (`ttl`, `immutable`, `strict`), "
-        "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size`, `readahead` | The "
-        "first rule that matches bucket/key decides; in the file only |\n");
+        out, "| `buckets[]` | none | `name`, `origin` (`s3://BUCKET` or `dir:/PATH`), `endpoint`, "
+             "`region`, `addressing`, `credentials` | Buckets that do not keep their name at "
+             "`origin.endpoint`; in the file only |\n"
+             "| `rules[]` | none | `match`, `cache`, `freshness` (`ttl`, `immutable`, `strict`), "
+             "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size`, `readahead`, "
+             "`priority` (0 to 9, 5 if not said: each step doubles what objects are worth to a "
+             "full cache) | The "
+             "first rule that matches bucket/key decides; in the file only |\n");
 }

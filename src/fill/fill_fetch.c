@@ -226,8 +226,9 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     if (!f->storable || f->too_young || fill->weak || !limits->cache || too_large || fill->doomed) {
         return;
     }
-    enum err err = store_run_begin(fill->fw->worker, fill->fw->store, fill->object,
-                                   fill->first_block, fill->block_count, &fill->run);
+    enum err err =
+        store_run_begin(fill->fw->worker, fill->fw->store, fill->object, fill->first_block,
+                        fill->block_count, limits->priority, &fill->run);
     fill->unstored = err != ERR_OK;
     if (!fill->unstored) {
         store_run_watch(fill->run, fill_on_run_progress, fill);

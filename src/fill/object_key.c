@@ -53,7 +53,8 @@ bool object_key_asks_alike(const struct object_key *a, const struct object_key *
     return a->origin == b->origin && a->credentials == b->credentials && a->table == b->table &&
            a->limits.cache == b->limits.cache &&
            a->limits.max_object_size_bytes == b->limits.max_object_size_bytes &&
-           a->limits.block_size_bytes == b->limits.block_size_bytes;
+           a->limits.block_size_bytes == b->limits.block_size_bytes &&
+           a->limits.priority == b->limits.priority;
 }
 
 // Zeroed but for its room, which is at least `len`.

@@ -19,6 +19,17 @@ static uint64_t read_len(const struct get_state *g, const struct store_place *pl
     return min_u64(min_u64(g->end, begin + place->payload_len) - g->pos, most);
 }
 
+// Bytes at g->pos come from the place: an access for each run, however many slices it is sent in.
+static void note_read(struct request *r, const struct store_place *place)
+{
+    struct get_state *g = get_of(r);
+    if (g->pos >= g->noted_end) {
+        uint64_t end = place->first_block * place->block_size_bytes + place->payload_len;
+        g->noted_end = end;
+        store_note_read(r->pw->worker, r->pw->store, place, min_u64(g->end, end) - g->pos);
+    }
+}
+
 static void on_read(struct store_read *read)
 {
     struct request *r = get_state_read_over(read);
@@ -29,6 +40,7 @@ static void on_read(struct store_read *read)
     if (read->err == ERR_OK) {
         g->read_ready = true;
         g->read_span = 0;
+        note_read(r, &read->place);
         r->bytes_disk += read->len;
         stats_add(COUNTER_hit_read, 1);
     } else { // lost or bad: fetched again inside this reply
@@ -102,6 +114,7 @@ static bool pull_range(struct request *r, const struct store_place *place,
         return false;
     }
     ret_slice->kind = HTTP_SLICE_FILE;
+    note_read(r, place);
     r->bytes_memory += ret_slice->range.len;
     stats_add(COUNTER_hit_sendfile, 1);
     progress(r, len);

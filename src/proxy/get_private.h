@@ -46,6 +46,7 @@ struct get_state {
     uint64_t readahead_at;    // readahead_note() is due from there on
     unsigned track_serial;    // readahead.c; 0: not noted
     unsigned track;           // then: where it is
+    uint64_t noted_end;       // the store knows of the reading up to there
     uint64_t buffer_until;    // a range was recalled: bytes below this go by the read way
 
     bool has_asked, is_whole; // something of it was asked for; all of the object is sent

@@ -29,6 +29,7 @@ struct proxy_rule {
     uint64_t max_object_size_bytes; // 0: no limit
     uint32_t block_size_bytes;
     uint64_t readahead_bytes; // most that is asked for in front of a sequential reader; 0: nothing
+    unsigned priority;        // store.h
 };
 
 struct proxy_bucket {

@@ -232,6 +232,10 @@ static void track_ask(struct readahead_track *t)
             !origin_has_room(t->pw->worker, t->key->origin, runs_on_their_way(t))) {
             return;
         }
+        if (!store_would_keep(t->pw->store, t->key->hash, t->asked_end / t->block_size_bytes,
+                              t->key->limits.priority)) {
+            return; // nobody would find it
+        }
         unsigned i = 0;
         while (i < RUNS_MAX && (t->runs[i].sub != NULL || t->runs[i].end_byte > 0)) {
             i++;

@@ -128,6 +128,26 @@ static bool place_get(struct index_txn *t, uint64_t generation, uint64_t first_b
            hash128_equal(owner, hash);
 }
 
+// What lay in a segment that is gone may not have been forgotten yet, and holds nothing.
+static bool place_lives(const struct index_txn *t, const struct index_place *place)
+{
+    struct segment *segment = segment_log_entry(&t->index->store->log, place->number);
+    bool lives = segment_pin(segment, place->number);
+    if (lives) {
+        segment_unpin(segment);
+    }
+    return lives;
+}
+
+// The policy hears of what leaves while its segment stays. (When the commit fails after all it thinks the
+// less of a run that is hidden anyway.)
+static void place_gone(const struct index_txn *t, const struct index_place *place)
+{
+    if (place_lives(t, place)) {
+        retention_gone(&t->index->store->retention, place->number, place->header_offset);
+    }
+}
+
 static void place_put(struct index_txn *t, uint64_t generation, uint64_t first_block,
                       struct hash128 hash, const struct index_place *place)
 {
@@ -184,6 +204,7 @@ static bool places_any(struct index_txn *t, uint64_t generation, bool remove)
         if (index_place_decode(generation, first_block, (struct span){value.mv_data, value.mv_size},
                                &owner, &place)) {
             t->blocks -= place.block_count;
+            place_gone(t, &place);
         }
         if (i % DELETES_PER_GROWTH == 0) {
             txn_want_pages(t, DELETES_PER_GROWTH / 4);
@@ -222,6 +243,7 @@ static void object_remove(struct index_txn *t, struct hash128 hash,
 {
     if ((record->flags & INDEX_WHOLE) != 0) {
         t->blocks -= record->place.block_count;
+        place_gone(t, &record->place);
     } else {
         (void)places_any(t, record->generation, true); // none is left
     }
@@ -276,17 +298,6 @@ static bool version_is_same(const struct index_record *record, const struct inde
 {
     return record->etag_hash == c->etag_hash && record->size_bytes == c->size_bytes &&
            record->block_size_bytes == c->block_size_bytes;
-}
-
-// What lay in a segment that is gone may not have been forgotten yet, and holds nothing.
-static bool place_lives(const struct index_txn *t, const struct index_place *place)
-{
-    struct segment *segment = segment_log_entry(&t->index->store->log, place->number);
-    bool lives = segment_pin(segment, place->number);
-    if (lives) {
-        segment_unpin(segment);
-    }
-    return lives;
 }
 
 // Blocks of the run that there is from the change's first block on.
@@ -422,11 +433,39 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     if (place_get(t, record.generation, c->place.first_block, c->hash, &there) &&
         index_place_equal(&there, &place)) {
         t->blocks -= there.block_count;
+        place_gone(t, &there);
         place_delete(t, record.generation, c->place.first_block);
         if (!places_any(t, record.generation, false)) {
             record_delete(t, c->hash);
         }
     }
+    return ERR_OK;
+}
+
+// Only the very run that was copied: what a delete has taken or something newer has replaced stays so.
+static enum err apply_move(struct index_txn *t, const struct index_change *c)
+{
+    struct index_record record;
+    struct index_place there;
+    struct index_place from = index_place_of(&c->move->from);
+    struct index_place to = index_place_of(&c->place);
+    if (!record_get(t, c->hash, &record)) {
+        return ERR_CANCELLED;
+    }
+    if ((record.flags & INDEX_WHOLE) != 0) {
+        if (!index_place_equal(&record.place, &from)) {
+            return ERR_CANCELLED;
+        }
+        record.place = to;
+        record_put(t, c->hash, &record);
+        return ERR_OK;
+    }
+    if (!place_get(t, record.generation, c->place.first_block, c->hash, &there) ||
+        !index_place_equal(&there, &from)) {
+        return ERR_CANCELLED;
+    }
+    t->blocks -= there.block_count;
+    place_put(t, record.generation, c->place.first_block, c->hash, &to);
     return ERR_OK;
 }
 
@@ -483,6 +522,8 @@ enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
         return apply_delete(t, change);
     case INDEX_DELETE_AT:
         return apply_delete_at(t, change);
+    case INDEX_MOVE:
+        return apply_move(t, change);
     case INDEX_SWEEP:
         return apply_sweep(t, change);
     case INDEX_CONDEMN: // done, see index_condemn.c

@@ -30,6 +30,7 @@
 #include "stats/stats.h"
 #include "store/index_apply.h"
 #include "store/index_condemn.h"
+#include "store/index_sync.h"
 #include "store/store_private.h"
 
 #define RENEW_BATCH 1024u
@@ -234,6 +235,14 @@ enum err index_writer_flush(struct index_writer *writer)
     return writer_do(writer, INDEX_NOTHING, 0);
 }
 
+void index_writer_move(struct index_writer *writer, struct index_move *move)
+{
+    struct index_change *change = change_new(INDEX_MOVE, move->hash);
+    change->place = move->to;
+    change->move = move;
+    writer_push_ours(writer, change);
+}
+
 void index_writer_put_rebuilt(struct index_writer *writer, const struct segment_row *row,
                               const struct store_place *place)
 {
@@ -288,52 +297,6 @@ static bool change_segment_lives(struct store *store, const struct index_change 
     return true;
 }
 
-static void writer_sync_segment(struct store *store, struct segment *segment)
-{
-    int fd;
-    int failed = store_fault_strike(STORE_FAULT_SYNC);
-    enum err err = segment_borrow_wait(segment, &fd);
-    if (err == ERR_UNREADABLE) {
-        return; // the order is hygiene: a run that a power cut takes is found out by its checksums
-    }
-    if (failed == 0 && (err != ERR_OK || disk_io_sync_blocking(fd) != 0)) {
-        failed = err != ERR_OK ? EIO : errno;
-    }
-    if (err == ERR_OK) {
-        segment_return(segment);
-    }
-    if (failed != 0) {
-        segment_log_abandon(&store->log, segment);
-        store_filling_off(store, "sync", failed);
-    }
-}
-
-// Payload is on disk before the index names it.
-static void batch_sync(struct store *store, struct index_change *batch)
-{
-    if (batch != NULL && atomic_exchange(&store->log.names_unsynced, false)) {
-        (void)fsync(store->dir.segments_fd); // names are only at risk in a power cut
-    }
-    struct segment *synced[64];
-    unsigned count = 0;
-    for (struct index_change *c = batch; c != NULL; c = c->next) {
-        bool seen = c->kind != INDEX_PUT;
-        for (unsigned i = 0; i < count && !seen; i++) {
-            seen = synced[i] == c->place.segment;
-        }
-        if (!seen) {
-            check(c->place.segment != NULL);
-            writer_sync_segment(store, c->place.segment);
-            if (count < ARRAY_LEN(synced)) { // beyond: synced once more, which is cheap
-                synced[count++] = c->place.segment;
-            }
-        }
-        if (c->kind == INDEX_PUT) {
-            page_window_add(&store->written, &store->log, &c->place);
-        }
-    }
-}
-
 // The file is broken: everything in it is given up and found again in the segments.
 static void writer_drop_index(struct index_writer *writer)
 {
@@ -385,7 +348,7 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
 static enum err change_apply(struct store *store, struct index_txn *t, struct index_change *c)
 {
     struct index_memory *memory = &store->index.memory;
-    bool adds = c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT;
+    bool adds = c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT || c->kind == INDEX_MOVE;
     bool lives = !adds || change_segment_lives(store, c);
     if (c->kind == INDEX_PUT && !lives) {
         struct index_change hide = *c;
@@ -541,6 +504,11 @@ static void change_settle(struct index_writer *writer, struct index_change *c, b
     if (c->kind == INDEX_PUT) {
         change_settle_put(memory, c);
     }
+    if (c->kind == INDEX_MOVE) {
+        c->move->err = c->err;
+        segment_unhold(c->place.segment);
+        store_place_unpin(&c->place);
+    }
     if (c->kind == INDEX_CONDEMN) {
         atomic_fetch_sub(&writer->condemning, 1);
     }
@@ -650,7 +618,7 @@ static void owed_settle(struct index_writer *writer, struct index_change *taken,
 
 static bool batch_process(struct index_writer *writer, struct index_change *batch, unsigned count)
 {
-    batch_sync(writer->store, batch);
+    index_sync_batch(writer->store, batch);
     index_condemn_batch(writer->store, batch);
     for (struct index_change *c = batch; c != NULL; c = c->next) {
         if (c->kind == INDEX_DROP) {

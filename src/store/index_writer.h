@@ -22,6 +22,7 @@ enum index_change_kind {
     INDEX_PUT_REBUILT,
     INDEX_DELETE,    // below a generation
     INDEX_DELETE_AT, // if still at that place
+    INDEX_MOVE,      // to another place, if still at the one it was copied from
     INDEX_CONDEMN,   // the runs of a key are bad: marked where they lie, see index_condemn.c
     INDEX_SWEEP,     // all places in a segment
     INDEX_DROP,      // the whole index
@@ -29,6 +30,14 @@ enum index_change_kind {
 };
 
 struct index_waiter;
+
+// A run that lies elsewhere, too. Its owner's; err is set when a flush behind it has returned.
+// ERR_CANCELLED: it was not at `from` any more.
+struct index_move {
+    struct hash128 hash;
+    struct store_place from, to; // to: pinned and held, until it is settled
+    enum err err;
+};
 
 // Told on its worker, by its message, what has become of a change.
 struct index_answer {
@@ -47,7 +56,8 @@ struct index_change {
     bool urgent, is_ours;
     bool is_bad;                                   // DELETE_AT: its run fails its checksum
     uint64_t validated_mono_ms, validated_wall_ms; // PUT
-    struct store_place place;                      // PUT: pinned and held
+    struct store_place place;                      // PUT, MOVE: pinned and held
+    struct index_move *move;                       // MOVE
     struct index_answer *answer;                   // who waits for a delete, or NULL
     struct index_waiter *waiter;                   // to answer, or NULL
     enum err err;
@@ -103,7 +113,8 @@ void index_writer_sweep(struct index_writer *writer, uint32_t segment_number);
 // These wait until it is committed.
 void index_writer_drop(struct index_writer *writer);
 enum err index_writer_flush(struct index_writer *writer);
-// Waits only while too much is queued.
+// These wait only while too much is queued.
+void index_writer_move(struct index_writer *writer, struct index_move *move);
 void index_writer_put_rebuilt(struct index_writer *writer, const struct segment_row *row,
                               const struct store_place *place);
 

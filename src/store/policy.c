@@ -1,41 +1,345 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission and eviction. Everything is admitted and the oldest segment goes first: what a log does
-// by itself. Any thread; there is no state.
-#include "store/policy.h"
+// The door: what was read, missed and stored goes in, in the order of each worker's ring. After each
+// sixteenth of a capacity what was learnt becomes ranks.
+#include "store/policy_private.h"
 
-#include "base/check.h"
+#include <stdlib.h>
 
-void policy_init(struct policy *policy)
+#define PERIODS_PER_CAPACITY 16u
+#define PERIOD_REQUESTS_MIN 512u
+#define PERIOD_SWEEPS 5u // followed keys looked at for each request of a period
+#define HALF_LIFE_CAPACITIES 2.0
+#define CREDIT_KEPT 0.85        // of the right to rewrite, after a period
+#define STAMP_SWEEP_PARTS 2048u // periods in which every stamp is looked at
+
+static_assert(sizeof(struct policy) < 1u << 20, "the fixed part stays small");
+static_assert((POLICY_AGE_MAX >> 6) > STAMP_SWEEP_PARTS, "stamps are swept before they wrap");
+
+static uint32_t ghost_set_count(const struct policy_options *options)
 {
-    policy->unused = 0;
+    return options->run_max / POLICY_GHOST_WAYS + 1;
 }
 
-void policy_touch(struct policy *policy, struct hash128 hash)
+size_t policy_region_bytes(const struct policy_options *options)
 {
-    (void)policy;
-    (void)hash; // age of a segment is all that counts here
+    return policy_segments_bytes(options->segment_max, options->run_max) +
+           ghost_set_count(options) * sizeof(struct policy_ghost_set);
 }
 
-bool policy_admit(const struct policy *policy, struct hash128 hash, uint64_t first_block,
-                  uint64_t len)
+struct policy *policy_new(const struct policy_options *options, void *region)
 {
-    (void)policy;
-    (void)hash;
-    (void)first_block;
-    (void)len;
+    check(options->segment_max > 0);
+    check(region != NULL);
+    check(((uintptr_t)region & 63) == 0);
+    // Zeroed pages that nobody touched cost nothing: `lru` needs few of them.
+    char *memory = calloc(1, sizeof(struct policy) + 64);
+    check(memory != NULL);
+    struct policy *policy = (struct policy *)(void *)(memory + (-(uintptr_t)memory & 63));
+    policy->magic = POLICY_MAGIC;
+    policy->memory = memory;
+    policy->kind = options->kind;
+    policy->options = *options;
+    policy_segments_init(&policy->segments, options->segment_max, options->run_max, region);
+    policy->ghost.sets =
+        (struct policy_ghost_set *)(void *)((char *)region +
+                                            policy_segments_bytes(options->segment_max,
+                                                                  options->run_max));
+    policy->ghost.set_count = ghost_set_count(options);
+    policy_clock_init(&policy->clock, options->capacity_bytes);
+    policy_monitor_init(&policy->monitor);
+    policy_ranks_init(&policy->ranks);
+    policy_groups_init(policy);
+    policy_publish(policy);
+    return policy;
+}
+
+void policy_free(struct policy *policy)
+{
+    if (policy != NULL) {
+        check(policy->magic == POLICY_MAGIC);
+        policy->magic = 0;
+        free(policy->memory);
+    }
+}
+
+void policy_set_full(struct policy *policy, bool is_full)
+{
+    if (policy->reclaim.is_full != is_full) {
+        policy->reclaim.is_full = is_full;
+        policy_publish(policy);
+    }
+}
+
+// --- events ----------------------------------------------------------------------------------------
+
+static void period_end(struct policy *policy)
+{
+    struct policy_clock *clock = &policy->clock;
+    policy_monitor_sweep(&policy->monitor, clock->tick, PERIOD_SWEEPS * policy->period_requests);
+    policy_renew(policy);
+    double capacities =
+        (double)(clock->asked_bytes - policy->period_began) / (double)clock->capacity_bytes;
+    policy_monitor_decay(&policy->monitor, capacities / HALF_LIFE_CAPACITIES);
+    policy->reclaim.rewrite_credit *= CREDIT_KEPT;
+    for (uint32_t i = 0; i <= policy->segments.table_size / STAMP_SWEEP_PARTS; i++) {
+        policy->swept_segment = (policy->swept_segment + 1) % policy->segments.table_size;
+        policy_segments_sweep(&policy->segments, &policy->segments.table[policy->swept_segment],
+                              clock->tick);
+    }
+    for (uint32_t i = 0; i <= policy->ghost.set_count / STAMP_SWEEP_PARTS; i++) {
+        policy->swept_set = (policy->swept_set + 1) % policy->ghost.set_count;
+        policy_ghost_sweep(&policy->ghost, policy->swept_set, clock->tick);
+    }
+    policy->period_began = clock->asked_bytes;
+    policy->period_requests = 0;
+}
+
+static void take_request(struct policy *policy, uint32_t bytes)
+{
+    struct policy_clock *clock = &policy->clock;
+    policy_clock_advance(clock, bytes);
+    if (++policy->period_requests >= PERIOD_REQUESTS_MIN &&
+        clock->asked_bytes - policy->period_began >= clock->capacity_bytes / PERIODS_PER_CAPACITY) {
+        period_end(policy);
+    }
+}
+
+// The segment went meanwhile: it is as if it had been read just before.
+static void take_late_read(struct policy *policy, uint64_t key)
+{
+    uint32_t past;
+    if (policy_ghost_find(&policy->ghost, key, &past)) {
+        uint32_t age = policy_stamp_age(past, policy->clock.tick);
+        unsigned reuse_class = policy_stamp_class(past);
+        if (age > policy->clock.same_use) {
+            reuse_class = policy_class_next(age, reuse_class);
+            policy_monitor_touch(&policy->monitor, &policy->clock, key, reuse_class, true);
+        }
+        policy_ghost_put(&policy->ghost, key,
+                         policy_stamp(policy->clock.tick, reuse_class, policy_stamp_group(past)),
+                         policy->clock.tick);
+    }
+}
+
+static void take_read(struct policy *policy, const struct policy_event *event)
+{
+    struct policy_clock *clock = &policy->clock;
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, event->segment);
+    uint32_t index;
+    struct policy_run *run =
+        segment != NULL ? policy_segments_run_at(&policy->segments, segment, event->start, &index)
+                        : NULL;
+    if (run == NULL) {
+        take_late_read(policy, event->key);
+        return;
+    }
+    uint32_t age = policy_stamp_age(run->stamp, clock->tick);
+    if (age <= clock->same_use) {
+        return;
+    }
+    unsigned reuse_class = policy_class_next(age, policy_stamp_class(run->stamp));
+    policy_clock_hit(clock, age);
+    policy_monitor_touch(&policy->monitor, clock, event->key, reuse_class, true);
+    run->stamp = policy_stamp(clock->tick, reuse_class, policy_stamp_group(run->stamp));
+}
+
+static void take_miss(struct policy *policy, const struct policy_event *event)
+{
+    if (event->stamp == POLICY_STAMP_SAME) {
+        return;
+    }
+    unsigned reuse_class = policy_stamp_class(event->stamp);
+    bool is_known = reuse_class != POLICY_CLASS_NEW && reuse_class != POLICY_CLASS_SILENT;
+    check(reuse_class < POLICY_CLASSES);
+    policy_monitor_touch(&policy->monitor, &policy->clock, event->key, reuse_class, is_known);
+    if (event->kind == POLICY_REFUSED) {
+        policy->stats.refused_bytes += event->len;
+        policy_ghost_put(&policy->ghost, event->key, event->stamp, policy->clock.tick);
+    }
+}
+
+static void take_gone(struct policy *policy, const struct policy_event *event)
+{
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, event->segment);
+    uint32_t index;
+    struct policy_run *run =
+        segment != NULL ? policy_segments_run_at(&policy->segments, segment, event->start, &index)
+                        : NULL;
+    if (run != NULL) {
+        run->stamp = POLICY_STAMP_GONE;
+    }
+}
+
+static bool take_one(struct policy *policy, const struct policy_event *event)
+{
+    switch (event->kind) {
+    case POLICY_STORED: // false: counted where it fails
+        (void)policy_segment_append(policy, event->segment, event->start, event->len, event->key,
+                                    event->stamp);
+        return false;
+    case POLICY_GONE:
+        take_gone(policy, event);
+        return false;
+    case POLICY_READ:
+        take_request(policy, event->len);
+        if (policy->kind != POLICY_LRU) {
+            take_read(policy, event);
+        }
+        return false;
+    case POLICY_ADMITTED:
+    case POLICY_REFUSED:
+        take_request(policy, event->len);
+        if (policy->kind != POLICY_LRU) {
+            take_miss(policy, event);
+        }
+        return true;
+    }
+    return false;
+}
+
+void policy_take(struct policy *policy, const struct policy_event *events, size_t count)
+{
+    check(policy->magic == POLICY_MAGIC);
+    uint32_t miss_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        miss_count += take_one(policy, &events[i]);
+    }
+    policy_reclaim_tend(policy, miss_count);
+    policy_publish(policy);
+}
+
+// --- segments --------------------------------------------------------------------------------------
+
+bool policy_segment_begin(struct policy *policy, uint32_t number)
+{
+    struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    if (segment != NULL) {
+        check(segment->state == POLICY_SEGMENT_LOADED);
+        policy_segments_set_state(&policy->segments, segment, POLICY_SEGMENT_OPEN);
+        return true;
+    }
+    return policy_segments_begin(&policy->segments, number) != NULL;
+}
+
+bool policy_segment_knows(const struct policy *policy, uint32_t number)
+{
+    return policy_segments_find(&policy->segments, number) != NULL;
+}
+
+static bool segment_append(struct policy *policy, uint32_t number, uint32_t start, uint32_t len,
+                           uint32_t stamp)
+{
+    struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    check(stamp != POLICY_STAMP_GONE);
+    if (segment == NULL || !policy_segments_append(&policy->segments, segment, start, len, stamp)) {
+        policy->stats.unranked_runs++;
+        return false;
+    }
     return true;
 }
 
-size_t policy_victim(const struct policy *policy, const struct policy_candidate *candidates,
-                     size_t count)
+bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t start, uint32_t len,
+                           uint64_t key, uint32_t stamp)
 {
-    (void)policy;
-    check(count > 0);
-    size_t oldest = 0;
-    for (size_t i = 1; i < count; i++) {
-        if (candidates[i].number < candidates[oldest].number) {
-            oldest = i;
-        }
+    if (stamp == POLICY_STAMP_SAME) {
+        stamp = policy_stamp(policy->clock.tick, POLICY_CLASS_NEW, 0); // stored all the same
     }
-    return oldest;
+    policy_ghost_forget(&policy->ghost, key);
+    policy->stats.admitted_bytes += len;
+    if (!segment_append(policy, number, start, len, stamp)) {
+        return false;
+    }
+    policy_reclaim_admitted(policy, stamp, len);
+    return true;
+}
+
+void policy_segment_seal(struct policy *policy, uint32_t number)
+{
+    struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    if (segment != NULL) {
+        policy_segments_set_state(&policy->segments, segment, POLICY_SEGMENT_SEALED);
+        policy_reclaim_sealed(policy, segment);
+    }
+}
+
+uint32_t policy_segment_run_count(const struct policy *policy, uint32_t number)
+{
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    return segment != NULL ? segment->run_count : 0;
+}
+
+bool policy_segment_run(const struct policy *policy, uint32_t number, uint32_t index,
+                        uint32_t *ret_start)
+{
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    if (segment == NULL || index >= segment->run_count) {
+        return false;
+    }
+    const struct policy_run *run = policy_segments_run(&policy->segments, segment, index);
+    *ret_start = run->start;
+    return run->stamp != POLICY_STAMP_GONE;
+}
+
+bool policy_segment_find(const struct policy *policy, uint32_t number, uint32_t start,
+                         uint32_t *ret_index)
+{
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    return segment != NULL &&
+           policy_segments_run_at(&policy->segments, segment, start, ret_index) != NULL;
+}
+
+// The run at this index, which is gone from there now; its stamp, or POLICY_STAMP_GONE.
+static uint32_t segment_take_out(struct policy *policy, uint32_t number, uint32_t index,
+                                 uint32_t *ret_len)
+{
+    struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    if (segment == NULL || index >= segment->run_count) {
+        return POLICY_STAMP_GONE;
+    }
+    *ret_len = policy_segments_run_len(&policy->segments, segment, index);
+    struct policy_run *run = policy_segments_run(&policy->segments, segment, index);
+    uint32_t stamp = run->stamp;
+    run->stamp = POLICY_STAMP_GONE;
+    return stamp;
+}
+
+void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, uint32_t to,
+                         uint32_t start, uint32_t len)
+{
+    uint32_t old_len;
+    uint32_t stamp = segment_take_out(policy, from, index, &old_len);
+    if (stamp == POLICY_STAMP_GONE) { // invalidated meanwhile: so is what was rewritten
+        return;
+    }
+    policy->stats.rewritten_bytes += len;
+    (void)segment_append(policy, to, start, len, stamp); // false: it goes unranked
+}
+
+void policy_segment_drop(struct policy *policy, uint32_t number, uint32_t index, uint64_t key)
+{
+    uint32_t len;
+    uint32_t stamp = segment_take_out(policy, number, index, &len);
+    if (stamp == POLICY_STAMP_GONE) {
+        return;
+    }
+    policy->stats.dropped_bytes += len;
+    if (policy->kind != POLICY_LRU) {
+        policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick);
+    }
+}
+
+void policy_segment_free(struct policy *policy, uint32_t number)
+{
+    struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    if (segment != NULL) {
+        policy_segments_free(&policy->segments, segment);
+    }
+}
+
+void policy_stats(const struct policy *policy, struct policy_stats *ret_stats)
+{
+    *ret_stats = policy->stats;
+    ret_stats->silences = policy->clock.silence_count;
+    ret_stats->bar = policy->reclaim.bar;
+    ret_stats->known_share = (float)policy->clock.known_share;
 }

@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What deserves space: is a run stored, which segment goes when space is wanted. The store tells it
-// of accesses and asks it two questions; it knows no files.
+// What deserves space: is a run stored, which segment goes when space is wanted, which of its runs
+// are worth rewriting. It knows no files, and nothing of objects but a key for each.
+//
+// Threads: one owns the policy (the store's); every call is its own, unless the comment says any
+// thread. Workers ask policy_admit() and put what they saw into a ring each (policy_ring.h), which
+// the owner drains into policy_take(). Nothing here locks, blocks, or allocates after policy_new().
+//
+// The life of a segment: begin -> append (its runs, from rings or directly) -> seal -> named by
+// policy_victim() -> move (a survivor, rewritten elsewhere) or drop (each other run) -> free.
+//
+// Where things are: policy.c the door; policy_publish.c what workers ask; policy_clock.c age, classes and silence; policy_monitor.c
+// what happens at which age; policy_rank.c what that makes a run worth; policy_ghost.c what was
+// dropped or refused; policy_segments.c the runs of each segment; policy_reclaim.c the bar and the
+// victim; policy_lru.c the oldest; policy_group.c priorities; policy_save.c across restarts.
 #ifndef FOREBAY_STORE_POLICY_H
 #define FOREBAY_STORE_POLICY_H
 
@@ -8,26 +20,138 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/error.h"
 #include "base/hash.h"
 
-struct policy {
-    unsigned char unused; // no state yet
+#define POLICY_GROUPS 32u // rules that runs may belong to; 0 is everybody's
+
+enum policy_kind {
+    POLICY_LRU,   // everything is admitted, the oldest segment goes
+    POLICY_EPOCH, // learns when what is read again
 };
 
-// A sealed segment that may be freed now.
-struct policy_candidate {
-    uint32_t number; // rises with age: the smallest was begun first
-    uint32_t last_used_s;
+struct policy_options {
+    enum policy_kind kind;
+    uint64_t capacity_bytes; // of all segments together
+    uint32_t segment_max;    // segments there may be at once, whatever their state
+    uint32_t run_max;        // runs known at once; more go unranked, with their segment
+    uint64_t identity;       // of the cache: what was saved of another one is refused
 };
 
-void policy_init(struct policy *policy);
-// An object was looked up and found. Any worker, on the hit path.
-void policy_touch(struct policy *policy, struct hash128 hash);
-// Is a run of `len` bytes beginning at `first_block` worth its space? Any worker.
-bool policy_admit(const struct policy *policy, struct hash128 hash, uint64_t first_block,
-                  uint64_t len);
-// Index of the candidate to free; `count` > 0.
-size_t policy_victim(const struct policy *policy, const struct policy_candidate *candidates,
-                     size_t count);
+struct policy;
+
+// Bytes the runs and what is remembered of former ones need: at most 16 for each of `run_max` where
+// a segment holds 64 of them or more.
+size_t policy_region_bytes(const struct policy_options *options);
+// `region`: that many zeroed bytes, aligned to 64; the caller's, for as long as the policy lives. The
+// fixed part is the policy's own, and below 1 MiB.
+struct policy *policy_new(const struct policy_options *options, void *region);
+void policy_free(struct policy *policy); // NULL is fine
+// Is there no room left without giving up a segment? Until then everything is admitted. A victim
+// that was asked for says so too.
+void policy_set_full(struct policy *policy, bool is_full);
+
+// One thing that is read again as a whole, whichever version of the object: block `first_block` of
+// the object of that hash.
+static inline uint64_t policy_key(struct hash128 hash, uint64_t first_block)
+{
+    uint64_t key = hash.lo ^ (first_block * 0x9e3779b97f4a7c15u);
+    key = (key ^ key >> 32) * 0xd6e8feb86659fd93u;
+    return key ^ key >> 32;
+}
+
+// --- what workers do -----------------------------------------------------------------------------
+
+// Is it stored? Any thread, no lock. *ret_stamp goes into the event of this request and, when it
+// is stored, into that of its storing.
+bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, uint32_t *ret_stamp);
+
+enum policy_event_kind {
+    POLICY_READ,     // of a run that is stored: segment, start
+    POLICY_ADMITTED, // a miss that was admitted: stamp
+    POLICY_REFUSED,  // a miss that was refused, or could not be stored: stamp
+    POLICY_STORED,   // a run has its place now: segment, start, len, stamp
+    POLICY_GONE,     // a run is no longer to be found: segment, start
+};
+
+struct policy_event {
+    uint64_t key;
+    uint32_t segment, start; // its number; where the run begins, rising within a segment
+    uint32_t len;            // bytes: of the run when stored, else those that were asked for
+    uint32_t stamp;
+    enum policy_event_kind kind;
+};
+
+void policy_take(struct policy *policy, const struct policy_event *events, size_t count);
+
+// --- segments ------------------------------------------------------------------------------------
+
+// False: no room for one more, or its place in the table is taken; what it holds goes unranked. A
+// segment that was loaded and begins again with the same number keeps its runs: see policy_save.c.
+bool policy_segment_begin(struct policy *policy, uint32_t number);
+bool policy_segment_knows(const struct policy *policy, uint32_t number);
+// The stamp of a request that belongs to the use before; of what is stored, that nothing is known of it.
+#define POLICY_STAMP_SAME (UINT32_MAX - 1)
+// A run was stored there, behind all earlier ones or not far before. False: it goes unranked.
+bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t start, uint32_t len,
+                           uint64_t key, uint32_t stamp);
+void policy_segment_seal(struct policy *policy, uint32_t number);
+uint32_t policy_segment_run_count(const struct policy *policy, uint32_t number);
+// Where the run of that index begins; false: it is gone, or there is none.
+bool policy_segment_run(const struct policy *policy, uint32_t number, uint32_t index,
+                        uint32_t *ret_start);
+
+// The index of the run that begins there; false: it is gone, or there is none.
+bool policy_segment_find(const struct policy *policy, uint32_t number, uint32_t start,
+                         uint32_t *ret_index);
+
+struct policy_victim {
+    uint32_t number;
+    uint32_t survivor_count;
+};
+// The segment to give up; false: none may go. Indices of
+// the runs to be rewritten rise in ret_survivors, at most `survivor_max` of them.
+bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t number), void *ctx,
+                   uint32_t *ret_survivors, uint32_t survivor_max,
+                   struct policy_victim *ret_victim);
+// A survivor lies elsewhere now.
+void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, uint32_t to,
+                         uint32_t start, uint32_t len);
+// The run is given up; its past is kept under `key`.
+void policy_segment_drop(struct policy *policy, uint32_t number, uint32_t index, uint64_t key);
+void policy_segment_free(struct policy *policy, uint32_t number); // whatever it still holds
+
+// --- rules ---------------------------------------------------------------------------------------
+
+// A factor on what its runs are worth; 1 at first. Any time; what is already held counts by it, too.
+void policy_group_set(struct policy *policy, unsigned group, float priority);
+
+// --- across restarts -----------------------------------------------------------------------------
+
+#define POLICY_PIECE_MAX 65536u
+
+// What it knows, in pieces of at most POLICY_PIECE_MAX bytes, so that no step takes long; each is
+// whole by itself. Begin with a zeroed cursor; 0: that was all. What changes between two pieces is
+// saved as it was or as it is.
+struct policy_cursor {
+    uint32_t step, at, run;
+};
+size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, void *ret_piece);
+// Into a new policy, before its first event, in any order. ERR_FORMAT: of another version or
+// another cache; ERR_CORRUPT: damaged. Such a piece changes nothing: what it knew is learnt again.
+// Loaded segments are no victims until they are sealed.
+enum err policy_load(struct policy *policy, const void *piece, size_t len) MUST_USE;
+// What was loaded and not begun or sealed since is forgotten: there are no such segments.
+void policy_load_done(struct policy *policy);
+
+// --- figures --------------------------------------------------------------------------------------
+
+struct policy_stats {
+    uint64_t admitted_bytes, refused_bytes, rewritten_bytes, dropped_bytes;
+    uint64_t unranked_runs; // found no room in the region
+    uint64_t silences;      // begun
+    float bar, known_share;
+};
+void policy_stats(const struct policy *policy, struct policy_stats *ret_stats);
 
 #endif

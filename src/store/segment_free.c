@@ -107,7 +107,7 @@ static bool free_list(struct segment *segment, struct forgetting *f)
 
 static void slots_let_go(struct segment_log *log, const struct segment *segment)
 {
-    for (unsigned i = 0; i < log->slot_count; i++) {
+    for (unsigned i = 0; i <= log->slot_count; i++) {
         pthread_mutex_lock(&log->slots[i].guarded.lock);
         if (log->slots[i].guarded.current == segment) {
             log->slots[i].guarded.current = NULL;
@@ -183,7 +183,9 @@ static void free_one(struct segment_log *log, struct segment *segment)
     uint32_t number = atomic_load(&segment->number);
     slots_let_go(log, segment);
     bool forgets = !segment->index_forgotten;
+    uint64_t moved_blocks = segment->moved_blocks, moved_bytes = segment->moved_bytes;
     bool listed = forgets && free_list(segment, &f);
+    retention_forget(&log->store->retention, segment, f.removals, listed ? f.count : 0);
     segment->index_forgotten = true; // by us, below; or at the next try there is nothing to do
     bool unlinked = free_unlink(log, segment);
     if (unlinked) {
@@ -206,6 +208,8 @@ static void free_one(struct segment_log *log, struct segment *segment)
         free(f.removals);
         index_writer_sweep(&log->store->writer, number);
     }
+    f.blocks -= min_u64(f.blocks, moved_blocks);
+    f.bytes -= min_u64(f.bytes, moved_bytes);
     stats_add(COUNTER_evicted_blocks_capacity, f.blocks);
     stats_add(COUNTER_evicted_bytes_capacity, f.bytes);
     log_info("segment_freed", "number=%u blocks=%llu bytes=%llu", number,

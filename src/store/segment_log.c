@@ -205,6 +205,7 @@ void segment_enter(struct segment *segment, uint32_t number, enum segment_state 
     segment->seal_written = false;
     segment->recovered = false;
     segment->is_distrusted = false;
+    segment->moved_blocks = segment->moved_bytes = 0;
     segment->salt = 0;
     segment->append_offset = SEGMENT_DATA_OFFSET;
     segment->unit_count = segment->run_count = 0;
@@ -302,9 +303,9 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
 
     unsigned slots = (unsigned)max_u64(1, log->segments_max / 8);
     log->slot_count = (unsigned)min_u64(slots, store->worker_count);
-    log->slots = calloc(log->slot_count, sizeof(*log->slots));
+    log->slots = calloc(log->slot_count + 1, sizeof(*log->slots));
     check(log->slots != NULL);
-    for (unsigned i = 0; i < log->slot_count; i++) {
+    for (unsigned i = 0; i <= log->slot_count; i++) {
         pthread_mutex_init(&log->slots[i].guarded.lock, NULL);
     }
     return ERR_OK;
@@ -530,15 +531,15 @@ static bool reserve_in(struct segment_log *log, struct segment *segment, uint32_
     return true;
 }
 
-enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
-                             uint32_t payload_len, struct segment_reservation *ret_reservation)
+static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
+                             uint32_t header_len, uint32_t payload_len,
+                             struct segment_reservation *ret_reservation)
 {
     struct run_layout layout;
     segment_run_layout_make(SEGMENT_DATA_OFFSET, header_len, payload_len, &layout);
     if (layout.end_offset + segment_table_bytes(1) > log->segment_size_bytes) {
         return ERR_LIMIT;
     }
-    struct segment_slot *slot = &log->slots[worker_index % log->slot_count];
     enum err err = ERR_DISK_FULL;
     pthread_mutex_lock(&slot->guarded.lock);
     struct segment *segment = slot->guarded.current;
@@ -554,6 +555,21 @@ enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uin
     }
     pthread_mutex_unlock(&slot->guarded.lock);
     return err;
+}
+
+enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
+                             uint32_t payload_len, struct segment_reservation *ret_reservation)
+{
+    return slot_reserve(log, &log->slots[worker_index % log->slot_count], header_len, payload_len,
+                        ret_reservation);
+}
+
+enum err segment_log_reserve_survivor(struct segment_log *log, uint32_t header_len,
+                                      uint32_t payload_len,
+                                      struct segment_reservation *ret_reservation)
+{
+    return slot_reserve(log, &log->slots[log->slot_count], header_len, payload_len,
+                        ret_reservation);
 }
 
 bool segment_log_shorten(struct segment_log *log, unsigned worker_index,

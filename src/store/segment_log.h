@@ -46,11 +46,16 @@ struct segment {
         recovered; // recovered: was there at the start and has not been looked at yet
     uint64_t salt; // set once, under rows_guard as well
     uint32_t append_offset, unit_count, run_count;
-    bool is_distrusted;        // DYING: given up, and must not be found again
-    bool index_forgotten;      // DYING: its entries have left the index, or are to be left alone
-    struct segment *next;      // in `doomed` or `closable`
+    bool is_distrusted;   // DYING: given up, and must not be found again
+    bool index_forgotten; // DYING: its entries have left the index, or are to be left alone
+    uint64_t moved_blocks, moved_bytes; // DYING: that have survived elsewhere
+    struct segment *next;               // in `doomed` or `closable`
     struct segment_rows *rows; // under rows_guard: its whole runs; NULL: on disk, or not known
     unsigned pool_at;          // under the pool's lock, while it is open
+    // Under the retention's lock: known to the policy; full, and known to be; runs of which it had not
+    // heard by then.
+    bool is_ranked, is_rank_sealed;
+    unsigned lost_runs_then;
 };
 
 struct segment_slot {
@@ -71,7 +76,7 @@ struct segment_log {
     uint32_t table_mask;
     struct segment *table;
     unsigned slot_count;
-    struct segment_slot *slots;
+    struct segment_slot *slots; // and one more behind them, for survivors
     struct segment_pool pool;
     pthread_mutex_t rows_guard; // of each segment's rows; held for a moment, none is taken under it
     pthread_mutex_t seal_lock;  // who writes tables or marks: blocks; then the log's or rows_guard
@@ -150,6 +155,10 @@ struct segment_reservation {
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
                              uint32_t payload_len,
                              struct segment_reservation *ret_reservation) MUST_USE;
+// The same for a run that survives its segment; not on a worker.
+enum err segment_log_reserve_survivor(struct segment_log *log, uint32_t header_len,
+                                      uint32_t payload_len,
+                                      struct segment_reservation *ret_reservation) MUST_USE;
 // Gives back what lies behind `end_offset` when the reservation is the last one of its segment;
 // else false.
 bool segment_log_shorten(struct segment_log *log, unsigned worker_index,

@@ -16,9 +16,8 @@
 
 // --- headers
 
-// Is this the header that the place promises?
-static enum err header_accept(struct span bytes, const struct store_place *place,
-                              struct run_header *ret_header)
+enum err segment_read_accept(struct span bytes, const struct store_place *place,
+                             struct run_header *ret_header)
 {
     struct run_header h;
     enum err err = segment_run_header_decode(bytes, &h);
@@ -111,7 +110,8 @@ static enum err info_get_nowait(struct store_worker *sw, const struct store_plac
         err = read_nowait(place, place->header_offset, sw->header_bytes, place->header_len);
         struct run_header header;
         if (err == ERR_OK) {
-            err = header_accept((struct span){sw->header_bytes, place->header_len}, place, &header);
+            err = segment_read_accept((struct span){sw->header_bytes, place->header_len}, place,
+                                      &header);
         }
         if (err == ERR_OK) {
             info = info_add(sw, place, &header);
@@ -170,7 +170,7 @@ static enum err read_small_once(struct store_worker *sw, const struct store_plac
     chunk->len = len;
     if (info == NULL) {
         struct run_header header;
-        err = header_accept((struct span){chunk->data, head_len}, place, &header);
+        err = segment_read_accept((struct span){chunk->data, head_len}, place, &header);
         info = err == ERR_OK ? info_add(sw, place, &header) : NULL;
         if (info == NULL) {
             return ERR_CORRUPT;
@@ -493,7 +493,7 @@ static void on_header_read(struct disk_op *op)
     struct run_header header;
     struct span bytes = {state->header_bytes, (size_t)op->result};
     struct run_info *info = NULL;
-    if (header_accept(bytes, &read->place, &header) == ERR_OK) {
+    if (segment_read_accept(bytes, &read->place, &header) == ERR_OK) {
         info = info_add(store_worker_of(read->worker), &read->place, &header);
     }
     if (info != NULL) {

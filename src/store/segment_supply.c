@@ -143,6 +143,7 @@ static bool supply_make(struct segment_log *log)
     }
     struct segment *segment = segment_log_entry(log, number);
     segment_pool_adopt(&log->pool, segment, fd);
+    retention_begin(&store->retention, segment, number);
     pthread_mutex_lock(&log->guarded.lock);
     segment_enter(segment, number, SEGMENT_SPARE);
     pthread_mutex_lock(&log->rows_guard);
@@ -163,39 +164,51 @@ static bool supply_make(struct segment_log *log)
 
 // --- picking what goes
 
-// Picks one that can go; false: none.
-static bool supply_evict_one(struct segment_log *log)
+struct picking {
+    struct segment_log *log;
+    bool idle_only;
+};
+
+static bool supply_may_go(void *ctx, uint32_t number)
 {
-    bool picked = false;
+    struct picking *picking = ctx;
+    struct segment_log *log = picking->log;
+    struct segment *segment = segment_log_entry(log, number);
+    pthread_mutex_lock(&log->guarded.lock);
+    bool idle = (atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) == 0;
+    bool may = segment->state == SEGMENT_SEALED && atomic_load(&segment->number) == number &&
+               atomic_load(&segment->holds) == 0 && (idle || !picking->idle_only);
+    pthread_mutex_unlock(&log->guarded.lock);
+    return may;
+}
+
+// Picks one that can go; false: none. may_rewrite: nobody waits for its room.
+static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
+{
+    struct picking picking = {.log = log};
     if (!atomic_load(&log->examined)) {
         return false; // segments with room may be found yet
     }
-    pthread_mutex_lock(&log->guarded.lock);
     unsigned max = (unsigned)max_u64(2, log->segments_max / 4);
-    uint32_t size = log->table_mask + 1;
-    bool idle_only = log->guarded.dying_count + 1 >= max;
-    struct policy_candidate *candidates =
-        log->guarded.dying_count < 2 * max ? calloc(size, sizeof(*candidates)) : NULL;
-    size_t count = 0;
-    for (uint32_t i = 0; i < size && candidates != NULL; i++) {
-        struct segment *segment = &log->table[i];
-        bool idle = (atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) == 0;
-        if (segment->state == SEGMENT_SEALED && atomic_load(&segment->holds) == 0 &&
-            (idle || !idle_only)) {
-            candidates[count++] = (struct policy_candidate){
-                .number = atomic_load(&segment->number),
-                .last_used_s = atomic_load_explicit(&segment->last_used_s, memory_order_relaxed),
-            };
-        }
-    }
-    if (count > 0) {
-        size_t victim = policy_victim(&log->store->policy, candidates, count);
-        segment_free_doom_locked(log, segment_log_entry(log, candidates[victim].number), false);
-        picked = true;
-    }
+    pthread_mutex_lock(&log->guarded.lock);
+    unsigned dying = log->guarded.dying_count;
     pthread_mutex_unlock(&log->guarded.lock);
-    free(candidates);
-    return picked;
+    if (dying >= 2 * max) {
+        return false;
+    }
+    picking.idle_only = dying + 1 >= max;
+    uint32_t number;
+    enum retention_pick pick =
+        retention_pick(&log->store->retention, supply_may_go, &picking, may_rewrite, &number);
+    if (pick == RETENTION_GOES) {
+        struct segment *segment = segment_log_entry(log, number);
+        pthread_mutex_lock(&log->guarded.lock);
+        if (segment->state == SEGMENT_SEALED) { // else it has been given up meanwhile, and goes
+            segment_free_doom_locked(log, segment, false);
+        }
+        pthread_mutex_unlock(&log->guarded.lock);
+    }
+    return pick != RETENTION_NONE;
 }
 
 // --- a round
@@ -244,9 +257,10 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
         return (unsigned)least;
     }
     if (log->segments_max < SPARE_SEGMENTS_MIN) {
-        return log->segments_max <= 8 ? 1 : 2;
+        return log->segments_max < RETENTION_REWRITE_SEGMENTS_MIN ? 1 : 2;
     }
-    return log->slot_count + 2; // one for each slot that ends now, two that are being made
+    // One for each slot that ends now, one for survivors, two that are being made.
+    return log->slot_count + 2 + (log->store->retention.learns ? 1 : 0);
 }
 
 // Makes segments while there is space, has some freed when there is none; it is woken when one has
@@ -257,7 +271,7 @@ static void supply_make_room(struct segment_log *log, bool evict)
     for (unsigned round = 0; round < SEGMENT_TABLE_MAX; round++) {
         pthread_mutex_lock(&log->guarded.lock);
         unsigned spare = log->guarded.spare_count;
-        unsigned going = log->guarded.doomed_count;
+        unsigned going = log->guarded.doomed_count + atomic_load(&store->retention.rewrites);
         bool stop = log->guarded.stop;
         pthread_mutex_unlock(&log->guarded.lock);
         enum disk_room room = supply_disk_room(log);
@@ -265,13 +279,16 @@ static void supply_make_room(struct segment_log *log, bool evict)
         over = over || atomic_load(&store->used_bytes) > store->capacity_bytes;
         bool ample;
         unsigned wanted = supply_spare_wanted(log, &ample);
+        if (ample) {
+            retention_has_room(&store->retention);
+        }
         bool picked = false;
         if (stop) {
             return;
         }
         if (evict || over || room == DISK_ROOM_BELOW) {
             // The index asks again and again until it has room: what is going gives it.
-            picked = going < (evict ? 1 : GOING_MAX) && supply_evict_one(log);
+            picked = going < (evict ? 1 : GOING_MAX) && supply_evict_one(log, false);
             evict = false;
         } else if (spare >= wanted) {
             atomic_store(&log->no_room, false);
@@ -279,7 +296,7 @@ static void supply_make_room(struct segment_log *log, bool evict)
         } else if (room == DISK_ROOM_AMPLE && store_is_filling(store) && supply_make(log)) {
             continue;
         } else if ((spare == 0 || !ample) && spare + going < wanted) {
-            picked = store_is_filling(store) && supply_evict_one(log);
+            picked = store_is_filling(store) && supply_evict_one(log, spare > 0);
         }
         if (!picked) {
             atomic_store(&log->no_room, spare == 0 && going == 0);
@@ -374,7 +391,7 @@ void segment_log_close(struct segment_log *log)
     segment_pool_done(&log->pool);
     free(log->table);
     log->table = NULL;
-    for (unsigned i = 0; i < log->slot_count; i++) {
+    for (unsigned i = 0; i <= log->slot_count; i++) {
         pthread_mutex_destroy(&log->slots[i].guarded.lock);
     }
     free(log->slots);

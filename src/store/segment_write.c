@@ -35,6 +35,7 @@ struct store_run {
     uint32_t block_count, payload_len; // as begun; finish may cut both
     uint32_t begun_len;
     uint32_t header_len, unit_count;
+    uint32_t stamp;                   // the policy's
     uint32_t unit_crc[RUN_UNITS_MAX]; // as stored: little endian
     uint32_t appended_units, written_units;
     uint64_t appended_bytes;
@@ -300,6 +301,8 @@ static void run_note(const struct store_run *run)
     struct run_header header = run_header_of(run);
     struct segment_row row = segment_row_of_header(&header);
     segment_list_note(run->reservation.segment, &row);
+    retention_stored(run->worker, &run->store->retention, &row, run->reservation.number,
+                     run->stamp);
 }
 
 static void run_op_failed(struct store_run *run, const struct disk_op *op)
@@ -420,7 +423,8 @@ bool store_keeps_up(struct worker *w, const struct store *store)
 }
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, struct store_run **ret_run)
+                         uint64_t first_block, uint32_t block_count, unsigned priority,
+                         struct store_run **ret_run)
 {
     uint64_t blocks = store_object_block_count(object);
     check(block_count > 0);
@@ -440,12 +444,14 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
         (block_count > 1 && payload_len > STORE_RUN_MAX)) {
         return ERR_LIMIT;
     }
-    if (!policy_admit(&store->policy, object->hash, first_block, payload_len)) {
-        stats_add(COUNTER_admission_rejected_policy, 1);
-        return ERR_NOT_ADMITTED;
-    }
     if (!write_backlog_takes(&store->backlog)) {
         stats_add(COUNTER_admission_rejected_busy, 1);
+        return ERR_NOT_ADMITTED;
+    }
+    uint32_t stamp = 0;
+    if (!retention_admit(w, &store->retention, object->hash, first_block, payload_len, priority,
+                         &stamp)) {
+        stats_add(COUNTER_admission_rejected_policy, 1);
         return ERR_NOT_ADMITTED;
     }
     uint32_t units = run_unit_count((uint32_t)payload_len);
@@ -468,6 +474,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->object = store_object_ref(object);
     run->reservation = reservation;
     run->first_block = first_block;
+    run->stamp = stamp;
     run->generation = object->generation != 0 ? object->generation : store_generation_next(store);
     run->block_count = block_count;
     run->payload_len = run->begun_len = (uint32_t)payload_len;

@@ -263,6 +263,7 @@ static enum err store_attach(struct store *store, const struct store_options *op
     atomic_store(&store->used_bytes, store_dir_other_bytes(&store->dir));
     stats_add(COUNTER_cache_bytes, atomic_load(&store->used_bytes));
     err = segment_log_open(&store->log, store);
+    retention_open(&store->retention, store, options->policy == STORE_POLICY_EPOCH);
     index_init(&store->index, store);
     store_enter_workers(store);
     index_guard_install(&store->index, store->dir.index_fd);
@@ -292,6 +293,7 @@ static void store_open_degraded(struct store *store, enum err err, struct buf *w
         index_done(&store->index);
         index_guard_remove(&store->index);
     }
+    retention_close(&store->retention);
     if (store->log.table != NULL) {
         segment_log_close(&store->log);
     }
@@ -342,7 +344,6 @@ enum err store_open(const struct store_options *options, struct loop *loop,
         options->descriptors_max != 0 ? options->descriptors_max : DESCRIPTORS_DEFAULT;
     store->worker_count = loop_worker_count(loop);
     check(store->worker_count <= STORE_WORKERS_MAX);
-    policy_init(&store->policy);
     recovery_init(&store->recovery, store);
     index_writer_init(&store->writer, store);
     enum err err = store_attach(store, options, ret_why);
@@ -360,6 +361,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     segment_pool_start(&store->log.pool);
     index_writer_start(&store->writer);
     segment_free_start(&store->log);
+    retention_start(&store->retention);
     segment_supply_start(&store->log);
     recovery_start(&store->recovery);
     *ret_store = store;
@@ -388,6 +390,7 @@ void store_close(struct store *store)
     atomic_store(&store->writer.silent, true);
     recovery_stop(&store->recovery);
     segment_supply_stop(&store->log);
+    retention_stop(&store->retention);
     segment_free_stop(&store->log);
     index_writer_stop(&store->writer);
     if (store->attached) {
@@ -402,6 +405,7 @@ void store_close(struct store *store)
         index_done(&store->index);
         index_guard_remove(&store->index);
     }
+    retention_close(&store->retention);
     if (store->log.table != NULL) {
         segment_log_close(&store->log);
     }
@@ -462,6 +466,20 @@ void store_place_unhold(struct store_place *place)
     segment_unhold(place->segment);
 }
 
+void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
+                     uint64_t bytes)
+{
+    if (place->header_len > 0) { // else its run is being written, and that was the access
+        retention_read(w, &store->retention, place, bytes);
+    }
+}
+
+bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
+                      unsigned priority)
+{
+    return retention_would_admit(&store->retention, hash, first_block, priority);
+}
+
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
                   uint64_t end_byte, uint64_t floor, struct store_view *ret_view)
 {
@@ -477,9 +495,6 @@ void store_lookup(struct worker *w, struct store *store, struct hash128 hash, ui
     index_lookup(&store->index, &store_worker_of(w)->reader, store_is_reading(store), hash,
                  first_byte, end_byte, floor, ret_view);
     stats_observe_us(HISTOGRAM_index_lookup, clock_monotonic_us() - began_us);
-    if (ret_view->found) {
-        policy_touch(&store->policy, hash);
-    }
 }
 
 void store_view_done(struct store_view *view)
@@ -545,10 +560,10 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
 
 int store_fault_strike(enum store_fault fault)
 {
-    static const char *const names[] = {"store.sync",     "store.commit", "store.create",
-                                        "store.allocate", "store.unlink", "store.open",
-                                        "store.scan",     "store.table",  "store.mark",
-                                        "store.note",     "store.disown", "store.remove"};
+    static const char *const names[] = {
+        "store.sync",   "store.commit", "store.create", "store.allocate", "store.unlink",
+        "store.open",   "store.scan",   "store.table",  "store.mark",     "store.note",
+        "store.disown", "store.remove", "store.rewrite"};
     static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);

@@ -44,7 +44,13 @@ struct store_holder {
     uint64_t number; // from the store: the caller puts it into the names of the holder's keys
 };
 
+enum store_policy {
+    STORE_POLICY_LRU,   // all is stored, the oldest goes
+    STORE_POLICY_EPOCH, // what is worth keeping is learnt: policy.h
+};
+
 struct store_options {
+    enum store_policy policy;
     const char *dir;               // created (0700) when absent
     uint64_t size_bytes;           // 0: use size_percent
     unsigned size_percent;         // of (free space + what the cache already holds)
@@ -223,8 +229,7 @@ struct store_view {
              // header can be read; segment is NULL when there is none that is good
 };
 // `first_byte` <= `end_byte` (exclusive), window <= STORE_WINDOW_MAX; an object smaller than the
-// window is fine (the size may be unknown to the caller). Never fails: trouble is a miss. Touches
-// recency in memory.
+// window is fine (the size may be unknown to the caller). Never fails: trouble is a miss.
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
                   uint64_t end_byte, uint64_t floor, struct store_view *ret_view);
 void store_view_done(struct store_view *view); // unpins what is still pinned
@@ -277,9 +282,16 @@ struct store_read {
 void store_read_start(struct worker *w, struct store_read *read);
 void store_read_cancel(struct store_read *read); // done() still runs
 
+// A request has begun to be given bytes of the place, `bytes` in all: once for each run and request.
+void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
+                     uint64_t bytes);
+
 // --- writing a run -------------------------------------------------------------------------------
 
 struct store_run;
+// What a full cache rather keeps: 0 to 9, each step is worth twice the one below.
+#define STORE_PRIORITIES 10u
+#define STORE_PRIORITY_NORMAL 5u
 // Longest payload of a run of several blocks in this cache: STORE_RUN_MAX, less in a small one,
 // whose segments would not hold it. A single block always fits.
 uint64_t store_run_bytes_max(const struct store *store);
@@ -289,8 +301,11 @@ uint64_t store_run_bytes_max(const struct store *store);
 // provisional one from store_generation_next()). payload at most max(store_run_bytes_max(), one
 // block). ERR_NOT_ADMITTED, ERR_DISK_FULL, ERR_IO, ERR_LIMIT: go on unstored.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count,
+                         uint64_t first_block, uint32_t block_count, unsigned priority,
                          struct store_run **ret_run) MUST_USE;
+// Would the policy have a run stored that begins there? A guess, and no access.
+bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
+                      unsigned priority);
 // The next chunk of the payload, in order, complete: STORE_CHECKSUM_UNIT bytes but for the last.
 // Takes a reference of its own until written. Never blocks; errors show at finish.
 void store_run_append(struct store_run *run, struct chunk *chunk);

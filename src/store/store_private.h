@@ -2,9 +2,10 @@
 // What the files of this room share: the store, its parts and its per-worker context.
 //
 // Threads: the workers; the index writer (index_writer.c); the supply thread (segment_supply.c),
-// which makes segments; the freeing thread (segment_free.c); the recovery thread (recovery.c), which ends when its work behind
-// serving is done. Locks, each taken with none of the others held, unless said: a slot's lock, then
-// the log's; the writer's; the renewals'; that of `format`; the epochs'. The hit path takes none.
+// which makes segments; the freeing thread (segment_free.c); the retention thread (retention.c); the
+// recovery thread (recovery.c), which ends when its work behind serving is done. Locks, each taken with
+// none of the others held, unless said: a slot's lock, or the retention's, then the log's; the writer's;
+// the renewals'; that of `format`; the epochs'. The hit path takes none.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H
 
@@ -13,8 +14,8 @@
 #include "store/index.h"
 #include "store/index_writer.h"
 #include "store/page_window.h"
-#include "store/policy.h"
 #include "store/recovery.h"
+#include "store/retention.h"
 #include "store/run_cache.h"
 #include "store/segment_format.h"
 #include "store/segment_log.h"
@@ -66,7 +67,7 @@ struct store {
     struct store_epochs epochs;
     struct store_doubts doubts;
     struct store_condemned condemned;
-    struct policy policy;
+    struct retention retention;
     struct write_backlog backlog;
     struct segment_log log;
     struct index index;
@@ -114,6 +115,9 @@ void store_read_failed(struct store *store);
 // A run is not what it should be: a miss from now on, and out of the index soon. Any worker.
 void store_drop_place(struct store *store, const struct store_place *place, struct hash128 hash,
                       enum err why);
+// Is this the header that the place promises? ERR_CORRUPT.
+enum err segment_read_accept(struct span bytes, const struct store_place *place,
+                             struct run_header *ret_header) MUST_USE;
 // The same object with the spans of a decoded header; NULL when limits are passed.
 struct store_object *store_object_from_header(const struct run_header *header, uint64_t generation);
 
@@ -131,9 +135,10 @@ enum store_fault {
     STORE_FAULT_SCAN,
     STORE_FAULT_TABLE,
     STORE_FAULT_MARK,
-    STORE_FAULT_NOTE,   // the line that a key is condemned
-    STORE_FAULT_DISOWN, // the marker that the index is not to be believed
-    STORE_FAULT_REMOVE, // removing the index instead
+    STORE_FAULT_NOTE,    // the line that a key is condemned
+    STORE_FAULT_DISOWN,  // the marker that the index is not to be believed
+    STORE_FAULT_REMOVE,  // removing the index instead
+    STORE_FAULT_REWRITE, // writing a survivor
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);

@@ -629,7 +629,7 @@ def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
     size = 64 * MIB
     with LoopDisk(tmp_path / "disk", 512 * MIB) as disk:
         server = start(origin, engine=engine, cache=disk.mount / "cache",
-                       settings={"cache.size": "64MiB", "limits.min_rate": None,
+                       settings={"cache.size": "64MiB", "cache.policy": "lru", "limits.min_rate": None,
                                  "access_log.path": "off"})
         with Sampler(server.disk_bytes) as du, Sampler(lambda: freed_bytes(server)) as freed, \
                 Sampler(lambda: disk.used() - disk.empty) as statfs:
@@ -646,7 +646,7 @@ def test_the_disk_limit_is_hard(start, origin, engine, figure, tmp_path):
 
 def test_the_limit_holds_without_a_file_system_of_its_own(start, origin, engine):
     size = 64 * MIB
-    server = start(origin, engine=engine, settings={"cache.size": "64MiB", "access_log.path": "off"})
+    server = start(origin, engine=engine, settings={"cache.size": "64MiB", "cache.policy": "lru", "access_log.path": "off"})
     with Sampler(server.disk_bytes) as du:
         overread(server, origin, size, 6 * size, 20)
     assert du.highest <= size, f"du {du.highest} > {size}"

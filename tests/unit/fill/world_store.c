@@ -399,9 +399,10 @@ void read_complete(unsigned i)
 // --- writing a run -------------------------------------------------------------------------------
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, struct store_run **ret_run)
+                         uint64_t first_block, uint32_t block_count, unsigned priority,
+                         struct store_run **ret_run)
 {
-    (void)store;
+    (void)store, (void)priority;
     if (world.refuse || world.disk_is_behind) {
         return ERR_DISK_FULL;
     }
@@ -460,6 +461,19 @@ bool store_keeps_up(struct worker *w, const struct store *store)
 {
     (void)w, (void)store;
     return !world.disk_is_behind;
+}
+
+bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
+                      unsigned priority)
+{
+    (void)store, (void)hash, (void)first_block, (void)priority;
+    return true;
+}
+
+void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
+                     uint64_t bytes)
+{
+    (void)w, (void)store, (void)place, (void)bytes;
 }
 
 void store_fall_behind(bool behind)

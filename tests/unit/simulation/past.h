@@ -55,6 +55,7 @@ enum tally {
     TALLY_CUTS_AT_START, // of both, before the store had opened
     TALLY_LIES,
     TALLY_REMOVED,
+    TALLY_REWRITTEN, // KiB of survivors
     TALLY_COUNT_
 };
 

@@ -86,6 +86,7 @@ void plan_make(uint64_t seed, struct plan *ret_plan)
     *ret_plan = (struct plan){.seed = seed, .is_honest = pick(3) != 0};
     ret_plan->has_fill = pick(2) == 0;
     bool is_bulky = pick(6) == 0;
+    ret_plan->has_policy = seed % 3 == 0 || (is_bulky && seed % 2 == 0);
     ret_plan->life_count = 2 + pick(3);
     for (unsigned i = 0; i < ret_plan->life_count; i++) {
         make_steps(&ret_plan->lives[i], is_bulky);
@@ -111,8 +112,9 @@ void plan_tell(const struct plan *plan)
     static const char *const ends[] = {"kill", "power cut, all unsynced lost",
                                        "power cut, any of it lost"};
     static const char *const endings[] = {"strike", "end at the last step", "clean stop"};
-    fprintf(stderr, "seed %llu, %s disk%s\n", (unsigned long long)plan->seed,
-            plan->is_honest ? "honest" : "faulty", plan->has_fill ? ", behind fill" : "");
+    fprintf(stderr, "seed %llu, %s disk%s%s\n", (unsigned long long)plan->seed,
+            plan->is_honest ? "honest" : "faulty", plan->has_fill ? ", behind fill" : "",
+            plan->has_policy ? ", learning" : "");
     for (unsigned i = 0; i < plan->life_count; i++) {
         const struct life *life = &plan->lives[i];
         const struct disk_plan *disk = &life->disk;

@@ -44,8 +44,9 @@ struct life {
 
 struct plan {
     uint64_t seed;
-    bool is_honest; // the disk never fails or lies: then nothing that it holds is damaged
-    bool has_fill;  // the room fill stands between the test and the store
+    bool is_honest;  // the disk never fails or lies: then nothing that it holds is damaged
+    bool has_policy; // what goes is learnt, and half of it is rewritten
+    bool has_fill;   // the room fill stands between the test and the store
     unsigned life_count;
     struct life lives[PLAN_LIVES_MAX];
 };

@@ -155,9 +155,9 @@ static bool seed_goes_well(uint64_t seed, bool is_one)
 static void tell_tally(uint64_t seeds)
 {
     static const char *const names[TALLY_COUNT_] = {
-        "reads",   "served",       "unconfirmed",    "damaged",   "stored",
-        "refused", "acknowledged", "deletes failed", "condemned", "epochs",
-        "kills",   "cuts",         "at start",       "lies",      "removed"};
+        "reads",        "served",         "unconfirmed", "damaged",      "stored", "refused",
+        "acknowledged", "deletes failed", "condemned",   "epochs",       "kills",  "cuts",
+        "at start",     "lies",           "removed",     "KiB rewritten"};
     fprintf(stderr, "simulation: %llu seeds", (unsigned long long)seeds);
     for (unsigned i = 0; i < TALLY_COUNT_; i++) {
         fprintf(stderr, ", %s %lu", names[i], past->tally[i]);
@@ -173,8 +173,10 @@ static void go_through(uint64_t first, uint64_t last, bool is_loud)
         is_well = seed_goes_well(seed, is_loud);
     }
     tell_tally(last + 1 - first);
+    bool has_rewritten = past->tally[TALLY_REWRITTEN] > 0 || last - first < SEEDS / 8;
     disk_remove_all(root);
     cr_assert(is_well, "a seed failed: see above");
+    cr_assert(has_rewritten, "no seed had survivors rewritten");
 }
 
 // In quarters, so that more than one processor is at it. One seed alone is the first one's.

@@ -15,7 +15,7 @@
 #include "origin_play.h"
 #include "schedule.h"
 #include "stats/stats.h"
-#include "store/store.h"
+#include "store/store_private.h"
 #include "turns.h"
 
 #define SIZE_BYTES (16ull << 20)
@@ -210,7 +210,8 @@ static void do_fetch(struct worker *w, void *ctx)
     life.fetches = f;
     alive.open++;
     struct store_run *run;
-    enum err err = store_run_begin(w, alive.store, object, first, count, &run);
+    enum err err =
+        store_run_begin(w, alive.store, object, first, count, STORE_PRIORITY_NORMAL, &run);
     if (err != ERR_OK) {
         tell("refused key %u: %s", key, error_row(err)->name);
         past->tally[TALLY_REFUSED]++;
@@ -609,6 +610,10 @@ static void settle(void)
             life_fail("%u calls never ended", alive.open);
         }
     }
+    static uint64_t told;
+    uint64_t rewritten = stats_sum(COUNTER_retention_rewritten_bytes);
+    past->tally[TALLY_REWRITTEN] += (rewritten - told) / 1024;
+    told = rewritten;
 }
 
 static void change_something(const struct step *step)
@@ -700,10 +705,14 @@ static void take_step(const struct step *step)
 
 static void open_store(const struct life *plan)
 {
+    // Of small segments there are enough for survivors to be rewritten; half of each are.
+    bool learns = past->plan.has_policy;
+    check(setenv("FOREBAY_SEGMENT_SIZE", learns ? "1048576" : "", 1) == 0);
     struct store_options options = {
+        .policy = learns ? STORE_POLICY_EPOCH : STORE_POLICY_LRU,
         .dir = alive.dir,
         .size_bytes = SIZE_BYTES,
-        .headroom_percent = 10,
+        .headroom_percent = learns ? 35 : 10,
         .block_size_bytes_max = BLOCK,
         .descriptors_max = plan->is_descriptors_few ? 2 : 0,
     };
@@ -719,6 +728,7 @@ static void open_store(const struct life *plan)
         life_fail("does not open: %s: %s", error_row(err)->name, buf_cstr(&why));
     }
     buf_done(&why);
+    atomic_store(&alive.store->retention.keeps_half, learns);
     struct store_summary summary;
     store_summarize(alive.store, &summary);
     alive.is_attached = summary.capacity_bytes > 0;

@@ -1,16 +1,169 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admit all, free the oldest.
-#include "store/policy.h"
-
+// Proves: until the cache is full everything is admitted; then only what is worth more than the bar;
+// what was refused is remembered; events of segments that are gone do no harm; the clock wraps.
+#include "policy_fixture.h"
 #include "test.h"
 
-Test(policy, everything_is_admitted_and_the_oldest_goes)
+#define SEGMENTS 64u
+#define CAPACITY_RUNS (SEGMENTS * SEGMENT_RUNS)
+
+// So many epochs over twice the capacity, the first half of them stored; how many of the others would
+// have been admitted in the last one.
+static unsigned read_in_cycles(struct shelf *shelf, unsigned epochs)
 {
-    struct policy policy;
-    policy_init(&policy);
-    policy_touch(&policy, (struct hash128){1, 2});
-    cr_assert(policy_admit(&policy, (struct hash128){1, 2}, 0, 1));
-    struct policy_candidate candidates[] = {{7, 0}, {3, 100}, {9, 5}};
-    cr_assert_eq(policy_victim(&policy, candidates, 3), 1u);
-    cr_assert_eq(policy_victim(&policy, candidates, 1), 0u);
+    uint32_t stamp;
+    unsigned admitted = 0;
+    for (unsigned epoch = 0; epoch < epochs; epoch++) {
+        admitted = 0;
+        for (uint64_t block = 0; block < 2 * CAPACITY_RUNS; block++) {
+            if (block >= CAPACITY_RUNS) {
+                policy_set_full(shelf->policy, true);
+                admitted += shelf_pass_by(shelf, block);
+            } else if (epoch == 0) {
+                (void)shelf_miss(shelf, block, 0, &stamp);
+                shelf_store(shelf, block, stamp);
+            } else {
+                shelf_read(shelf, block, (uint32_t)block / SEGMENT_RUNS + 1, block % SEGMENT_RUNS);
+            }
+        }
+    }
+    return admitted;
+}
+
+Test(policy, admits_everything_while_there_is_room)
+{
+    struct shelf shelf;
+    uint32_t stamp;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    cr_assert(policy_admit(shelf.policy, shelf_key(1), 0, &stamp));
+    cr_assert_eq(policy_stamp_class(stamp), POLICY_CLASS_NEW);
+    policy_set_full(shelf.policy, true);
+    cr_assert_not(policy_admit(shelf.policy, shelf_key(1), 0, &stamp)); // nothing is known of it
+    policy_set_full(shelf.policy, false);
+    cr_assert(policy_admit(shelf.policy, shelf_key(1), 0, &stamp));
+    shelf_done(&shelf);
+}
+
+Test(policy, a_cycle_larger_than_the_cache_changes_nothing)
+{
+    struct shelf shelf;
+    struct policy_stats stats;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    cr_assert_lt(read_in_cycles(&shelf, 5), CAPACITY_RUNS / 50);
+    policy_stats(shelf.policy, &stats);
+    cr_assert_gt(stats.bar, 0.0f);
+    cr_assert_gt(stats.known_share, 0.9f);
+    cr_assert_gt(stats.refused_bytes, 2 * CAPACITY_RUNS * (uint64_t)RUN_BYTES);
+    shelf_done(&shelf);
+}
+
+Test(policy, what_was_refused_has_a_past)
+{
+    struct shelf shelf;
+    uint32_t stamp;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    policy_set_full(shelf.policy, true);
+    cr_assert_not(shelf_miss(&shelf, 1, 3, &stamp));
+    cr_assert_not(shelf_miss(&shelf, 1, 3, &stamp)); // at once: a part of the same use
+    cr_assert_eq(stamp, POLICY_STAMP_SAME);
+    shelf_pass(&shelf, 500);
+    (void)shelf_miss(&shelf, 1, 3, &stamp);
+    cr_assert_eq(policy_stamp_class(stamp), policy_class_next(500, POLICY_CLASS_NEW));
+    cr_assert_eq(policy_stamp_group(stamp), 3u);
+    shelf_store(&shelf, 1, stamp); // and what is stored is no ghost any more
+    uint32_t past;
+    cr_assert_not(policy_ghost_find(&shelf.policy->ghost, shelf_key(1), &past));
+    shelf_done(&shelf);
+}
+
+Test(policy, a_read_renews_the_stamp_once_a_use)
+{
+    struct shelf shelf;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    uint32_t number = shelf_fill(&shelf, 0, 0);
+    const struct policy_segment *segment = policy_segments_find(&shelf.policy->segments, number);
+    const struct policy_run *run = policy_segments_run(&shelf.policy->segments, segment, 4);
+    uint32_t stamp = run->stamp;
+    shelf_read(&shelf, 4, number, 4);
+    cr_assert_eq(run->stamp, stamp);
+    shelf_pass(&shelf, 600);
+    shelf_read(&shelf, 4, number, 4);
+    unsigned reuse_class = policy_stamp_class(run->stamp);
+    cr_assert_eq(reuse_class, policy_class_next(600, POLICY_CLASS_NEW));
+    shelf_read(&shelf, 4, number, 4);
+    cr_assert_eq(policy_stamp_class(run->stamp), reuse_class);
+    shelf_done(&shelf);
+}
+
+Test(policy, events_may_be_late)
+{
+    struct shelf shelf;
+    uint32_t stamp, start;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    uint32_t number = shelf_fill(&shelf, 0, 0);
+    policy_segment_drop(shelf.policy, number, 3, shelf_key(3));
+    policy_segment_free(shelf.policy, number);
+    policy_segment_free(shelf.policy, number);
+    shelf_pass(&shelf, 400);
+    shelf_read(&shelf, 3, number, 3); // dropped meanwhile: its past goes on
+    cr_assert(policy_ghost_find(&shelf.policy->ghost, shelf_key(3), &stamp));
+    cr_assert_eq(policy_stamp_class(stamp), policy_class_next(400, POLICY_CLASS_NEW));
+    shelf_read(&shelf, 9, number, 9); // nothing is known of it any more
+    struct policy_event events[] = {
+        {.kind = POLICY_GONE, .segment = number, .start = 0},
+        {.kind = POLICY_STORED, .segment = number, .start = 0, .len = 1, .stamp = stamp},
+    };
+    policy_take(shelf.policy, events, 2);
+    struct policy_stats stats;
+    policy_stats(shelf.policy, &stats);
+    cr_assert_eq(stats.unranked_runs, 1u);
+    cr_assert_not(policy_segment_run(shelf.policy, number, 0, &start));
+    cr_assert_eq(policy_segment_run_count(shelf.policy, number), 0u);
+    policy_segment_seal(shelf.policy, number);
+    policy_segment_move(shelf.policy, number, 0, number, 0, 1);
+    shelf_done(&shelf);
+}
+
+Test(policy, what_is_gone_is_gone)
+{
+    struct shelf shelf;
+    uint32_t start;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    uint32_t number = shelf_fill(&shelf, 0, 5);
+    struct policy_event event = {.kind = POLICY_GONE, .segment = number, .start = 2 * RUN_BYTES};
+    policy_take(shelf.policy, &event, 1);
+    policy_take(shelf.policy, &event, 1);
+    cr_assert_not(policy_segment_run(shelf.policy, number, 2, &start));
+    cr_assert(policy_segment_run(shelf.policy, number, 3, &start));
+    cr_assert_eq(start, 3 * RUN_BYTES);
+    policy_segment_free(shelf.policy, number);
+    shelf_done(&shelf);
+}
+
+Test(policy, a_new_data_set_replaces_the_old_one)
+{
+    struct shelf shelf;
+    uint32_t stamp, survivors[SEGMENT_RUNS];
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    (void)read_in_cycles(&shelf, 4);
+    unsigned admitted = 0;
+    for (uint64_t block = 0; block < 4 * CAPACITY_RUNS; block++) {
+        if (!shelf_miss(&shelf, 1000000 + block, 0, &stamp)) {
+            continue;
+        }
+        if (admitted++ % SEGMENT_RUNS == 0) {
+            struct policy_victim victim;
+            cr_assert(policy_victim(shelf.policy, NULL, NULL, survivors, SEGMENT_RUNS, &victim));
+            cr_assert_eq(victim.survivor_count, 0u); // all of it is suspect
+            policy_segment_free(shelf.policy, victim.number);
+            shelf.number = victim.number + SEGMENTS - 1;
+        }
+        shelf_store(&shelf, 1000000 + block, stamp);
+    }
+    cr_assert_gt(admitted, CAPACITY_RUNS * 9 / 10);
+    cr_assert_leq(admitted, CAPACITY_RUNS + SEGMENT_RUNS); // one capacity is given away
+    struct policy_stats stats;
+    policy_stats(shelf.policy, &stats);
+    cr_assert_geq(stats.silences, 1u);
+    shelf_done(&shelf);
 }

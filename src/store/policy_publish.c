@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What workers need for their answer is published by the owner, value by value, without a lock: an
+// answer may mix two moments that are a few events apart, which changes nothing that counts.
+#include "store/policy_private.h"
+
+#define MARGIN 1.3f     // a newcomer must be worth so much more than what it replaces,
+#define MARGIN_NEW 2.0f // and one that was never read again that much: ties keep what is there
+
+void policy_publish(struct policy *policy)
+{
+    struct policy_published *published = &policy->published;
+    const struct policy_clock *clock = &policy->clock;
+    const struct policy_reclaim *reclaim = &policy->reclaim;
+    // What is suspect is replaced by anything.
+    bool everything = !reclaim->is_full || policy->kind == POLICY_LRU ||
+                      (reclaim->bar <= 0 && policy_clock_suspects(clock));
+    atomic_store_explicit(&published->bar, everything ? -1 : reclaim->bar, memory_order_relaxed);
+    atomic_store_explicit(&published->tick, clock->tick, memory_order_relaxed);
+    atomic_store_explicit(&published->same_use, clock->same_use, memory_order_relaxed);
+    atomic_store_explicit(&published->first_class,
+                          clock->is_silent ? POLICY_CLASS_SILENT : POLICY_CLASS_NEW,
+                          memory_order_relaxed);
+}
+
+static void publish_worth(struct policy *policy)
+{
+    for (unsigned c = 0; c < POLICY_CLASSES; c++) {
+        bool is_new = c == POLICY_CLASS_NEW || c == POLICY_CLASS_SILENT;
+        atomic_store_explicit(&policy->published.worth[c],
+                              policy->ranks.rank[c][0] / (is_new ? MARGIN_NEW : MARGIN),
+                              memory_order_relaxed);
+    }
+}
+
+void policy_renew(struct policy *policy)
+{
+    policy_ranks_renew(&policy->ranks, &policy->monitor);
+    publish_worth(policy);
+    policy_publish(policy);
+}
+
+bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, uint32_t *ret_stamp)
+{
+    check(group < POLICY_GROUPS);
+    const struct policy_published *published = &policy->published;
+    uint32_t tick = atomic_load_explicit(&published->tick, memory_order_relaxed);
+    unsigned reuse_class = atomic_load_explicit(&published->first_class, memory_order_relaxed);
+    uint32_t past;
+    if (policy->kind != POLICY_LRU && policy_ghost_find(&policy->ghost, key, &past)) {
+        uint32_t age = policy_stamp_age(past, tick);
+        if (age <= atomic_load_explicit(&published->same_use, memory_order_relaxed)) {
+            *ret_stamp = POLICY_STAMP_SAME;
+            return false;
+        }
+        reuse_class = policy_class_next(age, policy_stamp_class(past));
+    }
+    *ret_stamp = policy_stamp(tick, reuse_class, group);
+    float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
+    float factor = atomic_load_explicit(&published->factor[group], memory_order_relaxed);
+    float worth =
+        factor * atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
+    return worth > bar;
+}

@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the policy (policy.h) needs of the store, and the store of the policy. Workers put what they see
+// into rings, without a lock and without writing anything; the retention thread drains them, a ring at a
+// time. It rewrites survivors (retention_rewrite.c), tells the policy what segments held at the start
+// (from their tables, where a former process has not left what it knew: retention_state.c), and saves
+// what is known every few minutes. The supply thread picks what goes, the freeing thread says what went.
+//
+// A ring that is full loses events, which are counted: reads make the policy a little blinder, runs are
+// listed once more when their segment is full.
+//
+// The policy's arrays lie in a map of a file without a name in the cache directory, which counts in
+// cache.size, and which the kernel may write out and take from memory. What is in it does not outlive
+// the process.
+//
+// Until what a former process knew has been read, and for segments of which nothing is known yet, the
+// oldest goes.
+#include "store/retention.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/index_forget.h"
+#include "store/retention_rewrite.h"
+#include "store/retention_state.h"
+#include "store/segment_list.h"
+#include "store/store_private.h"
+
+#define REGION_FILE "policy.map"
+#define TICK_MS 1000u // segments that are not ranked yet are looked for
+#define SAVE_EVERY_US 300000000u
+#define WAKE_EVERY (POLICY_RING_EVENTS / 4) // events of one ring
+#define TAKEN_AT_ONCE 64u
+#define BYTES_PER_RUN (16u << 10) // smaller runs than that are more than are ranked
+#define RUNS_MIN 4096u
+#define RUN_BYTES_MIN 1024u // a header and something
+#define DROPPED_AT_ONCE 512u
+
+// --- the map
+
+static void *map_file(struct retention *r)
+{
+    struct store *store = r->store;
+    int fd = openat(store->dir.fd, REGION_FILE, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+                    0600);
+    void *map = MAP_FAILED;
+    if (fd < 0 || !store_space_reserve(store, r->region_bytes, store->capacity_bytes)) {
+        log_warn("policy_in_memory", "bytes=%llu", (unsigned long long)r->region_bytes);
+    } else {
+        // Room for all of it, or a full disk would end the process.
+        bool has_room = fallocate(fd, 0, 0, (off_t)r->region_bytes) == 0;
+        map = has_room ? mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                       : MAP_FAILED;
+        if (map == MAP_FAILED) {
+            store_space_give(store, r->region_bytes);
+        }
+    }
+    if (fd >= 0) {
+        (void)unlinkat(store->dir.fd, REGION_FILE, 0); // what stays is cut by the next process
+        (void)close(fd);                               // the map keeps the file
+    }
+    return map;
+}
+
+static void region_open(struct retention *r, size_t bytes)
+{
+    r->region_bytes = align_up_u64(bytes, 4096);
+    // Of the smallest caches a file of it would take a segment.
+    bool is_small = r->store->log.segments_max <= STORE_SEGMENTS_MIN;
+    r->region = is_small ? MAP_FAILED : map_file(r);
+    r->region_is_counted = r->region != MAP_FAILED;
+    if (r->region == MAP_FAILED) {
+        r->region = mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        check(r->region != MAP_FAILED);
+    }
+}
+
+// --- opening and closing
+
+// What nothing is known of is in group 0: of normal priority.
+static unsigned group_of(unsigned priority)
+{
+    check(priority < STORE_PRIORITIES);
+    return (priority + STORE_PRIORITIES - STORE_PRIORITY_NORMAL) % STORE_PRIORITIES;
+}
+
+static void priorities_open(struct retention *r)
+{
+    for (unsigned priority = 0; priority < STORE_PRIORITIES; priority++) {
+        policy_group_set(r->policy, group_of(priority),
+                         (float)(1u << priority) / (float)(1u << STORE_PRIORITY_NORMAL));
+    }
+}
+
+void retention_open(struct retention *r, struct store *store, bool learns)
+{
+    const struct segment_log *log = &store->log;
+    r->store = store;
+    r->learns = learns;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_mutex_init(&r->guarded.lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->guarded.wake, &attr);
+    pthread_condattr_destroy(&attr);
+    if (!learns) {
+        return;
+    }
+    struct policy_options options = {
+        .kind = POLICY_EPOCH,
+        .capacity_bytes = (uint64_t)log->segments_max * log->segment_size_bytes,
+        .segment_max = log->table_mask + 1, // so that no two are in one place
+        .run_max =
+            (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, store->capacity_bytes / BYTES_PER_RUN)),
+    };
+    memcpy(&options.identity, store->dir.format.cache_id, sizeof(options.identity));
+    region_open(r, policy_region_bytes(&options));
+    r->state_bytes = retention_state_bytes(store);
+    r->policy = policy_new(&options, r->region);
+    priorities_open(r);
+    r->ring_count = store->worker_count + 1;
+    r->rings = aligned_alloc(64, r->ring_count * sizeof(*r->rings));
+    check(r->rings != NULL);
+    memset(r->rings, 0, r->ring_count * sizeof(*r->rings));
+    r->survivor_max = log->segment_size_bytes / RUN_BYTES_MIN;
+    r->survivors = calloc(r->survivor_max, sizeof(*r->survivors)); // few are touched
+    check(r->survivors != NULL);
+}
+
+void retention_close(struct retention *r)
+{
+    if (r->store == NULL) {
+        return;
+    }
+    policy_free(r->policy);
+    if (r->region != NULL) {
+        (void)munmap(r->region, r->region_bytes); // it was mapped
+        store_space_give(r->store, r->region_is_counted ? r->region_bytes : 0);
+    }
+    free(r->rings);
+    free(r->survivors);
+    pthread_mutex_destroy(&r->lock);
+    pthread_mutex_destroy(&r->guarded.lock);
+    pthread_cond_destroy(&r->guarded.wake);
+    *r = (struct retention){0};
+}
+
+// --- what is seen
+
+static void retention_wake(struct retention *r)
+{
+    pthread_mutex_lock(&r->guarded.lock);
+    r->guarded.wanted = true;
+    pthread_cond_signal(&r->guarded.wake);
+    pthread_mutex_unlock(&r->guarded.lock);
+}
+
+static void tell(struct retention *r, unsigned at, const struct policy_event *event)
+{
+    struct policy_ring *ring = &r->rings[at];
+    if (!policy_ring_put(ring, event)) {
+        stats_add(COUNTER_retention_events_lost, 1);
+        if (event->kind == POLICY_STORED) {
+            atomic_fetch_add(&r->lost_runs, 1);
+        }
+    } else if (policy_ring_put_count(ring) % WAKE_EVERY == 0) {
+        retention_wake(r);
+    }
+}
+
+static uint32_t event_bytes(uint64_t bytes)
+{
+    return (uint32_t)min_u64(bytes, UINT32_MAX);
+}
+
+bool retention_admit(struct worker *w, struct retention *r, struct hash128 hash,
+                     uint64_t first_block, uint64_t payload_len, unsigned priority,
+                     uint32_t *ret_stamp)
+{
+    if (!r->learns) {
+        return true;
+    }
+    uint64_t key = policy_key(hash, first_block);
+    bool admitted = policy_admit(r->policy, key, group_of(priority), ret_stamp);
+#ifdef FOREBAY_FAULTS
+    admitted = admitted || atomic_load(&r->keeps_half);
+#endif
+    struct policy_event event = {.kind = admitted ? POLICY_ADMITTED : POLICY_REFUSED,
+                                 .key = key,
+                                 .len = event_bytes(payload_len),
+                                 .stamp = *ret_stamp};
+    tell(r, worker_index(w), &event);
+    return admitted;
+}
+
+bool retention_would_admit(const struct retention *r, struct hash128 hash, uint64_t first_block,
+                           unsigned priority)
+{
+    uint32_t stamp;
+    return !r->learns ||
+           policy_admit(r->policy, policy_key(hash, first_block), group_of(priority), &stamp);
+}
+
+// The room that a run takes, but for what it wastes.
+static uint32_t row_bytes(const struct segment_row *row, uint32_t payload_len)
+{
+    return row->payload_offset - row->header_offset + payload_len;
+}
+
+void retention_stored(struct worker *w, struct retention *r, const struct segment_row *row,
+                      uint32_t number, uint32_t stamp)
+{
+    if (!r->learns) {
+        return;
+    }
+    uint32_t payload_len = segment_row_place(row, number, 0).payload_len;
+    struct policy_event event = {.kind = POLICY_STORED,
+                                 .key = policy_key(row->hash, row->first_block),
+                                 .segment = number,
+                                 .start = row->header_offset,
+                                 .len = row_bytes(row, payload_len),
+                                 .stamp = stamp};
+    tell(r, worker_index(w), &event);
+}
+
+void retention_read(struct worker *w, struct retention *r, const struct store_place *place,
+                    uint64_t bytes)
+{
+    if (!r->learns) {
+        return;
+    }
+    struct policy_event event = {.kind = POLICY_READ,
+                                 .key = policy_key(place->hash, place->first_block),
+                                 .segment = place->segment_number,
+                                 .start = place->header_offset,
+                                 .len = event_bytes(bytes)};
+    tell(r, worker_index(w), &event);
+}
+
+void retention_gone(struct retention *r, uint32_t number, uint32_t header_offset)
+{
+    if (r->learns) {
+        struct policy_event event = {
+            .kind = POLICY_GONE, .segment = number, .start = header_offset};
+        tell(r, r->ring_count - 1, &event);
+    }
+}
+
+void retention_drain(struct retention *r)
+{
+    struct policy_event events[TAKEN_AT_ONCE];
+    for (unsigned i = 0; i < r->ring_count; i++) {
+        pthread_mutex_lock(&r->lock);
+        size_t count = r->is_loaded ? TAKEN_AT_ONCE : 0;
+        for (unsigned n = 0; count == TAKEN_AT_ONCE && n < POLICY_RING_EVENTS / TAKEN_AT_ONCE;
+             n++) {
+            count = policy_ring_take(&r->rings[i], events, TAKEN_AT_ONCE);
+            policy_take(r->policy, events, count);
+        }
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
+// --- segments
+
+void retention_begin(struct retention *r, struct segment *segment, uint32_t number)
+{
+    if (!r->learns) {
+        return;
+    }
+    pthread_mutex_lock(&r->lock);
+    segment->is_ranked = policy_segment_begin(r->policy, number);
+    segment->lost_runs_then = atomic_load(&r->lost_runs);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void retention_has_room(struct retention *r)
+{
+    if (r->learns) {
+        pthread_mutex_lock(&r->lock);
+        policy_set_full(r->policy, false);
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
+// Full, and nothing of it is on its way any more: it may be picked.
+static bool is_settled(struct segment *segment)
+{
+    struct segment_log *log = segment->log;
+    pthread_mutex_lock(&log->guarded.lock);
+    bool settled = segment->state == SEGMENT_SEALED && !segment->recovered &&
+                   atomic_load(&segment->holds) == 0;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return settled;
+}
+
+static void seal_settled_locked(struct retention *r)
+{
+    struct segment_log *log = &r->store->log;
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        struct segment *segment = &log->table[i];
+        if (segment->is_ranked && !segment->is_rank_sealed && is_settled(segment)) {
+            segment->is_rank_sealed = true;
+            policy_segment_seal(r->policy, atomic_load(&segment->number));
+        }
+    }
+}
+
+// Of those that the policy does not know.
+static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uint32_t number),
+                              void *ctx)
+{
+    struct segment_log *log = &r->store->log;
+    uint32_t oldest = 0;
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        struct segment *segment = &log->table[i];
+        uint32_t number = atomic_load(&segment->number);
+        bool is_older = number != 0 && (oldest == 0 || number < oldest);
+        bool is_known = r->is_loaded && segment->is_rank_sealed;
+        if (is_older && !is_known && may_go(ctx, number)) {
+            oldest = number;
+        }
+    }
+    return oldest;
+}
+
+// The runs that survive, by where they begin: indices may change until they are rewritten.
+static struct retention_job *job_new_locked(struct retention *r, const struct policy_victim *victim)
+{
+    struct retention_job *job = calloc(1, sizeof(*job));
+    check(job != NULL);
+    job->number = victim->number;
+    job->starts = calloc(victim->survivor_count, sizeof(*job->starts));
+    check(job->starts != NULL);
+    for (uint32_t i = 0; i < victim->survivor_count; i++) {
+        uint32_t start;
+        if (policy_segment_run(r->policy, victim->number, r->survivors[i], &start)) {
+            job->starts[job->count++] = start;
+        }
+    }
+    return job;
+}
+
+#ifdef FOREBAY_FAULTS
+static void keep_half_locked(struct retention *r, struct policy_victim *victim, uint32_t max)
+{
+    uint32_t count =
+        atomic_load(&r->keeps_half) ? policy_segment_run_count(r->policy, victim->number) : 0;
+    for (uint32_t i = 0; i < count && i / 2 < max; i += 2) {
+        r->survivors[i / 2] = i;
+        victim->survivor_count = i / 2 + 1;
+    }
+}
+#endif
+
+static enum retention_pick pick_locked(struct retention *r,
+                                       bool (*may_go)(void *ctx, uint32_t number), void *ctx,
+                                       bool may_rewrite, uint32_t *ret_number,
+                                       struct retention_job **ret_job)
+{
+    struct policy_victim victim;
+    if (r->is_loaded) {
+        seal_settled_locked(r);
+    }
+    uint32_t max = may_rewrite ? r->survivor_max : 0;
+    if (!r->is_loaded || !policy_victim(r->policy, may_go, ctx, r->survivors, max, &victim)) {
+        *ret_number = oldest_locked(r, may_go, ctx);
+        return *ret_number != 0 ? RETENTION_GOES : RETENTION_NONE;
+    }
+    *ret_number = victim.number;
+#ifdef FOREBAY_FAULTS
+    keep_half_locked(r, &victim, max);
+#endif
+    if (victim.survivor_count == 0) {
+        return RETENTION_GOES;
+    }
+    *ret_job = job_new_locked(r, &victim);
+    return RETENTION_REWRITES;
+}
+
+enum retention_pick retention_pick(struct retention *r, bool (*may_go)(void *ctx, uint32_t number),
+                                   void *ctx, bool may_rewrite, uint32_t *ret_number)
+{
+    struct retention_job *job = NULL;
+    enum retention_pick pick;
+    may_rewrite = may_rewrite && r->learns && !atomic_load(&r->rewrites) &&
+                  r->store->log.segments_max >= RETENTION_REWRITE_SEGMENTS_MIN;
+    if (r->learns) {
+        retention_drain(r);
+    }
+    pthread_mutex_lock(&r->lock);
+    if (r->learns) {
+        pick = pick_locked(r, may_go, ctx, may_rewrite, ret_number, &job);
+    } else {
+        *ret_number = oldest_locked(r, may_go, ctx);
+        pick = *ret_number != 0 ? RETENTION_GOES : RETENTION_NONE;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (job != NULL) {
+        atomic_store(&r->rewrites, true);
+        pthread_mutex_lock(&r->guarded.lock);
+        check(r->guarded.job == NULL);
+        r->guarded.job = job;
+        r->guarded.wanted = true;
+        pthread_cond_signal(&r->guarded.wake);
+        pthread_mutex_unlock(&r->guarded.lock);
+    }
+    return pick;
+}
+
+static void drop_locked(struct retention *r, const struct index_removal *removal, uint32_t number)
+{
+    uint32_t index;
+    if (policy_segment_find(r->policy, number, removal->place.header_offset, &index)) {
+        policy_segment_drop(r->policy, number, index,
+                            policy_key(removal->hash, removal->place.first_block));
+    }
+}
+
+void retention_forget(struct retention *r, struct segment *segment,
+                      const struct index_removal *removals, unsigned count)
+{
+    if (!r->learns) {
+        return;
+    }
+    uint32_t number = atomic_load(&segment->number);
+    retention_drain(r);
+    for (unsigned i = 0; i < count; i += DROPPED_AT_ONCE) {
+        pthread_mutex_lock(&r->lock);
+        for (unsigned j = i; j < count && j < i + DROPPED_AT_ONCE; j++) {
+            drop_locked(r, &removals[j], number);
+        }
+        pthread_mutex_unlock(&r->lock);
+    }
+    pthread_mutex_lock(&r->lock);
+    policy_segment_free(r->policy, number);
+    segment->is_ranked = segment->is_rank_sealed = false;
+    pthread_mutex_unlock(&r->lock);
+}
+
+// --- what segments hold that were there before, or of which events were lost
+
+struct ranking {
+    struct retention *retention;
+    uint32_t number;
+};
+
+static bool on_row_ranked(void *ctx, const struct segment_row *row)
+{
+    struct ranking *ranking = ctx;
+    struct retention *r = ranking->retention;
+    uint32_t index;
+    if (!row->is_bad) {
+        pthread_mutex_lock(&r->lock);
+        if (policy_segment_knows(r->policy, ranking->number) &&
+            !policy_segment_find(r->policy, ranking->number, row->header_offset, &index)) {
+            uint32_t len = segment_row_place(row, ranking->number, 0).payload_len;
+            (void)policy_segment_append(r->policy, ranking->number, row->header_offset,
+                                        row_bytes(row, len),
+                                        policy_key(row->hash, row->first_block), POLICY_STAMP_SAME);
+        }
+        pthread_mutex_unlock(&r->lock);
+    }
+    return true;
+}
+
+// After a kill the segments that were open then hold more than what was saved: all are listed.
+void retention_loaded(struct retention *r)
+{
+    struct segment_log *log = &r->store->log;
+    unsigned behind = r->store->recovery.was_clean ? 0 : 1;
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        struct segment *segment = &log->table[i];
+        uint32_t number = atomic_load(&segment->number);
+        bool is_loaded = !segment->is_ranked && policy_segment_knows(r->policy, number);
+        if (is_loaded && segment_pin(segment, number)) {
+            segment->is_ranked = policy_segment_begin(r->policy, number);
+            segment->lost_runs_then = atomic_load(&r->lost_runs) - behind;
+            segment_unpin(segment);
+        }
+    }
+    policy_load_done(r->policy);
+    r->is_loaded = true;
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void rank_segment(struct retention *r, struct segment *segment, uint32_t number)
+{
+    struct ranking ranking = {r, number};
+    uint64_t salt;
+    bool lists = true;
+    pthread_mutex_lock(&r->lock);
+    if ((atomic_load(&segment->pins) & SEGMENT_PIN_DYING) != 0) { // it is forgotten, or will be
+        lists = false;
+    } else if (!segment->is_ranked) {
+        segment->is_ranked = policy_segment_begin(r->policy, number);
+    }
+    segment->lost_runs_then = atomic_load(&r->lost_runs);
+    pthread_mutex_unlock(&r->lock);
+    if (lists && segment_list(segment, on_row_ranked, &ranking, &salt) != ERR_OK) {
+        stats_add(COUNTER_retention_segments_unlisted, 1); // what it holds goes unranked
+    }
+}
+
+static bool needs_ranking(struct retention *r, struct segment *segment)
+{
+    pthread_mutex_lock(&r->lock);
+    bool needs = !segment->is_ranked ||
+                 (segment->lost_runs_then != atomic_load(&r->lost_runs) && is_settled(segment));
+    pthread_mutex_unlock(&r->lock);
+    return needs && !segment_log_is_recovered(segment);
+}
+
+bool retention_stopping(struct retention *r)
+{
+    pthread_mutex_lock(&r->guarded.lock);
+    bool stop = r->guarded.stop;
+    pthread_mutex_unlock(&r->guarded.lock);
+    return stop;
+}
+
+static void rank_all(struct retention *r)
+{
+    struct segment_log *log = &r->store->log;
+    for (uint32_t i = 0; i <= log->table_mask && !retention_stopping(r); i++) {
+        struct segment *segment = &log->table[i];
+        uint32_t number = atomic_load(&segment->number);
+        if (number == 0 || !segment_pin(segment, number)) {
+            continue;
+        }
+        if (needs_ranking(r, segment)) {
+            rank_segment(r, segment, number);
+            retention_drain(r);
+        }
+        segment_unpin(segment);
+    }
+}
+
+// --- the thread
+
+static struct retention_job *take_job(struct retention *r)
+{
+    pthread_mutex_lock(&r->guarded.lock);
+    struct retention_job *job = r->guarded.job;
+    r->guarded.job = NULL;
+    pthread_mutex_unlock(&r->guarded.lock);
+    return job;
+}
+
+static void do_job(struct retention *r)
+{
+    struct retention_job *job = take_job(r);
+    if (job != NULL) {
+        if (!retention_stopping(r)) { // else its segment stays
+            retention_rewrite(r, job);
+        }
+        free(job->starts);
+        free(job);
+        atomic_store(&r->rewrites, false);
+        segment_log_want(&r->store->log, false);
+    }
+}
+
+static struct timespec tick_after_now(void)
+{
+    struct timespec until;
+    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+    until.tv_sec += TICK_MS / 1000;
+    return until;
+}
+
+static void tick(struct retention *r)
+{
+    if (atomic_load(&r->store->log.examined)) {
+        rank_all(r);
+    }
+    uint64_t now_us = store_real_us();
+    if (now_us - r->saved_us >= SAVE_EVERY_US) {
+        retention_state_save(r);
+        r->saved_us = now_us;
+    }
+}
+
+static void *retention_main(void *ctx)
+{
+    struct retention *r = ctx;
+    (void)pthread_setname_np(pthread_self(), "store-retention"); // only for people
+    retention_state_load(r);
+    r->saved_us = store_real_us();
+    struct timespec until = tick_after_now();
+    pthread_mutex_lock(&r->guarded.lock);
+    while (!r->guarded.stop) {
+        int rc = 0;
+        while (!r->guarded.stop && !r->guarded.wanted && rc == 0) {
+            rc = pthread_cond_timedwait(&r->guarded.wake, &r->guarded.lock, &until);
+        }
+        r->guarded.wanted = false;
+        pthread_mutex_unlock(&r->guarded.lock);
+        retention_drain(r);
+        do_job(r);
+        if (rc != 0) {
+            tick(r);
+            until = tick_after_now();
+        }
+        pthread_mutex_lock(&r->guarded.lock);
+    }
+    pthread_mutex_unlock(&r->guarded.lock);
+    do_job(r);
+    return NULL;
+}
+
+void retention_start(struct retention *r)
+{
+    if (r->learns) {
+        check(pthread_create(&r->thread, NULL, retention_main, r) == 0);
+        r->runs = true;
+    }
+}
+
+void retention_stop(struct retention *r)
+{
+    if (!r->runs) {
+        return;
+    }
+    pthread_mutex_lock(&r->guarded.lock);
+    r->guarded.stop = true;
+    pthread_cond_signal(&r->guarded.wake);
+    pthread_mutex_unlock(&r->guarded.lock);
+    check(pthread_join(r->thread, NULL) == 0);
+    r->runs = false;
+    retention_drain(r);
+    retention_state_save(r);
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The retention policy at work in the store: it is told what is read, missed, stored and gone, says
+// what is stored and which segment goes, and has the survivors of a segment rewritten.
+#ifndef FOREBAY_STORE_RETENTION_H
+#define FOREBAY_STORE_RETENTION_H
+
+#include <pthread.h>
+
+#include "store/policy.h"
+#include "store/policy_ring.h"
+#include "store/store.h"
+
+// With fewer segments than this a survivor's segment would take too much of the cache.
+#define RETENTION_REWRITE_SEGMENTS_MIN 9u
+
+struct index_removal;
+struct segment;
+struct segment_row;
+struct segment_rows;
+struct store;
+
+struct retention {
+    struct store *store;
+    bool
+        learns; // `epoch`; else the oldest segment goes, nothing is refused, and nothing below is used
+    struct policy *policy; // under `lock`, but for policy_admit()
+    void *region;
+    uint64_t region_bytes;
+    bool region_is_counted;    // in store.used_bytes: it is a file's
+    struct policy_ring *rings; // of each worker, then the index writer's
+    unsigned ring_count;
+    pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
+    // Under it.
+    bool is_loaded; // what a former process knew is here, or will not come
+    uint32_t *survivors;
+    uint32_t survivor_max;
+    // Of the thread.
+    uint64_t state_bytes; // of the file it was loaded from or saved to
+    uint64_t saved_us;    // real
+    pthread_t thread;
+    bool runs;
+    atomic_uint
+        lost_runs; // events of runs that found no room in a ring: segments are listed instead
+    atomic_bool rewrites; // a segment's survivors are being rewritten
+#ifdef FOREBAY_FAULTS
+    atomic_bool keeps_half; // of each segment, and takes all, whatever the policy thinks of it
+#endif
+    struct {
+        pthread_mutex_t lock; // held for a moment; workers take it, and none is taken under it
+        pthread_cond_t wake;
+        bool wanted, stop;
+        struct retention_job *job;
+    } guarded;
+};
+
+// Before the threads, behind segment_log_open(). It always works: a file system that has no room for
+// the map means memory instead.
+void retention_open(struct retention *retention, struct store *store, bool learns);
+void retention_start(struct retention *retention);
+// After the workers: what is known is saved, survivors that are under way are finished.
+void retention_stop(struct retention *retention);
+void retention_close(struct retention *retention); // NULL members are fine
+
+// --- what is seen: on the worker, or (gone) on the index writer
+
+// Is the run to be stored? Tells of the miss; *ret_stamp is for retention_stored().
+bool retention_admit(struct worker *w, struct retention *retention, struct hash128 hash,
+                     uint64_t first_block, uint64_t payload_len, unsigned priority,
+                     uint32_t *ret_stamp) MUST_USE;
+// The same without telling.
+bool retention_would_admit(const struct retention *retention, struct hash128 hash,
+                           uint64_t first_block, unsigned priority) MUST_USE;
+void retention_stored(struct worker *w, struct retention *retention, const struct segment_row *row,
+                      uint32_t number, uint32_t stamp);
+void retention_read(struct worker *w, struct retention *retention, const struct store_place *place,
+                    uint64_t bytes);
+void retention_gone(struct retention *retention, uint32_t number, uint32_t header_offset);
+
+// What waits in the rings reaches the policy. Never on a worker.
+void retention_drain(struct retention *retention);
+bool retention_stopping(struct retention *retention);
+
+// --- segments
+
+// The entry is about to become segment `number`, made just now.
+void retention_begin(struct retention *retention, struct segment *segment, uint32_t number);
+// What a former process knew has been read; on the thread.
+void retention_loaded(struct retention *retention);
+enum retention_pick {
+    RETENTION_NONE,     // none may go
+    RETENTION_GOES,     // *ret_number is to be freed
+    RETENTION_REWRITES, // it will be, once its survivors lie elsewhere
+};
+enum retention_pick retention_pick(struct retention *retention,
+                                   bool (*may_go)(void *ctx, uint32_t number), void *ctx,
+                                   bool may_rewrite, uint32_t *ret_number);
+// Everything is admitted again, until the next pick.
+void retention_has_room(struct retention *retention);
+// The segment is being freed; `removals`: its runs, as far as they are known.
+void retention_forget(struct retention *retention, struct segment *segment,
+                      const struct index_removal *removals, unsigned count);
+
+#endif

@@ -1,0 +1,839 @@
+// SPDX-License-Identifier: Apache-2.0
+// The generators. Random numbers are splitmix64 seeded with the FNV-1a hash of the name; shuffles
+// are Fisher and Yates's from the top. A checksum proves that two makers made the same trace.
+#include "traces.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+#define FNV_BEGIN 0xcbf29ce484222325u
+#define SHARD 64u
+#define WORKERS 8u
+
+struct random {
+    uint64_t state;
+};
+
+static uint64_t random_next(struct random *random)
+{
+    uint64_t z = random->state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static uint32_t random_below(struct random *random, uint32_t n)
+{
+    return (uint32_t)((unsigned __int128)random_next(random) * n >> 64);
+}
+
+static double random_unit(struct random *random)
+{
+    return (double)(random_next(random) >> 11) * 0x1.0p-53;
+}
+
+static uint64_t fnv(uint64_t hash, const void *bytes, size_t len)
+{
+    const uint8_t *at = bytes;
+    for (size_t i = 0; i < len; i++) {
+        hash = (hash ^ at[i]) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+static void *take(size_t count, size_t size)
+{
+    void *taken = calloc(count > 0 ? count : 1, size);
+    check(taken != NULL);
+    return taken;
+}
+
+static void trace_add(struct trace *trace, uint32_t block, unsigned flags)
+{
+    if (trace->request_count == trace->request_cap) {
+        trace->request_cap = trace->request_cap > 0 ? trace->request_cap * 2 : 1u << 16;
+        trace->blocks = realloc(trace->blocks, trace->request_cap * sizeof(*trace->blocks));
+        trace->flags = realloc(trace->flags, trace->request_cap);
+        check(trace->blocks != NULL);
+        check(trace->flags != NULL);
+    }
+    trace->blocks[trace->request_count] = block;
+    trace->flags[trace->request_count++] = (uint8_t)flags;
+    if (block >= trace->block_count) {
+        trace->block_count = block + 1;
+    }
+}
+
+// --- orders of one epoch ---------------------------------------------------------------------------
+
+enum order { IN_ORDER, SHUFFLED, WINDOWED, BY_SHARD };
+
+static void fill_in_order(uint32_t *blocks, uint32_t count, uint32_t first)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        blocks[i] = first + i;
+    }
+}
+
+static void shuffle(uint32_t *blocks, uint32_t count, struct random *random)
+{
+    for (uint32_t i = count; i-- > 1;) {
+        uint32_t j = random_below(random, i + 1);
+        uint32_t block = blocks[i];
+        blocks[i] = blocks[j];
+        blocks[j] = block;
+    }
+}
+
+static void order_windowed(uint32_t *blocks, uint32_t count, uint32_t first, struct random *random)
+{
+    uint32_t window = count / 10 > 0 ? count / 10 : 1;
+    uint32_t *waiting = take(window, sizeof(*waiting));
+    uint32_t waiting_count = 0, out = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (waiting_count < window) {
+            waiting[waiting_count++] = first + i;
+            continue;
+        }
+        uint32_t j = random_below(random, waiting_count);
+        blocks[out++] = waiting[j];
+        waiting[j] = first + i;
+    }
+    while (waiting_count > 0) {
+        uint32_t j = random_below(random, waiting_count);
+        blocks[out++] = waiting[j];
+        waiting[j] = waiting[--waiting_count];
+    }
+    free(waiting);
+}
+
+static void order_by_shard(uint32_t *blocks, uint32_t count, uint32_t first, struct random *random)
+{
+    uint32_t shard_count = (count + SHARD - 1) / SHARD, out = 0;
+    uint32_t *shards = take(shard_count, sizeof(*shards));
+    fill_in_order(shards, shard_count, 0);
+    shuffle(shards, shard_count, random);
+    for (uint32_t i = 0; i < shard_count; i++) {
+        for (uint32_t j = shards[i] * SHARD; j < shards[i] * SHARD + SHARD && j < count; j++) {
+            blocks[out++] = first + j;
+        }
+    }
+    free(shards);
+}
+
+static void order_epoch(uint32_t *blocks, uint32_t count, uint32_t first, enum order order,
+                        struct random *random)
+{
+    switch (order) {
+    case IN_ORDER:
+        fill_in_order(blocks, count, first);
+        break;
+    case SHUFFLED:
+        fill_in_order(blocks, count, first);
+        shuffle(blocks, count, random);
+        break;
+    case WINDOWED:
+        order_windowed(blocks, count, first, random);
+        break;
+    case BY_SHARD:
+        order_by_shard(blocks, count, first, random);
+        break;
+    }
+}
+
+// --- who reads -------------------------------------------------------------------------------------
+
+struct making {
+    struct trace *trace;
+    uint32_t n;
+    struct random random;
+    uint32_t *blocks; // 2 n
+};
+
+static void add_epoch(struct making *m, uint32_t count, uint32_t first, enum order order,
+                      unsigned flags)
+{
+    order_epoch(m->blocks, count, first, order, &m->random);
+    for (uint32_t i = 0; i < count; i++) {
+        trace_add(m->trace, m->blocks[i], flags);
+    }
+}
+
+// A job that reads its blocks again and again, each time in a new order.
+struct job {
+    uint32_t count, first, at;
+    uint32_t *blocks;
+};
+
+static void job_begin(struct job *job, struct making *m, uint32_t count, uint32_t first)
+{
+    *job = (struct job){.count = count, .first = first, .blocks = take(count, sizeof(uint32_t))};
+    order_epoch(job->blocks, count, first, SHUFFLED, &m->random);
+}
+
+static uint32_t job_next(struct job *job, struct making *m)
+{
+    if (job->at == job->count) {
+        job->at = 0;
+        order_epoch(job->blocks, job->count, job->first, SHUFFLED, &m->random);
+    }
+    return job->blocks[job->at++];
+}
+
+static void job_end(struct job *job)
+{
+    free(job->blocks);
+    job->blocks = NULL;
+}
+
+// Shards in a random order dealt to eight workers, which read in turn, each block in `reads` parts.
+static void add_workers_epoch(struct making *m, uint32_t reads, unsigned flags)
+{
+    uint32_t shard_count = (m->n + SHARD - 1) / SHARD;
+    uint32_t *shards = take(shard_count, sizeof(*shards));
+    fill_in_order(shards, shard_count, 0);
+    shuffle(shards, shard_count, &m->random);
+    uint32_t shard[WORKERS], at[WORKERS] = {0}, alive = 0;
+    for (uint32_t w = 0; w < WORKERS; w++) {
+        shard[w] = w;
+        alive += w < shard_count;
+    }
+    while (alive > 0) {
+        for (uint32_t w = 0; w < WORKERS; w++) {
+            if (shard[w] >= shard_count) {
+                continue;
+            }
+            uint32_t first = shards[shard[w]] * SHARD;
+            uint32_t len = first + SHARD <= m->n ? SHARD : m->n - first;
+            trace_add(m->trace, first + at[w] / reads, at[w] % reads == 0 ? flags : 0);
+            if (++at[w] == len * reads) {
+                at[w] = 0;
+                shard[w] += WORKERS;
+                alive -= shard[w] >= shard_count;
+            }
+        }
+    }
+    free(shards);
+}
+
+static double *popularity(uint32_t n, double exponent)
+{
+    double *up_to = take(n, sizeof(*up_to));
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += pow((double)(i + 1), -exponent);
+        up_to[i] = sum;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        up_to[i] /= sum;
+    }
+    return up_to;
+}
+
+static uint32_t popular(const double *up_to, uint32_t n, struct random *random)
+{
+    double u = random_unit(random);
+    uint32_t low = 0, high = n - 1;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (up_to[middle] > u) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+// Lognormal around 60 KB, from 10 to 200.
+static void add_lengths(struct making *m)
+{
+    struct trace *trace = m->trace;
+    trace->len_units = take(trace->block_count, sizeof(*trace->len_units));
+    trace->base_units = 0;
+    for (uint32_t i = 0; i < trace->block_count; i++) {
+        double u1 = random_unit(&m->random), u2 = random_unit(&m->random);
+        if (u1 < 1e-300) {
+            u1 = 1e-300;
+        }
+        double z = sqrt(-2 * log(u1)) * cos(6.283185307179586 * u2);
+        double len = floor(60000 * exp(0.6 * z));
+        trace->len_units[i] = (uint32_t)(len < 10000 ? 10000 : len > 200000 ? 200000 : len);
+        trace->base_units += trace->len_units[i];
+    }
+}
+
+static unsigned counts_from(uint32_t i, uint32_t first)
+{
+    return i >= first ? TRACE_COUNTS : 0;
+}
+
+// --- the traces ------------------------------------------------------------------------------------
+
+static void add_epochs(struct making *m, enum order order)
+{
+    for (uint32_t epoch = 0; epoch < 10; epoch++) {
+        add_epoch(m, m->n, 0, order, counts_from(epoch, 4));
+    }
+}
+
+static void make_a_cyclic(struct making *m)
+{
+    add_epochs(m, IN_ORDER);
+}
+
+static void make_b1_shuffle(struct making *m)
+{
+    add_epochs(m, SHUFFLED);
+}
+
+static void make_b2_winshuf(struct making *m)
+{
+    add_epochs(m, WINDOWED);
+}
+
+static void make_b3_shardshuf(struct making *m)
+{
+    add_epochs(m, BY_SHARD);
+}
+
+static void make_b4_workers8(struct making *m)
+{
+    for (uint32_t epoch = 0; epoch < 10; epoch++) {
+        add_workers_epoch(m, 1, counts_from(epoch, 4));
+    }
+}
+
+static void make_k_subreads4(struct making *m)
+{
+    for (uint32_t epoch = 0; epoch < 10; epoch++) {
+        add_workers_epoch(m, 4, counts_from(epoch, 4));
+    }
+}
+
+static void make_c1_two_cyc(struct making *m)
+{
+    for (uint32_t i = 0; i < 10 * m->n; i++) {
+        trace_add(m->trace, i % m->n, counts_from(i, 4 * m->n));
+        if (i >= m->n / 2) {
+            trace_add(m->trace, (i - m->n / 2) % m->n, counts_from(i, 4 * m->n));
+        }
+    }
+}
+
+static void make_c2_two_shuf(struct making *m)
+{
+    struct job one, other;
+    job_begin(&one, m, m->n, 0);
+    job_begin(&other, m, m->n, 0);
+    for (uint32_t i = 0; i < 10 * m->n; i++) {
+        trace_add(m->trace, job_next(&one, m), counts_from(i, 4 * m->n));
+        if (i >= m->n / 2) {
+            trace_add(m->trace, job_next(&other, m), counts_from(i, 4 * m->n));
+        }
+    }
+    job_end(&one);
+    job_end(&other);
+}
+
+static void make_c3_two_lag(struct making *m)
+{
+    uint32_t lag = m->n / 50, count = 10 * m->n;
+    uint32_t *blocks = take(count, sizeof(*blocks));
+    for (uint32_t epoch = 0; epoch < 10; epoch++) {
+        order_epoch(blocks + (size_t)epoch * m->n, m->n, 0, SHUFFLED, &m->random);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        trace_add(m->trace, blocks[i], counts_from(i, 4 * m->n));
+        if (i >= lag) {
+            trace_add(m->trace, blocks[i - lag], counts_from(i, 4 * m->n));
+        }
+    }
+    free(blocks);
+}
+
+static void add_switch(struct making *m, enum order order)
+{
+    for (uint32_t epoch = 0; epoch < 4; epoch++) {
+        add_epoch(m, m->n, 0, order, 0);
+    }
+    for (uint32_t epoch = 0; epoch < 6; epoch++) {
+        add_epoch(m, m->n, m->n, order, epoch == 1 ? TRACE_COUNTS2 : counts_from(epoch, 2));
+    }
+}
+
+static void make_d1_switch_shuf(struct making *m)
+{
+    add_switch(m, SHUFFLED);
+}
+
+static void make_d2_switch_cyc(struct making *m)
+{
+    add_switch(m, IN_ORDER);
+}
+
+// `churn`: now and then a fiftieth of the blocks change places with others in popularity.
+static void add_popular(struct making *m, double exponent, bool churn)
+{
+    double *up_to = popularity(m->n, exponent);
+    fill_in_order(m->blocks, m->n, 0);
+    shuffle(m->blocks, m->n, &m->random);
+    for (uint32_t i = 0; i < 20 * m->n; i++) {
+        for (uint32_t k = 0; churn && i > 0 && i % (m->n / 10) == 0 && k < m->n / 50; k++) {
+            uint32_t x = random_below(&m->random, m->n), y = random_below(&m->random, m->n);
+            uint32_t block = m->blocks[x];
+            m->blocks[x] = m->blocks[y];
+            m->blocks[y] = block;
+        }
+        trace_add(m->trace, m->blocks[popular(up_to, m->n, &m->random)], counts_from(i, 10 * m->n));
+    }
+    free(up_to);
+}
+
+static void make_e1_zipf08(struct making *m)
+{
+    add_popular(m, 0.8, false);
+}
+
+static void make_e2_zipf10(struct making *m)
+{
+    add_popular(m, 1.0, false);
+}
+
+static void make_e3_zipf_churn(struct making *m)
+{
+    add_popular(m, 1.0, true);
+}
+
+static void make_f1_scan_conc(struct making *m)
+{
+    struct job training;
+    job_begin(&training, m, m->n, 0);
+    uint32_t scanned = 0;
+    for (uint32_t i = 0; i < 9 * m->n; i++) {
+        trace_add(m->trace, job_next(&training, m),
+                  counts_from(i, 4 * m->n) | (i >= 6 * m->n ? TRACE_COUNTS2 : 0));
+        if (i >= 4 * m->n && scanned < 2 * m->n) {
+            trace_add(m->trace, m->n + scanned++, 0);
+        }
+    }
+    job_end(&training);
+}
+
+static void make_f2_scan_paused(struct making *m)
+{
+    for (uint32_t epoch = 0; epoch < 4; epoch++) {
+        add_epoch(m, m->n, 0, SHUFFLED, 0);
+    }
+    for (uint32_t i = 0; i < 2 * m->n; i++) {
+        trace_add(m->trace, m->n + i, 0);
+    }
+    for (uint32_t epoch = 0; epoch < 4; epoch++) {
+        add_epoch(m, m->n, 0, SHUFFLED, TRACE_COUNTS | (epoch == 0 ? TRACE_COUNTS2 : 0));
+    }
+}
+
+static void make_g_mix(struct making *m)
+{
+    struct job training;
+    job_begin(&training, m, m->n, 0);
+    uint32_t hot_count = m->n / 100, checkpoint = m->n + hot_count;
+    for (uint32_t i = 0; i < 10 * m->n; i++) {
+        unsigned counts = counts_from(i, 4 * m->n);
+        trace_add(m->trace, job_next(&training, m), counts);
+        if (i >= m->n && i % 9 == 8) {
+            trace_add(m->trace, m->n + random_below(&m->random, hot_count),
+                      counts != 0 ? TRACE_COUNTS | TRACE_COUNTS2 : 0);
+        }
+        for (uint32_t k = 0; i % (m->n / 2) == m->n / 2 - 1 && k < m->n / 10; k++) {
+            trace_add(m->trace, checkpoint++, 0);
+        }
+    }
+    job_end(&training);
+}
+
+static void make_h1_growth(struct making *m)
+{
+    for (uint32_t epoch = 0; epoch < 14; epoch++) {
+        uint32_t count = m->n / 2 + (epoch < 10 ? epoch : 10) * (m->n / 20);
+        add_epoch(m, count, 0, SHUFFLED, counts_from(epoch, 2));
+    }
+}
+
+static void make_h2_sliding(struct making *m)
+{
+    for (uint32_t epoch = 0; epoch < 30; epoch++) {
+        add_epoch(m, m->n, epoch * (m->n / 20), SHUFFLED, counts_from(epoch, 15));
+    }
+}
+
+static void make_i1_var_shuf(struct making *m)
+{
+    add_epochs(m, SHUFFLED);
+    add_lengths(m);
+}
+
+static void make_i2_var_zipf(struct making *m)
+{
+    add_popular(m, 0.9, false);
+    m->trace->block_count = m->n;
+    add_lengths(m);
+}
+
+static void make_j1_nested(struct making *m)
+{
+    for (uint32_t epoch = 0; epoch < 12; epoch++) {
+        uint32_t count = epoch < 4 ? m->n / 4 : epoch < 8 ? m->n / 2 : m->n;
+        add_epoch(m, count, 0, SHUFFLED, counts_from(epoch, 1));
+    }
+}
+
+static void make_j2_disjoint(struct making *m)
+{
+    uint32_t quarter = m->n / 4;
+    for (uint32_t epoch = 0; epoch < 16; epoch++) {
+        add_epoch(m, quarter, epoch / 4 * quarter, SHUFFLED, counts_from(epoch, 1));
+    }
+    for (uint32_t epoch = 0; epoch < 2; epoch++) {
+        add_epoch(m, quarter * 4, 0, SHUFFLED, TRACE_COUNTS);
+    }
+}
+
+static void make_l_dist8(struct making *m)
+{
+    for (uint32_t epoch = 0; epoch < 96; epoch++) {
+        order_epoch(m->blocks, m->n, 0, SHUFFLED, &m->random);
+        for (uint32_t i = 0; i < m->n / 8; i++) {
+            trace_add(m->trace, m->blocks[i], counts_from(epoch, 48));
+        }
+    }
+}
+
+static void make_m_mixture(struct making *m)
+{
+    struct job small, large;
+    uint32_t large_count = m->n - m->n / 5;
+    job_begin(&small, m, m->n / 5, 0);
+    job_begin(&large, m, large_count, m->n / 5);
+    for (uint32_t i = 0; i < 8 * large_count; i++) {
+        unsigned counts = counts_from(i, 4 * large_count);
+        trace_add(m->trace, job_next(&small, m), counts != 0 ? TRACE_COUNTS | TRACE_COUNTS2 : 0);
+        trace_add(m->trace, job_next(&large, m), counts);
+    }
+    job_end(&small);
+    job_end(&large);
+}
+
+#define TRACES(ROW)                                                                                \
+    ROW(a_cyclic)                                                                                  \
+    ROW(b1_shuffle)                                                                                \
+    ROW(b2_winshuf)                                                                                \
+    ROW(b3_shardshuf)                                                                              \
+    ROW(b4_workers8)                                                                               \
+    ROW(c1_two_cyc)                                                                                \
+    ROW(c2_two_shuf)                                                                               \
+    ROW(c3_two_lag)                                                                                \
+    ROW(d1_switch_shuf)                                                                            \
+    ROW(d2_switch_cyc)                                                                             \
+    ROW(e1_zipf08)                                                                                 \
+    ROW(e2_zipf10)                                                                                 \
+    ROW(e3_zipf_churn)                                                                             \
+    ROW(f1_scan_conc)                                                                              \
+    ROW(f2_scan_paused)                                                                            \
+    ROW(g_mix)                                                                                     \
+    ROW(h1_growth)                                                                                 \
+    ROW(h2_sliding)                                                                                \
+    ROW(i1_var_shuf)                                                                               \
+    ROW(i2_var_zipf)                                                                               \
+    ROW(j1_nested)                                                                                 \
+    ROW(j2_disjoint)                                                                               \
+    ROW(k_subreads4)                                                                               \
+    ROW(l_dist8)                                                                                   \
+    ROW(m_mixture)
+
+#define NAME_ROW(name) #name,
+const char *const trace_names[] = {TRACES(NAME_ROW) NULL};
+
+#define MAKE_ROW(name) make_##name,
+static void (*const makers[])(struct making *m) = {TRACES(MAKE_ROW)};
+
+bool trace_make(struct trace *trace, const char *name, uint32_t n, uint64_t seed)
+{
+    unsigned row = 0;
+    while (trace_names[row] != NULL && strcmp(trace_names[row], name) != 0) {
+        row++;
+    }
+    if (trace_names[row] == NULL) {
+        return false;
+    }
+    memset(trace, 0, sizeof(*trace));
+    (void)snprintf(trace->name, sizeof(trace->name), "%s", name);
+    trace->base_units = n;
+    struct making m = {
+        .trace = trace,
+        .n = n,
+        .random = {fnv(FNV_BEGIN, name, strlen(name)) + seed},
+        .blocks = take(2 * (size_t)n, sizeof(uint32_t)),
+    };
+    makers[row](&m);
+    free(m.blocks);
+    if (trace->block_count < n) {
+        trace->block_count = n;
+    }
+    while (trace->first_counted < trace->request_count && trace->flags[trace->first_counted] == 0) {
+        trace->first_counted++;
+    }
+    return true;
+}
+
+// --- from a file -----------------------------------------------------------------------------------
+
+// Block numbers of any size become small ones, in the order of their first request.
+struct numbering {
+    uint64_t *numbers;
+    uint32_t *indices; // index + 1; 0: free
+    uint32_t mask, count;
+};
+
+static void numbering_grow(struct numbering *numbering)
+{
+    struct numbering old = *numbering;
+    uint32_t size = old.mask == 0 ? 1u << 16 : (old.mask + 1) * 2;
+    numbering->numbers = take(size, sizeof(*numbering->numbers));
+    numbering->indices = take(size, sizeof(*numbering->indices));
+    numbering->mask = size - 1;
+    for (uint32_t i = 0; old.mask != 0 && i <= old.mask; i++) {
+        if (old.indices[i] != 0) {
+            uint32_t at = (uint32_t)fnv(FNV_BEGIN, &old.numbers[i], 8) & numbering->mask;
+            while (numbering->indices[at] != 0) {
+                at = (at + 1) & numbering->mask;
+            }
+            numbering->numbers[at] = old.numbers[i];
+            numbering->indices[at] = old.indices[i];
+        }
+    }
+    free(old.numbers);
+    free(old.indices);
+}
+
+static uint32_t numbering_index(struct numbering *numbering, uint64_t number)
+{
+    if (numbering->mask == 0 || numbering->count * 2 > numbering->mask) {
+        numbering_grow(numbering);
+    }
+    uint32_t at = (uint32_t)fnv(FNV_BEGIN, &number, 8) & numbering->mask;
+    while (numbering->indices[at] != 0 && numbering->numbers[at] != number) {
+        at = (at + 1) & numbering->mask;
+    }
+    if (numbering->indices[at] == 0) {
+        numbering->numbers[at] = number;
+        numbering->indices[at] = ++numbering->count;
+    }
+    return numbering->indices[at] - 1;
+}
+
+static bool line_parse(const char *line, unsigned numbers, uint64_t *ret_numbers)
+{
+    for (unsigned i = 0; i < numbers; i++) {
+        char *end;
+        line += strspn(line, " \t,");
+        ret_numbers[i] = strtoull(line, &end, 10);
+        if (end == line) {
+            return false;
+        }
+        line = end;
+    }
+    return line[strspn(line, " \t\r\n")] == 0;
+}
+
+// The longest request of a block is its length.
+static void trace_add_line(struct trace *trace, struct numbering *numbering, uint32_t *len_cap,
+                           const uint64_t *numbers)
+{
+    uint32_t block = numbering_index(numbering, numbers[0]);
+    if (block >= *len_cap) {
+        *len_cap = (block + 1) * 2;
+        trace->len_units = realloc(trace->len_units, *len_cap * sizeof(*trace->len_units));
+        check(trace->len_units != NULL);
+    }
+    if (block >= trace->block_count) {
+        trace->len_units[block] = 0;
+    }
+    if (trace->len_units[block] < numbers[1]) {
+        trace->len_units[block] = (uint32_t)numbers[1];
+    }
+    trace_add(trace, block, numbers[2] != 0 ? TRACE_COUNTS : 0);
+}
+
+static bool trace_read_lines(struct trace *trace, FILE *file, unsigned *ret_line)
+{
+    struct numbering numbering = {0};
+    uint32_t len_cap = 0;
+    char line[256];
+    bool good = true;
+    for (*ret_line = 1; good && fgets(line, sizeof(line), file) != NULL; *ret_line += good) {
+        uint64_t numbers[3];
+        if (*ret_line == 1) {
+            good = line_parse(line, 1, &trace->base_units) && trace->base_units > 0;
+        } else {
+            good = line_parse(line, 3, numbers) && numbers[1] > 0 && numbers[1] < 1u << 30;
+        }
+        if (good && *ret_line > 1) {
+            trace_add_line(trace, &numbering, &len_cap, numbers);
+        }
+    }
+    free(numbering.numbers);
+    free(numbering.indices);
+    return good && trace->request_count > 0;
+}
+
+bool trace_read(struct trace *trace, const char *path, unsigned *ret_line)
+{
+    memset(trace, 0, sizeof(*trace));
+    const char *base = strrchr(path, '/');
+    (void)snprintf(trace->name, sizeof(trace->name), "%s", base != NULL ? base + 1 : path);
+    FILE *file = fopen(path, "r");
+    *ret_line = 0;
+    if (file == NULL) {
+        return false;
+    }
+    bool good = trace_read_lines(trace, file, ret_line);
+    (void)fclose(file); // only read
+    while (trace->first_counted < trace->request_count && trace->flags[trace->first_counted] == 0) {
+        trace->first_counted++;
+    }
+    return good;
+}
+
+void trace_done(struct trace *trace)
+{
+    free(trace->blocks);
+    free(trace->flags);
+    free(trace->len_units);
+    memset(trace, 0, sizeof(*trace));
+}
+
+uint64_t trace_checksum(const struct trace *trace)
+{
+    uint64_t hash = fnv(FNV_BEGIN, trace->blocks, trace->request_count * sizeof(*trace->blocks));
+    hash = fnv(hash, trace->flags, trace->request_count);
+    if (trace->len_units != NULL) {
+        hash = fnv(hash, trace->len_units, trace->block_count * sizeof(*trace->len_units));
+    }
+    return hash;
+}
+
+uint32_t trace_len(const struct trace *trace, uint32_t block)
+{
+    return trace->len_units != NULL ? trace->len_units[block] : 1;
+}
+
+// --- the optimum -----------------------------------------------------------------------------------
+
+// What is read again last goes first, a newcomer among them. A heap by next use; entries that are no
+// longer true are skipped when met.
+struct future {
+    uint32_t next, block;
+};
+
+struct heap {
+    struct future *items;
+    size_t count;
+};
+
+static void heap_push(struct heap *heap, struct future item)
+{
+    size_t at = heap->count++;
+    for (; at > 0 && heap->items[(at - 1) / 2].next < item.next; at = (at - 1) / 2) {
+        heap->items[at] = heap->items[(at - 1) / 2];
+    }
+    heap->items[at] = item;
+}
+
+static void heap_pop(struct heap *heap)
+{
+    struct future last = heap->items[--heap->count];
+    size_t at = 0;
+    for (size_t child = 1; child < heap->count; child = 2 * at + 1) {
+        if (child + 1 < heap->count && heap->items[child + 1].next > heap->items[child].next) {
+            child++;
+        }
+        if (heap->items[child].next <= last.next) {
+            break;
+        }
+        heap->items[at] = heap->items[child];
+        at = child;
+    }
+    heap->items[at] = last;
+}
+
+#define NEVER UINT32_MAX
+
+struct optimum {
+    const struct trace *trace;
+    struct heap heap;
+    uint32_t *held_until; // by block: its next use; NEVER: it is not held
+    uint64_t used, capacity;
+};
+
+// Makes room by giving up what is read later than `next`.
+static bool optimum_make_room(struct optimum *o, uint32_t len, uint32_t next)
+{
+    while (o->used + len > o->capacity) {
+        while (o->heap.count > 0 &&
+               o->held_until[o->heap.items[0].block] != o->heap.items[0].next) {
+            heap_pop(&o->heap);
+        }
+        if (o->heap.count == 0 || o->heap.items[0].next <= next) {
+            return false;
+        }
+        uint32_t victim = o->heap.items[0].block;
+        heap_pop(&o->heap);
+        o->held_until[victim] = NEVER;
+        o->used -= trace_len(o->trace, victim);
+    }
+    return true;
+}
+
+uint64_t trace_optimum(const struct trace *trace, uint64_t capacity_units)
+{
+    uint32_t *next = take(trace->request_count, sizeof(*next));
+    uint32_t *last = take(trace->block_count, sizeof(*last));
+    memset(last, 0xff, trace->block_count * sizeof(*last));
+    for (uint32_t i = trace->request_count; i-- > 0;) {
+        next[i] = last[trace->blocks[i]];
+        last[trace->blocks[i]] = i;
+    }
+    memset(last, 0xff, trace->block_count * sizeof(*last));
+    struct optimum o = {
+        .trace = trace,
+        .heap.items = take(trace->request_count, sizeof(struct future)),
+        .held_until = last,
+        .capacity = capacity_units,
+    };
+    uint64_t hits = 0;
+    for (uint32_t i = 0; i < trace->request_count; i++) {
+        uint32_t block = trace->blocks[i], len = trace_len(trace, block);
+        bool is_hit = o.held_until[block] != NEVER;
+        hits += is_hit && (trace->flags[i] & TRACE_COUNTS) != 0;
+        if (is_hit && next[i] == NEVER) {
+            o.used -= len;
+        } else if (!is_hit && (next[i] == NEVER || !optimum_make_room(&o, len, next[i]))) {
+            continue; // it passes by
+        } else if (!is_hit) {
+            o.used += len;
+        }
+        o.held_until[block] = next[i];
+        if (next[i] != NEVER) {
+            heap_push(&o.heap, (struct future){next[i], block});
+        }
+    }
+    free(o.heap.items);
+    free(next);
+    free(last);
+    return hits;
+}

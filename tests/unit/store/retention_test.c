@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store with a policy that learns: what is seen reaches it, what does not is counted, its map counts
+// in cache.size, a full cache refuses and still serves.
+#include "store/retention.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "stats/stats.h"
+#include "store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+#define LEN 26000u // four to a segment
+
+static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+
+static bool box_begin(struct box *box, enum disk_engine engine)
+{
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
+    box_init(box, engine, 16 * MIB);
+    box->options.block_size_bytes_max = BLOCK;
+    box->options.policy = STORE_POLICY_EPOCH;
+    if (!box_open(box)) {
+        box_remove(box);
+        return false;
+    }
+    return true;
+}
+
+static struct object numbered(char key[16], unsigned i)
+{
+    (void)snprintf(key, 16, "key-%u", i);
+    return (struct object){key, "\"e\"", LEN, BLOCK, 100 + i};
+}
+
+struct reading {
+    struct box *box;
+    struct store_place place;
+    unsigned count;
+};
+
+static void do_read(struct worker *w, void *ctx)
+{
+    struct reading *reading = ctx;
+    for (unsigned i = 0; i < reading->count; i++) {
+        store_note_read(w, reading->box->store, &reading->place, LEN);
+    }
+}
+
+Test(retention, what_finds_no_room_in_a_ring_is_counted)
+{
+    struct box box;
+    cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
+    struct reading reading = {.box = &box, .place = {.header_len = 1}, .count = 2000};
+    uint64_t lost = stats_sum(COUNTER_retention_events_lost);
+    pthread_mutex_lock(&box.store->retention.lock); // nobody drains
+    box_on_worker(&box, 0, do_read, &reading);
+    pthread_mutex_unlock(&box.store->retention.lock);
+    cr_assert_eq(stats_sum(COUNTER_retention_events_lost), lost + 2000 - POLICY_RING_REQUESTS);
+    reading.place.header_len = 0; // still being written: that was the access
+    box_on_worker(&box, 0, do_read, &reading);
+    cr_assert_eq(stats_sum(COUNTER_retention_events_lost), lost + 2000 - POLICY_RING_REQUESTS);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(retention, its_map_counts_in_the_size_of_the_cache_and_leaves_no_file)
+{
+    struct box box;
+    cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
+    const struct retention *r = &box.store->retention;
+    cr_assert(r->region_is_counted);
+    cr_assert_geq(r->region_bytes,
+                  policy_region_bytes(&(struct policy_options){
+                      .segment_max = box.store->log.table_mask + 1, .run_max = 1}));
+    // With as little else as there is: spare segments, the index, and what is reckoned for the rest.
+    uint64_t others = store_dir_other_bytes(&box.store->dir);
+    uint64_t segments =
+        atomic_load(&box.store->log.segment_count) * box.store->log.segment_cost_bytes;
+    cr_assert_geq(atomic_load(&box.store->used_bytes), others + segments + r->region_bytes);
+    uint64_t least = others;
+    box_close(&box);
+    cr_assert(box_open(&box));
+    cr_assert_leq(store_dir_other_bytes(&box.store->dir), least + MIB);
+    box_close(&box);
+    box_remove(&box);
+}
+
+static bool is_held(struct box *box, unsigned i)
+{
+    char key[16];
+    struct object object = numbered(key, i);
+    return box_read(box, 0, &object) == LEN;
+}
+
+// Each segment that goes has survivors then.
+Test(retention, a_full_cache_of_survivors_still_takes_what_comes)
+{
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        if (!box_begin(&box, engines[e])) {
+            continue;
+        }
+        atomic_store(&box.store->retention.keeps_half, true);
+        unsigned stored = 0;
+        uint64_t rewritten = stats_sum(COUNTER_retention_rewritten_bytes);
+        for (unsigned i = 0; i < 700; i++) {
+            char key[16];
+            struct object object = numbered(key, i);
+            enum err err;
+            wait_for((err = box_put(&box, &object)) != ERR_DISK_FULL);
+            cr_assert(err == ERR_OK || err == ERR_NOT_ADMITTED);
+            stored += err == ERR_OK;
+            cr_assert(err != ERR_OK || is_held(&box, i));
+        }
+        cr_assert_gt(stored, 600u);
+        cr_assert_gt(stats_sum(COUNTER_retention_rewritten_bytes), rewritten);
+        cr_assert_leq(atomic_load(&box.store->used_bytes), 16 * MIB);
+        box_close(&box);
+        cr_assert(box_open(&box));
+        unsigned held = 0;
+        for (unsigned i = 0; i < 700; i++) {
+            held += is_held(&box, i); // and what is held is right
+        }
+        cr_assert_gt(held, 200u);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
