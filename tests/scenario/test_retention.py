@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full cache keeps what is read again: the proxy hits as often as its policy does on a trace, and knows after a restart what it knew.
+
+    FOREBAY_TRACE_RUNNER  see test_traces.py
+"""
+import subprocess
+
+import pytest
+from client import judge
+from forebay import scale
+from test_traces import rows, runner, tool  # noqa: F401 (a fixture)
+
+KIB = 1 << 10
+BLOCK = 64 * KIB
+SEGMENT, RUNS_IN_SEGMENT = 512 * KIB, 7         # each run with its header
+IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
+FULL = scale() >= 1
+BLOCKS = 2000 if FULL else 300
+AGREES = 0.01 if FULL else 0.06                 # few blocks leave more to chance
+TRACES = ("a_cyclic", "b1_shuffle", "d1_switch_shuf", "e1_zipf08", "f1_scan_conc")
+
+
+def requests_of(trace):
+    out = subprocess.run([runner(), "--requests", "--traces", trace, "-n", str(BLOCKS)],
+                         capture_output=True, text=True, timeout=60, check=True).stdout
+    return [tuple(map(int, line.split(","))) for line in out.splitlines()[1:]]
+
+
+def half(start, origin, policy="epoch"):
+    """A server whose segments have room for half the blocks."""
+    size = int((BLOCKS // 2 // RUNS_IN_SEGMENT + 1) * (SEGMENT + 4 * KIB) / 0.9) + 1200 * KIB
+    return start(origin, file=IMMUTABLE, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)},
+                 settings={"workers": 1, "cache.block_size": "64KiB", "cache.policy": policy, "cache.size": max(size, 16 << 20),
+                           "access_log.path": "off"})
+
+
+def put_all(origin, requests):
+    for block in sorted({block for block, _ in requests}):
+        origin.put(f"b{block}", BLOCK)
+
+
+def hits(client, origin, requests):
+    """Of those that count; every reply is judged."""
+    found = asked = 0
+    for block, counts in requests:
+        reply = client.get(f"b{block}")
+        judge(reply, origin, f"b{block}", 0, BLOCK)
+        found += counts and "; hit" in reply.header("cache-status")
+        asked += counts
+    return found / asked
+
+
+@pytest.mark.parametrize("trace", TRACES if FULL else TRACES[:1])
+def test_the_proxy_hits_as_often_as_its_policy_on_a_trace(start, origin, trace, figure):
+    requests = requests_of(trace)
+    put_all(origin, requests)
+    server = half(start, origin)
+    with server.client() as client:
+        measured = hits(client, origin, requests)
+    segments = int(server.metric("forebay_segments"))
+    row = rows("--traces", trace, "-n", str(BLOCKS), "--capacity", f"{segments * RUNS_IN_SEGMENT / BLOCKS:.6f}",
+               "--segment", str(RUNS_IN_SEGMENT * BLOCK), "--spares", "4" if segments >= 32 else "2", "--batch", "1", "--no-optimum")[0]
+    figure(f"{trace}, {BLOCKS} blocks, {segments} segments: proxy {measured:.4f}, runner {float(row['hit_ratio']):.4f}; rewritten "
+           f"{server.metric('forebay_retention_rewritten_bytes_total') / BLOCK:.0f} of {len(requests)} blocks asked for")
+    assert server.metric("forebay_retention_events_lost_total") == 0
+    assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
+    assert abs(measured - float(row["hit_ratio"])) <= AGREES
