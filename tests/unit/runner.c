@@ -3,12 +3,21 @@
 // "suite/name" picks. Tests that expect an abort are for Criterion only (#ifndef FOREBAY_TSAN).
 #include "test.h"
 
+#include <time.h>
+
 static struct unit_test *first;
 
 void unit_test_register(struct unit_test *test)
 {
     test->next = first;
     first = test;
+}
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 int main(int argc, char **argv)
@@ -21,7 +30,9 @@ int main(int argc, char **argv)
             continue;
         }
         fprintf(stderr, "[ RUN ] %s\n", full);
+        double begun_s = now_s();
         t->fn();
+        fprintf(stderr, "[ PASS ] %s: (%.2fs)\n", full, now_s() - begun_s);
         count++;
     }
     printf("[====] Synthesis: Tested: %d | Passing: %d | Failing: 0 | Crashing: 0\n", count, count);

@@ -44,7 +44,11 @@ static bool is_wanted(struct segment_log *log)
 
 Test(segment_log, five_times_the_cache_never_takes_more_than_its_size)
 {
+#ifdef FOREBAY_TSAN // ten times slower; its threads are the same at any size
+    static const uint64_t sizes[] = {16 * MIB};
+#else
     static const uint64_t sizes[] = {16 * MIB, 24 * MIB, 64 * MIB};
+#endif
     for (unsigned i = 0; i < ARRAY_LEN(sizes); i++) {
         struct box box;
         box_init(&box, DISK_ENGINE_THREADS, sizes[i]);
