@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which blocks are here though the index does not show them yet: of runs that have come whole and are
 // being written or published (rule 32). Any worker may ask, without a message; the run's owner says so and
-// takes it back. Two names in one slot: the later one is kept. So it is a hint, for what a reply says of
-// itself; its bytes are had by joining the run.
+// takes it back. A name has the few slots of its set; one too many takes another's. So it is a hint, for
+// what a reply says of itself; its bytes are had by joining the run.
 #include "fill/fill_private.h"
 
 static uint64_t block_name(struct hash128 key, uint64_t etag_hash, uint32_t block_size_bytes,
@@ -12,9 +12,41 @@ static uint64_t block_name(struct hash128 key, uint64_t etag_hash, uint32_t bloc
     return max_u64(hash64(words, sizeof(words), 0), 1);
 }
 
-static _Atomic uint64_t *slot_of(const struct fill_room *room, uint64_t name)
+// The first of its set.
+static _Atomic uint64_t *set_of(const struct fill_room *room, uint64_t name)
 {
-    return &room->here[name % FILL_HERE_SLOTS];
+    return &room->here[name % (FILL_HERE_SLOTS / FILL_HERE_WAYS) * FILL_HERE_WAYS];
+}
+
+static bool set_has(_Atomic uint64_t *set, uint64_t name)
+{
+    bool has = false;
+    for (unsigned i = 0; i < FILL_HERE_WAYS && !has; i++) {
+        has = atomic_load_explicit(&set[i], memory_order_relaxed) == name;
+    }
+    return has;
+}
+
+static void set_add(_Atomic uint64_t *set, uint64_t name)
+{
+    if (set_has(set, name)) {
+        return;
+    }
+    for (unsigned i = 0; i < FILL_HERE_WAYS; i++) {
+        uint64_t none = 0;
+        if (atomic_compare_exchange_strong(&set[i], &none, name)) {
+            return;
+        }
+    }
+    atomic_store_explicit(&set[(name >> 32) % FILL_HERE_WAYS], name, memory_order_relaxed);
+}
+
+static void set_remove(_Atomic uint64_t *set, uint64_t name)
+{
+    for (unsigned i = 0; i < FILL_HERE_WAYS; i++) {
+        uint64_t ours = name;
+        (void)atomic_compare_exchange_strong(&set[i], &ours, 0); // else it is another's by now
+    }
 }
 
 void fill_here_note(const struct fill *fill, bool is_here)
@@ -26,13 +58,7 @@ void fill_here_note(const struct fill *fill, bool is_here)
     for (uint32_t i = 0; i < fill->block_count; i++) {
         uint64_t name =
             block_name(fill->key->hash, etag_hash, fill->block_size_bytes, fill->first_block + i);
-        _Atomic uint64_t *slot = slot_of(fill->fw->room, name);
-        uint64_t ours = name;
-        if (is_here) {
-            atomic_store_explicit(slot, name, memory_order_relaxed);
-        } else {
-            (void)atomic_compare_exchange_strong(slot, &ours, 0); // else it is another's by now
-        }
+        (is_here ? set_add : set_remove)(set_of(fill->fw->room, name), name);
     }
 }
 
@@ -40,5 +66,5 @@ bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t et
                    uint32_t block_size_bytes, uint64_t block)
 {
     uint64_t name = block_name(key, etag_hash, block_size_bytes, block);
-    return atomic_load_explicit(slot_of(fw->room, name), memory_order_relaxed) == name;
+    return set_has(set_of(fw->room, name), name);
 }

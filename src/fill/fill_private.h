@@ -48,6 +48,7 @@ static inline void fill_map_init(struct fill_map *map)
 // --- room and worker -----------------------------------------------------------------------------
 
 #define FILL_HERE_SLOTS 16384u
+#define FILL_HERE_WAYS 4u // in a set
 
 struct run_sum_slot {
     _Atomic uint64_t name, end_byte, crc, verdicts, proof;
