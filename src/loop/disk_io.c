@@ -554,6 +554,11 @@ bool disk_io_resident(int fd, uint64_t offset, uint64_t len)
     if (len == 0 || !add_u64(offset, len, &end) || end > INT64_MAX) {
         return len == 0;
     }
+#ifdef FOREBAY_FAULTS
+    if (disk_fault_errno("pages.gone") != 0) {
+        return false;
+    }
+#endif
     switch (disk_io_residency_mode()) {
     case DISK_RESIDENCY_CACHESTAT:
         return cachestat_is_resident(fd, offset, len);

@@ -202,7 +202,8 @@ int disk_io_sync_blocking(int fd) MUST_USE;
 // name with a point in it, when = every n-th (`/100`), the n-th (`5`), from the n-th on (`5+`) or
 // `file=PATH` (active while PATH exists), what = eio|enospc|erofs|emfile|short|slow (arg ms)|rate
 // (arg bytes per second, of all that strike together)|hold (with file=: until PATH is gone). Also
-// obeyed by disk_io_read_nowait, and hold by disk_io_sync_blocking. Absent from release builds.
+// obeyed by disk_io_read_nowait, and hold by disk_io_sync_blocking. `pages.gone`: for
+// disk_io_resident() no page is in memory. Absent from release builds.
 void disk_fault_set(const char *script);
 // For calls that a room's own threads make: errno of the rule for `name` that strikes now, or 0.
 int disk_fault_errno(const char *name);

@@ -76,6 +76,7 @@ static void progress(struct request *r, uint64_t bytes)
     struct get_state *g = get_of(r);
     g->pos += bytes;
     g->again = 0;
+    g->no_pages = false;
     check(g->pos <= g->end);
     get_state_release_passed(g);
 }
@@ -141,6 +142,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
                 return true;
             }
             subscription_refuse_pages(sub);
+            g->no_pages = true;
             return false;
         }
         uint64_t len = min_u64(piece->len - skip, g->end - g->pos);

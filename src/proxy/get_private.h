@@ -39,6 +39,7 @@ struct get_state {
     struct store_object *refused; // answered 412: the next ask says so
     bool skip_index;              // what the index names could not be read
     unsigned restarts, again;
+    bool no_pages; // what a run has written could not be sent as it is: its bytes come another way
 
     bool replied;
     bool from_origin;         // first bytes come from a fill that is under way

@@ -283,6 +283,32 @@ def test_a_disk_that_stands_still_is_in_nobodys_way(start, origin, engine, tmp_p
         pytest.fail("what was skipped is not stored later")
 
 
+def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(start, origin, engine, tmp_path):
+    """What is written of the run has left memory, and the disk does not take the rest: its reader, who is
+    behind, neither waits for that nor is sent from one end of the run to the other until it is cut."""
+    if build_kind() == "release":
+        not_run("a release has no fault hook")
+    size, come = 16 * MIB, 12 * MIB
+    gate = tmp_path / "gate"
+    server = start(origin, engine=engine, settings={
+        "workers": 1, "cache.block_size": "16MiB", "limits.max_buffer": "64MiB", "cache.ttl": "1h"},
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold,pages.gone:file={gate}:eio"})
+    origin.put("a", size)
+    go = threading.Event()
+    origin.fault("a", "hold_at", (come, go))
+    with server.connection(receive_buffer=65536) as connection:
+        connection.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        reply = connection.read_head()
+        server.wait_metric("forebay_origin_received_bytes_total", lambda n: n >= come)
+        server.wait_metric("forebay_cache_write_backlog_bytes", lambda n: n < MIB)
+        gate.touch()
+        go.set()
+        server.wait_metric("forebay_origin_received_bytes_total", lambda n: n >= size)
+        oracle_judge(origin.name("a"), connection.read_body(size, reply), 0, origin.number_of("a", reply.etag))
+        assert server.metric("forebay_http_responses_cut_total") == 0
+        gate.unlink()
+
+
 @pytest.mark.tsan
 def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engine):
     """The origin stands still inside a run, whose reader takes nothing until then: memory keeps its share
