@@ -111,6 +111,7 @@ static void evict(enum disk_engine engine)
         return;
     }
     uint64_t scans = stats_sum(COUNTER_segment_list_scan);
+    uint64_t dropped = stats_sum(COUNTER_index_forgets_dropped);
     for (unsigned i = 0; i < 400; i++) { // more than three times what fits
         put(&box, i);
     }
@@ -122,7 +123,7 @@ static void evict(enum disk_engine engine)
     cr_assert(atomic_load(&box.store->index.objects) <= 16 * MIB / (128 << 10),
               "what was freed has left the index, too");
     cr_assert_eq(stats_sum(COUNTER_segment_list_scan), scans, "and nothing was read through");
-    cr_assert_eq(stats_sum(COUNTER_index_forgets_dropped), 0u);
+    cr_assert_eq(stats_sum(COUNTER_index_forgets_dropped), dropped);
     box_close(&box);
     cr_assert_eq(stats_sum(COUNTER_index_forgets_waiting), 0u);
     box_remove(&box);
