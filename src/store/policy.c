@@ -145,7 +145,11 @@ static void take_read(struct policy *policy, const struct policy_event *event)
 
 static void take_miss(struct policy *policy, const struct policy_event *event)
 {
+    uint32_t past;
     if (event->stamp == POLICY_STAMP_SAME) {
+        if (event->kind == POLICY_REFUSED && policy_ghost_find(&policy->ghost, event->key, &past)) {
+            policy_again_note(&policy->again, event->key, past);
+        }
         return;
     }
     unsigned reuse_class = policy_stamp_class(event->stamp);
@@ -238,11 +242,21 @@ static bool segment_append(struct policy *policy, uint32_t number, uint32_t star
     return true;
 }
 
+// Stored within a use that had begun: with the past it had then, if that is known.
+static uint32_t segment_stamp_again(const struct policy *policy, uint64_t key)
+{
+    uint32_t past;
+    return policy_ghost_find(&policy->ghost, key, &past)
+               ? policy_stamp(policy->clock.tick, policy_stamp_class(past),
+                              policy_stamp_group(past))
+               : policy_stamp(policy->clock.tick, POLICY_CLASS_NEW, 0);
+}
+
 bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t start, uint32_t len,
                            uint64_t key, uint32_t stamp)
 {
     if (stamp == POLICY_STAMP_SAME) {
-        stamp = policy_stamp(policy->clock.tick, POLICY_CLASS_NEW, 0); // stored all the same
+        stamp = segment_stamp_again(policy, key);
     }
     policy_ghost_forget(&policy->ghost, key);
     policy->stats.admitted_bytes += len;

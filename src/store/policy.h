@@ -11,7 +11,7 @@
 //
 // Where things are: policy.c the door; policy_publish.c what workers ask; policy_clock.c age, classes and silence; policy_monitor.c
 // what happens at which age; policy_rank.c what that makes a run worth; policy_ghost.c what was
-// dropped or refused; policy_segments.c the runs of each segment; policy_reclaim.c the bar and the
+// dropped or refused; policy_again.c what is refused again and again; policy_segments.c the runs of each segment; policy_reclaim.c the bar and the
 // victim; policy_lru.c the oldest; policy_group.c priorities; policy_save.c across restarts.
 #ifndef FOREBAY_STORE_POLICY_H
 #define FOREBAY_STORE_POLICY_H

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Age, classes and silence. Age counts bytes that were asked for, not seconds, in ticks of a 1024th
 // of the capacity; and the clock runs at the share of requests that concern known runs, so that a
-// scan that nobody repeats makes nothing older.
+// scan that nobody repeats makes nothing older. Where nothing is learnt of that share for a while, as
+// all that is asked for belongs to uses that have begun, it runs at full speed, or they would never end.
 //
 // Silence is how a new data set gets in: when nothing known is asked for any more, and nothing of
 // what is held has been read for a quarter of a typical interval, what was last read before is
@@ -10,8 +11,10 @@
 
 #include <math.h>
 
-#define SILENT_SHARE 0.01    // of known requests: below it nothing known is asked for
-#define SHARE_WINDOW 256.0   // followed requests over which the share runs
+#define SILENT_SHARE 0.01  // of known requests: below it nothing known is asked for
+#define SHARE_WINDOW 256.0 // followed requests over which the share runs
+#define SHARE_AGE_CAPACITIES                                                                       \
+    64                       // one of so many parts of the capacity asked for: the share is stale
 #define INTERVAL_WINDOW 64.0 // reuses over which the typical interval runs
 #define QUIET_INTERVALS 0.25 // so long nothing may be read for what is held to be suspect
 #define SAME_USE_TICKS 2u    // sub-reads of one run, and of several readers side by side:
@@ -69,7 +72,10 @@ void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes)
     clock->mean_bytes += (request_bytes - clock->mean_bytes) / SHARE_WINDOW;
     clock_watch_silence(clock);
     // In silence it runs at full speed: what is new ages as it would in a cache of its own.
-    clock->part_bytes += clock->is_silent ? request_bytes : request_bytes * clock->known_share;
+    bool is_stale =
+        clock->asked_bytes - clock->learnt_at > clock->capacity_bytes / SHARE_AGE_CAPACITIES;
+    clock->part_bytes +=
+        clock->is_silent || is_stale ? request_bytes : request_bytes * clock->known_share;
     if (clock->part_bytes >= clock->tick_bytes) {
         uint32_t ticks = (uint32_t)(clock->part_bytes / clock->tick_bytes);
         clock->part_bytes -= ticks * clock->tick_bytes;
@@ -81,6 +87,7 @@ void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes)
 void policy_clock_learn(struct policy_clock *clock, bool is_known)
 {
     clock->known_share += ((is_known ? 1.0 : 0.0) - clock->known_share) / SHARE_WINDOW;
+    clock->learnt_at = clock->asked_bytes;
 }
 
 void policy_clock_learn_interval(struct policy_clock *clock, uint32_t age_ticks, bool was_newcomer)

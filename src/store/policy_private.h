@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the files of the policy share. All of it belongs to the policy's owner, but for `published`
-// and the ghost, which workers read.
+// the ghost and `again`, which workers read.
 #ifndef FOREBAY_STORE_POLICY_PRIVATE_H
 #define FOREBAY_STORE_POLICY_PRIVATE_H
 
@@ -60,6 +60,7 @@ struct policy_clock {
     double mean_bytes;     // of a request
     double interval_ticks; // typical, from one use of a run to the next
     uint64_t asked_bytes;  // ever
+    uint64_t learnt_at;    // asked_bytes when known_share was looked at last
     // Silence: nothing known is asked for.
     bool is_silent, has_suspects;
     uint32_t onset_tick;
@@ -202,6 +203,19 @@ void policy_ghost_restore(struct policy_ghost *ghost, uint32_t set, const char *
 // Stamps about to wrap, in one set.
 void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set, uint32_t now_tick);
 
+// --- policy_again.c --------------------------------------------------------------------------------
+
+#define POLICY_AGAIN_SLOTS 4096u
+
+struct policy_again {
+    _Atomic uint64_t slots[POLICY_AGAIN_SLOTS];
+};
+
+// `key` was refused within the use that began at the tick of `past`, its stamp in the ghost.
+void policy_again_note(struct policy_again *again, uint64_t key, uint32_t past);
+// Was it refused so often in this use that it is admitted now? Any thread.
+bool policy_again_enough(const struct policy_again *again, uint64_t key, uint32_t past);
+
 // --- policy_segments.c -----------------------------------------------------------------------------
 
 #define POLICY_PAGE_RUNS 16u
@@ -304,7 +318,7 @@ void policy_groups_init(struct policy *policy);
 
 // --- policy_publish.c ---------------------------------------------------------------------------------
 
-// What workers read without a lock. Each value is whole; together they may be of two moments.
+// What workers read without a lock, beside the ghost and `again`. Each value is whole; together they may be of two moments.
 struct policy_published {
     _Atomic uint32_t tick, same_use, first_class;
     _Atomic float bar;                   // below 0: everything is admitted
@@ -323,6 +337,7 @@ struct policy {
     _Alignas(64) struct policy_clock clock;
     struct policy_reclaim reclaim;
     struct policy_ghost ghost;
+    struct policy_again again;
     struct policy_segments segments;
     uint64_t period_began; // asked_bytes
     uint32_t period_requests;

@@ -50,7 +50,7 @@ bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, uin
         uint32_t age = policy_stamp_age(past, tick);
         if (age <= atomic_load_explicit(&published->same_use, memory_order_relaxed)) {
             *ret_stamp = POLICY_STAMP_SAME;
-            return false;
+            return policy_again_enough(&policy->again, key, past);
         }
         reuse_class = policy_class_next(age, policy_stamp_class(past));
     }

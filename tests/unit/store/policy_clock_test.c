@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the age clock runs at the share of known requests; buckets cover all ages without a gap;
+// Proves: the age clock runs at the share of known requests, as long as there is one; buckets cover all ages without a gap;
 // classes remember two intervals; silence makes suspects, and one hit clears them.
 #include "policy_fixture.h"
 #include "test.h"
@@ -16,10 +16,29 @@ Test(policy_clock, runs_at_the_share_of_known_requests)
     cr_assert_eq(clock.tick, 50u);
     clock.known_share = 0.25;
     for (unsigned i = 0; i < 100; i++) {
+        clock.learnt_at = clock.asked_bytes;
         policy_clock_advance(&clock, 500);
     }
     cr_assert_geq(clock.tick, 62u);
     cr_assert_leq(clock.tick, 63u);
+}
+
+// What is read over and over while the share is low: its use must end.
+Test(policy_clock, runs_at_full_speed_where_nothing_is_learnt)
+{
+    struct policy_clock clock;
+    policy_clock_init(&clock, CAPACITY);
+    clock.known_share = 0.02;
+    for (unsigned i = 0; i < 132; i++) {
+        policy_clock_advance(&clock, 500);
+    }
+    cr_assert_gt(clock.tick, 48u);
+    policy_clock_learn(&clock, false);
+    uint32_t tick = clock.tick;
+    for (unsigned i = 0; i < 32; i++) {
+        policy_clock_advance(&clock, 500);
+    }
+    cr_assert_leq(clock.tick, tick + 1);
 }
 
 Test(policy_clock, a_large_request_is_many_ticks)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: until the cache is full everything is admitted; then only what is worth more than the bar;
-// what was refused is remembered; events of segments that are gone do no harm; the clock wraps.
+// what was refused is remembered, and stored when it is asked for again and again; events of segments
+// that are gone do no harm; the clock wraps.
 #include "policy_fixture.h"
 #include "test.h"
 
@@ -73,6 +74,27 @@ Test(policy, what_was_refused_has_a_past)
     shelf_store(&shelf, 1, stamp); // and what is stored is no ghost any more
     uint32_t past;
     cr_assert_not(policy_ghost_find(&shelf.policy->ghost, shelf_key(1), &past));
+    shelf_done(&shelf);
+}
+
+Test(policy, what_is_refused_again_and_again_is_stored)
+{
+    struct shelf shelf;
+    uint32_t stamp, past;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    policy_set_full(shelf.policy, true);
+    unsigned refused = 0;
+    while (refused < 100 && !shelf_miss(&shelf, 1, 3, &stamp)) {
+        refused++;
+    }
+    cr_assert_eq(refused, 9u);
+    cr_assert(policy_ghost_find(&shelf.policy->ghost, shelf_key(1), &past));
+    uint32_t number = shelf_fill(&shelf, 100, 0) + 1;
+    shelf_store(&shelf, 1, stamp); // with the past it has, and its rule
+    const struct policy_segment *segment = policy_segments_find(&shelf.policy->segments, number);
+    uint32_t stored = policy_segments_run(&shelf.policy->segments, segment, 0)->stamp;
+    cr_assert_eq(policy_stamp_class(stored), policy_stamp_class(past));
+    cr_assert_eq(policy_stamp_group(stored), 3u);
     shelf_done(&shelf);
 }
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that were refused and are asked for again within the same use. Each time they come from the
+// origin once more: a few times they are the parts of one read, more often somebody is in need of
+// them, whatever their past says, and they are admitted.
+//
+// One slot for each print of a key, and one key in it: another one takes it when it has been asked
+// for more often. Only the owner writes; workers read while it does.
+#include "store/policy_private.h"
+
+#define ENOUGH 8u // a run read in fewer parts than that is no reason
+
+// print of the key (32 bits) | tick of the use (20) | count (12)
+#define COUNT_BITS 12u
+#define COUNT_MAX ((1u << COUNT_BITS) - 1)
+
+static uint64_t again_use(uint64_t key, uint32_t past)
+{
+    return (key >> 32 << POLICY_TICK_BITS | past >> (32 - POLICY_TICK_BITS)) << COUNT_BITS;
+}
+
+static size_t again_slot(uint64_t key)
+{
+    return key % POLICY_AGAIN_SLOTS;
+}
+
+void policy_again_note(struct policy_again *again, uint64_t key, uint32_t past)
+{
+    _Atomic uint64_t *slot = &again->slots[again_slot(key)];
+    uint64_t seen = atomic_load_explicit(slot, memory_order_relaxed);
+    uint64_t use = again_use(key, past);
+    uint32_t count = (uint32_t)(seen & COUNT_MAX);
+    if ((seen & ~(uint64_t)COUNT_MAX) == use) {
+        seen += count < COUNT_MAX;
+    } else if (count <= 1 || seen >> 32 == key >> 32) {
+        seen = use | 1;
+    } else {
+        seen--;
+    }
+    atomic_store_explicit(slot, seen, memory_order_relaxed);
+}
+
+bool policy_again_enough(const struct policy_again *again, uint64_t key, uint32_t past)
+{
+    uint64_t seen = atomic_load_explicit(&again->slots[again_slot(key)], memory_order_relaxed);
+    return (seen & ~(uint64_t)COUNT_MAX) == again_use(key, past) && (seen & COUNT_MAX) >= ENOUGH;
+}
