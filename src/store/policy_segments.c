@@ -140,8 +140,6 @@ static void segment_give_pages(struct policy_segments *segments, struct policy_s
         }
         page_give(segments, page);
     }
-    memset(segment->pages, 0, sizeof(segment->pages));
-    segment->height = 0;
 }
 
 // --- segments --------------------------------------------------------------------------------------
@@ -252,7 +250,7 @@ void policy_segments_free(struct policy_segments *segments, struct policy_segmen
 {
     policy_segments_set_state(segments, segment, POLICY_SEGMENT_NONE);
     segment_give_pages(segments, segment);
-    segment->number = 0;
+    *segment = (struct policy_segment){0};
 }
 
 void policy_segments_sweep(struct policy_segments *segments, struct policy_segment *segment,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: runs of any number are found by where they begin, in whatever order they came; pages come
-// back; a full region refuses and goes on; memory is 16 bytes a run at most.
+// back; a full region refuses and goes on; one that is gone has nothing any more; memory is 16 bytes a
+// run at most.
 #include "policy_fixture.h"
 #include "test.h"
 
@@ -116,6 +117,28 @@ Test(policy_segments, old_stamps_stay_old)
         cr_assert_eq(policy_stamp_class(stamp), 7u);
         cr_assert_eq(policy_stamp_group(stamp), 3u);
         cr_assert(tick - 5 < POLICY_AGE_MAX || policy_stamp_age(stamp, tick) >= POLICY_AGE_MAX);
+    }
+    free(region);
+}
+
+// Pages of one that is gone belong to others.
+Test(policy_segments, sweeping_a_place_that_is_free_changes_nothing)
+{
+    struct policy_segments segments;
+    void *region = segments_new(&segments, 2, MANY);
+    struct policy_segment *gone = policy_segments_begin(&segments, 1);
+    for (uint32_t i = 0; i < MANY / 2; i++) {
+        cr_assert(policy_segments_append(&segments, gone, i, 1, policy_stamp(0, 9, 0)));
+    }
+    policy_segments_free(&segments, gone);
+    struct policy_segment *other = policy_segments_begin(&segments, 2);
+    for (uint32_t i = 0; i < MANY / 2; i++) {
+        cr_assert(policy_segments_append(&segments, other, i, 1, policy_stamp(0, 9, 0)));
+    }
+    cr_assert_eq(gone->run_count, 0u);
+    policy_segments_sweep(&segments, gone, POLICY_AGE_MAX + 1);
+    for (uint32_t i = 0; i < MANY / 2; i++) {
+        cr_assert_eq(policy_segments_run(&segments, other, i)->stamp, policy_stamp(0, 9, 0));
     }
     free(region);
 }
