@@ -98,12 +98,16 @@ unit_run() {
 units() {
     TMPDIR=$(mktemp -d) || broken "no temporary directory"
     export TMPDIR
-    # The played protocol world has one thread: tsan sees no more in its thousandth schedule.
-    # Its runner takes one test after the other, so the longest executable has a core of its own.
-    if [ "$kind" = tsan ]; then
+    # The played worlds have one thread: the debug build plays the schedules, the sanitizers see no
+    # more in the thousandth. Under tsan one test runs after the other, so the longest executable
+    # has a core of its own.
+    case $kind in
+    asan-ubsan) export FOREBAY_SEEDS="${FOREBAY_SEEDS:-240}" ;;
+    tsan)
         export FOREBAY_SEEDS="${FOREBAY_SEEDS:-50}"
         unit_run "$dir/unit_store" &
-    fi
+        ;;
+    esac
     for unit in "$dir"/unit_*; do
         [ -x "$unit" ] && [ -f "$unit" ] || continue
         name=$(basename "$unit")

@@ -6,6 +6,7 @@ complete one. `Connection` is one socket; `Client` adds keep-alive, S3 paths and
 """
 import re
 import socket
+import struct
 import time
 import urllib.parse
 
@@ -97,6 +98,11 @@ class Connection:
 
     def close(self):
         self.sock.close()
+
+    def reset(self):
+        """Leaves: a mere end of what the client sends leaves it waiting for its reply."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def send(self, data):
         self.sock.sendall(data)

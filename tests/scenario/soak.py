@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import socket
-import struct
 import threading
 import time
 from collections import Counter
@@ -386,8 +385,9 @@ class Sufferer:
             connection = self.raw(self.request(key))
             connection.sock.recv(1000)
             if hard:
-                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            connection.close()
+                connection.reset()
+            else:
+                connection.close()
         except GONE:
             pass
         self.read_clean(key, size)

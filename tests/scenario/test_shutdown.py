@@ -6,8 +6,6 @@ import http.server
 import json
 import os
 import signal
-import socket
-import struct
 import threading
 
 import pytest
@@ -24,12 +22,6 @@ RULES = {"rules": [{"match": "bkt/checked*", "freshness": "strict"},
                    {"match": "**", "freshness": "immutable"}]}
 DELETE = b"<Delete><Object><Key>a</Key></Object></Delete>"
 FINISH = b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber></Part></CompleteMultipartUpload>"
-
-
-def vanish(connection):
-    """A reset: a mere end of what the client sends leaves it waiting for its reply."""
-    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
 
 
 class Rig:
@@ -133,7 +125,7 @@ def put_chunked_half(rig):
 
 
 def put_without_client(rig):
-    vanish(rig.put())
+    rig.put().reset()
     rig.server.wait_metric("forebay_http_connections", lambda v: v == 0)
     return None
 
@@ -200,7 +192,7 @@ def slow_readers(rig):
             assert rig.ask("GET", target, more, receive_buffer=4096).read_head().status == 200
         connection = rig.ask("GET", target, more, receive_buffer=4096)
         connection.read_head()
-        vanish(connection)
+        connection.reset()
     return None
 
 
@@ -456,7 +448,7 @@ def put_open(rig):
 
 
 def put_open_without_client(rig):
-    vanish(rig.put())
+    rig.put().reset()
     rig.server.wait_metric("forebay_http_connections", lambda v: v == 0)
 
 
