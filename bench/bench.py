@@ -6,8 +6,8 @@
 
 Without names all scenarios run. Sides are measured in interleaved rounds; what is printed are medians and the
 median, least and most of the paired ratios: absolute figures of a shared machine mean little. CPU times are the
-kernel's, of all threads of the server. --results writes the tables to FILE (bench/RESULTS.md is made so). A scenario
-that fails is reported and the others go on.
+kernel's, of all threads of the server. --results writes the tables to FILE (bench/RESULTS.md is made so), over those
+of the same scenarios. A scenario that fails is reported and the others go on.
 """
 import argparse
 import importlib
@@ -40,7 +40,7 @@ def main():
     parser.add_argument("--former", help="another binary of Forebay, measured beside it where a scenario can")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--folder", default="/var/tmp", help="where caches go")
-    parser.add_argument("--results", help="write the tables to this file")
+    parser.add_argument("--results", help="write the tables to this file, over those of the same scenarios")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)        # servers end with the rig, whoever ends it
     version = subprocess.run([args.forebay, "version"], capture_output=True, text=True, check=True).stdout.strip()
@@ -50,7 +50,7 @@ def main():
     for name in args.scenarios or SCENARIOS:
         run(name, report, args)
         if args.results:
-            Path(args.results).write_text(report.text())
+            report.write(Path(args.results))
     print("", *report.summary(), sep="\n")
     return 1 if report.failures else 0
 
