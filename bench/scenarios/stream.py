@@ -2,11 +2,11 @@
 """Whole objects, cold, one client connection. `origin` says what it gives: latency, bandwidth of a connection, core."""
 from lib.rig import Pairs
 
-ROWS = {                         # name: (size, latency ms, MB/s of a connection, core of the origin)
-    "1 GiB, 15 ms, 90 MB/s": ("1G", 15, 90, "client"),
-    "64 MiB, no limits, server's core": ("64M", 0, 0, "server"),
-    "256 MiB, no limits, client's core": ("256M", 0, 0, "client"),
-    "64 MiB, no limits, client's core": ("64M", 0, 0, "client"),
+ROWS = {                         # name: (size, objects in a round, latency ms, MB/s of a connection, core of the origin)
+    "1 GiB, 15 ms, 90 MB/s": ("1G", 1, 15, 90, "client"),
+    "64 MiB, no limits, server's core": ("64M", 8, 0, 0, "server"),
+    "256 MiB, no limits, client's core": ("256M", 3, 0, 0, "client"),
+    "64 MiB, no limits, client's core": ("64M", 8, 0, 0, "client"),
 }
 
 
@@ -29,27 +29,33 @@ def judge(report, name, pairs):
 
 def run(rig, report, args):
     report.head("object", "direct MB/s", "forebay MB/s", "nginx MB/s", "forebay / direct", "nginx / direct",
-                "first byte ms: direct", "forebay", "nginx", "forebay CPU ms/MiB", "nginx CPU ms/MiB", "origin bytes")
-    for name, (size, latency, rate, core) in ROWS.items():
+                "first byte ms: direct", "forebay", "nginx", "forebay CPU ms/MiB", "nginx CPU ms/MiB", "origin bytes",
+                *(("forebay / former", "first byte ms: former") if args.former else ()))
+    for name, (size, count, latency, rate, core) in ROWS.items():
         if args.only and args.only not in name:
             continue
         origin = rig.origin(latency, rate, core=rig.server_core if core == "server" else None)
         sides = {"direct": origin, "forebay": rig.forebay(origin, engine=args.engine), "nginx": rig.nginx(origin)}
+        if args.former:
+            sides["former"] = rig.forebay(origin, engine=args.engine, binary=args.former)
         asked = {side: [] for side in sides}
 
         def measure(side, number):
-            rig.settle(sides["forebay"])
+            for server in (sides[name] for name in ("forebay", "former") if name in sides):
+                rig.settle(server)
             rig.stats(origin)
-            got = rig.load(sides[side], [(f"/bench/stream/{side}{number}.{size}", None, None)], 1)
+            got = rig.load(sides[side], [(f"/bench/stream/{side}{number}-{i}.{size}", None, None) for i in range(count)], 1)
             asked[side].append(rig.stats(origin)["bytes"] / got["bytes"])
             return got
 
         for side in sides:
             rig.load(sides[side], [("/bench/warm.1K", None, None)], 1)
         pairs = Pairs(args.rounds, sides, measure)
-        report.row(name, *(pairs.median(s, "mb_s") for s in sides), pairs.ratio_text("forebay", "direct", "mb_s"),
-                   pairs.ratio_text("nginx", "direct", "mb_s"), *(pairs.median(s, "first_p50") / 1000 for s in sides),
+        report.row(name, *(pairs.median(s, "mb_s") for s in ("direct", "forebay", "nginx")), pairs.ratio_text("forebay", "direct", "mb_s"),
+                   pairs.ratio_text("nginx", "direct", "mb_s"), *(pairs.median(s, "first_p50") / 1000 for s in ("direct", "forebay", "nginx")),
                    pairs.median("forebay", "cpu_per_mib") / 1000, pairs.median("nginx", "cpu_per_mib") / 1000,
-                   f"{max(asked['forebay']):.2f}x")
+                   f"{max(asked['forebay']):.2f}x",
+                   *((pairs.ratio_text("forebay", "former", "mb_s"), pairs.median("former", "first_p50") / 1000)
+                     if args.former else ()))
         judge(report, name, pairs)
         rig.stop(*sides.values())
