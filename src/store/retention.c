@@ -498,7 +498,7 @@ static void rank_segment(struct retention *r, struct segment *segment, uint32_t 
     uint64_t salt;
     bool lists = true;
     pthread_mutex_lock(&r->lock);
-    if ((atomic_load(&segment->pins) & SEGMENT_PIN_DYING) != 0) { // it is forgotten, or will be
+    if ((atomic_load(&segment->pins) & SEGMENT_PIN_LIVE) == 0) { // it is forgotten, or will be
         lists = false;
     } else if (!segment->is_ranked) {
         segment->is_ranked = policy_segment_begin(r->policy, number);

@@ -47,7 +47,7 @@ void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
     log->guarded.doomed = segment;
     log->guarded.doomed_count++;
     log->guarded.dying_count++;
-    atomic_fetch_or(&segment->pins, SEGMENT_PIN_DYING);
+    atomic_fetch_and(&segment->pins, ~SEGMENT_PIN_LIVE);
     log->guarded.free_wanted = true;
     pthread_cond_signal(&log->guarded.free_wake);
 }
@@ -122,10 +122,11 @@ static void segment_closed(struct segment *segment)
     segment_pool_close(&log->pool, segment);
     pthread_mutex_lock(&log->guarded.lock);
     check(segment->state == SEGMENT_DYING);
+    segment_free_marks(segment); // nobody has a pin any more
     atomic_store(&segment->number, 0);
     segment->state = SEGMENT_FREE;
     log->guarded.dying_count--;
-    struct segment_rows *rows = segment->rows; // nobody has a pin any more
+    struct segment_rows *rows = segment->rows;
     segment->rows = NULL;
     pthread_mutex_unlock(&log->guarded.lock);
     segment_rows_free(rows);
@@ -243,6 +244,9 @@ static void free_all(struct segment_log *log)
 // A seal says that no run in there is unknown to the index; so it waits until nothing is held.
 static bool seal_due(struct segment_log *log, struct segment *segment)
 {
+    if (atomic_load(&segment->number) == 0) {
+        return false; // most of the table
+    }
     pthread_mutex_lock(&log->guarded.lock);
     bool due = segment->state == SEGMENT_SEALED && !segment->seal_written &&
                atomic_load(&segment->holds) == 0;

@@ -18,9 +18,9 @@
 // outlives its run's bytes (never synced, never in the index) is a header that is not there: refused
 // at first sight.
 //
-// Locks: rows are guarded by rows_guard, held for a moment by workers too; who writes a table or marks
-// takes seal_lock before, so that a mark comes either into the rows that are written, or into the
-// table behind them.
+// Locks: rows are guarded by rows_guard, held for a moment by workers too: who goes through many lets go
+// of it every TABLE_STEP_PAGES. Who writes a table or marks takes seal_lock before, so that a mark comes
+// either into the rows that are written, or into the table behind them.
 #include "store/segment_list.h"
 
 #include <errno.h>
@@ -48,15 +48,25 @@ void segment_list_note(struct segment *segment, const struct segment_row *row)
     pthread_mutex_unlock(&log->rows_guard);
 }
 
-// *ret_salt: 0 when the segment has not been looked at in this process.
+// *ret_salt: 0 when the segment has not been looked at in this process. Copied piece by piece: workers
+// add rows meanwhile, here or elsewhere.
 static struct segment_rows *rows_of(struct segment *segment, uint64_t *ret_salt)
 {
     struct segment_log *log = segment->log;
-    pthread_mutex_lock(&log->rows_guard);
-    *ret_salt = segment->salt;
-    struct segment_rows *rows = segment->rows != NULL ? segment_rows_copy(segment->rows) : NULL;
-    pthread_mutex_unlock(&log->rows_guard);
-    return rows;
+    struct segment_rows *copy = segment_rows_new();
+    bool there = true;
+    for (bool whole = false; there && !whole;) { // ends: a segment holds so many
+        pthread_mutex_lock(&log->rows_guard);
+        *ret_salt = segment->salt;
+        there = segment->rows != NULL;
+        whole = there && segment_rows_copy_on(copy, segment->rows);
+        pthread_mutex_unlock(&log->rows_guard);
+    }
+    if (!there) { // its table is on disk by now
+        segment_rows_free(copy);
+        copy = NULL;
+    }
+    return copy;
 }
 
 // --- the table on disk
@@ -217,14 +227,19 @@ static enum err rows_write_locked(struct segment *segment, int fd, uint32_t tabl
 {
     struct segment_table_id id = table_id_of(segment, segment->salt, table_id);
     struct segment_log *log = segment->log;
-    pthread_mutex_lock(&log->rows_guard);
-    struct segment_rows *rows = segment->rows; // nobody adds: nothing is held; who marks waits
-    if (rows != NULL) {
-        segment_rows_finish(rows, &id);
-        *ret_row_count = segment_rows_count(rows);
+    struct segment_rows *rows = NULL;
+    uint32_t page = 0;
+    for (bool finished = false; !finished;) {
+        pthread_mutex_lock(&log->rows_guard);
+        rows = segment->rows; // nobody adds: nothing is held; who marks waits
+        finished = rows == NULL || segment_rows_finish_on(rows, &id, &page);
+        pthread_mutex_unlock(&log->rows_guard);
     }
-    pthread_mutex_unlock(&log->rows_guard);
-    return rows != NULL ? table_write(segment, fd, rows) : ERR_IO;
+    if (rows == NULL) {
+        return ERR_IO;
+    }
+    *ret_row_count = segment_rows_count(rows);
+    return table_write(segment, fd, rows);
 }
 
 static enum err seal_write_locked(struct segment *segment, int fd)

@@ -181,12 +181,6 @@ bool segment_log_files_are_empty(int segments_fd)
 
 // --- the table
 
-static void entry_init(struct segment *segment, struct segment_log *log)
-{
-    segment->log = log;
-    atomic_init(&segment->pins, SEGMENT_PIN_DYING);
-}
-
 // Nothing in it counts as looked at.
 static void segment_unmark_all(struct segment *segment)
 {
@@ -197,10 +191,12 @@ static void segment_unmark_all(struct segment *segment)
 }
 
 // A free entry becomes segment `number`. Under the log's lock, or before threads start.
-void segment_enter(struct segment *segment, uint32_t number, enum segment_state state)
+void segment_enter(struct segment_log *log, uint32_t number, enum segment_state state)
 {
+    struct segment *segment = segment_log_entry(log, number);
     check(segment->state == SEGMENT_FREE);
-    check((number & segment->log->table_mask) == (uint32_t)(segment - segment->log->table));
+    check(atomic_load(&segment->verified) == NULL && atomic_load(&segment->bad) == NULL);
+    segment->log = log;
     segment->state = state;
     segment->seal_written = false;
     segment->recovered = false;
@@ -210,15 +206,18 @@ void segment_enter(struct segment *segment, uint32_t number, enum segment_state 
     segment->append_offset = SEGMENT_DATA_OFFSET;
     segment->unit_count = segment->run_count = 0;
     atomic_store(&segment->holds, 0);
-    for (unsigned i = 0; i < SEGMENT_BAD_MAX; i++) {
-        atomic_store(&segment->bad[i], 0);
-    }
     atomic_store(&segment->bad_count, 0);
-    segment_unmark_all(segment);
     atomic_store(&segment->number, number);
-    atomic_fetch_and(&segment->pins, ~(SEGMENT_PIN_DYING | SEGMENT_PIN_UNLINKED));
-    atomic_fetch_add(&segment->log->segment_count, 1);
+    atomic_fetch_and(&segment->pins, ~SEGMENT_PIN_UNLINKED);
+    atomic_fetch_or(&segment->pins, SEGMENT_PIN_LIVE);
+    atomic_fetch_add(&log->segment_count, 1);
     stats_add(COUNTER_segments, 1);
+}
+
+void segment_free_marks(struct segment *segment)
+{
+    free(atomic_exchange(&segment->verified, NULL));
+    free(atomic_exchange(&segment->bad, NULL));
 }
 
 // Smallest table in which the files do not meet.
@@ -257,7 +256,7 @@ static void log_enter_files(struct segment_log *log, const struct file_list *fil
         }
         atomic_fetch_add(&store->used_bytes, log->segment_cost_bytes);
         stats_add(COUNTER_cache_bytes, log->segment_cost_bytes);
-        segment_enter(segment, number, SEGMENT_SEALED);
+        segment_enter(log, number, SEGMENT_SEALED);
         segment->recovered = true;
         segment->seal_written = true;
         log->guarded.next_number =
@@ -295,9 +294,6 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     log->table_mask = size - 1;
     log->table = calloc(size, sizeof(*log->table));
     check(log->table != NULL);
-    for (uint32_t i = 0; i < size; i++) {
-        entry_init(&log->table[i], log);
-    }
     log_enter_files(log, &files);
     free(files.numbers);
 
@@ -327,7 +323,7 @@ bool segment_pin(struct segment *segment, uint32_t number)
 {
     unsigned pins = atomic_load_explicit(&segment->pins, memory_order_relaxed);
     do {
-        if ((pins & SEGMENT_PIN_DYING) != 0) {
+        if ((pins & SEGMENT_PIN_LIVE) == 0) {
             return false;
         }
         check((pins & SEGMENT_PIN_COUNT) < SEGMENT_PIN_COUNT);
@@ -350,7 +346,7 @@ void segment_unpin(struct segment *segment)
 {
     unsigned before = atomic_fetch_sub_explicit(&segment->pins, 1, memory_order_acq_rel);
     check((before & SEGMENT_PIN_COUNT) > 0);
-    if (before - 1 == (SEGMENT_PIN_DYING | SEGMENT_PIN_UNLINKED)) {
+    if (before - 1 == SEGMENT_PIN_UNLINKED) {
         segment_free_close(segment);
     }
 }
@@ -438,12 +434,28 @@ bool segment_is_bad(struct segment *segment, uint32_t header_offset)
     if (count == 0) {
         return false;
     }
+    const atomic_uint *bad = atomic_load_explicit(&segment->bad, memory_order_acquire);
     for (unsigned i = 0; i < SEGMENT_BAD_MAX; i++) {
-        if (atomic_load_explicit(&segment->bad[i], memory_order_relaxed) == header_offset) {
+        if (atomic_load_explicit(&bad[i], memory_order_relaxed) == header_offset) {
             return true;
         }
     }
     return false;
+}
+
+static atomic_uint *segment_bad_list(struct segment *segment)
+{
+    atomic_uint *bad = atomic_load_explicit(&segment->bad, memory_order_acquire);
+    if (bad != NULL) {
+        return bad;
+    }
+    atomic_uint *made = calloc(SEGMENT_BAD_MAX, sizeof(*made));
+    check(made != NULL);
+    if (!atomic_compare_exchange_strong(&segment->bad, &bad, made)) {
+        free(made);
+        return bad;
+    }
+    return made;
 }
 
 void segment_set_bad(struct segment *segment, uint32_t header_offset)
@@ -451,9 +463,10 @@ void segment_set_bad(struct segment *segment, uint32_t header_offset)
     if (segment_is_bad(segment, header_offset)) {
         return;
     }
+    atomic_uint *bad = segment_bad_list(segment);
     for (unsigned i = 0; i < SEGMENT_BAD_MAX; i++) {
         uint32_t empty = 0;
-        if (atomic_compare_exchange_strong(&segment->bad[i], &empty, header_offset)) {
+        if (atomic_compare_exchange_strong(&bad[i], &empty, header_offset)) {
             atomic_fetch_add_explicit(&segment->bad_count, 1, memory_order_release);
             return;
         }
@@ -464,9 +477,10 @@ void segment_set_bad(struct segment *segment, uint32_t header_offset)
 
 void segment_clear_bad(struct segment *segment, uint32_t header_offset)
 {
-    for (unsigned i = 0; i < SEGMENT_BAD_MAX; i++) {
+    atomic_uint *bad = atomic_load_explicit(&segment->bad, memory_order_acquire);
+    for (unsigned i = 0; i < SEGMENT_BAD_MAX && bad != NULL; i++) {
         uint32_t expected = header_offset;
-        if (atomic_compare_exchange_strong(&segment->bad[i], &expected, 0)) {
+        if (atomic_compare_exchange_strong(&bad[i], &expected, 0)) {
             atomic_fetch_sub_explicit(&segment->bad_count, 1, memory_order_release);
         }
     }

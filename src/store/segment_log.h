@@ -23,20 +23,21 @@ enum segment_state {
     SEGMENT_DYING,  // no new pins; entries, name and at last the file go
 };
 
-#define SEGMENT_PIN_DYING (1u << 31)    // no new pins
+#define SEGMENT_PIN_LIVE (1u << 31)     // pins are given
 #define SEGMENT_PIN_UNLINKED (1u << 30) // the last pin closes
 #define SEGMENT_PIN_COUNT (SEGMENT_PIN_UNLINKED - 1)
 
 // An entry of the table; never freed while the process runs, used again for other segments. So
 // whoever has an old pointer may try to pin it; the number tells whether it is still the same one.
+// One that is free and was never used is all zero: the table takes up memory where segments are. What
+// hangs on it (verified, bad, rows) goes with the segment.
 struct segment {
     atomic_uint number;    // 0: free
-    atomic_uint pins;      // count and the two flags
+    atomic_uint pins;      // count and the two flags; 0: no segment
     atomic_uint holds;     // runs begun and places not yet visible: no candidate for eviction
     _Atomic uint64_t file; // its descriptor and who uses it: segment_pool.c
-    _Atomic(_Atomic uint64_t *)
-        verified; // a bit per checksum unit; made on first use and kept with the entry
-    atomic_uint bad[SEGMENT_BAD_MAX]; // header offsets of runs known bad; 0 = empty
+    _Atomic(_Atomic uint64_t *) verified; // a bit per checksum unit; made on first use
+    _Atomic(atomic_uint *) bad; // header offsets of runs known bad; 0 = empty; made on first use
     atomic_uint bad_count;
     atomic_uint last_used_s;
     struct segment_log *log;

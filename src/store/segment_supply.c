@@ -145,7 +145,7 @@ static bool supply_make(struct segment_log *log)
     segment_pool_adopt(&log->pool, segment, fd);
     retention_begin(&store->retention, segment, number);
     pthread_mutex_lock(&log->guarded.lock);
-    segment_enter(segment, number, SEGMENT_SPARE);
+    segment_enter(log, number, SEGMENT_SPARE);
     pthread_mutex_lock(&log->rows_guard);
     segment->salt = salt;
     segment->rows = segment_rows_new();
@@ -384,7 +384,7 @@ void segment_log_close(struct segment_log *log)
         if (segment->state != SEGMENT_FREE) {
             stats_sub(COUNTER_segments, 1);
         }
-        free(atomic_load(&segment->verified));
+        segment_free_marks(segment);
         segment_rows_free(segment->rows);
     }
     format->next_segment = log->guarded.next_number;

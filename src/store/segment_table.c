@@ -27,6 +27,7 @@
 #include <stdlib.h>
 
 #define SECTOR_HEAD 32u
+#define ROW_HEADER_OFFSET 48u
 #define ROW_BAD 0x8000u
 #define PAGE_SECTORS (TABLE_PAGE_BYTES / SECTOR_SIZE)
 
@@ -96,7 +97,7 @@ static void row_encode(const struct segment_row *row, char *b)
     wire_put_u64(b + 24, row->object_size_bytes);
     wire_put_u64(b + 32, row->etag_hash);
     wire_put_u64(b + 40, row->first_block);
-    wire_put_u32(b + 48, row->header_offset);
+    wire_put_u32(b + ROW_HEADER_OFFSET, row->header_offset);
     wire_put_u32(b + 52, row->payload_offset);
     wire_put_u32(b + 56, row->first_unit);
     wire_put_u32(b + 60, row->block_size_bytes);
@@ -113,7 +114,7 @@ static void row_decode(const char *b, struct segment_row *ret_row)
         .object_size_bytes = wire_get_u64(b + 24),
         .etag_hash = wire_get_u64(b + 32),
         .first_block = wire_get_u64(b + 40),
-        .header_offset = wire_get_u32(b + 48),
+        .header_offset = wire_get_u32(b + ROW_HEADER_OFFSET),
         .payload_offset = wire_get_u32(b + 52),
         .first_unit = wire_get_u32(b + 56),
         .block_size_bytes = wire_get_u32(b + 60),
@@ -179,14 +180,15 @@ static char *rows_page_new(struct segment_rows *rows)
     return page;
 }
 
-struct segment_rows *segment_rows_copy(const struct segment_rows *rows)
+bool segment_rows_copy_on(struct segment_rows *copy, const struct segment_rows *rows)
 {
-    struct segment_rows *copy = segment_rows_new();
-    for (uint32_t i = 0; i < rows->page_count; i++) {
-        memcpy(rows_page_new(copy), rows->pages[i], TABLE_PAGE_BYTES);
+    uint32_t at = copy->count / TABLE_PAGE_ROWS; // the first page that is not here whole
+    for (uint32_t i = 0; i < TABLE_STEP_PAGES && at < rows->page_count; i++, at++) {
+        char *page = at < copy->page_count ? copy->pages[at] : rows_page_new(copy);
+        memcpy(page, rows->pages[at], TABLE_PAGE_BYTES);
+        copy->count = (uint32_t)min_u64(rows->count, (at + 1ull) * TABLE_PAGE_ROWS);
     }
-    copy->count = rows->count;
-    return copy;
+    return copy->count == rows->count;
 }
 
 static char *rows_sector(const struct segment_rows *rows, uint32_t sector)
@@ -226,6 +228,9 @@ bool segment_rows_mark_bad(struct segment_rows *rows, const struct store_place *
 {
     for (uint32_t at = 0; at < rows->count; at++) {
         struct segment_row row;
+        if (wire_get_u32(rows_at(rows, at) + ROW_HEADER_OFFSET) != place->header_offset) {
+            continue; // nearly all of them
+        }
         row_decode(rows_at(rows, at), &row);
         if (row.header_offset == place->header_offset && row.header_len == place->header_len &&
             hash128_equal(row.hash, place->hash)) {
@@ -240,14 +245,25 @@ bool segment_rows_mark_bad(struct segment_rows *rows, const struct store_place *
 
 // --- on disk
 
-void segment_rows_finish(struct segment_rows *rows, const struct segment_table_id *id)
+bool segment_rows_finish_on(struct segment_rows *rows, const struct segment_table_id *id,
+                            uint32_t *page)
 {
-    for (uint32_t i = 0; i < rows->page_count * PAGE_SECTORS; i++) {
+    uint32_t end = (uint32_t)min_u64(rows->page_count, (uint64_t)*page + TABLE_STEP_PAGES);
+    for (uint32_t i = *page * PAGE_SECTORS; i < end * PAGE_SECTORS; i++) {
         char *sector = rows_sector(rows, i);
         segment_sector_head(sector, magic_table, id->number, id->salt);
         wire_put_u32(sector + 24, id->id);
         wire_put_u32(sector + 28, i);
         segment_sector_end(sector);
+    }
+    *page = end;
+    return end == rows->page_count;
+}
+
+void segment_rows_finish(struct segment_rows *rows, const struct segment_table_id *id)
+{
+    uint32_t page = 0;
+    while (!segment_rows_finish_on(rows, id, &page)) {
     }
 }
 

@@ -10,6 +10,7 @@
 #define TABLE_SECTOR_ROWS 7u
 #define TABLE_PAGE_BYTES 4096u
 #define TABLE_PAGE_ROWS (TABLE_PAGE_BYTES / SECTOR_SIZE * TABLE_SECTOR_ROWS)
+#define TABLE_STEP_PAGES 64u // at most, by one call of those that end in _on
 
 // What the index knows of a run, and whether it is known to be bad.
 struct segment_row {
@@ -36,7 +37,9 @@ struct segment_table_id {
 struct segment_rows;
 struct segment_rows *segment_rows_new(void);
 void segment_rows_free(struct segment_rows *rows);
-struct segment_rows *segment_rows_copy(const struct segment_rows *rows);
+// Copies some of what `copy` lacks, a bounded piece: who guards `rows` lets others in between. True: it
+// is all there.
+bool segment_rows_copy_on(struct segment_rows *copy, const struct segment_rows *rows) MUST_USE;
 void segment_rows_add(struct segment_rows *rows, const struct segment_row *row);
 uint32_t segment_rows_count(const struct segment_rows *rows);
 void segment_rows_get(const struct segment_rows *rows, uint32_t at, struct segment_row *ret_row);
@@ -45,6 +48,9 @@ bool segment_rows_mark_bad(struct segment_rows *rows, const struct store_place *
                            uint32_t *ret_at);
 // Heads and checksums of all sectors: the pages are ready to be written.
 void segment_rows_finish(struct segment_rows *rows, const struct segment_table_id *id);
+// The same for a bounded piece from *page on, which is 0 at first. True: all are finished.
+bool segment_rows_finish_on(struct segment_rows *rows, const struct segment_table_id *id,
+                            uint32_t *page) MUST_USE;
 // Page `at` of segment_table_bytes() / TABLE_PAGE_BYTES.
 char *segment_rows_page(const struct segment_rows *rows, uint32_t at);
 // Rows from the bytes of a table; they are the caller's. ERR_CORRUPT: not this table, or not whole.

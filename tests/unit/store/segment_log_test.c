@@ -238,6 +238,36 @@ Test(segment_log, marks_of_units_are_apart)
     box_remove(&box);
 }
 
+// A segment's marks are in memory as long as it is.
+Test(segment_log, what_hangs_on_a_segment_goes_with_it)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    char key[32];
+    struct object object = numbered(&box, key, sizeof(key), 0, BLOCK);
+    struct store_place place;
+    cr_assert(box_write(&box, 0, &object, 0, 1, 1, &place) == ERR_OK);
+    struct segment *s = place.segment;
+    cr_assert(atomic_load(&s->bad) == NULL);
+    segment_set_bad(s, 8192);
+    cr_assert(segment_is_bad(s, 8192) && !segment_is_bad(s, 4096));
+    cr_assert(atomic_load(&s->verified) != NULL && atomic_load(&s->bad) != NULL);
+    segment_log_abandon(&box.store->log, s);
+    box_let_go(&place);
+    wait_for(atomic_load(&s->number) == 0);
+    cr_assert(atomic_load(&s->verified) == NULL && atomic_load(&s->bad) == NULL);
+    cr_assert(atomic_load(&s->pins) == SEGMENT_PIN_UNLINKED);
+    unsigned used = 0;
+    for (uint32_t i = 0; i <= box.store->log.table_mask; i++) {
+        static const struct segment untouched;
+        used += memcmp(&box.store->log.table[i], &untouched, sizeof(untouched)) != 0;
+    }
+    cr_assert(used < 40, "%u entries of %u", used, box.store->log.table_mask + 1);
+    box_close(&box);
+    box_remove(&box);
+}
+
 static bool has_room(void *ctx)
 {
     struct box *box = ctx;

@@ -166,3 +166,50 @@ Test(segment_table, only_the_run_of_a_place_is_marked)
     }
     segment_rows_free(rows);
 }
+
+static bool rows_are_equal(const struct segment_rows *a, const struct segment_rows *b)
+{
+    bool equal = segment_rows_count(a) == segment_rows_count(b);
+    for (uint32_t i = 0; equal && i < segment_rows_count(a); i++) {
+        struct segment_row x, y;
+        segment_rows_get(a, i, &x);
+        segment_rows_get(b, i, &y);
+        equal = hash128_equal(x.hash, y.hash) && x.header_offset == y.header_offset;
+    }
+    return equal;
+}
+
+// Whoever holds the lock meanwhile holds it for so much.
+Test(segment_table, many_rows_are_copied_and_finished_in_pieces_while_more_are_added)
+{
+    enum { COUNT = 5 * TABLE_STEP_PAGES * TABLE_PAGE_ROWS / 2 };
+    struct segment_rows *rows = rows_of(COUNT);
+    struct segment_rows *copy = segment_rows_new();
+    cr_assert(!segment_rows_copy_on(copy, rows));
+    cr_assert_eq(segment_rows_count(copy), TABLE_STEP_PAGES * TABLE_PAGE_ROWS);
+    for (uint32_t i = COUNT; i < COUNT + 10; i++) {
+        struct segment_row row = sample(i);
+        segment_rows_add(rows, &row);
+    }
+    cr_assert(!segment_rows_copy_on(copy, rows));
+    cr_assert(segment_rows_copy_on(copy, rows));
+    cr_assert(rows_are_equal(copy, rows));
+    struct segment_row row = sample(COUNT + 10); // to a page that is there in part
+    segment_rows_add(rows, &row);
+    cr_assert(segment_rows_copy_on(copy, rows));
+    cr_assert(rows_are_equal(copy, rows));
+    uint32_t page = 0;
+    cr_assert(!segment_rows_finish_on(rows, &id, &page));
+    cr_assert_eq(page, TABLE_STEP_PAGES);
+    cr_assert(!segment_rows_finish_on(rows, &id, &page));
+    cr_assert(segment_rows_finish_on(rows, &id, &page));
+    cr_assert(segment_table_sector_is_ours(
+        segment_rows_page(rows, page - 1) + TABLE_PAGE_BYTES - SECTOR_SIZE, id.number, id.salt));
+    segment_rows_free(copy);
+    copy = segment_rows_new();
+    struct segment_rows *none = segment_rows_new();
+    cr_assert(segment_rows_copy_on(copy, none));
+    segment_rows_free(none);
+    segment_rows_free(copy);
+    segment_rows_free(rows);
+}
