@@ -311,6 +311,7 @@ static void env_free(struct index *index, struct index_env *env)
     store_space_give(index->store, bytes);
     stats_sub(COUNTER_index_bytes, bytes);
     index_count(index, 0, 0);
+    index_proof_done(&env->proof);
     free(env);
 }
 
@@ -363,11 +364,14 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
     }
     struct index_env *env = calloc(1, sizeof(*env));
     check(env != NULL);
+    env->id = ++index->openings;
+    atomic_init(&env->proof.is_whole, fresh);
     guard_opening = true;
     int rc = env_open_file(index, env);
     if (rc == 0) {
         MDB_envinfo info;
         rc = mdb_env_info(env->env, &info);
+        index_proof_init(&env->proof, rc == 0 ? info.me_last_pgno + 1 : 0);
         bool old = rc == 0 &&
                    (txn_exact ? info.me_last_txnid != txn_least : info.me_last_txnid < txn_least);
         rc = rc == 0 && old ? MDB_INVALID : rc;

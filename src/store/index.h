@@ -8,9 +8,11 @@
 
 #include "store/index_format.h"
 #include "store/index_memory.h"
+#include "store/index_proof.h"
 
 #define RENEWALS_MAX 16384u // table size; three quarters of it are used
 #define RENEWAL_PROBES 8u
+#define INDEX_READERS_MAX 65u // the workers, and who rolls through it
 
 struct store;
 
@@ -21,6 +23,8 @@ struct index_env {
     MDB_dbi objects, places, meta;
     const char *map;
     size_t map_bytes;
+    struct index_proof proof;
+    uint64_t id; // of this opening
 };
 
 // A worker's side. `busy` is set while the worker is inside LMDB, so that the environment can be
@@ -47,11 +51,12 @@ struct index {
     uint32_t opener;                     // names this process in records
     uint8_t cuts;                        // power cuts that this directory has seen, modulo 256
     uint64_t map_bytes;
+    uint64_t openings;
     uint64_t step_bytes;              // the file grows by this
     _Atomic uint64_t allocated_bytes; // of data.mdb; counted in store.used_bytes
     atomic_ulong objects, blocks;
     unsigned reader_count;
-    struct index_reader *readers[64];
+    struct index_reader *readers[INDEX_READERS_MAX];
     struct {
         pthread_mutex_t lock;
         unsigned count; // also readable as renewal_count
@@ -67,6 +72,7 @@ void index_done(struct index *index);
 // Opens or makes the environment in index/; on success it is current. ERR_CORRUPT: to be dropped
 // (damaged, another cache's, an old copy: behind `txn_least`). No room to grow is no error. Before
 // threads, or on the index writer.
+// What the file held before is not judged then, see index_proof.h.
 enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact) MUST_USE;
 // Takes the environment away from the readers and closes it.
 void index_close(struct index *index);
@@ -98,6 +104,10 @@ void index_own(struct index *index);
 void index_lookup(struct index *index, struct index_reader *reader, bool durable,
                   struct hash128 hash, uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                   struct store_view *ret_view);
+// The caller is inside LMDB with a fresh view until it leaves: for a moment, since who takes the index
+// away waits for that. NULL: no index, or it cannot be read.
+struct index_env *index_reader_enter(struct index *index, struct index_reader *reader);
+void index_reader_leave(struct index_reader *reader);
 enum index_held { INDEX_ABSENT, INDEX_HELD, INDEX_UNKNOWN };
 // Is there a record of the key in LMDB?
 enum index_held index_lookup_durable(struct index *index, struct index_reader *reader,

@@ -3,9 +3,7 @@
 //
 // Invariants, kept in every commit: an object with INDEX_WHOLE has no entries in "places"; one
 // without has at least one, all under its generation; so a record lives as long as one of its runs,
-// and a newer generation leaves nothing of the older behind. Damaged records count as absent. (A
-// sweep, after a segment became unreadable, may leave a record without places: its blocks are
-// misses and fill it again.)
+// and a newer generation leaves nothing of the older behind. Damaged records count as absent.
 //
 // Room: LMDB extends its file itself when it runs out, so before each change the file is grown to
 // what the change could touch at most: a path of pages per key, but not more than the trees have in
@@ -262,7 +260,7 @@ static void record_validate(const struct index *index, struct index_record *reco
     record->flags |= (uint16_t)(index->cuts << INDEX_CUTS_SHIFT);
 }
 
-static bool change_is_whole(const struct index_change *c)
+bool index_change_is_whole(const struct index_change *c)
 {
     return c->place.first_block == 0 &&
            c->place.block_count == segment_run_object_blocks(c->size_bytes, c->block_size_bytes);
@@ -274,7 +272,7 @@ static void object_add_place(struct index_txn *t, const struct index_change *c,
 {
     struct index_place place = index_place_of(&c->place);
     bool was_whole = !is_new && (record->flags & INDEX_WHOLE) != 0;
-    if (change_is_whole(c)) {
+    if (index_change_is_whole(c)) {
         if (was_whole) {
             t->blocks -= record->place.block_count;
         } else if (!is_new) {
@@ -469,45 +467,6 @@ static enum err apply_move(struct index_txn *t, const struct index_change *c)
     return ERR_OK;
 }
 
-// All places in a segment that could not be listed. The whole index is walked; rare.
-static enum err apply_sweep(struct index_txn *t, const struct index_change *c)
-{
-    for (unsigned table = 0; table < 2; table++) {
-        MDB_cursor *cursor = NULL;
-        MDB_val key, value;
-        if (txn_failed(t, mdb_cursor_open(t->txn, table == 0 ? t->env->objects : t->env->places,
-                                          &cursor))) {
-            return ERR_OK;
-        }
-        int rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
-        for (uint64_t i = 1; !txn_failed(t, rc) && rc == 0; i++) { // ends with the table
-            struct span bytes = {value.mv_data, value.mv_size};
-            bool goes = false;
-            if (key.mv_size == INDEX_OBJECT_KEY_LEN && table == 0) {
-                struct index_record record;
-                goes = index_object_decode(index_object_key_parse(key.mv_data), bytes, &record) &&
-                       (record.flags & INDEX_WHOLE) != 0 && record.place.number == c->generation;
-                t->blocks -= goes ? record.place.block_count : 0;
-            } else if (key.mv_size == INDEX_PLACE_KEY_LEN) {
-                uint64_t generation, first_block;
-                struct hash128 owner;
-                struct index_place place;
-                index_place_key_parse(key.mv_data, &generation, &first_block);
-                goes = index_place_decode(generation, first_block, bytes, &owner, &place) &&
-                       place.number == c->generation;
-                t->blocks -= goes ? place.block_count : 0;
-            }
-            if (goes) {
-                txn_want_pages(t, 2);
-                rc = mdb_cursor_del(cursor, 0);
-            }
-            rc = rc != 0 ? rc : mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
-        }
-        mdb_cursor_close(cursor);
-    }
-    return ERR_OK;
-}
-
 enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
 {
     if (txn_failed(t, 0)) {
@@ -524,8 +483,6 @@ enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
         return apply_delete_at(t, change);
     case INDEX_MOVE:
         return apply_move(t, change);
-    case INDEX_SWEEP:
-        return apply_sweep(t, change);
     case INDEX_CONDEMN: // done, see index_condemn.c
     case INDEX_DROP:
     case INDEX_NOTHING:

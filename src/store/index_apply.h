@@ -19,6 +19,8 @@ struct index_txn {
 // Begins, with room for `change_count` changes. On failure nothing is open.
 enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned change_count,
                          int *ret_rc);
+// Does what it brings hold the whole object?
+bool index_change_is_whole(const struct index_change *c);
 // ERR_OK: done (whether or not there was something to do); ERR_CANCELLED: refused because the index
 // knows better. A failure of LMDB is in t->rc.
 enum err index_txn_apply(struct index_txn *t, const struct index_change *change);

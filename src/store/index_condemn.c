@@ -84,16 +84,18 @@ static void condemn_place(struct condemning *c, const struct store_place *place)
 }
 
 // All runs of the version that the index holds of this key.
-static void condemn_known(struct condemning *c, MDB_txn *txn, const struct index_env *env,
+static void condemn_known(struct condemning *c, MDB_txn *txn, struct index_env *env,
                           struct hash128 hash)
 {
+    struct index *index = &c->store->index;
     char key_bytes[INDEX_OBJECT_KEY_LEN];
     index_object_key(hash, key_bytes);
     MDB_val key = {sizeof(key_bytes), key_bytes};
     MDB_val value;
     struct index_record record;
     MDB_cursor *cursor = NULL;
-    if (mdb_get(txn, env->objects, &key, &value) != 0 ||
+    if (!index_proof_object(index, env, txn, hash) ||
+        mdb_get(txn, env->objects, &key, &value) != 0 ||
         !index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, &record)) {
         return;
     }
@@ -104,11 +106,12 @@ static void condemn_known(struct condemning *c, MDB_txn *txn, const struct index
         condemn_place(c, &place);
         return;
     }
-    if (mdb_cursor_open(txn, env->places, &cursor) != 0) {
-        return;
-    }
     char place_bytes[INDEX_PLACE_KEY_LEN];
     index_place_key(record.generation, 0, place_bytes);
+    if (!index_proof_rows(index, env, txn, place_bytes, UINT32_MAX) ||
+        mdb_cursor_open(txn, env->places, &cursor) != 0) {
+        return;
+    }
     key = (MDB_val){sizeof(place_bytes), place_bytes};
     int rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
     while (rc == 0 && key.mv_size == INDEX_PLACE_KEY_LEN) { // ends with the generation

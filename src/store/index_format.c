@@ -231,16 +231,9 @@ static const char *page_of(const void *value)
     return (const char *)value - (uintptr_t)value % PAGE_BYTES;
 }
 
-uint64_t index_page_of(const void *value)
-{
-    uint64_t page;
-    memcpy(&page, page_of(value), sizeof(page));
-    return page;
-}
-
 const char *index_map_of(const void *value)
 {
-    return page_of(value) - index_page_of(value) * PAGE_BYTES;
+    return page_of(value) - wire_get_u64(page_of(value)) * PAGE_BYTES;
 }
 
 struct index_place index_place_of(const struct store_place *place)

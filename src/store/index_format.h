@@ -60,8 +60,6 @@ bool index_meta_decode(struct span value, struct index_meta *ret_meta) MUST_USE;
 // Begin of LMDB's map, from a value read out of it: each page begins with its own number. LMDB does
 // not tell otherwise.
 const char *index_map_of(const void *value);
-// Number of the page that holds a value, by what the page itself says.
-uint64_t index_page_of(const void *value);
 
 struct index_place index_place_of(const struct store_place *place);
 struct store_place index_place_to_store(const struct index_place *place, uint64_t generation,

@@ -33,9 +33,7 @@ struct lookup {
 
 // --- LMDB
 
-// The worker is inside LMDB with a fresh view until reader_leave(). NULL: no index, or it cannot be
-// read.
-static struct index_env *reader_enter(struct index *index, struct index_reader *reader)
+struct index_env *index_reader_enter(struct index *index, struct index_reader *reader)
 {
     atomic_store(&reader->busy, true);
     struct index_env *env = atomic_load(&index->current);
@@ -61,15 +59,19 @@ static struct index_env *reader_enter(struct index *index, struct index_reader *
     return env;
 }
 
-static void reader_leave(struct index_reader *reader)
+void index_reader_leave(struct index_reader *reader)
 {
     mdb_txn_reset(reader->txn);
     atomic_store(&reader->busy, false);
 }
 
-static enum index_held record_find(struct index_env *env, struct index_reader *reader,
-                                   struct hash128 hash, struct index_record *ret_record)
+static enum index_held record_find(struct index *index, struct index_env *env,
+                                   struct index_reader *reader, struct hash128 hash,
+                                   struct index_record *ret_record)
 {
+    if (!index_proof_object(index, env, reader->txn, hash)) {
+        return INDEX_UNKNOWN;
+    }
     char key_bytes[INDEX_OBJECT_KEY_LEN];
     index_object_key(hash, key_bytes);
     MDB_val key = {sizeof(key_bytes), key_bytes};
@@ -87,12 +89,12 @@ enum index_held index_lookup_durable(struct index *index, struct index_reader *r
                                      struct hash128 hash)
 {
     struct index_record record;
-    struct index_env *env = reader_enter(index, reader);
+    struct index_env *env = index_reader_enter(index, reader);
     if (env == NULL) {
         return INDEX_UNKNOWN;
     }
-    enum index_held held = record_find(env, reader, hash, &record);
-    reader_leave(reader);
+    enum index_held held = record_find(index, env, reader, hash, &record);
+    index_reader_leave(reader);
     return held;
 }
 
@@ -175,6 +177,13 @@ static bool row_read(const struct lookup *l, const MDB_val *key, const MDB_val *
     return true;
 }
 
+// The first of up to `max` rows from `key` on.
+static int rows_get(struct lookup *l, MDB_val *key, MDB_val *value, unsigned max)
+{
+    bool good = index_proof_rows(l->index, l->reader->env, l->reader->txn, key->mv_data, max);
+    return good ? mdb_cursor_get(l->reader->cursor, key, value, MDB_SET_RANGE) : MDB_CORRUPTED;
+}
+
 // Places of an object of several runs that overlap the window. A run that begins earlier may reach
 // in.
 static void add_rows(struct lookup *l)
@@ -187,7 +196,7 @@ static void add_rows(struct lookup *l)
     uint64_t block;
     struct index_place place;
     bool good;
-    int rc = mdb_cursor_get(l->reader->cursor, &key, &value, MDB_SET_RANGE);
+    int rc = rows_get(l, &key, &value, 2 * STORE_VIEW_PLACES_MAX);
     for (unsigned i = 0; rc == 0 && i < 2 * STORE_VIEW_PLACES_MAX; i++) {
         if (!row_read(l, &key, &value, &block, &place, &good) || block >= l->end) {
             break;
@@ -209,7 +218,7 @@ static void any_row(struct lookup *l)
     uint64_t block;
     struct index_place place;
     bool good;
-    int rc = mdb_cursor_get(l->reader->cursor, &key, &value, MDB_SET_RANGE);
+    int rc = rows_get(l, &key, &value, LOOKUP_ANY_MAX);
     for (unsigned i = 0; rc == 0 && i < LOOKUP_ANY_MAX; i++) {
         if (!row_read(l, &key, &value, &block, &place, &good)) {
             break;
@@ -388,9 +397,10 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
     if (l.version != NULL) {
         pick_pending(&l);
     }
-    struct index_env *env = durable ? reader_enter(index, reader) : NULL;
+    struct index_env *env = durable ? index_reader_enter(index, reader) : NULL;
     struct index_record record;
-    enum index_held held = env != NULL ? record_find(env, reader, hash, &record) : INDEX_UNKNOWN;
+    enum index_held held =
+        env != NULL ? record_find(index, env, reader, hash, &record) : INDEX_UNKNOWN;
     if (held == INDEX_HELD && record.generation < floor) {
         held = INDEX_ABSENT;
     }
@@ -406,7 +416,7 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
         lookup_places(&l, held == INDEX_HELD ? &record : NULL);
     }
     if (env != NULL) {
-        reader_leave(reader);
+        index_reader_leave(reader);
     }
     if (inside) {
         index_memory_leave(&index->memory, reader->number);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // LMDB survives a crash but not damage: a flipped bit or a cut file is a wrong answer, an abort or
-// SIGBUS. So before we serve, a child looks through the file; if it dies, that is the verdict.
+// SIGBUS. So before we serve, meta pages and the pages of tables are judged without LMDB, then a child looks
+// through the file; if it dies, that is the verdict.
 //
-// The child: meta pages and tables open; the list of free pages (in range, none twice); then every
-// record in order (keys ascend, checksums hold, counts agree), its page none of the free ones. A
-// small index is through in the first 25 ms. A larger one gets 1,000 random descents, then word
-// goes to the parent, and the walk goes on behind serving, in slices, since a view kept for long
-// would stop pages from being used again.
+// The child: the list of free pages (in range, in order, none twice, its leaves sound); then each page of
+// our tables and every record (index_proof.c; checksums hold, counts agree), none of the free ones. A small
+// index is through in 25 ms, and all of it is known. Of a larger one it looks at 1,000 random descents more
+// and ends: what it has not come to is judged page by page before it is used (index_proof.c), and in time
+// as a whole (index_roll.c).
 #include "store/index_verify.h"
 
 #include <errno.h>
@@ -23,22 +24,20 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "store/index.h"
 
 #define WALK_FIRST_US 25000u
 #define DESCENTS 1000u
 #define DESCENTS_US 20000u
-#define SLICE 1000u
 #define PAGE_BYTES 4096u
 #define PAGES_MAX (1ull << 28) // 1 TiB of index
 #define EXIT_BAD 3
 
 struct walker {
-    MDB_env *env;
+    struct index_env env; // of this process, for its walks
     MDB_txn *txn;
-    MDB_dbi tables[2]; // objects, places
-    const char *map;
     uint64_t page_count, records, bad_records;
-    uint8_t *free_pages; // bit per page; only while one view is walked
+    uint8_t *free_pages; // bit per page
     uint64_t began_us;
     int out_fd;
 };
@@ -46,7 +45,7 @@ struct walker {
 static void __attribute__((noreturn)) walker_end(const struct walker *w, char verdict)
 {
     (void)!write(w->out_fd, &verdict, 1); // the parent sees the exit too
-    _exit(verdict == 'G' ? 0 : EXIT_BAD);
+    _exit(verdict == 'B' ? EXIT_BAD : 0);
 }
 
 static void on_assert(MDB_env *env, const char *text)
@@ -54,6 +53,19 @@ static void on_assert(MDB_env *env, const char *text)
     (void)env;
     (void)text;
     _exit(EXIT_BAD);
+}
+
+// How long all of it is walked. FOREBAY_INDEX_WALK_US is for tests: 0 is an index too large for that.
+static uint64_t walk_first_us(void)
+{
+#ifdef FOREBAY_FAULTS
+    const char *text = getenv("FOREBAY_INDEX_WALK_US");
+    uint64_t us;
+    if (text != NULL && span_to_u64(span_from_cstr(text), &us)) {
+        return us;
+    }
+#endif
+    return WALK_FIRST_US;
 }
 
 static bool page_mark_free(struct walker *w, uint64_t page)
@@ -65,7 +77,22 @@ static bool page_mark_free(struct walker *w, uint64_t page)
     return true;
 }
 
-// LMDB's own table of free pages: table 0, values are a count and that many page numbers.
+static const char *page_of(const struct walker *w, const void *data)
+{
+    return w->env.map + (uint64_t)((const char *)data - w->env.map) / PAGE_BYTES * PAGE_BYTES;
+}
+
+static bool free_row_is_sound(const struct walker *w, const MDB_val *key, const MDB_val *value)
+{
+    const char *leaf = page_of(w, key->mv_data);
+    const char *page = page_of(w, value->mv_data);
+    uint64_t number = (uint64_t)(page - w->env.map) / PAGE_BYTES;
+    return index_page_is_apart(leaf, (uint64_t)(leaf - w->env.map) / PAGE_BYTES) &&
+           (page == leaf || index_page_is_long(page, number, value->mv_size));
+}
+
+// LMDB's own table of free pages: table 0, keys are the transactions that freed them, values a count and that
+// many page numbers.
 static bool walk_free_pages(struct walker *w)
 {
     w->free_pages = calloc(w->page_count / 8 + 1, 1);
@@ -75,103 +102,94 @@ static bool walk_free_pages(struct walker *w)
     }
     MDB_val key, value;
     bool good = true;
+    size_t txn_before = 0;
     int rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
     for (; rc == 0 && good; rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) {
         size_t count = 0;
-        good = key.mv_size == sizeof(size_t) && value.mv_size >= sizeof(count);
+        size_t txn;
+        good = key.mv_size == sizeof(txn) && value.mv_size >= sizeof(count) &&
+               free_row_is_sound(w, &key, &value);
+        if (good) {
+            memcpy(&txn, key.mv_data, sizeof(txn));
+            good = txn > txn_before && txn <= mdb_txn_id(w->txn);
+            txn_before = txn;
+        }
         if (good) {
             memcpy(&count, value.mv_data, sizeof(count));
             good = count <= value.mv_size / sizeof(size_t) - 1;
         }
-        for (size_t i = 0; i < count && good; i++) {
+        size_t before = w->page_count;
+        for (size_t i = 0; i < count && good; i++) { // descending
             size_t page;
             memcpy(&page, (const char *)value.mv_data + (i + 1) * sizeof(page), sizeof(page));
-            good = page_mark_free(w, page);
+            good = page < before && page_mark_free(w, page);
+            before = page;
         }
     }
     mdb_cursor_close(cursor);
     return good && rc == MDB_NOTFOUND;
 }
 
-static bool record_is_good(unsigned table, const MDB_val *key, const MDB_val *value)
+static bool record_is_good(enum index_table table, const char *key, struct span value)
 {
-    struct span bytes = {value->mv_data, value->mv_size};
-    if (table == 0) {
+    if (table == INDEX_TABLE_OBJECTS) {
         struct index_record record;
-        return index_object_decode(index_object_key_parse(key->mv_data), bytes, &record);
+        return index_object_decode(index_object_key_parse(key), value, &record);
     }
     uint64_t generation, first_block;
     struct hash128 owner;
     struct index_place place;
-    index_place_key_parse(key->mv_data, &generation, &first_block);
-    return index_place_decode(generation, first_block, bytes, &owner, &place);
+    index_place_key_parse(key, &generation, &first_block);
+    return index_place_decode(generation, first_block, value, &owner, &place);
 }
 
-// Does the page that holds this value say it is the one, and is it not in the list of free pages?
-static bool page_is_used(const struct walker *w, const void *value)
+// The records of the leaf where the walk is. False: a page on the way is in the list of free pages.
+static bool walk_leaf(struct walker *w, const struct index_walk *walk)
 {
-    uint64_t page = (uint64_t)((const char *)value - w->map) / PAGE_BYTES;
-    return page < w->page_count && page == index_page_of(value) &&
-           (w->free_pages == NULL || (w->free_pages[page / 8] >> page % 8 & 1) == 0);
+    for (unsigned i = 0; i < walk->tree.depth; i++) {
+        uint64_t page = (uint64_t)(walk->step[i].page - w->env.map) / PAGE_BYTES;
+        if (page >= w->page_count || (w->free_pages[page / 8] >> page % 8 & 1) != 0) {
+            return false;
+        }
+    }
+    unsigned at;
+    const char *leaf = index_proof_leaf(walk, &at);
+    for (unsigned i = 0; i < index_page_count(leaf); i++) {
+        w->records++;
+        w->bad_records +=
+            !record_is_good(walk->table, index_page_key(leaf, i), index_page_value(leaf, i));
+    }
+    return true;
 }
 
-struct walk_at {
-    char key[16];
-    bool begun;
-};
-
-// Up to `max` records of a table from `at` on. *ret_end: the table is through.
-static bool walk_table(struct walker *w, unsigned table, struct walk_at *at, uint64_t max,
-                       uint64_t until_us, bool *ret_end)
+// Leaves of a table. *ret_end: it is through.
+static bool walk_table(struct walker *w, enum index_table table, uint64_t until_us, bool *ret_end)
 {
-    MDB_cursor *cursor;
-    if (mdb_cursor_open(w->txn, w->tables[table], &cursor) != 0) {
-        return false;
+    static const char first[INDEX_PAGE_KEY_LEN];
+    struct index_walk walk;
+    enum index_walked walked = index_proof_begin(&walk, &w->env, w->txn, table, true);
+    walked = walked == INDEX_WALKED ? index_proof_seek(&walk, first) : walked;
+    while (walked == INDEX_WALKED && clock_monotonic_us() <= until_us) { // ends with the table
+        walked = walk_leaf(w, &walk) ? index_proof_next_leaf(&walk) : INDEX_WALK_BAD;
     }
-    MDB_val key = {sizeof(at->key), at->key};
-    MDB_val value;
-    bool good = true;
-    *ret_end = false;
-    int rc = mdb_cursor_get(cursor, &key, &value, at->begun ? MDB_SET_RANGE : MDB_FIRST);
-    for (uint64_t i = 0; rc == 0 && good && i < max; i++) {
-        if (i % 64 == 0 && clock_monotonic_us() > until_us) {
-            break;
-        }
-        good = key.mv_size == sizeof(at->key);
-        if (!good) {
-            break;
-        }
-        int order = at->begun ? memcmp(key.mv_data, at->key, sizeof(at->key)) : 1;
-        good = order > 0 || (order == 0 && i == 0);
-        good = good && page_is_used(w, value.mv_data);
-        if (order > 0) {
-            w->records++;
-            w->bad_records += !record_is_good(table, &key, &value);
-        }
-        memcpy(at->key, key.mv_data, sizeof(at->key));
-        at->begun = true;
-        rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
-    }
-    mdb_cursor_close(cursor);
-    *ret_end = rc == MDB_NOTFOUND;
-    return good && (rc == 0 || rc == MDB_NOTFOUND);
+    *ret_end = walked == INDEX_WALK_ENDS;
+    return walked != INDEX_WALK_BAD;
 }
 
 static bool walker_open_tables(struct walker *w, const uint8_t *cache_id)
 {
-    MDB_dbi meta_table;
     struct index_meta meta;
     MDB_val key = {1, (void *)(uintptr_t) "m"};
     MDB_val value;
-    if (mdb_dbi_open(w->txn, "objects", 0, &w->tables[0]) != 0 ||
-        mdb_dbi_open(w->txn, "places", 0, &w->tables[1]) != 0 ||
-        mdb_dbi_open(w->txn, "meta", 0, &meta_table) != 0 ||
-        mdb_get(w->txn, meta_table, &key, &value) != 0 ||
+    if (mdb_dbi_open(w->txn, "objects", 0, &w->env.objects) != 0 ||
+        mdb_dbi_open(w->txn, "places", 0, &w->env.places) != 0 ||
+        mdb_dbi_open(w->txn, "meta", 0, &w->env.meta) != 0 ||
+        mdb_get(w->txn, w->env.meta, &key, &value) != 0 ||
         !index_meta_decode((struct span){value.mv_data, value.mv_size}, &meta) ||
         memcmp(meta.cache_id, cache_id, CACHE_ID_LEN) != 0) {
         return false;
     }
-    w->map = index_map_of(value.mv_data);
+    w->env.map = index_map_of(value.mv_data);
     return true;
 }
 
@@ -179,7 +197,7 @@ static bool walker_open_tables(struct walker *w, const uint8_t *cache_id)
 static bool walker_count_pages(struct walker *w)
 {
     MDB_envinfo info;
-    if (mdb_env_info(w->env, &info) != 0) {
+    if (mdb_env_info(w->env.env, &info) != 0) {
         return false;
     }
     w->page_count = info.me_last_pgno + 1;
@@ -189,33 +207,34 @@ static bool walker_count_pages(struct walker *w)
 static bool walker_open(struct walker *w, const char *path, uint64_t map_bytes,
                         const uint8_t *cache_id)
 {
-    if (mdb_env_create(&w->env) != 0 || mdb_env_set_mapsize(w->env, map_bytes) != 0 ||
-        mdb_env_set_maxdbs(w->env, 3) != 0 || mdb_env_set_assert(w->env, on_assert) != 0 ||
-        mdb_env_open(w->env, path, MDB_RDONLY | MDB_NOTLS | MDB_NORDAHEAD, 0600) != 0 ||
-        mdb_txn_begin(w->env, NULL, MDB_RDONLY, &w->txn) != 0 || !walker_open_tables(w, cache_id)) {
+    w->env.map_bytes = map_bytes;
+    if (mdb_env_create(&w->env.env) != 0 || mdb_env_set_mapsize(w->env.env, map_bytes) != 0 ||
+        mdb_env_set_maxdbs(w->env.env, 3) != 0 || mdb_env_set_assert(w->env.env, on_assert) != 0 ||
+        mdb_env_open(w->env.env, path, MDB_RDONLY | MDB_NOTLS | MDB_NORDAHEAD, 0600) != 0 ||
+        mdb_txn_begin(w->env.env, NULL, MDB_RDONLY, &w->txn) != 0 ||
+        !walker_open_tables(w, cache_id)) {
         return false;
     }
     // Only what a transaction has committed, also one that reads, keeps its tables open for others.
-    return mdb_txn_commit(w->txn) == 0 && mdb_txn_begin(w->env, NULL, MDB_RDONLY, &w->txn) == 0 &&
-           walker_count_pages(w);
+    return mdb_txn_commit(w->txn) == 0 &&
+           mdb_txn_begin(w->env.env, NULL, MDB_RDONLY, &w->txn) == 0 && walker_count_pages(w);
 }
 
 // Everything in one view, while the time lasts. *ret_end: all was seen.
 static bool walk_whole(struct walker *w, bool *ret_end)
 {
     *ret_end = false;
-    for (unsigned table = 0; table < 2; table++) {
-        struct walk_at at = {.begun = false};
+    for (unsigned table = INDEX_TABLE_OBJECTS; table <= INDEX_TABLE_PLACES; table++) {
         uint64_t before = w->records;
-        if (!walk_table(w, table, &at, UINT64_MAX, w->began_us + WALK_FIRST_US, ret_end)) {
+        if (!walk_table(w, table, w->began_us + walk_first_us(), ret_end)) {
             return false;
         }
         if (!*ret_end) {
             return true;
         }
         MDB_stat stat;
-        if (mdb_stat(w->txn, w->tables[table], &stat) != 0 ||
-            stat.ms_entries != w->records - before) {
+        MDB_dbi dbi = table == INDEX_TABLE_OBJECTS ? w->env.objects : w->env.places;
+        if (mdb_stat(w->txn, dbi, &stat) != 0 || stat.ms_entries != w->records - before) {
             return false;
         }
     }
@@ -224,46 +243,17 @@ static bool walk_whole(struct walker *w, bool *ret_end)
 
 static bool walk_random(struct walker *w)
 {
-    uint64_t until_us = clock_monotonic_us() + DESCENTS_US;
-    for (unsigned i = 0; i < DESCENTS && clock_monotonic_us() < until_us; i++) {
-        struct walk_at at = {.begun = true};
-        random_bytes(at.key, sizeof(at.key));
-        MDB_cursor *cursor;
-        MDB_val key = {sizeof(at.key), at.key};
-        MDB_val value;
-        if (mdb_cursor_open(w->txn, w->tables[0], &cursor) != 0) {
-            return false;
-        }
-        int rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
-        if (rc == 0 && key.mv_size == sizeof(at.key)) {
-            w->records++;
-            w->bad_records += !record_is_good(0, &key, &value);
-        }
-        mdb_cursor_close(cursor);
-        if (rc != 0 && rc != MDB_NOTFOUND) {
-            return false;
-        }
+    uint64_t until_us = clock_monotonic_us() + min_u64(DESCENTS_US, walk_first_us());
+    struct index_walk walk;
+    enum index_walked walked = index_proof_begin(&walk, &w->env, w->txn, INDEX_TABLE_OBJECTS, true);
+    for (unsigned i = 0; i < DESCENTS && walked == INDEX_WALKED && clock_monotonic_us() < until_us;
+         i++) {
+        char key[INDEX_PAGE_KEY_LEN];
+        random_bytes(key, sizeof(key));
+        walked = index_proof_seek(&walk, key);
+        walked = walked == INDEX_WALKED && !walk_leaf(w, &walk) ? INDEX_WALK_BAD : walked;
     }
-    return true;
-}
-
-static bool walk_slices(struct walker *w)
-{
-    w->records = w->bad_records = 0;
-    for (unsigned table = 0; table < 2; table++) {
-        struct walk_at at = {.begun = false};
-        bool end = false;
-        while (!end) {
-            mdb_txn_reset(w->txn);
-            if (mdb_txn_renew(w->txn) != 0 || !walker_count_pages(w)) {
-                return false;
-            }
-            if (!walk_table(w, table, &at, SLICE, UINT64_MAX, &end)) {
-                return false;
-            }
-        }
-    }
-    return true;
+    return walked != INDEX_WALK_BAD;
 }
 
 static bool records_are_good(const struct walker *w)
@@ -297,59 +287,95 @@ child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cach
     if (end) {
         walker_end(&w, 'G');
     }
-    free(w.free_pages);
-    w.free_pages = NULL;
-    if (!walk_random(&w) || !records_are_good(&w)) {
-        walker_end(&w, 'B');
-    }
-    (void)!write(out_fd, "P", 1); // the parent sees the exit too
-    (void)!nice(19);              // only politeness
-    walker_end(&w, walk_slices(&w) && records_are_good(&w) ? 'G' : 'B');
+    walker_end(&w, walk_random(&w) && records_are_good(&w) ? 'P' : 'B');
 }
 
-// LMDB's meta page: 16 bytes of page header, magic, version, address, map size, two tables of 48
-// bytes, last page, transaction. Its 64-bit form of version 1.
+// LMDB's meta page: 16 bytes of page header, magic, version, address, map size, two tables of 48 bytes
+// (the free pages, whose pad and flags are the size of pages and of the whole; the table of tables), last
+// page, transaction. Its 64-bit form of version 1.
 #define META_MAGIC 0xBEEFC0DEu
+#define META_MAGIC_AT 16u
+#define META_PAGE_SIZE_AT 40u
+#define META_FLAGS_AT 44u
+#define META_FLAGS 8u // keys of the free pages are numbers
+#define META_TABLES_AT 88u
+#define META_TABLES_LEN 48u
 #define META_LAST_PAGE_AT 136u
 #define META_TXN_AT 144u
 
-// Bytes of the file that its newest meta page counts; 0: it is shorter, or no such file.
-static uint64_t metas_used_bytes(int fd)
+// The newer one of a file that is as long as it says.
+static bool metas_read(int fd, char ret_meta[PAGE_BYTES])
 {
     char metas[2 * PAGE_BYTES];
     struct stat st;
     bool good = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
                 pread(fd, metas, sizeof(metas), 0) == (ssize_t)sizeof(metas);
-    if (!good) {
-        return 0;
-    }
-    uint64_t last_page = 0;
-    uint64_t txn = 0;
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2 && good; i++) {
         const char *meta = metas + i * PAGE_BYTES;
-        uint64_t its_txn, its_last;
-        uint32_t magic;
-        memcpy(&magic, meta + 16, sizeof(magic));
-        memcpy(&its_txn, meta + META_TXN_AT, sizeof(its_txn));
-        memcpy(&its_last, meta + META_LAST_PAGE_AT, sizeof(its_last));
-        good = good && magic == META_MAGIC;
-        if (its_txn >= txn) {
-            txn = its_txn;
-            last_page = its_last;
-        }
+        good = wire_get_u32(meta + META_MAGIC_AT) == META_MAGIC &&
+               wire_get_u32(meta + META_PAGE_SIZE_AT) == PAGE_BYTES &&
+               wire_get_u16(meta + META_FLAGS_AT) == META_FLAGS;
     }
-    good = good && last_page < PAGES_MAX && (uint64_t)st.st_size >= (last_page + 1) * PAGE_BYTES;
-    return good ? (last_page + 1) * PAGE_BYTES : 0;
+    if (!good) {
+        return false;
+    }
+    bool second =
+        wire_get_u64(metas + META_TXN_AT) < wire_get_u64(metas + PAGE_BYTES + META_TXN_AT);
+    memcpy(ret_meta, metas + (second ? PAGE_BYTES : 0), PAGE_BYTES);
+    uint64_t last_page = wire_get_u64(ret_meta + META_LAST_PAGE_AT);
+    return last_page < PAGES_MAX && (uint64_t)st.st_size >= (last_page + 1) * PAGE_BYTES;
+}
+
+static uint64_t meta_used_bytes(const char *meta)
+{
+    return (wire_get_u64(meta + META_LAST_PAGE_AT) + 1) * PAGE_BYTES;
+}
+
+// Of a table that fits into one page.
+static bool root_read(int fd, const struct index_tree *tree, char ret_page[PAGE_BYTES])
+{
+    return tree->depth == 1 && tree->root < PAGES_MAX &&
+           pread(fd, ret_page, PAGE_BYTES, (off_t)(tree->root * PAGE_BYTES)) ==
+               (ssize_t)PAGE_BYTES &&
+           index_page_is_apart(ret_page, tree->root);
+}
+
+static bool tables_are_good(int fd)
+{
+    char meta[PAGE_BYTES], tables[PAGE_BYTES], settings[PAGE_BYTES];
+    struct index_tree tree;
+    return metas_read(fd, meta) &&
+           index_page_tree((struct span){meta + META_TABLES_AT, META_TABLES_LEN}, &tree) &&
+           root_read(fd, &tree, tables) && index_page_find_tree(tables, "objects", &tree) &&
+           index_page_find_tree(tables, "places", &tree) &&
+           index_page_find_tree(tables, "meta", &tree) && root_read(fd, &tree, settings);
+}
+
+// Nobody else has it open yet, so it may be closed.
+static int file_open(int index_fd, int flags)
+{
+    return openat(index_fd, "data.mdb", flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
 bool index_verify_size(int index_fd)
 {
-    int fd = openat(index_fd, "data.mdb", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    uint64_t used = fd >= 0 ? metas_used_bytes(fd) : 0;
+    char meta[PAGE_BYTES];
+    int fd = file_open(index_fd, O_RDONLY);
+    bool good = fd >= 0 && metas_read(fd, meta);
     if (fd >= 0) {
-        (void)close(fd); // only read; nobody else has it open yet
+        (void)close(fd); // only read
     }
-    return used > 0;
+    return good;
+}
+
+bool index_verify_tables(int index_fd)
+{
+    int fd = file_open(index_fd, O_RDONLY);
+    bool good = fd >= 0 && tables_are_good(fd);
+    if (fd >= 0) {
+        (void)close(fd); // only read
+    }
+    return good;
 }
 
 uint64_t index_file_bytes(int index_fd)
@@ -363,33 +389,25 @@ uint64_t index_file_bytes(int index_fd)
 
 uint64_t index_file_cut(int index_fd)
 {
-    int fd = openat(index_fd, "data.mdb", O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    uint64_t used = fd >= 0 ? metas_used_bytes(fd) : 0;
-    if (used > 0) {
-        (void)!ftruncate(fd, (off_t)used); // then it stays as long as it is, and is counted so
+    char meta[PAGE_BYTES];
+    int fd = file_open(index_fd, O_RDWR);
+    if (fd >= 0 && metas_read(fd, meta)) {
+        (void)!ftruncate(fd,
+                         (off_t)meta_used_bytes(meta)); // or it stays as long as it is, and counts
     }
     if (fd >= 0) {
-        (void)close(fd); // nobody else has it open yet
+        (void)close(fd); // what was cut is not needed
     }
     return index_file_bytes(index_fd);
 }
 
-static void check_reap(struct index_verify *check_)
-{
-    while (waitpid(check_->pid, NULL, 0) < 0 && errno == EINTR) {
-    }
-    (void)close(check_->fd); // a pipe
-    check_->pid = 0;
-    check_->fd = -1;
-}
-
-// Next verdict; BAD when the child died.
-static enum index_verdict check_read(const struct index_verify *check_)
+// BAD when the child died.
+static enum index_verdict verdict_read(int fd)
 {
     char verdict;
     ssize_t len;
     do {
-        len = read(check_->fd, &verdict, 1);
+        len = read(fd, &verdict, 1);
     } while (len < 0 && errno == EINTR);
     if (len != 1) {
         return INDEX_VERDICT_BAD;
@@ -399,10 +417,9 @@ static enum index_verdict check_read(const struct index_verify *check_)
                             : INDEX_VERDICT_BAD;
 }
 
-enum index_verdict index_verify_start(struct index_verify *check_, const char *path,
-                                      uint64_t map_bytes, const uint8_t cache_id[CACHE_ID_LEN])
+enum index_verdict index_verify(const char *path, uint64_t map_bytes,
+                                const uint8_t cache_id[CACHE_ID_LEN])
 {
-    *check_ = (struct index_verify){.fd = -1};
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return INDEX_VERDICT_PARTLY;
@@ -417,43 +434,12 @@ enum index_verdict index_verify_start(struct index_verify *check_, const char *p
         child_main(ends[1], path, map_bytes, cache_id);
     }
     (void)close(ends[1]);
-    check_->pid = pid;
-    check_->fd = ends[0];
     struct pollfd readable = {.fd = ends[0], .events = POLLIN};
     int ready = poll(&readable, 1, INDEX_VERIFY_WAIT_MS);
-    if (ready <= 0) {
-        return INDEX_VERDICT_PARTLY; // slow: the last word comes later
+    enum index_verdict verdict = ready > 0 ? verdict_read(ends[0]) : INDEX_VERDICT_PARTLY;
+    (void)kill(pid, SIGKILL); // a slow disk's is not waited for
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
-    enum index_verdict verdict = check_read(check_);
-    if (verdict != INDEX_VERDICT_PARTLY) {
-        check_reap(check_);
-    }
+    (void)close(ends[0]); // a pipe
     return verdict;
-}
-
-enum index_verdict index_verify_wait(struct index_verify *check_, int stop_fd)
-{
-    enum index_verdict verdict = INDEX_VERDICT_GOOD;
-    if (check_->pid == 0) {
-        return verdict;
-    }
-    do {
-        struct pollfd readable[2] = {{.fd = check_->fd, .events = POLLIN},
-                                     {.fd = stop_fd, .events = POLLIN}};
-        (void)poll(readable, 2, -1); // an interruption looks again
-        if (readable[1].revents != 0) {
-            return INDEX_VERDICT_PARTLY;
-        }
-        verdict = readable[0].revents != 0 ? check_read(check_) : INDEX_VERDICT_PARTLY;
-    } while (verdict == INDEX_VERDICT_PARTLY);
-    check_reap(check_);
-    return verdict;
-}
-
-void index_verify_stop(struct index_verify *check_)
-{
-    if (check_->pid != 0) {
-        (void)kill(check_->pid, SIGKILL);
-        check_reap(check_);
-    }
 }

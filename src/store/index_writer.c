@@ -28,7 +28,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
-#include "store/index_apply.h"
+#include "store/index_batch.h"
 #include "store/index_condemn.h"
 #include "store/index_sync.h"
 #include "store/store_private.h"
@@ -198,13 +198,11 @@ static void waiter_tell(struct index_waiter *waiter, enum err err)
     pthread_mutex_unlock(&waiter->lock);
 }
 
-static enum err writer_do(struct index_writer *writer, enum index_change_kind kind,
-                          uint64_t argument)
+static enum err writer_do(struct index_writer *writer, enum index_change_kind kind)
 {
     struct index_waiter waiter;
     waiter_init(&waiter, 1);
     struct index_change *change = change_new(kind, (struct hash128){0, 0});
-    change->generation = argument;
     change->waiter = &waiter;
     change->urgent = true;
     writer_push_ours(writer, change);
@@ -218,21 +216,16 @@ void index_writer_forget(struct index_writer *writer, struct index_removal *remo
     index_writer_renewals_wait(writer); // wakes it
 }
 
-void index_writer_sweep(struct index_writer *writer, uint32_t segment_number)
+void index_writer_drop_injured(struct index_writer *writer)
 {
-    struct index_change *change = change_new(INDEX_SWEEP, (struct hash128){0, 0});
-    change->generation = segment_number;
-    writer_push_ours(writer, change); // what stays is a miss
-}
-
-void index_writer_drop(struct index_writer *writer)
-{
-    (void)writer_do(writer, INDEX_DROP, 0); // without an index everything is a miss
+    struct index_change *change = change_new(INDEX_DROP, (struct hash128){0, 0});
+    change->urgent = true;
+    writer_push(writer, change);
 }
 
 enum err index_writer_flush(struct index_writer *writer)
 {
-    return writer_do(writer, INDEX_NOTHING, 0);
+    return writer_do(writer, INDEX_NOTHING);
 }
 
 void index_writer_move(struct index_writer *writer, struct index_move *move)
@@ -286,17 +279,6 @@ static void change_committed(struct store *store, const struct index_change *cha
 
 // --- a batch
 
-// A place may enter the index only while its segment lives.
-static bool change_segment_lives(struct store *store, const struct index_change *change)
-{
-    struct segment *segment = segment_log_entry(&store->log, change->place.segment_number);
-    if (!segment_pin(segment, change->place.segment_number)) {
-        return false;
-    }
-    segment_unpin(segment);
-    return true;
-}
-
 // The file is broken: everything in it is given up and found again in the segments.
 static void writer_drop_index(struct index_writer *writer)
 {
@@ -339,43 +321,9 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
         if (index_open(&store->index, 0, false) != ERR_OK) {
             recovery_want_rebuild(&store->recovery);
         }
+        recovery_want_round(&store->recovery); // to be judged again
     }
     store_filling_off(store, "commit", rc > 0 ? rc : EIO);
-}
-
-// A run may enter if its segment lives, and recovery's only if the homes do not know better. What a
-// lost run would have replaced goes all the same: it is hidden already.
-static enum err change_apply(struct store *store, struct index_txn *t, struct index_change *c)
-{
-    struct index_memory *memory = &store->index.memory;
-    bool adds = c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT || c->kind == INDEX_MOVE;
-    bool lives = !adds || change_segment_lives(store, c);
-    if (c->kind == INDEX_PUT && !lives) {
-        struct index_change hide = *c;
-        hide.kind = INDEX_DELETE;
-        enum err err = index_txn_apply(t, &hide);
-        return err == ERR_OK ? ERR_IO : err;
-    }
-    if (!lives) {
-        return ERR_IO;
-    }
-    if (c->kind == INDEX_PUT) { // renewed since, perhaps
-        (void)!index_memory_validated(memory, c->hash, c->generation, &c->validated_mono_ms,
-                                      &c->validated_wall_ms);
-    } else if (c->kind == INDEX_PUT_REBUILT) {
-        struct memory_put found = {
-            .hash = c->hash,
-            .generation = c->generation,
-            .size_bytes = c->size_bytes,
-            .etag_hash = c->etag_hash,
-            .block_size_bytes = c->block_size_bytes,
-        };
-        c->generation = index_memory_judge_rebuilt(memory, &found);
-        if (c->generation == 0) {
-            return ERR_CANCELLED;
-        }
-    }
-    return index_txn_apply(t, c);
 }
 
 // One transaction; every change gets its error. False: nothing of it is in the index.
@@ -392,38 +340,38 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     if (count == 0 && renewal_count == 0 && forget_count == 0) {
         return true;
     }
-    uint64_t began_us = clock_monotonic_us();
     struct index_txn t;
     int rc = 0;
     if (atomic_load(&index->current) == NULL &&
         (writer->given_up || index_open(index, 0, false) != ERR_OK)) {
         writer_drop_index(writer);
     }
-    enum err err = index_txn_begin(&t, index, count + renewal_count + forget_count, &rc);
+    struct index_batch changes;
+    index_batch_init(&changes, owed, batch, count);
+    changes.renewals = renewals;
+    changes.renewal_count = renewal_count;
+    changes.forget = forget_count > 0 ? &writer->forget : NULL;
+    bool ready = index_batch_ready(&changes, store);
+    uint64_t began_us = clock_monotonic_us();
+    rc = ready ? 0 : MDB_CORRUPTED;
+    enum err err =
+        ready ? index_txn_begin(&t, index, count + renewal_count + forget_count, &rc) : ERR_IO;
     if (err == ERR_DISK_FULL && forget_count > 0) { // nobody waits for it, and filling goes on
+        changes.forget = NULL;
         forget_count = 0;
         writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
         if (count + renewal_count == 0) {
+            index_batch_done(&changes);
             return false;
         }
         err = index_txn_begin(&t, index, count + renewal_count, &rc);
     }
-    for (struct index_change *c = owed; c != NULL && err == ERR_OK; c = c->next) {
-        c->err = change_apply(store, &t, c);
-    }
-    for (struct index_change *c = batch; c != NULL && err == ERR_OK; c = c->next) {
-        c->err = change_apply(store, &t, c);
-    }
-    for (unsigned i = 0; i < renewal_count && err == ERR_OK; i++) {
-        index_txn_renew(&t, &renewals[i]);
-    }
-    if (err == ERR_OK && forget_count > 0) {
-        index_forget_apply(&writer->forget, &t);
-    }
     if (err == ERR_OK) {
+        index_batch_apply(&changes, store, &t);
         rc = index_txn_commit(&t);
         err = rc == 0 ? ERR_OK : rc == ENOSPC || rc == MDB_MAP_FULL ? ERR_DISK_FULL : ERR_IO;
     }
+    index_batch_done(&changes);
     stats_observe_us(HISTOGRAM_index_commit, clock_monotonic_us() - began_us);
     if (err != ERR_OK) {
         for (struct index_change *c = batch; c != NULL; c = c->next) {
@@ -618,10 +566,13 @@ static void owed_settle(struct index_writer *writer, struct index_change *taken,
 
 static bool batch_process(struct index_writer *writer, struct index_change *batch, unsigned count)
 {
-    index_sync_batch(writer->store, batch);
-    index_condemn_batch(writer->store, batch);
+    struct store *store = writer->store;
+    index_sync_batch(store, batch);
+    index_condemn_batch(store, batch);
     for (struct index_change *c = batch; c != NULL; c = c->next) {
-        if (c->kind == INDEX_DROP) {
+        struct index_env *env = atomic_load(&store->index.current);
+        if (c->kind == INDEX_DROP && env != NULL && atomic_load(&env->proof.is_bad)) {
+            log_warn("index_dropped", "reason=injured");
             writer_drop_index(writer);
         }
     }

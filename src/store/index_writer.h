@@ -24,8 +24,7 @@ enum index_change_kind {
     INDEX_DELETE_AT, // if still at that place
     INDEX_MOVE,      // to another place, if still at the one it was copied from
     INDEX_CONDEMN,   // the runs of a key are bad: marked where they lie, see index_condemn.c
-    INDEX_SWEEP,     // all places in a segment
-    INDEX_DROP,      // the whole index
+    INDEX_DROP,      // the whole index, if it is injured
     INDEX_NOTHING,   // only to be waited for
 };
 
@@ -51,7 +50,7 @@ struct index_change {
     enum index_change_kind kind;
     struct hash128 hash;
     uint64_t generation, size_bytes,
-        etag_hash; // PUT; DELETE: generation is the floor; SWEEP: the number; CONDEMN: the line
+        etag_hash; // PUT; DELETE: generation is the floor; CONDEMN: the line
     uint32_t block_size_bytes;
     bool urgent, is_ours;
     bool is_bad;                                   // DELETE_AT: its run fails its checksum
@@ -109,9 +108,9 @@ void index_writer_renewals_wait(struct index_writer *writer);
 // From the room's own threads: these are done in the writer's own time. `removals` is taken over.
 void index_writer_forget(struct index_writer *writer, struct index_removal *removals,
                          unsigned count);
-void index_writer_sweep(struct index_writer *writer, uint32_t segment_number);
-// These wait until it is committed.
-void index_writer_drop(struct index_writer *writer);
+// Any thread: the index was found to be injured, and goes.
+void index_writer_drop_injured(struct index_writer *writer);
+// Waits until what came before is committed.
 enum err index_writer_flush(struct index_writer *writer);
 // These wait only while too much is queued.
 void index_writer_move(struct index_writer *writer, struct index_move *move);

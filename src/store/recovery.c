@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Start-up. Before serving: a marker or a bad verdict of the checking child drops the index, so
+// Start-up. Before serving: a marker or a bad verdict of the child that looks drops the index, so
 // does an index that is another cache's or an old copy (its last commit is behind the one noted in
 // `format`). Then the store serves, and one thread goes through the segments, newest first:
 //
@@ -13,8 +13,8 @@
 // What is put back is marked: it is revalidated before its first use, because versions that were
 // invalidated come back too. So what is asked for meanwhile need not be deleted; what is stored of the
 // same version joins what is found. After an unclean stop and another boot all records are to be
-// revalidated. At last the child's verdict on the whole index is waited for, then orders to rebuild
-// while the store runs.
+// revalidated. At last the thread goes round the index slice by slice (index_roll.c), and waits for
+// orders to rebuild while the store runs: whoever finds it injured orders one.
 //
 // A disk in trouble may order one rebuild after the other: the second begins an eighth of a second after
 // the first has ended, each next one twice as late, until there has been none for ten minutes.
@@ -26,6 +26,7 @@
 
 #include "base/log.h"
 #include "stats/stats.h"
+#include "store/index_verify.h"
 #include "store/segment_list.h"
 #include "store/store_private.h"
 
@@ -35,14 +36,13 @@
 
 void recovery_init(struct recovery *recovery, struct store *store)
 {
-    *recovery = (struct recovery){.store = store, .verify = {.fd = -1}};
+    *recovery = (struct recovery){.store = store};
     pthread_mutex_init(&recovery->guarded.lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&recovery->guarded.wake, &attr);
     pthread_condattr_destroy(&attr);
-    check(pipe2(recovery->stop_pipe, O_CLOEXEC | O_NONBLOCK) == 0);
 }
 
 static void tell_rebuilding(struct store *store, bool rebuilding)
@@ -56,22 +56,51 @@ static void tell_rebuilding(struct store *store, bool rebuilding)
     }
 }
 
-void recovery_want_rebuild(struct recovery *recovery)
+static void want_rebuild(struct recovery *recovery, bool drop)
 {
-    tell_rebuilding(recovery->store, true);
+    struct store *store = recovery->store;
+    tell_rebuilding(store, true);
     pthread_mutex_lock(&recovery->guarded.lock);
     recovery->guarded.rebuild_wanted = true;
-    index_memory_recovering(&recovery->store->index.memory, true);
+    index_memory_recovering(&store->index.memory, true); // deletes from now on outlast it
+    if (drop) {                                          // in front of what the rebuild puts back
+        index_writer_drop_injured(&store->writer);
+    }
+    pthread_cond_signal(&recovery->guarded.wake);
+    pthread_mutex_unlock(&recovery->guarded.lock);
+}
+
+void recovery_want_rebuild(struct recovery *recovery)
+{
+    want_rebuild(recovery, false);
+}
+
+void recovery_want_new_index(struct recovery *recovery)
+{
+    want_rebuild(recovery, true);
+}
+
+void recovery_want_round(struct recovery *recovery)
+{
+    pthread_mutex_lock(&recovery->guarded.lock);
+    recovery->guarded.round_wanted = true;
     pthread_cond_signal(&recovery->guarded.wake);
     pthread_mutex_unlock(&recovery->guarded.lock);
 }
 
 // --- the index
 
+// All of the index is known: the round has time.
+static void recovery_rests(struct recovery *recovery)
+{
+    recovery->roll_due_us = store_real_us() + INDEX_ROLL_REST_MS * 1000ull;
+    atomic_store(&recovery->is_verified, true);
+}
+
 static enum err recovery_open_new(struct recovery *recovery, const char *why)
 {
     struct store *store = recovery->store;
-    index_verify_stop(&recovery->verify);
+    recovery_rests(recovery);
     index_remove_files(store->dir.index_fd);
     if (why != NULL) {
         log_warn("index_dropped", "reason=%s", why);
@@ -114,17 +143,27 @@ enum err recovery_open_index(struct recovery *recovery)
     if (!index_verify_size(store->dir.index_fd)) {
         return recovery_open_new(recovery, "cut_off");
     }
+    if (!index_verify_tables(store->dir.index_fd)) {
+        return recovery_open_new(recovery, "tables");
+    }
     struct buf path;
     buf_init(&path, 8192);
     buf_printf(&path, "%s/index", store->dir.path);
-    enum index_verdict verdict = index_verify_start(&recovery->verify, buf_cstr(&path),
-                                                    store->index.map_bytes, format->cache_id);
+    enum index_verdict verdict =
+        index_verify(buf_cstr(&path), store->index.map_bytes, format->cache_id);
     buf_done(&path);
     if (verdict == INDEX_VERDICT_BAD) {
         return recovery_open_new(recovery, "damaged");
     }
     enum err err = index_open(&store->index, format->index_txn, format->clean);
-    return err == ERR_CORRUPT ? recovery_open_new(recovery, "refused") : err;
+    if (err == ERR_CORRUPT) {
+        return recovery_open_new(recovery, "refused");
+    }
+    if (err == ERR_OK && verdict == INDEX_VERDICT_GOOD) {
+        index_proof_all(&store->index);
+        recovery_rests(recovery);
+    }
+    return err;
 }
 
 // --- segments
@@ -289,15 +328,25 @@ static void rebuild_all(struct recovery *recovery)
              atomic_load(&recovery->store->index.blocks));
 }
 
-// Waits for an order, or until one that is there is due. True: rebuild now.
-static bool rebuild_wait_locked(struct recovery *recovery)
+// When there is something to do.
+static uint64_t due_us_locked(struct recovery *recovery)
 {
-    if (!recovery->guarded.rebuild_wanted) {
-        pthread_cond_wait(&recovery->guarded.wake, &recovery->guarded.lock);
-        return false;
+    if (recovery->guarded.rebuild_wanted) {
+        bool first = recovery->rebuilt_us == 0;
+        return first ? 0 : recovery->rebuilt_us + ((uint64_t)REBUILD_PAUSE_US << recovery->pauses);
     }
-    uint64_t due_us = recovery->rebuilt_us + ((uint64_t)REBUILD_PAUSE_US << recovery->pauses);
-    if (recovery->rebuilt_us == 0 || store_real_us() >= due_us) {
+    if (recovery->guarded.round_wanted && recovery->roll.env_id == 0) { // behind the one under way
+        recovery->guarded.round_wanted = false;
+        recovery->roll_due_us = 0;
+    }
+    return recovery->roll_due_us;
+}
+
+// Waits for orders, or until the next thing is due. True: it is.
+static bool recovery_wait_locked(struct recovery *recovery)
+{
+    uint64_t due_us = due_us_locked(recovery);
+    if (store_real_us() >= due_us) {
         return true;
     }
     struct timespec until = {.tv_sec = (time_t)(due_us / 1000000),
@@ -305,6 +354,15 @@ static bool rebuild_wait_locked(struct recovery *recovery)
     (void)pthread_cond_timedwait(&recovery->guarded.wake, &recovery->guarded.lock,
                                  &until); // looked at again
     return false;
+}
+
+static void roll_on(struct recovery *recovery)
+{
+    if (index_roll_slice(&recovery->roll, recovery->store)) {
+        recovery_rests(recovery);
+    } else {
+        recovery->roll_due_us = store_real_us() + INDEX_ROLL_PAUSE_MS * 1000ull;
+    }
 }
 
 static bool take_rebuild(struct recovery *recovery)
@@ -333,20 +391,20 @@ static void *recovery_main(void *ctx)
     }
     atomic_store(&store->log.examined, true);
     segment_log_want(&store->log, false);
-    if (index_verify_wait(&recovery->verify, recovery->stop_pipe[0]) == INDEX_VERDICT_BAD) {
-        log_warn("index_dropped", "reason=walk");
-        recovery_want_rebuild(recovery); // first: deletes from now on outlast it
-        index_writer_drop(&store->writer);
-    }
-    atomic_store(&recovery->is_verified, true);
     pthread_mutex_lock(&recovery->guarded.lock);
     while (!recovery->guarded.stop) {
-        if (rebuild_wait_locked(recovery)) {
-            recovery->guarded.rebuild_wanted = false;
-            pthread_mutex_unlock(&recovery->guarded.lock);
-            rebuild_all(recovery);
-            pthread_mutex_lock(&recovery->guarded.lock);
+        if (!recovery_wait_locked(recovery)) {
+            continue;
         }
+        rebuild = recovery->guarded.rebuild_wanted;
+        recovery->guarded.rebuild_wanted = false;
+        pthread_mutex_unlock(&recovery->guarded.lock);
+        if (rebuild) {
+            rebuild_all(recovery);
+        } else {
+            roll_on(recovery);
+        }
+        pthread_mutex_lock(&recovery->guarded.lock);
     }
     pthread_mutex_unlock(&recovery->guarded.lock);
     return NULL;
@@ -366,13 +424,9 @@ void recovery_stop(struct recovery *recovery)
         recovery->guarded.stop = true;
         pthread_cond_signal(&recovery->guarded.wake);
         pthread_mutex_unlock(&recovery->guarded.lock);
-        (void)!write(recovery->stop_pipe[1], "", 1); // it may be waiting for the child
         check(pthread_join(recovery->thread, NULL) == 0);
         recovery->runs = false;
     }
-    index_verify_stop(&recovery->verify);
-    (void)close(recovery->stop_pipe[0]);
-    (void)close(recovery->stop_pipe[1]);
     pthread_mutex_destroy(&recovery->guarded.lock);
     pthread_cond_destroy(&recovery->guarded.wake);
 }

@@ -4,18 +4,20 @@
 #ifndef FOREBAY_STORE_RECOVERY_H
 #define FOREBAY_STORE_RECOVERY_H
 
-#include "store/index_verify.h"
+#include <pthread.h>
+
+#include "store/index_roll.h"
 
 struct store;
 
 struct recovery {
     struct store *store;
-    struct index_verify verify;
     pthread_t thread;
     bool runs;
-    int stop_pipe[2];
     bool was_clean;            // the last process stopped cleanly
     atomic_bool is_verified;   // the index as it was at the start; a bad one is being rebuilt
+    struct index_roll roll;    // of the thread
+    uint64_t roll_due_us;      // real; the next slice
     uint64_t rebuilt_us;       // of the thread: when the last rebuild ended; 0: none yet
     uint64_t salt;             // of the segment that is being listed
     uint32_t number;           // and its number
@@ -24,7 +26,7 @@ struct recovery {
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
-        bool rebuild_wanted, stop;
+        bool rebuild_wanted, round_wanted, stop;
     } guarded;
 };
 
@@ -39,5 +41,9 @@ void recovery_start(struct recovery *recovery);
 void recovery_stop(struct recovery *recovery);
 // The index was dropped (or has lost something): put back what segments hold. Any thread.
 void recovery_want_rebuild(struct recovery *recovery);
+// The index is injured: it goes, and the same. Any thread.
+void recovery_want_new_index(struct recovery *recovery);
+// It holds places of a segment that is gone, nobody knows which: a round finds them. Any thread.
+void recovery_want_round(struct recovery *recovery);
 
 #endif

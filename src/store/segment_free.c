@@ -96,7 +96,7 @@ static bool on_row_forgotten(void *ctx, const struct segment_row *row)
     return true;
 }
 
-// What is in it. False: it cannot be known, and is to be swept out by number.
+// What is in it. False: it cannot be known, and is found on a round through the index.
 static bool free_list(struct segment *segment, struct forgetting *f)
 {
     *f = (struct forgetting){.number = atomic_load(&segment->number)};
@@ -207,7 +207,7 @@ static void free_one(struct segment_log *log, struct segment *segment)
         index_writer_forget(&log->store->writer, f.removals, f.count);
     } else {
         free(f.removals);
-        index_writer_sweep(&log->store->writer, number);
+        recovery_want_round(&log->store->recovery);
     }
     f.blocks -= min_u64(f.blocks, moved_blocks);
     f.bytes -= min_u64(f.bytes, moved_bytes);

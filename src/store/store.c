@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "stats/stats.h"
+#include "store/index_verify.h"
 #include "store/segment_free.h"
 #include "store/segment_supply.h"
 #include "store/store_private.h"
@@ -221,7 +222,8 @@ static void store_enter_workers(struct store *store)
         store->index.readers[i] = &sw->reader;
         worker_slot_set(sw->worker, WORKER_SLOT_STORE, sw);
     }
-    store->index.reader_count = store->worker_count;
+    store->index.readers[store->worker_count] = &store->recovery.roll.reader;
+    store->index.reader_count = store->worker_count + 1;
 }
 
 // `format` says that we are at it, and promises numbers and generations to this process.
@@ -561,9 +563,9 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
 int store_fault_strike(enum store_fault fault)
 {
     static const char *const names[] = {
-        "store.sync",   "store.commit", "store.create", "store.allocate", "store.unlink",
-        "store.open",   "store.scan",   "store.table",  "store.mark",     "store.note",
-        "store.disown", "store.remove", "store.rewrite"};
+        "store.sync",   "store.commit", "store.create",  "store.allocate", "store.unlink",
+        "store.open",   "store.scan",   "store.table",   "store.mark",     "store.note",
+        "store.disown", "store.remove", "store.rewrite", "store.roll"};
     static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);

@@ -139,6 +139,7 @@ enum store_fault {
     STORE_FAULT_DISOWN,  // the marker that the index is not to be believed
     STORE_FAULT_REMOVE,  // removing the index instead
     STORE_FAULT_REWRITE, // writing a survivor
+    STORE_FAULT_ROLL,    // reading a page of the index on its round
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);

@@ -164,11 +164,8 @@ static void file(const uint8_t *data, size_t size)
     free(bytes);
     int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     check(folder >= 0);
-    if (index_verify_size(folder)) {
-        struct index_verify child;
-        (void)index_verify_start(&child, dir, MAP_BYTES, cache_id);
-        (void)index_verify_wait(&child, -1);
-        index_verify_stop(&child);
+    if (index_verify_size(folder) && index_verify_tables(folder)) {
+        (void)!index_verify(dir, MAP_BYTES, cache_id);
     }
     (void)close(folder);
 }

@@ -15,8 +15,9 @@ import pytest
 from client import Closed, Connection, ProtocolError, Truncated, judge
 from conftest import not_run
 from disks import PAGE, FaultyDisk, LoopDisk, direct_works, drop_pages, edit_beneath, read_beneath
-from forebay import parallel, scale, scaled
+from forebay import build_kind, parallel, scale, scaled
 from oracle import CELL, name_hash
+from waiting import wait_for
 
 MIB = 1 << 20
 IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
@@ -399,7 +400,8 @@ GONE = {"removed", "folder removed", "empty", "one byte", "meta pages zeroed", "
 
 
 def test_injured_indexes(start, origin, engine, figure, tmp_path):
-    """Normal start, no wrong byte, and the index is rebuilt from the segments behind serving."""
+    """Normal start, no wrong byte, and the index is rebuilt from the segments behind serving. Every other one is too
+    large for the child that looks at it: found by whoever comes to it, the round behind serving at last."""
     stranger = start(origin, engine=engine, file=IMMUTABLE)
     for i in range(50):
         origin.put(f"other/{i}", 3000)
@@ -424,6 +426,8 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
         options = injuries(dice, index, other)
         name, harm = options[n % len(options)]
         harm()
+        unseen = n % 2 == 1 and build_kind() != "release"
+        server.env["FOREBAY_INDEX_WALK_US"] = "0" if unseen else "25000"
         server.start()
         if n // len(options) % 2 == 1:      # readers at once, while it is being rebuilt
             with server.client() as client:
@@ -432,6 +436,10 @@ def test_injured_indexes(start, origin, engine, figure, tmp_path):
         slowest = max(slowest, time.monotonic() - server.spawned_at) if n < len(options) else slowest
         dropped = any("index_dropped" in line for line in server.stderr)
         assert dropped or name not in GONE, f"{name}: taken for good: {server.output()}"
+        if unseen and not dropped:
+            wait_for(lambda: server.metric("forebay_index_rounds_total") +
+                     server.metric("forebay_index_injuries_total"), "a round through the index")
+            dropped = server.metric("forebay_index_injuries_total") > 0
         if dropped:
             server.wait_stderr("index_rebuild_done")
             # What a reader asked for before it was found again counts with its new run's commit.

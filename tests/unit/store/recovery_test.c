@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "stats/stats.h"
 #include "store_fixture.h"
 #include "test.h"
 #include "waiting.h"
@@ -489,6 +490,114 @@ Test(recovery, two_hundred_injured_indexes_start_normally_and_come_back_from_seg
     box_remove(&stranger);
 }
 
+// Every leaf with many rows says of itself what cannot be.
+static void injure_leaves(char *bytes, size_t len)
+{
+    for (size_t at = 0; at + 4096 <= len; at += 4096) {
+        if (wire_get_u16(bytes + at + 10) == 2 && wire_get_u16(bytes + at + 12) > 16 + 2 * 12) {
+            wire_put_u16(bytes + at + 14, 0xf000);
+        }
+    }
+}
+
+// An index too large for the child: nobody has looked at what readers, writers and the round come to.
+Test(recovery, injured_pages_that_nobody_looked_at_are_found_by_whoever_comes_to_them,
+     .timeout = 1800)
+{
+    enum { MANY_RUNS = 24 };
+    const char *scale = getenv("FOREBAY_TEST_SCALE");
+    bool full = scale != NULL && strcmp(scale, "1") == 0;
+    unsigned objects = full ? 1500 : 300;
+    unsigned count = full ? 1000 : 8;
+    static const enum injury injuries[] = {ONE_BIT, MANY_BITS, SECTOR_ZEROED, PAGE_OVER_PAGE};
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 128 * MIB);
+    cr_assert(box_open(&box));
+    char key[32];
+    for (unsigned i = 0; i < objects; i++) {
+        (void)snprintf(key, sizeof(key), "small-%u", i);
+        struct object object = {key, "\"e\"", 10, BLOCK, store_generation_next(box.store)};
+        struct store_place place;
+        cr_assert(box_write(&box, 0, &object, 0, 1, 1, &place) == ERR_OK);
+        box_enter(&box, &object, &place);
+        box_let_go(&place);
+    }
+    struct object large = {"large", "\"e\"", MANY_RUNS * (uint64_t)BLOCK, BLOCK,
+                           store_generation_next(box.store)};
+    for (unsigned i = 0; i < MANY_RUNS; i++) {
+        cr_assert(box_put_run(&box, &large, i, 1) == ERR_OK);
+    }
+    box_close(&box);
+    char path[1024], format_path[1024];
+    (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
+    (void)snprintf(format_path, sizeof(format_path), "%s/format", box.dir);
+    size_t len, format_len;
+    char *pristine = slurp(path, &len);
+    char *format = slurp(format_path, &format_len);
+    char *bytes = malloc(len);
+    cr_assert(setenv("FOREBAY_INDEX_WALK_US", "0", 1) == 0);
+    uint64_t found = stats_sum(COUNTER_index_injuries);
+    for (unsigned i = 0; i < count; i++) {
+        memcpy(bytes, pristine, len);
+        if (i > 1) { // the first is as it was
+            injure(path, bytes, len, injuries[i % ARRAY_LEN(injuries)], NULL, 0);
+        } else {
+            injure_leaves(bytes, i == 1 ? len : 0);
+            spill(path, bytes, len);
+        }
+        store_fault_stall(STORE_FAULT_ROLL, i % 4 != 3); // mostly others come first
+        cr_assert(box_open(&box));
+        unsigned right = 0;
+        for (unsigned k = 0; k < 64; k++) {
+            (void)snprintf(key, sizeof(key), "small-%u", (unsigned)dice(objects));
+            struct object object = {key, "\"e\"", 10, BLOCK, 1};
+            if (k % 32 == 0) {
+                (void)box_post_delete(&box, key, UINT64_MAX >> 1); // or it is dropped just now
+            } else if (k == 1) {
+                object.generation = store_generation_next(box.store);
+                (void)box_put(&box, &object);
+            }
+            right += box_read(&box, k % 2, &object) > 0; // judges bytes
+        }
+        (void)box_read(&box, 0, &large);
+        cr_assert(i > 0 || right >= 56, "%u", right);
+        store_fault_stall(STORE_FAULT_ROLL, false);
+        wait_for(atomic_load(&box.store->recovery.is_verified) && is_built(&box));
+        box_close(&box);
+        spill(format_path, format, format_len);
+    }
+    cr_assert(stats_sum(COUNTER_index_injuries) > found);
+    cr_assert(unsetenv("FOREBAY_INDEX_WALK_US") == 0);
+    free(bytes);
+    free(format);
+    free(pristine);
+    box_remove(&box);
+}
+
+// What the device cannot read of the index any more is found on the round, not by a look-up's SIGBUS.
+Test(recovery, an_index_that_cannot_be_read_is_made_anew_behind_serving)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    fill(&box, 16);
+    cr_assert(box_open(&box));
+    wait_for(atomic_load(&box.store->recovery.is_verified) && is_built(&box));
+    uint64_t injuries = stats_sum(COUNTER_index_injuries);
+    uint64_t rebuilds = stats_sum(COUNTER_index_rebuilds);
+    uint64_t rounds = stats_sum(COUNTER_index_rounds);
+    recovery_want_round(&box.store->recovery);
+    wait_for(stats_sum(COUNTER_index_rounds) > rounds);
+    cr_assert_eq(stats_sum(COUNTER_index_injuries), injuries);
+    store_fault_set(STORE_FAULT_ROLL, 1, false, EIO);
+    recovery_want_round(&box.store->recovery);
+    wait_for(stats_sum(COUNTER_index_injuries) == injuries + 1);
+    wait_for(stats_sum(COUNTER_index_rebuilds) == rebuilds + 1 && is_built(&box));
+    cr_assert(index_writer_flush(&box.store->writer) == ERR_OK);
+    cr_assert_eq(count_right(&box, 16), 16u);
+    box_close(&box);
+    box_remove(&box);
+}
+
 Test(recovery, an_old_copy_of_the_index_is_not_believed)
 {
     struct box box;
@@ -617,8 +726,7 @@ Test(recovery, an_index_dropped_while_serving_comes_back)
     cr_assert(box_open(&box));
     for (unsigned i = 0; i < 5; i++) {
         cr_assert(count_right(&box, 16) == 16);
-        index_writer_drop(&box.store->writer);
-        recovery_want_rebuild(&box.store->recovery);
+        index_proof_failed(&box.store->index, atomic_load(&box.store->index.current), "test");
         (void)count_right(&box, 16); // judges
         wait_for(is_built(&box));
         index_writer_flush(&box.store->writer);

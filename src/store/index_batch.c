@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch of changes is applied in the order of keys: neighbours share pages of the tree. Those of one key
+// stay in the order in which they came; between keys the order means nothing, since all of it is one
+// commit. Before the transaction begins, the pages that it will touch are asked for together, so that it
+// waits for none of them. Index writer only.
+#include "store/index_batch.h"
+
+#include <stdlib.h>
+
+#include "store/index_forget.h"
+#include "store/store_private.h"
+
+// --- order
+
+struct ordered {
+    struct index_change *change;
+    unsigned at;
+};
+
+static int ordered_compare(const void *a, const void *b)
+{
+    const struct ordered *x = a;
+    const struct ordered *y = b;
+    if (x->change->hash.hi != y->change->hash.hi) {
+        return x->change->hash.hi < y->change->hash.hi ? -1 : 1;
+    }
+    if (x->change->hash.lo != y->change->hash.lo) {
+        return x->change->hash.lo < y->change->hash.lo ? -1 : 1;
+    }
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+void index_batch_init(struct index_batch *batch, struct index_change *owed,
+                      struct index_change *changes, unsigned count)
+{
+    *batch = (struct index_batch){.count = count};
+    struct ordered *ordered = calloc(max_u64(1, count), sizeof(*ordered));
+    batch->changes = calloc(max_u64(1, count), sizeof(*batch->changes));
+    batch->generations = calloc(max_u64(1, count), sizeof(*batch->generations));
+    check(ordered != NULL && batch->changes != NULL && batch->generations != NULL);
+    unsigned at = 0;
+    for (struct index_change *c = owed; c != NULL; c = c->next) {
+        check(at < count);
+        ordered[at] = (struct ordered){c, at};
+        at++;
+    }
+    for (struct index_change *c = changes; c != NULL; c = c->next) {
+        check(at < count);
+        ordered[at] = (struct ordered){c, at};
+        at++;
+    }
+    check(at == count);
+    qsort(ordered, count, sizeof(*ordered), ordered_compare);
+    for (unsigned i = 0; i < count; i++) {
+        batch->changes[i] = ordered[i].change;
+    }
+    free(ordered);
+}
+
+void index_batch_done(struct index_batch *batch)
+{
+    free(batch->changes);
+    free(batch->generations);
+    batch->changes = NULL;
+    batch->generations = NULL;
+}
+
+// --- what it will touch
+
+static struct memory_put put_of(const struct index_change *c)
+{
+    return (struct memory_put){
+        .hash = c->hash,
+        .generation = c->generation,
+        .size_bytes = c->size_bytes,
+        .etag_hash = c->etag_hash,
+        .block_size_bytes = c->block_size_bytes,
+    };
+}
+
+static bool touch_of(struct index_batch *batch, unsigned i, struct store *store,
+                     struct index_touch *ret_touch)
+{
+    const struct index_change *c = batch->changes[i];
+    struct index_touch touch = {.hash = c->hash, .is_whole = true};
+    switch (c->kind) {
+    case INDEX_PUT:
+        touch.generation = c->generation;
+        touch.is_whole = index_change_is_whole(c);
+        break;
+    case INDEX_PUT_REBUILT: {
+        struct memory_put found = put_of(c);
+        touch.generation = index_memory_judge_rebuilt(&store->index.memory, &found);
+        touch.is_whole = index_change_is_whole(c);
+        batch->generations[i] = touch.generation;
+        break;
+    }
+    case INDEX_DELETE:
+    case INDEX_DELETE_AT:
+    case INDEX_MOVE:
+        break;
+    case INDEX_CONDEMN:
+    case INDEX_DROP:
+    case INDEX_NOTHING:
+        return false;
+    }
+    *ret_touch = touch;
+    return true;
+}
+
+bool index_batch_ready(struct index_batch *batch, struct store *store)
+{
+    unsigned forget_count = batch->forget != NULL ? batch->forget->slice_count : 0;
+    unsigned max = batch->count + batch->renewal_count + forget_count;
+    struct index_touch *touches = calloc(max_u64(1, max), sizeof(*touches));
+    check(touches != NULL);
+    unsigned count = 0;
+    for (unsigned i = 0; i < batch->count; i++) {
+        count += touch_of(batch, i, store, &touches[count]);
+    }
+    for (unsigned i = 0; i < batch->renewal_count; i++) {
+        touches[count++] = (struct index_touch){batch->renewals[i].hash, 0, true};
+    }
+    for (unsigned i = 0; i < forget_count; i++) {
+        touches[count++] = (struct index_touch){batch->forget->slice[i].hash, 0, true};
+    }
+    bool good = index_proof_touches(&store->index, touches, count);
+    free(touches);
+    return good;
+}
+
+// --- applying
+
+// A place may enter the index only while its segment lives.
+static bool change_segment_lives(struct store *store, const struct index_change *change)
+{
+    struct segment *segment = segment_log_entry(&store->log, change->place.segment_number);
+    if (!segment_pin(segment, change->place.segment_number)) {
+        return false;
+    }
+    segment_unpin(segment);
+    return true;
+}
+
+// A run may enter if its segment lives, and recovery's only if the homes do not know better. What a
+// lost run would have replaced goes all the same: it is hidden already.
+static enum err change_apply(struct store *store, struct index_txn *t, struct index_change *c,
+                             uint64_t generation)
+{
+    struct index_memory *memory = &store->index.memory;
+    bool adds = c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT || c->kind == INDEX_MOVE;
+    bool lives = !adds || change_segment_lives(store, c);
+    if (c->kind == INDEX_PUT && !lives) {
+        struct index_change hide = *c;
+        hide.kind = INDEX_DELETE;
+        enum err err = index_txn_apply(t, &hide);
+        return err == ERR_OK ? ERR_IO : err;
+    }
+    if (!lives) {
+        return ERR_IO;
+    }
+    if (c->kind == INDEX_PUT) { // renewed since, perhaps
+        (void)!index_memory_validated(memory, c->hash, c->generation, &c->validated_mono_ms,
+                                      &c->validated_wall_ms);
+    } else if (c->kind == INDEX_PUT_REBUILT) {
+        struct memory_put found = put_of(c);
+        c->generation = index_memory_judge_rebuilt(memory, &found);
+        if (c->generation == 0 || c->generation != generation) { // or known by another one since
+            return ERR_CANCELLED;
+        }
+    }
+    return index_txn_apply(t, c);
+}
+
+void index_batch_apply(const struct index_batch *batch, struct store *store, struct index_txn *t)
+{
+    for (unsigned i = 0; i < batch->count; i++) {
+        batch->changes[i]->err = change_apply(store, t, batch->changes[i], batch->generations[i]);
+    }
+    for (unsigned i = 0; i < batch->renewal_count; i++) {
+        index_txn_renew(t, &batch->renewals[i]);
+    }
+    if (batch->forget != NULL) {
+        index_forget_apply(batch->forget, t);
+    }
+}
