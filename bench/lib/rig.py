@@ -104,11 +104,8 @@ class Process:
         return found
 
     def cpu_us(self):
-        total = 0
-        for pid in self.pids():
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                total += int((task / "schedstat").read_text().split()[0])
-        return total / 1000
+        """By the clock of each process, which has its ended threads too: the kernel's for io_uring come and go."""
+        return sum(time.clock_gettime_ns(~pid << 3 | 2) for pid in self.pids()) / 1000
 
     def memory_mib(self):
         """(anonymous, resident): the second has mapped files as well, the index's pages above all."""

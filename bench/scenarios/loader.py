@@ -4,7 +4,8 @@
 Two workers load batches in order, two ahead each, as PyTorch's DataLoader does; an accelerator takes a batch and is
 busy for a while. The origin answers after 30 ms and gives each connection 90 MB/s. Objects of 100 KB: the accelerator
 is so fast that direct access keeps it busy for 17 % of the time. Shards are tar files of 100 such objects, read front to
-back, and the accelerator takes 2,000 samples/s. `files`: the same from local files. Samples/s without the accelerator."""
+back, and the accelerator takes 2,000 samples/s; in order: by their names, as evaluation reads them. `files`: the same
+from local files. Samples/s without the accelerator."""
 import io
 import os
 import random
@@ -47,8 +48,9 @@ class Loader:
             worker.wait()
 
     def epochs(self, names, batch, step_s, dice, count=1):
-        """COUNT epochs, each in an order of its own. Samples/s, and the accelerator's utilisation."""
-        order = [name for _ in range(count) for name in dice.sample(names, len(names))]
+        """COUNT epochs, each in an order of its own, without DICE in that of the names. Samples/s, and the accelerator's
+        utilisation."""
+        order = [name for _ in range(count) for name in (dice.sample(names, len(names)) if dice else names)]
         batches = [order[at:at + batch] for at in range(0, len(order), batch)]
 
         def ask(number):
@@ -86,7 +88,8 @@ def write_shard(place):
 
 def run(rig, report, args):
     shard = write_shard(rig.folder)
-    for kind, count, batch in (("objects", 160 if args.quick else 240, BATCH), ("shards", 12 if args.quick else 16, 1)):
+    few = 12 if args.quick else 16
+    for kind, count, batch in (("objects", 160 if args.quick else 240, BATCH), ("shards", few, 1), ("shards in order", few, 1)):
         for client in ("boto3", "s3torchconnector", "webdataset")[:2 if kind == "objects" else 3]:
             if args.only and args.only not in f"{kind} {client}":
                 continue
@@ -99,20 +102,24 @@ def run(rig, report, args):
 def loop(rig, report, args, kind, client, count, batch, shard):
     origin = rig.origin(latency=30, rate=90, file=shard)
     forebay = rig.forebay(origin, engine=args.engine)
-    dice, suffix = random.Random(3), "tar" if kind == "shards" else "100K"
-    local = rig.folder / f"local-{client}-{kind}"
+    former = rig.forebay(origin, engine=args.engine, binary=args.former) if args.former else None
+    is_shards, dice = kind != "objects", None if kind == "shards in order" else random.Random(3)
+    suffix = "tar" if is_shards else "100K"
+    local = rig.folder / f"local-{client}-{kind.replace(' ', '-')}"
     local.mkdir()
-    names = [f"train{i}.{suffix}" for i in range(count)]
+    names = [f"train{i:04}.{suffix}" for i in range(count)]
     for name in names:
-        if kind == "shards":
+        if is_shards:
             os.link(shard, local / name)
         else:
             (local / name).write_bytes(os.urandom(SAMPLE))
     direct, through = f"http://127.0.0.1:{origin.port}", f"http://127.0.0.1:{forebay.port}"
     kept = "files" if client != "webdataset" else client
     with Loader(rig, client, direct) as some:
-        step_s = DIRECT_SHARE / some.epochs(names, batch, 0, dice)["rate"] if kind == "objects" else 1 / SHARD_RATE
+        step_s = 1 / SHARD_RATE if is_shards else DIRECT_SHARE / some.epochs(names, batch, 0, dice)["rate"]
     sides = {"direct": direct, "cold": through, "warm": through, "files": str(local)}
+    if former:
+        sides["former cold"] = f"http://127.0.0.1:{former.port}"
 
     def measure(side, number):
         asked = names if side in ("direct", "files") else [f"r{number}/{name}" for name in names]
@@ -120,7 +127,7 @@ def loop(rig, report, args, kind, client, count, batch, shard):
         if side == "files" and client == "webdataset":
             (local / "bench").exists() or os.symlink(local, local / "bench")
         with Loader(rig, kept if side == "files" else client, folder) as workers:
-            times = 1 if side in ("direct", "cold") else 3
+            times = 3 if side in ("warm", "files") else 1
             got = workers.epochs(asked, batch, step_s, dice, times)
             if side in ("warm", "files"):
                 got["free"] = workers.epochs(asked, batch, 0, dice, times)["rate"]
@@ -135,14 +142,15 @@ def loop(rig, report, args, kind, client, count, batch, shard):
                     self.rows[side].append(measure(side, number))
 
     pairs = InOrder()
-    report.head(f"{kind}, {client}", "direct", "cold", "warm", "files", "warm / files")
-    report.row("utilisation", *(f"{pairs.median(s, 'busy'):.1%}" for s in sides), pairs.ratio_text("warm", "files", "busy"))
-    report.row("samples/s with the accelerator", *(pairs.median(s, "rate") for s in sides),
-               pairs.ratio_text("warm", "files", "rate"))
+    others = [("cold", "former cold")] if former else []
+    report.head(f"{kind}, {client}", *sides, "warm / files", "cold / direct", *(f"{a} / {b}" for a, b in others))
+    for text, figure in (("utilisation", "busy"), ("samples/s with the accelerator", "rate")):
+        report.row(text, *(f"{pairs.median(s, figure):.1%}" if figure == "busy" else pairs.median(s, figure) for s in sides),
+                   *(pairs.ratio_text(a, b, figure) for a, b in (("warm", "files"), ("cold", "direct"), *others)))
     report.row("samples/s without", "", "", pairs.median("warm", "free"), pairs.median("files", "free"),
-               pairs.ratio_text("warm", "files", "free"))
+               *[""] * len(others), pairs.ratio_text("warm", "files", "free"), "", *[""] * len(others))
     report.wanted(f"training loop, {kind}, {client}: utilisation warm (direct {pairs.median('direct', 'busy'):.0%})",
                   pairs.median("warm", "busy"), least=0.95)
     report.wanted(f"training loop, {kind}, {client}: samples/s warm / local files", pairs.ratio("warm", "files", "rate")[0],
                   least=0.95, text=pairs.ratio_text("warm", "files", "rate"))
-    rig.stop(origin, forebay)
+    rig.stop(origin, forebay, *([former] if former else []))
