@@ -382,7 +382,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     fill->described = sub->described;
     sub->described = NULL;
     fill->client = sub->ask.client;
-    fill->ahead = sub->ask.ahead;
+    fill->ahead = sub->ask.ahead && token == 0; // rule 20
     fill->first_block = sub->ask.block;
     fill->block_size_bytes = sub->ask.block_size_bytes;
     fill->block_count = block_count;
