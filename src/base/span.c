@@ -31,6 +31,9 @@ bool span_bytes_equal_nocase(const char *a, const char *b, size_t len)
             return false;
         }
     }
+    if (i > 0) { // the last eight, of which some have been compared
+        return lower8(a + len - 8) == lower8(b + len - 8);
+    }
     for (; i < len; i++) {
         if (lower(a[i]) != lower(b[i])) {
             return false;

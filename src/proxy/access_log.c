@@ -307,13 +307,9 @@ static void put_text(struct line *line, const char *text)
 
 static void put_u64(struct line *line, uint64_t value)
 {
-    char digits[20];
-    size_t at = sizeof(digits);
-    do {
-        digits[--at] = (char)('0' + value % 10);
-        value /= 10;
-    } while (value > 0);
-    put_bytes(line, digits + at, sizeof(digits) - at);
+    char digits[U64_DIGITS_MAX];
+    struct span text = span_of_u64(value, digits);
+    put_bytes(line, text.ptr, text.len);
 }
 
 // Microseconds as milliseconds with three digits behind the point.
@@ -328,6 +324,20 @@ static void put_ms(struct line *line, uint64_t us)
 static bool is_plain(unsigned char c)
 {
     return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
+}
+
+#define EACH(byte) ((byte)*UINT64_C(0x0101010101010101))
+
+// The same of eight bytes at once. Nearly all that is logged is plain.
+static bool are_plain(const char *bytes)
+{
+    uint64_t word;
+    memcpy(&word, bytes, sizeof(word));
+    uint64_t quote = word ^ EACH('"'), backslash = word ^ EACH('\\'), del = word ^ EACH(0x7f);
+    uint64_t low = (word - EACH(0x20)) & ~word; // top bits: below 0x20, or behind such a byte
+    uint64_t zero = ((quote - EACH(1)) & ~quote) | ((backslash - EACH(1)) & ~backslash) |
+                    ((del - EACH(1)) & ~del);
+    return ((word | low | zero) & EACH(0x80)) == 0;
 }
 
 // How long is the UTF-8 sequence at the start of `s`; 0 when it is none.
@@ -360,7 +370,7 @@ static void put_escaped(struct line *line, struct span s)
     while (s.len > 0) {
         size_t plain = 0;
         while (plain < s.len && is_plain((unsigned char)s.ptr[plain])) {
-            plain++;
+            plain += s.len - plain >= 8 && are_plain(s.ptr + plain) ? 8 : 1;
         }
         put_bytes(line, s.ptr, plain);
         s.ptr += plain;
@@ -450,30 +460,30 @@ static const char *error_code(const struct request *r, enum http_outcome outcome
     return r->err != ERR_OK ? error_row(r->err)->s3_code : "";
 }
 
-static void put_json_text(struct line *line, const char *name, struct span value)
+static void put_json_string(struct line *line, struct span begin, struct span value)
 {
-    put_literal(line, ",\"");
-    put_text(line, name);
-    put_literal(line, "\":\"");
+    put_bytes(line, begin.ptr, begin.len);
     put_escaped(line, value);
     put_literal(line, "\"");
 }
 
-static void put_json_u64(struct line *line, const char *name, uint64_t value)
+static void put_json_number(struct line *line, struct span begin, uint64_t value)
 {
-    put_literal(line, ",\"");
-    put_text(line, name);
-    put_literal(line, "\":");
+    put_bytes(line, begin.ptr, begin.len);
     put_u64(line, value);
 }
 
 // Fields that nearly every request leaves empty are left out.
-static void put_json_if(struct line *line, const char *name, struct span value)
+static void put_json_string_if(struct line *line, struct span begin, struct span value)
 {
     if (value.len > 0) {
-        put_json_text(line, name, value);
+        put_json_string(line, begin, value);
     }
 }
+
+#define put_json_text(line, name, value) put_json_string(line, SPAN(",\"" name "\":\""), value)
+#define put_json_if(line, name, value) put_json_string_if(line, SPAN(",\"" name "\":\""), value)
+#define put_json_u64(line, name, value) put_json_number(line, SPAN(",\"" name "\":"), value)
 
 static void put_date(struct line *line, struct ring *ring, uint64_t wall_us)
 {
@@ -507,12 +517,12 @@ static struct span shortened(struct span value)
     return value;
 }
 
-static void put_header(struct line *line, const struct request *r, const char *field,
-                       struct span name)
+static void put_json_header(struct line *line, const struct request *r, struct span begin,
+                            struct span name)
 {
     struct span value;
     if (headers_get(&r->http->headers, name, &value)) {
-        put_json_if(line, field, shortened(value));
+        put_json_string_if(line, begin, shortened(value));
     }
 }
 
@@ -527,13 +537,14 @@ static void line_json(struct line *line, const struct access_log *log, struct ri
     put_literal(line, "\"");
     put_json_text(line, "id", span_from_cstr(r->id));
     if (headers_get(&r->http->headers, SPAN("traceparent"), &value) && value.len >= 35) {
-        put_json_text(line, "trace_id", (struct span){value.ptr + 3, 32});
+        value = (struct span){value.ptr + 3, 32};
+        put_json_text(line, "trace_id", value);
     }
     put_json_text(line, "client", r->http->peer);
     put_json_text(line, "op", span_from_cstr(s3_operation_name(r->s3.operation)));
     put_json_text(line, "bucket", r->s3.bucket);
     put_json_text(line, "key", key_shown(log, r->s3.key, hash));
-    put_header(line, r, "range", SPAN("range"));
+    put_json_header(line, r, SPAN(",\"range\":\""), SPAN("range"));
     put_json_u64(line, "status", r->status);
     put_json_if(line, "error", span_from_cstr(error_code(r, outcome)));
     put_json_text(line, "result", span_from_cstr(request_result_name(r->result)));
@@ -557,7 +568,7 @@ static void line_json(struct line *line, const struct access_log *log, struct ri
         put_ms(line, r->origin_us);
         put_json_u64(line, "attempts", r->attempts);
     }
-    put_header(line, r, "ua", SPAN("user-agent"));
+    put_json_header(line, r, SPAN(",\"ua\":\""), SPAN("user-agent"));
     put_literal(line, "}\n");
 }
 

@@ -211,8 +211,9 @@ static bool resolve_range(struct request *r, unsigned *ret_status)
 static bool lacks_checksums(const struct request *r)
 {
     const struct store_object *object = r->get->object;
-    return object->etag.len > 0 && fill_version_checksums(object->headers).len == 0 &&
-           origin_capabilities(r->origin)->has_checksums && get_state_wants_checksums(r);
+    return object->etag.len > 0 && get_state_wants_checksums(r) &&
+           origin_capabilities(r->origin)->has_checksums &&
+           fill_version_checksums(object->headers).len == 0;
 }
 
 static enum step_result reply_body(struct request *r, unsigned status)

@@ -97,6 +97,47 @@ static const char *text_of(json_t *line, const char *name)
     return json_string_value(json_object_get(line, name));
 }
 
+// What a byte of a header is in a line, for a reader of JSON: bytes that are no UTF-8 are characters.
+static size_t put_shown(char *text, unsigned char byte)
+{
+    if (byte < 0x80) {
+        text[0] = (char)byte;
+        return 1;
+    }
+    text[0] = (char)(0xc0 | byte >> 6);
+    text[1] = (char)(0x80 | (byte & 0x3f));
+    return 2;
+}
+
+// Eight bytes are looked at at once: whichever breaks out of a string is seen at any place among them.
+Test(access_log, any_byte_anywhere)
+{
+    enum { PLACES = 17 };
+    char agent[PLACES], shown[PLACES + 2];
+    struct access_log *log = log_new(ALL);
+    struct ask a;
+    ask_init(&a, "GET", "/bkt/x");
+    cr_assert(headers_add(&a.http.headers, a.arena, SPAN("User-Agent"),
+                          (struct span){agent, sizeof(agent)}));
+    for (unsigned i = 0; i < PLACES * 255; i++) {
+        memset(agent, 'a', sizeof(agent));
+        agent[i / 255] = (char)(1 + i % 255);
+        access_log_write(log, &a.r, HTTP_DONE);
+    }
+    char *text = log_end(log), *rest = text;
+    for (unsigned i = 0; i < PLACES * 255; i++) {
+        char *line = strsep(&rest, "\n");
+        json_t *fields = json_loads(line, 0, NULL);
+        memset(shown, 'a', sizeof(shown));
+        size_t len = put_shown(shown + i / 255, (unsigned char)(1 + i % 255));
+        shown[PLACES - 1 + len] = '\0';
+        cr_assert(fields != NULL && strcmp(text_of(fields, "ua"), shown) == 0, "%s", line);
+        json_decref(fields);
+    }
+    free(text);
+    arena_free(a.arena);
+}
+
 // Each field is where a reader of JSON expects it, also when key and agent are made to break out of
 // it.
 Test(access_log, json)
