@@ -192,6 +192,7 @@ void fill_send_head(struct fill *fill, struct attachment *a)
     m->subscription = a->subscription;
     m->object = store_object_ref(fill->object);
     m->stored = !fill->unstored;
+    m->unstored_why = fill->unstored_why;
     m->end_byte = fill->end_byte;
     m->weak = fill->weak;
     message_send(a->at, &m->base);

@@ -119,6 +119,7 @@ struct subscription {
     bool whole;                  // and all of it had come
     struct store_object *answer; // the version being delivered, or found (reference)
     bool weak;                   // no strong ETag: this run cannot be put together with another
+    const char *unstored_why;    // why the run is not stored, in a word; NULL: it is
     uint64_t run_end_byte;       // exclusive, known with `answer` while attached
     struct store_place place;    // pinned
     uint64_t validated_us;       // `answer` was known, as of then; 0: the origin was asked now

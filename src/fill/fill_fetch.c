@@ -217,21 +217,50 @@ static void fill_announce(struct fill *fill)
     }
 }
 
-static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
+// Why it must not be stored, in a word; NULL: it may.
+static const char *fill_forbids_storing(const struct fill *fill, const struct origin_fetch *f)
 {
     const struct object_limits *limits = &fill->key->limits;
-    fill->unstored = true;
     bool too_large = limits->max_object_size_bytes != 0 &&
                      fill->object->size_bytes > limits->max_object_size_bytes;
-    if (!f->storable || f->too_young || fill->weak || !limits->cache || too_large || fill->doomed) {
+    return !limits->cache ? "rule"
+           : too_large    ? "too-large"
+           : fill->weak   ? "weak-etag"
+           : !f->storable ? "not-storable"
+           : f->too_young ? "too-young"
+           : fill->doomed ? "overwritten"
+                          : NULL;
+}
+
+static const char *store_refusal(enum err err)
+{
+    switch (err) {
+    case ERR_NOT_ADMITTED:
+        return "not-admitted";
+    case ERR_DISK_FULL:
+        return "disk-full";
+    case ERR_LIMIT:
+        return "too-large";
+    default:
+        return "disk-degraded";
+    }
+}
+
+static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
+{
+    fill->unstored = true;
+    fill->unstored_why = fill_forbids_storing(fill, f);
+    if (fill->unstored_why != NULL) {
         return;
     }
     enum err err =
         store_run_begin(fill->fw->worker, fill->fw->store, fill->object, fill->first_block,
-                        fill->block_count, limits->priority, &fill->run);
+                        fill->block_count, fill->key->limits.priority, &fill->run);
     fill->unstored = err != ERR_OK;
     if (!fill->unstored) {
         store_run_watch(fill->run, fill_on_run_progress, fill);
+    } else {
+        fill->unstored_why = store_refusal(err);
     }
 }
 

@@ -165,6 +165,7 @@ struct fill {
     enum fill_state state;
     bool in_table, doomed, unstored, abandoned, dead;
     uint64_t token;                 // of the home's first request; 0: none
+    const char *unstored_why;       // a word for people; NULL: it is stored, or had been
     enum err failed;                // why there never was a head; goes out with FIRST_END
     struct span failed_document;    // valid while the fill fails
     struct store_object *object;    // asked for with If-Match, or learned from the head

@@ -123,6 +123,7 @@ struct head_message {
     struct store_object *object; // reference
     uint64_t end_byte;
     bool stored, weak;
+    const char *unstored_why; // static; NULL: it is stored
 };
 
 struct body_message {

@@ -252,6 +252,7 @@ void subscription_on_head(struct fill_worker *fw, struct head_message *m)
     check(sub->state == SUBSCRIPTION_ATTACHED && m->object != NULL);
     take_object(sub, &m->object);
     sub->stored = m->stored;
+    sub->unstored_why = m->unstored_why;
     sub->run_end_byte = m->end_byte;
     sub->weak = m->weak;
     subscription_changed(sub);

@@ -42,6 +42,10 @@ static void classify(struct request *r)
     if (r->result == RESULT_REVALIDATED || r->result == RESULT_STALE) {
         return;
     }
+    if (g->from_origin && g->runs[0] != NULL) {
+        r->has_run = true;
+        r->unstored_why = g->runs[0]->unstored_why;
+    }
     bool is_held = g->have_record || g->have_known;
     if (g->from_origin || (!is_held && !g->is_head)) {
         r->result = r->collapsed ? RESULT_COALESCED : RESULT_MISS;

@@ -138,8 +138,10 @@ struct request {
 
     // what the log, the counters and Cache-Status say
     enum request_result result;
-    const char *reason; // why it was not answered from the cache; NULL: it was, or could be
-    bool known;         // the cache had a record of the object
+    const char *reason;       // why it was not answered from the cache; NULL: it was, or could be
+    bool known;               // the cache had a record of the object
+    bool has_run;             // it has begun to be fetched for this request, and
+    const char *unstored_why; // is not stored, in a word; NULL: it is
     enum err err;
     unsigned status;
     uint64_t object_size_bytes;

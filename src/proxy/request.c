@@ -120,6 +120,17 @@ static struct span request_revalidated_status(struct request *r)
     return text != NULL ? span_from_cstr(text) : SPAN("forebay");
 }
 
+// Of a miss: is what is fetched stored, and if not, why.
+static const char *request_fetched_status(struct request *r, const char *how)
+{
+    if (!r->has_run) {
+        return how;
+    }
+    return r->unstored_why == NULL
+               ? arena_printf(r->arena, "%s; stored", how)
+               : arena_printf(r->arena, "%s; stored=?0; detail=%s", how, r->unstored_why);
+}
+
 // "forebay; hit; detail=memory" for r's result; arena memory.
 static struct span request_cache_status(struct request *r)
 {
@@ -128,15 +139,21 @@ static struct span request_cache_status(struct request *r)
     case RESULT_HIT:
         return SPAN("forebay; hit");
     case RESULT_PARTIAL:
-        text =
-            arena_printf(r->arena, "forebay; fwd=partial; fwd-status=206; detail=\"%u/%u blocks\"",
-                         r->blocks_hit, r->blocks_total);
+        text = arena_printf(r->arena,
+                            "forebay; fwd=partial; fwd-status=206%s; detail=\"%u/%u blocks%s%s\"",
+                            !r->has_run               ? ""
+                            : r->unstored_why == NULL ? "; stored"
+                                                      : "; stored=?0",
+                            r->blocks_hit, r->blocks_total, r->unstored_why != NULL ? ", " : "",
+                            r->unstored_why != NULL ? r->unstored_why : "");
         break;
     case RESULT_MISS:
-        return r->known ? SPAN("forebay; fwd=miss; fwd-status=206")
-                        : SPAN("forebay; fwd=uri-miss; fwd-status=206");
+        text = request_fetched_status(r, r->known ? "forebay; fwd=miss; fwd-status=206"
+                                                  : "forebay; fwd=uri-miss; fwd-status=206");
+        break;
     case RESULT_COALESCED:
-        return SPAN("forebay; fwd=miss; collapsed");
+        text = request_fetched_status(r, "forebay; fwd=miss; collapsed");
+        break;
     case RESULT_REVALIDATED:
         return request_revalidated_status(r);
     case RESULT_STALE:

@@ -66,7 +66,7 @@ static enum step_result restart(struct request *r)
     g->header_read = false;
     r->result = RESULT_NONE;
     r->reason = NULL;
-    r->collapsed = false;
+    r->collapsed = r->has_run = false;
     if (++g->restarts > PROXY_RESTARTS_MAX) {
         return get_state_bypass(r, "changing");
     }

@@ -40,13 +40,17 @@ def put_all(origin, requests):
 
 
 def hits(client, origin, requests):
-    """Of those that count; every reply is judged."""
+    """Of those that count; every reply is judged, and says what becomes of what was fetched."""
     found = asked = 0
+    says = set()
     for block, counts in requests:
         reply = client.get(f"b{block}")
         judge(reply, origin, f"b{block}", 0, BLOCK)
-        found += counts and "; hit" in reply.header("cache-status")
+        status = reply.header("cache-status")
+        found += counts and "; hit" in status
         asked += counts
+        says.add(status.partition("; fwd-status=206; ")[2])
+    assert says >= {"", "stored", "stored=?0; detail=not-admitted"}
     return found / asked
 
 
@@ -65,3 +69,13 @@ def test_the_proxy_hits_as_often_as_its_policy_on_a_trace(start, origin, trace, 
     assert server.metric("forebay_retention_events_lost_total") == 0
     assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
     assert abs(measured - float(row["hit_ratio"])) <= AGREES
+
+
+def test_a_reply_says_why_it_is_not_stored(start, origin):
+    origin.put("small", 100)
+    origin.put("large", 100 * KIB)
+    server = start(origin, file={"rules": [{"match": "**", "max_object_size": "64KiB"}]})
+    with server.client() as client:
+        assert "; stored=?0; detail=too-large" in client.get("large").header("cache-status")
+        assert client.get("small").header("cache-status").endswith("; stored")
+        assert client.get("small").header("cache-status") == "forebay; hit"
