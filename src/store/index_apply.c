@@ -139,10 +139,12 @@ static bool place_lives(const struct index_txn *t, const struct index_place *pla
 
 // The policy hears of what leaves while its segment stays. (When the commit fails after all it thinks the
 // less of a run that is hidden anyway.)
-static void place_gone(const struct index_txn *t, const struct index_place *place)
+static void place_gone(const struct index_txn *t, struct hash128 hash, uint64_t first_block,
+                       const struct index_place *place)
 {
     if (place_lives(t, place)) {
-        retention_gone(&t->index->store->retention, place->number, place->header_offset);
+        retention_gone(&t->index->store->retention, hash, first_block, place->number,
+                       place->header_offset);
     }
 }
 
@@ -202,7 +204,7 @@ static bool places_any(struct index_txn *t, uint64_t generation, bool remove)
         if (index_place_decode(generation, first_block, (struct span){value.mv_data, value.mv_size},
                                &owner, &place)) {
             t->blocks -= place.block_count;
-            place_gone(t, &place);
+            place_gone(t, owner, first_block, &place);
         }
         if (i % DELETES_PER_GROWTH == 0) {
             txn_want_pages(t, DELETES_PER_GROWTH / 4);
@@ -241,7 +243,7 @@ static void object_remove(struct index_txn *t, struct hash128 hash,
 {
     if ((record->flags & INDEX_WHOLE) != 0) {
         t->blocks -= record->place.block_count;
-        place_gone(t, &record->place);
+        place_gone(t, hash, 0, &record->place);
     } else {
         (void)places_any(t, record->generation, true); // none is left
     }
@@ -431,7 +433,7 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     if (place_get(t, record.generation, c->place.first_block, c->hash, &there) &&
         index_place_equal(&there, &place)) {
         t->blocks -= there.block_count;
-        place_gone(t, &there);
+        place_gone(t, c->hash, c->place.first_block, &there);
         place_delete(t, record.generation, c->place.first_block);
         if (!places_any(t, record.generation, false)) {
             record_delete(t, c->hash);

@@ -9,11 +9,11 @@
 #define PERIOD_REQUESTS_MIN 512u
 #define PERIOD_SWEEPS 5u // followed keys looked at for each request of a period
 #define HALF_LIFE_CAPACITIES 2.0
-#define CREDIT_KEPT 0.85        // of the right to rewrite, after a period
-#define STAMP_SWEEP_PARTS 2048u // periods in which every stamp is looked at
+#define CREDIT_KEPT 0.85                       // of the right to rewrite, after a period
+#define STAMP_SWEEP_TICKS (POLICY_AGE_MAX / 2) // in which every stamp is looked at
 
 static_assert(sizeof(struct policy) < 1u << 20, "the fixed part stays small");
-static_assert((POLICY_AGE_MAX >> 6) > STAMP_SWEEP_PARTS, "stamps are swept before they wrap");
+static_assert(POLICY_AGE_MAX + STAMP_SWEEP_TICKS < POLICY_TICK_MASK / 2, "swept before they wrap");
 
 static uint32_t ghost_set_count(const struct policy_options *options)
 {
@@ -72,6 +72,28 @@ void policy_set_full(struct policy *policy, bool is_full)
 
 // --- events ----------------------------------------------------------------------------------------
 
+// Of `count`, the share that `ticks` are of a whole sweep. Where requests are large for the cache, a
+// period is many ticks.
+static uint32_t sweep_share(uint32_t count, uint32_t ticks)
+{
+    uint64_t parts = min_u64(ticks, STAMP_SWEEP_TICKS);
+    return (uint32_t)min_u64(count, count * parts / STAMP_SWEEP_TICKS + 1);
+}
+
+static void stamps_sweep(struct policy *policy, uint32_t ticks)
+{
+    uint32_t tick = policy->clock.tick;
+    for (uint32_t i = sweep_share(policy->segments.table_size, ticks); i > 0; i--) {
+        policy->swept_segment = (policy->swept_segment + 1) % policy->segments.table_size;
+        policy_segments_sweep(&policy->segments, &policy->segments.table[policy->swept_segment],
+                              tick);
+    }
+    for (uint32_t i = sweep_share(policy->ghost.set_count, ticks); i > 0; i--) {
+        policy->swept_set = (policy->swept_set + 1) % policy->ghost.set_count;
+        policy_ghost_sweep(&policy->ghost, policy->swept_set, tick);
+    }
+}
+
 static void period_end(struct policy *policy)
 {
     struct policy_clock *clock = &policy->clock;
@@ -81,15 +103,11 @@ static void period_end(struct policy *policy)
         (double)(clock->asked_bytes - policy->period_began) / (double)clock->capacity_bytes;
     policy_monitor_decay(&policy->monitor, capacities / HALF_LIFE_CAPACITIES);
     policy->reclaim.rewrite_credit *= CREDIT_KEPT;
-    for (uint32_t i = 0; i <= policy->segments.table_size / STAMP_SWEEP_PARTS; i++) {
-        policy->swept_segment = (policy->swept_segment + 1) % policy->segments.table_size;
-        policy_segments_sweep(&policy->segments, &policy->segments.table[policy->swept_segment],
-                              clock->tick);
+    stamps_sweep(policy, clock->tick - policy->period_tick);
+    if (++policy->period_count % PERIODS_PER_CAPACITY == 0) {
+        policy_monitor_widen(&policy->monitor, clock->tick);
     }
-    for (uint32_t i = 0; i <= policy->ghost.set_count / STAMP_SWEEP_PARTS; i++) {
-        policy->swept_set = (policy->swept_set + 1) % policy->ghost.set_count;
-        policy_ghost_sweep(&policy->ghost, policy->swept_set, clock->tick);
-    }
+    policy->period_tick = clock->tick;
     policy->period_began = clock->asked_bytes;
     policy->period_requests = 0;
 }
@@ -98,8 +116,10 @@ static void take_request(struct policy *policy, uint32_t bytes)
 {
     struct policy_clock *clock = &policy->clock;
     policy_clock_advance(clock, bytes);
-    if (++policy->period_requests >= PERIOD_REQUESTS_MIN &&
-        clock->asked_bytes - policy->period_began >= clock->capacity_bytes / PERIODS_PER_CAPACITY) {
+    uint64_t period_bytes = clock->asked_bytes - policy->period_began;
+    if ((++policy->period_requests >= PERIOD_REQUESTS_MIN &&
+         period_bytes >= clock->capacity_bytes / PERIODS_PER_CAPACITY) ||
+        clock->tick - policy->period_tick >= STAMP_SWEEP_TICKS) {
         period_end(policy);
     }
 }
@@ -135,6 +155,7 @@ static void take_read(struct policy *policy, const struct policy_event *event)
     }
     uint32_t age = policy_stamp_age(run->stamp, clock->tick);
     if (age <= clock->same_use) {
+        policy_monitor_again(&policy->monitor, event->key);
         return;
     }
     unsigned reuse_class = policy_class_next(age, policy_stamp_class(run->stamp));
@@ -147,6 +168,7 @@ static void take_miss(struct policy *policy, const struct policy_event *event)
 {
     uint32_t past;
     if (event->stamp == POLICY_STAMP_SAME) {
+        policy_monitor_again(&policy->monitor, event->key);
         if (event->kind == POLICY_REFUSED && policy_ghost_find(&policy->ghost, event->key, &past)) {
             policy_again_note(&policy->again, event->key, past);
         }
@@ -162,14 +184,22 @@ static void take_miss(struct policy *policy, const struct policy_event *event)
     }
 }
 
+// Deleted or overwritten: its past goes on, and who asks next is of another use.
 static void take_gone(struct policy *policy, const struct policy_event *event)
 {
+    const struct policy_clock *clock = &policy->clock;
     const struct policy_segment *segment = policy_segments_find(&policy->segments, event->segment);
     uint32_t index;
     struct policy_run *run =
         segment != NULL ? policy_segments_run_at(&policy->segments, segment, event->start, &index)
                         : NULL;
     if (run != NULL) {
+        uint32_t age = policy_stamp_age(run->stamp, clock->tick);
+        uint32_t before = age > clock->same_use ? age : clock->same_use + 1;
+        policy_ghost_put(&policy->ghost, event->key,
+                         policy_stamp(clock->tick - before, policy_stamp_class(run->stamp),
+                                      policy_stamp_group(run->stamp)),
+                         clock->tick);
         run->stamp = POLICY_STAMP_GONE;
     }
 }
@@ -258,11 +288,12 @@ bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t star
     if (stamp == POLICY_STAMP_SAME) {
         stamp = segment_stamp_again(policy, key);
     }
-    policy_ghost_forget(&policy->ghost, key);
     policy->stats.admitted_bytes += len;
     if (!segment_append(policy, number, start, len, stamp)) {
+        policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick); // its past is kept there
         return false;
     }
+    policy_ghost_forget(&policy->ghost, key);
     policy_reclaim_admitted(policy, stamp, len);
     return true;
 }

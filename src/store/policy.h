@@ -71,7 +71,7 @@ enum policy_event_kind {
     POLICY_ADMITTED, // a miss that was admitted: stamp
     POLICY_REFUSED,  // a miss that was refused, or could not be stored: stamp
     POLICY_STORED,   // a run has its place now: segment, start, len, stamp
-    POLICY_GONE,     // a run is no longer to be found: segment, start
+    POLICY_GONE,     // a run was deleted or overwritten: segment, start
 };
 
 struct policy_event {

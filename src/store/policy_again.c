@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs that were refused and are asked for again within the same use. Each time they come from the
-// origin once more: a few times they are the parts of one read, more often somebody is in need of
-// them, whatever their past says, and they are admitted.
+// origin once more, whatever their past says. Where most of what is asked for twice at once is asked for
+// many times (small parts of one read, or several readers side by side) the second is admitted, and all that
+// follow are hits; else whoever asks often.
 //
 // One slot for each print of a key, and one key in it: another one takes it when it has been asked
 // for more often. Only the owner writes; workers read while it does.
 #include "store/policy_private.h"
 
-#define ENOUGH 8u // a run read in fewer parts than that is no reason
+#define ENOUGH 8u       // refusals in one use
+#define MANY_SHARE 0.5f // from here on the first one is enough
 
 // print of the key (32 bits) | tick of the use (20) | count (12)
 #define COUNT_BITS 12u
@@ -39,8 +41,14 @@ void policy_again_note(struct policy_again *again, uint64_t key, uint32_t past)
     atomic_store_explicit(slot, seen, memory_order_relaxed);
 }
 
+void policy_again_learn(struct policy_again *again, float many_share)
+{
+    atomic_store_explicit(&again->one_is_enough, many_share > MANY_SHARE, memory_order_relaxed);
+}
+
 bool policy_again_enough(const struct policy_again *again, uint64_t key, uint32_t past)
 {
     uint64_t seen = atomic_load_explicit(&again->slots[again_slot(key)], memory_order_relaxed);
-    return (seen & ~(uint64_t)COUNT_MAX) == again_use(key, past) && (seen & COUNT_MAX) >= ENOUGH;
+    return atomic_load_explicit(&again->one_is_enough, memory_order_relaxed) ||
+           ((seen & ~(uint64_t)COUNT_MAX) == again_use(key, past) && (seen & COUNT_MAX) >= ENOUGH);
 }

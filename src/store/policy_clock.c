@@ -21,9 +21,19 @@
 #define SAME_USE_REQUESTS 64.0
 #define SAME_USE_MAX (POLICY_CAPACITY_TICKS / 8) // or a small cache would see no reuse at all
 
+// Of the bytes asked for. In silence it runs at full speed: what is new ages as it would in a cache of
+// its own.
+static double clock_rate(const struct policy_clock *clock)
+{
+    bool is_stale =
+        clock->asked_bytes - clock->learnt_at > clock->capacity_bytes / SHARE_AGE_CAPACITIES;
+    return clock->is_silent || is_stale ? 1 : clock->known_share;
+}
+
 static void clock_settle(struct policy_clock *clock)
 {
-    double side_by_side = ceil(SAME_USE_REQUESTS * clock->mean_bytes / clock->tick_bytes);
+    double request_ticks = clock->mean_bytes * clock_rate(clock) / clock->tick_bytes;
+    double side_by_side = ceil(SAME_USE_REQUESTS * request_ticks);
     clock->same_use = side_by_side < SAME_USE_TICKS ? SAME_USE_TICKS
                       : side_by_side > SAME_USE_MAX ? SAME_USE_MAX
                                                     : (uint32_t)side_by_side;
@@ -71,11 +81,7 @@ void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes)
     clock->asked_bytes += request_bytes;
     clock->mean_bytes += (request_bytes - clock->mean_bytes) / SHARE_WINDOW;
     clock_watch_silence(clock);
-    // In silence it runs at full speed: what is new ages as it would in a cache of its own.
-    bool is_stale =
-        clock->asked_bytes - clock->learnt_at > clock->capacity_bytes / SHARE_AGE_CAPACITIES;
-    clock->part_bytes +=
-        clock->is_silent || is_stale ? request_bytes : request_bytes * clock->known_share;
+    clock->part_bytes += request_bytes * clock_rate(clock);
     if (clock->part_bytes >= clock->tick_bytes) {
         uint32_t ticks = (uint32_t)(clock->part_bytes / clock->tick_bytes);
         clock->part_bytes -= ticks * clock->tick_bytes;

@@ -130,13 +130,18 @@ struct policy_followed {
     uint32_t key, tick;
     uint32_t due;                // tick at which it leaves its bucket
     uint8_t reuse_class, bucket; // bucket: of its age when it was last looked at
+    uint8_t window;              // in which it was asked for last
+    uint8_t asks;                // in this use, up to many
 };
 
 struct policy_monitor {
     uint32_t key_max; // keys up to it are followed
     uint32_t count;
-    uint32_t swept; // next to look at
-    float weight;   // of an event: rises instead of all counts falling
+    uint32_t swept;       // next to look at
+    uint32_t window_keys; // asked for in this window
+    uint8_t window;
+    float many_share; // of the uses with a second request lately, those with many
+    float weight;     // of an event: rises instead of all counts falling
     float events[POLICY_CLASSES][POLICY_BUCKETS];
     // Differences from bucket to bucket of how many lived through it.
     float exposures[POLICY_CLASSES][POLICY_BUCKETS + 1];
@@ -149,8 +154,12 @@ void policy_monitor_init(struct policy_monitor *monitor); // zeroed
 // `key` was asked for, and is of this class from now on. is_known: it is stored, or a ghost.
 void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock, uint64_t key,
                           unsigned reuse_class, bool is_known);
+// `key` was asked for again within a use.
+void policy_monitor_again(struct policy_monitor *monitor, uint64_t key);
 // One that was followed by a former process.
 void policy_monitor_put(struct policy_monitor *monitor, const struct policy_followed *one);
+// A window ends: were too few of the followed asked for in it, more are followed from now on.
+void policy_monitor_widen(struct policy_monitor *monitor, uint32_t tick);
 // Looks at the ages of `count` runs.
 void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_t count);
 // What was seen until now counts half as much after one half life.
@@ -209,10 +218,13 @@ void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set, uint32_t now_t
 
 struct policy_again {
     _Atomic uint64_t slots[POLICY_AGAIN_SLOTS];
+    atomic_bool one_is_enough;
 };
 
 // `key` was refused within the use that began at the tick of `past`, its stamp in the ghost.
 void policy_again_note(struct policy_again *again, uint64_t key, uint32_t past);
+// Of what was asked for twice in a use lately that share was asked for many times.
+void policy_again_learn(struct policy_again *again, float many_share);
 // Was it refused so often in this use that it is admitted now? Any thread.
 bool policy_again_enough(const struct policy_again *again, uint64_t key, uint32_t past);
 
@@ -339,8 +351,9 @@ struct policy {
     struct policy_ghost ghost;
     struct policy_again again;
     struct policy_segments segments;
-    uint64_t period_began; // asked_bytes
-    uint32_t period_requests;
+    uint64_t period_began;                 // asked_bytes
+    uint32_t period_requests, period_tick; // when it began
+    uint32_t period_count;
     uint32_t swept_segment, swept_set;
     struct policy_group_state groups[POLICY_GROUPS];
     struct policy_stats stats;

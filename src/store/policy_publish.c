@@ -20,6 +20,7 @@ void policy_publish(struct policy *policy)
     atomic_store_explicit(&published->first_class,
                           clock->is_silent ? POLICY_CLASS_SILENT : POLICY_CLASS_NEW,
                           memory_order_relaxed);
+    policy_again_learn(&policy->again, policy->monitor.many_share);
 }
 
 static void publish_worth(struct policy *policy)
@@ -46,18 +47,17 @@ bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, uin
     uint32_t tick = atomic_load_explicit(&published->tick, memory_order_relaxed);
     unsigned reuse_class = atomic_load_explicit(&published->first_class, memory_order_relaxed);
     uint32_t past;
+    bool is_same = false;
     if (policy->kind != POLICY_LRU && policy_ghost_find(&policy->ghost, key, &past)) {
         uint32_t age = policy_stamp_age(past, tick);
-        if (age <= atomic_load_explicit(&published->same_use, memory_order_relaxed)) {
-            *ret_stamp = POLICY_STAMP_SAME;
-            return policy_again_enough(&policy->again, key, past);
-        }
-        reuse_class = policy_class_next(age, policy_stamp_class(past));
+        is_same = age <= atomic_load_explicit(&published->same_use, memory_order_relaxed);
+        reuse_class =
+            is_same ? policy_stamp_class(past) : policy_class_next(age, policy_stamp_class(past));
     }
-    *ret_stamp = policy_stamp(tick, reuse_class, group);
+    *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
     float factor = atomic_load_explicit(&published->factor[group], memory_order_relaxed);
     float worth =
         factor * atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
-    return worth > bar;
+    return worth > bar || (is_same && policy_again_enough(&policy->again, key, past));
 }

@@ -141,12 +141,21 @@ static uint32_t reclaim_next(struct policy *policy)
     return reclaim->next;
 }
 
+// Of those that cost the same the oldest goes first.
+static inline bool reclaim_is_cheaper(const struct policy_segments *segments, uint32_t at,
+                                      uint32_t than)
+{
+    const struct policy_sealed *a = &segments->sealed[at], *b = &segments->sealed[than];
+    return a->cost < b->cost ||
+           (a->cost == b->cost && segments->table[a->at].number < segments->table[b->at].number);
+}
+
 // Where the one is that cost least when it was looked at last.
 static uint32_t reclaim_cheapest(const struct policy_segments *segments)
 {
     uint32_t cheapest = 0;
     for (uint32_t i = 1; i < segments->sealed_count; i++) {
-        if (segments->sealed[i].cost < segments->sealed[cheapest].cost) {
+        if (reclaim_is_cheaper(segments, i, cheapest)) {
             cheapest = i;
         }
     }

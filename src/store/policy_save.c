@@ -196,7 +196,7 @@ static bool load_clock(struct policy *policy, uint64_t argument, const char *bod
         return false;
     }
     memcpy(&saved, body, sizeof(saved));
-    clock->tick = saved.tick;
+    clock->tick = policy->period_tick = saved.tick;
     clock->part_bytes = saved.part * clock->tick_bytes;
     clock->known_share = saved.known_share;
     clock->mean_bytes = saved.mean_bytes;

@@ -36,6 +36,7 @@
 #define SAVE_EVERY_US 300000000u
 #define WAKE_EVERY (POLICY_RING_EVENTS / 4) // events of one ring
 #define TAKEN_AT_ONCE 64u
+#define REFUSALS_WAIT_US 10000u   // at most, that who asks again is known to ask again
 #define BYTES_PER_RUN (16u << 10) // smaller runs than that are more than are ranked
 #define RUNS_MIN 4096u
 #define RUN_BYTES_MIN 1024u // a header and something
@@ -129,6 +130,8 @@ void retention_open(struct retention *r, struct store *store, bool learns)
     r->rings = aligned_alloc(64, r->ring_count * sizeof(*r->rings));
     check(r->rings != NULL);
     memset(r->rings, 0, r->ring_count * sizeof(*r->rings));
+    r->woken_us = calloc(store->worker_count, sizeof(*r->woken_us));
+    check(r->woken_us != NULL);
     r->survivor_max = log->segment_size_bytes / RUN_BYTES_MIN;
     r->survivors = calloc(r->survivor_max, sizeof(*r->survivors)); // few are touched
     check(r->survivors != NULL);
@@ -145,6 +148,7 @@ void retention_close(struct retention *r)
         store_space_give(r->store, r->region_is_counted ? r->region_bytes : 0);
     }
     free(r->rings);
+    free(r->woken_us);
     free(r->survivors);
     pthread_mutex_destroy(&r->lock);
     pthread_mutex_destroy(&r->guarded.lock);
@@ -180,32 +184,36 @@ static uint32_t event_bytes(uint64_t bytes)
     return (uint32_t)min_u64(bytes, UINT32_MAX);
 }
 
-bool retention_admit(struct worker *w, struct retention *r, struct hash128 hash,
-                     uint64_t first_block, uint64_t payload_len, unsigned priority,
-                     uint32_t *ret_stamp)
+bool retention_admit(const struct retention *r, struct hash128 hash, uint64_t first_block,
+                     unsigned priority, uint32_t *ret_stamp)
 {
     if (!r->learns) {
+        *ret_stamp = 0;
         return true;
     }
-    uint64_t key = policy_key(hash, first_block);
-    bool admitted = policy_admit(r->policy, key, group_of(priority), ret_stamp);
+    bool admitted =
+        policy_admit(r->policy, policy_key(hash, first_block), group_of(priority), ret_stamp);
 #ifdef FOREBAY_FAULTS
     admitted = admitted || atomic_load(&r->keeps_half);
 #endif
-    struct policy_event event = {.kind = admitted ? POLICY_ADMITTED : POLICY_REFUSED,
-                                 .key = key,
-                                 .len = event_bytes(payload_len),
-                                 .stamp = *ret_stamp};
-    tell(r, worker_index(w), &event);
     return admitted;
 }
 
-bool retention_would_admit(const struct retention *r, struct hash128 hash, uint64_t first_block,
-                           unsigned priority)
+void retention_missed(struct worker *w, struct retention *r, struct hash128 hash,
+                      uint64_t first_block, uint64_t payload_len, uint32_t stamp, bool is_stored)
 {
-    uint32_t stamp;
-    return !r->learns ||
-           policy_admit(r->policy, policy_key(hash, first_block), group_of(priority), &stamp);
+    if (r->learns) {
+        struct policy_event event = {.kind = is_stored ? POLICY_ADMITTED : POLICY_REFUSED,
+                                     .key = policy_key(hash, first_block),
+                                     .len = event_bytes(payload_len),
+                                     .stamp = stamp};
+        tell(r, worker_index(w), &event);
+        uint64_t *woken_us = &r->woken_us[worker_index(w)];
+        if (!is_stored && worker_now_us(w) - *woken_us >= REFUSALS_WAIT_US) {
+            *woken_us = worker_now_us(w);
+            retention_wake(r);
+        }
+    }
 }
 
 // The room that a run takes, but for what it wastes.
@@ -244,11 +252,14 @@ void retention_read(struct worker *w, struct retention *r, const struct store_pl
     tell(r, worker_index(w), &event);
 }
 
-void retention_gone(struct retention *r, uint32_t number, uint32_t header_offset)
+void retention_gone(struct retention *r, struct hash128 hash, uint64_t first_block, uint32_t number,
+                    uint32_t header_offset)
 {
     if (r->learns) {
-        struct policy_event event = {
-            .kind = POLICY_GONE, .segment = number, .start = header_offset};
+        struct policy_event event = {.kind = POLICY_GONE,
+                                     .key = policy_key(hash, first_block),
+                                     .segment = number,
+                                     .start = header_offset};
         tell(r, r->ring_count - 1, &event);
     }
 }

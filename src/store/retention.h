@@ -29,6 +29,7 @@ struct retention {
     bool region_is_counted;    // in store.used_bytes: it is a file's
     struct policy_ring *rings; // of each worker, then the index writer's
     unsigned ring_count;
+    uint64_t *woken_us;   // of each worker: when it woke the thread for what it was refused
     pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
     // Under it.
     bool is_loaded; // what a former process knew is here, or will not come
@@ -63,18 +64,18 @@ void retention_close(struct retention *retention); // NULL members are fine
 
 // --- what is seen: on the worker, or (gone) on the index writer
 
-// Is the run to be stored? Tells of the miss; *ret_stamp is for retention_stored().
-bool retention_admit(struct worker *w, struct retention *retention, struct hash128 hash,
-                     uint64_t first_block, uint64_t payload_len, unsigned priority,
-                     uint32_t *ret_stamp) MUST_USE;
-// The same without telling.
-bool retention_would_admit(const struct retention *retention, struct hash128 hash,
-                           uint64_t first_block, unsigned priority) MUST_USE;
+// Is the run to be stored? *ret_stamp is for retention_missed() and retention_stored().
+bool retention_admit(const struct retention *retention, struct hash128 hash, uint64_t first_block,
+                     unsigned priority, uint32_t *ret_stamp) MUST_USE;
+// It was missed, and is being stored or, for whatever reason, not.
+void retention_missed(struct worker *w, struct retention *retention, struct hash128 hash,
+                      uint64_t first_block, uint64_t payload_len, uint32_t stamp, bool is_stored);
 void retention_stored(struct worker *w, struct retention *retention, const struct segment_row *row,
                       uint32_t number, uint32_t stamp);
 void retention_read(struct worker *w, struct retention *retention, const struct store_place *place,
                     uint64_t bytes);
-void retention_gone(struct retention *retention, uint32_t number, uint32_t header_offset);
+void retention_gone(struct retention *retention, struct hash128 hash, uint64_t first_block,
+                    uint32_t number, uint32_t header_offset);
 
 // What waits in the rings reaches the policy. Never on a worker.
 void retention_drain(struct retention *retention);

@@ -422,6 +422,30 @@ bool store_keeps_up(struct worker *w, const struct store *store)
            write_backlog_is_quick(&store->backlog, worker_now_us(w));
 }
 
+// Room for it, if it is to be stored.
+static enum err run_reserve(struct worker *w, struct store *store,
+                            const struct store_object *object, uint64_t first_block,
+                            unsigned priority, uint32_t header_len, uint32_t payload_len,
+                            uint32_t *ret_stamp, struct segment_reservation *ret_reservation)
+{
+    bool admitted =
+        retention_admit(&store->retention, object->hash, first_block, priority, ret_stamp);
+    if (!write_backlog_takes(&store->backlog)) {
+        stats_add(COUNTER_admission_rejected_busy, 1);
+        return ERR_NOT_ADMITTED;
+    }
+    if (!admitted) {
+        stats_add(COUNTER_admission_rejected_policy, 1);
+        return ERR_NOT_ADMITTED;
+    }
+    enum err err =
+        segment_log_reserve(&store->log, worker_index(w), header_len, payload_len, ret_reservation);
+    if (err != ERR_OK) {
+        stats_add(COUNTER_admission_rejected_space, 1);
+    }
+    return err;
+}
+
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, unsigned priority,
                          struct store_run **ret_run)
@@ -444,26 +468,18 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
         (block_count > 1 && payload_len > STORE_RUN_MAX)) {
         return ERR_LIMIT;
     }
-    if (!write_backlog_takes(&store->backlog)) {
-        stats_add(COUNTER_admission_rejected_busy, 1);
-        return ERR_NOT_ADMITTED;
-    }
-    uint32_t stamp = 0;
-    if (!retention_admit(w, &store->retention, object->hash, first_block, payload_len, priority,
-                         &stamp)) {
-        stats_add(COUNTER_admission_rejected_policy, 1);
-        return ERR_NOT_ADMITTED;
-    }
     uint32_t units = run_unit_count((uint32_t)payload_len);
     uint32_t header_len =
         segment_run_header_len(object->realm, object->bucket, object->key, object->etag,
                                object->version_id, object->headers, units);
     check(header_len > 0);
     struct segment_reservation reservation;
-    enum err err = segment_log_reserve(&store->log, worker_index(w), header_len,
-                                       (uint32_t)payload_len, &reservation);
+    uint32_t stamp;
+    enum err err = run_reserve(w, store, object, first_block, priority, header_len,
+                               (uint32_t)payload_len, &stamp, &reservation);
+    retention_missed(w, &store->retention, object->hash, first_block, payload_len, stamp,
+                     err == ERR_OK);
     if (err != ERR_OK) {
-        stats_add(COUNTER_admission_rejected_space, 1);
         return err;
     }
     struct store_run *run = calloc(1, sizeof(*run));

@@ -479,7 +479,8 @@ void store_note_read(struct worker *w, struct store *store, const struct store_p
 bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
                       unsigned priority)
 {
-    return retention_would_admit(&store->retention, hash, first_block, priority);
+    uint32_t stamp;
+    return retention_admit(&store->retention, hash, first_block, priority, &stamp);
 }
 
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,

@@ -106,6 +106,18 @@ def test_a_trace_from_a_file(tmp_path):
     assert float(lru["hit_ratio"]) == 0
 
 
+def test_readers_side_by_side_find_what_the_second_of_them_asked_for(tmp_path):
+    """Eight in step over twice the capacity: one in two blocks is kept, and of the others the first two requests are misses."""
+    trace = tmp_path / "ranks"
+    with trace.open("w") as out:
+        out.write(f"{1000 * 65536}\n")
+        for epoch in range(6):
+            out.writelines(f"{block} 65536 {int(epoch >= 3)}\n" for block in range(1000) for _ in range(8))
+    row = rows("--trace", str(trace), "--capacity", "0.5", "--batch", "1", "--no-optimum")[0]
+    assert float(row["hit_ratio"]) > 0.8
+    assert float(row["admitted_per_asked"]) < 0.1
+
+
 def test_a_broken_file_is_refused(tmp_path):
     trace = tmp_path / "broken"
     trace.write_text("65536\n1 65536 1\n2 none 1\n")

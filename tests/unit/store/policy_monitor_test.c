@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: a reuse is one event at its age and an exposure at every younger one; what is not read
-// again is exposed, too; the sample halves when it is full and stays within its bound.
+// again is exposed, too; the sample halves when it is full and stays within its bound, and doubles again
+// when few of it are asked for; how often a use has many requests is known.
 #include "policy_fixture.h"
 #include "test.h"
 
@@ -80,6 +81,46 @@ Test(policy_monitor, the_sample_halves_when_it_is_full)
         found += (uint32_t)monitor->events[POLICY_CLASS_NEW][b];
     }
     cr_assert_geq(found, before - 2);
+    free(monitor);
+}
+
+Test(policy_monitor, the_sample_doubles_again_when_few_are_asked_for)
+{
+    struct policy_clock clock;
+    struct policy_monitor *monitor = monitor_new(&clock);
+    for (uint64_t i = 0; i < 100 * POLICY_MONITOR_MAX; i++) {
+        policy_monitor_touch(monitor, &clock, shelf_key(i), POLICY_CLASS_NEW, false);
+    }
+    policy_monitor_widen(monitor, clock.tick);
+    uint32_t narrow = monitor->key_max;
+    cr_assert_leq(narrow, UINT32_MAX / 64);
+    for (unsigned window = 0; window < 24; window++) { // a hundred large runs now
+        clock.tick += POLICY_CAPACITY_TICKS;
+        for (uint64_t i = 0; i < 100; i++) {
+            policy_monitor_touch(monitor, &clock, shelf_key(i + (1ull << 40)), 1, true);
+        }
+        policy_monitor_widen(monitor, clock.tick);
+    }
+    cr_assert_geq(monitor->key_max, UINT32_MAX / 2);
+    cr_assert_geq(monitor->count, 40u);
+    cr_assert_leq(monitor->count, 100u);
+    free(monitor);
+}
+
+Test(policy_monitor, counts_uses_with_many_requests)
+{
+    struct policy_clock clock;
+    struct policy_monitor *monitor = monitor_new(&clock);
+    for (unsigned asks = 4; asks <= 6; asks++) {
+        for (uint64_t i = 0; i < 1000; i++) {
+            policy_monitor_touch(monitor, &clock, shelf_key(i), 1, true);
+            for (unsigned again = 1; again < asks; again++) {
+                policy_monitor_again(monitor, shelf_key(i));
+            }
+            clock.tick += i == 999 ? 100 : 0;
+        }
+        cr_assert(asks == 4 ? monitor->many_share < 0.1f : monitor->many_share > 0.9f);
+    }
     free(monitor);
 }
 

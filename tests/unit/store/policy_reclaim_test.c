@@ -60,6 +60,25 @@ Test(policy_reclaim, the_cheapest_half_decides)
     shelf_done(&shelf);
 }
 
+Test(policy_reclaim, of_equals_the_oldest_goes)
+{
+    struct shelf shelf;
+    struct policy_victim victim;
+    uint32_t survivors[SEGMENT_RUNS];
+    shelf_of_ranks(&shelf);
+    uint32_t oldest = fill_mixed(&shelf, 0, 0);
+    for (unsigned i = 1; i < SEGMENTS; i++) {
+        (void)fill_mixed(&shelf, 0, 0);
+    }
+    for (unsigned i = 0; i < 3 * SEGMENTS; i++, oldest++) {
+        cr_assert(policy_victim(shelf.policy, NULL, NULL, survivors, 0, &victim));
+        cr_assert_eq(victim.number, oldest);
+        policy_segment_free(shelf.policy, victim.number);
+        (void)fill_mixed(&shelf, 0, 0);
+    }
+    shelf_done(&shelf);
+}
+
 Test(policy_reclaim, of_equals_half_goes)
 {
     struct shelf shelf;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: until the cache is full everything is admitted; then only what is worth more than the bar;
-// what was refused is remembered, and stored when it is asked for again and again; events of segments
-// that are gone do no harm; the clock wraps.
+// what was refused is remembered, and stored when it is asked for again and again; a past outlives an
+// overwriting and a full region; events of segments that are gone do no harm; the clock wraps.
 #include "policy_fixture.h"
 #include "test.h"
 
@@ -95,6 +95,128 @@ Test(policy, what_is_refused_again_and_again_is_stored)
     uint32_t stored = policy_segments_run(&shelf.policy->segments, segment, 0)->stamp;
     cr_assert_eq(policy_stamp_class(stored), policy_stamp_class(past));
     cr_assert_eq(policy_stamp_group(stored), 3u);
+    shelf_done(&shelf);
+}
+
+// Eight ranks that read the same side by side.
+Test(policy, what_many_read_side_by_side_is_stored_for_the_second)
+{
+    struct shelf shelf;
+    uint32_t stamp;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    policy_set_full(shelf.policy, true);
+    unsigned refused = 0;
+    for (uint64_t block = 0; block < 1000; block++) {
+        for (unsigned rank = 0; rank < 8; rank++) {
+            refused += block >= 900 && !shelf_miss(&shelf, block, 0, &stamp);
+            if (block < 900) {
+                (void)shelf_pass_by(&shelf, block);
+            }
+        }
+    }
+    cr_assert_eq(refused, 100u);
+    for (uint64_t block = 0; block < 1000; block++) { // two of them: there is nothing in it
+        shelf.policy->clock.known_share = 0.5; // no silence: what is in there is not given away
+        (void)shelf_pass_by(&shelf, block + 1000);
+        bool stored = shelf_pass_by(&shelf, block + 1000);
+        refused += block >= 900 && !stored;
+    }
+    cr_assert_eq(refused, 200u);
+    shelf_done(&shelf);
+}
+
+Test(policy, what_was_refused_is_admitted_as_soon_as_there_is_room)
+{
+    struct shelf shelf;
+    uint32_t stamp;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    policy_set_full(shelf.policy, true);
+    cr_assert_not(shelf_miss(&shelf, 1, 0, &stamp));
+    policy_set_full(shelf.policy, false);
+    cr_assert(shelf_miss(&shelf, 1, 0, &stamp)); // of the same use as it is
+    shelf_done(&shelf);
+}
+
+// A manifest that is written again and again, and read in between.
+Test(policy, an_overwritten_run_keeps_its_past)
+{
+    struct shelf shelf;
+    uint32_t stamp;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    uint32_t number = shelf_fill(&shelf, 0, 0);
+    shelf_pass(&shelf, 600);
+    shelf_read(&shelf, 4, number, 4);
+    struct policy_event event = {
+        .kind = POLICY_GONE, .key = shelf_key(4), .segment = number, .start = 4 * RUN_BYTES};
+    policy_take(shelf.policy, &event, 1);
+    (void)shelf_miss(&shelf, 4, 0, &stamp);
+    cr_assert_neq(stamp, POLICY_STAMP_SAME); // what was read is no more
+    cr_assert_eq(policy_stamp_class(stamp),
+                 policy_class_next(shelf.policy->clock.same_use + 1,
+                                   policy_class_next(600, POLICY_CLASS_NEW)));
+    shelf_done(&shelf);
+}
+
+Test(policy, what_has_no_place_among_the_ranked_keeps_its_past)
+{
+    struct shelf shelf;
+    uint32_t stamp, past;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    (void)shelf_miss(&shelf, 1, 0, &stamp);
+    struct policy_event event = {
+        .kind = POLICY_STORED, .key = shelf_key(1), .segment = 77, .len = 1, .stamp = stamp};
+    policy_take(shelf.policy, &event, 1); // of a segment that is not known
+    shelf_pass(&shelf, 400);
+    shelf_read(&shelf, 1, 77, 0);
+    cr_assert(policy_ghost_find(&shelf.policy->ghost, shelf_key(1), &past));
+    cr_assert_eq(policy_stamp_class(past), policy_class_next(400, POLICY_CLASS_NEW));
+    shelf_done(&shelf);
+}
+
+// Each request a quarter of the cache.
+Test(policy, stamps_do_not_wrap_where_requests_are_large)
+{
+    struct shelf shelf;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    uint32_t number = shelf_fill(&shelf, 0, 0);
+    const struct policy_segment *segment = policy_segments_find(&shelf.policy->segments, number);
+    struct policy_event event = {.kind = POLICY_READ, .segment = 7777};
+    event.len = (uint32_t)(shelf.options.capacity_bytes / 4);
+    uint32_t age = 0;
+    for (unsigned i = 0; i < 8000; i++) {
+        policy_take(shelf.policy, &event, 1);
+        uint32_t before = age;
+        age = policy_stamp_age(policy_segments_run(&shelf.policy->segments, segment, 3)->stamp,
+                               shelf.policy->clock.tick);
+        cr_assert(age >= before || age >= POLICY_AGE_MAX);
+    }
+    cr_assert_geq(age, POLICY_AGE_MAX);
+    shelf_done(&shelf);
+}
+
+// Hundreds of thousands of small objects leave a sample of one key in many; what is read then are a
+// hundred large ones, which fit.
+Test(policy, a_few_large_runs_after_very_many_small_ones_are_learnt)
+{
+    struct shelf shelf;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    struct policy *policy = shelf.policy;
+    for (uint64_t i = 0; i < 100 * POLICY_MONITOR_MAX; i++) {
+        policy_monitor_touch(&policy->monitor, &policy->clock, shelf_key(i), POLICY_CLASS_NEW,
+                             false);
+    }
+    for (unsigned i = 0; i < SEGMENTS; i++) {
+        (void)shelf_fill(&shelf, 10000000 + i * SEGMENT_RUNS, 0);
+    }
+    policy_set_full(policy, true);
+    unsigned admitted = 0;
+    for (unsigned round = 0; round < 300; round++) {
+        admitted = 0;
+        for (uint64_t block = 0; block < 100; block++) {
+            admitted += shelf_pass_by(&shelf, 20000000 + block);
+        }
+    }
+    cr_assert_gt(admitted, 50u);
     shelf_done(&shelf);
 }
 
