@@ -384,6 +384,8 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     sub->described = NULL;
     fill->client = sub->ask.client;
     fill->ahead = sub->ask.ahead && token == 0; // rule 20
+    fill->wanted_first_byte = sub->ask.first_byte;
+    fill->wanted_end_byte = sub->ask.end_byte;
     fill->first_block = sub->ask.block;
     fill->block_size_bytes = sub->ask.block_size_bytes;
     fill->block_count = block_count;

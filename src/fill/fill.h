@@ -76,6 +76,7 @@ struct fill_ask {
     bool with_checksums;
     bool insists;         // on them, however long it takes
     uint64_t first_byte;  // wanted from here
+    uint64_t end_byte;    // to here; 0: all of the run
     uint64_t block;       // that holds it
     uint32_t block_count; // at most this many
     uint32_t block_size_bytes;

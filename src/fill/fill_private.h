@@ -184,8 +184,9 @@ struct fill {
     bool is_judged, is_wrong;           // all of it has come; it is not what the origin says
     struct store_place place;
     struct list readers;
-    uint64_t client; // for whom it is fetched
-    bool ahead;      // nobody wants it yet
+    uint64_t client;                             // for whom it is fetched
+    bool ahead;                                  // nobody wants it yet
+    uint64_t wanted_first_byte, wanted_end_byte; // by who began it
     unsigned resumes;
     struct origin_fetch fetch;
     bool fetching, finishing, memory_waiting;

@@ -52,6 +52,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
                            .with_checksums = g->object == NULL && get_state_wants_checksums(r),
                            .no_pages = g->no_pages || !http_exchange_can_sendfile(r->x),
                            .first_byte = byte,
+                           .end_byte = end,
                            .block_size_bytes = get_state_block_size(r)};
     uint64_t size = ask.block_size_bytes;
     ask.block = byte / size;

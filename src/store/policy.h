@@ -62,9 +62,11 @@ static inline uint64_t policy_key(struct hash128 hash, uint64_t first_block)
 
 // --- what workers do -----------------------------------------------------------------------------
 
-// Is it stored? Any thread, no lock. *ret_stamp goes into the event of this request and, when it
+// Is it stored? Any thread, no lock. A part of it is wanted (`is_part`): the others will be, soon, and
+// whatever it is worth then goes first of all. *ret_stamp goes into the event of this request and, when it
 // is stored, into that of its storing.
-bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, uint32_t *ret_stamp);
+bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, bool is_part,
+                  uint32_t *ret_stamp);
 
 enum policy_event_kind {
     POLICY_READ,     // of a run that is stored: segment, start

@@ -40,7 +40,8 @@ void policy_renew(struct policy *policy)
     policy_publish(policy);
 }
 
-bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, uint32_t *ret_stamp)
+bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, bool is_part,
+                  uint32_t *ret_stamp)
 {
     check(group < POLICY_GROUPS);
     const struct policy_published *published = &policy->published;
@@ -59,5 +60,5 @@ bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, uin
     float factor = atomic_load_explicit(&published->factor[group], memory_order_relaxed);
     float worth =
         factor * atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
-    return worth > bar || (is_same && policy_again_enough(&policy->again, key, past));
+    return is_part || worth > bar || (is_same && policy_again_enough(&policy->again, key, past));
 }

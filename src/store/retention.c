@@ -185,14 +185,14 @@ static uint32_t event_bytes(uint64_t bytes)
 }
 
 bool retention_admit(const struct retention *r, struct hash128 hash, uint64_t first_block,
-                     unsigned priority, uint32_t *ret_stamp)
+                     unsigned priority, bool is_part, uint32_t *ret_stamp)
 {
     if (!r->learns) {
         *ret_stamp = 0;
         return true;
     }
-    bool admitted =
-        policy_admit(r->policy, policy_key(hash, first_block), group_of(priority), ret_stamp);
+    bool admitted = policy_admit(r->policy, policy_key(hash, first_block), group_of(priority),
+                                 is_part, ret_stamp);
 #ifdef FOREBAY_FAULTS
     admitted = admitted || atomic_load(&r->keeps_half);
 #endif

@@ -66,7 +66,7 @@ void retention_close(struct retention *retention); // NULL members are fine
 
 // Is the run to be stored? *ret_stamp is for retention_missed() and retention_stored().
 bool retention_admit(const struct retention *retention, struct hash128 hash, uint64_t first_block,
-                     unsigned priority, uint32_t *ret_stamp) MUST_USE;
+                     unsigned priority, bool is_part, uint32_t *ret_stamp) MUST_USE;
 // It was missed, and is being stored or, for whatever reason, not.
 void retention_missed(struct worker *w, struct retention *retention, struct hash128 hash,
                       uint64_t first_block, uint64_t payload_len, uint32_t stamp, bool is_stored);

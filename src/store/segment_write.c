@@ -425,11 +425,12 @@ bool store_keeps_up(struct worker *w, const struct store *store)
 // Room for it, if it is to be stored.
 static enum err run_reserve(struct worker *w, struct store *store,
                             const struct store_object *object, uint64_t first_block,
-                            unsigned priority, uint32_t header_len, uint32_t payload_len,
-                            uint32_t *ret_stamp, struct segment_reservation *ret_reservation)
+                            unsigned priority, bool is_part, uint32_t header_len,
+                            uint32_t payload_len, uint32_t *ret_stamp,
+                            struct segment_reservation *ret_reservation)
 {
     bool admitted =
-        retention_admit(&store->retention, object->hash, first_block, priority, ret_stamp);
+        retention_admit(&store->retention, object->hash, first_block, priority, is_part, ret_stamp);
     if (!write_backlog_takes(&store->backlog)) {
         stats_add(COUNTER_admission_rejected_busy, 1);
         return ERR_NOT_ADMITTED;
@@ -448,7 +449,7 @@ static enum err run_reserve(struct worker *w, struct store *store,
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, unsigned priority,
-                         struct store_run **ret_run)
+                         bool is_part, struct store_run **ret_run)
 {
     uint64_t blocks = store_object_block_count(object);
     check(block_count > 0);
@@ -475,7 +476,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     check(header_len > 0);
     struct segment_reservation reservation;
     uint32_t stamp;
-    enum err err = run_reserve(w, store, object, first_block, priority, header_len,
+    enum err err = run_reserve(w, store, object, first_block, priority, is_part, header_len,
                                (uint32_t)payload_len, &stamp, &reservation);
     retention_missed(w, &store->retention, object->hash, first_block, payload_len, stamp,
                      err == ERR_OK);

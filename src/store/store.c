@@ -480,7 +480,7 @@ bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t f
                       unsigned priority)
 {
     uint32_t stamp;
-    return retention_admit(&store->retention, hash, first_block, priority, &stamp);
+    return retention_admit(&store->retention, hash, first_block, priority, false, &stamp);
 }
 
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,

@@ -79,3 +79,27 @@ def test_a_reply_says_why_it_is_not_stored(start, origin):
         assert "; stored=?0; detail=too-large" in client.get("large").header("cache-status")
         assert client.get("small").header("cache-status").endswith("; stored")
         assert client.get("small").header("cache-status") == "forebay; hit"
+
+
+def test_what_is_read_in_parts_comes_once(start, origin):
+    """A full cache that refuses what it does not know would ask the origin for a run with each part of it."""
+    size = 16 << 20
+    server = start(origin, file=IMMUTABLE, settings={"workers": 1, "cache.size": "256MiB", "access_log.path": "off"})
+    keys = [f"whole{number}" for number in range(24)]
+    for key in (*keys, "parts"):
+        origin.put(key, size)
+
+    def refused():
+        return server.metric("forebay_cache_admission_rejected_total", reason="policy")
+
+    with server.client() as client:
+        for key in 3 * keys:
+            judge(client.get(key), origin, key, 0, size)
+        server.settle()
+        before = refused()
+        assert before > 0
+        for first, end, step in ((0, 4 << 20, 64 * KIB), (4 << 20, 8 << 20, 100_000), (8 << 20, size, 256 * KIB)):
+            for at in range(first, end, step):
+                judge(client.get("parts", at, min(at + step, end) - 1), origin, "parts", at)
+        assert refused() == before
+        assert origin.sent_twice("parts") == 0, origin.coverage("parts")

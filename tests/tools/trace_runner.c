@@ -192,7 +192,7 @@ static bool runner_access(struct runner *r, uint32_t block)
         return true;
     }
     uint32_t stamp;
-    bool admitted = policy_admit(r->policy, key, 0, &stamp) && len <= r->segment_bytes;
+    bool admitted = policy_admit(r->policy, key, 0, false, &stamp) && len <= r->segment_bytes;
     runner_tell(r, (struct policy_event){.kind = admitted ? POLICY_ADMITTED : POLICY_REFUSED,
                                          .key = key,
                                          .len = len,

@@ -400,9 +400,9 @@ void read_complete(unsigned i)
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, unsigned priority,
-                         struct store_run **ret_run)
+                         bool is_part, struct store_run **ret_run)
 {
-    (void)store, (void)priority;
+    (void)store, (void)priority, (void)is_part;
     if (world.refuse || world.disk_is_behind) {
         return ERR_DISK_FULL;
     }

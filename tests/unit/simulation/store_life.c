@@ -211,7 +211,7 @@ static void do_fetch(struct worker *w, void *ctx)
     alive.open++;
     struct store_run *run;
     enum err err =
-        store_run_begin(w, alive.store, object, first, count, STORE_PRIORITY_NORMAL, &run);
+        store_run_begin(w, alive.store, object, first, count, STORE_PRIORITY_NORMAL, false, &run);
     if (err != ERR_OK) {
         tell("refused key %u: %s", key, error_row(err)->name);
         past->tally[TALLY_REFUSED]++;

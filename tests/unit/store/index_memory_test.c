@@ -828,7 +828,8 @@ static void do_flood(struct worker *w, void *ctx)
         struct store_run *run;
         enum err err;
         do { // the next segment may come later than it is asked for
-            err = store_run_begin(w, flood->box->store, made, 0, 1, STORE_PRIORITY_NORMAL, &run);
+            err = store_run_begin(w, flood->box->store, made, 0, 1, STORE_PRIORITY_NORMAL, false,
+                                  &run);
         } while (err != ERR_OK && err != ERR_NOT_ADMITTED);
         if (err == ERR_OK) {
             store_run_abort(run);

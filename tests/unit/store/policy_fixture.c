@@ -34,7 +34,7 @@ uint64_t shelf_key(uint64_t block)
 
 bool shelf_miss(struct shelf *shelf, uint64_t block, unsigned group, uint32_t *ret_stamp)
 {
-    bool admitted = policy_admit(shelf->policy, shelf_key(block), group, ret_stamp);
+    bool admitted = policy_admit(shelf->policy, shelf_key(block), group, false, ret_stamp);
     struct policy_event event = {.kind = admitted ? POLICY_ADMITTED : POLICY_REFUSED,
                                  .key = shelf_key(block),
                                  .len = RUN_BYTES,
@@ -46,7 +46,7 @@ bool shelf_miss(struct shelf *shelf, uint64_t block, unsigned group, uint32_t *r
 bool shelf_pass_by(struct shelf *shelf, uint64_t block)
 {
     struct policy_event event = {.kind = POLICY_REFUSED, .key = shelf_key(block), .len = RUN_BYTES};
-    bool admitted = policy_admit(shelf->policy, event.key, 0, &event.stamp);
+    bool admitted = policy_admit(shelf->policy, event.key, 0, false, &event.stamp);
     policy_take(shelf->policy, &event, 1);
     return admitted;
 }

@@ -35,8 +35,8 @@ Test(policy_group, a_priority_opens_the_door)
     policy_group_set(shelf.policy, 1, 100);
     atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 0.1f);
     atomic_store(&shelf.policy->published.bar, 1);
-    cr_assert_not(policy_admit(shelf.policy, shelf_key(1), 0, &stamp));
-    cr_assert(policy_admit(shelf.policy, shelf_key(1), 1, &stamp));
+    cr_assert_not(policy_admit(shelf.policy, shelf_key(1), 0, false, &stamp));
+    cr_assert(policy_admit(shelf.policy, shelf_key(1), 1, false, &stamp));
     cr_assert_eq(policy_stamp_group(stamp), 1u);
     shelf_done(&shelf);
 }

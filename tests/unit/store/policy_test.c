@@ -36,12 +36,13 @@ Test(policy, admits_everything_while_there_is_room)
     struct shelf shelf;
     uint32_t stamp;
     shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
-    cr_assert(policy_admit(shelf.policy, shelf_key(1), 0, &stamp));
+    cr_assert(policy_admit(shelf.policy, shelf_key(1), 0, false, &stamp));
     cr_assert_eq(policy_stamp_class(stamp), POLICY_CLASS_NEW);
     policy_set_full(shelf.policy, true);
-    cr_assert_not(policy_admit(shelf.policy, shelf_key(1), 0, &stamp)); // nothing is known of it
+    cr_assert_not(
+        policy_admit(shelf.policy, shelf_key(1), 0, false, &stamp)); // nothing is known of it
     policy_set_full(shelf.policy, false);
-    cr_assert(policy_admit(shelf.policy, shelf_key(1), 0, &stamp));
+    cr_assert(policy_admit(shelf.policy, shelf_key(1), 0, false, &stamp));
     shelf_done(&shelf);
 }
 
@@ -217,6 +218,21 @@ Test(policy, a_few_large_runs_after_very_many_small_ones_are_learnt)
         }
     }
     cr_assert_gt(admitted, 50u);
+    shelf_done(&shelf);
+}
+
+// Else each part would bring all of it from the origin.
+Test(policy, what_is_read_in_parts_is_stored)
+{
+    struct shelf shelf;
+    uint32_t stamp;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    policy_set_full(shelf.policy, true);
+    cr_assert_not(policy_admit(shelf.policy, shelf_key(1), 0, false, &stamp));
+    cr_assert(policy_admit(shelf.policy, shelf_key(1), 0, true, &stamp));
+    cr_assert_not(shelf_miss(&shelf, 1, 3, &stamp));
+    cr_assert(policy_admit(shelf.policy, shelf_key(1), 0, true, &stamp));
+    cr_assert_eq(stamp, POLICY_STAMP_SAME);
     shelf_done(&shelf);
 }
 

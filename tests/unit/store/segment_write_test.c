@@ -44,8 +44,8 @@ static void do_grow(struct worker *w, void *ctx)
 {
     struct growing *it = ctx;
     struct store_object *object = box_object(it->box, it->object);
-    cr_assert(store_run_begin(w, it->box->store, object, 0, 32, STORE_PRIORITY_NORMAL, &it->run) ==
-              ERR_OK);
+    cr_assert(store_run_begin(w, it->box->store, object, 0, 32, STORE_PRIORITY_NORMAL, false,
+                              &it->run) == ERR_OK);
     store_object_unref(object);
     store_run_watch(it->run, on_growing, it);
     grow(it, 12);

@@ -240,7 +240,7 @@ static void do_write(struct worker *w, void *ctx)
     struct write_call *call = ctx;
     struct store_run *run = NULL;
     call->err = store_run_begin(w, call->box->store, call->made, call->first_block,
-                                call->block_count, STORE_PRIORITY_NORMAL, &run);
+                                call->block_count, STORE_PRIORITY_NORMAL, false, &run);
     if (call->err != ERR_OK) {
         sem_post(&call->wake.sem);
         return;
