@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 from lib.rig import Rig  # noqa: E402
 from lib.table import Report  # noqa: E402
 
-SCENARIOS = ["hit", "stream", "ranges", "scattered", "miss", "herd", "fairness", "loader", "memory", "index", "full", "disk",
-             "multipart"]
+SCENARIOS = ["hit", "stream", "ranges", "scattered", "miss", "herd", "fairness", "loader", "memory", "index", "scale", "full",
+             "disk", "multipart"]
 
 
 def main():
@@ -37,6 +37,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="shorter and smaller: for a look, not for a judgement")
     parser.add_argument("--only", help="of a scenario's rows those whose name has this in it")
     parser.add_argument("--forebay", default=os.environ.get("FOREBAY_BIN", str(ROOT / "build" / "release" / "forebay")))
+    parser.add_argument("--objects", type=int, help="how many `scale` makes")
     parser.add_argument("--former", help="another binary of Forebay, measured beside it where a scenario can")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--folder", default="/var/tmp", help="where caches go")
