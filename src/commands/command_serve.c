@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "commands/command_holders.h"
+#include "commands/command_reload.h"
 #include "commands/commands.h"
 #include "commands/commands_private.h"
 #include "config/config.h"
@@ -55,6 +56,7 @@ struct serve {
     const char **listen;
     const char *addresses[HTTP_LISTENERS_MAX]; // what /version shows
     struct command_limits_plan descriptors;
+    struct command_reload reload;
     struct buf why;
     _Atomic bool started, draining;
 };
@@ -296,13 +298,10 @@ static bool probe_started(void *ctx, struct buf *why)
     return s->started;
 }
 
-static void render_config(void *ctx, struct buf *out)
+static void show_config(void *ctx, struct buf *out)
 {
     struct serve *s = ctx;
-    for (unsigned i = 0; i < config_setting_count(); i++) {
-        buf_printf(out, "%s: %s  # %s\n", config_setting(i)->key, config_value_text(s->config, i),
-                   config_source_text(s->config, i));
-    }
+    command_reload_show(&s->reload, out);
 }
 
 // --- parts ---------------------------------------------------------------------------------------
@@ -317,13 +316,15 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
     }
     struct store_holder *holders =
         command_holders_list(s->origins, s->origin_count, s->access_keys, &holder_count);
+    struct store_limits limits = command_store_limits(c);
     struct store_options options = {
         .dir = c->cache_dir,
         .policy = c->cache_policy == CONFIG_POLICY_EPOCH ? STORE_POLICY_EPOCH : STORE_POLICY_LRU,
-        .size_bytes = c->cache_size.percent == 0 ? c->cache_size.bytes : 0,
-        .size_percent = c->cache_size.percent,
-        .headroom_percent = c->cache_headroom_percent,
-        .min_free_percent = c->cache_min_free_percent,
+        .size_bytes = limits.size_bytes,
+        .size_percent = limits.size_percent,
+        .headroom_percent = limits.headroom_percent,
+        .min_free_percent = limits.min_free_percent,
+        .scrub_bytes_per_s = limits.scrub_bytes_per_s,
         .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
         .block_size_bytes_max = serve_block_size_max(s, rule_count),
         .descriptors_max = s->descriptors.segments,
@@ -435,7 +436,7 @@ static int serve_build_admin(struct serve *s)
         .ready = probe_ready,
         .started = probe_started,
         .metrics = command_memory_metrics,
-        .config = render_config,
+        .config = show_config,
         .ctx = s};
     enum err err = admin_start(&options, &s->admin, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
@@ -470,6 +471,9 @@ static int serve_build(struct serve *s)
     if (exit_code == EXIT_CODE_OK) {
         exit_code = serve_build_proxy(s, rule_count);
     }
+    s->reload.store = s->store;
+    s->reload.proxy = s->proxy;
+    s->reload.access_keys = &s->access_keys;
     if (exit_code == EXIT_CODE_OK) {
         exit_code = serve_build_http(s);
     }
@@ -640,41 +644,6 @@ static void serve_keep_memory_private(void)
 #endif
 }
 
-// A key file that does not load leaves the old keys in force.
-static void serve_reload(struct serve *s)
-{
-    if (s->config->auth_mode != CONFIG_AUTH_VERIFY) {
-        log_warn("reload", "why=%s", "\"only auth.keys_file is read again, and it is not in use\"");
-        return;
-    }
-    struct access_keys *fresh = NULL;
-    buf_done(&s->why);
-    if (access_keys_load(s->config->auth_keys_file, &fresh, &s->why) != ERR_OK) {
-        log_error("reload_failed", "why=%s", log_quote(buf_span(&s->why)));
-        return;
-    }
-    unsigned count = 0;
-    struct store_holder *holders = command_holders_list(NULL, 0, fresh, &count);
-    enum err err = store_holders_add(s->store, holders, count);
-    if (err == ERR_OK) {
-        err = command_holders_apply(holders, NULL, 0, fresh);
-    }
-    free(holders);
-    if (err == ERR_OK) {
-        err = access_keys_keep_realms(fresh, s->access_keys);
-    }
-    if (err != ERR_OK) {
-        log_error("reload_failed", "why=%s err=%s", "\"its realms cannot be noted\"",
-                  error_name(err));
-        access_keys_unref(fresh);
-        return;
-    }
-    proxy_set_access_keys(s->proxy, fresh);
-    access_keys_unref(s->access_keys);
-    s->access_keys = fresh;
-    log_info("reloaded", "file=%s", log_quote(span_from_cstr(s->config->auth_keys_file)));
-}
-
 static void serve_until_stopped(struct serve *s, const sigset_t *signals)
 {
     const struct timespec pause = {.tv_sec = 1};
@@ -685,7 +654,7 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
         if (signal_number == SIGUSR1) {
             proxy_reopen_logs(s->proxy);
         } else if (signal_number == SIGHUP) {
-            serve_reload(s);
+            command_reload(&s->reload);
         } else if (signal_number == SIGTERM || signal_number == SIGINT) {
             return;
         }
@@ -750,6 +719,7 @@ static void serve_tear_down(struct serve *s, bool running)
     free(s->buckets);
     free(s->rules);
     free(s->listen);
+    command_reload_done(&s->reload);
     config_free(s->config);
     buf_done(&s->why);
 }
@@ -768,6 +738,7 @@ int command_serve(int argc, char **argv)
     }
     (void)fputs(buf_cstr(&s.why), stderr); // warnings
     buf_done(&s.why);
+    command_reload_init(&s.reload, argc, argv, s.config);
     log_init((enum log_level)s.config->log_level, s.config->log_format == CONFIG_LOG_JSON);
     s.descriptors = command_limits_plan(s.config);
     serve_signals(&signals);

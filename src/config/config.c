@@ -684,6 +684,22 @@ void config_free(struct config *config)
     }
 }
 
+void config_compare(const struct config *was, const struct config *now,
+                    void (*on_changed)(void *ctx, const char *key, bool live), void *ctx)
+{
+    static const char *const lists[] = {"rules", "buckets"};
+    for (unsigned id = 0; id < SETTING_COUNT_; id++) {
+        if (strcmp(was->private_->texts[id], now->private_->texts[id]) != 0) {
+            on_changed(ctx, settings_row(id)->public_.key, settings_row(id)->public_.live);
+        }
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(lists); i++) {
+        if (was->private_->lists[i] != now->private_->lists[i]) {
+            on_changed(ctx, lists[i], false);
+        }
+    }
+}
+
 const char *config_value_text(const struct config *config, unsigned i)
 {
     check(i < SETTING_COUNT_);

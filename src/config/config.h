@@ -190,7 +190,7 @@ const struct config_listen *config_leads_back(const struct config *config, const
 struct config_setting {
     const char *key, *default_text, *accepts, *help;
     const char *kind; // "TEXT", "MS", ...
-    bool live;
+    bool live;        // a reload goes by it
 };
 
 unsigned config_setting_count(void);
@@ -202,6 +202,10 @@ void config_environment_name(const char *key, char *ret_name);
 // "FILE:LINE:COL", "env NAME", "--KEY".
 const char *config_value_text(const struct config *config, unsigned i);
 const char *config_source_text(const struct config *config, unsigned i);
+
+// Names what two loads say differently: keys of settings, and `rules` or `buckets`, which are not live.
+void config_compare(const struct config *was, const struct config *now,
+                    void (*on_changed)(void *ctx, const char *key, bool live), void *ctx);
 
 // The table as a commented sample file, as a JSON Schema, as a Markdown table.
 void config_render_sample(struct buf *out);

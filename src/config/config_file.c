@@ -4,6 +4,7 @@
 // nodes know line and column. The file's size is bounded before it is parsed. One thread.
 #include "config/config_private.h"
 
+#include "base/hash.h"
 #include "base/headers.h"
 
 #include <errno.h>
@@ -364,6 +365,17 @@ static void take_fields(struct yaml_reader *r, const yaml_node_t *entry, struct 
     }
 }
 
+// What two loads of the list are compared by.
+static void digest_fields(uint64_t *digest, size_t entry, const struct fields *fields)
+{
+    *digest = hash64(&entry, sizeof(entry), *digest);
+    for (unsigned i = 0; i < fields->count; i++) {
+        const struct bucket_field *field = &fields->rows[i];
+        *digest = hash64(field->name, strlen(field->name) + 1, *digest);
+        *digest = hash64(field->value, strlen(field->value) + 1, *digest);
+    }
+}
+
 static void take_entries(struct yaml_reader *r, const char *name, const yaml_node_t *node)
 {
     struct loader *l = r->l;
@@ -391,6 +403,7 @@ static void take_entries(struct yaml_reader *r, const char *name, const yaml_nod
             continue;
         }
         take_fields(r, entry, &fields);
+        digest_fields(&l->config->private_->lists[buckets], i, &fields);
         const char *where = where_node(r, entry);
         if (buckets) {
             config_bucket_parse(l, where, fields.rows, fields.count, &bucket_rows[i]);

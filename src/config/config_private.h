@@ -65,6 +65,7 @@ struct config_private {
     struct arena *arena;
     const char *texts[SETTING_COUNT_];
     const char *sources[SETTING_COUNT_];
+    uint64_t lists[2]; // digests of rules, buckets
 };
 
 #define CONFIG_ERRORS_MAX 20

@@ -34,6 +34,7 @@
 #define MAP_BYTES_MAX (1ull << 44)
 #define STEP_BYTES_MIN (256u << 10)
 #define STEP_BYTES_MAX (16u << 20)
+#define GROW_ALIGN 65536u
 #define REMOVE_DEPTH_MAX 3u
 #define EXIT_INDEX_BAD 70
 
@@ -432,9 +433,9 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
     }
     struct store *store = index->store;
     uint64_t want = align_up_u64(bytes, index->step_bytes);
-    if (!store_space_reserve(store, want - have, store->capacity_bytes)) {
-        want = align_up_u64(bytes, 65536);
-        if (!store_space_reserve(store, want - have, store->capacity_bytes)) {
+    if (!store_space_reserve(store, want - have, store->ceiling_bytes)) {
+        want = align_up_u64(bytes, GROW_ALIGN);
+        if (!store_space_reserve(store, want - have, store->ceiling_bytes)) {
             segment_log_want(&store->log, true);
             return ERR_DISK_FULL;
         }
@@ -454,6 +455,42 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
     stats_add(COUNTER_index_bytes, want - have);
     atomic_store(&index->allocated_bytes, want);
     return ERR_OK;
+}
+
+// What was allocated ahead goes back. Nobody reads behind the last page that a commit has named.
+static void index_cut(struct index *index, struct index_env *env)
+{
+    MDB_envinfo info;
+    MDB_stat stat;
+    int fd = -1;
+    if (mdb_env_info(env->env, &info) != 0 || mdb_env_stat(env->env, &stat) != 0 ||
+        mdb_env_get_fd(env->env, &fd) != 0) {
+        return;
+    }
+    uint64_t have = atomic_load(&index->allocated_bytes);
+    uint64_t need = align_up_u64((info.me_last_pgno + 1) * (uint64_t)stat.ms_psize, GROW_ALIGN);
+    if (need < have && ftruncate(fd, (off_t)need) == 0) {
+        atomic_store(&index->allocated_bytes, need);
+        store_space_give(index->store, have - need);
+        stats_sub(COUNTER_index_bytes, have - need);
+    }
+}
+
+bool index_fit(struct index *index)
+{
+    struct store *store = index->store;
+    struct index_env *env = atomic_load(&index->current);
+    if (env == NULL) {
+        return true;
+    }
+    index_cut(index, env);
+    if (store_size_excess(store) == 0 ||
+        store_fit_index(store, atomic_load(&index->allocated_bytes))) {
+        return true;
+    }
+    log_warn("index_dropped", "reason=size");
+    recovery_want_rebuild(&store->recovery); // first: deletes from now on outlast it
+    return false;
 }
 
 // --- renewals

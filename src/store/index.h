@@ -85,6 +85,9 @@ void index_count(struct index *index, uint64_t objects, uint64_t blocks);
 uint64_t index_last_txn(const struct index *index);
 // The file may grow to `bytes`: reserved, then allocated. ERR_DISK_FULL.
 enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes) MUST_USE;
+// Gives back what the file has and does not need. False: it is too large even so for the size that the
+// cache has now, and a rebuild is ordered: it is to be dropped. On the index writer.
+bool index_fit(struct index *index) MUST_USE;
 // Leaves a marker for the next start when the map fails under a reader (SIGBUS), and when LMDB
 // finds itself broken.
 void index_guard_install(struct index *index, int index_fd);

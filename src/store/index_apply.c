@@ -487,6 +487,7 @@ enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
         return apply_move(t, change);
     case INDEX_CONDEMN: // done, see index_condemn.c
     case INDEX_DROP:
+    case INDEX_FIT:
     case INDEX_NOTHING:
         return ERR_OK;
     }

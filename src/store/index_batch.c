@@ -101,6 +101,7 @@ static bool touch_of(struct index_batch *batch, unsigned i, struct store *store,
         break;
     case INDEX_CONDEMN:
     case INDEX_DROP:
+    case INDEX_FIT:
     case INDEX_NOTHING:
         return false;
     }

@@ -155,8 +155,7 @@ unsigned index_forget_take(struct index_forget *forget, unsigned max)
 
 unsigned index_forget_slice(const struct store *store, bool stopping)
 {
-    uint64_t headroom = store->capacity_bytes - store->segment_limit_bytes;
-    uint64_t fits = max_u64(SLICE_MIN, headroom / 4 / SLICE_BYTES);
+    uint64_t fits = max_u64(SLICE_MIN, store_size_headroom(store) / 4 / SLICE_BYTES);
     return (unsigned)min_u64(fits, stopping ? INDEX_FORGET_MAX / 8 : INDEX_FORGET_SLICE);
 }
 

@@ -67,7 +67,7 @@ struct index_memory {
     _Atomic uint64_t epoch;
     atomic_uint pending;            // puts and owed deletes
     _Atomic uint64_t pending_bytes; // payload of those puts
-    uint64_t pending_bytes_max;
+    _Atomic uint64_t pending_bytes_max;
     unsigned pending_max;
     atomic_bool recovering; // runs of unknown age are being put back: floors stay
     struct memory_reader *readers;

@@ -43,14 +43,6 @@ struct index_waiter {
     enum err err;
 };
 
-// --- time
-
-static struct timespec timespec_of_us(uint64_t us)
-{
-    return (struct timespec){.tv_sec = (time_t)(us / 1000000),
-                             .tv_nsec = (long)(us % 1000000 * 1000)};
-}
-
 // --- queue
 
 void index_writer_init(struct index_writer *writer, struct store *store)
@@ -221,6 +213,11 @@ void index_writer_drop_injured(struct index_writer *writer)
     struct index_change *change = change_new(INDEX_DROP, (struct hash128){0, 0});
     change->urgent = true;
     writer_push(writer, change);
+}
+
+void index_writer_fit(struct index_writer *writer)
+{
+    writer_push(writer, change_new(INDEX_FIT, (struct hash128){0, 0}));
 }
 
 enum err index_writer_flush(struct index_writer *writer)
@@ -571,8 +568,11 @@ static bool batch_process(struct index_writer *writer, struct index_change *batc
     index_condemn_batch(store, batch);
     for (struct index_change *c = batch; c != NULL; c = c->next) {
         struct index_env *env = atomic_load(&store->index.current);
-        if (c->kind == INDEX_DROP && env != NULL && atomic_load(&env->proof.is_bad)) {
+        bool is_injured = c->kind == INDEX_DROP && env != NULL && atomic_load(&env->proof.is_bad);
+        if (is_injured) {
             log_warn("index_dropped", "reason=injured");
+        }
+        if (is_injured || (c->kind == INDEX_FIT && !index_fit(&store->index))) {
             writer_drop_index(writer);
         }
     }
@@ -632,7 +632,7 @@ static bool writer_wait_locked(struct index_writer *writer)
         if (due_us == 0) {
             pthread_cond_wait(&writer->guarded.wake, &writer->guarded.lock);
         } else {
-            struct timespec until = timespec_of_us(due_us);
+            struct timespec until = store_timespec_of_us(due_us);
             (void)pthread_cond_timedwait(&writer->guarded.wake, &writer->guarded.lock,
                                          &until); // looked at again
         }

@@ -25,6 +25,7 @@ enum index_change_kind {
     INDEX_MOVE,      // to another place, if still at the one it was copied from
     INDEX_CONDEMN,   // the runs of a key are bad: marked where they lie, see index_condemn.c
     INDEX_DROP,      // the whole index, if it is injured
+    INDEX_FIT,       // the cache has become smaller
     INDEX_NOTHING,   // only to be waited for
 };
 
@@ -108,6 +109,8 @@ void index_writer_renewals_wait(struct index_writer *writer);
 // From the room's own threads: these are done in the writer's own time. `removals` is taken over.
 void index_writer_forget(struct index_writer *writer, struct index_removal *removals,
                          unsigned count);
+// In its own time as well: the cache has become smaller.
+void index_writer_fit(struct index_writer *writer);
 // Any thread: the index was found to be injured, and goes.
 void index_writer_drop_injured(struct index_writer *writer);
 // Waits until what came before is committed.

@@ -349,8 +349,7 @@ static bool recovery_wait_locked(struct recovery *recovery)
     if (store_real_us() >= due_us) {
         return true;
     }
-    struct timespec until = {.tv_sec = (time_t)(due_us / 1000000),
-                             .tv_nsec = (long)(due_us % 1000000 * 1000)};
+    struct timespec until = store_timespec_of_us(due_us);
     (void)pthread_cond_timedwait(&recovery->guarded.wake, &recovery->guarded.lock,
                                  &until); // looked at again
     return false;

@@ -181,8 +181,7 @@ bool segment_log_files_are_empty(int segments_fd)
 
 // --- the table
 
-// Nothing in it counts as looked at.
-static void segment_unmark_all(struct segment *segment)
+void segment_unmark_all(struct segment *segment)
 {
     _Atomic uint64_t *bits = atomic_load(&segment->verified);
     for (uint32_t i = 0; bits != NULL && i < segment->log->unit_max / VERIFIED_BITS + 1; i++) {
@@ -264,6 +263,21 @@ static void log_enter_files(struct segment_log *log, const struct file_list *fil
     }
 }
 
+uint64_t segment_log_most(const struct segment_log *log)
+{
+    return min_u64(((uint64_t)log->table_mask + 1) / 2, SEGMENT_TABLE_MAX / 8);
+}
+
+void segment_log_limit(struct segment_log *log)
+{
+    const struct store *store = log->store;
+    uint64_t limit = atomic_load(&store->segment_limit_bytes);
+    uint64_t room = limit > store->other_bytes ? limit - store->other_bytes : 0;
+    uint64_t segments = min_u64(room / log->segment_cost_bytes, segment_log_most(log));
+    atomic_store(&log->segments_max, (unsigned)segments);
+    atomic_store(&log->slot_count, (unsigned)min_u64(max_u64(1, segments / 8), log->slot_max));
+}
+
 enum err segment_log_open(struct segment_log *log, struct store *store)
 {
     *log = (struct segment_log){.store = store};
@@ -279,9 +293,9 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     log->segment_size_bytes = segment_file_bytes(store->dir.format.segment_size_bytes);
     log->segment_cost_bytes = segment_cost_bytes(store->dir.format.segment_size_bytes);
     log->unit_max = log->segment_size_bytes / RUN_PACKED_MAX;
-    uint64_t fixed = atomic_load(&store->used_bytes);
-    uint64_t room = store->segment_limit_bytes > fixed ? store->segment_limit_bytes - fixed : 0;
-    log->segments_max = (unsigned)min_u64(room / log->segment_cost_bytes, SEGMENT_TABLE_MAX / 8);
+    log->slot_max = store->worker_count;
+    log->table_mask = SEGMENT_TABLE_MAX - 1; // as large as it may become
+    segment_log_limit(log);
     log->guarded.next_number = store->dir.format.next_segment;
     segment_pool_init(&log->pool, store->dir.segments_fd, store->descriptors_max);
 
@@ -297,11 +311,9 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     log_enter_files(log, &files);
     free(files.numbers);
 
-    unsigned slots = (unsigned)max_u64(1, log->segments_max / 8);
-    log->slot_count = (unsigned)min_u64(slots, store->worker_count);
-    log->slots = calloc(log->slot_count + 1, sizeof(*log->slots));
+    log->slots = calloc(log->slot_max + 1, sizeof(*log->slots));
     check(log->slots != NULL);
-    for (unsigned i = 0; i <= log->slot_count; i++) {
+    for (unsigned i = 0; i <= log->slot_max; i++) {
         pthread_mutex_init(&log->slots[i].guarded.lock, NULL);
     }
     return ERR_OK;
@@ -516,6 +528,23 @@ static struct segment *slot_exchange_locked(struct segment_slot *slot, struct se
     return next;
 }
 
+void segment_log_retire_slots(struct segment_log *log)
+{
+    bool rewrites = atomic_load(&log->segments_max) >= RETENTION_REWRITE_SEGMENTS_MIN;
+    for (unsigned i = atomic_load(&log->slot_count); i < log->slot_max + !rewrites; i++) {
+        struct segment_slot *slot = &log->slots[i];
+        pthread_mutex_lock(&slot->guarded.lock);
+        pthread_mutex_lock(&log->guarded.lock);
+        struct segment *segment = slot->guarded.current;
+        if (segment != NULL && segment->state == SEGMENT_OPEN) {
+            segment_seal_locked(segment);
+        }
+        slot->guarded.current = NULL;
+        pthread_mutex_unlock(&log->guarded.lock);
+        pthread_mutex_unlock(&slot->guarded.lock);
+    }
+}
+
 static bool reserve_in(struct segment_log *log, struct segment *segment, uint32_t header_len,
                        uint32_t payload_len, struct segment_reservation *ret_reservation)
 {
@@ -582,8 +611,7 @@ enum err segment_log_reserve_survivor(struct segment_log *log, uint32_t header_l
                                       uint32_t payload_len,
                                       struct segment_reservation *ret_reservation)
 {
-    return slot_reserve(log, &log->slots[log->slot_count], header_len, payload_len,
-                        ret_reservation);
+    return slot_reserve(log, &log->slots[log->slot_max], header_len, payload_len, ret_reservation);
 }
 
 bool segment_log_shorten(struct segment_log *log, unsigned worker_index,

@@ -73,11 +73,12 @@ struct segment_log {
     uint32_t segment_size_bytes; // of the files
     uint32_t unit_max;
     uint64_t segment_cost_bytes; // the file and what the file system needs for it
-    unsigned segments_max;       // that fit the limit
+    atomic_uint segments_max;    // that fit the limit
     uint32_t table_mask;
     struct segment *table;
-    unsigned slot_count;
-    struct segment_slot *slots; // and one more behind them, for survivors
+    unsigned slot_max;
+    atomic_uint slot_count;     // in use: fewer in a small cache
+    struct segment_slot *slots; // and one more behind all of them, for survivors
     struct segment_pool pool;
     pthread_mutex_t rows_guard; // of each segment's rows; held for a moment, none is taken under it
     pthread_mutex_t seal_lock;  // who writes tables or marks: blocks; then the log's or rows_guard
@@ -123,6 +124,13 @@ bool segment_log_files_are_empty(int segments_fd);
 // Has this file no run at its beginning, or cannot be read?
 bool segment_file_is_empty(int segments_fd, uint32_t number);
 
+// Goes by the store's limits. Before threads, or on the supply thread.
+void segment_log_limit(struct segment_log *log);
+// Slots that are not in use any more let go what they write to. On the supply thread.
+void segment_log_retire_slots(struct segment_log *log);
+// So many segments find an entry in the table, whatever their numbers.
+uint64_t segment_log_most(const struct segment_log *log);
+
 // The entry where segment `number` would be; it may hold another one.
 struct segment *segment_log_entry(struct segment_log *log, uint32_t number);
 bool segment_pin(struct segment *segment, uint32_t number) MUST_USE;
@@ -144,6 +152,8 @@ void segment_unmark_neighbour(struct segment *segment, uint32_t offset, uint32_t
 bool segment_is_bad(struct segment *segment, uint32_t header_offset);
 void segment_set_bad(struct segment *segment, uint32_t header_offset);
 void segment_clear_bad(struct segment *segment, uint32_t header_offset);
+
+void segment_unmark_all(struct segment *segment); // nothing in it counts as looked at
 
 struct segment_reservation {
     struct segment *segment; // pinned and held

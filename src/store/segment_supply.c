@@ -56,6 +56,9 @@ static uint32_t number_take(struct segment_log *log)
         dir->format.next_segment = limit;
         enum err err = store_dir_write_format(dir);
         pthread_mutex_unlock(&dir->format_lock);
+        if (err == ERR_DISK_FULL) {
+            return 0;
+        }
         if (err != ERR_OK) {
             store_filling_off(log->store, "format", errno);
             return 0;
@@ -138,9 +141,14 @@ static bool supply_make(struct segment_log *log)
     }
     if (failed != 0) {
         store_space_give(store, log->segment_cost_bytes);
-        store_filling_off(store, "segment", failed);
+        if (failed == ENOSPC || failed == EDQUOT) {
+            disk_room_refused(store);
+        } else {
+            store_filling_off(store, "segment", failed);
+        }
         return false;
     }
+    disk_room_granted(store);
     struct segment *segment = segment_log_entry(log, number);
     segment_pool_adopt(&log->pool, segment, fd);
     retention_begin(&store->retention, segment, number);
@@ -211,23 +219,35 @@ static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
     return pick != RETENTION_NONE;
 }
 
-// --- a round
-
-enum disk_room { DISK_ROOM_AMPLE, DISK_ROOM_NONE, DISK_ROOM_BELOW };
-
-// May a segment be made as far as the file system is concerned?
-static enum disk_room supply_disk_room(const struct segment_log *log)
+// Takes back a spare one, an empty one if told so; false: there is none.
+static bool supply_take_spare(struct segment_log *log, bool only_empty)
 {
-    uint64_t free_bytes, size_bytes;
-    if (store_dir_space(&log->store->dir, &free_bytes, &size_bytes) != ERR_OK) {
-        return DISK_ROOM_NONE;
+    bool taken = false;
+    pthread_mutex_lock(&log->guarded.lock);
+    for (unsigned i = 0; i < log->guarded.spare_count && !taken; i++) {
+        struct segment *segment = log->guarded.spare[i];
+        bool empty = segment->run_count == 0;
+        if (atomic_load(&segment->holds) == 0 && (empty || !only_empty)) {
+            segment_free_doom_locked(log, segment, empty);
+            taken = true;
+        }
     }
-    uint64_t least = size_bytes / 100 * log->store->min_free_percent;
-    if (free_bytes < least) {
-        return DISK_ROOM_BELOW;
-    }
-    return free_bytes - least >= log->segment_cost_bytes ? DISK_ROOM_AMPLE : DISK_ROOM_NONE;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return taken;
 }
+
+// Space is wanted back: first what holds nothing goes, then what the policy says, at last what is still
+// to be written to. False: there is nothing.
+static bool supply_give_back(struct segment_log *log)
+{
+    bool given = atomic_load(&log->examined) &&
+                 (supply_take_spare(log, true) || supply_evict_one(log, false) ||
+                  supply_take_spare(log, false));
+    stats_add(COUNTER_segments_given_back, given);
+    return given;
+}
+
+// --- a round
 
 static bool supply_is_ample(const struct segment_log *log)
 {
@@ -271,12 +291,13 @@ static void supply_make_room(struct segment_log *log, bool evict)
     for (unsigned round = 0; round < SEGMENT_TABLE_MAX; round++) {
         pthread_mutex_lock(&log->guarded.lock);
         unsigned spare = log->guarded.spare_count;
+        uint64_t going_bytes = log->guarded.doomed_count * log->segment_cost_bytes;
         unsigned going = log->guarded.doomed_count + atomic_load(&store->retention.rewrites);
         bool stop = log->guarded.stop;
         pthread_mutex_unlock(&log->guarded.lock);
-        enum disk_room room = supply_disk_room(log);
+        enum disk_room_answer room = disk_room_look(store, going_bytes);
+        bool gives = room == DISK_ROOM_BELOW || store_size_excess(store) > going_bytes;
         bool over = atomic_load(&store->used_bytes) > store->segment_limit_bytes && spare == 0;
-        over = over || atomic_load(&store->used_bytes) > store->capacity_bytes;
         bool ample;
         unsigned wanted = supply_spare_wanted(log, &ample);
         if (ample) {
@@ -286,7 +307,9 @@ static void supply_make_room(struct segment_log *log, bool evict)
         if (stop) {
             return;
         }
-        if (evict || over || room == DISK_ROOM_BELOW) {
+        if (gives) {
+            picked = going < GOING_MAX && supply_give_back(log);
+        } else if (evict || over) {
             // The index asks again and again until it has room: what is going gives it.
             picked = going < (evict ? 1 : GOING_MAX) && supply_evict_one(log, false);
             evict = false;
@@ -295,8 +318,11 @@ static void supply_make_room(struct segment_log *log, bool evict)
             return;
         } else if (room == DISK_ROOM_AMPLE && store_is_filling(store) && supply_make(log)) {
             continue;
-        } else if ((spare == 0 || !ample) && spare + going < wanted) {
+        } else if (room != DISK_ROOM_LATER && (spare == 0 || !ample) && spare + going < wanted) {
             picked = store_is_filling(store) && supply_evict_one(log, spare > 0);
+            if (picked) {
+                disk_room_given(store);
+            }
         }
         if (!picked) {
             atomic_store(&log->no_room, spare == 0 && going == 0);
@@ -314,6 +340,8 @@ static void *supply_main(void *ctx)
         bool evict = log->guarded.evict_wanted;
         log->guarded.wanted = log->guarded.evict_wanted = false;
         pthread_mutex_unlock(&log->guarded.lock);
+        store_size_follow(log->store);
+        segment_log_retire_slots(log);
         supply_make_room(log, evict);
         store_doubts_tick(log->store);
         struct timespec until;
@@ -333,7 +361,7 @@ void segment_supply_start(struct segment_log *log)
     // One for each slot, so that the first runs find room before the thread has run at all.
     for (unsigned i = 0; i < min_u64(log->slot_count, START_SEGMENTS_MAX); i++) {
         if (log->guarded.spare_count > i || !store_is_filling(log->store) ||
-            supply_disk_room(log) != DISK_ROOM_AMPLE || (i > 0 && !supply_is_ample(log))) {
+            disk_room_look(log->store, 0) != DISK_ROOM_AMPLE || (i > 0 && !supply_is_ample(log))) {
             continue;
         }
         (void)supply_make(log); // the thread tries again
@@ -391,7 +419,7 @@ void segment_log_close(struct segment_log *log)
     segment_pool_done(&log->pool);
     free(log->table);
     log->table = NULL;
-    for (unsigned i = 0; i <= log->slot_count; i++) {
+    for (unsigned i = 0; i <= log->slot_max; i++) {
         pthread_mutex_destroy(&log->slots[i].guarded.lock);
     }
     free(log->slots);

@@ -121,49 +121,38 @@ void store_read_failed(struct store *store)
     }
 }
 
-void store_drop_place(struct store *store, const struct store_place *place, struct hash128 hash,
-                      enum err why)
+void store_drop_run(struct store *store, const struct store_place *place, struct hash128 hash,
+                    enum err why)
 {
     segment_set_bad(place->segment, place->header_offset);
     index_writer_remove_later(&store->writer, hash, place, why == ERR_CORRUPT);
     if (why == ERR_CORRUPT) {
-        stats_add(COUNTER_checksum_failures, 1);
         stats_add(COUNTER_evicted_bytes_corrupt, place->payload_len);
-    } else {
-        store_read_failed(store);
     }
     log_warn("run_dropped", "err=%s segment=%u offset=%u first_block=%llu blocks=%u",
              error_name(why), place->segment_number, place->header_offset,
              (unsigned long long)place->first_block, place->block_count);
 }
 
-// --- opening
-
-static enum err store_size(struct store *store, const struct store_options *options, uint64_t ours,
-                           struct buf *ret_why)
+void store_drop_place(struct store *store, const struct store_place *place, struct hash128 hash,
+                      enum err why)
 {
-    uint64_t size = options->size_bytes;
-    if (size == 0) {
-        uint64_t free_bytes, disk_bytes;
-        enum err err = store_dir_space(&store->dir, &free_bytes, &disk_bytes);
-        if (err != ERR_OK) {
-            buf_printf(ret_why, "%s: %s", options->dir, error_row(err)->text);
-            return err;
-        }
-        size = (free_bytes + ours) / 100 * options->size_percent;
+    if (why == ERR_CORRUPT) {
+        stats_add(COUNTER_checksum_failures, 1);
+    } else {
+        store_read_failed(store);
     }
-    store->capacity_bytes = size;
-    store->segment_limit_bytes = size - size / 100 * min_u64(options->headroom_percent, 50);
-    return ERR_OK;
+    store_drop_run(store, place, hash, why);
 }
+
+// --- opening
 
 // The smallest cache that works with these segments.
 static uint64_t store_least_bytes(const struct store *store, uint32_t segment_size_bytes)
 {
     uint64_t least =
         STORE_SEGMENTS_MIN * segment_cost_bytes(segment_size_bytes) + STORE_OVERHEAD_BYTES;
-    uint64_t headroom = store->capacity_bytes - store->segment_limit_bytes;
-    return max_u64(STORE_SIZE_MIN, least + headroom);
+    return max_u64(STORE_SIZE_MIN, least + store_size_headroom(store));
 }
 
 static enum err store_too_small(const struct store *store, uint64_t least, struct buf *ret_why)
@@ -257,12 +246,13 @@ static enum err store_attach(struct store *store, const struct store_options *op
     uint64_t segment_bytes = segment_file_bytes(store->dir.format.segment_size_bytes);
     uint64_t ours = segment_log_count_files(store->dir.segments_fd) * segment_bytes +
                     index_file_bytes(store->dir.index_fd);
-    err = store_size(store, options, ours, ret_why);
+    err = store_size_begin(store, ours);
     err = err != ERR_OK ? err : store_choose_segments(store, options, ret_why);
     if (err != ERR_OK) {
         return err;
     }
-    atomic_store(&store->used_bytes, store_dir_other_bytes(&store->dir));
+    store->other_bytes = store_dir_other_bytes(&store->dir);
+    atomic_store(&store->used_bytes, store->other_bytes);
     stats_add(COUNTER_cache_bytes, atomic_load(&store->used_bytes));
     err = segment_log_open(&store->log, store);
     retention_open(&store->retention, store, options->policy == STORE_POLICY_EPOCH);
@@ -326,6 +316,7 @@ static void store_free(struct store *store)
     store_epochs_done(&store->epochs);
     store_doubts_done(&store->doubts);
     store_condemned_done(&store->condemned);
+    store_size_done(store);
     free(store);
 }
 
@@ -338,7 +329,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     store_doubts_init(&store->doubts);
     store_condemned_init(&store->condemned);
     store->loop = loop;
-    store->min_free_percent = options->min_free_percent;
+    store_size_init(store, options);
     store->verify_always = options->verify_always;
     store->written.max_bytes = options->written_pages_bytes;
     store->written.is_short = options->memory_is_short;
@@ -348,6 +339,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     check(store->worker_count <= STORE_WORKERS_MAX);
     recovery_init(&store->recovery, store);
     index_writer_init(&store->writer, store);
+    scrub_init(&store->scrub, store);
     enum err err = store_attach(store, options, ret_why);
     if (err == ERR_IN_USE || err == ERR_FORMAT || err == ERR_INVALID) {
         store_close(store);
@@ -366,6 +358,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     retention_start(&store->retention);
     segment_supply_start(&store->log);
     recovery_start(&store->recovery);
+    scrub_set_rate(&store->scrub, options->scrub_bytes_per_s);
     *ret_store = store;
     return ERR_OK;
 }
@@ -390,6 +383,7 @@ void store_close(struct store *store)
     }
     bool rebuilding = atomic_load(&store->rebuilding);
     atomic_store(&store->writer.silent, true);
+    scrub_stop(&store->scrub);
     recovery_stop(&store->recovery);
     segment_supply_stop(&store->log);
     retention_stop(&store->retention);
@@ -402,6 +396,7 @@ void store_close(struct store *store)
     uint64_t index_txn = store->index.renewals != NULL ? index_last_txn(&store->index) : 0;
     if (store->attached) {
         stats_sub(COUNTER_cache_capacity_bytes, store->capacity_bytes);
+        disk_room_done(store);
     }
     if (store->index.renewals != NULL) {
         index_done(&store->index);
@@ -566,7 +561,7 @@ int store_fault_strike(enum store_fault fault)
     static const char *const names[] = {
         "store.sync",   "store.commit", "store.create",  "store.allocate", "store.unlink",
         "store.open",   "store.scan",   "store.table",   "store.mark",     "store.note",
-        "store.disown", "store.remove", "store.rewrite", "store.roll"};
+        "store.disown", "store.remove", "store.rewrite", "store.roll",     "store.scrub"};
     static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);

@@ -56,6 +56,7 @@ struct store_options {
     unsigned size_percent;         // of (free space + what the cache already holds)
     unsigned headroom_percent;     // part of size kept for index and fills in flight
     unsigned min_free_percent;     // of the file system; below: fills stop, oldest segments go
+    uint64_t scrub_bytes_per_s;    // what is held is verified in the background; 0: it is not
     bool verify_always;            // cache.verify: always
     uint64_t block_size_bytes_max; // largest block of any rule; segment size is at least twice this
     unsigned descriptors_max;      // for segments; 0 = 1,024
@@ -68,6 +69,13 @@ struct store_options {
     bool (*memory_is_short)(void); // any thread
 };
 
+// Those of them that may change while the store is open.
+struct store_limits {
+    uint64_t size_bytes; // 0: use size_percent
+    unsigned size_percent, headroom_percent, min_free_percent;
+    uint64_t scrub_bytes_per_s;
+};
+
 // ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten),
 // ERR_INVALID (size below the minimum of 16 MiB) are for the caller to exit on; ret_why has one
 // clear line with the remedy. An unusable disk (read-only, full, EIO) is not an error: the store
@@ -76,6 +84,11 @@ enum err store_open(const struct store_options *options, struct loop *loop,
                     struct store **ret_store, struct buf *ret_why) MUST_USE;
 // After loop_stop(): commits, syncs, marks the clean stop, frees.
 void store_close(struct store *store);
+// Goes by other limits from now on; what is too much then goes, a few segments at a time, while hits go on.
+// ERR_INVALID: it cannot become that small while it runs; nothing has changed, and ret_why says why.
+// Not on a worker.
+enum err store_set_limits(struct store *store, const struct store_limits *limits,
+                          struct buf *ret_why) MUST_USE;
 // More of them, which writes reach from now on: gives them their numbers, and lasts with ERR_OK. May
 // block.
 enum err store_holders_add(struct store *store, struct store_holder *holders,

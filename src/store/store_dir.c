@@ -648,13 +648,17 @@ uint64_t store_dir_other_bytes(const struct store_dir *dir)
     return bytes + folder_bytes(dir->fd, "segments", skip_segments, &budget);
 }
 
-enum err store_dir_space(const struct store_dir *dir, uint64_t *ret_free, uint64_t *ret_size)
+enum err store_dir_space(const struct store_dir *dir, struct store_space *ret_space)
 {
     struct statvfs st;
     if (fstatvfs(dir->fd, &st) != 0) {
         return error_from_errno(errno);
     }
-    *ret_free = (uint64_t)st.f_bavail * st.f_frsize;
-    *ret_size = (uint64_t)st.f_blocks * st.f_frsize;
+    *ret_space = (struct store_space){
+        .free_bytes = (uint64_t)st.f_bavail * st.f_frsize,
+        .size_bytes = (uint64_t)st.f_blocks * st.f_frsize,
+        .free_inodes = st.f_favail,
+        .has_inodes = st.f_files > 0,
+    };
     return ERR_OK;
 }

@@ -88,9 +88,12 @@ void store_dir_index_path(const struct store_dir *dir, struct buf *out);
 enum err store_dir_write_format(struct store_dir *dir) MUST_USE;
 // Bytes of everything that is neither segment nor index, rounded up generously. Bounded work.
 uint64_t store_dir_other_bytes(const struct store_dir *dir);
-// Free bytes and size of the file system.
-enum err store_dir_space(const struct store_dir *dir, uint64_t *ret_free,
-                         uint64_t *ret_size) MUST_USE;
+// What the file system has.
+struct store_space {
+    uint64_t free_bytes, size_bytes, free_inodes;
+    bool has_inodes; // else it makes as many as it needs
+};
+enum err store_dir_space(const struct store_dir *dir, struct store_space *ret_space) MUST_USE;
 void store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1]);
 
 #endif

@@ -56,9 +56,17 @@ static void fit_segments(struct fitting *f, bool only_empty)
     f->count = kept;
 }
 
+bool store_fit_index(const struct store *store, uint64_t index_bytes)
+{
+    uint64_t segments =
+        STORE_SEGMENTS_MIN * segment_cost_bytes(store->dir.format.segment_size_bytes);
+    return index_bytes <= store->capacity_bytes / INDEX_SHARE &&
+           store->other_bytes + segments + index_bytes <= store->segment_limit_bytes;
+}
+
 size_t store_fit(struct store *store, uint32_t *numbers, size_t count)
 {
-    uint64_t other = atomic_load(&store->used_bytes);
+    uint64_t other = store->other_bytes;
     uint64_t index = index_file_bytes(store->dir.index_fd);
     struct fitting f = {.store = store, .numbers = numbers, .count = count};
     f.cost = segment_cost_bytes(store->dir.format.segment_size_bytes);
@@ -68,9 +76,7 @@ size_t store_fit(struct store *store, uint32_t *numbers, size_t count)
     }
     uint64_t before = f.used;
     uint64_t cut = index_file_cut(store->dir.index_fd);
-    uint64_t least = other + STORE_SEGMENTS_MIN * f.cost;
-    bool drop =
-        cut > store->capacity_bytes / INDEX_SHARE || cut + least > store->segment_limit_bytes;
+    bool drop = !store_fit_index(store, cut);
     f.used = other + count * f.cost + (drop ? 0 : cut);
     qsort(numbers, count, sizeof(*numbers), number_ascending);
     fit_segments(&f, true);

@@ -3,7 +3,7 @@
 //
 // Threads: the workers; the index writer (index_writer.c); the supply thread (segment_supply.c),
 // which makes segments; the freeing thread (segment_free.c); the retention thread (retention.c); the
-// recovery thread (recovery.c), which ends when its work behind serving is done. Locks, each taken with
+// recovery thread (recovery.c), which ends when its work behind serving is done; the scrub thread (scrub.c). Locks, each taken with
 // none of the others held, unless said: a slot's lock, or the retention's, then the log's; the writer's;
 // the renewals'; that of `format`; the epochs'. The hit path takes none.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
@@ -11,12 +11,14 @@
 
 #include <time.h>
 
+#include "store/disk_room.h"
 #include "store/index.h"
 #include "store/index_writer.h"
 #include "store/page_window.h"
 #include "store/recovery.h"
 #include "store/retention.h"
 #include "store/run_cache.h"
+#include "store/scrub.h"
 #include "store/segment_format.h"
 #include "store/segment_log.h"
 #include "store/segment_push.h"
@@ -26,6 +28,7 @@
 #include "store/store_doubt.h"
 #include "store/store_epoch.h"
 #include "store/store_holder.h"
+#include "store/store_size.h"
 #include "store/store_unattached.h"
 #include "store/write_backlog.h"
 
@@ -45,10 +48,16 @@ struct store_worker {
 struct store {
     struct loop *loop;
     struct store_dir dir;
-    uint64_t capacity_bytes;      // cache.size: never exceeded
-    uint64_t segment_limit_bytes; // what is used may reach this by making segments; the rest is for
-                                  // the index
-    unsigned min_free_percent;
+    // Set by the supply thread once there are threads: store_size.c.
+    _Atomic uint64_t capacity_bytes; // cache.size
+    _Atomic uint64_t ceiling_bytes;  // never exceeded
+    _Atomic uint64_t
+        segment_limit_bytes; // what is used may reach this by making segments; the rest
+                             // is for the index
+    atomic_uint min_free_percent;
+    struct store_size size;
+    struct disk_room room;
+    uint64_t other_bytes; // of the directory, beside segments and index
     unsigned descriptors_max;
     bool verify_always;
     bool attached; // false: the directory was unusable at start; nothing is held for the life of
@@ -74,6 +83,7 @@ struct store {
     struct index_writer writer;
     struct page_window written; // the index writer's
     struct recovery recovery;
+    struct scrub scrub;
     unsigned worker_count;
     struct store_worker *workers[STORE_WORKERS_MAX];
 };
@@ -93,14 +103,21 @@ static inline uint64_t store_real_us(void)
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
+static inline struct timespec store_timespec_of_us(uint64_t us)
+{
+    return (struct timespec){.tv_sec = (time_t)(us / 1000000),
+                             .tv_nsec = (long)(us % 1000000 * 1000)};
+}
+
 // Counts `bytes` against cache.size unless more than `limit_bytes` would be used then. Any thread.
 bool store_space_reserve(struct store *store, uint64_t bytes, uint64_t limit_bytes) MUST_USE;
 void store_space_give(struct store *store, uint64_t bytes);
 
-// Makes what the directory holds fit cache.size: see store_fit.c. Before anything of it is open;
-// used_bytes counts what is neither segment nor index. `numbers` names the segments' files; the
+// Makes what the directory holds fit cache.size: see store_fit.c. Before anything of it is open. `numbers` names the segments' files; the
 // ones that stay come first and are counted in the answer.
 size_t store_fit(struct store *store, uint32_t *numbers, size_t count) MUST_USE;
+// May the index stay, being so large, in a cache that holds too much?
+bool store_fit_index(const struct store *store, uint64_t index_bytes);
 
 // A write, sync, allocation or commit failed: no filling for a while (5 s, doubled up to 60 s). Any
 // thread.
@@ -115,6 +132,9 @@ void store_read_failed(struct store *store);
 // A run is not what it should be: a miss from now on, and out of the index soon. Any worker.
 void store_drop_place(struct store *store, const struct store_place *place, struct hash128 hash,
                       enum err why);
+// The same, without a word about how that was found out. Any thread.
+void store_drop_run(struct store *store, const struct store_place *place, struct hash128 hash,
+                    enum err why);
 // Is this the header that the place promises? ERR_CORRUPT.
 enum err segment_read_accept(struct span bytes, const struct store_place *place,
                              struct run_header *ret_header) MUST_USE;
@@ -140,6 +160,7 @@ enum store_fault {
     STORE_FAULT_REMOVE,  // removing the index instead
     STORE_FAULT_REWRITE, // writing a survivor
     STORE_FAULT_ROLL,    // reading a page of the index on its round
+    STORE_FAULT_SCRUB,
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);

@@ -56,6 +56,26 @@ class LoopDisk:
                               capture_output=True).returncode == 0
 
 
+class SmallMemory:
+    """A file system in memory of SIZE bytes and so many INODES; unmounted at the end."""
+
+    def __init__(self, folder, size, inodes):
+        self.mount, self.options = folder, f"size={size},nr_inodes={inodes},mode=0700"
+        self.mount.mkdir(parents=True)
+
+    def __enter__(self):
+        if os.geteuid() != 0:
+            not_run("a file system in memory needs root")
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", self.options, "tmpfs", str(self.mount)],
+                                 capture_output=True)
+        if mounted.returncode:
+            not_run("no file system in memory here: " + last_words(mounted.stderr))
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", "-l", str(self.mount)], capture_output=True)
+
+
 class FaultyDisk:
     """An ext4 file system whose device answers EIO while a trigger file exists (nbdkit)."""
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the process may take: a cache.size that changes, descriptors, connections, lines of log."""
 import contextlib
+import json
 import os
 import random
 import select
+import signal
 import socket
 import threading
 
@@ -121,6 +123,103 @@ def test_any_order_of_sizes(start, origin, engine, seed):
             assert server.disk_bytes() <= capacity(server)
         stores_and_is_within(server, origin, f"{turn}/last")
         dice.choice((server.stop, server.kill9))()
+
+
+# --- while it runs --------------------------------------------------------------------------------
+
+
+def reload(server, cache, **more):
+    """Writes the file anew and waits until SIGHUP has had its answer: whether it was taken."""
+    server.file = {**server.file, "cache": cache, **more}
+    (server.folder / "forebay.yaml").write_text(json.dumps(server.file, indent=1))
+
+    def answers():
+        return [line for line in server.stderr if "event=reload_failed" in line or "event=reloaded" in line]
+    before = len(answers())
+    os.kill(server._pid(), signal.SIGHUP)
+    with server.changed:
+        assert server.changed.wait_for(lambda: len(answers()) > before, WAIT_S), server.output()
+    return "event=reloaded" in answers()[before]
+
+
+def live(start, origin, engine, size, **more):
+    return start(origin, engine=engine, file={**IMMUTABLE, "cache": {"size": size}},
+                 settings={"cache.size": None, "log.format": "text", **more})
+
+
+def test_a_size_that_changes_while_it_runs(start, origin, engine):
+    """Smaller: what is too much goes while readers go on; larger: it holds more again."""
+    server = live(start, origin, engine, "128MiB")
+    keys = [f"k{i}" for i in range(120)]
+    for key in keys:
+        origin.put(key, 700_000)
+    read_all(server, origin, keys)
+    assert server.disk_bytes() > 64 * MIB
+    stop, wrong = threading.Event(), []
+
+    def read_on(seed):
+        dice = random.Random(seed)
+        try:
+            with server.client() as client:
+                while not stop.is_set():
+                    key = dice.choice(keys)
+                    judge(client.get(key), origin, key, 0, 700_000)
+        except Exception as error:                      # told by the test's own thread
+            wrong.append(error)
+    readers = [threading.Thread(target=read_on, args=(seed,)) for seed in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for size in ("40MiB", "20MiB"):
+            assert reload(server, {"size": size})
+            limit = int(size[:-3]) * MIB
+            wait_for(lambda: capacity(server) == limit and server.disk_bytes() <= limit, server.output)
+        highest = max(server.disk_bytes() for _ in range(50))
+        assert highest <= 20 * MIB, highest
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join(WAIT_S)
+    assert not wrong, wrong[0]
+    assert reload(server, {"size": "128MiB"})
+    wait_for(lambda: capacity(server) == 128 * MIB, server.output)
+    read_all(server, origin, keys)
+    wait_for(lambda: (read_all(server, origin, keys), hits(server, origin, keys))[1] > 60, server.output)
+    assert server.disk_bytes() <= 128 * MIB
+    assert "size: 128MiB" in bytes(server.admin("/api/v1/config").body).decode()
+    assert server.metric("forebay_degraded", component="disk") == 0
+
+
+def test_a_reload_is_taken_whole_or_not_at_all(start, origin, engine):
+    """A bad file or a size that does not work: nothing changes, and the log says where. What waits for a restart
+    is named."""
+    server = live(start, origin, engine, "128MiB")
+    stores_and_is_within(server, origin, "a")
+    for cache, word in (({"size": "4MiB"}, "forebay.yaml:"), ({"sise": "64MiB"}, 'cache.size'),
+                        ({"size": "64MiB", "min_free": "99%"}, "forebay.yaml:")):
+        assert not reload(server, cache)
+        assert any("event=reload_failed" in line and word in line for line in server.stderr), server.output()
+        assert capacity(server) == 128 * MIB
+        assert server.metric("forebay_config_last_reload_successful") == 0
+    assert reload(server, {"size": "64MiB", "ttl": "5m"}, workers=1, rules=[])
+    assert server.metric("forebay_config_last_reload_successful") == 1
+    wait_for(lambda: capacity(server) == 64 * MIB, server.output)
+    named = {line.split("key=")[1] for line in server.stderr if "event=reload_needs_restart" in line}
+    assert named == {"cache.ttl", "rules"}, named       # `workers` is a flag here, which beats the file
+    stores_and_is_within(server, origin, "b")
+
+
+def test_segments_too_large_for_a_size(start, origin, engine):
+    """Segments keep their size while it runs: below three of them a size is refused, and a restart has its way."""
+    server = live(start, origin, engine, "2GiB")        # segments of 32 MiB
+    stores_and_is_within(server, origin, "a")
+    assert not reload(server, {"size": "64MiB"})
+    assert any("event=reload_failed" in line and "restart" in line for line in server.stderr), server.output()
+    assert capacity(server) == 2048 * MIB
+    assert hits(server, origin, ["a"]) == 1
+    server.restart()
+    assert capacity(server) == 64 * MIB
+    stores_and_is_within(server, origin, "b")
 
 
 # --- descriptors ----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import socket
 import statistics
 import threading
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from client import Closed, Connection, ProtocolError, Truncated, judge
 from conftest import not_run
-from disks import PAGE, FaultyDisk, LoopDisk, direct_works, drop_pages, edit_beneath, read_beneath
+from disks import PAGE, FaultyDisk, LoopDisk, SmallMemory, direct_works, drop_pages, edit_beneath, read_beneath
 from forebay import build_kind, parallel, scale, scaled
 from oracle import CELL, name_hash
 from waiting import wait_for
@@ -700,6 +701,112 @@ def test_somebody_else_fills_the_file_system(start, origin, engine, tmp_path):
         server.stop()
 
 
+def hog(folder, leave):
+    """Another program's file that leaves LEAVE bytes of the file system; gone with unlink()."""
+    path = folder / "hog"
+    info = os.statvfs(folder)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, info.f_bavail * info.f_frsize - leave)
+    finally:
+        os.close(fd)
+    return path
+
+
+def told(server, of):
+    """How often the log has said that this is short."""
+    return sum("event=cache_short" in line and f"of={of}" in line for line in server.stderr)
+
+
+def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
+    """Below cache.min_free the cache gives way, stores no more, and fills again when there is space."""
+    with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
+        server = start(origin, engine=engine, cache=disk.mount / "cache", file=IMMUTABLE,
+                       settings={"cache.size": "100MiB", "cache.min_free": "20%", "log.format": "text"})
+        least = os.statvfs(disk.mount).f_blocks * os.statvfs(disk.mount).f_frsize // 5
+
+        def free():
+            info = os.statvfs(disk.mount)
+            return info.f_bavail * info.f_frsize
+        keys = [f"k{i}" for i in range(80)]
+        for key in keys:
+            origin.put(key, MIB)
+        fill(server, origin, keys)
+        before = server.disk_bytes()
+        assert before > 60 * MIB and free() > least
+        other = hog(disk.mount, least - 20 * MIB)
+        wait_for(lambda: free() >= least, lambda: f"{free()} of {least} free: {server.output()}")
+        server.wait_metric("forebay_cache_short", lambda v: v == 0, of="min_free")
+        assert server.disk_bytes() < before
+        with Sampler(lambda: least - free()) as missing:
+            fill(server, origin, keys)
+        assert missing.highest <= 64 * 1024, f"{missing.highest} of {least} missing"  # folders grow, too
+        assert server.metric("forebay_segments_given_back_total") > 0
+        assert server.metric("forebay_degraded", component="disk") == 0
+        assert told(server, "min_free") == 1, server.output()
+        other.unlink()
+
+        def holds():
+            fill(server, origin, keys)
+            return server.disk_bytes() > before - 10 * MIB
+        wait_for(holds, server.output)
+        server.stop()
+
+
+def test_a_share_of_the_file_system(start, origin, engine, tmp_path):
+    """cache.size: 50% is of what others leave, whatever they do meanwhile."""
+    with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
+        server = start(origin, engine=engine, cache=disk.mount / "cache",
+                       settings={"cache.size": "50%", "cache.min_free": "0%"})
+        full = server.metric("forebay_cache_capacity_bytes")
+        assert 70 * MIB < full < 100 * MIB
+        keys = [f"k{i}" for i in range(90)]
+        for key in keys:
+            origin.put(key, MIB)
+        fill(server, origin, keys)
+        assert server.metric("forebay_cache_capacity_bytes") == full, "what is ours counts as free"
+        other = hog(disk.mount, MIB)
+        small = server.wait_metric("forebay_cache_capacity_bytes", lambda v: v < full * 0.6)
+        wait_for(lambda: server.disk_bytes() <= small, server.output)
+        fill(server, origin, keys)
+        other.unlink()
+        server.wait_metric("forebay_cache_capacity_bytes", lambda v: v > full * 0.95)
+        server.stop()
+
+
+def test_no_inodes_left(start, origin, engine, tmp_path):
+    """Somebody else has the last one: what is not stored is streamed, older segments make room, nothing is broken."""
+    with SmallMemory(tmp_path / "memory", 300 * MIB, 400) as disk:
+        server = start(origin, engine=engine, cache=disk.mount / "cache", file=IMMUTABLE,
+                       settings={"cache.size": "100MiB", "cache.min_free": "0%", "log.format": "text"})
+        keys = [f"k{i}" for i in range(70)]
+        for key in keys:
+            origin.put(key, MIB)
+        fill(server, origin, keys[:20])
+        taken = []
+        with contextlib.suppress(OSError):
+            for i in range(1000):
+                path = disk.mount / f"inode-{i}"
+                path.touch()
+                taken.append(path)
+        fill(server, origin, keys)
+        server.wait_metric("forebay_cache_short", lambda v: v == 1, of="inodes")
+        assert server.metric("forebay_degraded", component="disk") == 0
+        assert told(server, "inodes") == 1, server.output()
+        assert not any("filling_off" in line for line in server.stderr), server.output()
+        for path in taken:
+            path.unlink()
+        server.wait_metric("forebay_cache_short", lambda v: v == 0, of="inodes")
+
+        def all_hits():
+            fill(server, origin, keys)
+            mark = origin.mark()
+            fill(server, origin, keys)
+            return not origin.requests(since=mark)
+        wait_for(all_hits, server.output)
+        server.stop()
+
+
 def test_a_read_only_file_system(start, origin, engine, tmp_path):
     """Found read-only at the start: served from the origin, uncached."""
     with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
@@ -893,6 +1000,46 @@ def test_eviction_under_load(start, origin, engine):
     parallel(8, one)
     server.settle()
     assert server.metric("forebay_cache_bytes") <= 64 * MIB
+
+
+def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
+    """Bits that flip beneath the page cache are found while nobody asks; what was hit is fetched anew, once."""
+    if not direct_works(tmp_path):
+        not_run("no direct I/O on this file system")
+    server = start(origin, engine=engine, file={**IMMUTABLE, "cache": {"scrub_rate": "0"}},
+                   settings={"cache.size": "128MiB", "workers": 1, "log.format": "text"})
+    keys = [f"k{i}" for i in range(60)]
+    for i, key in enumerate(keys):
+        origin.put(key, (90_000, 700_000, 20_000)[i % 3])
+    fill(server, origin, keys)
+    cells = Cells(server, origin, keys)
+    cells.look()
+    dice = random.Random(5)
+
+    def full():                                         # those with a seal
+        return {path for path in server.segment_files() if any(read_beneath(path, 0, PAGE)[512:1024])}
+    wait_for(lambda: len(full()) >= 3, lambda: f"{full()} of {server.segment_files()}")
+    sealed, flipped = full(), {}
+    for key in dice.sample(keys, 20):
+        (path, at), = cells.pick(dice, key)
+        if path in sealed:                              # else it is still written to
+            flipped[key] = flip_beneath(dice, path, at)
+    assert len(flipped) > 5
+    path = server.folder / "forebay.yaml"
+    path.write_text(path.read_text().replace('"scrub_rate": "0"', '"scrub_rate": "1GiB/s"'))
+    os.kill(server._pid(), signal.SIGHUP)
+    server.wait_metric("forebay_scrub_rounds_total", lambda v: v == 1)
+    found = int(server.metric("forebay_cache_checksum_failures_total", found_by="scrub"))
+    assert found == len(flipped), f"{found} of {len(flipped)}"
+    server.wait_stderr(f"event=scrub_done .* bad={found} ")
+    mark = origin.mark()
+    fill(server, origin, keys)                          # judged: no wrong byte, and the others are hits
+    asked = {request.target for request in origin.requests(since=mark, method="GET")}
+    assert len(asked) == len(flipped), (asked, sorted(flipped))
+    assert server.metric("forebay_cache_checksum_failures_total", found_by="read") == 0
+    mark = origin.mark()
+    fill(server, origin, keys)
+    assert not origin.requests(since=mark), "healed"
 
 
 def test_verify_always(start, origin, engine):

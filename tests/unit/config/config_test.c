@@ -593,3 +593,49 @@ Test(config, choices_match_their_enums)
         cr_assert_eq(choice, rows[i].value, "%s", rows[i].key);
     }
 }
+
+static void on_changed(void *ctx, const char *key, bool live)
+{
+    buf_printf(ctx, "%s%s ", key, live ? "" : "!");
+}
+
+Test(config, what_two_loads_say_differently_is_named)
+{
+    static const char first[] = "cache: {size: 1GiB, scrub_rate: 10MiB/s}\n"
+                                "rules: [{match: a/**, freshness: immutable}, {match: b/**}]\n";
+    static const struct {
+        const char *text, *expected; // ! behind what waits for a restart
+    } rows[] = {
+        {first, ""},
+        {"cache: {size: 2GiB, scrub_rate: 10MiB/s}\n"
+         "rules: [{match: a/**, freshness: immutable}, {match: b/**}]\n",
+         "cache.size "},
+        {"cache: {size: 1GiB, ttl: 1h}\nlog: {level: warn}\n"
+         "rules: [{match: b/**}, {match: a/**, freshness: immutable}]\n"
+         "buckets: {x: {bucket: y}}\n",
+         NULL},
+        {"cache: {size: 1GiB, min_free: 7%}\n", "cache.min_free cache.scrub_rate rules! "},
+        {"cache: {size: 1GiB, ttl: 1h}\nlog: {level: warn}\n"
+         "rules: [{match: b/**}, {match: a/**, freshness: immutable}]\n"
+         "buckets: [{name: x, origin: s3://y}]\n",
+         "cache.scrub_rate cache.ttl! log.level! rules! buckets! "},
+    };
+    begin();
+    struct config *was = load(first, NULL, NULL);
+    cr_assert_not_null(was, "%s", buf_cstr(&errors));
+    struct buf named;
+    buf_init(&named, 1000);
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        struct config *now = load(rows[i].text, NULL, NULL);
+        cr_assert_eq(now != NULL, rows[i].expected != NULL, "%u: %s", i, buf_cstr(&errors));
+        if (now != NULL) {
+            named.len = 0;
+            config_compare(was, now, on_changed, &named);
+            cr_assert_str_eq(buf_cstr(&named), rows[i].expected, "%u: %s", i, buf_cstr(&named));
+        }
+        config_free(now);
+    }
+    config_free(was);
+    buf_done(&named);
+    end();
+}

@@ -355,6 +355,11 @@ bool disk_io_resident(int fd, uint64_t offset, uint64_t len)
     return schedule_random(4) != 0;
 }
 
+enum disk_residency disk_io_residency_mode(void)
+{
+    return DISK_RESIDENCY_CACHESTAT;
+}
+
 int disk_io_sync_blocking(int fd)
 {
     return fdatasync(fd);

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// SIGHUP: the configuration and the keys file are read again. Runs on the main thread.
+//
+// All or nothing: a file that does not load, or a size that cannot be gone by, leaves everything as it
+// is, and the log says where. Settings of the LIVE rows of settings.def are gone by at once; of others, of
+// buckets and of rules that have changed the log names each, and they wait for a restart.
+//
+// The parts keep pointing into the configuration of the start, so that stays; of a later one only values
+// are used. What /config shows of LIVE rows is the later one's, under a lock that the admin thread takes.
+#include "commands/command_reload.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "commands/command_holders.h"
+#include "stats/stats.h"
+
+void command_reload_init(struct command_reload *reload, int argc, char **argv,
+                         const struct config *config)
+{
+    *reload = (struct command_reload){.argc = argc, .argv = argv, .first = config};
+    check(pthread_mutex_init(&reload->guarded.lock, NULL) == 0);
+    stats_add(COUNTER_config_reload_good, 1);
+}
+
+void command_reload_done(struct command_reload *reload)
+{
+    if (reload->first != NULL) {
+        config_free(reload->guarded.latest);
+        check(pthread_mutex_destroy(&reload->guarded.lock) == 0);
+    }
+}
+
+void command_reload_show(void *ctx, struct buf *out)
+{
+    struct command_reload *reload = ctx;
+    pthread_mutex_lock(&reload->guarded.lock);
+    for (unsigned i = 0; i < config_setting_count(); i++) {
+        const struct config_setting *row = config_setting(i);
+        const struct config *c =
+            row->live && reload->guarded.latest != NULL ? reload->guarded.latest : reload->first;
+        buf_printf(out, "%s: %s  # %s\n", row->key, config_value_text(c, i),
+                   config_source_text(c, i));
+    }
+    pthread_mutex_unlock(&reload->guarded.lock);
+}
+
+static void reload_failed(struct command_reload *reload, const struct buf *why)
+{
+    struct span rest = buf_span(why);
+    struct span line;
+    while (span_split(&rest, '\n', &line)) {
+        if (line.len > 0) {
+            log_error("reload_failed", "why=%s", log_quote(line));
+        }
+    }
+    if (!reload->has_failed) {
+        reload->has_failed = true;
+        stats_sub(COUNTER_config_reload_good, 1);
+    }
+}
+
+struct store_limits command_store_limits(const struct config *c)
+{
+    return (struct store_limits){
+        .size_bytes = c->cache_size.percent == 0 ? c->cache_size.bytes : 0,
+        .size_percent = c->cache_size.percent,
+        .headroom_percent = c->cache_headroom_percent,
+        .min_free_percent = c->cache_min_free_percent,
+        .scrub_bytes_per_s = c->cache_scrub_bytes_per_s,
+    };
+}
+
+static void on_changed(void *ctx, const char *key, bool live)
+{
+    (void)ctx;
+    if (!live) {
+        log_warn("reload_needs_restart", "key=%s", key);
+    }
+}
+
+// Realms that are new get their numbers before anybody can use them.
+static enum err keys_prepare(struct command_reload *reload, struct access_keys *fresh)
+{
+    unsigned count = 0;
+    struct store_holder *holders = command_holders_list(NULL, 0, fresh, &count);
+    enum err err = store_holders_add(reload->store, holders, count);
+    if (err == ERR_OK) {
+        err = command_holders_apply(holders, NULL, 0, fresh);
+    }
+    free(holders);
+    return err == ERR_OK ? access_keys_keep_realms(fresh, *reload->access_keys) : err;
+}
+
+// NULL without an error: keys are not in use.
+static enum err keys_load(struct command_reload *reload, struct access_keys **ret_fresh,
+                          struct buf *why)
+{
+    *ret_fresh = NULL;
+    if (reload->first->auth_mode != CONFIG_AUTH_VERIFY) {
+        return ERR_OK;
+    }
+    enum err err = access_keys_load(reload->first->auth_keys_file, ret_fresh, why);
+    if (err == ERR_OK) {
+        err = keys_prepare(reload, *ret_fresh);
+        if (err != ERR_OK) {
+            buf_printf(why, "%s: its realms cannot be noted: %s", reload->first->auth_keys_file,
+                       error_row(err)->text);
+            access_keys_unref(*ret_fresh);
+            *ret_fresh = NULL;
+        }
+    }
+    return err;
+}
+
+static void reload_apply(struct command_reload *reload, struct config *latest,
+                         struct access_keys *fresh)
+{
+    config_compare(reload->first, latest, on_changed, NULL);
+    if (fresh != NULL) {
+        proxy_set_access_keys(reload->proxy, fresh);
+        access_keys_unref(*reload->access_keys);
+        *reload->access_keys = fresh;
+    }
+    pthread_mutex_lock(&reload->guarded.lock);
+    config_free(reload->guarded.latest);
+    reload->guarded.latest = latest;
+    pthread_mutex_unlock(&reload->guarded.lock);
+    if (reload->has_failed) {
+        reload->has_failed = false;
+        stats_add(COUNTER_config_reload_good, 1);
+    }
+    log_info("reloaded", "file=%s keys=%s",
+             log_quote(span_from_cstr(latest->file != NULL ? latest->file : "")),
+             log_quote(span_from_cstr(fresh != NULL ? reload->first->auth_keys_file : "")));
+}
+
+void command_reload(struct command_reload *reload)
+{
+    struct buf why;
+    struct config *latest = NULL;
+    struct access_keys *fresh = NULL;
+    buf_init(&why, 65536);
+    enum err err = config_load(reload->argc, reload->argv, &latest, &why);
+    if (err == ERR_OK) {
+        buf_done(&why); // warnings, which the start has told
+        err = keys_load(reload, &fresh, &why);
+    }
+    if (err == ERR_OK) {
+        struct store_limits limits = command_store_limits(latest);
+        err = store_set_limits(reload->store, &limits, &why);
+    }
+    if (err == ERR_OK) {
+        reload_apply(reload, latest, fresh);
+    } else {
+        reload_failed(reload, &why);
+        access_keys_unref(fresh);
+        config_free(latest);
+    }
+    buf_done(&why);
+}

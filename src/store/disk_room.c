@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the file system has room for another segment, and what is said of it when it has not: a gauge
+// while that lasts, one line of the log when it begins and each minute of it, one when it ends. Runs on
+// the supply thread.
+//
+// None of it is a failure: what cannot be stored is streamed. Space below cache.min_free is given back,
+// segment by segment; where only another segment does not fit, or no inode is left for one, an older one
+// makes room for it. A file system that refuses what it says that it has (a quota, somebody who was
+// quicker) is asked again later; when it goes on refusing, that way too. What goes for the sake of an
+// inode or a quota may not help, so only a few go in a row.
+//
+// The index grows meanwhile, for what is stored in segments that are there: a segment is made only if a
+// step of the index fits as well.
+#include "store/disk_room.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/store_private.h"
+
+#define TELL_US 60000000u
+#define REFUSED_US 5000000u
+#define REFUSALS_MAX 3u // then an older segment goes
+#define INODES_MIN 2u   // of a segment, and of `format` while it is written anew
+#define GIVEN_MAX 2u    // segments that go in a row for that
+
+static const char *const names[] = {"size", "min_free", "inodes", "space"};
+static_assert(ARRAY_LEN(names) == DISK_ROOM_OF_COUNT_, "a name for each");
+
+static enum counter gauge_of(enum disk_room_of of)
+{
+    static const enum counter gauges[] = {COUNTER_cache_short_size, COUNTER_cache_short_min_free,
+                                          COUNTER_cache_short_inodes, COUNTER_cache_short_space};
+    return gauges[of];
+}
+
+static void room_tell(struct store *store, enum disk_room_of of, bool is_short, uint64_t missing)
+{
+    struct disk_room *room = &store->room;
+    uint64_t now_us = clock_monotonic_us();
+    if (room->is_short[of] != is_short) {
+        room->is_short[of] = is_short;
+        stats_add(gauge_of(of), is_short ? 1 : 0UL - 1);
+    }
+    bool due = room->told_us[of] == 0 || now_us - room->told_us[of] >= TELL_US;
+    if (is_short && due) {
+        room->told_us[of] = now_us;
+        room->is_told[of] = true;
+        log_warn("cache_short", "of=%s missing=%llu used_bytes=%llu capacity_bytes=%llu", names[of],
+                 (unsigned long long)missing, (unsigned long long)atomic_load(&store->used_bytes),
+                 (unsigned long long)atomic_load(&store->capacity_bytes));
+    } else if (!is_short && room->is_told[of]) {
+        room->is_told[of] = false;
+        log_info("cache_ample", "of=%s used_bytes=%llu", names[of],
+                 (unsigned long long)atomic_load(&store->used_bytes));
+    }
+}
+
+static bool room_is_refused(const struct disk_room *room)
+{
+    return room->refused_us != 0 && clock_monotonic_us() - room->refused_us < REFUSED_US;
+}
+
+enum disk_room_answer disk_room_look(struct store *store, uint64_t going_bytes)
+{
+    struct disk_room *room = &store->room;
+    uint64_t excess = store_size_excess(store);
+    struct store_space space;
+    room_tell(store, DISK_ROOM_OF_SIZE, excess > 0, excess);
+    if (store_dir_space(&store->dir, &space) != ERR_OK) {
+        return DISK_ROOM_LATER;
+    }
+    uint64_t least = space.size_bytes / 100 * atomic_load(&store->min_free_percent);
+    uint64_t missing = least > space.free_bytes ? least - space.free_bytes : 0;
+    bool has_inodes = !space.has_inodes || space.free_inodes >= INODES_MIN;
+    room_tell(store, DISK_ROOM_OF_MIN_FREE, missing > 0, missing);
+    room_tell(store, DISK_ROOM_OF_INODES, !has_inodes, has_inodes ? 0 : INODES_MIN);
+    room_tell(store, DISK_ROOM_OF_SPACE, room->refusals > 0, store->log.segment_cost_bytes);
+    if (missing > going_bytes) {
+        return DISK_ROOM_BELOW;
+    }
+    if (room_is_refused(room)) {
+        return DISK_ROOM_LATER;
+    }
+    uint64_t wanted = store->log.segment_cost_bytes + store->index.step_bytes;
+    if (missing > 0 || space.free_bytes - least < wanted) {
+        return DISK_ROOM_NONE;
+    }
+    if (has_inodes && (room->refusals < REFUSALS_MAX || room->given > 0)) {
+        return DISK_ROOM_AMPLE;
+    }
+    if (going_bytes == 0 && room->given < GIVEN_MAX) {
+        return DISK_ROOM_NONE;
+    }
+    if (going_bytes == 0) { // nobody is helped by more of them
+        room->given = 0;
+        room->refused_us = clock_monotonic_us();
+    }
+    return DISK_ROOM_LATER;
+}
+
+void disk_room_given(struct store *store)
+{
+    store->room.given++;
+}
+
+void disk_room_refused(struct store *store)
+{
+    store->room.refused_us = clock_monotonic_us();
+    store->room.refusals++;
+    store->room.given = 0;
+    stats_add(COUNTER_segments_refused, 1);
+}
+
+void disk_room_granted(struct store *store)
+{
+    store->room.refused_us = 0;
+    store->room.refusals = 0;
+    store->room.given = 0;
+}
+
+void disk_room_done(struct store *store)
+{
+    for (unsigned of = 0; of < DISK_ROOM_OF_COUNT_; of++) {
+        stats_sub(gauge_of(of), store->room.is_short[of]);
+    }
+}

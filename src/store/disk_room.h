@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the file system has room for another segment. Shared inside the room only.
+#ifndef FOREBAY_STORE_DISK_ROOM_H
+#define FOREBAY_STORE_DISK_ROOM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct store;
+
+// What there may be too little of.
+enum disk_room_of {
+    DISK_ROOM_OF_SIZE,     // cache.size was made smaller than what is held
+    DISK_ROOM_OF_MIN_FREE, // less is free than cache.min_free wants
+    DISK_ROOM_OF_INODES,
+    DISK_ROOM_OF_SPACE, // the file system refuses what it says that it has
+    DISK_ROOM_OF_COUNT_
+};
+
+struct disk_room { // of the supply thread
+    bool is_short[DISK_ROOM_OF_COUNT_], is_told[DISK_ROOM_OF_COUNT_];
+    uint64_t told_us[DISK_ROOM_OF_COUNT_];
+    uint64_t refused_us; // 0: not lately
+    unsigned refusals;   // in a row
+    unsigned given; // segments that have gone for another since the last one was made or refused
+};
+
+enum disk_room_answer {
+    DISK_ROOM_AMPLE,
+    DISK_ROOM_NONE,  // for another segment: one has to go before
+    DISK_ROOM_LATER, // nothing is to be tried now
+    DISK_ROOM_BELOW, // segments are to be given back
+};
+
+// May a segment be made? `going_bytes` are about to be freed. On the supply thread.
+enum disk_room_answer disk_room_look(struct store *store, uint64_t going_bytes);
+// A segment could not be made for want of room, or was made.
+void disk_room_refused(struct store *store);
+void disk_room_granted(struct store *store);
+// One goes so that another can be made.
+void disk_room_given(struct store *store);
+void disk_room_done(struct store *store);
+
+#endif

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scrub thread: reads every run of every full segment and verifies its checksums, so that bytes that
+// rot while nobody asks for them are found before somebody does. A run that fails is dropped the way a
+// reader drops it: a miss at once, out of the index, marked in its segment; the next read fetches it.
+//
+// It reads past the page cache (O_DIRECT). So what it verifies is what the device holds, also where a
+// good copy is in memory; nothing that readers need is pushed out; and no page gets into memory that a
+// mark (segment_log.c) could wrongly vouch for. Where the file system does read by way of the page cache,
+// which is found out with the first window, nothing is read any more, and the log says so.
+//
+// It is in nobody's way: the rate is a setting, its reads are of the idle class, it waits while writes
+// are behind, and it holds neither a pin nor a descriptor while it waits. A segment that is freed
+// meanwhile is left.
+//
+// A round goes through what is full when it begins, the oldest first. The next begins an hour after
+// that, or when the rate is set anew.
+#include "store/scrub.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store/segment_list.h"
+#include "store/segment_supply.h"
+#include "store/store_private.h"
+
+#define WINDOW_BYTES (512u << 10)
+#define DIRECT_ALIGN 4096u
+#define ROUND_US 3600000000u
+#define TICK_US 1000000u // whether a round is due
+#define BEHIND_US 100000u
+#define DOUBTS_MAX 3u // windows that came into memory: others may have read them
+#define IOPRIO_WHO_PROCESS 1
+#define IOPRIO_IDLE (3 << 13)
+static_assert(WINDOW_BYTES >= STORE_CHECKSUM_UNIT + DIRECT_ALIGN,
+              "a unit fits, wherever it begins");
+static_assert(WINDOW_BYTES >= RUN_HEADER_MAX + DIRECT_ALIGN, "so does a header");
+
+// --- waiting
+
+// Until then, or until the rate has changed; false: it is to stop, or nothing is to be read now.
+static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
+{
+    struct timespec until = store_timespec_of_us(until_us);
+    int rc = 0;
+    pthread_mutex_lock(&scrub->guarded.lock);
+    unsigned changes = scrub->guarded.changes;
+    while (!scrub->guarded.stop && scrub->guarded.changes == changes && rc == 0 &&
+           store_real_us() < until_us) {
+        rc = pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock, &until);
+    }
+    bool go_on = !scrub->guarded.stop && scrub->guarded.bytes_per_s > 0;
+    pthread_mutex_unlock(&scrub->guarded.lock);
+    return go_on;
+}
+
+static bool disk_is_behind(const struct store *store)
+{
+    const struct write_backlog *backlog = &store->backlog;
+    return atomic_load(&backlog->writing_count) > 0 &&
+           (!write_backlog_takes(backlog) ||
+            !write_backlog_is_quick(backlog, clock_monotonic_us()));
+}
+
+// Waits for the turn of so many bytes.
+static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
+{
+    while (disk_is_behind(scrub->store)) {
+        if (!scrub_wait(scrub, store_real_us() + BEHIND_US)) {
+            return false;
+        }
+    }
+    if (!scrub_wait(scrub, scrub->due_us)) {
+        return false;
+    }
+    pthread_mutex_lock(&scrub->guarded.lock);
+    uint64_t rate = max_u64(1, scrub->guarded.bytes_per_s);
+    pthread_mutex_unlock(&scrub->guarded.lock);
+    // What it was late by is not made up for; when the rate has changed it may be early once.
+    scrub->due_us = store_real_us() + (uint64_t)bytes * 1000000 / rate;
+    return true;
+}
+
+// --- reading
+
+// Does the file system keep its word? Until that is known no mark vouches for what is read.
+static void judge_direct(struct scrub *scrub, struct segment *segment, int fd, uint32_t offset,
+                         uint32_t len)
+{
+    if (!disk_io_resident(fd, offset, len)) {
+        scrub->is_direct = true;
+        return;
+    }
+    segment_unmark_all(segment);
+    if (++scrub->doubts == DOUBTS_MAX) {
+        scrub->is_impossible = true;
+    }
+}
+
+static enum err window_read(struct scrub *scrub, struct segment *segment, uint32_t offset,
+                            uint32_t len)
+{
+    char name[SEGMENT_NAME_LEN];
+    segment_name(scrub->number, name);
+    int failed = store_fault_strike(STORE_FAULT_SCRUB);
+    int fd = openat(scrub->store->dir.segments_fd, name,
+                    O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        scrub->is_impossible = errno == EINVAL;
+        return ERR_CANCELLED; // no descriptor, or no such file any more
+    }
+    // Where it cannot be told what is in memory no mark is gone by.
+    bool judges = !scrub->is_direct && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
+    if (judges) {
+        segment_unmark_all(segment);
+        (void)posix_fadvise(fd, offset, len, POSIX_FADV_DONTNEED); // or it takes another window
+    }
+    ssize_t got = failed == 0 ? pread(fd, scrub->window, len, offset) : -1;
+    failed = failed == 0 && got < 0 ? errno : failed;
+    if (judges && got > 0) {
+        judge_direct(scrub, segment, fd, offset, len);
+    }
+    (void)close(fd); // only read
+    if (failed == EINVAL) {
+        scrub->is_impossible = true;
+    }
+    scrub->window_len = got > 0 ? (uint32_t)got : 0;
+    stats_add(COUNTER_scrub_bytes, scrub->window_len);
+    scrub->bytes_seen += scrub->window_len;
+    return scrub->is_impossible ? ERR_CANCELLED : failed != 0 ? ERR_IO : ERR_OK;
+}
+
+// `len` bytes of the segment. ERR_CANCELLED: it has gone, or this is to end.
+static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
+                            struct span *ret_bytes)
+{
+    uint32_t end = offset + len;
+    if (offset < scrub->window_offset || end > scrub->window_offset + scrub->window_len) {
+        struct segment *segment = segment_log_entry(&scrub->store->log, scrub->number);
+        uint32_t from = offset & ~(DIRECT_ALIGN - 1);
+        uint32_t size = scrub->store->log.segment_size_bytes;
+        uint32_t want = (uint32_t)min_u64(WINDOW_BYTES, size - from);
+        scrub->window_len = 0;
+        if (!scrub_pace(scrub, want) || !segment_pin(segment, scrub->number)) {
+            return ERR_CANCELLED;
+        }
+        scrub->window_offset = from;
+        enum err err = window_read(scrub, segment, from, want);
+        if (err == ERR_IO) { // what is unreadable may lie behind
+            want = (uint32_t)align_up_u64(end, DIRECT_ALIGN) - from;
+            err = window_read(scrub, segment, from, want);
+        }
+        segment_unpin(segment);
+        if (err != ERR_OK) {
+            return err;
+        }
+        if (end > from + scrub->window_len) {
+            return ERR_CORRUPT;
+        }
+    }
+    *ret_bytes = (struct span){scrub->window + (offset - scrub->window_offset), len};
+    return ERR_OK;
+}
+
+// --- a run
+
+struct scrub_run {
+    uint32_t header_offset, header_len;
+};
+
+static enum err run_verify(struct scrub *scrub, const struct scrub_run *run)
+{
+    struct run_header h;
+    struct span bytes;
+    enum err err = scrub_bytes(scrub, run->header_offset, run->header_len, &bytes);
+    if (err != ERR_OK) {
+        return err;
+    }
+    memcpy(scrub->header, bytes.ptr, bytes.len); // the window goes on
+    if (segment_run_header_decode((struct span){scrub->header, bytes.len}, &h) != ERR_OK ||
+        h.number != scrub->number || h.salt != scrub->salt ||
+        h.header_offset != run->header_offset || h.header_len != run->header_len ||
+        h.end_offset > scrub->store->log.segment_size_bytes) {
+        return ERR_CORRUPT;
+    }
+    for (uint32_t unit = 0; unit < h.unit_count; unit++) {
+        uint32_t at = unit * STORE_CHECKSUM_UNIT;
+        uint32_t len = (uint32_t)min_u64(STORE_CHECKSUM_UNIT, h.payload_len - at);
+        err = scrub_bytes(scrub, h.payload_offset + at, len, &bytes);
+        if (err != ERR_OK) {
+            return err;
+        }
+        if (segment_crc32c(bytes.ptr, bytes.len) != run_header_unit_crc(&h, unit)) {
+            return ERR_CORRUPT;
+        }
+    }
+    return ERR_OK;
+}
+
+struct row_wanted {
+    uint32_t header_offset;
+    struct segment_row row;
+    bool found;
+};
+
+static bool on_row_compared(void *ctx, const struct segment_row *row)
+{
+    struct row_wanted *wanted = ctx;
+    if (row->header_offset == wanted->header_offset) {
+        wanted->row = *row;
+        wanted->found = !row->is_bad;
+    }
+    return !wanted->found;
+}
+
+// Its header may be what is wrong, so what the run is about is listed once more.
+static void run_drop(struct scrub *scrub, const struct scrub_run *run, enum err why)
+{
+    struct store *store = scrub->store;
+    struct segment *segment = segment_log_entry(&store->log, scrub->number);
+    struct row_wanted wanted = {.header_offset = run->header_offset};
+    uint64_t salt;
+    if (!segment_pin(segment, scrub->number)) {
+        return; // it goes anyway
+    }
+    (void)!segment_list(segment, on_row_compared, &wanted, &salt); // says so in `found`
+    if (wanted.found) {
+        struct store_place place = segment_row_place(&wanted.row, scrub->number, salt);
+        place.segment = segment;
+        store_drop_run(store, &place, place.hash, why);
+        scrub->bad_seen++;
+        stats_add(why == ERR_CORRUPT ? COUNTER_checksum_failures_scrub : COUNTER_scrub_unreadable,
+                  1);
+    }
+    segment_unpin(segment);
+}
+
+// False: the segment has gone, or this is to end.
+static bool scrub_run(struct scrub *scrub, const struct scrub_run *run)
+{
+    struct segment *segment = segment_log_entry(&scrub->store->log, scrub->number);
+    if (segment_is_bad(segment, run->header_offset)) {
+        return true;
+    }
+    enum err err = run_verify(scrub, run);
+    if (err == ERR_CORRUPT) { // looked at once more, as a reader does
+        scrub->window_len = 0;
+        err = run_verify(scrub, run);
+    }
+    if (err == ERR_CANCELLED) {
+        return false;
+    }
+    scrub->runs_seen++;
+    stats_add(COUNTER_scrub_runs, 1);
+    if (err != ERR_OK) {
+        scrub->window_len = 0;
+        run_drop(scrub, run, err);
+    }
+    return true;
+}
+
+// --- a segment
+
+struct run_list {
+    struct scrub_run *runs;
+    uint32_t count, max;
+};
+
+static bool on_row_listed(void *ctx, const struct segment_row *row)
+{
+    struct run_list *list = ctx;
+    if (list->count == list->max) {
+        list->max = (uint32_t)max_u64(64, 2ull * list->max);
+        list->runs = realloc(list->runs, list->max * sizeof(*list->runs));
+        check(list->runs != NULL);
+    }
+    if (!row->is_bad) {
+        list->runs[list->count++] = (struct scrub_run){row->header_offset, row->header_len};
+    }
+    return true;
+}
+
+static int run_ascending(const void *a, const void *b)
+{
+    const struct scrub_run *x = a;
+    const struct scrub_run *y = b;
+    return (x->header_offset > y->header_offset) - (x->header_offset < y->header_offset);
+}
+
+static bool segment_is_full(struct segment *segment)
+{
+    pthread_mutex_lock(&segment->log->guarded.lock);
+    bool full = segment->state == SEGMENT_SEALED && atomic_load(&segment->holds) == 0;
+    pthread_mutex_unlock(&segment->log->guarded.lock);
+    return full;
+}
+
+static void scrub_segment(struct scrub *scrub, uint32_t number)
+{
+    struct segment *segment = segment_log_entry(&scrub->store->log, number);
+    struct run_list list = {.count = 0};
+    if (!segment_pin(segment, number)) {
+        return;
+    }
+    bool listed = segment_is_full(segment) &&
+                  segment_list(segment, on_row_listed, &list, &scrub->salt) == ERR_OK;
+    segment_unpin(segment);
+    if (listed && list.count > 0) {
+        scrub->number = number;
+        scrub->window_len = 0;
+        qsort(list.runs, list.count, sizeof(*list.runs), run_ascending);
+        for (uint32_t i = 0; i < list.count && scrub_run(scrub, &list.runs[i]); i++) {
+        }
+    }
+    free(list.runs);
+}
+
+// --- a round
+
+static int number_ascending(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a;
+    uint32_t y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static uint32_t *numbers_of_all(struct segment_log *log, uint32_t *ret_count)
+{
+    uint32_t max = atomic_load(&log->segment_count);
+    uint32_t *numbers = calloc((size_t)max + 1, sizeof(*numbers));
+    check(numbers != NULL);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i <= log->table_mask && count < max; i++) {
+        uint32_t number = atomic_load(&log->table[i].number);
+        if (number != 0) {
+            numbers[count++] = number;
+        }
+    }
+    qsort(numbers, count, sizeof(*numbers), number_ascending);
+    *ret_count = count;
+    return numbers;
+}
+
+static void gauge_set(enum counter gauge, uint64_t value)
+{
+    stats_add(gauge, value - stats_sum(gauge)); // nobody else does
+}
+
+static void scrub_round(struct scrub *scrub)
+{
+    uint64_t began_us = store_real_us();
+    uint32_t count;
+    uint32_t *numbers = numbers_of_all(&scrub->store->log, &count);
+    scrub->runs_seen = scrub->bytes_seen = scrub->bad_seen = 0;
+    bool whole = true;
+    for (uint32_t i = 0; i < count && whole; i++) {
+        scrub_segment(scrub, numbers[i]);
+        whole = scrub_wait(scrub, 0) && !scrub->is_impossible;
+    }
+    free(numbers);
+    if (!whole) {
+        return;
+    }
+    uint64_t took_ms = (store_real_us() - began_us) / 1000;
+    stats_add(COUNTER_scrub_rounds, 1);
+    gauge_set(COUNTER_scrub_round_end, clock_wall_us() / 1000000);
+    gauge_set(COUNTER_scrub_round_seconds, took_ms / 1000);
+    log_info("scrub_done", "segments=%u runs=%llu bytes=%llu bad=%llu took_ms=%llu", count,
+             (unsigned long long)scrub->runs_seen, (unsigned long long)scrub->bytes_seen,
+             (unsigned long long)scrub->bad_seen, (unsigned long long)took_ms);
+}
+
+// --- the thread
+
+// Waits until a round is due; false: stop.
+static bool round_wait(struct scrub *scrub, uint64_t began_us)
+{
+    pthread_mutex_lock(&scrub->guarded.lock);
+    bool due = false;
+    while (!scrub->guarded.stop && !due) {
+        bool late = clock_monotonic_us() - began_us >= ROUND_US;
+        due = !scrub->is_impossible && scrub->guarded.bytes_per_s > 0 &&
+              (late || scrub->guarded.is_wanted) && atomic_load(&scrub->store->log.examined);
+        if (!due) {
+            struct timespec until = store_timespec_of_us(store_real_us() + TICK_US);
+            (void)pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock,
+                                         &until); // looked at again
+        }
+    }
+    scrub->guarded.is_wanted = false;
+    pthread_mutex_unlock(&scrub->guarded.lock);
+    return due;
+}
+
+static void *scrub_main(void *ctx)
+{
+    struct scrub *scrub = ctx;
+    (void)pthread_setname_np(pthread_self(), "store-scrub");           // only for people
+    (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE); // where there are classes
+    scrub->window = aligned_alloc(DIRECT_ALIGN, WINDOW_BYTES);
+    scrub->header = malloc(RUN_HEADER_MAX);
+    check(scrub->window != NULL);
+    check(scrub->header != NULL);
+    uint64_t began_us = clock_monotonic_us();
+    while (round_wait(scrub, began_us)) {
+        began_us = clock_monotonic_us();
+        scrub_round(scrub);
+        if (scrub->is_impossible) {
+            log_warn("scrub_impossible", "why=no_direct_io dir=%s",
+                     log_quote(span_from_cstr(scrub->store->dir.path)));
+        }
+    }
+    free(scrub->window);
+    free(scrub->header);
+    return NULL;
+}
+
+void scrub_init(struct scrub *scrub, struct store *store)
+{
+    *scrub = (struct scrub){.store = store};
+    pthread_mutex_init(&scrub->guarded.lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&scrub->guarded.wake, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+void scrub_set_rate(struct scrub *scrub, uint64_t bytes_per_s)
+{
+    pthread_mutex_lock(&scrub->guarded.lock);
+    bool changed = scrub->guarded.bytes_per_s != bytes_per_s;
+    scrub->guarded.bytes_per_s = bytes_per_s;
+    scrub->guarded.is_wanted = scrub->guarded.is_wanted || (changed && bytes_per_s > 0);
+    scrub->guarded.changes += changed;
+    pthread_cond_signal(&scrub->guarded.wake);
+    pthread_mutex_unlock(&scrub->guarded.lock);
+    if (bytes_per_s > 0 && !scrub->runs) {
+        check(pthread_create(&scrub->thread, NULL, scrub_main, scrub) == 0);
+        scrub->runs = true;
+    }
+}
+
+void scrub_stop(struct scrub *scrub)
+{
+    pthread_mutex_lock(&scrub->guarded.lock);
+    scrub->guarded.stop = true;
+    pthread_cond_signal(&scrub->guarded.wake);
+    pthread_mutex_unlock(&scrub->guarded.lock);
+    if (scrub->runs) {
+        check(pthread_join(scrub->thread, NULL) == 0);
+        scrub->runs = false;
+    }
+    pthread_mutex_destroy(&scrub->guarded.lock);
+    pthread_cond_destroy(&scrub->guarded.wake);
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goes through all that is held and verifies it, slowly. Shared inside the room only.
+#ifndef FOREBAY_STORE_SCRUB_H
+#define FOREBAY_STORE_SCRUB_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct store;
+
+struct scrub {
+    struct store *store;
+    bool runs; // of those who set the rate, one after the other
+    pthread_t thread;
+    struct {
+        pthread_mutex_t lock;
+        pthread_cond_t wake;
+        uint64_t bytes_per_s; // 0: nothing is read
+        unsigned changes;     // of it
+        bool is_wanted;       // a round, at once
+        bool stop;
+    } guarded;
+    // Of the thread.
+    char *window, *header;
+    uint32_t window_offset, window_len; // what of the segment is in it
+    uint32_t number;                    // of the segment
+    uint64_t salt;
+    uint64_t due_us;           // real; no byte before
+    bool is_direct;            // found out: the page cache is passed by
+    atomic_bool is_impossible; // it is not
+    unsigned doubts;
+    uint64_t runs_seen, bytes_seen, bad_seen; // in this round
+};
+
+void scrub_init(struct scrub *scrub, struct store *store);
+// A new rate, which begins a round unless it is 0. Not on a worker.
+void scrub_set_rate(struct scrub *scrub, uint64_t bytes_per_s);
+void scrub_stop(struct scrub *scrub);
+
+#endif

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// cache.size while the store runs. Shared inside the room only.
+#ifndef FOREBAY_STORE_STORE_SIZE_H
+#define FOREBAY_STORE_STORE_SIZE_H
+
+#include <pthread.h>
+
+#include "store/store.h"
+
+struct store_size {
+    struct {
+        pthread_mutex_t lock;
+        struct store_limits limits;
+        bool is_new; // not gone by yet
+    } guarded;
+    uint64_t told_us; // of the supply thread: a share that changes is told of once a minute
+};
+
+void store_size_init(struct store *store, const struct store_options *options);
+void store_size_done(struct store *store);
+
+// What the options come to where the cache takes up `ours`. Before threads.
+enum err store_size_begin(struct store *store, uint64_t ours) MUST_USE;
+// Goes by limits that are new, and by what a share of the file system has become. On the supply
+// thread, each time that it wakes.
+void store_size_follow(struct store *store);
+
+// Bytes that are to be freed before no more than cache.size is used.
+uint64_t store_size_excess(const struct store *store);
+// Kept for index and fills in flight.
+uint64_t store_size_headroom(const struct store *store);
+
+#endif

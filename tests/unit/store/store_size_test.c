@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+// cache.size, cache.min_free and inodes while the store runs and somebody else fills the file system: what is
+// held follows, nothing fails, and what is near to full is told of once.
+#include "store/store_size.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "stats/stats.h"
+#include "store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+#define OBJECT_BYTES (1 * MIB)
+#define OBJECTS_MAX 64u
+#define AMPLE (1ull << 40)
+
+// --- a file system whose size and inodes a test says
+
+static struct {
+    _Atomic(struct store *) store; // NULL: the real one
+    _Atomic uint64_t size_bytes, others_bytes;
+    _Atomic uint64_t inodes; // those of segments included
+    atomic_uint looks;
+} played;
+
+int fstatvfs(int fd, struct statvfs *st)
+{
+    struct statfs real;
+    struct store *store = atomic_load(&played.store);
+    if (fstatfs(fd, &real) != 0) {
+        return -1;
+    }
+    *st = (struct statvfs){
+        .f_bsize = (unsigned long)real.f_bsize,
+        .f_frsize = (unsigned long)(real.f_frsize != 0 ? real.f_frsize : real.f_bsize),
+        .f_blocks = real.f_blocks,
+        .f_bfree = real.f_bfree,
+        .f_bavail = real.f_bavail,
+        .f_files = real.f_files,
+        .f_ffree = real.f_ffree,
+        .f_favail = real.f_ffree,
+    };
+    if (store != NULL) {
+        uint64_t taken = atomic_load(&played.others_bytes) + atomic_load(&store->used_bytes);
+        uint64_t size = atomic_load(&played.size_bytes);
+        uint64_t segments = atomic_load(&store->log.segment_count);
+        uint64_t inodes = atomic_load(&played.inodes);
+        st->f_frsize = 1;
+        st->f_blocks = size;
+        st->f_bavail = st->f_bfree = taken < size ? size - taken : 0;
+        st->f_files = AMPLE;
+        st->f_favail = st->f_ffree = segments < inodes ? inodes - segments : 0;
+    }
+    atomic_fetch_add(&played.looks, 1);
+    return 0;
+}
+
+// The supply thread has gone by what is played now.
+static void look(struct box *box)
+{
+    unsigned before = atomic_load(&played.looks);
+    wait_for({
+        segment_log_want(&box->store->log, false);
+        atomic_load(&played.looks) > before + 20;
+    });
+}
+
+static void play(struct box *box, uint64_t size_bytes)
+{
+    atomic_store(&played.size_bytes, size_bytes);
+    atomic_store(&played.others_bytes, 0);
+    atomic_store(&played.inodes, AMPLE);
+    atomic_store(&played.store, box->store);
+}
+
+static void leave(struct box *box)
+{
+    atomic_store(&played.store, NULL);
+    box_close(box);
+    box_remove(box);
+}
+
+// --- what is held
+
+struct held {
+    struct object objects[OBJECTS_MAX];
+    char keys[OBJECTS_MAX][32];
+    unsigned count;
+};
+
+// One more; false: there was no room for it.
+static bool put_one(struct box *box, struct held *held)
+{
+    unsigned at = held->count % OBJECTS_MAX;
+    (void)snprintf(held->keys[at], sizeof(held->keys[at]), "key-%u", held->count);
+    held->objects[at] = (struct object){held->keys[at], "\"e\"", OBJECT_BYTES, BLOCK,
+                                        store_generation_next(box->store)};
+    enum err err = box_put(box, &held->objects[at]);
+    cr_assert(err == ERR_OK || err == ERR_DISK_FULL, "%s", error_name(err));
+    held->count += err == ERR_OK;
+    return err == ERR_OK;
+}
+
+static void put(struct box *box, struct held *held, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        wait_for(put_one(box, held));
+    }
+}
+
+static unsigned whole(struct box *box, const struct held *held, unsigned newest)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < newest; i++) {
+        const struct object *object = &held->objects[(held->count - 1 - i) % OBJECTS_MAX];
+        count += box_read(box, 0, object) == object->size;
+    }
+    return count;
+}
+
+static uint64_t used(const struct box *box)
+{
+    return atomic_load(&box->store->used_bytes);
+}
+
+static enum err resize(struct box *box, uint64_t size_bytes)
+{
+    struct store_limits limits = {.size_bytes = size_bytes, .headroom_percent = 10};
+    struct buf why;
+    buf_init(&why, 1000);
+    enum err err = store_set_limits(box->store, &limits, &why);
+    cr_assert((err == ERR_OK) == (why.len == 0), "%s", buf_cstr(&why));
+    buf_done(&why);
+    return err;
+}
+
+// --- another cache.size
+
+static void smaller_and_larger(enum disk_engine engine)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, engine, 64 * MIB);
+    if (!box_open(&box)) {
+        box_remove(&box);
+        return;
+    }
+    put(&box, &held, 40);
+    uint64_t before = dir_bytes(box.dir);
+    cr_assert(before > 40 * MIB);
+    cr_assert(resize(&box, 20 * MIB) == ERR_OK);
+    wait_for(atomic_load(&box.store->capacity_bytes) == 20 * MIB);
+    before = dir_bytes(box.dir);
+    uint64_t now = before;
+    wait_for({
+        now = dir_bytes(box.dir);
+        bool only_less = now <= before + box.store->index.step_bytes;
+        before = now;
+        cr_assert(only_less, "it grew to %llu", (unsigned long long)now);
+        now <= 20 * MIB &&used(&box) <= 20 * MIB;
+    });
+    cr_assert(whole(&box, &held, 3) == 3, "the newest are kept");
+    put(&box, &held, 20);
+    cr_assert(dir_bytes(box.dir) <= 20 * MIB);
+    cr_assert(resize(&box, 64 * MIB) == ERR_OK);
+    wait_for(atomic_load(&box.store->capacity_bytes) == 64 * MIB);
+    put(&box, &held, 36);
+    cr_assert(whole(&box, &held, 30) == 30, "it holds more again");
+    cr_assert(dir_bytes(box.dir) <= 64 * MIB);
+    cr_assert(store_is_filling(box.store));
+    leave(&box);
+}
+
+Test(store_size, a_running_cache_becomes_smaller_and_larger)
+{
+    smaller_and_larger(DISK_ENGINE_THREADS);
+    smaller_and_larger(DISK_ENGINE_URING);
+}
+
+Test(store_size, a_size_that_does_not_work_is_refused)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    put(&box, &held, 10);
+    cr_assert(resize(&box, 15 * MIB) == ERR_INVALID);
+    look(&box);
+    cr_assert(atomic_load(&box.store->capacity_bytes) == 64 * MIB);
+    cr_assert(whole(&box, &held, 10) == 10);
+    leave(&box);
+}
+
+// More segments than the table has entries for: as many as it has.
+Test(store_size, a_size_beyond_the_table_is_cut)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(resize(&box, 1ull << 50) == ERR_OK);
+    wait_for(atomic_load(&box.store->capacity_bytes) > 64 * MIB);
+    uint64_t most = segment_log_most(&box.store->log);
+    cr_assert(box.store->log.segments_max <= most);
+    cr_assert(box.store->log.segments_max + 1 >= most);
+    leave(&box);
+}
+
+// Slots of workers are fewer in a small cache: what the others wrote to can go.
+Test(store_size, a_small_cache_of_many_workers)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    cr_assert(box_open_workers(&box, 6));
+    unsigned slots = box.store->log.slot_count;
+    cr_assert(slots > 2, "%u", slots);
+    struct store_place places[6];
+    for (unsigned i = 0; i < ARRAY_LEN(places); i++) { // each worker writes to a segment of its own
+        (void)snprintf(held.keys[i], sizeof(held.keys[i]), "of-%u", i);
+        struct object object = {held.keys[i], "\"e\"", 1000, BLOCK,
+                                store_generation_next(box.store)};
+        cr_assert(box_write(&box, i, &object, 0, 1, 1, &places[i]) == ERR_OK);
+        box_let_go(&places[i]);
+    }
+    cr_assert(resize(&box, 16 * MIB) == ERR_OK);
+    wait_for(used(&box) <= 16 * MIB && dir_bytes(box.dir) <= 16 * MIB);
+    cr_assert(box.store->log.slot_count == 1);
+    put(&box, &held, 12);
+    cr_assert(whole(&box, &held, 3) == 3);
+    leave(&box);
+}
+
+// What the index has allocated ahead goes back, and all of it where it is too large for the new size.
+Test(store_size, an_index_that_is_too_large_is_made_anew)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    put(&box, &held, 40);
+    uint64_t more = 8 * MIB - atomic_load(&box.store->index.allocated_bytes);
+    cr_assert(store_space_reserve(box.store, more, 64 * MIB)); // as if it had grown
+    atomic_fetch_add(&box.store->index.allocated_bytes, more);
+    stats_add(COUNTER_index_bytes, more);
+    cr_assert(resize(&box, 16 * MIB) == ERR_OK);
+    wait_for(used(&box) <= 16 * MIB);
+    wait_for(atomic_load(&box.store->index.allocated_bytes) < 2 * MIB);
+    wait_for(!atomic_load(&box.store->rebuilding));
+    put(&box, &held, 3);
+    cr_assert(whole(&box, &held, 3) == 3);
+    leave(&box);
+}
+
+// --- a share of the file system
+
+Test(store_size, a_share_follows_the_file_system)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 128 * MIB); // until it can be played
+    cr_assert(box_open(&box));
+    play(&box, 128 * MIB);
+    struct store_limits limits = {.size_percent = 50, .headroom_percent = 10};
+    struct buf why;
+    buf_init(&why, 1000);
+    cr_assert(store_set_limits(box.store, &limits, &why) == ERR_OK);
+    wait_for(atomic_load(&box.store->capacity_bytes) / MIB == 63);
+    put(&box, &held, 45);
+    cr_assert(atomic_load(&box.store->capacity_bytes) / MIB == 63, "what is ours changes nothing");
+    atomic_store(&played.others_bytes, 64 * MIB);
+    segment_log_want(&box.store->log, false);
+    wait_for(used(&box) <= 32 * MIB && dir_bytes(box.dir) <= 32 * MIB);
+    uint64_t half = atomic_load(&box.store->capacity_bytes);
+    cr_assert(half / MIB == 31);
+    atomic_store(&played.others_bytes, 65 * MIB);
+    look(&box);
+    cr_assert(atomic_load(&box.store->capacity_bytes) == half, "that comes and goes");
+    atomic_store(&played.others_bytes, 0);
+    segment_log_want(&box.store->log, false);
+    wait_for(atomic_load(&box.store->capacity_bytes) / MIB == 63);
+    limits.size_percent = 1;
+    cr_assert(store_set_limits(box.store, &limits, &why) == ERR_OK);
+    buf_done(&why);
+    wait_for(atomic_load(&box.store->capacity_bytes) == 16 * MIB); // three segments are left it
+    leave(&box);
+}
+
+// --- somebody else fills it
+
+Test(store_size, space_that_is_to_stay_free_is_given_back)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box.options.min_free_percent = 10;
+    cr_assert(box_open(&box));
+    play(&box, 200 * MIB);
+    put(&box, &held, 40);
+    uint64_t warnings = log_lines(LOG_LEVEL_WARN);
+    uint64_t full = used(&box);
+    atomic_store(&played.others_bytes, 200 * MIB - 30 * MIB); // 20 MiB of the rest are to stay free
+    segment_log_want(&box.store->log, false);
+    wait_for(used(&box) <= 10 * MIB);
+    cr_assert(used(&box) + 3 * box.store->log.segment_cost_bytes > 10 * MIB,
+              "no more than was asked for");
+    wait_for(stats_sum(COUNTER_cache_short_min_free) == 0);
+    cr_assert(stats_sum(COUNTER_segments_given_back) > 0);
+    cr_assert(store_is_filling(box.store));
+    for (unsigned i = 0; i < 20; i++) { // near it nothing is stored that would break it
+        (void)put_one(&box, &held);
+        cr_assert(used(&box) <= 10 * MIB);
+    }
+    cr_assert(log_lines(LOG_LEVEL_WARN) - warnings <= 1);
+    atomic_store(&played.others_bytes, 0);
+    put(&box, &held, 40);
+    cr_assert(used(&box) > full - 8 * MIB);
+    cr_assert(whole(&box, &held, 30) == 30);
+    leave(&box);
+}
+
+Test(store_size, without_inodes_older_segments_make_room)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    play(&box, AMPLE);
+    put(&box, &held, 12);
+    uint64_t warnings = log_lines(LOG_LEVEL_WARN);
+    unsigned inodes = atomic_load(&box.store->log.segment_count); // all are taken
+    atomic_store(&played.inodes, inodes);
+    for (unsigned i = 0; i < 40; i++) {
+        wait_for({
+            segment_log_want(&box.store->log, false);
+            put_one(&box, &held);
+        });
+    }
+    wait_for(atomic_load(&box.store->log.segment_count) <= inodes);
+    cr_assert(whole(&box, &held, 3) == 3);
+    cr_assert(store_is_filling(box.store));
+    atomic_store(&played.inodes, 0); // and then none at all, also of those that are given back
+    for (unsigned i = 0; i < 40; i++) {
+        (void)put_one(&box, &held);
+    }
+    cr_assert(store_is_filling(box.store));
+    cr_assert(atomic_load(&box.store->log.segment_count) > 0, "not all of it goes for nothing");
+    cr_assert(log_lines(LOG_LEVEL_WARN) - warnings <= 1);
+    atomic_store(&played.inodes, AMPLE);
+    clock_test_advance_us(6000000);
+    put(&box, &held, 30);
+    cr_assert(whole(&box, &held, 30) == 30);
+    leave(&box);
+}
+
+// A quota, say: there is space, and none is given. What is open goes on, and it is asked for again.
+Test(store_size, a_file_system_that_refuses_is_asked_again)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    put(&box, &held, 6);
+    store_fault_set(STORE_FAULT_ALLOCATE, 1, true, EDQUOT);
+    for (unsigned i = 0; i < 200 && put_one(&box, &held); i++) {
+    }
+    wait_for(stats_sum(COUNTER_cache_short_space) == 1);
+    cr_assert(store_is_filling(box.store), "it is no failure");
+    store_fault_set(STORE_FAULT_ALLOCATE, 0, false, 0);
+    clock_test_advance_us(6000000);
+    segment_log_want(&box.store->log, false);
+    put(&box, &held, 20);
+    wait_for(stats_sum(COUNTER_cache_short_space) == 0);
+    leave(&box);
+}
