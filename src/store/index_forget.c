@@ -10,7 +10,8 @@
 // A slice is sorted by key: neighbours share the pages of the tree that are read and written.
 //
 // At most INDEX_FORGET_MAX places wait. Who frees segments waits then, after it has given back the space; when
-// the index takes nothing for long, the places stay in it and go when they are met. A stop waits for no room:
+// the index takes nothing for long, the places stay in it and go when they are met, and nobody waits in vain
+// once more until it takes something. A stop waits for no room:
 // what is on its way out then is little.
 #include "store/index_forget.h"
 
@@ -62,20 +63,23 @@ void index_forget_done(struct index_forget *forget)
     pthread_cond_destroy(&forget->guarded.room);
 }
 
-// False: there was none for long.
+static bool is_full_locked(const struct index_forget *forget, unsigned count)
+{
+    unsigned waiting = atomic_load(&forget->waiting);
+    return waiting > 0 && waiting + count > INDEX_FORGET_MAX && !forget->guarded.hurries;
+}
+
+// False: there was none for long, and nobody waits for it again until something has been forgotten.
 static bool wait_for_room_locked(struct index_forget *forget, unsigned count)
 {
     struct timespec until;
     check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
     until.tv_sec += INDEX_FORGET_WAIT_MS / 1000;
-    int rc = 0;
-    unsigned waiting = atomic_load(&forget->waiting);
-    while (waiting > 0 && waiting + count > INDEX_FORGET_MAX && !forget->guarded.hurries &&
-           rc == 0) {
-        rc = pthread_cond_timedwait(&forget->guarded.room, &forget->guarded.lock, &until);
-        waiting = atomic_load(&forget->waiting);
+    while (is_full_locked(forget, count) && !forget->guarded.is_stuck) {
+        forget->guarded.is_stuck =
+            pthread_cond_timedwait(&forget->guarded.room, &forget->guarded.lock, &until) != 0;
     }
-    return rc == 0;
+    return !is_full_locked(forget, count);
 }
 
 void index_forget_add(struct index_forget *forget, struct index_removal *removals, unsigned count)
@@ -175,6 +179,7 @@ void index_forget_forgotten(struct index_forget *forget)
     atomic_fetch_sub(&forget->waiting, forget->slice_count);
     stats_sub(COUNTER_index_forgets_waiting, forget->slice_count);
     forget->slice_count = 0;
+    forget->guarded.is_stuck = false;
     pthread_cond_broadcast(&forget->guarded.room);
     pthread_mutex_unlock(&forget->guarded.lock);
 }

@@ -26,7 +26,8 @@ struct index_forget {
         pthread_mutex_t lock; // held for a moment; none is taken under it
         pthread_cond_t room;
         struct forget_list *first, **last;
-        bool hurries; // the room is closed: nobody waits
+        bool hurries;  // the room is closed: nobody waits
+        bool is_stuck; // somebody has waited in vain, and nothing has been forgotten since
     } guarded;
     // The index writer's.
     struct index_removal *slice;

@@ -266,6 +266,25 @@ Test(index_forget, a_stop_does_not_wait_for_room)
     box_remove(&box);
 }
 
+// Who frees segments has waited in vain once: not again for each segment that goes.
+Test(index_forget, nobody_waits_twice_for_a_disk_that_takes_no_commits)
+{
+    struct index_forget forget;
+    index_forget_init(&forget);
+    index_forget_add(&forget, removals(INDEX_FORGET_MAX, 3), INDEX_FORGET_MAX);
+    forget.guarded.is_stuck = true; // as after the first wait
+    uint64_t dropped = stats_sum(COUNTER_index_forgets_dropped);
+    for (unsigned i = 0; i < 12; i++) {
+        index_forget_add(&forget, removals(10, 4), 10);
+    }
+    cr_assert_eq(stats_sum(COUNTER_index_forgets_dropped), dropped + 120);
+    cr_assert(index_forget_take(&forget, 100) == 100);
+    index_forget_forgotten(&forget);
+    index_forget_add(&forget, removals(100, 5), 100);
+    cr_assert_eq(stats_sum(COUNTER_index_forgets_dropped), dropped + 120, "there is room again");
+    index_forget_done(&forget);
+}
+
 static bool is_built(struct box *box)
 {
     struct store_summary summary;
