@@ -62,6 +62,13 @@ void policy_free(struct policy *policy)
     }
 }
 
+void policy_resize(struct policy *policy, uint64_t capacity_bytes)
+{
+    policy->options.capacity_bytes = capacity_bytes;
+    policy_clock_resize(&policy->clock, capacity_bytes);
+    policy_publish(policy);
+}
+
 void policy_set_full(struct policy *policy, bool is_full)
 {
     if (policy->reclaim.is_full != is_full) {

@@ -47,6 +47,8 @@ size_t policy_region_bytes(const struct policy_options *options);
 // fixed part is the policy's own, and below 1 MiB.
 struct policy *policy_new(const struct policy_options *options, void *region);
 void policy_free(struct policy *policy); // NULL is fine
+// The cache is larger or smaller now. What was learnt keeps its ticks, and is outlived by what is learnt now.
+void policy_resize(struct policy *policy, uint64_t capacity_bytes);
 // Is there no room left without giving up a segment? Until then everything is admitted. A victim
 // that was asked for says so too.
 void policy_set_full(struct policy *policy, bool is_full);

@@ -45,6 +45,11 @@ void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes)
         .known_share = 1,
         .interval_ticks = 4.0 * POLICY_CAPACITY_TICKS,
     };
+    policy_clock_resize(clock, capacity_bytes);
+}
+
+void policy_clock_resize(struct policy_clock *clock, uint64_t capacity_bytes)
+{
     clock->capacity_bytes = max_u64(capacity_bytes, POLICY_CAPACITY_TICKS);
     clock->tick_bytes = (double)clock->capacity_bytes / POLICY_CAPACITY_TICKS;
     clock->part_bytes = 0;

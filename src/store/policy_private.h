@@ -71,6 +71,7 @@ struct policy_clock {
 };
 
 void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes);
+void policy_clock_resize(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes);
 // A run that is followed was asked for, known or not, and so long after its last use.
 void policy_clock_learn(struct policy_clock *clock, bool is_known);

@@ -123,7 +123,7 @@ void retention_open(struct retention *r, struct store *store, bool learns)
     };
     memcpy(&options.identity, store->dir.format.cache_id, sizeof(options.identity));
     region_open(r, policy_region_bytes(&options));
-    r->state_bytes = retention_state_bytes(store);
+    r->state_bytes = r->state_bytes_then = retention_state_bytes(store);
     r->policy = policy_new(&options, r->region);
     priorities_open(r);
     r->ring_count = store->worker_count + 1;
@@ -135,6 +135,22 @@ void retention_open(struct retention *r, struct store *store, bool learns)
     r->survivor_max = log->segment_size_bytes / RUN_BYTES_MIN;
     r->survivors = calloc(r->survivor_max, sizeof(*r->survivors)); // few are touched
     check(r->survivors != NULL);
+}
+
+uint64_t retention_bytes(const struct retention *r)
+{
+    return (r->region_is_counted ? r->region_bytes : 0) + atomic_load(&r->state_bytes) -
+           r->state_bytes_then;
+}
+
+void retention_resize(struct retention *r)
+{
+    const struct segment_log *log = &r->store->log;
+    if (r->learns) {
+        pthread_mutex_lock(&r->lock);
+        policy_resize(r->policy, (uint64_t)log->segments_max * log->segment_size_bytes);
+        pthread_mutex_unlock(&r->lock);
+    }
 }
 
 void retention_close(struct retention *r)

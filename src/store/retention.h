@@ -36,10 +36,11 @@ struct retention {
     uint32_t *survivors;
     uint32_t survivor_max;
     // Of the thread.
-    uint64_t state_bytes; // of the file it was loaded from or saved to
-    uint64_t saved_us;    // real
+    uint64_t saved_us; // real
     pthread_t thread;
     bool runs;
+    _Atomic uint64_t state_bytes; // of the file it was loaded from or saved to
+    uint64_t state_bytes_then;    // of the one that was there at the start
     atomic_uint
         lost_runs; // events of runs that found no room in a ring: segments are listed instead
     atomic_bool rewrites; // a segment's survivors are being rewritten
@@ -61,6 +62,10 @@ void retention_start(struct retention *retention);
 // After the workers: what is known is saved, survivors that are under way are finished.
 void retention_stop(struct retention *retention);
 void retention_close(struct retention *retention); // NULL members are fine
+// What it takes of cache.size now, but for what lay there at the start. Any thread.
+uint64_t retention_bytes(const struct retention *retention);
+// The segments that fit are more or fewer now. Not on a worker.
+void retention_resize(struct retention *retention);
 
 // --- what is seen: on the worker, or (gone) on the index writer
 

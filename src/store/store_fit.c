@@ -61,7 +61,7 @@ bool store_fit_index(const struct store *store, uint64_t index_bytes)
     uint64_t segments =
         STORE_SEGMENTS_MIN * segment_cost_bytes(store->dir.format.segment_size_bytes);
     return index_bytes <= store->capacity_bytes / INDEX_SHARE &&
-           store->other_bytes + segments + index_bytes <= store->segment_limit_bytes;
+           store_size_fixed(store) + segments + index_bytes <= store->segment_limit_bytes;
 }
 
 size_t store_fit(struct store *store, uint32_t *numbers, size_t count)

@@ -8,7 +8,8 @@
 //
 // Segments keep their size and the table of them its entries as long as the process runs, which says
 // how small and how large a cache can become without a restart: a size below that is refused, one
-// above it is cut, and both say so. A share is cut at both ends.
+// above it is cut, and both say so. A share is cut at both ends. The policy counts its ages in parts of
+// the capacity, so it is told; it goes on ranking as many runs as it had room for at the start.
 //
 // A share is of what is free and what is ours, so nothing of our own changes it. It is followed when it
 // has changed by more than comes and goes with any use of a file system.
@@ -84,14 +85,17 @@ uint64_t store_size_headroom(const struct store *store)
 
 // --- other limits while it runs
 
+uint64_t store_size_fixed(const struct store *store)
+{
+    return store->other_bytes + retention_bytes(&store->retention);
+}
+
 // The smallest cache that works with the segments that this one has, the largest of which all segments
 // would find an entry.
 static uint64_t size_least(const struct store *store, const struct store_limits *limits)
 {
-    const struct retention *retention = &store->retention;
-    uint64_t fixed = store->other_bytes + STORE_SEGMENTS_MIN * store->log.segment_cost_bytes +
-                     (retention->region_is_counted ? retention->region_bytes : 0);
-    return max_u64(STORE_SIZE_MIN, (fixed * 100 + 99) / percent_used(limits));
+    uint64_t least = store_size_fixed(store) + STORE_SEGMENTS_MIN * store->log.segment_cost_bytes;
+    return max_u64(STORE_SIZE_MIN, (least * 100 + 99) / percent_used(limits));
 }
 
 static uint64_t size_most(const struct store *store, const struct store_limits *limits)
@@ -128,14 +132,17 @@ static void size_tell(struct store *store, uint64_t was, uint64_t wanted, bool i
 {
     struct store_size *size = &store->size;
     uint64_t now_us = clock_monotonic_us();
-    if (is_new || size->told_us == 0 || now_us - size->told_us >= TELL_US) {
-        size->told_us = now_us;
+    if (!is_new && size->told_us != 0 && now_us - size->told_us < TELL_US) {
+        return;
+    }
+    size->told_us = now_us;
+    if (was != store->capacity_bytes) {
         log_info("cache_resized", "by=%s was_bytes=%llu now_bytes=%llu used_bytes=%llu",
                  is_new ? "order" : "file_system", (unsigned long long)was,
                  (unsigned long long)store->capacity_bytes,
                  (unsigned long long)atomic_load(&store->used_bytes));
     }
-    if (is_new && wanted > store->capacity_bytes) {
+    if (wanted > store->capacity_bytes) {
         log_warn("cache_size_cut", "wanted_bytes=%llu now_bytes=%llu remedy=restart",
                  (unsigned long long)wanted, (unsigned long long)store->capacity_bytes);
     }
@@ -149,6 +156,7 @@ static void size_set(struct store *store, const struct store_limits *limits, uin
     store->capacity_bytes = capacity;
     stats_add(COUNTER_cache_capacity_bytes, capacity - was);
     segment_log_limit(&store->log);
+    retention_resize(&store->retention);
     atomic_store(&store->index.memory.pending_bytes_max, store->segment_limit_bytes / 2);
     if (capacity < was) {
         index_writer_fit(&store->writer);

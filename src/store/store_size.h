@@ -25,6 +25,8 @@ enum err store_size_begin(struct store *store, uint64_t ours) MUST_USE;
 // thread, each time that it wakes.
 void store_size_follow(struct store *store);
 
+// What is neither segments nor index.
+uint64_t store_size_fixed(const struct store *store);
 // Bytes that are to be freed before no more than cache.size is used.
 uint64_t store_size_excess(const struct store *store);
 // Kept for index and fills in flight.

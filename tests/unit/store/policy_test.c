@@ -327,3 +327,17 @@ Test(policy, a_new_data_set_replaces_the_old_one)
     cr_assert_geq(stats.silences, 1u);
     shelf_done(&shelf);
 }
+
+Test(policy, a_resize_changes_the_tick)
+{
+    struct shelf shelf;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    (void)shelf_fill(&shelf, 0, 0);
+    uint32_t tick = shelf.policy->clock.tick;
+    policy_resize(shelf.policy, shelf.options.capacity_bytes * 2);
+    cr_assert_eq(shelf.policy->clock.tick_bytes,
+                 (double)shelf.options.capacity_bytes * 2 / POLICY_CAPACITY_TICKS);
+    cr_assert_eq(shelf.policy->clock.tick, tick); // what was learnt is as old as before
+    (void)shelf_fill(&shelf, 100, 0);
+    shelf_done(&shelf);
+}
