@@ -6,8 +6,9 @@
 // None of it is a failure: what cannot be stored is streamed. Space below cache.min_free is given back,
 // segment by segment; where only another segment does not fit, or no inode is left for one, an older one
 // makes room for it. A file system that refuses what it says that it has (a quota, somebody who was
-// quicker) is asked again later; when it goes on refusing, that way too. What goes for the sake of an
-// inode or a quota may not help, so only a few go in a row.
+// quicker) is asked again every few seconds; when it goes on refusing, an older segment makes room there as
+// well. What goes for the sake of an inode or a quota may not help: after a few that did not, no more go
+// until a segment could be made again.
 //
 // The index grows meanwhile, for what is stored in segments that are there: a segment is made only if a
 // step of the index fits as well.
@@ -22,7 +23,9 @@
 #define REFUSED_US 5000000u
 #define REFUSALS_MAX 3u // then an older segment goes
 #define INODES_MIN 2u   // of a segment, and of `format` while it is written anew
-#define GIVEN_MAX 2u    // segments that go in a row for that
+#define VAIN_MAX 3u     // segments that go for that and help nothing
+
+enum { ANSWER_NONE, ANSWER_REFUSED, ANSWER_GRANTED };
 
 static const char *const names[] = {"size", "min_free", "inodes", "space"};
 static_assert(ARRAY_LEN(names) == DISK_ROOM_OF_COUNT_, "a name for each");
@@ -56,8 +59,9 @@ static void room_tell(struct store *store, enum disk_room_of of, bool is_short, 
     }
 }
 
-static bool room_is_refused(const struct disk_room *room)
+bool disk_room_refuses(const struct store *store)
 {
+    const struct disk_room *room = &store->room;
     return room->refused_us != 0 && clock_monotonic_us() - room->refused_us < REFUSED_US;
 }
 
@@ -66,7 +70,14 @@ enum disk_room_answer disk_room_look(struct store *store, uint64_t going_bytes)
     struct disk_room *room = &store->room;
     uint64_t excess = store_size_excess(store);
     struct store_space space;
+    unsigned index = atomic_exchange(&room->index_answer, ANSWER_NONE);
+    if (index == ANSWER_REFUSED) {
+        disk_room_refused(store);
+    } else if (index == ANSWER_GRANTED) {
+        disk_room_granted(store);
+    }
     room_tell(store, DISK_ROOM_OF_SIZE, excess > 0, excess);
+    room->free_bytes = 0;
     if (store_dir_space(&store->dir, &space) != ERR_OK) {
         return DISK_ROOM_LATER;
     }
@@ -79,36 +90,48 @@ enum disk_room_answer disk_room_look(struct store *store, uint64_t going_bytes)
     if (missing > going_bytes) {
         return DISK_ROOM_BELOW;
     }
-    if (room_is_refused(room)) {
+    if (disk_room_refuses(store)) {
         return DISK_ROOM_LATER;
     }
     uint64_t wanted = store->log.segment_cost_bytes + store->index.step_bytes;
     if (missing > 0 || space.free_bytes - least < wanted) {
         return DISK_ROOM_NONE;
     }
-    if (has_inodes && (room->refusals < REFUSALS_MAX || room->given > 0)) {
+    bool in_vain = room->given_in_vain >= VAIN_MAX;
+    if (has_inodes && (room->refusals < REFUSALS_MAX || room->has_given || in_vain)) {
+        room->free_bytes = space.free_bytes - least;
         return DISK_ROOM_AMPLE;
     }
-    if (going_bytes == 0 && room->given < GIVEN_MAX) {
-        return DISK_ROOM_NONE;
-    }
-    if (going_bytes == 0) { // nobody is helped by more of them
-        room->given = 0;
-        room->refused_us = clock_monotonic_us();
-    }
-    return DISK_ROOM_LATER;
+    return going_bytes == 0 && !in_vain ? DISK_ROOM_NONE : DISK_ROOM_LATER;
+}
+
+bool disk_room_gives(const struct store *store)
+{
+    return store->room.refusals == 0 || store->room.given_in_vain < VAIN_MAX;
 }
 
 void disk_room_given(struct store *store)
 {
-    store->room.given++;
+    struct disk_room *room = &store->room;
+    room->has_given = true;
+    room->given_in_vain += room->refusals > 0 || room->is_short[DISK_ROOM_OF_INODES];
+}
+
+void disk_room_answer_index(struct store *store, bool refused)
+{
+    struct disk_room *room = &store->room;
+    if (refused || room->was_index_refused) {
+        room->was_index_refused = refused;
+        atomic_store(&room->index_answer, refused ? ANSWER_REFUSED : ANSWER_GRANTED);
+        segment_log_want(&store->log, refused);
+    }
 }
 
 void disk_room_refused(struct store *store)
 {
     store->room.refused_us = clock_monotonic_us();
     store->room.refusals++;
-    store->room.given = 0;
+    store->room.has_given = false;
     stats_add(COUNTER_segments_refused, 1);
 }
 
@@ -116,7 +139,8 @@ void disk_room_granted(struct store *store)
 {
     store->room.refused_us = 0;
     store->room.refusals = 0;
-    store->room.given = 0;
+    store->room.has_given = false;
+    store->room.given_in_vain = 0;
 }
 
 void disk_room_done(struct store *store)

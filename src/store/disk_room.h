@@ -3,6 +3,7 @@
 #ifndef FOREBAY_STORE_DISK_ROOM_H
 #define FOREBAY_STORE_DISK_ROOM_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,9 +21,13 @@ enum disk_room_of {
 struct disk_room { // of the supply thread
     bool is_short[DISK_ROOM_OF_COUNT_], is_told[DISK_ROOM_OF_COUNT_];
     uint64_t told_us[DISK_ROOM_OF_COUNT_];
-    uint64_t refused_us; // 0: not lately
-    unsigned refusals;   // in a row
-    unsigned given; // segments that have gone for another since the last one was made or refused
+    uint64_t refused_us;    // 0: not lately
+    unsigned refusals;      // in a row
+    bool has_given;         // a segment has gone for another since the last one was made or refused
+    unsigned given_in_vain; // so many have since the last one was made
+    uint64_t free_bytes;    // that segments may take, as of the last look; 0: none at present
+    atomic_uint index_answer; // what the index writer has heard since the last look
+    bool was_index_refused;   // the index writer's
 };
 
 enum disk_room_answer {
@@ -34,11 +39,17 @@ enum disk_room_answer {
 
 // May a segment be made? `going_bytes` are about to be freed. On the supply thread.
 enum disk_room_answer disk_room_look(struct store *store, uint64_t going_bytes);
+// It refused one a moment ago, whatever the look before that said.
+bool disk_room_refuses(const struct store *store);
 // A segment could not be made for want of room, or was made.
 void disk_room_refused(struct store *store);
 void disk_room_granted(struct store *store);
-// One goes so that another can be made.
+// One goes so that another can be made, or the index can grow.
 void disk_room_given(struct store *store);
+// Is there a point in having one go for the index?
+bool disk_room_gives(const struct store *store);
+// The index could not grow, and a segment is to go for it; or it could. On the index writer.
+void disk_room_answer_index(struct store *store, bool refused);
 void disk_room_done(struct store *store);
 
 #endif

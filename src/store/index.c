@@ -450,8 +450,12 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
     }
     if (failed != 0) {
         store_space_give(store, want - have);
+        if (failed == ENOSPC || failed == EDQUOT) {
+            disk_room_answer_index(store, true);
+        }
         return error_from_errno(failed);
     }
+    disk_room_answer_index(store, false);
     stats_add(COUNTER_index_bytes, want - have);
     atomic_store(&index->allocated_bytes, want);
     return ERR_OK;

@@ -528,10 +528,10 @@ static struct segment *slot_exchange_locked(struct segment_slot *slot, struct se
     return next;
 }
 
-void segment_log_retire_slots(struct segment_log *log)
+void segment_log_retire_slots(struct segment_log *log, unsigned first)
 {
     bool rewrites = atomic_load(&log->segments_max) >= RETENTION_REWRITE_SEGMENTS_MIN;
-    for (unsigned i = atomic_load(&log->slot_count); i < log->slot_max + !rewrites; i++) {
+    for (unsigned i = first; i < log->slot_max + (first == 0 || !rewrites); i++) {
         struct segment_slot *slot = &log->slots[i];
         pthread_mutex_lock(&slot->guarded.lock);
         pthread_mutex_lock(&log->guarded.lock);

@@ -126,8 +126,9 @@ bool segment_file_is_empty(int segments_fd, uint32_t number);
 
 // Goes by the store's limits. Before threads, or on the supply thread.
 void segment_log_limit(struct segment_log *log);
-// Slots that are not in use any more let go what they write to. On the supply thread.
-void segment_log_retire_slots(struct segment_log *log);
+// Slots from this one on let go what they write to, and that of survivors where none are rewritten any
+// more; from 0 on: all of them. On the supply thread.
+void segment_log_retire_slots(struct segment_log *log, unsigned first);
 // So many segments find an entry in the table, whatever their numbers.
 uint64_t segment_log_most(const struct segment_log *log);
 

@@ -237,32 +237,43 @@ static bool supply_take_spare(struct segment_log *log, bool only_empty)
 }
 
 // Space is wanted back: first what holds nothing goes, then what the policy says, at last what is still
-// to be written to. False: there is nothing.
-static bool supply_give_back(struct segment_log *log)
+// to be written to; for others (`all`) also what is being written to. False: there is nothing.
+static bool supply_give_back(struct segment_log *log, bool all)
 {
-    bool given = atomic_load(&log->examined) &&
-                 (supply_take_spare(log, true) || supply_evict_one(log, false) ||
-                  supply_take_spare(log, false));
+    if (!atomic_load(&log->examined)) {
+        return false;
+    }
+    bool given = supply_take_spare(log, true) || supply_evict_one(log, false) ||
+                 supply_take_spare(log, false);
+    if (!given && all) {
+        segment_log_retire_slots(log, 0);
+        given = supply_evict_one(log, false);
+    }
     stats_add(COUNTER_segments_given_back, given);
     return given;
 }
 
 // --- a round
 
+// What may be made before something has to go: of cache.size, and of the file system at the last look.
+static uint64_t supply_room(const struct segment_log *log)
+{
+    uint64_t used = atomic_load(&log->store->used_bytes);
+    uint64_t limit = atomic_load(&log->store->segment_limit_bytes);
+    return used < limit ? min_u64(limit - used, log->store->room.free_bytes) : 0;
+}
+
 static bool supply_is_ample(const struct segment_log *log)
 {
     uint64_t least = max_u64(SPARE_AMPLE, log->slot_count);
-    return atomic_load(&log->store->used_bytes) + 2 * least * log->segment_cost_bytes <=
-           log->store->segment_limit_bytes;
+    return supply_room(log) >= 2 * least * log->segment_cost_bytes;
 }
 
 // Runs that begin while none is ready are not stored, so a burst has to find enough of them however
 // late this thread gets to run.
 static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_ample)
 {
-    uint64_t used = atomic_load(&log->store->used_bytes);
     uint64_t cost = log->segment_cost_bytes;
-    uint64_t limit = log->store->segment_limit_bytes;
     uint64_t least = max_u64(SPARE_AMPLE, log->slot_count);
     uint64_t ahead = min_u64(SPARE_AHEAD_MAX, SPARE_AHEAD_BYTES / log->segment_size_bytes);
     if (!atomic_load(&log->examined)) {
@@ -270,14 +281,17 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
         return supply_is_ample(log) ? log->slot_count : 1;
     }
     *ret_ample = supply_is_ample(log);
-    if (used + 2 * max_u64(least, ahead) * cost <= limit) {
+    if (supply_room(log) >= 2 * max_u64(least, ahead) * cost) {
         return (unsigned)max_u64(least, ahead);
     }
     if (*ret_ample) {
         return (unsigned)least;
     }
-    if (log->segments_max < SPARE_SEGMENTS_MIN) {
-        return log->segments_max < RETENTION_REWRITE_SEGMENTS_MIN ? 1 : 2;
+    // A file system may have room for fewer than cache.size has.
+    uint64_t most = atomic_load(&log->segment_count) + log->store->room.free_bytes / cost;
+    most = min_u64(most, log->segments_max);
+    if (most < SPARE_SEGMENTS_MIN) {
+        return most < RETENTION_REWRITE_SEGMENTS_MIN ? 1 : 2;
     }
     // One for each slot that ends now, one for survivors, two that are being made.
     return log->slot_count + 2 + (log->store->retention.learns ? 1 : 0);
@@ -298,31 +312,35 @@ static void supply_make_room(struct segment_log *log, bool evict)
         enum disk_room_answer room = disk_room_look(store, going_bytes);
         bool gives = room == DISK_ROOM_BELOW || store_size_excess(store) > going_bytes;
         bool over = atomic_load(&store->used_bytes) > store->segment_limit_bytes && spare == 0;
+        evict = evict && disk_room_gives(store);
         bool ample;
         unsigned wanted = supply_spare_wanted(log, &ample);
-        if (ample) {
-            retention_has_room(&store->retention);
+        if (ample || (spare >= wanted && supply_room(log) >= log->segment_cost_bytes)) {
+            retention_has_room(&store->retention); // nothing goes for the next one
         }
         bool picked = false;
+        bool gone = false; // for something that is to be made
         if (stop) {
             return;
         }
         if (gives) {
-            picked = going < GOING_MAX && supply_give_back(log);
+            picked = going < GOING_MAX && supply_give_back(log, room == DISK_ROOM_BELOW);
         } else if (evict || over) {
             // The index asks again and again until it has room: what is going gives it.
             picked = going < (evict ? 1 : GOING_MAX) && supply_evict_one(log, false);
+            gone = picked && evict;
             evict = false;
         } else if (spare >= wanted) {
             atomic_store(&log->no_room, false);
             return;
         } else if (room == DISK_ROOM_AMPLE && store_is_filling(store) && supply_make(log)) {
             continue;
-        } else if (room != DISK_ROOM_LATER && (spare == 0 || !ample) && spare + going < wanted) {
-            picked = store_is_filling(store) && supply_evict_one(log, spare > 0);
-            if (picked) {
-                disk_room_given(store);
-            }
+        } else if (room != DISK_ROOM_LATER && !disk_room_refuses(store) && (spare == 0 || !ample) &&
+                   spare + going < wanted) {
+            gone = picked = store_is_filling(store) && supply_evict_one(log, spare > 0);
+        }
+        if (gone) {
+            disk_room_given(store);
         }
         if (!picked) {
             atomic_store(&log->no_room, spare == 0 && going == 0);
@@ -341,7 +359,7 @@ static void *supply_main(void *ctx)
         log->guarded.wanted = log->guarded.evict_wanted = false;
         pthread_mutex_unlock(&log->guarded.lock);
         store_size_follow(log->store);
-        segment_log_retire_slots(log);
+        segment_log_retire_slots(log, log->slot_count);
         supply_make_room(log, evict);
         store_doubts_tick(log->store);
         struct timespec until;

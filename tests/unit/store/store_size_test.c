@@ -5,12 +5,14 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
+#include "store/policy_private.h"
 #include "store_fixture.h"
 #include "test.h"
 #include "waiting.h"
@@ -91,6 +93,7 @@ struct held {
     struct object objects[OBJECTS_MAX];
     char keys[OBJECTS_MAX][32];
     unsigned count;
+    uint64_t size; // 0: OBJECT_BYTES
 };
 
 // One more; false: there was no room for it.
@@ -98,8 +101,9 @@ static bool put_one(struct box *box, struct held *held)
 {
     unsigned at = held->count % OBJECTS_MAX;
     (void)snprintf(held->keys[at], sizeof(held->keys[at]), "key-%u", held->count);
-    held->objects[at] = (struct object){held->keys[at], "\"e\"", OBJECT_BYTES, BLOCK,
-                                        store_generation_next(box->store)};
+    held->objects[at] =
+        (struct object){held->keys[at], "\"e\"", held->size != 0 ? held->size : OBJECT_BYTES, BLOCK,
+                        store_generation_next(box->store)};
     enum err err = box_put(box, &held->objects[at]);
     cr_assert(err == ERR_OK || err == ERR_DISK_FULL, "%s", error_name(err));
     held->count += err == ERR_OK;
@@ -256,6 +260,40 @@ Test(store_size, an_index_that_is_too_large_is_made_anew)
     leave(&box);
 }
 
+Test(store_size, what_the_policy_has_saved_takes_room_too)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box.options.policy = STORE_POLICY_EPOCH;
+    cr_assert(box_open(&box));
+    struct retention *retention = &box.store->retention;
+    uint64_t saved = atomic_load(&retention->state_bytes);
+    atomic_store(&retention->state_bytes, saved + 6 * MIB); // as if much were known
+    cr_assert(resize(&box, 16 * MIB) == ERR_INVALID, "three segments would not fit");
+    atomic_store(&retention->state_bytes, saved);
+    cr_assert(resize(&box, 16 * MIB) == ERR_OK);
+    leave(&box);
+}
+
+Test(store_size, the_policy_counts_by_the_new_size)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box.options.policy = STORE_POLICY_EPOCH;
+    cr_assert(box_open(&box));
+    struct retention *retention = &box.store->retention;
+    uint64_t counted = 0;
+    cr_assert(resize(&box, 32 * MIB) == ERR_OK);
+    wait_for({
+        pthread_mutex_lock(&retention->lock);
+        counted = retention->policy->clock.capacity_bytes;
+        pthread_mutex_unlock(&retention->lock);
+        counted < 32 * MIB;
+    });
+    cr_assert(counted == box.store->log.segments_max * box.store->log.segment_size_bytes);
+    leave(&box);
+}
+
 // --- a share of the file system
 
 Test(store_size, a_share_follows_the_file_system)
@@ -323,6 +361,59 @@ Test(store_size, space_that_is_to_stay_free_is_given_back)
     leave(&box);
 }
 
+// Down to nothing, if others need it.
+Test(store_size, what_is_being_written_to_is_given_back_at_last)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    box.options.min_free_percent = 10;
+    cr_assert(box_open_workers(&box, 4));
+    play(&box, 300 * MIB);
+    struct store_place place;
+    for (unsigned i = 0; i < 4; i++) { // each worker writes to a segment of its own
+        struct object object = {"open", "\"e\"", 1000, BLOCK, store_generation_next(box.store)};
+        cr_assert(box_write(&box, i, &object, 0, 1, 1, &place) == ERR_OK);
+        box_let_go(&place);
+    }
+    atomic_store(&played.others_bytes, 300 * MIB);
+    segment_log_want(&box.store->log, false);
+    wait_for(atomic_load(&box.store->log.segment_count) == 0);
+    cr_assert(store_is_filling(box.store));
+    atomic_store(&played.others_bytes, 0);
+    struct held held = {.count = 0};
+    put(&box, &held, 8);
+    cr_assert(whole(&box, &held, 8) == 8);
+    leave(&box);
+}
+
+// A file system that ends before cache.size does is a full cache like any other: as many segments are ready.
+Test(store_size, a_file_system_smaller_than_the_cache)
+{
+    struct box box;
+    struct held held = {.size = 3 * BLOCK};
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "1048576", 1) == 0);
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    box.options.block_size_bytes_max = BLOCK;
+    cr_assert(box_open(&box));
+    struct segment_log *log = &box.store->log;
+    play(&box, 40 * MIB);
+    uint64_t next = log->segment_cost_bytes + box.store->index.step_bytes;
+    wait_for({
+        (void)put_one(&box, &held);
+        held.count > 20 && used(&box) + next > 40 * MIB;
+    });
+    put(&box, &held, 240); // what was kept ready while there was room is used
+    unsigned spare = 0;
+    wait_for({
+        pthread_mutex_lock(&log->guarded.lock);
+        spare = log->guarded.spare_count;
+        pthread_mutex_unlock(&log->guarded.lock);
+        spare >= log->slot_count + 2;
+    });
+    cr_assert(store_is_filling(box.store));
+    leave(&box);
+}
+
 Test(store_size, without_inodes_older_segments_make_room)
 {
     struct box box;
@@ -334,7 +425,7 @@ Test(store_size, without_inodes_older_segments_make_room)
     uint64_t warnings = log_lines(LOG_LEVEL_WARN);
     unsigned inodes = atomic_load(&box.store->log.segment_count); // all are taken
     atomic_store(&played.inodes, inodes);
-    for (unsigned i = 0; i < 40; i++) {
+    for (unsigned i = 0; i < 20; i++) {
         wait_for({
             segment_log_want(&box.store->log, false);
             put_one(&box, &held);
@@ -344,12 +435,18 @@ Test(store_size, without_inodes_older_segments_make_room)
     cr_assert(whole(&box, &held, 3) == 3);
     cr_assert(store_is_filling(box.store));
     atomic_store(&played.inodes, 0); // and then none at all, also of those that are given back
-    for (unsigned i = 0; i < 40; i++) {
+    for (unsigned i = 0; i < 20; i++) {
+        (void)put_one(&box, &held);
+    }
+    cr_assert(log_lines(LOG_LEVEL_WARN) - warnings <= 1);
+    for (unsigned i = 0; i < 10; i++) {
+        clock_test_advance_us(6000000);
+        look(&box);
         (void)put_one(&box, &held);
     }
     cr_assert(store_is_filling(box.store));
-    cr_assert(atomic_load(&box.store->log.segment_count) > 0, "not all of it goes for nothing");
-    cr_assert(log_lines(LOG_LEVEL_WARN) - warnings <= 1);
+    cr_assert(atomic_load(&box.store->log.segment_count) + 4 >= inodes,
+              "not all of it goes for nothing");
     atomic_store(&played.inodes, AMPLE);
     clock_test_advance_us(6000000);
     put(&box, &held, 30);
@@ -375,5 +472,54 @@ Test(store_size, a_file_system_that_refuses_is_asked_again)
     segment_log_want(&box.store->log, false);
     put(&box, &held, 20);
     wait_for(stats_sum(COUNTER_cache_short_space) == 0);
+    leave(&box);
+}
+
+Test(store_size, what_goes_for_a_file_system_that_refuses_is_little)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    put(&box, &held, 20);
+    unsigned before = atomic_load(&box.store->log.segment_count);
+    store_fault_set(STORE_FAULT_ALLOCATE, 1, true, EDQUOT);
+    for (unsigned i = 0; i < 9; i++) {
+        for (unsigned j = 0; j < 3; j++) {
+            (void)put_one(&box, &held);
+        }
+        clock_test_advance_us(6000000);
+        look(&box);
+    }
+    cr_assert(stats_sum(COUNTER_segments_refused) > 3, "it is asked again and again");
+    cr_assert(atomic_load(&box.store->log.segment_count) + 3 >= before);
+    store_fault_set(STORE_FAULT_ALLOCATE, 0, false, 0);
+    clock_test_advance_us(6000000);
+    segment_log_want(&box.store->log, false);
+    put(&box, &held, 8);
+    wait_for(stats_sum(COUNTER_cache_short_space) == 0);
+    leave(&box);
+}
+
+// What the index needs of a quota comes before another segment.
+Test(store_size, an_index_that_is_refused_room_takes_that_of_a_segment)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    put(&box, &held, 30);
+    cr_assert(index_writer_flush(&box.store->writer) == ERR_OK);
+    struct index *index = &box.store->index;
+    struct index_env *env = atomic_load(&index->current);
+    uint64_t freed = stats_sum(COUNTER_evicted_bytes_capacity);
+    // As if on the index writer, which is idle.
+    store_fault_set(STORE_FAULT_ALLOCATE, 1, false, EDQUOT);
+    cr_assert(index_grow(index, env, index->allocated_bytes + 1) == ERR_DISK_FULL);
+    wait_for(stats_sum(COUNTER_evicted_bytes_capacity) > freed);
+    wait_for(stats_sum(COUNTER_cache_short_space) == 1);
+    cr_assert(index_grow(index, env, index->allocated_bytes + 1) == ERR_OK);
+    wait_for(stats_sum(COUNTER_cache_short_space) == 0);
+    cr_assert(store_is_filling(box.store));
     leave(&box);
 }
