@@ -4,9 +4,13 @@
 // reader drops it: a miss at once, out of the index, marked in its segment; the next read fetches it.
 //
 // It reads past the page cache (O_DIRECT). So what it verifies is what the device holds, also where a
-// good copy is in memory; nothing that readers need is pushed out; and no page gets into memory that a
-// mark (segment_log.c) could wrongly vouch for. Where the file system does read by way of the page cache,
-// which is found out with the first window, nothing is read any more, and the log says so.
+// good copy is in memory, and nothing that readers need is pushed out. Where the file system does read by
+// way of the page cache, which is found out with the first windows, nothing is read any more, and the log
+// says so. A file system may do so for some reads only: pages could get into memory that nobody looked at,
+// so no mark (segment_log.c) of the segment outlives a read, and its next reader looks.
+//
+// A device that reads nothing any more is no reason to give up what it holds: after a few runs in a row
+// that it could not read the round ends.
 //
 // It is in nobody's way: the rate is a setting, its reads are of the idle class, it waits while writes
 // are behind, and it holds neither a pin nor a descriptor while it waits. A segment that is freed
@@ -34,7 +38,8 @@
 #define ROUND_US 3600000000u
 #define TICK_US 1000000u // whether a round is due
 #define BEHIND_US 100000u
-#define DOUBTS_MAX 3u // windows that came into memory: others may have read them
+#define DOUBTS_MAX 3u      // windows that came into memory: others may have read them
+#define UNREADABLE_MAX 16u // runs in a row, then it is the device
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_IDLE (3 << 13)
 static_assert(WINDOW_BYTES >= STORE_CHECKSUM_UNIT + DIRECT_ALIGN,
@@ -88,18 +93,20 @@ static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
 
 // --- reading
 
-// Does the file system keep its word? Until that is known no mark vouches for what is read.
-static void judge_direct(struct scrub *scrub, struct segment *segment, int fd, uint32_t offset,
-                         uint32_t len)
+// Does the file system keep its word?
+static void judge_direct(struct scrub *scrub, int fd, uint32_t offset, uint32_t len)
 {
     if (!disk_io_resident(fd, offset, len)) {
         scrub->is_direct = true;
-        return;
-    }
-    segment_unmark_all(segment);
-    if (++scrub->doubts == DOUBTS_MAX) {
+    } else if (++scrub->doubts == DOUBTS_MAX) {
         scrub->is_impossible = true;
     }
+}
+
+// Of these nothing follows for the run.
+static bool is_passing(int errno_value)
+{
+    return errno_value == ENOMEM || errno_value == EAGAIN || errno_value == EINTR;
 }
 
 static enum err window_read(struct scrub *scrub, struct segment *segment, uint32_t offset,
@@ -114,16 +121,16 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
         scrub->is_impossible = errno == EINVAL;
         return ERR_CANCELLED; // no descriptor, or no such file any more
     }
-    // Where it cannot be told what is in memory no mark is gone by.
     bool judges = !scrub->is_direct && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
     if (judges) {
-        segment_unmark_all(segment);
         (void)posix_fadvise(fd, offset, len, POSIX_FADV_DONTNEED); // or it takes another window
     }
+    segment_unmark_all(segment);
     ssize_t got = failed == 0 ? pread(fd, scrub->window, len, offset) : -1;
     failed = failed == 0 && got < 0 ? errno : failed;
+    segment_unmark_all(segment);
     if (judges && got > 0) {
-        judge_direct(scrub, segment, fd, offset, len);
+        judge_direct(scrub, fd, offset, len);
     }
     (void)close(fd); // only read
     if (failed == EINVAL) {
@@ -132,7 +139,10 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
     scrub->window_len = got > 0 ? (uint32_t)got : 0;
     stats_add(COUNTER_scrub_bytes, scrub->window_len);
     scrub->bytes_seen += scrub->window_len;
-    return scrub->is_impossible ? ERR_CANCELLED : failed != 0 ? ERR_IO : ERR_OK;
+    if (scrub->is_impossible || is_passing(failed)) {
+        return ERR_CANCELLED;
+    }
+    return failed != 0 ? ERR_IO : ERR_OK;
 }
 
 // `len` bytes of the segment. ERR_CANCELLED: it has gone, or this is to end.
@@ -252,7 +262,8 @@ static bool scrub_run(struct scrub *scrub, const struct scrub_run *run)
         scrub->window_len = 0;
         err = run_verify(scrub, run);
     }
-    if (err == ERR_CANCELLED) {
+    scrub->unreadable_in_row = err == ERR_IO ? scrub->unreadable_in_row + 1 : 0;
+    if (err == ERR_CANCELLED || scrub->unreadable_in_row > UNREADABLE_MAX) {
         return false;
     }
     scrub->runs_seen++;
@@ -357,12 +368,18 @@ static void scrub_round(struct scrub *scrub)
     uint32_t count;
     uint32_t *numbers = numbers_of_all(&scrub->store->log, &count);
     scrub->runs_seen = scrub->bytes_seen = scrub->bad_seen = 0;
+    scrub->unreadable_in_row = 0;
     bool whole = true;
     for (uint32_t i = 0; i < count && whole; i++) {
         scrub_segment(scrub, numbers[i]);
-        whole = scrub_wait(scrub, 0) && !scrub->is_impossible;
+        whole = scrub_wait(scrub, 0) && !scrub->is_impossible &&
+                scrub->unreadable_in_row <= UNREADABLE_MAX;
     }
     free(numbers);
+    if (scrub->unreadable_in_row > UNREADABLE_MAX) {
+        log_warn("scrub_given_up", "why=device_unreadable runs=%llu bad=%llu",
+                 (unsigned long long)scrub->runs_seen, (unsigned long long)scrub->bad_seen);
+    }
     if (!whole) {
         return;
     }

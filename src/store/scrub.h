@@ -31,6 +31,7 @@ struct scrub {
     bool is_direct;            // found out: the page cache is passed by
     atomic_bool is_impossible; // it is not
     unsigned doubts;
+    unsigned unreadable_in_row;               // runs
     uint64_t runs_seen, bytes_seen, bad_seen; // in this round
 };
 
