@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SIGHUP: the configuration and the keys file are read again. Runs on the main thread.
 //
-// All or nothing: a file that does not load, or a size that cannot be gone by, leaves everything as it
-// is, and the log says where. Settings of the LIVE rows of settings.def are gone by at once; of others, of
+// All or nothing: a file that does not load, a certificate that is none, or a size that cannot be gone by,
+// leaves everything as it is, and the log says where. Settings of the LIVE rows of settings.def are gone by at once; of others, of
 // buckets and of rules that have changed the log names each, and they wait for a restart.
 //
 // The parts keep pointing into the configuration of the start, so that stays; of a later one only values
@@ -10,6 +10,7 @@
 #include "commands/command_reload.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "commands/command_holders.h"
@@ -113,14 +114,41 @@ static enum err keys_load(struct command_reload *reload, struct access_keys **re
     return err;
 }
 
-static void reload_apply(struct command_reload *reload, struct config *latest,
-                         struct access_keys *fresh)
+static bool is_same(const char *a, const char *b)
 {
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+// NULL without an error: its files are those of before, which are looked at all the time.
+static enum err certificate_load(struct command_reload *reload, const struct config *latest,
+                                 struct http_certificate **ret_certificate, struct buf *why)
+{
+    const struct config *was = reload->guarded.latest != NULL ? reload->guarded.latest
+                                                              : reload->first; // only we change it
+    if (is_same(was->listen_tls_cert, latest->listen_tls_cert) &&
+        is_same(was->listen_tls_key, latest->listen_tls_key)) {
+        return ERR_OK;
+    }
+    return http_certificate_load(reload->http, latest->listen_tls_cert, latest->listen_tls_key,
+                                 ret_certificate, why);
+}
+
+// What a reload has prepared.
+struct fresh {
+    struct config *latest;
+    struct http_certificate *certificate;
+    struct access_keys *keys;
+};
+
+static void reload_apply(struct command_reload *reload, const struct fresh *fresh)
+{
+    struct config *latest = fresh->latest;
     config_compare(reload->first, latest, on_changed, NULL);
-    if (fresh != NULL) {
-        proxy_set_access_keys(reload->proxy, fresh);
+    http_certificate_use(reload->http, fresh->certificate);
+    if (fresh->keys != NULL) {
+        proxy_set_access_keys(reload->proxy, fresh->keys);
         access_keys_unref(*reload->access_keys);
-        *reload->access_keys = fresh;
+        *reload->access_keys = fresh->keys;
     }
     pthread_mutex_lock(&reload->guarded.lock);
     config_free(reload->guarded.latest);
@@ -132,30 +160,31 @@ static void reload_apply(struct command_reload *reload, struct config *latest,
     }
     log_info("reloaded", "file=%s keys=%s",
              log_quote(span_from_cstr(latest->file != NULL ? latest->file : "")),
-             log_quote(span_from_cstr(fresh != NULL ? reload->first->auth_keys_file : "")));
+             log_quote(span_from_cstr(fresh->keys != NULL ? reload->first->auth_keys_file : "")));
 }
 
 void command_reload(struct command_reload *reload)
 {
     struct buf why;
-    struct config *latest = NULL;
-    struct access_keys *fresh = NULL;
+    struct fresh fresh = {0};
     buf_init(&why, 65536);
-    enum err err = config_load(reload->argc, reload->argv, &latest, &why);
+    enum err err = config_load(reload->argc, reload->argv, &fresh.latest, &why);
     if (err == ERR_OK) {
         buf_done(&why); // warnings, which the start has told
-        err = keys_load(reload, &fresh, &why);
+        err = certificate_load(reload, fresh.latest, &fresh.certificate, &why);
     }
+    err = err != ERR_OK ? err : keys_load(reload, &fresh.keys, &why);
     if (err == ERR_OK) {
-        struct store_limits limits = command_store_limits(latest);
+        struct store_limits limits = command_store_limits(fresh.latest);
         err = store_set_limits(reload->store, &limits, &why);
     }
     if (err == ERR_OK) {
-        reload_apply(reload, latest, fresh);
+        reload_apply(reload, &fresh);
     } else {
         reload_failed(reload, &why);
-        access_keys_unref(fresh);
-        config_free(latest);
+        access_keys_unref(fresh.keys);
+        http_certificate_free(fresh.certificate);
+        config_free(fresh.latest);
     }
     buf_done(&why);
 }

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "commands/commands_private.h"
+#include "http/http.h"
 #include "proxy/proxy.h"
 #include "s3/s3.h"
 #include "store/store.h"
@@ -14,8 +15,9 @@ struct command_reload {
     int argc; // of the start; argv too
     char **argv;
     const struct config *first;
-    struct store *store; // set when they are there, and the two below
+    struct store *store; // set when they are there, and the three below
     struct proxy *proxy;
+    struct http_server *http;
     struct access_keys **access_keys; // the current ones
     bool has_failed;                  // the last time
     struct {

@@ -477,6 +477,7 @@ static int serve_build(struct serve *s)
     if (exit_code == EXIT_CODE_OK) {
         exit_code = serve_build_http(s);
     }
+    s->reload.http = s->http;
     if (exit_code == EXIT_CODE_OK) {
         exit_code = serve_build_admin(s);
     }

@@ -77,6 +77,15 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
 void http_server_start(struct http_server *server);
 // Real addresses ("127.0.0.1:43121", "unix:/path", "tls:..."), in order; NULL past the end.
 const char *http_server_address(const struct http_server *server, unsigned i);
+// Other files for tls: listeners, read and found good; NULL: no listener needs any. ERR_INVALID, with one
+// line in ret_why: nothing has changed. May block: not on a worker.
+struct http_certificate;
+enum err http_certificate_load(struct http_server *server, const char *cert_file,
+                               const char *key_file, struct http_certificate **ret_certificate,
+                               struct buf *ret_why) MUST_USE;
+// Connections that are accepted from now on get it, and it is the server's; not after loop_stop().
+void http_certificate_use(struct http_server *server, struct http_certificate *certificate);
+void http_certificate_free(struct http_certificate *certificate); // one that is not used
 // Stops accepting; open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
 unsigned http_server_connections(const struct http_server *server); // open now; any thread

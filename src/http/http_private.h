@@ -331,6 +331,10 @@ struct http_tls; // certificate and key, reread when their files change; on work
 enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
                       struct buf *ret_why) MUST_USE;
 void http_tls_free(struct http_tls *tls);
+// As http_certificate_load(); and hands it to the worker that accepts.
+enum err http_tls_load(struct http_tls *tls, const char *cert_file, const char *key_file,
+                       struct http_certificate **ret_certificate, struct buf *ret_why) MUST_USE;
+void http_tls_use(struct http_certificate *certificate, struct worker *accepting);
 // A new server side of a handshake on fd; NULL when memory is short. Looks at the files at most
 // once a second, on a pool thread; a changed certificate serves the connections after that look.
 SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd);

@@ -557,6 +557,23 @@ static enum err listen_one(struct http_server *server, const char *address, stru
     return err;
 }
 
+enum err http_certificate_load(struct http_server *server, const char *cert_file,
+                               const char *key_file, struct http_certificate **ret_certificate,
+                               struct buf *ret_why)
+{
+    *ret_certificate = NULL;
+    return server->tls != NULL
+               ? http_tls_load(server->tls, cert_file, key_file, ret_certificate, ret_why)
+               : ERR_OK;
+}
+
+void http_certificate_use(struct http_server *server, struct http_certificate *certificate)
+{
+    if (certificate != NULL) {
+        http_tls_use(certificate, server->workers[0].worker);
+    }
+}
+
 static enum err inherit_one(struct http_server *server, int fd, struct buf *ret_why)
 {
     int type = 0, accepting = 0;

@@ -5,6 +5,9 @@
 // change: a look at them at most once a second, on a pool thread, started by an accepted
 // connection; connections keep the certificate they began with.
 //
+// Other files (a reload of the configuration) are read before worker 0 hears of them: what does not
+// load changes nothing.
+//
 // struct http_tls belongs to worker 0, which accepts; an SSL belongs to its connection's worker.
 // OpenSSL's error queue is per thread and shared with libcurl, so it is cleared before each call
 // whose result is looked at.
@@ -25,11 +28,18 @@ struct file_stamp {
     uint64_t size, inode;
 };
 
-struct http_tls {
-    const char *cert_file, *key_file;
-    SSL_CTX *ctx;
-    struct http_tickets *tickets;
+struct http_certificate {
+    struct message message;
+    struct http_tls *tls; // who it is for
+    char *cert_file, *key_file;
     struct file_stamp cert_stamp, key_stamp;
+    SSL_CTX *ctx;
+};
+
+struct http_tls {
+    struct http_certificate *now;
+    struct http_certificate *next; // waits for the job, which reads the files of `now`
+    struct http_tickets *tickets;
     uint64_t looked_us;
     struct blocking_job job;
     bool job_busy;
@@ -106,6 +116,40 @@ static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct htt
     return NULL;
 }
 
+// ERR_INVALID with one line in ret_why. Blocks on the files.
+static enum err certificate_load(struct http_tls *tls, const char *cert_file, const char *key_file,
+                                 struct http_certificate **ret_certificate, struct buf *ret_why)
+{
+    char why[sizeof(tls->job_why)];
+    struct http_certificate *c = calloc(1, sizeof(*c));
+    check(c != NULL);
+    c->tls = tls;
+    c->cert_file = strdup(cert_file);
+    c->key_file = strdup(key_file);
+    check(c->cert_file != NULL && c->key_file != NULL);
+    // Before loading: a change in between is seen by the next look.
+    (void)stamp_read(cert_file, &c->cert_stamp);
+    (void)stamp_read(key_file, &c->key_stamp);
+    c->ctx = ctx_load(cert_file, key_file, tls->tickets, why, sizeof(why));
+    if (c->ctx == NULL) {
+        buf_append_cstr(ret_why, why);
+        http_certificate_free(c);
+        return ERR_INVALID;
+    }
+    *ret_certificate = c;
+    return ERR_OK;
+}
+
+void http_certificate_free(struct http_certificate *certificate)
+{
+    if (certificate != NULL) {
+        SSL_CTX_free(certificate->ctx);
+        free(certificate->cert_file);
+        free(certificate->key_file);
+        free(certificate);
+    }
+}
+
 enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
                       struct buf *ret_why)
 {
@@ -115,19 +159,11 @@ enum err http_tls_new(const char *cert_file, const char *key_file, struct http_t
     }
     struct http_tls *tls = calloc(1, sizeof(*tls));
     check(tls != NULL);
-    tls->cert_file = cert_file;
-    tls->key_file = key_file;
-    // Before loading: a change in between is seen by the next look.
-    (void)stamp_read(cert_file, &tls->cert_stamp);
-    (void)stamp_read(key_file, &tls->key_stamp);
-    char why[sizeof(tls->job_why)];
     tls->tickets = http_tickets_new();
-    tls->ctx = ctx_load(cert_file, key_file, tls->tickets, why, sizeof(why));
-    if (tls->ctx == NULL) {
-        buf_append_cstr(ret_why, why);
-        http_tickets_free(tls->tickets);
-        free(tls);
-        return ERR_INVALID;
+    enum err err = certificate_load(tls, cert_file, key_file, &tls->now, ret_why);
+    if (err != ERR_OK) {
+        http_tls_free(tls);
+        return err;
     }
     *ret_tls = tls;
     return ERR_OK;
@@ -139,9 +175,47 @@ void http_tls_free(struct http_tls *tls)
         return;
     }
     check(!tls->job_busy);
-    SSL_CTX_free(tls->ctx);
+    http_certificate_free(tls->now);
+    http_certificate_free(tls->next);
     http_tickets_free(tls->tickets);
     free(tls);
+}
+
+// --- Other files ---------------------------------------------------------------------------------
+
+enum err http_tls_load(struct http_tls *tls, const char *cert_file, const char *key_file,
+                       struct http_certificate **ret_certificate, struct buf *ret_why)
+{
+    *ret_certificate = NULL;
+    return cert_file != NULL && key_file != NULL
+               ? certificate_load(tls, cert_file, key_file, ret_certificate, ret_why)
+               : ERR_OK;
+}
+
+static void certificate_take(struct http_tls *tls)
+{
+    if (tls->next != NULL && !tls->job_busy) {
+        http_certificate_free(tls->now);
+        tls->now = tls->next;
+        tls->next = NULL;
+        log_info("tls_certificate_reloaded", "file=%s",
+                 log_quote(span_from_cstr(tls->now->cert_file)));
+    }
+}
+
+static void on_certificate(struct worker *to, struct message *message)
+{
+    (void)to;
+    struct http_certificate *c = container_of(message, struct http_certificate, message);
+    http_certificate_free(c->tls->next);
+    c->tls->next = c;
+    certificate_take(c->tls);
+}
+
+void http_tls_use(struct http_certificate *certificate, struct worker *accepting)
+{
+    certificate->message.deliver = on_certificate;
+    mailbox_send_from_any_thread(accepting, &certificate->message);
 }
 
 // --- Reloading -----------------------------------------------------------------------------------
@@ -149,30 +223,33 @@ void http_tls_free(struct http_tls *tls)
 static void reload_work(struct blocking_job *job)
 {
     struct http_tls *tls = container_of(job, struct http_tls, job);
-    if (!stamp_read(tls->cert_file, &tls->job_cert) || !stamp_read(tls->key_file, &tls->job_key) ||
-        (stamp_equal(&tls->job_cert, &tls->cert_stamp) &&
-         stamp_equal(&tls->job_key, &tls->key_stamp))) {
+    const struct http_certificate *now = tls->now;
+    if (!stamp_read(now->cert_file, &tls->job_cert) || !stamp_read(now->key_file, &tls->job_key) ||
+        (stamp_equal(&tls->job_cert, &now->cert_stamp) &&
+         stamp_equal(&tls->job_key, &now->key_stamp))) {
         return;
     }
     tls->job_ctx =
-        ctx_load(tls->cert_file, tls->key_file, tls->tickets, tls->job_why, sizeof(tls->job_why));
+        ctx_load(now->cert_file, now->key_file, tls->tickets, tls->job_why, sizeof(tls->job_why));
 }
 
 static void reload_done(struct blocking_job *job)
 {
     struct http_tls *tls = container_of(job, struct http_tls, job);
+    struct http_certificate *now = tls->now;
     tls->job_busy = false;
     if (tls->job_ctx != NULL) {
-        SSL_CTX_free(tls->ctx);
-        tls->ctx = tls->job_ctx;
+        SSL_CTX_free(now->ctx);
+        now->ctx = tls->job_ctx;
         tls->job_ctx = NULL;
-        tls->cert_stamp = tls->job_cert;
-        tls->key_stamp = tls->job_key;
-        log_info("tls_certificate_reloaded", "file=%s", log_quote(span_from_cstr(tls->cert_file)));
+        now->cert_stamp = tls->job_cert;
+        now->key_stamp = tls->job_key;
+        log_info("tls_certificate_reloaded", "file=%s", log_quote(span_from_cstr(now->cert_file)));
     } else if (tls->job_why[0] != '\0') {
         // A pair half replaced: the old one serves on, and the next look tries again.
         log_warn("tls_certificate_refused", "why=%s", log_quote(span_from_cstr(tls->job_why)));
     }
+    certificate_take(tls);
 }
 
 static void look_at_files(struct http_tls *tls, struct worker *w)
@@ -192,7 +269,7 @@ SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd)
 {
     look_at_files(tls, w);
     ERR_clear_error();
-    SSL *ssl = SSL_new(tls->ctx);
+    SSL *ssl = SSL_new(tls->now->ctx);
     if (ssl == NULL || SSL_set_fd(ssl, fd) != 1) {
         SSL_free(ssl);
         ERR_clear_error();

@@ -19,6 +19,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "front.h"
 #include "stats/stats.h"
 
@@ -498,6 +499,26 @@ Test(http_server, tls)
 
     write_certificate(cert, key, "second");
     wait_for(tls_serves_as(f, "second")); // the files are looked at once a second at most
+
+    char other_cert[200], other_key[200];
+    struct http_certificate *other;
+    struct buf why;
+    temp_path(other_cert, sizeof(other_cert), "other-cert.pem");
+    temp_path(other_key, sizeof(other_key), "other-key.pem");
+    write_certificate(other_cert, other_key, "third");
+    buf_init(&why, 1000);
+    cr_assert(http_certificate_load(f->server, other_cert, key, &other, &why) == ERR_INVALID);
+    cr_assert(why.len > 0 && tls_serves_as(f, "second"));
+    cr_assert(http_certificate_load(f->server, other_cert, other_key, &other, &why) == ERR_OK);
+    http_certificate_use(f->server, other);
+    wait_for(tls_serves_as(f, "third"));
+    clock_test_advance_us(1100000); // the next look is due
+    write_certificate(cert, key, "nobody looks");
+    write_certificate(other_cert, other_key, "fourth");
+    wait_for(tls_serves_as(f, "fourth"));
+    buf_done(&why);
+    unlink(other_cert);
+    unlink(other_key);
     free(body);
     front_free(f);
     unlink(cert);
