@@ -4,15 +4,18 @@ import contextlib
 import json
 import os
 import random
+import re
 import select
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 
 import pytest
-from client import judge
+from client import judge, judge_streamed
 from conftest import not_run
-from disks import drop_pages
+from disks import LoopDisk, drop_pages
 from forebay import build_kind, parallel, scaled
 from waiting import WAIT_S, wait_for
 
@@ -142,6 +145,32 @@ def reload(server, cache, **more):
     return "event=reloaded" in answers()[before]
 
 
+@contextlib.contextmanager
+def readers(server, origin, keys, size, count=2):
+    """Meanwhile KEYS of that size are read, and judged, all the time."""
+    stop, wrong = threading.Event(), []
+
+    def read_on(seed):
+        dice = random.Random(seed)
+        try:
+            with server.client() as client:
+                while not stop.is_set():
+                    key = dice.choice(keys)
+                    judge(client.get(key), origin, key, 0, size)
+        except Exception as error:                      # told by the test's own thread
+            wrong.append(error)
+    threads = [threading.Thread(target=read_on, args=(seed,)) for seed in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(WAIT_S)
+    assert not wrong, wrong[0]
+
+
 def live(start, origin, engine, size, **more):
     return start(origin, engine=engine, file={**IMMUTABLE, "cache": {"size": size}},
                  settings={"cache.size": None, "log.format": "text", **more})
@@ -155,32 +184,13 @@ def test_a_size_that_changes_while_it_runs(start, origin, engine):
         origin.put(key, 700_000)
     read_all(server, origin, keys)
     assert server.disk_bytes() > 64 * MIB
-    stop, wrong = threading.Event(), []
-
-    def read_on(seed):
-        dice = random.Random(seed)
-        try:
-            with server.client() as client:
-                while not stop.is_set():
-                    key = dice.choice(keys)
-                    judge(client.get(key), origin, key, 0, 700_000)
-        except Exception as error:                      # told by the test's own thread
-            wrong.append(error)
-    readers = [threading.Thread(target=read_on, args=(seed,)) for seed in range(2)]
-    for reader in readers:
-        reader.start()
-    try:
+    with readers(server, origin, keys, 700_000):
         for size in ("40MiB", "20MiB"):
             assert reload(server, {"size": size})
             limit = int(size[:-3]) * MIB
             wait_for(lambda: capacity(server) == limit and server.disk_bytes() <= limit, server.output)
         highest = max(server.disk_bytes() for _ in range(50))
         assert highest <= 20 * MIB, highest
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join(WAIT_S)
-    assert not wrong, wrong[0]
     assert reload(server, {"size": "128MiB"})
     wait_for(lambda: capacity(server) == 128 * MIB, server.output)
     read_all(server, origin, keys)
@@ -207,6 +217,116 @@ def test_a_reload_is_taken_whole_or_not_at_all(start, origin, engine):
     named = {line.split("key=")[1] for line in server.stderr if "event=reload_needs_restart" in line}
     assert named == {"cache.ttl", "rules"}, named       # `workers` is a flag here, which beats the file
     stores_and_is_within(server, origin, "b")
+
+
+def test_reloads_without_end(start, origin, engine):
+    """One after the other and many at once, half of them with a bad file: no reader notices, the last good one
+    counts."""
+    server = live(start, origin, engine, "64MiB")
+    keys = [f"k{i}" for i in range(60)]
+    for key in keys:
+        origin.put(key, 400_000)
+    read_all(server, origin, keys)
+    dice, path = random.Random(11), server.folder / "forebay.yaml"
+    good = [json.dumps({**server.file, "cache": {"size": size, "min_free": "1%"}})
+            for size in ("16MiB", "64MiB", "30MiB", "48MiB")]
+    bad = ["{", "cache: {size: 1MiB}", "cache: {size: 64MiB}\nrulse: []", "\0"]
+    with readers(server, origin, keys, 400_000):
+        for _ in range(scaled(400, 40)):
+            path.write_text(dice.choice(good + bad))
+            for _ in range(dice.choice((1, 1, 5))):
+                os.kill(server._pid(), signal.SIGHUP)
+        wait_for(lambda: not reload(server, {"size": "1MiB"}), server.output)     # an answer may be to one before
+        wait_for(lambda: reload(server, {"size": "32MiB"}) and capacity(server) == 32 * MIB, server.output)
+    wait_for(lambda: server.disk_bytes() <= 32 * MIB, server.output)
+    stores_and_is_within(server, origin, "last")
+    assert server.metric("forebay_config_last_reload_successful") == 1
+
+
+@pytest.mark.parametrize("seed", range(scaled(10, 1)))
+def test_killed_while_the_size_changes(start, origin, engine, seed):
+    """kill -9 at any moment of it: the next process keeps to the size that the file says, and every byte is right."""
+    dice = random.Random(seed)
+    server = live(start, origin, engine, "128MiB")
+    keys = [f"k{i}" for i in range(50)]
+    for key in keys:
+        origin.put(key, dice.choice((10, 70_000, 2 * MIB + 1)))
+    for _ in range(4):
+        read_all(server, origin, keys)
+        for _ in range(dice.choice((1, 3))):
+            server.file = {**server.file, "cache": {"size": dice.choice(("16MiB", "24MiB", "40MiB", "128MiB"))}}
+            (server.folder / "forebay.yaml").write_text(json.dumps(server.file))
+            os.kill(server._pid(), signal.SIGHUP)
+            with server.client() as client:             # so long it goes on
+                for key in dice.sample(keys, dice.randrange(8)):
+                    judge(client.get(key), origin, key, 0, origin.version(key).size)
+        server.kill9()
+        server.start()
+        stores_and_is_within(server, origin, "after")
+
+
+def test_a_size_below_what_is_being_read(start, origin, engine):
+    """Readers that stand still keep their bytes; what they hold goes when they do, and all of it is right."""
+    server = live(start, origin, engine, "128MiB", **{"cache.policy": "lru"})
+    keys = [f"k{i}" for i in range(24)]
+    for key in keys:
+        origin.put(key, 4 * MIB)
+    read_all(server, origin, keys)
+    with contextlib.ExitStack() as stack:
+        slow = []
+        for key in keys[-16:]:
+            connection = stack.enter_context(server.connection(receive_buffer=65536))
+            connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            slow.append((key, connection, connection.read_head()))
+        assert reload(server, {"size": "16MiB"})
+        wait_for(lambda: capacity(server) == 16 * MIB, server.output)
+        for key, connection, head in slow:
+            judge_streamed(connection, origin, key, 0, 4 * MIB, head=head)
+    wait_for(lambda: server.disk_bytes() <= 16 * MIB, server.output)
+    stores_and_is_within(server, origin, "after")
+
+
+def test_a_size_beyond_the_file_system(start, origin, engine, tmp_path):
+    """More than there is: it fills what there is but cache.min_free, and goes on replacing."""
+    with LoopDisk(tmp_path / "disk", 200 * MIB) as disk:
+        server = start(origin, engine=engine, cache=disk.mount / "cache", settings={"cache.size": None, "log.format": "text"},
+                       file={**IMMUTABLE, "cache": {"size": "64MiB", "min_free": "10%"}})
+        keys = [f"k{i}" for i in range(200)]
+        for key in keys:
+            origin.put(key, MIB)
+        read_all(server, origin, keys[:60])
+        assert reload(server, {"size": "1TiB", "min_free": "10%"})
+        wait_for(lambda: capacity(server) > 64 * MIB, server.output)
+        read_all(server, origin, keys)
+        info = os.statvfs(disk.mount)
+        assert info.f_bavail * 10 >= info.f_blocks - 10 * 16, f"{info}"
+        assert server.disk_bytes() > 110 * MIB
+        assert hits(server, origin, keys[::5]) > 10
+        assert server.metric("forebay_degraded", component="disk") == 0
+        server.stop()
+
+
+def test_other_certificate_files(start, origin, tmp_path):
+    """Their names count at once as well; those of which the key is another's are refused, and nothing changes."""
+    files = []
+    for name in ("first", "second"):
+        files.append({"cert": str(tmp_path / f"{name}.pem"), "key": str(tmp_path / f"{name}.key")})
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                        "-nodes", "-keyout", files[-1]["key"], "-out", files[-1]["cert"], "-days", "2", "-subj",
+                        f"/CN={name}"], check=True, capture_output=True)
+    server = start(origin, settings={"cache.size": None, "log.format": "text", "listen": "127.0.0.1:0,tls:127.0.0.1:0"},
+                   file={"cache": {"size": "64MiB"}, "listen_tls": files[0]})
+    port = next(int(found[1]) for line in server.stderr if (found := re.search(r"listening\s+https://[^/]*:(\d+)", line)))
+
+    def served():
+        return ssl.get_server_certificate(("127.0.0.1", port))
+    first, second = ((tmp_path / name).read_text() for name in ("first.pem", "second.pem"))
+    assert served() == first
+    assert not reload(server, {"size": "32MiB"}, listen_tls={**files[0], "cert": files[1]["cert"]})
+    assert served() == first and capacity(server) == 64 * MIB
+    assert reload(server, {"size": "64MiB"}, listen_tls=files[1])
+    wait_for(lambda: served() == second, server.output)
+    assert files[1]["cert"] in bytes(server.admin("/api/v1/config").body).decode()
 
 
 def test_segments_too_large_for_a_size(start, origin, engine):
