@@ -383,7 +383,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     fill->described = sub->described;
     sub->described = NULL;
     fill->client = sub->ask.client;
-    fill->ahead = sub->ask.ahead && token == 0; // rule 20
+    fill->ahead = sub->ask.ahead;
     fill->wanted_first_byte = sub->ask.first_byte;
     fill->wanted_end_byte = sub->ask.end_byte;
     fill->first_block = sub->ask.block;

@@ -107,31 +107,6 @@ enum step_result get_ask_checksums(struct request *r);
 void readahead_note(struct request *r);
 void readahead_leave(struct request *r); // the request is over
 
-// --- series.c ------------------------------------------------------------------------------------
-
-#define SERIES_MAX 16u // on each worker
-
-struct series {
-    struct object_key *key; // that was begun with the highest number; a reference, NULL: unused
-    uint64_t last;          // that number
-    uint64_t named;         // the highest that was begun or named
-    size_t at;              // where the number stands
-    unsigned streak;        // begun in order
-    uint64_t used_us;
-};
-struct series_table { // zeroed: empty
-    struct series items[SERIES_MAX];
-};
-// An object is read from its first byte on. In order: at most `reach` behind the one before.
-void series_begin(struct series_table *table, struct object_key *key, uint64_t reach,
-                  uint64_t now_us);
-// The name of the next object that nobody has begun and that was not named yet, at most `reach` behind the
-// last one. False: objects like this one are not read in order.
-bool series_next(struct series_table *table, const struct object_key *key, uint64_t reach,
-                 char ret_text[S3_KEY_MAX], struct span *ret_name) MUST_USE;
-void series_end(struct series_table *table, const struct object_key *key); // that one is not there
-void series_forget(struct series_table *table);
-
 // --- get_body.c ----------------------------------------------------------------------------------
 
 enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_slice);

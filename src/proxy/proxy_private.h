@@ -85,9 +85,6 @@ struct principal {
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail) MUST_USE;
 void gate_release(struct principal *principal);
-// Has the request's principal these rights on that key of its bucket? For keys that it does not name itself,
-// or only later (read-ahead, a batch delete, a form).
-bool gate_allows(const struct request *r, unsigned rights, struct span key);
 
 // --- request.c: a request as a table of steps ----------------------------------------------------
 
@@ -178,8 +175,6 @@ void request_header(struct request *r, struct headers *headers, const char *name
                     struct span value);
 // Makes the heap copy that messages carry; the caller owns one reference.
 struct object_key *request_object_key(struct request *r);
-// The same for another key of the request's bucket, by the same rule.
-struct object_key *request_object_key_beside(struct request *r, struct span key);
 // The same for any key of a bucket of an origin, as the principals of one realm see it.
 struct object_key *request_object_key_in(struct request *r, struct origin *origin,
                                          struct span realm, struct span bucket, struct span key,

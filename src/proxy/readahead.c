@@ -11,10 +11,6 @@
 // asked for ahead has no reader of its bytes: it is only stored, and who comes to it joins it or finds it in
 // the index. What no reader has come to when its track is forgotten is counted as unread.
 //
-// Who reads objects in the order of their names (series.c) is run ahead of past an object's end: what is left
-// of the window there is for the next object, whose track is begun without a reader. Its first run is asked
-// for without a version, as a reader would; it is given up when the one in front breaks off.
-//
 // How many runs are asked for at once follows bandwidth and delay: those that fit the time that a run
 // takes at the pace of the reader, twice. It is bounded by cache.readahead, a quarter of limits.max_buffer and,
 // for who asks for range after range, four times what has been read in order; and nothing is asked for ahead
@@ -32,7 +28,6 @@
     250000u // another object does not take the place of a sequence that was read this recently
 #define GAP_RANGE_MAX (16u << 20) // longer ones are parts, which are read in order for themselves
 #define TRACK_IDLE_MS 30000u      // without readers for once to twice this long it is forgotten
-#define SERIES_READERS 8u         // side by side, for each worker
 
 struct ahead_run {
     struct readahead_track *track;
@@ -58,10 +53,6 @@ struct readahead_track {
     unsigned serial;       // what requests know it by
     bool is_idle;          // was without readers when the timer last looked
     bool is_missing;       // readers find that it is not there
-    bool is_expected;      // a reader is: `object` is NULL until its version is known
-    unsigned next_serial;  // of the track of the object behind this one; 0: there is none
-    struct readahead_track *next;
-    unsigned named;                                   // objects that might have been it
     uint64_t paced_us, paced_edge, run_us, reader_us; // how long a run takes; the reader, for one
     unsigned run_count;                               // that are not free
     struct ahead_run runs[RUNS_MAX];
@@ -82,7 +73,6 @@ struct readahead {
     struct timer idle_timer;
     bool is_timed; // the timer runs
     unsigned last_serial;
-    struct series_table series;
 };
 
 static uint64_t run_bytes(const struct readahead_track *t)
@@ -100,12 +90,6 @@ static uint64_t average(uint64_t former, uint64_t sample)
     return former == 0 ? max_u64(sample, 1) : (3 * former + max_u64(sample, 1)) / 4;
 }
 
-// How far apart readers of a series may be.
-static uint64_t series_reach(const struct readahead_track *t)
-{
-    return (uint64_t)SERIES_READERS * t->pw->proxy->worker_count;
-}
-
 static struct sequence *sequence_of(const struct readahead_track *t)
 {
     struct readahead *readahead = t->pw->readahead;
@@ -115,7 +99,6 @@ static struct sequence *sequence_of(const struct readahead_track *t)
 // --- the runs asked for --------------------------------------------------------------------------
 
 static void track_ask(struct readahead_track *t);
-static void track_clear(struct readahead_track *t);
 
 static void run_end(struct ahead_run *run)
 {
@@ -142,35 +125,11 @@ static void runs_read(struct readahead_track *t)
     }
 }
 
-// The version of an object that was expected.
-static void track_learn(struct readahead_track *t, struct store_object *object)
-{
-    t->object = store_object_ref(object);
-    t->block_size_bytes = object->block_size_bytes;
-    t->limit = object->size_bytes;
-}
-
-// No version of it: it is here already (AGAIN), or not to be had.
-static void track_give_up(struct readahead_track *t, struct ahead_run *run)
-{
-    if (run->sub->outcome == OUTCOME_ERROR) {
-        series_end(&t->pw->readahead->series, t->key);
-    }
-    run_end(run);
-    track_clear(t);
-}
-
 static void on_change(void *ctx, struct subscription *sub)
 {
     struct ahead_run *run = ctx;
     struct readahead_track *t = run->track;
-    bool is_found = t->object == NULL && sub->answer != NULL;
-    if (is_found) {
-        track_learn(t, sub->answer);
-    }
-    if (t->object == NULL && sub->state == SUBSCRIPTION_ENDED) {
-        track_give_up(t, run);
-    } else if (sub->state == SUBSCRIPTION_ENDED) {
+    if (sub->state == SUBSCRIPTION_ENDED) {
         uint64_t now_us = worker_now_us(t->pw->worker);
         if (sub->outcome == OUTCOME_DONE && !sub->joined && !sub->whole) {
             t->run_us = average(t->run_us, now_us - run->asked_us);
@@ -183,11 +142,9 @@ static void on_change(void *ctx, struct subscription *sub)
         run_end(run);
         runs_read(t);
         track_ask(t);
-    } else if (sub->answer != NULL && (!sub->stored || sub->weak)) {
+    } else if (sub->answer != NULL && !sub->stored) {
         t->is_missing = false;
         run_end(run); // nobody would find it
-    } else if (is_found) {
-        track_ask(t);
     }
 }
 
@@ -234,15 +191,6 @@ static uint64_t part_end(struct readahead_track *t)
     return min_u64(begin + part + t->part, t->limit);
 }
 
-static void run_ask(struct readahead_track *t, struct ahead_run *run, const struct fill_ask *ask)
-{
-    t->asked_end = (ask->block + ask->block_count) * ask->block_size_bytes;
-    run->track = t;
-    t->run_count++;
-    run->asked_us = worker_now_us(t->pw->worker);
-    run->sub = subscription_ask(t->pw->fill, ask, on_change, run);
-}
-
 static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t end)
 {
     uint64_t size = t->block_size_bytes;
@@ -256,7 +204,11 @@ static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t e
     uint64_t first = ask.block * size;
     ask.block_count =
         (uint32_t)min_u64(block_end(t, end - first), run_bytes(t)) / t->block_size_bytes;
-    run_ask(t, run, &ask);
+    t->asked_end = first + ask.block_count * size;
+    run->track = t;
+    t->run_count++;
+    run->asked_us = worker_now_us(t->pw->worker);
+    run->sub = subscription_ask(t->pw->fill, &ask, on_change, run);
 }
 
 // Up to where the next run is to be asked for. 0: not now.
@@ -272,18 +224,12 @@ static uint64_t ask_end(struct readahead_track *t)
     return t->asked_end < end && is_whole ? end : 0;
 }
 
-// Demand goes first, and to a place to be stored in.
-static bool has_room(const struct readahead_track *t)
-{
-    return !chunk_budget_is_short() && store_keeps_up(t->pw->worker, t->pw->store) &&
-           origin_has_room(t->pw->worker, t->key->origin, runs_on_their_way(t));
-}
-
 static void track_ask(struct readahead_track *t)
 {
-    while (t->is_missing && t->object != NULL) {
+    while (t->is_missing) {
         uint64_t end = ask_end(t);
-        if (end == 0 || !has_room(t)) {
+        if (end == 0 || chunk_budget_is_short() || !store_keeps_up(t->pw->worker, t->pw->store) ||
+            !origin_has_room(t->pw->worker, t->key->origin, runs_on_their_way(t))) {
             return;
         }
         if (!store_would_keep(t->pw->store, t->key->hash, t->asked_end / t->block_size_bytes,
@@ -336,10 +282,9 @@ static void track_clear(struct readahead_track *t)
 static void on_idle(struct timer *timer)
 {
     struct readahead *readahead = container_of(timer, struct readahead, idle_timer);
-    bool is_any_left = false, is_any_read = false;
+    bool is_any_left = false;
     for (unsigned i = 0; i < TRACKS; i++) {
         struct readahead_track *t = &readahead->tracks[i];
-        is_any_read |= readahead->sequences[i].readers > 0;
         if (t->key == NULL || readahead->sequences[i].readers > 0) {
             continue;
         }
@@ -352,8 +297,6 @@ static void on_idle(struct timer *timer)
     readahead->is_timed = is_any_left;
     if (is_any_left) {
         timer_start(timer, TRACK_IDLE_MS);
-    } else if (!is_any_read) {
-        series_forget(&readahead->series);
     }
 }
 
@@ -370,7 +313,7 @@ static struct readahead *readahead_of(struct proxy_worker *pw)
 static bool is_of(const struct readahead_track *t, const struct get_state *g)
 {
     return t->key != NULL && hash128_equal(t->key->hash, g->key->hash) &&
-           (t->object == NULL || span_equal(t->object->etag, g->object->etag));
+           span_equal(t->object->etag, g->object->etag);
 }
 
 // How far from where the sequence goes on the request begins. UINT64_MAX: it does not belong to it.
@@ -393,8 +336,7 @@ static struct readahead_track *track_spare(struct readahead *readahead, uint64_t
     for (unsigned i = 0; i < TRACKS; i++) {
         struct readahead_track *t = &readahead->tracks[readahead->hand];
         readahead->hand = (readahead->hand + 1) % TRACKS;
-        bool is_alone =
-            t->key == NULL || (t->streak == 0 && sequence_of(t)->readers == 0 && !t->is_expected);
+        bool is_alone = t->key == NULL || (t->streak == 0 && sequence_of(t)->readers == 0);
         if (is_alone || now_us - t->used_us >= TRACK_KEEP_US) {
             return t;
         }
@@ -402,20 +344,23 @@ static struct readahead_track *track_spare(struct readahead *readahead, uint64_t
     return NULL;
 }
 
-static void track_open(struct readahead_track *t, struct proxy_worker *pw, struct object_key *key,
-                       uint64_t first)
+static void track_open(struct readahead_track *t, struct request *r)
 {
+    struct get_state *g = get_of(r);
     track_clear(t);
-    t->pw = pw;
-    t->key = object_key_ref(key);
-    t->edge = t->paced_edge = first;
+    t->pw = r->pw;
+    t->key = object_key_ref(g->key);
+    t->object = store_object_ref(g->object);
+    t->block_size_bytes = g->object->block_size_bytes;
+    t->edge = t->paced_edge = g->first;
     t->limit = t->asked_end = 0;
-    t->streak = t->strides = t->named = t->next_serial = 0;
-    t->serial = ++pw->readahead->last_serial;
-    t->is_idle = t->is_missing = t->is_expected = false;
-    t->paced_us = t->used_us = worker_now_us(pw->worker);
+    t->streak = 0;
+    t->serial = ++r->pw->readahead->last_serial;
+    t->is_missing = false;
+    t->paced_us = worker_now_us(r->pw->worker);
     t->run_us = t->reader_us = 0;
-    *sequence_of(t) = (struct sequence){.name = key->hash.lo, .begin = first, .next = first};
+    *sequence_of(t) =
+        (struct sequence){.name = g->key->hash.lo, .begin = g->first, .next = g->first};
 }
 
 // The same distance from the one that began before it as that had from the one before?
@@ -460,9 +405,7 @@ static struct readahead_track *track_find(struct request *r)
     if (nearest == NULL) {
         nearest = track_spare(readahead, worker_now_us(r->pw->worker));
         if (nearest != NULL) {
-            track_open(nearest, r->pw, g->key, g->first);
-            nearest->object = store_object_ref(g->object);
-            nearest->block_size_bytes = g->object->block_size_bytes;
+            track_open(nearest, r);
             track_measure(nearest, g);
         }
     }
@@ -473,17 +416,6 @@ static struct readahead_track *track_find(struct request *r)
 static void track_join(struct readahead_track *t, struct get_state *g)
 {
     struct sequence *s = sequence_of(t);
-    if (t->object == NULL) {
-        track_learn(t, g->object);
-    }
-    if (t->is_expected) {
-        t->is_expected = false;
-        t->paced_us = worker_now_us(t->pw->worker);
-    }
-    bool is_begun = g->first == 0 && g->object->size_bytes > run_bytes(t);
-    if (is_begun) {
-        series_begin(&t->pw->readahead->series, g->key, series_reach(t), t->used_us);
-    }
     if (is_strided(t) && g->first == s->next && g->end - g->first <= t->part) {
         s->next += t->stride;
     } else if (is_strided(t) && g->first != s->begin) { // not in its stride any more
@@ -524,99 +456,6 @@ static void track_pace(struct readahead_track *t)
     t->paced_us = t->used_us;
 }
 
-// --- the object behind ---------------------------------------------------------------------------
-
-// NULL: there is none, or a reader has come to it.
-static struct readahead_track *next_of(const struct readahead_track *t)
-{
-    struct readahead_track *next = t->next;
-    bool is_there = t->next_serial != 0 && next->key != NULL && next->serial == t->next_serial;
-    return is_there && next->is_expected ? next : NULL;
-}
-
-// What there is of the window behind the end of the object, once all in front of it has been asked for.
-static uint64_t window_behind(const struct readahead_track *t)
-{
-    uint64_t end = t->edge + window(t);
-    bool is_all_asked = t->limit == t->object->size_bytes && t->asked_end >= t->limit;
-    return is_all_asked && !is_strided(t) && end > t->limit ? end - t->limit : 0;
-}
-
-static bool is_tracked(struct readahead *readahead, const struct object_key *key)
-{
-    for (unsigned i = 0; i < TRACKS; i++) {
-        const struct readahead_track *t = &readahead->tracks[i];
-        if (t->key != NULL && hash128_equal(t->key->hash, key->hash)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-// Begins the track of that object with its first run, as its reader will ask for it.
-static void next_begin(struct readahead_track *t, struct request *r, struct object_key *key)
-{
-    struct readahead *readahead = r->pw->readahead;
-    if (is_tracked(readahead, key) ||
-        !store_would_keep(r->pw->store, key->hash, 0, key->limits.priority)) {
-        return;
-    }
-    struct readahead_track *next = track_spare(readahead, t->used_us);
-    if (next == NULL) {
-        return;
-    }
-    track_open(next, r->pw, key, 0);
-    next->is_missing = next->is_expected = true;
-    next->block_size_bytes = r->rule->block_size_bytes;
-    next->client = t->client;
-    next->run_us = t->run_us;
-    next->reader_us = t->reader_us;
-    t->next = next;
-    t->next_serial = next->serial;
-    struct fill_ask ask = {.key = key,
-                           .client = t->client,
-                           .ahead = true,
-                           .with_checksums = get_state_wants_checksums(r),
-                           .block_count = (uint32_t)run_bytes(next) / next->block_size_bytes,
-                           .block_size_bytes = next->block_size_bytes};
-    run_ask(next, &next->runs[0], &ask);
-    stats_add(COUNTER_readahead_objects, 1);
-}
-
-// Only what this reader may read, too, and by the same rule. A worker sees a share of a series' readers: the
-// object that comes next here may be read on another one, and the one behind it is named then.
-static void next_look(struct readahead_track *t, struct request *r)
-{
-    const struct proxy *proxy = r->pw->proxy;
-    char text[S3_KEY_MAX];
-    struct span name;
-    if (!t->is_missing || t->named >= proxy->worker_count || !has_room(t) ||
-        !series_next(&r->pw->readahead->series, t->key, series_reach(t), text, &name)) {
-        return;
-    }
-    t->named++;
-    if (rules_find(proxy, r->s3.bucket, name) == r->rule && gate_allows(r, S3_ALLOW_READ, name)) {
-        struct object_key *key = request_object_key_beside(r, name);
-        next_begin(t, r, key);
-        object_key_unref(key);
-    }
-}
-
-static void track_follow(struct readahead_track *t, struct request *r)
-{
-    uint64_t bytes = window_behind(t);
-    if (next_of(t) == NULL && bytes >= run_bytes(t)) {
-        next_look(t, r);
-    }
-    struct readahead_track *next = next_of(t);
-    if (next != NULL) {
-        next->used_us = t->used_us;
-        next->is_idle = false;
-        next->most_bytes = bytes;
-        track_ask(next);
-    }
-}
-
 static void track_note(struct readahead_track *t, struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -640,7 +479,6 @@ static void track_note(struct readahead_track *t, struct request *r)
         t->asked_end = max_u64(t->asked_end, block_end(t, sequence_of(t)->next));
     }
     track_ask(t);
-    track_follow(t, r);
 }
 
 void readahead_note(struct request *r)
@@ -681,12 +519,8 @@ void readahead_leave(struct request *r)
         return;
     }
     if (g->pos < g->end) { // it broke off
-        struct readahead_track *next = next_of(t);
         t->is_missing = false;
         track_stop(t);
-        if (next != NULL) {
-            track_clear(next);
-        }
     }
     struct readahead *readahead = t->pw->readahead;
     if (!readahead->is_timed) {
@@ -705,7 +539,6 @@ void readahead_free(struct readahead *readahead)
         object_key_unref(t->key);
         store_object_unref(t->object);
     }
-    series_forget(&readahead->series);
     timer_done(&readahead->idle_timer);
     free(readahead);
 }

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read-ahead: many runs at once for who reads in sequence, none for who does not; each byte once."""
-import json
 import random
 import threading
 
 import pytest
 from client import judge, judge_streamed
 from forebay import parallel
-from signer import Signer
 from waiting import wait_for
 
 MIB = 1 << 20
@@ -154,110 +152,6 @@ def test_nothing_is_fetched_ahead_of_random_reads(forebay, origin):
             blocks |= {first // MIB, (first + 4999) // MIB}
     assert origin.bytes_sent("random") == len(blocks) * MIB
     assert forebay.metric("forebay_readahead_bytes_total") == 0
-
-
-SHARD = 6 * MIB
-
-
-def shard(number):
-    return f"set/shard-{number:04}-of-0100.tar"
-
-
-def read_shards(server, origin, numbers):
-    """One after the other, the disk never behind: else nothing is fetched ahead."""
-    for number in numbers:
-        server.settle()
-        server.wait_metric("forebay_cache_write_backlog_bytes", lambda v: v == 0)
-        read_whole(server, origin, shard(number), SHARD)
-
-
-def test_the_next_of_a_series(start, origin, engine):
-    """Large objects in the order of their numbers: from the third on the one behind comes before it is asked for, each
-    byte once; the one that is not there is asked for once."""
-    server = start(origin, engine=engine, settings={"workers": 1})
-    for number in range(5):
-        origin.put(shard(number), SHARD)
-    read_shards(server, origin, [0, 1])
-    server.settle()
-    assert not origin.requests(key=shard(2))
-    for number in (2, 3, 4):
-        read_shards(server, origin, [number])
-        origin.wait_for(1, key=shard(number + 1))
-    read_shards(server, origin, [4, 4])
-    server.settle()
-    for number in range(5):
-        assert origin.sent_twice(shard(number)) == 0 and origin.bytes_sent(shard(number)) == SHARD
-    assert len(origin.requests(key=shard(5))) == 1 and not origin.requests(key=shard(6))
-    assert server.metric("forebay_readahead_objects_total") == 3
-    assert server.metric("forebay_readahead_bytes_total") >= 2 * RUN
-
-
-@pytest.mark.tsan
-def test_readers_of_a_series_side_by_side(start, origin, engine):
-    """Four at once, each with every fourth object, on two workers: the origin sees each byte once."""
-    server = start(origin, engine=engine, settings={"workers": 2})
-    count = 12
-    for number in range(count):
-        origin.put(shard(number), SHARD)
-    parallel(4, lambda i: [read_whole(server, origin, shard(number), SHARD) for number in range(i, count, 4)])
-    server.settle()
-    for number in range(count):
-        assert origin.sent_twice(shard(number)) == 0 and origin.bytes_sent(shard(number)) == SHARD
-
-
-def test_no_series_where_objects_are_shuffled(start, origin, engine):
-    """Nothing is asked for that nobody reads."""
-    server = start(origin, engine=engine, settings={"workers": 1})
-    numbers = [10, 30, 31, 90, 50, 11, 70]
-    for number in numbers:
-        origin.put(shard(number), SHARD)
-    read_shards(server, origin, numbers)
-    server.settle()
-    assert {e.key for e in origin.requests(method="GET")} == {shard(number) for number in numbers}
-    assert server.metric("forebay_readahead_objects_total") == 0
-
-
-def test_a_series_ends_where_its_reader_may_not_go(tmp_path, start, origin, engine):
-    """The next object is under another rule, or not the reader's to read: it is not asked for."""
-    for number in range(17, 21):
-        origin.put(f"set/{number}", SHARD)
-    keys = tmp_path / "keys.yaml"
-    keys.write_text(json.dumps([{"id": "READER", "secret": "of-the-reader",
-                                 "allow": [{"bucket": "bkt", "prefix": "set/1", "ops": ["read"]}]}]))
-    keys.chmod(0o600)
-    other = {"rules": [{"match": "bkt/set/2*", "block_size": "64KiB"}]}
-    for verified in (True, False):
-        server = start(origin, engine=engine, file=None if verified else other,
-                       settings={"workers": 1, **({"auth.mode": "verify", "auth.keys_file": keys} if verified else {})})
-        with server.client() as client:
-            signer = Signer("READER", "of-the-reader") if verified else None
-            for number in (17, 18, 19):
-                headers = signer.headers("GET", f"/bkt/set/{number}", client.host) if verified else ()
-                judge(client.get(f"set/{number}", headers=headers), origin, f"set/{number}", 0, SHARD)
-        server.settle()
-        assert not origin.requests(key="set/20") and server.metric("forebay_readahead_objects_total") == 0
-
-
-def test_who_leaves_a_series_is_not_run_ahead_of(start, origin, engine):
-    """What is on its way of the next object ends with the block under way."""
-    server = start(origin, engine=engine, settings={"workers": 1})
-    size = 10 * MIB          # what the first window leaves is a run of the next one
-    for number in range(4):
-        origin.put(shard(number), size)
-    with server.client() as client:
-        for number in (0, 1):
-            judge(client.get(shard(number), 0, 99), origin, shard(number), 0, 100)
-    gate = threading.Event()
-    for number in (2, 3):
-        origin.fault(shard(number), "hold_at", (MIB // 2, gate), times=None)
-    connection = server.connection()
-    connection.send(f"GET /bkt/{shard(2)} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-    origin.wait_for(1, key=shard(3))
-    connection.close()
-    wait_for(lambda: server.metric("forebay_http_connections", state="active") == 0, "the client is gone")
-    gate.set()
-    server.settle()
-    assert origin.bytes_sent(shard(3)) <= RUN and len(origin.requests(key=shard(3))) == 1
 
 
 @pytest.mark.parametrize("how", ["off", "off by rule", "rule"])

@@ -444,7 +444,6 @@ static void begin_workers(void)
         pw->index = i;
         worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
     }
-    world.proxy.worker_count = WORLD_WORKERS;
     struct fill_options options = {.stripe_bytes = 2 * WORLD_BLOCK,
                                    .on_invalidated = on_invalidated};
     world.room = fill_room_new(&options);

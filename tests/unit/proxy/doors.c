@@ -153,9 +153,7 @@ struct object_key *object_key_in_realm(const struct store *store, const struct o
 
 struct object_key *object_key_ref(struct object_key *key)
 {
-    struct object_key *k = key_new(key->realm, key->key);
-    k->bucket = key->bucket;
-    return k;
+    return key_new(key->realm, key->key);
 }
 
 void object_key_unref(struct object_key *key)
