@@ -172,6 +172,7 @@ static enum err store_choose_segments(struct store *store, const struct store_op
 {
     struct store_format *format = &store->dir.format;
     uint32_t best = segment_size_for(store->capacity_bytes, options->block_size_bytes_max);
+    store_size_raise(store, STORE_SEGMENTS_MIN * segment_cost_bytes(best) + STORE_OVERHEAD_BYTES);
     uint64_t least = store_least_bytes(store, best);
     if (store->capacity_bytes < least) {
         return store_too_small(store, least, ret_why);

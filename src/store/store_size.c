@@ -69,6 +69,17 @@ enum err store_size_begin(struct store *store, uint64_t ours)
     return ERR_OK;
 }
 
+void store_size_raise(struct store *store, uint64_t segments_bytes)
+{
+    const struct store_limits *limits = &store->size.guarded.limits;
+    uint64_t least = (segments_bytes * 100 + 99) / percent_used(limits) + 100;
+    least = max_u64(STORE_SIZE_MIN, least);
+    if (limits->size_bytes == 0 && store->capacity_bytes < least) {
+        store->capacity_bytes = store->ceiling_bytes = least;
+        store->segment_limit_bytes = segment_limit_of(limits, least);
+    }
+}
+
 uint64_t store_size_excess(const struct store *store)
 {
     uint64_t used = atomic_load(&store->used_bytes);

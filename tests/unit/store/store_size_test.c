@@ -27,6 +27,7 @@ static struct {
     _Atomic(struct store *) store; // NULL: the real one
     _Atomic uint64_t size_bytes, others_bytes;
     _Atomic uint64_t inodes; // those of segments included
+    atomic_bool is_full;     // the real one, of which others have everything
     atomic_uint looks;
 } played;
 
@@ -47,6 +48,9 @@ int fstatvfs(int fd, struct statvfs *st)
         .f_ffree = real.f_ffree,
         .f_favail = real.f_ffree,
     };
+    if (atomic_load(&played.is_full)) {
+        st->f_bavail = st->f_bfree = 0;
+    }
     if (store != NULL) {
         uint64_t taken = atomic_load(&played.others_bytes) + atomic_load(&store->used_bytes);
         uint64_t size = atomic_load(&played.size_bytes);
@@ -325,6 +329,24 @@ Test(store_size, a_share_follows_the_file_system)
     cr_assert(store_set_limits(box.store, &limits, &why) == ERR_OK);
     buf_done(&why);
     wait_for(atomic_load(&box.store->capacity_bytes) == 16 * MIB); // three segments are left it
+    leave(&box);
+}
+
+// It starts all the same, and becomes a cache when others leave something.
+Test(store_size, a_share_of_nothing_at_the_start)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 0);
+    box.options.size_percent = 1;
+    atomic_store(&played.is_full, true);
+    cr_assert(box_open(&box));
+    cr_assert(atomic_load(&box.store->capacity_bytes) == 16 * MIB);
+    cr_assert(!put_one(&box, &held));
+    atomic_store(&played.is_full, false);
+    segment_log_want(&box.store->log, false);
+    put(&box, &held, 3);
+    cr_assert(whole(&box, &held, 3) == 3);
     leave(&box);
 }
 
