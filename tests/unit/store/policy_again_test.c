@@ -18,6 +18,7 @@ static void note(uint64_t key, uint32_t past, unsigned times)
 
 Test(policy_again, counts_within_a_use)
 {
+    memset(&again, 0, sizeof(again));
     uint32_t past = policy_stamp(77, 9, 2), next = policy_stamp(78, 9, 2);
     note(5, past, SOON - 1);
     cr_assert_not(policy_again_enough(&again, 5, past));
@@ -34,6 +35,7 @@ Test(policy_again, counts_within_a_use)
 
 Test(policy_again, the_one_asked_for_more_often_has_the_slot)
 {
+    memset(&again, 0, sizeof(again));
     uint32_t past = policy_stamp(1u << 19, POLICY_CLASS_NEW, 0);
     note(5, past, SOON + 3);
     note(OTHER, past, 2);
