@@ -259,10 +259,12 @@ Test(segment_log, what_hangs_on_a_segment_goes_with_it)
     cr_assert(atomic_load(&s->verified) == NULL && atomic_load(&s->bad) == NULL);
     cr_assert(atomic_load(&s->pins) == SEGMENT_PIN_UNLINKED);
     unsigned used = 0;
+    pthread_mutex_lock(&box.store->log.guarded.lock);
     for (uint32_t i = 0; i <= box.store->log.table_mask; i++) {
         static const struct segment untouched;
         used += memcmp(&box.store->log.table[i], &untouched, sizeof(untouched)) != 0;
     }
+    pthread_mutex_unlock(&box.store->log.guarded.lock);
     cr_assert(used < 40, "%u entries of %u", used, box.store->log.table_mask + 1);
     box_close(&box);
     box_remove(&box);
