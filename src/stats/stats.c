@@ -111,17 +111,38 @@ static void slot_add(atomic_ulong *slot, unsigned long n)
                           memory_order_relaxed);
 }
 
-static const uint64_t bounds_us[HISTOGRAM_BUCKETS] = {
-    250,    500,    1000,   2500,    5000,    10000,   25000,    50000,
-    100000, 250000, 500000, 1000000, 2500000, 5000000, 10000000, 30000000};
-static const char *const bounds_text[HISTOGRAM_BUCKETS] = {
-    "0.00025", "0.0005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05",
-    "0.1",     "0.25",   "0.5",   "1",      "2.5",   "5",    "10",    "30"};
+struct ladder {
+    uint64_t us[HISTOGRAM_BUCKETS];
+    const char *text[HISTOGRAM_BUCKETS];
+};
+
+static const struct ladder coarse = {
+    {250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, 500000, 1000000, 2500000,
+     5000000, 10000000, 30000000},
+    {"0.00025", "0.0005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5",
+     "1", "2.5", "5", "10", "30"}};
+static const struct ladder fine = {
+    {1, 2, 5, 10, 15, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 100000, 1000000},
+    {"0.000001", "0.000002", "0.000005", "0.00001", "0.000015", "0.000025", "0.00005", "0.0001",
+     "0.00025", "0.0005", "0.001", "0.0025", "0.005", "0.01", "0.1", "1"}};
+
+static const struct ladder *const ladders[HISTOGRAM_COUNT_] = {
+#define COUNTER(name, metric, labels, help)
+#define GAUGE(name, metric, labels, help)
+#define HISTOGRAM(name, metric, labels, help) [HISTOGRAM_##name] = &coarse,
+#define HISTOGRAM_FINE(name, metric, labels, help) [HISTOGRAM_##name] = &fine,
+#include "stats/counters.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+#undef HISTOGRAM_FINE
+};
 
 void stats_observe_us(enum histogram h, uint64_t us)
 {
     check((unsigned)h < HISTOGRAM_COUNT_);
     struct stats_histogram *histogram = &record_mine()->block.histogram[h];
+    const uint64_t *bounds_us = ladders[h]->us;
     unsigned i = 0;
     while (i < HISTOGRAM_BUCKETS && us > bounds_us[i]) {
         i++;
@@ -198,10 +219,12 @@ static const struct row_text {
     {ROW_GAUGE, (unsigned)COUNTER_##name, metric, labels, help},
 #define HISTOGRAM(name, metric, labels, help)                                                      \
     {ROW_HISTOGRAM, (unsigned)HISTOGRAM_##name, metric, labels, help},
+#define HISTOGRAM_FINE(name, metric, labels, help) HISTOGRAM(name, metric, labels, help)
 #include "stats/counters.def"
 #undef COUNTER
 #undef GAUGE
 #undef HISTOGRAM
+#undef HISTOGRAM_FINE
 };
 
 static void render_head(struct buf *out, const char *metric, const char *help, const char *type)
@@ -233,7 +256,7 @@ static void render_histogram(struct buf *out, const struct row_text *row)
     for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
         total += buckets[i];
         buf_printf(out, "%s_bucket{%s%sle=\"%s\"} %lu\n", row->metric, row->labels, comma,
-                   i < HISTOGRAM_BUCKETS ? bounds_text[i] : "+Inf", total);
+                   i < HISTOGRAM_BUCKETS ? ladders[row->slot]->text[i] : "+Inf", total);
     }
     const char *open = comma[0] != '\0' ? "{" : "", *close = comma[0] != '\0' ? "}" : "";
     buf_printf(out, "%s_sum%s%s%s %lu.%06lu\n", row->metric, open, row->labels, close,

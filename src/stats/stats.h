@@ -14,10 +14,12 @@ enum counter {
 #define COUNTER(name, metric, labels, help) COUNTER_##name,
 #define GAUGE(name, metric, labels, help) COUNTER_##name,
 #define HISTOGRAM(name, metric, labels, help)
+#define HISTOGRAM_FINE(name, metric, labels, help)
 #include "stats/counters.def"
 #undef COUNTER
 #undef GAUGE
 #undef HISTOGRAM
+#undef HISTOGRAM_FINE
     COUNTER_COUNT_
 };
 
@@ -25,14 +27,16 @@ enum histogram {
 #define COUNTER(name, metric, labels, help)
 #define GAUGE(name, metric, labels, help)
 #define HISTOGRAM(name, metric, labels, help) HISTOGRAM_##name,
+#define HISTOGRAM_FINE(name, metric, labels, help) HISTOGRAM_##name,
 #include "stats/counters.def"
 #undef COUNTER
 #undef GAUGE
 #undef HISTOGRAM
+#undef HISTOGRAM_FINE
     HISTOGRAM_COUNT_
 };
 
-#define HISTOGRAM_BUCKETS 16 // upper bounds in stats.c: 0.25 ms ... 30 s, then +Inf
+#define HISTOGRAM_BUCKETS 16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s), then +Inf
 
 struct stats_histogram {
     atomic_ulong bucket[HISTOGRAM_BUCKETS + 1];

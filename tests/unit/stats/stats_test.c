@@ -87,6 +87,25 @@ Test(stats, histogram_is_cumulative)
         strstr(text, "forebay_http_request_duration_seconds_bucket{result=\"hit\",le=\"30\"} 0\n"));
 }
 
+Test(stats, a_fine_histogram_tells_microseconds_apart)
+{
+    stats_observe_us(HISTOGRAM_index_lookup, 0);
+    stats_observe_us(HISTOGRAM_index_lookup, 2);
+    stats_observe_us(HISTOGRAM_index_lookup, 15);
+    stats_observe_us(HISTOGRAM_index_lookup, 16);
+    stats_observe_us(HISTOGRAM_index_lookup, 1000001);
+    const char *text = render();
+    const char *name = "forebay_index_lookup_duration_seconds";
+    char line[200];
+    const char *expected[] = {"_bucket{le=\"0.000001\"} 1\n", "_bucket{le=\"0.000002\"} 2\n",
+                              "_bucket{le=\"0.000015\"} 3\n", "_bucket{le=\"0.000025\"} 4\n",
+                              "_bucket{le=\"1\"} 4\n",        "_bucket{le=\"+Inf\"} 5\n"};
+    for (size_t i = 0; i < ARRAY_LEN(expected); i++) {
+        snprintf(line, sizeof(line), "\n%s%s", name, expected[i]);
+        cr_assert_not_null(strstr(text, line), "%s", line);
+    }
+}
+
 Test(stats, labels_are_merged_and_sorted)
 {
     char copy[] = "HeadObject"; // the same word at another address
