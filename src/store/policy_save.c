@@ -15,10 +15,13 @@
 //               all sets << 32
 //
 // Which segments there are the store knows: a loaded one is believed once it is begun or sealed.
+//
+// Ages are parts of the capacity, as they are when it changes while the process runs: loaded into a cache
+// of another size they are parts of that one's.
 #include "store/policy_private.h"
 
 #define PIECE_MAGIC 0x70436246u
-#define PIECE_VERSION 1u
+#define PIECE_VERSION 2u
 
 enum piece_kind {
     PIECE_CLOCK,
@@ -40,7 +43,6 @@ static_assert(sizeof(struct piece_header) == 40, "as its description says");
 
 struct saved_clock {
     double part, known_share, mean_bytes, interval_ticks, newcomer_share;
-    uint64_t tick_bytes_at_save; // ages are relative to the capacity of that time
     uint32_t tick, key_max;
     float admitted_rank, bar;
 };
@@ -85,7 +87,6 @@ static size_t save_clock(const struct policy *policy, struct policy_cursor *curs
         .mean_bytes = clock->mean_bytes,
         .interval_ticks = clock->interval_ticks,
         .newcomer_share = clock->newcomer_share,
-        .tick_bytes_at_save = (uint64_t)clock->tick_bytes,
         .tick = clock->tick,
         .key_max = policy->monitor.key_max,
         .admitted_rank = policy->reclaim.admitted_rank,
