@@ -394,4 +394,7 @@ void policy_stats(const struct policy *policy, struct policy_stats *ret_stats)
     ret_stats->silences = policy->clock.silence_count;
     ret_stats->bar = policy->reclaim.bar;
     ret_stats->known_share = (float)policy->clock.known_share;
+    ret_stats->tick = policy->clock.tick;
+    ret_stats->is_full = policy->reclaim.is_full;
+    ret_stats->is_silent = policy->clock.is_silent;
 }

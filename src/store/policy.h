@@ -12,7 +12,7 @@
 // Where things are: policy.c the door; policy_publish.c what workers ask; policy_clock.c age, classes and silence; policy_monitor.c
 // what happens at which age; policy_rank.c what that makes a run worth; policy_ghost.c what was
 // dropped or refused; policy_again.c what is refused again and again; policy_segments.c the runs of each segment; policy_reclaim.c the bar and the
-// victim; policy_lru.c the oldest; policy_group.c priorities; policy_save.c across restarts.
+// victim; policy_lru.c the oldest; policy_group.c priorities; policy_save.c across restarts; policy_explain.c why.
 #ifndef FOREBAY_STORE_POLICY_H
 #define FOREBAY_STORE_POLICY_H
 
@@ -155,7 +155,32 @@ struct policy_stats {
     uint64_t unranked_runs; // found no room in the region
     uint64_t silences;      // begun
     float bar, known_share;
+    uint32_t tick; // of its clock
+    bool is_full, is_silent;
 };
 void policy_stats(const struct policy *policy, struct policy_stats *ret_stats);
+
+// --- why ------------------------------------------------------------------------------------------
+
+#define POLICY_UNKNOWN UINT64_MAX
+
+struct policy_explanation {
+    bool is_stored;      // and ranked
+    bool is_known;       // its past is: stored, or remembered
+    bool would_be_taken; // asked for now it would be stored
+    unsigned group;
+    uint64_t
+        age_bytes; // asked of the cache since its last use, as its clock counts; POLICY_UNKNOWN
+    uint32_t age_ticks; // the same
+    // Least that lay between its last use and the one before, and between that and the one before; 0: there was none.
+    uint64_t interval_bytes, former_interval_bytes;
+    float rank;             // what it is worth: where it lies; not stored, to who would store it
+    float bar;              // what a run must be worth to be stored; below 0: anything is
+    uint32_t refusals_left; // in this use, until it is stored whatever it is worth; 0: not in one
+};
+// The run of `key`, of which policy_admit() would be asked with `group`; it is stored in segment
+// `number` at `start`, or (number 0) it is not.
+void policy_explain(const struct policy *policy, uint64_t key, unsigned group, uint32_t number,
+                    uint32_t start, struct policy_explanation *ret_explanation);
 
 #endif

@@ -52,3 +52,12 @@ bool policy_again_enough(const struct policy_again *again, uint64_t key, uint32_
     return atomic_load_explicit(&again->one_is_enough, memory_order_relaxed) ||
            ((seen & ~(uint64_t)COUNT_MAX) == again_use(key, past) && (seen & COUNT_MAX) >= ENOUGH);
 }
+
+uint32_t policy_again_left(const struct policy_again *again, uint64_t key, uint32_t past)
+{
+    uint64_t seen = atomic_load_explicit(&again->slots[again_slot(key)], memory_order_relaxed);
+    bool is_its = (seen & ~(uint64_t)COUNT_MAX) == again_use(key, past);
+    uint32_t count = is_its ? (uint32_t)(seen & COUNT_MAX) : 0;
+    bool is_enough = policy_again_enough(again, key, past);
+    return is_enough || count >= ENOUGH ? 0 : ENOUGH - count;
+}

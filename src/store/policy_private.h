@@ -228,6 +228,8 @@ void policy_again_note(struct policy_again *again, uint64_t key, uint32_t past);
 void policy_again_learn(struct policy_again *again, float many_share);
 // Was it refused so often in this use that it is admitted now? Any thread.
 bool policy_again_enough(const struct policy_again *again, uint64_t key, uint32_t past);
+// How many refusals more in this use until then. Any thread.
+uint32_t policy_again_left(const struct policy_again *again, uint64_t key, uint32_t past);
 
 // --- policy_segments.c -----------------------------------------------------------------------------
 
@@ -363,6 +365,8 @@ struct policy {
 };
 
 void policy_publish(struct policy *policy);
+// What a run that is not stored is worth to who would store it. Any thread.
+float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group);
 // What was learnt becomes ranks.
 void policy_renew(struct policy *policy);
 

@@ -40,6 +40,13 @@ void policy_renew(struct policy *policy)
     policy_publish(policy);
 }
 
+float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group)
+{
+    const struct policy_published *published = &policy->published;
+    return atomic_load_explicit(&published->factor[group], memory_order_relaxed) *
+           atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
+}
+
 bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, bool is_part,
                   uint32_t *ret_stamp)
 {
@@ -57,8 +64,6 @@ bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, boo
     }
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
-    float factor = atomic_load_explicit(&published->factor[group], memory_order_relaxed);
-    float worth =
-        factor * atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
+    float worth = policy_worth(policy, reuse_class, group);
     return is_part || worth > bar || (is_same && policy_again_enough(&policy->again, key, past));
 }

@@ -85,16 +85,21 @@ static void region_open(struct retention *r, size_t bytes)
 // --- opening and closing
 
 // What nothing is known of is in group 0: of normal priority.
-static unsigned group_of(unsigned priority)
+unsigned retention_group(unsigned priority)
 {
     check(priority < STORE_PRIORITIES);
     return (priority + STORE_PRIORITIES - STORE_PRIORITY_NORMAL) % STORE_PRIORITIES;
 }
 
+unsigned retention_priority(unsigned group)
+{
+    return (group + STORE_PRIORITY_NORMAL) % STORE_PRIORITIES;
+}
+
 static void priorities_open(struct retention *r)
 {
     for (unsigned priority = 0; priority < STORE_PRIORITIES; priority++) {
-        policy_group_set(r->policy, group_of(priority),
+        policy_group_set(r->policy, retention_group(priority),
                          (float)(1u << priority) / (float)(1u << STORE_PRIORITY_NORMAL));
     }
 }
@@ -207,8 +212,8 @@ bool retention_admit(const struct retention *r, struct hash128 hash, uint64_t fi
         *ret_stamp = 0;
         return true;
     }
-    bool admitted = policy_admit(r->policy, policy_key(hash, first_block), group_of(priority),
-                                 is_part, ret_stamp);
+    bool admitted = policy_admit(r->policy, policy_key(hash, first_block),
+                                 retention_group(priority), is_part, ret_stamp);
 #ifdef FOREBAY_FAULTS
     admitted = admitted || atomic_load(&r->keeps_half);
 #endif
@@ -606,6 +611,7 @@ static struct timespec tick_after_now(void)
 
 static void tick(struct retention *r)
 {
+    retention_note_time(r);
     if (atomic_load(&r->store->log.examined)) {
         rank_all(r);
     }

@@ -13,6 +13,9 @@
 // With fewer segments than this a survivor's segment would take too much of the cache.
 #define RETENTION_REWRITE_SEGMENTS_MIN 9u
 
+#define RETENTION_HISTORY                                                                          \
+    64u // moments that are remembered, for who asks how long ago something was
+
 struct index_removal;
 struct segment;
 struct segment_row;
@@ -33,6 +36,11 @@ struct retention {
     pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
     // Under it.
     bool is_loaded; // what a former process knew is here, or will not come
+    struct retention_history {
+        uint32_t tick;            // of the policy's clock
+        uint64_t us;              // real
+    } history[RETENTION_HISTORY]; // a ring: when which tick was
+    unsigned history_count;       // ever
     uint32_t *survivors;
     uint32_t survivor_max;
     // Of the thread.
@@ -82,9 +90,18 @@ void retention_read(struct worker *w, struct retention *retention, const struct 
 void retention_gone(struct retention *retention, struct hash128 hash, uint64_t first_block,
                     uint32_t number, uint32_t header_offset);
 
+// The policy's group of a priority, and back.
+unsigned retention_group(unsigned priority);
+unsigned retention_priority(unsigned group);
+
 // What waits in the rings reaches the policy. Never on a worker.
 void retention_drain(struct retention *retention);
 bool retention_stopping(struct retention *retention);
+
+// What it knows of each run, in place. Not on a worker.
+void retention_explain(struct retention *retention, struct store_explain *explain);
+// Now and then, on the thread: what time it is by the policy's clock.
+void retention_note_time(struct retention *retention);
 
 // --- segments
 

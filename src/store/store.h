@@ -396,4 +396,68 @@ struct store_renewal {
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,
                  size_t count, uint64_t began_us);
 
+// --- why it is here, or is not --------------------------------------------------------------------
+
+#define STORE_EXPLAIN_RUNS_MAX STORE_VIEW_PLACES_MAX
+
+enum store_explain_state {
+    STORE_EXPLAIN_KEPT,     // held
+    STORE_EXPLAIN_UNRANKED, // held, and nothing is known of it: it goes with its segment
+    STORE_EXPLAIN_WANTED,   // not held: who asks next has it stored
+    STORE_EXPLAIN_REFUSED,  // not held: it is worth less than what would go for it
+};
+
+struct store_explain_run {
+    uint64_t first_block;
+    uint32_t block_count; // what is not held, and of which nothing is known, is one piece
+    enum store_explain_state state;
+    unsigned priority;       // what it counts by
+    uint32_t segment_number; // where it lies; 0: nowhere
+    uint32_t header_offset;
+    // Since its last use that is known of: bytes that were asked of the cache (UINT64_MAX: nothing is
+    // known, or it was never asked for), and the time that took, about (UINT64_MAX: longer than is known).
+    uint64_t age_bytes, age_ms;
+    // At least so much was asked of the cache between its last two uses, and between the second last
+    // and the one before; 0: there was none.
+    uint64_t interval_bytes, former_interval_bytes;
+    float rank;             // worth: further hits for the room and time that it takes
+    float bar;              // what is worth more than this is stored; below 0: all is
+    uint32_t refusals_left; // so many refusals more, soon, and it is stored whatever it is worth;
+                            // 0: its last use is over
+};
+
+struct store_explain {
+    struct hash128 hash; // private, and the next
+    unsigned asked_priority;
+    // What the index says.
+    bool found;   // of the current version
+    bool unknown; // the index could not be looked at: what is said of runs is a guess
+    bool rebuilt; // from segments: asked about at the origin before it is used
+    uint64_t generation, size_bytes,
+        age_ms; // age_ms: since it was last validated; UINT64_MAX: unknown
+    uint32_t block_size_bytes;
+    // Why nothing may be stored, whatever it is worth.
+    bool is_filling; // false: the disk is full, absent or failing
+    bool keeps_up;   // false: the disk is behind with what it was given
+    // What the policy goes by.
+    bool learns;  // false (`lru`): all is stored and the oldest goes; of runs nothing more is known
+    bool is_full; // something goes for what is stored
+    bool is_silent;          // nothing that is known is asked for: a scan, or new data
+    uint64_t capacity_bytes; // cache.size
+    unsigned run_count;
+    struct store_explain_run
+        runs[STORE_EXPLAIN_RUNS_MAX]; // ascending; all of the span that was asked for
+};
+
+// Bytes `first_byte` up to `end_byte` (a window of STORE_WINDOW_MAX at most) of the object, cut at its
+// end when it is known; `block_size_bytes` and `priority`: what its rule says. One look-up, no access.
+// What only the caller knows (a rule says `cache: false`, the object is larger than may be stored) is not said here.
+void store_explain_look(struct worker *w, struct store *store, struct hash128 hash,
+                        uint64_t first_byte, uint64_t end_byte, uint64_t floor,
+                        uint32_t block_size_bytes, unsigned priority,
+                        struct store_explain *ret_explain);
+// The rest, by what the policy knows now. Waits for the policy's lock, milliseconds at most: any
+// thread but a worker.
+void store_explain_judge(struct store *store, struct store_explain *explain);
+
 #endif

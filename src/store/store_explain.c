@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a piece of an object is here, or is not: what the index says is copied on a worker, whose reader
+// it takes, and what the policy says is added on a thread that may wait for the policy's lock.
+#include "store/store_private.h"
+
+static struct store_explain_run *run_add(struct store_explain *explain, uint64_t first_block,
+                                         uint32_t block_count)
+{
+    check(explain->run_count < STORE_EXPLAIN_RUNS_MAX);
+    struct store_explain_run *run = &explain->runs[explain->run_count++];
+    *run = (struct store_explain_run){.first_block = first_block,
+                                      .block_count = block_count,
+                                      .age_bytes = UINT64_MAX,
+                                      .age_ms = UINT64_MAX,
+                                      .priority = explain->asked_priority,
+                                      .state = STORE_EXPLAIN_WANTED};
+    return run;
+}
+
+// A block each: any of them may be the first of a run that was refused.
+static void add_absent(struct store_explain *explain, uint64_t from_block, uint64_t end_block,
+                       unsigned runs_max)
+{
+    for (uint64_t block = from_block; block < end_block && explain->run_count < runs_max; block++) {
+        (void)run_add(explain, block, 1);
+    }
+}
+
+static void add_runs(struct store_explain *explain, const struct store_view *view,
+                     uint64_t from_block, uint64_t end_block)
+{
+    for (unsigned i = 0; i < view->place_count; i++) {
+        const struct store_place *place = &view->places[i];
+        unsigned left = view->place_count - i; // places, which all are to find room
+        add_absent(explain, from_block, place->first_block, STORE_EXPLAIN_RUNS_MAX - left);
+        struct store_explain_run *run = run_add(explain, place->first_block, place->block_count);
+        run->state = STORE_EXPLAIN_UNRANKED;
+        run->segment_number = place->segment_number;
+        run->header_offset = place->header_offset;
+        from_block = max_u64(from_block, place->first_block + place->block_count);
+    }
+    add_absent(explain, from_block, end_block, STORE_EXPLAIN_RUNS_MAX);
+}
+
+void store_explain_look(struct worker *w, struct store *store, struct hash128 hash,
+                        uint64_t first_byte, uint64_t end_byte, uint64_t floor,
+                        uint32_t block_size_bytes, unsigned priority,
+                        struct store_explain *ret_explain)
+{
+    check(block_size_bytes >= STORE_BLOCK_SIZE_MIN);
+    struct store_view view;
+    store_lookup(w, store, hash, first_byte, end_byte, floor, &view);
+    *ret_explain = (struct store_explain){
+        .hash = hash,
+        .asked_priority = priority,
+        .found = view.found,
+        .unknown = view.unknown,
+        .age_ms = UINT64_MAX,
+        .block_size_bytes = block_size_bytes,
+        .is_filling = store->attached && store_is_filling(store),
+        .keeps_up = store_keeps_up(w, store),
+        .capacity_bytes = atomic_load(&store->capacity_bytes),
+    };
+    if (view.found) {
+        ret_explain->rebuilt = view.rebuilt;
+        ret_explain->generation = view.generation;
+        ret_explain->size_bytes = view.size_bytes;
+        ret_explain->age_ms = view.age_ms;
+        ret_explain->block_size_bytes = view.block_size_bytes;
+        end_byte = min_u64(end_byte, max_u64(view.size_bytes, 1)); // an empty object has a block
+    }
+    uint64_t block_size = ret_explain->block_size_bytes;
+    add_runs(ret_explain, &view, first_byte / block_size, (end_byte + block_size - 1) / block_size);
+    store_view_done(&view);
+}
+
+static bool is_blank(const struct store_explain_run *run)
+{
+    return run->segment_number == 0 && run->age_bytes == UINT64_MAX;
+}
+
+// Neighbours of which nothing is known become one.
+static void merge_blank(struct store_explain *explain)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < explain->run_count; i++) {
+        struct store_explain_run *run = &explain->runs[i];
+        struct store_explain_run *before = kept > 0 ? &explain->runs[kept - 1] : NULL;
+        if (before != NULL && is_blank(before) && is_blank(run) &&
+            before->first_block + before->block_count == run->first_block) {
+            before->block_count += run->block_count;
+        } else {
+            explain->runs[kept++] = *run;
+        }
+    }
+    explain->run_count = kept;
+}
+
+void store_explain_judge(struct store *store, struct store_explain *explain)
+{
+    retention_explain(&store->retention, explain);
+    merge_blank(explain);
+}
