@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// A line of the access log and what goes into it, for the files that write its forms: access_log_json.c,
+// access_log_s3.c, access_log_text.c. On the request's worker.
+#ifndef FOREBAY_PROXY_ACCESS_LOG_PRIVATE_H
+#define FOREBAY_PROXY_ACCESS_LOG_PRIVATE_H
+
+#include "base/date.h"
+#include "proxy/proxy_private.h"
+
+#define ACCESS_LOG_LINE_MAX 32768u
+
+// Room is checked once per piece; a line that does not fit is not written at all.
+struct access_log_line {
+    size_t len;
+    bool is_full;
+    char bytes[ACCESS_LOG_LINE_MAX];
+};
+
+// The second that was written last, in words; a worker's.
+struct access_log_date {
+    int64_t s;
+    char text[DATE_ISO_LEN + 1];
+};
+
+// A request at its end.
+struct access_log_entry {
+    const struct request *r;
+    enum http_outcome outcome;
+    enum proxy_log_keys keys;
+    struct access_log_date *date;
+    uint64_t first_byte_us, total_us; // since its head came; 0: none was sent
+};
+
+// --- access_log_line.c ---------------------------------------------------------------------------
+
+void access_log_line_bytes(struct access_log_line *line, const char *bytes, size_t len);
+#define access_log_line_literal(line, literal)                                                     \
+    access_log_line_bytes(line, "" literal, sizeof(literal) - 1)
+void access_log_line_text(struct access_log_line *line, const char *text);
+void access_log_line_u64(struct access_log_line *line, uint64_t value);
+// Microseconds as milliseconds with three digits behind the point.
+void access_log_line_ms(struct access_log_line *line, uint64_t us);
+// "2026-01-31T12:00:00.000Z".
+void access_log_line_date(struct access_log_line *line, struct access_log_date *date,
+                          uint64_t wall_us);
+// For inside double quotes of JSON. Bytes that are no UTF-8 become \u00XX, one each.
+void access_log_line_escaped(struct access_log_line *line, struct span s);
+// Percent coding of everything that could be read as more than one field.
+void access_log_line_coded(struct access_log_line *line, struct span s, bool keep_blanks);
+// What log.keys lets be seen of a key; ret_hash has room for 17 bytes.
+struct span access_log_line_key(enum proxy_log_keys keys, struct span key, char *ret_hash);
+const char *access_log_line_error(const struct access_log_entry *entry); // S3's code; "": none
+const char *access_log_line_source(const struct request *r);             // of its bytes; "": none
+struct span access_log_line_shortened(struct span header);               // to what is shown of one
+
+// --- the forms -----------------------------------------------------------------------------------
+
+void access_log_json(struct access_log_line *line, const struct access_log_entry *entry);
+void access_log_s3(struct access_log_line *line, const struct access_log_entry *entry);
+
+#endif
