@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 #include "base/chunk.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/version.h"
+#include "commands/command_announce.h"
 #include "commands/command_holders.h"
 #include "commands/command_reload.h"
 #include "commands/commands.h"
@@ -56,6 +57,7 @@ struct serve {
     const char **listen;
     const char *addresses[HTTP_LISTENERS_MAX]; // what /version shows
     struct command_limits_plan descriptors;
+    sem_t told; // once for each origin that has been probed
     struct command_reload reload;
     struct buf why;
     _Atomic bool started, draining;
@@ -89,6 +91,7 @@ static struct origin_options serve_origin_options(const struct serve *s)
         .idle_timeout_ms = c->origin_idle_timeout_ms,
         .retries = c->origin_retries,
         .retry_budget_percent = c->origin_retry_budget_percent,
+        .probe = c->origin_probe,
     };
 }
 
@@ -201,6 +204,7 @@ static enum err serve_sts_origin(struct serve *s)
         return ERR_OK;
     }
     options.name = "sts";
+    options.probe = false;
     options.endpoint = override != NULL ? override
                        : is_china       ? "https://sts.{region}.amazonaws.com.cn"
                                         : "https://sts.{region}.amazonaws.com";
@@ -288,6 +292,12 @@ static bool probe_ready(void *ctx, struct buf *why)
         return false;
     }
     buf_append_cstr(why, summary.degraded ? "ready, without a cache disk" : "ready");
+    for (unsigned i = 0; i < s->origin_count; i++) {
+        struct origin_trouble_text trouble;
+        if (origin_in_trouble(s->origins[i], &trouble)) { // what is cached goes on
+            buf_printf(why, "; origin %s: %s", origin_name(s->origins[i]), trouble.text);
+        }
+    }
     return true;
 }
 
@@ -484,112 +494,7 @@ static int serve_build(struct serve *s)
     return exit_code;
 }
 
-// --- what a user sees at start -------------------------------------------------------------------
-
-static const char *residency_text(void)
-{
-    switch (disk_io_residency_mode()) {
-    case DISK_RESIDENCY_CACHESTAT:
-        return "sendfile (residency by cachestat)";
-    case DISK_RESIDENCY_MINCORE:
-        return "sendfile (residency by mincore)";
-    case DISK_RESIDENCY_NONE:
-        break;
-    }
-    return "checked reads (this file system does not tell what is resident)";
-}
-
-static void human_size(uint64_t bytes, char *ret_text, size_t size)
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double value = (double)bytes;
-    unsigned unit = 0;
-    while (value >= 1024 && unit + 1 < ARRAY_LEN(units)) {
-        value /= 1024;
-        unit++;
-    }
-    (void)snprintf(ret_text, size, "%.1f %s", value, units[unit]);
-}
-
-static bool has_immutable_rule(const struct config *c)
-{
-    for (unsigned i = 0; i < c->rule_count; i++) {
-        if (c->rules[i].has_freshness && c->rules[i].freshness == CONFIG_FRESHNESS_IMMUTABLE) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static const char *url_of(const char *address, char *ret_url, size_t size)
-{
-    bool tls = strncmp(address, "tls:", 4) == 0, local = strncmp(address, "unix:", 5) == 0;
-    (void)snprintf(ret_url, size, "%s%s",
-                   tls     ? "https://"
-                   : local ? ""
-                           : "http://",
-                   tls ? address + 4 : address);
-    return ret_url;
-}
-
-static void serve_announce(const struct serve *s)
-{
-    struct store_summary summary;
-    char capacity[32], used[32], url[512];
-    store_summarize(s->store, &summary);
-    human_size(summary.capacity_bytes, capacity, sizeof(capacity));
-    human_size(summary.used_bytes, used, sizeof(used));
-    (void)fprintf(stderr, "forebay %s (%s)\n", version_text(), version_revision());
-    for (unsigned i = 0; http_server_address(s->http, i) != NULL; i++) {
-        (void)fprintf(stderr, "  listening  %s%s\n",
-                      url_of(http_server_address(s->http, i), url, sizeof(url)),
-                      s->config->auth_mode == CONFIG_AUTH_OPEN
-                          ? "  (open: whoever reaches it may read)"
-                          : "  (signatures are verified)");
-    }
-    for (unsigned i = 0; i < s->origin_count; i++) {
-        (void)fprintf(stderr, "  origin     %s\n", origin_describe(s->origins[i]));
-    }
-    (void)fprintf(stderr, "  cache      %s: %s of %s used%s\n", summary.dir, used, capacity,
-                  summary.degraded ? "; DEGRADED, nothing is stored: see the log" : "");
-    (void)fprintf(stderr, "  disk       %s; hits leave by %s\n", loop_engine_why(s->loop),
-                  residency_text());
-    (void)fprintf(stderr,
-                  "  files      %llu: %u for clients, %u for each origin, %u for segments%s\n",
-                  (unsigned long long)s->descriptors.descriptors, s->descriptors.clients,
-                  s->descriptors.origin_connections, s->descriptors.segments,
-                  s->descriptors.is_short ? "; FEWER than configured: raise ulimit -n" : "");
-    if (s->config->admin_listen.kind != CONFIG_LISTEN_OFF) {
-        (void)fprintf(stderr, "  admin      http://%s/metrics\n", admin_listen_address(s->admin));
-    }
-    if (http_server_address(s->http, 0) != NULL) {
-        (void)fprintf(stderr,
-                      "  clients    export AWS_ENDPOINT_URL_S3=%s   (others: forebay env)\n",
-                      url_of(http_server_address(s->http, 0), url, sizeof(url)));
-    }
-    if (!has_immutable_rule(s->config)) {
-        (void)fprintf(
-            stderr,
-            "  hint       data that never changes wants a rule `{match: \"BUCKET/**\", freshness: "
-            "immutable}`: without it every object\n"
-            "             is asked about again after %llu s, one round trip each\n",
-            (unsigned long long)s->config->cache_ttl_ms / 1000);
-    }
-    const char *listen = http_server_address(s->http, 0);
-    const char *admin =
-        s->config->admin_listen.kind == CONFIG_LISTEN_OFF ? "off" : admin_listen_address(s->admin);
-    if (s->config->io_engine == CONFIG_IO_AUTO && loop_engine(s->loop) == DISK_ENGINE_THREADS) {
-        stats_add(COUNTER_degraded_io_engine, 1);
-    }
-    log_info("started",
-             "version=%s listen=%s admin=%s engine=%s origin=%s cache=%s capacity=%llu pid=%d",
-             version_text(), log_quote(span_from_cstr(listen != NULL ? listen : "off")),
-             log_quote(span_from_cstr(admin)),
-             loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
-             log_quote(span_from_cstr(origin_describe(s->origins[0]))),
-             log_quote(span_from_cstr(summary.dir)), (unsigned long long)summary.capacity_bytes,
-             (int)getpid());
-}
+// --- telling systemd -----------------------------------------------------------------------------
 
 // sd_notify(3) without the library: one datagram.
 static void serve_notify(const char *state)
@@ -715,6 +620,7 @@ static void serve_tear_down(struct serve *s, bool running)
     origin_free(s->sts_origin);
     store_close(s->store);
     loop_free(s->loop);
+    (void)sem_destroy(&s->told); // nobody waits or posts any more
     access_keys_unref(s->access_keys);
     free(s->origins);
     free(s->buckets);
@@ -730,6 +636,7 @@ int command_serve(int argc, char **argv)
     struct serve s = {0};
     sigset_t signals;
     serve_keep_memory_private();
+    check(sem_init(&s.told, 0, 0) == 0);
     buf_init(&s.why, 65536);
     enum err err = config_load(argc, argv, &s.config, &s.why);
     if (err != ERR_OK) {
@@ -757,8 +664,20 @@ int command_serve(int argc, char **argv)
     }
     http_server_start(s.http);
     s.started = true;
-    serve_announce(&s);
+    for (unsigned i = 0; i < s.origin_count; i++) {
+        origin_probe_start(s.origins[i], &s.told);
+    }
     serve_notify("READY=1");
+    struct command_announcement announcement = {.config = s.config,
+                                                .loop = s.loop,
+                                                .store = s.store,
+                                                .http = s.http,
+                                                .admin = s.admin,
+                                                .origins = s.origins,
+                                                .origin_count = s.origin_count,
+                                                .told = &s.told,
+                                                .descriptors = &s.descriptors};
+    command_announce(&announcement);
     serve_until_stopped(&s, &signals);
     serve_drain(&s, &signals);
     command_stop_bound(&signals);

@@ -133,6 +133,7 @@ void origin_count_error(enum err err)
         stats_add(COUNTER_origin_errors_5xx, 1);
         break;
     case ERR_ORIGIN_CREDENTIALS:
+    case ERR_ORIGIN_REFUSED:
     case ERR_ACCESS_DENIED:
         stats_add(COUNTER_origin_errors_auth, 1);
         break;
@@ -256,6 +257,7 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
         origin_free(origin);
         return err;
     }
+    origin_probe_new(origin);
     *ret_origin = origin;
     return ERR_OK;
 }
@@ -271,6 +273,9 @@ static void on_close_order(struct worker *to, struct message *message)
     struct origin_worker *ow = &order->origin->workers[worker_index(to)];
     free(order);
     ow->is_closed = true;
+    if (worker_index(to) == 0) {
+        origin_probe_close(ow->origin);
+    }
     list_for_each(node, &ow->live)
     {
         struct origin_call *call = container_of(node, struct origin_call, live);
@@ -308,6 +313,8 @@ void origin_free(struct origin *origin)
         }
     }
     origin->driver->free(origin);
+    origin_probe_free(origin);
+    origin_trouble_forget(origin);
     for (unsigned i = 0; i < ORIGIN_SERVER_HEADERS_MAX; i++) {
         free(atomic_load(&origin->server_headers[i]));
     }

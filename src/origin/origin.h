@@ -7,6 +7,7 @@
 #ifndef FOREBAY_ORIGIN_ORIGIN_H
 #define FOREBAY_ORIGIN_ORIGIN_H
 
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -49,6 +50,7 @@ struct origin_options {
     uint64_t keepalive_ms, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms;
     unsigned retries;
     unsigned retry_budget_percent;
+    bool probe; // origin_probe_start() asks it
 };
 
 struct origin;
@@ -84,6 +86,22 @@ struct origin_capabilities {
 };
 const struct origin_capabilities *origin_capabilities(const struct origin *origin);
 
+// --- is it there? --------------------------------------------------------------------------------
+
+// After loop_start(), once: asks whether the origin answers and takes our credentials, without waiting;
+// `told` is posted once that is known, or where there is nothing to ask, and lives until then.
+// From then on it is asked again as long as something is wrong.
+void origin_probe_start(struct origin *origin, sem_t *told);
+struct origin_trouble_text {
+    const char *why;    // "dns", "connect", "tls", "credentials" ...; "" for none
+    const char *text;   // what is wrong, in words
+    const char *remedy; // what to do about it
+};
+// Is nobody answered, or does it refuse our credentials, as far as the last calls tell? Any thread.
+bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
+// How an origin failed, in the words of forebay_origin_errors_total; NULL: it has not.
+const char *origin_why(enum err err);
+
 // --- fetch: one object, or a range of it ---------------------------------------------------------
 
 struct origin_fetch {
@@ -104,7 +122,7 @@ struct origin_fetch {
     enum err (*on_head)(struct origin_fetch *f);
     enum err (*on_body)(struct origin_fetch *f, struct span data);
     // Exactly once. ERR_OK: body complete. ERR_NOT_MODIFIED (304), ERR_NO_SUCH_KEY,
-    // ERR_NO_SUCH_BUCKET, ERR_ACCESS_DENIED, ERR_ORIGIN_CHANGED (412, or the answer has another
+    // ERR_NO_SUCH_BUCKET, ERR_ACCESS_DENIED, ERR_ORIGIN_REFUSED (403 or 400, about our keys), ERR_ORIGIN_CHANGED (412, or the answer has another
     // ETag than If-Match; for dir: the file changed), ERR_INVALID_RANGE (416), ERR_ORIGIN_*; a body
     // that broke off after on_head: ERR_ORIGIN_RESET/TIMEOUT (the caller resumes with Range +
     // If-Match).
@@ -163,6 +181,7 @@ struct origin_relay {
     const struct sigv4_credentials *credentials; // NULL: the origin's own
     uint64_t client;                             // as in origin_fetch
     bool is_unsigned; // goes out without a signature: its body carries one (a form's policy)
+    bool is_probe;    // is not repeated: how it fails is what is asked
     enum err (*on_upload)(struct origin_relay *r, char *buf, size_t max,
                           size_t *ret_len); // as in loop.h
     // Head of the final answer (any status; redirects and region errors are resolved inside;

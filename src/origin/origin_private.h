@@ -32,6 +32,16 @@
 
 struct origin_driver;
 struct origin_worker;
+struct origin_probe;
+
+// What is wrong with an origin as a whole; origin_trouble.c.
+enum origin_trouble {
+    ORIGIN_TROUBLE_NONE,
+#define TROUBLE(name, why, component, text, remedy) ORIGIN_TROUBLE_##name,
+#include "origin/troubles.def"
+#undef TROUBLE
+    ORIGIN_TROUBLE_COUNT_
+};
 
 // A fetch gives its slot back when whoever reads from it is slow. A relay may not be able to: a slow
 // upload, a read whose version cannot be named. Nobody waits for what is fetched ahead.
@@ -124,6 +134,10 @@ struct origin {
 
     atomic_bool has_answered;    // hops.c
     atomic_ulong answered_at_us; // the last success of any call
+    atomic_ulong heard_at_us;    // the last answer below 500
+    atomic_uint trouble;         // enum origin_trouble
+    atomic_ulong trouble_since_us;
+    struct origin_probe *probe; // NULL: it is not probed
 
     // The origin's Server header; values are kept until the origin is freed.
     _Atomic(const char *) server_header;
@@ -194,6 +208,26 @@ bool origin_hops_add(struct arena *arena, const struct headers *client,
 // The origin answered with this status; it did not answer in time.
 void origin_hops_learn(struct origin *origin, unsigned status);
 void origin_hops_doubt(struct origin *origin);
+
+// --- origin_trouble.c ----------------------------------------------------------------------------
+
+// How a call failed before any answer, `detail` in curl's words; NONE: that says nothing of the origin.
+enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *detail);
+// Of a refusal, by its S3 code: is it about what we signed with?
+enum origin_trouble origin_trouble_of_code(struct span code);
+// A call that asked at `asked_us` has met it. On a worker.
+void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint64_t asked_us,
+                        const char *detail);
+// The origin has answered, below 500; the request was signed with its own credentials, and taken.
+void origin_trouble_answered(struct origin *origin, bool takes_keys);
+void origin_trouble_forget(struct origin *origin); // with the origin
+
+// --- origin_probe.c ------------------------------------------------------------------------------
+
+void origin_probe_new(struct origin *origin);   // where the options ask for one
+void origin_probe_wake(struct origin *origin);  // something is wrong; on a worker
+void origin_probe_close(struct origin *origin); // on worker 0
+void origin_probe_free(struct origin *origin);  // after loop_stop()
 
 // --- drivers -------------------------------------------------------------------------------------
 

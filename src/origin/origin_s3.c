@@ -251,9 +251,10 @@ static void describe(struct origin *origin, const struct origin_s3_state *state,
     bool is_virtual =
         origin_s3_endpoint_is_virtual(&state->endpoint, origin->options.addressing, SPAN("bucket"));
     buf_init(&text, 4096);
-    buf_printf(&text, "s3 %s%s%s region %s%s %s, credentials: %s",
-               state->endpoint.is_https ? "https://" : "http://", state->endpoint.host,
-               state->endpoint.base_path, state->region, state->region_is_fixed ? "" : " (auto)",
+    buf_append_cstr(&text, "s3 ");
+    origin_s3_endpoint_show(&state->endpoint, span_from_cstr(state->region), &text);
+    buf_printf(&text, " region %s%s %s, credentials: %s", state->region,
+               state->region_is_fixed ? "" : " (auto)",
                is_virtual ? "virtual-host-style" : "path-style", source);
     origin->description = strdup(buf_cstr(&text));
     check(origin->description != NULL);

@@ -63,7 +63,7 @@ void origin_s3_call_end(struct origin_s3_call *c, enum err err)
     worker_task_cancel(&c->task);
     credentials_waiter_cancel(&c->waiter);
     origin_call_done(&c->call);
-    if (err == ERR_ORIGIN_PROTOCOL) {
+    if (err == ERR_ORIGIN_PROTOCOL && c->head_seen) {
         log_warn("origin_answer_refused", "origin=%s op=%s status=%u bucket=%s",
                  c->call.ow->origin->options.name, operation_name(c), c->response_head.status,
                  log_quote(origin_s3_call_bucket(c)));
@@ -124,7 +124,7 @@ static void transfer_begin(struct origin_s3_call *c, const struct origin_s3_url 
         .late_timeout_ms = late_ms,
     };
     response_head_init(&c->response_head, c->arena, origin_s3_call_is_head(c));
-    c->head_seen = c->is_cut_short = false;
+    c->head_seen = c->has_spoken = c->is_cut_short = false;
     c->received = 0;
     c->collected.len = 0;
     c->started_us = clock_monotonic_us();
@@ -279,6 +279,17 @@ static bool is_doubtful(const struct origin_s3_call *c)
     return c->phase == PHASE_ASK && transfer_reused_connection(c->transfer);
 }
 
+// A signature that is not taken is 400, 401 or 403; what a 403 means its document says.
+static void note_answer(struct origin_s3_call *c)
+{
+    unsigned status = c->response_head.status;
+    bool is_refusal = status == 400 || status == 401 || status == 403;
+    if (status < 500 && status != 408 && status != 429) {
+        origin_trouble_answered(c->call.ow->origin,
+                                !is_refusal && c->set != NULL && origin_s3_call_is_signed(c));
+    }
+}
+
 static enum err on_head_complete(struct origin_s3_call *c)
 {
     struct span server;
@@ -295,6 +306,7 @@ static enum err on_head_complete(struct origin_s3_call *c)
     if (origin_s3_status_is_foreign(status) && is_doubtful(c)) {
         return dead_answer(c);
     }
+    note_answer(c);
     if (c->r != NULL) {
         // A gateway does not know, either; some say 408 when they have waited long enough.
         c->r->is_unsure = status == 408 || (status >= 500 && status != 501);
@@ -317,6 +329,7 @@ static enum err on_header_line(void *ctx, struct span line)
     if (c->head_seen) {
         return ERR_OK;
     }
+    c->has_spoken = true;
     enum err err = response_head_line(&c->response_head, line, &done);
     if (err == ERR_OK && done) {
         c->head_seen = true;
@@ -397,6 +410,9 @@ static void on_timer(struct timer *timer)
 static void on_credentials(struct credentials_waiter *waiter, enum err err)
 {
     struct origin_s3_call *c = container_of(waiter, struct origin_s3_call, waiter);
+    if (err != ERR_OK) {
+        origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_KEYS_NONE, UINT64_MAX, "");
+    }
     if (err != ERR_OK || c->upload_has_left) {
         origin_count_error(ERR_ORIGIN_CREDENTIALS);
         origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
@@ -460,11 +476,11 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
         if (err == ERR_OK || (c->is_cut_short && status_is_enough(c))) {
             origin_s3_call_answered(c);
         } else {
-            origin_s3_call_failed(c, c->is_cut_short ? ERR_ORIGIN_TIMEOUT : err);
+            origin_s3_call_failed(c, c->is_cut_short ? ERR_ORIGIN_TIMEOUT : err, detail);
         }
         break;
     default:
-        origin_s3_call_failed(c, err == ERR_OK ? ERR_ORIGIN_PROTOCOL : err);
+        origin_s3_call_failed(c, err == ERR_OK ? ERR_ORIGIN_PROTOCOL : err, detail);
     }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is done about an answer of an S3 origin that is no success, and about none: ask again in the
 // right region, by the right clock, with new credentials; wait and repeat; or let it stand.
+#include <stdio.h>
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/date.h"
 #include "base/log.h"
@@ -29,6 +32,9 @@ static bool try_again(struct origin_s3_call *c, enum err err)
 {
     struct origin *origin = c->call.ow->origin;
     uint64_t wait_ms = origin_backoff_ms(c->attempts);
+    if (c->r != NULL && c->r->is_probe) {
+        return false;
+    }
     if (err == ERR_ORIGIN_SLOWDOWN && came_too_early(c)) {
         stats_add(COUNTER_origin_slowdown_retries, 1);
         wait_ms = origin_backoff_ms((unsigned)min_u64(c->attempts, SLOWDOWN_BACKOFFS));
@@ -40,7 +46,17 @@ static bool try_again(struct origin_s3_call *c, enum err err)
     return true;
 }
 
-void origin_s3_call_failed(struct origin_s3_call *c, enum err err)
+// Nothing that could be an answer has come, and none is expected any more.
+static void note_failure(struct origin_s3_call *c, enum err err, const char *detail)
+{
+    bool is_https = origin_s3_state_of(c->call.ow)->endpoint.is_https;
+    if (!c->has_spoken) {
+        origin_trouble_met(c->call.ow->origin, origin_trouble_of(err, is_https, detail),
+                           c->started_us, detail);
+    }
+}
+
+void origin_s3_call_failed(struct origin_s3_call *c, enum err err, const char *detail)
 {
     bool untouched = (err == ERR_ORIGIN_DNS || err == ERR_ORIGIN_CONNECT) && !c->upload_has_left;
     origin_count_error(err);
@@ -57,6 +73,7 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err)
         try_again(c, err)) {
         return;
     }
+    note_failure(c, err, detail);
     if (c->f != NULL) {
         c->f->status = c->head_seen ? c->response_head.status : 0;
     }
@@ -185,6 +202,7 @@ static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_bod
     if (!token_refused || c->credentials_renewed) {
         if (origin_s3_status_is_token_error(body->code)) {
             origin_count_error(ERR_ORIGIN_CREDENTIALS);
+            origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_KEYS_EXPIRED, c->started_us, "");
             origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
             return true;
         }
@@ -193,6 +211,38 @@ static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_bod
     c->credentials_renewed = true;
     origin_s3_call_renew_credentials(c);
     return true;
+}
+
+// What the origin says of the credentials that this was signed with; the origin's own are everybody's.
+static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_body *body)
+{
+    bool is_own = c->set != NULL;
+    char code[64];
+    enum origin_trouble trouble = origin_trouble_of_code(body->code);
+    if (!origin_s3_call_is_signed(c)) {
+        return false;
+    }
+    if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) { // mend_region() deals with those
+        if (is_own && body->code.len > 0) {
+            origin_trouble_answered(c->call.ow->origin, true);
+        }
+        return false;
+    }
+    (void)snprintf(code, sizeof(code), "%.*s", (int)min_u64(body->code.len, 63), body->code.ptr);
+    if (is_own) {
+        origin_trouble_met(c->call.ow->origin, trouble, c->started_us, code);
+    }
+    return true;
+}
+
+// Servers that speak TLS on the port say so to those who do not.
+static bool wants_tls(const struct origin_s3_call *c)
+{
+    struct span text = buf_span(&c->collected);
+    return c->response_head.status == 400 && text.len > 0 && text.len < 4096 &&
+           !origin_s3_state_of(c->call.ow)->endpoint.is_https &&
+           (memmem(text.ptr, text.len, "HTTPS port", 10) != NULL ||
+            memmem(text.ptr, text.len, "HTTPS server", 12) != NULL);
 }
 
 void origin_s3_call_answered(struct origin_s3_call *c)
@@ -206,6 +256,16 @@ void origin_s3_call_answered(struct origin_s3_call *c)
         c->r->is_unsure = false;
     }
     if (mend_region(c, &body) || mend_clock(c, &body) || mend_credentials(c, &body)) {
+        return;
+    }
+    if (wants_tls(c)) {
+        origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_HTTPS, UINT64_MAX, "");
+        origin_s3_call_end(c, ERR_ORIGIN_PROTOCOL);
+        return;
+    }
+    if ((status == 400 || status == 401 || status == 403) && refuses_credentials(c, &body)) {
+        origin_count_error(ERR_ORIGIN_REFUSED);
+        origin_s3_call_end(c, ERR_ORIGIN_REFUSED);
         return;
     }
     if (status == 508) {

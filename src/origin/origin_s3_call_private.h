@@ -26,6 +26,7 @@ struct origin_s3_call {
     struct arena *arena; // the caller's too: f->arena or r->arena
 
     bool paused, cancelled, head_seen, upload_has_left;
+    bool has_spoken; // a line of an answer has come, in this attempt
     bool looked, skew_corrected, credentials_renewed;
     bool wants_fresh;    // from here on each attempt has a connection of its own
     bool is_dead_answer; // what came on a used connection is no answer: ask again
@@ -79,6 +80,13 @@ origin_s3_call_own_keys(const struct origin_s3_call *c)
     return c->r != NULL ? c->r->credentials : c->f->credentials;
 }
 
+// Does this attempt carry a signature of ours?
+static inline bool origin_s3_call_is_signed(const struct origin_s3_call *c)
+{
+    bool is_anonymous = c->set != NULL && c->set->is_anonymous;
+    return !is_anonymous && (c->phase == PHASE_LOOK || c->r == NULL || !c->r->is_unsigned);
+}
+
 // --- origin_s3_call.c ----------------------------------------------------------------------------
 
 // The next attempt, at once. Never calls back.
@@ -99,8 +107,8 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
 // --- origin_s3_call_answer.c ---------------------------------------------------------------------
 // Each goes on with the call: another attempt, a wait before it, or the call's end.
 
-// The transfer broke before a final head.
-void origin_s3_call_failed(struct origin_s3_call *c, enum err err);
+// The transfer broke before a final head; `detail` in curl's words.
+void origin_s3_call_failed(struct origin_s3_call *c, enum err err, const char *detail);
 // An answer that may not be final is here, its body collected.
 void origin_s3_call_answered(struct origin_s3_call *c);
 // PHASE_HELD: gives the collected body to a caller that takes it.

@@ -280,6 +280,14 @@ bool origin_s3_endpoint_is_virtual(const struct origin_s3_endpoint *endpoint,
     return !dotted || !endpoint->is_https; // a wildcard certificate covers one label
 }
 
+void origin_s3_endpoint_show(const struct origin_s3_endpoint *endpoint, struct span region,
+                             struct buf *out)
+{
+    buf_append_cstr(out, endpoint->is_https ? "https://" : "http://");
+    append_host(out, endpoint->host, region);
+    buf_append_cstr(out, endpoint->base_path);
+}
+
 enum err origin_s3_url_build(struct arena *arena, const struct origin_s3_endpoint *endpoint,
                              enum origin_addressing addressing, struct span region,
                              struct span bucket, struct span key, struct span query,

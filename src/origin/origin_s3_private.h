@@ -31,6 +31,9 @@ void origin_s3_endpoint_done(struct origin_s3_endpoint *endpoint);
 // one that is not recognised would cost the truth. Appended.
 void origin_s3_endpoint_place(const struct origin_s3_endpoint *endpoint, const char *region,
                               struct buf *out);
+// As people read it, with this region in a template. Appended.
+void origin_s3_endpoint_show(const struct origin_s3_endpoint *endpoint, struct span region,
+                             struct buf *out);
 bool origin_s3_endpoint_has_region(
     const struct origin_s3_endpoint *endpoint); // "{region}" in the host
 // Is the bucket addressed by host name? Only names that are safe in one, and never dotted ones

@@ -56,6 +56,7 @@ void access_log_json(struct access_log_line *line, const struct access_log_entry
     put_json_header(line, r, SPAN(",\"range\":\""), SPAN("range"));
     put_json_u64(line, "status", r->status);
     put_json_if(line, "error", span_from_cstr(access_log_line_error(entry)));
+    put_json_if(line, "why", span_from_cstr(origin_why(r->err)));
     put_json_text(line, "result", span_from_cstr(request_result_name(r->result)));
     put_json_if(line, "reason", span_from_cstr(r->reason));
     put_json_if(line, "source", span_from_cstr(access_log_line_source(r)));

@@ -86,7 +86,8 @@ class Forebay:
         endpoint = getattr(origin, "endpoint", origin)
         self.settings = {"listen": "127.0.0.1:0", "admin.listen": "127.0.0.1:0", "workers": 2,
                          "io.engine": engine, "cache.dir": self.cache, "cache.size": "1GiB",
-                         "access_log.path": "stdout"}
+                         "access_log.path": "stdout",
+                         "origin.probe": "false"}   # tests count what the origin is asked
         if endpoint:
             self.settings["origin.endpoint"] = endpoint
             if not str(endpoint).startswith("dir:"):

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is wrong with an origin as a whole: nobody can reach it, or it does not take our credentials. One
+// atomic says so; the calls of all workers keep it, and the probe (origin_probe.c) where there are none.
+// A failure counts only if nobody has been answered since that call asked. A change is told once in the
+// log and kept in forebay_degraded; while all is well an answer costs one look. Any thread.
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "origin/origin_private.h"
+#include "stats/stats.h"
+
+enum component { COMPONENT_ORIGIN, COMPONENT_CREDENTIALS, COMPONENT_COUNT_ };
+
+static const struct trouble_row {
+    const char *why, *text, *remedy;
+    enum component component;
+} rows[ORIGIN_TROUBLE_COUNT_] = {
+    [ORIGIN_TROUBLE_NONE] = {"", "", "", COMPONENT_ORIGIN},
+#define TROUBLE(name, why, component, text, remedy)                                                \
+    [ORIGIN_TROUBLE_##name] = {why, text, remedy, COMPONENT_##component},
+#include "origin/troubles.def"
+#undef TROUBLE
+};
+
+static atomic_uint degraded[COMPONENT_COUNT_]; // origins
+
+static void gauge_move(enum origin_trouble trouble, bool up)
+{
+    if (trouble == ORIGIN_TROUBLE_NONE) {
+        return;
+    }
+    enum component component = rows[trouble].component;
+    enum counter gauge =
+        component == COMPONENT_ORIGIN ? COUNTER_degraded_origin : COUNTER_degraded_credentials;
+    if (up && atomic_fetch_add(&degraded[component], 1) == 0) {
+        stats_add(gauge, 1);
+    } else if (!up && atomic_fetch_sub(&degraded[component], 1) == 1) {
+        stats_sub(gauge, 1);
+    }
+}
+
+static bool change(struct origin *origin, enum origin_trouble from, enum origin_trouble to)
+{
+    unsigned was = from;
+    if (!atomic_compare_exchange_strong(&origin->trouble, &was, to)) {
+        return false; // somebody else has: what follows from that is theirs
+    }
+    gauge_move(to, true);
+    gauge_move(from, false);
+    return true;
+}
+
+enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *detail)
+{
+    switch (err) {
+    case ERR_ORIGIN_DNS:
+        return ORIGIN_TROUBLE_DNS;
+    case ERR_ORIGIN_CONNECT: // a server without TLS may wait for more of what it takes for a request
+        return strstr(detail, "SSL connection timeout") != NULL ? ORIGIN_TROUBLE_PLAIN
+                                                                : ORIGIN_TROUBLE_CONNECT;
+    case ERR_ORIGIN_TIMEOUT:
+        return ORIGIN_TROUBLE_TIMEOUT;
+    case ERR_ORIGIN_RESET:
+        return ORIGIN_TROUBLE_RESET;
+    case ERR_ORIGIN_5XX:
+        return ORIGIN_TROUBLE_FAILING;
+    case ERR_ORIGIN_CREDENTIALS:
+        return ORIGIN_TROUBLE_KEYS_NONE;
+    case ERR_ORIGIN_PROTOCOL: // a TLS alert is no HTTP
+        return is_https ? ORIGIN_TROUBLE_PROTOCOL : ORIGIN_TROUBLE_HTTPS;
+    case ERR_ORIGIN_TLS:
+        // As OpenSSL says it, by way of curl.
+        return strstr(detail, "wrong version number") != NULL ||
+                       strstr(detail, "packet length too long") != NULL
+                   ? ORIGIN_TROUBLE_PLAIN
+               : strstr(detail, "has expired") != NULL ? ORIGIN_TROUBLE_CERTIFICATE_EXPIRED
+               : strstr(detail, "does not match") != NULL ||
+                       strstr(detail, "no alternative") != NULL
+                   ? ORIGIN_TROUBLE_CERTIFICATE_NAME
+               : strstr(detail, "certificate") != NULL ? ORIGIN_TROUBLE_CERTIFICATE
+                                                       : ORIGIN_TROUBLE_TLS;
+    default:
+        return ORIGIN_TROUBLE_NONE;
+    }
+}
+
+enum origin_trouble origin_trouble_of_code(struct span code)
+{
+    static const struct {
+        const char *code;
+        enum origin_trouble trouble;
+    } codes[] = {
+        {"SignatureDoesNotMatch", ORIGIN_TROUBLE_KEYS_WRONG},
+        {"InvalidAccessKeyId", ORIGIN_TROUBLE_KEYS_UNKNOWN},
+        {"InvalidSecurity", ORIGIN_TROUBLE_KEYS_WRONG},
+        {"NotSignedUp", ORIGIN_TROUBLE_KEYS_UNKNOWN},
+        {"ExpiredToken", ORIGIN_TROUBLE_KEYS_EXPIRED},
+        {"InvalidToken", ORIGIN_TROUBLE_KEYS_EXPIRED},
+        {"TokenRefreshRequired", ORIGIN_TROUBLE_KEYS_EXPIRED},
+        {"RequestTimeTooSkewed", ORIGIN_TROUBLE_CLOCK},
+        {"AuthorizationHeaderMalformed", ORIGIN_TROUBLE_REGION},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
+        if (span_equal_cstr(code, codes[i].code)) {
+            return codes[i].trouble;
+        }
+    }
+    return ORIGIN_TROUBLE_NONE;
+}
+
+void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint64_t asked_us,
+                        const char *detail)
+{
+    enum origin_trouble was = atomic_load(&origin->trouble);
+    bool is_of_way = rows[trouble].component == COMPONENT_ORIGIN;
+    if (trouble == ORIGIN_TROUBLE_NONE || was == trouble ||
+        (is_of_way && atomic_load(&origin->heard_at_us) > asked_us) ||
+        !change(origin, was, trouble)) {
+        return;
+    }
+    if (was == ORIGIN_TROUBLE_NONE) {
+        atomic_store(&origin->trouble_since_us, clock_monotonic_us());
+    }
+    const struct trouble_row *row = &rows[trouble];
+    log_warn("origin_unreachable", "origin=%s why=%s text=%s detail=%s remedy=%s",
+             log_quote(span_from_cstr(origin->options.name)), row->why,
+             log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
+             log_quote(span_from_cstr(row->remedy)));
+    origin_probe_wake(origin);
+}
+
+static void over(struct origin *origin, bool takes_keys)
+{
+    enum origin_trouble was = atomic_load(&origin->trouble);
+    bool is_over = rows[was].component == COMPONENT_ORIGIN || takes_keys;
+    if (was != ORIGIN_TROUBLE_NONE && is_over && change(origin, was, ORIGIN_TROUBLE_NONE)) {
+        uint64_t since_us = atomic_load(&origin->trouble_since_us);
+        log_info("origin_back", "origin=%s after_ms=%llu",
+                 log_quote(span_from_cstr(origin->options.name)),
+                 (unsigned long long)(clock_monotonic_us() - since_us) / 1000);
+    }
+}
+
+void origin_trouble_answered(struct origin *origin, bool takes_keys)
+{
+    atomic_store_explicit(&origin->heard_at_us, clock_monotonic_us(), memory_order_relaxed);
+    if (atomic_load_explicit(&origin->trouble, memory_order_relaxed) != ORIGIN_TROUBLE_NONE) {
+        over(origin, takes_keys);
+    }
+}
+
+void origin_trouble_forget(struct origin *origin)
+{
+    (void)change(origin, atomic_load(&origin->trouble),
+                 ORIGIN_TROUBLE_NONE); // nothing runs any more
+}
+
+bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text)
+{
+    enum origin_trouble trouble = atomic_load(&origin->trouble);
+    const struct trouble_row *row = &rows[trouble];
+    *ret_text = (struct origin_trouble_text){row->why, row->text, row->remedy};
+    return trouble != ORIGIN_TROUBLE_NONE;
+}

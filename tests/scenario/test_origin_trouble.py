@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An origin that cannot be used: said at the start, once in the log, in the gauge, to the client; and its end."""
+import json
+import subprocess
+
+import pytest
+from client import judge
+from forebay import KEYS
+from origin import Origin
+from waiting import wait_for
+
+PROBE = {"origin.probe": "true", "origin.retries": 0}
+
+
+def events(server, name):
+    found = [json.loads(line) for line in server.stderr if line.startswith("{")]
+    return [event for event in found if event["event"] == name]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                    "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3", "-subj", "/CN=127.0.0.1",
+                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", files[1], "-out", files[0]],
+                   check=True, capture_output=True, timeout=60)
+    return tuple(map(str, files))
+
+
+CASES = {
+    # what is wrong: (why, in the text, in the remedy, component, status and words for the client)
+    "down": ("connect", "nobody accepts", "host and port", "origin", 503, "could not be reached"),
+    "https": ("reset", "closes the connection", "https", "origin", 503, "closed"),
+    "self-signed": ("tls", "not trusted", "origin.ca_file", "origin", 503, "TLS to the origin"),
+    "key": ("credentials", "access key", "credentials.source", "credentials", 403,
+            "refused Forebay's credentials"),
+    "secret": ("credentials", "signature", "secret key", "credentials", 403,
+               "refused Forebay's credentials"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_said_everywhere(start, certificate, case):
+    """Start-up text, log, gauge, /readyz, access log, and the client's error; the server is up and ready."""
+    why, text, remedy, component, status, words = CASES[case]
+    with Origin(credentials=KEYS, tls=certificate if case in ("https", "self-signed") else None) as origin:
+        endpoint, env = origin.endpoint, {}
+        origin.put("k", 1000)
+        if case == "down":
+            origin.down()
+        elif case == "https":
+            endpoint = endpoint.replace("https:", "http:")
+        elif case == "key":
+            env = {"AWS_ACCESS_KEY_ID": "nobody"}
+        elif case == "secret":
+            env = {"AWS_SECRET_ACCESS_KEY": "wrong"}
+        server = start(endpoint, settings={**PROBE, "origin.region": "us-east-1"}, env=env)
+        server.wait_stderr("event.*started")
+        assert any("NOT USABLE" in line and text in line and remedy in line for line in server.stderr)
+        event, = events(server, "origin_unreachable")
+        assert event["why"] == why and text in event["text"] and remedy in event["remedy"], event
+        assert server.metric("forebay_degraded", component=component) == 1
+        ready = server.admin("/readyz")
+        assert ready.status == 200 and text.encode() in ready.body, ready
+        with server.client() as client:
+            for reply in (client.get("k"), client.request("GET", "/bkt?list-type=2")):
+                assert reply.status == status, reply
+                assert words.replace("'", "&apos;").encode() in reply.body, reply
+                assert reply.code == ("SlowDown" if status == 503 else "AccessDenied")
+        lines = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")
+        assert lines[0]["why"] == why, lines
+        assert len(events(server, "origin_unreachable")) == 1, "told once"
+
+
+def test_its_end_is_noticed_and_nothing_is_asked_any_more(start, origin):
+    """The probe finds it back without any request; then, and at a start where all is well, it is silent."""
+    origin.put("k", 1000)
+    origin.down()
+    server = start(origin, settings=PROBE)
+    server.wait_stderr("origin_unreachable")
+    origin.start()
+    server.wait_stderr("origin_back")
+    assert server.metric("forebay_degraded", component="origin") == 0
+    server.stop()
+    mark = origin.mark()
+    server.start()
+    server.wait_stderr("event.*started")
+    with server.client() as client:
+        for _ in range(50):
+            judge(client.get("k"), origin, "k")
+    server.settle()
+    seen = [(e.method, e.target) for e in origin.requests(since=mark)]
+    assert seen == [("GET", "/?max-buckets=1"), ("GET", "/bkt/k")], seen
+    assert not events(server, "origin_unreachable")
+
+
+def test_requests_notice_it_later(start, origin):
+    """An origin that goes away while it serves: hits go on, the first miss tells, and so does the way back."""
+    for key in ("k", "l"):
+        origin.put(key, 1000)
+    server = start(origin, settings={**PROBE, "cache.ttl": "1h"})
+    with server.client() as client:
+        judge(client.get("k"), origin, "k")
+        server.settle()
+        origin.down()
+        judge(client.get("k"), origin, "k")
+        assert not events(server, "origin_unreachable")
+        assert client.get("l").status == 503
+        server.wait_stderr("origin_unreachable")
+        origin.start()
+        server.wait_stderr("origin_back")
+        judge(client.get("l"), origin, "l")
+
+
+def test_a_missing_object_says_nothing_of_the_origin(start, origin):
+    """404, 403 AccessDenied and a listing that is refused are answers."""
+    origin.fault("secret", "error", (403, "AccessDenied", "No"), times=None)
+    origin.fault(None, "error", (403, "AccessDenied", "No"), times=1)     # the probe
+    server = start(origin, settings=PROBE)
+    server.wait_stderr("event.*started")
+    with server.client() as client:
+        assert client.get("gone").status == 404
+        assert client.get("secret").status == 403
+    wait_for(lambda: len(origin.requests()) == 3, "three requests")
+    assert not events(server, "origin_unreachable")

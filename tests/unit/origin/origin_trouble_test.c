@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: what is wrong with an origin is said once, by the calls that meet it and by the probe, and is
+// over with the next answer; errors of single objects say nothing of the origin.
+#include "rig.h"
+#include "stats/stats.h"
+#include "test.h"
+#include "waiting.h"
+
+#define OK_ANSWER "HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 2\r\n\r\nok"
+
+static const char *why_of(const struct rig *rig)
+{
+    struct origin_trouble_text text;
+    return origin_in_trouble(rig->h.origin, &text) ? text.why : "";
+}
+
+static enum err fetch(struct rig *rig, unsigned worker)
+{
+    struct fetch_run run = {.key = "k"};
+    fetch_run(&rig->h, worker, &run);
+    enum err err = run.err;
+    fetch_run_done(&run);
+    return err;
+}
+
+static void refuse(struct server_row *row, const char *status, const char *code)
+{
+    char xml[256];
+    snprintf(xml, sizeof(xml), "<Error><Code>%s</Code></Error>", code);
+    row->answer = rig_answer(status, "", xml);
+}
+
+Test(origin_trouble, words_for_errors)
+{
+    static const struct {
+        enum err err;
+        bool is_https;
+        const char *detail;
+        enum origin_trouble trouble;
+    } cases[] = {
+        {ERR_ORIGIN_DNS, true, "", ORIGIN_TROUBLE_DNS},
+        {ERR_ORIGIN_CONNECT, true, "Connection refused", ORIGIN_TROUBLE_CONNECT},
+        {ERR_ORIGIN_CONNECT, true, "SSL connection timeout", ORIGIN_TROUBLE_PLAIN},
+        {ERR_ORIGIN_TLS, true, "error:0A00010B:SSL routines::wrong version number",
+         ORIGIN_TROUBLE_PLAIN},
+        {ERR_ORIGIN_TLS, true, "SSL certificate problem: self-signed certificate",
+         ORIGIN_TROUBLE_CERTIFICATE},
+        {ERR_ORIGIN_TLS, true, "SSL certificate problem: certificate has expired",
+         ORIGIN_TROUBLE_CERTIFICATE_EXPIRED},
+        {ERR_ORIGIN_TLS, true, "SSL: no alternative certificate subject name matches",
+         ORIGIN_TROUBLE_CERTIFICATE_NAME},
+        {ERR_ORIGIN_TLS, true, "alert handshake failure", ORIGIN_TROUBLE_TLS},
+        {ERR_ORIGIN_PROTOCOL, false, "", ORIGIN_TROUBLE_HTTPS},
+        {ERR_ORIGIN_PROTOCOL, true, "", ORIGIN_TROUBLE_PROTOCOL},
+        {ERR_NO_SUCH_KEY, true, "", ORIGIN_TROUBLE_NONE},
+        {ERR_CANCELLED, true, "", ORIGIN_TROUBLE_NONE},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        cr_assert_eq(origin_trouble_of(cases[i].err, cases[i].is_https, cases[i].detail),
+                     cases[i].trouble, "%s %s", error_name(cases[i].err), cases[i].detail);
+    }
+    cr_assert_eq(origin_trouble_of_code(SPAN("AccessDenied")), ORIGIN_TROUBLE_NONE);
+    cr_assert_eq(origin_trouble_of_code(SPAN("ExpiredToken")), ORIGIN_TROUBLE_KEYS_EXPIRED);
+}
+
+// Requests find it and its end by themselves, whichever worker they run on.
+Test(origin_trouble, calls_tell)
+{
+    struct server_row rows[] = {
+        {.answer = OK_ANSWER}, {0}, {.answer = NULL, .close = true}, {.answer = OK_ANSWER}, {0}};
+    struct rig rig;
+    refuse(&rows[1], "403 Forbidden", "SignatureDoesNotMatch");
+    refuse(&rows[4], "404 Not Found", "NoSuchKey");
+    rig_options(&rig, rows, ARRAY_LEN(rows));
+    rig.options.retries = 0;
+    rig_begin(&rig);
+    cr_assert_eq(fetch(&rig, 0), ERR_OK);
+    cr_assert_str_eq(why_of(&rig), "");
+    cr_assert_eq(fetch(&rig, 0), ERR_ORIGIN_REFUSED);
+    cr_assert_str_eq(why_of(&rig), "credentials");
+    cr_assert_eq(stats_sum(COUNTER_degraded_credentials), 1);
+    cr_assert_eq(fetch(&rig, 1), ERR_ORIGIN_RESET);
+    cr_assert_str_eq(why_of(&rig), "reset");
+    cr_assert_eq(stats_sum(COUNTER_degraded_credentials), 0);
+    cr_assert_eq(stats_sum(COUNTER_degraded_origin), 1);
+    cr_assert_eq(fetch(&rig, 0), ERR_OK);
+    cr_assert_str_eq(why_of(&rig), "");
+    cr_assert_eq(fetch(&rig, 0), ERR_NO_SUCH_KEY);
+    cr_assert_str_eq(why_of(&rig), "");
+    rig_end(&rig);
+    cr_assert_eq(stats_sum(COUNTER_degraded_origin), 0);
+    free((char *)(uintptr_t)rows[1].answer);
+    free((char *)(uintptr_t)rows[4].answer);
+}
+
+// What failed after somebody else was answered says nothing of the origin.
+Test(origin_trouble, an_answer_counts_more_than_an_older_question)
+{
+    struct server_row rows[] = {{.answer = OK_ANSWER}};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    cr_assert_eq(fetch(&rig, 0), ERR_OK);
+    origin_trouble_met(rig.h.origin, ORIGIN_TROUBLE_TIMEOUT, 1, "");
+    cr_assert_str_eq(why_of(&rig), "");
+    rig_end(&rig);
+}
+
+// The probe asks once when told to, again and again while it is refused, and not any more after that.
+Test(origin_trouble, probe_asks_until_it_is_answered)
+{
+    struct server_row rows[] = {{0}, {.answer = OK_ANSWER}};
+    struct rig rig;
+    sem_t told;
+    refuse(&rows[0], "403 Forbidden", "SignatureDoesNotMatch");
+    rig_options(&rig, rows, ARRAY_LEN(rows));
+    rig.options.probe = true;
+    rig_begin(&rig);
+    cr_assert_eq(sem_init(&told, 0, 0), 0);
+    origin_probe_start(rig.h.origin, &told);
+    cr_assert_eq(sem_wait(&told), 0);
+    cr_assert_str_eq(why_of(&rig), "credentials");
+    cr_assert(rig_asked(&rig, 0, "GET /?max-buckets=1 HTTP/1.1\r\n"));
+    wait_for(why_of(&rig)[0] == '\0');
+    cr_assert_eq(server_requests(&rig.server), 2);
+    rig_end(&rig);
+    sem_destroy(&told);
+    free((char *)(uintptr_t)rows[0].answer);
+}
+
+// Without a probe, and of an origin that is no server, there is nothing to wait for.
+Test(origin_trouble, nothing_to_probe)
+{
+    struct server_row rows[] = {{.answer = OK_ANSWER}};
+    struct rig rig;
+    sem_t told;
+    rig_start(&rig, rows, 1);
+    cr_assert_eq(sem_init(&told, 0, 0), 0);
+    origin_probe_start(rig.h.origin, &told);
+    cr_assert_eq(sem_trywait(&told), 0);
+    cr_assert_eq(server_requests(&rig.server), 0);
+    rig_end(&rig);
+    sem_destroy(&told);
+}
