@@ -14,7 +14,8 @@ build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
 run="libevent-core-2.1-7 libevent-extra-2.1-7 libevent-pthreads-2.1-7 libcurl4 libssl3 liblmdb0
  liburing2 libyaml-0-2 libisal2 libexpat1 libjansson4 libxxhash0 ca-certificates"
 unit="libcriterion-dev"
-test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-bin fuse3 openssl curl procps"
+test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-bin fuse3 openssl curl procps
+ mandoc zsh fish"
 fuzz="clang-14 libclang-rt-14-dev"
 bench="nginx-light wrk python3 curl procps iproute2"
 clients="awscli python3-boto3 s3cmd s3fs fuse3 curl"

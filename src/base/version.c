@@ -16,3 +16,8 @@ const char *version_build(void)
 {
     return FOREBAY_BUILD_KIND;
 }
+
+const char *version_date(void)
+{
+    return FOREBAY_DATE;
+}

@@ -6,5 +6,6 @@
 const char *version_text(void);     // "0.1.0"
 const char *version_revision(void); // git revision or "unknown"
 const char *version_build(void);    // build kind
+const char *version_date(void);     // of the revision: "November 3, 2026"
 
 #endif

@@ -55,10 +55,8 @@ static void list_libraries(struct library *ret_rows)
 
 int command_version(int argc, char **argv)
 {
-    bool json = commands_argument_take(&argc, argv, "--json");
-    if (argc > 0) {
-        return commands_usage_error("version", "unexpected argument");
-    }
+    (void)argc, (void)argv; // it has no options of its own
+    bool json = commands_common()->is_json;
     struct library rows[LIBRARY_COUNT];
     struct utsname host;
     struct buf out;

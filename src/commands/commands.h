@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of the commands room: one row per subcommand, one file per row. Main thread only, until
+// The door of the commands room: one row of commands.def per subcommand, one file per row. Main thread only, until
 // command_serve() starts others.
 #ifndef FOREBAY_COMMANDS_COMMANDS_H
 #define FOREBAY_COMMANDS_COMMANDS_H
@@ -16,12 +16,16 @@
 // argv as main() got it; returns the exit code of the process.
 int commands_run(int argc, char **argv);
 
-// The rows. argv[0] is the first argument behind the subcommand's name; argv[argc] is NULL. Each
+// The rows. argv[0] is the first argument behind the subcommand's name; argv[argc] is NULL. All of it has
+// been judged by commands.def, and options of several commands (commands_common()) are taken out. Each
 // returns an exit code. Results go to stdout, everything else to stderr.
-int command_serve(int argc, char **argv);
-int command_check(int argc, char **argv);
-int command_config(int argc, char **argv);
-int command_env(int argc, char **argv);
-int command_version(int argc, char **argv);
+#define COMMAND(name, takes, least, most, operands, summary, details)                              \
+    int command_##name(int argc, char **argv);
+#define OPTION(command, flag, kind, value, default_text, help)
+#define COMMON(takes, flag, kind, value, default_text, help)
+#include "commands/commands.def"
+#undef COMMAND
+#undef OPTION
+#undef COMMON
 
 #endif

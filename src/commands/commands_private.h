@@ -15,6 +15,17 @@ bool commands_argument_take(int *argc, char **argv, const char *flag);
 // The same for `flag VALUE` and `flag=VALUE`; NULL when it is not there. *ret_bad becomes true when
 // the value is missing.
 const char *commands_argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad);
+// What several commands are given in the same way; taken out of argv before the command runs.
+struct commands_common {
+    const char *admin; // NULL: not said
+    unsigned timeout_ms;
+    bool is_json;
+};
+const struct commands_common *commands_common(void);
+struct command;
+void commands_common_take(const struct command *command, int *argc, char **argv);
+// Says so, with the name that was probably meant; EXIT_CODE_USAGE.
+int commands_unknown(const char *name);
 // Says "forebay COMMAND: unexpected argument X" and where to find help.
 int commands_usage_error(const char *command, const char *what);
 // config_load() with its errors and warnings on stderr; NULL when it failed.
@@ -36,10 +47,15 @@ struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigne
 // Raises the soft limit, and says in one line what follows from it.
 struct command_limits_plan command_limits_plan(const struct config *config);
 
-// Asks a running server: at `address`, else FOREBAY_ADMIN, else the socket and then the address
+// Asks a running server: at `address`, else --admin, else FOREBAY_ADMIN, else the socket and then the address
 // that the configuration (NULL: the built-in one) names. ERR_ORIGIN_CONNECT when none answers.
 enum err commands_ask_server(const char *address, const struct config *config, const char *path,
                              unsigned *ret_status, struct buf *ret_body) MUST_USE;
+
+// --- command_help.c --------------------------------------------------------------------------------
+
+void command_help_list(struct buf *out); // all commands
+void command_help_render(const struct command *command, struct buf *out);
 
 // --- command_stop.c --------------------------------------------------------------------------------
 

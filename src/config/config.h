@@ -195,6 +195,9 @@ struct config_setting {
 
 unsigned config_setting_count(void);
 const struct config_setting *config_setting(unsigned i);
+// The word of `candidates` nearest to `word`, or the key nearest to `key`; NULL when none is near.
+const char *settings_suggest(struct span word, const char *const *candidates, unsigned count);
+const char *settings_suggest_key(struct span key);
 // "FOREBAY_CACHE_SIZE" for "cache.size"; `ret_name` has room for CONFIG_NAME_MAX bytes.
 #define CONFIG_NAME_MAX 64
 void config_environment_name(const char *key, char *ret_name);

@@ -49,9 +49,6 @@ const struct setting *settings_row(unsigned id);
 // SETTING_COUNT_ when there is no such key.
 unsigned settings_find(struct span key);
 bool settings_is_list(enum setting_kind kind);
-// The word of `candidates` nearest to `word`, NULL when none is near.
-const char *settings_suggest(struct span word, const char *const *candidates, unsigned count);
-const char *settings_suggest_key(struct span key);
 
 // What one source said for one row. where == NULL: nothing.
 struct raw {

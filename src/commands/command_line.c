@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table, and a command line judged by it before the command runs: what is misspelt, lacks its value,
+// is said twice or one too many is told at once, with the word that was probably meant.
+#include "commands/command_line.h"
+
+#include "config/config.h"
+
+#define MANY COMMAND_OPERANDS_MANY
+static const struct command commands[] = {
+#define COMMAND(name, takes, least, most, operands, summary, details)                              \
+    {#name, takes, least, most, operands, summary, details},
+#define OPTION(command, flag, kind, value, default_text, help)
+#define COMMON(takes, flag, kind, value, default_text, help)
+#include "commands/commands.def"
+#undef COMMAND
+#undef OPTION
+#undef COMMON
+};
+
+static const struct command_option options[] = {
+#define COMMAND(name, takes, least, most, operands, summary, details)
+#define OPTION(command, flag, kind, value, default_text, help)                                     \
+    {#command, 0, flag, OPTION_##kind, value, default_text, help},
+#define COMMON(takes, flag, kind, value, default_text, help)                                       \
+    {NULL, takes, flag, OPTION_##kind, value, default_text, help},
+#include "commands/commands.def"
+#undef COMMAND
+#undef OPTION
+#undef COMMON
+};
+
+#define WORDS_MAX 256u
+
+unsigned command_line_count(void)
+{
+    return ARRAY_LEN(commands);
+}
+
+const struct command *command_line_row(unsigned i)
+{
+    check(i < ARRAY_LEN(commands));
+    return &commands[i];
+}
+
+unsigned command_line_number(const struct command *command)
+{
+    check(command >= commands && command < commands + ARRAY_LEN(commands));
+    return (unsigned)(command - commands);
+}
+
+const struct command *command_line_find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+        if (strcmp(commands[i].name, name) == 0) {
+            return &commands[i];
+        }
+    }
+    return NULL;
+}
+
+const char *command_line_suggest(const char *name)
+{
+    const char *names[ARRAY_LEN(commands)];
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+        names[i] = commands[i].name;
+    }
+    return settings_suggest(span_from_cstr(name), names, ARRAY_LEN(names));
+}
+
+static bool is_taken(const struct command *command, const struct command_option *option)
+{
+    return option->command != NULL ? strcmp(option->command, command->name) == 0
+                                   : (option->takes & command->takes) != 0;
+}
+
+const struct command_option *command_line_next_option(const struct command *command,
+                                                      const struct command_option *after)
+{
+    for (size_t i = after == NULL ? 0 : (size_t)(after - options) + 1; i < ARRAY_LEN(options);
+         i++) {
+        if (is_taken(command, &options[i])) {
+            return &options[i];
+        }
+    }
+    return NULL;
+}
+
+// --- Judging -------------------------------------------------------------------------------------
+
+struct judge {
+    const struct command *command;
+    struct buf *why;
+    unsigned operand_count;
+    bool is_seen[ARRAY_LEN(options)];
+};
+
+static const struct command_option *find_option(const struct command *command, struct span flag)
+{
+    const struct command_option *option = NULL;
+    do {
+        option = command_line_next_option(command, option);
+    } while (option != NULL && !span_equal_cstr(flag, option->flag));
+    return option;
+}
+
+static bool is_setting(struct span key)
+{
+    for (unsigned i = 0; i < config_setting_count(); i++) {
+        if (span_equal_cstr(key, config_setting(i)->key)) {
+            return true;
+        }
+    }
+    return span_find(key, '.') < key.len; // misspelt, as its own message says
+}
+
+static void unknown_option(struct judge *judge, struct span flag)
+{
+    const char *words[WORDS_MAX];
+    unsigned count = 0;
+    struct span name = flag;
+    while (name.len > 0 && name.ptr[0] == '-') {
+        name = (struct span){name.ptr + 1, name.len - 1};
+    }
+    const struct command_option *option = NULL;
+    while ((option = command_line_next_option(judge->command, option)) != NULL &&
+           count < WORDS_MAX) {
+        words[count++] = option->flag;
+    }
+    const char *near = settings_suggest(flag, words, count);
+    bool is_key = near == NULL && (judge->command->takes & TAKES_SETTINGS) != 0;
+    if (is_key) {
+        near = settings_suggest_key(name);
+    }
+    buf_printf(judge->why, "%.*s: no such option", (int)min_u64(flag.len, 100), flag.ptr);
+    if (near != NULL) {
+        buf_printf(judge->why, " (did you mean \"%s%s\"?)", is_key ? "--" : "", near);
+    }
+}
+
+static bool is_choice(const char *choices, const char *word)
+{
+    struct span rest = span_from_cstr(choices), piece;
+    bool is_one = false;
+    while (!is_one && span_split(&rest, '|', &piece)) {
+        is_one = span_equal_cstr(piece, word);
+    }
+    return is_one;
+}
+
+static bool value_is_good(struct judge *judge, const struct command_option *option,
+                          const char *value)
+{
+    uint64_t number;
+    if (value == NULL) {
+        buf_printf(judge->why, "%s needs a value: %s", option->flag, option->value);
+    } else if (option->kind == OPTION_CHOICE && !is_choice(option->value, value)) {
+        buf_printf(judge->why, "%s is one of %s, not \"%.100s\"", option->flag, option->value,
+                   value);
+    } else if (option->kind == OPTION_NUMBER && !span_to_u64(span_from_cstr(value), &number)) {
+        buf_printf(judge->why, "%s is a number, not \"%.100s\"", option->flag, value);
+    } else {
+        return true;
+    }
+    return false;
+}
+
+// Judges one option; *ret_taken is how many words it has.
+static bool option_is_good(struct judge *judge, char **argv, int *ret_taken)
+{
+    const char *equals = strchr(argv[0], '=');
+    struct span flag = {argv[0], equals != NULL ? (size_t)(equals - argv[0]) : strlen(argv[0])};
+    const struct command_option *option = find_option(judge->command, flag);
+    const char *value = equals != NULL ? equals + 1 : argv[1];
+    *ret_taken = equals != NULL || value == NULL ? 1 : 2;
+    if (option == NULL) {
+        bool is_long = flag.len > 2 && flag.ptr[0] == '-' && flag.ptr[1] == '-';
+        if (is_long && (judge->command->takes & TAKES_SETTINGS) != 0 &&
+            is_setting((struct span){flag.ptr + 2, flag.len - 2})) {
+            return true;
+        }
+        unknown_option(judge, flag);
+        return false;
+    }
+    bool was_seen = judge->is_seen[option - options];
+    judge->is_seen[option - options] = true;
+    if (was_seen && option->kind != OPTION_TEXTS) {
+        buf_printf(judge->why, "%s stands there twice", option->flag);
+        return false;
+    }
+    if (option->kind != OPTION_FLAG) {
+        return value_is_good(judge, option, value);
+    }
+    *ret_taken = 1;
+    if (equals != NULL) {
+        buf_printf(judge->why, "%s has no value", option->flag);
+        return false;
+    }
+    return true;
+}
+
+static bool operand_is_good(struct judge *judge, const char *word)
+{
+    const struct command *command = judge->command;
+    if (judge->operand_count++ >= command->most) {
+        buf_printf(judge->why, "unexpected argument \"%.100s\"", word);
+        return false;
+    }
+    if (strchr(command->operands, '|') != NULL && command->most == 1 &&
+        !is_choice(command->operands, word)) {
+        buf_printf(judge->why, "one of %s is wanted, not \"%.100s\"", command->operands, word);
+        return false;
+    }
+    return true;
+}
+
+bool command_line_check(const struct command *command, int argc, char **argv, struct buf *ret_why)
+{
+    struct judge judge = {.command = command, .why = ret_why};
+    bool only_operands = false;
+    for (int i = 0, taken; i < argc; i += taken) {
+        taken = 1;
+        bool is_option = !only_operands && argv[i][0] == '-' && argv[i][1] != '\0';
+        if (is_option && strcmp(argv[i], "--") == 0) {
+            only_operands = true;
+        } else if (is_option ? !option_is_good(&judge, argv + i, &taken)
+                             : !operand_is_good(&judge, argv[i])) {
+            return false;
+        }
+    }
+    if (judge.operand_count < command->least) {
+        buf_printf(ret_why, "%s is wanted", command->operands);
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the command line to the command.
+#include "commands/commands.h"
+
+#include "commands/command_line.h"
+#include "commands/commands_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TEXT_MAX_BYTES (256u << 10)
+
+// In the order of the table.
+static int (*const runs[])(int argc, char **argv) = {
+#define COMMAND(name, takes, least, most, operands, summary, details) command_##name,
+#define OPTION(command, flag, kind, value, default_text, help)
+#define COMMON(takes, flag, kind, value, default_text, help)
+#include "commands/commands.def"
+#undef COMMAND
+#undef OPTION
+#undef COMMON
+};
+
+static bool wants_help(int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int show_help(const struct command *command)
+{
+    struct buf out;
+    buf_init(&out, TEXT_MAX_BYTES);
+    command_help_render(command, &out);
+    int code = commands_print_result(&out);
+    buf_done(&out);
+    return code;
+}
+
+static int run_command(const struct command *command, int argc, char **argv)
+{
+    struct buf why;
+    if (wants_help(argc, argv)) {
+        return show_help(command);
+    }
+    buf_init(&why, TEXT_MAX_BYTES);
+    bool is_good = command_line_check(command, argc, argv, &why);
+    if (!is_good) {
+        (void)fprintf(stderr, "forebay %s: %s; `forebay help %s` tells more\n", command->name,
+                      buf_cstr(&why), command->name);
+    }
+    buf_done(&why);
+    if (!is_good) {
+        return EXIT_CODE_USAGE;
+    }
+    commands_common_take(command, &argc, argv);
+    return runs[command_line_number(command)](argc, argv);
+}
+
+static int show_commands(void)
+{
+    struct buf out;
+    buf_init(&out, TEXT_MAX_BYTES);
+    command_help_list(&out);
+    (void)fputs(buf_cstr(&out), stderr); // nowhere else to say it
+    buf_done(&out);
+    return EXIT_CODE_USAGE;
+}
+
+int commands_run(int argc, char **argv)
+{
+    static const char *const synonyms[][2] = {
+        {"--help", "help"}, {"-h", "help"}, {"--version", "version"}, {"-V", "version"}};
+    const char *name = argc > 1 ? argv[1] : NULL;
+    if (name == NULL) {
+        return show_commands();
+    }
+    for (size_t i = 0; i < ARRAY_LEN(synonyms); i++) {
+        name = strcmp(name, synonyms[i][0]) == 0 ? synonyms[i][1] : name;
+    }
+    const struct command *command = command_line_find(name);
+    if (command == NULL && name[0] == '-') {
+        (void)fprintf(stderr,
+                      "forebay: %s: options stand behind a command; `forebay help` lists them\n",
+                      name);
+        return EXIT_CODE_USAGE;
+    }
+    return command != NULL ? run_command(command, argc - 2, argv + 2) : commands_unknown(name);
+}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that need no running server, as a user meets them: help, the manual, completion, mistakes."""
+import shutil
+import subprocess
+
+import pytest
+
+from conftest import not_run
+from forebay import run_forebay
+
+COMMANDS = [line.split()[0] for line in run_forebay("help").stdout.splitlines() if line.startswith("  ")]
+
+
+def test_help_of_every_command_is_the_same_however_it_is_asked_for():
+    assert {"serve", "check", "help", "completion"} <= set(COMMANDS)
+    for name in COMMANDS:
+        told = run_forebay("help", name)
+        assert told.returncode == 0 and told.stderr == ""
+        assert told.stdout.startswith(f"usage: forebay {name}")
+        for flag in ("-h", "--help"):
+            asked = run_forebay(name, flag)
+            assert (asked.returncode, asked.stdout, asked.stderr) == (0, told.stdout, "")
+
+
+@pytest.mark.parametrize("words, code, line", [
+    ([], 2, "usage: forebay COMMAND"),
+    (["sevre"], 2, 'forebay: sevre: no such command (did you mean "serve"?); `forebay help` lists them'),
+    (["--admin", "x"], 2, "forebay: --admin: options stand behind a command"),
+    (["check", "--lvie"], 2, 'forebay check: --lvie: no such option (did you mean "--live"?); `forebay help check` tells more'),
+    (["check", "--cache.sise", "1GiB"], 3, '--cache.sise: error: unknown flag (did you mean "--cache.size"?)'),
+    (["help", "x"], 2, "forebay: x: no such command; `forebay help` lists them"),
+])
+def test_mistakes_are_told_in_one_line(words, code, line):
+    got = run_forebay(*words)
+    assert got.returncode == code and got.stdout == "" and got.stderr.startswith(line)
+
+
+def test_short_forms():
+    assert run_forebay("-h").stdout == run_forebay("help").stdout == run_forebay("--help").stdout
+    assert run_forebay("-V").stdout == run_forebay("version").stdout == run_forebay("--version").stdout
+
+
+# --- the manual and completion --------------------------------------------------------------------
+
+@pytest.mark.parametrize("page", [[], ["forebay.yaml"]])
+def test_the_manual_is_good_mdoc(page, tmp_path):
+    source = run_forebay("help", "--man", *page).stdout
+    path = tmp_path / "page"
+    path.write_text(source)
+    if not shutil.which("mandoc"):
+        not_run("mandoc is not installed")
+    lint = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", path], capture_output=True, text=True)
+    assert lint.stdout + lint.stderr == ""
+    text = subprocess.run(["mandoc", "-T", "ascii", "-O", "width=200", path], capture_output=True, text=True,
+                          check=True).stdout
+    plain = "".join(c for i, c in enumerate(text) if c != "\b" and text[i + 1:i + 2] != "\b")
+    wanted = COMMANDS if not page else ["cache.size", "origin.endpoint", "shutdown.grace"]
+    for word in wanted:
+        assert f"     {word}" in plain, word
+    assert "--cache.size" not in plain or page == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_of_its_shell(shell):
+    got = run_forebay("completion", shell)
+    assert got.returncode == 0
+    for word in [*COMMANDS, "cache.size"]:
+        assert word in got.stdout
+    if not shutil.which(shell):
+        not_run(f"{shell} is not installed")
+    judged = subprocess.run([shell, "-n"], input=got.stdout, capture_output=True, text=True)
+    assert (judged.returncode, judged.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words, offered, others", [
+    (["ch"], {"check"}, set()),
+    (["check", "--"], {"--live", "--admin", "--cache.size"}, {"--shell"}),
+    (["env", "--shell", ""], {"bash", "fish", "docker"}, {"--global"}),
+    (["config", ""], {"default", "schema", "docs"}, set()),
+    (["help", "ser"], {"serve"}, {"check"}),
+    (["serve", "--cache.policy", ""], {"epoch", "lru"}, {"--cache.size"}),
+    (["version", "--"], {"--json", "--help"}, {"--cache.size"}),
+])
+def test_bash_completes(words, offered, others):
+    script = run_forebay("completion", "bash").stdout + "\n".join([
+        "", "COMP_WORDS=(forebay " + " ".join(repr(word) for word in words) + ")",
+        f"COMP_CWORD={len(words)}", "_forebay", 'printf "%s\\n" "${COMPREPLY[@]}"'])
+    got = set(subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split())
+    assert offered <= got and not others & got

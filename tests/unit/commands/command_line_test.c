@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: a command line is judged by the table of commands: what is misspelt, lacks a value, stands there
+// twice or is one too many is told, with the word that was probably meant.
+#include "test.h"
+
+#include "commands/command_line.h"
+#include "commands/commands.h"
+#include "commands/commands_private.h"
+#include "config/config.h"
+
+#include <string.h>
+
+static char *word(const char *text)
+{
+    return (char *)(uintptr_t)text; // argv is not const, and nothing writes to it
+}
+
+// What is wrong with `forebay NAME words...`; "": nothing.
+static const char *fault_of(const char *name, const char *a, const char *b, const char *c)
+{
+    static char text[1024];
+    char *argv[] = {word(a), word(b), word(c), NULL};
+    int argc = a == NULL ? 0 : b == NULL ? 1 : c == NULL ? 2 : 3;
+    struct buf why;
+    buf_init(&why, sizeof(text) - 1);
+    bool is_good = command_line_check(command_line_find(name), argc, argv, &why);
+    cr_assert_eq(is_good, why.len == 0);
+    memcpy(text, buf_cstr(&why), why.len + 1);
+    buf_done(&why);
+    return text;
+}
+
+Test(command_line, what_is_right_passes)
+{
+    cr_assert_str_eq(fault_of("serve", NULL, NULL, NULL), "");
+    cr_assert_str_eq(fault_of("serve", "--cache.size", "1GiB", "--listen=127.0.0.1:1"), "");
+    cr_assert_str_eq(fault_of("check", "-T", "-c", "/x"), "");
+    cr_assert_str_eq(fault_of("check", "--timeout=5", "--admin", "127.0.0.1:1"), "");
+    cr_assert_str_eq(fault_of("env", "--shell", "fish", "--global"), "");
+    cr_assert_str_eq(fault_of("config", "docs", NULL, NULL), "");
+    cr_assert_str_eq(fault_of("config", "--", "docs", NULL), "");
+    cr_assert_str_eq(fault_of("version", "--json", NULL, NULL), "");
+}
+
+Test(command_line, what_is_wrong_is_told)
+{
+    static const struct {
+        const char *command, *words[3], *why;
+    } rows[] = {
+        {"check", {"--lve"}, "--lve: no such option (did you mean \"--live\"?)"},
+        {"check", {"-X"}, "-X: no such option"},
+        {"serve", {"--listn", "x"}, "--listn: no such option (did you mean \"--listen\"?)"},
+        {"env", {"--shell", "csh"}, "--shell is one of bash|fish|dotenv|k8s|docker, not \"csh\""},
+        {"env", {"--endpoint"}, "--endpoint needs a value: URL"},
+        {"check", {"-T", "-T"}, "-T stands there twice"},
+        {"check", {"--live=yes"}, "--live has no value"},
+        {"check", {"--timeout", "soon"}, "--timeout is a number, not \"soon\""},
+        {"check", {"file"}, "unexpected argument \"file\""},
+        {"config", {"sample"}, "one of default|schema|docs is wanted, not \"sample\""},
+        {"config", {NULL}, "default|schema|docs is wanted"},
+        {"config", {"docs", "docs"}, "unexpected argument \"docs\""},
+        {"config", {"--", "--live"}, "one of default|schema|docs is wanted, not \"--live\""},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const char *const *w = rows[i].words;
+        cr_assert_str_eq(fault_of(rows[i].command, w[0], w[1], w[2]), rows[i].why);
+    }
+}
+
+// config_load() names the place and the nearest key of a misspelt setting.
+Test(command_line, settings_are_left_to_the_configuration)
+{
+    cr_assert_str_eq(fault_of("serve", "--cache.sise", "1", NULL), "");
+    cr_assert_str_eq(fault_of("version", "--cache.size", "1", NULL),
+                     "--cache.size: no such option");
+}
+
+Test(command_line, commands_are_suggested)
+{
+    cr_assert_str_eq(command_line_suggest("sevre"), "serve");
+    cr_assert_str_eq(command_line_suggest("chekc"), "check");
+    cr_assert_null(command_line_suggest("xyzzy"));
+}
+
+Test(command_line, the_table_is_sound)
+{
+    for (unsigned i = 0; i < command_line_count(); i++) {
+        const struct command *command = command_line_row(i);
+        const struct command_option *option = NULL;
+        size_t len = strlen(command->details);
+        cr_assert_eq(command_line_find(command->name), command);
+        cr_assert(command->least <= command->most);
+        cr_assert(len == 0 || command->details[len - 1] == '\n');
+        while ((option = command_line_next_option(command, option)) != NULL) {
+            cr_assert_eq(option->flag[0], '-');
+            cr_assert_neq(option->kind == OPTION_FLAG, option->value[0] != '\0');
+            for (unsigned k = 0; k < config_setting_count(); k++) {
+                cr_assert_str_neq(option->flag + 2, config_setting(k)->key);
+            }
+        }
+    }
+}
