@@ -33,6 +33,11 @@ struct config *commands_load_config(int argc, char **argv);
 // Prints to stdout; EXIT_CODE_FAILED when that did not work (a full disk, a closed pipe).
 int commands_print_result(const struct buf *text);
 
+// --- commands_output.c -----------------------------------------------------------------------------
+
+// One line: the text, or as --json wants it.
+void commands_render_result(struct buf *out, int code, const char *text);
+
 // Who may have how many of the process's descriptors at once.
 struct command_limits_plan {
     uint64_t descriptors;

@@ -460,4 +460,34 @@ void store_explain_look(struct worker *w, struct store *store, struct hash128 ha
 // thread but a worker.
 void store_explain_judge(struct store *store, struct store_explain *explain);
 
+// --- store_prepare.c: a cache directory from outside; no store is open in this process ------------
+
+enum store_found {
+    STORE_FOUND_NOTHING, // no such directory
+    STORE_FOUND_EMPTY,
+    STORE_FOUND_CACHE, // of this program's format
+    STORE_FOUND_OLDER,
+    STORE_FOUND_NEWER,
+    STORE_FOUND_OTHER // something else
+};
+struct store_look {
+    enum store_found found;
+    unsigned version, uid, gid, mode; // of the format, of the directory
+    bool is_in_use;                   // by another process
+};
+// Changes nothing. May block.
+enum err store_look(const char *path, struct store_look *ret_look) MUST_USE;
+
+struct store_prepare_options {
+    const char *dir;
+    bool has_owner;
+    unsigned uid, gid;
+    bool wipe_older;
+};
+// Makes the directory (and those above it) where it is not there, and the owner's alone (0700), a cache that
+// it holds included; removes one of an older format if told so, never another one. ERR_FORMAT: it is
+// no cache, or one that may not be removed; ERR_IN_USE; ERR_INVALID: a symbolic link on the way; others
+// of the file system. One line in ret_what, whatever the outcome. May block.
+enum err store_prepare(const struct store_prepare_options *options, struct buf *ret_what) MUST_USE;
+
 #endif

@@ -353,21 +353,39 @@ static uint64_t format_version(struct span text)
     return ours ? version : 0;
 }
 
-static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
+// Its text, at most FORMAT_BYTES_MAX. O_NONBLOCK: whatever lies there instead of a file (a pipe) holds
+// nobody up.
+static enum err format_read(int dir_fd, char *ret_text, size_t *ret_len)
 {
-    char text[FORMAT_BYTES_MAX];
-    // O_NONBLOCK: whatever lies there instead of a file (a pipe) does not hold the start up.
-    int fd = openat(dir->fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int fd = openat(dir_fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         return error_from_errno(errno);
     }
-    ssize_t len = read(fd, text, sizeof(text));
+    ssize_t len = read(fd, ret_text, FORMAT_BYTES_MAX);
     enum err err = len < 0 ? error_from_errno(errno) : ERR_OK;
     (void)close(fd); // nothing was written to it
+    *ret_len = len < 0 ? 0 : (size_t)len;
+    return err;
+}
+
+unsigned store_dir_version(int fd)
+{
+    char text[FORMAT_BYTES_MAX];
+    size_t len;
+    return format_read(fd, text, &len) == ERR_OK
+               ? (unsigned)format_version((struct span){text, len})
+               : 0;
+}
+
+static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
+{
+    char text[FORMAT_BYTES_MAX];
+    size_t len;
+    enum err err = format_read(dir->fd, text, &len);
     if (err == ERR_OK) {
-        err = store_format_parse((struct span){text, (size_t)len}, &dir->format);
+        err = store_format_parse((struct span){text, len}, &dir->format);
     }
-    uint64_t version = err == ERR_FORMAT ? format_version((struct span){text, (size_t)len}) : 0;
+    uint64_t version = err == ERR_FORMAT ? format_version((struct span){text, len}) : 0;
     if (version != 0 && version != SEGMENT_FORMAT_VERSION) {
         buf_printf(ret_why,
                    "%s holds a cache of format version %llu, this program's is version %u: remove "

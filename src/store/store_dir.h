@@ -65,6 +65,9 @@ struct store_format {
 void store_format_render(const struct store_format *format, struct buf *out);
 enum err store_format_parse(struct span text, struct store_format *ret_format) MUST_USE;
 
+// The version that `format` in this folder names; 0: there is none of ours.
+unsigned store_dir_version(int fd);
+
 struct store_dir {
     char *path;
     int fd, lock_fd, segments_fd, index_fd; // index_fd: the folder, for the marker

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands that need no running server, as a user meets them: help, the manual, completion, mistakes."""
+import json
+import os
+import re
 import shutil
 import subprocess
 
@@ -7,6 +10,7 @@ import pytest
 
 from conftest import not_run
 from forebay import run_forebay
+from signer import Signer
 
 COMMANDS = [line.split()[0] for line in run_forebay("help").stdout.splitlines() if line.startswith("  ")]
 
@@ -87,3 +91,36 @@ def test_bash_completes(words, offered, others):
         f"COMP_CWORD={len(words)}", "_forebay", 'printf "%s\\n" "${COMPREPLY[@]}"'])
     got = set(subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split())
     assert offered <= got and not others & got
+
+
+# --- keys, prepare --------------------------------------------------------------------------------
+
+def test_a_new_key_opens_what_it_is_allowed_to(start, origin, tmp_path):
+    """Its output is the keys file of a server as it stands; the client's half is in its comments."""
+    made = run_forebay("keys", "new", "trainer", "--allow", "bkt/train/")
+    assert made.returncode == 0 and made.stderr == ""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(made.stdout)
+    keys.chmod(0o600)
+    client_side = dict(re.findall(r"export (\w+)=(\S+)", made.stdout))
+    origin.put("train/a", 100)
+    origin.put("other/a", 100)
+    server = start(origin, settings={"auth.mode": "verify", "auth.keys_file": keys})
+    signer = Signer(client_side["AWS_ACCESS_KEY_ID"], client_side["AWS_SECRET_ACCESS_KEY"])
+    with server.client() as client:
+        for target, status in (("/bkt/train/a", 200), ("/bkt/other/a", 403)):
+            headers = signer.headers("GET", target, client.host, (), b"")
+            assert client.request("GET", target, headers).status == status
+
+
+def test_what_prepare_made_serves(start, origin, tmp_path):
+    cache = tmp_path / "nvme" / "cache"
+    made = run_forebay("prepare", cache, "--owner", f"{os.getuid()}:{os.getgid()}")
+    assert (made.returncode, made.stdout, made.stderr) == (0, f"{cache}: ready\n", "")
+    server = start(origin, settings={"cache.dir": cache})
+    used = run_forebay("prepare", cache, "--wipe-older")
+    assert used.returncode == 1 and "in use by another process" in used.stderr
+    server.stop()
+    told = run_forebay("prepare", cache, "--json")
+    assert json.loads(told.stdout.splitlines()[-1]) == {"type": "result", "exit": 0, "text": f"{cache}: ready"}
+    assert (cache / "format").exists()

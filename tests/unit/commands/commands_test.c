@@ -6,6 +6,7 @@
 #include "admin/admin.h"
 #include "commands/commands.h"
 #include "commands/commands_private.h"
+#include "output.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,24 +61,10 @@ Test(commands, exit_codes)
     cr_assert_eq(run("env", "--shell=csh"), EXIT_CODE_USAGE);
 }
 
-// What a command prints to stdout.
 static const char *output_of(const char *a, const char *b, const char *c, int *ret_code)
 {
-    static char text[65536];
-    char *argv[] = {word("forebay"), word(a), word(b), word(c), NULL};
-    FILE *file = tmpfile();
-    int saved = dup(STDOUT_FILENO);
-    cr_assert(file != NULL && saved >= 0);
-    fflush(stdout);
-    dup2(fileno(file), STDOUT_FILENO);
-    *ret_code = commands_run(4, argv);
-    fflush(stdout);
-    dup2(saved, STDOUT_FILENO);
-    close(saved);
-    ssize_t len = pread(fileno(file), text, sizeof(text) - 1, 0);
-    text[len > 0 ? len : 0] = '\0';
-    fclose(file);
-    return text;
+    const char *const words[] = {a, b, c, NULL};
+    return output_of_command(words, ret_code);
 }
 
 static bool probe_dead(void *ctx, struct buf *why)

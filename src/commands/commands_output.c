@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forms of results: JSON lines, sizes and times that people read.
+#include "commands/commands.h"
+
+#include "commands/commands_private.h"
+
+// Bytes that are no UTF-8 become question marks: JSON has no others.
+static void commands_append_json(struct buf *out, const char *text)
+{
+    buf_append_char(out, '"');
+    for (const unsigned char *at = (const unsigned char *)text; *at != '\0';) {
+        unsigned more = *at < 0x80                  ? 0
+                        : *at >= 0xc2 && *at < 0xe0 ? 1
+                        : *at >= 0xe0 && *at < 0xf0 ? 2
+                        : *at >= 0xf0 && *at < 0xf5 ? 3
+                                                    : 4;
+        unsigned good = 0;
+        while (good < more && more < 4 && (at[good + 1] & 0xc0) == 0x80) {
+            good++;
+        }
+        if (good < more || (*at == 0xe0 && at[1] < 0xa0) || (*at == 0xed && at[1] > 0x9f) ||
+            (*at == 0xf0 && at[1] < 0x90) || (*at == 0xf4 && at[1] > 0x8f)) {
+            buf_append_char(out, '?');
+            at++;
+        } else if (*at == '"' || *at == '\\') {
+            buf_printf(out, "\\%c", *at++);
+        } else if (*at < 0x20 || *at == 0x7f) {
+            buf_printf(out, "\\u%04x", *at++);
+        } else {
+            buf_append(out, at, more + 1);
+            at += more + 1;
+        }
+    }
+    buf_append_char(out, '"');
+}
+
+void commands_render_result(struct buf *out, int code, const char *text)
+{
+    if (!commands_common()->is_json) {
+        buf_printf(out, "%s\n", text);
+        return;
+    }
+    buf_printf(out, "{\"type\": \"result\", \"exit\": %d, \"text\": ", code);
+    commands_append_json(out, text);
+    buf_append_cstr(out, "}\n");
+}
