@@ -1,27 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators see: probes, metrics and a little information over HTTP, on a thread of its own,
-// so that a busy worker never delays an answer and a slow scraper never delays a worker.
+// What operators see and do: probes, metrics, and the control interface over HTTP, on a thread of its
+// own, so that a busy worker never delays an answer and a slow scraper never delays a worker. What it
+// answers stands in routes.def; who may, in admin_access.c.
 //
-//   GET /livez /readyz /startupz   200 or 503, one line of JSON with the reason
-//   GET /metrics                   Prometheus text format 0.0.4
-//   GET /version                   what runs here and where its S3 API listens
-//   GET /api/v1/config             effective settings; unix socket or loopback only, Host checked
+// The thread waits for nobody: it reads what is published, and what only others can do is an action,
+// which answers later, from whatever thread.
 #ifndef FOREBAY_ADMIN_ADMIN_H
 #define FOREBAY_ADMIN_ADMIN_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "base/bytes.h"
 #include "base/error.h"
 
-#define ADMIN_CONNECTIONS_MAX 32u // at once; more wait to be accepted, or are closed
+#define ADMIN_CONNECTIONS_MAX 32u    // at once; more wait to be accepted, or are closed
+#define ADMIN_BODY_MAX (256u << 10)  // of a request
+#define ADMIN_ANSWER_MAX (8u << 20)  // of an action
+#define ADMIN_CALLS_MAX 16u          // actions that wait for their answer; above: 503
+#define ADMIN_CALL_WAIT_MAX_MS 60000 // then the caller is told that nobody has answered
+#define ADMIN_STREAMS_MAX 8u         // of events; above: 503
 
 // Answers a probe. True = 200. `why` takes a reason in words (also when true); at most 512 bytes.
 // Runs on the admin thread.
 typedef bool (*admin_probe_fn)(void *ctx, struct buf *why);
 // Appends text. Runs on the admin thread.
 typedef void (*admin_render_fn)(void *ctx, struct buf *out);
+
+enum admin_action {
+#define PAGE(method, path, class, parameters, name)
+#define ACTION(method, path, class, parameters, name) ADMIN_ACTION_##name,
+#include "admin/routes.def"
+#undef PAGE
+#undef ACTION
+    ADMIN_ACTION_COUNT_
+};
+
+// A request that waits for its answer. The action owns it until it has answered, exactly once.
+struct admin_call;
+// Runs on the admin thread, and does not wait there.
+typedef void (*admin_action_fn)(void *ctx, struct admin_call *call);
+// A parameter; ptr NULL: it is not there. Of a POST only those that are texts. Lives as long as the call.
+struct span admin_call_parameter(const struct admin_call *call, const char *name);
+// Of a POST: a member of its body; NULL: it is not there. Borrowed.
+const json_t *admin_call_member(const struct admin_call *call, const char *name);
+// Answers with `json`, which it takes over. Any thread. *call is NULL after.
+void admin_call_answer(struct admin_call **call, unsigned status, json_t *json);
+// {"status": "refused", "reason": why}. Any thread.
+void admin_call_refuse(struct admin_call **call, unsigned status, const char *why);
 
 // All pointers are copied or used only while admin runs; strings must outlive it.
 struct admin_options {
@@ -31,13 +59,18 @@ struct admin_options {
     bool socket_optional;      // a socket that cannot be had is a warning in the log, not an error
     const char *const *listen; // addresses of the S3 API as clients reach them, for /version
     unsigned listen_count;
-    const char *io_engine; // "io_uring" or "threads", for forebay_build_info and /version
-    admin_probe_fn alive;  // heartbeat of every worker
+    const char *io_engine;   // "io_uring" or "threads", for forebay_build_info and /version
+    const char *token_file;  // of the bearer token, read at the start; NULL: there is none
+    bool distrusts_loopback; // callers on loopback need the token, too
+    const char *const *allowed_hosts; // names besides addresses and localhost
+    unsigned allowed_host_count;
+    admin_probe_fn alive; // heartbeat of every worker
     admin_probe_fn ready;
     admin_probe_fn started;
-    admin_render_fn metrics; // more rows of Prometheus text; NULL = none
-    admin_render_fn config;  // text of /api/v1/config; NULL = 404
-    void *ctx;               // of all callbacks
+    admin_render_fn metrics;                      // more rows of Prometheus text; NULL = none
+    admin_render_fn config;                       // text of /api/v1/config; NULL = 404
+    admin_action_fn actions[ADMIN_ACTION_COUNT_]; // NULL = 404
+    void *ctx;                                    // of all callbacks
 };
 
 struct admin;
@@ -48,15 +81,26 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
                      struct buf *ret_why) MUST_USE;
 // "127.0.0.1:9001" with the real port, "" without a TCP listener. Lives as long as `admin`.
 const char *admin_listen_address(const struct admin *admin);
-// Stops the thread, closes everything, removes the socket's file. NULL is fine.
+// Stops the thread, closes everything, removes the socket's file. Calls that are not answered yet still
+// may be. NULL is fine.
 void admin_stop(struct admin *admin);
 
 // Everything /metrics says, without the callback's part. Any thread.
 void admin_render_metrics(struct buf *out, const char *io_engine);
 
-// The other end, for commands: one GET of `path` at "unix:/PATH", "http://HOST:PORT" or
-// "HOST:PORT". ERR_ORIGIN_CONNECT when nobody answers there, ERR_ORIGIN_PROTOCOL when what answers
-// is no HTTP. Blocks at most about `timeout_ms`. The body is appended to `ret_body`.
+// The other end, for commands: one request at "unix:/PATH", "http://HOST:PORT" or "HOST:PORT".
+// ERR_ORIGIN_CONNECT when nobody answers there, ERR_ORIGIN_PROTOCOL when what answers is no HTTP. Blocks
+// at most about `timeout_ms`. The body is appended to `ret_body`.
+struct admin_client_request {
+    const char *address;
+    const char *method; // "GET", "POST" or "DELETE"
+    const char *path;   // with its query
+    struct span body;   // JSON; sent with POST
+    const char *token;  // bearer token; NULL: none
+    unsigned timeout_ms;
+};
+enum err admin_client_send(const struct admin_client_request *request, unsigned *ret_status,
+                           struct buf *ret_body) MUST_USE;
 enum err admin_client_get(const char *address, const char *path, unsigned timeout_ms,
                           unsigned *ret_status, struct buf *ret_body) MUST_USE;
 

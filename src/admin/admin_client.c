@@ -13,7 +13,8 @@
 
 #include "base/clock.h"
 
-#define ANSWER_MAX_BYTES (8u << 20)
+#define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 65536u)
+#define HEAD_MAX_BYTES 16384u
 
 static void set_timeouts(int fd, unsigned timeout_ms)
 {
@@ -125,34 +126,71 @@ static enum err parse_answer(struct span answer, unsigned *ret_status, struct bu
     return ERR_OK;
 }
 
-enum err admin_client_get(const char *address, const char *path, unsigned timeout_ms,
-                          unsigned *ret_status, struct buf *ret_body)
+static int connect_to(const char *address, unsigned timeout_ms)
 {
     struct span where = span_from_cstr(address);
-    int fd;
     if (span_starts_with(where, SPAN("unix:"))) {
-        fd = connect_unix(address + 5, timeout_ms);
-    } else {
-        if (span_starts_with(where, SPAN("http://"))) {
-            where = (struct span){where.ptr + 7, where.len - 7};
-        }
-        where.len = span_find(where, '/');
-        fd = connect_tcp(where, timeout_ms);
+        return connect_unix(address + 5, timeout_ms);
     }
+    if (span_starts_with(where, SPAN("http://"))) {
+        where = (struct span){where.ptr + 7, where.len - 7};
+    }
+    where.len = span_find(where, '/');
+    return connect_tcp(where, timeout_ms);
+}
+
+// Host is the name that was asked for, so that admin.allowed_hosts is about that one.
+static void render_head(const struct admin_client_request *request, struct buf *out)
+{
+    struct span host = span_from_cstr(request->address);
+    if (span_starts_with(host, SPAN("unix:"))) {
+        host = SPAN("localhost");
+    } else if (span_starts_with(host, SPAN("http://"))) {
+        host = (struct span){host.ptr + 7, host.len - 7};
+    }
+    host.len = span_find(host, '/');
+    buf_printf(out, "%s %s HTTP/1.1\r\nHost: %.*s\r\nConnection: close\r\n", request->method,
+               request->path, (int)host.len, host.ptr);
+    if (strcmp(request->method, "GET") != 0) {
+        buf_append_cstr(out, "X-Forebay-Control: 1\r\n");
+    }
+    if (request->token != NULL) {
+        buf_printf(out, "Authorization: Bearer %s\r\n", request->token);
+    }
+    if (strcmp(request->method, "POST") == 0) {
+        buf_printf(out, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
+                   request->body.len);
+    }
+    buf_append_cstr(out, "\r\n");
+    buf_append_span(out, request->body);
+}
+
+enum err admin_client_send(const struct admin_client_request *request, unsigned *ret_status,
+                           struct buf *ret_body)
+{
+    int fd = connect_to(request->address, request->timeout_ms);
     if (fd < 0) {
         return ERR_ORIGIN_CONNECT;
     }
-    struct buf request, answer;
-    buf_init(&request, 4096);
+    struct buf head, answer;
+    buf_init(&head, HEAD_MAX_BYTES + request->body.len);
     buf_init(&answer, ANSWER_MAX_BYTES);
-    buf_printf(&request, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+    render_head(request, &head);
     enum err err = ERR_ORIGIN_CONNECT;
-    if (buf_ok(&request) && send_all(fd, buf_span(&request)) &&
-        receive_all(fd, &answer, timeout_ms)) {
+    if (buf_ok(&head) && send_all(fd, buf_span(&head)) &&
+        receive_all(fd, &answer, request->timeout_ms)) {
         err = parse_answer(buf_span(&answer), ret_status, ret_body);
     }
     (void)close(fd); // everything was read
-    buf_done(&request);
+    buf_done(&head);
     buf_done(&answer);
     return err;
+}
+
+enum err admin_client_get(const char *address, const char *path, unsigned timeout_ms,
+                          unsigned *ret_status, struct buf *ret_body)
+{
+    struct admin_client_request request = {
+        .address = address, .method = "GET", .path = path, .timeout_ms = timeout_ms};
+    return admin_client_send(&request, ret_status, ret_body);
 }

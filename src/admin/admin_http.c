@@ -4,18 +4,19 @@
 // one request and is cut after 10 s of silence; heads and bodies are bounded. evhttp answers a
 // malformed request itself.
 //
-// At most ADMIN_CONNECTIONS_MAX connections are open. One more cuts the oldest, so that somebody who
-// opens them and says nothing keeps no probe waiting. evhttp does not tell when one of its
+// At most ADMIN_CONNECTIONS_MAX connections are open. One more cuts the oldest of those that say nothing or
+// send slowly, so that nobody who opens them keeps a probe waiting; who waits for an action or watches
+// events is not cut for that, and there are never so many of these. evhttp does not tell when one of its
 // connections ends: we hold a reference to each bufferevent, and one that evhttp has let go has no
 // callbacks any more; the descriptor is closed with our reference. When accept(2) fails nothing is
 // accepted for a moment.
 //
 // Start: bind, listen, make the loop, start the thread. Stop: an eventfd wakes the loop, the thread
 // is joined, then everything is freed by the caller's thread.
-#include "admin/admin.h"
+#include "admin/admin_private.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,278 +24,39 @@
 #include <unistd.h>
 
 #include <arpa/inet.h>
-#include <event2/buffer.h>
-#include <event2/bufferevent.h>
-#include <event2/event.h>
-#include <event2/http.h>
 #include <event2/listener.h>
-#include <jansson.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
+#include "base/clock.h"
 #include "base/log.h"
-#include "base/version.h"
-#include "loop/loop.h"
 #include "stats/stats.h"
 
-#define ADMIN_MAGIC 0x61646d696e000001u
 #define HEAD_MAX_BYTES 16384
-#define BODY_MAX_BYTES 65536
 #define SILENCE_MAX_S 10
-#define WHY_MAX_BYTES 512
-#define METRICS_MAX_BYTES (4u << 20)
-#define LISTENERS_MAX 2u
 #define SWEEP_MS 10
 #define ACCEPT_PAUSE_MS 100
-
-struct admin {
-    uint64_t magic;
-    struct admin_options options;
-    struct event_base *base;
-    struct evhttp *http;
-    struct event *stop_event;
-    int stop_fd;
-    struct evconnlistener *listeners[LISTENERS_MAX];
-    unsigned listener_count;
-    struct bufferevent *open[ADMIN_CONNECTIONS_MAX]; // oldest first; a reference each
-    unsigned open_count;
-    struct event *sweep_event, *resume_event;
-    pthread_t thread;
-    bool thread_runs;
-    char address[64];
-    struct unix_listener name; // path empty: none
-};
 
 // Of the thread that it runs: evhttp keeps the argument of a listener's calls for itself.
 static _Thread_local struct admin *admin_of_thread;
 
-static struct admin *as_admin(void *ptr)
-{
-    struct admin *admin = ptr;
-    check(admin->magic == ADMIN_MAGIC);
-    return admin;
-}
-
-// --- Replies -------------------------------------------------------------------------------------
-
-static void send_text(struct evhttp_request *req, int status, const char *type, struct span body)
-{
-    struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
-    struct evbuffer *out = evhttp_request_get_output_buffer(req);
-    check(evhttp_add_header(headers, "Content-Type", type) == 0);
-    check(evhttp_add_header(headers, "Connection", "close") == 0);
-    check(evhttp_add_header(headers, "Cache-Control", "no-store") == 0);
-    check(evhttp_add_header(headers, "X-Content-Type-Options", "nosniff") == 0);
-    if (status == HTTP_BADMETHOD) {
-        check(evhttp_add_header(headers, "Allow", "GET, HEAD") == 0);
-    }
-    if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) { // evhttp would send the body
-        char length[24];
-        (void)snprintf(length, sizeof(length), "%zu", body.len); // always fits
-        check(evhttp_add_header(headers, "Content-Length", length) == 0);
-    } else {
-        check(evbuffer_add(out, body.ptr, body.len) == 0);
-    }
-    evhttp_send_reply(req, status, NULL, NULL);
-}
-
-// Takes over `json`.
-static void send_json(struct evhttp_request *req, int status, json_t *json)
-{
-    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    check(text != NULL);
-    json_decref(json);
-    struct buf line;
-    buf_init(&line, BODY_MAX_BYTES);
-    buf_printf(&line, "%s\n", text);
-    free(text);
-    send_text(req, status, "application/json", buf_span(&line));
-    buf_done(&line);
-}
-
-static void send_refusal(struct evhttp_request *req, int status, const char *why)
-{
-    json_t *json = json_pack("{s:s, s:s}", "status", "refused", "reason", why);
-    check(json != NULL);
-    send_json(req, status, json);
-}
-
-// --- Pages ---------------------------------------------------------------------------------------
-
-static void answer_probe(struct admin *admin, struct evhttp_request *req, admin_probe_fn probe)
-{
-    struct buf why;
-    buf_init(&why, WHY_MAX_BYTES);
-    bool ok = probe == NULL || probe(admin->options.ctx, &why);
-    const char *reason = buf_cstr(&why);
-    // json_string() refuses what is not UTF-8, which a reason may quote.
-    json_t *text = json_string(reason[0] != '\0' ? reason : ok ? "ok" : "unavailable");
-    json_t *json = json_pack("{s:s, s:o}", "status", ok ? "ok" : "unavailable", "reason",
-                             text != NULL ? text : json_string("unprintable"));
-    check(json != NULL);
-    buf_done(&why);
-    send_json(req, ok ? HTTP_OK : HTTP_SERVUNAVAIL, json);
-}
-
-static void answer_livez(struct admin *admin, struct evhttp_request *req)
-{
-    answer_probe(admin, req, admin->options.alive);
-}
-
-static void answer_readyz(struct admin *admin, struct evhttp_request *req)
-{
-    answer_probe(admin, req, admin->options.ready);
-}
-
-static void answer_startupz(struct admin *admin, struct evhttp_request *req)
-{
-    answer_probe(admin, req, admin->options.started);
-}
-
-static void answer_metrics(struct admin *admin, struct evhttp_request *req)
-{
-    struct buf out;
-    buf_init(&out, METRICS_MAX_BYTES);
-    admin_render_metrics(&out, admin->options.io_engine);
-    if (admin->options.metrics != NULL) {
-        admin->options.metrics(admin->options.ctx, &out);
-    }
-    if (buf_ok(&out)) {
-        send_text(req, HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", buf_span(&out));
-    } else {
-        send_refusal(req, HTTP_INTERNAL, "the metrics do not fit their buffer");
-    }
-    buf_done(&out);
-}
-
-static void answer_version(struct admin *admin, struct evhttp_request *req)
-{
-    json_t *listen = json_array();
-    for (unsigned i = 0; i < admin->options.listen_count; i++) {
-        check(json_array_append_new(listen, json_string(admin->options.listen[i])) == 0);
-    }
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:o}", "version", version_text(), "revision",
-                             version_revision(), "build", version_build(), "io_engine",
-                             admin->options.io_engine, "listen", listen);
-    check(json != NULL);
-    send_json(req, HTTP_OK, json);
-}
-
-static void answer_config(struct admin *admin, struct evhttp_request *req)
-{
-    struct buf out;
-    buf_init(&out, METRICS_MAX_BYTES);
-    if (admin->options.config == NULL) {
-        send_refusal(req, HTTP_NOTFOUND, "no such page");
-    } else {
-        admin->options.config(admin->options.ctx, &out);
-        send_text(req, HTTP_OK, "text/plain; charset=utf-8", buf_span(&out));
-    }
-    buf_done(&out);
-}
-
-static const struct page {
-    const char *path;
-    void (*answer)(struct admin *admin, struct evhttp_request *req);
-    bool detail; // shows configuration: only for callers on this machine, with a Host that is
-} pages[] = {
-    {"/livez", answer_livez, false},       {"/readyz", answer_readyz, false},
-    {"/startupz", answer_startupz, false}, {"/metrics", answer_metrics, false},
-    {"/version", answer_version, false},   {"/api/v1/config", answer_config, true},
-};
-
-// --- Who may -------------------------------------------------------------------------------------
-
-enum caller { CALLER_UNIX, CALLER_LOOPBACK, CALLER_NETWORK };
-
-static enum caller caller_of(struct evhttp_request *req)
-{
-    struct evhttp_connection *connection = evhttp_request_get_connection(req);
-    int fd = bufferevent_getfd(evhttp_connection_get_bufferevent(connection));
-    struct sockaddr_storage peer;
-    socklen_t len = sizeof(peer);
-    memset(&peer, 0, sizeof(peer));
-    if (getpeername(fd, (struct sockaddr *)&peer, &len) != 0) {
-        return CALLER_NETWORK;
-    }
-    if (peer.ss_family == AF_UNIX) {
-        return CALLER_UNIX;
-    }
-    if (peer.ss_family == AF_INET) {
-        struct sockaddr_in v4;
-        memcpy(&v4, &peer, sizeof(v4));
-        return ntohl(v4.sin_addr.s_addr) >> 24 == 127 ? CALLER_LOOPBACK : CALLER_NETWORK;
-    }
-    struct sockaddr_in6 v6;
-    memcpy(&v6, &peer, sizeof(v6));
-    bool mapped = IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) && v6.sin6_addr.s6_addr[12] == 127;
-    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) || mapped ? CALLER_LOOPBACK : CALLER_NETWORK;
-}
-
-// A page in a browser on this machine can be made to call us under a name of its own (DNS
-// rebinding), never under an address.
-static bool host_is_local(const char *host)
-{
-    char name[64];
-    size_t len = host != NULL ? strlen(host) : 0;
-    if (len == 0 || len >= sizeof(name)) {
-        return false;
-    }
-    memcpy(name, host, len + 1);
-    if (name[0] == '[') {
-        char *end = strchr(name, ']');
-        struct in6_addr v6;
-        if (end == NULL) {
-            return false;
-        }
-        *end = '\0';
-        return inet_pton(AF_INET6, name + 1, &v6) == 1;
-    }
-    char *colon = strchr(name, ':');
-    if (colon != NULL) {
-        *colon = '\0';
-    }
-    struct in_addr v4;
-    return strcmp(name, "localhost") == 0 || inet_pton(AF_INET, name, &v4) == 1;
-}
-
-static bool may_see_detail(struct evhttp_request *req, const char **ret_why)
-{
-    enum caller caller = caller_of(req);
-    if (caller == CALLER_NETWORK) {
-        *ret_why = "only for callers on this machine";
-        return false;
-    }
-    const char *host = evhttp_find_header(evhttp_request_get_input_headers(req), "Host");
-    if (caller == CALLER_LOOPBACK && !host_is_local(host)) {
-        *ret_why = "Host must be an IP address or localhost";
-        return false;
-    }
-    return true;
-}
-
 static void on_request(struct evhttp_request *req, void *ctx)
 {
-    struct admin *admin = as_admin(ctx);
-    enum evhttp_cmd_type method = evhttp_request_get_command(req);
-    const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
-    const char *why = NULL;
-    for (size_t i = 0; i < ARRAY_LEN(pages); i++) {
-        if (path == NULL || strcmp(path, pages[i].path) != 0) {
-            continue;
-        }
-        if (method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD) {
-            send_refusal(req, HTTP_BADMETHOD, "only GET is answered here");
-        } else if (pages[i].detail && !may_see_detail(req, &why)) {
-            send_refusal(req, 403, why);
-        } else {
-            pages[i].answer(admin, req);
-        }
-        return;
-    }
-    send_refusal(req, HTTP_NOTFOUND, "no such page");
+    admin_routes_dispatch(as_admin(ctx), req);
+}
+
+static void on_answered(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    admin_call_deliver(as_admin(ctx));
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    admin_events_tick(as_admin(ctx));
 }
 
 // --- How many ------------------------------------------------------------------------------------
@@ -332,12 +94,19 @@ static void sweep(struct admin *admin)
     admin->open_count = kept;
 }
 
+static_assert(ADMIN_CALLS_MAX + ADMIN_STREAMS_MAX < ADMIN_CONNECTIONS_MAX,
+              "there is always one to be cut");
+
 // Ends when evhttp has read the end of what is cut here.
 static void cut_oldest(struct admin *admin)
 {
     stats_add(COUNTER_admin_connections_cut, 1);
     log_warn("admin_connection_cut", "why=too_many max=%u", ADMIN_CONNECTIONS_MAX);
-    (void)shutdown(bufferevent_getfd(admin->open[0]), SHUT_RDWR); // gone already is as good
+    unsigned i = 0;
+    while (admin_call_uses(admin, admin->open[i]) || admin_events_uses(admin, admin->open[i])) {
+        i++; // ends: fewer than all of them can be in use
+    }
+    (void)shutdown(bufferevent_getfd(admin->open[i]), SHUT_RDWR); // gone already is as good
     listeners_set(admin, false);
 }
 
@@ -437,7 +206,7 @@ static int listen_tcp(struct admin *admin, struct buf *ret_why)
 static int listen_unix(struct admin *admin, struct buf *ret_why)
 {
     struct buf why;
-    buf_init(&why, WHY_MAX_BYTES);
+    buf_init(&why, ADMIN_WHY_MAX_BYTES);
     enum err err = unix_socket_open(admin->options.socket_path, 0600, &admin->name, &why);
     if (err != ERR_OK) {
         buf_printf(ret_why, "admin.socket %s", buf_cstr(&why));
@@ -449,7 +218,7 @@ static int listen_unix(struct admin *admin, struct buf *ret_why)
 // The loop owns the descriptor after.
 static void accept_from(struct admin *admin, int fd)
 {
-    check(admin->listener_count < LISTENERS_MAX);
+    check(admin->listener_count < ADMIN_LISTENERS_MAX);
     struct evconnlistener *listener = evconnlistener_new(
         admin->base, NULL, NULL, LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_CLOSE_ON_FREE, 0, fd);
     check(listener != NULL && evhttp_bind_listener(admin->http, listener) != NULL);
@@ -468,7 +237,7 @@ static bool listen_all(struct admin *admin, struct buf *ret_why)
     }
     if (admin->options.socket_path != NULL) {
         struct buf why;
-        buf_init(&why, WHY_MAX_BYTES);
+        buf_init(&why, ADMIN_WHY_MAX_BYTES);
         int fd = listen_unix(admin, &why);
         if (fd >= 0) {
             accept_from(admin, fd);
@@ -512,7 +281,7 @@ static void make_loop(struct admin *admin)
     admin->http = evhttp_new(admin->base);
     check(admin->http != NULL);
     evhttp_set_max_headers_size(admin->http, HEAD_MAX_BYTES);
-    evhttp_set_max_body_size(admin->http, BODY_MAX_BYTES);
+    evhttp_set_max_body_size(admin->http, ADMIN_BODY_MAX);
     evhttp_set_timeout(admin->http, SILENCE_MAX_S);
     evhttp_set_allowed_methods(admin->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD | EVHTTP_REQ_POST |
                                                 EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE);
@@ -520,7 +289,12 @@ static void make_loop(struct admin *admin)
     evhttp_set_bevcb(admin->http, on_accepted, admin);
     admin->sweep_event = event_new(admin->base, -1, 0, on_sweep, admin);
     admin->resume_event = event_new(admin->base, -1, 0, on_resume, admin);
-    check(admin->sweep_event != NULL && admin->resume_event != NULL);
+    admin->tick_event = event_new(admin->base, -1, 0, on_tick, admin);
+    check(admin->sweep_event != NULL && admin->resume_event != NULL && admin->tick_event != NULL);
+    admin->hub = admin_hub_new();
+    admin->answer_event =
+        event_new(admin->base, admin_hub_fd(admin->hub), EV_READ | EV_PERSIST, on_answered, admin);
+    check(admin->answer_event != NULL && event_add(admin->answer_event, NULL) == 0);
     admin->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     check(admin->stop_fd >= 0);
     admin->stop_event = event_new(admin->base, admin->stop_fd, EV_READ, on_stop, admin);
@@ -548,7 +322,14 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
     if (admin->options.io_engine == NULL) {
         admin->options.io_engine = "unknown";
     }
+    list_init(&admin->calls);
+    list_init(&admin->streams);
+    admin->started_us = clock_monotonic_us();
     make_loop(admin);
+    if (!admin_access_load(admin, ret_why)) {
+        admin_stop(admin);
+        return ERR_INVALID;
+    }
     if (!listen_all(admin, ret_why)) {
         admin_stop(admin);
         return ERR_IN_USE;
@@ -582,10 +363,15 @@ void admin_stop(struct admin *admin)
     event_free(admin->stop_event);
     event_free(admin->sweep_event);
     event_free(admin->resume_event);
+    event_free(admin->tick_event);
+    event_free(admin->answer_event);
+    admin_calls_forget(admin);
+    admin_events_forget(admin);
     evhttp_free(admin->http);
     sweep(admin);
     event_base_free(admin->base);
     (void)close(admin->stop_fd); // nobody writes to it any more
+    admin_hub_unref(admin->hub);
     admin->magic = 0;
     free(admin);
 }

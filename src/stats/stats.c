@@ -10,6 +10,7 @@
 #include "stats/stats.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,23 +31,21 @@ struct label_table {
     atomic_ulong other;
 };
 
-enum table { TABLE_REQUEST, TABLE_RESULT, TABLE_BYPASS, TABLE_ORIGIN, TABLE_COUNT };
-
 static const struct table_text {
     const char *metric, *help;
     const char *first_label, *second_label; // second NULL: one label only
-} table_texts[TABLE_COUNT] = {
-    [TABLE_REQUEST] = {"forebay_http_requests_total", "requests answered", "op", "code"},
-    [TABLE_RESULT] = {"forebay_cache_requests_total", "requests by what the cache did", "op",
-                      "result"},
-    [TABLE_BYPASS] = {"forebay_cache_bypass_total", "requests that went past the cache", "reason",
+} table_texts[STATS_TABLE_COUNT] = {
+    [STATS_REQUESTS] = {"forebay_http_requests_total", "requests answered", "op", "code"},
+    [STATS_RESULTS] = {"forebay_cache_requests_total", "requests by what the cache did", "op",
+                       "result"},
+    [STATS_BYPASS] = {"forebay_cache_bypass_total", "requests that went past the cache", "reason",
                       NULL},
-    [TABLE_ORIGIN] = {"forebay_origin_requests_total", "requests to origins", "op", "code"},
+    [STATS_ORIGIN] = {"forebay_origin_requests_total", "requests to origins", "op", "code"},
 };
 
 struct record {
     struct stats_block block; // first: stats_block() returns it
-    struct label_table tables[TABLE_COUNT];
+    struct label_table tables[STATS_TABLE_COUNT];
     struct record *next;
     atomic_bool taken;
 };
@@ -161,7 +160,8 @@ uint64_t stats_sum(enum counter c)
     return sum;
 }
 
-static void label_count(enum table which, const char *first, const char *second, unsigned code)
+static void label_count(enum stats_table which, const char *first, const char *second,
+                        unsigned code)
 {
     check(first != NULL);
     struct label_table *table = &record_mine()->tables[which];
@@ -187,23 +187,23 @@ static void label_count(enum table which, const char *first, const char *second,
 
 void stats_count_request(const char *op, unsigned status)
 {
-    label_count(TABLE_REQUEST, op, NULL, status);
+    label_count(STATS_REQUESTS, op, NULL, status);
 }
 
 void stats_count_result(const char *op, const char *result)
 {
     check(result != NULL);
-    label_count(TABLE_RESULT, op, result, 0);
+    label_count(STATS_RESULTS, op, result, 0);
 }
 
 void stats_count_bypass(const char *reason)
 {
-    label_count(TABLE_BYPASS, reason, NULL, 0);
+    label_count(STATS_BYPASS, reason, NULL, 0);
 }
 
 void stats_count_origin(const char *op, unsigned status)
 {
-    label_count(TABLE_ORIGIN, op, NULL, status);
+    label_count(STATS_ORIGIN, op, NULL, status);
 }
 
 // --- Rendering -----------------------------------------------------------------------------------
@@ -227,6 +227,85 @@ static const struct row_text {
 #undef HISTOGRAM_FINE
 };
 
+static const struct counter_text {
+    const char *name, *metric, *labels;
+    bool is_gauge;
+} counter_texts[COUNTER_COUNT_] = {
+#define COUNTER(name, metric, labels, help) {#name, metric, labels, false},
+#define GAUGE(name, metric, labels, help) {#name, metric, labels, true},
+#define HISTOGRAM(name, metric, labels, help)
+#include "stats/counters.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+};
+
+static const char *const histogram_names[HISTOGRAM_COUNT_] = {
+#define COUNTER(name, metric, labels, help)
+#define GAUGE(name, metric, labels, help)
+#define HISTOGRAM(name, metric, labels, help) #name,
+#include "stats/counters.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+};
+
+const char *stats_name(enum counter c)
+{
+    check((unsigned)c < COUNTER_COUNT_);
+    return counter_texts[c].name;
+}
+
+bool stats_is_gauge(enum counter c)
+{
+    check((unsigned)c < COUNTER_COUNT_);
+    return counter_texts[c].is_gauge;
+}
+
+const char *stats_metric(enum counter c)
+{
+    check((unsigned)c < COUNTER_COUNT_);
+    return counter_texts[c].metric;
+}
+
+const char *stats_labels(enum counter c)
+{
+    check((unsigned)c < COUNTER_COUNT_);
+    return counter_texts[c].labels;
+}
+
+uint64_t stats_value(enum counter c)
+{
+    uint64_t sum = stats_sum(c);
+    bool is_below = stats_is_gauge(c) && (int64_t)sum < 0; // a down seen before its up elsewhere
+    return is_below ? 0 : sum;
+}
+
+const char *stats_histogram_name(enum histogram h)
+{
+    check((unsigned)h < HISTOGRAM_COUNT_);
+    return histogram_names[h];
+}
+
+void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum)
+{
+    check((unsigned)h < HISTOGRAM_COUNT_);
+    *ret_sum = (struct stats_histogram_sum){0};
+    for (struct record *r = atomic_load(&records); r != NULL; r = r->next) {
+        const struct stats_histogram *one = &r->block.histogram[h];
+        for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
+            ret_sum->bucket[i] += atomic_load_explicit(&one->bucket[i], memory_order_relaxed);
+        }
+        ret_sum->sum_us += atomic_load_explicit(&one->sum_us, memory_order_relaxed);
+    }
+}
+
+uint64_t stats_histogram_bound_us(unsigned bucket)
+{
+    check(bucket < HISTOGRAM_BUCKETS);
+    return bounds_us[bucket];
+}
+
 static void render_head(struct buf *out, const char *metric, const char *help, const char *type)
 {
     buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", metric, help, metric, type);
@@ -234,33 +313,25 @@ static void render_head(struct buf *out, const char *metric, const char *help, c
 
 static void render_value(struct buf *out, const struct row_text *row)
 {
-    uint64_t sum = stats_sum((enum counter)row->slot);
+    uint64_t sum = stats_value((enum counter)row->slot);
     const char *open = row->labels[0] != '\0' ? "{" : "", *close = open[0] != '\0' ? "}" : "";
-    if (row->kind == ROW_GAUGE && (int64_t)sum < 0) {
-        sum = 0; // a down seen before its up on another thread
-    }
     buf_printf(out, "%s%s%s%s %lu\n", row->metric, open, row->labels, close, (unsigned long)sum);
 }
 
 static void render_histogram(struct buf *out, const struct row_text *row)
 {
-    unsigned long buckets[HISTOGRAM_BUCKETS + 1] = {0}, sum_us = 0, total = 0;
-    for (struct record *r = atomic_load(&records); r != NULL; r = r->next) {
-        const struct stats_histogram *h = &r->block.histogram[row->slot];
-        for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
-            buckets[i] += atomic_load_explicit(&h->bucket[i], memory_order_relaxed);
-        }
-        sum_us += atomic_load_explicit(&h->sum_us, memory_order_relaxed);
-    }
+    struct stats_histogram_sum all;
+    uint64_t total = 0;
+    stats_histogram_sum((enum histogram)row->slot, &all);
     const char *comma = row->labels[0] != '\0' ? "," : "";
     for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
-        total += buckets[i];
+        total += all.bucket[i];
         buf_printf(out, "%s_bucket{%s%sle=\"%s\"} %lu\n", row->metric, row->labels, comma,
                    i < HISTOGRAM_BUCKETS ? ladders[row->slot]->text[i] : "+Inf", total);
     }
     const char *open = comma[0] != '\0' ? "{" : "", *close = comma[0] != '\0' ? "}" : "";
     buf_printf(out, "%s_sum%s%s%s %lu.%06lu\n", row->metric, open, row->labels, close,
-               sum_us / 1000000, sum_us % 1000000);
+               all.sum_us / 1000000, all.sum_us % 1000000);
     buf_printf(out, "%s_count%s%s%s %lu\n", row->metric, open, row->labels, close, total);
 }
 
@@ -296,9 +367,10 @@ static void merge_row(struct merged_row *merged, unsigned *count, unsigned long 
     }
 }
 
-static void render_table(struct buf *out, enum table which)
+void stats_each(enum stats_table which, stats_row_fn *on_row, void *ctx)
 {
-    const struct table_text *text = &table_texts[which];
+    check((unsigned)which < STATS_TABLE_COUNT);
+    bool has_code = table_texts[which].second_label != NULL;
     struct merged_row merged[MERGED_MAX];
     unsigned count = 0;
     unsigned long other = 0;
@@ -317,23 +389,37 @@ static void render_table(struct buf *out, enum table which)
         }
     }
     qsort(merged, count, sizeof(merged[0]), compare_merged);
-    render_head(out, text->metric, text->help, "counter");
     for (unsigned i = 0; i < count; i++) {
-        buf_printf(out, "%s{%s=\"%s\"", text->metric, text->first_label, merged[i].first);
-        if (merged[i].second != NULL) {
-            buf_printf(out, ",%s=\"%s\"", text->second_label, merged[i].second);
-        } else if (text->second_label != NULL) {
-            buf_printf(out, ",%s=\"%u\"", text->second_label, merged[i].code);
-        }
-        buf_printf(out, "} %lu\n", merged[i].count);
+        char code[12];
+        (void)snprintf(code, sizeof(code), "%u", merged[i].code); // always fits
+        const char *second = merged[i].second != NULL ? merged[i].second : has_code ? code : NULL;
+        on_row(ctx, merged[i].first, second, merged[i].count);
     }
     if (other > 0) {
-        buf_printf(out, "%s{%s=\"_other\"", text->metric, text->first_label);
-        if (text->second_label != NULL) {
-            buf_printf(out, ",%s=\"_other\"", text->second_label);
-        }
-        buf_printf(out, "} %lu\n", other);
+        on_row(ctx, "_other", has_code ? "_other" : NULL, other);
     }
+}
+
+struct table_out {
+    struct buf *out;
+    const struct table_text *text;
+};
+
+static void render_label_row(void *ctx, const char *first, const char *second, uint64_t count)
+{
+    const struct table_out *to = ctx;
+    buf_printf(to->out, "%s{%s=\"%s\"", to->text->metric, to->text->first_label, first);
+    if (second != NULL) {
+        buf_printf(to->out, ",%s=\"%s\"", to->text->second_label, second);
+    }
+    buf_printf(to->out, "} %lu\n", count);
+}
+
+static void render_table(struct buf *out, enum stats_table which)
+{
+    struct table_out to = {out, &table_texts[which]};
+    render_head(out, to.text->metric, to.text->help, "counter");
+    stats_each(which, render_label_row, &to);
 }
 
 static void render_log_lines(struct buf *out)
@@ -365,8 +451,8 @@ void stats_render(struct buf *out)
             render_value(out, row);
         }
     }
-    for (int table = 0; table < TABLE_COUNT; table++) {
-        render_table(out, (enum table)table);
+    for (int table = 0; table < STATS_TABLE_COUNT; table++) {
+        render_table(out, (enum stats_table)table);
     }
     render_log_lines(out);
 }

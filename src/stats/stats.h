@@ -6,6 +6,7 @@
 #define FOREBAY_STATS_STATS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/bytes.h"
@@ -73,6 +74,28 @@ void stats_count_request(const char *op, unsigned status);
 void stats_count_result(const char *op, const char *result);
 void stats_count_bypass(const char *reason);
 void stats_count_origin(const char *op, unsigned status);
+
+// --- The table, for whoever shows its numbers in another form; any thread -------------------------
+
+// The name that a row of counters.def begins with: what the API and commands call it.
+const char *stats_name(enum counter c);
+bool stats_is_gauge(enum counter c);
+const char *stats_metric(enum counter c); // "forebay_degraded"
+const char *stats_labels(enum counter c); // "component=\"disk\""; "": none
+uint64_t stats_value(enum counter c);     // its sum; a gauge is never below 0
+const char *stats_histogram_name(enum histogram h);
+struct stats_histogram_sum {
+    uint64_t bucket[HISTOGRAM_BUCKETS + 1]; // not cumulated; the last one is above all bounds
+    uint64_t sum_us;
+};
+void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum);
+uint64_t stats_histogram_bound_us(unsigned bucket); // upper, inclusive; bucket < HISTOGRAM_BUCKETS
+
+// What is counted by labels at run time. `second` is the code's digits where that is the second label,
+// NULL where there is none; "_other" is what had no room.
+enum stats_table { STATS_REQUESTS, STATS_RESULTS, STATS_BYPASS, STATS_ORIGIN, STATS_TABLE_COUNT };
+typedef void stats_row_fn(void *ctx, const char *first, const char *second, uint64_t count);
+void stats_each(enum stats_table table, stats_row_fn *on_row, void *ctx); // in order of the labels
 
 // Prometheus text format 0.0.4 of every row, appended; `# HELP` and `# TYPE` once per metric name.
 void stats_render(struct buf *out);

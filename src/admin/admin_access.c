@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may what on the admin port. On the admin thread.
+//
+//   open     totals, no object keys: whoever reaches the port
+//   detail   keys and configuration: the unix socket; loopback, unless admin.trust_loopback says
+//            otherwise; the bearer token of admin.token_file
+//   control  changes state: the same; over TCP also the header X-Forebay-Control: 1, which no form of
+//            a web page can send
+//
+// Detail and control over TCP want a Host that is an address, localhost or in admin.allowed_hosts: a page
+// in a browser on this machine can be made to call us under a name of its own (DNS rebinding).
+#include "admin/admin_private.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum caller { CALLER_UNIX, CALLER_LOOPBACK, CALLER_NETWORK };
+
+static enum caller caller_of(struct evhttp_request *req)
+{
+    struct evhttp_connection *connection = evhttp_request_get_connection(req);
+    int fd = bufferevent_getfd(evhttp_connection_get_bufferevent(connection));
+    struct sockaddr_storage peer;
+    socklen_t len = sizeof(peer);
+    memset(&peer, 0, sizeof(peer));
+    if (getpeername(fd, (struct sockaddr *)&peer, &len) != 0) {
+        return CALLER_NETWORK;
+    }
+    if (peer.ss_family == AF_UNIX) {
+        return CALLER_UNIX;
+    }
+    if (peer.ss_family == AF_INET) {
+        struct sockaddr_in v4;
+        memcpy(&v4, &peer, sizeof(v4));
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127 ? CALLER_LOOPBACK : CALLER_NETWORK;
+    }
+    struct sockaddr_in6 v6;
+    memcpy(&v6, &peer, sizeof(v6));
+    bool mapped = IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) && v6.sin6_addr.s6_addr[12] == 127;
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) || mapped ? CALLER_LOOPBACK : CALLER_NETWORK;
+}
+
+static bool host_is_allowed(const struct admin *admin, const char *host)
+{
+    char name[256];
+    size_t len = host != NULL ? strlen(host) : 0;
+    if (len == 0 || len >= sizeof(name)) {
+        return false;
+    }
+    memcpy(name, host, len + 1);
+    if (name[0] == '[') {
+        char *end = strchr(name, ']');
+        struct in6_addr v6;
+        if (end == NULL) {
+            return false;
+        }
+        *end = '\0';
+        return inet_pton(AF_INET6, name + 1, &v6) == 1;
+    }
+    char *colon = strchr(name, ':');
+    if (colon != NULL) {
+        *colon = '\0';
+    }
+    for (unsigned i = 0; i < admin->options.allowed_host_count; i++) {
+        if (strcasecmp(name, admin->options.allowed_hosts[i]) == 0) {
+            return true;
+        }
+    }
+    struct in_addr v4;
+    return strcasecmp(name, "localhost") == 0 || inet_pton(AF_INET, name, &v4) == 1;
+}
+
+enum token { TOKEN_ABSENT, TOKEN_WRONG, TOKEN_RIGHT };
+
+static enum token token_of(const struct admin *admin, const struct evkeyvalq *headers)
+{
+    struct span value = span_trim(span_from_cstr(evhttp_find_header(headers, "Authorization")));
+    if (value.len == 0) {
+        return TOKEN_ABSENT;
+    }
+    size_t len = strlen(admin->token);
+    if (len == 0 || value.len < 7 ||
+        !span_equal_nocase((struct span){value.ptr, 7}, SPAN("Bearer "))) {
+        return TOKEN_WRONG;
+    }
+    struct span token = span_trim((struct span){value.ptr + 7, value.len - 7});
+    return token.len == len && CRYPTO_memcmp(token.ptr, admin->token, len) == 0 ? TOKEN_RIGHT
+                                                                                : TOKEN_WRONG;
+}
+
+unsigned admin_access_judge(const struct admin *admin, struct evhttp_request *req,
+                            enum admin_class class, const char **ret_why)
+{
+    const struct evkeyvalq *headers = evhttp_request_get_input_headers(req);
+    enum caller caller = caller_of(req);
+    if (class == ADMIN_CLASS_OPEN || caller == CALLER_UNIX) {
+        return 0;
+    }
+    if (!host_is_allowed(admin, evhttp_find_header(headers, "Host"))) {
+        *ret_why = "Host must be an IP address, localhost or one of admin.allowed_hosts";
+        return 403;
+    }
+    enum token token = token_of(admin, headers);
+    if (token == TOKEN_WRONG) {
+        *ret_why = admin->token[0] != '\0' ? "the token is not that of admin.token_file"
+                                           : "there is no token here: admin.token_file is not set";
+        return 401;
+    }
+    bool is_trusted = caller == CALLER_LOOPBACK && !admin->options.distrusts_loopback;
+    if (token != TOKEN_RIGHT && !is_trusted) {
+        *ret_why = admin->token[0] != '\0'
+                       ? "the bearer token of admin.token_file is wanted (FOREBAY_ADMIN_TOKEN)"
+                       : "only by the unix socket of admin.socket, from this machine, or with "
+                         "the token of admin.token_file, which is not set";
+        return 401;
+    }
+    const char *control = evhttp_find_header(headers, "X-Forebay-Control");
+    if (class == ADMIN_CLASS_CONTROL && (control == NULL || strcmp(control, "1") != 0)) {
+        *ret_why = "the header X-Forebay-Control: 1 is wanted, so that no web page can ask this";
+        return 403;
+    }
+    return 0;
+}
+
+bool admin_access_load(struct admin *admin, struct buf *why)
+{
+    const char *path = admin->options.token_file;
+    if (path == NULL) {
+        return true;
+    }
+    char text[ADMIN_TOKEN_MAX + 2];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
+    int errno_value = errno;
+    if (fd >= 0) {
+        (void)close(fd); // only read
+    }
+    if (len < 0) {
+        buf_printf(why, "admin.token_file %s: %s", path, strerror(errno_value));
+        return false;
+    }
+    struct span token = {text, (size_t)len};
+    while (token.len > 0 && strchr(" \t\r\n", token.ptr[token.len - 1]) != NULL) {
+        token.len--;
+    }
+    token = span_trim(token);
+    bool is_good = token.len >= 16 && token.len <= ADMIN_TOKEN_MAX;
+    for (size_t i = 0; i < token.len; i++) {
+        is_good = is_good && token.ptr[i] > 0x20 && token.ptr[i] < 0x7f;
+    }
+    if (!is_good) {
+        buf_printf(why,
+                   "admin.token_file %s: one line of 16 to %u printable characters is wanted "
+                   "(openssl rand -hex 32)",
+                   path, ADMIN_TOKEN_MAX);
+        return false;
+    }
+    memcpy(admin->token, token.ptr, token.len);
+    admin->token[token.len] = '\0';
+    OPENSSL_cleanse(text, sizeof(text));
+    return true;
+}

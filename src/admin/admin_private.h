@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of this room share. All of it is the admin thread's but where it says otherwise.
+//   admin_http.c     the thread, its listeners, how many connections
+//   admin_routes.c   from a request to its answer; parameters
+//   admin_access.c   who may
+//   admin_call.c     actions: requests that are answered later
+//   admin_pages.c    what is answered here
+//   admin_summary.c  the numbers of counters.def as JSON
+//   admin_events.c   the same once a second, to whoever watches
+//   admin_reply.c    heads and bodies
+#ifndef FOREBAY_ADMIN_PRIVATE_H
+#define FOREBAY_ADMIN_PRIVATE_H
+
+#include <pthread.h>
+
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/http.h>
+
+#include "admin/admin.h"
+#include "base/list.h"
+#include "loop/loop.h"
+
+#define ADMIN_MAGIC 0x61646d696e000001u
+#define ADMIN_LISTENERS_MAX 2u
+#define ADMIN_TOKEN_MAX 512u
+#define ADMIN_WHY_MAX_BYTES 512u
+
+struct admin_hub;    // admin_call.c
+struct admin_stream; // admin_events.c
+
+struct admin {
+    uint64_t magic;
+    struct admin_options options;
+    struct event_base *base;
+    struct evhttp *http;
+    struct event *stop_event;
+    int stop_fd;
+    struct evconnlistener *listeners[ADMIN_LISTENERS_MAX];
+    unsigned listener_count;
+    struct bufferevent *open[ADMIN_CONNECTIONS_MAX]; // oldest first; a reference each
+    unsigned open_count;
+    struct event *sweep_event, *resume_event;
+    struct admin_hub *hub;
+    struct event *answer_event;
+    unsigned call_count; // not yet freed
+    struct list calls;   // struct admin_call.node: whose caller still waits
+    struct list streams; // struct admin_stream.node
+    unsigned stream_count;
+    struct event *tick_event;
+    uint64_t started_us;
+    char token[ADMIN_TOKEN_MAX + 1]; // "": none
+    pthread_t thread;
+    bool thread_runs;
+    char address[64];
+    struct unix_listener name; // path empty: none
+};
+
+static inline struct admin *as_admin(void *ptr)
+{
+    struct admin *admin = ptr;
+    check(admin->magic == ADMIN_MAGIC);
+    return admin;
+}
+
+// --- admin_reply.c -------------------------------------------------------------------------------
+
+void admin_reply_headers(struct evhttp_request *req, const char *type);
+void admin_reply_text(struct evhttp_request *req, unsigned status, const char *type,
+                      struct span body);
+void admin_reply_json(struct evhttp_request *req, unsigned status, json_t *json); // takes it over
+void admin_reply_refusal(struct evhttp_request *req, unsigned status, const char *why);
+json_t *admin_refusal(const char *why);
+// json_string() refuses what is not UTF-8: such bytes are replaced.
+json_t *admin_json_text(struct span text);
+
+// --- admin_access.c ------------------------------------------------------------------------------
+
+enum admin_class { ADMIN_CLASS_OPEN, ADMIN_CLASS_DETAIL, ADMIN_CLASS_CONTROL };
+// 0: it may. Else the status of the refusal, and why.
+unsigned admin_access_judge(const struct admin *admin, struct evhttp_request *req,
+                            enum admin_class class, const char **ret_why);
+// Reads admin.token_file. False: it cannot be used, and `why` says so.
+bool admin_access_load(struct admin *admin, struct buf *why);
+
+// --- admin_routes.c ------------------------------------------------------------------------------
+
+void admin_routes_dispatch(struct admin *admin, struct evhttp_request *req);
+
+// --- admin_call.c --------------------------------------------------------------------------------
+
+struct admin_hub *admin_hub_new(void);
+int admin_hub_fd(const struct admin_hub *hub); // readable: answers have come
+void admin_hub_unref(struct admin_hub *hub);
+// Takes parameters and body over. False: too many wait already, and both are gone.
+bool admin_call_start(struct admin *admin, struct evhttp_request *req, enum admin_action action,
+                      struct evkeyvalq *parameters, json_t *body);
+void admin_call_deliver(struct admin *admin); // what has been answered
+void admin_calls_forget(struct admin *admin); // the thread has stopped: nobody waits any more
+bool admin_call_uses(struct admin *admin, const struct bufferevent *bev);
+
+// --- admin_events.c ------------------------------------------------------------------------------
+
+void admin_events_tick(struct admin *admin);
+void admin_events_forget(struct admin *admin); // as above
+bool admin_events_uses(struct admin *admin, const struct bufferevent *bev);
+
+// --- admin_summary.c -----------------------------------------------------------------------------
+
+json_t *admin_summary(const struct admin *admin);
+
+#define PAGE(method, path, class, parameters, name)                                                \
+    void admin_page_##name(struct admin *admin, struct evhttp_request *req);
+#define ACTION(method, path, class, parameters, name)
+#include "admin/routes.def"
+#undef PAGE
+#undef ACTION
+
+#endif
