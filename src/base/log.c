@@ -51,6 +51,11 @@ void log_init(enum log_level level, bool json)
     is_file = fstat(STDERR_FILENO, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+void log_set_level(enum log_level level)
+{
+    atomic_store(&current_level, (int)level);
+}
+
 bool log_enabled(enum log_level level)
 {
     return (int)level <= atomic_load_explicit(&current_level, memory_order_relaxed);

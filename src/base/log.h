@@ -15,6 +15,7 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBU
 
 // Before threads start.
 void log_init(enum log_level level, bool json);
+void log_set_level(enum log_level level); // any thread
 bool log_enabled(enum log_level level);
 // `format` is printf for "key=value key=value"; a value that may hold blanks or outside bytes must
 // go through %s of log_quote().

@@ -74,9 +74,9 @@ struct store_limits command_store_limits(const struct config *c)
 
 static void on_changed(void *ctx, const char *key, bool live)
 {
-    (void)ctx;
     if (!live) {
         log_warn("reload_needs_restart", "key=%s", key);
+        buf_printf(ctx, "%s\n", key);
     }
 }
 
@@ -140,10 +140,11 @@ struct fresh {
     struct access_keys *keys;
 };
 
-static void reload_apply(struct command_reload *reload, const struct fresh *fresh)
+static void reload_apply(struct command_reload *reload, const struct fresh *fresh,
+                         struct buf *ret_restart)
 {
     struct config *latest = fresh->latest;
-    config_compare(reload->first, latest, on_changed, NULL);
+    config_compare(reload->first, latest, on_changed, ret_restart);
     http_certificate_use(reload->http, fresh->certificate);
     if (fresh->keys != NULL) {
         proxy_set_access_keys(reload->proxy, fresh->keys);
@@ -163,7 +164,8 @@ static void reload_apply(struct command_reload *reload, const struct fresh *fres
              log_quote(span_from_cstr(fresh->keys != NULL ? reload->first->auth_keys_file : "")));
 }
 
-void command_reload(struct command_reload *reload)
+enum err command_reload_now(struct command_reload *reload, struct buf *ret_errors,
+                            struct buf *ret_restart)
 {
     struct buf why;
     struct fresh fresh = {0};
@@ -179,12 +181,14 @@ void command_reload(struct command_reload *reload)
         err = store_set_limits(reload->store, &limits, &why);
     }
     if (err == ERR_OK) {
-        reload_apply(reload, &fresh);
+        reload_apply(reload, &fresh, ret_restart);
     } else {
         reload_failed(reload, &why);
+        buf_append_span(ret_errors, buf_span(&why));
         access_keys_unref(fresh.keys);
         http_certificate_free(fresh.certificate);
         config_free(fresh.latest);
     }
     buf_done(&why);
+    return err;
 }

@@ -29,7 +29,9 @@ struct command_reload {
 void command_reload_init(struct command_reload *reload, int argc, char **argv,
                          const struct config *config);
 void command_reload_done(struct command_reload *reload); // after the admin thread; zeros are fine
-void command_reload(struct command_reload *reload);
+// The log says what became of it, and so do these: errors, and keys that wait for a restart, a line each.
+enum err command_reload_now(struct command_reload *reload, struct buf *ret_errors,
+                            struct buf *ret_restart);
 // Every setting with its value and where it came from. Any thread.
 void command_reload_show(void *ctx, struct buf *out);
 // What of the configuration limits the store.

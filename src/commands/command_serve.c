@@ -23,7 +23,9 @@
 #include "base/chunk.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "commands/command_announce.h"
+#include "commands/command_control.h"
 #include "commands/command_holders.h"
 #include "commands/command_reload.h"
 #include "commands/commands.h"
@@ -59,6 +61,7 @@ struct serve {
     struct command_limits_plan descriptors;
     sem_t told; // once for each origin that has been probed
     struct command_reload reload;
+    struct command_control control;
     struct buf why;
     _Atomic bool started, draining;
 };
@@ -314,6 +317,11 @@ static void show_config(void *ctx, struct buf *out)
     command_reload_show(&s->reload, out);
 }
 
+struct command_control *command_control_of(void *ctx)
+{
+    return &((struct serve *)ctx)->control;
+}
+
 // --- parts ---------------------------------------------------------------------------------------
 
 static int serve_build_store(struct serve *s, unsigned rule_count)
@@ -452,6 +460,10 @@ static int serve_build_admin(struct serve *s)
         .metrics = command_memory_metrics,
         .config = show_config,
         .ctx = s};
+    s->control.proxy = s->proxy;
+    s->control.store = s->store;
+    s->control.reload = &s->reload;
+    command_control_actions(options.actions);
     enum err err = admin_start(&options, &s->admin, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
@@ -564,7 +576,7 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
         if (signal_number == SIGUSR1) {
             proxy_reopen_logs(s->proxy);
         } else if (signal_number == SIGHUP) {
-            command_reload(&s->reload);
+            command_control_reload(&s->control);
         } else if (signal_number == SIGTERM || signal_number == SIGINT) {
             return;
         }
@@ -613,6 +625,7 @@ static void serve_end_all(struct serve *s)
 static void serve_tear_down(struct serve *s, bool running)
 {
     admin_stop(s->admin);
+    command_control_stop(&s->control);
     if (running) {
         serve_end_all(s);
     }

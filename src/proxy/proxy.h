@@ -76,4 +76,56 @@ void proxy_reopen_logs(struct proxy *proxy); // any thread
 // New keys for auth.mode verify; any thread.
 void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys);
 
+// --- what operators ask and tell (inspect.c, evict.c, warm.c) -------------------------------------
+//
+// Any thread may call; the answer comes on a worker, and is valid during its call only. Buckets are named
+// as clients name them. What is looked at is what clients without a realm of their own see.
+
+// What is cached of an object.
+#define PROXY_MAP_CELLS 64u
+struct proxy_object {
+    struct span bucket, key;
+    const struct proxy_rule *rule;
+    const char *origin; // as origin_describe() says it
+    struct span origin_bucket;
+    unsigned home;       // the worker that decides for the key
+    bool is_known;       // there is a record; what follows is of it
+    bool is_rebuilt;     // it was found again in segments: confirmed before its first use
+    bool is_doubted;     // a write of unknown outcome may change it: likewise
+    bool is_fresh;       // it is answered without asking the origin
+    bool is_changed;     // a listing has named another version or size
+    uint64_t age_ms;     // since it was confirmed; UINT64_MAX: not known
+    uint64_t size_bytes; // of an object that is not known: as listed, else 0
+    uint32_t block_size_bytes;
+    char etag[80]; // as sent; "": what is cached could not be read without waiting
+    uint64_t block_count, cached_blocks, cached_bytes;
+    bool is_wanted;                             // what of it is not cached would be kept now
+    uint64_t first_byte, end_byte;              // the range that was asked about
+    uint64_t range_blocks, range_cached_blocks; // that it touches
+    unsigned cell_count;                        // it in equal parts, one a block if there are few
+    uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];
+};
+// `end_byte` UINT64_MAX: to its end.
+void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uint64_t first_byte,
+                   uint64_t end_byte, void (*done)(void *ctx, const struct proxy_object *object),
+                   void *ctx);
+
+// A page of what the origin lists, and what is cached of each. The index knows no names, so the origin is
+// asked for them: what it does not have any more is not told of.
+#define PROXY_LIST_MAX 500u
+struct proxy_listing {
+    enum err err;
+    const struct proxy_object *objects;
+    unsigned count;
+    struct span next; // `after` of the next page; empty: there is none
+};
+void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, struct span after,
+                unsigned max, void (*done)(void *ctx, const struct proxy_listing *listing),
+                void *ctx);
+
+// What is cached of the object (an empty key: of the whole bucket) is given to no reader that asks after
+// done(). ERR_LIMIT: the cache directory does not take that; a later process may find it again.
+void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
+                 void (*done)(void *ctx, enum err err), void *ctx);
+
 #endif

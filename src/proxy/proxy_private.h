@@ -68,6 +68,12 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
 const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key);
 bool rules_glob_match(const char *pattern, struct span text); // linear time, no recursion
 
+// --- serve.c -------------------------------------------------------------------------------------
+
+// Where a bucket is that clients name so, and how it is called there.
+struct origin *serve_find_origin(const struct proxy *proxy, struct span bucket,
+                                 struct span *ret_origin_bucket);
+
 // --- gate.c --------------------------------------------------------------------------------------
 
 // Who asks. Only gate_authorize() makes one; every handler after it requires it.

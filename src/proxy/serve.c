@@ -16,18 +16,17 @@ static request_step_fn *const STEPS[] = {
 
 // --- the first steps -----------------------------------------------------------------------------
 
-static void find_origin(struct request *r)
+struct origin *serve_find_origin(const struct proxy *proxy, struct span bucket,
+                                 struct span *ret_origin_bucket)
 {
-    struct proxy *proxy = r->pw->proxy;
-    r->origin = proxy->options.default_origin;
-    r->origin_bucket = r->s3.bucket;
     for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
-        if (span_equal_cstr(r->s3.bucket, proxy->buckets[i].name)) {
-            r->origin = proxy->buckets[i].origin;
-            r->origin_bucket = span_from_cstr(proxy->buckets[i].origin_bucket);
-            return;
+        if (span_equal_cstr(bucket, proxy->buckets[i].name)) {
+            *ret_origin_bucket = span_from_cstr(proxy->buckets[i].origin_bucket);
+            return proxy->buckets[i].origin;
         }
     }
+    *ret_origin_bucket = bucket;
+    return proxy->options.default_origin;
 }
 
 enum step_result serve_step_parse(struct request *r)
@@ -42,7 +41,7 @@ enum step_result serve_step_parse(struct request *r)
     if (err != ERR_OK) {
         return request_fail(r, err, NULL);
     }
-    find_origin(r);
+    r->origin = serve_find_origin(r->pw->proxy, r->s3.bucket, &r->origin_bucket);
     r->step = REQUEST_AUTHORIZE;
     return STEP_AGAIN;
 }

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What commands share that ask a running server: where it is, a question and its answer as JSON, what is
+// printed. Main thread.
+//
+// With --json stdout gets one object a line, each with a `type`, the last of type `result`; bytes and
+// seconds are plain numbers. Without, text for people. What went wrong goes to stderr, and with --json to
+// stdout as well, as type `error`.
+#ifndef FOREBAY_COMMANDS_COMMAND_CLIENT_H
+#define FOREBAY_COMMANDS_COMMAND_CLIENT_H
+
+#include <jansson.h>
+
+#include "commands/commands.h"
+#include "commands/commands_private.h"
+
+struct command_client {
+    const char *name; // of the command
+    bool is_json;
+    struct config *config; // NULL: the server was named otherwise
+    char address[512];     // where it answered last; "": nowhere yet
+    const char *token;
+};
+
+// EXIT_CODE_OK, or the exit code of a command that ends here; the reason is printed.
+int command_client_open(struct command_client *client, const char *name);
+void command_client_close(struct command_client *client);
+// `body` (NULL: a GET, or DELETE with `is_delete`) is taken over. *ret_answer is the caller's. Otherwise an exit
+// code, and the reason is printed.
+int command_client_get(struct command_client *client, const char *path, json_t **ret_answer);
+int command_client_post(struct command_client *client, const char *path, json_t *body,
+                        json_t **ret_answer);
+int command_client_delete(struct command_client *client, const char *path, json_t **ret_answer);
+// Appends "NAME=VALUE", percent-coded, behind '?' or '&'.
+void command_client_parameter(struct buf *path, const char *name, struct span value);
+
+// With --json: a line of that type with the members of `json`, which is taken over.
+void command_client_line(const struct command_client *client, const char *type, json_t *json);
+// The reason, for people and as type `error`.
+void command_client_error(const struct command_client *client, const char *format, ...)
+    PRINTF_LIKE(2, 3);
+// The last line, with `json` (taken over; NULL: nothing more to say); returns the exit code, which is
+// EXIT_CODE_FAILED where stdout does not take it.
+int command_client_result(const struct command_client *client, int code, json_t *json);
+
+// --- numbers in an answer; 0 or "" where they are not -----------------------------------------------
+
+uint64_t command_client_u64(const json_t *json, const char *name);
+double command_client_double(const json_t *json, const char *name);
+const char *command_client_text(const json_t *json, const char *name);
+bool command_client_bool(const json_t *json, const char *name);
+
+// --- for people -------------------------------------------------------------------------------------
+
+#define COMMAND_SIZE_TEXT 24
+// "1.5 GiB"; returns ret_text.
+const char *command_client_size(double bytes, char ret_text[COMMAND_SIZE_TEXT]);
+// "2 d 3 h", "3 min 4 s", "12 s"
+const char *command_client_time(double seconds, char ret_text[COMMAND_SIZE_TEXT]);
+
+#endif

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+// The actions of the control interface but for jobs (command_control_jobs.c). They begin on the admin thread
+// and are answered from wherever their answer is found: explain, ls and evict on a worker, reload on the
+// main thread.
+#include "commands/command_control.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "commands/command_control_private.h"
+#include "commands/command_uri.h"
+
+#define EVICT_MAX 1000u // objects in one call
+
+// --- as JSON -------------------------------------------------------------------------------------
+
+json_t *control_text(struct span text)
+{
+    json_t *json = json_stringn(text.ptr != NULL ? text.ptr : "", text.len);
+    if (json != NULL) {
+        return json;
+    }
+    struct buf coded; // not UTF-8: percent coding, which says which bytes these are
+    buf_init(&coded, 3 * text.len + 1);
+    buf_append_uri_encoded(&coded, text, true);
+    json = json_stringn(buf_cstr(&coded), coded.len);
+    check(json != NULL);
+    buf_done(&coded);
+    return json;
+}
+
+static json_t *uri_json(struct span bucket, struct span key)
+{
+    struct buf uri;
+    buf_init(&uri, 8192);
+    buf_append_cstr(&uri, "s3://");
+    buf_append_span(&uri, bucket);
+    buf_append_char(&uri, '/');
+    buf_append_span(&uri, key);
+    json_t *json = control_text(buf_span(&uri));
+    buf_done(&uri);
+    return json;
+}
+
+static json_t *seconds_json(uint64_t ms)
+{
+    return ms == UINT64_MAX ? json_null() : json_real((double)ms / 1e3);
+}
+
+static json_t *rule_json(const struct proxy_rule *rule)
+{
+    static const char *const freshness[] = {"ttl", "immutable", "strict"};
+    json_t *json =
+        json_pack("{s:s, s:s, s:b, s:s, s:f, s:I, s:I, s:i}", "match", rule->match, "where",
+                  rule->where, "cache", rule->cache, "freshness", freshness[rule->freshness],
+                  "ttl_s", (double)rule->ttl_ms / 1e3, "block_size",
+                  (json_int_t)rule->block_size_bytes, "max_object_size",
+                  (json_int_t)rule->max_object_size_bytes, "priority", (int)rule->priority);
+    check(json != NULL);
+    return json;
+}
+
+// --- explain -------------------------------------------------------------------------------------
+
+struct verdict {
+    const char *reason, *text, *remedy;
+};
+
+// The first that holds of what keeps a read from being answered from the cache.
+static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
+{
+    const struct proxy_rule *rule = o->rule;
+    bool has_some = o->range_cached_blocks > 0;
+    bool has_all = o->is_known && o->range_cached_blocks == o->range_blocks;
+    if (is_degraded) {
+        return (struct verdict){"disk-degraded",
+                                "the cache directory does not work: nothing is stored",
+                                "see the server log, and forebay status"};
+    }
+    if (!rule->cache) {
+        return (struct verdict){"rule", "its rule says cache: false",
+                                "change that rule, or put one in front of it"};
+    }
+    if (rule->max_object_size_bytes > 0 && o->size_bytes > rule->max_object_size_bytes) {
+        return (struct verdict){"too-large", "it is larger than max_object_size",
+                                "raise cache.max_object_size, or that of its rule"};
+    }
+    if (o->is_known && o->is_doubted) {
+        return (struct verdict){
+            "in-doubt",
+            "a write whose outcome is not known may have changed its bucket: the "
+            "origin is asked before it is used",
+            "nothing to do; that ends by itself"};
+    }
+    if (o->is_known && o->is_rebuilt) {
+        return (struct verdict){"rebuilt",
+                                "it was found again after a crash: the origin confirms it once",
+                                "nothing to do; that ends with the next read"};
+    }
+    if (has_all && !o->is_fresh) {
+        return rule->freshness == PROXY_FRESHNESS_STRICT
+                   ? (struct verdict){"strict",
+                                      "its rule is strict: the origin confirms it on each read",
+                                      "a rule with freshness: ttl or immutable"}
+                   : (struct verdict){
+                         "stale",
+                         "its ttl is over: the next read asks the origin whether it has "
+                         "changed, and has its bytes from the cache",
+                         "a longer ttl; freshness: immutable if it never changes"};
+    }
+    if (has_all) {
+        return (struct verdict){"hit", "the next read is answered from the cache", ""};
+    }
+    if (!o->is_wanted) {
+        return (struct verdict){"not-admitted",
+                                "the cache is full and keeps what is read more often",
+                                "a larger cache.size, or a higher priority in its rule"};
+    }
+    return has_some ? (struct verdict){"partial",
+                                       "a part of it has not been read, or was evicted: the origin "
+                                       "is asked for that part",
+                                       "forebay warm fetches what is missing"}
+                    : (struct verdict){"absent",
+                                       "nothing of it is cached: it has not been read, or was "
+                                       "evicted or replaced",
+                                       "forebay warm fetches it; the next read keeps it"};
+}
+
+static json_t *cells_json(const struct proxy_object *o)
+{
+    json_t *cells = json_array();
+    for (unsigned i = 0; i < o->cell_count; i++) {
+        json_t *cell = json_pack("[i, i]", (int)o->cell_cached_blocks[i], (int)o->cell_blocks[i]);
+        check(cell != NULL && json_array_append_new(cells, cell) == 0);
+    }
+    return cells;
+}
+
+struct question {
+    struct admin_call *call;
+    struct command_control *control;
+};
+
+static void on_explained(void *ctx, const struct proxy_object *o)
+{
+    struct question *q = ctx;
+    struct store_summary summary;
+    store_summarize(q->control->store, &summary);
+    struct verdict verdict = verdict_of(o, summary.degraded);
+    json_t *json = json_pack(
+        "{s:o, s:s, s:o, s:o, s:b, s:o, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, s:I, s:I, "
+        "s:o, "
+        "s:{s:s, s:s, s:s}}",
+        "uri", uri_json(o->bucket, o->key), "origin", o->origin, "origin_bucket",
+        control_text(o->origin_bucket), "rule", rule_json(o->rule), "known", o->is_known, "etag",
+        o->etag[0] != '\0' ? control_text(span_from_cstr(o->etag)) : json_null(), "size",
+        (json_int_t)o->size_bytes, "block_size", (json_int_t)o->block_size_bytes, "age_s",
+        seconds_json(o->age_ms), "fresh", o->is_fresh, "rebuilt", o->is_rebuilt, "in_doubt",
+        o->is_doubted, "would_keep", o->is_wanted, "home_worker", (int)o->home, "blocks",
+        (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
+        (json_int_t)o->cached_blocks, "cached_bytes", (json_int_t)o->cached_bytes, "range",
+        json_pack("{s:I, s:I, s:I, s:I, s:o}", "first", (json_int_t)o->first_byte, "end",
+                  (json_int_t)o->end_byte, "blocks", (json_int_t)o->range_blocks, "cached_blocks",
+                  (json_int_t)o->range_cached_blocks, "cells", cells_json(o)),
+        "verdict", "reason", verdict.reason, "text", verdict.text, "remedy", verdict.remedy);
+    check(json != NULL);
+    admin_call_answer(&q->call, 200, json);
+    free(q);
+}
+
+bool control_take_uri(struct admin_call **call, struct span text, struct command_uri *ret_uri)
+{
+    const char *why = NULL;
+    char told[256];
+    if (command_uri_parse(text, ret_uri, &why)) {
+        return true;
+    }
+    (void)snprintf(told, sizeof(told), "uri \"%.*s\": %s", (int)min_u64(text.len, 128),
+                   text.ptr != NULL ? text.ptr : "", why);
+    admin_call_refuse(call, 400, told);
+    return false;
+}
+
+static struct question *question_new(struct command_control *control, struct admin_call *call)
+{
+    struct question *q = calloc(1, sizeof(*q));
+    check(q != NULL);
+    q->call = call;
+    q->control = control;
+    return q;
+}
+
+static void control_explain(void *ctx, struct admin_call *call)
+{
+    struct command_control *control = command_control_of(ctx);
+    struct command_uri uri;
+    uint64_t first = 0, end = UINT64_MAX;
+    struct span range = admin_call_parameter(call, "range");
+    if (!control_take_uri(&call, admin_call_parameter(call, "uri"), &uri)) {
+        return;
+    }
+    if (uri.key.len == 0) {
+        admin_call_refuse(&call, 400, "an object is wanted, not a bucket: s3://BUCKET/KEY");
+    } else if (range.ptr != NULL && !command_uri_parse_range(range, &first, &end)) {
+        admin_call_refuse(&call, 400, "range is FIRST-LAST or FIRST-, in bytes");
+    } else {
+        proxy_explain(control->proxy, uri.bucket, uri.key, first, end, on_explained,
+                      question_new(control, call));
+    }
+}
+
+// --- ls ------------------------------------------------------------------------------------------
+
+unsigned control_status_of(enum err err)
+{
+    return err == ERR_NO_SUCH_BUCKET || err == ERR_NO_SUCH_KEY ? 404
+           : err == ERR_ACCESS_DENIED                          ? 403
+           : error_row(err)->status < 500                      ? 400
+                                                               : 502;
+}
+
+static void on_listed(void *ctx, const struct proxy_listing *listing)
+{
+    struct question *q = ctx;
+    if (listing->err != ERR_OK) {
+        char why[256];
+        (void)snprintf(why, sizeof(why), "the origin cannot list it: %s",
+                       error_row(listing->err)->text);
+        admin_call_refuse(&q->call, control_status_of(listing->err) == 400 ? 400 : 502, why);
+        free(q);
+        return;
+    }
+    json_t *objects = json_array();
+    for (unsigned i = 0; i < listing->count; i++) {
+        const struct proxy_object *o = &listing->objects[i];
+        json_t *row = json_pack("{s:o, s:I, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
+                                control_text(o->key), "size", (json_int_t)o->size_bytes, "known",
+                                o->is_known, "cached_bytes", (json_int_t)o->cached_bytes, "blocks",
+                                (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
+                                (json_int_t)o->cached_blocks, "fresh", o->is_fresh, "changed",
+                                o->is_changed, "age_s", seconds_json(o->age_ms));
+        check(row != NULL && json_array_append_new(objects, row) == 0);
+    }
+    json_t *json = json_pack("{s:o, s:o}", "objects", objects, "next",
+                             listing->next.len > 0 ? control_text(listing->next) : json_null());
+    check(json != NULL);
+    admin_call_answer(&q->call, 200, json);
+    free(q);
+}
+
+static void control_ls(void *ctx, struct admin_call *call)
+{
+    struct command_control *control = command_control_of(ctx);
+    struct command_uri uri;
+    uint64_t max = PROXY_LIST_MAX;
+    struct span text = admin_call_parameter(call, "max");
+    if (!control_take_uri(&call, admin_call_parameter(call, "uri"), &uri)) {
+        return;
+    }
+    if (text.ptr != NULL && (!span_to_u64(text, &max) || max == 0 || max > PROXY_LIST_MAX)) {
+        admin_call_refuse(&call, 400, "max is 1 to 500");
+        return;
+    }
+    proxy_list(control->proxy, uri.bucket, uri.key, admin_call_parameter(call, "after"),
+               (unsigned)max, on_listed, question_new(control, call));
+}
+
+// --- evict ---------------------------------------------------------------------------------------
+
+// All of a call's objects at once; each answers in a slot of its own.
+struct evict_one {
+    struct evict_all *all;
+    struct command_uri uri;
+    uint64_t cached_bytes, cached_blocks;
+    bool is_known;
+    enum err err;
+};
+
+struct evict_all {
+    struct admin_call *call;
+    struct proxy *proxy;
+    unsigned count;
+    atomic_uint left;
+    struct evict_one items[];
+};
+
+static void evict_answer(struct evict_all *all)
+{
+    json_t *objects = json_array();
+    for (unsigned i = 0; i < all->count; i++) {
+        const struct evict_one *one = &all->items[i];
+        json_t *row = json_pack(
+            "{s:o, s:b, s:b, s:I, s:o}", "uri", uri_json(one->uri.bucket, one->uri.key), "ok",
+            one->err == ERR_OK, "known", one->is_known, "cached_bytes",
+            (json_int_t)one->cached_bytes, "why",
+            one->err == ERR_OK ? json_null()
+                               : json_string("the cache directory does not take the change"));
+        check(row != NULL && json_array_append_new(objects, row) == 0);
+    }
+    json_t *json = json_pack("{s:o}", "objects", objects);
+    check(json != NULL);
+    admin_call_answer(&all->call, 200, json);
+    free(all);
+}
+
+static void on_evicted(void *ctx, enum err err)
+{
+    struct evict_one *one = ctx;
+    one->err = err;
+    if (atomic_fetch_sub(&one->all->left, 1) == 1) {
+        evict_answer(one->all);
+    }
+}
+
+static void on_evict_looked(void *ctx, const struct proxy_object *object)
+{
+    struct evict_one *one = ctx;
+    one->is_known = object->is_known;
+    one->cached_bytes = object->cached_bytes;
+    proxy_evict(one->all->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
+}
+
+// False: the call is answered.
+static bool evict_take(struct evict_all *all, struct admin_call **call, const json_t *uris)
+{
+    for (unsigned i = 0; i < all->count; i++) {
+        struct evict_one *one = &all->items[i];
+        const json_t *text = json_array_get(uris, i);
+        struct span uri = {json_string_value(text), json_string_length(text)};
+        one->all = all;
+        if (!control_take_uri(call, uri, &one->uri)) {
+            return false;
+        }
+        if (one->uri.is_prefix && one->uri.key.len > 0) {
+            admin_call_refuse(call, 400, "objects or whole buckets are wanted here, not prefixes");
+            return false;
+        }
+    }
+    return true;
+}
+
+static void control_evict(void *ctx, struct admin_call *call)
+{
+    struct command_control *control = command_control_of(ctx);
+    const json_t *uris = admin_call_member(call, "uris");
+    size_t count = json_array_size(uris);
+    if (count == 0 || count > EVICT_MAX) {
+        admin_call_refuse(&call, 400, "uris is a list of 1 to 1000");
+        return;
+    }
+    struct evict_all *all = calloc(1, sizeof(*all) + count * sizeof(all->items[0]));
+    check(all != NULL);
+    all->proxy = control->proxy;
+    all->count = (unsigned)count;
+    atomic_init(&all->left, (unsigned)count);
+    if (!evict_take(all, &call, uris)) {
+        free(all);
+        return;
+    }
+    all->call = call;                      // and with it the names
+    for (unsigned i = 0; i < count; i++) { // the last of them may free it
+        struct evict_one *one = &all->items[i];
+        if (one->uri.key.len > 0) {
+            proxy_explain(control->proxy, one->uri.bucket, one->uri.key, 0, UINT64_MAX,
+                          on_evict_looked, one);
+        } else {
+            proxy_evict(control->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
+        }
+    }
+}
+
+// --- the process ---------------------------------------------------------------------------------
+
+static void control_drain(void *ctx, struct admin_call *call)
+{
+    (void)ctx;
+    admin_call_answer(&call, 200, json_pack("{s:b}", "draining", true));
+    check(kill(getpid(), SIGTERM) == 0); // the main thread takes it as any other
+}
+
+static void control_loglevel(void *ctx, struct admin_call *call)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    struct span text = admin_call_parameter(call, "level");
+    (void)ctx;
+    for (int i = LOG_LEVEL_ERROR; i <= LOG_LEVEL_DEBUG; i++) {
+        if (span_equal_cstr(text, names[i])) {
+            log_set_level((enum log_level)i);
+            admin_call_answer(&call, 200, json_pack("{s:s}", "level", names[i]));
+            return;
+        }
+    }
+    admin_call_refuse(&call, 400, "level is error, warn, info or debug");
+}
+
+static void control_reload(void *ctx, struct admin_call *call)
+{
+    struct command_control *control = command_control_of(ctx);
+    struct admin_call *none = NULL;
+    if (!atomic_compare_exchange_strong(&control->reload_call, &none, call)) {
+        admin_call_refuse(&call, 503, "a reload is under way");
+        return;
+    }
+    check(kill(getpid(), SIGHUP) == 0);
+}
+
+static json_t *lines_json(struct span text)
+{
+    json_t *lines = json_array();
+    struct span line;
+    while (span_split(&text, '\n', &line)) {
+        if (line.len > 0) {
+            check(json_array_append_new(lines, control_text(line)) == 0);
+        }
+    }
+    return lines;
+}
+
+void command_control_reload(struct command_control *control)
+{
+    struct buf errors, restart;
+    buf_init(&errors, 65536);
+    buf_init(&restart, 65536);
+    enum err err = command_reload_now(control->reload, &errors, &restart);
+    struct admin_call *call = atomic_exchange(&control->reload_call, NULL);
+    if (call != NULL) {
+        json_t *json = json_pack("{s:b, s:o, s:o}", "ok", err == ERR_OK, "errors",
+                                 lines_json(buf_span(&errors)), "needs_restart",
+                                 lines_json(buf_span(&restart)));
+        check(json != NULL);
+        admin_call_answer(&call, 200, json);
+    }
+    buf_done(&errors);
+    buf_done(&restart);
+}
+
+void command_control_stop(struct command_control *control)
+{
+    struct admin_call *call = atomic_exchange(&control->reload_call, NULL);
+    if (call != NULL) {
+        admin_call_refuse(&call, 503, "the server is stopping");
+    }
+}
+
+void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
+{
+    actions[ADMIN_ACTION_explain] = control_explain;
+    actions[ADMIN_ACTION_ls] = control_ls;
+    actions[ADMIN_ACTION_evict] = control_evict;
+    actions[ADMIN_ACTION_drain] = control_drain;
+    actions[ADMIN_ACTION_reload] = control_reload;
+    actions[ADMIN_ACTION_loglevel] = control_loglevel;
+}

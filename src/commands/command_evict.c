@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay evict URI...`: what is cached of objects, prefixes or buckets is given to no reader any more. A
+// prefix is what the origin lists below it and the cache has of that; a bucket goes as a whole, listed or
+// not.
+#include "commands/command_pages.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "commands/command_uri.h"
+
+#define BATCH_MAX 500u           // objects in one call
+#define BATCH_BYTES (128u << 10) // of their names
+#define URI_MAX_BYTES 4096u
+
+struct evict {
+    struct command_client client;
+    const char *uri;
+    bool dry_run;
+    json_t *batch; // URIs
+    size_t batch_bytes;
+    struct buf path;
+    uint64_t objects, bytes, failed, buckets;
+};
+
+static void tell(struct evict *e, const char *uri, uint64_t bytes, bool ok, const char *why)
+{
+    char size[COMMAND_SIZE_TEXT];
+    if (!e->client.is_json) {
+        printf("%s %10s  %s\n",
+               !ok          ? "FAILED "
+               : e->dry_run ? "would  "
+                            : "evicted",
+               command_client_size((double)bytes, size), uri);
+    }
+    json_t *item =
+        json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes", (json_int_t)bytes);
+    check(item != NULL);
+    if (!ok) {
+        (void)fprintf(stderr, "forebay evict: %s: %s\n", uri, why);
+        check(json_object_set_new(item, "why", json_string(why)) == 0);
+    }
+    command_client_line(&e->client, "item", item);
+}
+
+static int send_batch(struct evict *e)
+{
+    if (json_array_size(e->batch) == 0) {
+        return EXIT_CODE_OK;
+    }
+    json_t *body = json_pack("{s:o}", "uris", e->batch), *answer = NULL;
+    check(body != NULL);
+    e->batch = json_array();
+    e->batch_bytes = 0;
+    int code = command_client_post(&e->client, "/api/v1/evict", body, &answer);
+    const json_t *objects = json_object_get(answer, "objects");
+    for (size_t i = 0; i < json_array_size(objects); i++) {
+        const json_t *row = json_array_get(objects, i);
+        bool ok = command_client_bool(row, "ok");
+        uint64_t bytes = command_client_u64(row, "cached_bytes");
+        e->failed += !ok;
+        e->objects += ok && command_client_bool(row, "known");
+        e->bytes += ok ? bytes : 0;
+        tell(e, command_client_text(row, "uri"), bytes, ok, command_client_text(row, "why"));
+    }
+    json_decref(answer);
+    return code;
+}
+
+static int add(struct evict *e, const char *uri)
+{
+    check(json_array_append_new(e->batch, json_string(uri)) == 0);
+    e->batch_bytes += strlen(uri);
+    bool is_full = json_array_size(e->batch) >= BATCH_MAX || e->batch_bytes >= BATCH_BYTES;
+    return is_full ? send_batch(e) : EXIT_CODE_OK;
+}
+
+static int on_object(void *ctx, const json_t *object)
+{
+    struct evict *e = ctx;
+    uint64_t bytes = command_client_u64(object, "cached_bytes");
+    if (!command_client_bool(object, "known")) {
+        return EXIT_CODE_OK;
+    }
+    command_pages_uri(e->uri, command_client_text(object, "key"), &e->path);
+    if (!e->dry_run) {
+        return add(e, buf_cstr(&e->path));
+    }
+    e->objects++;
+    e->bytes += bytes;
+    tell(e, buf_cstr(&e->path), bytes, true, "");
+    return EXIT_CODE_OK;
+}
+
+// Nothing but a look at it.
+static int try_object(struct evict *e)
+{
+    json_t *explanation = NULL;
+    e->path.len = 0;
+    buf_append_cstr(&e->path, "/api/v1/explain");
+    command_client_parameter(&e->path, "uri", span_from_cstr(e->uri));
+    int code = command_client_get(&e->client, buf_cstr(&e->path), &explanation);
+    if (code == EXIT_CODE_OK) {
+        uint64_t bytes = command_client_u64(explanation, "cached_bytes");
+        e->objects += command_client_bool(explanation, "known");
+        e->bytes += bytes;
+        tell(e, e->uri, bytes, true, "");
+    }
+    json_decref(explanation);
+    return code;
+}
+
+static int evict_bucket(struct evict *e)
+{
+    json_t *body = json_pack("{s:[s]}", "uris", e->uri), *answer = NULL;
+    check(body != NULL);
+    int code = command_client_post(&e->client, "/api/v1/evict", body, &answer);
+    const json_t *row = json_array_get(json_object_get(answer, "objects"), 0);
+    if (code == EXIT_CODE_OK) {
+        bool ok = command_client_bool(row, "ok");
+        e->failed += !ok;
+        e->buckets += ok;
+        tell(e, e->uri, 0, ok, command_client_text(row, "why"));
+    }
+    json_decref(answer);
+    return code;
+}
+
+static int evict_uri(struct evict *e, const char *text)
+{
+    struct command_uri uri = {0};
+    const char *why = "";
+    e->uri = text;
+    if (!command_uri_parse(span_from_cstr(text), &uri, &why)) {
+        command_client_error(&e->client, "%s: %s", text, why);
+        return EXIT_CODE_USAGE;
+    }
+    if (uri.key.len == 0 && !e->dry_run) {
+        return evict_bucket(e);
+    }
+    if (uri.is_prefix) {
+        return command_pages_walk(&e->client, text, on_object, e);
+    }
+    return e->dry_run ? try_object(e) : add(e, text);
+}
+
+int command_evict(int argc, char **argv)
+{
+    struct evict e = {.dry_run = commands_argument_take(&argc, argv, "--dry-run")};
+    char size[COMMAND_SIZE_TEXT];
+    int code = command_client_open(&e.client, "evict");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    e.batch = json_array();
+    buf_init(&e.path, URI_MAX_BYTES + URI_MAX_BYTES);
+    for (int i = 0; i < argc && code == EXIT_CODE_OK; i++) {
+        code = evict_uri(&e, argv[i]);
+    }
+    if (code == EXIT_CODE_OK) {
+        code = send_batch(&e);
+    }
+    if (code == EXIT_CODE_OK && e.failed > 0) {
+        code = EXIT_CODE_PARTLY;
+    }
+    if (!e.client.is_json && code != EXIT_CODE_USAGE) {
+        printf("%s%llu objects, %s%s\n", e.dry_run ? "would evict " : "evicted ",
+               (unsigned long long)e.objects, command_client_size((double)e.bytes, size),
+               e.buckets > 0 ? ", and whole buckets" : "");
+    }
+    code = command_client_result(&e.client, code,
+                                 json_pack("{s:I, s:I, s:I, s:I, s:b}", "objects",
+                                           (json_int_t)e.objects, "bytes", (json_int_t)e.bytes,
+                                           "failed", (json_int_t)e.failed, "buckets",
+                                           (json_int_t)e.buckets, "dry_run", e.dry_run));
+    json_decref(e.batch);
+    buf_done(&e.path);
+    command_client_close(&e.client);
+    return code;
+}

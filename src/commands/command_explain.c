@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay explain URI`: what is cached of an object, which rule it has, and why a read of it is or is not
+// answered from the cache.
+#include "commands/command_client.h"
+
+#include <stdio.h>
+
+#define PATH_MAX_BYTES 16384u
+
+static void print_rule(const json_t *rule)
+{
+    char ttl[COMMAND_SIZE_TEXT], block[COMMAND_SIZE_TEXT];
+    bool is_ttl = span_equal_cstr(span_from_cstr(command_client_text(rule, "freshness")), "ttl");
+    printf("rule     %s (%s): %s%s%s, blocks of %s\n", command_client_text(rule, "match"),
+           command_client_text(rule, "where"),
+           command_client_bool(rule, "cache") ? command_client_text(rule, "freshness")
+                                              : "cache: false",
+           is_ttl ? " " : "",
+           is_ttl ? command_client_time(command_client_double(rule, "ttl_s"), ttl) : "",
+           command_client_size(command_client_double(rule, "block_size"), block));
+}
+
+// A cell of the map: all of it, a part, nothing.
+static void print_map(const json_t *range)
+{
+    const json_t *cells = json_object_get(range, "cells");
+    printf("map      ");
+    for (size_t i = 0; i < json_array_size(cells); i++) {
+        const json_t *cell = json_array_get(cells, i);
+        json_int_t cached = json_integer_value(json_array_get(cell, 0));
+        json_int_t blocks = json_integer_value(json_array_get(cell, 1));
+        (void)fputs(cached == blocks ? "■" : cached > 0 ? "▪" : "□", stdout);
+    }
+    printf("\n");
+}
+
+static void print_explanation(const json_t *e)
+{
+    char size[COMMAND_SIZE_TEXT], cached[COMMAND_SIZE_TEXT], age[COMMAND_SIZE_TEXT];
+    const json_t *range = json_object_get(e, "range"), *verdict = json_object_get(e, "verdict");
+    bool is_known = command_client_bool(e, "known");
+    const char *etag = command_client_text(e, "etag");
+    if (is_known) {
+        printf("object   %s%s%s, from %s\n",
+               command_client_size(command_client_double(e, "size"), size),
+               etag[0] != '\0' ? ", etag " : "", etag, command_client_text(e, "origin"));
+    } else {
+        printf("object   not known here, from %s\n", command_client_text(e, "origin"));
+    }
+    print_rule(json_object_get(e, "rule"));
+    if (is_known) {
+        printf("cached   %llu of %llu blocks of this range, %llu of %llu of the object (%s)\n",
+               (unsigned long long)command_client_u64(range, "cached_blocks"),
+               (unsigned long long)command_client_u64(range, "blocks"),
+               (unsigned long long)command_client_u64(e, "cached_blocks"),
+               (unsigned long long)command_client_u64(e, "blocks"),
+               command_client_size(command_client_double(e, "cached_bytes"), cached));
+        print_map(range);
+        bool has_age = !json_is_null(json_object_get(e, "age_s"));
+        printf("fresh    %s, %s%s%s\n", command_client_bool(e, "fresh") ? "yes" : "no",
+               has_age ? "confirmed " : "not confirmed yet",
+               has_age ? command_client_time(command_client_double(e, "age_s"), age) : "",
+               has_age ? " ago" : "");
+    }
+    printf("verdict  %s: %s\n", command_client_text(verdict, "reason"),
+           command_client_text(verdict, "text"));
+    if (command_client_text(verdict, "remedy")[0] != '\0') {
+        printf("remedy   %s\n", command_client_text(verdict, "remedy"));
+    }
+}
+
+int command_explain(int argc, char **argv)
+{
+    struct command_client client;
+    struct buf path;
+    bool bad = false;
+    const char *range = commands_argument_take_value(&argc, argv, "--range", &bad);
+    if (bad || argc != 1) {
+        return commands_usage_error("explain", "one URI is wanted: s3://BUCKET/KEY");
+    }
+    int code = command_client_open(&client, "explain");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    buf_init(&path, PATH_MAX_BYTES);
+    buf_append_cstr(&path, "/api/v1/explain");
+    command_client_parameter(&path, "uri", span_from_cstr(argv[0]));
+    if (range != NULL) {
+        command_client_parameter(&path, "range", span_from_cstr(range));
+    }
+    json_t *explanation = NULL;
+    code = command_client_get(&client, buf_cstr(&path), &explanation);
+    if (code == EXIT_CODE_OK && !client.is_json) {
+        print_explanation(explanation);
+    }
+    buf_done(&path);
+    code = command_client_result(&client, code, explanation);
+    command_client_close(&client);
+    return code;
+}

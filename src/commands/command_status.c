@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay status`: how a running server is, on one screen.
+#include "commands/command_client.h"
+
+#include <stdio.h>
+
+#include "stats/stats.h"
+
+// A row of counters.def in a summary.
+#define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
+
+static uint64_t sum_of(const json_t *object)
+{
+    const char *name;
+    json_t *value;
+    uint64_t sum = 0;
+    json_object_foreach((json_t *)(uintptr_t)object, name, value)
+    {
+        sum += (uint64_t)json_integer_value(value);
+    }
+    return sum;
+}
+
+static double share(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+static json_t *figures_of(const json_t *summary)
+{
+    const json_t *c = json_object_get(summary, "counters");
+    const json_t *results = json_object_get(summary, "results");
+    uint64_t memory = VALUE(c, response_bytes_memory), disk = VALUE(c, response_bytes_disk);
+    uint64_t origin = VALUE(c, response_bytes_origin), served = memory + disk + origin;
+    uint64_t hits = command_client_u64(results, "hit") +
+                    command_client_u64(results, "revalidated") +
+                    command_client_u64(results, "stale");
+    json_t *json = json_pack(
+        "{s:s, s:f, s:b, s:s, s:O, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, "
+        "s:I}",
+        "version", command_client_text(summary, "version"), "uptime_s",
+        command_client_double(summary, "uptime_s"), "ready", command_client_bool(summary, "ready"),
+        "reason", command_client_text(summary, "reason"), "degraded",
+        json_object_get(summary, "degraded"), "byte_hit_ratio", share(memory + disk, served),
+        "request_hit_ratio", share(hits, sum_of(results)), "cache_bytes",
+        (json_int_t)VALUE(c, cache_bytes), "cache_capacity_bytes",
+        (json_int_t)VALUE(c, cache_capacity_bytes), "cache_objects",
+        (json_int_t)VALUE(c, cache_objects), "cache_blocks", (json_int_t)VALUE(c, cache_blocks),
+        "requests", (json_int_t)sum_of(json_object_get(summary, "requests")), "requests_inflight",
+        (json_int_t)VALUE(c, http_inflight), "fills_inflight", (json_int_t)VALUE(c, fills_inflight),
+        "served_memory_bytes", (json_int_t)memory, "served_disk_bytes", (json_int_t)disk,
+        "served_origin_bytes", (json_int_t)origin, "origin_requests",
+        (json_int_t)sum_of(json_object_get(summary, "origin")), "origin_received_bytes",
+        (json_int_t)VALUE(c, origin_received_bytes));
+    check(json != NULL);
+    return json;
+}
+
+static void print_screen(const struct command_client *client, const json_t *f)
+{
+    char a[COMMAND_SIZE_TEXT], b[COMMAND_SIZE_TEXT], c[COMMAND_SIZE_TEXT];
+    const json_t *degraded = json_object_get(f, "degraded");
+    printf("forebay %s at %s\n", command_client_text(f, "version"), client->address);
+    printf("  state    %s, up %s\n", command_client_text(f, "reason"),
+           command_client_time(command_client_double(f, "uptime_s"), a));
+    printf("  hits     %.1f %% of bytes, %.1f %% of reads\n",
+           100 * command_client_double(f, "byte_hit_ratio"),
+           100 * command_client_double(f, "request_hit_ratio"));
+    printf("  cache    %s of %s, %llu objects, %llu blocks\n",
+           command_client_size(command_client_double(f, "cache_bytes"), a),
+           command_client_size(command_client_double(f, "cache_capacity_bytes"), b),
+           (unsigned long long)command_client_u64(f, "cache_objects"),
+           (unsigned long long)command_client_u64(f, "cache_blocks"));
+    printf("  served   %s from memory, %s from disk, %s from the origin; %llu requests\n",
+           command_client_size(command_client_double(f, "served_memory_bytes"), a),
+           command_client_size(command_client_double(f, "served_disk_bytes"), b),
+           command_client_size(command_client_double(f, "served_origin_bytes"), c),
+           (unsigned long long)command_client_u64(f, "requests"));
+    printf("  origin   %llu requests, %s\n",
+           (unsigned long long)command_client_u64(f, "origin_requests"),
+           command_client_size(command_client_double(f, "origin_received_bytes"), a));
+    printf("  now      %llu requests, %llu fills\n",
+           (unsigned long long)command_client_u64(f, "requests_inflight"),
+           (unsigned long long)command_client_u64(f, "fills_inflight"));
+    for (size_t i = 0; i < json_array_size(degraded); i++) {
+        printf("  DEGRADED %s: see the server log\n",
+               json_string_value(json_array_get(degraded, i)));
+    }
+}
+
+int command_status(int argc, char **argv)
+{
+    struct command_client client;
+    json_t *summary = NULL;
+    (void)argc, (void)argv; // it has no options of its own
+    int code = command_client_open(&client, "status");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    code = command_client_get(&client, "/api/v1/summary", &summary);
+    json_t *figures = NULL;
+    if (code == EXIT_CODE_OK) {
+        figures = figures_of(summary);
+        bool is_well = json_array_size(json_object_get(figures, "degraded")) == 0 &&
+                       command_client_bool(figures, "ready");
+        code = is_well ? EXIT_CODE_OK : EXIT_CODE_FAILED;
+        if (!client.is_json) {
+            print_screen(&client, figures);
+        }
+    }
+    json_decref(summary);
+    code = command_client_result(&client, code, figures);
+    command_client_close(&client);
+    return code;
+}

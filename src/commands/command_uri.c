@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/command_uri.h"
+
+#include "s3/s3.h"
+
+#define BUCKET_MAX 255u
+
+bool command_uri_parse(struct span text, struct command_uri *ret_uri, const char **ret_why)
+{
+    if (!span_starts_with(text, SPAN("s3://"))) {
+        *ret_why = "s3://BUCKET/KEY is wanted";
+        return false;
+    }
+    struct span rest = {text.ptr + 5, text.len - 5};
+    size_t len = span_find(rest, '/');
+    struct command_uri uri = {.bucket = {rest.ptr, len}};
+    if (len == 0 || len > BUCKET_MAX) {
+        *ret_why = "its bucket has no name, or too long a one";
+        return false;
+    }
+    if (len < rest.len) {
+        uri.key = (struct span){rest.ptr + len + 1, rest.len - len - 1};
+    }
+    uri.is_prefix = uri.key.len == 0 || uri.key.ptr[uri.key.len - 1] == '/';
+    if (uri.key.len > 0 && uri.key.ptr[uri.key.len - 1] == '*') {
+        uri.is_prefix = true;
+        uri.key.len--;
+    }
+    if (uri.key.len > S3_KEY_MAX) {
+        *ret_why = "its key is longer than 1,024 bytes";
+        return false;
+    }
+    *ret_uri = uri;
+    return true;
+}
+
+bool command_uri_parse_range(struct span text, uint64_t *ret_first, uint64_t *ret_end)
+{
+    size_t dash = span_find(text, '-');
+    uint64_t first, last = UINT64_MAX - 1;
+    if (dash == text.len || !span_to_u64((struct span){text.ptr, dash}, &first)) {
+        return false;
+    }
+    struct span rest = {text.ptr + dash + 1, text.len - dash - 1};
+    if (rest.len > 0 && (!span_to_u64(rest, &last) || last < first || last == UINT64_MAX)) {
+        return false;
+    }
+    *ret_first = first;
+    *ret_end = last + 1;
+    return first < UINT64_MAX;
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// How people name what is cached: s3://BUCKET/KEY. Pure.
+#ifndef FOREBAY_COMMANDS_COMMAND_URI_H
+#define FOREBAY_COMMANDS_COMMAND_URI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+
+struct command_uri {
+    struct span bucket, key; // views; key empty: the bucket
+    bool is_prefix; // the bucket, what ends in '/', and what ends in '*' (which key is without)
+};
+// False: no such URI; *ret_why says in a few words what is wrong.
+bool command_uri_parse(struct span text, struct command_uri *ret_uri, const char **ret_why);
+// "A-B", inclusive as in HTTP, or "A-": *ret_end is exclusive, UINT64_MAX for the latter.
+bool command_uri_parse_range(struct span text, uint64_t *ret_first, uint64_t *ret_end);
+
+#endif

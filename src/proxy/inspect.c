@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is cached of an object, and under which rule, for operators. Reads only: the index as a request
+// would see it on this worker, and the run's header if that does not wait. So many windows of the object
+// in a turn, and on in the next.
+#include "proxy/inspect_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct object_key *inspect_key(struct proxy *proxy, struct span realm, struct span bucket,
+                               struct span key)
+{
+    const struct proxy_rule *rule = rules_find(proxy, bucket, key);
+    struct object_key from = {.realm = realm, .key = key};
+    from.origin = serve_find_origin(proxy, bucket, &from.bucket);
+    from.epoch = fill_epoch(proxy->store, from.origin, from.bucket);
+    from.limits = (struct object_limits){.cache = rule->cache,
+                                         .max_object_size_bytes = rule->max_object_size_bytes,
+                                         .block_size_bytes = rule->block_size_bytes,
+                                         .priority = rule->priority};
+    return object_key_new(proxy->store, &from);
+}
+
+struct proxy_worker *inspect_worker(struct proxy *proxy)
+{
+    static atomic_uint turn;
+    return &proxy->workers[atomic_fetch_add(&turn, 1) % proxy->worker_count];
+}
+
+static void take_etag(struct proxy_worker *pw, struct inspect_look *look,
+                      const struct store_view *view)
+{
+    const struct store_place *place = view->place_count > 0 ? &view->places[0] : &view->any;
+    struct store_object *found = NULL;
+    const struct object_key *key = look->key;
+    if (place->segment == NULL ||
+        store_object_get(pw->worker, pw->store, place, key->hash, key->realm, key->bucket, key->key,
+                         &found) != ERR_OK) {
+        return;
+    }
+    struct proxy_object *o = &look->object;
+    size_t len = min_u64(found->etag.len, sizeof(o->etag) - 1);
+    memcpy(o->etag, found->etag.ptr, len);
+    o->etag[len] = '\0';
+    store_object_unref(found);
+}
+
+static void take_record(struct proxy_worker *pw, struct inspect_look *look,
+                        const struct store_view *view)
+{
+    struct proxy_object *o = &look->object;
+    struct span place = span_from_cstr(origin_place(look->key->origin));
+    o->is_known = true;
+    o->is_rebuilt = view->rebuilt;
+    o->is_doubted = store_is_doubted(pw->store, place, look->key->bucket, view->age_ms);
+    o->is_fresh = !o->is_doubted && freshness_check(o->rule, view) == FRESHNESS_FRESH;
+    o->is_changed = look->has_listed &&
+                    ((look->listed_etag_hash != 0 && look->listed_etag_hash != view->etag_hash) ||
+                     o->size_bytes != view->size_bytes);
+    o->age_ms = view->age_ms;
+    o->size_bytes = view->size_bytes;
+    o->block_size_bytes = view->block_size_bytes;
+    look->etag_hash = view->etag_hash;
+    look->generation = view->generation;
+}
+
+static uint64_t blocks_of(uint64_t bytes, uint64_t block_size)
+{
+    return max_u64((bytes + block_size - 1) / block_size, 1); // an empty object has one
+}
+
+// Parts of the range, of as many blocks each.
+static void cells_begin(struct proxy_object *o)
+{
+    o->first_byte = min_u64(o->first_byte, o->size_bytes);
+    o->end_byte = min_u64(o->end_byte, o->size_bytes);
+    o->block_count = blocks_of(o->size_bytes, o->block_size_bytes);
+    if (o->end_byte <= o->first_byte && o->size_bytes > 0) {
+        return;
+    }
+    uint64_t first = o->first_byte / o->block_size_bytes;
+    o->range_blocks = blocks_of(o->end_byte, o->block_size_bytes) - first;
+    o->cell_count = (unsigned)min_u64(o->range_blocks, PROXY_MAP_CELLS);
+    for (unsigned i = 0; i < o->cell_count; i++) {
+        o->cell_blocks[i] = (uint32_t)((i + 1) * o->range_blocks / o->cell_count -
+                                       i * o->range_blocks / o->cell_count);
+    }
+}
+
+void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool with_etag)
+{
+    static _Thread_local struct store_view view;
+    struct proxy *proxy = pw->proxy;
+    struct proxy_object *o = &look->object;
+    look->key = inspect_key(proxy, proxy->realm, o->bucket, o->key);
+    o->rule = rules_find(proxy, o->bucket, o->key);
+    o->origin = origin_describe(look->key->origin);
+    (void)serve_find_origin(proxy, o->bucket, &o->origin_bucket);
+    o->home = (unsigned)(look->key->hash.lo % proxy->worker_count);
+    o->block_size_bytes = o->rule->block_size_bytes;
+    o->age_ms = UINT64_MAX;
+    o->is_wanted = store_would_keep(pw->store, look->key->hash, 0, o->rule->priority);
+    look->at = 0;
+    store_lookup(pw->worker, pw->store, look->key->hash, 0, STORE_WINDOW_MAX,
+                 fill_floor(pw->fill, look->key->hash), &view);
+    if (view.found) {
+        take_record(pw, look, &view);
+    }
+    if (view.found && with_etag) {
+        take_etag(pw, look, &view);
+    }
+    store_view_done(&view);
+    cells_begin(o);
+}
+
+static void count_block(struct proxy_object *o, uint64_t block, uint64_t bytes)
+{
+    uint64_t first = o->first_byte / o->block_size_bytes;
+    o->cached_blocks++;
+    o->cached_bytes += bytes;
+    if (block < first || block >= first + o->range_blocks) {
+        return;
+    }
+    o->range_cached_blocks++;
+    // The first cell that ends behind it.
+    uint64_t cell = (block - first) * o->cell_count / o->range_blocks;
+    while ((cell + 1) * o->range_blocks / o->cell_count <= block - first) {
+        cell++;
+    }
+    o->cell_cached_blocks[cell]++;
+}
+
+static void count_window(struct inspect_look *look, const struct store_view *view, uint64_t end)
+{
+    struct proxy_object *o = &look->object;
+    uint64_t size = o->block_size_bytes,
+             next = look->at / size; // runs of two generations may overlap
+    for (unsigned i = 0; i < view->place_count; i++) {
+        const struct store_place *place = &view->places[i];
+        uint64_t last = place->first_block + place->block_count;
+        for (uint64_t b = max_u64(next, place->first_block); b < last && b * size < max_u64(end, 1);
+             b++) {
+            count_block(o, b, min_u64(size, o->size_bytes - b * size));
+            next = b + 1;
+        }
+    }
+}
+
+bool inspect_look_step(struct proxy_worker *pw, struct inspect_look *look, unsigned *windows)
+{
+    static _Thread_local struct store_view view;
+    struct proxy_object *o = &look->object;
+    bool is_over = !o->is_known;
+    while (!is_over && *windows > 0) {
+        uint64_t end = min_u64(look->at + STORE_WINDOW_MAX, max_u64(o->size_bytes, 1));
+        --*windows;
+        store_lookup(pw->worker, pw->store, look->key->hash, look->at, end,
+                     fill_floor(pw->fill, look->key->hash), &view);
+        bool is_same =
+            view.found && view.generation == look->generation && view.etag_hash == look->etag_hash;
+        if (is_same) {
+            count_window(look, &view, end);
+        }
+        store_view_done(&view);
+        look->at = end;
+        is_over = !is_same || end >= o->size_bytes;
+    }
+    if (is_over) {
+        object_key_unref(look->key);
+        look->key = NULL;
+    }
+    return is_over;
+}
+
+// --- one object ----------------------------------------------------------------------------------
+
+struct explanation {
+    struct message message;
+    struct proxy *proxy;
+    void (*done)(void *ctx, const struct proxy_object *object);
+    void *ctx;
+    struct proxy_worker *pw;
+    struct task task;
+    struct inspect_look look;
+    char names[];
+};
+
+static void explain_go(struct task *task)
+{
+    struct explanation *e = container_of(task, struct explanation, task);
+    unsigned windows = INSPECT_WINDOWS_MAX;
+    if (!inspect_look_step(e->pw, &e->look, &windows)) {
+        worker_defer(e->pw->worker, &e->task);
+        return;
+    }
+    e->done(e->ctx, &e->look.object);
+    worker_free_later(e->pw->worker, free, e);
+}
+
+static void on_explain(struct worker *to, struct message *message)
+{
+    struct explanation *e = container_of(message, struct explanation, message);
+    e->pw = proxy_worker_of(to);
+    worker_task_init(&e->task, explain_go);
+    inspect_look_begin(e->pw, &e->look, true);
+    worker_defer(to, &e->task);
+}
+
+void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uint64_t first_byte,
+                   uint64_t end_byte, void (*done)(void *ctx, const struct proxy_object *object),
+                   void *ctx)
+{
+    struct explanation *e = calloc(1, sizeof(*e) + bucket.len + key.len + 1);
+    check(e != NULL && first_byte <= end_byte);
+    e->proxy = proxy;
+    e->done = done;
+    e->ctx = ctx;
+    memcpy(e->names, bucket.ptr, bucket.len);
+    if (key.len > 0) {
+        memcpy(e->names + bucket.len, key.ptr, key.len);
+    }
+    e->look.object.bucket = (struct span){e->names, bucket.len};
+    e->look.object.key = (struct span){e->names + bucket.len, key.len};
+    e->look.object.first_byte = first_byte;
+    e->look.object.end_byte = end_byte;
+    e->message.deliver = on_explain;
+    mailbox_send_from_any_thread(inspect_worker(proxy)->worker, &e->message);
+}
