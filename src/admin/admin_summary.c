@@ -5,8 +5,8 @@
 //   time, uptime_s, version, ready, reason   of now
 //   degraded     components of forebay_degraded that are 1, but for io_engine
 //   counters     {row: total}; gauges are of now
-//   histograms   {row: {counts, sum_us}}; counts are not cumulated, their bounds stand in bounds_us,
-//                the last one is above all
+//   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is above all
+//                bounds
 //   requests     {code: count}; results {result: count}; bypass {reason: count}; origin {code: count}
 #include "admin/admin_private.h"
 
@@ -31,24 +31,19 @@ static json_t *histograms_json(void)
     json_t *json = json_object();
     for (int h = 0; h < HISTOGRAM_COUNT_; h++) {
         struct stats_histogram_sum sum;
-        json_t *counts = json_array();
+        json_t *bounds = json_array(), *counts = json_array();
         stats_histogram_sum((enum histogram)h, &sum);
         for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
             check(json_array_append_new(counts, json_integer((json_int_t)sum.bucket[i])) == 0);
         }
-        json_t *row = json_pack("{s:o, s:I}", "counts", counts, "sum_us", (json_int_t)sum.sum_us);
+        for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
+            json_int_t bound = (json_int_t)stats_histogram_bound_us((enum histogram)h, i);
+            check(json_array_append_new(bounds, json_integer(bound)) == 0);
+        }
+        json_t *row = json_pack("{s:o, s:o, s:I}", "bounds_us", bounds, "counts", counts, "sum_us",
+                                (json_int_t)sum.sum_us);
         check(row != NULL);
         check(json_object_set_new(json, stats_histogram_name((enum histogram)h), row) == 0);
-    }
-    return json;
-}
-
-static json_t *bounds_json(void)
-{
-    json_t *json = json_array();
-    for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
-        check(json_array_append_new(json, json_integer((json_int_t)stats_histogram_bound_us(i))) ==
-              0);
     }
     return json;
 }
@@ -101,15 +96,14 @@ json_t *admin_summary(const struct admin *admin)
     buf_init(&why, ADMIN_WHY_MAX_BYTES);
     bool ready = admin->options.ready == NULL || admin->options.ready(admin->options.ctx, &why);
     json_t *json = json_pack(
-        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
+        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
         (double)clock_wall_us() / 1e6, "uptime_s",
         (double)(clock_monotonic_us() - admin->started_us) / 1e6, "version", version_text(),
         "io_engine", admin->options.io_engine, "ready", ready, "reason",
         admin_json_text(buf_span(&why)), "degraded", degraded_json(), "counters", counters_json(),
-        "bounds_us", bounds_json(), "histograms", histograms_json(), "requests",
-        table_json(STATS_REQUESTS, on_second), "results", table_json(STATS_RESULTS, on_second),
-        "bypass", table_json(STATS_BYPASS, on_first), "origin",
-        table_json(STATS_ORIGIN, on_second));
+        "histograms", histograms_json(), "requests", table_json(STATS_REQUESTS, on_second),
+        "results", table_json(STATS_RESULTS, on_second), "bypass",
+        table_json(STATS_BYPASS, on_first), "origin", table_json(STATS_ORIGIN, on_second));
     check(json != NULL);
     buf_done(&why);
     return json;

@@ -61,10 +61,13 @@ static double quantile(const struct sample *from, const struct sample *to, doubl
     for (unsigned i = 0; i < HISTOGRAM_BUCKETS && total > 0; i++) {
         below += to->first_byte[i] - from->first_byte[i];
         if (below >= q * total) {
-            return (double)stats_histogram_bound_us(i) / 1e6;
+            return (double)stats_histogram_bound_us(HISTOGRAM_first_byte_hit, i) / 1e6;
         }
     }
-    return total > 0 ? (double)stats_histogram_bound_us(HISTOGRAM_BUCKETS - 1) / 1e6 : 0;
+    return total > 0
+               ? (double)stats_histogram_bound_us(HISTOGRAM_first_byte_hit, HISTOGRAM_BUCKETS - 1) /
+                     1e6
+               : 0;
 }
 
 static double median(const struct sample *from, const struct sample *to, double seconds)

@@ -134,7 +134,6 @@ static const struct ladder *const ladders[HISTOGRAM_COUNT_] = {
 #undef COUNTER
 #undef GAUGE
 #undef HISTOGRAM
-#undef HISTOGRAM_FINE
 };
 
 void stats_observe_us(enum histogram h, uint64_t us)
@@ -219,12 +218,10 @@ static const struct row_text {
     {ROW_GAUGE, (unsigned)COUNTER_##name, metric, labels, help},
 #define HISTOGRAM(name, metric, labels, help)                                                      \
     {ROW_HISTOGRAM, (unsigned)HISTOGRAM_##name, metric, labels, help},
-#define HISTOGRAM_FINE(name, metric, labels, help) HISTOGRAM(name, metric, labels, help)
 #include "stats/counters.def"
 #undef COUNTER
 #undef GAUGE
 #undef HISTOGRAM
-#undef HISTOGRAM_FINE
 };
 
 static const struct counter_text {
@@ -300,10 +297,10 @@ void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum)
     }
 }
 
-uint64_t stats_histogram_bound_us(unsigned bucket)
+uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket)
 {
-    check(bucket < HISTOGRAM_BUCKETS);
-    return bounds_us[bucket];
+    check((unsigned)h < HISTOGRAM_COUNT_ && bucket < HISTOGRAM_BUCKETS);
+    return ladders[h]->us[bucket];
 }
 
 static void render_head(struct buf *out, const char *metric, const char *help, const char *type)

@@ -15,12 +15,10 @@ enum counter {
 #define COUNTER(name, metric, labels, help) COUNTER_##name,
 #define GAUGE(name, metric, labels, help) COUNTER_##name,
 #define HISTOGRAM(name, metric, labels, help)
-#define HISTOGRAM_FINE(name, metric, labels, help)
 #include "stats/counters.def"
 #undef COUNTER
 #undef GAUGE
 #undef HISTOGRAM
-#undef HISTOGRAM_FINE
     COUNTER_COUNT_
 };
 
@@ -28,16 +26,15 @@ enum histogram {
 #define COUNTER(name, metric, labels, help)
 #define GAUGE(name, metric, labels, help)
 #define HISTOGRAM(name, metric, labels, help) HISTOGRAM_##name,
-#define HISTOGRAM_FINE(name, metric, labels, help) HISTOGRAM_##name,
 #include "stats/counters.def"
 #undef COUNTER
 #undef GAUGE
 #undef HISTOGRAM
-#undef HISTOGRAM_FINE
     HISTOGRAM_COUNT_
 };
 
-#define HISTOGRAM_BUCKETS 16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s), then +Inf
+#define HISTOGRAM_BUCKETS                                                                          \
+    16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s), then +Inf
 
 struct stats_histogram {
     atomic_ulong bucket[HISTOGRAM_BUCKETS + 1];
@@ -89,7 +86,8 @@ struct stats_histogram_sum {
     uint64_t sum_us;
 };
 void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum);
-uint64_t stats_histogram_bound_us(unsigned bucket); // upper, inclusive; bucket < HISTOGRAM_BUCKETS
+// Upper, inclusive; bucket < HISTOGRAM_BUCKETS.
+uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket);
 
 // What is counted by labels at run time. `second` is the code's digits where that is the second label,
 // NULL where there is none; "_other" is what had no room.
