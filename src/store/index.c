@@ -326,6 +326,15 @@ static uint64_t env_file_bytes(const struct index_env *env)
     return max_u64((uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
 }
 
+// Pages, free ones too, up to the last one that a commit has named.
+static uint64_t env_used_bytes(const struct index_env *env)
+{
+    MDB_envinfo info;
+    MDB_stat stat;
+    bool known = mdb_env_info(env->env, &info) == 0 && mdb_env_stat(env->env, &stat) == 0;
+    return known ? (info.me_last_pgno + 1) * (uint64_t)stat.ms_psize : 0;
+}
+
 // Counts what the file takes up already, whatever the limit says: the supply thread makes room.
 static void env_count_file(struct index *index, const struct index_env *env)
 {
@@ -386,8 +395,9 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
     enum err err = index_error(rc);
     if (err == ERR_OK) {
         env_count_file(index, env);
-        err = index_grow(index, env, atomic_load(&index->allocated_bytes) + 1);
-        err = err == ERR_DISK_FULL ? ERR_OK : err; // it can be read, and grows before it is written
+        // Some room behind the last page: it can be read without, and grows before it is written.
+        err = index_grow(index, env, env_used_bytes(env) + 1);
+        err = err == ERR_DISK_FULL ? ERR_OK : err;
     }
     if (err != ERR_OK) {
         log_warn("index_refused", "err=%s lmdb=%s", error_name(err),
@@ -464,15 +474,13 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
 // What was allocated ahead goes back. Nobody reads behind the last page that a commit has named.
 static void index_cut(struct index *index, struct index_env *env)
 {
-    MDB_envinfo info;
-    MDB_stat stat;
     int fd = -1;
-    if (mdb_env_info(env->env, &info) != 0 || mdb_env_stat(env->env, &stat) != 0 ||
-        mdb_env_get_fd(env->env, &fd) != 0) {
+    uint64_t used = env_used_bytes(env);
+    if (used == 0 || mdb_env_get_fd(env->env, &fd) != 0) {
         return;
     }
     uint64_t have = atomic_load(&index->allocated_bytes);
-    uint64_t need = align_up_u64((info.me_last_pgno + 1) * (uint64_t)stat.ms_psize, GROW_ALIGN);
+    uint64_t need = align_up_u64(used, GROW_ALIGN);
     if (need < have && ftruncate(fd, (off_t)need) == 0) {
         atomic_store(&index->allocated_bytes, need);
         store_space_give(index->store, have - need);

@@ -545,3 +545,22 @@ Test(store_size, an_index_that_is_refused_room_takes_that_of_a_segment)
     cr_assert(store_is_filling(box.store));
     leave(&box);
 }
+
+// A process that is restarted again and again would fill its cache with it.
+Test(store_size, a_start_adds_nothing_to_the_index)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    put(&box, &held, 6);
+    uint64_t bytes = atomic_load(&box.store->index.allocated_bytes);
+    for (unsigned i = 0; i < 6; i++) {
+        box_close(&box);
+        cr_assert(box_open(&box));
+        cr_assert_eq(atomic_load(&box.store->index.allocated_bytes), bytes, "start %u", i);
+    }
+    put(&box, &held, 1);
+    cr_assert(whole(&box, &held, 7) == 7);
+    leave(&box);
+}
