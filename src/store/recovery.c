@@ -8,7 +8,9 @@
 //   sealed                          the index knows all of it
 //   not sealed after a crash        its runs that the index does not know are put back; writing
 //                                   goes on behind
-//   the index was dropped           all runs of all segments are put back
+//
+// From then on the oldest may make room for what is new. If the index was dropped, all runs of all
+// segments are put back now.
 //
 // What is put back is marked: it is revalidated before its first use, because versions that were
 // invalidated come back too. So what is asked for meanwhile need not be deleted; what is stored of the
@@ -285,6 +287,9 @@ static void examine_all(struct recovery *recovery, bool rebuild)
     qsort(numbers, count, sizeof(*numbers), number_descending);
     for (size_t i = 0; i < count && !recovery_stopping(recovery); i++) {
         struct segment *segment = segment_log_entry(log, numbers[i]);
+        if (rebuild) {
+            (void)store_fault_strike(STORE_FAULT_REBUILD); // a test may hold it here
+        }
         if (segment_pin(segment, numbers[i])) {
             if (rebuild || segment_log_is_recovered(segment)) {
                 examine(recovery, segment, rebuild);
@@ -378,18 +383,18 @@ static void *recovery_main(void *ctx)
     struct recovery *recovery = ctx;
     struct store *store = recovery->store;
     (void)pthread_setname_np(pthread_self(), "store-recovery"); // only for people
+    examine_all(recovery, false);
+    atomic_store(&store->log.examined, true);
+    segment_log_want(&store->log, false);
     bool rebuild = take_rebuild(recovery);
     if (rebuild) {
         rebuild_all(recovery);
     } else {
-        examine_all(recovery, false);
         if (!recovery->was_clean) {
             (void)index_writer_flush(&store->writer); // what failed is a miss
         }
         recovery_ends(recovery);
     }
-    atomic_store(&store->log.examined, true);
-    segment_log_want(&store->log, false);
     pthread_mutex_lock(&recovery->guarded.lock);
     while (!recovery->guarded.stop) {
         if (!recovery_wait_locked(recovery)) {

@@ -343,7 +343,8 @@ static void supply_make_room(struct segment_log *log, bool evict)
             disk_room_given(store);
         }
         if (!picked) {
-            atomic_store(&log->no_room, spare == 0 && going == 0);
+            bool is_stuck = spare == 0 && going == 0 && atomic_load(&log->examined);
+            atomic_store(&log->no_room, is_stuck);
             return;
         }
     }

@@ -161,6 +161,7 @@ enum store_fault {
     STORE_FAULT_REWRITE, // writing a survivor
     STORE_FAULT_ROLL,    // reading a page of the index on its round
     STORE_FAULT_SCRUB,
+    STORE_FAULT_REBUILD, // putting the runs of a segment back; only stalls
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);

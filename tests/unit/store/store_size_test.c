@@ -564,3 +564,53 @@ Test(store_size, a_start_adds_nothing_to_the_index)
     cr_assert(whole(&box, &held, 7) == 7);
     leave(&box);
 }
+
+// Nobody has looked at what was there at the start, which is soon: nothing is broken meanwhile.
+Test(store_size, a_full_cache_that_has_just_started_is_not_degraded)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    struct store_summary summary;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    atomic_store(&box.store->log.examined, false);
+    for (unsigned i = 0; i < 200 && put_one(&box, &held); i++) {
+    }
+    play(&box, 1ull << 40);
+    look(&box);
+    store_summarize(box.store, &summary);
+    cr_assert(!summary.degraded);
+    atomic_store(&box.store->log.examined, true);
+    put(&box, &held, 5);
+    leave(&box);
+}
+
+// Of a large cache that takes long.
+Test(store_size, a_full_cache_takes_more_while_its_index_is_made_anew)
+{
+    struct box box;
+    struct held held = {.count = 0};
+    struct store_summary summary;
+    char path[1024];
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    put(&box, &held, 70);
+    box_close(&box);
+    (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
+    cr_assert(unlink(path) == 0);
+    store_fault_stall(STORE_FAULT_REBUILD, true);
+    cr_assert(box_open(&box));
+    store_fault_stall_reached(STORE_FAULT_REBUILD);
+    put(&box, &held, 20);
+    store_summarize(box.store, &summary);
+    cr_assert(summary.rebuilding && !summary.degraded);
+    cr_assert(whole(&box, &held, 20) == 20);
+    cr_assert(dir_bytes(box.dir) <= 64 * MIB);
+    store_fault_stall(STORE_FAULT_REBUILD, false);
+    wait_for({
+        store_summarize(box.store, &summary);
+        !summary.rebuilding;
+    });
+    cr_assert(whole(&box, &held, 30) == 30, "and what was there before is found");
+    leave(&box);
+}
