@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the files behind serve_pass.c share: a queue of payload bytes between a source and a sink,
 // how a request body goes on to the origin, the key of a form upload, cached listings, and the
-// gate's second question.
+// gate's question about browsers.
 #ifndef FOREBAY_PROXY_PASS_PRIVATE_H
 #define FOREBAY_PROXY_PASS_PRIVATE_H
 
@@ -13,12 +13,6 @@
 #define PASS_COLLECT_MAX (2u << 20)        // a body that must be known whole before it goes on
 #define PASS_COLLECT_TOTAL_MAX (64u << 20) // all such bodies of the process together
 #define PASS_FORM_HEAD_MAX 65536u          // of a form upload, until its file begins
-
-// --- gate.c --------------------------------------------------------------------------------------
-
-// Has the request's principal these rights on that key of its bucket? For keys that are known only
-// later (a batch delete, a form).
-bool gate_allows(const struct request *r, unsigned rights, struct span key);
 
 // --- gate_browser.c ------------------------------------------------------------------------------
 
@@ -276,6 +270,7 @@ struct pass_state {
     struct pass_location location;
     struct list_draft *list_draft;
     struct s3_list_scan *list_scan; // NULL: no listing
+    struct span list_former;        // large object that it has named last, in memory for any
     struct list_page *list_page;
 };
 

@@ -59,6 +59,7 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
         proxy->domain_spans[i] = span_from_cstr(options->domains[i]);
     }
     proxy->domains = (struct s3_domains){proxy->domain_spans, options->domain_count};
+    proxy->series = series_table_new();
     uint32_t start_id = (uint32_t)random_u64();
     hex_encode(&start_id, sizeof(start_id), proxy->id_prefix);
     if (options->access_log_path != NULL) {
@@ -93,6 +94,7 @@ void proxy_free(struct proxy *proxy)
         list_cache_free(proxy->workers[i].list_cache);
         readahead_free(proxy->workers[i].readahead);
     }
+    series_table_free(proxy->series);
     fill_room_free(proxy->fill_room);
     access_log_free(proxy->access_log);
     free(proxy->buckets);

@@ -18,6 +18,7 @@ struct request;
 struct access_log;
 struct list_cache;
 struct readahead;
+struct series_table;
 
 // --- process and worker --------------------------------------------------------------------------
 
@@ -35,6 +36,7 @@ struct proxy {
     unsigned worker_count;
     struct proxy_worker *workers;
     atomic_uint doubt_count; // of all workers
+    struct series_table *series;
     char id_prefix[9];
     uint64_t reloads; // of the keys; touched by who calls proxy_set_access_keys()
 };
@@ -91,6 +93,9 @@ struct principal {
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail) MUST_USE;
 void gate_release(struct principal *principal);
+// Has the request's principal these rights on that key of its bucket? For keys that it does not name itself, or
+// only later (read-ahead, a batch delete, a form).
+bool gate_allows(const struct request *r, unsigned rights, struct span key);
 
 // --- request.c: a request as a table of steps ----------------------------------------------------
 
@@ -181,6 +186,8 @@ void request_header(struct request *r, struct headers *headers, const char *name
                     struct span value);
 // Makes the heap copy that messages carry; the caller owns one reference.
 struct object_key *request_object_key(struct request *r);
+// The same for another key of the request's bucket, by the same rule.
+struct object_key *request_object_key_beside(struct request *r, struct span key);
 // The same for any key of a bucket of an origin, as the principals of one realm see it.
 struct object_key *request_object_key_in(struct request *r, struct origin *origin,
                                          struct span realm, struct span bucket, struct span key,
@@ -237,6 +244,27 @@ void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key);
 // --- readahead.c ---------------------------------------------------------------------------------
 
 void readahead_free(struct readahead *readahead); // with its worker; NULL is fine
+
+// --- series.c: large objects that are read in the order of a listing; any thread ------------------
+
+struct series_table *series_table_new(void);
+void series_table_free(struct series_table *table); // NULL is fine
+// A listing names a large object of a bucket, as the origin calls it. `follows`: it comes behind the one of its
+// folder that was named before.
+void series_listed(struct series_table *table, const struct origin *origin, struct span bucket,
+                   struct span key, bool follows);
+// Somebody reads a large object from its first byte on. Does not wait. series_end() when that is over. True: it was
+// named, and nobody has begun it since.
+bool series_begin(struct series_table *table, const struct object_key *key);
+void series_end(struct series_table *table);
+// The name of an object that comes behind this one and that nobody has begun, once for each. False: there is none, or
+// objects like this one are not read in order.
+bool series_next(struct series_table *table, const struct object_key *key,
+                 char ret_text[S3_KEY_MAX], struct span *ret_name) MUST_USE;
+// What was named is not there, or not to be had: it is not named again unless it is listed again.
+void series_refuse(struct series_table *table, const struct object_key *key, bool is_gone);
+// Of what was named some was fetched. True: nobody has begun it since; it takes longer until another one is named.
+bool series_missed(struct series_table *table, const struct object_key *key);
 
 // --- access_log.c --------------------------------------------------------------------------------
 

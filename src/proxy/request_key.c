@@ -9,11 +9,16 @@ const struct sigv4_credentials *request_origin_credentials(const struct request 
     return p != NULL ? p->origin_credentials : NULL;
 }
 
-struct object_key *request_object_key(struct request *r)
+struct object_key *request_object_key_beside(struct request *r, struct span key)
 {
     const struct access_keys_principal *p = r->principal.entry;
     struct span realm = p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
-    return request_object_key_in(r, r->origin, realm, r->origin_bucket, r->s3.key, r->rule);
+    return request_object_key_in(r, r->origin, realm, r->origin_bucket, key, r->rule);
+}
+
+struct object_key *request_object_key(struct request *r)
+{
+    return request_object_key_beside(r, r->s3.key);
 }
 
 static uint64_t origin_epoch(const struct request *r, const struct origin *origin,

@@ -416,6 +416,12 @@ bool store_write_is_noted(const struct store *store, struct span origin, struct 
     return !doors.is_unnoted;
 }
 
+uint64_t store_run_bytes_max(const struct store *store)
+{
+    (void)store;
+    return STORE_RUN_MAX;
+}
+
 void store_write_note(struct worker *w, struct store *store, struct span origin, struct span bucket,
                       struct store_note *note)
 {
