@@ -47,6 +47,7 @@ struct get_state {
     uint64_t readahead_at;    // readahead_note() is due from there on
     unsigned track_serial;    // readahead.c; 0: not noted
     unsigned track;           // then: where it is
+    bool is_of_series;        // series_begin() was called
     uint64_t noted_end;       // the store knows of the reading up to there
     uint64_t buffer_until;    // a range was recalled: bytes below this go by the read way
 

@@ -11,6 +11,12 @@
 // asked for ahead has no reader of its bytes: it is only stored, and who comes to it joins it or finds it in
 // the index. What no reader has come to when its track is forgotten is counted as unread.
 //
+// Who reads large objects in the order of a listing (series.c) is run ahead of past an object's end: what is left
+// of the window there is for the next object, whose track is begun without a reader. Nothing of that one is asked for
+// if any of it is cached. Else HEAD says whether it is there, which version it is and what the origin's checksums of
+// it are: so whoever comes to it is protected as if it had asked for them. It is given up when the reader in front
+// breaks off, and what nobody came to is counted; series.c judges the order by that, too.
+//
 // How many runs are asked for at once follows bandwidth and delay: those that fit the time that a run
 // takes at the pace of the reader, twice. It is bounded by cache.readahead, a quarter of limits.max_buffer and,
 // for who asks for range after range, four times what has been read in order; and nothing is asked for ahead
@@ -28,6 +34,7 @@
     250000u // another object does not take the place of a sequence that was read this recently
 #define GAP_RANGE_MAX (16u << 20) // longer ones are parts, which are read in order for themselves
 #define TRACK_IDLE_MS 30000u      // without readers for once to twice this long it is forgotten
+#define NEXT_NAMES_MAX 4u         // that are tried behind one object
 
 struct ahead_run {
     struct readahead_track *track;
@@ -39,7 +46,7 @@ struct ahead_run {
 struct readahead_track {
     struct proxy_worker *pw;
     struct object_key *key;      // references; NULL: unused
-    struct store_object *object; // the version
+    struct store_object *object; // the version; NULL: `head` asks for it
     uint32_t block_size_bytes;
     uint64_t client;     // the last reader's
     uint64_t most_bytes; // in front of its readers, as the rule of the last one says
@@ -53,6 +60,12 @@ struct readahead_track {
     unsigned serial;       // what requests know it by
     bool is_idle;          // was without readers when the timer last looked
     bool is_missing;       // readers find that it is not there
+    bool is_expected;      // a reader is, from the object in front of it
+    bool is_series_read;   // it was asked for ahead, here or on another worker
+    struct subscription *head;
+    struct readahead_track *next; // of the object behind this one, if its serial is still
+    unsigned next_serial;         // that one; 0: there is none
+    unsigned named;               // objects that might have been it
     uint64_t paced_us, paced_edge, run_us, reader_us; // how long a run takes; the reader, for one
     unsigned run_count;                               // that are not free
     struct ahead_run runs[RUNS_MAX];
@@ -224,12 +237,18 @@ static uint64_t ask_end(struct readahead_track *t)
     return t->asked_end < end && is_whole ? end : 0;
 }
 
+// Demand goes first, and to a place to be stored in.
+static bool has_room(const struct readahead_track *t)
+{
+    return !chunk_budget_is_short() && store_keeps_up(t->pw->worker, t->pw->store) &&
+           origin_has_room(t->pw->worker, t->key->origin, runs_on_their_way(t));
+}
+
 static void track_ask(struct readahead_track *t)
 {
-    while (t->is_missing) {
+    while (t->is_missing && t->object != NULL) {
         uint64_t end = ask_end(t);
-        if (end == 0 || chunk_budget_is_short() || !store_keeps_up(t->pw->worker, t->pw->store) ||
-            !origin_has_room(t->pw->worker, t->key->origin, runs_on_their_way(t))) {
+        if (end == 0 || !has_room(t)) {
             return;
         }
         if (!store_would_keep(t->pw->store, t->key->hash, t->asked_end / t->block_size_bytes,
@@ -249,8 +268,17 @@ static void track_ask(struct readahead_track *t)
 
 // --- tracks --------------------------------------------------------------------------------------
 
+static void head_leave(struct readahead_track *t)
+{
+    if (t->head != NULL) {
+        subscription_leave(t->head);
+        t->head = NULL;
+    }
+}
+
 static void track_stop(struct readahead_track *t)
 {
+    head_leave(t);
     for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
         if (t->runs[i].sub != NULL) {
             run_end(&t->runs[i]);
@@ -264,11 +292,14 @@ static void track_clear(struct readahead_track *t)
         return;
     }
     track_stop(t);
+    // Of one that is still expected here: its reader may have come to another worker.
+    bool is_unread =
+        !t->is_expected || t->asked_end == 0 || series_missed(t->pw->proxy->series, t->key);
     for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
         struct ahead_run *run = &t->runs[i];
         if (run->end_byte > 0) {
             stats_add(COUNTER_readahead_unread_bytes,
-                      run->end_byte - max_u64(run->first_byte, t->edge));
+                      is_unread ? run->end_byte - max_u64(run->first_byte, t->edge) : 0);
             run_free(run);
         }
     }
@@ -276,6 +307,7 @@ static void track_clear(struct readahead_track *t)
     store_object_unref(t->object);
     t->key = NULL;
     t->object = NULL;
+    t->is_expected = false;
     *sequence_of(t) = (struct sequence){0};
 }
 
@@ -313,7 +345,7 @@ static struct readahead *readahead_of(struct proxy_worker *pw)
 static bool is_of(const struct readahead_track *t, const struct get_state *g)
 {
     return t->key != NULL && hash128_equal(t->key->hash, g->key->hash) &&
-           span_equal(t->object->etag, g->object->etag);
+           (t->object == NULL || span_equal(t->object->etag, g->object->etag));
 }
 
 // How far from where the sequence goes on the request begins. UINT64_MAX: it does not belong to it.
@@ -336,7 +368,8 @@ static struct readahead_track *track_spare(struct readahead *readahead, uint64_t
     for (unsigned i = 0; i < TRACKS; i++) {
         struct readahead_track *t = &readahead->tracks[readahead->hand];
         readahead->hand = (readahead->hand + 1) % TRACKS;
-        bool is_alone = t->key == NULL || (t->streak == 0 && sequence_of(t)->readers == 0);
+        bool is_alone =
+            t->key == NULL || (t->streak == 0 && sequence_of(t)->readers == 0 && !t->is_expected);
         if (is_alone || now_us - t->used_us >= TRACK_KEEP_US) {
             return t;
         }
@@ -344,23 +377,28 @@ static struct readahead_track *track_spare(struct readahead *readahead, uint64_t
     return NULL;
 }
 
-static void track_open(struct readahead_track *t, struct request *r)
+static void track_open(struct readahead_track *t, struct proxy_worker *pw, struct object_key *key,
+                       uint64_t first)
 {
-    struct get_state *g = get_of(r);
     track_clear(t);
-    t->pw = r->pw;
-    t->key = object_key_ref(g->key);
-    t->object = store_object_ref(g->object);
-    t->block_size_bytes = g->object->block_size_bytes;
-    t->edge = t->paced_edge = g->first;
+    t->pw = pw;
+    t->key = object_key_ref(key);
+    t->block_size_bytes = key->limits.block_size_bytes;
+    t->edge = t->paced_edge = first;
     t->limit = t->asked_end = 0;
-    t->streak = 0;
-    t->serial = ++r->pw->readahead->last_serial;
-    t->is_missing = false;
-    t->paced_us = worker_now_us(r->pw->worker);
+    t->streak = t->strides = t->named = t->next_serial = 0;
+    t->serial = ++pw->readahead->last_serial;
+    t->is_idle = t->is_missing = t->is_expected = t->is_series_read = false;
+    t->paced_us = t->used_us = worker_now_us(pw->worker);
     t->run_us = t->reader_us = 0;
-    *sequence_of(t) =
-        (struct sequence){.name = g->key->hash.lo, .begin = g->first, .next = g->first};
+    *sequence_of(t) = (struct sequence){.name = key->hash.lo, .begin = first, .next = first};
+}
+
+// The version of it that is read.
+static void track_learn(struct readahead_track *t, struct store_object *object)
+{
+    t->object = store_object_ref(object);
+    t->block_size_bytes = object->block_size_bytes;
 }
 
 // The same distance from the one that began before it as that had from the one before?
@@ -396,6 +434,11 @@ static struct readahead_track *track_find(struct request *r)
         if (readahead->sequences[i].name != g->key->hash.lo) {
             continue;
         }
+        if (t->is_expected && hash128_equal(t->key->hash, g->key->hash) && !is_of(t, g)) {
+            t->is_expected = false; // another version is read
+            track_clear(t);
+            continue;
+        }
         uint64_t off = distance(&readahead->sequences[i], r->pw->proxy->worker_count, g);
         if (off < least && is_of(t, g)) {
             least = off;
@@ -405,7 +448,8 @@ static struct readahead_track *track_find(struct request *r)
     if (nearest == NULL) {
         nearest = track_spare(readahead, worker_now_us(r->pw->worker));
         if (nearest != NULL) {
-            track_open(nearest, r);
+            track_open(nearest, r->pw, g->key, g->first);
+            track_learn(nearest, g->object);
             track_measure(nearest, g);
         }
     }
@@ -416,6 +460,19 @@ static struct readahead_track *track_find(struct request *r)
 static void track_join(struct readahead_track *t, struct get_state *g)
 {
     struct sequence *s = sequence_of(t);
+    if (t->object == NULL) {
+        head_leave(t);
+        track_learn(t, g->object);
+    }
+    if (t->is_expected) {
+        t->is_expected = false;
+        t->limit = 0; // it may not want all of it
+        t->paced_us = worker_now_us(t->pw->worker);
+    }
+    if (g->first == 0 && g->object->size_bytes > store_run_bytes_max(t->pw->store)) {
+        g->is_of_series = true;
+        t->is_series_read |= series_begin(t->pw->proxy->series, g->key);
+    }
     if (is_strided(t) && g->first == s->next && g->end - g->first <= t->part) {
         s->next += t->stride;
     } else if (is_strided(t) && g->first != s->begin) { // not in its stride any more
@@ -456,6 +513,131 @@ static void track_pace(struct readahead_track *t)
     t->paced_us = t->used_us;
 }
 
+// --- the object behind ---------------------------------------------------------------------------
+
+// NULL: there is none, or a reader has come to it.
+static struct readahead_track *next_of(const struct readahead_track *t)
+{
+    struct readahead_track *next = t->next;
+    bool is_there = t->next_serial != 0 && next->key != NULL && next->serial == t->next_serial;
+    return is_there && next->is_expected ? next : NULL;
+}
+
+static bool is_fit(const struct readahead_track *next, const struct store_object *object)
+{
+    uint64_t most = next->key->limits.max_object_size_bytes;
+    return object->etag.len > 0 && !span_starts_with(object->etag, SPAN("W/")) &&
+           object->size_bytes > store_run_bytes_max(next->pw->store) &&
+           (most == 0 || object->size_bytes <= most);
+}
+
+static void on_head(void *ctx, struct subscription *sub)
+{
+    struct readahead_track *next = ctx;
+    check(next->head == sub && sub->state == SUBSCRIPTION_ENDED);
+    bool is_told = sub->outcome == OUTCOME_REVALIDATED || sub->outcome == OUTCOME_ERROR;
+    // What the home knew somebody else is about to read.
+    if (sub->outcome == OUTCOME_REVALIDATED && sub->err == ERR_OK && sub->validated_us == 0 &&
+        is_fit(next, sub->answer)) {
+        track_learn(next, sub->answer);
+        next->limit = next->object->size_bytes;
+        head_leave(next);
+        track_ask(next);
+        return;
+    }
+    unsigned status = is_told && sub->err != ERR_OK ? error_row(sub->err)->status : 0;
+    if (status >= 400 && status < 500) {
+        series_refuse(next->pw->proxy->series, next->key, status == 404);
+    }
+    track_clear(next);
+}
+
+static bool is_held(struct proxy_worker *pw, const struct object_key *key)
+{
+    static _Thread_local struct store_view view;
+    store_lookup(pw->worker, pw->store, key->hash, 0, 1, fill_floor(pw->fill, key->hash), &view);
+    bool is_held = view.found || view.unknown;
+    store_view_done(&view);
+    return is_held;
+}
+
+static bool is_tracked(const struct readahead *readahead, const struct object_key *key)
+{
+    for (unsigned i = 0; i < TRACKS; i++) {
+        const struct readahead_track *t = &readahead->tracks[i];
+        if (t->key != NULL && hash128_equal(t->key->hash, key->hash)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Begins the track of that object with the question which version of it there is.
+static void next_begin(struct readahead_track *t, struct object_key *key)
+{
+    struct readahead *readahead = t->pw->readahead;
+    if (is_tracked(readahead, key) || is_held(t->pw, key) ||
+        !store_would_keep(t->pw->store, key->hash, 0, key->limits.priority)) {
+        return;
+    }
+    struct readahead_track *next = track_spare(readahead, t->used_us);
+    if (next == NULL || next == t) {
+        return;
+    }
+    track_open(next, t->pw, key, 0);
+    next->is_missing = next->is_expected = true;
+    next->client = t->client;
+    next->run_us = t->run_us;
+    next->reader_us = t->reader_us;
+    t->next = next;
+    t->next_serial = next->serial;
+    struct fill_ask ask = {.key = key, .client = t->client, .revalidate = true};
+    next->head = subscription_ask(t->pw->fill, &ask, on_head, next);
+    stats_add(COUNTER_readahead_objects, 1);
+}
+
+// Only what this reader may read, too, and by the same rule.
+static void next_look(struct readahead_track *t, struct request *r)
+{
+    const struct proxy *proxy = r->pw->proxy;
+    char text[S3_KEY_MAX];
+    struct span name;
+    bool is_cold = t->is_missing || t->is_series_read;
+    if (!is_cold || r->s3.presigned || t->named >= NEXT_NAMES_MAX || !has_room(t) ||
+        !series_next(proxy->series, t->key, text, &name)) {
+        return;
+    }
+    t->named++;
+    if (rules_find(proxy, r->s3.bucket, name) == r->rule && gate_allows(r, S3_ALLOW_READ, name)) {
+        struct object_key *key = request_object_key_beside(r, name);
+        next_begin(t, key);
+        object_key_unref(key);
+    }
+}
+
+// All in front of the object's end has been asked for, or soon is; what there is of the window behind it is for the
+// next one.
+static void track_follow(struct readahead_track *t, struct request *r)
+{
+    uint64_t bytes = window(t), end = t->object->size_bytes;
+    if (t->limit < end || is_strided(t) || t->edge + 2 * bytes < end) {
+        return;
+    }
+    struct readahead_track *next = next_of(t);
+    if (next == NULL) {
+        next_look(t, r);
+        next = next_of(t);
+    }
+    if (next == NULL) {
+        return;
+    }
+    bool is_all_asked = t->asked_end >= t->limit;
+    next->used_us = t->used_us;
+    next->is_idle = false;
+    next->most_bytes = is_all_asked && t->edge + bytes > end ? t->edge + bytes - end : 0;
+    track_ask(next);
+}
+
 static void track_note(struct readahead_track *t, struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -479,6 +661,7 @@ static void track_note(struct readahead_track *t, struct request *r)
         t->asked_end = max_u64(t->asked_end, block_end(t, sequence_of(t)->next));
     }
     track_ask(t);
+    track_follow(t, r);
 }
 
 void readahead_note(struct request *r)
@@ -506,6 +689,9 @@ void readahead_note(struct request *r)
 void readahead_leave(struct request *r)
 {
     struct get_state *g = get_of(r);
+    if (g->is_of_series) {
+        series_end(r->pw->proxy->series);
+    }
     struct readahead_track *t = g->track_serial != 0 ? track_of(r) : NULL;
     if (t == NULL) {
         return;
@@ -519,8 +705,12 @@ void readahead_leave(struct request *r)
         return;
     }
     if (g->pos < g->end) { // it broke off
+        struct readahead_track *next = next_of(t);
         t->is_missing = false;
         track_stop(t);
+        if (next != NULL) {
+            track_clear(next);
+        }
     }
     struct readahead *readahead = t->pw->readahead;
     if (!readahead->is_timed) {

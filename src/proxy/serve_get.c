@@ -21,7 +21,8 @@
 // block is dropped by the store and becomes a miss here.
 //
 // The files, none of which calls one further down: get_state.c (what a GET holds), get_ask.c (what it
-// asks of other workers), readahead.c (what is asked before it does), get_body.c, get_reply.c, serve_get.c (the steps in front of the reply).
+// asks of other workers), series.c (which object comes next), readahead.c (what is asked before it does),
+// get_body.c, get_reply.c, serve_get.c (the steps in front of the reply).
 
 #include "proxy/get_private.h"
 

@@ -255,6 +255,32 @@ Test(asked, a_reader_joins_what_is_fetched_ahead)
     world_end();
 }
 
+// HEAD of the object behind, then its blocks of that version; who comes joins them, and nothing is asked for twice.
+Test(asked, a_reader_joins_what_is_fetched_ahead_of_the_object_behind)
+{
+    struct world_options options = {
+        .seed = 5, .size_bytes = 2 * WORLD_BLOCK, .piece_bytes = PIECE, .readahead = true};
+    world_begin(&options);
+    int first = client_get(0, 0, UINT64_MAX);
+    world_deliver_all();
+    for (unsigned i = 0; i < 60 && origin_ahead() == 0; i++) {
+        origin_steps(1);
+        drain(first);
+        world_deliver_all();
+    }
+    cr_assert_eq(counter(COUNTER_readahead_objects), 1);
+    cr_assert_eq(origin_heads(), 1);
+    cr_assert_gt(origin_ahead(), 0);
+    world_use_key(1);
+    int second = client_get(1, 0, UINT64_MAX);
+    world_run();
+    expect(first, CLIENT_COMPLETE, 1);
+    expect(second, CLIENT_COMPLETE, 1);
+    cr_assert_eq(origin_sent(1, 0), 1);
+    cr_assert_eq(origin_sent(1, 1), 1);
+    world_end();
+}
+
 // --- body ----------------------------------------------------------------------------------------
 
 // A reader that joins gets what is there at once.
