@@ -4,7 +4,7 @@
 Two workers load batches in order, two ahead each, as PyTorch's DataLoader does; an accelerator takes a batch and is
 busy for a while. The origin answers after 30 ms and gives each connection 90 MB/s. Objects of 100 KB: the accelerator
 is so fast that direct access keeps it busy for 17 % of the time. Shards are tar files of 100 such objects, read front to
-back, and the accelerator takes 2,000 samples/s; in order: by their names, as evaluation reads them. `files`: the same
+back, and the accelerator takes 2,000 samples/s; in order: as a listing through Forebay names them, as evaluation reads them. `files`: the same
 from local files. Samples/s without the accelerator."""
 import io
 import os
@@ -12,6 +12,7 @@ import random
 import subprocess
 import tarfile
 import time
+import urllib.request
 
 from lib.rig import ROOT, Failure, Pairs, python
 
@@ -124,6 +125,9 @@ def loop(rig, report, args, kind, client, count, batch, shard):
     def measure(side, number):
         asked = names if side in ("direct", "files") else [f"r{number}/{name}" for name in names]
         folder = sides[side] if client != "webdataset" or side != "files" else f"file:{local}"
+        if dice is None and side in ("cold", "former cold"):
+            with urllib.request.urlopen(f"{folder}/bench?list-type=2&max-keys={count}&prefix=r{number}/train") as listing:
+                assert listing.read().count(b"<Key>") == count
         if side == "files" and client == "webdataset":
             (local / "bench").exists() or os.symlink(local, local / "bench")
         with Loader(rig, kept if side == "files" else client, folder) as workers:

@@ -7,7 +7,8 @@
 // /bench/train/17.100K. Its bytes are those of pattern.h. GET with one range, HEAD, If-Match, If-None-Match.
 // --latency: each reply begins that late. --rate: no connection gets more (10^6 bytes a second).
 // --max-rps: what comes faster is answered 503 SlowDown. Without them it is as fast as one core is.
-// --tar: an object whose name ends in .tar has the bytes of FILE.
+// --tar: an object whose name ends in .tar has the bytes of FILE. A listing (ListObjectsV2) names as many of these as its
+// max-keys, below its prefix: PREFIX0000.tar, PREFIX0001.tar and so on.
 // GET /-/stats answers JSON and begins to count anew. The port is the first line on stdout.
 // One thread; ends with its parent's stdin.
 #include "pattern.h"
@@ -32,6 +33,7 @@ enum {
     TICK_US = 1000,   // how often a connection that is held to a rate gets its share
     BURST_US = 20000, // what such a connection may catch up after the machine was busy
     LAST_MODIFIED = 1700000000,
+    LISTED_MAX = 64,
 };
 
 struct conn {
@@ -213,6 +215,28 @@ static void answer_stats(struct conn *c)
     seen.most_busy = 0;
 }
 
+static void answer_listing(struct conn *c, const char *query)
+{
+    static char text[HEAD_MAX / 2];
+    char prefix[64] = "";
+    const char *asked = strstr(query, "prefix="), *count = strstr(query, "max-keys=");
+    for (size_t i = 0; asked && i + 1 < sizeof prefix && !strchr("& ", asked[7]); i++, asked++) {
+        const bool is_slash = strncasecmp(asked + 7, "%2f", 3) == 0;
+        prefix[i] = is_slash ? '/' : asked[7];
+        asked += is_slash ? 2 : 0;
+    }
+    const long asked_count = count ? strtol(count + 9, NULL, 10) : 0;
+    int length = snprintf(text, sizeof text, "<?xml version=\"1.0\"?><ListBucketResult>");
+    for (long i = 0; tar && i < asked_count && i < LISTED_MAX; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length,
+                           "<Contents><Key>%s%04ld.tar</Key><Size>%llu</Size></Contents>", prefix,
+                           i, (unsigned long long)tar_size);
+    length += snprintf(text + length, sizeof text - (size_t)length, "</ListBucketResult>");
+    answer(c, "200 OK", "", (uint64_t)length, false);
+    memcpy(c->head + c->head_length, text, (size_t)length);
+    c->head_length += (size_t)length;
+}
+
 static void send_some(struct conn *c, int64_t now);
 
 // One whole request is in c->in, ended by a zero; true if a reply has been made.
@@ -238,7 +262,9 @@ static void take_request(struct conn *c, int64_t now)
         if (too_many(now)) {
             seen.slowdowns++;
             answer(c, "503 Slow Down", "", 0, false);
-        } else
+        } else if (*end == '?' && strstr(end, "list-type=2"))
+            answer_listing(c, end);
+        else
             answer_object(c, path, length, c->in[0] == 'G');
     }
     if (c->due_us > now) {
