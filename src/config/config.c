@@ -121,7 +121,9 @@ static int take_flag(struct loader *l, int left, char **argv, const char **ret_f
         return 1;
     }
     const char *value = equals != NULL ? equals + 1 : argv[1];
-    if (is_file) {
+    if (is_file ? *ret_file != NULL : l->raws[id].where != NULL) {
+        config_loader_error(l, argument, "stands here twice: which one counts?");
+    } else if (is_file) {
         *ret_file = config_loader_cstr(l, span_from_cstr(value));
     } else {
         char *where = arena_printf(l->arena, "--%s", settings_row(id)->public_.key);

@@ -82,8 +82,11 @@ static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
             mark.line += r->text.ptr[i] == '\n';
         }
     }
+    const char *problem = parser->problem != NULL ? parser->problem : "not YAML";
+    bool is_tab = parser->error == YAML_SCANNER_ERROR && parser->mark.index < r->text.len &&
+                  r->text.ptr[parser->mark.index] == '\t';
     config_loader_error(r->l, where_mark(r, mark), "%s",
-                        parser->problem != NULL ? parser->problem : "not YAML");
+                        is_tab ? "a tab stands here: YAML is indented with blanks only" : problem);
 }
 
 // What is refused about one event, NULL when nothing.

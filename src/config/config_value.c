@@ -353,6 +353,11 @@ bool config_value_parse_listen(struct loader *l, struct span s, struct config_li
         listen.kind = CONFIG_LISTEN_TLS;
         rest = (struct span){s.ptr + 4, s.len - 4};
     }
+    if (span_starts_with(rest, SPAN("http://")) || span_starts_with(rest, SPAN("https://"))) {
+        return refuse(ret_why,
+                      "\"%.*s\": write HOST:PORT for http, tls:HOST:PORT for https, no URL",
+                      SHOWN(s));
+    }
     size_t colon = rest.len;
     while (colon > 0 && rest.ptr[colon - 1] != ':') {
         colon--;
@@ -363,6 +368,11 @@ bool config_value_parse_listen(struct loader *l, struct span s, struct config_li
         return refuse(ret_why, "\"%.*s\" is not HOST:PORT (127.0.0.1:9000?)", SHOWN(s));
     }
     struct span host = {rest.ptr, colon - 1};
+    if (host.len == 0) {
+        return refuse(ret_why,
+                      "\"%.*s\" names no host (127.0.0.1:%lu? 0.0.0.0:%lu is every address)",
+                      SHOWN(s), (unsigned long)port, (unsigned long)port);
+    }
     if (host.len >= 2 && host.ptr[0] == '[' && host.ptr[host.len - 1] == ']') {
         host = (struct span){host.ptr + 1, host.len - 2};
     } else if (span_find(host, ':') < host.len) {

@@ -469,6 +469,17 @@ static bool drain_step(struct http_connection *c)
     return moved;
 }
 
+static void refuse_plain_client(const struct http_connection *c)
+{
+    static const char reply[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
+                                "Content-Type: text/plain\r\nContent-Length: 43\r\n\r\n"
+                                "This port speaks TLS: write https:// here.\n";
+    log_warn("plain_http_on_tls_port",
+             "client=%s hint=\"this client speaks http here: give it an https:// endpoint\"",
+             c->peer);
+    (void)!send(c->fd, reply, sizeof(reply) - 1, MSG_NOSIGNAL); // it may have left
+}
+
 static void handshake_step(struct http_connection *c)
 {
     int rc = http_tls_handshake(c->ssl);
@@ -476,6 +487,9 @@ static void handshake_step(struct http_connection *c)
         http_connection_enter_head(c);
     } else if (rc != -EAGAIN) {
         stats_add(COUNTER_http_tls_failed, 1);
+        if (rc == -EPROTONOSUPPORT) {
+            refuse_plain_client(c);
+        }
         http_connection_close(c, false);
     }
 }

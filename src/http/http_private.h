@@ -338,7 +338,7 @@ void http_tls_use(struct http_certificate *certificate, struct worker *accepting
 // A new server side of a handshake on fd; NULL when memory is short. Looks at the files at most
 // once a second, on a pool thread; a changed certificate serves the connections after that look.
 SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd);
-// 1 = done, -EAGAIN, other negative errno: failed
+// 1 = done, -EAGAIN, -EPROTONOSUPPORT: the client speaks plain HTTP, other negative errno: failed
 int http_tls_handshake(SSL *ssl);
 int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max); // 0 = end of stream
 int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned iov_count);

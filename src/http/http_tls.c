@@ -80,11 +80,18 @@ static int on_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_len,
     return SSL_TLSEXT_ERR_OK;
 }
 
-static void why_from_openssl(const char *what, const char *path, char *why, size_t size)
+static void why_from_openssl(const char *key, const char *what, const char *path, char *why,
+                             size_t size)
 {
     char text[128];
-    ERR_error_string_n(ERR_get_error(), text, sizeof(text));
-    (void)snprintf(why, size, "%s %s: %s", what, path, text);
+    unsigned long error = ERR_peek_error();
+    if (ERR_GET_LIB(error) == ERR_LIB_PEM) {
+        (void)snprintf(why, size, "%s %s: it holds no %s in PEM form (-----BEGIN ...)", key, path,
+                       what);
+        return;
+    }
+    ERR_error_string_n(error, text, sizeof(text));
+    (void)snprintf(why, size, "%s %s: no %s that can be used: %s", key, path, what, text);
 }
 
 // NULL with one line in `why`. Blocks on the files.
@@ -103,11 +110,12 @@ static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct htt
                               SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_alpn_select_cb(ctx, on_alpn, NULL);
     if (SSL_CTX_use_certificate_chain_file(ctx, cert_file) != 1) {
-        why_from_openssl("certificate", cert_file, why, size);
+        why_from_openssl("listen_tls.cert", "certificate", cert_file, why, size);
     } else if (SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) != 1) {
-        why_from_openssl("private key", key_file, why, size);
+        why_from_openssl("listen_tls.key", "private key", key_file, why, size);
     } else if (SSL_CTX_check_private_key(ctx) != 1) {
-        why_from_openssl("private key does not belong to the certificate:", key_file, why, size);
+        (void)snprintf(why, size, "listen_tls.key %s: it does not belong to the certificate %s",
+                       key_file, cert_file);
     } else {
         return ctx;
     }
@@ -306,8 +314,9 @@ int http_tls_handshake(SSL *ssl)
     if (rc == 1) {
         return 1;
     }
+    bool is_plain = ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST;
     int result = result_of(ssl, rc);
-    return result == 0 ? -ECONNRESET : result;
+    return is_plain ? -EPROTONOSUPPORT : result == 0 ? -ECONNRESET : result;
 }
 
 int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max)

@@ -134,6 +134,10 @@ static enum err prepare_head(struct origin_directory_relay *d)
         struct s3_error_detail detail;
         memset(&detail, 0, sizeof(detail));
         detail.resource = r->request->raw_path;
+        if (d->answer == ERR_NOT_IMPLEMENTED) {
+            detail.message = SPAN("The origin is a directory, which is only read from: GetObject, "
+                                  "HeadObject and listings. Write to the directory itself");
+        }
         if (d->answer == ERR_NO_SUCH_BUCKET) {
             detail.bucket_name = r->request->bucket;
         }

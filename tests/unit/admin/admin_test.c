@@ -171,7 +171,8 @@ Test(admin, other_paths_and_methods)
     struct admin *admin = start(&o);
     const char *at = admin_listen_address(admin);
     atomic_store(&alive, true);
-    cr_assert_eq(strncmp(talk(at, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "HTTP/1.1 404 ", 13), 0);
+    cr_assert_eq(strncmp(talk(at, "GET /x HTTP/1.1\r\nHost: x\r\n\r\n"), "HTTP/1.1 404 ", 13), 0);
+    cr_assert_eq(strncmp(talk(at, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "HTTP/1.1 200 ", 13), 0);
     cr_assert_eq(strncmp(talk(at, "GET /api/v1/config HTTP/1.1\r\nHost: [::1]\r\n\r\n"),
                          "HTTP/1.1 404 ", 13),
                  0);
