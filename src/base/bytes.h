@@ -30,6 +30,16 @@ static inline struct span span_from_cstr(const char *s)
     return (struct span){s, s != NULL ? strlen(s) : 0};
 }
 
+// The text of `s` in `ret_text`, ended by NUL; "" where it does not fit.
+static inline void span_to_text(struct span s, char *ret_text, size_t size)
+{
+    size_t len = s.len < size ? s.len : 0;
+    if (len > 0) {
+        memcpy(ret_text, s.ptr, len);
+    }
+    ret_text[len] = '\0';
+}
+
 static inline bool span_equal(struct span a, struct span b)
 {
     return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);

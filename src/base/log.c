@@ -33,6 +33,7 @@
 
 static atomic_int current_level = LOG_LEVEL_INFO;
 static bool json_lines;
+static enum log_keys keys_shown;
 static bool is_file; // stderr
 static atomic_ulong lines_written[LOG_LEVEL_DEBUG + 1];
 static atomic_ulong lines_lost;
@@ -151,6 +152,45 @@ const char *log_quote(struct span s)
     text[len++] = '"';
     text[len] = '\0';
     return text;
+}
+
+void log_keys_set(enum log_keys keys)
+{
+    keys_shown = keys;
+}
+
+bool log_keys_are_full(void)
+{
+    return keys_shown == LOG_KEYS_FULL;
+}
+
+struct span log_key_shown(struct span key, char *ret_hash)
+{
+    size_t len = key.len;
+    switch (keys_shown) {
+    case LOG_KEYS_HASH: {
+        if (len == 0) {
+            return key;
+        }
+        uint64_t hash = hash64(key.ptr, len, 0);
+        hex_encode(&hash, sizeof(hash), ret_hash);
+        return (struct span){ret_hash, LOG_KEY_HASH_SIZE - 1};
+    }
+    case LOG_KEYS_PREFIX:
+        while (len > 0 && key.ptr[len - 1] != '/') {
+            len--;
+        }
+        return (struct span){key.ptr, len};
+    case LOG_KEYS_FULL:
+    default:
+        return key;
+    }
+}
+
+const char *log_key(struct span key)
+{
+    char hash[LOG_KEY_HASH_SIZE];
+    return log_quote(log_key_shown(key, hash));
 }
 
 // Cuts one value off *rest: a quoted one with its quotes, a bare one up to the next blank.

@@ -23,6 +23,14 @@ void log_event(enum log_level level, const char *event, const char *format, ...)
 // Quoted and escaped copy of outside bytes, cut at 256 bytes; thread-local, four results may live
 // at once.
 const char *log_quote(struct span s);
+// How object keys appear in logs: log.keys. Before threads start; full until then.
+enum log_keys { LOG_KEYS_FULL, LOG_KEYS_PREFIX, LOG_KEYS_HASH };
+#define LOG_KEY_HASH_SIZE 17u
+void log_keys_set(enum log_keys keys);
+bool log_keys_are_full(void);
+// What may be seen of a key: itself, what is in front of its last '/', or 16 hex digits in ret_hash.
+struct span log_key_shown(struct span key, char *ret_hash);
+const char *log_key(struct span key); // that, by log_quote()
 // Lines written per level since start, for metrics.
 unsigned long log_lines(enum log_level level);
 unsigned long log_lines_lost(void); // that stderr did not take

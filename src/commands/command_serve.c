@@ -388,9 +388,9 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
         .access_log_path = strcmp(c->access_log_path, "off") == 0      ? NULL
                            : strcmp(c->access_log_path, "stdout") == 0 ? "-"
                                                                        : c->access_log_path,
-        .access_log_format = (enum proxy_access_log_format)c->access_log_format,
+        .access_log_format =
+            (enum proxy_access_log_format)(c->access_log_format - CONFIG_ACCESS_LOG_JSON),
         .access_log_sample = c->access_log_sample,
-        .log_keys = (enum proxy_log_keys)c->log_keys,
         .obey_no_cache = c->cache_client_directives != CONFIG_DIRECTIVES_IGNORE,
         .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL};
     enum err err = proxy_new(&options, &s->proxy, &s->why);
@@ -665,6 +665,7 @@ int command_serve(int argc, char **argv)
     buf_done(&s.why);
     command_reload_init(&s.reload, argc, argv, s.config);
     log_init((enum log_level)s.config->log_level, s.config->log_format == CONFIG_LOG_JSON);
+    log_keys_set((enum log_keys)s.config->log_keys);
     s.descriptors = command_limits_plan(s.config);
     serve_signals(&signals);
     int exit_code = serve_build(&s);

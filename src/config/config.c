@@ -503,6 +503,12 @@ static void finish_sizes(struct loader *l)
         c->log_format = isatty(STDERR_FILENO) ? CONFIG_LOG_TEXT : CONFIG_LOG_JSON;
         resolved(l, SETTING_log_format, c->log_format == CONFIG_LOG_TEXT ? "text" : "json");
     }
+    if (c->access_log_format == CONFIG_ACCESS_LOG_AUTO) {
+        bool is_terminal = isatty(STDOUT_FILENO) == 1 && c->access_log_path != NULL &&
+                           strcmp(c->access_log_path, "stdout") == 0;
+        c->access_log_format = is_terminal ? CONFIG_ACCESS_LOG_TEXT : CONFIG_ACCESS_LOG_JSON;
+        resolved(l, SETTING_access_log_format, is_terminal ? "text" : "json");
+    }
 }
 
 // The first listener that is not loopback, NULL when there is none.

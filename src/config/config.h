@@ -88,7 +88,14 @@ enum config_io_engine { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_THREADS };
 // log.level is enum log_level of base/log.h.
 // config_load() turns auto into text or json.
 enum config_log_format { CONFIG_LOG_AUTO, CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
-enum config_log_keys { CONFIG_KEYS_FULL, CONFIG_KEYS_PREFIX, CONFIG_KEYS_HASH };
+// config_load() turns auto into text or json; the others in the order of enum proxy_access_log_format.
+enum config_access_log_format {
+    CONFIG_ACCESS_LOG_AUTO,
+    CONFIG_ACCESS_LOG_JSON,
+    CONFIG_ACCESS_LOG_S3,
+    CONFIG_ACCESS_LOG_TEXT
+};
+// log.keys is enum log_keys of base/log.h.
 enum config_freshness { CONFIG_FRESHNESS_TTL, CONFIG_FRESHNESS_IMMUTABLE, CONFIG_FRESHNESS_STRICT };
 
 // Origin of one bucket: `buckets:` in the file. What is NULL or not set is as for origin.* and
@@ -154,7 +161,7 @@ struct config_rule {
 
 #define CONFIG_WORKERS_MAX 64u // as the row of `workers` says
 
-// Resolved when config_load() returns: auth_mode and log_format (never auto), workers (>= 1),
+// Resolved when config_load() returns: auth_mode, log_format and access_log_format (never auto), workers (>= 1),
 // limits_max_buffer_bytes, cache_dir (absolute path, not created), admin_socket (path, NULL = off).
 // Left as "auto" text: origin_region. access_log_path is "stdout", "off" or a path.
 struct config {

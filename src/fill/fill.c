@@ -193,6 +193,7 @@ void fill_send_head(struct fill *fill, struct attachment *a)
     m->object = store_object_ref(fill->object);
     m->stored = !fill->unstored;
     m->unstored_why = fill->unstored_why;
+    memcpy(m->origin_id, fill->origin_id, sizeof(m->origin_id));
     m->end_byte = fill->end_byte;
     m->weak = fill->weak;
     message_send(a->at, &m->base);
@@ -245,6 +246,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     if (fill->ahead && !a->ahead) {
         fill->ahead = false;
         fill->client = sub->ask.client;
+        fill->trace = sub->ask.trace;
         origin_fetch_hasten(&fill->fetch, fill->client);
     }
     stats_add(COUNTER_coalesced_waiters, 1);
@@ -383,6 +385,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     fill->described = sub->described;
     sub->described = NULL;
     fill->client = sub->ask.client;
+    fill->trace = sub->ask.trace;
     fill->ahead = sub->ask.ahead;
     fill->wanted_first_byte = sub->ask.first_byte;
     fill->wanted_end_byte = sub->ask.end_byte;

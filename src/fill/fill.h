@@ -34,7 +34,6 @@ struct fill_options {
     struct loop *loop;
     struct store *store;
     uint64_t stripe_bytes; // of an object, per owner; 0: 64 MiB
-    bool hide_keys;        // a log line names no object keys
     // Runs on each worker for each key that is invalidated: what else is remembered of it (listings)
     // must be dropped, and what of it is on its way not be kept.
     void (*on_invalidated)(void *ctx, struct worker *w, const struct object_key *key);
@@ -61,6 +60,7 @@ bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t et
 struct fill_ask {
     struct object_key *key;
     uint64_t client;              // who asks: clients take turns at the origin
+    struct origin_trace trace;    // and for which request of theirs
     struct store_object *object;  // the version wanted; NULL: whatever is current
     struct store_object *refused; // this version answered 412
     bool revalidate;              // no bytes: is `object` still current?
@@ -116,16 +116,17 @@ struct subscription {
     enum subscription_state state;
     enum subscription_outcome outcome;
     enum err err;
-    bool joined;                 // the run was in flight already
-    bool whole;                  // and all of it had come
-    struct store_object *answer; // the version being delivered, or found (reference)
-    bool weak;                   // no strong ETag: this run cannot be put together with another
-    const char *unstored_why;    // why the run is not stored, in a word; NULL: it is
-    uint64_t run_end_byte;       // exclusive, known with `answer` while attached
-    struct store_place place;    // pinned
-    uint64_t validated_us;       // `answer` was known, as of then; 0: the origin was asked now
-    struct span error_answer;    // origin's, packed
-    struct list pieces;          // struct piece
+    bool joined;                    // the run was in flight already
+    bool whole;                     // and all of it had come
+    struct store_object *answer;    // the version being delivered, or found (reference)
+    bool weak;                      // no strong ETag: this run cannot be put together with another
+    const char *unstored_why;       // why the run is not stored, in a word; NULL: it is
+    char origin_id[ORIGIN_ID_SIZE]; // of the origin's answer that brings it; "": none
+    uint64_t run_end_byte;          // exclusive, known with `answer` while attached
+    struct store_place place;       // pinned
+    uint64_t validated_us;          // `answer` was known, as of then; 0: the origin was asked now
+    struct span error_answer;       // origin's, packed
+    struct list pieces;             // struct piece
 
     // private from here
     void (*on_change)(void *ctx, struct subscription *subscription); // NULL: it has left

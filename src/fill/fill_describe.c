@@ -196,6 +196,7 @@ void fill_describe_start(struct fill *fill)
     f->key = fill->key->key;
     f->credentials = fill->key->credentials;
     f->client = fill->client;
+    f->trace = &fill->trace;
     f->ask_checksums = true;
     f->on_head = on_describe_head;
     f->on_body = on_describe_body;

@@ -34,7 +34,7 @@ static void checksum_judge(struct fill *fill)
         reply_sum_note(fill);
         return;
     }
-    fill->is_wrong = !whole_sum_is_right(fill->fw, fill->key, fill->object, fill->checksum);
+    fill->is_wrong = !whole_sum_is_right(fill->key, fill->object, fill->checksum);
     s3_checksum_free(fill->checksum);
     fill->checksum = NULL;
 }
@@ -305,6 +305,7 @@ enum err fill_take_head(struct fill *fill)
     store_object_unref(fill->object);
     fill->object = object;
     fill->weak = f->weak_or_no_etag;
+    span_to_text(f->origin_id, fill->origin_id, sizeof(fill->origin_id));
     fill->has_head = true;
     fill->end_byte = end;
     uint64_t blocks =
@@ -476,6 +477,7 @@ void fill_fetch(struct fill *fill)
     f->key = fill->key->key;
     f->credentials = fill->key->credentials;
     f->client = fill->client;
+    f->trace = &fill->trace;
     f->ahead = fill->ahead;
     f->ask_checksums = true;
     bool empty = fill->object != NULL && fill->object->size_bytes == 0;

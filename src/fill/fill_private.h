@@ -120,8 +120,8 @@ static inline struct fill_worker *object_key_home(const struct fill_worker *fw,
 enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span *ret_value);
 // Is `sum`, of all bytes of `object`, what the origin says? If not that is counted and logged. Ends
 // the sum.
-bool whole_sum_is_right(struct fill_worker *fw, const struct object_key *key,
-                        const struct store_object *object, struct s3_checksum_state *sum) MUST_USE;
+bool whole_sum_is_right(const struct object_key *key, const struct store_object *object,
+                        struct s3_checksum_state *sum) MUST_USE;
 // One run of a larger object, on the key's home; takes `sum` over, whose kind combines. False: now
 // the object is whole, and it is not what the origin says.
 bool whole_sum_add(struct fill_worker *fw, const struct object_key *key,
@@ -185,6 +185,8 @@ struct fill {
     struct store_place place;
     struct list readers;
     uint64_t client;                             // for whom it is fetched
+    struct origin_trace trace;                   // and for which of their requests
+    char origin_id[ORIGIN_ID_SIZE];              // of the origin's last answer
     bool ahead;                                  // nobody wants it yet
     uint64_t wanted_first_byte, wanted_end_byte; // by who began it
     unsigned resumes;

@@ -26,6 +26,7 @@ struct held_publish { // that came while the version was being decided
 struct revalidation {      // one conditional request for all who ask meanwhile
     struct list_node node; // answered, in the home's list of those that wait
     struct origin_fetch fetch;
+    struct origin_trace trace;
     struct home_key *home;
     struct object_key *key;     // of who asked first: with these credentials
     struct store_object *asked; // its ETag went along; NULL: none

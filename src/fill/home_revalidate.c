@@ -246,6 +246,8 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->fetch.key = h->key->key;
     c->fetch.credentials = c->key->credentials;
     c->fetch.client = first->ask.client;
+    c->trace = first->ask.trace;
+    c->fetch.trace = &c->trace;
     c->fetch.ask_checksums = true;
     c->describes = describes;
     if (asked != NULL && !describes) {

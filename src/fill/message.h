@@ -124,6 +124,7 @@ struct head_message {
     uint64_t end_byte;
     bool stored, weak;
     const char *unstored_why; // static; NULL: it is stored
+    char origin_id[ORIGIN_ID_SIZE];
 };
 
 struct body_message {

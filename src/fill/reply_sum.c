@@ -160,9 +160,8 @@ bool reply_sum_is_wrong(struct fill_worker *fw, const struct store_object *objec
     }
     if (is_wrong || was_wrong) {
         stats_add(COUNTER_origin_checksum_cut, 1);
-        bool named = !fw->room->options.hide_keys;
         log_error("reply_cut_by_checksum", "bucket=%s key=%s etag=%s", log_quote(object->bucket),
-                  log_quote(named ? object->key : SPAN("-")), log_quote(object->etag));
+                  log_key(object->key), log_quote(object->etag));
         return true;
     }
     stats_add(COUNTER_origin_checksum_unjudged, is_known ? 0 : 1);

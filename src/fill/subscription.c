@@ -253,6 +253,7 @@ void subscription_on_head(struct fill_worker *fw, struct head_message *m)
     take_object(sub, &m->object);
     sub->stored = m->stored;
     sub->unstored_why = m->unstored_why;
+    memcpy(sub->origin_id, m->origin_id, sizeof(sub->origin_id));
     sub->run_end_byte = m->end_byte;
     sub->weak = m->weak;
     subscription_changed(sub);

@@ -62,8 +62,8 @@ enum s3_checksum whole_sum_wanted(const struct store_object *object, struct span
     return kind;
 }
 
-bool whole_sum_is_right(struct fill_worker *fw, const struct object_key *key,
-                        const struct store_object *object, struct s3_checksum_state *sum)
+bool whole_sum_is_right(const struct object_key *key, const struct store_object *object,
+                        struct s3_checksum_state *sum)
 {
     struct span value = {NULL, 0};
     char computed[64];
@@ -73,10 +73,9 @@ bool whole_sum_is_right(struct fill_worker *fw, const struct object_key *key,
         return true;
     }
     stats_add(COUNTER_origin_checksum_failures, 1);
-    bool named = !fw->room->options.hide_keys;
     log_error("origin_checksum_mismatch", "bucket=%s key=%s etag=%s expected=%s computed=%s",
-              log_quote(key->bucket), log_quote(named ? key->key : SPAN("-")),
-              log_quote(object->etag), log_quote(value), computed);
+              log_quote(key->bucket), log_key(key->key), log_quote(object->etag), log_quote(value),
+              computed);
     return false;
 }
 
@@ -213,7 +212,7 @@ bool whole_sum_add(struct fill_worker *fw, const struct object_key *key,
     struct sum_piece *whole = container_of(list_first(&ws->pieces), struct sum_piece, node);
     bool right = true;
     if (whole->first_byte == 0 && whole->end_byte == object->size_bytes) {
-        right = whole_sum_is_right(fw, key, object, whole->sum);
+        right = whole_sum_is_right(key, object, whole->sum);
         whole_sum_free(sums, ws);
     }
     while (sums->piece_count > SUM_PIECES_MAX) {

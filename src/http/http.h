@@ -201,7 +201,7 @@ bool http_reply_head_sent(
     const struct http_exchange *x); // did any byte of the reply reach the socket?
 uint64_t http_reply_body_bytes(const struct http_exchange *x); // body bytes that reached the socket
 uint64_t
-http_reply_first_byte_us(const struct http_exchange *x); // worker_now_us() then; 0 = none yet
+http_reply_first_byte_us(const struct http_exchange *x); // clock_monotonic_us() then; 0 = none yet
 
 // --- http_range.c: pure --------------------------------------------------------------------------
 

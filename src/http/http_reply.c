@@ -448,7 +448,7 @@ static void note_sent(struct http_exchange *x, uint64_t sent)
     sent -= take_span(&r->interim, sent);
     if (sent > 0 && !r->head_sent) {
         r->head_sent = true;
-        r->first_byte_us = worker_now_us(connection_of(x)->hw->worker);
+        r->first_byte_us = clock_monotonic_us(); // a hit's is of the same turn as its head
     }
     sent -= take_span(&r->head, sent);
     uint64_t body = take_span(&r->body, sent);

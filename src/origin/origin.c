@@ -368,7 +368,8 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
     check(f->on_head != NULL && f->on_body != NULL && f->on_end != NULL);
     f->status = 0;
     f->size_bytes = f->body_first = f->body_len = 0;
-    f->etag = f->version_id = f->error_answer = f->bucket_region = (struct span){NULL, 0};
+    f->etag = f->version_id = f->error_answer = f->bucket_region = f->origin_id =
+        (struct span){NULL, 0};
     f->weak_or_no_etag = f->storable = f->too_young = false;
     f->last_modified = 0;
     f->headers = f->checksums = (struct headers){NULL, 0, 0};
@@ -423,7 +424,7 @@ void origin_relay_start(struct worker *w, struct origin *origin, struct origin_r
     r->headers_answered = (struct headers){NULL, 0, 0};
     r->has_length = false;
     r->length = r->part_first = 0;
-    r->part_etag = (struct span){NULL, 0};
+    r->part_etag = r->origin_id = (struct span){NULL, 0};
     r->arena = arena_new(ORIGIN_ARENA_MAX);
     r->driver = NULL;
     struct origin_worker *ow = part_of(w, origin);

@@ -104,6 +104,14 @@ const char *origin_why(enum err err);
 
 // --- fetch: one object, or a range of it ---------------------------------------------------------
 
+// What joins the logs of a client with those of the origin. "": it named none that is passed on.
+#define ORIGIN_ID_SIZE 64u
+struct origin_trace {
+    char traceparent[56];            // W3C trace context
+    char request_id[ORIGIN_ID_SIZE]; // x-request-id
+};
+void origin_trace_read(const struct headers *client, struct origin_trace *ret_trace);
+
 struct origin_fetch {
     // asked; views must live until on_end
     bool head;          // HEAD, or a bodiless conditional GET's equal: no body wanted
@@ -114,8 +122,9 @@ struct origin_fetch {
     struct span if_match, if_none_match;         // full ETags as the origin sent them; empty: none
     bool ask_checksums;                          // x-amz-checksum-mode: ENABLED
     const struct sigv4_credentials *credentials; // instead of the origin's own; NULL
-    uint64_t client; // for whom: where calls wait for a place, clients take turns
-    bool ahead;      // nobody waits for it: all others come first
+    uint64_t client;                  // for whom: where calls wait for a place, clients take turns
+    bool ahead;                       // nobody waits for it: all others come first
+    const struct origin_trace *trace; // of who caused it; NULL
 
     // Head of a 200 or 206 that was accepted: status, range, length and ETag are what was asked
     // for. May pause. Anything but ERR_OK ends the fetch with that error.
@@ -146,6 +155,7 @@ struct origin_fetch {
     bool too_young; // dir: changed less than 2 s ago: stream, do not store
     struct span error_answer;  // of the origin, as s3_error_pack() makes it; empty: it gave none
     struct span bucket_region; // x-amz-bucket-region
+    struct span origin_id;     // x-amz-request-id
     struct arena *arena;       // owns the answer's views; freed after on_end returns
 
     void *driver; // private
@@ -203,6 +213,7 @@ struct origin_relay {
     // its rest can be had by a fetch. Empty: it cannot.
     struct span part_etag;
     uint64_t part_first;
+    struct span origin_id; // x-amz-request-id
     struct arena *arena;
     void *driver; // private
 };

@@ -229,6 +229,7 @@ static enum err fetch_head(struct origin_s3_call *c)
     f->headers = answer.headers;
     f->checksums = answer.checksums;
     (void)headers_get(&c->response_head.headers, SPAN("x-amz-bucket-region"), &f->bucket_region);
+    (void)headers_get(&c->response_head.headers, SPAN("x-amz-request-id"), &f->origin_id);
     origin_slot_success(c->call.ow, clock_monotonic_us() - c->started_us);
     c->phase = PHASE_BODY;
     head_count(c);
@@ -239,6 +240,7 @@ enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
 {
     struct origin_relay *r = c->r;
     r->status = c->response_head.status;
+    (void)headers_get(&c->response_head.headers, SPAN("x-amz-request-id"), &r->origin_id);
     r->headers_answered = (struct headers){NULL, 0, 0};
     bool bodiless = c->response_head.status == 204 || c->response_head.status == 304;
     r->has_length = c->response_head.has_length || bodiless;

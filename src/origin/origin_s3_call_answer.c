@@ -265,7 +265,11 @@ void origin_s3_call_answered(struct origin_s3_call *c)
     }
     if ((status == 400 || status == 401 || status == 403) && refuses_credentials(c, &body)) {
         origin_count_error(ERR_ORIGIN_REFUSED);
-        origin_s3_call_end(c, ERR_ORIGIN_REFUSED);
+        if (c->f != NULL) {
+            answer_is_final(c, ERR_ORIGIN_REFUSED);
+        } else {
+            origin_s3_call_end(c, ERR_ORIGIN_REFUSED);
+        }
         return;
     }
     if (status == 508) {

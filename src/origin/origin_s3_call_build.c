@@ -30,6 +30,12 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
     if (f->ask_checksums) {
         ok = ok && add(c, headers, "x-amz-checksum-mode", SPAN("ENABLED"));
     }
+    if (f->trace != NULL && f->trace->traceparent[0] != '\0') {
+        ok = ok && add(c, headers, "traceparent", span_from_cstr(f->trace->traceparent));
+    }
+    if (f->trace != NULL && f->trace->request_id[0] != '\0') {
+        ok = ok && add(c, headers, "x-request-id", span_from_cstr(f->trace->request_id));
+    }
     return ok ? ERR_OK : ERR_NO_MEMORY;
 }
 

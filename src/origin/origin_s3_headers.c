@@ -23,7 +23,7 @@ static bool is_one_of(struct span name, const char *const *names, size_t count)
     return false;
 }
 
-// What S3 defines, and of HTTP's own what S3 takes. Every other header is the client's and its
+// What S3 defines, of HTTP's own what S3 takes, and what joins the traces of both sides. Every other header is the client's and its
 // proxies' business: at the origin it could only change what nobody here judged.
 static bool is_sent_on(struct span name, bool framed)
 {
@@ -43,7 +43,10 @@ static bool is_sent_on(struct span name, bool framed)
                                         "If-Unmodified-Since",
                                         "Origin",
                                         "Range",
-                                        "User-Agent"};
+                                        "User-Agent",
+                                        "traceparent",
+                                        "tracestate",
+                                        "x-request-id"};
     // Of the client's signature; the origin gets ours.
     static const char *const signature[] = {"X-Amz-Date", "X-Amz-Security-Token",
                                             "x-amz-content-sha256", "x-amz-s3session-token"};
@@ -164,7 +167,7 @@ enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *o
                                         "WWW-Authenticate"};
     for (unsigned i = 0; i < origin->count; i++) {
         struct span name = origin->items[i].name;
-        bool ids = has_prefix(name, "x-amz-request-id") || has_prefix(name, "x-amz-id-2");
+        bool ids = has_prefix(name, "x-amz-id-2"); // the other is for the log
         if ((has_prefix(name, "x-amz-") || is_one_of(name, names, ARRAY_LEN(names))) && !ids &&
             !is_named_by_connection(origin, name) &&
             !headers_add(ret_headers, arena, name, origin->items[i].value)) {

@@ -39,7 +39,6 @@ struct ring {
 
 struct access_log {
     enum proxy_access_log_format format;
-    enum proxy_log_keys keys;
     double sample;
     char *path; // NULL: stdout
     int fd;
@@ -220,7 +219,6 @@ enum err access_log_new(const struct proxy_options *options, unsigned worker_cou
     struct access_log *log = calloc(1, sizeof(*log));
     check(log != NULL);
     log->format = options->access_log_format;
-    log->keys = options->log_keys;
     log->sample = options->access_log_sample;
     log->path = is_stdout ? NULL : strdup(options->access_log_path);
     log->fd = fd;
@@ -319,7 +317,6 @@ void access_log_write(struct access_log *log, const struct request *r, enum http
     struct access_log_entry entry = {
         .r = r,
         .outcome = outcome,
-        .keys = log->keys,
         .date = &ring->date,
         .first_byte_us = first_us > started_us ? first_us - started_us : 0,
         .total_us = now_us > started_us ? now_us - started_us : 0,
@@ -327,11 +324,12 @@ void access_log_write(struct access_log *log, const struct request *r, enum http
     struct access_log_line line;
     line.len = 0;
     line.is_full = false;
-    if (log->format == PROXY_ACCESS_LOG_S3) {
-        access_log_s3(&line, &entry);
-    } else {
-        access_log_json(&line, &entry);
-    }
+    static void (*const forms[])(struct access_log_line *, const struct access_log_entry *) = {
+        [PROXY_ACCESS_LOG_JSON] = access_log_json,
+        [PROXY_ACCESS_LOG_S3] = access_log_s3,
+        [PROXY_ACCESS_LOG_TEXT] = access_log_text};
+    check((size_t)log->format < ARRAY_LEN(forms));
+    forms[log->format](&line, &entry);
     if (line.is_full || !ring_put(ring, line.bytes, line.len)) {
         stats_add(COUNTER_access_log_dropped, 1);
         return;

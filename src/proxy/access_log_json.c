@@ -39,7 +39,7 @@ static void put_json_header(struct access_log_line *line, const struct request *
 void access_log_json(struct access_log_line *line, const struct access_log_entry *entry)
 {
     const struct request *r = entry->r;
-    char hash[17];
+    char hash[LOG_KEY_HASH_SIZE];
     struct span value;
     access_log_line_literal(line, "{\"ts\":\"");
     access_log_line_date(line, entry->date, clock_wall_us());
@@ -49,15 +49,18 @@ void access_log_json(struct access_log_line *line, const struct access_log_entry
         value = (struct span){value.ptr + 3, 32};
         put_json_text(line, "trace_id", value);
     }
+    put_json_header(line, r, SPAN(",\"request_id\":\""), SPAN("x-request-id"));
     put_json_text(line, "client", r->http->peer);
+    put_json_if(line, "requester", r->principal.verified ? r->principal.name : SPAN(""));
+    put_json_if(line, "claimed_key", r->claimed_key);
     put_json_text(line, "op", span_from_cstr(s3_operation_name(r->s3.operation)));
     put_json_text(line, "bucket", r->s3.bucket);
-    put_json_text(line, "key", access_log_line_key(entry->keys, r->s3.key, hash));
+    put_json_text(line, "key", log_key_shown(r->s3.key, hash));
     put_json_header(line, r, SPAN(",\"range\":\""), SPAN("range"));
     put_json_u64(line, "status", r->status);
     put_json_if(line, "error", span_from_cstr(access_log_line_error(entry)));
     put_json_if(line, "why", span_from_cstr(origin_why(r->err)));
-    put_json_text(line, "result", span_from_cstr(request_result_name(r->result)));
+    put_json_if(line, "result", span_from_cstr(request_result_name(r->result)));
     put_json_if(line, "reason", span_from_cstr(r->reason));
     put_json_if(line, "source", span_from_cstr(access_log_line_source(r)));
     if (r->blocks_total > 0) {
@@ -73,9 +76,12 @@ void access_log_json(struct access_log_line *line, const struct access_log_entry
     access_log_line_ms(line, entry->first_byte_us);
     access_log_line_literal(line, ",\"total_ms\":");
     access_log_line_ms(line, entry->total_us);
-    if (r->attempts > 0) {
+    put_json_if(line, "origin_id", span_from_cstr(r->origin_id));
+    if (r->origin_us > 0) {
         access_log_line_literal(line, ",\"origin_ms\":");
         access_log_line_ms(line, r->origin_us);
+    }
+    if (r->attempts > 0) {
         put_json_u64(line, "attempts", r->attempts);
     }
     put_json_header(line, r, SPAN(",\"ua\":\""), SPAN("user-agent"));

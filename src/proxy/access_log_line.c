@@ -145,30 +145,6 @@ void access_log_line_date(struct access_log_line *line, struct access_log_date *
     access_log_line_bytes(line, rest, sizeof(rest));
 }
 
-struct span access_log_line_key(enum proxy_log_keys keys, struct span key, char *ret_hash)
-{
-    switch (keys) {
-    case PROXY_LOG_KEYS_HASH: {
-        if (key.len == 0) {
-            return key;
-        }
-        uint64_t hash = hash64(key.ptr, key.len, 0);
-        hex_encode(&hash, sizeof(hash), ret_hash);
-        return (struct span){ret_hash, 16};
-    }
-    case PROXY_LOG_KEYS_PREFIX: {
-        size_t len = key.len;
-        while (len > 0 && key.ptr[len - 1] != '/') {
-            len--;
-        }
-        return (struct span){key.ptr, len};
-    }
-    case PROXY_LOG_KEYS_FULL:
-    default:
-        return key;
-    }
-}
-
 const char *access_log_line_source(const struct request *r)
 {
     if (r->bytes_origin > 0) {

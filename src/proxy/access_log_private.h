@@ -26,7 +26,6 @@ struct access_log_date {
 struct access_log_entry {
     const struct request *r;
     enum http_outcome outcome;
-    enum proxy_log_keys keys;
     struct access_log_date *date;
     uint64_t first_byte_us, total_us; // since its head came; 0: none was sent
 };
@@ -47,8 +46,6 @@ void access_log_line_date(struct access_log_line *line, struct access_log_date *
 void access_log_line_escaped(struct access_log_line *line, struct span s);
 // Percent coding of everything that could be read as more than one field.
 void access_log_line_coded(struct access_log_line *line, struct span s, bool keep_blanks);
-// What log.keys lets be seen of a key; ret_hash has room for 17 bytes.
-struct span access_log_line_key(enum proxy_log_keys keys, struct span key, char *ret_hash);
 const char *access_log_line_error(const struct access_log_entry *entry); // S3's code; "": none
 const char *access_log_line_source(const struct request *r);             // of its bytes; "": none
 struct span access_log_line_shortened(struct span header);               // to what is shown of one
@@ -57,5 +54,6 @@ struct span access_log_line_shortened(struct span header);               // to w
 
 void access_log_json(struct access_log_line *line, const struct access_log_entry *entry);
 void access_log_s3(struct access_log_line *line, const struct access_log_entry *entry);
+void access_log_text(struct access_log_line *line, const struct access_log_entry *entry);
 
 #endif

@@ -92,15 +92,15 @@ static bool is_secret_parameter(struct span name)
 static void put_s3_request_line(struct access_log_line *line, const struct access_log_entry *entry)
 {
     const struct request *r = entry->r;
-    char hash[17];
+    char hash[LOG_KEY_HASH_SIZE];
     access_log_line_literal(line, " \"");
     access_log_line_coded(line, r->http->method, false);
     access_log_line_literal(line, " ");
-    if (entry->keys != PROXY_LOG_KEYS_FULL) {
+    if (!log_keys_are_full()) {
         access_log_line_literal(line, "/");
         access_log_line_coded(line, r->s3.bucket, false);
         access_log_line_literal(line, "/");
-        access_log_line_coded(line, access_log_line_key(entry->keys, r->s3.key, hash), false);
+        access_log_line_coded(line, log_key_shown(r->s3.key, hash), false);
     } else {
         size_t question = span_find(r->http->target, '?');
         access_log_line_coded(line, (struct span){r->http->target.ptr, question}, false);
@@ -123,7 +123,7 @@ void access_log_s3(struct access_log_line *line, const struct access_log_entry *
     const struct request *r = entry->r;
     static const char MONTHS[][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                      "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-    char hash[17];
+    char hash[LOG_KEY_HASH_SIZE];
     struct span none = {NULL, 0}, referer = none, agent = none;
     struct tm tm;
     time_t now = (time_t)clock_wall_s();
@@ -142,7 +142,7 @@ void access_log_s3(struct access_log_line *line, const struct access_log_entry *
     put_s3_field(line, span_from_cstr(r->id));
     access_log_line_literal(line, " ");
     put_s3_operation(line, r);
-    put_s3_field(line, access_log_line_key(entry->keys, r->s3.key, hash));
+    put_s3_field(line, log_key_shown(r->s3.key, hash));
     put_s3_request_line(line, entry);
     put_s3_number(line, r->status, true);
     put_s3_field(line, span_from_cstr(access_log_line_error(entry)));
@@ -151,8 +151,7 @@ void access_log_s3(struct access_log_line *line, const struct access_log_entry *
     put_s3_number(line, r->object_size_bytes, r->object_size_bytes > 0);
     put_s3_number(line, entry->total_us / 1000, true);
     put_s3_number(line, entry->first_byte_us / 1000, entry->first_byte_us > 0);
-    if (entry->keys == PROXY_LOG_KEYS_FULL &&
-        headers_get(&r->http->headers, SPAN("referer"), &referer)) {
+    if (log_keys_are_full() && headers_get(&r->http->headers, SPAN("referer"), &referer)) {
         referer.len = span_find(referer, '?');
     }
     put_s3_quoted(line, access_log_line_shortened(referer));

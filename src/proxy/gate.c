@@ -211,6 +211,7 @@ enum err gate_authorize(struct request *r, struct principal *ret_principal,
         principal.verified = err == ERR_OK;
     }
     if (err != ERR_OK) {
+        r->claimed_key = principal.claim.access_key;
         gate_release(&principal);
         return err;
     }

@@ -54,6 +54,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
                            .first_byte = byte,
                            .end_byte = end,
                            .block_size_bytes = get_state_block_size(r)};
+    origin_trace_read(&r->http->headers, &ask.trace);
     uint64_t size = ask.block_size_bytes;
     ask.block = byte / size;
     uint64_t last_block = end > byte ? (end - 1) / size : ask.block;
@@ -81,6 +82,7 @@ enum step_result get_ask_home(struct request *r)
                            .revalidate = true,
                            .strict = is_strict(r),
                            .skip_index = g->skip_index};
+    origin_trace_read(&r->http->headers, &ask.trace);
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     store_object_unref(g->refused);
     g->refused = NULL;
@@ -97,6 +99,7 @@ enum step_result get_ask_checksums(struct request *r)
                            .revalidate = true,
                            .with_checksums = true,
                            .insists = g->is_head};
+    origin_trace_read(&r->http->headers, &ask.trace);
     g->asked_checksums = true;
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     r->step = REQUEST_GET_REVALIDATED;

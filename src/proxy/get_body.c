@@ -81,6 +81,18 @@ static void progress(struct request *r, uint64_t bytes)
     get_state_release_passed(g);
 }
 
+// These bytes were not here when the reply came to them.
+static void note_missed(struct request *r, uint64_t first_byte, uint64_t end_byte)
+{
+    struct get_state *g = get_of(r);
+    uint64_t first = max_u64(first_byte / g->reply_block_size_bytes, g->missed_end);
+    uint64_t end = (end_byte - 1) / g->reply_block_size_bytes + 1;
+    if (end > first) {
+        r->blocks_missed += (unsigned)(end - first);
+        g->missed_end = end;
+    }
+}
+
 static bool pull_read(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
@@ -138,7 +150,11 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
             continue;
         }
         if (piece->chunk == NULL) {
+            uint64_t pos = g->pos;
             if (pull_range(r, &piece->pages, ret_slice)) {
+                if (!sub->whole) {
+                    note_missed(r, pos, g->pos);
+                }
                 return true;
             }
             subscription_refuse_pages(sub);
@@ -152,6 +168,9 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
         ret_slice->release_ctx = chunk_ref(piece->chunk);
         subscription_pop(sub);
         *(sub->whole ? &r->bytes_memory : &r->bytes_origin) += len;
+        if (!sub->whole) {
+            note_missed(r, g->pos, g->pos + len);
+        }
         progress(r, len);
         return true;
     }

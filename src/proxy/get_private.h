@@ -44,12 +44,14 @@ struct get_state {
     bool replied;
     bool from_origin;         // first bytes come from a fill that is under way
     uint64_t first, end, pos; // bytes of the object to send, and how far
-    uint64_t readahead_at;    // readahead_note() is due from there on
-    unsigned track_serial;    // readahead.c; 0: not noted
-    unsigned track;           // then: where it is
-    bool is_of_series;        // series_begin() was called
-    uint64_t noted_end;       // the store knows of the reading up to there
-    uint64_t buffer_until;    // a range was recalled: bytes below this go by the read way
+    uint64_t missed_end;      // blocks below are counted in blocks_missed, where they were missed
+    uint32_t reply_block_size_bytes;
+    uint64_t readahead_at; // readahead_note() is due from there on
+    unsigned track_serial; // readahead.c; 0: not noted
+    unsigned track;        // then: where it is
+    bool is_of_series;     // series_begin() was called
+    uint64_t noted_end;    // the store knows of the reading up to there
+    uint64_t buffer_until; // a range was recalled: bytes below this go by the read way
 
     bool has_asked, is_whole; // something of it was asked for; all of the object is sent
     struct reply_sum sum;

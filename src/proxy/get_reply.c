@@ -28,6 +28,7 @@ static void classify(struct request *r)
     uint32_t block = get_state_block_size(r);
     uint64_t blocks = g->end > g->first ? (g->end - 1) / block - g->first / block + 1 : 1;
     r->blocks_total = (unsigned)min_u64(blocks, UINT32_MAX);
+    g->reply_block_size_bytes = block;
     unsigned there = 0;
     uint64_t window = g->view_open ? g->view_end : g->first;
     window = min_u64(g->end, g->have_known ? g->first + STORE_WINDOW_MAX : window);

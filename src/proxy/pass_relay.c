@@ -86,6 +86,7 @@ static enum err on_head(struct origin_relay *relay)
         return ERR_OK;
     }
     p->request->origin_us = clock_monotonic_us() - p->relay_started_us;
+    span_to_text(relay->origin_id, p->request->origin_id, sizeof(p->request->origin_id));
     pass_answer_headers(p);
     pass_location_begin(p);
     pass_direct_may_follow(p);

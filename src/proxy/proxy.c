@@ -69,10 +69,8 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
             return err;
         }
     }
-    struct fill_options fill = {.loop = proxy->loop,
-                                .store = proxy->store,
-                                .hide_keys = options->log_keys != PROXY_LOG_KEYS_FULL,
-                                .on_invalidated = on_invalidated};
+    struct fill_options fill = {
+        .loop = proxy->loop, .store = proxy->store, .on_invalidated = on_invalidated};
     proxy->fill_room = fill_room_new(&fill);
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         proxy_worker_init(proxy, i);

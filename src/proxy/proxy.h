@@ -39,8 +39,7 @@ struct proxy_bucket {
 };
 
 enum proxy_auth_mode { PROXY_AUTH_OPEN, PROXY_AUTH_VERIFY };
-enum proxy_access_log_format { PROXY_ACCESS_LOG_JSON, PROXY_ACCESS_LOG_S3 };
-enum proxy_log_keys { PROXY_LOG_KEYS_FULL, PROXY_LOG_KEYS_PREFIX, PROXY_LOG_KEYS_HASH };
+enum proxy_access_log_format { PROXY_ACCESS_LOG_JSON, PROXY_ACCESS_LOG_S3, PROXY_ACCESS_LOG_TEXT };
 
 struct proxy_options {
     struct loop *loop;
@@ -61,8 +60,7 @@ struct proxy_options {
     bool sts_over_tls;           // also from TLS listeners; always from loopback and unix sockets
     const char *access_log_path; // NULL: off; "-": stdout
     enum proxy_access_log_format access_log_format;
-    double access_log_sample; // 0..1; errors are always logged
-    enum proxy_log_keys log_keys;
+    double access_log_sample;          // 0..1; errors are always logged
     bool obey_no_cache, obey_no_store; // cache.client_directives
 };
 

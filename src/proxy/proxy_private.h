@@ -154,10 +154,14 @@ struct request {
     unsigned status;
     uint64_t object_size_bytes;
     unsigned blocks_hit, blocks_total;
+    unsigned blocks_missed; // of those sent so far: some of it came from the origin
+    struct span
+        claimed_key; // of a request that is refused: the access key it names, whoever sent it
     uint64_t bytes_memory, bytes_disk, bytes_origin;
     bool collapsed;
     uint64_t origin_us;
     unsigned attempts;
+    char origin_id[ORIGIN_ID_SIZE]; // x-amz-request-id of the origin's answer; "": none
 
     struct object_key *spare_key; // memory for the next one; stays with the pooled request
     struct get_state *get;        // serve_get.c
@@ -227,6 +231,8 @@ void response_overrides_apply(struct request *r, struct headers *headers);
 
 // --- serve_get.c ---------------------------------------------------------------------------------
 
+// on_done, first: what is said of the blocks of a reply is true of those that were sent.
+void serve_get_sum_up(struct request *r);
 // on_done: gives back everything, leaves fills. False: a disk read is still out, request_recycle()
 // follows.
 bool serve_get_done(struct request *r);

@@ -131,6 +131,14 @@ static const char *request_fetched_status(struct request *r, const char *how)
                : arena_printf(r->arena, "%s; stored=?0; detail=%s", how, r->unstored_why);
 }
 
+// Of a miss that the origin has answered with an error, or not at all.
+static const char *request_failed_status(struct request *r)
+{
+    const char *how = r->known ? "miss" : "uri-miss", *why = origin_why(r->err);
+    return why != NULL ? arena_printf(r->arena, "forebay; fwd=%s; detail=%s", how, why)
+                       : arena_printf(r->arena, "forebay; fwd=%s; fwd-status=%u", how, r->status);
+}
+
 // "forebay; hit; detail=memory" for r's result; arena memory.
 static struct span request_cache_status(struct request *r)
 {
@@ -148,8 +156,10 @@ static struct span request_cache_status(struct request *r)
                             r->unstored_why != NULL ? r->unstored_why : "");
         break;
     case RESULT_MISS:
-        text = request_fetched_status(r, r->known ? "forebay; fwd=miss; fwd-status=206"
-                                                  : "forebay; fwd=uri-miss; fwd-status=206");
+        text = r->err != ERR_OK
+                   ? request_failed_status(r)
+                   : request_fetched_status(r, r->known ? "forebay; fwd=miss; fwd-status=206"
+                                                        : "forebay; fwd=uri-miss; fwd-status=206");
         break;
     case RESULT_COALESCED:
         text = request_fetched_status(r, "forebay; fwd=miss; collapsed");
@@ -285,9 +295,18 @@ enum step_result request_fail_by_origin(struct request *r, enum err err, struct 
 {
     struct s3_error_detail detail = {0};
     struct s3_error_answer answer = {0};
+    if (r->result == RESULT_NONE) {
+        r->result = RESULT_MISS; // the origin was asked
+    }
     bool names_key = false, names_bucket = false;
-    if (packed.len == 0 || !s3_error_unpack(r->arena, packed, &answer) ||
-        !is_origins_verdict(err, answer.status)) {
+    bool is_there = packed.len > 0 && s3_error_unpack(r->arena, packed, &answer);
+    if (is_there) {
+        struct span id = {NULL, 0};
+        (void)headers_get(&answer.headers, SPAN("x-amz-request-id"), &id);
+        span_to_text(id, r->origin_id, sizeof(r->origin_id));
+        headers_remove(&answer.headers, SPAN("x-amz-request-id")); // the client gets ours
+    }
+    if (!is_there || !is_origins_verdict(err, answer.status)) {
         return request_fail(r, err, NULL);
     }
     // The packed bytes go with their subscription.

@@ -113,8 +113,8 @@ enum step_result serve_step_wait(struct request *r)
 static void count(struct request *r)
 {
     const char *op = s3_operation_name(r->s3.operation);
-    uint64_t now_us = worker_now_us(r->pw->worker);
     uint64_t first_us = http_reply_first_byte_us(r->x);
+    uint64_t now_us = max_u64(worker_now_us(r->pw->worker), first_us);
     bool hit =
         r->result == RESULT_HIT || r->result == RESULT_REVALIDATED || r->result == RESULT_STALE;
     bool miss =
@@ -147,6 +147,7 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     check(r->magic == REQUEST_MAGIC);
     check(!r->ended);
     check(!r->going); // http ends no exchange inside a call
+    serve_get_sum_up(r);
     count(r);
     if (r->pw->proxy->access_log != NULL) {
         access_log_write(r->pw->proxy->access_log, r, outcome);

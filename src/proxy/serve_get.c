@@ -36,6 +36,21 @@ bool serve_get_done(struct request *r)
     return get_state_release(r);
 }
 
+void serve_get_sum_up(struct request *r)
+{
+    const struct get_state *g = r->get;
+    bool has_body = g != NULL && g->key != NULL && g->replied && g->small.len == 0 && !g->is_head;
+    if (!has_body || g->pos <= g->first) {
+        return;
+    }
+    uint64_t block = g->reply_block_size_bytes;
+    uint64_t sent = (g->pos - 1) / block - g->first / block + 1;
+    r->blocks_hit = (unsigned)min_u64(sent - min_u64(sent, r->blocks_missed), UINT32_MAX);
+    if (r->result == RESULT_HIT && r->blocks_missed > 0) {
+        r->result = RESULT_PARTIAL; // behind what was looked at for the head
+    }
+}
+
 struct span serve_get_version(const struct request *r)
 {
     const struct get_state *g = r->get;
@@ -296,6 +311,7 @@ static enum step_result first_answered(struct request *r, const struct subscript
     } else if (!span_equal(g->object->etag, sub->answer->etag)) {
         return restart(r); // conditions were judged on another version
     }
+    memcpy(r->origin_id, sub->origin_id, sizeof(r->origin_id));
     g->from_origin = !sub->whole;
     g->have_known |= sub->whole;
     return go_to(r, REQUEST_GET_REPLY);

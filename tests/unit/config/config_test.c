@@ -583,7 +583,7 @@ Test(config, choices_match_their_enums)
         {"io.engine", "threads", CONFIG_IO_THREADS},
         {"log.level", "debug", LOG_LEVEL_DEBUG},
         {"log.format", "json", CONFIG_LOG_JSON},
-        {"log.keys", "hash", CONFIG_KEYS_HASH},
+        {"log.keys", "hash", LOG_KEYS_HASH},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char why[WHY_MAX];

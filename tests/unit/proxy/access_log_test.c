@@ -215,24 +215,76 @@ Test(access_log, s3_form)
     arena_free(a.arena);
 }
 
-// Shortened and hashed keys leave no trace of the key anywhere in the line, in both forms.
+// Shortened and hashed keys leave no trace of the key anywhere in the line, in all forms.
 Test(access_log, keys_hidden)
 {
-    static const enum proxy_log_keys KEYS[] = {PROXY_LOG_KEYS_PREFIX, PROXY_LOG_KEYS_HASH};
-    for (unsigned i = 0; i < 4; i++) {
+    static const enum log_keys KEYS[] = {LOG_KEYS_PREFIX, LOG_KEYS_HASH};
+    for (unsigned i = 0; i < 6; i++) {
         struct proxy_options options = ALL;
-        options.log_keys = KEYS[i % 2];
-        options.access_log_format = i < 2 ? PROXY_ACCESS_LOG_JSON : PROXY_ACCESS_LOG_S3;
+        log_keys_set(KEYS[i % 2]);
+        options.access_log_format = (enum proxy_access_log_format)(i / 2);
         struct ask a;
         ask_init(&a, "GET", "/bkt/dir/private.bin?prefix=private");
         header(&a, "Referer", "http://h/private");
         char *text = one_line(options, &a, HTTP_DONE);
         cr_assert_null(strstr(text, "private"), "%s", text);
-        cr_assert((strstr(text, "dir/") != NULL) == (KEYS[i % 2] == PROXY_LOG_KEYS_PREFIX), "%s",
-                  text);
+        cr_assert((strstr(text, "dir/") != NULL) == (KEYS[i % 2] == LOG_KEYS_PREFIX), "%s", text);
         free(text);
         arena_free(a.arena);
     }
+    log_keys_set(LOG_KEYS_FULL);
+}
+
+// A line for people: in columns, nothing of it breaks them, why and error behind.
+Test(access_log, text_form)
+{
+    struct proxy_options options = ALL;
+    options.access_log_format = PROXY_ACCESS_LOG_TEXT;
+    struct ask a;
+    ask_init(&a, "GET", "/bkt/a%20b%0Ac");
+    header(&a, "Range", "bytes=0-9");
+    char *text = one_line(options, &a, HTTP_DONE);
+    cr_assert_eq(text[2], ':', "%s", text);
+    cr_assert_eq(strchr(text, '\n'), text + strlen(text) - 1);
+    cr_assert_not_null(strstr(text, " 200 hit           123 B  "), "%s", text);
+    cr_assert_not_null(strstr(text, " ms GetObject bkt/a%20b%0Ac bytes=0-9\n"), "%s", text);
+    free(text);
+    a.r.err = ERR_ORIGIN_CONNECT;
+    a.r.status = 503;
+    a.r.result = RESULT_NONE;
+    text = one_line(options, &a, HTTP_DONE);
+    cr_assert_not_null(strstr(text, " 503 -  "), "%s", text);
+    cr_assert_not_null(strstr(text, " SlowDown why=connect\n"), "%s", text);
+    free(text);
+    arena_free(a.arena);
+}
+
+// Who asked, what joins the logs of both sides, and why it failed.
+Test(access_log, who_and_why)
+{
+    struct ask a;
+    ask_init(&a, "GET", "/bkt/k");
+    header(&a, "x-request-id", "client-7");
+    a.r.principal.verified = true;
+    a.r.principal.name = SPAN("TRAINER");
+    (void)snprintf(a.r.origin_id, sizeof(a.r.origin_id), "ORIGIN1");
+    a.r.err = ERR_ORIGIN_REFUSED;
+    a.r.status = 403;
+    char *text = one_line(ALL, &a, HTTP_DONE);
+    cr_assert_not_null(strstr(text, "\"request_id\":\"client-7\""), "%s", text);
+    cr_assert_not_null(strstr(text, "\"requester\":\"TRAINER\""), "%s", text);
+    cr_assert_not_null(strstr(text, "\"origin_id\":\"ORIGIN1\""), "%s", text);
+    cr_assert_not_null(strstr(text, "\"why\":\"credentials\""), "%s", text);
+    free(text);
+    a.r.principal.verified = false;
+    a.r.claimed_key = SPAN("NOBODY");
+    a.r.result = RESULT_NONE;
+    text = one_line(ALL, &a, HTTP_DONE);
+    cr_assert_not_null(strstr(text, "\"claimed_key\":\"NOBODY\""), "%s", text);
+    cr_assert_null(strstr(text, "\"result\""), "%s", text);
+    cr_assert_null(strstr(text, "TRAINER"), "%s", text);
+    free(text);
+    arena_free(a.arena);
 }
 
 // Sampling leaves out successes only.

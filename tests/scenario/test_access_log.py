@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the access log says is what happened: blocks, results, times, who asked, and the ids of both sides."""
+import os
+import pty
+import re
+import subprocess
+
+import pytest
+from client import judge
+from forebay import Forebay
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def last(server, key, method="GetObject"):
+    return server.access_log(wait_for=lambda e: e.get("key") == key and e["op"] == method)[-1]
+
+
+def lines_of(server, key, count):
+    server.access_log(wait_for=lambda e: sum(x.get("key") == key for x in server.access_log()) >= count)
+    return [e for e in server.access_log() if e.get("key") == key]
+
+
+def test_blocks_beyond_the_first_window(start, origin, engine):
+    """All 40 blocks of a warm object are hits; of one whose end is not here, those that are."""
+    origin.put("warm", 40 << 20)
+    origin.put("part", 40 << 20)
+    server = start(origin, engine=engine, settings={"cache.ttl": "1h", "cache.readahead": "0"})
+    with server.client() as client:
+        judge(client.get("warm"), origin, "warm")
+        judge(client.get("part", 0, (20 << 20) - 1), origin, "part", 0, 20 << 20)
+        server.settle()
+        judge(client.get("warm"), origin, "warm")
+        judge(client.get("part"), origin, "part")
+    cold, warm = lines_of(server, "warm", 2)
+    assert (cold["result"], cold["blocks_hit"], cold["blocks_total"]) == ("miss", 0, 40)
+    assert (warm["result"], warm["blocks_hit"], warm["blocks_total"]) == ("hit", 40, 40)
+    part = lines_of(server, "part", 2)[-1]
+    assert (part["result"], part["blocks_hit"], part["blocks_total"]) == ("partial", 20, 40), part
+
+
+def test_quick_reads_one_after_another(forebay, origin):
+    """What is here is a hit, at once after it came, in the header and in the log."""
+    origin.put("k", 1 << 20)
+    with forebay.client() as client:
+        says = [client.get("k").header("cache-status") for _ in range(4)]
+    assert "uri-miss" in says[0] and all(s.startswith("forebay; hit") for s in says[1:]), says
+    lines = lines_of(forebay, "k", 4)
+    assert [e["result"] for e in lines] == ["miss", "hit", "hit", "hit"]
+    assert lines[0]["source"] == "origin" and all(e["source"] != "origin" for e in lines[1:])
+    assert all(0 < e["ttfb_ms"] <= e["total_ms"] for e in lines), lines
+
+
+def test_misses_without_an_object(start, origin):
+    """A 404 is a miss; one that is refused here has no result."""
+    server = start(origin)
+    with server.client() as client:
+        reply = client.get("gone")
+        assert reply.header("cache-status") == "forebay; fwd=uri-miss; fwd-status=404", reply
+        client.request("GET", "/bkt/k?partNumber=none")
+    line = last(server, "gone")
+    assert line["result"] == "miss" and line["error"] == "NoSuchKey", line
+    refused = server.access_log(wait_for=lambda e: e["status"] == 400)[-1]
+    assert "result" not in refused and "why" not in refused, refused
+
+
+def test_why_nothing_is_stored(start, origin, tmp_path):
+    """Too large for the setting, or a cache directory that fails: Cache-Status says which."""
+    origin.put("k", 1 << 20)
+    server = start(origin, settings={"cache.max_object_size": "100KiB"})
+    with server.client() as client:
+        assert client.get("k").header("cache-status").endswith("stored=?0; detail=too-large")
+    server = start(origin, env={"FOREBAY_DISK_FAULTS": "write:1+:eio"})
+    with server.client() as client:
+        said = []
+        for i in range(20):
+            origin.put(f"k{i}", 1 << 20)
+            said.append(client.get(f"k{i}").header("cache-status"))
+            server.settle()
+        assert said[-1].endswith("stored=?0; detail=disk-degraded"), said
+
+
+def test_ids_of_both_sides(start, origin):
+    """traceparent and x-request-id go on; the origin's id stands beside ours: miss, error, pass-through."""
+    origin.put("k", 1000)
+    origin.added_headers = [("x-amz-request-id", "ORIGIN-7")]
+    origin.fault("k", "header", ("x-amz-request-id", "ORIGIN-8"), times=None)
+    server = start(origin)
+    ours = [("traceparent", TRACE), ("x-request-id", "client-1")]
+    with server.client() as client:
+        for key in ("k", "gone"):
+            client.get(key, headers=ours)
+        client.request("GET", "/bkt?list-type=2", headers=ours)
+    asked = origin.requests()
+    assert len(asked) == 3
+    for entry in asked:
+        assert entry.header("traceparent") == TRACE and entry.header("x-request-id") == "client-1", entry
+    listing = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")[-1]
+    for line, answered in ((last(server, "k"), "ORIGIN-8"), (last(server, "gone"), "ORIGIN-7"),
+                           (listing, "ORIGIN-7")):
+        assert line["request_id"] == "client-1" and line["trace_id"] == TRACE.split("-")[1], line
+        assert line["origin_id"] == answered and line["id"] != answered, line
+    with server.client() as client:
+        ids = client.get("gone", headers=ours).all("x-amz-request-id")
+    assert len(ids) == 1
+    server.access_log(wait_for=lambda e: e["id"] == ids[0])
+
+
+FIELDS = re.compile(r'^(\S+) (\S+) \[([^]]+)\] (\S+) (\S+) (\S+) (\S+) (\S+) "([^"]*)" (\d+) (\S+) (\S+) (\S+) '
+                    r'(\S+) (\S+) "([^"]*)" "([^"]*)" (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+)$')
+
+
+def test_the_form_of_s3(start, origin):
+    """The fields of S3's server access log, in its order; total time is not turn-around time."""
+    origin.put("dir/k", 1 << 20)
+    server = start(origin, settings={"access_log.format": "s3"})
+    with server.client() as client:
+        client.get("dir/k")
+        client.get("gone")
+        client.request("GET", "/bkt?list-type=2&prefix=dir/")
+    with server.changed:
+        assert server.changed.wait_for(lambda: len(server.stdout) >= 3, 30), server.stdout
+    rows = [FIELDS.match(line) for line in server.stdout]
+    assert all(rows), server.stdout
+    one, gone, listing = (row.groups() for row in rows)
+    assert one[1] == "bkt" and one[6:9] == ("REST.GET.OBJECT", "dir/k", "GET /bkt/dir/k HTTP/1.1")
+    assert one[9:13] == ("200", "-", str(1 << 20), str(1 << 20)) and int(one[13]) >= int(one[14])
+    assert gone[9:11] == ("404", "NoSuchKey")
+    assert listing[6:9] == ("REST.GET.BUCKET", "-", "GET /bkt?list-type=2&prefix=dir/ HTTP/1.1")
+
+
+@pytest.mark.parametrize("mode", ["prefix", "hash"])
+def test_keys_are_hidden(start, origin, mode):
+    """In no log stands what log.keys hides; the same key has the same hash in all of them."""
+    origin.put("dir/private", 1000, checksums={"crc32": "AAAAAA=="})
+    for name in ("json", "s3", "text"):
+        server = start(origin, settings={"log.keys": mode, "access_log.format": name})
+        with server.client() as client:
+            client.get("dir/private", headers=[("x-amz-checksum-mode", "ENABLED")])
+            client.get("dir/private2")
+        server.stop()
+        text = "\n".join(server.stdout + server.stderr)
+        assert "private" not in text, text
+        assert ("dir/" in text) == (mode == "prefix"), text
+
+
+def test_on_a_terminal_it_is_readable(tmp_path, origin):
+    """Of `auto` on a terminal: one short line for each request."""
+    origin.put("k", 700)
+    server = Forebay(tmp_path, origin)
+    main, child = pty.openpty()
+    process = subprocess.Popen(server.command(), stdout=child, stderr=subprocess.PIPE, env=server.env,
+                               cwd=tmp_path, text=True)
+    os.close(child)
+    try:
+        server.stderr = []
+        while not (server.port and any("hint" in line for line in server.stderr)):
+            server.stderr.append(process.stderr.readline())
+            server.port = server._port_in(r"^\s*listening\s+https?://[^\s/]*:(\d+)")
+        with server.client() as client:
+            client.get("k")
+        line = os.read(main, 4096).decode()
+        assert re.match(r"^\d\d:\d\d:\d\d 200 miss +700 B +[\d.]+ ms +[\d.]+ ms GetObject bkt/k\r?\n$", line), line
+        assert len(line) < 100
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stderr.close()
+        os.close(main)
