@@ -60,6 +60,7 @@ struct admin_options {
     const char *const *listen; // addresses of the S3 API as clients reach them, for /version
     unsigned listen_count;
     const char *io_engine;   // "io_uring" or "threads", for forebay_build_info and /version
+    const char *auth;        // "open" or "verify", for /version; NULL: "unknown"
     const char *token_file;  // of the bearer token, read at the start; NULL: there is none
     bool distrusts_loopback; // callers on loopback need the token, too
     const char *const *allowed_hosts; // names besides addresses and localhost

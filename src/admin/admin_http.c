@@ -322,6 +322,9 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
     if (admin->options.io_engine == NULL) {
         admin->options.io_engine = "unknown";
     }
+    if (admin->options.auth == NULL) {
+        admin->options.auth = "unknown";
+    }
     list_init(&admin->calls);
     list_init(&admin->streams);
     admin->started_us = clock_monotonic_us();

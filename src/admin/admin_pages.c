@@ -71,9 +71,10 @@ void admin_page_version(struct admin *admin, struct evhttp_request *req)
     for (unsigned i = 0; i < admin->options.listen_count; i++) {
         check(json_array_append_new(listen, json_string(admin->options.listen[i])) == 0);
     }
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:o}", "version", version_text(), "revision",
-                             version_revision(), "build", version_build(), "io_engine",
-                             admin->options.io_engine, "listen", listen);
+    json_t *json =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "version", version_text(), "revision",
+                  version_revision(), "build", version_build(), "io_engine",
+                  admin->options.io_engine, "auth", admin->options.auth, "listen", listen);
     check(json != NULL);
     admin_reply_json(req, HTTP_OK, json);
 }

@@ -111,10 +111,13 @@ void command_announce(const struct command_announcement *s)
     if (s->config->admin_listen.kind != CONFIG_LISTEN_OFF) {
         (void)fprintf(stderr, "  admin      http://%s/metrics\n", admin_listen_address(s->admin));
     }
-    if (http_server_address(s->http, 0) != NULL) {
+    bool is_reached = false;
+    for (unsigned i = 0; http_server_address(s->http, i) != NULL && !is_reached; i++) {
+        is_reached = commands_advertise(http_server_address(s->http, i), url, sizeof(url));
+    }
+    if (is_reached) {
         (void)fprintf(stderr,
-                      "  clients    export AWS_ENDPOINT_URL_S3=%s   (others: forebay env)\n",
-                      url_of(http_server_address(s->http, 0), url, sizeof(url)));
+                      "  clients    export AWS_ENDPOINT_URL_S3=%s   (others: forebay env)\n", url);
     }
     announce_origins(s);
     if (!has_immutable_rule(s->config)) {

@@ -4,15 +4,19 @@
 // themselves.
 #include "commands/commands.h"
 
+#include "base/headers.h"
 #include "commands/commands_private.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define OUTPUT_MAX_BYTES 65536u
 #define URL_MAX 512
+// What may go through a shell as it is, of a list of hosts.
+#define PLAIN_BYTES "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[],/*_ "
 
 enum shell { SHELL_BASH, SHELL_FISH, SHELL_DOTENV, SHELL_K8S, SHELL_DOCKER, SHELL_COUNT };
 static const char *const shell_names[SHELL_COUNT] = {"bash", "fish", "dotenv", "k8s", "docker"};
@@ -54,69 +58,62 @@ static bool endpoint_from_url(const char *url, struct endpoint *ret_endpoint)
     return true;
 }
 
-// A listener's address as clients on this machine reach it; false for unix sockets.
-static bool endpoint_from_listen(const char *text, struct endpoint *ret_endpoint)
+bool commands_advertise(const char *listen, char *ret_url, size_t size)
 {
-    struct span rest = span_from_cstr(text);
-    struct endpoint e = {.tls = span_starts_with(rest, SPAN("tls:"))};
-    if (span_starts_with(rest, SPAN("unix:"))) {
-        return false;
-    }
-    rest.ptr += e.tls ? 4 : 0;
+    struct span rest = span_from_cstr(listen);
+    bool tls = span_starts_with(rest, SPAN("tls:"));
+    rest.ptr += tls ? 4 : 0;
     const char *port = strrchr(rest.ptr, ':');
-    if (port == NULL) {
+    if (port == NULL || span_starts_with(rest, SPAN("unix:"))) {
         return false;
     }
-    int len;
-    if (strncmp(rest.ptr, "0.0.0.0:", 8) == 0 || strncmp(rest.ptr, "localhost:", 10) == 0) {
-        len = snprintf(e.address, sizeof(e.address), "127.0.0.1%s", port);
-    } else if (strncmp(rest.ptr, "[::]:", 5) == 0) {
-        len = snprintf(e.address, sizeof(e.address), "[::1]%s", port);
-    } else {
-        len = snprintf(e.address, sizeof(e.address), "%s", rest.ptr);
-    }
-    if (len < 0 || (size_t)len >= sizeof(e.address)) {
-        return false;
-    }
-    *ret_endpoint = e;
-    return true;
+    const char *host =
+        strncmp(rest.ptr, "0.0.0.0:", 8) == 0 || strncmp(rest.ptr, "localhost:", 10) == 0
+            ? "127.0.0.1"
+        : strncmp(rest.ptr, "[::]:", 5) == 0 ? "[::1]"
+                                             : NULL;
+    int len = host != NULL
+                  ? snprintf(ret_url, size, "%s://%s%s", tls ? "https" : "http", host, port)
+                  : snprintf(ret_url, size, "%s://%s", tls ? "https" : "http", rest.ptr);
+    return len > 0 && (size_t)len < size;
 }
 
-// The first listener in a server's /version that speaks TCP.
-static bool endpoint_from_version(const char *body, struct endpoint *ret_endpoint)
+// What a server's /version tells.
+struct answer {
+    bool has_server, has_endpoint; // a server may listen on unix sockets alone
+    bool is_open;                  // any keys do
+    struct endpoint endpoint;
+};
+
+// The first listener that speaks TCP.
+static void read_version(const char *body, struct answer *answer)
 {
     json_t *json = json_loads(body, 0, NULL);
     json_t *listen = json_object_get(json, "listen");
-    bool found = false;
-    for (size_t i = 0; i < json_array_size(listen) && !found; i++) {
+    const char *auth = json_string_value(json_object_get(json, "auth"));
+    answer->is_open = auth != NULL && strcmp(auth, "open") == 0;
+    for (size_t i = 0; i < json_array_size(listen) && !answer->has_endpoint; i++) {
+        char url[URL_MAX];
         const char *text = json_string_value(json_array_get(listen, i));
-        found = text != NULL && endpoint_from_listen(text, ret_endpoint);
+        answer->has_endpoint = text != NULL && commands_advertise(text, url, sizeof(url)) &&
+                               endpoint_from_url(url, &answer->endpoint);
     }
     json_decref(json);
-    return found;
 }
 
-static bool endpoint_from_server(const char *admin, const struct config *config,
-                                 struct endpoint *ret_endpoint)
+static struct answer ask_server(const char *admin, const struct config *config)
 {
     struct buf body;
+    struct answer answer = {.has_server = false};
     unsigned status = 0;
     buf_init(&body, OUTPUT_MAX_BYTES);
-    bool found = commands_ask_server(admin, config, "/version", &status, &body) == ERR_OK &&
-                 status == 200 && endpoint_from_version(buf_cstr(&body), ret_endpoint);
-    buf_done(&body);
-    return found;
-}
-
-static struct endpoint endpoint_from_config(const struct config *config)
-{
-    struct endpoint e = {.address = "127.0.0.1:9000"};
-    for (unsigned i = 0; config != NULL && i < config->listen.count; i++) {
-        if (endpoint_from_listen(config->listen.items[i].text, &e)) {
-            break;
-        }
+    answer.has_server =
+        commands_ask_server(admin, config, "/version", &status, &body) == ERR_OK && status == 200;
+    if (answer.has_server) {
+        read_version(buf_cstr(&body), &answer);
     }
-    return e;
+    buf_done(&body);
+    return answer;
 }
 
 // --- Printing ------------------------------------------------------------------------------------
@@ -151,6 +148,36 @@ static void print_variable(struct printer *p, const char *name, const char *valu
     buf_append_cstr(&p->out, second + 2);
 }
 
+// The SDKs send what a proxy in the environment is not told to leave alone to the proxy, which knows no
+// localhost of ours. What there is of the list already stays.
+static void print_no_proxy(struct printer *p, const struct endpoint *e)
+{
+    static const char *const names[] = {"NO_PROXY", "no_proxy"};
+    char host[URL_MAX], value[4096];
+    (void)snprintf(host, sizeof(host), "%s", e->address);
+    char *port = strrchr(host, ':');
+    if (port != NULL && port[strspn(port, ":0123456789")] == '\0') {
+        *port = '\0';
+    }
+    size_t len_host = strlen(host);
+    if (host[0] == '[' && host[len_host - 1] == ']') { // such lists have IPv6 addresses without
+        memmove(host, host + 1, len_host - 2);
+        host[len_host - 2] = '\0';
+    }
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const char *now = getenv(names[i]);
+        bool keeps = now != NULL && now[0] != '\0' &&
+                     (p->shell == SHELL_BASH || p->shell == SHELL_FISH) &&
+                     now[strspn(now, PLAIN_BYTES)] == '\0';
+        bool is_there = keeps && headers_list_has(span_from_cstr(now), span_from_cstr(host));
+        int len = snprintf(value, sizeof(value), "%s%s%s", keeps ? now : "",
+                           keeps && !is_there ? "," : "", is_there ? "" : host);
+        if (len > 0 && (size_t)len < sizeof(value)) {
+            print_variable(p, names[i], value);
+        }
+    }
+}
+
 static void print_all(struct printer *p, const struct endpoint *e, bool global)
 {
     char url[URL_MAX + 16];
@@ -166,6 +193,7 @@ static void print_all(struct printer *p, const struct endpoint *e, bool global)
     print_variable(p, "RCLONE_S3_ENDPOINT", url);
     print_variable(p, "AWS_ALLOW_HTTP", e->tls ? "false" : "true");
     print_variable(p, "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0");
+    print_no_proxy(p, e);
     if (global) {
         print_comment(
             p, "This one also moves STS and every other AWS service of clients that read it:");
@@ -192,45 +220,87 @@ static bool parse_shell(const char *name, enum shell *ret_shell)
     return false;
 }
 
+// Clients sign, whoever verifies: without keys they do not even ask.
+static bool has_client_keys(void)
+{
+    static const char *const names[] = {"AWS_ACCESS_KEY_ID",
+                                        "AWS_PROFILE",
+                                        "AWS_SHARED_CREDENTIALS_FILE",
+                                        "AWS_WEB_IDENTITY_TOKEN_FILE",
+                                        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                                        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"};
+    char path[4096];
+    const char *home = getenv("HOME");
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != '\0') {
+            return true;
+        }
+    }
+    (void)snprintf(path, sizeof(path), "%s/.aws/credentials", home != NULL ? home : "");
+    return access(path, R_OK) == 0;
+}
+
+// From the running server; an exit code other than OK says why there is nothing to print.
+static int find_endpoint(int argc, char **argv, const char *admin, struct answer *ret_answer)
+{
+    struct config *config = commands_load_config(argc, argv);
+    if (config == NULL) {
+        return EXIT_CODE_CONFIGURATION;
+    }
+    *ret_answer = ask_server(admin, config);
+    config_free(config);
+    if (!ret_answer->has_server) {
+        (void)fprintf(stderr,
+                      "forebay: env: no server answers: start one (forebay serve), say where it is "
+                      "(--admin), or which endpoint you mean (--endpoint http://HOST:PORT)\n");
+        return EXIT_CODE_UNREACHABLE;
+    }
+    if (!ret_answer->has_endpoint) {
+        (void)fprintf(stderr,
+                      "forebay: env: the server listens on unix sockets only, which S3 clients "
+                      "do not speak: add HOST:PORT to listen\n");
+        return EXIT_CODE_FAILED;
+    }
+    return EXIT_CODE_OK;
+}
+
 int command_env(int argc, char **argv)
 {
     bool bad = false, global = commands_argument_take(&argc, argv, "--global");
+    bool any_keys = commands_argument_take(&argc, argv, "--any-keys");
     const char *shell = commands_argument_take_value(&argc, argv, "--shell", &bad);
     const char *url = commands_argument_take_value(&argc, argv, "--endpoint", &bad);
     const char *admin = commands_argument_take_value(&argc, argv, "--admin", &bad);
     struct printer p = {.shell = default_shell()};
-    struct endpoint e;
+    struct answer answer = {.has_server = false};
     if (bad) {
         return commands_usage_error("env", "a flag has no value");
     }
     if (shell != NULL && !parse_shell(shell, &p.shell)) {
         return commands_usage_error("env", "--shell is bash, fish, dotenv, k8s or docker");
     }
-    if (url != NULL && !endpoint_from_url(url, &e)) {
+    if (url != NULL && !endpoint_from_url(url, &answer.endpoint)) {
         return commands_usage_error("env", "--endpoint is http://HOST:PORT or https://HOST:PORT");
     }
-    int code = EXIT_CODE_OK;
-    if (url == NULL) {
-        struct config *config = commands_load_config(argc, argv);
-        if (config == NULL) {
-            return EXIT_CODE_CONFIGURATION;
-        }
-        if (!endpoint_from_server(admin, config, &e)) {
-            e = endpoint_from_config(config);
-            (void)fprintf(
-                stderr,
-                "forebay: no server answers; %s is what the configuration says (set --admin "
-                "or --endpoint)\n",
-                e.address);
-            code = EXIT_CODE_UNREACHABLE;
-        }
-        config_free(config);
-    } else if (argc > 0) {
+    if (url != NULL && argc > 0) {
         return commands_usage_error("env", "unexpected argument");
     }
+    int code = url == NULL ? find_endpoint(argc, argv, admin, &answer) : EXIT_CODE_OK;
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
     buf_init(&p.out, OUTPUT_MAX_BYTES);
-    print_all(&p, &e, global);
-    int printed = commands_print_result(&p.out);
+    print_all(&p, &answer.endpoint, global);
+    if (any_keys) {
+        print_variable(&p, "AWS_ACCESS_KEY_ID", "any");
+        print_variable(&p, "AWS_SECRET_ACCESS_KEY", "any");
+    } else if (answer.is_open && !has_client_keys()) {
+        (void)fprintf(stderr,
+                      "forebay: env: clients want keys to sign with, and none are set; this server "
+                      "verifies none (auth.mode open), so any do: add --any-keys\n");
+    }
+    code = commands_print_result(&p.out);
     buf_done(&p.out);
-    return printed != EXIT_CODE_OK ? printed : code;
+    return code;
 }

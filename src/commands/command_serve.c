@@ -454,6 +454,7 @@ static int serve_build_admin(struct serve *s)
         .allowed_hosts = c->admin_allowed_hosts.items,
         .allowed_host_count = c->admin_allowed_hosts.count,
         .distrusts_loopback = !c->admin_trust_loopback,
+        .auth = c->auth_mode == CONFIG_AUTH_OPEN ? "open" : "verify",
         .alive = probe_alive,
         .ready = probe_ready,
         .started = probe_started,

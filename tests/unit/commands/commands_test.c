@@ -98,7 +98,19 @@ Test(commands, env_asks_the_running_server)
     admin_stop(admin);
     text = output_of("env", "--shell=fish", flag, &code);
     cr_assert_eq(code, EXIT_CODE_UNREACHABLE);
+    cr_assert_str_eq(text, ""); // nothing that points nowhere
+    text = output_of("env", "--shell=fish", "--endpoint=http://127.0.0.1:9000", &code);
     cr_assert_not_null(strstr(text, "set -gx AWS_ENDPOINT_URL_S3 'http://127.0.0.1:9000'\n"));
+    setenv("NO_PROXY", "a.example", 1);
+    unsetenv("no_proxy");
+    text = output_of("env", "--shell=bash", "--endpoint=http://127.0.0.1:9000", &code);
+    cr_assert_not_null(strstr(text, "export NO_PROXY='a.example,127.0.0.1'\n"));
+    cr_assert_not_null(strstr(text, "export no_proxy='127.0.0.1'\n"));
+    cr_assert_null(strstr(text, "AWS_ACCESS_KEY_ID"));
+    setenv("NO_PROXY", "127.0.0.1, $(x)'", 1);
+    text = output_of("env", "--any-keys", "--endpoint=http://[::1]:9000", &code);
+    cr_assert_not_null(strstr(text, "export NO_PROXY='::1'\n"));
+    cr_assert_not_null(strstr(text, "export AWS_SECRET_ACCESS_KEY='any'\n"));
     (void)output_of("check", "--live", flag, &code);
     cr_assert_eq(code, EXIT_CODE_UNREACHABLE);
     text = output_of("env", "--global", "--endpoint=http://127.0.0.1:1", &code);
