@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay check [-T] [--live]` and `forebay config default|schema|docs`.
+// `forebay check [-T] [--live] [--explain BUCKET/KEY]` and `forebay config default|schema|docs`.
 #include "commands/commands.h"
 
+#include "commands/command_rules.h"
 #include "commands/commands_private.h"
+#include "loop/loop.h"
+#include "s3/s3.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #define OUTPUT_MAX_BYTES (1u << 20)
 
@@ -27,14 +35,108 @@ static int check_live(const char *address, const struct config *config)
     return code;
 }
 
+// --- What stands for something that is only known here and now -----------------------------------
+
+// Bytes in the files of a folder; one that is not there has none.
+static uint64_t folder_bytes(const char *dir, const char *name)
+{
+    char path[4096];
+    uint64_t bytes = 0;
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    DIR *folder = opendir(path);
+    struct dirent *entry;
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        struct stat st;
+        if (fstatat(dirfd(folder), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(st.st_mode)) {
+            bytes += (uint64_t)st.st_blocks * 512;
+        }
+    }
+    if (folder != NULL) {
+        (void)closedir(folder); // only read
+    }
+    return bytes;
+}
+
+static void show_cache_size(const struct config *c, struct buf *out)
+{
+    static const char *const folders[] = {".", "segments", "index", "forebay/segments",
+                                          "forebay/index"};
+    char path[4096];
+    struct statvfs st;
+    uint64_t ours = 0;
+    (void)snprintf(path, sizeof(path), "%s", c->cache_dir);
+    while (statvfs(path, &st) != 0) { // as far as it is there
+        char *slash = strrchr(path, '/');
+        if (slash == NULL || slash == path) {
+            return;
+        }
+        *slash = '\0';
+    }
+    for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
+        ours += folder_bytes(c->cache_dir, folders[i]);
+    }
+    uint64_t bytes = ((uint64_t)st.f_bavail * st.f_frsize + ours) / 100 * c->cache_size.percent;
+    buf_printf(out, "; now %.1f GiB", (double)bytes / (1u << 30));
+}
+
+static void show_region(struct buf *out)
+{
+    static const char *const names[] = {"AWS_REGION", "AWS_DEFAULT_REGION"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != '\0') {
+            buf_printf(out, "; now %s, by env %s", value, names[i]);
+            return;
+        }
+    }
+    buf_append_cstr(out, "; us-east-1 until the credentials or the origin name another");
+}
+
+static void show_engine(const struct config *c, struct buf *out)
+{
+    struct loop_options options = {.worker_count = 1, .engine = (enum disk_engine)c->io_engine};
+    struct loop *loop = NULL;
+    struct buf why;
+    buf_init(&why, 4096);
+    if (loop_new(&options, &loop, &why) == ERR_OK) {
+        buf_printf(out, "; now %s", loop_engine_why(loop));
+        loop_free(loop);
+    }
+    buf_done(&why);
+}
+
+static void show_now(const struct config *c, const char *key, struct buf *out)
+{
+    if (strcmp(key, "cache.size") == 0 && c->cache_size.percent > 0) {
+        show_cache_size(c, out);
+    } else if (strcmp(key, "origin.region") == 0 && strcmp(c->origin_region, "auto") == 0) {
+        show_region(out);
+    } else if (strcmp(key, "origin.addressing") == 0 &&
+               c->origin_addressing == CONFIG_ADDRESSING_AUTO) {
+        bool is_aws = strstr(c->origin_endpoint, ".amazonaws.com") != NULL;
+        buf_printf(out, "; now %s", is_aws ? "virtual" : "path");
+    } else if (strcmp(key, "credentials.source") == 0 &&
+               c->credentials_source == CONFIG_CREDENTIALS_AUTO) {
+        buf_append_cstr(out, "; the first of config, env, irsa, profile, container, imds that is "
+                             "there: the start says which");
+    } else if (strcmp(key, "io.engine") == 0 && c->io_engine == CONFIG_IO_AUTO) {
+        show_engine(c, out);
+    } else if (strcmp(key, "io.threads") == 0 && c->io_threads == 0) {
+        buf_append_cstr(out, "; now 2 for each worker");
+    }
+}
+
 static int print_values(const struct config *config)
 {
     struct buf out;
     buf_init(&out, OUTPUT_MAX_BYTES);
     for (unsigned i = 0; i < config_setting_count(); i++) {
         const char *text = config_value_text(config, i);
-        buf_printf(&out, "%s: %s  # %s\n", config_setting(i)->key, text[0] != '\0' ? text : "\"\"",
+        buf_printf(&out, "%s: %s  # %s", config_setting(i)->key, text[0] != '\0' ? text : "\"\"",
                    config_source_text(config, i));
+        show_now(config, config_setting(i)->key, &out);
+        buf_append_cstr(&out, "\n");
     }
     for (unsigned i = 0; i < config->bucket_count; i++) {
         buf_printf(&out, "# bucket %s at %s\n", config->buckets[i].name, config->buckets[i].source);
@@ -47,14 +149,76 @@ static int print_values(const struct config *config)
     return code;
 }
 
+// --- Which rule holds ----------------------------------------------------------------------------
+
+static int explain(const struct config *config, const char *object)
+{
+    static const char *const freshness[] = {"ttl", "immutable", "strict"};
+    struct span rest = span_from_cstr(object);
+    if (span_starts_with(rest, SPAN("s3://"))) {
+        rest = (struct span){rest.ptr + 5, rest.len - 5};
+    }
+    struct span bucket = {rest.ptr, span_find(rest, '/')};
+    struct span key = {NULL, 0};
+    if (bucket.len < rest.len) {
+        key = (struct span){rest.ptr + bucket.len + 1, rest.len - bucket.len - 1};
+    }
+    if (bucket.len == 0) {
+        return commands_usage_error("check", "--explain wants BUCKET/KEY");
+    }
+    unsigned count = 0;
+    struct proxy_rule *rules = command_rules(config, &count);
+    const struct proxy_rule *rule = proxy_rules_find(rules, count, bucket, key);
+    struct buf out;
+    buf_init(&out, OUTPUT_MAX_BYTES);
+    if (rule == &rules[count - 1]) {
+        buf_printf(&out, "rule: none of %u matches, the defaults hold\n", count - 1);
+    } else {
+        buf_printf(&out, "rule: \"%s\" at %s\n", rule->match, rule->where);
+    }
+    buf_printf(&out, "cache: %s\nfreshness: %s\n", rule->cache ? "true" : "false",
+               freshness[rule->freshness]);
+    if (rule->freshness == PROXY_FRESHNESS_TTL) {
+        buf_printf(&out, "ttl: %.10gs\nstale_if_error: %.10gs\n", (double)rule->ttl_ms / 1000,
+                   (double)rule->stale_if_error_ms / 1000);
+    }
+    buf_printf(&out,
+               "list_ttl: %.10gs\nblock_size: %u\nmax_object_size: %llu\nreadahead: %llu\n"
+               "priority: %u\n",
+               (double)rule->list_ttl_ms / 1000, rule->block_size_bytes,
+               (unsigned long long)rule->max_object_size_bytes,
+               (unsigned long long)rule->readahead_bytes, rule->priority);
+    int code = commands_print_result(&out);
+    buf_done(&out);
+    free(rules);
+    return code;
+}
+
+// The keys file is read as the start would read it.
+static int check_keys(const struct config *config)
+{
+    struct access_keys *keys = NULL;
+    struct buf errors;
+    if (config->auth_mode != CONFIG_AUTH_VERIFY) {
+        return EXIT_CODE_OK;
+    }
+    buf_init(&errors, OUTPUT_MAX_BYTES);
+    enum err err = access_keys_load(config->auth_keys_file, &keys, &errors);
+    (void)fputs(buf_cstr(&errors), stderr); // nowhere else to say it
+    buf_done(&errors);
+    access_keys_unref(keys);
+    return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
+}
+
 int command_check(int argc, char **argv)
 {
     bool bad = false;
     bool values = commands_argument_take(&argc, argv, "-T");
     bool live = commands_argument_take(&argc, argv, "--live");
     const char *address = commands_argument_take_value(&argc, argv, "--admin", &bad);
+    const char *object = commands_argument_take_value(&argc, argv, "--explain", &bad);
     if (bad) {
-        return commands_usage_error("check", "--admin needs a value");
+        return commands_usage_error("check", "--admin and --explain need a value");
     }
     struct config *config = commands_load_config(argc, argv);
     if (config == NULL) {
@@ -63,6 +227,10 @@ int command_check(int argc, char **argv)
     int code = EXIT_CODE_OK;
     if (live) {
         code = check_live(address, config);
+    } else if ((code = check_keys(config)) != EXIT_CODE_OK) {
+        // said
+    } else if (object != NULL) {
+        code = explain(config, object);
     } else if (values) {
         code = print_values(config);
     } else {

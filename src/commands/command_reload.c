@@ -103,6 +103,7 @@ static enum err keys_load(struct command_reload *reload, struct access_keys **re
     }
     enum err err = access_keys_load(reload->first->auth_keys_file, ret_fresh, why);
     if (err == ERR_OK) {
+        buf_done(why); // warnings, which `check` tells
         err = keys_prepare(reload, *ret_fresh);
         if (err != ERR_OK) {
             buf_printf(why, "%s: its realms cannot be noted: %s", reload->first->auth_keys_file,

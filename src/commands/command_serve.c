@@ -28,6 +28,7 @@
 #include "commands/command_control.h"
 #include "commands/command_holders.h"
 #include "commands/command_reload.h"
+#include "commands/command_rules.h"
 #include "commands/commands.h"
 #include "commands/commands_private.h"
 #include "config/config.h"
@@ -219,45 +220,6 @@ static enum err serve_sts_origin(struct serve *s)
 
 // --- rules ---------------------------------------------------------------------------------------
 
-static unsigned serve_rules(struct serve *s)
-{
-    const struct config *c = s->config;
-    s->rules = calloc(c->rule_count + 1, sizeof(*s->rules));
-    check(s->rules != NULL);
-    struct proxy_rule defaults = {.match = "**",
-                                  .where = "default",
-                                  .cache = true,
-                                  .freshness = PROXY_FRESHNESS_TTL,
-                                  .ttl_ms = c->cache_ttl_ms,
-                                  .stale_if_error_ms = c->cache_stale_if_error_ms,
-                                  .list_ttl_ms = c->cache_list_ttl_ms,
-                                  .max_object_size_bytes = c->cache_max_object_size_bytes,
-                                  .block_size_bytes = (uint32_t)c->cache_block_size_bytes,
-                                  .readahead_bytes = c->cache_readahead_bytes,
-                                  .priority = STORE_PRIORITY_NORMAL};
-    for (unsigned i = 0; i < c->rule_count; i++) {
-        const struct config_rule *from = &c->rules[i];
-        struct proxy_rule *to = &s->rules[i];
-        *to = defaults;
-        to->match = from->match;
-        to->where = from->source;
-        to->cache = from->has_cache ? from->cache : to->cache;
-        to->freshness = from->has_freshness ? (enum proxy_freshness)from->freshness : to->freshness;
-        to->ttl_ms = from->has_ttl ? from->ttl_ms : to->ttl_ms;
-        to->list_ttl_ms = from->has_list_ttl ? from->list_ttl_ms : to->list_ttl_ms;
-        to->stale_if_error_ms =
-            from->has_stale_if_error ? from->stale_if_error_ms : to->stale_if_error_ms;
-        to->block_size_bytes =
-            from->has_block_size ? (uint32_t)from->block_size_bytes : to->block_size_bytes;
-        to->max_object_size_bytes =
-            from->has_max_object_size ? from->max_object_size_bytes : to->max_object_size_bytes;
-        to->readahead_bytes = from->has_readahead ? from->readahead_bytes : to->readahead_bytes;
-        to->priority = from->has_priority ? from->priority : to->priority;
-    }
-    s->rules[c->rule_count] = defaults;
-    return c->rule_count + 1;
-}
-
 static uint64_t serve_block_size_max(const struct serve *s, unsigned rule_count)
 {
     uint64_t largest = 0;
@@ -332,6 +294,8 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
     if (verify && access_keys_load(c->auth_keys_file, &s->access_keys, &s->why) != ERR_OK) {
         return serve_fail(s, EXIT_CODE_CONFIGURATION);
     }
+    (void)fputs(buf_cstr(&s->why), stderr); // warnings
+    buf_done(&s->why);
     struct store_holder *holders =
         command_holders_list(s->origins, s->origin_count, s->access_keys, &holder_count);
     struct store_limits limits = command_store_limits(c);
@@ -493,7 +457,8 @@ static int serve_build(struct serve *s)
         return serve_fail(s, err == ERR_INVALID || err == ERR_PERMISSION ? EXIT_CODE_CONFIGURATION
                                                                          : EXIT_CODE_ORIGIN);
     }
-    unsigned rule_count = serve_rules(s);
+    unsigned rule_count = 0;
+    s->rules = command_rules(c, &rule_count);
     int exit_code = serve_build_store(s, rule_count);
     if (exit_code == EXIT_CODE_OK) {
         exit_code = serve_build_proxy(s, rule_count);

@@ -39,7 +39,7 @@ void config_loader_error(struct loader *l, const char *where, const char *format
     va_end(args);
 }
 
-static PRINTF_LIKE(3, 4) void warning(struct loader *l, const char *where, const char *format, ...)
+void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -196,9 +196,9 @@ static void unknown_variable(struct loader *l, struct span name)
     (void)snprintf(where, sizeof(where), "env %.*s", (int)(name.len < 100 ? name.len : 100),
                    name.ptr);
     if (near != NULL) {
-        warning(l, where, "unknown variable, ignored (did you mean \"%s\"?)", near);
+        config_loader_warning(l, where, "unknown variable, ignored (did you mean \"%s\"?)", near);
     } else {
-        warning(l, where, "unknown variable, ignored");
+        config_loader_warning(l, where, "unknown variable, ignored");
     }
 }
 
@@ -545,9 +545,10 @@ static void finish_auth(struct loader *l)
         }
     }
     if (c->auth_mode == CONFIG_AUTH_OPEN && c->auth_keys_file != NULL) {
-        warning(l, l->raws[SETTING_auth_keys_file].where,
-                "auth.keys_file is not used: auth.mode is open%s; set auth.mode to verify",
-                automatic ? " where every listener is loopback or a unix socket" : "");
+        config_loader_warning(
+            l, l->raws[SETTING_auth_keys_file].where,
+            "auth.keys_file is not used: auth.mode is open%s; set auth.mode to verify",
+            automatic ? " where every listener is loopback or a unix socket" : "");
     }
     if (c->auth_mode == CONFIG_AUTH_OPEN && network != NULL && !c->auth_allow_open_network) {
         config_loader_error(
@@ -673,6 +674,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
         finish_allowed_origins(&l);
         finish_origin(&l);
         config_loop_judge(&l);
+        config_rules_judge(&l);
     }
     if (l.error_count > CONFIG_ERRORS_MAX) {
         buf_printf(ret_errors, "forebay: and %u more errors\n", l.error_count - CONFIG_ERRORS_MAX);

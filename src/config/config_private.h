@@ -80,6 +80,9 @@ struct loader {
 
 void config_loader_error(struct loader *l, const char *where, const char *format, ...)
     PRINTF_LIKE(3, 4);
+// The load goes on.
+void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
+    PRINTF_LIKE(3, 4);
 // Arena memory; the arena is large enough for any file that is accepted, so running out is a check.
 void *config_loader_alloc(struct loader *l, size_t size);
 char *config_loader_cstr(struct loader *l, struct span s);
@@ -123,6 +126,9 @@ void config_value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_M
 
 // config_inherit.c: sockets of LISTEN_FDS in the place of `listen`.
 void config_inherit(struct loader *l);
+
+// config_rules.c: warns of rules that no object can be under.
+void config_rules_judge(struct loader *l);
 
 // config_loop.c: refuses endpoints that lead back to a listener of this configuration.
 void config_loop_judge(struct loader *l);

@@ -32,6 +32,11 @@ struct proxy_rule {
     unsigned priority;        // store.h
 };
 
+// The rule that holds for an object, or for a bucket's listings (an empty key): the first that matches, else
+// the last. Pure.
+const struct proxy_rule *proxy_rules_find(const struct proxy_rule *rules, unsigned count,
+                                          struct span bucket, struct span key);
+
 struct proxy_bucket {
     const char *name; // as clients say it
     struct origin *origin;

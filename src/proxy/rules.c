@@ -193,13 +193,13 @@ bool rules_glob_match(const char *pattern, struct span text)
     return positions_has(now, len);
 }
 
-const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key)
+const struct proxy_rule *proxy_rules_find(const struct proxy_rule *rules, unsigned count,
+                                          struct span bucket, struct span key)
 {
-    unsigned count = proxy->options.rule_count;
     check(count > 0);
     char text[TEXT_MAX];
     if (count == 1 || bucket.len + 1 + key.len > sizeof(text)) {
-        return &proxy->rules[count - 1];
+        return &rules[count - 1];
     }
     size_t len = 0;
     if (bucket.len > 0) {
@@ -212,9 +212,14 @@ const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucke
         len += key.len;
     }
     for (unsigned i = 0; i + 1 < count; i++) {
-        if (rules_glob_match(proxy->rules[i].match, (struct span){text, len})) {
-            return &proxy->rules[i];
+        if (rules_glob_match(rules[i].match, (struct span){text, len})) {
+            return &rules[i];
         }
     }
-    return &proxy->rules[count - 1];
+    return &rules[count - 1];
+}
+
+const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key)
+{
+    return proxy_rules_find(proxy->rules, proxy->options.rule_count, bucket, key);
 }

@@ -22,6 +22,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -89,15 +90,12 @@ struct keys_reader {
     bool out_of_memory;
 };
 
-static void complain(struct keys_reader *reader, const yaml_node_t *node, const char *text,
-                     struct span subject)
+static void report(struct keys_reader *reader, const yaml_node_t *node, const char *text,
+                   struct span subject)
 {
-    if (reader->error_count++ >= ERRORS_MAX) {
-        return;
-    }
     yaml_mark_t mark = node != NULL ? node->start_mark : (yaml_mark_t){0, 0, 0};
-    buf_printf(reader->errors, "%s:%zu:%zu: error: %s", reader->path, mark.line + 1,
-               mark.column + 1, text);
+    buf_printf(reader->errors, "%s:%zu:%zu: %s", reader->path, mark.line + 1, mark.column + 1,
+               text);
     if (subject.len > 0) {
         size_t shown = subject.len < 64 ? subject.len : 64;
         buf_append_cstr(reader->errors, " '");
@@ -108,6 +106,16 @@ static void complain(struct keys_reader *reader, const yaml_node_t *node, const 
         buf_append_char(reader->errors, '\'');
     }
     buf_append_char(reader->errors, '\n');
+}
+
+static void complain(struct keys_reader *reader, const yaml_node_t *node, const char *text,
+                     struct span subject)
+{
+    char whole[256];
+    if (reader->error_count++ < ERRORS_MAX) {
+        (void)snprintf(whole, sizeof(whole), "error: %s", text);
+        report(reader, node, whole, subject);
+    }
 }
 
 static enum err read_file(const char *path, struct buf *contents, struct buf *ret_errors)
@@ -429,6 +437,9 @@ static struct access_keys_principal read_principal(struct keys_reader *reader,
     }
     if (p.secret.len == 0) {
         complain(reader, node, "a key needs a secret", NO_SUBJECT);
+    }
+    if (p.allow_count == 0) {
+        report(reader, node, "warning: a key that has no allow list may do nothing:", p.id);
     }
     read_origin_credentials(reader, node, &keys, &p);
     return p;

@@ -497,7 +497,7 @@ struct access_keys;
 // are read here and now. A principal with origin keys and no realm has a realm of its own, since
 // what its keys may read says nothing of what others' may. File modes must not grant others, and a
 // group may at most read. At most ACCESS_KEYS_REALMS_MAX realms. Errors as
-// FILE:LINE:COL lines in ret_errors.
+// FILE:LINE:COL lines in ret_errors, where there may be warnings, too, when all is well.
 enum err access_keys_load(const char *path, struct access_keys **ret_access_keys,
                           struct buf *ret_errors) MUST_USE;
 // The realms besides the common one, each once.

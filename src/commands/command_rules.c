@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules as requests go by them: those of the file, with the defaults filled in, and the default rule.
+#include "commands/command_rules.h"
+
+#include <stdlib.h>
+
+struct proxy_rule *command_rules(const struct config *c, unsigned *ret_count)
+{
+    struct proxy_rule *rules = calloc(c->rule_count + 1, sizeof(*rules));
+    check(rules != NULL);
+    struct proxy_rule defaults = {.match = "**",
+                                  .where = "default",
+                                  .cache = true,
+                                  .freshness = PROXY_FRESHNESS_TTL,
+                                  .ttl_ms = c->cache_ttl_ms,
+                                  .stale_if_error_ms = c->cache_stale_if_error_ms,
+                                  .list_ttl_ms = c->cache_list_ttl_ms,
+                                  .max_object_size_bytes = c->cache_max_object_size_bytes,
+                                  .block_size_bytes = (uint32_t)c->cache_block_size_bytes,
+                                  .readahead_bytes = c->cache_readahead_bytes,
+                                  .priority = STORE_PRIORITY_NORMAL};
+    for (unsigned i = 0; i < c->rule_count; i++) {
+        const struct config_rule *from = &c->rules[i];
+        struct proxy_rule *to = &rules[i];
+        *to = defaults;
+        to->match = from->match;
+        to->where = from->source;
+        to->cache = from->has_cache ? from->cache : to->cache;
+        to->freshness = from->has_freshness ? (enum proxy_freshness)from->freshness : to->freshness;
+        to->ttl_ms = from->has_ttl ? from->ttl_ms : to->ttl_ms;
+        to->list_ttl_ms = from->has_list_ttl ? from->list_ttl_ms : to->list_ttl_ms;
+        to->stale_if_error_ms =
+            from->has_stale_if_error ? from->stale_if_error_ms : to->stale_if_error_ms;
+        to->block_size_bytes =
+            from->has_block_size ? (uint32_t)from->block_size_bytes : to->block_size_bytes;
+        to->max_object_size_bytes =
+            from->has_max_object_size ? from->max_object_size_bytes : to->max_object_size_bytes;
+        to->readahead_bytes = from->has_readahead ? from->readahead_bytes : to->readahead_bytes;
+        to->priority = from->has_priority ? from->priority : to->priority;
+    }
+    rules[c->rule_count] = defaults;
+    *ret_count = c->rule_count + 1;
+    return rules;
+}
