@@ -213,23 +213,41 @@ static bool operand_is_good(struct judge *judge, const char *word)
     return true;
 }
 
-bool command_line_check(const struct command *command, int argc, char **argv, struct buf *ret_why)
+// Operands go to the front, in their order; what stands behind keeps its own.
+static void move_to_front(char **argv, int from, unsigned to)
+{
+    char *word = argv[from];
+    memmove(argv + to + 1, argv + to, ((size_t)from - to) * sizeof(*argv));
+    argv[to] = word;
+}
+
+bool command_line_check(const struct command *command, int *argc, char **argv,
+                        unsigned *ret_operand_count, struct buf *ret_why)
 {
     struct judge judge = {.command = command, .why = ret_why};
     bool only_operands = false;
-    for (int i = 0, taken; i < argc; i += taken) {
+    for (int i = 0, taken; i < *argc; i += taken) {
         taken = 1;
         bool is_option = !only_operands && argv[i][0] == '-' && argv[i][1] != '\0';
         if (is_option && strcmp(argv[i], "--") == 0) {
             only_operands = true;
-        } else if (is_option ? !option_is_good(&judge, argv + i, &taken)
-                             : !operand_is_good(&judge, argv[i])) {
+            memmove(argv + i, argv + i + 1, (size_t)(*argc - i) * sizeof(*argv)); // NULL as well
+            (*argc)--;
+            taken = 0;
+        } else if (is_option) {
+            if (!option_is_good(&judge, argv + i, &taken)) {
+                return false;
+            }
+        } else if (!operand_is_good(&judge, argv[i])) {
             return false;
+        } else {
+            move_to_front(argv, i, judge.operand_count - 1);
         }
     }
     if (judge.operand_count < command->least) {
         buf_printf(ret_why, "%s is wanted", command->operands);
         return false;
     }
+    *ret_operand_count = judge.operand_count;
     return true;
 }

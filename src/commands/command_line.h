@@ -48,8 +48,9 @@ const char *command_line_suggest(const char *name);
 const struct command_option *command_line_next_option(const struct command *command,
                                                       const struct command_option *after);
 // Are all of argv options and settings that the command takes, with the values they need, and as many
-// operands as it takes? False: *ret_why says what is wrong. A setting's name and value are config_load()'s to
-// judge.
-bool command_line_check(const struct command *command, int argc, char **argv, struct buf *ret_why);
+// operands as it takes? True: operands stand in front of the rest now, and "--" is gone. False: *ret_why says
+// what is wrong. A setting's name and value are config_load()'s to judge.
+bool command_line_check(const struct command *command, int *argc, char **argv,
+                        unsigned *ret_operand_count, struct buf *ret_why);
 
 #endif

@@ -27,6 +27,7 @@
 #include "commands/command_announce.h"
 #include "commands/command_control.h"
 #include "commands/command_holders.h"
+#include "commands/command_origins.h"
 #include "commands/command_reload.h"
 #include "commands/command_rules.h"
 #include "commands/commands.h"
@@ -75,103 +76,14 @@ static int serve_fail(struct serve *s, int exit_code)
 
 // --- origins -------------------------------------------------------------------------------------
 
-static struct origin_options serve_origin_options(const struct serve *s)
-{
-    const struct config *c = s->config;
-    return (struct origin_options){
-        .name = c->origin_endpoint,
-        .endpoint = c->origin_endpoint,
-        .region = strcmp(c->origin_region, "auto") == 0 ? NULL : c->origin_region,
-        .addressing = (enum origin_addressing)c->origin_addressing,
-        .credentials = (enum origin_credentials_source)c->credentials_source,
-        .access_key_file = c->credentials_access_key_file,
-        .secret_key_file = c->credentials_secret_key_file,
-        .session_token_file = c->credentials_session_token_file,
-        .ca_file = c->origin_ca_file,
-        .connections = s->descriptors.origin_connections,
-        .keepalive_ms = c->origin_keepalive_ms,
-        .connect_timeout_ms = c->origin_connect_timeout_ms,
-        .first_byte_timeout_ms = c->origin_first_byte_timeout_ms,
-        .idle_timeout_ms = c->origin_idle_timeout_ms,
-        .retries = c->origin_retries,
-        .retry_budget_percent = c->origin_retry_budget_percent,
-        .probe = c->origin_probe,
-    };
-}
-
-static bool bucket_has_own_origin(const struct config_bucket *b)
-{
-    return b->kind == CONFIG_BUCKET_DIRECTORY || b->endpoint != NULL || b->region != NULL ||
-           b->has_addressing || b->anonymous || b->access_key_file != NULL;
-}
-
-// dir:/data/set becomes the origin dir:/data with the bucket "set".
-static const char *bucket_directory_split(const struct config_bucket *b, char *ret_endpoint,
-                                          size_t size)
-{
-    const char *slash = strrchr(b->directory, '/');
-    int parent_len = slash == b->directory ? 1 : (int)(slash - b->directory);
-    (void)snprintf(ret_endpoint, size, "dir:%.*s", parent_len, b->directory);
-    return slash + 1;
-}
-
-static enum err serve_bucket_origin(struct serve *s, const struct config_bucket *b,
-                                    struct proxy_bucket *ret_bucket)
-{
-    char endpoint[4096], name[8192];
-    struct origin_options options = serve_origin_options(s);
-    ret_bucket->origin_bucket = b->origin_bucket != NULL ? b->origin_bucket : b->name;
-    if (b->kind == CONFIG_BUCKET_DIRECTORY) {
-        ret_bucket->origin_bucket = bucket_directory_split(b, endpoint, sizeof(endpoint));
-        options.endpoint = endpoint;
-    } else if (b->endpoint != NULL) {
-        options.endpoint = b->endpoint;
-    }
-    if (b->region != NULL) {
-        options.region = b->region;
-    }
-    if (b->has_addressing) {
-        options.addressing = (enum origin_addressing)b->addressing;
-    }
-    if (b->anonymous) {
-        options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
-    } else if (b->access_key_file != NULL) {
-        options.credentials = ORIGIN_CREDENTIALS_CONFIG;
-        options.access_key_file = b->access_key_file;
-        options.secret_key_file = b->secret_key_file;
-        options.session_token_file = b->session_token_file;
-    }
-    (void)snprintf(name, sizeof(name), "%s#%s", options.endpoint, b->name);
-    options.name = name;
-    enum err err = origin_new(&options, s->loop, &s->origins[s->origin_count], &s->why);
-    if (err == ERR_OK) {
-        ret_bucket->origin = s->origins[s->origin_count++];
-    }
-    return err;
-}
-
 static enum err serve_origins(struct serve *s)
 {
-    const struct config *c = s->config;
-    s->origins = calloc(c->bucket_count + 1, sizeof(*s->origins));
-    s->buckets = calloc(c->bucket_count + 1, sizeof(*s->buckets));
-    check(s->origins != NULL && s->buckets != NULL);
-    struct origin_options options = serve_origin_options(s);
-    enum err err = origin_new(&options, s->loop, &s->origins[0], &s->why);
-    if (err != ERR_OK) {
-        return err;
-    }
-    s->origin_count = 1;
-    for (unsigned i = 0; i < c->bucket_count && err == ERR_OK; i++) {
-        const struct config_bucket *b = &c->buckets[i];
-        s->buckets[i].name = b->name;
-        if (bucket_has_own_origin(b)) {
-            err = serve_bucket_origin(s, b, &s->buckets[i]);
-        } else {
-            s->buckets[i].origin = s->origins[0];
-            s->buckets[i].origin_bucket = b->origin_bucket != NULL ? b->origin_bucket : b->name;
-        }
-    }
+    struct command_origins o;
+    enum err err =
+        command_origins_open(s->config, s->descriptors.origin_connections, s->loop, &o, &s->why);
+    s->origins = o.origins;
+    s->origin_count = o.origin_count;
+    s->buckets = o.buckets;
     return err;
 }
 
@@ -201,7 +113,8 @@ static enum err serve_require_sts(struct serve *s)
 static enum err serve_sts_origin(struct serve *s)
 {
     const char *override = sts_endpoint_override();
-    struct origin_options options = serve_origin_options(s);
+    struct origin_options options =
+        command_origins_options(s->config, s->descriptors.origin_connections);
     const char *region = options.region != NULL ? options.region : getenv("AWS_REGION");
     bool is_china = region != NULL && strncmp(region, "cn-", 3) == 0;
     if (s->config->sts_relay == CONFIG_STS_OFF) {

@@ -72,11 +72,12 @@ const char *commands_argument_take_value(int *argc, char **argv, const char *fla
     return NULL;
 }
 
-void commands_common_take(const struct command *command, int *argc, char **argv)
+void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
+                          char **argv)
 {
     bool bad = false;
     uint64_t seconds;
-    common = (struct commands_common){.timeout_ms = ASK_TIMEOUT_MS};
+    common = (struct commands_common){.timeout_ms = ASK_TIMEOUT_MS, .operand_count = operand_count};
     if ((command->takes & TAKES_SERVER) != 0) {
         const char *text = commands_argument_take_value(argc, argv, "--timeout", &bad);
         common.admin = commands_argument_take_value(argc, argv, "--admin", &bad);

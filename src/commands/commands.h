@@ -17,7 +17,8 @@
 int commands_run(int argc, char **argv);
 
 // The rows. argv[0] is the first argument behind the subcommand's name; argv[argc] is NULL. All of it has
-// been judged by commands.def, and options of several commands (commands_common()) are taken out. Each
+// been judged by commands.def: operands stand in front, options of several commands (commands_common()) are
+// taken out. Each
 // returns an exit code. Results go to stdout, everything else to stderr.
 #define COMMAND(name, takes, least, most, operands, summary, details)                              \
     int command_##name(int argc, char **argv);

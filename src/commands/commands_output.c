@@ -4,8 +4,10 @@
 
 #include "commands/commands_private.h"
 
+#include <stdio.h>
+
 // Bytes that are no UTF-8 become question marks: JSON has no others.
-static void commands_append_json(struct buf *out, const char *text)
+void commands_append_json(struct buf *out, const char *text)
 {
     buf_append_char(out, '"');
     for (const unsigned char *at = (const unsigned char *)text; *at != '\0';) {
@@ -43,4 +45,26 @@ void commands_render_result(struct buf *out, int code, const char *text)
     buf_printf(out, "{\"type\": \"result\", \"exit\": %d, \"text\": ", code);
     commands_append_json(out, text);
     buf_append_cstr(out, "}\n");
+}
+
+void commands_human_bytes(uint64_t bytes, char *ret_text)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes;
+    unsigned unit = 0;
+    while (value >= 1024 && unit + 1 < ARRAY_LEN(units)) {
+        value /= 1024;
+        unit++;
+    }
+    (void)snprintf(ret_text, COMMANDS_BYTES_MAX, "%.1f %s", value, units[unit]);
+}
+
+unsigned commands_setting(const char *key)
+{
+    unsigned i = 0;
+    while (i + 1 < config_setting_count() && strcmp(config_setting(i)->key, key) != 0) {
+        i++;
+    }
+    check(strcmp(config_setting(i)->key, key) == 0);
+    return i;
 }

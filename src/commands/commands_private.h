@@ -19,11 +19,13 @@ const char *commands_argument_take_value(int *argc, char **argv, const char *fla
 struct commands_common {
     const char *admin; // NULL: not said
     unsigned timeout_ms;
+    unsigned operand_count; // words in front of argv
     bool is_json;
 };
 const struct commands_common *commands_common(void);
 struct command;
-void commands_common_take(const struct command *command, int *argc, char **argv);
+void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
+                          char **argv);
 // Says so, with the name that was probably meant; EXIT_CODE_USAGE.
 int commands_unknown(const char *name);
 // Says "forebay COMMAND: unexpected argument X" and where to find help.
@@ -35,6 +37,11 @@ int commands_print_result(const struct buf *text);
 
 // --- commands_output.c -----------------------------------------------------------------------------
 
+// A JSON text with its quotes.
+void commands_append_json(struct buf *out, const char *text);
+#define COMMANDS_BYTES_MAX 32
+void commands_human_bytes(uint64_t bytes, char *ret_text); // "1.5 GiB"; COMMANDS_BYTES_MAX bytes
+unsigned commands_setting(const char *key);                // its row, which is there
 // One line: the text, or as --json wants it.
 void commands_render_result(struct buf *out, int code, const char *text);
 

@@ -48,7 +48,8 @@ static int run_command(const struct command *command, int argc, char **argv)
         return show_help(command);
     }
     buf_init(&why, TEXT_MAX_BYTES);
-    bool is_good = command_line_check(command, argc, argv, &why);
+    unsigned operand_count = 0;
+    bool is_good = command_line_check(command, &argc, argv, &operand_count, &why);
     if (!is_good) {
         (void)fprintf(stderr, "forebay %s: %s; `forebay help %s` tells more\n", command->name,
                       buf_cstr(&why), command->name);
@@ -57,7 +58,7 @@ static int run_command(const struct command *command, int argc, char **argv)
     if (!is_good) {
         return EXIT_CODE_USAGE;
     }
-    commands_common_take(command, &argc, argv);
+    commands_common_take(command, operand_count, &argc, argv);
     return runs[command_line_number(command)](argc, argv);
 }
 

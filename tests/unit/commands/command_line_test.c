@@ -23,7 +23,8 @@ static const char *fault_of(const char *name, const char *a, const char *b, cons
     int argc = a == NULL ? 0 : b == NULL ? 1 : c == NULL ? 2 : 3;
     struct buf why;
     buf_init(&why, sizeof(text) - 1);
-    bool is_good = command_line_check(command_line_find(name), argc, argv, &why);
+    unsigned operand_count = 0;
+    bool is_good = command_line_check(command_line_find(name), &argc, argv, &operand_count, &why);
     cr_assert_eq(is_good, why.len == 0);
     memcpy(text, buf_cstr(&why), why.len + 1);
     buf_done(&why);
@@ -73,6 +74,27 @@ Test(command_line, settings_are_left_to_the_configuration)
     cr_assert_str_eq(fault_of("serve", "--cache.sise", "1", NULL), "");
     cr_assert_str_eq(fault_of("version", "--cache.size", "1", NULL),
                      "--cache.size: no such option");
+}
+
+Test(command_line, operands_come_first_and_the_dashes_go)
+{
+    char *argv[] = {word("-T"), word("--listen"), word("1"), word("a"),
+                    word("--"), word("-b"),       NULL};
+    const struct command command = {
+        .name = "check", .takes = TAKES_SETTINGS, .most = COMMAND_OPERANDS_MANY, .operands = "X"};
+    int argc = 6;
+    unsigned count = 0;
+    struct buf why;
+    buf_init(&why, 4096);
+    cr_assert(command_line_check(&command, &argc, argv, &count, &why), "%s", buf_cstr(&why));
+    static const char *const wanted[] = {"a", "-b", "-T", "--listen", "1"};
+    cr_assert_eq(count, 2);
+    cr_assert_eq(argc, 5);
+    for (int i = 0; i < argc; i++) {
+        cr_assert_str_eq(argv[i], wanted[i]);
+    }
+    cr_assert_null(argv[argc]);
+    buf_done(&why);
 }
 
 Test(command_line, commands_are_suggested)

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The origins that a configuration names.
+#ifndef FOREBAY_COMMANDS_COMMAND_ORIGINS_H
+#define FOREBAY_COMMANDS_COMMAND_ORIGINS_H
+
+#include "config/config.h"
+#include "loop/loop.h"
+#include "origin/origin.h"
+#include "proxy/proxy.h"
+
+// Both lists are the caller's to free, with free(); each origin with origin_free().
+struct command_origins {
+    struct origin *
+        *origins; // [0] is the default one, then one a configured bucket that has its own
+    unsigned origin_count;
+    struct proxy_bucket *buckets; // as many as the configuration has
+};
+// What the default origin is made of. The texts are the configuration's.
+struct origin_options command_origins_options(const struct config *c, unsigned connections);
+// Errors are those of origin_new(); what was opened before is in *o, whatever the outcome.
+enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,
+                              struct command_origins *o, struct buf *ret_why) MUST_USE;
+
+#endif

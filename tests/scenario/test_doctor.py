@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""doctor: what is wrong on purpose is found, each thing with a remedy, the right exit code and within a bounded time."""
+import json
+import os
+import resource
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import not_run
+from forebay import KEYS, binary, build_kind, run_forebay
+from origin import Origin
+
+ACCESS, SECRET = next(iter(KEYS.items()))
+ENV = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+class Report:
+    def __init__(self, done, took_s):
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert rows[-1]["type"] == "result" and rows[-1]["exit"] == done.returncode, done.stderr
+        assert all(row["remedy"] for row in rows[:-1] if row["state"] != "green")
+        self.exit, self.rows, self.took_s = done.returncode, rows[:-1], took_s
+
+    def find(self, check, state):
+        """The findings of that check and state, as one text with their remedies."""
+        return "\n".join(f"{row['found']} -> {row['remedy']}" for row in self.rows
+                         if (row["check"], row["state"]) == (check, state))
+
+    @property
+    def red(self):
+        return {row["check"] for row in self.rows if row["state"] == "red"}
+
+
+@pytest.fixture
+def doctor(tmp_path, origin):
+    """doctor(*arguments, env=..., **settings): a report on settings that are right but for these."""
+    def make(*arguments, env=None, **settings):
+        flags = {"origin.endpoint": origin.endpoint, "origin.region": "us-east-1", "cache.dir": tmp_path / "cache",
+                 "cache.size": "1GiB", "cache.min_free": "0%", "listen": "127.0.0.1:0", "admin.listen": "off", "workers": 2}
+        flags.update({name.replace("__", "."): value for name, value in settings.items()})
+        words = [f"--{name}={value}" for name, value in flags.items()]
+        began = time.monotonic()
+        done = run_forebay("doctor", *arguments, "--json", *words, env={**ENV, **(env or {})})
+        return Report(done, time.monotonic() - began)
+    return make
+
+
+def test_nothing_is_wrong(doctor, origin):
+    origin.put("a", 100)
+    report = doctor()
+    assert not report.red and report.exit == 0, report.rows
+    assert "LIST, HEAD and ranged GET work" in report.find("rights", "green")
+    assert {"configuration", "directory", "engine", "origin", "clock", "credentials", "exposure"} <= {
+        row["check"] for row in report.rows}
+
+
+def test_nothing_is_left_behind(doctor, tmp_path):
+    doctor()
+    assert not (tmp_path / "cache").exists()
+    (tmp_path / "cache").mkdir()
+    doctor()
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_beside_a_running_server_all_is_well(start, origin, doctor):
+    server = start(origin)
+    report = doctor(cache__dir=server.cache, listen=f"127.0.0.1:{server.port}")
+    assert "in use by a running server" in report.find("directory", "green")
+    assert "by a running server" in report.find("port", "green")
+    assert not report.red
+
+
+def test_for_people_it_is_a_line_each():
+    done = run_forebay("doctor", "--cache.ttl=5", env=ENV)
+    assert done.returncode == 3
+    assert done.stdout.startswith('red    configuration --cache.ttl: error: "5" needs a unit (5s?)\n                     -> ')
+    assert done.stdout.endswith("\n0 green, 0 yellow, 1 red\n")
+
+
+# --- this host ------------------------------------------------------------------------------------
+
+def test_a_bad_keys_file(doctor, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("- id: x\n")
+    keys.chmod(0o600)
+    report = doctor(auth__mode="verify", auth__keys_file=keys)
+    assert report.exit == 3 and "a key needs a secret" in report.find("configuration", "red")
+
+
+def test_a_port_that_is_taken(doctor):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        report = doctor(listen="127.0.0.1:%d" % taken.getsockname()[1])
+    assert report.exit == 1 and "Address already in use" in report.find("port", "red")
+
+
+def test_an_address_of_nobody(doctor):
+    report = doctor(listen="192.0.2.1:9000", listen_plaintext="network", auth__mode="open", auth__allow_open_network="true")
+    assert "no interface has that address" in report.find("port", "red")
+    exposed = report.find("exposure", "yellow")
+    assert "plain HTTP over a network" in exposed and "whoever reaches" in exposed
+
+
+def test_a_directory_that_cannot_be_one(doctor, tmp_path):
+    (tmp_path / "file").write_text("x")
+    report = doctor(cache__dir=tmp_path / "file" / "cache")
+    assert report.exit == 1 and "cannot be opened" in report.find("directory", "red")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis").write_text("x")
+    assert "no cache" in doctor(cache__dir=tmp_path / "home").find("directory", "yellow")
+
+
+def test_a_cache_larger_than_its_file_system(doctor):
+    report = doctor(cache__size="1EiB")
+    assert report.exit == 1 and "cache.size is 1EiB, the file system has" in report.find("size", "red")
+
+
+def test_memory_is_no_disk(doctor):
+    if not os.access("/dev/shm", os.W_OK) or b"tmpfs" not in subprocess.check_output(["stat", "-fc", "%T", "/dev/shm"]):
+        not_run("/dev/shm is no tmpfs")
+    assert "it is memory" in doctor(cache__dir=f"/dev/shm/forebay-test-{os.getpid()}").find("file system", "yellow")
+
+
+def test_few_open_files_and_many_workers(tmp_path, origin):
+    words = [f"--{name}={value}" for name, value in {
+        "origin.endpoint": origin.endpoint, "cache.dir": tmp_path / "cache", "workers": 64, "listen": "127.0.0.1:0"}.items()]
+    done = subprocess.run([binary(), "doctor", "--json", *words], env={**os.environ, **ENV}, capture_output=True, text=True,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000)), timeout=60)
+    found = Report(done, 0).find("limits", "yellow")
+    assert "2000 open files" in found
+    if len(os.sched_getaffinity(0)) < 32:
+        assert "64 workers on" in found
+
+
+# --- clients --------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("env, state, words", [
+    ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_WEB_IDENTITY_TOKEN_FILE": "/x"}, "yellow", "AWS_ENDPOINT_URL moves STS"),
+    ({"AWS_ENDPOINT_URL_S3": "https://127.0.0.1:9000"}, "red", "say http://"),
+    ({"AWS_ENDPOINT_URL_S3": "http://localhost:9000"}, "yellow", "say http://127.0.0.1"),
+    ({"http_proxy": "http://proxy:3128", "no_proxy": "localhost,.local"}, "yellow", "NO_PROXY=127.0.0.1"),
+    ({"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"}, "green", ""),
+])
+def test_clients_of_this_environment(doctor, env, state, words):
+    found = doctor(env=env).find("clients", state)
+    assert found and words in found
+
+
+# --- the origin -----------------------------------------------------------------------------------
+
+def test_an_origin_that_is_down(doctor, origin):
+    origin.down()
+    report = doctor()
+    assert report.exit == 4 and report.red == {"origin"} and "nothing listens there" in report.find("origin", "red")
+
+
+def test_an_origin_without_a_name(doctor):
+    report = doctor(origin__endpoint="http://no-such-name.invalid")
+    assert report.exit == 4 and report.took_s < 20
+    assert "cannot be resolved" in report.find("origin", "red") or "no answer in time" in report.find("origin", "red")
+
+
+def test_an_origin_that_speaks_the_other_scheme(doctor, origin):
+    report = doctor("--timeout=1", origin__endpoint=origin.endpoint.replace("http:", "https:"))
+    origin.stop()
+    origin.violations.clear()                                # TLS on a plain port is no HTTP
+    assert report.exit == 4 and "say http://" in report.find("origin", "red")
+
+
+def test_an_origin_that_swallows_everything(doctor):
+    with socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen()
+        report = doctor("--timeout=1", origin__endpoint="http://127.0.0.1:%d" % hole.getsockname()[1])
+    assert report.exit == 4 and "no answer in time" in report.find("origin", "red") and report.took_s < 20
+
+
+def test_a_signed_request_that_hangs(doctor, origin):
+    origin.put("a", 100)
+    with origin.hold("a"):
+        report = doctor("bkt", "--timeout=1")
+    assert report.exit == 4 and report.red == {"rights"} and report.took_s < 20
+
+
+def test_a_certificate_that_nobody_knows(doctor, tmp_path):
+    files = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x", "-addext",
+                    "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    with Origin(credentials=KEYS, tls=tuple(map(str, files))) as secret:
+        report = doctor(origin__endpoint=secret.endpoint)
+        assert report.exit == 4 and "origin.ca_file" in report.find("origin", "red")
+        assert not doctor(origin__endpoint=secret.endpoint, origin__ca_file=files[0]).find("origin", "red")
+        report = doctor(origin__endpoint=secret.endpoint.replace("https:", "http:"))
+        assert report.exit == 4 and "https://" in report.find("origin", "red")
+
+
+@pytest.mark.parametrize("ahead_s, state, code", [(400, "yellow", 0), (1200, "red", 4)])
+def test_a_clock_that_is_off(doctor, tmp_path, ahead_s, state, code):
+    if build_kind() == "release":
+        not_run("a release has no movable clock")
+    clock = tmp_path / "clock"
+    clock.write_text(str(1000 * ahead_s))
+    report = doctor(env={"FOREBAY_CLOCK_FILE": str(clock)})
+    assert "ahead of" in report.find("clock", state)
+    assert report.exit == code or "rights" in report.red
+
+
+def test_credentials(doctor, origin):
+    origin.put("a", 100)
+    report = doctor(env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
+    assert report.exit == 4 and report.red == {"credentials"}
+    report = doctor(env={"AWS_SECRET_ACCESS_KEY": "wrong"})
+    origin.violations.clear()                                # that is what it is about
+    assert report.exit == 4 and "secret key does not belong" in report.find("rights", "red")
+    report = doctor(env={"AWS_ACCESS_KEY_ID": "nobody"})
+    assert report.exit == 4 and "does not know our access key" in report.find("rights", "red")
+
+
+def test_rights(doctor, origin):
+    origin.put("a", 100)
+    report = doctor("bkt", "nowhere")
+    assert report.exit == 4 and "no such bucket" in report.find("rights", "red")
+    assert "bkt: LIST, HEAD and ranged GET work" in report.find("rights", "green")
+    origin.fault("a", "error", (403, "AccessDenied"), times=None)
+    report = doctor("bkt")
+    assert report.exit == 4 and "grant s3:GetObject" in report.find("rights", "red")
+    origin.fault(None, "error", (403, "AccessDenied"), times=None)
+    report = doctor("bkt")
+    assert report.exit == 0 and "grant s3:ListBucket" in report.find("rights", "yellow")
+
+
+def test_a_directory_as_origin(doctor, tmp_path):
+    report = doctor(origin__endpoint=f"dir:{tmp_path}/data")
+    assert report.exit == 4 and report.red == {"origin"}
+    (tmp_path / "data" / "set").mkdir(parents=True)
+    (tmp_path / "data" / "set" / "a").write_text("x")
+    assert "set: LIST, HEAD and ranged GET work" in doctor(origin__endpoint=f"dir:{tmp_path}/data").find("rights", "green")
+
+
+def test_every_remedy_names_what_there_is():
+    """A key or command that a remedy names exists."""
+    source = "".join(path.read_text() for path in
+                     (Path(__file__).resolve().parents[2] / "src/commands").glob("command_doctor*.c"))
+    assert "forebay prepare" in source and run_forebay("help", "prepare").returncode == 0
+    keys = run_forebay("config", "docs").stdout
+    for key in ("cache.dir", "cache.size", "cache.min_free", "limits.max_buffer", "origin.ca_file", "auth.mode", "origin.region"):
+        assert key in source and f"`{key}`" in keys
