@@ -121,6 +121,8 @@ static struct answer ask_server(const char *admin, const struct config *config)
 struct printer {
     struct buf out;
     enum shell shell;
+    command_env_variable_fn *on_variable; // instead of printing
+    void *ctx;
 };
 
 static void print_comment(struct printer *p, const char *text)
@@ -137,6 +139,10 @@ static void print_variable(struct printer *p, const char *name, const char *valu
         [SHELL_DOTENV] = "%s=%s\n",        [SHELL_K8S] = "- name: %s\n  value: \"%s\"\n",
         [SHELL_DOCKER] = "--env %s=%s\n",
     };
+    if (p->on_variable != NULL) {
+        p->on_variable(p->ctx, name, value);
+        return;
+    }
     // The forms are ours, and no value holds a quote: endpoint_from_url() lets none through.
     const char *form = forms[p->shell];
     const char *first = strstr(form, "%s");
@@ -200,6 +206,18 @@ static void print_all(struct printer *p, const struct endpoint *e, bool global)
         print_comment(p, "use it only for clients that know no AWS_ENDPOINT_URL_S3.");
         print_variable(p, "AWS_ENDPOINT_URL", url);
     }
+}
+
+bool command_env_variables(const char *url, bool global, command_env_variable_fn *on_variable,
+                           void *ctx)
+{
+    struct printer p = {.shell = SHELL_DOCKER, .on_variable = on_variable, .ctx = ctx};
+    struct endpoint e;
+    if (!endpoint_from_url(url, &e)) {
+        return false;
+    }
+    print_all(&p, &e, global);
+    return true;
 }
 
 static enum shell default_shell(void)

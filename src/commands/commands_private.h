@@ -67,6 +67,13 @@ bool commands_advertise(const char *listen, char *ret_url, size_t size);
 enum err commands_ask_server(const char *address, const struct config *config, const char *path,
                              unsigned *ret_status, struct buf *ret_body) MUST_USE;
 
+// --- command_env.c ---------------------------------------------------------------------------------
+
+// All that points clients at `url`, one by one; false: it is no http://HOST:PORT or https://HOST:PORT.
+typedef void command_env_variable_fn(void *ctx, const char *name, const char *value);
+bool command_env_variables(const char *url, bool global, command_env_variable_fn *on_variable,
+                           void *ctx);
+
 // --- command_help.c --------------------------------------------------------------------------------
 
 void command_help_list(struct buf *out); // all commands

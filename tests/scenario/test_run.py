@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run: one command with a cache of its own: its environment, signals and exit code; nothing is left when either side dies."""
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from forebay import KEYS, binary, run_forebay
+from waiting import WAIT_S, wait_for
+
+ACCESS, SECRET = next(iter(KEYS.items()))
+READ = 'curl -sf "$AWS_ENDPOINT_URL_S3/bkt/a" -o /dev/null'
+
+
+@pytest.fixture
+def run(tmp_path, origin):
+    """run(words..., wait=False, flags=[]): `forebay run` over the scripted origin, with a home of its own."""
+    running = []
+
+    def make(*words, wait=True, flags=(), env=None):
+        full = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "XDG_RUNTIME_DIR": str(tmp_path),
+                "AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL_S3": origin.endpoint}
+        for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"):
+            if name in os.environ:
+                full[name] = os.environ[name]
+        full.update(env or {})
+        process = subprocess.Popen([binary(), "run", "--cache.size=64MiB", "--workers=1", *flags, "--", *words],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=full, cwd=tmp_path,
+                                   start_new_session=True)
+        running.append(process)
+        if not wait:
+            return process
+        out, err = process.communicate(timeout=WAIT_S)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+    yield make
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def is_gone(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def server_of(process):
+    """The child that is a server."""
+    for pid in children(process.pid):
+        with open(f"/proc/{pid}/cmdline") as file:
+            if file.read().split("\0")[1:2] == ["serve"]:
+                return pid
+    return None
+
+
+def line_of(process):
+    return process.stdout.readline().strip()
+
+
+def test_the_second_run_reads_what_the_first_has_cached(run, origin, tmp_path):
+    origin.put("a", 1 << 20)
+    first = run("sh", "-c", READ)
+    assert first.returncode == 0, first.stderr
+    second = run("sh", "-c", READ)
+    assert second.returncode == 0 and origin.bytes_sent("a") == 1 << 20
+    assert [line.split()[0] for line in second.stderr.replace("forebay: ", "", 1).splitlines()] == [
+        "served", "from", "saved", "waited", "warnings"]
+    assert re.search(r"served +1\.0 MiB in 1 requests", second.stderr)
+    assert f"from here 100.0 % of the bytes ({tmp_path}/.cache/forebay)" in second.stderr
+    assert run("true", flags=["-q"]).stderr == ""
+    assert not list(tmp_path.glob("forebay-*"))
+
+
+@pytest.mark.parametrize("words, code", [
+    (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -KILL $$"], 137), (["no-such-command"], 127), (["/etc"], 126)])
+def test_exit_codes_are_those_of_the_command(run, words, code):
+    assert run(*words).returncode == code
+
+
+def test_125_when_the_cache_does_not_start(run, tmp_path):
+    told = run("true", env={"AWS_ENDPOINT_URL_S3": f"dir:{tmp_path}/nowhere"})
+    assert told.returncode == 125 and "must name an existing directory" in told.stderr
+    told = run("true", flags=["--cache.ttl=5"])
+    assert told.returncode == 125 and "needs a unit" in told.stderr
+    assert run_forebay("run", "--cache.size=64MiB").returncode == 2
+
+
+def test_the_environment_points_clients_here(run):
+    told = run("env", flags=["--global", "--origin.endpoint", "http://127.0.0.1:9"])
+    names = dict(line.split("=", 1) for line in told.stdout.splitlines())
+    assert names["AWS_ENDPOINT_URL"] == names["AWS_ENDPOINT_URL_S3"] == names["S3_ENDPOINT_URL"]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", names["AWS_ENDPOINT_URL_S3"])
+    assert "LISTEN_FDS" not in names and "NOTIFY_SOCKET" not in names
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_reach_the_command(run, number):
+    process = run("sh", "-c", "trap 'echo got it; exit 9' TERM INT HUP; echo ready; while :; do sleep 0.05; done", wait=False)
+    assert line_of(process) == "ready"
+    process.send_signal(number)
+    assert process.wait(WAIT_S) == 9
+    assert line_of(process) == "got it"
+
+
+def test_no_orphans_when_run_is_killed(run):
+    process = run("sh", "-c", "echo ready; exec sleep 1000", wait=False)
+    assert line_of(process) == "ready"
+    pids = children(process.pid)
+    assert len(pids) == 2
+    process.kill()
+    process.wait(WAIT_S)
+    for pid in pids:
+        wait_for(lambda: is_gone(pid), f"the end of {pid}")
+
+
+def test_a_server_that_dies_is_started_again(run, origin, tmp_path):
+    origin.put("a", 1000)
+    os.mkfifo(tmp_path / "go")
+    process = run("sh", "-c", f"echo ready; read x <go; {READ}; echo $?", wait=False)
+    assert line_of(process) == "ready"
+    server = server_of(process)
+    os.kill(server, signal.SIGKILL)
+    wait_for(lambda: server_of(process) not in (None, server), "another server")
+    (tmp_path / "go").write_text("go\n")
+    assert line_of(process) == "0"
+    assert process.wait(WAIT_S) == 0 and "was started again" in process.stderr.read()
+
+
+def test_two_runs_have_a_directory_each(run, tmp_path):
+    one = run("sh", "-c", "echo ready; exec sleep 1000", wait=False)
+    assert line_of(one) == "ready"
+    assert f"({tmp_path}/.cache/forebay-2)" in run("true").stderr
+    one.terminate()
+    assert one.wait(WAIT_S) == 143
+    assert f"({tmp_path}/.cache/forebay)" in run("true").stderr
