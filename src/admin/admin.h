@@ -71,7 +71,8 @@ struct admin_options {
     admin_render_fn metrics;                      // more rows of Prometheus text; NULL = none
     admin_render_fn config;                       // text of /api/v1/config; NULL = 404
     admin_action_fn actions[ADMIN_ACTION_COUNT_]; // NULL = 404
-    void *ctx;                                    // of all callbacks
+    void *ctx;                                    // of the callbacks above actions
+    void *action_ctx;
 };
 
 struct admin;

@@ -178,7 +178,7 @@ bool admin_call_start(struct admin *admin, struct evhttp_request *req, enum admi
     check(call->patience != NULL);
     struct timeval wait = {.tv_sec = ADMIN_CALL_WAIT_MAX_MS / 1000};
     check(event_add(call->patience, &wait) == 0);
-    admin->options.actions[action](admin->options.ctx, call);
+    admin->options.actions[action](admin->options.action_ctx, call);
     return true;
 }
 

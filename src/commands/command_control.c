@@ -18,7 +18,7 @@
 
 // --- as JSON -------------------------------------------------------------------------------------
 
-json_t *control_text(struct span text)
+json_t *command_control_text(struct span text)
 {
     json_t *json = json_stringn(text.ptr != NULL ? text.ptr : "", text.len);
     if (json != NULL) {
@@ -41,7 +41,7 @@ static json_t *uri_json(struct span bucket, struct span key)
     buf_append_span(&uri, bucket);
     buf_append_char(&uri, '/');
     buf_append_span(&uri, key);
-    json_t *json = control_text(buf_span(&uri));
+    json_t *json = command_control_text(buf_span(&uri));
     buf_done(&uri);
     return json;
 }
@@ -156,8 +156,8 @@ static void on_explained(void *ctx, const struct proxy_object *o)
         "s:o, "
         "s:{s:s, s:s, s:s}}",
         "uri", uri_json(o->bucket, o->key), "origin", o->origin, "origin_bucket",
-        control_text(o->origin_bucket), "rule", rule_json(o->rule), "known", o->is_known, "etag",
-        o->etag[0] != '\0' ? control_text(span_from_cstr(o->etag)) : json_null(), "size",
+        command_control_text(o->origin_bucket), "rule", rule_json(o->rule), "known", o->is_known, "etag",
+        o->etag[0] != '\0' ? command_control_text(span_from_cstr(o->etag)) : json_null(), "size",
         (json_int_t)o->size_bytes, "block_size", (json_int_t)o->block_size_bytes, "age_s",
         seconds_json(o->age_ms), "fresh", o->is_fresh, "rebuilt", o->is_rebuilt, "in_doubt",
         o->is_doubted, "would_keep", o->is_wanted, "home_worker", (int)o->home, "blocks",
@@ -172,7 +172,7 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     free(q);
 }
 
-bool control_take_uri(struct admin_call **call, struct span text, struct command_uri *ret_uri)
+bool command_control_take_uri(struct admin_call **call, struct span text, struct command_uri *ret_uri)
 {
     const char *why = NULL;
     char told[256];
@@ -196,11 +196,11 @@ static struct question *question_new(struct command_control *control, struct adm
 
 static void control_explain(void *ctx, struct admin_call *call)
 {
-    struct command_control *control = command_control_of(ctx);
+    struct command_control *control = ctx;
     struct command_uri uri;
     uint64_t first = 0, end = UINT64_MAX;
     struct span range = admin_call_parameter(call, "range");
-    if (!control_take_uri(&call, admin_call_parameter(call, "uri"), &uri)) {
+    if (!command_control_take_uri(&call, admin_call_parameter(call, "uri"), &uri)) {
         return;
     }
     if (uri.key.len == 0) {
@@ -215,14 +215,6 @@ static void control_explain(void *ctx, struct admin_call *call)
 
 // --- ls ------------------------------------------------------------------------------------------
 
-unsigned control_status_of(enum err err)
-{
-    return err == ERR_NO_SUCH_BUCKET || err == ERR_NO_SUCH_KEY ? 404
-           : err == ERR_ACCESS_DENIED                          ? 403
-           : error_row(err)->status < 500                      ? 400
-                                                               : 502;
-}
-
 static void on_listed(void *ctx, const struct proxy_listing *listing)
 {
     struct question *q = ctx;
@@ -230,7 +222,7 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
         char why[256];
         (void)snprintf(why, sizeof(why), "the origin cannot list it: %s",
                        error_row(listing->err)->text);
-        admin_call_refuse(&q->call, control_status_of(listing->err) == 400 ? 400 : 502, why);
+        admin_call_refuse(&q->call, 502, why);
         free(q);
         return;
     }
@@ -238,7 +230,7 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
     for (unsigned i = 0; i < listing->count; i++) {
         const struct proxy_object *o = &listing->objects[i];
         json_t *row = json_pack("{s:o, s:I, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
-                                control_text(o->key), "size", (json_int_t)o->size_bytes, "known",
+                                command_control_text(o->key), "size", (json_int_t)o->size_bytes, "known",
                                 o->is_known, "cached_bytes", (json_int_t)o->cached_bytes, "blocks",
                                 (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
                                 (json_int_t)o->cached_blocks, "fresh", o->is_fresh, "changed",
@@ -246,7 +238,7 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
         check(row != NULL && json_array_append_new(objects, row) == 0);
     }
     json_t *json = json_pack("{s:o, s:o}", "objects", objects, "next",
-                             listing->next.len > 0 ? control_text(listing->next) : json_null());
+                             listing->next.len > 0 ? command_control_text(listing->next) : json_null());
     check(json != NULL);
     admin_call_answer(&q->call, 200, json);
     free(q);
@@ -254,11 +246,11 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
 
 static void control_ls(void *ctx, struct admin_call *call)
 {
-    struct command_control *control = command_control_of(ctx);
+    struct command_control *control = ctx;
     struct command_uri uri;
     uint64_t max = PROXY_LIST_MAX;
     struct span text = admin_call_parameter(call, "max");
-    if (!control_take_uri(&call, admin_call_parameter(call, "uri"), &uri)) {
+    if (!command_control_take_uri(&call, admin_call_parameter(call, "uri"), &uri)) {
         return;
     }
     if (text.ptr != NULL && (!span_to_u64(text, &max) || max == 0 || max > PROXY_LIST_MAX)) {
@@ -332,7 +324,7 @@ static bool evict_take(struct evict_all *all, struct admin_call **call, const js
         const json_t *text = json_array_get(uris, i);
         struct span uri = {json_string_value(text), json_string_length(text)};
         one->all = all;
-        if (!control_take_uri(call, uri, &one->uri)) {
+        if (!command_control_take_uri(call, uri, &one->uri)) {
             return false;
         }
         if (one->uri.is_prefix && one->uri.key.len > 0) {
@@ -345,7 +337,7 @@ static bool evict_take(struct evict_all *all, struct admin_call **call, const js
 
 static void control_evict(void *ctx, struct admin_call *call)
 {
-    struct command_control *control = command_control_of(ctx);
+    struct command_control *control = ctx;
     const json_t *uris = admin_call_member(call, "uris");
     size_t count = json_array_size(uris);
     if (count == 0 || count > EVICT_MAX) {
@@ -399,7 +391,7 @@ static void control_loglevel(void *ctx, struct admin_call *call)
 
 static void control_reload(void *ctx, struct admin_call *call)
 {
-    struct command_control *control = command_control_of(ctx);
+    struct command_control *control = ctx;
     struct admin_call *none = NULL;
     if (!atomic_compare_exchange_strong(&control->reload_call, &none, call)) {
         admin_call_refuse(&call, 503, "a reload is under way");
@@ -414,7 +406,7 @@ static json_t *lines_json(struct span text)
     struct span line;
     while (span_split(&text, '\n', &line)) {
         if (line.len > 0) {
-            check(json_array_append_new(lines, control_text(line)) == 0);
+            check(json_array_append_new(lines, command_control_text(line)) == 0);
         }
     }
     return lines;
@@ -438,12 +430,24 @@ void command_control_reload(struct command_control *control)
     buf_done(&restart);
 }
 
-void command_control_stop(struct command_control *control)
+void command_control_init(struct command_control *control)
+{
+    control->jobs = command_control_jobs_new(control->proxy);
+}
+
+void command_control_drain(struct command_control *control)
+{
+    command_control_jobs_cancel(control->jobs);
+}
+
+void command_control_done(struct command_control *control)
 {
     struct admin_call *call = atomic_exchange(&control->reload_call, NULL);
     if (call != NULL) {
         admin_call_refuse(&call, 503, "the server is stopping");
     }
+    command_control_jobs_free(control->jobs);
+    control->jobs = NULL;
 }
 
 void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
@@ -451,6 +455,10 @@ void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
     actions[ADMIN_ACTION_explain] = control_explain;
     actions[ADMIN_ACTION_ls] = control_ls;
     actions[ADMIN_ACTION_evict] = control_evict;
+    actions[ADMIN_ACTION_warm] = command_control_warm;
+    actions[ADMIN_ACTION_jobs] = command_control_jobs;
+    actions[ADMIN_ACTION_job] = command_control_job;
+    actions[ADMIN_ACTION_job_cancel] = command_control_job_cancel;
     actions[ADMIN_ACTION_drain] = control_drain;
     actions[ADMIN_ACTION_reload] = control_reload;
     actions[ADMIN_ACTION_loglevel] = control_loglevel;

@@ -11,19 +11,25 @@
 #include "proxy/proxy.h"
 #include "store/store.h"
 
+struct command_jobs; // command_control_jobs.c
+
 struct command_control {
     struct proxy *proxy;
     struct store *store;
     struct command_reload *reload;
+    struct command_jobs *jobs;
     _Atomic(struct admin_call *) reload_call; // waits for the main thread
 };
 
+// Before the admin thread starts; proxy, store and reload are set.
+void command_control_init(struct command_control *control);
+// They get the control as their ctx.
 void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_]);
-// Of the ctx that actions get; in command_serve.c.
-struct command_control *command_control_of(void *ctx);
 // SIGHUP, on the main thread: reloads, and answers who has asked for it.
 void command_control_reload(struct command_control *control);
-// No action begins any more (the admin thread has ended): jobs end. Before the origins are closed.
-void command_control_stop(struct command_control *control);
+// On the main thread: jobs end, and no new ones begin. Before the origins are closed; a zeroed one is fine.
+void command_control_drain(struct command_control *control);
+// After the admin thread has ended.
+void command_control_done(struct command_control *control);
 
 #endif

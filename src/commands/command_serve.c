@@ -192,11 +192,6 @@ static void show_config(void *ctx, struct buf *out)
     command_reload_show(&s->reload, out);
 }
 
-struct command_control *command_control_of(void *ctx)
-{
-    return &((struct serve *)ctx)->control;
-}
-
 // --- parts ---------------------------------------------------------------------------------------
 
 static int serve_build_store(struct serve *s, unsigned rule_count)
@@ -341,7 +336,9 @@ static int serve_build_admin(struct serve *s)
     s->control.proxy = s->proxy;
     s->control.store = s->store;
     s->control.reload = &s->reload;
+    command_control_init(&s->control);
     command_control_actions(options.actions);
+    options.action_ctx = &s->control;
     enum err err = admin_start(&options, &s->admin, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
@@ -474,6 +471,7 @@ static bool serve_is_busy(const struct serve *s)
 static void serve_drain(struct serve *s, const sigset_t *signals)
 {
     s->draining = true;
+    command_control_drain(&s->control);
     serve_notify("STOPPING=1");
     log_info("draining", "connections=%u", http_server_connections(s->http));
     http_server_drain(s->http);
@@ -504,11 +502,12 @@ static void serve_end_all(struct serve *s)
 static void serve_tear_down(struct serve *s, bool running)
 {
     admin_stop(s->admin);
-    command_control_stop(&s->control);
+    command_control_drain(&s->control);
     if (running) {
         serve_end_all(s);
     }
     http_server_free(s->http);
+    command_control_done(&s->control);
     proxy_free(s->proxy);
     for (unsigned i = 0; i < s->origin_count; i++) {
         origin_free(s->origins[i]);

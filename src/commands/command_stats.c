@@ -3,9 +3,9 @@
 // summaries; the columns are rows of counters.def.
 #include "commands/command_client.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "stats/stats.h"
 
@@ -205,8 +205,7 @@ int command_stats(int argc, char **argv)
     code = take(&client, &before);
     uint64_t lines = 0;
     for (; code == EXIT_CODE_OK && (count == 0 || lines < count); lines++) {
-        struct timespec pause = {.tv_sec = (time_t)interval_s};
-        (void)nanosleep(&pause, NULL); // a signal ends the process
+        (void)poll(NULL, 0, (int)(1000 * interval_s)); // a signal ends the process
         code = take(&client, &now);
         if (code != EXIT_CODE_OK) {
             break;

@@ -222,4 +222,8 @@ void config_render_sample(struct buf *out);
 void config_render_schema(struct buf *out);
 void config_render_docs(struct buf *out);
 
+// "200MiB/s", as of a setting. False: ret_why (CONFIG_WHY_MAX bytes) says what it should be.
+#define CONFIG_WHY_MAX 512
+bool config_value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why);
+
 #endif

@@ -131,4 +131,43 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
 void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
                  void (*done)(void *ctx, enum err err), void *ctx);
 
+// Jobs that fill the cache before somebody asks: behind all demand, on one worker each. What is cached and
+// current is not fetched again, so a job that is begun anew goes on where the last one was.
+struct proxy_warm;
+struct proxy_warm_options {
+    unsigned concurrency; // requests to the origin at once
+    uint64_t bytes_per_s; // 0: no limit
+};
+struct proxy_warm_item {
+    struct span bucket, key;
+    bool is_prefix;
+    uint64_t first_byte, end_byte; // of an object; UINT64_MAX: to its end
+};
+enum proxy_warm_state { PROXY_WARM_RUNS, PROXY_WARM_DONE, PROXY_WARM_CANCELLED };
+#define PROXY_WARM_PENDING_MAX 65536u // items of a job that are not begun yet
+#define PROXY_WARM_FAILURES_MAX 16u   // that are told in words
+struct proxy_warm_progress {
+    enum proxy_warm_state state;
+    bool is_counted; // all there is to do is known: objects and bytes are final
+    uint64_t objects, bytes;
+    uint64_t objects_done, bytes_done;    // cached by now, and:
+    uint64_t objects_cached;              // of these, were before
+    uint64_t objects_failed;              // could not be had
+    uint64_t objects_refused;             // could not be kept
+    uint64_t bytes_fetched;               // by this job
+    unsigned inflight;                    // requests
+    uint64_t elapsed_us;
+    unsigned failure_count;
+    const char *failures[PROXY_WARM_FAILURES_MAX]; // live as long as the job
+};
+// The caller's reference; it begins when something is added. All of these: any thread.
+struct proxy_warm *proxy_warm_new(struct proxy *proxy, const struct proxy_warm_options *options);
+// ERR_LIMIT: too many wait already, and none of these is taken; once some have begun there is room.
+enum err proxy_warm_add(struct proxy_warm *job, const struct proxy_warm_item *items,
+                        unsigned count) MUST_USE;
+void proxy_warm_close(struct proxy_warm *job); // nothing more is added: it ends when all is done
+void proxy_warm_cancel(struct proxy_warm *job);
+void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *ret_progress);
+void proxy_warm_unref(struct proxy_warm *job); // goes on without; NULL is fine
+
 #endif

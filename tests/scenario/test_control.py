@@ -31,6 +31,11 @@ def has_shape(value, shape, path="$"):
 NUMBER, MAYBE = (int, float), (int, float, type(None))
 RESULT = {"type": str, "ok": bool, "exit": int}
 SUMS = {"objects": int, "cached_objects": int, "bytes": int, "cached_bytes": int}
+JOB = {"id": int, "kind": str, "what": str, "state": str, "counted": bool, "objects": int, "objects_done": int,
+       "objects_cached": int, "objects_failed": int, "objects_refused": int, "bytes": int, "bytes_done": int,
+       "bytes_fetched": int, "inflight": int, "elapsed_s": float, "rate": float, "eta_s": MAYBE, "failures": [str]}
+WARM = {"followed": {**RESULT, **JOB}, "begun": {**RESULT, "job": int},
+        "checked": {**RESULT, "objects": int, "objects_done": int, "bytes": int, "bytes_done": int}}
 SHAPES = {
     "status": {"result": {**RESULT, "version": str, "uptime_s": float, "ready": bool, "reason": str, "degraded": [str],
                           "byte_hit_ratio": float, "request_hit_ratio": float, "cache_bytes": int,
@@ -57,6 +62,9 @@ SHAPES = {
     "du": {"item": {"type": str, "uri": str, **SUMS}, "result": {**RESULT, **SUMS}},
     "evict": {"item": {"type": str, "uri": str, "ok": bool, "cached_bytes": int},
               "result": {**RESULT, "objects": int, "bytes": int, "failed": int, "buckets": int, "dry_run": bool}},
+    "warm": {"item": None, "progress": {"type": str, "done": int, "total": int, "bytes": int, "rate": float, "eta": MAYBE},
+             "warning": {"type": str, "reason": str}, "result": None},
+    "jobs": {"item": {"type": str, **JOB}, "result": {**RESULT, "jobs": int}},
     "reload": {"result": {**RESULT, "errors": [str], "needs_restart": [str]}},
     "loglevel": {"result": {**RESULT, "level": str}},
     "drain": {"result": {**RESULT, "draining": bool}},
@@ -70,8 +78,11 @@ def ask(server, *words, code=0, **more):
     lines = [json.loads(line) for line in got.stdout.splitlines()]
     assert lines[-1]["type"] == "result" and lines[-1]["exit"] == code and lines[-1]["ok"] == (code == 0)
     for line in lines:
-        if code in (0, 5):
-            has_shape(line, SHAPES[words[0]][line["type"]])
+        shape = SHAPES[words[0]][line["type"]] if code in (0, 5) else None
+        if shape is None and words[0] == "warm" and line["type"] == "result" and code in (0, 5):
+            shape = WARM["checked" if "--check" in words else "followed" if "--wait" in words else "begun"]
+        if shape is not None:
+            has_shape(line, shape)
     return lines
 
 
@@ -245,6 +256,133 @@ def test_evicted_while_it_comes(start, origin, engine):
     assert answers[0].status == 200
     with server.client() as client:
         assert client.get("a").etag == origin.version("a").etag
+
+
+# --- warm -----------------------------------------------------------------------------------------
+
+def test_warm_fetches_once_and_only_what_is_missing(forebay, origin):
+    """Prefixes over several pages, objects of several runs, ranges, a list; a second time nothing is fetched."""
+    for i in range(1100):
+        origin.put(f"set/{i:04}", 3000)
+    origin.put("big", 21 * MIB + 7)
+    origin.put("part", 40 * MIB)
+    origin.put("empty", 0)
+    read(forebay, "set/0007")
+    mark = origin.mark()
+    lines = ask(forebay, "warm", "s3://bkt/set/", "s3://bkt/big", "s3://bkt/empty", "--wait", "-q")
+    done = lines[-1]
+    assert done["objects"] == done["objects_done"] == 1102 and done["objects_failed"] == 0
+    assert done["bytes"] == done["bytes_done"] == 1100 * 3000 + 21 * MIB + 7
+    assert done["objects_cached"] == 1 and done["bytes_fetched"] == 1099 * 3000 + 21 * MIB + 7
+    gets = [e.key for e in origin.requests(method="GET", since=mark) if e.key]
+    assert len([k for k in gets if k.startswith("set/")]) == 1099 and "set/0007" not in gets
+    assert origin.sent_twice("big") == 0
+    forebay.settle()
+    mark = origin.mark()
+    again = ask(forebay, "warm", "s3://bkt/set/", "s3://bkt/big", "s3://bkt/empty", "--wait", "-q")[-1]
+    assert again["objects_cached"] == 1102 and again["bytes_fetched"] == 0 and again["bytes_done"] == again["bytes"]
+    read(forebay, "set/0000", "set/1099", "big", "empty")
+    assert [e.key for e in origin.requests(method="GET", since=mark) if e.key] == []
+    listed = forebay.folder / "list"
+    listed.write_text(f"# a list\ns3://bkt/part {8 * MIB}-{16 * MIB - 1}\n\ns3://bkt/set/0001\n")
+    part = ask(forebay, "warm", "-f", listed, "--wait", "-q")[-1]
+    assert part["objects_done"] == 2 and part["bytes_fetched"] == 8 * MIB == part["bytes"] - 3000
+    assert ask(forebay, "warm", "-f", listed, "--check")[-1]["objects_done"] == 2
+    check = ask(forebay, "warm", "s3://bkt/part", "--check", "--min", "30%", code=5)[-1]
+    assert check["bytes_done"] == 8 * MIB and check["bytes"] == 40 * MIB
+    assert ask(forebay, "warm", "s3://bkt/part", "--check", "--min", "20%")[-1]["ok"]
+
+
+def test_warm_follows_what_changes(forebay, origin):
+    """A version that the listing does not name any more is replaced; readers have the new one without asking."""
+    for i in range(20):
+        origin.put(f"s/{i}", 5000)
+    ask(forebay, "warm", "s3://bkt/s/", "--wait", "-q")
+    forebay.settle()
+    origin.overwrite("s/3", 6000)
+    origin.delete("s/4")
+    done = ask(forebay, "warm", "s3://bkt/s/", "--wait", "-q")[-1]
+    assert done["objects"] == done["objects_done"] == 19 and done["objects_cached"] == 18
+    assert done["bytes_fetched"] == 6000
+    mark = origin.mark()
+    with forebay.client() as client:
+        assert client.get("s/3").etag == origin.version("s/3").etag
+    assert origin.requests(key="s/3", since=mark) == []
+
+
+def test_warm_counts_what_fails(forebay, origin):
+    """Objects that are not there or that the origin denies are told in words and by exit code; the others come."""
+    for i in range(5):
+        origin.put(f"f/{i}", 1000)
+    origin.fault("f/2", "error", (403, "AccessDenied"), times=100)
+    lines = ask(forebay, "warm", "s3://bkt/f/", "s3://bkt/none", "--wait", code=5)
+    assert lines[-1]["objects_failed"] == 2 and lines[-1]["objects_done"] == 4
+    warnings = sorted(line["reason"] for line in lines if line["type"] == "warning")
+    assert [w.split(": ")[0] for w in warnings] == ["s3://bkt/f/2", "s3://bkt/none"]
+    assert ask(forebay, "warm", "s3://bkt/f/", "--wait", "--min", "50%")[-1]["ok"]
+    ask(forebay, "warm", "s3://bkt/none", "--wait", code=4)
+    ask(forebay, "warm", "s3://nobody/", "--wait", code=4)
+    said(forebay, "warm", code=2)
+    said(forebay, "warm", "s3://bkt/x", "--rate", "1", code=2)
+
+
+def test_warm_goes_on_without_its_command_and_can_be_cancelled(start, origin):
+    """Its concurrency is kept; readers go first; a job is listed, cancelled, and its server stops in the middle."""
+    server = start(origin, settings={"origin.connections": "64"})
+    for i in range(60):
+        origin.put(f"h/{i:02}", 1000)
+    origin.put("demand", 100)
+    holds = [origin.hold(f"h/{i:02}") for i in range(60)]
+    for hold in holds:
+        hold.__enter__()
+    job = ask(server, "warm", "s3://bkt/h/", "--jobs", "8")[-1]["job"]
+    origin.wait_for(8, method="GET", query=None)
+    shown = ask(server, "jobs")[0]
+    assert shown["id"] == job and shown["state"] == "running" and shown["inflight"] == 8
+    read_now = []
+    with server.client() as client:
+        read_now.append(client.get("demand").status)
+    assert read_now == [200]
+    assert ask(server, "jobs")[0]["inflight"] == 8
+    said(server, "jobs", "cancel", job)
+    server.wait_metric("forebay_fills_inflight", lambda v: v == 0)
+    assert ask(server, "jobs")[0]["state"] == "cancelled"
+    said(server, "jobs", "cancel", 77, code=1)
+    assert "cancelled" in said(server, "jobs")
+    ask(server, "warm", "s3://bkt/h/", "--jobs", "4")
+    server.wait_metric("forebay_fills_inflight", lambda v: v == 4)
+    server.stop()      # does not wait for what a job has asked for
+    for hold in holds:
+        hold.__exit__(None, None, None)
+
+
+def test_warm_resumes_after_a_crash(start, origin, engine):
+    """kill -9 in the middle: whoever asks for the same again has only the rest fetched."""
+    server = start(origin, engine=engine)
+    for i in range(200):
+        origin.put(f"k/{i:03}", 20000)
+    with origin.hold("k/150"):
+        ask(server, "warm", "s3://bkt/k/", "--jobs", "1")
+        origin.wait_for(1, key="k/150")
+        server.wait_metric("forebay_cache_objects", lambda v: v == 150)  # on disk by now
+        server.kill9()
+    server.start()
+    mark = origin.mark()
+    done = ask(server, "warm", "s3://bkt/k/", "--wait", "-q")[-1]
+    assert done["objects_done"] == 200 and done["objects_cached"] == 150
+    assert len([e for e in origin.requests(method="GET", since=mark) if e.key]) == 50
+
+
+def test_warm_reaches_the_origins_concurrency(start, origin, figure_of=print):
+    """At 30 ms an answer: the job keeps nearly all of its places at the origin busy."""
+    server = start(origin, settings={"access_log.path": "off"})
+    count, jobs = 1000, 16
+    for i in range(count):
+        origin.put(f"c/{i:04}", 100)
+    origin.delay_s = 0.03
+    done = ask(server, "warm", "s3://bkt/c/", "--wait", "-q", "--jobs", str(jobs))[-1]
+    assert done["objects_done"] == count
+    figure_of(f"concurrency kept: {count * 0.03 / done['elapsed_s'] / jobs:.2f}")
 
 
 # --- orders ---------------------------------------------------------------------------------------

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forebay warm URI...`: has a running server fetch what is not cached yet. The job is the server's: it goes
+// on when this command ends, and who asks for the same again has only the rest fetched. With --wait the
+// command follows it, with --check it fetches nothing and counts.
+#include "commands/command_pages.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands/command_uri.h"
+#include "commands/command_warm.h"
+#include "config/config.h"
+
+#define LINE_MAX_BYTES 8192u
+#define PATH_MAX_BYTES 16384u
+#define BATCH_MAX 2000u
+#define BATCH_BYTES (128u << 10) // of their names, which JSON may make longer
+
+struct warm {
+    struct command_client client;
+    bool is_check, is_quiet;
+    double least; // share that must be cached
+    uint64_t concurrency, rate;
+    json_t *batch;
+    size_t batch_bytes;
+    uint64_t job; // 0: not begun
+    uint64_t objects, bytes, objects_done, bytes_done;
+};
+
+// --- what is asked for ---------------------------------------------------------------------------
+
+// The whole of it, or a batch more to come.
+static int send_batch(struct warm *w, bool more)
+{
+    json_t *answer = NULL;
+    json_t *body = json_pack("{s:o, s:b}", "uris", w->batch, "more", more);
+    check(body != NULL);
+    if (w->job != 0) {
+        check(json_object_set_new(body, "job", json_integer((json_int_t)w->job)) == 0);
+    } else {
+        json_int_t concurrency = (json_int_t)w->concurrency, rate = (json_int_t)w->rate;
+        check(json_object_set_new(body, "concurrency", json_integer(concurrency)) == 0);
+        check(json_object_set_new(body, "rate", json_integer(rate)) == 0);
+    }
+    w->batch = json_array();
+    w->batch_bytes = 0;
+    int code = command_client_post(&w->client, "/api/v1/warm", body, &answer);
+    w->job = code == EXIT_CODE_OK ? command_client_u64(answer, "id") : w->job;
+    json_decref(answer);
+    return code;
+}
+
+static int count_object(void *ctx, const json_t *object)
+{
+    struct warm *w = ctx;
+    uint64_t size = command_client_u64(object, "size");
+    uint64_t cached = command_client_u64(object, "cached_bytes");
+    bool is_whole = command_client_bool(object, "known") &&
+                    !command_client_bool(object, "changed") && cached >= size;
+    w->objects++;
+    w->bytes += size;
+    w->objects_done += is_whole;
+    w->bytes_done += command_client_bool(object, "changed") ? 0 : cached;
+    return EXIT_CODE_OK;
+}
+
+// An object's range, by its blocks.
+static int count_range(struct warm *w, const char *uri, const char *range)
+{
+    struct buf path;
+    json_t *e = NULL;
+    buf_init(&path, PATH_MAX_BYTES);
+    buf_append_cstr(&path, "/api/v1/explain");
+    command_client_parameter(&path, "uri", span_from_cstr(uri));
+    if (range != NULL) {
+        command_client_parameter(&path, "range", span_from_cstr(range));
+    }
+    int code = command_client_get(&w->client, buf_cstr(&path), &e);
+    const json_t *r = json_object_get(e, "range");
+    uint64_t blocks = command_client_u64(r, "blocks"), cached = command_client_u64(r, "cached_blocks");
+    uint64_t bytes = command_client_u64(r, "end") - command_client_u64(r, "first");
+    bool is_whole = command_client_bool(e, "known") && cached == blocks;
+    w->objects++;
+    w->objects_done += is_whole;
+    w->bytes += bytes;
+    w->bytes_done += is_whole ? bytes : blocks > 0 ? bytes * cached / blocks : 0;
+    json_decref(e);
+    buf_done(&path);
+    return code;
+}
+
+static int add(struct warm *w, const char *uri, const char *range)
+{
+    struct command_uri parsed = {0};
+    const char *why = "";
+    if (!command_uri_parse(span_from_cstr(uri), &parsed, &why)) {
+        command_client_error(&w->client, "%s: %s", uri, why);
+        return EXIT_CODE_USAGE;
+    }
+    if (w->is_check) {
+        return parsed.is_prefix ? command_pages_walk(&w->client, uri, count_object, w)
+                                : count_range(w, uri, range);
+    }
+    json_t *text = json_string(uri);
+    if (text == NULL) {
+        command_client_error(&w->client, "%s: not UTF-8", uri);
+        return EXIT_CODE_USAGE;
+    }
+    json_t *item = range != NULL ? json_pack("{s:o, s:s}", "uri", text, "range", range) : text;
+    check(item != NULL && json_array_append_new(w->batch, item) == 0);
+    w->batch_bytes += strlen(uri);
+    bool is_full = json_array_size(w->batch) >= BATCH_MAX || w->batch_bytes >= BATCH_BYTES;
+    return is_full ? send_batch(w, true) : EXIT_CODE_OK;
+}
+
+// "URI" or "URI FIRST-LAST"; what begins with '#' is none.
+static int add_line(struct warm *w, char *line)
+{
+    struct span text = {line, strcspn(line, "\r\n")};
+    text = span_trim(text);
+    if (text.len == 0 || text.ptr[0] == '#') {
+        return EXIT_CODE_OK;
+    }
+    line = line + (text.ptr - line);
+    line[text.len] = '\0';
+    char *blank = strrchr(line, ' ');
+    uint64_t first, end;
+    bool has_range =
+        blank != NULL && command_uri_parse_range(span_from_cstr(blank + 1), &first, &end);
+    if (has_range) {
+        *blank = '\0';
+    }
+    return add(w, line, has_range ? blank + 1 : NULL);
+}
+
+static int add_file(struct warm *w, const char *path)
+{
+    char line[LINE_MAX_BYTES];
+    bool is_stdin = strcmp(path, "-") == 0;
+    FILE *file = is_stdin ? stdin : fopen(path, "re");
+    if (file == NULL) {
+        command_client_error(&w->client, "%s: %s", path, strerror(errno));
+        return EXIT_CODE_FAILED;
+    }
+    int code = EXIT_CODE_OK;
+    while (code == EXIT_CODE_OK && fgets(line, sizeof(line), file) != NULL) {
+        code = add_line(w, line);
+    }
+    if (!is_stdin) {
+        (void)fclose(file); // only read
+    }
+    return code;
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+static double share(uint64_t done, uint64_t all)
+{
+    return all > 0 ? (double)done / (double)all : 1;
+}
+
+static int end_check(struct warm *w)
+{
+    char cached[COMMAND_SIZE_TEXT], size[COMMAND_SIZE_TEXT];
+    double part = w->bytes > 0 ? share(w->bytes_done, w->bytes) : share(w->objects_done, w->objects);
+    if (!w->client.is_json) {
+        printf("%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
+               command_client_size((double)w->bytes_done, cached),
+               command_client_size((double)w->bytes, size), 100 * part,
+               (unsigned long long)w->objects_done, (unsigned long long)w->objects);
+    }
+    int code = part + 1e-9 < w->least ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
+    return command_client_result(
+        &w->client, code,
+        json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)w->objects, "objects_done",
+                  (json_int_t)w->objects_done, "bytes", (json_int_t)w->bytes, "bytes_done",
+                  (json_int_t)w->bytes_done));
+}
+
+static int end_begun(struct warm *w)
+{
+    if (!w->client.is_json) {
+        printf("job %llu has begun; forebay jobs shows it\n", (unsigned long long)w->job);
+    }
+    return command_client_result(&w->client, EXIT_CODE_OK,
+                                 json_pack("{s:I}", "job", (json_int_t)w->job));
+}
+
+static bool read_share(const char *text, double *ret_share)
+{
+    struct span s = span_from_cstr(text);
+    uint64_t percent;
+    if (s.len > 0 && s.ptr[s.len - 1] == '%') {
+        s.len--;
+    }
+    if (!span_to_u64(s, &percent) || percent > 100) {
+        return false;
+    }
+    *ret_share = (double)percent / 100;
+    return true;
+}
+
+static int run(struct warm *w, int argc, char **argv, const char *list, bool waits)
+{
+    int code = EXIT_CODE_OK;
+    w->batch = json_array();
+    for (int i = 0; i < argc && code == EXIT_CODE_OK; i++) {
+        code = add(w, argv[i], NULL);
+    }
+    if (code == EXIT_CODE_OK && list != NULL) {
+        code = add_file(w, list);
+    }
+    if (code == EXIT_CODE_OK && !w->is_check) {
+        code = send_batch(w, false);
+    }
+    if (code != EXIT_CODE_OK) {
+        code = command_client_result(&w->client, code, NULL);
+    } else if (w->is_check) {
+        code = end_check(w);
+    } else if (!waits) {
+        code = end_begun(w);
+    } else {
+        code = command_warm_follow(&w->client, w->job, w->least, w->is_quiet);
+    }
+    json_decref(w->batch);
+    return code;
+}
+
+int command_warm(int argc, char **argv)
+{
+    struct warm w = {.least = 1, .concurrency = 64};
+    bool bad = false;
+    char why[CONFIG_WHY_MAX];
+    bool waits = commands_argument_take(&argc, argv, "--wait");
+    w.is_check = commands_argument_take(&argc, argv, "--check");
+    w.is_quiet = commands_argument_take(&argc, argv, "-q");
+    const char *list = commands_argument_take_value(&argc, argv, "-f", &bad);
+    const char *least = commands_argument_take_value(&argc, argv, "--min", &bad);
+    const char *concurrency = commands_argument_take_value(&argc, argv, "--jobs", &bad);
+    const char *rate = commands_argument_take_value(&argc, argv, "--rate", &bad);
+    if (bad || (least != NULL && !read_share(least, &w.least))) {
+        return commands_usage_error("warm", "--min is a share, as 90%");
+    }
+    if (concurrency != NULL && (!span_to_u64(span_from_cstr(concurrency), &w.concurrency) ||
+                                w.concurrency == 0 || w.concurrency > 1024)) {
+        return commands_usage_error("warm", "--jobs is a number from 1 to 1024");
+    }
+    if (rate != NULL && !config_value_parse_rate(span_from_cstr(rate), &w.rate, why)) {
+        return commands_usage_error("warm", "--rate is bytes a second, as 200MiB/s");
+    }
+    if (argc == 0 && list == NULL) {
+        return commands_usage_error("warm", "what is to be fetched: s3://BUCKET/PREFIX/, or -f LIST");
+    }
+    int code = command_client_open(&w.client, "warm");
+    if (code == EXIT_CODE_OK) {
+        code = run(&w, argc, argv, list, waits);
+        command_client_close(&w.client);
+    }
+    return code;
+}
