@@ -156,9 +156,9 @@ static void on_explained(void *ctx, const struct proxy_object *o)
         "s:o, "
         "s:{s:s, s:s, s:s}}",
         "uri", uri_json(o->bucket, o->key), "origin", o->origin, "origin_bucket",
-        command_control_text(o->origin_bucket), "rule", rule_json(o->rule), "known", o->is_known, "etag",
-        o->etag[0] != '\0' ? command_control_text(span_from_cstr(o->etag)) : json_null(), "size",
-        (json_int_t)o->size_bytes, "block_size", (json_int_t)o->block_size_bytes, "age_s",
+        command_control_text(o->origin_bucket), "rule", rule_json(o->rule), "known", o->is_known,
+        "etag", o->etag[0] != '\0' ? command_control_text(span_from_cstr(o->etag)) : json_null(),
+        "size", (json_int_t)o->size_bytes, "block_size", (json_int_t)o->block_size_bytes, "age_s",
         seconds_json(o->age_ms), "fresh", o->is_fresh, "rebuilt", o->is_rebuilt, "in_doubt",
         o->is_doubted, "would_keep", o->is_wanted, "home_worker", (int)o->home, "blocks",
         (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
@@ -172,7 +172,8 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     free(q);
 }
 
-bool command_control_take_uri(struct admin_call **call, struct span text, struct command_uri *ret_uri)
+bool command_control_take_uri(struct admin_call **call, struct span text,
+                              struct command_uri *ret_uri)
 {
     const char *why = NULL;
     char told[256];
@@ -230,15 +231,16 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
     for (unsigned i = 0; i < listing->count; i++) {
         const struct proxy_object *o = &listing->objects[i];
         json_t *row = json_pack("{s:o, s:I, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
-                                command_control_text(o->key), "size", (json_int_t)o->size_bytes, "known",
-                                o->is_known, "cached_bytes", (json_int_t)o->cached_bytes, "blocks",
-                                (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
-                                (json_int_t)o->cached_blocks, "fresh", o->is_fresh, "changed",
-                                o->is_changed, "age_s", seconds_json(o->age_ms));
+                                command_control_text(o->key), "size", (json_int_t)o->size_bytes,
+                                "known", o->is_known, "cached_bytes", (json_int_t)o->cached_bytes,
+                                "blocks", (json_int_t)(o->is_known ? o->block_count : 0),
+                                "cached_blocks", (json_int_t)o->cached_blocks, "fresh", o->is_fresh,
+                                "changed", o->is_changed, "age_s", seconds_json(o->age_ms));
         check(row != NULL && json_array_append_new(objects, row) == 0);
     }
-    json_t *json = json_pack("{s:o, s:o}", "objects", objects, "next",
-                             listing->next.len > 0 ? command_control_text(listing->next) : json_null());
+    json_t *json =
+        json_pack("{s:o, s:o}", "objects", objects, "next",
+                  listing->next.len > 0 ? command_control_text(listing->next) : json_null());
     check(json != NULL);
     admin_call_answer(&q->call, 200, json);
     free(q);

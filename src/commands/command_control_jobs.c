@@ -127,15 +127,15 @@ static json_t *job_json(const struct job *job)
     double rate = elapsed_s > 0 ? (double)p.bytes_fetched / elapsed_s : 0;
     uint64_t left = p.bytes - min_u64(p.bytes, p.bytes_done);
     json_t *json = json_pack(
-        "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:o, s:o}",
-        "id", (int)job->id, "kind", "warm", "what",
-        command_control_text(span_from_cstr(job->what)), "state", states[p.state], "counted",
-        p.is_counted, "objects", (json_int_t)p.objects, "objects_done", (json_int_t)p.objects_done,
-        "objects_cached", (json_int_t)p.objects_cached, "objects_failed",
-        (json_int_t)p.objects_failed, "objects_refused", (json_int_t)p.objects_refused, "bytes",
-        (json_int_t)p.bytes, "bytes_done", (json_int_t)p.bytes_done, "bytes_fetched",
-        (json_int_t)p.bytes_fetched, "inflight", (int)p.inflight, "elapsed_s", elapsed_s, "rate",
-        rate, "eta_s",
+        "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:o, "
+        "s:o}",
+        "id", (int)job->id, "kind", "warm", "what", command_control_text(span_from_cstr(job->what)),
+        "state", states[p.state], "counted", p.is_counted, "objects", (json_int_t)p.objects,
+        "objects_done", (json_int_t)p.objects_done, "objects_cached", (json_int_t)p.objects_cached,
+        "objects_failed", (json_int_t)p.objects_failed, "objects_refused",
+        (json_int_t)p.objects_refused, "bytes", (json_int_t)p.bytes, "bytes_done",
+        (json_int_t)p.bytes_done, "bytes_fetched", (json_int_t)p.bytes_fetched, "inflight",
+        (int)p.inflight, "elapsed_s", elapsed_s, "rate", rate, "eta_s",
         p.state == PROXY_WARM_RUNS && rate > 0 ? json_real((double)left / rate) : json_null(),
         "failures", failures_json(&p));
     check(json != NULL);
@@ -208,15 +208,13 @@ static bool item_take(struct admin_call **call, const json_t *from,
     if (!command_control_take_uri(call, text, &uri)) {
         return false;
     }
-    *ret_item = (struct proxy_warm_item){.bucket = uri.bucket,
-                                         .key = uri.key,
-                                         .is_prefix = uri.is_prefix,
-                                         .end_byte = UINT64_MAX};
+    *ret_item = (struct proxy_warm_item){
+        .bucket = uri.bucket, .key = uri.key, .is_prefix = uri.is_prefix, .end_byte = UINT64_MAX};
     if (range == NULL) {
         return true;
     }
-    if (uri.is_prefix || !command_uri_parse_range(range_text, &ret_item->first_byte,
-                                                  &ret_item->end_byte)) {
+    if (uri.is_prefix ||
+        !command_uri_parse_range(range_text, &ret_item->first_byte, &ret_item->end_byte)) {
         admin_call_refuse(call, 400, "range is FIRST-LAST or FIRST-, of an object, in bytes");
         return false;
     }
@@ -251,8 +249,8 @@ static bool number_take(struct admin_call **call, const char *name, json_int_t l
     json_int_t value = json_integer_value(member);
     if (!json_is_integer(member) || value < least || value > most) {
         char why[128];
-        (void)snprintf(why, sizeof(why), "%s is a number from %lld to %lld", name,
-                       (long long)least, (long long)most);
+        (void)snprintf(why, sizeof(why), "%s is a number from %lld to %lld", name, (long long)least,
+                       (long long)most);
         admin_call_refuse(call, 400, why);
         return false;
     }

@@ -8,13 +8,15 @@
 
 json_t *command_control_text(struct span text); // as a string; what is not UTF-8 in percent coding
 // False: it is none, and the call is answered.
-bool command_control_take_uri(struct admin_call **call, struct span text, struct command_uri *ret_uri);
+bool command_control_take_uri(struct admin_call **call, struct span text,
+                              struct command_uri *ret_uri);
 
 // --- command_control_jobs.c ----------------------------------------------------------------------
 
 struct command_jobs *command_control_jobs_new(struct proxy *proxy);
-void command_control_jobs_cancel(struct command_jobs *jobs); // all, and no new ones begin; NULL is fine
-void command_control_jobs_free(struct command_jobs *jobs);   // NULL is fine
+void command_control_jobs_cancel(
+    struct command_jobs *jobs); // all, and no new ones begin; NULL is fine
+void command_control_jobs_free(struct command_jobs *jobs); // NULL is fine
 void command_control_warm(void *ctx, struct admin_call *call);
 void command_control_jobs(void *ctx, struct admin_call *call);
 void command_control_job(void *ctx, struct admin_call *call);

@@ -24,8 +24,8 @@ static int list_jobs(struct command_client *client)
     if (code == EXIT_CODE_OK && !client->is_json && json_array_size(jobs) == 0) {
         printf("there are no jobs\n");
     }
-    code = command_client_result(client, code,
-                                 json_pack("{s:i}", "jobs", (int)json_array_size(jobs)));
+    code =
+        command_client_result(client, code, json_pack("{s:i}", "jobs", (int)json_array_size(jobs)));
     json_decref(answer);
     return code;
 }
@@ -48,7 +48,8 @@ int command_jobs(int argc, char **argv)
     uint64_t id;
     bool cancels = argc == 2 && strcmp(argv[0], "cancel") == 0;
     if (argc != 0 && (!cancels || !span_to_u64(span_from_cstr(argv[1]), &id))) {
-        return commands_usage_error("jobs", "nothing, or cancel and the number of a job, is wanted");
+        return commands_usage_error("jobs",
+                                    "nothing, or cancel and the number of a job, is wanted");
     }
     int code = command_client_open(&client, "jobs");
     if (code == EXIT_CODE_OK) {

@@ -79,7 +79,8 @@ static int count_range(struct warm *w, const char *uri, const char *range)
     }
     int code = command_client_get(&w->client, buf_cstr(&path), &e);
     const json_t *r = json_object_get(e, "range");
-    uint64_t blocks = command_client_u64(r, "blocks"), cached = command_client_u64(r, "cached_blocks");
+    uint64_t blocks = command_client_u64(r, "blocks"),
+             cached = command_client_u64(r, "cached_blocks");
     uint64_t bytes = command_client_u64(r, "end") - command_client_u64(r, "first");
     bool is_whole = command_client_bool(e, "known") && cached == blocks;
     w->objects++;
@@ -164,7 +165,8 @@ static double share(uint64_t done, uint64_t all)
 static int end_check(struct warm *w)
 {
     char cached[COMMAND_SIZE_TEXT], size[COMMAND_SIZE_TEXT];
-    double part = w->bytes > 0 ? share(w->bytes_done, w->bytes) : share(w->objects_done, w->objects);
+    double part =
+        w->bytes > 0 ? share(w->bytes_done, w->bytes) : share(w->objects_done, w->objects);
     if (!w->client.is_json) {
         printf("%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
                command_client_size((double)w->bytes_done, cached),
@@ -251,7 +253,8 @@ int command_warm(int argc, char **argv)
         return commands_usage_error("warm", "--rate is bytes a second, as 200MiB/s");
     }
     if (argc == 0 && list == NULL) {
-        return commands_usage_error("warm", "what is to be fetched: s3://BUCKET/PREFIX/, or -f LIST");
+        return commands_usage_error("warm",
+                                    "what is to be fetched: s3://BUCKET/PREFIX/, or -f LIST");
     }
     int code = command_client_open(&w.client, "warm");
     if (code == EXIT_CODE_OK) {

@@ -25,11 +25,11 @@ void command_warm_line(const json_t *job, char *ret_text, size_t size)
 {
     char done[COMMAND_SIZE_TEXT], all[COMMAND_SIZE_TEXT], rate[COMMAND_SIZE_TEXT];
     char eta[COMMAND_SIZE_TEXT] = "";
-    bool has_eta = command_client_bool(job, "counted") &&
-                   json_is_number(json_object_get(job, "eta_s"));
+    bool has_eta =
+        command_client_bool(job, "counted") && json_is_number(json_object_get(job, "eta_s"));
     (void)snprintf(
-        ret_text, size, "%5.1f %%  %s of %s%s, %llu of %llu objects, %s/s%s%s",
-        100 * share_of(job), command_client_size(command_client_double(job, "bytes_done"), done),
+        ret_text, size, "%5.1f %%  %s of %s%s, %llu of %llu objects, %s/s%s%s", 100 * share_of(job),
+        command_client_size(command_client_double(job, "bytes_done"), done),
         command_client_size(command_client_double(job, "bytes"), all),
         command_client_bool(job, "counted") ? "" : " so far",
         (unsigned long long)command_client_u64(job, "objects_done"),
@@ -51,13 +51,13 @@ static void show_progress(const struct command_client *client, const json_t *job
     } else {
         (void)fprintf(stderr, "%s\n", line);
     }
-    command_client_line(
-        client, "progress",
-        json_pack("{s:I, s:I, s:I, s:f, s:O}", "done",
-                  (json_int_t)command_client_u64(job, "objects_done"), "total",
-                  (json_int_t)command_client_u64(job, "objects"), "bytes",
-                  (json_int_t)command_client_u64(job, "bytes_done"), "rate",
-                  command_client_double(job, "rate"), "eta", json_object_get(job, "eta_s")));
+    command_client_line(client, "progress",
+                        json_pack("{s:I, s:I, s:I, s:f, s:O}", "done",
+                                  (json_int_t)command_client_u64(job, "objects_done"), "total",
+                                  (json_int_t)command_client_u64(job, "objects"), "bytes",
+                                  (json_int_t)command_client_u64(job, "bytes_done"), "rate",
+                                  command_client_double(job, "rate"), "eta",
+                                  json_object_get(job, "eta_s")));
     (void)fflush(stdout); // the result tells what failed
 }
 

@@ -150,12 +150,12 @@ struct proxy_warm_progress {
     enum proxy_warm_state state;
     bool is_counted; // all there is to do is known: objects and bytes are final
     uint64_t objects, bytes;
-    uint64_t objects_done, bytes_done;    // cached by now, and:
-    uint64_t objects_cached;              // of these, were before
-    uint64_t objects_failed;              // could not be had
-    uint64_t objects_refused;             // could not be kept
-    uint64_t bytes_fetched;               // by this job
-    unsigned inflight;                    // requests
+    uint64_t objects_done, bytes_done; // cached by now, and:
+    uint64_t objects_cached;           // of these, were before
+    uint64_t objects_failed;           // could not be had
+    uint64_t objects_refused;          // could not be kept
+    uint64_t bytes_fetched;            // by this job
+    unsigned inflight;                 // requests
     uint64_t elapsed_us;
     unsigned failure_count;
     const char *failures[PROXY_WARM_FAILURES_MAX]; // live as long as the job

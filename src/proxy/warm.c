@@ -328,8 +328,8 @@ static void job_work(struct proxy_warm *job)
         if (job->run_count >= job->options.concurrency) {
             return; // a run that ends goes on
         }
-        struct warm_object *o = node != NULL ? container_of(node, struct warm_object, node)
-                                             : next_object(job);
+        struct warm_object *o =
+            node != NULL ? container_of(node, struct warm_object, node) : next_object(job);
         if (o == NULL) {
             return; // an object that ends, or a page that comes, goes on
         }

@@ -167,7 +167,7 @@ static void on_run(void *ctx, struct subscription *sub)
         on_run_ended(run);
     } else if (sub->answer != NULL && (!sub->stored || sub->weak)) {
         o->is_refused = true;
-        o->why = sub->weak ? "the origin gives it no strong ETag"
+        o->why = sub->weak                   ? "the origin gives it no strong ETag"
                  : sub->unstored_why != NULL ? sub->unstored_why
                                              : "not stored";
         warm_object_leave(o);

@@ -44,11 +44,11 @@ struct proxy_warm {
     atomic_uint pending;
     struct warm_published published;
     // The worker's.
-    struct list items;           // not begun
-    struct warm_item *listed;    // whose pages these are (reference); NULL: none
-    struct warm_page pages[2];   // the one that is worked off, and the next
-    unsigned page;               // which is the first
-    struct list ready, waiting;  // struct warm_object: may ask; waits for something
+    struct list items;          // not begun
+    struct warm_item *listed;   // whose pages these are (reference); NULL: none
+    struct warm_page pages[2];  // the one that is worked off, and the next
+    unsigned page;              // which is the first
+    struct list ready, waiting; // struct warm_object: may ask; waits for something
     unsigned object_count, run_count;
     uint64_t due_us; // nothing is asked for before
     struct task task;

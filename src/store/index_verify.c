@@ -27,7 +27,8 @@
 #include "store/index.h"
 
 #define WALK_FIRST_US 25000u
-#define WALK_PAGES_MAX 16384u // 2 us and more for each: of more than that nobody sees the end by then
+#define WALK_PAGES_MAX                                                                             \
+    16384u // 2 us and more for each: of more than that nobody sees the end by then
 #define DESCENTS 1000u
 #define DESCENTS_US 20000u
 #define PAGE_BYTES 4096u

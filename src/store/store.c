@@ -560,9 +560,10 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
 int store_fault_strike(enum store_fault fault)
 {
     static const char *const names[] = {
-        "store.sync",   "store.commit", "store.create",  "store.allocate", "store.unlink",
-        "store.open",   "store.scan",   "store.table",   "store.mark",     "store.note",
-        "store.disown", "store.remove", "store.rewrite", "store.roll",     "store.scrub",   "store.rebuild"};
+        "store.sync",    "store.commit", "store.create", "store.allocate",
+        "store.unlink",  "store.open",   "store.scan",   "store.table",
+        "store.mark",    "store.note",   "store.disown", "store.remove",
+        "store.rewrite", "store.roll",   "store.scrub",  "store.rebuild"};
     static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);
