@@ -90,7 +90,7 @@ def write_shard(place):
 def run(rig, report, args):
     shard = write_shard(rig.folder)
     few = 12 if args.quick else 16
-    for kind, count, batch in (("objects", 160 if args.quick else 240, BATCH), ("shards", few, 1), ("shards in order", few, 1)):
+    for kind, count, batch in (("objects", 160 if args.quick else 240, BATCH), ("shards", few, 1), ("shards in order", 2 * few, 1)):
         for client in ("boto3", "s3torchconnector", "webdataset")[:2 if kind == "objects" else 3]:
             if args.only and args.only not in f"{kind} {client}":
                 continue

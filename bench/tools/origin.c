@@ -215,6 +215,7 @@ static void answer_stats(struct conn *c)
     seen.most_busy = 0;
 }
 
+// One at a time: the next one's names take their place.
 static void answer_listing(struct conn *c, const char *query)
 {
     static char text[HEAD_MAX / 2];
@@ -232,9 +233,10 @@ static void answer_listing(struct conn *c, const char *query)
                            "<Contents><Key>%s%04ld.tar</Key><Size>%llu</Size></Contents>", prefix,
                            i, (unsigned long long)tar_size);
     length += snprintf(text + length, sizeof text - (size_t)length, "</ListBucketResult>");
-    answer(c, "200 OK", "", (uint64_t)length, false);
-    memcpy(c->head + c->head_length, text, (size_t)length);
-    c->head_length += (size_t)length;
+    answer(c, "200 OK", "", (uint64_t)length, true);
+    c->bytes = (const unsigned char *)text;
+    c->period = (uint64_t)length;
+    c->at = 0;
 }
 
 static void send_some(struct conn *c, int64_t now);

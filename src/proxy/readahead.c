@@ -35,6 +35,7 @@
 #define GAP_RANGE_MAX (16u << 20) // longer ones are parts, which are read in order for themselves
 #define TRACK_IDLE_MS 30000u      // without readers for once to twice this long it is forgotten
 #define NEXT_NAMES_MAX 4u         // that are tried behind one object
+#define NEXT_LOOK_BYTES (1u << 20)
 
 struct ahead_run {
     struct readahead_track *track;
@@ -602,8 +603,7 @@ static void next_look(struct readahead_track *t, struct request *r)
     const struct proxy *proxy = r->pw->proxy;
     char text[S3_KEY_MAX];
     struct span name;
-    bool is_cold = t->is_missing || t->is_series_read;
-    if (!is_cold || r->s3.presigned || t->named >= NEXT_NAMES_MAX || !has_room(t) ||
+    if (r->s3.presigned || t->named >= NEXT_NAMES_MAX || !has_room(t) ||
         !series_next(proxy->series, t->key, text, &name)) {
         return;
     }
@@ -615,15 +615,19 @@ static void next_look(struct readahead_track *t, struct request *r)
     }
 }
 
-// All in front of the object's end has been asked for, or soon is; what there is of the window behind it is for the
-// next one.
+// All in front of the object's end has been asked for, or soon is, ahead or by the readers themselves; what there is of
+// the window behind it is for the next one.
 static void track_follow(struct readahead_track *t, struct request *r)
 {
     uint64_t bytes = window(t), end = t->object->size_bytes;
-    if (t->limit < end || is_strided(t) || t->edge + 2 * bytes < end) {
+    bool is_cold = t->is_missing || t->is_series_read;
+    bool is_read_to_end = sequence_of(t)->next >= end;
+    if (!is_cold || (t->limit < end && !is_read_to_end) || is_strided(t) ||
+        t->edge + 2 * bytes < end) {
         return;
     }
     struct readahead_track *next = next_of(t);
+    get_of(r)->readahead_at -= STORE_RUN_MAX - NEXT_LOOK_BYTES; // another reader may come to it
     if (next == NULL) {
         next_look(t, r);
         next = next_of(t);
@@ -631,7 +635,7 @@ static void track_follow(struct readahead_track *t, struct request *r)
     if (next == NULL) {
         return;
     }
-    bool is_all_asked = t->asked_end >= t->limit;
+    bool is_all_asked = is_read_to_end || t->asked_end >= end;
     next->used_us = t->used_us;
     next->is_idle = false;
     next->most_bytes = is_all_asked && t->edge + bytes > end ? t->edge + bytes - end : 0;

@@ -7,10 +7,10 @@
 // it is a hint, and who asks the origin finds out.
 //
 // Whether a series is read in order is told from the objects that are begun. One is in order where the one in
-// front of it was among the last that were begun: the very last one if there is one reader, one of twice as many
-// as there are readers else, since they read side by side, each its own part or each every n-th object. As many
-// in order are demanded as come about by chance once in 64 times, and more after each that was run ahead of in vain.
-// So objects in any order are left alone.
+// front of it was begun last. Where there are more readers, side by side, each with its own part or each with every
+// n-th object, it may be as many in front as there are readers, and that one among about twice as many that were begun
+// last. As many in order are demanded as come about by chance once in 64 times, and more after each that was run ahead
+// of in vain. So objects in any order are left alone.
 //
 // One table for the process, because a worker sees only its share of a series' readers. Its lock is held for a
 // moment; who begins an object does not wait for it. Any thread.
@@ -46,6 +46,7 @@ struct series {
     struct series_name *names;   // ascending
     unsigned count, capacity;
     uint32_t begun_count;
+    unsigned near; // among so many that were begun last is one in front of one in order
     unsigned penalty;
     uint64_t used; // by the table's clock
 };
@@ -279,25 +280,46 @@ void series_listed(struct series_table *table, const struct origin *origin, stru
 
 // --- what is read --------------------------------------------------------------------------------
 
-// Among how many that were begun last is the one in front of one in order?
-static unsigned nearness(struct series_table *table)
+// Readers that go from one object to the next are none for a moment: so it shrinks slowly.
+static unsigned near_now(struct series_table *table, const struct series *s)
 {
     unsigned readers = atomic_load_explicit(&table->readers, memory_order_relaxed);
-    return 2 * (readers > 0 ? readers : 1) - 1;
+    uint64_t near = 2 * max_u64(readers, 1) - 1;
+    return (unsigned)max_u64(near, s->near > 0 ? s->near - 1 : 0);
+}
+
+// How far in front of one in order the next is that has been begun may be.
+static unsigned reach(const struct series *s)
+{
+    return (s->near + 1) / 2;
+}
+
+// How many in order end with it.
+static unsigned streak_of(const struct series *s, const struct series_name *n)
+{
+    for (unsigned i = 0; i < reach(s) && n->follows; i++) {
+        n--;
+        if (n->begun != 0 && s->begun_count - n->begun <= s->near) {
+            return n->streak + 1u;
+        }
+    }
+    return 0;
 }
 
 static bool begin_locked(struct series_table *table, const struct object_key *key)
 {
     struct series *s;
     struct series_name *n = find_key_locked(table, key, &s);
-    unsigned near = nearness(table);
-    if (n == NULL || (n->begun != 0 && s->begun_count - n->begun < near)) {
-        return false; // not known; or begun by others beside this one
+    if (n == NULL) {
+        return false;
     }
+    unsigned near = near_now(table, s);
+    if (n->begun != 0 && s->begun_count - n->begun < near) {
+        return false; // by others beside this one
+    }
+    s->near = near;
     s->begun_count++;
-    const struct series_name *front = n->follows ? n - 1 : NULL;
-    bool is_in_order = front != NULL && front->begun != 0 && s->begun_count - front->begun <= near;
-    n->streak = (uint16_t)(is_in_order ? min_u64(front->streak + 1u, UINT16_MAX) : 0);
+    n->streak = (uint16_t)min_u64(streak_of(s, n), UINT16_MAX);
     n->begun = s->begun_count;
     bool was_named = n->named_after != 0;
     s->penalty = was_named ? 0 : s->penalty;
@@ -322,9 +344,9 @@ void series_end(struct series_table *table)
     check(before > 0);
 }
 
-static unsigned streak_needed(const struct series *s, unsigned near)
+static unsigned streak_needed(const struct series *s)
 {
-    uint64_t ratio = s->count / near, odds = 1;
+    uint64_t ratio = s->count / (s->near * reach(s)), odds = 1;
     unsigned streak = 0;
     if (ratio < 2) {
         return UINT_MAX; // in any order it would look the same
@@ -342,14 +364,14 @@ static bool is_recent(const struct series *s, uint32_t at)
     return at != 0 && s->begun_count - at < max_u64(s->count / 2, 1);
 }
 
-static struct series_name *next_locked(struct series *s, struct series_name *n, unsigned near)
+static struct series_name *next_locked(struct series *s, struct series_name *n)
 {
-    bool is_read = n->begun != 0 && s->begun_count - n->begun < near;
-    if (!is_read || n->streak < streak_needed(s, near)) {
+    bool is_read = n->begun != 0 && s->begun_count - n->begun < s->near;
+    if (!is_read || n->streak < streak_needed(s)) {
         return NULL;
     }
     const struct series_name *end = s->names + s->count;
-    for (unsigned i = 0; i < near; i++) {
+    for (unsigned i = 0; i < s->near; i++) {
         n++;
         if (n == end || !n->follows || n->is_refused) {
             return NULL;
@@ -368,7 +390,7 @@ bool series_next(struct series_table *table, const struct object_key *key,
     lock(table);
     struct series *s;
     struct series_name *n = find_key_locked(table, key, &s);
-    n = n != NULL ? next_locked(s, n, nearness(table)) : NULL;
+    n = n != NULL ? next_locked(s, n) : NULL;
     if (n != NULL) {
         memcpy(ret_text, s->text + s->bucket_len, s->folder_len);
         memcpy(ret_text + s->folder_len, n->text, n->len);
