@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which random schedules a test runs. FOREBAY_SEED: this one alone. Else FOREBAY_SEEDS of them (or
-// as many as the test says), from FOREBAY_FIRST_SEED on (1).
+// as many as the test says), from FOREBAY_FIRST_SEED on (1). And whether FOREBAY_TEST_SCALE wants full counts.
 #ifndef FOREBAY_TESTS_UNIT_SEEDS_H
 #define FOREBAY_TESTS_UNIT_SEEDS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct seeds {
     bool is_one;
@@ -27,6 +28,13 @@ static inline struct seeds seeds_wanted(uint64_t count)
     }
     uint64_t first = seeds_variable("FOREBAY_FIRST_SEED", 1);
     return (struct seeds){false, first, first + seeds_variable("FOREBAY_SEEDS", count) - 1};
+}
+
+// `full` where FOREBAY_TEST_SCALE is 1, which takes minutes, else `few`.
+static inline unsigned seeds_scaled(unsigned full, unsigned few)
+{
+    const char *scale = getenv("FOREBAY_TEST_SCALE");
+    return scale != NULL && strcmp(scale, "1") == 0 ? full : few;
 }
 
 #endif

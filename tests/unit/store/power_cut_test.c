@@ -9,11 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "seeds.h"
 #include "store_fixture.h"
 #include "test.h"
 #include "waiting.h"
 
-#define SEEDS 12u
+#define SEEDS seeds_scaled(170, 12) // three tests go through them
 
 static const struct object written = {"written", "\"e\"", 100000, BLOCK, 1};
 static const struct object other = {"other", "\"e\"", 700000, BLOCK, 2};
@@ -65,7 +66,7 @@ static void put_and_delete(struct box *box)
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK);
 }
 
-Test(power_cut, a_delete_that_was_answered_stays)
+Test(power_cut, a_delete_that_was_answered_stays, .timeout = 1800)
 {
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         struct box box;
@@ -174,7 +175,7 @@ static void lose_and_delete(struct box *box)
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK);
 }
 
-Test(power_cut, a_delete_for_which_nothing_was_there_stays)
+Test(power_cut, a_delete_for_which_nothing_was_there_stays, .timeout = 1800)
 {
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         struct box box;
@@ -255,7 +256,7 @@ static void write_much(struct box *box)
     cr_assert(index_writer_flush(&box->store->writer) == ERR_OK);
 }
 
-Test(power_cut, whatever_is_found_afterwards_is_right)
+Test(power_cut, whatever_is_found_afterwards_is_right, .timeout = 1800)
 {
     unsigned lost = 0;
     for (unsigned seed = 0; seed < SEEDS; seed++) {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "seeds.h"
 #include "stats/stats.h"
 #include "store_fixture.h"
 #include "test.h"
@@ -120,10 +121,14 @@ static void kill_round(enum disk_engine engine, unsigned rounds)
     box_remove(&box);
 }
 
-Test(recovery, what_was_visible_survives_kill_9_at_any_moment)
+Test(recovery, what_was_visible_survives_kill_9_at_any_moment, .timeout = 3600)
 {
-    kill_round(DISK_ENGINE_THREADS, 12);
-    kill_round(DISK_ENGINE_URING, 6);
+    for (unsigned left = seeds_scaled(500, 12); left > 0; left -= min_u64(left, 25)) {
+        kill_round(DISK_ENGINE_THREADS, (unsigned)min_u64(left, 25)); // more would not fit
+    }
+    for (unsigned left = seeds_scaled(500, 6); left > 0; left -= min_u64(left, 25)) {
+        kill_round(DISK_ENGINE_URING, (unsigned)min_u64(left, 25));
+    }
 }
 
 Test(recovery, many_kills_do_not_use_the_cache_up)
@@ -505,10 +510,8 @@ Test(recovery, injured_pages_that_nobody_looked_at_are_found_by_whoever_comes_to
      .timeout = 1800)
 {
     enum { MANY_RUNS = 24 };
-    const char *scale = getenv("FOREBAY_TEST_SCALE");
-    bool full = scale != NULL && strcmp(scale, "1") == 0;
-    unsigned objects = full ? 1500 : 300;
-    unsigned count = full ? 1000 : 8;
+    unsigned objects = seeds_scaled(1500, 300);
+    unsigned count = seeds_scaled(1000, 8);
     static const enum injury injuries[] = {ONE_BIT, MANY_BITS, SECTOR_ZEROED, PAGE_OVER_PAGE};
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 128 * MIB);
@@ -754,8 +757,9 @@ static unsigned segment_paths(const struct box *box, char paths[][1400], unsigne
     return count;
 }
 
-Test(recovery, flipped_bits_in_segments_are_found_and_cost_only_their_runs)
+Test(recovery, flipped_bits_in_segments_are_found_and_cost_only_their_runs, .timeout = 3600)
 {
+    unsigned wanted = seeds_scaled(5000, 120);
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned e = 0; e < 2; e++) {
         struct box box;
@@ -765,11 +769,15 @@ Test(recovery, flipped_bits_in_segments_are_found_and_cost_only_their_runs)
             continue;
         }
         box_close(&box);
-        fill(&box, 40);
         static char paths[64][1400];
-        unsigned count = segment_paths(&box, paths, 64);
-        for (unsigned round = 0; round < 20; round++) {
+        unsigned count = 0;
+        for (unsigned injuries = 0, round = 0; injuries < wanted; round++) {
+            if (round % 20 == 0) { // most of it is lost by then
+                fill(&box, 40);
+                count = segment_paths(&box, paths, 64);
+            }
             for (unsigned i = 0; i < count; i++) {
+                injuries += 2;
                 int fd = open(paths[i], O_RDWR | O_CLOEXEC);
                 for (unsigned flips = 0; fd >= 0 && flips < 2; flips++) {
                     char byte;
