@@ -260,6 +260,9 @@ int disk_fault_errno(const char *name)
     while (fault.what == DISK_FAULT_HOLD && name_is_held(name)) {
         (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // cut short: it looks again sooner
     }
+    if (fault.what == DISK_FAULT_SLOW) {
+        (void)poll(NULL, 0, (int)fault.delay_ms); // or less
+    }
     return fault.what == DISK_FAULT_ERRNO ? fault.errno_value : 0;
 }
 

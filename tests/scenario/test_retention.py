@@ -3,11 +3,13 @@
 
     FOREBAY_TRACE_RUNNER  see test_traces.py
 """
+import itertools
 import subprocess
 
 import pytest
 from client import judge
-from forebay import scale
+from conftest import not_run
+from forebay import build_kind, scale
 from test_traces import rows, runner, tool  # noqa: F401 (a fixture)
 
 KIB = 1 << 10
@@ -26,10 +28,10 @@ def requests_of(trace):
     return [tuple(map(int, line.split(","))) for line in out.splitlines()[1:]]
 
 
-def half(start, origin, policy="epoch"):
+def half(start, origin, policy="epoch", env=(), engine=None):
     """A server whose segments have room for half the blocks."""
     size = int((BLOCKS // 2 // RUNS_IN_SEGMENT + 1) * (SEGMENT + 4 * KIB) / 0.9) + 1200 * KIB
-    return start(origin, file=IMMUTABLE, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)},
+    return start(origin, engine=engine, file=IMMUTABLE, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT), **dict(env)},
                  settings={"workers": 1, "cache.block_size": "64KiB", "cache.policy": policy, "cache.size": max(size, 16 << 20),
                            "access_log.path": "off"})
 
@@ -103,3 +105,50 @@ def test_what_is_read_in_parts_comes_once(start, origin):
                 judge(client.get("parts", at, min(at + step, end) - 1), origin, "parts", at)
         assert refused() == before
         assert origin.sent_twice("parts") == 0, origin.coverage("parts")
+
+
+KILLS = 30 if FULL else 2
+DISKS = {"sound": "", "in trouble": ",store.rewrite:/5:enospc,store.rewrite:/3:slow:20,sync:/2:slow:5"}
+
+
+@pytest.mark.parametrize("disk", DISKS)
+def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figure, tmp_path):
+    """kill -9 between any two writes of one, when some have moved already: no byte is wrong, none counts twice."""
+    if build_kind() == "release":
+        not_run("a release has no faults")
+    if disk != "sound" and engine != "threads" and not FULL:
+        pytest.skip("all combinations run at scale 1")
+    hold, tally = tmp_path / "hold", tmp_path / "tally"
+    requests = requests_of("e1_zipf08")
+    put_all(origin, requests)
+    server = half(start, origin, engine=engine,
+                  env={"FOREBAY_DISK_FAULTS": f"store.rewrite:file={hold}:hold{DISKS[disk]}", "FOREBAY_FAULT_TALLY": str(tally)})
+    size = server.metric("forebay_cache_capacity_bytes")
+    blocks = sorted({block for block, _ in requests})
+    asked, moved = itertools.cycle(requests), []
+
+    def read_until(client, reached):
+        for number, (block, _) in zip(range(40 * len(requests)), asked):
+            judge(client.get(f"b{block}"), origin, f"b{block}", 0, BLOCK)
+            if number % 8 == 0 and reached():
+                return
+        raise AssertionError("survivors were not rewritten")
+
+    for turn in range(KILLS):
+        with server.client() as client:
+            before = server.metric("forebay_retention_rewritten_bytes_total")
+            read_until(client, lambda: server.metric("forebay_retention_rewritten_bytes_total") > before)
+            held = tally.read_text().count("store.rewrite:hold") if tally.exists() else 0
+            if turn % 2 == 0:                    # else wherever it is now
+                hold.touch()
+                read_until(client, lambda: tally.exists() and tally.read_text().count("store.rewrite:hold") > held)
+            moved.append(server.metric("forebay_retention_rewritten_bytes_total"))
+            server.kill9()
+        hold.unlink(missing_ok=True)
+        server.start()
+        with server.client() as client:
+            for block in blocks:
+                judge(client.get(f"b{block}"), origin, f"b{block}", 0, BLOCK)
+        assert server.metric("forebay_cache_checksum_failures_total") == 0
+        assert server.disk_bytes() <= size
+    figure(f"kill -9 x {KILLS} while survivors are rewritten ({engine}, {disk} disk): {sum(moved) / BLOCK:.0f} had moved, all bytes right")
