@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod of 128 MiB: slow and fast readers of large objects in a real memory cgroup."""
+"""A pod of 128 MiB: slow and fast readers of large objects in a real memory cgroup. One of 256 MiB, soaked.
+
+    FOREBAY_SOAK_S   how long it is soaked (4, at scale 1 1800); from 120 on growth is judged
+"""
 import contextlib
 import hashlib
 import os
+import random
 import shutil
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from cgroup import MemoryCgroup, NoCgroup
-from client import Connection, judge_streamed
+from client import Connection, judge, judge_streamed
 from conftest import not_run
-from forebay import build_kind, parallel, scaled
+from forebay import build_kind, parallel, scale, scaled
 from oracle import oracle_bytes, oracle_judge, oracle_pieces
 
 MIB = 1 << 20
 POD = 128 * MIB
+SOAK_POD = 256 * MIB
+SOAK_JUDGED_S = 120         # before that not all of it has been used
 ANONYMOUS_MAX = 96 * MIB
 SLOW = 100
 FAST = 4
@@ -337,3 +344,91 @@ def test_a_sync_that_stands_still(group, start, engine, tmp_path, figure):
     finally:
         held.unlink(missing_ok=True)
         shutil.rmtree(tree.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def larger_group(request):
+    try:
+        made = MemoryCgroup(hashlib.sha256(request.node.name.encode()).hexdigest()[:8], SOAK_POD)
+    except NoCgroup:
+        yield None
+        return
+    with made:
+        yield made
+
+
+class Soaker:
+    """One client: whatever it thinks of next, on objects four times the cache in all, some read much more often."""
+
+    def __init__(self, server, origin, keys, seed):
+        self.server, self.origin, self.keys, self.dice, self.asked = server, origin, keys, random.Random(seed), 0
+
+    def run(self, until):
+        with self.server.client() as client:
+            while time.monotonic() < until:
+                self.asked += 1
+                self.dice.choices((self.read, self.part, self.head, self.leave, self.absent, self.write), (60, 15, 10, 5, 5, 5))[0](client)
+
+    def pick(self):
+        return self.keys[int(len(self.keys) * self.dice.random() ** 3)]
+
+    def read(self, client):
+        key = self.pick()
+        judge(client.get(key), self.origin, key, 0, self.origin.version(key).size)
+
+    def part(self, client):
+        key = self.pick()
+        size = self.origin.version(key).size
+        first = self.dice.randrange(size)
+        judge(client.get(key, first), self.origin, key, first, size - first)
+
+    def head(self, client):
+        assert client.head(self.pick()).status == 200
+
+    def absent(self, client):
+        assert client.get(f"absent/{self.dice.random()}").status == 404
+
+    def write(self, client):
+        assert client.request("PUT", f"/bkt/new/{self.dice.randrange(1000)}", body=bytes(self.dice.randrange(200_000))).status == 200
+
+    def leave(self, _):
+        with self.server.connection() as connection:
+            connection.send(f"GET /bkt/{self.pick()} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+
+
+def test_a_soak_in_a_pod_of_256_mib(larger_group, start, origin, engine, figure):
+    """Nobody is killed, every byte is right, and memory does not grow once all has been used."""
+    if build_kind() in ("asan-ubsan", "tsan"):
+        not_run("memory is not judged under a sanitizer")
+    dice = random.Random(5)
+    keys = [f"soak/{i}" for i in range(800)]
+    for key in keys:
+        origin.put(key, dice.choice((700, 10_000, 112_000, 400_000, 1_500_000, 5_000_000)))
+    server = start(origin, engine=engine, wrapper=larger_group.wrapper if larger_group else (),
+                   file={"rules": [{"match": "**", "freshness": "immutable"}]},
+                   settings={"access_log.path": "off", "cache.size": "256MiB", "workers": 2})
+    seconds = float(os.environ.get("FOREBAY_SOAK_S", 1800 if scale() >= 1 else 4))
+    began = time.monotonic()
+    soakers = [Soaker(server, origin, keys, seed) for seed in range(8)]
+    samples, over = [], threading.Event()
+
+    def watch():
+        while not over.wait(min(1, seconds / 20)):
+            samples.append((time.monotonic() - began, anonymous_of(server)))
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        parallel(len(soakers), lambda i: soakers[i].run(began + seconds), wait=seconds + 120)
+    finally:
+        over.set()
+        watcher.join()
+
+    def highest(first, last):
+        return max(bytes_ for at, bytes_ in samples if first * seconds <= at <= last * seconds + 1)
+    growth = highest(0.8, 1) - highest(1 / 3, 0.6)
+    figure(f"soak of {seconds:.0f} s, {f'cgroup v{larger_group.version}' if larger_group else 'no cgroup'} ({engine}): "
+           f"{sum(s.asked for s in soakers)} requests, {server.metric('forebay_cache_evicted_bytes_total') / MIB:.0f} MiB evicted, anonymous "
+           f"memory up to {highest(0, 1) / MIB:.1f} MiB, in the last fifth {growth / MIB:+.2f} MiB to what it was from a third on")
+    assert highest(0, 1) <= ANONYMOUS_MAX
+    assert seconds < SOAK_JUDGED_S or growth <= MIB
+    assert larger_group is None or larger_group.kills() == 0

@@ -77,7 +77,7 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
     and all that were hits after an earlier kill. What is younger may be lost, and is only counted.
     """
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "8GiB"})
-    rounds = 500 if scale() >= 1 else 25
+    rounds = int(os.environ.get("FOREBAY_KILLS", 500 if scale() >= 1 else 25))
     dice = random.Random(11)
     ages = {}                        # key -> age at the kill of its process; inf: was a hit later
     old = old_bytes = asked = asked_bytes = young = young_asked = serial = 0
