@@ -31,6 +31,7 @@
 #define SPARE_AHEAD_MAX 32u
 #define START_SEGMENTS_MAX 4u // made before the start is over
 #define NUMBERS_AHEAD 4096u   // segment numbers promised by one writing of `format`
+#define ROOM_SEGMENTS_MIN 2u  // one is free now and then beside those that were wanted
 #define MAKE_TRIES_MAX 1000u  // names already taken by something else
 
 // --- making
@@ -315,7 +316,8 @@ static void supply_make_room(struct segment_log *log, bool evict)
         evict = evict && disk_room_gives(store);
         bool ample;
         unsigned wanted = supply_spare_wanted(log, &ample);
-        if (ample || (spare >= wanted && supply_room(log) >= log->segment_cost_bytes)) {
+        if (ample ||
+            (spare >= wanted && supply_room(log) >= ROOM_SEGMENTS_MIN * log->segment_cost_bytes)) {
             retention_has_room(&store->retention); // nothing goes for the next one
         }
         bool picked = false;
