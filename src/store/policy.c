@@ -110,6 +110,7 @@ static void period_end(struct policy *policy)
         (double)(clock->asked_bytes - policy->period_began) / (double)clock->capacity_bytes;
     policy_monitor_decay(&policy->monitor, capacities / HALF_LIFE_CAPACITIES);
     policy->reclaim.rewrite_credit *= CREDIT_KEPT;
+    policy_probation_tend(policy);
     stamps_sweep(policy, clock->tick - policy->period_tick);
     if (++policy->period_count % PERIODS_PER_CAPACITY == 0) {
         policy_monitor_widen(&policy->monitor, clock->tick);
@@ -174,6 +175,7 @@ static void take_read(struct policy *policy, const struct policy_event *event)
 static void take_miss(struct policy *policy, const struct policy_event *event)
 {
     uint32_t past;
+    policy_probation_missed(policy, event);
     if (event->stamp == POLICY_STAMP_SAME) {
         policy_monitor_again(&policy->monitor, event->key);
         if (event->kind == POLICY_REFUSED && policy_ghost_find(&policy->ghost, event->key, &past)) {
@@ -185,6 +187,9 @@ static void take_miss(struct policy *policy, const struct policy_event *event)
     bool is_known = reuse_class != POLICY_CLASS_NEW && reuse_class != POLICY_CLASS_SILENT;
     check(reuse_class < POLICY_CLASSES);
     policy_monitor_touch(&policy->monitor, &policy->clock, event->key, reuse_class, is_known);
+    if (!event->is_part) {
+        policy_monitor_missed(&policy->monitor, event->key);
+    }
     if (event->kind == POLICY_REFUSED) {
         policy->stats.refused_bytes += event->len;
         policy_ghost_put(&policy->ghost, event->key, event->stamp, policy->clock.tick);
@@ -211,12 +216,21 @@ static void take_gone(struct policy *policy, const struct policy_event *event)
     }
 }
 
+static void take_stored(struct policy *policy, const struct policy_event *event)
+{
+    struct policy_segment *segment = policy_segments_find(&policy->segments, event->segment);
+    if (segment != NULL) {
+        policy_probation_stored(policy, segment, event->on_probation);
+    }
+    (void)policy_segment_append(policy, event->segment, event->start, event->len, event->key,
+                                event->stamp); // false: counted where it fails
+}
+
 static bool take_one(struct policy *policy, const struct policy_event *event)
 {
     switch (event->kind) {
-    case POLICY_STORED: // false: counted where it fails
-        (void)policy_segment_append(policy, event->segment, event->start, event->len, event->key,
-                                    event->stamp);
+    case POLICY_STORED:
+        take_stored(policy, event);
         return false;
     case POLICY_GONE:
         take_gone(policy, event);

@@ -11,8 +11,10 @@
 //
 // Where things are: policy.c the door; policy_publish.c what workers ask; policy_clock.c age, classes and silence; policy_monitor.c
 // what happens at which age; policy_rank.c what that makes a run worth; policy_ghost.c what was
-// dropped or refused; policy_again.c what is refused again and again; policy_segments.c the runs of each segment; policy_reclaim.c the bar and the
-// victim; policy_lru.c the oldest; policy_group.c priorities; policy_save.c across restarts; policy_explain.c why.
+// dropped or refused; policy_again.c what is refused again and again; policy_probation.c what is stored though
+// it is worth too little; policy_segments.c the runs of each segment; policy_reclaim.c the bar and the
+// victim; policy_lru.c the oldest; policy_group.c priorities; policy_save.c across restarts;
+// policy_explain.c why.
 #ifndef FOREBAY_STORE_POLICY_H
 #define FOREBAY_STORE_POLICY_H
 
@@ -64,11 +66,17 @@ static inline uint64_t policy_key(struct hash128 hash, uint64_t first_block)
 
 // --- what workers do -----------------------------------------------------------------------------
 
+enum policy_verdict {
+    POLICY_REFUSE,
+    POLICY_PROBATION, // stored in a segment with others like it, which goes soon
+    POLICY_STORE,
+};
+
 // Is it stored? Any thread, no lock. A part of it is wanted (`is_part`): the others will be, soon, and
-// whatever it is worth then goes first of all. *ret_stamp goes into the event of this request and, when it
+// it is not refused, whatever it is worth. *ret_stamp goes into the event of this request and, when it
 // is stored, into that of its storing.
-bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, bool is_part,
-                  uint32_t *ret_stamp);
+enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,
+                                 bool is_part, uint32_t *ret_stamp);
 
 enum policy_event_kind {
     POLICY_READ,     // of a run that is stored: segment, start
@@ -84,6 +92,7 @@ struct policy_event {
     uint32_t len;            // bytes: of the run when stored, else those that were asked for
     uint32_t stamp;
     enum policy_event_kind kind;
+    bool is_part, on_probation; // of a miss: as it was asked and answered; of a run: where it is
 };
 
 void policy_take(struct policy *policy, const struct policy_event *events, size_t count);
@@ -118,6 +127,9 @@ struct policy_victim {
 bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                    uint32_t *ret_survivors, uint32_t survivor_max,
                    struct policy_victim *ret_victim);
+// Has nothing been stored on probation for a while? True once, after a victim was asked for: no segment is
+// to be kept open for that.
+bool policy_probation_ended(struct policy *policy);
 // A survivor lies elsewhere now.
 void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, uint32_t to,
                          uint32_t start, uint32_t len);

@@ -14,7 +14,9 @@
 #define WEIGHT_MAX 1e9f
 #define WINDOW_KEYS_MIN 64u // asked for in a window, that there is something to learn from
 #define ASKS_MANY 5u        // requests of one use, so that one stored for them saves three or more
+#define ASKS_MISSED 0x80u   // the first of them was a miss
 #define MANY_WINDOW 64.0f   // uses with a second request over which the share of those runs
+#define AGAIN_WINDOW 64.0f  // uses that began with a miss, the same
 // What was not asked for in that time goes for others, when the sample doubles.
 #define STALE_TICKS (8 * POLICY_CAPACITY_TICKS)
 
@@ -76,12 +78,14 @@ static void monitor_count(struct policy_monitor *monitor, struct policy_followed
 
 static void monitor_ask(struct policy_monitor *monitor, struct policy_followed *one)
 {
-    if (one->asks == 1) {
+    unsigned asks = one->asks & ~ASKS_MISSED;
+    if (asks == 1) {
         monitor->many_share -= monitor->many_share / MANY_WINDOW;
-    } else if (one->asks == ASKS_MANY - 1) {
+        monitor->again_share += (one->asks & ASKS_MISSED) != 0 ? 1 / AGAIN_WINDOW : 0;
+    } else if (asks == ASKS_MANY - 1) {
         monitor->many_share += 1 / MANY_WINDOW;
     }
-    one->asks += one->asks < ASKS_MANY;
+    one->asks += asks < ASKS_MANY;
 }
 
 void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock,
@@ -133,12 +137,28 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
     monitor_set_due(one);
 }
 
-void policy_monitor_again(struct policy_monitor *monitor, uint64_t key64)
+// NULL: it is not followed.
+static struct policy_followed *monitor_find(struct policy_monitor *monitor, uint64_t key64)
 {
     uint32_t key = (uint32_t)(key64 >> 32);
     uint32_t slot = key <= monitor->key_max ? monitor_slot(monitor, key) : 0;
-    if (key <= monitor->key_max && monitor->slots[slot] != 0) {
-        struct policy_followed *one = &monitor->followed[monitor->slots[slot] - 1];
+    bool is_there = key <= monitor->key_max && monitor->slots[slot] != 0;
+    return is_there ? &monitor->followed[monitor->slots[slot] - 1] : NULL;
+}
+
+void policy_monitor_missed(struct policy_monitor *monitor, uint64_t key)
+{
+    struct policy_followed *one = monitor_find(monitor, key);
+    if (one != NULL && one->asks == 1) {
+        one->asks |= ASKS_MISSED;
+        monitor->again_share -= monitor->again_share / AGAIN_WINDOW;
+    }
+}
+
+void policy_monitor_again(struct policy_monitor *monitor, uint64_t key)
+{
+    struct policy_followed *one = monitor_find(monitor, key);
+    if (one != NULL) {
         monitor_count(monitor, one);
         monitor_ask(monitor, one);
     }

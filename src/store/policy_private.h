@@ -28,6 +28,11 @@ static inline uint32_t policy_stamp(uint32_t tick, unsigned reuse_class, unsigne
     return (tick & POLICY_TICK_MASK) << 12 | reuse_class << 5 | group;
 }
 
+static inline bool policy_class_is_new(unsigned reuse_class)
+{
+    return reuse_class == POLICY_CLASS_NEW || reuse_class == POLICY_CLASS_SILENT;
+}
+
 static inline unsigned policy_stamp_class(uint32_t stamp)
 {
     return stamp >> 5 & 127;
@@ -132,7 +137,7 @@ struct policy_followed {
     uint32_t due;                // tick at which it leaves its bucket
     uint8_t reuse_class, bucket; // bucket: of its age when it was last looked at
     uint8_t window;              // in which it was asked for last
-    uint8_t asks;                // in this use, up to many
+    uint8_t asks; // in this use, up to many; and whether the first of them was a miss
 };
 
 struct policy_monitor {
@@ -141,8 +146,9 @@ struct policy_monitor {
     uint32_t swept;       // next to look at
     uint32_t window_keys; // asked for in this window
     uint8_t window;
-    float many_share; // of the uses with a second request lately, those with many
-    float weight;     // of an event: rises instead of all counts falling
+    float many_share;  // of the uses with a second request lately, those with many
+    float again_share; // of the uses that began with a miss lately, those with a second request
+    float weight;      // of an event: rises instead of all counts falling
     float events[POLICY_CLASSES][POLICY_BUCKETS];
     // Differences from bucket to bucket of how many lived through it.
     float exposures[POLICY_CLASSES][POLICY_BUCKETS + 1];
@@ -155,6 +161,8 @@ void policy_monitor_init(struct policy_monitor *monitor); // zeroed
 // `key` was asked for, and is of this class from now on. is_known: it is stored, or a ghost.
 void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock, uint64_t key,
                           unsigned reuse_class, bool is_known);
+// The use of `key` that began just now began with a miss.
+void policy_monitor_missed(struct policy_monitor *monitor, uint64_t key);
 // `key` was asked for again within a use.
 void policy_monitor_again(struct policy_monitor *monitor, uint64_t key);
 // One that was followed by a former process.
@@ -259,7 +267,8 @@ struct policy_segment {
     uint32_t end;       // behind its last run
     uint32_t sealed_at; // in the list of the sealed
     uint32_t pages[POLICY_PAGE_ROOTS];
-    uint8_t state, height; // of the trees below `pages`
+    uint8_t state, height; // height: of the trees below `pages`
+    bool is_probation;     // all of its runs are
 };
 
 struct policy_sealed {
@@ -317,6 +326,24 @@ void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len
 // It was sealed just now.
 void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *segment);
 
+// --- policy_probation.c ------------------------------------------------------------------------------
+
+struct policy_probation {
+    uint64_t keep_bytes;     // of sealed segments so many stay
+    uint64_t fed_at;         // asked_bytes when a run was stored there last
+    bool is_used, has_ended; // has_ended: and nobody has asked
+};
+
+// A run is about to be the next of the segment.
+void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
+                             bool on_probation);
+// Has it gone too soon?
+void policy_probation_missed(struct policy *policy, const struct policy_event *event);
+void policy_probation_tend(struct policy *policy); // a period ends
+// Which of them is due to go; NULL: none.
+struct policy_segment *policy_probation_due(struct policy *policy,
+                                            bool (*may_go)(void *ctx, uint32_t number), void *ctx);
+
 // --- policy_lru.c ----------------------------------------------------------------------------------
 
 struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,
@@ -339,6 +366,8 @@ struct policy_published {
     _Atomic float bar;                   // below 0: everything is admitted
     _Atomic float worth[POLICY_CLASSES]; // rank at age 0 over the margin of the class
     _Atomic float factor[POLICY_GROUPS];
+    atomic_bool again_soon;      // what is missed is asked for again, mostly
+    atomic_bool probation_fails; // what is on probation goes too soon, however much is kept of it
 };
 
 #define POLICY_MAGIC 0x706f6c69u
@@ -353,6 +382,7 @@ struct policy {
     struct policy_reclaim reclaim;
     struct policy_ghost ghost;
     struct policy_again again;
+    struct policy_probation probation;
     struct policy_segments segments;
     uint64_t period_began;                 // asked_bytes
     uint32_t period_requests, period_tick; // when it began

@@ -5,6 +5,8 @@
 
 #define MARGIN 1.3f     // a newcomer must be worth so much more than what it replaces,
 #define MARGIN_NEW 2.0f // and one that was never read again that much: ties keep what is there
+#define AGAIN_SHARE                                                                                \
+    0.3f // of what is missed must be asked for again, that all of it is stored for that
 
 void policy_publish(struct policy *policy)
 {
@@ -19,6 +21,8 @@ void policy_publish(struct policy *policy)
     atomic_store_explicit(&published->same_use, clock->same_use, memory_order_relaxed);
     atomic_store_explicit(&published->first_class,
                           clock->is_silent ? POLICY_CLASS_SILENT : POLICY_CLASS_NEW,
+                          memory_order_relaxed);
+    atomic_store_explicit(&published->again_soon, policy->monitor.again_share > AGAIN_SHARE,
                           memory_order_relaxed);
     policy_again_learn(&policy->again, policy->monitor.many_share);
 }
@@ -47,8 +51,8 @@ float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned g
            atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
 }
 
-bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, bool is_part,
-                  uint32_t *ret_stamp)
+enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,
+                                 bool is_part, uint32_t *ret_stamp)
 {
     check(group < POLICY_GROUPS);
     const struct policy_published *published = &policy->published;
@@ -65,5 +69,14 @@ bool policy_admit(const struct policy *policy, uint64_t key, unsigned group, boo
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
     float worth = policy_worth(policy, reuse_class, group);
-    return is_part || worth > bar || (is_same && policy_again_enough(&policy->again, key, past));
+    bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
+    // Of what is read in parts the others come soon: that alone tells nothing of what it is worth.
+    bool is_judged = !is_part || !policy_class_is_new(reuse_class) || fails || bar < 0;
+    bool insists =
+        is_same && ((is_part && fails) || policy_again_enough(&policy->again, key, past));
+    if ((is_judged && worth > bar) || insists) {
+        return POLICY_STORE;
+    }
+    bool for_others = atomic_load_explicit(&published->again_soon, memory_order_relaxed) && !fails;
+    return is_part || for_others ? POLICY_PROBATION : POLICY_REFUSE;
 }

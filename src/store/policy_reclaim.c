@@ -121,7 +121,8 @@ static float segment_cost(const struct policy *policy, const struct policy_segme
 static float reclaim_look(struct policy *policy, uint32_t at)
 {
     struct policy_sealed *sealed = &policy->segments.sealed[at];
-    sealed->cost = segment_cost(policy, &policy->segments.table[sealed->at]);
+    const struct policy_segment *segment = &policy->segments.table[sealed->at];
+    sealed->cost = segment->is_probation ? POLICY_RANK_MAX : segment_cost(policy, segment);
     return sealed->cost;
 }
 
@@ -306,14 +307,18 @@ bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t num
     policy->reclaim.is_full = true;
     bool is_lru = policy->kind == POLICY_LRU;
     struct policy_segment *segment = is_lru ? policy_lru_oldest(&policy->segments, may_go, ctx)
-                                            : reclaim_find(policy, may_go, ctx);
+                                            : policy_probation_due(policy, may_go, ctx);
+    bool all_goes = segment != NULL;
+    if (segment == NULL && !is_lru) {
+        segment = reclaim_find(policy, may_go, ctx);
+    }
     if (segment == NULL) {
         return false;
     }
     ret_victim->number = segment->number;
     ret_victim->survivor_count =
-        is_lru ? 0 : reclaim_survivors(policy, segment, ret_survivors, survivor_max);
+        all_goes ? 0 : reclaim_survivors(policy, segment, ret_survivors, survivor_max);
     policy_segments_set_state(&policy->segments, segment, POLICY_SEGMENT_VICTIM);
-    policy->reclaim.best = 0;
+    policy->reclaim.best = segment->number == policy->reclaim.best ? 0 : policy->reclaim.best;
     return true;
 }

@@ -205,29 +205,44 @@ static uint32_t event_bytes(uint64_t bytes)
     return (uint32_t)min_u64(bytes, UINT32_MAX);
 }
 
-bool retention_admit(const struct retention *r, struct hash128 hash, uint64_t first_block,
-                     unsigned priority, bool is_part, uint32_t *ret_stamp)
+// Of few segments there are none to spare for what is on probation.
+static bool has_probation(const struct retention *r)
 {
+    return atomic_load(&r->store->log.segments_max) >= RETENTION_PROBATION_SEGMENTS_MIN;
+}
+
+enum policy_verdict retention_admit(const struct retention *r, struct hash128 hash,
+                                    uint64_t first_block, unsigned priority, bool is_part,
+                                    struct retention_answer *ret_answer)
+{
+    *ret_answer = (struct retention_answer){.is_part = is_part};
     if (!r->learns) {
-        *ret_stamp = 0;
-        return true;
+        return POLICY_STORE;
     }
-    bool admitted = policy_admit(r->policy, policy_key(hash, first_block),
-                                 retention_group(priority), is_part, ret_stamp);
+    enum policy_verdict verdict = policy_admit(r->policy, policy_key(hash, first_block),
+                                               retention_group(priority), is_part,
+                                               &ret_answer->stamp);
+    if (verdict == POLICY_PROBATION && !has_probation(r)) {
+        verdict = is_part ? POLICY_STORE : POLICY_REFUSE;
+    }
 #ifdef FOREBAY_FAULTS
-    admitted = admitted || atomic_load(&r->keeps_half);
+    verdict = atomic_load(&r->keeps_half) ? POLICY_STORE : verdict;
 #endif
-    return admitted;
+    ret_answer->on_probation = verdict == POLICY_PROBATION;
+    return verdict;
 }
 
 void retention_missed(struct worker *w, struct retention *r, struct hash128 hash,
-                      uint64_t first_block, uint64_t payload_len, uint32_t stamp, bool is_stored)
+                      uint64_t first_block, uint64_t payload_len,
+                      const struct retention_answer *answer, bool is_stored)
 {
     if (r->learns) {
         struct policy_event event = {.kind = is_stored ? POLICY_ADMITTED : POLICY_REFUSED,
                                      .key = policy_key(hash, first_block),
                                      .len = event_bytes(payload_len),
-                                     .stamp = stamp};
+                                     .stamp = answer->stamp,
+                                     .is_part = answer->is_part,
+                                     .on_probation = answer->on_probation && is_stored};
         tell(r, worker_index(w), &event);
         uint64_t *woken_us = &r->woken_us[worker_index(w)];
         if (!is_stored && worker_now_us(w) - *woken_us >= REFUSALS_WAIT_US) {
@@ -244,7 +259,7 @@ static uint32_t row_bytes(const struct segment_row *row, uint32_t payload_len)
 }
 
 void retention_stored(struct worker *w, struct retention *r, const struct segment_row *row,
-                      uint32_t number, uint32_t stamp)
+                      uint32_t number, const struct retention_answer *answer)
 {
     if (!r->learns) {
         return;
@@ -255,7 +270,8 @@ void retention_stored(struct worker *w, struct retention *r, const struct segmen
                                  .segment = number,
                                  .start = row->header_offset,
                                  .len = row_bytes(row, payload_len),
-                                 .stamp = stamp};
+                                 .stamp = answer->stamp,
+                                 .on_probation = answer->on_probation};
     tell(r, worker_index(w), &event);
 }
 
@@ -445,6 +461,17 @@ enum retention_pick retention_pick(struct retention *r, bool (*may_go)(void *ctx
         pthread_mutex_unlock(&r->guarded.lock);
     }
     return pick;
+}
+
+bool retention_probation_ended(struct retention *r)
+{
+    bool ended = false;
+    if (r->learns) {
+        pthread_mutex_lock(&r->lock);
+        ended = policy_probation_ended(r->policy);
+        pthread_mutex_unlock(&r->lock);
+    }
+    return ended;
 }
 
 static void drop_locked(struct retention *r, const struct index_removal *removal, uint32_t number)

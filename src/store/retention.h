@@ -12,6 +12,8 @@
 
 // With fewer segments than this a survivor's segment would take too much of the cache.
 #define RETENTION_REWRITE_SEGMENTS_MIN 9u
+// The same of segments for what is on probation.
+#define RETENTION_PROBATION_SEGMENTS_MIN 16u
 
 #define RETENTION_HISTORY                                                                          \
     64u // moments that are remembered, for who asks how long ago something was
@@ -77,14 +79,21 @@ void retention_resize(struct retention *retention);
 
 // --- what is seen: on the worker, or (gone) on the index writer
 
-// Is the run to be stored? *ret_stamp is for retention_missed() and retention_stored().
-bool retention_admit(const struct retention *retention, struct hash128 hash, uint64_t first_block,
-                     unsigned priority, bool is_part, uint32_t *ret_stamp) MUST_USE;
+// What was answered of a run, for retention_missed() and retention_stored().
+struct retention_answer {
+    uint32_t stamp;
+    bool is_part, on_probation;
+};
+// Is the run to be stored, and with what others?
+enum policy_verdict retention_admit(const struct retention *retention, struct hash128 hash,
+                                    uint64_t first_block, unsigned priority, bool is_part,
+                                    struct retention_answer *ret_answer) MUST_USE;
 // It was missed, and is being stored or, for whatever reason, not.
 void retention_missed(struct worker *w, struct retention *retention, struct hash128 hash,
-                      uint64_t first_block, uint64_t payload_len, uint32_t stamp, bool is_stored);
+                      uint64_t first_block, uint64_t payload_len,
+                      const struct retention_answer *answer, bool is_stored);
 void retention_stored(struct worker *w, struct retention *retention, const struct segment_row *row,
-                      uint32_t number, uint32_t stamp);
+                      uint32_t number, const struct retention_answer *answer);
 void retention_read(struct worker *w, struct retention *retention, const struct store_place *place,
                     uint64_t bytes);
 void retention_gone(struct retention *retention, struct hash128 hash, uint64_t first_block,
@@ -117,6 +126,8 @@ enum retention_pick {
 enum retention_pick retention_pick(struct retention *retention,
                                    bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                                    bool may_rewrite, uint32_t *ret_number);
+// Has nothing been stored on probation for a while? True once, after a pick.
+bool retention_probation_ended(struct retention *retention) MUST_USE;
 // Everything is admitted again, until the next pick.
 void retention_has_room(struct retention *retention);
 // The segment is being freed; `removals`: its runs, as far as they are known.

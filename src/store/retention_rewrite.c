@@ -247,8 +247,8 @@ static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
     enum err err = head_read(rw, &from, &header);
     struct segment_reservation to;
     if (err == ERR_OK) {
-        enum err room =
-            segment_log_reserve_survivor(&store->log, header.header_len, header.payload_len, &to);
+        enum err room = segment_log_reserve_apart(&store->log, SEGMENT_SLOT_SURVIVORS,
+                                                  header.header_len, header.payload_len, &to);
         if (room != ERR_OK) {
             return room;
         }

@@ -107,7 +107,7 @@ static bool free_list(struct segment *segment, struct forgetting *f)
 
 static void slots_let_go(struct segment_log *log, const struct segment *segment)
 {
-    for (unsigned i = 0; i <= log->slot_max; i++) {
+    for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
         pthread_mutex_lock(&log->slots[i].guarded.lock);
         if (log->slots[i].guarded.current == segment) {
             log->slots[i].guarded.current = NULL;

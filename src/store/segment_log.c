@@ -311,9 +311,9 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     log_enter_files(log, &files);
     free(files.numbers);
 
-    log->slots = calloc(log->slot_max + 1, sizeof(*log->slots));
+    log->slots = calloc(log->slot_max + SEGMENT_SLOTS_APART, sizeof(*log->slots));
     check(log->slots != NULL);
-    for (unsigned i = 0; i <= log->slot_max; i++) {
+    for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
         pthread_mutex_init(&log->slots[i].guarded.lock, NULL);
     }
     return ERR_OK;
@@ -528,23 +528,6 @@ static struct segment *slot_exchange_locked(struct segment_slot *slot, struct se
     return next;
 }
 
-void segment_log_retire_slots(struct segment_log *log, unsigned first)
-{
-    bool rewrites = atomic_load(&log->segments_max) >= RETENTION_REWRITE_SEGMENTS_MIN;
-    for (unsigned i = first; i < log->slot_max + (first == 0 || !rewrites); i++) {
-        struct segment_slot *slot = &log->slots[i];
-        pthread_mutex_lock(&slot->guarded.lock);
-        pthread_mutex_lock(&log->guarded.lock);
-        struct segment *segment = slot->guarded.current;
-        if (segment != NULL && segment->state == SEGMENT_OPEN) {
-            segment_seal_locked(segment);
-        }
-        slot->guarded.current = NULL;
-        pthread_mutex_unlock(&log->guarded.lock);
-        pthread_mutex_unlock(&slot->guarded.lock);
-    }
-}
-
 static bool reserve_in(struct segment_log *log, struct segment *segment, uint32_t header_len,
                        uint32_t payload_len, struct segment_reservation *ret_reservation)
 {
@@ -597,6 +580,7 @@ static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
         }
     }
     pthread_mutex_unlock(&slot->guarded.lock);
+    ret_reservation->slot = slot;
     return err;
 }
 
@@ -607,18 +591,19 @@ enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uin
                         ret_reservation);
 }
 
-enum err segment_log_reserve_survivor(struct segment_log *log, uint32_t header_len,
-                                      uint32_t payload_len,
-                                      struct segment_reservation *ret_reservation)
+enum err segment_log_reserve_apart(struct segment_log *log, unsigned slot, uint32_t header_len,
+                                   uint32_t payload_len,
+                                   struct segment_reservation *ret_reservation)
 {
-    return slot_reserve(log, &log->slots[log->slot_max], header_len, payload_len, ret_reservation);
+    check(slot < SEGMENT_SLOTS_APART);
+    return slot_reserve(log, &log->slots[log->slot_max + slot], header_len, payload_len,
+                        ret_reservation);
 }
 
-bool segment_log_shorten(struct segment_log *log, unsigned worker_index,
-                         const struct segment_reservation *reservation, uint32_t end_offset,
+bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t end_offset,
                          uint32_t unit_count)
 {
-    struct segment_slot *slot = &log->slots[worker_index % log->slot_count];
+    struct segment_slot *slot = reservation->slot;
     struct segment *segment = reservation->segment;
     pthread_mutex_lock(&slot->guarded.lock);
     bool last = slot->guarded.current == segment &&

@@ -59,6 +59,11 @@ struct segment {
     unsigned lost_runs_then;
 };
 
+// Runs that are kept apart from what workers store.
+#define SEGMENT_SLOTS_APART 2u
+#define SEGMENT_SLOT_SURVIVORS 0u // that outlive their segment
+#define SEGMENT_SLOT_PROBATION 1u // that go soon (policy_probation.c)
+
 struct segment_slot {
     struct {
         pthread_mutex_t lock;
@@ -78,7 +83,7 @@ struct segment_log {
     struct segment *table;
     unsigned slot_max;
     atomic_uint slot_count;     // in use: fewer in a small cache
-    struct segment_slot *slots; // and one more behind all of them, for survivors
+    struct segment_slot *slots; // of workers, and SEGMENT_SLOTS_APART behind slot_max
     struct segment_pool pool;
     pthread_mutex_t rows_guard; // of each segment's rows; held for a moment, none is taken under it
     pthread_mutex_t seal_lock;  // who writes tables or marks: blocks; then the log's or rows_guard
@@ -126,9 +131,6 @@ bool segment_file_is_empty(int segments_fd, uint32_t number);
 
 // Goes by the store's limits. Before threads, or on the supply thread.
 void segment_log_limit(struct segment_log *log);
-// Slots from this one on let go what they write to, and that of survivors where none are rewritten any
-// more; from 0 on: all of them. On the supply thread.
-void segment_log_retire_slots(struct segment_log *log, unsigned first);
 // So many segments find an entry in the table, whatever their numbers.
 uint64_t segment_log_most(const struct segment_log *log);
 
@@ -158,23 +160,22 @@ void segment_unmark_all(struct segment *segment); // nothing in it counts as loo
 
 struct segment_reservation {
     struct segment *segment; // pinned and held
+    struct segment_slot *slot;
     struct run_layout layout;
     uint32_t number, first_unit;
     uint64_t salt;
 };
-// Room for one run in the slot of this worker. ERR_DISK_FULL: none now (wakes the supply thread);
-// ERR_LIMIT: never.
+// Room for one run in the slot of this worker, or (survivors: not on a worker) in one that is kept apart.
+// ERR_DISK_FULL: none now (wakes the supply thread); ERR_LIMIT: never.
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
                              uint32_t payload_len,
                              struct segment_reservation *ret_reservation) MUST_USE;
-// The same for a run that survives its segment; not on a worker.
-enum err segment_log_reserve_survivor(struct segment_log *log, uint32_t header_len,
-                                      uint32_t payload_len,
-                                      struct segment_reservation *ret_reservation) MUST_USE;
+enum err segment_log_reserve_apart(struct segment_log *log, unsigned slot, uint32_t header_len,
+                                   uint32_t payload_len,
+                                   struct segment_reservation *ret_reservation) MUST_USE;
 // Gives back what lies behind `end_offset` when the reservation is the last one of its segment;
 // else false.
-bool segment_log_shorten(struct segment_log *log, unsigned worker_index,
-                         const struct segment_reservation *reservation, uint32_t end_offset,
+bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t end_offset,
                          uint32_t unit_count);
 // Writing to it failed: nothing more is written there, and all it holds is forgotten.
 void segment_log_abandon(struct segment_log *log, struct segment *segment);

@@ -171,6 +171,41 @@ static bool supply_make(struct segment_log *log)
     return true;
 }
 
+// --- slots
+
+// What the slot writes to is full.
+static void slot_retire(struct segment_log *log, unsigned at)
+{
+    struct segment_slot *slot = &log->slots[at];
+    pthread_mutex_lock(&slot->guarded.lock);
+    pthread_mutex_lock(&log->guarded.lock);
+    struct segment *segment = slot->guarded.current;
+    if (segment != NULL && segment->state == SEGMENT_OPEN) {
+        segment->state = SEGMENT_SEALED;
+    }
+    slot->guarded.current = NULL;
+    pthread_mutex_unlock(&log->guarded.lock);
+    pthread_mutex_unlock(&slot->guarded.lock);
+}
+
+// Slots of workers from this one on let go what they write to, and those that are kept apart for what there
+// are too few segments; from 0 on: all of them.
+static void slots_retire(struct segment_log *log, unsigned first)
+{
+    static const unsigned segments_min[SEGMENT_SLOTS_APART] = {
+        [SEGMENT_SLOT_SURVIVORS] = RETENTION_REWRITE_SEGMENTS_MIN,
+        [SEGMENT_SLOT_PROBATION] = RETENTION_PROBATION_SEGMENTS_MIN,
+    };
+    for (unsigned i = first; i < log->slot_max; i++) {
+        slot_retire(log, i);
+    }
+    for (unsigned i = 0; i < SEGMENT_SLOTS_APART; i++) {
+        if (first == 0 || atomic_load(&log->segments_max) < segments_min[i]) {
+            slot_retire(log, log->slot_max + i);
+        }
+    }
+}
+
 // --- picking what goes
 
 struct picking {
@@ -209,6 +244,9 @@ static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
     uint32_t number;
     enum retention_pick pick =
         retention_pick(&log->store->retention, supply_may_go, &picking, may_rewrite, &number);
+    if (retention_probation_ended(&log->store->retention)) {
+        slot_retire(log, log->slot_max + SEGMENT_SLOT_PROBATION);
+    }
     if (pick == RETENTION_GOES) {
         struct segment *segment = segment_log_entry(log, number);
         pthread_mutex_lock(&log->guarded.lock);
@@ -247,7 +285,7 @@ static bool supply_give_back(struct segment_log *log, bool all)
     bool given = supply_take_spare(log, true) || supply_evict_one(log, false) ||
                  supply_take_spare(log, false);
     if (!given && all) {
-        segment_log_retire_slots(log, 0);
+        slots_retire(log, 0);
         given = supply_evict_one(log, false);
     }
     stats_add(COUNTER_segments_given_back, given);
@@ -362,7 +400,7 @@ static void *supply_main(void *ctx)
         log->guarded.wanted = log->guarded.evict_wanted = false;
         pthread_mutex_unlock(&log->guarded.lock);
         store_size_follow(log->store);
-        segment_log_retire_slots(log, log->slot_count);
+        slots_retire(log, log->slot_count);
         supply_make_room(log, evict);
         store_doubts_tick(log->store);
         struct timespec until;
@@ -440,7 +478,7 @@ void segment_log_close(struct segment_log *log)
     segment_pool_done(&log->pool);
     free(log->table);
     log->table = NULL;
-    for (unsigned i = 0; i <= log->slot_max; i++) {
+    for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
         pthread_mutex_destroy(&log->slots[i].guarded.lock);
     }
     free(log->slots);

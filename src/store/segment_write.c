@@ -35,7 +35,7 @@ struct store_run {
     uint32_t block_count, payload_len; // as begun; finish may cut both
     uint32_t begun_len;
     uint32_t header_len, unit_count;
-    uint32_t stamp;                   // the policy's
+    struct retention_answer answer;
     uint32_t unit_crc[RUN_UNITS_MAX]; // as stored: little endian
     uint32_t appended_units, written_units;
     uint64_t appended_bytes;
@@ -114,8 +114,7 @@ static void run_give_rest(struct store_run *run)
     if (end < run->reservation.layout.end_offset) {
         // The marks of all that was written stay its own.
         uint32_t units = (uint32_t)max_u64(run->unit_count, run->written_units);
-        (void)segment_log_shorten(&run->store->log, worker_index(run->worker), &run->reservation,
-                                  end, units); // else the rest stays a hole
+        (void)segment_log_shorten(&run->reservation, end, units); // else the rest stays a hole
     }
 }
 
@@ -124,8 +123,8 @@ static void run_give_up(struct store_run *run)
 {
     struct segment *segment = run->reservation.segment;
     if (!run->touched) {
-        (void)segment_log_shorten(&run->store->log, worker_index(run->worker), &run->reservation,
-                                  run->reservation.layout.start, 0); // else a hole stays
+        (void)segment_log_shorten(&run->reservation, run->reservation.layout.start,
+                                  0); // else a hole stays
     }
     segment_unhold(segment);
     segment_unpin(segment);
@@ -302,7 +301,7 @@ static void run_note(const struct store_run *run)
     struct segment_row row = segment_row_of_header(&header);
     segment_list_note(run->reservation.segment, &row);
     retention_stored(run->worker, &run->store->retention, &row, run->reservation.number,
-                     run->stamp);
+                     &run->answer);
 }
 
 static void run_op_failed(struct store_run *run, const struct disk_op *op)
@@ -426,23 +425,28 @@ bool store_keeps_up(struct worker *w, const struct store *store)
 static enum err run_reserve(struct worker *w, struct store *store,
                             const struct store_object *object, uint64_t first_block,
                             unsigned priority, bool is_part, uint32_t header_len,
-                            uint32_t payload_len, uint32_t *ret_stamp,
+                            uint32_t payload_len, struct retention_answer *ret_answer,
                             struct segment_reservation *ret_reservation)
 {
-    bool admitted =
-        retention_admit(&store->retention, object->hash, first_block, priority, is_part, ret_stamp);
+    enum policy_verdict verdict = retention_admit(&store->retention, object->hash, first_block,
+                                                  priority, is_part, ret_answer);
     if (!write_backlog_takes(&store->backlog)) {
         stats_add(COUNTER_admission_rejected_busy, 1);
         return ERR_NOT_ADMITTED;
     }
-    if (!admitted) {
+    if (verdict == POLICY_REFUSE) {
         stats_add(COUNTER_admission_rejected_policy, 1);
         return ERR_NOT_ADMITTED;
     }
-    enum err err =
-        segment_log_reserve(&store->log, worker_index(w), header_len, payload_len, ret_reservation);
+    enum err err = verdict == POLICY_PROBATION
+                       ? segment_log_reserve_apart(&store->log, SEGMENT_SLOT_PROBATION, header_len,
+                                                   payload_len, ret_reservation)
+                       : segment_log_reserve(&store->log, worker_index(w), header_len, payload_len,
+                                             ret_reservation);
     if (err != ERR_OK) {
         stats_add(COUNTER_admission_rejected_space, 1);
+    } else if (verdict == POLICY_PROBATION) {
+        stats_add(COUNTER_retention_probation, 1);
     }
     return err;
 }
@@ -475,10 +479,10 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
                                object->version_id, object->headers, units);
     check(header_len > 0);
     struct segment_reservation reservation;
-    uint32_t stamp;
+    struct retention_answer answer;
     enum err err = run_reserve(w, store, object, first_block, priority, is_part, header_len,
-                               (uint32_t)payload_len, &stamp, &reservation);
-    retention_missed(w, &store->retention, object->hash, first_block, payload_len, stamp,
+                               (uint32_t)payload_len, &answer, &reservation);
+    retention_missed(w, &store->retention, object->hash, first_block, payload_len, &answer,
                      err == ERR_OK);
     if (err != ERR_OK) {
         return err;
@@ -491,7 +495,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->object = store_object_ref(object);
     run->reservation = reservation;
     run->first_block = first_block;
-    run->stamp = stamp;
+    run->answer = answer;
     run->generation = object->generation != 0 ? object->generation : store_generation_next(store);
     run->block_count = block_count;
     run->payload_len = run->begun_len = (uint32_t)payload_len;

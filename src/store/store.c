@@ -475,8 +475,9 @@ void store_note_read(struct worker *w, struct store *store, const struct store_p
 bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
                       unsigned priority)
 {
-    uint32_t stamp;
-    return retention_admit(&store->retention, hash, first_block, priority, false, &stamp);
+    struct retention_answer answer;
+    return retention_admit(&store->retention, hash, first_block, priority, false, &answer) !=
+           POLICY_REFUSE;
 }
 
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,

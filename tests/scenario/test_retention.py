@@ -152,3 +152,36 @@ def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figur
         assert server.metric("forebay_cache_checksum_failures_total") == 0
         assert server.disk_bytes() <= size
     figure(f"kill -9 x {KILLS} while survivors are rewritten ({engine}, {disk} disk): {sum(moved) / BLOCK:.0f} had moved, all bytes right")
+def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, origin, figure):
+    """Objects that nobody reads twice are read in parts between the reads of a set of twice the size of the cache."""
+    size, part, every = 128 * KIB, 32 * KIB, 4
+    server = start(origin, file=IMMUTABLE, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)},
+                   settings={"workers": 1, "cache.block_size": "64KiB", "cache.size": "48MiB", "access_log.path": "off"})
+    again = [f"again{number}" for number in range(1200)]
+    once = [f"once{number}" for number in range(2 * len(again) // every)]
+    for key in again:
+        origin.put(key, BLOCK)
+    for key in once:
+        origin.put(key, size)
+
+    def epoch(client, beside):
+        found = 0
+        for number, key in enumerate(again):
+            reply = client.get(key)
+            judge(reply, origin, key, 0, BLOCK)
+            found += "; hit" in reply.header("cache-status")
+            if beside and number % every == 0:
+                for at in range(0, size, part):
+                    other = beside[number // every]
+                    judge(client.get(other, at, at + part - 1), origin, other, at)
+        return found / len(again)
+
+    with server.client() as client:
+        alone = [epoch(client, ()) for _ in range(3)][-1]
+        beside = [epoch(client, half) for half in (once[::2], once[1::2])]
+    twice = sum(origin.sent_twice(key) for key in once)
+    figure(f"{alone:.3f} of the set hit alone, {beside[0]:.3f} and {beside[1]:.3f} beside parts; {twice} bytes of these came twice")
+    assert server.metric("forebay_retention_probation_total") > len(once)
+    assert alone > 0.35
+    assert min(beside) > alone - 0.15
+    assert twice <= 4 * size

@@ -8,7 +8,8 @@
 //   trace_runner --requests --traces NAME [-n BLOCKS] [--seed N]: block and whether it counts, a line each
 //
 // --trace FILE: a line with the bytes that share 1 stands for; then for each request a line: block
-// number, bytes, 1 if it counts. Blocks of the built-in traces are 64 KiB, unless they say otherwise.
+// number, bytes of the block, and the sum of 1 if it counts, 2 if it counts for the second ratio, 4 if
+// only a part of the block is wanted, an eighth. Blocks of the built-in traces are 64 KiB, unless they say otherwise.
 #include "store/policy.h"
 #include "traces.h"
 
@@ -22,6 +23,7 @@
 
 #define UNIT_BYTES 65536u
 #define BATCH_MAX 1024u
+#define PARTS 8u        // of a block that is read in parts
 #define RECLAIMS_MAX 8u // for one segment wanted
 
 struct options {
@@ -49,9 +51,9 @@ struct runner {
     uint32_t unit_bytes, segment_bytes, runs_max; // runs_max: in a segment
     uint32_t segment_max, used_segments, spares;
     uint32_t table_size, next_number;
-    struct segment *table;             // by number
-    struct segment *fresh, *survivors; // open
-    struct place *places;              // by block; number 0: not stored
+    struct segment *table;                         // by number
+    struct segment *fresh, *survivors, *probation; // open
+    struct place *places;                          // by block; number 0: not stored
     uint32_t *indices;
     uint64_t *keys;
     struct policy_event events[BATCH_MAX];
@@ -151,13 +153,18 @@ static bool runner_reclaim(struct runner *r)
     }
     policy_segment_free(r->policy, victim.number);
     from->number = 0;
+    if (policy_probation_ended(r->policy) && r->probation != NULL) {
+        policy_segment_seal(r->policy, r->probation->number);
+        r->probation = NULL;
+    }
     return true;
 }
 
-static void runner_store(struct runner *r, uint32_t block, uint32_t stamp)
+static void runner_store(struct runner *r, uint32_t block, bool on_probation, uint32_t stamp)
 {
     uint32_t len = len_of(r, block);
-    if (!segment_takes(r, r->fresh, len)) {
+    struct segment **open = on_probation ? &r->probation : &r->fresh;
+    if (!segment_takes(r, *open, len)) {
         for (unsigned i = 0; i < RECLAIMS_MAX && r->segment_max - r->used_segments <= r->spares;
              i++) {
             if (!runner_reclaim(r)) {
@@ -168,17 +175,18 @@ static void runner_store(struct runner *r, uint32_t block, uint32_t stamp)
             return;
         }
     }
-    struct segment *segment = segment_with_room(r, &r->fresh, len);
+    struct segment *segment = segment_with_room(r, open, len);
     uint32_t start = segment_add(r, segment, block);
     runner_tell(r, (struct policy_event){.kind = POLICY_STORED,
                                          .key = r->keys[block],
                                          .segment = segment->number,
                                          .start = start,
                                          .len = len,
-                                         .stamp = stamp});
+                                         .stamp = stamp,
+                                         .on_probation = on_probation});
 }
 
-static bool runner_access(struct runner *r, uint32_t block)
+static bool runner_access(struct runner *r, uint32_t block, bool is_part)
 {
     struct place place = r->places[block];
     uint64_t key = r->keys[block];
@@ -188,17 +196,21 @@ static bool runner_access(struct runner *r, uint32_t block)
                                              .key = key,
                                              .segment = place.number,
                                              .start = place.start,
-                                             .len = len});
+                                             .len = is_part ? len / PARTS : len});
         return true;
     }
     uint32_t stamp;
-    bool admitted = policy_admit(r->policy, key, 0, false, &stamp) && len <= r->segment_bytes;
+    enum policy_verdict verdict = policy_admit(r->policy, key, 0, is_part, &stamp);
+    bool admitted = verdict != POLICY_REFUSE && len <= r->segment_bytes;
+    bool on_probation = verdict == POLICY_PROBATION;
     runner_tell(r, (struct policy_event){.kind = admitted ? POLICY_ADMITTED : POLICY_REFUSED,
                                          .key = key,
                                          .len = len,
-                                         .stamp = stamp});
+                                         .stamp = stamp,
+                                         .is_part = is_part,
+                                         .on_probation = admitted && on_probation});
     if (admitted) {
-        runner_store(r, block, stamp);
+        runner_store(r, block, on_probation, stamp);
     }
     return false;
 }
@@ -305,14 +317,15 @@ static void run(const struct trace *trace, const struct options *options, double
             runner_drain(r);
             policy_stats(r->policy, &before);
         }
-        bool is_hit = runner_access(r, trace->blocks[i]);
+        bool is_hit = runner_access(r, trace->blocks[i], (trace->flags[i] & TRACE_PART) != 0);
         for (unsigned k = 0; k < 2; k++) {
             if ((trace->flags[i] >> k & 1) != 0) {
                 counted[k]++;
                 hits[k] += is_hit;
             }
         }
-        asked += i >= trace->first_counted ? len_of(r, trace->blocks[i]) : 0;
+        uint32_t parts = (trace->flags[i] & TRACE_PART) != 0 ? PARTS : 1;
+        asked += i >= trace->first_counted ? len_of(r, trace->blocks[i]) / parts : 0;
     }
     runner_drain(r);
     double ns = (cpu_ns() - began) / trace->request_count;

@@ -650,6 +650,8 @@ static bool line_parse(const char *line, unsigned numbers, uint64_t *ret_numbers
     return line[strspn(line, " \t\r\n")] == 0;
 }
 
+#define TRACE_FLAGS (TRACE_COUNTS | TRACE_COUNTS2 | TRACE_PART)
+
 // The longest request of a block is its length.
 static void trace_add_line(struct trace *trace, struct numbering *numbering, uint32_t *len_cap,
                            const uint64_t *numbers)
@@ -666,7 +668,7 @@ static void trace_add_line(struct trace *trace, struct numbering *numbering, uin
     if (trace->len_units[block] < numbers[1]) {
         trace->len_units[block] = (uint32_t)numbers[1];
     }
-    trace_add(trace, block, numbers[2] != 0 ? TRACE_COUNTS : 0);
+    trace_add(trace, block, (unsigned)numbers[2] & TRACE_FLAGS);
 }
 
 static bool trace_read_lines(struct trace *trace, FILE *file, unsigned *ret_line)
@@ -703,7 +705,8 @@ bool trace_read(struct trace *trace, const char *path, unsigned *ret_line)
     }
     bool good = trace_read_lines(trace, file, ret_line);
     (void)fclose(file); // only read
-    while (trace->first_counted < trace->request_count && trace->flags[trace->first_counted] == 0) {
+    while (trace->first_counted < trace->request_count &&
+           (trace->flags[trace->first_counted] & TRACE_COUNTS) == 0) {
         trace->first_counted++;
     }
     return good;

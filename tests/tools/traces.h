@@ -10,6 +10,7 @@
 
 #define TRACE_COUNTS 1u  // a request of the measured part
 #define TRACE_COUNTS2 2u // of a part of it, which some traces set apart
+#define TRACE_PART 4u    // an eighth of a block is wanted, and the others soon
 
 struct trace {
     char name[64];
@@ -24,8 +25,8 @@ extern const char *const trace_names[]; // NULL at the end
 
 // False: no such name.
 bool trace_make(struct trace *trace, const char *name, uint32_t n, uint64_t seed);
-// A line with the base in bytes, then for each request: block number, bytes, 1 if it counts. False:
-// it cannot be read; *ret_line says where.
+// A line with the base in bytes, then for each request: block number, bytes of the block, the sum of the
+// flags above. False: it cannot be read; *ret_line says where.
 bool trace_read(struct trace *trace, const char *path, unsigned *ret_line);
 void trace_done(struct trace *trace);
 uint64_t trace_checksum(const struct trace *trace);
