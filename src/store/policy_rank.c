@@ -51,15 +51,19 @@ static struct step step_merged(struct step step, const struct step *steps, unsig
 
 void policy_rank_of_hazard(const double *hazard, float *ret_rank)
 {
+    unsigned end = POLICY_BUCKETS; // from here on nothing is read again
+    while (end > 0 && hazard[end - 1] <= 0) {
+        ret_rank[--end] = 0;
+    }
     double reach[POLICY_BUCKETS + 1];
     reach[0] = 1;
-    for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
+    for (unsigned b = 0; b < end; b++) {
         double survival = 1 - hazard[b];
         reach[b + 1] = reach[b] * (survival > SURVIVAL_MIN ? survival : SURVIVAL_MIN);
     }
     struct step steps[POLICY_BUCKETS]; // the nearest last, and the steepest of them
     unsigned count = 0;
-    for (unsigned b = POLICY_BUCKETS; b-- > 0;) {
+    for (unsigned b = end; b-- > 0;) {
         double width = policy_bucket_width(b);
         struct step whole = {reach[b] * hazard[b], reach[b] * (1 - hazard[b] / 2) * width};
         struct step half = {whole.hits, whole.space / 2};
