@@ -87,10 +87,13 @@ static void announce_origins(const struct command_announcement *s)
 void command_announce(const struct command_announcement *s)
 {
     struct store_summary summary;
-    char capacity[32], used[32], url[512];
+    char capacity[32], held[32], reserved[32], url[512];
     store_summarize(s->store, &summary);
     human_size(summary.capacity_bytes, capacity, sizeof(capacity));
-    human_size(summary.used_bytes, used, sizeof(used));
+    uint64_t held_bytes = store_held_bytes(s->store);
+    human_size(held_bytes, held, sizeof(held));
+    human_size(summary.used_bytes - min_u64(summary.used_bytes, held_bytes), reserved,
+               sizeof(reserved));
     (void)fprintf(stderr, "forebay %s (%s)\n", version_text(), version_revision());
     for (unsigned i = 0; http_server_address(s->http, i) != NULL; i++) {
         (void)fprintf(stderr, "  listening  %s%s\n",
@@ -99,7 +102,8 @@ void command_announce(const struct command_announcement *s)
                           ? "  (open: whoever reaches it may read)"
                           : "  (signatures are verified)");
     }
-    (void)fprintf(stderr, "  cache      %s: %s of %s used%s\n", summary.dir, used, capacity,
+    (void)fprintf(stderr, "  cache      %s: %s held of %s (%s reserved)%s\n", summary.dir, held,
+                  capacity, reserved,
                   summary.degraded ? "; DEGRADED, nothing is stored: see the log" : "");
     (void)fprintf(stderr, "  disk       %s; hits leave by %s\n", loop_engine_why(s->loop),
                   residency_text());

@@ -12,7 +12,7 @@
 struct command_announcement {
     const struct config *config;
     const struct loop *loop;
-    const struct store *store;
+    struct store *store;
     const struct http_server *http;
     const struct admin *admin;
     struct origin *const *origins;

@@ -100,6 +100,8 @@ struct store_summary {
     bool degraded;
     bool rebuilding; // the index is being rebuilt from segments
 };
+// Of used_bytes, what holds runs; the rest is reserved for them. Not on a worker.
+uint64_t store_held_bytes(struct store *store);
 void store_summarize(const struct store *store, struct store_summary *ret_summary); // any thread
 // 128-bit keyed hash of (realm, bucket, key); the hash key is the cache directory's own. Any
 // thread.

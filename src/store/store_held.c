@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of the space that a cache takes up holds runs. A fresh one has made its first segments and its
+// index, which count against cache.size, and holds nothing. Any thread that is no worker: it looks at
+// every row of the log's table, under the log's lock.
+#include "store/store_private.h"
+
+uint64_t store_held_bytes(struct store *store)
+{
+    struct segment_log *log = &store->log;
+    uint64_t bytes = 0;
+    if (!store->attached) {
+        return 0;
+    }
+    pthread_mutex_lock(&log->guarded.lock);
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        const struct segment *segment = &log->table[i];
+        if (segment->state == SEGMENT_SEALED && segment->recovered) {
+            bytes += log->segment_size_bytes; // nobody has looked yet
+        } else if (segment->state == SEGMENT_SEALED || segment->state == SEGMENT_SPARE) {
+            bytes += segment->append_offset - SEGMENT_DATA_OFFSET;
+        }
+    }
+    pthread_mutex_unlock(&log->guarded.lock);
+    for (unsigned i = 0; i <= log->slot_max; i++) { // those that are written
+        struct segment_slot *slot = &log->slots[i];
+        pthread_mutex_lock(&slot->guarded.lock);
+        if (slot->guarded.current != NULL) {
+            bytes += slot->guarded.current->append_offset - SEGMENT_DATA_OFFSET;
+        }
+        pthread_mutex_unlock(&slot->guarded.lock);
+    }
+    return bytes;
+}
