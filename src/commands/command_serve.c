@@ -216,6 +216,7 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
         .min_free_percent = limits.min_free_percent,
         .scrub_bytes_per_s = limits.scrub_bytes_per_s,
         .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
+        .must_begin = !c->cache_optional,
         .block_size_bytes_max = serve_block_size_max(s, rule_count),
         .descriptors_max = s->descriptors.segments,
         .holders = holders,

@@ -16,6 +16,8 @@
 // looked at again.
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -277,10 +279,23 @@ static enum err store_attach(struct store *store, const struct store_options *op
     return err;
 }
 
+// It is not a cache that has broken, but a place where there has never been one and cannot be: a mistake,
+// and nothing to bear.
+static bool store_never_began(const struct store *store)
+{
+    static const int mistakes[] = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG};
+    bool is_mistake = false;
+    for (size_t i = 0; i < ARRAY_LEN(mistakes); i++) {
+        is_mistake |= store->dir.failed_errno == mistakes[i];
+    }
+    return is_mistake && !store->dir.was_used && store->dir.segments_fd < 0;
+}
+
 static void store_open_degraded(struct store *store, enum err err, struct buf *why)
 {
-    log_error("cache_unusable", "err=%s text=%s remedy=%s", error_name(err),
-              log_quote(buf_span(why)), "repair_and_restart");
+    const char *name = strerrorname_np(store->dir.failed_errno);
+    log_error("cache_unusable", "err=%s errno=%s text=%s remedy=%s", error_name(err),
+              name != NULL ? name : "0", log_quote(buf_span(why)), "repair_and_restart");
     store_tell_trouble(store, true);
     if (store->index.renewals != NULL) {
         index_done(&store->index);
@@ -343,6 +358,14 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     scrub_init(&store->scrub, store);
     enum err err = store_attach(store, options, ret_why);
     if (err == ERR_IN_USE || err == ERR_FORMAT || err == ERR_INVALID) {
+        store_close(store);
+        return err;
+    }
+    if (err != ERR_OK && options->must_begin && store_never_began(store)) {
+        buf_printf(ret_why,
+                   " (%s), so nothing could be cached: give cache.dir a directory that user %u may "
+                   "write to, or set cache.optional to go without",
+                   strerrorname_np(store->dir.failed_errno), (unsigned)geteuid());
         store_close(store);
         return err;
     }
@@ -411,7 +434,9 @@ void store_close(struct store *store)
         store_mark_clean(store, index_txn);
     }
     stats_sub(COUNTER_cache_bytes, atomic_load(&store->used_bytes));
-    store_tell_trouble(store, false);
+    if (atomic_load(&store->disk_trouble_told)) { // that is not over, but nobody's any more
+        stats_sub(COUNTER_degraded_disk, 1);
+    }
     store_free(store);
 }
 

@@ -58,6 +58,7 @@ struct store_options {
     unsigned min_free_percent;     // of the file system; below: fills stop, oldest segments go
     uint64_t scrub_bytes_per_s;    // what is held is verified in the background; 0: it is not
     bool verify_always;            // cache.verify: always
+    bool must_begin;               // a place where there is no cache and cannot be one is an error
     uint64_t block_size_bytes_max; // largest block of any rule; segment size is at least twice this
     unsigned descriptors_max;      // for segments; 0 = 1,024
     // All that writes of this process reach; they get their numbers. What others hold is out of reach
@@ -78,7 +79,8 @@ struct store_limits {
 
 // ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten),
 // ERR_INVALID (size below the minimum of 16 MiB) are for the caller to exit on; ret_why has one
-// clear line with the remedy. An unusable disk (read-only, full, EIO) is not an error: the store
+// clear line with the remedy; with must_begin, ERR_PERMISSION, ERR_NOT_FOUND and ERR_IO for a place where no
+// cache is and none can be. Any other unusable disk (full, EIO, a cache that is read-only now) is no error: the store
 // opens degraded and says so in the log. Call before loop_start().
 enum err store_open(const struct store_options *options, struct loop *loop,
                     struct store **ret_store, struct buf *ret_why) MUST_USE;

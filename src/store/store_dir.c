@@ -308,6 +308,12 @@ void store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1])
     }
 }
 
+static enum err dir_refused(struct store_dir *dir, int errno_value)
+{
+    dir->failed_errno = errno_value;
+    return error_from_errno(errno_value);
+}
+
 enum err store_dir_write_format(struct store_dir *dir)
 {
     struct buf text;
@@ -318,25 +324,25 @@ enum err store_dir_write_format(struct store_dir *dir)
     int fd = openat(dir->fd, "format.new",
                     O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0) {
-        err = error_from_errno(errno);
+        err = dir_refused(dir, errno);
         goto out;
     }
     ssize_t written = write(fd, text.ptr, text.len);
     if (written != (ssize_t)text.len) {
-        err = written < 0 ? error_from_errno(errno) : ERR_DISK_FULL;
+        err = written < 0 ? dir_refused(dir, errno) : ERR_DISK_FULL;
     } else if (fsync(fd) != 0) {
-        err = error_from_errno(errno);
+        err = dir_refused(dir, errno);
     }
     if (close(fd) != 0 && err == ERR_OK) {
-        err = error_from_errno(errno);
+        err = dir_refused(dir, errno);
     }
     if (err == ERR_OK && renameat(dir->fd, "format.new", dir->fd, "format") != 0) {
-        err = error_from_errno(errno);
+        err = dir_refused(dir, errno);
     }
     if (err != ERR_OK) {
         (void)unlinkat(dir->fd, "format.new", 0);        // may not be there
     } else if (fsync(dir->fd) != 0 && errno != EINVAL) { // EINVAL: not with folders, here
-        err = error_from_errno(errno);
+        err = dir_refused(dir, errno);
     }
 out:
     buf_done(&text);
@@ -354,25 +360,27 @@ static uint64_t format_version(struct span text)
 }
 
 // Its text, at most FORMAT_BYTES_MAX. O_NONBLOCK: whatever lies there instead of a file (a pipe) holds
-// nobody up.
-static enum err format_read(int dir_fd, char *ret_text, size_t *ret_len)
+// nobody up. 0 or an errno.
+static int format_read(int dir_fd, char *ret_text, size_t *ret_len, bool *ret_is_there)
 {
     int fd = openat(dir_fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    *ret_is_there = fd >= 0;
     if (fd < 0) {
-        return error_from_errno(errno);
+        return errno;
     }
     ssize_t len = read(fd, ret_text, FORMAT_BYTES_MAX);
-    enum err err = len < 0 ? error_from_errno(errno) : ERR_OK;
+    int errno_value = len < 0 ? errno : 0;
     (void)close(fd); // nothing was written to it
     *ret_len = len < 0 ? 0 : (size_t)len;
-    return err;
+    return errno_value;
 }
 
 unsigned store_dir_version(int fd)
 {
     char text[FORMAT_BYTES_MAX];
     size_t len;
-    return format_read(fd, text, &len) == ERR_OK
+    bool is_there;
+    return format_read(fd, text, &len, &is_there) == 0
                ? (unsigned)format_version((struct span){text, len})
                : 0;
 }
@@ -380,11 +388,10 @@ unsigned store_dir_version(int fd)
 static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
 {
     char text[FORMAT_BYTES_MAX];
-    size_t len;
-    enum err err = format_read(dir->fd, text, &len);
-    if (err == ERR_OK) {
-        err = store_format_parse((struct span){text, len}, &dir->format);
-    }
+    size_t len = 0;
+    int errno_value = format_read(dir->fd, text, &len, &dir->was_used);
+    enum err err = errno_value == 0 ? store_format_parse((struct span){text, len}, &dir->format)
+                                    : dir_refused(dir, errno_value);
     uint64_t version = err == ERR_FORMAT ? format_version((struct span){text, len}) : 0;
     if (version != 0 && version != SEGMENT_FORMAT_VERSION) {
         buf_printf(ret_why,
@@ -426,17 +433,18 @@ static enum err dir_make_format(struct store_dir *dir, struct buf *ret_why)
 
 // --- opening
 
-static enum err dir_make_path(char *path)
+static enum err dir_make_path(struct store_dir *dir)
 {
+    char *path = dir->path;
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         int failed = mkdir(path, 0755) != 0 && errno != EEXIST ? errno : 0;
         *slash = '/';
         if (failed != 0 && failed != EACCES && failed != EROFS) {
-            return error_from_errno(failed);
+            return dir_refused(dir, failed);
         }
     }
-    return mkdir(path, 0700) != 0 && errno != EEXIST ? error_from_errno(errno) : ERR_OK;
+    return mkdir(path, 0700) != 0 && errno != EEXIST ? dir_refused(dir, errno) : ERR_OK;
 }
 
 static bool folder_is_ours(const struct stat *st, mode_t closed)
@@ -456,7 +464,7 @@ static enum err dir_make_private(struct store_dir *dir, const struct stat *outer
         return ERR_FORMAT;
     }
     if (mkdirat(dir->fd, STORE_DIR_PRIVATE, 0700) != 0 && errno != EEXIST) {
-        return error_from_errno(errno);
+        return dir_refused(dir, errno);
     }
     return ERR_OK;
 }
@@ -466,7 +474,7 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
 {
     struct stat outer, inner, format;
     if (fstat(dir->fd, &outer) != 0) {
-        return error_from_errno(errno);
+        return dir_refused(dir, errno);
     }
     if (folder_is_ours(&outer, S_IWGRP | S_IWOTH)) {
         bool has_inner = fstatat(dir->fd, STORE_DIR_PRIVATE, &inner, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -504,14 +512,14 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
     return ERR_OK;
 }
 
-static enum err dir_open_folder(const struct store_dir *dir, const char *name, int *ret_fd)
+static enum err dir_open_folder(struct store_dir *dir, const char *name, int *ret_fd)
 {
     if (mkdirat(dir->fd, name, 0700) != 0 && errno != EEXIST) {
-        return error_from_errno(errno);
+        return dir_refused(dir, errno);
     }
     int fd = openat(dir->fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) {
-        return error_from_errno(errno);
+        return dir_refused(dir, errno);
     }
     *ret_fd = fd;
     return ERR_OK;
@@ -523,12 +531,12 @@ static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
 {
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (dir->lock_fd < 0) {
-        return error_from_errno(errno);
+        return dir_refused(dir, errno);
     }
     bool folder_is_taken = flock(dir->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (folder_is_taken || flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (!folder_is_taken && errno != EWOULDBLOCK) {
-            return error_from_errno(errno);
+            return dir_refused(dir, errno);
         }
         buf_printf(
             ret_why,
@@ -546,13 +554,13 @@ enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret
     check(pthread_mutex_init(&dir->format_lock, NULL) == 0);
     dir->path = strdup(path);
     check(dir->path != NULL);
-    enum err err = dir_make_path(dir->path);
+    enum err err = dir_make_path(dir);
     if (err != ERR_OK) {
         goto out;
     }
     dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd < 0) {
-        err = error_from_errno(errno);
+        err = dir_refused(dir, errno);
         goto out;
     }
     err = dir_enter_private(dir, ret_why);
@@ -573,7 +581,11 @@ enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret
     }
 out:
     if (err != ERR_OK && err != ERR_IN_USE && err != ERR_FORMAT) {
-        buf_printf(ret_why, "%s: %s", path, error_row(err)->text);
+        struct stat st;
+        dir->was_used |= dir->fd >= 0 && fstatat(dir->fd, "format", &st, AT_SYMLINK_NOFOLLOW) == 0;
+        buf_printf(ret_why, "%s: %s", path,
+                   dir->failed_errno != 0 ? strerrordesc_np(dir->failed_errno)
+                                          : error_row(err)->text);
     }
     return err;
 }

@@ -75,7 +75,9 @@ struct store_dir {
     // Taken by whoever changes and writes `format` while the store is open; no other lock is taken
     // while it is held.
     pthread_mutex_t format_lock;
-    bool fresh; // `format` was made now
+    bool fresh;       // `format` was made now
+    bool was_used;    // there was one before
+    int failed_errno; // of the last thing it refused
 };
 // Makes the directory (0700) and the folders in it, locks it, reads or makes `format`. A directory
 // that others may change is entered by one folder more; dir->path says so. ERR_IN_USE,

@@ -807,19 +807,26 @@ def test_no_inodes_left(start, origin, engine, tmp_path):
         server.stop()
 
 
-def test_a_read_only_file_system(start, origin, engine, tmp_path):
-    """Found read-only at the start: served from the origin, uncached."""
+@pytest.mark.parametrize("was_used", [False, True])
+def test_a_read_only_file_system(start, origin, engine, tmp_path, was_used):
+    """Found read-only at the start: served from the origin, uncached, where there was a cache or none is needed."""
     with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
         (disk.mount / "cache").mkdir()
+        server = start(origin, engine=engine, cache=disk.mount / "cache", run=False,
+                       settings={"cache.size": "64MiB", "cache.optional": str(not was_used).lower()})
+        if was_used:
+            server.start()
+            server.stop()
         assert disk.remount("ro")
-        server = start(origin, engine=engine, cache=disk.mount / "cache",
-                       settings={"cache.size": "64MiB"})
+        server.start()
         keys = mixed(origin, 20, 2)
         fill(server, origin, keys)
         fill(server, origin, keys)
         assert server.metric("forebay_degraded", component="disk") == 1
         assert server.admin("/readyz").status == 200
         server.stop()
+        assert any("EROFS" in line for line in server.stderr), server.output()
+        assert not any("recovered" in line for line in server.stderr), server.output()
 
 
 def test_written_while_the_cache_directory_could_not_be_used(start, origin, engine):
