@@ -477,6 +477,8 @@ static void refuse_plain_client(const struct http_connection *c)
     log_warn("plain_http_on_tls_port",
              "client=%s hint=\"this client speaks http here: give it an https:// endpoint\"",
              c->peer);
+    char rest[4096]; // a request that is not read would take the reply with it
+    (void)!recv(c->fd, rest, sizeof(rest), MSG_DONTWAIT);
     (void)!send(c->fd, reply, sizeof(reply) - 1, MSG_NOSIGNAL); // it may have left
 }
 

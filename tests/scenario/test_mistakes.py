@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Usual mistakes: the first line that is printed names the cause and the remedy."""
+import socket
+
+import pytest
+from conftest import not_run
+from forebay import KEYS, run_forebay
+from origin import Origin
+from test_origin_trouble import certificate  # noqa: F401 (a fixture)
+
+PLAIN_ENV = {"AWS_ACCESS_KEY_ID": next(iter(KEYS)), "AWS_SECRET_ACCESS_KEY": next(iter(KEYS.values())),
+             "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def first_line(text):
+    """Of what was printed; a line of the log that tells of limits of this machine is none."""
+    lines = [line for line in text.splitlines() if line.strip() and '"descriptors"' not in line]
+    return lines[0] if lines else ""
+
+
+def refused(code, words, command, env=None, cwd=None):
+    out = run_forebay(*command, env={**PLAIN_ENV, **(env or {})}, cwd=cwd, wait=30)
+    line = first_line(out.stderr or out.stdout)
+    assert out.returncode == code, (out.returncode, out.stderr, out.stdout)
+    for word in words:
+        assert word in line, f"{word!r} is not in the first line: {line!r}"
+
+
+# name: (exit code, words of the first line, arguments; DIR is the test's folder)
+AT_THE_COMMAND_LINE = {
+    "misspelt flag": (3, ["--cache.sise", "did you mean", "--cache.size"], "check --cache.sise 1GiB"),
+    "flag twice": (3, ["--cache.ttl", "twice"], "check --cache.ttl 5s --cache.ttl 6s"),
+    "time without a unit": (3, ["60", "needs a unit", "60s"], "check --cache.ttl 60"),
+    "no scheme": (3, ["localhost:8333", "http://"], "check --origin.endpoint localhost:8333"),
+    "listen without a host": (3, [":9310", "127.0.0.1:9310"], "check --listen :9310"),
+    "listen as a URL": (3, ["HOST:PORT", "tls:"], "check --listen http://127.0.0.1:9310"),
+    "network without keys": (3, ["0.0.0.0:9310", "auth.keys_file"],
+                             "check --listen 0.0.0.0:9310 --listen_plaintext network"),
+    "tab in the file": (3, ["tab.yaml:2:1", "tab", "blanks"], "check -c DIR/tab.yaml"),
+    "misspelt key": (3, ["typo.yaml:1:9", "cache.sise", "cache.size"], "check -c DIR/typo.yaml"),
+    "no such file": (3, ["nowhere.yaml", "No such file"], "check -c DIR/nowhere.yaml"),
+    "keys file for all": (3, ["open.keys", "chmod 600"],
+                          "check --auth.mode verify --auth.keys_file DIR/open.keys"),
+    "keys file is none": (3, ["bad.keys:1", "list of keys"],
+                          "check --auth.mode verify --auth.keys_file DIR/bad.keys"),
+    "key without rights": (0, ["idle.keys:1:3", "may do nothing", "K"],
+                           "check --auth.mode verify --auth.keys_file DIR/idle.keys"),
+    "rule with a URL": (0, ["rule-url.yaml:1", "BUCKET/KEY", '"b/**"?'], "check -c DIR/rule-url.yaml"),
+    "rule for a bucket": (0, ["rule-bucket.yaml:1", "without its keys", '"b/**"?'],
+                          "check -c DIR/rule-bucket.yaml"),
+    "rule with a bracket": (0, ["rule-bracket.yaml:1", "bracket", "wildcard"],
+                            "check -c DIR/rule-bracket.yaml"),
+    "rule behind all": (0, ["rule-behind.yaml:3", "never reached", "comes first"],
+                        "check -c DIR/rule-behind.yaml"),
+    "no server": (6, ["no server answers", "--admin", "--endpoint"], "env --admin 127.0.0.1:1"),
+    "no such command": (2, ["serv", "no such command"], "serv"),
+    "garbage certificate": (1, ["garbage", "listen_tls.cert", "PEM"],
+                            "serve SERVE --listen tls:127.0.0.1:0 --listen_tls.cert DIR/garbage.pem "
+                            "--listen_tls.key DIR/garbage.pem"),
+    "directory that is none": (4, ["DIR/nothing", "No such file"],
+                               "serve SERVE --origin.endpoint dir:DIR/nothing"),
+    "cache is a file": (1, ["DIR/plain", "Not a directory", "cache.optional"],
+                        "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/plain/cache"),
+    "cache of another version": (1, ["DIR/old", "format", "remove the directory"],
+                                 "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/old"),
+    "cache too small": (3, ["cache.size", "16MiB"], "serve SERVE --origin.endpoint dir:DIR/tree --cache.size 1MiB"),
+    "port taken": (1, ["127.0.0.1:TAKEN", "in use"],
+                   "serve SERVE --origin.endpoint dir:DIR/tree --listen 127.0.0.1:TAKEN"),
+    "no credentials": (4, ["no credentials", "AWS_ACCESS_KEY_ID", "anonymous"],
+                       "serve SERVE --origin.endpoint http://127.0.0.1:1"),
+    "half credentials": (4, ["AWS_ACCESS_KEY_ID is set", "AWS_SECRET_ACCESS_KEY is not"],
+                         "serve SERVE --origin.endpoint http://127.0.0.1:1"),
+    "its own origin": (3, ["this Forebay itself", "127.0.0.1:9310"],
+                       "serve SERVE --listen 127.0.0.1:9310 --origin.endpoint http://localhost:9310"),
+}
+FILES = {
+    "tab.yaml": "cache:\n\tsize: 1GiB\n", "typo.yaml": "cache: {sise: 1GiB}\n",
+    "open.keys": "- {id: K, secret: s}\n", "bad.keys": "id: K\n", "idle.keys": "- {id: K, secret: s}\n",
+    "rule-url.yaml": "rules: [{match: 's3://b/**', cache: false}]\n",
+    "rule-bucket.yaml": "rules: [{match: b, cache: false}]\n",
+    "rule-bracket.yaml": "rules: [{match: 'b/[a/**', cache: false}]\n",
+    "rule-behind.yaml": "rules:\n  - {match: '**', ttl: 1h}\n  - {match: 'b/**', ttl: 2h}\n",
+    "garbage.pem": "garbage\n", "plain": "", "old/format": "forebay-cache 99\n", "old/lock": "", "tree/bkt/a": "",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o644 if name == "open.keys" else 0o600)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mistake", AT_THE_COMMAND_LINE)
+def test_at_the_command_line(folder, mistake):
+    code, words, command = AT_THE_COMMAND_LINE[mistake]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        names = {"SERVE": "--admin.listen off --admin.socket off --listen 127.0.0.1:0 --cache.size 64MiB "
+                          "--cache.dir DIR/cache --origin.region us-east-1",
+                 "TAKEN": str(taken.getsockname()[1]), "DIR": str(folder)}
+
+        def fill(text):
+            for name, value in names.items():
+                text = text.replace(name, value)
+            return text
+        arguments = {}
+        first, *rest = fill(command).split()
+        for flag, value in zip(rest[::2], rest[1::2]):     # what the row says beats SERVE
+            arguments[flag] = value
+        line = [first, *(word for pair in arguments.items() for word in pair)] if "SERVE" in command \
+            else [first, *rest]
+        env = {}
+        if mistake == "no credentials":
+            env = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+        elif mistake == "half credentials":
+            env = {"AWS_SECRET_ACCESS_KEY": ""}
+        refused(code, [fill(word) for word in words], line, env=env)
+
+
+def test_a_directory_that_is_read_only(tmp_path, start, origin):
+    """EROFS by its name; with cache.optional it goes on."""
+    from disks import LoopDisk
+    with LoopDisk(tmp_path / "disk", 64 << 20) as disk:
+        (disk.mount / "cache").mkdir()
+        if not disk.remount("ro"):
+            not_run("no read-only remount")
+        refused(1, [str(disk.mount), "Read-only file system", "EROFS", "cache.optional"],
+                ["serve", "--origin.endpoint", "http://127.0.0.1:1", "--cache.dir", str(disk.mount / "cache"),
+                 "--cache.size", "32MiB", "--admin.listen", "off", "--admin.socket", "off",
+                 "--listen", "127.0.0.1:0"])
+
+
+def told_at_start(server):
+    """What the start says of the origin: the lines behind its name."""
+    server.wait_stderr("event.*started")
+    lines = [line.strip() for line in server.stderr]
+    return next((line for line in lines if line.startswith("NOT USABLE")), "")
+
+
+def test_the_clock_is_off(start, origin):
+    """An origin that does not take our time, and names none of its own that helps."""
+    origin.fault(None, "error", (403, "RequestTimeTooSkewed", "No"), times=None)
+    told = told_at_start(start(origin, settings={"origin.probe": "true"}))
+    assert "clocks" in told and "NTP" in told, told
+
+
+def test_expired_credentials(start, origin):
+    origin.fault(None, "expired_token", times=None)
+    told = told_at_start(start(origin, settings={"origin.probe": "true"}))
+    assert "session token" in told and "new credentials" in told, told
+
+
+def test_the_wrong_region(start):
+    """The origin names its own: it is asked there, and nobody notices."""
+    with Origin(credentials=KEYS, region="eu-west-1") as origin:
+        origin.put("k", 100)
+        server = start(origin, settings={"origin.probe": "true"})
+        assert told_at_start(server) == ""
+        with server.client() as client:
+            assert client.get("k").status == 200
+
+
+def test_a_name_that_is_no_name(start):
+    """An endpoint that cannot be resolved."""
+    told = told_at_start(start("http://no-such-host.invalid", settings={
+        "origin.probe": "true", "origin.region": "us-east-1"}))
+    assert "resolved" in told and "origin.endpoint" in told, told
+
+
+def test_tls_on_the_plain_port_and_the_other_way(start, origin, certificate):
+    """A client of https on the plain port shows a hint in the log; one of http on the TLS port is told."""
+    server = start(origin, settings={"listen": "127.0.0.1:0,tls:127.0.0.1:0", "listen_tls.cert": certificate[0],
+                                     "listen_tls.key": certificate[1]})
+    urls = [line.split()[1] for line in server.stderr if line.strip().startswith("listening")]
+    plain, tls = (int(url.rpartition(":")[2]) for url in urls)
+    with socket.create_connection(("127.0.0.1", plain)) as client:
+        client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        server.wait_stderr("tls_hello_on_plain_port.*give it an http:// endpoint")
+    with socket.create_connection(("127.0.0.1", tls)) as client:
+        client.sendall(b"GET /bkt/k HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"write https://" in answer, answer
+    server.wait_stderr("plain_http_on_tls_port.*give it an https:// endpoint")
+
+
+def test_a_write_to_a_directory(start, tmp_path):
+    (tmp_path / "tree" / "bkt").mkdir(parents=True)
+    server = start(f"dir:{tmp_path / 'tree'}")
+    with server.client() as client:
+        reply = client.request("PUT", "/bkt/x", [("Content-Length", "2")], b"hi")
+    assert reply.status == 501 and b"only read from" in reply.body and b"Write to the directory" in reply.body
+
+
+def test_a_proxy_in_the_environment(start, origin):
+    """It is not used towards the origin, and clients are kept from it."""
+    origin.put("k", 100)
+    server = start(origin, env={"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"})
+    with server.client() as client:
+        assert client.get("k").status == 200
+    out = run_forebay("env", "--shell", "dotenv", "--admin", f"http://127.0.0.1:{server.admin_port}")
+    assert "NO_PROXY=127.0.0.1\n" in out.stdout and "no_proxy=127.0.0.1\n" in out.stdout, out
+
+
+def test_clients_without_keys(start, origin):
+    """`env` says that any keys do where none are verified, and sets some when asked to."""
+    server = start(origin)
+    admin = f"http://127.0.0.1:{server.admin_port}"
+    out = run_forebay("env", "--admin", admin)
+    assert out.returncode == 0 and "auth.mode open" in out.stderr and "--any-keys" in out.stderr, out
+    assert run_forebay("env", "--admin", admin, env={"AWS_PROFILE": "x"}).stderr == ""
+    out = run_forebay("env", "--any-keys", "--shell", "dotenv", "--admin", admin)
+    assert "AWS_ACCESS_KEY_ID=any\n" in out.stdout and out.stderr == "", out
+
+
+def test_which_rule(tmp_path):
+    """check --explain BUCKET/KEY says which rule an object is under; -T what stands for something else."""
+    config = tmp_path / "f.yaml"
+    config.write_text("rules:\n  - {match: 'b/*.tar', freshness: immutable}\n  - {match: 'b/**', ttl: 5s}\n")
+    for target, line in (("b/x.tar", 'rule: "b/*.tar" at'), ("s3://b/d/x.tar", 'rule: "b/**" at'),
+                         ("c/x", "rule: none of 2 matches")):
+        out = run_forebay("check", "-c", config, "--explain", target)
+        assert out.returncode == 0 and out.stdout.startswith(line), out
+    out = run_forebay("check", "-T", "--cache.dir", tmp_path / "cache", env={"AWS_REGION": "eu-north-1"})
+    rows = {line.split(":")[0]: line for line in out.stdout.splitlines()}
+    assert "80%" in rows["cache.size"] and "GiB" in rows["cache.size"], rows["cache.size"]
+    assert "now eu-north-1" in rows["origin.region"] and "now" in rows["io.engine"]
+
+
+def test_help_is_where_one_looks_for_it():
+    for arguments in (("-V",), ("--version",), ("version",)):
+        assert run_forebay(*arguments).stdout.startswith("forebay ")
+    for arguments in (("serve", "-h"), ("check", "--help"), ("help", "env")):
+        out = run_forebay(*arguments)
+        assert out.returncode == 0 and out.stdout.startswith("usage: forebay"), out
