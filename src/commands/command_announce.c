@@ -119,10 +119,8 @@ void command_announce(const struct command_announcement *s)
     for (unsigned i = 0; http_server_address(s->http, i) != NULL && !is_reached; i++) {
         is_reached = commands_advertise(http_server_address(s->http, i), url, sizeof(url));
     }
-    if (is_reached) {
-        (void)fprintf(stderr,
-                      "  clients    export AWS_ENDPOINT_URL_S3=%s   (others: forebay env)\n", url);
-    }
+    (void)fprintf(stderr, "  clients    %s%s\n", is_reached ? "export AWS_ENDPOINT_URL_S3=" : "",
+                  is_reached ? url : "none of S3's: they want HOST:PORT in listen");
     announce_origins(s);
     if (!has_immutable_rule(s->config)) {
         (void)fprintf(

@@ -68,10 +68,10 @@ static void show_cache_size(const struct config *c, struct buf *out)
     (void)snprintf(path, sizeof(path), "%s", c->cache_dir);
     while (statvfs(path, &st) != 0) { // as far as it is there
         char *slash = strrchr(path, '/');
-        if (slash == NULL || slash == path) {
+        if (slash == NULL || slash[1] == '\0') {
             return;
         }
-        *slash = '\0';
+        slash[slash == path ? 1 : 0] = '\0';
     }
     for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
         ours += folder_bytes(c->cache_dir, folders[i]);

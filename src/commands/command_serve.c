@@ -170,11 +170,16 @@ static bool probe_ready(void *ctx, struct buf *why)
         return false;
     }
     buf_append_cstr(why, summary.degraded ? "ready, without a cache disk" : "ready");
+    unsigned troubled = 0;
     for (unsigned i = 0; i < s->origin_count; i++) {
         struct origin_trouble_text trouble;
-        if (origin_in_trouble(s->origins[i], &trouble)) { // what is cached goes on
-            buf_printf(why, "; origin %s: %s", origin_name(s->origins[i]), trouble.text);
+        bool is_wrong = origin_in_trouble(s->origins[i], &trouble); // what is cached goes on
+        if (is_wrong && troubled++ == 0) {
+            buf_printf(why, "; origin %.200s: %s", origin_name(s->origins[i]), trouble.text);
         }
+    }
+    if (troubled > 1) {
+        buf_printf(why, "; %u origins in all", troubled);
     }
     return true;
 }

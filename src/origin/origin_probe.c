@@ -106,7 +106,7 @@ static void on_timer(struct timer *timer)
 {
     struct origin_probe *probe = container_of(timer, struct origin_probe, timer);
     struct origin_trouble_text text;
-    if (origin_in_trouble(probe->origin, &text)) {
+    if (!probe->is_running && origin_in_trouble(probe->origin, &text)) {
         probe_run(probe);
     }
 }
@@ -123,7 +123,9 @@ static void on_order(struct worker *to, struct message *message)
     bool is_idle = !probe->is_running && probe->timer.heap_slot == 0;
     if (order->told != NULL) {
         probe->told = order->told;
-        probe_run(probe);
+        if (!probe->is_running) {
+            probe_run(probe);
+        }
     } else if (is_idle && !probe->is_closed) {
         probe->failures = 0;
         timer_start(&probe->timer, PROBE_WAIT_MIN_MS);

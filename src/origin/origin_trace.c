@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The headers of a client that name its request in its own logs and traces. What is longer than they are,
-// or could not be sent as it is, is left out. Pure.
+// The headers of a client that name its request in its own logs and traces. They go on with what is fetched
+// for many, so only what can be nothing but a name is taken. Pure.
 #include <string.h>
 
 #include "origin/origin.h"
 
-static void take(const struct headers *client, struct span name, char *ret_text, size_t size)
+static bool is_of(const char *bytes, struct span value)
 {
-    struct span value;
-    ret_text[0] = '\0';
-    if (!headers_get(client, name, &value) || value.len == 0 || value.len >= size ||
-        !headers_value_is_clean(value)) {
-        return;
+    for (size_t i = 0; i < value.len; i++) {
+        if (value.ptr[i] == '\0' || strchr(bytes, value.ptr[i]) == NULL) {
+            return false;
+        }
     }
-    memcpy(ret_text, value.ptr, value.len);
-    ret_text[value.len] = '\0';
+    return value.len > 0;
 }
 
 void origin_trace_read(const struct headers *client, struct origin_trace *ret_trace)
 {
-    take(client, SPAN("traceparent"), ret_trace->traceparent, sizeof(ret_trace->traceparent));
-    take(client, SPAN("x-request-id"), ret_trace->request_id, sizeof(ret_trace->request_id));
+    struct span value;
+    *ret_trace = (struct origin_trace){.traceparent = ""};
+    if (headers_get(client, SPAN("traceparent"), &value) &&
+        value.len == sizeof(ret_trace->traceparent) - 1 && is_of("0123456789abcdef-", value)) {
+        span_to_text(value, ret_trace->traceparent, sizeof(ret_trace->traceparent));
+    }
+    if (headers_get(client, SPAN("x-request-id"), &value) &&
+        is_of("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:", value)) {
+        span_to_text(value, ret_trace->request_id, sizeof(ret_trace->request_id));
+    }
 }

@@ -13,13 +13,15 @@ KEPT = [("Cache-Control", "max-age=1"), ("Content-Disposition", "inline"),
         ("Expires", "Wed, 21 Oct 2099 07:28:00 GMT"), ("If-None-Match", "*"),
         ("User-Agent", "agent/1"), ("x-amz-acl", "private"), ("x-amz-meta-A", "b"),
         ("x-amz-storage-class", "STANDARD"), ("x-amz-tagging", "a=b"),
-        ("x-amz-server-side-encryption", "AES256"), ("x-amz-something-new", "1")]
+        ("x-amz-server-side-encryption", "AES256"), ("x-amz-something-new", "1"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("tracestate", "a=b"), ("x-request-id", "r-1")]
 # Everybody else's.
 GONE = [("Accept", "application/json"), ("Accept-Language", "de"), ("Accept-Charset", "x"),
         ("Cookie", "a=b"), ("Referer", "http://a/"), ("Forwarded", "for=1"),
         ("X-Forwarded-For", "1.2.3.4"), ("X-Forwarded-Host", "evil"), ("X-Real-IP", "1.2.3.4"),
         ("X-HTTP-Method-Override", "DELETE"), ("X-Original-URL", "/other/k"), ("Prefer", "x"),
-        ("X-Rewrite-URL", "/other/k"), ("amz-sdk-request", "attempt=1"), ("traceparent", "00-1"),
+        ("X-Rewrite-URL", "/other/k"), ("amz-sdk-request", "attempt=1"),
         ("x-goog-acl", "public-read"), ("x-ms-blob-type", "x"), ("x-own", "1"), ("Pragma", "x"),
         ("Proxy-Authorization", "x"), ("Destination", "/other/k"), ("Max-Forwards", "1"),
         ("Sec-Fetch-Site", "none"), ("Trailer", "x"), ("Content-Location", "/other"),
@@ -70,10 +72,11 @@ def test_connection_takes_nothing_off(start, origin, tmp_path, named):
 
 
 def test_fills_and_heads_carry_no_headers_of_clients(start, origin):
-    """What every later reader is answered with was asked for nobody in particular."""
+    """What every later reader is answered with was asked for nobody in particular; a name that is none stays."""
     origin.put("a", 5 << 20)
     server = start(origin, settings={"cache.ttl": "0s"})
-    extra = GONE + [("User-Agent", "agent/1"), ("If-Modified-Since", "Thu, 01 Jan 2015 00:00:00 GMT"),
+    extra = GONE + [("traceparent", "00-1"), ("tracestate", "a=b"), ("x-request-id", "<b>"),
+                    ("User-Agent", "agent/1"), ("If-Modified-Since", "Thu, 01 Jan 2015 00:00:00 GMT"),
                     ("Content-Type", "a/b"), ("Content-Language", "de"), ("Expires", "x"),
                     ("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-user-agent", "agent/2")]
     with Client(server.port) as client:
