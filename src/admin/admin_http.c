@@ -101,7 +101,7 @@ static_assert(ADMIN_CALLS_MAX + ADMIN_STREAMS_MAX < ADMIN_CONNECTIONS_MAX,
 static void cut_oldest(struct admin *admin)
 {
     stats_add(COUNTER_admin_connections_cut, 1);
-    log_warn("admin_connection_cut", "why=too_many max=%u", ADMIN_CONNECTIONS_MAX);
+    log_warn_condition("admin_connection_cut", "why=too_many max=%u", ADMIN_CONNECTIONS_MAX);
     unsigned i = 0;
     while (admin_call_uses(admin, admin->open[i]) || admin_events_uses(admin, admin->open[i])) {
         i++; // ends: fewer than all of them can be in use
@@ -149,7 +149,7 @@ static void on_accept_failed(struct evconnlistener *listener, void *ctx)
     struct admin *admin = as_admin(admin_of_thread);
     (void)listener;
     (void)ctx;
-    log_warn("admin_accept_paused", "errno=%d pause_ms=%d", errno, ACCEPT_PAUSE_MS);
+    log_warn_condition("admin_accept_paused", "errno=%d pause_ms=%d", errno, ACCEPT_PAUSE_MS);
     listeners_set(admin, false);
     event_after(admin->resume_event, ACCEPT_PAUSE_MS);
 }

@@ -30,19 +30,26 @@
 #define QUOTE_MAX_BYTES 256
 #define LINES_PER_SECOND 100
 #define RATE_ROWS 256
+#define CONDITION_QUIET_US 60000000u
 
 static atomic_int current_level = LOG_LEVEL_INFO;
 static bool json_lines;
 static enum log_keys keys_shown;
 static bool is_file; // stderr
 static atomic_ulong lines_written[LOG_LEVEL_DEBUG + 1];
-static atomic_ulong lines_lost;
+static atomic_ulong lines_lost, lines_held_back;
 
 static struct rate_row {
     atomic_ulong second; // of the window, on the monotonic clock
     atomic_ulong count;  // lines asked for in it
     atomic_ulong dropped;
 } rate_rows[RATE_ROWS];
+
+static struct condition_row {
+    atomic_ulong hash; // of the condition; 0: none yet
+    atomic_ulong quiet_until_us;
+    atomic_ulong dropped;
+} condition_rows[RATE_ROWS];
 
 void log_init(enum log_level level, bool json)
 {
@@ -70,6 +77,11 @@ unsigned long log_lines(enum log_level level)
 unsigned long log_lines_lost(void)
 {
     return atomic_load_explicit(&lines_lost, memory_order_relaxed);
+}
+
+unsigned long log_lines_held_back(void)
+{
+    return atomic_load_explicit(&lines_held_back, memory_order_relaxed);
 }
 
 static struct rate_row *row_of(const char *event)
@@ -312,14 +324,11 @@ static bool line_write(const char *text, size_t len)
     return write(STDERR_FILENO, text, len) > 0;
 }
 
-void log_event(enum log_level level, const char *event, const char *format, ...)
+static PRINTF_LIKE(5, 0) void write_event(enum log_level level, const char *event,
+                                          struct rate_row *row, unsigned long dropped,
+                                          const char *format, va_list args)
 {
     static const char level_names[][6] = {"error", "warn", "info", "debug"};
-    struct rate_row *row = row_of(event);
-    unsigned long dropped = 0;
-    if (!log_enabled(level) || !rate_allows(row, &dropped)) {
-        return;
-    }
     char text[LINE_MAX_BYTES];
     char date[DATE_ISO_LEN + 1];
     uint64_t now_us = clock_wall_us();
@@ -333,10 +342,7 @@ void log_event(enum log_level level, const char *event, const char *format, ...)
     }
     if (format[0] != '\0' && len < sizeof(text) - 1) {
         text[len++] = ' ';
-        va_list args;
-        va_start(args, format);
         int more = vsnprintf(text + len, sizeof(text) - len, format, args);
-        va_end(args);
         len = min_u64(len + (size_t)(more > 0 ? more : 0), sizeof(text) - 1);
     }
     struct line line = {.len = 0};
@@ -351,5 +357,73 @@ void log_event(enum log_level level, const char *event, const char *format, ...)
     } else { // the next line of this event tells
         atomic_fetch_add_explicit(&lines_lost, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&row->dropped, dropped + 1, memory_order_relaxed);
+    }
+}
+
+void log_event(enum log_level level, const char *event, const char *format, ...)
+{
+    struct rate_row *row = row_of(event);
+    unsigned long dropped = 0;
+    if (!log_enabled(level) || !rate_allows(row, &dropped)) {
+        return;
+    }
+    va_list args;
+    va_start(args, format);
+    write_event(level, event, row, dropped, format, args);
+    va_end(args);
+}
+
+static PRINTF_LIKE(2, 0) uint64_t
+    condition_hash(const char *event, const char *format, va_list args)
+{
+    char text[LINE_MAX_BYTES];
+    int printed = vsnprintf(text, sizeof(text), format, args);
+    size_t len = printed > 0 ? min_u64((uint64_t)printed, sizeof(text) - 1) : 0, kept = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] < '0' || text[i] > '9') {
+            text[kept++] = text[i];
+        }
+    }
+    return hash64(text, kept, hash64(event, strlen(event), 0)) | 1;
+}
+
+// True once a minute. Another condition that meets the same row has it from then on; threads that meet at the
+// turn of a minute may both be let through.
+static bool condition_is_due(uint64_t hash, unsigned long *ret_dropped)
+{
+    struct condition_row *row = &condition_rows[hash % RATE_ROWS];
+    uint64_t now_us = clock_monotonic_us();
+    bool is_same = atomic_load_explicit(&row->hash, memory_order_relaxed) == hash;
+    if (is_same && now_us < atomic_load_explicit(&row->quiet_until_us, memory_order_relaxed)) {
+        atomic_fetch_add_explicit(&row->dropped, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&lines_held_back, 1, memory_order_relaxed);
+        return false;
+    }
+    atomic_store_explicit(&row->hash, hash, memory_order_relaxed);
+    atomic_store_explicit(&row->quiet_until_us, now_us + CONDITION_QUIET_US, memory_order_relaxed);
+    unsigned long dropped = atomic_exchange_explicit(&row->dropped, 0, memory_order_relaxed);
+    *ret_dropped += is_same ? dropped : 0;
+    return true;
+}
+
+void log_condition(enum log_level level, const char *event, const char *format, ...)
+{
+    struct rate_row *row = row_of(event);
+    unsigned long dropped = 0;
+    va_list args;
+    if (!log_enabled(level)) {
+        return;
+    }
+    va_start(args, format);
+    uint64_t hash = condition_hash(event, format, args);
+    va_end(args);
+    if (!condition_is_due(hash, &dropped)) {
+        return;
+    }
+    unsigned long by_rate = 0;
+    if (rate_allows(row, &by_rate)) {
+        va_start(args, format);
+        write_event(level, event, row, dropped + by_rate, format, args);
+        va_end(args);
     }
 }

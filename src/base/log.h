@@ -20,6 +20,10 @@ bool log_enabled(enum log_level level);
 // `format` is printf for "key=value key=value"; a value that may hold blanks or outside bytes must
 // go through %s of log_quote().
 void log_event(enum log_level level, const char *event, const char *format, ...) PRINTF_LIKE(3, 4);
+// The same of what repeats while a condition lasts: once a minute for each condition, which is the event with
+// its text but for digits. What was held back is told as dropped=N when the next one is written.
+void log_condition(enum log_level level, const char *event, const char *format, ...)
+    PRINTF_LIKE(3, 4);
 // Quoted and escaped copy of outside bytes, cut at 256 bytes; thread-local, four results may live
 // at once.
 const char *log_quote(struct span s);
@@ -33,8 +37,10 @@ struct span log_key_shown(struct span key, char *ret_hash);
 const char *log_key(struct span key); // that, by log_quote()
 // Lines written per level since start, for metrics.
 unsigned long log_lines(enum log_level level);
-unsigned long log_lines_lost(void); // that stderr did not take
+unsigned long log_lines_lost(void);      // that stderr did not take
+unsigned long log_lines_held_back(void); // by log_condition()
 
+#define log_warn_condition(event, ...) log_condition(LOG_LEVEL_WARN, event, __VA_ARGS__)
 #define log_error(event, ...) log_event(LOG_LEVEL_ERROR, event, __VA_ARGS__)
 #define log_warn(event, ...) log_event(LOG_LEVEL_WARN, event, __VA_ARGS__)
 #define log_info(event, ...) log_event(LOG_LEVEL_INFO, event, __VA_ARGS__)

@@ -355,11 +355,12 @@ void http_connection_enter_head(struct http_connection *c)
 static void refuse_tls_hello(struct http_connection *c)
 {
     stats_add(COUNTER_http_tls_hello_on_plain, 1);
-    log_warn("tls_hello_on_plain_port",
-             "client=%s hint=\"this client speaks https here, or switched to the CRT transfer "
-             "manager, which may do so: give it an http:// endpoint or set "
-             "preferred_transfer_client = classic\"",
-             c->peer);
+    log_warn_condition(
+        "tls_hello_on_plain_port",
+        "client=%s hint=\"this client speaks https here, or switched to the CRT transfer "
+        "manager, which may do so: give it an http:// endpoint or set "
+        "preferred_transfer_client = classic\"",
+        c->peer);
     http_connection_close(c, true);
 }
 
@@ -474,9 +475,9 @@ static void refuse_plain_client(const struct http_connection *c)
     static const char reply[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
                                 "Content-Type: text/plain\r\nContent-Length: 43\r\n\r\n"
                                 "This port speaks TLS: write https:// here.\n";
-    log_warn("plain_http_on_tls_port",
-             "client=%s hint=\"this client speaks http here: give it an https:// endpoint\"",
-             c->peer);
+    log_warn_condition(
+        "plain_http_on_tls_port",
+        "client=%s hint=\"this client speaks http here: give it an https:// endpoint\"", c->peer);
     char rest[4096]; // a request that is not read would take the reply with it
     (void)!recv(c->fd, rest, sizeof(rest), MSG_DONTWAIT);
     (void)!send(c->fd, reply, sizeof(reply) - 1, MSG_NOSIGNAL); // it may have left

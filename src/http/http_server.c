@@ -357,7 +357,8 @@ static void accept_without_descriptors(struct listener *l)
 {
     struct http_server *server = l->server;
     stats_add(COUNTER_http_accept_paused, 1);
-    log_warn("accept_paused", "why=\"out of file descriptors\" pause_ms=%d", ACCEPT_PAUSE_MS);
+    log_warn_condition("accept_paused", "why=\"out of file descriptors\" pause_ms=%d",
+                       ACCEPT_PAUSE_MS);
     for (unsigned i = 0; i < SHED_WITHOUT_DESCRIPTORS_MAX && server->spare_fd >= 0; i++) {
         close(server->spare_fd);
         server->spare_fd = -1;

@@ -274,7 +274,8 @@ static enum err level_push(struct scan *scan, int root_fd, size_t path_len, bool
                            : -1;
     int saved = errno;
     if (fd < 0 && saved != ENOENT && saved != ENOTDIR && saved != EXDEV && saved != ELOOP) {
-        log_warn("directory_not_listed", "path=%s errno=%d", log_quote(buf_span(&path)), saved);
+        log_warn_condition("directory_not_listed", "path=%s errno=%d", log_quote(buf_span(&path)),
+                           saved);
     }
     buf_done(&path);
     if (fd < 0) {

@@ -64,9 +64,9 @@ void origin_s3_call_end(struct origin_s3_call *c, enum err err)
     credentials_waiter_cancel(&c->waiter);
     origin_call_done(&c->call);
     if (err == ERR_ORIGIN_PROTOCOL && c->head_seen) {
-        log_warn("origin_answer_refused", "origin=%s op=%s status=%u bucket=%s",
-                 c->call.ow->origin->options.name, operation_name(c), c->response_head.status,
-                 log_quote(origin_s3_call_bucket(c)));
+        log_warn_condition("origin_answer_refused", "origin=%s op=%s status=%u bucket=%s",
+                           c->call.ow->origin->options.name, operation_name(c),
+                           c->response_head.status, log_quote(origin_s3_call_bucket(c)));
     }
     worker_free_later(w, call_free, c);
     worker_free_later(w, arena_free_later, c->arena);

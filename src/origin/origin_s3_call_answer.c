@@ -179,8 +179,8 @@ static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *bod
     }
     c->skew_corrected = true;
     atomic_store(&state->clock_skew_s, (long)((int64_t)origin_s - now_s));
-    log_warn("origin_clock_differs", "origin=%s offset_s=%lld", c->call.ow->origin->options.name,
-             (long long)((int64_t)origin_s - now_s));
+    log_warn_condition("origin_clock_differs", "origin=%s offset_s=%lld",
+                       c->call.ow->origin->options.name, (long long)((int64_t)origin_s - now_s));
     if (c->upload_has_left) {
         origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
     } else {
@@ -236,10 +236,11 @@ static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_
 }
 
 // Servers that speak TLS on the port say so to those who do not.
-static bool wants_tls(const struct origin_s3_call *c)
+static bool wants_tls(const struct origin_s3_call *c, const struct s3_error_body *body)
 {
     struct span text = buf_span(&c->collected);
-    return c->response_head.status == 400 && text.len > 0 && text.len < 4096 &&
+    return c->response_head.status == 400 && body->code.len == 0 && text.len > 0 &&
+           text.len < 4096 &&
            !origin_s3_state_of(c->call.ow)->endpoint.is_https &&
            (memmem(text.ptr, text.len, "HTTPS port", 10) != NULL ||
             memmem(text.ptr, text.len, "HTTPS server", 12) != NULL);
@@ -258,7 +259,7 @@ void origin_s3_call_answered(struct origin_s3_call *c)
     if (mend_region(c, &body) || mend_clock(c, &body) || mend_credentials(c, &body)) {
         return;
     }
-    if (wants_tls(c)) {
+    if (wants_tls(c, &body)) {
         origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_HTTPS, UINT64_MAX, "");
         origin_s3_call_end(c, ERR_ORIGIN_PROTOCOL);
         return;

@@ -123,10 +123,10 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
         atomic_store(&origin->trouble_since_us, clock_monotonic_us());
     }
     const struct trouble_row *row = &rows[trouble];
-    log_warn("origin_unreachable", "origin=%s why=%s text=%s detail=%s remedy=%s",
-             log_quote(span_from_cstr(origin->options.name)), row->why,
-             log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
-             log_quote(span_from_cstr(row->remedy)));
+    log_warn_condition("origin_unreachable", "origin=%s why=%s text=%s detail=%s remedy=%s",
+                       log_quote(span_from_cstr(origin->options.name)), row->why,
+                       log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
+                       log_quote(span_from_cstr(row->remedy)));
     origin_probe_wake(origin);
 }
 
@@ -136,9 +136,9 @@ static void over(struct origin *origin, bool takes_keys)
     bool is_over = rows[was].component == COMPONENT_ORIGIN || takes_keys;
     if (was != ORIGIN_TROUBLE_NONE && is_over && change(origin, was, ORIGIN_TROUBLE_NONE)) {
         uint64_t since_us = atomic_load(&origin->trouble_since_us);
-        log_info("origin_back", "origin=%s after_ms=%llu",
-                 log_quote(span_from_cstr(origin->options.name)),
-                 (unsigned long long)(clock_monotonic_us() - since_us) / 1000);
+        log_condition(LOG_LEVEL_INFO, "origin_back", "origin=%s after_ms=%llu",
+                      log_quote(span_from_cstr(origin->options.name)),
+                      (unsigned long long)(clock_monotonic_us() - since_us) / 1000);
     }
 }
 

@@ -430,6 +430,9 @@ static void render_log_lines(struct buf *out)
     render_head(out, "forebay_log_lost_total", "log lines that stderr did not take at once",
                 "counter");
     buf_printf(out, "forebay_log_lost_total %lu\n", log_lines_lost());
+    render_head(out, "forebay_log_held_back_total",
+                "log lines of conditions that had been told less than a minute before", "counter");
+    buf_printf(out, "forebay_log_held_back_total %lu\n", log_lines_held_back());
 }
 
 void stats_render(struct buf *out)

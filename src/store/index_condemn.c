@@ -170,8 +170,8 @@ static bool condemn_lines(struct store *store, const struct index_change *batch)
     }
     if (err != ERR_OK) {
         stats_add(COUNTER_condemned_unwritten, 1);
-        log_warn("condemned_not_noted", "err=%s dir=%s", error_name(err),
-                 log_quote(span_from_cstr(store->dir.path)));
+        log_warn_condition("condemned_not_noted", "err=%s dir=%s", error_name(err),
+                           log_quote(span_from_cstr(store->dir.path)));
     }
     return any;
 }

@@ -242,8 +242,8 @@ static void examine(struct recovery *recovery, struct segment *segment, bool reb
     struct segment_seal seal;
     enum err err = segment_log_identify(segment, &header, &seal);
     if (err == ERR_FORMAT || err == ERR_CORRUPT) {
-        log_warn("segment_refused", "number=%u err=%s", atomic_load(&segment->number),
-                 error_name(err));
+        log_warn_condition("segment_refused", "number=%u err=%s", atomic_load(&segment->number),
+                           error_name(err));
         segment_log_drop(&store->log, segment);
         return;
     }

@@ -248,8 +248,9 @@ static enum err borrow(struct segment *segment, bool may_wait, int *ret_fd)
     }
     stats_add(COUNTER_segment_open_failures, 1);
     atomic_store(&pool->short_until_us, clock_monotonic_us() + SHORT_US);
-    log_warn("segment_not_opened", "number=%u errno=%d error=%s", atomic_load(&segment->number),
-             -fd, log_quote(span_from_cstr(strerrordesc_np(-fd))));
+    log_warn_condition("segment_not_opened", "number=%u errno=%d error=%s",
+                       atomic_load(&segment->number), -fd,
+                       log_quote(span_from_cstr(strerrordesc_np(-fd))));
     return ERR_UNREADABLE;
 }
 

@@ -131,9 +131,9 @@ void store_drop_run(struct store *store, const struct store_place *place, struct
     if (why == ERR_CORRUPT) {
         stats_add(COUNTER_evicted_bytes_corrupt, place->payload_len);
     }
-    log_warn("run_dropped", "err=%s segment=%u offset=%u first_block=%llu blocks=%u",
-             error_name(why), place->segment_number, place->header_offset,
-             (unsigned long long)place->first_block, place->block_count);
+    log_warn_condition("run_dropped", "err=%s segment=%u offset=%u first_block=%llu blocks=%u",
+                       error_name(why), place->segment_number, place->header_offset,
+                       (unsigned long long)place->first_block, place->block_count);
 }
 
 void store_drop_place(struct store *store, const struct store_place *place, struct hash128 hash,

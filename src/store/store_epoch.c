@@ -169,8 +169,8 @@ static void on_begun(struct blocking_job *job)
     struct store_epoch_change *change = container_of(job, struct store_epoch_change, job);
     if (job->err != ERR_OK) {
         stats_add(COUNTER_bucket_invalidation_failures, 1);
-        log_warn("epoch_not_kept", "err=%s dir=%s", error_name(job->err),
-                 log_quote(span_from_cstr(change->store->dir.path)));
+        log_warn_condition("epoch_not_kept", "err=%s dir=%s", error_name(job->err),
+                           log_quote(span_from_cstr(change->store->dir.path)));
     } else {
         stats_add(COUNTER_bucket_invalidations, 1);
         stats_add(COUNTER_bucket_invalidations_shared,

@@ -174,6 +174,29 @@ static void write_after_flood(void)
     log_info("flood", "i=end");
 }
 
+static void write_condition(void)
+{
+    log_init(LOG_LEVEL_INFO, false);
+    for (int i = 0; i < 1000; i++) {
+        log_warn_condition("bad_disk", "disk=a number=%d", i);
+    }
+    log_warn_condition("bad_disk", "disk=b number=%d", 1);
+    clock_test_advance_us(61000000);
+    log_warn_condition("bad_disk", "disk=a number=%d", 1000);
+}
+
+// Once a minute for each condition, whatever numbers it names; what was held back is told.
+Test(log, a_condition_is_told_once_a_minute)
+{
+    unsigned long before = log_lines(LOG_LEVEL_WARN);
+    const char *text = capture(write_condition);
+    cr_assert_eq(log_lines(LOG_LEVEL_WARN) - before, 3, "%s", text);
+    cr_assert_eq(log_lines_held_back(), 999);
+    cr_assert_not_null(strstr(text, "event=bad_disk disk=a number=0\n"));
+    cr_assert_not_null(strstr(text, "event=bad_disk disk=b number=1\n"));
+    cr_assert_not_null(strstr(text, "event=bad_disk dropped=999 disk=a number=1000\n"));
+}
+
 Test(log, what_was_dropped_is_told)
 {
     const char *text = capture(write_after_flood);
