@@ -28,16 +28,6 @@
 
 // --- The directory -------------------------------------------------------------------------------
 
-// The directory itself, or the nearest one above it that is there.
-static void nearest_directory(const char *path, char ret_path[PATH_MAX])
-{
-    (void)snprintf(ret_path, PATH_MAX, "%s", path);
-    while (access(ret_path, F_OK) != 0 && strlen(ret_path) > 1) {
-        char *slash = strrchr(ret_path, '/');
-        *(slash == ret_path ? slash + 1 : slash) = '\0';
-    }
-}
-
 static void check_directory(struct doctor *d, const char *above)
 {
     const char *dir = d->config->cache_dir;
@@ -346,7 +336,7 @@ static void check_port(struct doctor *d, const char *key, const struct config_li
 void command_doctor_host(struct doctor *d)
 {
     char above[PATH_MAX];
-    nearest_directory(d->config->cache_dir, above);
+    commands_nearest_directory(d->config->cache_dir, above);
     check_directory(d, above);
     check_file_system(d, above);
     check_size(d, above);

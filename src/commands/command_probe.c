@@ -249,8 +249,9 @@ static void calls_init(struct calls *calls, unsigned count)
     (void)pthread_condattr_destroy(&attributes); // cannot fail
 }
 
-static void ask_all(struct command_probe *probe, const struct command_probe_ask *asks,
-                    unsigned count, uint64_t timeout_ms, struct command_probe_answer *ret_answers)
+void command_probe_ask_all(struct command_probe *probe, const struct command_probe_ask *asks,
+                           unsigned count, uint64_t timeout_ms,
+                           struct command_probe_answer *ret_answers)
 {
     struct worker *w = loop_worker(probe->loop, 0);
     struct call *all = calloc(count, sizeof(*all));
@@ -281,7 +282,7 @@ static void ask_all(struct command_probe *probe, const struct command_probe_ask 
 void command_probe_ask(struct command_probe *probe, const struct command_probe_ask *ask,
                        uint64_t timeout_ms, struct command_probe_answer *ret_answer)
 {
-    ask_all(probe, ask, 1, timeout_ms, ret_answer);
+    command_probe_ask_all(probe, ask, 1, timeout_ms, ret_answer);
 }
 
 enum err command_probe_open(struct command_probe *probe, const struct config *config,

@@ -45,4 +45,9 @@ struct command_probe_answer {
 // Asks and waits, at most `timeout_ms` and a moment.
 void command_probe_ask(struct command_probe *probe, const struct command_probe_ask *ask,
                        uint64_t timeout_ms, struct command_probe_answer *ret_answer);
+// `count` of them at once; for each an answer.
+void command_probe_ask_all(struct command_probe *probe, const struct command_probe_ask *asks,
+                           unsigned count, uint64_t timeout_ms,
+                           struct command_probe_answer *ret_answers);
+
 #endif

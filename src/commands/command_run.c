@@ -99,30 +99,12 @@ static bool choose_directory(struct run *run)
     return false;
 }
 
-// Settings of the user that run decides itself.
-static bool is_ours(const char *word)
-{
-    static const char *const flags[] = {"--cache.dir", "--admin.socket"};
-    for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
-        size_t len = strlen(flags[i]);
-        if (strncmp(word, flags[i], len) == 0 && (word[len] == '\0' || word[len] == '=')) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void tell_server(struct run *run, int argc, char **argv)
 {
+    static const char *const ours[] = {"--cache.dir", "--admin.socket", NULL};
     const char *endpoint = getenv("AWS_ENDPOINT_URL_S3");
     endpoint = endpoint != NULL && endpoint[0] != '\0' ? endpoint : getenv("AWS_ENDPOINT_URL");
-    for (int i = 0; i < argc; i++) {
-        if (!is_ours(argv[i])) {
-            command_server_word(&run->server, argv[i]);
-        } else if (strchr(argv[i], '=') == NULL) {
-            i++; // its value
-        }
-    }
+    command_server_settings(&run->server, argc, argv, ours);
     (void)snprintf(run->dir_flag, sizeof(run->dir_flag), "--cache.dir=%s", run->dir);
     (void)snprintf(run->socket_flag, sizeof(run->socket_flag), "--admin.socket=%s",
                    run->server.admin + strlen("unix:"));

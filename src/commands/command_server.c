@@ -111,6 +111,31 @@ void command_server_word(struct command_server *s, const char *word)
     s->words[s->word_count++] = word;
 }
 
+static bool is_skipped(const char *word, const char *const *skipped)
+{
+    bool is = false;
+    for (size_t i = 0; skipped[i] != NULL && !is; i++) {
+        size_t len = strlen(skipped[i]);
+        is = strncmp(word, skipped[i], len) == 0 && (word[len] == '\0' || word[len] == '=');
+    }
+    return is;
+}
+
+void command_server_settings(struct command_server *s, int argc, char **argv,
+                             const char *const *skipped)
+{
+    for (int i = 0; i < argc; i++) {
+        bool has_value = strchr(argv[i], '=') == NULL && i + 1 < argc; // in the next word
+        if (!is_skipped(argv[i], skipped)) {
+            command_server_word(s, argv[i]);
+            if (has_value) {
+                command_server_word(s, argv[i + 1]);
+            }
+        }
+        i += has_value;
+    }
+}
+
 // --- Its life ------------------------------------------------------------------------------------
 
 // In the child, which has one thread. Does not come back.

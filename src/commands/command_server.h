@@ -27,6 +27,9 @@ struct command_server {
 bool command_server_init(struct command_server *server, struct buf *ret_why);
 // One more word of its command line, behind `serve`; must live as long as the server.
 void command_server_word(struct command_server *server, const char *word);
+// The user's settings, but for those in `skipped` (flags; NULL ends them), which the command decides itself.
+void command_server_settings(struct command_server *server, int argc, char **argv,
+                             const char *const *skipped);
 // Starts it and waits until it serves, at most `timeout_ms`. Where it ended before, the same call may start it again: the port
 // is kept. False: *ret_why has what it said.
 bool command_server_start(struct command_server *server, uint64_t timeout_ms, struct buf *ret_why);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forms of results: JSON lines, sizes and times that people read.
+// Small things that several commands share: the forms of results, settings and paths.
 #include "commands/commands.h"
 
 #include "commands/commands_private.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <unistd.h>
 
 // Bytes that are no UTF-8 become question marks: JSON has no others.
 void commands_append_json(struct buf *out, const char *text)
@@ -67,4 +69,13 @@ unsigned commands_setting(const char *key)
     }
     check(strcmp(config_setting(i)->key, key) == 0);
     return i;
+}
+
+void commands_nearest_directory(const char *path, char ret_path[PATH_MAX])
+{
+    (void)snprintf(ret_path, PATH_MAX, "%s", path);
+    while (access(ret_path, F_OK) != 0 && strlen(ret_path) > 1) {
+        char *slash = strrchr(ret_path, '/');
+        *(slash == ret_path ? slash + 1 : slash) = '\0';
+    }
 }

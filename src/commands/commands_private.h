@@ -3,6 +3,7 @@
 #ifndef FOREBAY_COMMANDS_PRIVATE_H
 #define FOREBAY_COMMANDS_PRIVATE_H
 
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 
@@ -42,6 +43,8 @@ void commands_append_json(struct buf *out, const char *text);
 #define COMMANDS_BYTES_MAX 32
 void commands_human_bytes(uint64_t bytes, char *ret_text); // "1.5 GiB"; COMMANDS_BYTES_MAX bytes
 unsigned commands_setting(const char *key);                // its row, which is there
+// The directory itself, or the nearest one above it that is there.
+void commands_nearest_directory(const char *path, char ret_path[PATH_MAX]);
 // One line: the text, or as --json wants it.
 void commands_render_result(struct buf *out, int code, const char *text);
 

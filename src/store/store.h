@@ -494,4 +494,8 @@ struct store_prepare_options {
 // of the file system. One line in ret_what, whatever the outcome. May block.
 enum err store_prepare(const struct store_prepare_options *options, struct buf *ret_what) MUST_USE;
 
+// Removes a directory that holds a cache of this format and is not in use; any other one stays. For one that the
+// caller has made for itself. May block.
+void store_discard(const char *path);
+
 #endif

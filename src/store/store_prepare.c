@@ -19,6 +19,7 @@
 #include "store/store.h"
 #include "store/store_dir.h"
 
+#define FORMAT_TEXT_MAX 4096u // of a message
 #define FOLDER (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
 // All that a cache of any version has at its top.
@@ -460,4 +461,22 @@ enum err store_prepare(const struct store_prepare_options *options, struct buf *
     }
     (void)close(fd); // nothing is pending
     return err;
+}
+
+void store_discard(const char *path)
+{
+    struct buf what;
+    int lock, fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return; // it was not made
+    }
+    buf_init(&what, FORMAT_TEXT_MAX);
+    if (store_dir_version(fd) == SEGMENT_FORMAT_VERSION && locks_take(fd, &lock)) {
+        if (wipe(fd, path, &what) == ERR_OK) {
+            (void)rmdir(path); // what has no cache in it any more
+        }
+        locks_give_back(fd, lock);
+    }
+    buf_done(&what);
+    (void)close(fd); // nothing is pending
 }

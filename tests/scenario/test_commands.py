@@ -124,3 +124,24 @@ def test_what_prepare_made_serves(start, origin, tmp_path):
     told = run_forebay("prepare", cache, "--json")
     assert json.loads(told.stdout.splitlines()[-1]) == {"type": "result", "exit": 0, "text": f"{cache}: ready"}
     assert (cache / "format").exists()
+
+
+# --- bench ----------------------------------------------------------------------------------------
+
+def test_bench_measures_and_leaves_nothing_behind(tmp_path):
+    (tmp_path / "data" / "b").mkdir(parents=True)
+    (tmp_path / "data" / "b" / "big").write_bytes(os.urandom(16 << 20))
+    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    flags = ["--origin.endpoint", f"dir:{tmp_path}/data", "--cache.dir", tmp_path / "cache", "--workers", "1"]
+    told = run_forebay("bench", "--quick", "--json", *flags, env=env)
+    result = json.loads(told.stdout)
+    assert told.returncode == 0 and result["type"] == "result" and told.stderr.count("error") == 0
+    assert (result["bucket"], result["key"], result["bytes"]) == ("b", "big", 16 << 20)
+    assert all(result[name] > 0 for name in ("disk", "origin_one", "origin", "cold", "warm", "random_per_second"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    told = run_forebay("bench", "--disk", "--quick", *flags, env=env)
+    assert told.returncode == 0 and "disk read ceiling" in told.stdout and "origin" not in told.stdout
+    told = run_forebay("bench", "--quick", "--origin=s3://b/none", *flags, env=env)
+    assert told.returncode == 4 and "name an object with --origin" in told.stderr
+    assert run_forebay("bench", "--origin=b/none").returncode == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
