@@ -217,6 +217,10 @@ const char *config_source_text(const struct config *config, unsigned i);
 void config_compare(const struct config *was, const struct config *now,
                     void (*on_changed)(void *ctx, const char *key, bool live), void *ctx);
 
+// "64MiB", "2GB", a number of bytes. False: *ret_why (CONFIG_WHY_MAX bytes) says what is wrong.
+#define CONFIG_WHY_MAX 512
+bool config_value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why);
+
 // The table as a commented sample file, as a JSON Schema, as a Markdown table.
 void config_render_sample(struct buf *out);
 void config_render_schema(struct buf *out);

@@ -498,4 +498,27 @@ enum err store_prepare(const struct store_prepare_options *options, struct buf *
 // caller has made for itself. May block.
 void store_discard(const char *path);
 
+// --- store_replay.c: what the retention policy would have kept -------------------------------------
+
+struct store_replay_options {
+    enum store_policy policy;
+    uint64_t capacity_bytes; // of segments: without what cache.headroom keeps
+    const uint32_t *lens; // of each block, above 0; the caller's, for as long as the replay lives
+    uint32_t block_count;
+    uint64_t mean_bytes;        // of a block
+    uint32_t segment_bytes;     // 0: as many blocks as fit
+    uint32_t segment_bytes_min; // at least twice the longest block
+    uint32_t spares, batch;     // segments kept free; events told at once, 1 to 1,024
+};
+struct store_replay;
+struct store_replay *store_replay_new(const struct store_replay_options *options);
+void store_replay_free(struct store_replay *replay);
+#define STORE_REPLAY_PARTS 8u // a block has, where it is read in parts
+// Is it held? Otherwise it is stored now, if the policy admits it. `is_part`: only a part of it is read.
+bool store_replay_access(struct store_replay *replay, uint32_t block, bool is_part);
+struct store_replay_figures {
+    uint64_t admitted_bytes, rewritten_bytes, unranked_runs;
+};
+void store_replay_figures(struct store_replay *replay, struct store_replay_figures *ret_figures);
+
 #endif

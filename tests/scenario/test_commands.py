@@ -145,3 +145,52 @@ def test_bench_measures_and_leaves_nothing_behind(tmp_path):
     assert told.returncode == 4 and "name an object with --origin" in told.stderr
     assert run_forebay("bench", "--origin=b/none").returncode == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+# --- plan, profile --------------------------------------------------------------------------------
+
+def rows_of(told):
+    rows = [json.loads(line) for line in told.stdout.splitlines()]
+    assert rows[-1]["type"] == "result" and rows[-1]["exit"] == told.returncode
+    return rows
+
+
+def test_plan_says_what_the_policy_reaches():
+    told = run_forebay("plan", "--dataset=1TB", "--cache=500GB", "--nodes=4", "--json")
+    *sizes, result = rows_of(told)
+    half = next(row for row in sizes if row["cache"] == 500e9)
+    assert 0.40 < half["each_reads_all"]["hit_ratio"] < 0.50             # 45 % of the data, and no policy beats that
+    assert half["gateway"] == {"hit_ratio": 1.0, "origin_bytes": 0}      # four of them hold it all
+    ratios = [row["each_reads_all"]["hit_ratio"] for row in sizes]
+    assert ratios == sorted(ratios) and 1.1e12 < result["holds_all"] < 1.2e12
+    assert told.stdout == run_forebay("plan", "--dataset=1TB", "--cache=500GB", "--nodes=4", "--json").stdout
+    assert "<- as asked" in run_forebay("plan", "--dataset=1TB", "--cache=500GB").stdout
+    for words in (["--dataset=1TB"], ["--dataset=1TB", "--cache=half"], ["--dataset=1TB", "--cache=1GB", "--nodes=0"]):
+        assert run_forebay("plan", *words).returncode == 2
+
+
+def test_profile_of_a_real_log(start, origin, tmp_path):
+    """Two epochs over four objects, one of several blocks: half of the reads are no first ones."""
+    server = start(origin)
+    for i in range(3):
+        origin.put(f"small/{i}", 5000)
+    origin.put("large/a", 3 << 20)
+    with server.client() as client:
+        for _ in range(2):
+            for key in ("small/0", "small/1", "small/2", "large/a"):
+                assert client.get(key).status == 200
+    server.access_log(wait_for=lambda line: line["key"] == "large/a" and line["result"] == "hit")
+    log = tmp_path / "log"
+    log.write_text("\n".join(server.stdout) + "\n")
+    told = run_forebay("profile", log, "--json")
+    rows = rows_of(told)
+    assert told.returncode == 0 and rows[-1]["bytes"] == 2 * rows[-1]["different"] == 2 * ((3 << 20) + 3 * 5000)
+    assert [row["byte_hit_ratio"] for row in rows if "cache" in row][-1] == 0.5
+    assert [row["prefix"] for row in rows if "prefix" in row] == ["bkt/large/", "bkt/small/"]
+    assert "<- holds all that was read" in run_forebay("profile", log).stdout
+    log.write_text(log.read_text() + "no line\n")
+    told = run_forebay("profile", log)
+    assert told.returncode == 5 and "1 lines are no JSON objects" in told.stderr
+    log.write_text("")
+    assert run_forebay("profile", log).returncode == 1
+    assert run_forebay("profile", tmp_path / "none").returncode == 1

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the retention policy would have kept: accesses are fed to it on a log of segments, without a disk. For commands that
+// plan and for tests that judge the policy; nothing of it is in a server. One thread.
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "store/policy.h"
+#include "store/store.h"
+
+#define BATCH_MAX 1024u
+#define RECLAIMS_MAX 8u        // for one segment wanted
+#define RUNS_FOR_BLOCK_MAX 64u // that the policy has room for, in all
+
+struct segment {
+    uint32_t number, used_bytes, run_count;
+    uint32_t *blocks; // of its runs
+    uint32_t cap;
+};
+
+struct place {
+    uint32_t number, start;
+};
+
+struct store_replay {
+    const uint32_t *lens; // bytes of each block
+    struct policy *policy;
+    void *region;
+    size_t region_bytes;
+    uint32_t segment_bytes, runs_max; // runs_max: in a segment
+    uint32_t segment_max, used_segments, spares;
+    uint32_t table_size, next_number;
+    struct segment *table;                         // by number
+    struct segment *fresh, *survivors, *probation; // open
+    struct place *places;                          // by block; number 0: not stored
+    uint32_t *indices;
+    uint64_t *keys;
+    struct policy_event events[BATCH_MAX];
+    uint32_t event_count, batch;
+};
+
+static uint64_t key_of(uint32_t block)
+{
+    return policy_key((struct hash128){block, block * 0x2545f4914f6cdd1du}, block);
+}
+
+static void replay_drain(struct store_replay *r)
+{
+    if (r->event_count > 0) {
+        policy_take(r->policy, r->events, r->event_count);
+        r->event_count = 0;
+    }
+}
+
+static void replay_tell(struct store_replay *r, struct policy_event event)
+{
+    r->events[r->event_count++] = event;
+    if (r->event_count >= r->batch) {
+        replay_drain(r);
+    }
+}
+
+static struct segment *segment_begin(struct store_replay *r)
+{
+    check(r->used_segments < r->segment_max);
+    struct segment *segment;
+    do {
+        segment = &r->table[++r->next_number % r->table_size];
+    } while (segment->number != 0 || r->next_number == 0);
+    segment->number = r->next_number;
+    segment->used_bytes = segment->run_count = 0;
+    r->used_segments++;
+    check(policy_segment_begin(r->policy, segment->number));
+    return segment;
+}
+
+static bool segment_takes(const struct store_replay *r, const struct segment *segment, uint32_t len)
+{
+    return segment != NULL && segment->used_bytes + len <= r->segment_bytes &&
+           segment->run_count < r->runs_max;
+}
+
+// An open segment with room for `len` bytes.
+static struct segment *segment_with_room(struct store_replay *r, struct segment **open,
+                                         uint32_t len)
+{
+    if (!segment_takes(r, *open, len)) {
+        replay_drain(r); // what it holds is known before it is sealed
+        if (*open != NULL) {
+            policy_segment_seal(r->policy, (*open)->number);
+        }
+        *open = segment_begin(r);
+    }
+    return *open;
+}
+
+static uint32_t segment_add(struct store_replay *r, struct segment *segment, uint32_t block)
+{
+    uint32_t start = segment->used_bytes;
+    if (segment->run_count == segment->cap) {
+        segment->cap = (uint32_t)min_u64(max_u64(64, 2ull * segment->cap), r->runs_max);
+        segment->blocks = realloc(segment->blocks, segment->cap * sizeof(*segment->blocks));
+        check(segment->blocks != NULL);
+    }
+    segment->blocks[segment->run_count++] = block;
+    segment->used_bytes += r->lens[block];
+    r->places[block] = (struct place){segment->number, start};
+    return start;
+}
+
+static bool replay_reclaim(struct store_replay *r)
+{
+    struct policy_victim victim;
+    replay_drain(r);
+    if (!policy_victim(r->policy, NULL, NULL, r->indices, r->runs_max, &victim)) {
+        return false;
+    }
+    struct segment *from = &r->table[victim.number % r->table_size];
+    uint32_t next = 0;
+    r->used_segments--; // its room is what survivors may need
+    for (uint32_t i = 0; i < from->run_count; i++) {
+        uint32_t block = from->blocks[i];
+        if (next < victim.survivor_count && r->indices[next] == i) {
+            next++;
+            uint32_t len = r->lens[block];
+            struct segment *to = segment_with_room(r, &r->survivors, len);
+            uint32_t start = segment_add(r, to, block);
+            policy_segment_move(r->policy, victim.number, i, to->number, start, len);
+        } else {
+            r->places[block].number = 0;
+            policy_segment_drop(r->policy, victim.number, i, r->keys[block]);
+        }
+    }
+    policy_segment_free(r->policy, victim.number);
+    from->number = 0;
+    if (policy_probation_ended(r->policy) && r->probation != NULL) {
+        policy_segment_seal(r->policy, r->probation->number);
+        r->probation = NULL;
+    }
+    return true;
+}
+
+static void replay_store(struct store_replay *r, uint32_t block, bool on_probation, uint32_t stamp)
+{
+    uint32_t len = r->lens[block];
+    struct segment **open = on_probation ? &r->probation : &r->fresh;
+    if (!segment_takes(r, *open, len)) {
+        for (unsigned i = 0; i < RECLAIMS_MAX && r->segment_max - r->used_segments <= r->spares;
+             i++) {
+            if (!replay_reclaim(r)) {
+                break;
+            }
+        }
+        if (r->segment_max - r->used_segments == 0) {
+            return;
+        }
+    }
+    struct segment *segment = segment_with_room(r, open, len);
+    uint32_t start = segment_add(r, segment, block);
+    replay_tell(r, (struct policy_event){.kind = POLICY_STORED,
+                                         .key = r->keys[block],
+                                         .segment = segment->number,
+                                         .start = start,
+                                         .len = len,
+                                         .stamp = stamp,
+                                         .on_probation = on_probation});
+}
+
+bool store_replay_access(struct store_replay *r, uint32_t block, bool is_part)
+{
+    struct place place = r->places[block];
+    uint64_t key = r->keys[block];
+    uint32_t len = r->lens[block];
+    if (place.number != 0) {
+        replay_tell(r, (struct policy_event){.kind = POLICY_READ,
+                                             .key = key,
+                                             .segment = place.number,
+                                             .start = place.start,
+                                             .len = is_part ? len / STORE_REPLAY_PARTS : len});
+        return true;
+    }
+    uint32_t stamp;
+    enum policy_verdict verdict = policy_admit(r->policy, key, 0, is_part, &stamp);
+    bool admitted = verdict != POLICY_REFUSE && len <= r->segment_bytes;
+    bool on_probation = verdict == POLICY_PROBATION;
+    replay_tell(r, (struct policy_event){.kind = admitted ? POLICY_ADMITTED : POLICY_REFUSED,
+                                         .key = key,
+                                         .len = len,
+                                         .stamp = stamp,
+                                         .is_part = is_part,
+                                         .on_probation = admitted && on_probation});
+    if (admitted) {
+        replay_store(r, block, on_probation, stamp);
+    }
+    return false;
+}
+
+// --- its life --------------------------------------------------------------------------------------
+
+static void *take(size_t count, size_t size)
+{
+    void *taken = calloc(count, size);
+    check(taken != NULL);
+    return taken;
+}
+
+// Segments of 64 blocks, fewer where the cache would not have 64 of them.
+static void replay_measure(struct store_replay *r, const struct store_replay_options *options)
+{
+    uint64_t mean = options->mean_bytes, blocks = 64;
+    while (blocks > 4 && options->capacity_bytes / mean / blocks < 64) {
+        blocks /= 2;
+    }
+    r->segment_bytes =
+        options->segment_bytes != 0
+            ? options->segment_bytes
+            : (uint32_t)min_u64(max_u64(blocks * mean, options->segment_bytes_min), UINT32_MAX / 2);
+    r->segment_max = (uint32_t)max_u64(options->capacity_bytes / r->segment_bytes, 6);
+    uint32_t shortest = UINT32_MAX;
+    for (uint32_t i = 0; i < options->block_count; i++) {
+        shortest = (uint32_t)min_u64(shortest, options->lens[i]);
+    }
+    check(shortest > 0);
+    r->runs_max = r->segment_bytes / shortest + 1;
+}
+
+struct store_replay *store_replay_new(const struct store_replay_options *options)
+{
+    struct store_replay *r = take(1, sizeof(*r));
+    check(options->block_count > 0 && options->mean_bytes > 0 && options->batch > 0 &&
+          options->batch <= BATCH_MAX);
+    r->lens = options->lens;
+    r->batch = options->batch;
+    r->spares = options->spares;
+    replay_measure(r, options);
+    uint64_t runs = options->capacity_bytes / r->segment_bytes * r->runs_max;
+    struct policy_options policy = {
+        .kind = options->policy == STORE_POLICY_LRU ? POLICY_LRU : POLICY_EPOCH,
+        .capacity_bytes = options->capacity_bytes,
+        .segment_max = r->segment_max + 1,
+        .run_max = (uint32_t)max_u64(
+            64, min_u64(runs, (uint64_t)RUNS_FOR_BLOCK_MAX * options->block_count)),
+    };
+    r->region_bytes = align_up_u64(policy_region_bytes(&policy), 64);
+    r->region =
+        mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(r->region != MAP_FAILED);
+    r->policy = policy_new(&policy, r->region);
+    r->table_size = policy.segment_max;
+    r->table = take(r->table_size, sizeof(*r->table));
+    r->indices = take(r->runs_max, sizeof(*r->indices));
+    r->places = take(options->block_count, sizeof(*r->places));
+    r->keys = take(options->block_count, sizeof(*r->keys));
+    for (uint32_t i = 0; i < options->block_count; i++) {
+        r->keys[i] = key_of(i);
+    }
+    return r;
+}
+
+void store_replay_figures(struct store_replay *r, struct store_replay_figures *ret_figures)
+{
+    struct policy_stats stats;
+    replay_drain(r);
+    policy_stats(r->policy, &stats);
+    *ret_figures = (struct store_replay_figures){.admitted_bytes = stats.admitted_bytes,
+                                                 .rewritten_bytes = stats.rewritten_bytes,
+                                                 .unranked_runs = stats.unranked_runs};
+}
+
+void store_replay_free(struct store_replay *r)
+{
+    policy_free(r->policy);
+    for (uint32_t i = 0; i < r->table_size; i++) {
+        free(r->table[i].blocks);
+    }
+    (void)munmap(r->region, r->region_bytes); // ours, whole
+    free(r->table);
+    free(r->indices);
+    free(r->places);
+    free(r->keys);
+    free(r);
+}
