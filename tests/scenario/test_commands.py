@@ -194,3 +194,33 @@ def test_profile_of_a_real_log(start, origin, tmp_path):
     log.write_text("")
     assert run_forebay("profile", log).returncode == 1
     assert run_forebay("profile", tmp_path / "none").returncode == 1
+
+
+# --- support --------------------------------------------------------------------------------------
+
+def test_support_has_what_helps_and_no_secret(start, origin, tmp_path):
+    server = start(origin)
+    origin.put("precious-key", 100)
+    with server.client() as client:
+        client.get("precious-key")
+    env = {"AWS_ACCESS_KEY_ID": "origin-key", "AWS_SECRET_ACCESS_KEY": "origin-secret-canary", "FOREBAY_ADMIN_TOKEN": "token-canary",
+           "FOREBAY_WORKERS": "2"}
+    words = ["--interval=0", f"--admin=127.0.0.1:{server.admin_port}", f"--origin.endpoint={origin.endpoint}", "--origin.region=us-east-1",
+             f"--cache.dir={server.cache}", "--listen=127.0.0.1:0"]
+    told = run_forebay("support", *words, env=env, cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    path = tmp_path / told.stdout.partition(":")[0]
+    text = path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    for part in ("===== doctor =====", "libcurl", "origin.endpoint: http://", "forebay_build_info", "/proc/self/limits", "FOREBAY_WORKERS=2"):
+        assert part in text, part
+    assert text.count("===== /metrics =====") == 2 and "AWS_SECRET_ACCESS_KEY is set" in text
+    assert "canary" not in text and "precious-key" not in text
+    origin.violations.clear()                                 # the secret is not the origin's
+    again = run_forebay("support", "-o", path, *words, env=env)
+    assert again.returncode == 1 and path.read_text() == text
+    origin.violations.clear()
+    server.stop()
+    told = run_forebay("support", "-o", "-", *words, env=env)
+    assert told.returncode == 5 and "no server answers" in told.stdout
+    origin.violations.clear()
