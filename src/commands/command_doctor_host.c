@@ -180,8 +180,8 @@ static void check_disk(struct doctor *d, const char *above)
     memset(bytes, 'x', PROBE_BYTES);
     int fd = open(above, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0 || pwrite(fd, bytes, PROBE_BYTES, 0) != PROBE_BYTES || fdatasync(fd) != 0) {
-        int failed = errno;
-        if (access(above, W_OK) == 0) { // else told as the directory's
+        int failed = errno == EISDIR ? EOPNOTSUPP : errno; // as file systems say that they cannot
+        if (access(above, W_OK) == 0) {                    // else told as the directory's
             command_doctor_find(
                 d, failed == EOPNOTSUPP ? DOCTOR_GREEN : DOCTOR_RED, "disk",
                 failed == EOPNOTSUPP ? NULL

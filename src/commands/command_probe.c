@@ -14,7 +14,7 @@
 
 #define ARENA_MAX_BYTES (1u << 20)
 #define DOCUMENT_MAX_BYTES 65536u
-#define CANCEL_WAIT_MS 10000u
+#define CANCEL_WAIT_MS 2000u
 #define QUEUE_DEPTH 16u
 #define PROBE_CONNECTIONS 256u
 
@@ -28,7 +28,7 @@ struct call {
     struct message start, cancel;
     struct calls *calls;
     struct command_probe_ask ask;
-    struct command_probe_answer *answer;
+    struct command_probe_answer answer;
     struct arena *arena;
     struct s3_request request;
     struct headers headers;
@@ -51,7 +51,7 @@ static void one_less(void *ptr)
 
 static void call_end(struct call *call, enum err err)
 {
-    struct command_probe_answer *answer = call->answer;
+    struct command_probe_answer *answer = &call->answer;
     answer->err = err;
     answer->total_us = clock_monotonic_us() - call->began_us;
     (void)snprintf(answer->text, sizeof(answer->text), "%s", buf_cstr(&call->document));
@@ -62,8 +62,8 @@ static void call_end(struct call *call, enum err err)
 
 static void took_head(struct call *call, unsigned status)
 {
-    call->answer->status = status;
-    call->answer->first_us = clock_monotonic_us() - call->began_us;
+    call->answer.status = status;
+    call->answer.first_us = clock_monotonic_us() - call->began_us;
 }
 
 // --- One object ----------------------------------------------------------------------------------
@@ -72,20 +72,20 @@ static enum err on_fetch_head(struct origin_fetch *f)
 {
     struct call *call = f->ctx;
     took_head(call, f->status);
-    call->answer->size_bytes = f->size_bytes;
+    call->answer.size_bytes = f->size_bytes;
     return ERR_OK;
 }
 
 static enum err on_fetch_body(struct origin_fetch *f, struct span data)
 {
-    ((struct call *)f->ctx)->answer->bytes += data.len;
+    ((struct call *)f->ctx)->answer.bytes += data.len;
     return ERR_OK;
 }
 
 static void on_fetch_end(struct origin_fetch *f, enum err err)
 {
     struct call *call = f->ctx;
-    call->answer->status = f->status;
+    call->answer.status = f->status;
     call_end(call, err);
 }
 
@@ -108,7 +108,7 @@ static void start_fetch(struct worker *w, struct call *call)
 
 static void on_list_entry(void *ctx, struct span key, uint64_t size_bytes)
 {
-    struct command_probe_answer *answer = ((struct call *)ctx)->answer;
+    struct command_probe_answer *answer = &((struct call *)ctx)->answer;
     if (answer->key[0] == '\0' && key.len < PROBE_KEY_MAX) {
         memcpy(answer->key, key.ptr, key.len);
         answer->key[key.len] = '\0';
@@ -125,7 +125,7 @@ static enum err on_relay_head(struct origin_relay *r)
 static enum err on_relay_body(struct origin_relay *r, struct span data)
 {
     struct call *call = r->ctx;
-    call->answer->bytes += data.len;
+    call->answer.bytes += data.len;
     if (r->status == 200 && call->ask.kind == PROBE_LIST) {
         s3_list_scan_feed(&call->scan, data, on_list_entry, call);
     } else if (data.len <= DOCUMENT_MAX_BYTES - call->document.len) {
@@ -226,7 +226,8 @@ static bool wait_for_all(struct calls *calls, uint64_t timeout_ms)
     return all;
 }
 
-static void cancel_all(struct worker *w, struct calls *calls, struct call *all, unsigned count)
+// False: something in the kernel holds one of them, and it may end whenever it likes.
+static bool cancel_all(struct worker *w, struct calls *calls, struct call *all, unsigned count)
 {
     check(pthread_mutex_lock(&calls->lock) == 0);
     calls->running += count; // each of these messages is waited for, too
@@ -235,7 +236,7 @@ static void cancel_all(struct worker *w, struct calls *calls, struct call *all, 
         all[i].cancel.deliver = deliver_cancel;
         mailbox_send_from_any_thread(w, &all[i].cancel);
     }
-    check(wait_for_all(calls, CANCEL_WAIT_MS)); // what is cancelled ends by itself
+    return wait_for_all(calls, CANCEL_WAIT_MS);
 }
 
 static void calls_init(struct calls *calls, unsigned count)
@@ -249,34 +250,55 @@ static void calls_init(struct calls *calls, unsigned count)
     (void)pthread_condattr_destroy(&attributes); // cannot fail
 }
 
+static void start_all(struct worker *w, struct calls *calls, struct call *all,
+                      const struct command_probe_ask *asks, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        struct call *call = &all[i];
+        *call = (struct call){.calls = calls, .ask = asks[i]};
+        call->arena = arena_new(ARENA_MAX_BYTES);
+        // Copies: a call that hangs outlives the caller's.
+        call->ask.bucket = arena_cstr(call->arena, span_from_cstr(asks[i].bucket));
+        call->ask.key = arena_cstr(call->arena, span_from_cstr(asks[i].key));
+        check(call->ask.bucket != NULL && call->ask.key != NULL);
+        buf_init(&call->document, DOCUMENT_MAX_BYTES + 1);
+        call->start.deliver = deliver_start;
+        mailbox_send_from_any_thread(w, &call->start);
+    }
+}
+
+static void calls_free(struct calls *calls, struct call *all, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        arena_free(all[i].arena);
+        buf_done(&all[i].document);
+    }
+    (void)pthread_cond_destroy(&calls->changed); // nobody waits
+    (void)pthread_mutex_destroy(&calls->lock);   // nobody holds it
+    free(calls);
+    free(all);
+}
+
 void command_probe_ask_all(struct command_probe *probe, const struct command_probe_ask *asks,
                            unsigned count, uint64_t timeout_ms,
                            struct command_probe_answer *ret_answers)
 {
     struct worker *w = loop_worker(probe->loop, 0);
     struct call *all = calloc(count, sizeof(*all));
-    struct calls calls;
-    check(all != NULL && probe->is_running);
-    calls_init(&calls, count);
-    for (unsigned i = 0; i < count; i++) {
-        struct call *call = &all[i];
-        ret_answers[i] = (struct command_probe_answer){.err = ERR_CANCELLED};
-        *call = (struct call){.calls = &calls, .ask = asks[i], .answer = &ret_answers[i]};
-        call->arena = arena_new(ARENA_MAX_BYTES);
-        buf_init(&call->document, DOCUMENT_MAX_BYTES + 1);
-        call->start.deliver = deliver_start;
-        mailbox_send_from_any_thread(w, &call->start);
-    }
-    if (!wait_for_all(&calls, timeout_ms)) {
-        cancel_all(w, &calls, all, count);
+    struct calls *calls = calloc(1, sizeof(*calls));
+    check(all != NULL && calls != NULL && probe->is_running);
+    calls_init(calls, count);
+    if (!probe->is_stuck) {
+        start_all(w, calls, all, asks, count);
+        probe->is_stuck = !wait_for_all(calls, timeout_ms) && !cancel_all(w, calls, all, count);
     }
     for (unsigned i = 0; i < count; i++) {
-        arena_free(all[i].arena);
-        buf_done(&all[i].document);
+        ret_answers[i] =
+            probe->is_stuck ? (struct command_probe_answer){.err = ERR_CANCELLED} : all[i].answer;
     }
-    (void)pthread_cond_destroy(&calls.changed); // nobody waits
-    (void)pthread_mutex_destroy(&calls.lock);   // nobody holds it
-    free(all);
+    if (!probe->is_stuck) {
+        calls_free(calls, all, count);
+    } // else they belong to what hangs
 }
 
 void command_probe_ask(struct command_probe *probe, const struct command_probe_ask *ask,
@@ -312,6 +334,9 @@ enum err command_probe_open(struct command_probe *probe, const struct config *co
 void command_probe_close(struct command_probe *probe)
 {
     struct command_origins *o = &probe->origins;
+    if (probe->is_stuck) {
+        return; // its threads wait for what does not end; the process ends soon
+    }
     for (unsigned i = 0; probe->is_running && i < o->origin_count; i++) {
         origin_close(o->origins[i]);
     }

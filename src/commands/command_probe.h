@@ -10,6 +10,7 @@ struct command_probe {
     struct loop *loop;
     struct command_origins origins;
     bool is_running;
+    bool is_stuck; // a call did not end when it was cancelled: nothing is asked any more
 };
 
 // Opens what the configuration names; requests have `timeout_ms` for each of their waits, and are not

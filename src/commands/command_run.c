@@ -81,22 +81,38 @@ static bool base_directory(const struct config *config, char ret_path[PATH_MAX])
     return len > 0 && len < PATH_MAX - 8; // room for a number
 }
 
-// The first one that nobody uses.
-static bool choose_directory(struct run *run)
+// The first one from number `*from` on that nobody uses; *from is the one after it then.
+static bool choose_directory(struct run *run, unsigned *from)
 {
     char base[PATH_MAX];
     struct store_look look;
     if (!base_directory(run->config, base)) {
         return false;
     }
-    for (unsigned i = 1; i <= DIRECTORIES_MAX; i++) {
+    while (*from <= DIRECTORIES_MAX) {
+        unsigned i = (*from)++;
         int len = i == 1 ? snprintf(run->dir, sizeof(run->dir), "%s", base)
                          : snprintf(run->dir, sizeof(run->dir), "%.4080s-%u", base, i);
         if (len > 0 && (store_look(run->dir, &look) != ERR_OK || !look.is_in_use)) {
+            (void)snprintf(run->dir_flag, sizeof(run->dir_flag), "--cache.dir=%s", run->dir);
             return true; // one that cannot be looked at makes the server say why
         }
     }
     return false;
+}
+
+// Two runs may have chosen the same one; the later tries the next.
+static bool start_server(struct run *run, unsigned *from, struct buf *ret_why)
+{
+    struct store_look look;
+    while (!command_server_start(&run->server, START_TIMEOUT_MS, ret_why)) {
+        bool was_taken = store_look(run->dir, &look) == ERR_OK && look.is_in_use;
+        if (!was_taken || !choose_directory(run, from)) {
+            return false;
+        }
+        ret_why->len = 0; // what that one has said
+    }
+    return true;
 }
 
 static void tell_server(struct run *run, int argc, char **argv)
@@ -105,7 +121,6 @@ static void tell_server(struct run *run, int argc, char **argv)
     const char *endpoint = getenv("AWS_ENDPOINT_URL_S3");
     endpoint = endpoint != NULL && endpoint[0] != '\0' ? endpoint : getenv("AWS_ENDPOINT_URL");
     command_server_settings(&run->server, argc, argv, ours);
-    (void)snprintf(run->dir_flag, sizeof(run->dir_flag), "--cache.dir=%s", run->dir);
     (void)snprintf(run->socket_flag, sizeof(run->socket_flag), "--admin.socket=%s",
                    run->server.admin + strlen("unix:"));
     command_server_word(&run->server, run->dir_flag);
@@ -341,12 +356,13 @@ static int run_all(struct run *run, int argc, char **argv, unsigned operand_coun
     block_signals(&signals, &before);
     buf_init(&why, TEXT_MAX_BYTES);
     int code = EXIT_NOT_STARTED;
-    if (!choose_directory(run)) {
+    unsigned from = 1;
+    if (!choose_directory(run, &from)) {
         buf_append_cstr(&why, "every cache directory is in use: name another one with --cache.dir");
     } else if (command_server_init(&run->server, &why)) {
         tell_server(run, argc - (int)operand_count, argv + operand_count);
         (void)snprintf(run->url, sizeof(run->url), "http://127.0.0.1:%u", run->server.port);
-        if (command_server_start(&run->server, START_TIMEOUT_MS, &why)) {
+        if (start_server(run, &from, &why)) {
             code = start_child(run, words, &before);
             if (code == 0) {
                 code = wait_for_child(run, &signals);

@@ -242,6 +242,18 @@ def test_a_directory_as_origin(doctor, tmp_path):
     assert "set: LIST, HEAD and ranged GET work" in doctor(origin__endpoint=f"dir:{tmp_path}/data").find("rights", "green")
 
 
+def test_a_directory_that_hangs(doctor, tmp_path):
+    """A read that the kernel holds, which not even a cancel ends."""
+    if build_kind() != "debug":
+        not_run("what hangs is never given back, and a release has no faults")
+    (tmp_path / "data" / "set").mkdir(parents=True)
+    (tmp_path / "data" / "set" / "a").write_text("x" * 1000)
+    (tmp_path / "held").write_text("")
+    report = doctor("set", "set", "--timeout=1", origin__endpoint=f"dir:{tmp_path}/data",
+                    env={"FOREBAY_DISK_FAULTS": f"read:file={tmp_path}/held:hold"})
+    assert report.exit == 4 and "no answer in time" in report.find("rights", "red") and report.took_s < 20
+
+
 def test_every_remedy_names_what_there_is():
     """A key or command that a remedy names exists."""
     source = "".join(path.read_text() for path in

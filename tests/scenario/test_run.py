@@ -145,3 +145,13 @@ def test_two_runs_have_a_directory_each(run, tmp_path):
     one.terminate()
     assert one.wait(WAIT_S) == 143
     assert f"({tmp_path}/.cache/forebay)" in run("true").stderr
+
+
+def test_runs_that_start_together_do_not_fail(run, tmp_path):
+    together = [run("sh", "-c", "echo ready; exec sleep 1000", wait=False) for _ in range(4)]
+    assert [line_of(process) for process in together] == ["ready"] * 4
+    for process in together:
+        process.terminate()
+    said = [process.communicate(timeout=WAIT_S)[1] for process in together]
+    used = {re.search(r"\((/.*/forebay[-0-9]*)\)", text).group(1) for text in said}
+    assert len(used) == 4, said
