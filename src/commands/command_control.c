@@ -18,21 +18,6 @@
 
 // --- as JSON -------------------------------------------------------------------------------------
 
-json_t *command_control_text(struct span text)
-{
-    json_t *json = json_stringn(text.ptr != NULL ? text.ptr : "", text.len);
-    if (json != NULL) {
-        return json;
-    }
-    struct buf coded; // not UTF-8: percent coding, which says which bytes these are
-    buf_init(&coded, 3 * text.len + 1);
-    buf_append_uri_encoded(&coded, text, true);
-    json = json_stringn(buf_cstr(&coded), coded.len);
-    check(json != NULL);
-    buf_done(&coded);
-    return json;
-}
-
 static json_t *uri_json(struct span bucket, struct span key)
 {
     struct buf uri;
@@ -170,20 +155,6 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     check(json != NULL);
     admin_call_answer(&q->call, 200, json);
     free(q);
-}
-
-bool command_control_take_uri(struct admin_call **call, struct span text,
-                              struct command_uri *ret_uri)
-{
-    const char *why = NULL;
-    char told[256];
-    if (command_uri_parse(text, ret_uri, &why)) {
-        return true;
-    }
-    (void)snprintf(told, sizeof(told), "uri \"%.*s\": %s", (int)min_u64(text.len, 128),
-                   text.ptr != NULL ? text.ptr : "", why);
-    admin_call_refuse(call, 400, told);
-    return false;
 }
 
 static struct question *question_new(struct command_control *control, struct admin_call *call)

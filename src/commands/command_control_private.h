@@ -6,6 +6,8 @@
 #include "commands/command_control.h"
 #include "commands/command_uri.h"
 
+// --- command_control_take.c ----------------------------------------------------------------------
+
 json_t *command_control_text(struct span text); // as a string; what is not UTF-8 in percent coding
 // False: it is none, and the call is answered.
 bool command_control_take_uri(struct admin_call **call, struct span text,

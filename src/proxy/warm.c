@@ -114,22 +114,6 @@ static void job_end(struct proxy_warm *job)
 
 // --- objects -------------------------------------------------------------------------------------
 
-void warm_object_changed(struct warm_object *o)
-{
-    struct proxy_warm *job = o->job;
-    list_remove(&o->node);
-    list_push_front(&job->ready, &o->node); // what was begun is ended first
-    worker_defer(job->pw->worker, &job->task);
-}
-
-void warm_take_turn(struct proxy_warm *job, uint64_t bytes)
-{
-    if (job->options.bytes_per_s > 0) {
-        uint64_t now_us = worker_now_us(job->pw->worker);
-        job->due_us = max_u64(job->due_us, now_us) + bytes * 1000000 / job->options.bytes_per_s;
-    }
-}
-
 static void object_end(struct warm_object *o)
 {
     struct proxy_warm *job = o->job;

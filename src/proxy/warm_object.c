@@ -110,6 +110,15 @@ static enum warm_step restart(struct warm_object *o)
     return WARM_ASKED;
 }
 
+// It may go on. What was begun is ended first.
+static void changed(struct warm_object *o)
+{
+    struct proxy_warm *job = o->job;
+    list_remove(&o->node);
+    list_push_front(&job->ready, &o->node);
+    worker_defer(job->pw->worker, &job->task);
+}
+
 // --- runs ----------------------------------------------------------------------------------------
 
 static void run_end(struct warm_run *run)
@@ -172,7 +181,16 @@ static void on_run(void *ctx, struct subscription *sub)
                                              : "not stored";
         warm_object_leave(o);
     }
-    warm_object_changed(o);
+    changed(o);
+}
+
+// Bytes are about to be asked for: the job's pace.
+static void take_turn(struct proxy_warm *job, uint64_t bytes)
+{
+    if (job->options.bytes_per_s > 0) {
+        uint64_t now_us = worker_now_us(job->pw->worker);
+        job->due_us = max_u64(job->due_us, now_us) + bytes * 1000000 / job->options.bytes_per_s;
+    }
 }
 
 static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
@@ -205,7 +223,7 @@ static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
     o->run_count++;
     job->run_count++;
     atomic_fetch_add(&job->published.inflight, 1);
-    warm_take_turn(job, min_u64(node->run.end_byte, end) - node->run.first_byte);
+    take_turn(job, min_u64(node->run.end_byte, end) - node->run.first_byte);
     node->run.sub = subscription_ask(job->pw->fill, &ask, on_run, &node->run);
     return o->object == NULL ? WARM_WAITS : WARM_ASKED; // the first one tells the version
 }
@@ -234,7 +252,7 @@ static void on_checked(void *ctx, struct subscription *sub)
         (void)fail(o, err, NULL);
     }
     store_object_unref(found);
-    warm_object_changed(o);
+    changed(o);
 }
 
 static enum warm_step confirm(struct warm_object *o)
@@ -262,7 +280,7 @@ static void on_header_read(struct store_read *read)
     }
     store_object_unref(read->object);
     store_place_unpin(&read->place);
-    warm_object_changed(o);
+    changed(o);
 }
 
 // Which version it is stands in the header of each of its runs.

@@ -102,10 +102,4 @@ enum warm_step warm_object_step(struct warm_object *o);
 void warm_object_leave(struct warm_object *o); // all its subscriptions
 void warm_object_free(struct warm_object *o);  // nothing of it is out
 
-// --- warm.c --------------------------------------------------------------------------------------
-
-void warm_object_changed(struct warm_object *o); // it may go on
-// Bytes are about to be asked for: the job's pace.
-void warm_take_turn(struct proxy_warm *job, uint64_t bytes);
-
 #endif

@@ -10,6 +10,7 @@
 #include "stats/stats.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,12 +254,6 @@ const char *stats_name(enum counter c)
     return counter_texts[c].name;
 }
 
-bool stats_is_gauge(enum counter c)
-{
-    check((unsigned)c < COUNTER_COUNT_);
-    return counter_texts[c].is_gauge;
-}
-
 const char *stats_metric(enum counter c)
 {
     check((unsigned)c < COUNTER_COUNT_);
@@ -274,7 +269,8 @@ const char *stats_labels(enum counter c)
 uint64_t stats_value(enum counter c)
 {
     uint64_t sum = stats_sum(c);
-    bool is_below = stats_is_gauge(c) && (int64_t)sum < 0; // a down seen before its up elsewhere
+    bool is_below =
+        counter_texts[c].is_gauge && (int64_t)sum < 0; // a down seen before its up elsewhere
     return is_below ? 0 : sum;
 }
 

@@ -6,7 +6,6 @@
 #define FOREBAY_STATS_STATS_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/bytes.h"
@@ -76,7 +75,6 @@ void stats_count_origin(const char *op, unsigned status);
 
 // The name that a row of counters.def begins with: what the API and commands call it.
 const char *stats_name(enum counter c);
-bool stats_is_gauge(enum counter c);
 const char *stats_metric(enum counter c); // "forebay_degraded"
 const char *stats_labels(enum counter c); // "component=\"disk\""; "": none
 uint64_t stats_value(enum counter c);     // its sum; a gauge is never below 0

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What calls of the control interface bring, and texts for their answers. On the admin thread; texts, any.
+#include <stdio.h>
+
+#include "commands/command_control_private.h"
+
+json_t *command_control_text(struct span text)
+{
+    json_t *json = json_stringn(text.ptr != NULL ? text.ptr : "", text.len);
+    if (json != NULL) {
+        return json;
+    }
+    struct buf coded; // not UTF-8: percent coding, which says which bytes these are
+    buf_init(&coded, 3 * text.len + 1);
+    buf_append_uri_encoded(&coded, text, true);
+    json = json_stringn(buf_cstr(&coded), coded.len);
+    check(json != NULL);
+    buf_done(&coded);
+    return json;
+}
+
+bool command_control_take_uri(struct admin_call **call, struct span text,
+                              struct command_uri *ret_uri)
+{
+    const char *why = NULL;
+    char told[256];
+    if (command_uri_parse(text, ret_uri, &why)) {
+        return true;
+    }
+    (void)snprintf(told, sizeof(told), "uri \"%.*s\": %s", (int)min_u64(text.len, 128),
+                   text.ptr != NULL ? text.ptr : "", why);
+    admin_call_refuse(call, 400, told);
+    return false;
+}
