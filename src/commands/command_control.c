@@ -55,6 +55,17 @@ struct verdict {
     const char *reason, *text, *remedy;
 };
 
+// The first piece of the range that would not be stored; NULL: there is none, or it is not known.
+static const struct store_explain_run *refused_piece(const struct store_explain *policy)
+{
+    for (unsigned i = 0; policy != NULL && i < policy->run_count; i++) {
+        if (policy->runs[i].state == STORE_EXPLAIN_REFUSED) {
+            return &policy->runs[i];
+        }
+    }
+    return NULL;
+}
+
 // The first that holds of what keeps a read from being answered from the cache.
 static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
 {
@@ -100,10 +111,20 @@ static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
     if (has_all) {
         return (struct verdict){"hit", "the next read is answered from the cache", ""};
     }
-    if (!o->is_wanted) {
-        return (struct verdict){"not-admitted",
-                                "the cache is full and keeps what is read more often",
-                                "a larger cache.size, or a higher priority in its rule"};
+    if (o->policy != NULL && !o->policy->is_filling) {
+        return (struct verdict){"disk-full", "nothing is stored now: the disk has no room",
+                                "free space on the file system, or a lower cache.min_free"};
+    }
+    const struct store_explain_run *refused = refused_piece(o->policy);
+    if (refused != NULL || (o->policy == NULL && !o->is_wanted)) {
+        return (struct verdict){
+            "not-admitted",
+            "the cache is full, and what would go for it is worth more: it has been read "
+            "more often, or more lately",
+            refused != NULL && refused->refusals_left > 0
+                ? "a few more reads soon and it is stored (refusals_left); else a larger "
+                  "cache.size, or a higher priority in its rule"
+                : "a larger cache.size, or a higher priority in its rule"};
     }
     return has_some ? (struct verdict){"partial",
                                        "a part of it has not been read, or was evicted: the origin "
@@ -113,6 +134,40 @@ static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
                                        "nothing of it is cached: it has not been read, or was "
                                        "evicted or replaced",
                                        "forebay warm fetches it; the next read keeps it"};
+}
+
+static json_t *or_null(uint64_t value)
+{
+    return value == UINT64_MAX ? json_null() : json_integer((json_int_t)value);
+}
+
+// What the retention policy goes by; null where it was not asked.
+static json_t *policy_json(const struct store_explain *policy)
+{
+    static const char *const states[] = {[STORE_EXPLAIN_KEPT] = "kept",
+                                         [STORE_EXPLAIN_UNRANKED] = "unranked",
+                                         [STORE_EXPLAIN_WANTED] = "wanted",
+                                         [STORE_EXPLAIN_REFUSED] = "refused"};
+    if (policy == NULL) {
+        return json_null();
+    }
+    json_t *pieces = json_array();
+    for (unsigned i = 0; i < policy->run_count; i++) {
+        const struct store_explain_run *run = &policy->runs[i];
+        json_t *piece = json_pack(
+            "{s:I, s:i, s:s, s:i, s:f, s:f, s:o, s:o, s:I, s:I}", "first_block",
+            (json_int_t)run->first_block, "blocks", (int)run->block_count, "state",
+            states[run->state], "priority", (int)run->priority, "worth", (double)run->rank, "bar",
+            (double)run->bar, "age_bytes", or_null(run->age_bytes), "age_s",
+            seconds_json(run->age_ms), "interval_bytes", (json_int_t)run->interval_bytes,
+            "refusals_left", (json_int_t)run->refusals_left);
+        check(piece != NULL && json_array_append_new(pieces, piece) == 0);
+    }
+    json_t *json = json_pack("{s:b, s:b, s:b, s:b, s:b, s:o}", "stores", policy->is_filling,
+                             "keeps_up", policy->keeps_up, "learns", policy->learns, "full",
+                             policy->is_full, "silent", policy->is_silent, "pieces", pieces);
+    check(json != NULL);
+    return json;
 }
 
 static json_t *cells_json(const struct proxy_object *o)
@@ -138,7 +193,7 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     struct verdict verdict = verdict_of(o, summary.degraded);
     json_t *json = json_pack(
         "{s:o, s:s, s:o, s:o, s:b, s:o, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, s:I, s:I, "
-        "s:o, "
+        "s:o, s:o, "
         "s:{s:s, s:s, s:s}}",
         "uri", uri_json(o->bucket, o->key), "origin", o->origin, "origin_bucket",
         command_control_text(o->origin_bucket), "rule", rule_json(o->rule), "known", o->is_known,
@@ -151,7 +206,8 @@ static void on_explained(void *ctx, const struct proxy_object *o)
         json_pack("{s:I, s:I, s:I, s:I, s:o}", "first", (json_int_t)o->first_byte, "end",
                   (json_int_t)o->end_byte, "blocks", (json_int_t)o->range_blocks, "cached_blocks",
                   (json_int_t)o->range_cached_blocks, "cells", cells_json(o)),
-        "verdict", "reason", verdict.reason, "text", verdict.text, "remedy", verdict.remedy);
+        "policy", policy_json(o->policy), "verdict", "reason", verdict.reason, "text", verdict.text,
+        "remedy", verdict.remedy);
     check(json != NULL);
     admin_call_answer(&q->call, 200, json);
     free(q);
@@ -180,7 +236,7 @@ static void control_explain(void *ctx, struct admin_call *call)
     } else if (range.ptr != NULL && !command_uri_parse_range(range, &first, &end)) {
         admin_call_refuse(&call, 400, "range is FIRST-LAST or FIRST-, in bytes");
     } else {
-        proxy_explain(control->proxy, uri.bucket, uri.key, first, end, on_explained,
+        proxy_explain(control->proxy, uri.bucket, uri.key, first, end, true, on_explained,
                       question_new(control, call));
     }
 }
@@ -330,7 +386,7 @@ static void control_evict(void *ctx, struct admin_call *call)
     for (unsigned i = 0; i < count; i++) { // the last of them may free it
         struct evict_one *one = &all->items[i];
         if (one->uri.key.len > 0) {
-            proxy_explain(control->proxy, one->uri.bucket, one->uri.key, 0, UINT64_MAX,
+            proxy_explain(control->proxy, one->uri.bucket, one->uri.key, 0, UINT64_MAX, false,
                           on_evict_looked, one);
         } else {
             proxy_evict(control->proxy, one->uri.bucket, one->uri.key, on_evicted, one);

@@ -34,6 +34,29 @@ static void print_map(const json_t *range)
     printf("\n");
 }
 
+// The piece that is worth least against its bar, where there is a bar.
+static void print_policy(const json_t *policy)
+{
+    const json_t *pieces = json_object_get(policy, "pieces"), *worst = NULL;
+    double least = 0;
+    for (size_t i = 0; i < json_array_size(pieces); i++) {
+        const json_t *piece = json_array_get(pieces, i);
+        double above = command_client_double(piece, "worth") - command_client_double(piece, "bar");
+        bool is_known = !json_is_null(json_object_get(piece, "age_bytes"));
+        if (is_known && (worst == NULL || above < least)) {
+            worst = piece;
+            least = above;
+        }
+    }
+    if (worst != NULL && command_client_bool(policy, "learns")) {
+        printf("policy   %s: worth %.3g, what is stored is worth more than %.3g%s\n",
+               command_client_text(worst, "state"), command_client_double(worst, "worth"),
+               command_client_double(worst, "bar"),
+               command_client_bool(policy, "full") ? ""
+                                                   : " (the cache is not full: all is stored)");
+    }
+}
+
 static void print_explanation(const json_t *e)
 {
     char size[COMMAND_SIZE_TEXT], cached[COMMAND_SIZE_TEXT], age[COMMAND_SIZE_TEXT];
@@ -62,6 +85,7 @@ static void print_explanation(const json_t *e)
                has_age ? command_client_time(command_client_double(e, "age_s"), age) : "",
                has_age ? " ago" : "");
     }
+    print_policy(json_object_get(e, "policy"));
     printf("verdict  %s: %s\n", command_client_text(verdict, "reason"),
            command_client_text(verdict, "text"));
     if (command_client_text(verdict, "remedy")[0] != '\0') {

@@ -182,8 +182,42 @@ struct explanation {
     struct proxy_worker *pw;
     struct task task;
     struct inspect_look look;
+    bool asks_policy;
+    struct store_explain policy;
+    struct blocking_job job;
     char names[];
 };
+
+static void explain_end(struct explanation *e)
+{
+    e->done(e->ctx, &e->look.object);
+    worker_free_later(e->pw->worker, free, e);
+}
+
+// The policy's lock is nobody's on a worker.
+static void on_judge(struct blocking_job *job)
+{
+    struct explanation *e = container_of(job, struct explanation, job);
+    store_explain_judge(e->proxy->store, &e->policy);
+}
+
+static void on_judged(struct blocking_job *job)
+{
+    struct explanation *e = container_of(job, struct explanation, job);
+    e->look.object.policy =
+        job->err == ERR_OK ? &e->policy : NULL; // else too much waits for the disk
+    explain_end(e);
+}
+
+static void policy_look(struct explanation *e)
+{
+    const struct proxy_object *o = &e->look.object;
+    uint64_t first = o->first_byte, end = max_u64(o->end_byte, first + 1);
+    end = min_u64(end, first + STORE_WINDOW_MAX);
+    store_explain_look(e->pw->worker, e->pw->store, e->look.key->hash, first, end,
+                       fill_floor(e->pw->fill, e->look.key->hash), o->rule->block_size_bytes,
+                       o->rule->priority, &e->policy);
+}
 
 static void explain_go(struct task *task)
 {
@@ -193,8 +227,14 @@ static void explain_go(struct task *task)
         worker_defer(e->pw->worker, &e->task);
         return;
     }
-    e->done(e->ctx, &e->look.object);
-    worker_free_later(e->pw->worker, free, e);
+    if (!e->asks_policy) {
+        explain_end(e);
+        return;
+    }
+    e->job.lane = BLOCKING_STORE;
+    e->job.work = on_judge;
+    e->job.done = on_judged;
+    blocking_pool_run(e->pw->worker, &e->job);
 }
 
 static void on_explain(struct worker *to, struct message *message)
@@ -203,16 +243,21 @@ static void on_explain(struct worker *to, struct message *message)
     e->pw = proxy_worker_of(to);
     worker_task_init(&e->task, explain_go);
     inspect_look_begin(e->pw, &e->look, true);
+    if (e->asks_policy) {
+        policy_look(e);
+    }
     worker_defer(to, &e->task);
 }
 
 void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uint64_t first_byte,
-                   uint64_t end_byte, void (*done)(void *ctx, const struct proxy_object *object),
-                   void *ctx)
+                   uint64_t end_byte, bool asks_policy,
+                   void (*done)(void *ctx, const struct proxy_object *object), void *ctx)
 {
     struct explanation *e = calloc(1, sizeof(*e) + bucket.len + key.len + 1);
     check(e != NULL && first_byte <= end_byte);
     e->proxy = proxy;
+    e->asks_policy = asks_policy;
+    list_node_init(&e->job.node);
     e->done = done;
     e->ctx = ctx;
     memcpy(e->names, bucket.ptr, bucket.len);

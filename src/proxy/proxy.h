@@ -107,11 +107,13 @@ struct proxy_object {
     uint64_t range_blocks, range_cached_blocks; // that it touches
     unsigned cell_count;                        // it in equal parts, one a block if there are few
     uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];
+    const struct store_explain *policy; // of the range's first window; NULL: it was not asked
 };
-// `end_byte` UINT64_MAX: to its end.
+// `end_byte` UINT64_MAX: to its end. asks_policy: also why it is kept or not, which may wait for the cache
+// directory (another thread does).
 void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uint64_t first_byte,
-                   uint64_t end_byte, void (*done)(void *ctx, const struct proxy_object *object),
-                   void *ctx);
+                   uint64_t end_byte, bool asks_policy,
+                   void (*done)(void *ctx, const struct proxy_object *object), void *ctx);
 
 // A page of what the origin lists, and what is cached of each. The index knows no names, so the origin is
 // asked for them: what it does not have any more is not told of.

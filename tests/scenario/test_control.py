@@ -55,6 +55,10 @@ SHAPES = {
                            "rule": {"match": str, "where": str, "cache": bool, "freshness": str, "ttl_s": float,
                                     "block_size": int, "max_object_size": int, "priority": int},
                            "range": {"first": int, "end": int, "blocks": int, "cached_blocks": int, "cells": [[int]]},
+                           "policy": {"stores": bool, "keeps_up": bool, "learns": bool, "full": bool, "silent": bool,
+                                      "pieces": [{"first_block": int, "blocks": int, "state": str, "priority": int,
+                                                  "worth": float, "bar": float, "age_bytes": (int, type(None)),
+                                                  "age_s": MAYBE, "interval_bytes": int, "refusals_left": int}]},
                            "verdict": {"reason": str, "text": str, "remedy": str}}},
     "ls": {"item": {"type": str, "uri": str, "key": str, "size": int, "known": bool, "cached_bytes": int,
                     "blocks": int, "cached_blocks": int, "fresh": bool, "changed": bool, "age_s": MAYBE},
@@ -184,6 +188,27 @@ def test_explain_follows_an_object(start, origin, engine):
     text = said(server, "explain", "s3://bkt/big")
     assert "10 of 10 blocks" in text and "■■■■" in text and "remedy" in text
     assert len(origin.requests()) == before and asked == 0  # it only looks
+
+
+def test_explain_says_what_a_full_cache_goes_by(start, origin):
+    """A cache of 64 MiB that is read over and over refuses a scan: what it is worth, against which bar."""
+    server = start(origin, settings={"cache.size": "64MiB", "cache.min_free": "0%"})
+    for i in range(40):
+        origin.put(f"hot/{i}", MIB)
+    for i in range(60):
+        origin.put(f"scan/{i}", MIB)
+    for _ in range(3):
+        read(server, *(f"hot/{i}" for i in range(40)))
+    read(server, *(f"scan/{i}" for i in range(60)))
+    told = [ask(server, "explain", f"s3://bkt/scan/{i}")[-1] for i in range(60)]
+    refused = [t for t in told if t["verdict"]["reason"] == "not-admitted"]
+    assert refused and all(t["policy"]["full"] and t["policy"]["learns"] for t in told)
+    for one in refused:
+        piece = [p for p in one["policy"]["pieces"] if p["state"] == "refused"][0]
+        assert piece["worth"] <= piece["bar"] and "cache.size" in one["verdict"]["remedy"]
+    kept = [p["state"] for i in range(40) for p in ask(server, "explain", f"s3://bkt/hot/{i}")[-1]["policy"]["pieces"]]
+    assert kept.count("kept") > 20
+    said(server, "explain", "s3://bkt/scan/1")
 
 
 def test_ls_and_du(forebay, origin):
