@@ -11,8 +11,8 @@
 // callbacks any more; the descriptor is closed with our reference. When accept(2) fails nothing is
 // accepted for a moment.
 //
-// Start: bind, listen, make the loop, start the thread. Stop: an eventfd wakes the loop, the thread
-// is joined, then everything is freed by the caller's thread.
+// Start: bind, listen, make the loop, start the thread. Stop: an eventfd wakes the loop, answers that are
+// there have a moment to leave, the thread is joined, then everything is freed by the caller's thread.
 #include "admin/admin_private.h"
 
 #include <assert.h>
@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include <arpa/inet.h>
+#include <event2/buffer.h>
 #include <event2/listener.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -36,6 +37,7 @@
 #define SILENCE_MAX_S 10
 #define SWEEP_MS 10
 #define ACCEPT_PAUSE_MS 100
+#define STOP_LINGER_MS 100
 
 // Of the thread that it runs: evhttp keeps the argument of a listener's calls for itself.
 static _Thread_local struct admin *admin_of_thread;
@@ -254,11 +256,26 @@ static bool listen_all(struct admin *admin, struct buf *ret_why)
 
 // --- Life ----------------------------------------------------------------------------------------
 
+static bool owes_bytes(const struct admin *admin)
+{
+    bool owes = false;
+    for (unsigned i = 0; i < admin->open_count; i++) {
+        owes |= evbuffer_get_length(bufferevent_get_output(admin->open[i])) > 0;
+    }
+    return owes;
+}
+
+// Who has just asked for the end is still told so.
 static void on_stop(evutil_socket_t fd, short what, void *ctx)
 {
+    struct admin *admin = as_admin(ctx);
+    struct timeval linger = {.tv_usec = STOP_LINGER_MS * 1000};
     (void)fd;
     (void)what;
-    (void)event_base_loopbreak(as_admin(ctx)->base); // fails only without a loop
+    admin_call_deliver(admin);
+    // Both fail only without a loop.
+    (void)(owes_bytes(admin) ? event_base_loopexit(admin->base, &linger)
+                             : event_base_loopbreak(admin->base));
 }
 
 static void *thread_main(void *ctx)

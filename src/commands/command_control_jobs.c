@@ -284,12 +284,19 @@ static struct job *job_get_locked(struct command_jobs *jobs, const struct admin_
 
 void command_control_warm(void *ctx, struct admin_call *call)
 {
-    struct command_jobs *jobs = ((struct command_control *)ctx)->jobs;
+    struct command_control *control = ctx;
+    struct command_jobs *jobs = control->jobs;
+    struct store_summary summary;
     const json_t *uris = admin_call_member(call, "uris");
     json_int_t id = 0, concurrency = CONCURRENCY_DEFAULT, rate = 0;
     if (!number_take(&call, "job", 1, UINT32_MAX, &id) ||
         !number_take(&call, "concurrency", 1, CONCURRENCY_MAX, &concurrency) ||
         !number_take(&call, "rate", 0, INT64_MAX / 1000000, &rate)) {
+        return;
+    }
+    store_summarize(control->store, &summary);
+    if (summary.degraded) {
+        admin_call_refuse(&call, 503, "the cache directory does not work: nothing would be stored");
         return;
     }
     struct proxy_warm_item *items = items_take(&call, uris);

@@ -165,6 +165,21 @@ static void on_run_ended(struct warm_run *run)
     }
 }
 
+static const char *words_of(const struct subscription *sub)
+{
+    struct span why = span_from_cstr(sub->unstored_why);
+    if (sub->weak) {
+        return "the origin gives it no strong ETag";
+    }
+    if (span_equal_cstr(why, "too-young")) {
+        return "it has changed within the last two seconds: ask again";
+    }
+    if (span_equal_cstr(why, "too-large")) {
+        return "it is larger than max_object_size";
+    }
+    return why.len > 0 ? sub->unstored_why : "not stored";
+}
+
 static void on_run(void *ctx, struct subscription *sub)
 {
     struct warm_run *run = ctx;
@@ -176,9 +191,7 @@ static void on_run(void *ctx, struct subscription *sub)
         on_run_ended(run);
     } else if (sub->answer != NULL && (!sub->stored || sub->weak)) {
         o->is_refused = true;
-        o->why = sub->weak                   ? "the origin gives it no strong ETag"
-                 : sub->unstored_why != NULL ? sub->unstored_why
-                                             : "not stored";
+        o->why = words_of(sub);
         warm_object_leave(o);
     }
     changed(o);

@@ -130,6 +130,8 @@ def test_a_degraded_server_says_so(start, origin, tmp_path):
     assert "DEGRADED disk" in said(server, "status", code=1)
     origin.put("a", 100)
     assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == "disk-degraded"
+    assert "nothing would be stored" in said(server, "warm", "s3://bkt/a", code=1)
+    assert origin.requests(key="a") == []
     with server.client() as client:
         assert client.get("a").status == 200
 

@@ -292,6 +292,32 @@ Test(admin_routes, calls_are_answered_from_another_thread)
     close(fds[0]);
 }
 
+static void refuse_and_note(void *ctx, struct admin_call *call)
+{
+    (void)ctx;
+    admin_call_refuse(&call, 503, "stopping");
+    atomic_fetch_add(&held_count, 1);
+}
+
+// An answer that is there when the thread is stopped leaves: who asks for the end hears of it.
+Test(admin_routes, who_asks_for_the_end_is_told)
+{
+    static const char request[] =
+        "POST /api/v1/drain HTTP/1.1\r\nHost: [::1]\r\n" CONTROL "Content-Length: 0\r\n\r\n";
+    struct admin_options o = options();
+    o.actions[ADMIN_ACTION_drain] = refuse_and_note;
+    for (unsigned i = 0; i < 20; i++) {
+        struct admin *admin = start(&o);
+        atomic_store(&held_count, 0);
+        int fd = connect_to(admin);
+        cr_assert_gt(send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL), 0);
+        wait_for(atomic_load(&held_count) == 1);
+        admin_stop(admin);
+        read_all(fd);
+        cr_assert_eq(strncmp(answer, "HTTP/1.1 503 ", 13), 0, "%s", answer);
+    }
+}
+
 // 32 connections that say nothing take no place from calls and watchers, nor from probes.
 Test(admin_routes, events_come_once_a_second_and_are_bounded)
 {
