@@ -71,11 +71,14 @@ void command_control_jobs_free(struct command_jobs *jobs)
 
 // --- the table -----------------------------------------------------------------------------------
 
+// It has ended, or who began it has left without closing it, and all of it is done.
 static bool job_is_over(const struct job *job)
 {
-    struct proxy_warm_progress progress;
-    proxy_warm_read(job->warm, &progress);
-    return progress.state != PROXY_WARM_RUNS;
+    struct proxy_warm_progress p;
+    proxy_warm_read(job->warm, &p);
+    bool is_idle = !p.is_counted && p.inflight == 0 && p.objects > 0 &&
+                   p.objects_done + p.objects_failed + p.objects_refused == p.objects;
+    return p.state != PROXY_WARM_RUNS || is_idle;
 }
 
 static struct job *job_find_locked(struct command_jobs *jobs, uint64_t id)
@@ -102,6 +105,7 @@ static struct job *job_slot_locked(struct command_jobs *jobs)
         }
     }
     if (oldest != NULL) {
+        proxy_warm_cancel(oldest->warm); // harmless where it has ended
         proxy_warm_unref(oldest->warm);
         *oldest = (struct job){0};
     }

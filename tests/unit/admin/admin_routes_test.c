@@ -271,8 +271,9 @@ Test(admin_routes, calls_are_answered_from_another_thread)
         cr_assert_gt(send(fds[i], request, sizeof(request) - 1, MSG_NOSIGNAL), 0);
         wait_for(atomic_load(&held_count) == i + 1);
     }
+    uint64_t refused = stats_sum(COUNTER_admin_calls_refused);
     cr_assert_eq(ask(admin, "POST /api/v1/reload", CONTROL, ""), 503);
-    cr_assert_eq(stats_sum(COUNTER_admin_calls_refused), 1);
+    cr_assert_eq(stats_sum(COUNTER_admin_calls_refused), refused + 1);
     cr_assert_eq(ask(admin, "GET /livez", "", ""), 200); // nobody waits for them
     close(fds[0]);
     cr_assert_eq(pthread_create(&thread, NULL, answer_all, NULL), 0);
@@ -370,6 +371,7 @@ Test(admin_routes, the_summary_has_every_row_of_the_table)
 {
     struct admin_options o = options();
     struct admin *admin = start(&o);
+    uint64_t before = stats_sum(COUNTER_hit_small); // tsan's runner has one process for all tests
     stats_add(COUNTER_hit_small, 3);
     stats_sub(COUNTER_http_inflight, 1); // seen before its up
     stats_add(COUNTER_degraded_disk, 1);
@@ -385,7 +387,7 @@ Test(admin_routes, the_summary_has_every_row_of_the_table)
     const json_t *counters = json_object_get(json, "counters");
     cr_assert_eq(json_object_size(counters), COUNTER_COUNT_);
     cr_assert_eq(json_object_size(json_object_get(json, "histograms")), HISTOGRAM_COUNT_);
-    cr_assert_eq(json_integer_value(json_object_get(counters, "hit_small")), 3);
+    cr_assert_eq((uint64_t)json_integer_value(json_object_get(counters, "hit_small")), before + 3);
     cr_assert_eq(json_integer_value(json_object_get(counters, "http_inflight")), 0);
     char *degraded = json_dumps(json_object_get(json, "degraded"), 0);
     cr_assert_str_eq(degraded, "[\"disk\"]");
