@@ -20,7 +20,8 @@ static void sums_add(struct sums *sums, const json_t *object)
 {
     uint64_t cached = command_client_u64(object, "cached_bytes");
     sums->objects++;
-    sums->cached_objects += cached > 0;
+    bool is_empty = command_client_bool(object, "known") && command_client_u64(object, "size") == 0;
+    sums->cached_objects += cached > 0 || is_empty;
     sums->bytes += command_client_u64(object, "size");
     sums->cached_bytes += cached;
 }

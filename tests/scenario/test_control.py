@@ -229,6 +229,9 @@ def test_ls_and_du(forebay, origin):
     assert len(ask(forebay, "ls", "s3://bkt/set/", "--all")) == 1205
     origin.overwrite("set/0/0001", 100)
     assert ask(forebay, "ls", "s3://bkt/set/0/")[0]["changed"]
+    origin.put("none/0", 0)
+    read(forebay, "none/0")
+    assert ask(forebay, "ls", "s3://bkt/none/")[-1]["cached_objects"] == 1
     folders = ask(forebay, "du", "s3://bkt/set/")
     assert [line["uri"] for line in folders[:-1]] == [f"s3://bkt/set/{i}/" for i in range(5)] + ["s3://bkt/set/odd +&%/"]
     assert folders[0]["objects"] == 300 and folders[0]["cached_bytes"] == 100
