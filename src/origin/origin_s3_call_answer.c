@@ -240,8 +240,7 @@ static bool wants_tls(const struct origin_s3_call *c, const struct s3_error_body
 {
     struct span text = buf_span(&c->collected);
     return c->response_head.status == 400 && body->code.len == 0 && text.len > 0 &&
-           text.len < 4096 &&
-           !origin_s3_state_of(c->call.ow)->endpoint.is_https &&
+           text.len < 4096 && !origin_s3_state_of(c->call.ow)->endpoint.is_https &&
            (memmem(text.ptr, text.len, "HTTPS port", 10) != NULL ||
             memmem(text.ptr, text.len, "HTTPS server", 12) != NULL);
 }

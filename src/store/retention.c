@@ -219,9 +219,9 @@ enum policy_verdict retention_admit(const struct retention *r, struct hash128 ha
     if (!r->learns) {
         return POLICY_STORE;
     }
-    enum policy_verdict verdict = policy_admit(r->policy, policy_key(hash, first_block),
-                                               retention_group(priority), is_part,
-                                               &ret_answer->stamp);
+    enum policy_verdict verdict =
+        policy_admit(r->policy, policy_key(hash, first_block), retention_group(priority), is_part,
+                     &ret_answer->stamp);
     if (verdict == POLICY_PROBATION && !has_probation(r)) {
         verdict = is_part ? POLICY_STORE : POLICY_REFUSE;
     }
