@@ -106,16 +106,31 @@ def test_a_trace_from_a_file(tmp_path):
     assert float(lru["hit_ratio"]) == 0
 
 
-def test_readers_side_by_side_find_what_the_second_of_them_asked_for(tmp_path):
-    """Eight in step over twice the capacity: one in two blocks is kept, and of the others the first two requests are misses."""
+@pytest.mark.parametrize("readers", (2, 4, 8))
+def test_readers_side_by_side_find_what_the_first_of_them_asked_for(tmp_path, readers):
+    """In step over twice the capacity: one in two blocks is kept, and of the others the first request is a miss."""
     trace = tmp_path / "ranks"
     with trace.open("w") as out:
         out.write(f"{1000 * 65536}\n")
         for epoch in range(6):
-            out.writelines(f"{block} 65536 {int(epoch >= 3)}\n" for block in range(1000) for _ in range(8))
+            out.writelines(f"{block} 65536 {int(epoch >= 3)}\n" for block in range(1000) for _ in range(readers))
     row = rows("--trace", str(trace), "--capacity", "0.5", "--batch", "1", "--no-optimum")[0]
-    assert float(row["hit_ratio"]) > 0.8
-    assert float(row["admitted_per_asked"]) < 0.1
+    assert float(row["hit_ratio"]) > 1 - 0.5 / readers - 0.03
+    assert float(row["admitted_per_asked"]) < 0.5 / readers + 0.03
+
+
+def test_parts_beside_what_is_read_again(tmp_path):
+    """A block that nobody reads again, in eight parts, behind each of a set of twice the capacity."""
+    trace = tmp_path / "parts"
+    with trace.open("w") as out:
+        out.write(f"{2000 * 65536}\n")
+        for epoch in range(8):
+            for block in range(2000):
+                out.write(f"{block} 65536 {int(epoch >= 4)}\n")
+                out.write(f"{10000 + 2000 * epoch + block} 65536 {6 if epoch >= 4 else 4}\n" * 8 * (epoch >= 2))
+    row = rows("--trace", str(trace), "--capacity", "0.5", "--segment", "524288", "--batch", "1", "--no-optimum")[0]
+    assert float(row["hit_ratio"]) > 0.45
+    assert float(row["hit_ratio2"]) > 0.87                  # seven of eight: each block came once
 
 
 def test_a_broken_file_is_refused(tmp_path):
