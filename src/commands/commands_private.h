@@ -62,7 +62,8 @@ struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigne
 // Raises the soft limit, and says in one line what follows from it.
 struct command_limits_plan command_limits_plan(const struct config *config);
 
-// The URL by which clients on this machine reach a listener; false for unix sockets. command_env.c
+// The URL by which clients on this machine reach a listener; false for unix sockets.
+// commands_advertise.c
 bool commands_advertise(const char *listen, char *ret_url, size_t size);
 
 // Asks a running server: at `address`, else --admin, else FOREBAY_ADMIN, else the socket and then the address
