@@ -37,6 +37,8 @@
 #define CACHE_SIZE "4GiB"
 #define DATA_MAX (1ull << 30) // of the object, is read
 #define GOOD_SHARE 0.95
+#define ROUND_MS 6000u // of each measurement
+#define QUICK_MS 500u
 
 struct bench {
     struct config *config;
@@ -143,7 +145,7 @@ static void disk_tool_free(void *ptr)
 
 static uint64_t disk_file_bytes(const struct bench *b)
 {
-    return b->round_ms < 2000 ? 64ull * MIB : 512ull * MIB;
+    return b->round_ms == QUICK_MS ? 64ull * MIB : 512ull * MIB;
 }
 
 static bool disk_read(struct bench *b, uint64_t n, void *ptr, uint64_t *ret_bytes,
@@ -425,7 +427,7 @@ static bool find_object(struct bench *b)
         command_probe_ask(&b->probe, &ask, ASK_TIMEOUT_MS, &answer);
         b->object_bytes = answer.err == ERR_OK ? answer.size_bytes : 0;
     }
-    b->data_bytes = min_u64(b->object_bytes, b->round_ms < 2000 ? DATA_MAX / 8 : DATA_MAX);
+    b->data_bytes = min_u64(b->object_bytes, b->round_ms == QUICK_MS ? DATA_MAX / 8 : DATA_MAX);
     return b->data_bytes > 0;
 }
 
@@ -575,7 +577,7 @@ static int measure(struct bench *b, bool only_disk, int argc, char **argv)
         command_server_stop(&b->server, STOP_TIMEOUT_MS);
         store_discard(b->dir);
     }
-    if (!measure_disk(b) && code == EXIT_CODE_OK) {
+    if (code == EXIT_CODE_OK && !measure_disk(b)) {
         code = EXIT_CODE_FAILED;
     }
     return code;
@@ -588,7 +590,7 @@ int command_bench(int argc, char **argv)
     check(b != NULL);
     b->server = (struct command_server){.listen_fd = -1, .notify_fd = -1, .log_fd = -1};
     bool only_disk = commands_argument_take(&argc, argv, "--disk");
-    b->round_ms = commands_argument_take(&argc, argv, "--quick") ? 1000 : 6000;
+    b->round_ms = commands_argument_take(&argc, argv, "--quick") ? QUICK_MS : ROUND_MS;
     const char *uri = commands_argument_take_value(&argc, argv, "--origin", &bad);
     int code = EXIT_CODE_USAGE;
     buf_init(&b->out, OUTPUT_MAX_BYTES);
