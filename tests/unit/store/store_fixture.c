@@ -566,8 +566,11 @@ static void do_read(struct worker *w, void *ctx)
         struct span payload;
         enum err err = ERR_AGAIN;
         for (unsigned tries = 0; tries < 2 && err == ERR_AGAIN; tries++) {
-            int fd; // the small way opens no segment
+            int fd; // the small way opens no segment, and waits for no page
+            char page[4096];
             if (segment_borrow_wait(call->view.places[0].segment, &fd) == ERR_OK) {
+                off_t at = call->view.places[0].header_offset;
+                (void)!(tries > 0 && pread(fd, page, sizeof(page), at) > 0); // judged later
                 segment_return(call->view.places[0].segment);
             }
             err = store_read_small(w, call->box->store, &call->view.places[0], hash,
