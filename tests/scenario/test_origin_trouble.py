@@ -57,7 +57,9 @@ def test_it_is_said_everywhere(start, certificate, case):
             env = {"AWS_SECRET_ACCESS_KEY": "wrong"}
         server = start(endpoint, settings={**PROBE, "origin.region": "us-east-1"}, env=env)
         server.wait_stderr("event.*started")
-        assert any("NOT USABLE" in line and text in line and remedy in line for line in server.stderr)
+        server.wait_stderr("origin_unreachable")
+        assert any("has not answered yet" in line or ("NOT USABLE" in line and text in line and remedy in line)
+                   for line in server.stderr), server.output()
         event, = events(server, "origin_unreachable")
         assert event["why"] == why and text in event["text"] and remedy in event["remedy"], event
         assert server.metric("forebay_degraded", component=component) == 1
