@@ -194,18 +194,6 @@ static bool check_endpoint(struct doctor *d, const char *endpoint)
 static const struct {
     const char *code, *what, *remedy;
 } refusals[] = {
-    {"InvalidAccessKeyId", "the origin does not know our access key",
-     "give it keys that the origin knows (credentials.*, AWS_ACCESS_KEY_ID)"},
-    {"SignatureDoesNotMatch", "the secret key does not belong to the access key",
-     "correct the secret key (AWS_SECRET_ACCESS_KEY, credentials.secret_key_file)"},
-    {"ExpiredToken", "our session token has expired",
-     "renew it, or use a source that renews itself (IRSA, profile, IMDS)"},
-    {"InvalidToken", "our session token is not valid",
-     "renew it, or unset AWS_SESSION_TOKEN where the keys have none"},
-    {"RequestTimeTooSkewed", "our clock is too far from the origin's",
-     "set this host's clock (chrony, NTP)"},
-    {"AuthorizationHeaderMalformed", "we sign for another region",
-     "set origin.region to the bucket's, or to auto"},
     {"PermanentRedirect", "the bucket is at another endpoint",
      "set origin.region and origin.endpoint to the bucket's"},
     {"NoSuchBucket", "there is no such bucket",
@@ -219,10 +207,16 @@ static const char *asked_name(enum command_probe_kind kind)
 }
 
 // What was refused, and why. Without any right to list others may well read, so that alone is yellow.
-static void find_refused(struct doctor *d, const char *bucket, enum command_probe_kind kind,
-                         const struct command_probe_answer *a)
+static void find_refused(struct doctor *d, const struct origin *origin, const char *bucket,
+                         enum command_probe_kind kind, const struct command_probe_answer *a)
 {
     char what[512];
+    struct origin_trouble_text trouble;
+    if (a->err == ERR_ORIGIN_REFUSED && origin_in_trouble(origin, &trouble)) {
+        (void)snprintf(what, sizeof(what), "%s: %s", asked_name(kind), trouble.text);
+        find_red(d, "rights", trouble.remedy, what, bucket);
+        return;
+    }
     for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
         if (strstr(a->text, refusals[i].code) != NULL) {
             (void)snprintf(what, sizeof(what), "%s: %s (%s)", asked_name(kind), refusals[i].what,
@@ -267,7 +261,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     struct command_probe_ask ask = {.kind = PROBE_LIST, .origin = origin, .bucket = bucket};
     command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &listed);
     if (!is_good(&listed)) {
-        find_refused(d, bucket, PROBE_LIST, &listed);
+        find_refused(d, origin, bucket, PROBE_LIST, &listed);
         return;
     }
     if (listed.key[0] == '\0') {
@@ -278,14 +272,14 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     ask.kind = PROBE_HEAD;
     command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &got);
     if (!is_good(&got)) {
-        find_refused(d, bucket, PROBE_HEAD, &got);
+        find_refused(d, origin, bucket, PROBE_HEAD, &got);
         return;
     }
     if (got.size_bytes > 0) {
         ask.kind = PROBE_GET;
         command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &got);
         if (!is_good(&got)) {
-            find_refused(d, bucket, PROBE_GET, &got);
+            find_refused(d, origin, bucket, PROBE_GET, &got);
             return;
         }
     }
@@ -331,7 +325,7 @@ static void check_rights(struct doctor *d, struct command_probe *probe)
         command_doctor_find(d, DOCTOR_YELLOW, "rights", "name the bucket: forebay doctor BUCKET",
                             "buckets may not be listed, and none is named");
     } else {
-        find_refused(d, "all buckets", PROBE_BUCKETS, &answer);
+        find_refused(d, o->origins[0], "all buckets", PROBE_BUCKETS, &answer);
     }
 }
 

@@ -50,14 +50,14 @@ static void reload_failed(struct command_reload *reload, const struct buf *why)
 {
     struct span rest = buf_span(why);
     struct span line;
+    if (!reload->has_failed) { // before the line that is waited for
+        reload->has_failed = true;
+        stats_sub(COUNTER_config_reload_good, 1);
+    }
     while (span_split(&rest, '\n', &line)) {
         if (line.len > 0) {
             log_error("reload_failed", "why=%s", log_quote(line));
         }
-    }
-    if (!reload->has_failed) {
-        reload->has_failed = true;
-        stats_sub(COUNTER_config_reload_good, 1);
     }
 }
 

@@ -125,7 +125,7 @@ def test_status_and_stats(forebay, origin):
 def test_a_degraded_server_says_so(start, origin, tmp_path):
     """The cache directory lies behind a file: everything passes through, and status ends with 1."""
     (tmp_path / "file").write_text("")
-    server = start(origin, settings={"cache.dir": str(tmp_path / "file" / "cache")})
+    server = start(origin, settings={"cache.dir": str(tmp_path / "file" / "cache"), "cache.optional": "true"})
     assert "disk" in ask(server, "status", code=1)[-1]["degraded"]
     assert "DEGRADED disk" in said(server, "status", code=1)
     origin.put("a", 100)

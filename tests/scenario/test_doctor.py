@@ -216,9 +216,9 @@ def test_credentials(doctor, origin):
     assert report.exit == 4 and report.red == {"credentials"}
     report = doctor(env={"AWS_SECRET_ACCESS_KEY": "wrong"})
     origin.violations.clear()                                # that is what it is about
-    assert report.exit == 4 and "secret key does not belong" in report.find("rights", "red")
+    assert report.exit == 4 and "refuses the signature of Forebay" in report.find("rights", "red")
     report = doctor(env={"AWS_ACCESS_KEY_ID": "nobody"})
-    assert report.exit == 4 and "does not know our access key" in report.find("rights", "red")
+    assert report.exit == 4 and "does not know the access key of Forebay" in report.find("rights", "red")
 
 
 def test_rights(doctor, origin):
