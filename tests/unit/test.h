@@ -46,6 +46,7 @@ void unit_test_register(struct unit_test *test);
 #define cr_assert_null(a, ...) cr_assert((a) == NULL __VA_OPT__(, ) __VA_ARGS__)
 #define cr_assert_not_null(a, ...) cr_assert((a) != NULL __VA_OPT__(, ) __VA_ARGS__)
 #define cr_assert_str_eq(a, b, ...) cr_assert(strcmp((a), (b)) == 0 __VA_OPT__(, ) __VA_ARGS__)
+#define cr_assert_str_neq(a, b, ...) cr_assert(strcmp((a), (b)) != 0 __VA_OPT__(, ) __VA_ARGS__)
 #define cr_assert_arr_eq(a, b, n, ...)                                                             \
     cr_assert(memcmp((a), (b), (n)) == 0 __VA_OPT__(, ) __VA_ARGS__)
 #define cr_assert_fail(...) cr_assert(0 __VA_OPT__(, ) __VA_ARGS__)

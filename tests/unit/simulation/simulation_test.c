@@ -25,6 +25,7 @@
 #define SEEDS 2400u
 #endif
 #define LIFE_S 300u // real: a circle ends
+#define REWRITING_SEEDS 200u // among so many one has survivors that are rewritten
 #define ROOM_BYTES (1ull << 30)
 #define BEGAN_US 1000000000000u
 #define BEGAN_WALL_US 1800000000000000u
@@ -173,7 +174,7 @@ static void go_through(uint64_t first, uint64_t last, bool is_loud)
         is_well = seed_goes_well(seed, is_loud);
     }
     tell_tally(last + 1 - first);
-    bool has_rewritten = past->tally[TALLY_REWRITTEN] > 0 || last - first < SEEDS / 8;
+    bool has_rewritten = past->tally[TALLY_REWRITTEN] > 0 || last - first < REWRITING_SEEDS;
     disk_remove_all(root);
     cr_assert(is_well, "a seed failed: see above");
     cr_assert(has_rewritten, "no seed had survivors rewritten");
