@@ -166,13 +166,13 @@ static int explain(const struct config *config, const char *object)
     if (bucket.len == 0) {
         return commands_usage_error("check", "--explain wants BUCKET/KEY");
     }
-    unsigned count = 0;
-    struct proxy_rule *rules = command_rules(config, &count);
-    const struct proxy_rule *rule = proxy_rules_find(rules, count, bucket, key);
+    struct command_rules rules;
+    command_rules(config, &rules);
+    const struct proxy_rule *rule = proxy_rules_find(rules.rules, rules.count, bucket, key);
     struct buf out;
     buf_init(&out, OUTPUT_MAX_BYTES);
-    if (rule == &rules[count - 1]) {
-        buf_printf(&out, "rule: none of %u matches, the defaults hold\n", count - 1);
+    if (rule == &rules.rules[rules.count - 1]) {
+        buf_printf(&out, "rule: none of %u matches, the defaults hold\n", rules.count - 1);
     } else {
         buf_printf(&out, "rule: \"%s\" at %s\n", rule->match, rule->where);
     }
@@ -188,9 +188,15 @@ static int explain(const struct config *config, const char *object)
                (double)rule->list_ttl_ms / 1000, rule->block_size_bytes,
                (unsigned long long)rule->max_object_size_bytes,
                (unsigned long long)rule->readahead_bytes, rule->priority);
+    if (rule->pin) {
+        buf_printf(&out, "pin: true\n");
+    }
+    if (rule->share_percent > 0) {
+        buf_printf(&out, "share: %u%%\n", rule->share_percent);
+    }
     int code = commands_print_result(&out);
     buf_done(&out);
-    free(rules);
+    free(rules.rules);
     return code;
 }
 

@@ -39,12 +39,12 @@ static json_t *seconds_json(uint64_t ms)
 static json_t *rule_json(const struct proxy_rule *rule)
 {
     static const char *const freshness[] = {"ttl", "immutable", "strict"};
-    json_t *json =
-        json_pack("{s:s, s:s, s:b, s:s, s:f, s:I, s:I, s:i}", "match", rule->match, "where",
-                  rule->where, "cache", rule->cache, "freshness", freshness[rule->freshness],
-                  "ttl_s", (double)rule->ttl_ms / 1e3, "block_size",
-                  (json_int_t)rule->block_size_bytes, "max_object_size",
-                  (json_int_t)rule->max_object_size_bytes, "priority", (int)rule->priority);
+    json_t *json = json_pack(
+        "{s:s, s:s, s:b, s:s, s:f, s:I, s:I, s:i, s:b, s:i}", "match", rule->match, "where",
+        rule->where, "cache", rule->cache, "freshness", freshness[rule->freshness], "ttl_s",
+        (double)rule->ttl_ms / 1e3, "block_size", (json_int_t)rule->block_size_bytes,
+        "max_object_size", (json_int_t)rule->max_object_size_bytes, "priority", (int)rule->priority,
+        "pin", rule->pin, "share_percent", (int)rule->share_percent);
     check(json != NULL);
     return json;
 }
@@ -155,17 +155,20 @@ static json_t *policy_json(const struct store_explain *policy)
     for (unsigned i = 0; i < policy->run_count; i++) {
         const struct store_explain_run *run = &policy->runs[i];
         json_t *piece = json_pack(
-            "{s:I, s:i, s:s, s:i, s:f, s:f, s:o, s:o, s:I, s:I}", "first_block",
+            "{s:I, s:i, s:s, s:b, s:b, s:i, s:f, s:f, s:o, s:o, s:I, s:I}", "first_block",
             (json_int_t)run->first_block, "blocks", (int)run->block_count, "state",
-            states[run->state], "priority", (int)run->priority, "worth", (double)run->rank, "bar",
-            (double)run->bar, "age_bytes", or_null(run->age_bytes), "age_s",
-            seconds_json(run->age_ms), "interval_bytes", (json_int_t)run->interval_bytes,
-            "refusals_left", (json_int_t)run->refusals_left);
+            states[run->state], "pinned", run->is_pinned, "on_probation", run->is_on_probation,
+            "priority", (int)run->priority, "worth", (double)run->rank, "bar", (double)run->bar,
+            "age_bytes", or_null(run->age_bytes), "age_s", seconds_json(run->age_ms),
+            "interval_bytes", (json_int_t)run->interval_bytes, "refusals_left",
+            (json_int_t)run->refusals_left);
         check(piece != NULL && json_array_append_new(pieces, piece) == 0);
     }
-    json_t *json = json_pack("{s:b, s:b, s:b, s:b, s:b, s:o}", "stores", policy->is_filling,
-                             "keeps_up", policy->keeps_up, "learns", policy->learns, "full",
-                             policy->is_full, "silent", policy->is_silent, "pieces", pieces);
+    json_t *json =
+        json_pack("{s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:o}", "stores", policy->is_filling,
+                  "keeps_up", policy->keeps_up, "learns", policy->learns, "full", policy->is_full,
+                  "silent", policy->is_silent, "group_bytes", (json_int_t)policy->group_bytes,
+                  "group_max_bytes", (json_int_t)policy->group_max_bytes, "pieces", pieces);
     check(json != NULL);
     return json;
 }

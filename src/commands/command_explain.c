@@ -49,11 +49,27 @@ static void print_policy(const json_t *policy)
         }
     }
     if (worst != NULL && command_client_bool(policy, "learns")) {
-        printf("policy   %s: worth %.3g, what is stored is worth more than %.3g%s\n",
-               command_client_text(worst, "state"), command_client_double(worst, "worth"),
+        const char *how = command_client_bool(worst, "pinned")         ? ", pinned"
+                          : command_client_bool(worst, "on_probation") ? ", on probation"
+                                                                       : "";
+        printf("policy   %s%s: worth %.3g, what is stored is worth more than %.3g%s\n",
+               command_client_text(worst, "state"), how, command_client_double(worst, "worth"),
                command_client_double(worst, "bar"),
                command_client_bool(policy, "full") ? ""
                                                    : " (the cache is not full: all is stored)");
+    }
+}
+
+// What the objects of its rule hold together, where the rule bounds that.
+static void print_group(const json_t *rule, const json_t *policy)
+{
+    char held[COMMAND_SIZE_TEXT], most[COMMAND_SIZE_TEXT];
+    bool pin = command_client_bool(rule, "pin");
+    if (command_client_bool(policy, "learns") &&
+        (pin || command_client_u64(rule, "share_percent") > 0)) {
+        printf("%s %s, %s at most\n", pin ? "pins    " : "share   ",
+               command_client_size(command_client_double(policy, "group_bytes"), held),
+               command_client_size(command_client_double(policy, "group_max_bytes"), most));
     }
 }
 
@@ -86,6 +102,7 @@ static void print_explanation(const json_t *e)
                has_age ? " ago" : "");
     }
     print_policy(json_object_get(e, "policy"));
+    print_group(json_object_get(e, "rule"), json_object_get(e, "policy"));
     printf("verdict  %s: %s\n", command_client_text(verdict, "reason"),
            command_client_text(verdict, "text"));
     if (command_client_text(verdict, "remedy")[0] != '\0') {

@@ -5,7 +5,12 @@
 #include "config/config.h"
 #include "proxy/proxy.h"
 
-// For free(); strings stay the configuration's.
-struct proxy_rule *command_rules(const struct config *c, unsigned *ret_count);
+struct command_rules {
+    struct proxy_rule *rules; // for free(); strings stay the configuration's
+    unsigned count;
+    struct store_group groups[STORE_GROUPS_MAX]; // of rules with a pin or a share
+    unsigned group_count;
+};
+void command_rules(const struct config *c, struct command_rules *ret_rules);
 
 #endif

@@ -53,7 +53,7 @@ struct serve {
     unsigned origin_count;
     struct origin *sts_origin; // NULL: sts.relay is off
     struct proxy_bucket *buckets;
-    struct proxy_rule *rules;
+    struct command_rules rules;
     struct access_keys *access_keys;
     struct proxy *proxy;
     struct http_server *http;
@@ -133,11 +133,11 @@ static enum err serve_sts_origin(struct serve *s)
 
 // --- rules ---------------------------------------------------------------------------------------
 
-static uint64_t serve_block_size_max(const struct serve *s, unsigned rule_count)
+static uint64_t serve_block_size_max(const struct serve *s)
 {
     uint64_t largest = 0;
-    for (unsigned i = 0; i < rule_count; i++) {
-        largest = max_u64(largest, s->rules[i].block_size_bytes);
+    for (unsigned i = 0; i < s->rules.count; i++) {
+        largest = max_u64(largest, s->rules.rules[i].block_size_bytes);
     }
     return largest;
 }
@@ -199,7 +199,7 @@ static void show_config(void *ctx, struct buf *out)
 
 // --- parts ---------------------------------------------------------------------------------------
 
-static int serve_build_store(struct serve *s, unsigned rule_count)
+static int serve_build_store(struct serve *s)
 {
     const struct config *c = s->config;
     unsigned holder_count = 0;
@@ -222,7 +222,9 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
         .scrub_bytes_per_s = limits.scrub_bytes_per_s,
         .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
         .must_begin = !c->cache_optional,
-        .block_size_bytes_max = serve_block_size_max(s, rule_count),
+        .groups = s->rules.groups,
+        .group_count = s->rules.group_count,
+        .block_size_bytes_max = serve_block_size_max(s),
         .descriptors_max = s->descriptors.segments,
         .holders = holders,
         .holder_count = holder_count,
@@ -242,7 +244,7 @@ static int serve_build_store(struct serve *s, unsigned rule_count)
     return EXIT_CODE_OK;
 }
 
-static int serve_build_proxy(struct serve *s, unsigned rule_count)
+static int serve_build_proxy(struct serve *s)
 {
     const struct config *c = s->config;
     bool verify = c->auth_mode == CONFIG_AUTH_VERIFY;
@@ -252,8 +254,8 @@ static int serve_build_proxy(struct serve *s, unsigned rule_count)
         .default_origin = s->origins[0],
         .buckets = s->buckets,
         .bucket_count = c->bucket_count,
-        .rules = s->rules,
-        .rule_count = rule_count,
+        .rules = s->rules.rules,
+        .rule_count = s->rules.count,
         .domains = c->s3_domains.items,
         .domain_count = c->s3_domains.count,
         .allowed_origins = c->auth_allowed_origins.items,
@@ -373,11 +375,10 @@ static int serve_build(struct serve *s)
         return serve_fail(s, err == ERR_INVALID || err == ERR_PERMISSION ? EXIT_CODE_CONFIGURATION
                                                                          : EXIT_CODE_ORIGIN);
     }
-    unsigned rule_count = 0;
-    s->rules = command_rules(c, &rule_count);
-    int exit_code = serve_build_store(s, rule_count);
+    command_rules(c, &s->rules);
+    int exit_code = serve_build_store(s);
     if (exit_code == EXIT_CODE_OK) {
-        exit_code = serve_build_proxy(s, rule_count);
+        exit_code = serve_build_proxy(s);
     }
     s->reload.store = s->store;
     s->reload.proxy = s->proxy;
@@ -525,7 +526,7 @@ static void serve_tear_down(struct serve *s, bool running)
     access_keys_unref(s->access_keys);
     free(s->origins);
     free(s->buckets);
-    free(s->rules);
+    free(s->rules.rules);
     free(s->listen);
     command_reload_done(&s->reload);
     config_free(s->config);

@@ -118,6 +118,8 @@ struct config_bucket {
     const char *source; // "FILE:LINE:COL"
 };
 
+#define CONFIG_LIMITED_RULES_MAX 22u // rules with a pin or a share
+
 // First rule whose `match` fits bucket/key wins. Syntax of match (checked here, matched elsewhere):
 // `*` any bytes but '/', `**` any bytes, `?` one byte but '/', `{a,b}` alternatives (not nested),
 // `\` quotes the next byte.
@@ -134,7 +136,9 @@ struct config_rule {
     uint64_t max_object_size_bytes; // 0 = no limit
     uint64_t readahead_bytes;       // 0 = nothing
     unsigned priority;              // 0..9
-    const char *source;             // "FILE:LINE:COL", for logs and explanations
+    bool pin;
+    unsigned share_percent; // 1..100; 0 = no limit. Not with a pin
+    const char *source;     // "FILE:LINE:COL", for logs and explanations
 };
 
 // --- The result ----------------------------------------------------------------------------------

@@ -199,14 +199,17 @@ enum rule_name {
     RULE_MAX_OBJECT_SIZE,
     RULE_READAHEAD,
     RULE_PRIORITY,
+    RULE_PIN,
+    RULE_SHARE,
     RULE_FIELD_COUNT
 };
 
 static const char *const rule_names[RULE_FIELD_COUNT] = {
-    "match",          "cache",      "freshness",       "ttl",       "list_ttl",
-    "stale_if_error", "block_size", "max_object_size", "readahead", "priority"};
+    "match",      "cache",           "freshness", "ttl",      "list_ttl", "stale_if_error",
+    "block_size", "max_object_size", "readahead", "priority", "pin",      "share"};
 
 #define RULE_PRIORITIES "0..9"
+#define RULE_SHARES "1%..100%"
 
 static void parse_rule_time(struct entry *e, bool *ret_has, uint64_t *ret_ms)
 {
@@ -248,6 +251,25 @@ static void parse_rule_priority(struct entry *e, struct config_rule *rule)
         rule->has_priority = true;
         rule->priority = (unsigned)priority;
     }
+}
+
+static void parse_rule_pin(struct entry *e, struct config_rule *rule)
+{
+    char why[WHY_MAX];
+    unsigned choice = 1;
+    struct span value = span_from_cstr(e->field->value);
+    rule->pin =
+        report(e, config_value_parse_choice(value, "true|false", &choice, why), why) && choice == 0;
+}
+
+static void parse_rule_share(struct entry *e, struct config_rule *rule)
+{
+    char why[WHY_MAX];
+    unsigned percent = 0;
+    struct span value = span_from_cstr(e->field->value);
+    bool ok = config_value_parse_percent(value, &percent, why) &&
+              config_value_in_range(KIND_PERCENT, RULE_SHARES, value, percent, why);
+    rule->share_percent = report(e, ok, why) ? percent : 0;
 }
 
 static void parse_rule_field(struct entry *e, struct config_rule *rule)
@@ -295,6 +317,12 @@ static void parse_rule_field(struct entry *e, struct config_rule *rule)
     case RULE_PRIORITY:
         parse_rule_priority(e, rule);
         break;
+    case RULE_PIN:
+        parse_rule_pin(e, rule);
+        break;
+    case RULE_SHARE:
+        parse_rule_share(e, rule);
+        break;
     case RULE_FIELD_COUNT:
         unknown_field(e, rule_names, RULE_FIELD_COUNT);
         break;
@@ -311,5 +339,8 @@ void config_rule_parse(struct loader *l, const char *where, const struct bucket_
     }
     if (!has_field(fields, count, "match")) {
         config_loader_error(l, where, "an entry of rules needs a match");
+    }
+    if (rule->pin && rule->share_percent > 0) {
+        config_loader_error(l, where, "a rule has a pin or a share, not both");
     }
 }

@@ -379,6 +379,19 @@ static void digest_fields(uint64_t *digest, size_t entry, const struct fields *f
     }
 }
 
+// Each of them has a place of its own in what the cache knows of each object.
+static void limited_rules_check(struct yaml_reader *r, const yaml_node_t *node)
+{
+    unsigned limited = 0;
+    for (unsigned i = 0; i < r->l->config->rule_count; i++) {
+        limited += r->l->config->rules[i].pin || r->l->config->rules[i].share_percent > 0;
+    }
+    if (limited > CONFIG_LIMITED_RULES_MAX) {
+        config_loader_error(r->l, where_node(r, node), "%u rules have a pin or a share, %u may",
+                            limited, CONFIG_LIMITED_RULES_MAX);
+    }
+}
+
 static void take_entries(struct yaml_reader *r, const char *name, const yaml_node_t *node)
 {
     struct loader *l = r->l;
@@ -420,6 +433,7 @@ static void take_entries(struct yaml_reader *r, const char *name, const yaml_nod
     } else {
         l->config->rules = rule_rows;
         l->config->rule_count = (unsigned)count;
+        limited_rules_check(r, node);
     }
 }
 

@@ -55,6 +55,10 @@ static const char sample_tail[] =
     "#    readahead: 0\n"
     "#    priority: 7                       # of 0 to 9, 5 if not said: a full cache rather keeps "
     "these\n"
+    "#  - match: \"eval/**\"\n"
+    "#    pin: true                         # what was read of them stays\n"
+    "#  - match: \"scratch/**\"\n"
+    "#    share: 10%                        # of a full cache they take no more\n"
     "#  - match: \"tables/**\"\n"
     "#    ttl: 5m\n"
     "#    list_ttl: 10s\n"
@@ -220,7 +224,9 @@ static const char schema_lists[] =
     "\"" PATTERN_SIZE "\"},\n"
     "        \"readahead\": {\"type\": [\"string\", \"integer\"], \"pattern\": "
     "\"" PATTERN_SIZE "\"},\n"
-    "        \"priority\": {\"type\": \"integer\", \"minimum\": 0, \"maximum\": 9}}}}\n";
+    "        \"priority\": {\"type\": \"integer\", \"minimum\": 0, \"maximum\": 9},\n"
+    "        \"pin\": {\"type\": \"boolean\"},\n"
+    "        \"share\": {\"type\": \"string\", \"pattern\": \"^(100|[1-9][0-9]?)%$\"}}}}\n";
 
 void config_render_schema(struct buf *out)
 {
@@ -290,6 +296,7 @@ void config_render_docs(struct buf *out)
              "| `rules[]` | none | `match`, `cache`, `freshness` (`ttl`, `immutable`, `strict`), "
              "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size`, `readahead`, "
              "`priority` (0 to 9, 5 if not said: each step doubles what objects are worth to a "
-             "full cache) | The "
+             "full cache), `pin` (`true`: what was read stays), `share` (`10%`: of a full cache no "
+             "more; not with `pin`) | The "
              "first rule that matches bucket/key decides; in the file only |\n");
 }

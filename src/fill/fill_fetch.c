@@ -257,7 +257,7 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
                    (fill->wanted_end_byte != 0 && fill->wanted_end_byte < fill->end_byte);
     enum err err =
         store_run_begin(fill->fw->worker, fill->fw->store, fill->object, fill->first_block,
-                        fill->block_count, fill->key->limits.priority, is_part, &fill->run);
+                        fill->block_count, fill->key->limits.group, is_part, &fill->run);
     fill->unstored = err != ERR_OK;
     if (!fill->unstored) {
         store_run_watch(fill->run, fill_on_run_progress, fill);

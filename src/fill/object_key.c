@@ -54,7 +54,7 @@ bool object_key_asks_alike(const struct object_key *a, const struct object_key *
            a->limits.cache == b->limits.cache &&
            a->limits.max_object_size_bytes == b->limits.max_object_size_bytes &&
            a->limits.block_size_bytes == b->limits.block_size_bytes &&
-           a->limits.priority == b->limits.priority;
+           a->limits.group == b->limits.group;
 }
 
 // Zeroed but for its room, which is at least `len`.

@@ -22,7 +22,7 @@ struct object_limits {
     bool cache;                     // false: its runs are not stored
     uint64_t max_object_size_bytes; // larger ones are not stored; 0: no limit
     uint32_t block_size_bytes;
-    unsigned priority; // store.h
+    unsigned group; // store.h
 };
 
 struct object_key {

@@ -26,7 +26,8 @@ static void note_read(struct request *r, const struct store_place *place)
     if (g->pos >= g->noted_end) {
         uint64_t end = place->first_block * place->block_size_bytes + place->payload_len;
         g->noted_end = end;
-        store_note_read(r->pw->worker, r->pw->store, place, min_u64(g->end, end) - g->pos);
+        store_note_read(r->pw->worker, r->pw->store, place, min_u64(g->end, end) - g->pos,
+                        r->rule->group);
     }
 }
 

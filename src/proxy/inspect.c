@@ -17,7 +17,7 @@ struct object_key *inspect_key(struct proxy *proxy, struct span realm, struct sp
     from.limits = (struct object_limits){.cache = rule->cache,
                                          .max_object_size_bytes = rule->max_object_size_bytes,
                                          .block_size_bytes = rule->block_size_bytes,
-                                         .priority = rule->priority};
+                                         .group = rule->group};
     return object_key_new(proxy->store, &from);
 }
 
@@ -99,7 +99,7 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     o->home = (unsigned)(look->key->hash.lo % proxy->worker_count);
     o->block_size_bytes = o->rule->block_size_bytes;
     o->age_ms = UINT64_MAX;
-    o->is_wanted = store_would_keep(pw->store, look->key->hash, 0, o->rule->priority);
+    o->is_wanted = store_would_keep(pw->store, look->key->hash, 0, o->rule->group);
     look->at = 0;
     store_lookup(pw->worker, pw->store, look->key->hash, 0, STORE_WINDOW_MAX,
                  fill_floor(pw->fill, look->key->hash), &view);
@@ -216,7 +216,7 @@ static void policy_look(struct explanation *e)
     end = min_u64(end, first + STORE_WINDOW_MAX);
     store_explain_look(e->pw->worker, e->pw->store, e->look.key->hash, first, end,
                        fill_floor(e->pw->fill, e->look.key->hash), o->rule->block_size_bytes,
-                       o->rule->priority, &e->policy);
+                       o->rule->group, &e->policy);
 }
 
 static void explain_go(struct task *task)

@@ -29,7 +29,10 @@ struct proxy_rule {
     uint64_t max_object_size_bytes; // 0: no limit
     uint32_t block_size_bytes;
     uint64_t readahead_bytes; // most that is asked for in front of a sequential reader; 0: nothing
-    unsigned priority;        // store.h
+    unsigned group;           // what its objects count by in a full cache: store.h
+    // For explanations: what of that the rule says.
+    unsigned priority, share_percent;
+    bool pin;
 };
 
 // The rule that holds for an object, or for a bucket's listings (an empty key): the first that matches, else

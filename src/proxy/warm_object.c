@@ -387,7 +387,7 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
         return fail(o, ERR_NOT_ADMITTED, "it is larger than max_object_size");
     }
     if (!store_would_keep(o->job->pw->store, o->key->hash, o->at / o->rule->block_size_bytes,
-                          o->rule->priority)) {
+                          o->rule->group)) {
         o->is_refused = true;
         o->why = "the cache is full and keeps what is read more often";
         return WARM_OVER;

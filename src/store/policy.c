@@ -66,6 +66,7 @@ void policy_resize(struct policy *policy, uint64_t capacity_bytes)
 {
     policy->options.capacity_bytes = capacity_bytes;
     policy_clock_resize(&policy->clock, capacity_bytes);
+    policy_groups_tend(policy);
     policy_publish(policy);
 }
 
@@ -149,10 +150,21 @@ static void take_late_read(struct policy *policy, uint64_t key)
     }
 }
 
+// Its rule says something else now, or there is room for its pin.
+static void run_regroup(struct policy *policy, struct policy_segment *segment, uint32_t index,
+                        unsigned group)
+{
+    struct policy_segments *segments = &policy->segments;
+    uint32_t stamp = policy_segments_run(segments, segment, index)->stamp;
+    uint32_t len = policy_segments_run_len(segments, segment, index);
+    group = policy_group_take(policy, segment, group, len);
+    policy_segments_set_stamp(segments, segment, index, policy_stamp_grouped(stamp, group));
+}
+
 static void take_read(struct policy *policy, const struct policy_event *event)
 {
     struct policy_clock *clock = &policy->clock;
-    const struct policy_segment *segment = policy_segments_find(&policy->segments, event->segment);
+    struct policy_segment *segment = policy_segments_find(&policy->segments, event->segment);
     uint32_t index;
     struct policy_run *run =
         segment != NULL ? policy_segments_run_at(&policy->segments, segment, event->start, &index)
@@ -160,6 +172,9 @@ static void take_read(struct policy *policy, const struct policy_event *event)
     if (run == NULL) {
         take_late_read(policy, event->key);
         return;
+    }
+    if (event->group != policy_stamp_group(run->stamp)) {
+        run_regroup(policy, segment, index, event->group);
     }
     uint32_t age = policy_stamp_age(run->stamp, clock->tick);
     if (age <= clock->same_use) {
@@ -200,7 +215,7 @@ static void take_miss(struct policy *policy, const struct policy_event *event)
 static void take_gone(struct policy *policy, const struct policy_event *event)
 {
     const struct policy_clock *clock = &policy->clock;
-    const struct policy_segment *segment = policy_segments_find(&policy->segments, event->segment);
+    struct policy_segment *segment = policy_segments_find(&policy->segments, event->segment);
     uint32_t index;
     struct policy_run *run =
         segment != NULL ? policy_segments_run_at(&policy->segments, segment, event->start, &index)
@@ -212,9 +227,11 @@ static void take_gone(struct policy *policy, const struct policy_event *event)
                          policy_stamp(clock->tick - before, policy_stamp_class(run->stamp),
                                       policy_stamp_group(run->stamp)),
                          clock->tick);
-        run->stamp = POLICY_STAMP_GONE;
+        policy_segments_set_stamp(&policy->segments, segment, index, POLICY_STAMP_GONE);
     }
 }
+
+static uint32_t segment_stamp_again(const struct policy *policy, uint64_t key);
 
 static void take_stored(struct policy *policy, const struct policy_event *event)
 {
@@ -222,8 +239,13 @@ static void take_stored(struct policy *policy, const struct policy_event *event)
     if (segment != NULL) {
         policy_probation_stored(policy, segment, event->on_probation);
     }
+    uint32_t stamp =
+        event->stamp == POLICY_STAMP_SAME ? segment_stamp_again(policy, event->key) : event->stamp;
+    unsigned group = policy_group_take(policy, segment, event->group, event->len);
+    policy->stats.pins_refused += group != event->group;
+    // False: counted where it fails.
     (void)policy_segment_append(policy, event->segment, event->start, event->len, event->key,
-                                event->stamp); // false: counted where it fails
+                                policy_stamp_grouped(stamp, group));
 }
 
 static bool take_one(struct policy *policy, const struct policy_event *event)
@@ -259,6 +281,7 @@ void policy_take(struct policy *policy, const struct policy_event *events, size_
     for (size_t i = 0; i < count; i++) {
         miss_count += take_one(policy, &events[i]);
     }
+    policy_groups_tend(policy);
     policy_reclaim_tend(policy, miss_count);
     policy_publish(policy);
 }
@@ -363,9 +386,9 @@ static uint32_t segment_take_out(struct policy *policy, uint32_t number, uint32_
         return POLICY_STAMP_GONE;
     }
     *ret_len = policy_segments_run_len(&policy->segments, segment, index);
-    struct policy_run *run = policy_segments_run(&policy->segments, segment, index);
+    const struct policy_run *run = policy_segments_run(&policy->segments, segment, index);
     uint32_t stamp = run->stamp;
-    run->stamp = POLICY_STAMP_GONE;
+    policy_segments_set_stamp(&policy->segments, segment, index, POLICY_STAMP_GONE);
     return stamp;
 }
 
@@ -389,6 +412,7 @@ void policy_segment_drop(struct policy *policy, uint32_t number, uint32_t index,
         return;
     }
     policy->stats.dropped_bytes += len;
+    policy->stats.pins_lost += policy->groups.of[policy_stamp_group(stamp)].is_kept;
     if (policy->kind != POLICY_LRU) {
         policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick);
     }
@@ -405,6 +429,8 @@ void policy_segment_free(struct policy *policy, uint32_t number)
 void policy_stats(const struct policy *policy, struct policy_stats *ret_stats)
 {
     *ret_stats = policy->stats;
+    ret_stats->pinned_bytes = policy->groups.pinned_bytes;
+    ret_stats->pinned_max_bytes = policy->groups.pinned_max_bytes;
     ret_stats->silences = policy->clock.silence_count;
     ret_stats->bar = policy->reclaim.bar;
     ret_stats->known_share = (float)policy->clock.known_share;

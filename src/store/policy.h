@@ -91,6 +91,7 @@ struct policy_event {
     uint32_t segment, start; // its number; where the run begins, rising within a segment
     uint32_t len;            // bytes: of the run when stored, else those that were asked for
     uint32_t stamp;
+    uint32_t group; // when read or stored: of its rule now
     enum policy_event_kind kind;
     bool is_part, on_probation; // of a miss: as it was asked and answered; of a run: where it is
 };
@@ -139,8 +140,31 @@ void policy_segment_free(struct policy *policy, uint32_t number); // whatever it
 
 // --- rules ---------------------------------------------------------------------------------------
 
-// A factor on what its runs are worth; 1 at first. Any time; what is already held counts by it, too.
-void policy_group_set(struct policy *policy, unsigned group, float priority);
+// What its runs count by. What is held counts by it, too; a run belongs to the group that it was stored
+// or read with last.
+struct policy_group {
+    float factor;   // on what its runs are worth
+    bool is_pinned; // they stay, while pins take no more than they may
+    unsigned
+        share_percent; // of the capacity; what is above that is worth less and less; 0: no limit
+    unsigned plain;    // the group of what is to be pinned and finds no room: one without a pin
+    uint64_t identity; // of its rule, over restarts; 0: the group's number is
+};
+// Any time; each has factor 1 at first.
+void policy_group_set(struct policy *policy, unsigned group, const struct policy_group *options);
+// What pins may take together; 0 at first: nothing is pinned. More than that has become of them when
+// it falls: none of them stays for its pin until they fit.
+void policy_pins_set_max(struct policy *policy, uint64_t bytes);
+
+struct policy_group_figures {
+    uint64_t bytes, bytes_max; // held, and at most, or 0; of pins all together
+    bool is_pinned;
+};
+void policy_group_figures(const struct policy *policy, unsigned group,
+                          struct policy_group_figures *ret_figures);
+// How many runs of a segment, or is that one, kept by their pins?
+uint32_t policy_segment_pinned_count(const struct policy *policy, uint32_t number);
+bool policy_segment_is_pinned(const struct policy *policy, uint32_t number, uint32_t index);
 
 // --- across restarts -----------------------------------------------------------------------------
 
@@ -154,7 +178,8 @@ struct policy_cursor {
 };
 size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, void *ret_piece);
 // Into a new policy, before its first event, in any order. ERR_FORMAT: of another version or
-// another cache; ERR_CORRUPT: damaged. Such a piece changes nothing: what it knew is learnt again.
+// another cache; ERR_CORRUPT: damaged. Such a piece changes nothing: what it knew is learnt again. The
+// groups are set before; the first piece says which of them are which.
 // Loaded segments are no victims until they are sealed.
 enum err policy_load(struct policy *policy, const void *piece, size_t len) MUST_USE;
 // What was loaded and not begun or sealed since is forgotten: there are no such segments.
@@ -166,6 +191,9 @@ struct policy_stats {
     uint64_t admitted_bytes, refused_bytes, rewritten_bytes, dropped_bytes;
     uint64_t unranked_runs; // found no room in the region
     uint64_t silences;      // begun
+    uint64_t pinned_bytes, pinned_max_bytes;
+    uint64_t pins_refused; // runs that were to be pinned and found no room for that
+    uint64_t pins_lost;    // pinned runs that went all the same, as there was no other way
     float bar, known_share;
     uint32_t tick; // of its clock
     bool is_full, is_silent;
@@ -177,9 +205,11 @@ void policy_stats(const struct policy *policy, struct policy_stats *ret_stats);
 #define POLICY_UNKNOWN UINT64_MAX
 
 struct policy_explanation {
-    bool is_stored;      // and ranked
-    bool is_known;       // its past is: stored, or remembered
-    bool would_be_taken; // asked for now it would be stored
+    bool is_stored;       // and ranked
+    bool is_known;        // its past is: stored, or remembered
+    bool is_pinned;       // and its pin keeps it
+    bool is_on_probation; // and goes soon
+    bool would_be_taken;  // asked for now it would be stored
     unsigned group;
     uint64_t
         age_bytes; // asked of the cache since its last use, as its clock counts; POLICY_UNKNOWN

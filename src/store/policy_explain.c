@@ -24,27 +24,22 @@ static void explain_past(const struct policy *policy, uint32_t stamp,
     }
 }
 
-static const struct policy_run *run_find(const struct policy *policy, uint32_t number,
-                                         uint32_t start)
-{
-    uint32_t index;
-    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
-    return segment != NULL ? policy_segments_run_at(&policy->segments, segment, start, &index)
-                           : NULL;
-}
-
 void policy_explain(const struct policy *policy, uint64_t key, unsigned group, uint32_t number,
                     uint32_t start, struct policy_explanation *ret_explanation)
 {
     check(policy->magic == POLICY_MAGIC);
     struct policy_explanation why = {.group = group, .age_bytes = POLICY_UNKNOWN};
-    const struct policy_run *run = run_find(policy, number, start);
-    uint32_t stamp, past;
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    uint32_t stamp, past, index;
+    const struct policy_run *run =
+        segment != NULL ? policy_segments_run_at(&policy->segments, segment, start, &index) : NULL;
     why.would_be_taken = policy_admit(policy, key, group, false, &stamp);
     why.bar = atomic_load_explicit(&policy->published.bar, memory_order_relaxed);
     if (run != NULL) {
         explain_past(policy, run->stamp, &why);
         why.is_stored = true;
+        why.is_on_probation = segment->is_probation;
+        why.is_pinned = policy->groups.of[why.group].is_kept;
         why.rank = policy->ranks.level_rank[policy_level(policy, run->stamp)];
     } else {
         unsigned reuse_class = policy_stamp_class(stamp);

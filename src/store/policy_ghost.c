@@ -92,7 +92,8 @@ void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set_index, uint32_t
 }
 
 // Workers read it meanwhile.
-void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *saved)
+void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *saved,
+                          const uint8_t *groups)
 {
     struct policy_ghost_set *set = &ghost->sets[at];
     for (unsigned way = 0; way < POLICY_GHOST_WAYS; way++) {
@@ -102,6 +103,7 @@ void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *s
                sizeof(print));
         memcpy(&stamp, saved + offsetof(struct policy_ghost_set, stamp) + way * sizeof(stamp),
                sizeof(stamp));
+        stamp = (stamp & ~(POLICY_GROUPS - 1)) | groups[policy_stamp_group(stamp)];
         atomic_store_explicit(&set->print[way], print, memory_order_relaxed);
         atomic_store_explicit(&set->stamp[way], stamp, memory_order_relaxed);
     }

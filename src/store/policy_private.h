@@ -43,6 +43,11 @@ static inline unsigned policy_stamp_group(uint32_t stamp)
     return stamp & (POLICY_GROUPS - 1);
 }
 
+static inline uint32_t policy_stamp_grouped(uint32_t stamp, unsigned group)
+{
+    return (stamp & ~(POLICY_GROUPS - 1)) | group;
+}
+
 // In ticks. Workers see the tick a little late, so that a stamp may lie ahead: that is no age.
 static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
 {
@@ -193,6 +198,8 @@ void policy_ranks_renew(struct policy_ranks *ranks, struct policy_monitor *monit
 void policy_rank_of_hazard(const double *hazard, float *ret_rank);
 int policy_rank_levels(float factor); // that many more
 
+#define POLICY_LEVEL_PINNED 255u // no rank
+
 static inline unsigned policy_level_shift(unsigned level, int shift)
 {
     int shifted = (int)level + shift;
@@ -216,8 +223,9 @@ struct policy_ghost {
 bool policy_ghost_find(const struct policy_ghost *ghost, uint64_t key, uint32_t *ret_stamp);
 void policy_ghost_put(struct policy_ghost *ghost, uint64_t key, uint32_t stamp, uint32_t now_tick);
 void policy_ghost_forget(struct policy_ghost *ghost, uint64_t key);
-// One set, as it was saved; `saved` is its bytes.
-void policy_ghost_restore(struct policy_ghost *ghost, uint32_t set, const char *saved);
+// One set, as it was saved; `saved` is its bytes, `groups` what became of each group.
+void policy_ghost_restore(struct policy_ghost *ghost, uint32_t set, const char *saved,
+                          const uint8_t *groups);
 // Stamps about to wrap, in one set.
 void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set, uint32_t now_tick);
 
@@ -267,8 +275,10 @@ struct policy_segment {
     uint32_t end;       // behind its last run
     uint32_t sealed_at; // in the list of the sealed
     uint32_t pages[POLICY_PAGE_ROOTS];
-    uint8_t state, height; // height: of the trees below `pages`
-    bool is_probation;     // all of its runs are
+    uint32_t pinned_count : 25; // of its runs, those of groups that are pinned
+    uint32_t state : 3;
+    uint32_t height : 3;       // of the trees below `pages`
+    uint32_t is_probation : 1; // all of its runs are; none is pinned
 };
 
 struct policy_sealed {
@@ -282,6 +292,8 @@ struct policy_segments {
     struct policy_sealed *sealed; // in no order
     union policy_page *pages;
     uint32_t table_size, sealed_count, page_count, page_used, page_free; // page_free: 0: none
+    uint64_t group_bytes[POLICY_GROUPS]; // of the runs that are not gone
+    uint32_t pinned_groups;              // a bit each
 };
 
 struct policy_segment *policy_segments_find(const struct policy_segments *segments,
@@ -297,6 +309,9 @@ uint32_t policy_segments_run_len(const struct policy_segments *segments,
 struct policy_segment *policy_segments_begin(struct policy_segments *segments, uint32_t number);
 bool policy_segments_append(struct policy_segments *segments, struct policy_segment *segment,
                             uint32_t start, uint32_t len, uint32_t stamp);
+// The run counts by another stamp now; POLICY_STAMP_GONE: no more.
+void policy_segments_set_stamp(struct policy_segments *segments, struct policy_segment *segment,
+                               uint32_t index, uint32_t stamp);
 void policy_segments_set_state(struct policy_segments *segments, struct policy_segment *segment,
                                enum policy_segment_state state);
 void policy_segments_free(struct policy_segments *segments, struct policy_segment *segment);
@@ -343,6 +358,10 @@ void policy_probation_tend(struct policy *policy); // a period ends
 // Which of them is due to go; NULL: none.
 struct policy_segment *policy_probation_due(struct policy *policy,
                                             bool (*may_go)(void *ctx, uint32_t number), void *ctx);
+// The oldest of them, due or not, for when nothing else may go; NULL: none.
+struct policy_segment *policy_probation_oldest(const struct policy *policy,
+                                               bool (*may_go)(void *ctx, uint32_t number),
+                                               void *ctx);
 
 // --- policy_lru.c ----------------------------------------------------------------------------------
 
@@ -352,11 +371,28 @@ struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,
 // --- policy_group.c --------------------------------------------------------------------------------
 
 struct policy_group_state {
-    float priority;
     int level_shift;
+    bool is_kept; // its pins hold
+    struct policy_group options;
 };
 
+struct policy_groups {
+    struct policy_group_state of[POLICY_GROUPS];
+    uint64_t pinned_bytes, pinned_max_bytes;
+    uint32_t limited; // with a pin or a share: a bit each
+    // What those of a former process are now; until that is known, of each rule's 0.
+    uint8_t now[POLICY_GROUPS];
+};
+
+// A factor that lets everything in.
+#define POLICY_FACTOR_PINNED (-1.0f)
+
 void policy_groups_init(struct policy *policy);
+// What is held has changed: so has what shares and pins make of it.
+void policy_groups_tend(struct policy *policy);
+// The group of a run of `len` bytes of the segment (NULL: unranked) that is not in this one yet.
+unsigned policy_group_take(const struct policy *policy, const struct policy_segment *segment,
+                           unsigned group, uint32_t len);
 
 // --- policy_publish.c ---------------------------------------------------------------------------------
 
@@ -365,8 +401,8 @@ struct policy_published {
     _Atomic uint32_t tick, same_use, first_class;
     _Atomic float bar;                   // below 0: everything is admitted
     _Atomic float worth[POLICY_CLASSES]; // rank at age 0 over the margin of the class
-    _Atomic float factor[POLICY_GROUPS];
-    atomic_bool again_soon;      // what is missed is asked for again, mostly
+    _Atomic float factor[POLICY_GROUPS]; // or POLICY_FACTOR_PINNED
+    atomic_bool again_soon;              // what is missed is asked for again, mostly
     atomic_bool probation_fails; // what is on probation goes too soon, however much is kept of it
 };
 
@@ -388,7 +424,7 @@ struct policy {
     uint32_t period_requests, period_tick; // when it began
     uint32_t period_count;
     uint32_t swept_segment, swept_set;
-    struct policy_group_state groups[POLICY_GROUPS];
+    struct policy_groups groups;
     struct policy_stats stats;
     struct policy_ranks ranks;
     struct policy_monitor monitor;

@@ -9,14 +9,15 @@
 #include "store/policy_private.h"
 
 #define KEEP_STEP_PART 256 // of the capacity: more, for each that went too soon
-#define KEEP_MAX_PART 8
-#define KEEP_LESS_PART 32 // of what is kept: less, after each period
-#define IDLE_PART 16      // of the capacity asked for since something was stored there
-#define SOON_OCTAVES 4u   // pairs of them, of ticks: a quarter of the capacity
+#define KEEP_MAX_PART 8    // of what pins leave of it
+#define KEEP_LESS_PART 32  // of what is kept: less, after each period
+#define IDLE_PART 16       // of the capacity asked for since something was stored there
+#define SOON_OCTAVES 4u    // pairs of them, of ticks: a quarter of the capacity
 
 static void probation_keep(struct policy *policy, uint64_t bytes)
 {
-    uint64_t most = policy->clock.capacity_bytes / KEEP_MAX_PART;
+    uint64_t capacity = policy->clock.capacity_bytes;
+    uint64_t most = (capacity - min_u64(policy->groups.pinned_bytes, capacity)) / KEEP_MAX_PART;
     policy->probation.keep_bytes = min_u64(bytes, most);
     atomic_store_explicit(&policy->published.probation_fails, bytes >= most, memory_order_relaxed);
 }
@@ -73,11 +74,33 @@ bool policy_probation_ended(struct policy *policy)
     return ended;
 }
 
+// *ret_bytes: of all of them.
+static struct policy_segment *probation_oldest(const struct policy *policy,
+                                               bool (*may_go)(void *ctx, uint32_t number),
+                                               void *ctx, uint64_t *ret_bytes)
+{
+    const struct policy_segments *segments = &policy->segments;
+    struct policy_segment *oldest = NULL;
+    *ret_bytes = 0;
+    for (uint32_t i = 0; i < segments->sealed_count; i++) {
+        struct policy_segment *segment = &segments->table[segments->sealed[i].at];
+        if (!segment->is_probation) {
+            continue;
+        }
+        *ret_bytes += segment->end;
+        if ((oldest == NULL || segment->number < oldest->number) &&
+            (may_go == NULL || may_go(ctx, segment->number))) {
+            oldest = segment;
+        }
+    }
+    return oldest;
+}
+
 struct policy_segment *policy_probation_due(struct policy *policy,
                                             bool (*may_go)(void *ctx, uint32_t number), void *ctx)
 {
-    const struct policy_segments *segments = &policy->segments;
     const struct policy_clock *clock = &policy->clock;
+    uint64_t bytes;
     if (!policy->probation.is_used) {
         return NULL;
     }
@@ -85,18 +108,14 @@ struct policy_segment *policy_probation_due(struct policy *policy,
         probation_end(policy);
         return NULL;
     }
-    struct policy_segment *oldest = NULL;
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < segments->sealed_count; i++) {
-        struct policy_segment *segment = &segments->table[segments->sealed[i].at];
-        if (!segment->is_probation) {
-            continue;
-        }
-        bytes += segment->end;
-        if ((oldest == NULL || segment->number < oldest->number) &&
-            (may_go == NULL || may_go(ctx, segment->number))) {
-            oldest = segment;
-        }
-    }
+    struct policy_segment *oldest = probation_oldest(policy, may_go, ctx, &bytes);
     return bytes > policy->probation.keep_bytes ? oldest : NULL;
+}
+
+struct policy_segment *policy_probation_oldest(const struct policy *policy,
+                                               bool (*may_go)(void *ctx, uint32_t number),
+                                               void *ctx)
+{
+    uint64_t bytes;
+    return policy->probation.is_used ? probation_oldest(policy, may_go, ctx, &bytes) : NULL;
 }

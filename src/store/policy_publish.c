@@ -47,8 +47,9 @@ void policy_renew(struct policy *policy)
 float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group)
 {
     const struct policy_published *published = &policy->published;
-    return atomic_load_explicit(&published->factor[group], memory_order_relaxed) *
-           atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
+    float factor = atomic_load_explicit(&published->factor[group], memory_order_relaxed);
+    float worth = atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
+    return factor < 0 ? POLICY_RANK_MAX : factor * worth;
 }
 
 enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,
@@ -69,6 +70,9 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
     float worth = policy_worth(policy, reuse_class, group);
+    if (atomic_load_explicit(&published->factor[group], memory_order_relaxed) < 0) {
+        return POLICY_STORE; // pinned: never on probation
+    }
     bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
     // Of what is read in parts the others come soon: that alone tells nothing of what it is worth.
     bool is_judged = !is_part || !policy_class_is_new(reuse_class) || fails || bar < 0;

@@ -13,6 +13,7 @@
 #define LOOKS_FOR_VICTIM 16u // at those that seem cheapest
 #define SAMPLE_MAX 64u       // runs of a segment that stand for all
 #define CUT_SAMPLE_MAX 1024u // the same when it is given up
+#define LOOSE_PARTS 8u       // a segment of which less than one of so many parts may go, stays
 #define ADMITTED_SHARE 0.02f // of the latest in the running mean of what is admitted
 // Rewriting is bounded by what is admitted, and by so much of the capacity ahead of it.
 #define REWRITTEN_PER_ADMITTED 1.1
@@ -44,7 +45,10 @@ static inline unsigned level_at(const struct moment *now, uint32_t stamp)
     if (stamp == POLICY_STAMP_GONE) {
         return 0;
     }
-    const struct policy_group_state *group = &now->policy->groups[policy_stamp_group(stamp)];
+    const struct policy_group_state *group = &now->policy->groups.of[policy_stamp_group(stamp)];
+    if (group->is_kept) {
+        return POLICY_LEVEL_PINNED;
+    }
     uint32_t age = policy_stamp_age(stamp, now->tick);
     unsigned reuse_class = policy_stamp_class(stamp);
     if (age > now->suspect_age || (reuse_class == POLICY_CLASS_SILENT && now->newcomers_suspect)) {
@@ -102,18 +106,27 @@ static void count_levels(const struct policy *policy, const struct policy_segmen
     }
 }
 
+// With fewer runs that may go than a half, that much more each of them costs.
 static float segment_cost(const struct policy *policy, const struct policy_segment *segment)
 {
     struct levels levels = {0};
     uint32_t sample = (uint32_t)min_u64(segment->run_count, SAMPLE_MAX);
-    uint32_t half = (sample + 1) / 2, left = half;
+    uint32_t half = (sample + 1) / 2;
     float sum = 0;
     count_levels(policy, segment, sample, &levels);
+    uint32_t loose = sample - levels.count[POLICY_LEVEL_PINNED];
+    uint32_t drops = loose < half ? loose : half, left = drops;
+    if (drops < half && loose * LOOSE_PARTS < sample) {
+        return POLICY_RANK_MAX;
+    }
     for (unsigned level = 0; left > 0; level++) {
         level = level_next(&levels, level);
         uint32_t taken = levels.count[level] < left ? levels.count[level] : left;
         sum += (float)taken * policy->ranks.level_rank[level];
         left -= taken;
+    }
+    if (drops < half) {
+        sum *= (float)half * (float)half / ((float)drops * (float)drops);
     }
     return half > 0 ? sum / (float)half : 0;
 }
@@ -262,6 +275,8 @@ static struct cut segment_cut(const struct policy *policy, const struct policy_s
     uint32_t sample = (uint32_t)min_u64(segment->run_count, CUT_SAMPLE_MAX);
     uint32_t half = (sample + 1) / 2;
     count_levels(policy, segment, sample, &levels);
+    uint32_t loose = sample - levels.count[POLICY_LEVEL_PINNED];
+    half = loose < half ? loose : half;
     uint32_t below = 0;
     unsigned level = 0;
     while (half > 0 && below + levels.count[level] < half) {
@@ -285,9 +300,12 @@ static uint32_t reclaim_survivors(struct policy *policy, const struct policy_seg
             cut.drops_at_level--;
             level = 0;
         }
+        bool is_pinned = level == POLICY_LEVEL_PINNED;
         bool survives = level >= cut.level && level > LEVEL_UNKNOWN &&
                         policy->ranks.level_rank[level] > policy->reclaim.admitted_rank;
-        if (survives && count < max && policy->reclaim.rewrite_credit > 0) {
+        if (is_pinned && count < max) {
+            ret_survivors[count++] = i; // whatever it costs: pins are few, and soon lie together
+        } else if (survives && count < max && policy->reclaim.rewrite_credit > 0) {
             ret_survivors[count++] = i;
             policy->reclaim.rewrite_credit -=
                 policy_segments_run_len(&policy->segments, segment, i);
@@ -305,12 +323,15 @@ bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t num
 {
     check(policy->magic == POLICY_MAGIC);
     policy->reclaim.is_full = true;
+    policy_groups_tend(policy);
     bool is_lru = policy->kind == POLICY_LRU;
     struct policy_segment *segment = is_lru ? policy_lru_oldest(&policy->segments, may_go, ctx)
                                             : policy_probation_due(policy, may_go, ctx);
     bool all_goes = segment != NULL;
     if (segment == NULL && !is_lru) {
         segment = reclaim_find(policy, may_go, ctx);
+        all_goes = segment == NULL;
+        segment = all_goes ? policy_probation_oldest(policy, may_go, ctx) : segment;
     }
     if (segment == NULL) {
         return false;

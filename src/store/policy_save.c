@@ -13,6 +13,8 @@
 //               first run << 32
 //     GHOST     first set, number of     struct policy_ghost_set each
 //               all sets << 32
+//     GROUPS    0                        struct saved_group each; the first of all, as runs say what group
+//                                        they are of by its number
 //
 // Which segments there are the store knows: a loaded one is believed once it is begun or sealed.
 //
@@ -29,6 +31,7 @@ enum piece_kind {
     PIECE_FOLLOWED,
     PIECE_SEGMENT,
     PIECE_GHOST,
+    PIECE_GROUPS,
     PIECE_KINDS
 };
 
@@ -45,6 +48,11 @@ struct saved_clock {
     double part, known_share, mean_bytes, interval_ticks, newcomer_share;
     uint32_t tick, key_max;
     float admitted_rank, bar;
+};
+
+struct saved_group {
+    uint64_t identity;
+    uint32_t plain, zero;
 };
 
 #define BODY_MAX (POLICY_PIECE_MAX - sizeof(struct piece_header))
@@ -173,11 +181,25 @@ static size_t save_ghost(const struct policy *policy, struct policy_cursor *curs
     return piece_seal(policy, PIECE_GHOST, first | (uint64_t)ghost->set_count << 32, len, piece);
 }
 
+static size_t save_groups(const struct policy *policy, struct policy_cursor *cursor, char *piece)
+{
+    struct saved_group saved[POLICY_GROUPS] = {0};
+    if (cursor->at++ > 0) {
+        return 0;
+    }
+    for (unsigned i = 0; i < POLICY_GROUPS; i++) {
+        const struct policy_group *options = &policy->groups.of[i].options;
+        saved[i] = (struct saved_group){.identity = options->identity, .plain = options->plain};
+    }
+    memcpy(piece + sizeof(struct piece_header), saved, sizeof(saved));
+    return piece_seal(policy, PIECE_GROUPS, 0, sizeof(saved), piece);
+}
+
 size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, void *ret_piece)
 {
     static size_t (*const savers[PIECE_KINDS])(const struct policy *policy,
                                                struct policy_cursor *cursor, char *piece) = {
-        save_clock, save_hazard, save_followed, save_segment, save_ghost};
+        save_groups, save_clock, save_hazard, save_followed, save_segment, save_ghost};
     for (; cursor->step < PIECE_KINDS; cursor->step++, cursor->at = cursor->run = 0) {
         size_t len = savers[cursor->step](policy, cursor, ret_piece);
         if (len > 0) {
@@ -268,6 +290,10 @@ static bool load_segment(struct policy *policy, uint64_t argument, const char *b
         struct policy_run run;
         memcpy(&run, body + 4 + i * sizeof(run), sizeof(run));
         bool gone = run.stamp == POLICY_STAMP_GONE;
+        if (!gone) {
+            unsigned group = policy->groups.now[policy_stamp_group(run.stamp)];
+            run.stamp = policy_stamp_grouped(run.stamp, group);
+        }
         if (run.start >= end || (!gone && policy_stamp_class(run.stamp) >= POLICY_CLASSES) ||
             !policy_segments_append(segments, segment, run.start, end - run.start, run.stamp)) {
             return false; // what it holds otherwise goes unranked
@@ -286,9 +312,41 @@ static bool load_ghost(struct policy *policy, uint64_t argument, const char *bod
         return false;
     }
     for (size_t i = 0; i < count; i++) {
-        policy_ghost_restore(ghost, first + (uint32_t)i,
-                             body + i * sizeof(struct policy_ghost_set));
+        policy_ghost_restore(ghost, first + (uint32_t)i, body + i * sizeof(struct policy_ghost_set),
+                             policy->groups.now);
         policy_ghost_sweep(ghost, first + (uint32_t)i, policy->clock.tick);
+    }
+    return true;
+}
+
+// The group that a former process had under this number; the one that took its place, if its rule is gone.
+static unsigned group_of_saved(const struct policy *policy, const struct saved_group *saved,
+                               unsigned number)
+{
+    const struct policy_group_state *groups = policy->groups.of;
+    for (unsigned i = 0; i < POLICY_GROUPS && saved[number].identity != 0; i++) {
+        if (groups[i].options.identity == saved[number].identity) {
+            return i;
+        }
+    }
+    unsigned plain = saved[number].identity == 0 ? number : saved[number].plain;
+    return groups[plain].options.identity == 0 ? plain : 0;
+}
+
+static bool load_groups(struct policy *policy, uint64_t argument, const char *body, size_t len)
+{
+    struct saved_group saved[POLICY_GROUPS];
+    if (len != sizeof(saved) || argument != 0) {
+        return false;
+    }
+    memcpy(saved, body, sizeof(saved));
+    for (unsigned i = 0; i < POLICY_GROUPS; i++) {
+        if (saved[i].plain >= POLICY_GROUPS) {
+            return false;
+        }
+    }
+    for (unsigned i = 0; i < POLICY_GROUPS; i++) {
+        policy->groups.now[i] = (uint8_t)group_of_saved(policy, saved, i);
     }
     return true;
 }
@@ -297,7 +355,7 @@ enum err policy_load(struct policy *policy, const void *piece, size_t len)
 {
     static bool (*const loaders[PIECE_KINDS])(struct policy * policy, uint64_t argument,
                                               const char *body, size_t len) = {
-        load_clock, load_hazard, load_followed, load_segment, load_ghost};
+        load_clock, load_hazard, load_followed, load_segment, load_ghost, load_groups};
     struct piece_header header;
     if (len < sizeof(header) || len > POLICY_PIECE_MAX) {
         return ERR_CORRUPT;
@@ -323,5 +381,6 @@ void policy_load_done(struct policy *policy)
             policy_segments_free(&policy->segments, &policy->segments.table[i]);
         }
     }
+    policy_groups_tend(policy);
     policy_renew(policy);
 }

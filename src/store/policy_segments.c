@@ -207,6 +207,36 @@ struct policy_run *policy_segments_run_at(const struct policy_segments *segments
     return run;
 }
 
+// What is known of how much each group holds is the sum of run_len() of its runs, always.
+static void segment_count(struct policy_segments *segments, struct policy_segment *segment,
+                          uint32_t stamp, uint32_t len)
+{
+    if (stamp != POLICY_STAMP_GONE) {
+        unsigned group = policy_stamp_group(stamp);
+        segments->group_bytes[group] += len;
+        segment->pinned_count += segments->pinned_groups >> group & 1;
+    }
+}
+
+static void segment_discount(struct policy_segments *segments, struct policy_segment *segment,
+                             uint32_t stamp, uint32_t len)
+{
+    if (stamp != POLICY_STAMP_GONE) {
+        unsigned group = policy_stamp_group(stamp);
+        segments->group_bytes[group] -= len;
+        segment->pinned_count -= segments->pinned_groups >> group & 1;
+    }
+}
+
+// A run that lies there already is longer or shorter now, as another has come behind it.
+static void segment_count_again(struct policy_segments *segments, uint32_t stamp, uint32_t len,
+                                uint32_t len_before)
+{
+    if (stamp != POLICY_STAMP_GONE) {
+        segments->group_bytes[policy_stamp_group(stamp)] += (uint64_t)len - len_before;
+    }
+}
+
 bool policy_segments_append(struct policy_segments *segments, struct policy_segment *segment,
                             uint32_t start, uint32_t len, uint32_t stamp)
 {
@@ -224,11 +254,29 @@ bool policy_segments_append(struct policy_segments *segments, struct policy_segm
         *policy_segments_run(segments, segment, at) = *before;
     }
     *policy_segments_run(segments, segment, at) = (struct policy_run){start, stamp};
+    uint32_t behind = at < count ? policy_segments_run(segments, segment, at + 1)->start : 0;
+    uint32_t end_before = at < count ? behind : segment->end;
     segment->run_count++;
-    if (start + len > segment->end) {
+    if (at == count && start + len > segment->end) {
         segment->end = start + len;
     }
+    if (at > 0) {
+        const struct policy_run *before = policy_segments_run(segments, segment, at - 1);
+        segment_count_again(segments, before->stamp, start - before->start,
+                            end_before - before->start);
+    }
+    segment_count(segments, segment, stamp, policy_segments_run_len(segments, segment, at));
     return true;
+}
+
+void policy_segments_set_stamp(struct policy_segments *segments, struct policy_segment *segment,
+                               uint32_t index, uint32_t stamp)
+{
+    struct policy_run *run = policy_segments_run(segments, segment, index);
+    uint32_t len = policy_segments_run_len(segments, segment, index);
+    segment_discount(segments, segment, run->stamp, len);
+    segment_count(segments, segment, stamp, len);
+    run->stamp = stamp;
 }
 
 void policy_segments_set_state(struct policy_segments *segments, struct policy_segment *segment,
@@ -249,6 +297,13 @@ void policy_segments_set_state(struct policy_segments *segments, struct policy_s
 void policy_segments_free(struct policy_segments *segments, struct policy_segment *segment)
 {
     policy_segments_set_state(segments, segment, POLICY_SEGMENT_NONE);
+    for (uint32_t i = 0; i < segment->run_count; i++) { // most are gone already
+        uint32_t stamp = policy_segments_run(segments, segment, i)->stamp;
+        if (stamp != POLICY_STAMP_GONE) {
+            segment_discount(segments, segment, stamp,
+                             policy_segments_run_len(segments, segment, i));
+        }
+    }
     segment_give_pages(segments, segment);
     *segment = (struct policy_segment){0};
 }

@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "stats/stats.h"
 #include "store/index_forget.h"
+#include "store/retention_pins.h"
 #include "store/retention_rewrite.h"
 #include "store/retention_state.h"
 #include "store/segment_list.h"
@@ -85,26 +86,23 @@ static void region_open(struct retention *r, size_t bytes)
 // --- opening and closing
 
 // What nothing is known of is in group 0: of normal priority.
-unsigned retention_group(unsigned priority)
+unsigned retention_policy_group(unsigned group)
 {
-    check(priority < STORE_PRIORITIES);
-    return (priority + STORE_PRIORITIES - STORE_PRIORITY_NORMAL) % STORE_PRIORITIES;
+    check(group < POLICY_GROUPS);
+    return group >= STORE_PRIORITIES
+               ? group
+               : (group + STORE_PRIORITIES - STORE_PRIORITY_NORMAL) % STORE_PRIORITIES;
 }
 
-unsigned retention_priority(unsigned group)
+unsigned retention_group_of_policy(unsigned policy_group)
 {
-    return (group + STORE_PRIORITY_NORMAL) % STORE_PRIORITIES;
+    return policy_group >= STORE_PRIORITIES
+               ? policy_group
+               : (policy_group + STORE_PRIORITY_NORMAL) % STORE_PRIORITIES;
 }
 
-static void priorities_open(struct retention *r)
-{
-    for (unsigned priority = 0; priority < STORE_PRIORITIES; priority++) {
-        policy_group_set(r->policy, retention_group(priority),
-                         (float)(1u << priority) / (float)(1u << STORE_PRIORITY_NORMAL));
-    }
-}
-
-void retention_open(struct retention *r, struct store *store, bool learns)
+void retention_open(struct retention *r, struct store *store, bool learns,
+                    const struct store_group *groups, unsigned group_count)
 {
     const struct segment_log *log = &store->log;
     r->store = store;
@@ -117,6 +115,9 @@ void retention_open(struct retention *r, struct store *store, bool learns)
     pthread_cond_init(&r->guarded.wake, &attr);
     pthread_condattr_destroy(&attr);
     if (!learns) {
+        if (group_count > 0) {
+            log_warn("pins_ignored", "policy=lru");
+        }
         return;
     }
     struct policy_options options = {
@@ -130,7 +131,8 @@ void retention_open(struct retention *r, struct store *store, bool learns)
     region_open(r, policy_region_bytes(&options));
     r->state_bytes = r->state_bytes_then = retention_state_bytes(store);
     r->policy = policy_new(&options, r->region);
-    priorities_open(r);
+    retention_pins_groups(r, groups, group_count);
+    retention_pins_fit(r);
     r->ring_count = store->worker_count + 1;
     r->rings = aligned_alloc(64, r->ring_count * sizeof(*r->rings));
     check(r->rings != NULL);
@@ -154,6 +156,7 @@ void retention_resize(struct retention *r)
     if (r->learns) {
         pthread_mutex_lock(&r->lock);
         policy_resize(r->policy, (uint64_t)log->segments_max * log->segment_size_bytes);
+        retention_pins_fit(r);
         pthread_mutex_unlock(&r->lock);
     }
 }
@@ -164,6 +167,7 @@ void retention_close(struct retention *r)
         return;
     }
     policy_free(r->policy);
+    stats_sub(COUNTER_cache_pinned_bytes, r->pinned_bytes);
     if (r->region != NULL) {
         (void)munmap(r->region, r->region_bytes); // it was mapped
         store_space_give(r->store, r->region_is_counted ? r->region_bytes : 0);
@@ -205,24 +209,23 @@ static uint32_t event_bytes(uint64_t bytes)
     return (uint32_t)min_u64(bytes, UINT32_MAX);
 }
 
-// Of few segments there are none to spare for what is on probation.
-static bool has_probation(const struct retention *r)
+bool retention_has_probation(const struct retention *r)
 {
     return atomic_load(&r->store->log.segments_max) >= RETENTION_PROBATION_SEGMENTS_MIN;
 }
 
 enum policy_verdict retention_admit(const struct retention *r, struct hash128 hash,
-                                    uint64_t first_block, unsigned priority, bool is_part,
+                                    uint64_t first_block, unsigned group, bool is_part,
                                     struct retention_answer *ret_answer)
 {
-    *ret_answer = (struct retention_answer){.is_part = is_part};
+    *ret_answer =
+        (struct retention_answer){.is_part = is_part, .group = retention_policy_group(group)};
     if (!r->learns) {
         return POLICY_STORE;
     }
-    enum policy_verdict verdict =
-        policy_admit(r->policy, policy_key(hash, first_block), retention_group(priority), is_part,
-                     &ret_answer->stamp);
-    if (verdict == POLICY_PROBATION && !has_probation(r)) {
+    enum policy_verdict verdict = policy_admit(r->policy, policy_key(hash, first_block),
+                                               ret_answer->group, is_part, &ret_answer->stamp);
+    if (verdict == POLICY_PROBATION && !retention_has_probation(r)) {
         verdict = is_part ? POLICY_STORE : POLICY_REFUSE;
     }
 #ifdef FOREBAY_FAULTS
@@ -271,12 +274,13 @@ void retention_stored(struct worker *w, struct retention *r, const struct segmen
                                  .start = row->header_offset,
                                  .len = row_bytes(row, payload_len),
                                  .stamp = answer->stamp,
+                                 .group = answer->group,
                                  .on_probation = answer->on_probation};
     tell(r, worker_index(w), &event);
 }
 
 void retention_read(struct worker *w, struct retention *r, const struct store_place *place,
-                    uint64_t bytes)
+                    uint64_t bytes, unsigned group)
 {
     if (!r->learns) {
         return;
@@ -285,7 +289,8 @@ void retention_read(struct worker *w, struct retention *r, const struct store_pl
                                  .key = policy_key(place->hash, place->first_block),
                                  .segment = place->segment_number,
                                  .start = place->header_offset,
-                                 .len = event_bytes(bytes)};
+                                 .len = event_bytes(bytes),
+                                 .group = retention_policy_group(group)};
     tell(r, worker_index(w), &event);
 }
 
@@ -332,6 +337,7 @@ void retention_begin(struct retention *r, struct segment *segment, uint32_t numb
 void retention_has_room(struct retention *r)
 {
     if (r->learns) {
+        atomic_store(&r->keeps_spare, false);
         pthread_mutex_lock(&r->lock);
         policy_set_full(r->policy, false);
         pthread_mutex_unlock(&r->lock);
@@ -386,10 +392,14 @@ static struct retention_job *job_new_locked(struct retention *r, const struct po
     check(job != NULL);
     job->number = victim->number;
     job->starts = calloc(victim->survivor_count, sizeof(*job->starts));
+    job->pinned = calloc(victim->survivor_count, sizeof(*job->pinned));
     check(job->starts != NULL);
+    check(job->pinned != NULL);
     for (uint32_t i = 0; i < victim->survivor_count; i++) {
         uint32_t start;
         if (policy_segment_run(r->policy, victim->number, r->survivors[i], &start)) {
+            job->pinned[job->count] =
+                policy_segment_is_pinned(r->policy, victim->number, r->survivors[i]);
             job->starts[job->count++] = start;
         }
     }
@@ -418,7 +428,7 @@ static enum retention_pick pick_locked(struct retention *r,
         seal_settled_locked(r);
     }
     uint32_t max = may_rewrite ? r->survivor_max : 0;
-    if (!r->is_loaded || !policy_victim(r->policy, may_go, ctx, r->survivors, max, &victim)) {
+    if (!r->is_loaded || !retention_pins_victim(r, may_go, ctx, max, &victim)) {
         *ret_number = oldest_locked(r, may_go, ctx);
         return *ret_number != 0 ? RETENTION_GOES : RETENTION_NONE;
     }
@@ -622,6 +632,7 @@ static void do_job(struct retention *r)
             retention_rewrite(r, job);
         }
         free(job->starts);
+        free(job->pinned);
         free(job);
         atomic_store(&r->rewrites, false);
         segment_log_want(&r->store->log, false);
@@ -638,6 +649,9 @@ static struct timespec tick_after_now(void)
 
 static void tick(struct retention *r)
 {
+    if (r->has_pins) {
+        retention_pins_tell(r);
+    }
     retention_note_time(r);
     if (atomic_load(&r->store->log.examined)) {
         rank_all(r);

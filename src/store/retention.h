@@ -15,13 +15,16 @@
 // The same of segments for what is on probation.
 #define RETENTION_PROBATION_SEGMENTS_MIN 16u
 
+#define RETENTION_PINS_TRIES 3u // jobs in a row whose pins found no room, until pins go
 #define RETENTION_HISTORY                                                                          \
     64u // moments that are remembered, for who asks how long ago something was
 
 struct index_removal;
 struct segment;
+struct segment_log;
 struct segment_row;
 struct segment_rows;
+struct segment_slot;
 struct store;
 
 struct retention {
@@ -37,6 +40,11 @@ struct retention {
     uint64_t *woken_us;   // of each worker: when it woke the thread for what it was refused
     pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
     // Under it.
+    bool has_pins;                                  // of rules
+    unsigned priorities[STORE_GROUPS_MAX];          // of rules with a group of their own
+    unsigned pins_tries;                            // jobs in a row whose pins found no room
+    uint64_t pins_refused, pins_lost, pinned_bytes; // as counted
+    uint64_t pins_told_us;                          // real
     bool is_loaded; // what a former process knew is here, or will not come
     struct retention_history {
         uint32_t tick;            // of the policy's clock
@@ -53,7 +61,8 @@ struct retention {
     uint64_t state_bytes_then;    // of the one that was there at the start
     atomic_uint
         lost_runs; // events of runs that found no room in a ring: segments are listed instead
-    atomic_bool rewrites; // a segment's survivors are being rewritten
+    atomic_bool keeps_spare; // the last one that is spare is for pins
+    atomic_bool rewrites;    // a segment's survivors are being rewritten
 #ifdef FOREBAY_FAULTS
     atomic_bool keeps_half; // of each segment, and takes all, whatever the policy thinks of it
 #endif
@@ -66,8 +75,9 @@ struct retention {
 };
 
 // Before the threads, behind segment_log_open(). It always works: a file system that has no room for
-// the map means memory instead.
-void retention_open(struct retention *retention, struct store *store, bool learns);
+// the map means memory instead. `groups`: what rules say, borrowed for the call.
+void retention_open(struct retention *retention, struct store *store, bool learns,
+                    const struct store_group *groups, unsigned group_count);
 void retention_start(struct retention *retention);
 // After the workers: what is known is saved, survivors that are under way are finished.
 void retention_stop(struct retention *retention);
@@ -82,11 +92,12 @@ void retention_resize(struct retention *retention);
 // What was answered of a run, for retention_missed() and retention_stored().
 struct retention_answer {
     uint32_t stamp;
+    unsigned group; // of its rule
     bool is_part, on_probation;
 };
 // Is the run to be stored, and with what others?
 enum policy_verdict retention_admit(const struct retention *retention, struct hash128 hash,
-                                    uint64_t first_block, unsigned priority, bool is_part,
+                                    uint64_t first_block, unsigned group, bool is_part,
                                     struct retention_answer *ret_answer) MUST_USE;
 // It was missed, and is being stored or, for whatever reason, not.
 void retention_missed(struct worker *w, struct retention *retention, struct hash128 hash,
@@ -95,13 +106,13 @@ void retention_missed(struct worker *w, struct retention *retention, struct hash
 void retention_stored(struct worker *w, struct retention *retention, const struct segment_row *row,
                       uint32_t number, const struct retention_answer *answer);
 void retention_read(struct worker *w, struct retention *retention, const struct store_place *place,
-                    uint64_t bytes);
+                    uint64_t bytes, unsigned group);
 void retention_gone(struct retention *retention, struct hash128 hash, uint64_t first_block,
                     uint32_t number, uint32_t header_offset);
 
-// The policy's group of a priority, and back.
-unsigned retention_group(unsigned priority);
-unsigned retention_priority(unsigned group);
+// The policy's group of one of the store's, and back.
+unsigned retention_policy_group(unsigned group);
+unsigned retention_group_of_policy(unsigned policy_group);
 
 // What waits in the rings reaches the policy. Never on a worker.
 void retention_drain(struct retention *retention);
@@ -126,8 +137,13 @@ enum retention_pick {
 enum retention_pick retention_pick(struct retention *retention,
                                    bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                                    bool may_rewrite, uint32_t *ret_number);
+// Is anything stored on probation? Of few segments there are none to spare for that. Any thread.
+bool retention_has_probation(const struct retention *retention);
 // Has nothing been stored on probation for a while? True once, after a pick.
 bool retention_probation_ended(struct retention *retention) MUST_USE;
+// How many spare segments are not for runs of this slot: with pins the last one is their survivors'. Any
+// thread.
+unsigned retention_pins_spares(const struct segment_log *log, const struct segment_slot *slot);
 // Everything is admitted again, until the next pick.
 void retention_has_room(struct retention *retention);
 // The segment is being freed; `removals`: its runs, as far as they are known.

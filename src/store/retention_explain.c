@@ -38,9 +38,13 @@ static void explain_run_locked(struct retention *r, const struct store_explain *
 {
     struct policy_explanation why;
     policy_explain(r->policy, policy_key(explain->hash, run->first_block),
-                   retention_group(explain->asked_priority), run->segment_number,
-                   run->header_offset, &why);
-    run->priority = retention_priority(why.group);
+                   retention_policy_group(explain->group), run->segment_number, run->header_offset,
+                   &why);
+    run->group = retention_group_of_policy(why.group);
+    run->priority =
+        run->group < STORE_PRIORITIES ? run->group : r->priorities[run->group - STORE_PRIORITIES];
+    run->is_pinned = why.is_pinned;
+    run->is_on_probation = why.is_on_probation;
     run->age_bytes = why.age_bytes;
     run->age_ms = why.is_known ? time_since_locked(r, why.age_ticks, now_tick) : UINT64_MAX;
     run->interval_bytes = why.interval_bytes;
@@ -67,6 +71,12 @@ void retention_explain(struct retention *r, struct store_explain *explain)
     policy_stats(r->policy, &stats);
     explain->is_full = stats.is_full;
     explain->is_silent = stats.is_silent;
+    unsigned group = retention_policy_group(explain->group);
+    struct policy_group_figures figures;
+    policy_group_figures(r->policy, group, &figures);
+    explain->is_pinned = figures.is_pinned;
+    explain->group_bytes = figures.bytes;
+    explain->group_max_bytes = figures.bytes_max;
     for (unsigned i = 0; i < explain->run_count; i++) {
         explain_run_locked(r, explain, stats.tick, &explain->runs[i]);
     }

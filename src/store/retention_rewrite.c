@@ -16,7 +16,8 @@
 //
 // A run that cannot be read or fails a checksum is dropped, as if a reader had met it. Survivors are
 // given up, and go with their segment, as soon as no spare segment is left, or the disk is in trouble:
-// storing what is asked for comes first.
+// storing what is asked for comes first. Pinned ones are copied before the others, into the last spare
+// segment too, which workers leave to them; where that does not do their segment stays, a few times.
 #include "store/retention_rewrite.h"
 
 #include <errno.h>
@@ -42,7 +43,9 @@ struct rewriting {
     int fd;                  // its
     uint64_t salt;
     struct segment_row *rows; // of the survivors
+    bool *row_pinned;
     uint32_t row_count;
+    bool pins_left;           // some found no room
     struct index_move *moves; // of those that were copied; the ones from `unsent` on are not synced
     uint32_t move_count, unsent;
     uint64_t unsynced_bytes;
@@ -62,8 +65,10 @@ static bool on_row(void *ctx, const struct segment_row *row)
 {
     struct rewriting *rw = ctx;
     const struct retention_job *job = rw->job;
-    if (rw->row_count < job->count && bsearch(&row->header_offset, job->starts, job->count,
-                                              sizeof(*job->starts), start_compare) != NULL) {
+    const uint32_t *start =
+        bsearch(&row->header_offset, job->starts, job->count, sizeof(*job->starts), start_compare);
+    if (rw->row_count < job->count && start != NULL) {
+        rw->row_pinned[rw->row_count] = job->pinned != NULL && job->pinned[start - job->starts];
         rw->rows[rw->row_count++] = *row;
     }
     return true;
@@ -307,17 +312,31 @@ static bool must_end(const struct rewriting *rw)
            retention_stopping(rw->retention);
 }
 
+// False: no room, or the disk is in trouble.
+static bool copy_one(struct rewriting *rw, uint32_t at)
+{
+    enum err err = run_copy(rw, &rw->rows[at]);
+    if (rw->unsynced_bytes >= SYNC_BYTES) {
+        moves_send(rw);
+    }
+    retention_drain(rw->retention);
+    return err == ERR_OK || err == ERR_CORRUPT || err == ERR_IO || err == ERR_CANCELLED;
+}
+
+// Pins before the others, and as long as there is any room.
 static void copy_all(struct rewriting *rw)
 {
-    enum err err = ERR_OK;
-    for (uint32_t i = 0; i < rw->row_count && !must_end(rw); i++) {
-        err = run_copy(rw, &rw->rows[i]);
-        if (rw->unsynced_bytes >= SYNC_BYTES) {
-            moves_send(rw);
+    bool well = true;
+    for (uint32_t i = 0; i < rw->row_count && !rw->pins_left; i++) {
+        if (rw->row_pinned[i]) {
+            well = store_is_filling(rw->store) && !retention_stopping(rw->retention) &&
+                   copy_one(rw, i);
+            rw->pins_left = !well;
         }
-        retention_drain(rw->retention);
-        if (err != ERR_OK && err != ERR_CORRUPT && err != ERR_IO && err != ERR_CANCELLED) {
-            break; // no room, or the disk is in trouble
+    }
+    for (uint32_t i = 0; i < rw->row_count && well && !must_end(rw); i++) {
+        if (!rw->row_pinned[i]) {
+            well = copy_one(rw, i);
         }
     }
     moves_send(rw);
@@ -349,6 +368,20 @@ static void moves_tell(struct rewriting *rw)
     stats_add(COUNTER_retention_rewritten_bytes, bytes);
 }
 
+// Its pins found no room: is it to stay, and be picked later?
+static bool stays_for_pins(struct rewriting *rw)
+{
+    struct retention *r = rw->retention;
+    pthread_mutex_lock(&r->lock);
+    r->pins_tries = rw->pins_left ? r->pins_tries + 1 : 0;
+    bool stays = rw->pins_left && r->pins_tries <= RETENTION_PINS_TRIES;
+    if (stays) {
+        policy_segment_seal(r->policy, rw->job->number);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return stays;
+}
+
 static void doom(struct rewriting *rw)
 {
     struct segment_log *log = &rw->store->log;
@@ -362,6 +395,7 @@ static void doom(struct rewriting *rw)
 static void rewriting_done(struct rewriting *rw)
 {
     free(rw->rows);
+    free(rw->row_pinned);
     free(rw->moves);
     free(rw->head);
     free(rw->out);
@@ -373,10 +407,12 @@ static void rewriting_init(struct rewriting *rw, struct retention *r,
     *rw = (struct rewriting){.retention = r, .store = r->store, .job = job};
     rw->segment = segment_log_entry(&r->store->log, job->number);
     rw->rows = calloc(job->count, sizeof(*rw->rows));
+    rw->row_pinned = calloc(job->count, sizeof(*rw->row_pinned));
     rw->moves = calloc(job->count, sizeof(*rw->moves));
     rw->head = malloc(RUN_HEADER_MAX);
     rw->out = malloc(RUN_HEADER_MAX + RUN_PAYLOAD_ALIGN + PIECE_BYTES);
     check(rw->rows != NULL);
+    check(rw->row_pinned != NULL);
     check(rw->moves != NULL);
     check(rw->head != NULL);
     check(rw->out != NULL);
@@ -397,7 +433,7 @@ void retention_rewrite(struct retention *r, const struct retention_job *job)
         (void)index_writer_flush(&rw.store->writer); // each move has its own answer
         moves_tell(&rw);
     }
-    if (!retention_stopping(r)) {
+    if (!retention_stopping(r) && !stays_for_pins(&rw)) {
         doom(&rw); // with what could not be copied
     }
     segment_unpin(rw.segment);

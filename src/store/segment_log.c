@@ -515,7 +515,7 @@ static struct segment *slot_exchange_locked(struct segment_slot *slot, struct se
         segment_seal_locked(old);
     }
     struct segment *next = NULL;
-    if (log->guarded.spare_count > 0) {
+    if (log->guarded.spare_count > retention_pins_spares(log, slot)) {
         next = log->guarded.spare[--log->guarded.spare_count];
         atomic_store(&log->room, log->guarded.spare_count);
         check(next->state == SEGMENT_SPARE);

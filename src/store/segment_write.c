@@ -423,13 +423,13 @@ bool store_keeps_up(struct worker *w, const struct store *store)
 
 // Room for it, if it is to be stored.
 static enum err run_reserve(struct worker *w, struct store *store,
-                            const struct store_object *object, uint64_t first_block,
-                            unsigned priority, bool is_part, uint32_t header_len,
-                            uint32_t payload_len, struct retention_answer *ret_answer,
+                            const struct store_object *object, uint64_t first_block, unsigned group,
+                            bool is_part, uint32_t header_len, uint32_t payload_len,
+                            struct retention_answer *ret_answer,
                             struct segment_reservation *ret_reservation)
 {
-    enum policy_verdict verdict = retention_admit(&store->retention, object->hash, first_block,
-                                                  priority, is_part, ret_answer);
+    enum policy_verdict verdict =
+        retention_admit(&store->retention, object->hash, first_block, group, is_part, ret_answer);
     if (!write_backlog_takes(&store->backlog)) {
         stats_add(COUNTER_admission_rejected_busy, 1);
         return ERR_NOT_ADMITTED;
@@ -452,8 +452,8 @@ static enum err run_reserve(struct worker *w, struct store *store,
 }
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, unsigned priority,
-                         bool is_part, struct store_run **ret_run)
+                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                         struct store_run **ret_run)
 {
     uint64_t blocks = store_object_block_count(object);
     check(block_count > 0);
@@ -480,7 +480,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     check(header_len > 0);
     struct segment_reservation reservation;
     struct retention_answer answer;
-    enum err err = run_reserve(w, store, object, first_block, priority, is_part, header_len,
+    enum err err = run_reserve(w, store, object, first_block, group, is_part, header_len,
                                (uint32_t)payload_len, &answer, &reservation);
     retention_missed(w, &store->retention, object->hash, first_block, payload_len, &answer,
                      err == ERR_OK);

@@ -258,7 +258,8 @@ static enum err store_attach(struct store *store, const struct store_options *op
     atomic_store(&store->used_bytes, store->other_bytes);
     stats_add(COUNTER_cache_bytes, atomic_load(&store->used_bytes));
     err = segment_log_open(&store->log, store);
-    retention_open(&store->retention, store, options->policy == STORE_POLICY_EPOCH);
+    retention_open(&store->retention, store, options->policy == STORE_POLICY_EPOCH, options->groups,
+                   options->group_count);
     index_init(&store->index, store);
     store_enter_workers(store);
     index_guard_install(&store->index, store->dir.index_fd);
@@ -490,18 +491,18 @@ void store_place_unhold(struct store_place *place)
 }
 
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
-                     uint64_t bytes)
+                     uint64_t bytes, unsigned group)
 {
     if (place->header_len > 0) { // else its run is being written, and that was the access
-        retention_read(w, &store->retention, place, bytes);
+        retention_read(w, &store->retention, place, bytes, group);
     }
 }
 
 bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
-                      unsigned priority)
+                      unsigned group)
 {
     struct retention_answer answer;
-    return retention_admit(&store->retention, hash, first_block, priority, false, &answer) !=
+    return retention_admit(&store->retention, hash, first_block, group, false, &answer) !=
            POLICY_REFUSE;
 }
 

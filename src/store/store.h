@@ -49,15 +49,30 @@ enum store_policy {
     STORE_POLICY_EPOCH, // what is worth keeping is learnt: policy.h
 };
 
+// What a full cache rather keeps: 0 to 9, each step is worth twice the one below.
+#define STORE_PRIORITIES 10u
+#define STORE_PRIORITY_NORMAL 5u
+// What a rule's runs count by: a priority alone is the group of its number; a rule with a pin or a share
+// has a group of its own, STORE_PRIORITIES + its index in store_options.groups.
+#define STORE_GROUPS_MAX 22u
+struct store_group {
+    unsigned priority;
+    bool pin;               // what is read stays, as long as pins find room
+    unsigned share_percent; // of a full cache so much at most; 0: no limit. Not with a pin
+    uint64_t identity;      // of the rule, by which a later process knows it again; not 0
+};
+
 struct store_options {
     enum store_policy policy;
-    const char *dir;               // created (0700) when absent
-    uint64_t size_bytes;           // 0: use size_percent
-    unsigned size_percent;         // of (free space + what the cache already holds)
-    unsigned headroom_percent;     // part of size kept for index and fills in flight
-    unsigned min_free_percent;     // of the file system; below: fills stop, oldest segments go
-    uint64_t scrub_bytes_per_s;    // what is held is verified in the background; 0: it is not
-    bool verify_always;            // cache.verify: always
+    const struct store_group *groups; // copied
+    unsigned group_count;             // STORE_GROUPS_MAX at most
+    const char *dir;                  // created (0700) when absent
+    uint64_t size_bytes;              // 0: use size_percent
+    unsigned size_percent;            // of (free space + what the cache already holds)
+    unsigned headroom_percent;        // part of size kept for index and fills in flight
+    unsigned min_free_percent;        // of the file system; below: fills stop, oldest segments go
+    uint64_t scrub_bytes_per_s;       // what is held is verified in the background; 0: it is not
+    bool verify_always;               // cache.verify: always
     bool must_begin;               // a place where there is no cache and cannot be one is an error
     uint64_t block_size_bytes_max; // largest block of any rule; segment size is at least twice this
     unsigned descriptors_max;      // for segments; 0 = 1,024
@@ -300,15 +315,13 @@ void store_read_start(struct worker *w, struct store_read *read);
 void store_read_cancel(struct store_read *read); // done() still runs
 
 // A request has begun to be given bytes of the place, `bytes` in all: once for each run and request.
+// `group`: of its rule, which the run belongs to from now on.
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
-                     uint64_t bytes);
+                     uint64_t bytes, unsigned group);
 
 // --- writing a run -------------------------------------------------------------------------------
 
 struct store_run;
-// What a full cache rather keeps: 0 to 9, each step is worth twice the one below.
-#define STORE_PRIORITIES 10u
-#define STORE_PRIORITY_NORMAL 5u
 // Longest payload of a run of several blocks in this cache: STORE_RUN_MAX, less in a small one,
 // whose segments would not hold it. A single block always fits.
 uint64_t store_run_bytes_max(const struct store *store);
@@ -319,11 +332,11 @@ uint64_t store_run_bytes_max(const struct store *store);
 // block). is_part: who asks wants less than all of it; the policy takes it then, or the reader's next
 // part would come from the origin with all the others once more. ERR_NOT_ADMITTED, ERR_DISK_FULL, ERR_IO, ERR_LIMIT: go on unstored.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, unsigned priority,
-                         bool is_part, struct store_run **ret_run) MUST_USE;
+                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                         struct store_run **ret_run) MUST_USE;
 // Would the policy have a run stored that begins there? A guess, and no access.
 bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
-                      unsigned priority);
+                      unsigned group);
 // The next chunk of the payload, in order, complete: STORE_CHECKSUM_UNIT bytes but for the last.
 // Takes a reference of its own until written. Never blocks; errors show at finish.
 void store_run_append(struct store_run *run, struct chunk *chunk);
@@ -415,7 +428,10 @@ struct store_explain_run {
     uint64_t first_block;
     uint32_t block_count; // what is not held, and of which nothing is known, is one piece
     enum store_explain_state state;
-    unsigned priority;       // what it counts by
+    unsigned group;          // what it counts by
+    unsigned priority;       // of that group
+    bool is_pinned;          // and its pin keeps it
+    bool is_on_probation;    // with others that go soon
     uint32_t segment_number; // where it lies; 0: nowhere
     uint32_t header_offset;
     // Since its last use that is known of: bytes that were asked of the cache (UINT64_MAX: nothing is
@@ -432,7 +448,7 @@ struct store_explain_run {
 
 struct store_explain {
     struct hash128 hash; // private, and the next
-    unsigned asked_priority;
+    unsigned group;      // what its rule says
     // What the index says.
     bool found;   // of the current version
     bool unknown; // the index could not be looked at: what is said of runs is a guess
@@ -448,17 +464,20 @@ struct store_explain {
     bool is_full; // something goes for what is stored
     bool is_silent;          // nothing that is known is asked for: a scan, or new data
     uint64_t capacity_bytes; // cache.size
+    // Of its rule's group: what it holds, and may hold (0: no limit; of pins, all of them together).
+    bool is_pinned;
+    uint64_t group_bytes, group_max_bytes;
     unsigned run_count;
     struct store_explain_run
         runs[STORE_EXPLAIN_RUNS_MAX]; // ascending; all of the span that was asked for
 };
 
 // Bytes `first_byte` up to `end_byte` (a window of STORE_WINDOW_MAX at most) of the object, cut at its
-// end when it is known; `block_size_bytes` and `priority`: what its rule says. One look-up, no access.
+// end when it is known; `block_size_bytes` and `group`: what its rule says. One look-up, no access.
 // What only the caller knows (a rule says `cache: false`, the object is larger than may be stored) is not said here.
 void store_explain_look(struct worker *w, struct store *store, struct hash128 hash,
                         uint64_t first_byte, uint64_t end_byte, uint64_t floor,
-                        uint32_t block_size_bytes, unsigned priority,
+                        uint32_t block_size_bytes, unsigned group,
                         struct store_explain *ret_explain);
 // The rest, by what the policy knows now. Waits for the policy's lock, milliseconds at most: any
 // thread but a worker.

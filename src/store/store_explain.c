@@ -12,7 +12,8 @@ static struct store_explain_run *run_add(struct store_explain *explain, uint64_t
                                       .block_count = block_count,
                                       .age_bytes = UINT64_MAX,
                                       .age_ms = UINT64_MAX,
-                                      .priority = explain->asked_priority,
+                                      .group = explain->group,
+                                      .priority = STORE_PRIORITY_NORMAL,
                                       .state = STORE_EXPLAIN_WANTED};
     return run;
 }
@@ -44,7 +45,7 @@ static void add_runs(struct store_explain *explain, const struct store_view *vie
 
 void store_explain_look(struct worker *w, struct store *store, struct hash128 hash,
                         uint64_t first_byte, uint64_t end_byte, uint64_t floor,
-                        uint32_t block_size_bytes, unsigned priority,
+                        uint32_t block_size_bytes, unsigned group,
                         struct store_explain *ret_explain)
 {
     check(block_size_bytes >= STORE_BLOCK_SIZE_MIN);
@@ -52,7 +53,7 @@ void store_explain_look(struct worker *w, struct store *store, struct hash128 ha
     store_lookup(w, store, hash, first_byte, end_byte, floor, &view);
     *ret_explain = (struct store_explain){
         .hash = hash,
-        .asked_priority = priority,
+        .group = group,
         .found = view.found,
         .unknown = view.unknown,
         .age_ms = UINT64_MAX,

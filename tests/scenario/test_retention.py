@@ -185,3 +185,99 @@ def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, orig
     assert alone > 0.35
     assert min(beside) > alone - 0.15
     assert twice <= 4 * size
+
+
+def rules(*rows):
+    return {"rules": [{"freshness": "immutable", **row} for row in rows]}
+
+
+def small(start, origin, file, **more):
+    """Some 28 segments of seven blocks."""
+    return start(origin, file=file, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)},
+                 settings={"workers": 1, "cache.block_size": "64KiB", "cache.size": "16MiB", "access_log.path": "off"}, **more)
+
+
+def objects(origin, prefix, count):
+    keys = [f"{prefix}/{number}" for number in range(count)]
+    for key in keys:
+        origin.put(key, BLOCK)
+    return keys
+
+
+def read(client, origin, keys):
+    """How many were hits."""
+    found = 0
+    for key in keys:
+        reply = client.get(key)
+        judge(reply, origin, key, 0, BLOCK)
+        found += "; hit" in reply.header("cache-status")
+    return found
+
+
+def test_what_is_pinned_stays(start, origin, engine):
+    """It is read once, among what is read again and again and is five times as much as the cache; a restart with other rules, too,
+    knows it again."""
+    pin, share = {"match": "bkt/pin/**", "pin": True}, {"match": "bkt/nothing/**", "share": "5%"}
+    server = small(start, origin, rules(share, pin, {"match": "**"}), engine=engine)
+    pinned, plain, others = objects(origin, "pin", 30), objects(origin, "plain", 30), objects(origin, "o", 300)
+    with server.client() as client:
+        for number in range(30):
+            read(client, origin, (pinned[number], plain[number], *others[3 * number:3 * number + 3]))
+        for _ in range(4):
+            read(client, origin, others)
+        assert read(client, origin, plain) < 30            # which is what would have become of the others
+        assert read(client, origin, pinned) == 30
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: v > 30 * BLOCK)
+        assert server.metric("forebay_retention_rewritten_bytes_total") > 0
+        assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
+    server.stop()
+    server.file = rules(pin, share, {"match": "**"})
+    server.start()
+    with server.client() as client:
+        for _ in range(2):
+            read(client, origin, others)
+        assert read(client, origin, pinned) == 30
+        assert server.metric("forebay_cache_pins_lost_total") == 0
+        assert server.metric("forebay_cache_pins_refused_total") == 0
+    for key in pinned:
+        assert len(origin.requests(key)) == 1
+
+
+def test_pins_leave_room_for_others(start, origin):
+    """More is to be pinned than may be: the newest is not, and what others read is still stored and hit."""
+    server = small(start, origin, rules({"match": "bkt/pin/**", "pin": True}, {"match": "**"}))
+    pinned, others = objects(origin, "pin", 300), objects(origin, "o", 30)
+    with server.client() as client:
+        read(client, origin, pinned)
+        server.wait_metric("forebay_cache_pins_refused_total", lambda v: v > 0)
+        assert any(read(client, origin, others) for _ in range(40))
+        held = server.metric("forebay_cache_pinned_bytes")
+        assert 0.4 < held / server.metric("forebay_cache_capacity_bytes") < 0.8
+        assert read(client, origin, pinned[:100]) == 100
+    server.wait_stderr('"event":"pins_full"')
+
+
+def hits_by_the_end(start, origin, *rows):
+    """Of two data sets that are read alike, together more than the cache has room for."""
+    first, second = objects(origin, "a", 150), objects(origin, "b", 150)
+    server = small(start, origin, rules(*rows, {"match": "**"}))
+    with server.client() as client:
+        for _ in range(8):
+            found = [0, 0]
+            for pair in zip(first, second, strict=True):
+                for i in range(2):
+                    found[i] += read(client, origin, pair[i:i + 1])
+        capacity = server.metric("forebay_cache_capacity_bytes")
+        assert server.metric("forebay_cache_bytes") <= capacity
+    return *found, capacity
+
+
+def test_a_share_is_held(start, origin):
+    shared, free, capacity = hits_by_the_end(start, origin, {"match": "bkt/a/**", "share": "25%"})
+    assert shared * BLOCK <= capacity / 4 + 2 * SEGMENT, (shared, free)
+    assert 0 < shared < free, (shared, free)
+
+
+def test_a_priority_decides(start, origin):
+    low, high, _ = hits_by_the_end(start, origin, {"match": "bkt/a/**", "priority": 1}, {"match": "bkt/b/**", "priority": 9})
+    assert low < high / 2, (low, high)

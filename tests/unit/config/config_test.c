@@ -303,6 +303,25 @@ Test(config, buckets_and_rules)
     cr_assert_not(c->rules[1].has_cache);
     cr_assert_not(c->rules[1].has_readahead);
     config_free(c);
+    c = load("rules:\n  - {match: a, pin: true, priority: 9}\n  - {match: b, share: 25%}\n"
+             "  - {match: c, pin: false, share: 100%}\n",
+             NULL, NULL);
+    cr_assert_not_null(c, "%s", buf_cstr(&errors));
+    cr_assert(c->rules[0].pin);
+    cr_assert_eq(c->rules[0].share_percent, 0u);
+    cr_assert_eq(c->rules[0].priority, 9u);
+    cr_assert_not(c->rules[1].pin);
+    cr_assert_eq(c->rules[1].share_percent, 25u);
+    cr_assert_eq(c->rules[2].share_percent, 100u);
+    config_free(c);
+    fails_with("rules:\n  - {match: a, share: 0%}\n",
+               "2:23: error: rules[].share: \"0%\" is not between 1% and 100%");
+    fails_with("rules:\n  - {match: a, share: 25}\n",
+               "2:23: error: rules[].share: \"25\" needs a unit (25%?)");
+    fails_with("rules:\n  - {match: a, pin: 1}\n",
+               "2:21: error: rules[].pin: \"1\" is not one of true, false");
+    fails_with("rules:\n  - {match: a, pin: true, share: 10%}\n",
+               "2:5: error: a rule has a pin or a share, not both");
     fails_with("rules:\n  - {match: a, readahead: 17GiB}\n",
                "2:27: error: rules[].readahead: \"17GiB\" is not between 0 and 16GiB");
     fails_with("rules:\n  - {match: a, frshness: ttl}\n",
@@ -321,6 +340,25 @@ Test(config, buckets_and_rules)
                "credentials");
     fails_with("buckets: {}\n", "1:10: error: buckets is a list");
     end();
+}
+
+Test(config, rules_with_a_pin_or_a_share_are_few)
+{
+    struct buf text;
+    buf_init(&text, 4096);
+    buf_append_cstr(&text, "rules:\n");
+    for (unsigned i = 0; i < CONFIG_LIMITED_RULES_MAX; i++) {
+        buf_printf(&text, "  - {match: a%u, %s}\n", i, i % 2 == 0 ? "pin: true" : "share: 1%");
+    }
+    buf_append_cstr(&text, "  - {match: b, priority: 9}\n");
+    begin();
+    struct config *c = load(buf_cstr(&text), NULL, NULL);
+    cr_assert_not_null(c, "%s", buf_cstr(&errors));
+    config_free(c);
+    buf_append_cstr(&text, "  - {match: c, share: 1%}\n");
+    fails_with(buf_cstr(&text), "2:3: error: 23 rules have a pin or a share, 22 may");
+    end();
+    buf_done(&text);
 }
 
 Test(config, listeners_decide_about_authorisation)

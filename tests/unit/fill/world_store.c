@@ -399,10 +399,10 @@ void read_complete(unsigned i)
 // --- writing a run -------------------------------------------------------------------------------
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, unsigned priority,
-                         bool is_part, struct store_run **ret_run)
+                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                         struct store_run **ret_run)
 {
-    (void)store, (void)priority, (void)is_part;
+    (void)store, (void)group, (void)is_part;
     if (world.refuse || world.disk_is_behind) {
         return ERR_DISK_FULL;
     }
@@ -464,16 +464,16 @@ bool store_keeps_up(struct worker *w, const struct store *store)
 }
 
 bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
-                      unsigned priority)
+                      unsigned group)
 {
-    (void)store, (void)hash, (void)first_block, (void)priority;
+    (void)store, (void)hash, (void)first_block, (void)group;
     return true;
 }
 
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
-                     uint64_t bytes)
+                     uint64_t bytes, unsigned group)
 {
-    (void)w, (void)store, (void)place, (void)bytes;
+    (void)w, (void)store, (void)place, (void)bytes, (void)group;
 }
 
 void store_fall_behind(bool behind)

@@ -56,12 +56,17 @@ void shelf_store(struct shelf *shelf, uint64_t block, uint32_t stamp)
     if (shelf->run_count == 0) {
         cr_assert(policy_segment_begin(shelf->policy, ++shelf->number));
     }
+    uint32_t past = stamp; // its rule is what it was
+    if (stamp == POLICY_STAMP_SAME) {
+        (void)policy_ghost_find(&shelf->policy->ghost, shelf_key(block), &past);
+    }
     struct policy_event event = {.kind = POLICY_STORED,
                                  .key = shelf_key(block),
                                  .segment = shelf->number,
                                  .start = shelf->run_count * RUN_BYTES,
                                  .len = RUN_BYTES,
-                                 .stamp = stamp};
+                                 .stamp = stamp,
+                                 .group = policy_stamp_group(past)};
     policy_take(shelf->policy, &event, 1);
     if (++shelf->run_count == SEGMENT_RUNS) {
         policy_segment_seal(shelf->policy, shelf->number);
@@ -71,11 +76,16 @@ void shelf_store(struct shelf *shelf, uint64_t block, uint32_t stamp)
 
 void shelf_read(struct shelf *shelf, uint64_t block, uint32_t number, uint32_t index)
 {
+    const struct policy_segments *segments = &shelf->policy->segments;
+    const struct policy_segment *segment = policy_segments_find(segments, number);
+    bool is_there = segment != NULL && index < segment->run_count;
+    uint32_t stamp = is_there ? policy_segments_run(segments, segment, index)->stamp : 0;
     struct policy_event event = {.kind = POLICY_READ,
                                  .key = shelf_key(block),
                                  .segment = number,
                                  .start = index * RUN_BYTES,
-                                 .len = RUN_BYTES};
+                                 .len = RUN_BYTES,
+                                 .group = policy_stamp_group(stamp)};
     policy_take(shelf->policy, &event, 1);
 }
 

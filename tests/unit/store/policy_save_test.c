@@ -187,3 +187,66 @@ Test(policy_save, a_large_segment_is_several_pieces)
         free(regions[i]);
     }
 }
+
+// --- groups of rules
+
+static const uint64_t identities[] = {501, 502, 503};
+
+static void groups_set(struct policy *policy, unsigned first, unsigned second)
+{
+    policy_group_set(
+        policy, 10,
+        &(struct policy_group){
+            .factor = 1, .is_pinned = true, .plain = 3, .identity = identities[first]});
+    policy_group_set(
+        policy, 11,
+        &(struct policy_group){
+            .factor = 1, .share_percent = 50, .plain = 2, .identity = identities[second]});
+    policy_pins_set_max(policy, 1u << 30);
+}
+
+static void expect_group(const struct shelf *shelf, uint32_t number, unsigned group)
+{
+    const struct policy_segments *segments = &shelf->policy->segments;
+    const struct policy_segment *segment = policy_segments_find(segments, number);
+    for (uint32_t i = 0; i < segment->run_count; i++) {
+        cr_assert_eq(policy_stamp_group(policy_segments_run(segments, segment, i)->stamp), group);
+    }
+}
+
+// `pieces` of runs of rules 501 and 502, and of priority 1, for a process with other rules.
+static void load_with(struct pieces *pieces, unsigned first, unsigned second, unsigned from,
+                      const unsigned *expected)
+{
+    struct shelf shelf;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    groups_set(shelf.policy, first, second);
+    for (unsigned i = from; i < pieces->count; i++) {
+        cr_assert_eq(policy_load(shelf.policy, pieces->bytes[i], pieces->lens[i]), ERR_OK);
+    }
+    for (uint32_t number = 1; number <= 3; number++) {
+        cr_assert(policy_segment_begin(shelf.policy, number));
+        expect_group(&shelf, number, expected[number - 1]);
+    }
+    policy_load_done(shelf.policy);
+    cr_assert_eq(policy_segment_pinned_count(shelf.policy, 1) > 0, expected[0] == 10);
+    shelf_done(&shelf);
+}
+
+Test(policy_save, runs_stay_with_their_rule_wherever_that_stands_now)
+{
+    struct shelf shelf;
+    struct pieces pieces;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    groups_set(shelf.policy, 0, 1);
+    (void)shelf_fill(&shelf, 0, 10);
+    (void)shelf_fill(&shelf, 100, 11);
+    (void)shelf_fill(&shelf, 200, 1);
+    pieces_save(&pieces, shelf.policy);
+    load_with(&pieces, 0, 1, 0, (unsigned[]){10, 11, 1});
+    load_with(&pieces, 1, 0, 0, (unsigned[]){11, 10, 1}); // they have changed places
+    load_with(&pieces, 2, 1, 0, (unsigned[]){3, 11, 1});  // one is gone: its priority is left
+    load_with(&pieces, 0, 1, 1, (unsigned[]){0, 0, 1});   // whose is whose is not known
+    free(pieces.bytes);
+    shelf_done(&shelf);
+}

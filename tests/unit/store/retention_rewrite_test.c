@@ -186,7 +186,7 @@ Test(retention_rewrite, a_run_of_several_blocks_is_moved_as_one)
     cr_assert(view != NULL);
     box_look(&box, &object, view);
     uint32_t starts[3] = {view->places[0].header_offset};
-    struct retention_job job = {view->places[0].segment_number, 1, starts};
+    struct retention_job job = {view->places[0].segment_number, 1, starts, NULL};
     box_look(&box, &other, view);
     for (unsigned i = 0; i < 2; i++) {
         cr_assert_eq(view->places[i].segment_number, job.number);

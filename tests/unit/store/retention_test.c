@@ -44,7 +44,7 @@ static void do_read(struct worker *w, void *ctx)
 {
     struct reading *reading = ctx;
     for (unsigned i = 0; i < reading->count; i++) {
-        store_note_read(w, reading->box->store, &reading->place, LEN);
+        store_note_read(w, reading->box->store, &reading->place, LEN, STORE_PRIORITY_NORMAL);
     }
 }
 

@@ -76,8 +76,8 @@ Test(store_explain, tells_held_pieces_from_gaps)
         judge_run(why, 2, 5, 4, STORE_EXPLAIN_WANTED);
         judge_run(why, 3, 9, 1, STORE_EXPLAIN_KEPT);
         judge_run(why, 4, 10, 10, STORE_EXPLAIN_WANTED);
-        cr_assert_eq(why->runs[1].priority, STORE_PRIORITY_NORMAL); // as it was stored
-        cr_assert_eq(why->runs[0].priority, 7u);                    // as it was asked about
+        cr_assert_eq(why->runs[1].group, STORE_PRIORITY_NORMAL); // as it was stored
+        cr_assert_eq(why->runs[0].group, 7u);                    // as it was asked about
         cr_assert_lt(why->runs[1].age_bytes, 64 * MIB);
         cr_assert_eq(why->runs[0].age_bytes, UINT64_MAX);
         box_close(&box);
