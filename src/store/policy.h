@@ -159,6 +159,8 @@ void policy_pins_set_max(struct policy *policy, uint64_t bytes);
 struct policy_group_figures {
     uint64_t bytes, bytes_max; // held, and at most, or 0; of pins all together
     bool is_pinned;
+    unsigned share_percent;
+    unsigned plain; // the group of its priority alone
 };
 void policy_group_figures(const struct policy *policy, unsigned group,
                           struct policy_group_figures *ret_figures);

@@ -141,6 +141,8 @@ void policy_group_figures(const struct policy *policy, unsigned group,
     *ret_figures = (struct policy_group_figures){
         .bytes = options->is_pinned ? pinned_bytes(policy) : policy->segments.group_bytes[group],
         .is_pinned = options->is_pinned,
+        .share_percent = options->share_percent,
+        .plain = options->identity != 0 ? options->plain : group,
         .bytes_max =
             options->is_pinned ? policy->groups.pinned_max_bytes : share_bytes(policy, options),
     };

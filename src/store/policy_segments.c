@@ -207,7 +207,7 @@ struct policy_run *policy_segments_run_at(const struct policy_segments *segments
     return run;
 }
 
-// What is known of how much each group holds is the sum of run_len() of its runs, always.
+// What is known of how much each group holds is the sum of what its runs come to, always.
 static void segment_count(struct policy_segments *segments, struct policy_segment *segment,
                           uint32_t stamp, uint32_t len)
 {

@@ -41,7 +41,6 @@ struct retention {
     pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
     // Under it.
     bool has_pins;                                  // of rules
-    unsigned priorities[STORE_GROUPS_MAX];          // of rules with a group of their own
     unsigned pins_tries;                            // jobs in a row whose pins found no room
     uint64_t pins_refused, pins_lost, pinned_bytes; // as counted
     uint64_t pins_told_us;                          // real

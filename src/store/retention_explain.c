@@ -33,6 +33,13 @@ static uint64_t time_since_locked(const struct retention *r, uint32_t age_ticks,
     return UINT64_MAX;
 }
 
+static unsigned priority_locked(const struct retention *r, unsigned policy_group)
+{
+    struct policy_group_figures figures;
+    policy_group_figures(r->policy, policy_group, &figures);
+    return retention_group_of_policy(figures.plain);
+}
+
 static void explain_run_locked(struct retention *r, const struct store_explain *explain,
                                uint32_t now_tick, struct store_explain_run *run)
 {
@@ -40,9 +47,7 @@ static void explain_run_locked(struct retention *r, const struct store_explain *
     policy_explain(r->policy, policy_key(explain->hash, run->first_block),
                    retention_policy_group(explain->group), run->segment_number, run->header_offset,
                    &why);
-    run->group = retention_group_of_policy(why.group);
-    run->priority =
-        run->group < STORE_PRIORITIES ? run->group : r->priorities[run->group - STORE_PRIORITIES];
+    run->priority = priority_locked(r, why.group);
     run->is_pinned = why.is_pinned;
     run->is_on_probation = why.is_on_probation;
     run->age_bytes = why.age_bytes;
@@ -74,6 +79,8 @@ void retention_explain(struct retention *r, struct store_explain *explain)
     unsigned group = retention_policy_group(explain->group);
     struct policy_group_figures figures;
     policy_group_figures(r->policy, group, &figures);
+    explain->priority = retention_group_of_policy(figures.plain);
+    explain->share_percent = figures.share_percent;
     explain->is_pinned = figures.is_pinned;
     explain->group_bytes = figures.bytes;
     explain->group_max_bytes = figures.bytes_max;

@@ -38,7 +38,6 @@ void retention_pins_groups(struct retention *r, const struct store_group *groups
             .identity = groups[i].identity,
         };
         policy_group_set(r->policy, STORE_PRIORITIES + i, &group);
-        r->priorities[i] = groups[i].priority;
         r->has_pins = r->has_pins || groups[i].pin;
     }
 }

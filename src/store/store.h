@@ -428,8 +428,7 @@ struct store_explain_run {
     uint64_t first_block;
     uint32_t block_count; // what is not held, and of which nothing is known, is one piece
     enum store_explain_state state;
-    unsigned group;          // what it counts by
-    unsigned priority;       // of that group
+    unsigned priority;       // what it counts by
     bool is_pinned;          // and its pin keeps it
     bool is_on_probation;    // with others that go soon
     uint32_t segment_number; // where it lies; 0: nowhere
@@ -464,7 +463,9 @@ struct store_explain {
     bool is_full; // something goes for what is stored
     bool is_silent;          // nothing that is known is asked for: a scan, or new data
     uint64_t capacity_bytes; // cache.size
-    // Of its rule's group: what it holds, and may hold (0: no limit; of pins, all of them together).
+    // What its rule says; of what counts as one with it (of pins: all of them) what is held, and at most; 0: no
+    // limit.
+    unsigned priority, share_percent;
     bool is_pinned;
     uint64_t group_bytes, group_max_bytes;
     unsigned run_count;

@@ -214,7 +214,7 @@ static void expect_group(const struct shelf *shelf, uint32_t number, unsigned gr
     }
 }
 
-// `pieces` of runs of rules 501 and 502, and of priority 1, for a process with other rules.
+// `pieces` of runs of two rules, and of a priority, for a process with other rules.
 static void load_with(struct pieces *pieces, unsigned first, unsigned second, unsigned from,
                       const unsigned *expected)
 {

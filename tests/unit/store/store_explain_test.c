@@ -22,6 +22,13 @@ static void do_look(struct worker *w, void *ctx)
                        call->end_byte, 0, BLOCK, 7, call->explain);
 }
 
+static void do_look_pinned(struct worker *w, void *ctx)
+{
+    const struct call *call = ctx;
+    store_explain_look(w, call->box->store, box_hash(call->box, call->key), call->first_byte,
+                       call->end_byte, 0, BLOCK, STORE_PRIORITIES, call->explain);
+}
+
 static struct store_explain *explain(struct box *box, const char *key, uint64_t end_byte)
 {
     static struct store_explain explain;
@@ -76,13 +83,55 @@ Test(store_explain, tells_held_pieces_from_gaps)
         judge_run(why, 2, 5, 4, STORE_EXPLAIN_WANTED);
         judge_run(why, 3, 9, 1, STORE_EXPLAIN_KEPT);
         judge_run(why, 4, 10, 10, STORE_EXPLAIN_WANTED);
-        cr_assert_eq(why->runs[1].group, STORE_PRIORITY_NORMAL); // as it was stored
-        cr_assert_eq(why->runs[0].group, 7u);                    // as it was asked about
+        cr_assert_eq(why->runs[1].priority, STORE_PRIORITY_NORMAL); // as it was stored
+        cr_assert_eq(why->runs[0].priority, 7u);                    // as it was asked about
         cr_assert_lt(why->runs[1].age_bytes, 64 * MIB);
         cr_assert_eq(why->runs[0].age_bytes, UINT64_MAX);
+        cr_assert_eq(why->priority, 7u);
+        cr_assert_not(why->is_pinned);
         box_close(&box);
         box_remove(&box);
     }
+}
+
+static void do_read(struct worker *w, void *ctx)
+{
+    const struct call *call = ctx;
+    struct store_view view;
+    store_lookup(w, call->box->store, box_hash(call->box, call->key), 0, BLOCK, 0, &view);
+    cr_assert_eq(view.place_count, 1u);
+    store_note_read(w, call->box->store, &view.places[0], BLOCK, STORE_PRIORITIES);
+    store_view_done(&view);
+}
+
+Test(store_explain, says_what_is_pinned_and_how_much)
+{
+    struct box box;
+    struct store_group group = {.priority = 3, .pin = true, .identity = 9};
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box.options.policy = STORE_POLICY_EPOCH;
+    box.options.groups = &group;
+    box.options.group_count = 1;
+    cr_assert(box_open(&box));
+    struct object object = {"k", "\"e\"", BLOCK, BLOCK, 7};
+    cr_assert_eq(box_put(&box, &object), ERR_OK);
+    struct call call = {.box = &box, .key = "k"};
+    cr_assert_not(explain(&box, "k", BLOCK)->runs[0].is_pinned);
+    box_on_worker(&box, 0, do_read, &call); // read under the rule
+    retention_drain(&box.store->retention);
+    static struct store_explain why;
+    call.explain = &why;
+    call.end_byte = BLOCK;
+    box_on_worker(&box, 0, do_look_pinned, &call);
+    store_explain_judge(box.store, &why);
+    cr_assert(why.is_pinned && why.runs[0].is_pinned);
+    cr_assert_eq(why.priority, 3u);
+    cr_assert_eq(why.runs[0].priority, 3u);
+    cr_assert_geq(why.group_bytes, BLOCK);
+    cr_assert_gt(why.group_max_bytes, 20 * MIB);
+    cr_assert_lt(why.group_max_bytes, 52 * MIB);
+    box_close(&box);
+    box_remove(&box);
 }
 
 Test(store_explain, is_no_access)
