@@ -116,6 +116,12 @@ static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
                                 "free space on the file system, or a lower cache.min_free"};
     }
     const struct store_explain_run *refused = refused_piece(o->policy);
+    if (refused != NULL && rule->share_percent > 0 &&
+        o->policy->group_bytes >= o->policy->group_max_bytes) {
+        return (struct verdict){"not-admitted",
+                                "the cache is full, and the objects of its rule take their share",
+                                "a larger share in its rule, or a larger cache.size"};
+    }
     if (refused != NULL || (o->policy == NULL && !o->is_wanted)) {
         return (struct verdict){
             "not-admitted",

@@ -202,3 +202,100 @@ Test(policy_probation, readers_side_by_side_find_what_the_first_of_them_asked_fo
     cr_assert_eq(refused_of_the_first(&shelf, 40000, 8), 0u);
     shelf_done(&shelf);
 }
+
+// --- with pins and shares
+
+#define PINNED 11u
+#define SHARED 12u
+#define PLAIN 4u
+
+static void groups_set(const struct shelf *shelf)
+{
+    struct policy_group pinned = {.factor = 1, .is_pinned = true, .plain = PLAIN, .identity = 77};
+    struct policy_group shared = {.factor = 1, .share_percent = 10, .identity = 78};
+    policy_group_set(shelf->policy, PINNED, &pinned);
+    policy_group_set(shelf->policy, SHARED, &shared);
+}
+
+static void tell(const struct shelf *shelf, enum policy_event_kind kind, uint32_t index,
+                 unsigned group, bool on_probation)
+{
+    struct policy_event event = {.kind = kind,
+                                 .key = shelf_key(10000 + index),
+                                 .segment = shelf->number,
+                                 .start = index * RUN_BYTES,
+                                 .len = RUN_BYTES,
+                                 .stamp = policy_stamp(shelf->policy->clock.tick, OLD, group),
+                                 .group = group,
+                                 .on_probation = on_probation};
+    policy_take(shelf->policy, &event, 1);
+}
+
+Test(policy_probation, nothing_there_is_pinned)
+{
+    struct shelf shelf;
+    struct policy_explanation why;
+    uint32_t stamp, survivor_count;
+    shelf_full(&shelf);
+    groups_set(&shelf);
+    uint64_t key = shelf_key(10000);
+    atomic_store(&shelf.policy->published.bar, 1e10f);
+    // Pins take all that they may: a part of what is to be pinned is judged like others' parts.
+    cr_assert_eq(policy_admit(shelf.policy, key, PINNED, true, &stamp), POLICY_PROBATION);
+    cr_assert(policy_segment_begin(shelf.policy, ++shelf.number));
+    policy_pins_set_max(shelf.policy, SEGMENT_RUNS * RUN_BYTES); // now there is room
+    tell(&shelf, POLICY_STORED, 0, PINNED, true);
+    tell(&shelf, POLICY_READ, 0, PINNED, false);
+    cr_assert_not(policy_segment_is_pinned(shelf.policy, shelf.number, 0));
+    cr_assert_eq(policy_segment_pinned_count(shelf.policy, shelf.number), 0u);
+    policy_explain(shelf.policy, key, PINNED, shelf.number, 0, &why);
+    cr_assert(why.is_stored && why.is_on_probation && !why.is_pinned);
+    cr_assert_eq(why.group, PLAIN);
+    policy_segment_seal(shelf.policy, shelf.number);
+    cr_assert_eq(victim_of(&shelf, &survivor_count), shelf.number);
+    cr_assert_eq(survivor_count, 0u);
+    // And when there is room, what is to be pinned is stored with what stays.
+    atomic_store(&shelf.policy->published.bar, 1e10f);
+    cr_assert_eq(policy_admit(shelf.policy, key, PINNED, true, &stamp), POLICY_STORE);
+    shelf_done(&shelf);
+}
+
+Test(policy_probation, it_counts_for_the_share_of_its_group_and_is_not_refused_for_that)
+{
+    struct shelf shelf;
+    struct policy_group_figures figures;
+    uint32_t stamp;
+    shelf_full(&shelf);
+    groups_set(&shelf);
+    for (unsigned n = 0; n < SEGMENTS / 5; n++) {
+        cr_assert(policy_segment_begin(shelf.policy, ++shelf.number));
+        for (uint32_t i = 0; i < SEGMENT_RUNS; i++) {
+            tell(&shelf, POLICY_STORED, i, SHARED, true);
+        }
+    }
+    policy_group_figures(shelf.policy, SHARED, &figures);
+    cr_assert_eq(figures.bytes, SEGMENTS / 5 * SEGMENT_RUNS * RUN_BYTES);
+    cr_assert_lt(atomic_load(&shelf.policy->published.factor[SHARED]), 0.01f);
+    atomic_store(&shelf.policy->published.bar, 1e10f);
+    cr_assert_eq(policy_admit(shelf.policy, shelf_key(90000), SHARED, true, &stamp),
+                 POLICY_PROBATION);
+    shelf_done(&shelf);
+}
+
+Test(policy_probation, it_goes_when_pins_leave_nothing_else)
+{
+    struct shelf shelf;
+    uint32_t survivor_count;
+    shelf_init(&shelf, POLICY_EPOCH, SEGMENTS);
+    groups_set(&shelf);
+    policy_pins_set_max(shelf.policy, shelf.options.capacity_bytes);
+    for (unsigned i = 0; i < 4; i++) {
+        (void)shelf_fill(&shelf, i * SEGMENT_RUNS, PINNED);
+    }
+    policy_set_full(shelf.policy, true);
+    uint32_t number = fill(&shelf, 10000, true);
+    shelf.policy->probation.keep_bytes = shelf.options.capacity_bytes; // it is not due
+    cr_assert_eq(victim_of(&shelf, &survivor_count), number);
+    cr_assert_eq(survivor_count, 0u);
+    shelf_done(&shelf);
+}
