@@ -30,7 +30,8 @@ struct thread_pool {
     struct {
         pthread_mutex_t mutex;
         pthread_cond_t filled;
-        pthread_cond_t begun; // for late threads: the queue was empty
+        pthread_cond_t begun;   // for late threads: the queue was empty
+        pthread_cond_t stopped; // for those of them that wait out what is in it
         struct list queue;
         unsigned queued_count, idle_count;
         uint64_t added_count, taken_count;
@@ -72,7 +73,7 @@ static void pool_wait_patiently(struct thread_pool *pool)
     until.tv_nsec = (long)(due_ns % 1000000000u);
     int rc = 0;
     while (rc == 0 && !pool->shared.is_stopping) {
-        rc = pthread_cond_timedwait(&pool->shared.begun, &pool->shared.mutex, &until);
+        rc = pthread_cond_timedwait(&pool->shared.stopped, &pool->shared.mutex, &until);
     }
     check(rc == 0 || rc == ETIMEDOUT);
 }
@@ -172,10 +173,11 @@ struct thread_pool *thread_pool_new(const char *name, unsigned thread_count, int
     list_init(&pool->shared.queue);
     check(pthread_mutex_init(&pool->shared.mutex, NULL) == 0);
     check(pthread_cond_init(&pool->shared.filled, NULL) == 0);
+    check(pthread_cond_init(&pool->shared.begun, NULL) == 0);
     pthread_condattr_t attr;
     check(pthread_condattr_init(&attr) == 0);
     check(pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
-    check(pthread_cond_init(&pool->shared.begun, &attr) == 0);
+    check(pthread_cond_init(&pool->shared.stopped, &attr) == 0);
     check(pthread_condattr_destroy(&attr) == 0);
     return pool;
 }
@@ -198,6 +200,7 @@ void thread_pool_stop(struct thread_pool *pool)
     pool->shared.is_stopping = true;
     check(pthread_cond_broadcast(&pool->shared.filled) == 0);
     check(pthread_cond_broadcast(&pool->shared.begun) == 0);
+    check(pthread_cond_broadcast(&pool->shared.stopped) == 0);
     check(pthread_mutex_unlock(&pool->shared.mutex) == 0);
     for (unsigned i = 0; i < pool->started_count; i++) {
         check(pthread_join(pool->threads[i], NULL) == 0);
@@ -214,6 +217,7 @@ void thread_pool_free(struct thread_pool *pool)
     check(list_empty(&pool->shared.queue));
     check(pthread_cond_destroy(&pool->shared.filled) == 0);
     check(pthread_cond_destroy(&pool->shared.begun) == 0);
+    check(pthread_cond_destroy(&pool->shared.stopped) == 0);
     check(pthread_mutex_destroy(&pool->shared.mutex) == 0);
     free(pool->threads);
     free(pool);
