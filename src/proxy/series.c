@@ -346,7 +346,7 @@ void series_end(struct series_table *table)
 
 static unsigned streak_needed(const struct series *s)
 {
-    uint64_t ratio = s->count / (s->near * reach(s)), odds = 1;
+    uint64_t ratio = s->count / ((uint64_t)s->near * reach(s)), odds = 1;
     unsigned streak = 0;
     if (ratio < 2) {
         return UINT_MAX; // in any order it would look the same

@@ -311,6 +311,26 @@ Test(series, epochs)
     end_table();
 }
 
+// So many readers that the product of two counts of them is 2^33.
+Test(series, a_crowd)
+{
+    enum { CROWD = 1 << 16 };
+    begin_table();
+    list("s/", 8);
+    for (unsigned i = 0; i < CROWD; i++) {
+        (void)begin("elsewhere");
+    }
+    (void)begin("s/0000");
+    series_end(table);
+    series_end(table);
+    (void)begin("s/0001"); // 2^17 in front of it may be near
+    cr_assert(next_is("s/0001", NULL));
+    for (unsigned i = 0; i < CROWD; i++) {
+        series_end(table);
+    }
+    end_table();
+}
+
 // More series than there are places: the one that was used longest ago goes, and its names are counted.
 Test(series, places)
 {
