@@ -61,6 +61,7 @@ struct readahead_track {
     unsigned serial;       // what requests know it by
     bool is_idle;          // was without readers when the timer last looked
     bool is_missing;       // readers find that it is not there
+    bool is_unfit;         // and that it is not stored, whoever asks for it
     bool is_expected;      // a reader is, from the object in front of it
     bool is_series_read;   // it was asked for ahead, here or on another worker
     struct subscription *head;
@@ -389,7 +390,7 @@ static void track_open(struct readahead_track *t, struct proxy_worker *pw, struc
     t->limit = t->asked_end = 0;
     t->streak = t->strides = t->named = t->next_serial = 0;
     t->serial = ++pw->readahead->last_serial;
-    t->is_idle = t->is_missing = t->is_expected = t->is_series_read = false;
+    t->is_idle = t->is_missing = t->is_unfit = t->is_expected = t->is_series_read = false;
     t->paced_us = t->used_us = worker_now_us(pw->worker);
     t->run_us = t->reader_us = 0;
     *sequence_of(t) = (struct sequence){.name = key->hash.lo, .begin = first, .next = first};
@@ -620,7 +621,7 @@ static void next_look(struct readahead_track *t, struct request *r)
 static void track_follow(struct readahead_track *t, struct request *r)
 {
     uint64_t bytes = window(t), end = t->object->size_bytes;
-    bool is_cold = t->is_missing || t->is_series_read;
+    bool is_cold = t->is_missing || (t->is_series_read && !t->is_unfit);
     bool is_read_to_end = sequence_of(t)->next >= end;
     if (!is_cold || (t->limit < end && !is_read_to_end) || is_strided(t) ||
         t->edge + 2 * bytes < end) {
@@ -642,6 +643,13 @@ static void track_follow(struct readahead_track *t, struct request *r)
     track_ask(next);
 }
 
+// Nor is what comes behind it stored, so nobody would find it: only the policy chooses piece by piece.
+static bool is_unfit(const struct subscription *run)
+{
+    const char *why = run->unstored_why;
+    return why != NULL && !span_equal_cstr(SPAN("not-admitted"), why);
+}
+
 static void track_note(struct readahead_track *t, struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -654,7 +662,10 @@ static void track_note(struct readahead_track *t, struct request *r)
     t->is_idle = false;
     t->client = request_client(r);
     t->most_bytes = r->rule->readahead_bytes;
-    t->is_missing |= run != NULL && !run->whole;
+    if (run != NULL && run->answer != NULL) {
+        t->is_unfit = is_unfit(run);
+    }
+    t->is_missing = !t->is_unfit && (t->is_missing || (run != NULL && !run->whole));
     t->edge = max_u64(t->edge, g->pos);
     runs_read(t);
     track_pace(t);

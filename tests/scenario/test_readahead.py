@@ -172,6 +172,22 @@ def test_who_does_not_want_it_gets_none(start, origin, engine, how):
     assert origin.bytes_sent("plain") == 40 * MIB
 
 
+@pytest.mark.parametrize("how", ["too large", "the origin's wish"])
+def test_nothing_is_fetched_ahead_that_is_not_stored(start, origin, engine, how):
+    """Who reads what is never stored costs the origin each byte once, in the order of a listing, too."""
+    server = start(origin, engine=engine, settings={"workers": 1, **({"cache.max_object_size": "1MiB"} if how == "too large" else {})})
+    keys = [f"never/{number}" for number in range(5)]
+    for key in keys:
+        origin.put(key, 24 * MIB, headers={"Vary": "Cookie"} if how != "too large" else None)
+    with server.client() as client:
+        assert client.list("list-type=2&prefix=never/").status == 200
+    for key in keys:
+        read_whole(server, origin, key, 24 * MIB)
+    server.settle()
+    assert [origin.bytes_sent(key) // MIB for key in keys] == [24] * len(keys)
+    assert not origin.requests(method="HEAD")
+
+
 def test_a_reader_that_leaves_stops_it(forebay, origin):
     """What is on its way ends with the block under way; it is counted as not read."""
     size = 512 * MIB
