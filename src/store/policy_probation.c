@@ -101,13 +101,12 @@ struct policy_segment *policy_probation_due(struct policy *policy,
 {
     const struct policy_clock *clock = &policy->clock;
     uint64_t bytes;
-    if (!policy->probation.is_used) {
-        return NULL;
-    }
-    if (clock->asked_bytes - policy->probation.fed_at > clock->capacity_bytes / IDLE_PART) {
+    if (policy->probation.is_used &&
+        clock->asked_bytes - policy->probation.fed_at > clock->capacity_bytes / IDLE_PART) {
         probation_end(policy);
         return NULL;
     }
+    // When it was over the last one was still open.
     struct policy_segment *oldest = probation_oldest(policy, may_go, ctx, &bytes);
     return bytes > policy->probation.keep_bytes ? oldest : NULL;
 }
@@ -117,5 +116,5 @@ struct policy_segment *policy_probation_oldest(const struct policy *policy,
                                                void *ctx)
 {
     uint64_t bytes;
-    return policy->probation.is_used ? probation_oldest(policy, may_go, ctx, &bytes) : NULL;
+    return probation_oldest(policy, may_go, ctx, &bytes);
 }

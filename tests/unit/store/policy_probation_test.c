@@ -177,6 +177,29 @@ Test(policy_probation, when_it_is_over_nothing_is_kept_for_it)
     shelf_done(&shelf);
 }
 
+// The store seals it a moment later: it must not stay for ever because it was open then.
+Test(policy_probation, the_segment_that_was_open_when_it_was_over_goes_next)
+{
+    struct shelf shelf;
+    uint32_t survivor_count;
+    shelf_full(&shelf);
+    uint32_t number = ++shelf.number;
+    cr_assert(policy_segment_begin(shelf.policy, number));
+    struct policy_event event = {.kind = POLICY_STORED,
+                                 .key = shelf_key(10000),
+                                 .segment = number,
+                                 .len = RUN_BYTES,
+                                 .stamp = policy_stamp(shelf.policy->clock.tick, OLD, 0),
+                                 .on_probation = true};
+    policy_take(shelf.policy, &event, 1);
+    shelf.policy->clock.asked_bytes += shelf.options.capacity_bytes / 16 + 1;
+    cr_assert_neq(victim_of(&shelf, &survivor_count), number);
+    cr_assert(policy_probation_ended(shelf.policy));
+    policy_segment_seal(shelf.policy, number);
+    cr_assert_eq(victim_of(&shelf, &survivor_count), number);
+    shelf_done(&shelf);
+}
+
 // How many of the last hundred blocks are refused when the first of so many readers comes to them.
 static unsigned refused_of_the_first(struct shelf *shelf, uint64_t from, unsigned readers)
 {
