@@ -21,7 +21,7 @@ uint64_t store_held_bytes(struct store *store)
         }
     }
     pthread_mutex_unlock(&log->guarded.lock);
-    for (unsigned i = 0; i <= log->slot_max; i++) { // those that are written
+    for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) { // those that are written
         struct segment_slot *slot = &log->slots[i];
         pthread_mutex_lock(&slot->guarded.lock);
         if (slot->guarded.current != NULL) {

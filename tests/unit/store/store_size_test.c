@@ -614,3 +614,26 @@ Test(store_size, a_full_cache_takes_more_while_its_index_is_made_anew)
     cr_assert(whole(&box, &held, 30) == 30, "and what was there before is found");
     leave(&box);
 }
+
+// What is not held is said to be reserved.
+Test(store_size, what_lies_apart_is_held_like_all_else)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    uint64_t before = store_held_bytes(box.store);
+    for (unsigned slot = 0; slot < SEGMENT_SLOTS_APART; slot++) {
+        struct segment_reservation reservation;
+        enum err err;
+        wait_for({
+            err = segment_log_reserve_apart(&box.store->log, slot, SECTOR_SIZE, MIB, &reservation);
+            err == ERR_OK;
+        });
+        cr_assert(store_held_bytes(box.store) > before + MIB);
+        cr_assert(segment_log_shorten(&reservation, reservation.layout.start, 0));
+        cr_assert(store_held_bytes(box.store) == before);
+        segment_unhold(reservation.segment);
+        segment_unpin(reservation.segment);
+    }
+    leave(&box);
+}
