@@ -3,8 +3,9 @@
 // answer may mix two moments that are a few events apart, which changes nothing that counts.
 #include "store/policy_private.h"
 
-#define MARGIN 1.3f     // a newcomer must be worth so much more than what it replaces,
-#define MARGIN_NEW 2.0f // and one that was never read again that much: ties keep what is there
+#define MARGIN 1.3f      // a newcomer must be worth so much more than what it replaces,
+#define MARGIN_NEW 2.0f  // and one that was never read again that much: ties keep what is there
+#define MARGIN_PART 2.0f // once more, of what is new and read in parts
 #define AGAIN_SHARE                                                                                \
     0.3f // of what is missed must be asked for again, that all of it is stored for that
 
@@ -74,11 +75,13 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
         return POLICY_STORE; // pinned: never on probation
     }
     bool fails = atomic_load_explicit(&published->probation_fails, memory_order_relaxed);
-    // Of what is read in parts the others come soon: that alone tells nothing of what it is worth.
-    bool is_judged = !is_part || !policy_class_is_new(reuse_class) || fails || bar < 0;
+    // Of what is read in parts the others come soon: that alone tells nothing of what it is worth, which is
+    // to be clear, then.
+    bool is_unclear = is_part && policy_class_is_new(reuse_class) && !fails;
+    float needed = is_unclear && bar > 0 ? bar * MARGIN_PART : bar;
     bool insists =
         is_same && ((is_part && fails) || policy_again_enough(&policy->again, key, past));
-    if ((is_judged && worth > bar) || insists) {
+    if (worth > needed || insists) {
         return POLICY_STORE;
     }
     bool for_others = atomic_load_explicit(&published->again_soon, memory_order_relaxed) && !fails;

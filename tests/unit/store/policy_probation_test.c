@@ -141,6 +141,9 @@ Test(policy_probation, a_part_of_something_new_does_not_say_what_it_is_worth)
     atomic_store(&shelf.policy->published.worth[policy_class_next(500, POLICY_CLASS_NEW)], 2);
     cr_assert_eq(policy_admit(shelf.policy, shelf_key(10000), 0, false, &stamp), POLICY_STORE);
     cr_assert_eq(ask_part(&shelf, 10000), POLICY_PROBATION);
+    atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 3);
+    cr_assert_eq(ask_part(&shelf, 10000), POLICY_STORE); // what is new is read again far more often
+    atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 2);
     policy_ghost_put(&shelf.policy->ghost, shelf_key(10000), stamp, shelf.policy->clock.tick);
     shelf_pass(&shelf, 500);
     atomic_store(&shelf.policy->published.bar, 1);
