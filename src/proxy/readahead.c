@@ -253,7 +253,7 @@ static void track_ask(struct readahead_track *t)
         if (end == 0 || !has_room(t)) {
             return;
         }
-        if (!store_would_keep(t->pw->store, t->key->hash, t->asked_end / t->block_size_bytes,
+        if (!store_would_take(t->pw->store, t->key->hash, t->asked_end / t->block_size_bytes,
                               t->key->limits.group)) {
             return; // nobody would find it
         }
@@ -579,7 +579,7 @@ static void next_begin(struct readahead_track *t, struct object_key *key)
 {
     struct readahead *readahead = t->pw->readahead;
     if (is_tracked(readahead, key) || is_held(t->pw, key) ||
-        !store_would_keep(t->pw->store, key->hash, 0, key->limits.group)) {
+        !store_would_take(t->pw->store, key->hash, 0, key->limits.group)) {
         return;
     }
     struct readahead_track *next = track_spare(readahead, t->used_us);

@@ -498,12 +498,23 @@ void store_note_read(struct worker *w, struct store *store, const struct store_p
     }
 }
 
+static enum policy_verdict store_guess(const struct store *store, struct hash128 hash,
+                                       uint64_t first_block, unsigned group)
+{
+    struct retention_answer answer;
+    return retention_admit(&store->retention, hash, first_block, group, false, &answer);
+}
+
 bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
                       unsigned group)
 {
-    struct retention_answer answer;
-    return retention_admit(&store->retention, hash, first_block, group, false, &answer) !=
-           POLICY_REFUSE;
+    return store_guess(store, hash, first_block, group) == POLICY_STORE;
+}
+
+bool store_would_take(const struct store *store, struct hash128 hash, uint64_t first_block,
+                      unsigned group)
+{
+    return store_guess(store, hash, first_block, group) != POLICY_REFUSE;
 }
 
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,

@@ -463,7 +463,7 @@ bool store_keeps_up(struct worker *w, const struct store *store)
     return !world.disk_is_behind;
 }
 
-bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
+bool store_would_take(const struct store *store, struct hash128 hash, uint64_t first_block,
                       unsigned group)
 {
     (void)store, (void)hash, (void)first_block, (void)group;

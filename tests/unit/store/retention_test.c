@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "stats/stats.h"
+#include "store/policy_private.h"
 #include "store_fixture.h"
 #include "test.h"
 #include "waiting.h"
@@ -127,4 +128,22 @@ Test(retention, a_full_cache_of_survivors_still_takes_what_comes)
         box_close(&box);
         box_remove(&box);
     }
+}
+
+// A job that fetches ahead would write all of it for nothing.
+Test(retention, what_is_stored_for_a_while_only_is_not_kept)
+{
+    struct box box;
+    struct hash128 hash = {1, 2};
+    cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
+    struct policy_published *published = &box.store->retention.policy->published;
+    cr_assert(store_would_keep(box.store, hash, 0, STORE_PRIORITY_NORMAL));
+    atomic_store(&published->bar, POLICY_RANK_MAX); // nothing is worth as much
+    cr_assert_not(store_would_keep(box.store, hash, 0, STORE_PRIORITY_NORMAL));
+    cr_assert_not(store_would_take(box.store, hash, 0, STORE_PRIORITY_NORMAL));
+    atomic_store(&published->again_soon, true); // others are about to ask for what is missed
+    cr_assert_not(store_would_keep(box.store, hash, 0, STORE_PRIORITY_NORMAL));
+    cr_assert(store_would_take(box.store, hash, 0, STORE_PRIORITY_NORMAL));
+    box_close(&box);
+    box_remove(&box);
 }
