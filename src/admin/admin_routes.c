@@ -180,8 +180,11 @@ static void start_action(struct admin *admin, struct evhttp_request *req, const 
         admin_reply_refusal(req, HTTP_BADREQUEST, why);
         return;
     }
-    if (id != NULL) {
-        check(evhttp_add_header(&parameters, "id", id) == 0);
+    if (id != NULL && evhttp_add_header(&parameters, "id", id) != 0) { // it has a line end
+        evhttp_clear_headers(&parameters);
+        json_decref(body);
+        admin_reply_refusal(req, HTTP_NOTFOUND, "no such page");
+        return;
     }
     if (!admin_call_start(admin, req, route->action, &parameters, body)) {
         admin_reply_refusal(req, HTTP_SERVUNAVAIL, "too many calls wait for their answer");
