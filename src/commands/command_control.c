@@ -237,12 +237,10 @@ static void control_explain(void *ctx, struct admin_call *call)
     struct command_uri uri;
     uint64_t first = 0, end = UINT64_MAX;
     struct span range = admin_call_parameter(call, "range");
-    if (!command_control_take_uri(&call, admin_call_parameter(call, "uri"), &uri)) {
+    if (!command_control_take_object(&call, admin_call_parameter(call, "uri"), &uri)) {
         return;
     }
-    if (uri.key.len == 0) {
-        admin_call_refuse(&call, 400, "an object is wanted, not a bucket: s3://BUCKET/KEY");
-    } else if (range.ptr != NULL && !command_uri_parse_range(range, &first, &end)) {
+    if (range.ptr != NULL && !command_uri_parse_range(range, &first, &end)) {
         admin_call_refuse(&call, 400, "range is FIRST-LAST or FIRST-, in bytes");
     } else {
         proxy_explain(control->proxy, uri.bucket, uri.key, first, end, true, on_explained,
@@ -266,12 +264,13 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
     json_t *objects = json_array();
     for (unsigned i = 0; i < listing->count; i++) {
         const struct proxy_object *o = &listing->objects[i];
-        json_t *row = json_pack("{s:o, s:I, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
+        json_t *row = json_pack("{s:o, s:I, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
                                 command_control_text(o->key), "size", (json_int_t)o->size_bytes,
-                                "known", o->is_known, "cached_bytes", (json_int_t)o->cached_bytes,
-                                "blocks", (json_int_t)(o->is_known ? o->block_count : 0),
-                                "cached_blocks", (json_int_t)o->cached_blocks, "fresh", o->is_fresh,
-                                "changed", o->is_changed, "age_s", seconds_json(o->age_ms));
+                                "known", o->is_known, "realms", listing->has_realms, "cached_bytes",
+                                (json_int_t)o->cached_bytes, "blocks",
+                                (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
+                                (json_int_t)o->cached_blocks, "fresh", o->is_fresh, "changed",
+                                o->is_changed, "age_s", seconds_json(o->age_ms));
         check(row != NULL && json_array_append_new(objects, row) == 0);
     }
     json_t *json =
@@ -354,19 +353,33 @@ static void on_evict_looked(void *ctx, const struct proxy_object *object)
     proxy_evict(one->all->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
 }
 
-// False: the call is answered.
+// "URI" of an object or bucket, or {"object": URI}, whose key may end as a prefix does. False: the call is
+// answered.
+static bool evict_take_one(struct admin_call **call, const json_t *item,
+                           struct command_uri *ret_uri)
+{
+    const json_t *object = json_object_get(item, "object");
+    const json_t *text = object != NULL ? object : item;
+    struct span uri = {json_string_value(text), json_string_length(text)};
+    if (object != NULL) {
+        return command_control_take_object(call, uri, ret_uri);
+    }
+    if (!command_control_take_uri(call, uri, ret_uri)) {
+        return false;
+    }
+    if (ret_uri->is_prefix && ret_uri->key.len > 0) {
+        admin_call_refuse(call, 400, "objects or whole buckets are wanted here, not prefixes");
+        return false;
+    }
+    return true;
+}
+
 static bool evict_take(struct evict_all *all, struct admin_call **call, const json_t *uris)
 {
     for (unsigned i = 0; i < all->count; i++) {
         struct evict_one *one = &all->items[i];
-        const json_t *text = json_array_get(uris, i);
-        struct span uri = {json_string_value(text), json_string_length(text)};
         one->all = all;
-        if (!command_control_take_uri(call, uri, &one->uri)) {
-            return false;
-        }
-        if (one->uri.is_prefix && one->uri.key.len > 0) {
-            admin_call_refuse(call, 400, "objects or whole buckets are wanted here, not prefixes");
+        if (!evict_take_one(call, json_array_get(uris, i), &one->uri)) {
             return false;
         }
     }

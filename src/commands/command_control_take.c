@@ -19,16 +19,32 @@ json_t *command_control_text(struct span text)
     return json;
 }
 
+static void refuse_uri(struct admin_call **call, struct span text, const char *why)
+{
+    char told[256];
+    (void)snprintf(told, sizeof(told), "uri \"%.*s\": %s", (int)min_u64(text.len, 128),
+                   text.ptr != NULL ? text.ptr : "", why);
+    admin_call_refuse(call, 400, told);
+}
+
 bool command_control_take_uri(struct admin_call **call, struct span text,
                               struct command_uri *ret_uri)
 {
     const char *why = NULL;
-    char told[256];
-    if (command_uri_parse(text, ret_uri, &why)) {
-        return true;
+    bool is_good = command_uri_parse(text, ret_uri, &why);
+    if (!is_good) {
+        refuse_uri(call, text, why);
     }
-    (void)snprintf(told, sizeof(told), "uri \"%.*s\": %s", (int)min_u64(text.len, 128),
-                   text.ptr != NULL ? text.ptr : "", why);
-    admin_call_refuse(call, 400, told);
-    return false;
+    return is_good;
+}
+
+bool command_control_take_object(struct admin_call **call, struct span text,
+                                 struct command_uri *ret_uri)
+{
+    const char *why = NULL;
+    bool is_good = command_uri_parse_object(text, ret_uri, &why);
+    if (!is_good) {
+        refuse_uri(call, text, why);
+    }
+    return is_good;
 }

@@ -67,9 +67,9 @@ static int send_batch(struct evict *e)
     return code;
 }
 
-static int add(struct evict *e, const char *uri)
+static int add(struct evict *e, const char *uri, json_t *item)
 {
-    check(json_array_append_new(e->batch, json_string(uri)) == 0);
+    check(item != NULL && json_array_append_new(e->batch, item) == 0);
     e->batch_bytes += strlen(uri);
     bool is_full = json_array_size(e->batch) >= BATCH_MAX || e->batch_bytes >= BATCH_BYTES;
     return is_full ? send_batch(e) : EXIT_CODE_OK;
@@ -79,12 +79,14 @@ static int on_object(void *ctx, const json_t *object)
 {
     struct evict *e = ctx;
     uint64_t bytes = command_client_u64(object, "cached_bytes");
-    if (!command_client_bool(object, "known")) {
+    // Who has a realm of its own may have it where the listing does not look.
+    if (!command_client_bool(object, "known") && !command_client_bool(object, "realms")) {
         return EXIT_CODE_OK;
     }
     command_pages_uri(e->uri, command_client_text(object, "key"), &e->path);
     if (!e->dry_run) {
-        return add(e, buf_cstr(&e->path));
+        const char *uri = buf_cstr(&e->path);
+        return add(e, uri, json_pack("{s:s}", "object", uri));
     }
     e->objects++;
     e->bytes += bytes;
@@ -135,13 +137,19 @@ static int evict_uri(struct evict *e, const char *text)
         command_client_error(&e->client, "%s: %s", text, why);
         return EXIT_CODE_USAGE;
     }
+    json_t *as_json = json_string(text); // the server is told in JSON
+    json_decref(as_json);
+    if (as_json == NULL) {
+        command_client_error(&e->client, "%s: not UTF-8", text);
+        return EXIT_CODE_USAGE;
+    }
     if (uri.key.len == 0 && !e->dry_run) {
         return evict_bucket(e);
     }
     if (uri.is_prefix) {
         return command_pages_walk(&e->client, text, on_object, e);
     }
-    return e->dry_run ? try_object(e) : add(e, text);
+    return e->dry_run ? try_object(e) : add(e, text, json_string(text));
 }
 
 int command_evict(int argc, char **argv)

@@ -5,7 +5,7 @@
 
 #define BUCKET_MAX 255u
 
-bool command_uri_parse(struct span text, struct command_uri *ret_uri, const char **ret_why)
+static bool parse_names(struct span text, struct command_uri *ret_uri, const char **ret_why)
 {
     if (!span_starts_with(text, SPAN("s3://"))) {
         *ret_why = "s3://BUCKET/KEY is wanted";
@@ -21,17 +21,41 @@ bool command_uri_parse(struct span text, struct command_uri *ret_uri, const char
     if (len < rest.len) {
         uri.key = (struct span){rest.ptr + len + 1, rest.len - len - 1};
     }
+    *ret_uri = uri;
+    return true;
+}
+
+static bool judge_key(const struct command_uri *uri, const char **ret_why)
+{
+    *ret_why = "its key is longer than 1,024 bytes";
+    return uri->key.len <= S3_KEY_MAX;
+}
+
+bool command_uri_parse(struct span text, struct command_uri *ret_uri, const char **ret_why)
+{
+    struct command_uri uri;
+    if (!parse_names(text, &uri, ret_why)) {
+        return false;
+    }
     uri.is_prefix = uri.key.len == 0 || uri.key.ptr[uri.key.len - 1] == '/';
     if (uri.key.len > 0 && uri.key.ptr[uri.key.len - 1] == '*') {
         uri.is_prefix = true;
         uri.key.len--;
     }
-    if (uri.key.len > S3_KEY_MAX) {
-        *ret_why = "its key is longer than 1,024 bytes";
+    *ret_uri = uri;
+    return judge_key(&uri, ret_why);
+}
+
+bool command_uri_parse_object(struct span text, struct command_uri *ret_uri, const char **ret_why)
+{
+    if (!parse_names(text, ret_uri, ret_why)) {
         return false;
     }
-    *ret_uri = uri;
-    return true;
+    if (ret_uri->key.len == 0) {
+        *ret_why = "an object is wanted, not a bucket: s3://BUCKET/KEY";
+        return false;
+    }
+    return judge_key(ret_uri, ret_why);
 }
 
 bool command_uri_parse_range(struct span text, uint64_t *ret_first, uint64_t *ret_end)

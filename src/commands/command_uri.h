@@ -14,6 +14,8 @@ struct command_uri {
 };
 // False: no such URI; *ret_why says in a few words what is wrong.
 bool command_uri_parse(struct span text, struct command_uri *ret_uri, const char **ret_why);
+// An object's, its key by the letter, also one that ends in '/' or '*'.
+bool command_uri_parse_object(struct span text, struct command_uri *ret_uri, const char **ret_why);
 // "A-B", inclusive as in HTTP, or "A-": *ret_end is exclusive, UINT64_MAX for the latter.
 bool command_uri_parse_range(struct span text, uint64_t *ret_first, uint64_t *ret_end);
 

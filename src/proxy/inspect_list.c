@@ -24,8 +24,15 @@ struct listing {
 
 static void listing_end(struct listing *l)
 {
-    struct proxy_listing answer = {
-        .err = l->call.err, .objects = l->objects, .count = l->count, .next = l->call.next};
+    size_t realm_count = 0;
+    if (l->pw->known != NULL) {
+        (void)access_keys_realms(l->pw->known, &realm_count);
+    }
+    struct proxy_listing answer = {.err = l->call.err,
+                                   .objects = l->objects,
+                                   .count = l->count,
+                                   .next = l->call.next,
+                                   .has_realms = realm_count > 0};
     l->done(l->ctx, &answer);
     list_call_release(&l->call);
     free(l->objects);

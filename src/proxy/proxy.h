@@ -126,6 +126,7 @@ struct proxy_listing {
     const struct proxy_object *objects;
     unsigned count;
     struct span next; // `after` of the next page; empty: there is none
+    bool has_realms;  // clients with a realm of their own may see more
 };
 void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, struct span after,
                 unsigned max, void (*done)(void *ctx, const struct proxy_listing *listing),

@@ -63,7 +63,7 @@ SHAPES = {
                                                   "worth": float, "bar": float, "age_bytes": (int, type(None)),
                                                   "age_s": MAYBE, "interval_bytes": int, "refusals_left": int}]},
                            "verdict": {"reason": str, "text": str, "remedy": str}}},
-    "ls": {"item": {"type": str, "uri": str, "key": str, "size": int, "known": bool, "cached_bytes": int,
+    "ls": {"item": {"type": str, "uri": str, "key": str, "size": int, "known": bool, "realms": bool, "cached_bytes": int,
                     "blocks": int, "cached_blocks": int, "fresh": bool, "changed": bool, "age_s": MAYBE},
            "result": {**RESULT, **SUMS}},
     "du": {"item": {"type": str, "uri": str, **SUMS}, "result": {**RESULT, **SUMS}},
@@ -269,6 +269,12 @@ def test_what_is_evicted_is_asked_for_again(forebay, origin):
     assert gone[-1]["objects"] == 3 and gone[-1]["bytes"] == 6 * MIB and not gone[-1]["dry_run"]
     assert fetched("a", "p/1", "p/2", "q/1") == ["a", "p/1", "p/2"]
     assert ask(forebay, "evict", "s3://bkt/nothing")[-1]["objects"] == 0
+    for key in ("q/", "q/x*"):      # names that end as prefixes do are objects here
+        origin.put(key, 100)
+        read(forebay, key)
+        assert ask(forebay, "explain", f"s3://bkt/{key}")[-1]["verdict"]["reason"] == "hit"
+    assert ask(forebay, "evict", "s3://bkt/q/")[-1]["objects"] == 3
+    assert fetched("q/", "q/1", "q/x*") == ["q/", "q/1", "q/x*"]
     assert ask(forebay, "evict", "s3://bkt")[-1]["buckets"] == 1
     assert fetched("a", "p/1", "p/2", "q/1") == ["a", "p/1", "p/2", "q/1"]
 
