@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 1024u)
+#define VISIBLE_MAX 32768u // bytes; longer than any name, each byte written as four
 #define ACTION_TIMEOUT_MS (ADMIN_CALL_WAIT_MAX_MS + 5000u)
 
 int command_client_open(struct command_client *client, const char *name)
@@ -170,7 +171,7 @@ void command_client_error(const struct command_client *client, const char *forma
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    (void)fprintf(stderr, "forebay %s: %s\n", client->name, text);
+    (void)fprintf(stderr, "forebay %s: %s\n", client->name, command_client_visible(text));
     json_t *reason = json_string(text);
     command_client_line(
         client, "error",
@@ -211,6 +212,26 @@ const char *command_client_text(const json_t *json, const char *name)
 bool command_client_bool(const json_t *json, const char *name)
 {
     return json_is_true(json_object_get(json, name));
+}
+
+const char *command_client_visible(const char *text)
+{
+    static char texts[2][VISIBLE_MAX + 8];
+    static unsigned turn;
+    char *out = texts[turn++ % 2];
+    json_t *as_json = json_string(text);
+    bool is_utf8 = as_json != NULL, is_c1 = false;
+    size_t len = 0;
+    json_decref(as_json);
+    for (const unsigned char *at = (const unsigned char *)text; *at != '\0' && len < VISIBLE_MAX;
+         at++) {
+        bool begins_c1 = is_utf8 && at[0] == 0xc2 && at[1] < 0xa0; // U+0080 to U+009F
+        bool is_odd = *at < 0x20 || *at == 0x7f || begins_c1 || is_c1 || (*at >= 0x80 && !is_utf8);
+        len += (size_t)snprintf(out + len, 5, is_odd ? "\\x%02x" : "%c", *at); // at most four bytes
+        is_c1 = begins_c1;
+    }
+    out[len] = '\0';
+    return out;
 }
 
 const char *command_client_size(double bytes, char ret_text[COMMAND_SIZE_TEXT])

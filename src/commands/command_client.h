@@ -51,6 +51,9 @@ bool command_client_bool(const json_t *json, const char *name);
 
 // --- for people -------------------------------------------------------------------------------------
 
+// As it may stand on a terminal, which obeys control characters: these, and bytes that are no UTF-8, as \xNN.
+// Until the second call after.
+const char *command_client_visible(const char *text);
 #define COMMAND_SIZE_TEXT 24
 // "1.5 GiB"; returns ret_text.
 const char *command_client_size(double bytes, char ret_text[COMMAND_SIZE_TEXT]);

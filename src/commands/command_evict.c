@@ -31,13 +31,14 @@ static void tell(struct evict *e, const char *uri, uint64_t bytes, bool ok, cons
                !ok          ? "FAILED "
                : e->dry_run ? "would  "
                             : "evicted",
-               command_client_size((double)bytes, size), uri);
+               command_client_size((double)bytes, size), command_client_visible(uri));
     }
     json_t *item =
         json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes", (json_int_t)bytes);
     check(item != NULL);
     if (!ok) {
-        (void)fprintf(stderr, "forebay evict: %s: %s\n", uri, why);
+        (void)fprintf(stderr, "forebay evict: %s: %s\n", command_client_visible(uri),
+                      command_client_visible(why));
         check(json_object_set_new(item, "why", json_string(why)) == 0);
     }
     command_client_line(&e->client, "item", item);

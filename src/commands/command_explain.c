@@ -82,7 +82,8 @@ static void print_explanation(const json_t *e)
     if (is_known) {
         printf("object   %s%s%s, from %s\n",
                command_client_size(command_client_double(e, "size"), size),
-               etag[0] != '\0' ? ", etag " : "", etag, command_client_text(e, "origin"));
+               etag[0] != '\0' ? ", etag " : "", command_client_visible(etag),
+               command_client_text(e, "origin"));
     } else {
         printf("object   not known here, from %s\n", command_client_text(e, "origin"));
     }

@@ -17,7 +17,7 @@ static int list_jobs(struct command_client *client)
         if (!client->is_json) {
             printf("%llu  %-9s %s  %s %s\n", (unsigned long long)command_client_u64(job, "id"),
                    command_client_text(job, "state"), line, command_client_text(job, "kind"),
-                   command_client_text(job, "what"));
+                   command_client_visible(command_client_text(job, "what")));
         }
         command_client_line(client, "item", json_incref(job));
     }

@@ -43,7 +43,8 @@ static void print_sums(const struct sums *sums, const char *uri)
            command_client_size((double)sums->cached_bytes, cached),
            command_client_size((double)sums->bytes, size),
            sums->bytes > 0 ? 100 * (double)sums->cached_bytes / (double)sums->bytes : 0,
-           (unsigned long long)sums->cached_objects, (unsigned long long)sums->objects, uri);
+           (unsigned long long)sums->cached_objects, (unsigned long long)sums->objects,
+           command_client_visible(uri));
 }
 
 // --- ls ------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ static int on_listed(void *ctx, const json_t *object)
                : command_client_bool(object, "changed") ? "changed"
                : command_client_bool(object, "fresh")   ? "fresh"
                                                         : "stale",
-               buf_cstr(&ls->path));
+               command_client_visible(buf_cstr(&ls->path)));
     }
     json_t *item = json_pack("{s:s}", "uri", buf_cstr(&ls->path));
     check(item != NULL && json_object_update_missing(item, (json_t *)(uintptr_t)object) == 0);

@@ -69,7 +69,8 @@ static int judge(const struct command_client *client, const json_t *job, double 
         command_client_u64(job, "objects_failed") + command_client_u64(job, "objects_refused");
     for (size_t i = 0; i < json_array_size(failures); i++) {
         const char *text = json_string_value(json_array_get(failures, i));
-        (void)fprintf(stderr, "forebay %s: %s\n", client->name, text);
+        (void)fprintf(stderr, "forebay %s: %s\n", client->name,
+                      command_client_visible(text != NULL ? text : ""));
         command_client_line(client, "warning", json_pack("{s:s}", "reason", text));
     }
     if (lost > json_array_size(failures)) {

@@ -242,6 +242,20 @@ def test_ls_and_du(forebay, origin):
     assert "s3://bkt/set/4/1201" in said(forebay, "ls", "s3://bkt/set/4")
 
 
+def test_no_name_commands_a_terminal(start, origin):
+    """Control characters of keys, arguments and answers are shown, not sent; --json has them as they are."""
+    server, odd = start(origin), "o/\x1b]0;x\x07\n\x7f\x9b31m/é"
+    shown = "o/\\x1b]0;x\\x07\\x0a\\x7f\\xc2\\x9b31m/"
+    origin.put(odd, 100)
+    read(server, odd)
+    assert ask(server, "ls", "s3://bkt/o/")[0]["key"] == odd
+    for words, code in ((("ls", "s3://bkt/o/"), 0), (("du", "s3://bkt/o/"), 0), (("evict", "s3://bkt/o/", "--dry-run"), 0),
+                        (("warm", f"s3://bkt/{odd}x", "--wait"), 4), (("jobs",), 0), (("evict", "s3://bkt/o/"), 0)):
+        text = said(server, *words, code=code)
+        assert f"s3://bkt/{shown}" in text and text.replace("\n", "").isprintable(), (words, text)
+    assert "bkt/\\xff: not UTF-8" in said(server, "evict", os.fsdecode(b"s3://bkt/\xff"), code=2)
+
+
 def test_ls_of_what_cannot_be_listed(forebay, origin):
     assert "bucket does not exist" in said(forebay, "ls", "s3://nobody/", code=4)
     for words in (["ls", "bkt/x"], ["ls", "s3://"], ["explain", "s3://bkt"], ["explain", "s3://bkt/k", "--range", "5-4"],
