@@ -359,6 +359,14 @@ static void skip_present(struct warm_object *o, const struct store_view *view, u
     }
 }
 
+// It would not be kept: what is out ends first.
+static enum warm_step refuse(struct warm_object *o, const char *why)
+{
+    o->is_refused = true;
+    o->why = why;
+    return WARM_OVER;
+}
+
 // One window. WARM_OVER: all of it is there, and the next one may be looked at.
 static enum warm_step look(struct warm_object *o, struct store_view *view)
 {
@@ -380,17 +388,15 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
         }
     }
     if (!o->rule->cache) {
-        return fail(o, ERR_NOT_ADMITTED, "its rule says cache: false");
+        return refuse(o, "its rule says cache: false");
     }
     uint64_t size = o->has_size ? o->size_bytes : o->listed_size;
     if (o->rule->max_object_size_bytes > 0 && size > o->rule->max_object_size_bytes) {
-        return fail(o, ERR_NOT_ADMITTED, "it is larger than max_object_size");
+        return refuse(o, "it is larger than max_object_size");
     }
     if (!store_would_keep(o->job->pw->store, o->key->hash, o->at / o->rule->block_size_bytes,
                           o->rule->group)) {
-        o->is_refused = true;
-        o->why = "the cache is full and keeps what is read more often";
-        return WARM_OVER;
+        return refuse(o, "the cache is full and keeps what is read more often");
     }
     return ask_run(o, next);
 }
