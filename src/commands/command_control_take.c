@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What calls of the control interface bring, and texts for their answers. On the admin thread; texts, any.
 #include <stdio.h>
+#include <string.h>
 
 #include "commands/command_control_private.h"
 
 json_t *command_control_text(struct span text)
 {
-    json_t *json = json_stringn(text.ptr != NULL ? text.ptr : "", text.len);
+    bool has_nul = text.len > 0 && memchr(text.ptr, '\0', text.len) != NULL; // readers stop there
+    json_t *json = has_nul ? NULL : json_stringn(text.ptr != NULL ? text.ptr : "", text.len);
     if (json != NULL) {
         return json;
     }
-    struct buf coded; // not UTF-8: percent coding, which says which bytes these are
+    struct buf coded; // not text: percent coding, which says which bytes these are
     buf_init(&coded, 3 * text.len + 1);
     buf_append_uri_encoded(&coded, text, true);
     json = json_stringn(buf_cstr(&coded), coded.len);

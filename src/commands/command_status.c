@@ -36,7 +36,7 @@ static json_t *figures_of(const json_t *summary)
                     command_client_u64(results, "revalidated") +
                     command_client_u64(results, "stale");
     json_t *json = json_pack(
-        "{s:s, s:f, s:b, s:s, s:O, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "{s:s, s:f, s:b, s:s, s:O?, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, "
         "s:I}",
         "version", command_client_text(summary, "version"), "uptime_s",

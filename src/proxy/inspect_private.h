@@ -51,6 +51,7 @@ struct list_call {
     struct s3_request request;
     struct headers headers;
     struct buf body;
+    struct span after; // of this page
     struct list_entry entry;
     bool has_key, has_size, has_etag, is_truncated, is_running;
     enum err parse_err;

@@ -86,8 +86,8 @@ static enum err read_page(struct list_call *call)
     }
     if (!call->is_truncated) {
         call->next = (struct span){NULL, 0};
-    } else if (call->next.len == 0) {
-        return ERR_ORIGIN_PROTOCOL; // it could not be gone on from
+    } else if (call->next.len == 0 || span_equal(call->next, call->after)) {
+        return ERR_ORIGIN_PROTOCOL; // it could not be gone on from, or leads here again
     }
     return err != ERR_OK ? ERR_ORIGIN_PROTOCOL : call->parse_err;
 }
@@ -191,6 +191,7 @@ void list_call_start(struct proxy_worker *pw, struct list_call *call, struct spa
                                         .on_end = on_end};
     struct origin *origin = serve_find_origin(pw->proxy, bucket, &call->relay.bucket);
     call->relay.bucket = arena_copy(call->arena, call->relay.bucket);
+    call->after = arena_copy(call->arena, after);
     struct span target = target_of(call, bucket, prefix, after, max);
     check(call->entries != NULL && call->relay.bucket.ptr != NULL);
     worker_task_init(&call->refusal, on_refused);

@@ -256,6 +256,22 @@ def test_no_name_commands_a_terminal(start, origin):
     assert "bkt/\\xff: not UTF-8" in said(server, "evict", os.fsdecode(b"s3://bkt/\xff"), code=2)
 
 
+def test_a_listing_that_leads_in_a_circle_ends(start, origin):
+    """A page that names itself as the next one is an error, for commands and for a job; a NUL in a name is none."""
+    class Circle(origin.connection_class):
+        def _xml(self, entry, xml, status=200):
+            end, more = "<IsTruncated>false<", "<NextContinuationToken>AA==</NextContinuationToken><IsTruncated>true<"
+            super()._xml(entry, xml.replace(end, more) if turns else xml, status)
+    turns, origin.connection_class = False, Circle
+    server = start(origin)
+    origin.put("n\0l", 10)
+    assert "s3://bkt/n%00l" in said(server, "ls", "s3://bkt/", "--all")
+    turns, mark = True, origin.mark()
+    assert "cannot list it" in said(server, "ls", "s3://bkt/", code=4)
+    ask(server, "warm", "s3://bkt/", "--wait", code=5)
+    assert len(origin.requests(since=mark)) == 5      # two pages each, and the object
+
+
 def test_ls_of_what_cannot_be_listed(forebay, origin):
     assert "bucket does not exist" in said(forebay, "ls", "s3://nobody/", code=4)
     for words in (["ls", "bkt/x"], ["ls", "s3://"], ["explain", "s3://bkt"], ["explain", "s3://bkt/k", "--range", "5-4"],
@@ -377,6 +393,17 @@ def test_warm_counts_what_fails(forebay, origin):
     ask(forebay, "warm", "s3://nobody/", "--wait", code=4)
     said(forebay, "warm", code=2)
     said(forebay, "warm", "s3://bkt/x", "--rate", "1", code=2)
+
+
+def test_warm_of_what_no_rule_lets_in(start, origin):
+    """That is not the origin's failure: it is refused, nothing is asked for, and the exit code is 5."""
+    server = start(origin, file={"rules": [{"match": "bkt/no/*", "cache": False}, {"match": "bkt/big/*", "max_object_size": 10}]})
+    origin.put("no/1", 100)
+    origin.put("big/1", 100)
+    for what in ("no", "big"):
+        done = ask(server, "warm", f"s3://bkt/{what}/", "--wait", code=5)[-1]
+        assert (done["objects_refused"], done["objects_failed"]) == (1, 0)
+    assert not origin.requests(key="no/1") + origin.requests(key="big/1")
 
 
 def test_warm_goes_on_without_its_command_and_can_be_cancelled(start, origin):
