@@ -76,9 +76,7 @@ static bool job_is_over(const struct job *job)
 {
     struct proxy_warm_progress p;
     proxy_warm_read(job->warm, &p);
-    bool is_idle = !p.is_counted && p.inflight == 0 && p.objects > 0 &&
-                   p.objects_done + p.objects_failed + p.objects_refused == p.objects;
-    return p.state != PROXY_WARM_RUNS || is_idle;
+    return p.state != PROXY_WARM_RUNS || p.is_idle;
 }
 
 static struct job *job_find_locked(struct command_jobs *jobs, uint64_t id)

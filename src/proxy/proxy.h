@@ -155,6 +155,7 @@ enum proxy_warm_state { PROXY_WARM_RUNS, PROXY_WARM_DONE, PROXY_WARM_CANCELLED }
 struct proxy_warm_progress {
     enum proxy_warm_state state;
     bool is_counted; // all there is to do is known: objects and bytes are final
+    bool is_idle;    // all that was added is done, and more may be
     uint64_t objects, bytes;
     uint64_t objects_done, bytes_done; // cached by now, and:
     uint64_t objects_cached;           // of these, were before

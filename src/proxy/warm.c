@@ -267,6 +267,12 @@ static bool is_exhausted(struct proxy_warm *job)
            !job->pages[1].is_running;
 }
 
+static void publish_idle(struct proxy_warm *job)
+{
+    bool is_idle = job->object_count == 0 && job->listed == NULL && list_empty(&job->items);
+    atomic_store(&job->published.is_idle, is_idle && !job->is_closed);
+}
+
 static void objects_drop(struct proxy_warm *job, struct list *list)
 {
     list_for_each(node, list)
@@ -344,6 +350,7 @@ static void job_go(struct task *task)
     } else if (job->is_closed && job->listed == NULL && list_empty(&job->items)) {
         atomic_store(&job->published.is_counted, true);
     }
+    publish_idle(job);
 }
 
 // --- from other threads --------------------------------------------------------------------------
@@ -364,6 +371,7 @@ static void on_told(struct worker *to, struct message *message)
         timer_init(to, &job->timer, on_timer);
         (void)job_ref(job);
     }
+    atomic_store(&job->published.is_idle, false); // before anything of it is begun
     bool is_late = job->is_over || job->is_cancelled || job->is_closed;
     while ((node = list_pop_front(&m->items)) != NULL) {
         if (is_late) {
@@ -444,9 +452,11 @@ void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *r
 {
     const struct warm_published *p = &job->published;
     uint64_t ended_us = atomic_load(&p->ended_us);
+    bool has_begun_all = atomic_load(&job->pending) == 0; // read first: see on_told()
     *ret_progress = (struct proxy_warm_progress){
         .state = (enum proxy_warm_state)atomic_load(&p->state),
         .is_counted = atomic_load(&p->is_counted),
+        .is_idle = has_begun_all && atomic_load(&p->is_idle),
         .objects = atomic_load(&p->objects),
         .bytes = atomic_load(&p->bytes),
         .objects_done = atomic_load(&p->objects_done),

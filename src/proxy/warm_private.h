@@ -28,7 +28,7 @@ struct warm_page { // of the listing of the item at hand
 // Written by the job's worker, read by anybody.
 struct warm_published {
     atomic_int state;
-    atomic_bool is_counted;
+    atomic_bool is_counted, is_idle;
     _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
         objects_refused, bytes_fetched, began_us, ended_us;
     atomic_uint inflight, failure_count;

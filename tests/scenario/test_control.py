@@ -9,6 +9,7 @@ import pytest
 
 from client import Connection, request_bytes
 from forebay import run_forebay, scaled
+from waiting import wait_for
 
 MIB = 1 << 20
 
@@ -393,6 +394,32 @@ def test_warm_counts_what_fails(forebay, origin):
     ask(forebay, "warm", "s3://nobody/", "--wait", code=4)
     said(forebay, "warm", code=2)
     said(forebay, "warm", "s3://bkt/x", "--rate", "1", code=2)
+
+
+def test_a_place_among_the_jobs(start, origin):
+    """Of 32 that wait for their second page none gives its place up; who was begun with nothing to do does."""
+    class Slow(origin.connection_class):
+        def _xml(self, entry, xml, status=200):
+            assert "continuation-token" not in entry.query or go.wait(60)
+            super()._xml(entry, xml, status)
+    go, origin.connection_class = threading.Event(), Slow
+    server = start(origin)
+    for i in range(501):
+        origin.put(f"w/{i:03}", 10)
+    origin.put("k", 10)
+    idle = b'{"uris": [], "more": true}'
+    with Connection(server.admin_port) as connection:
+        connection.send(b"POST /api/v1/warm HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\n"
+                        b"Content-Length: %d\r\n\r\n%s" % (len(idle), idle))
+        assert connection.read_reply().status == 200
+    for _ in range(31):
+        ask(server, "warm", "s3://bkt/w/")
+    wait_for(lambda: all(j["objects_done"] == 500 for j in ask(server, "jobs")[1:-1]), "the first pages")
+    ask(server, "warm", "s3://bkt/w/")
+    assert {job["id"] for job in ask(server, "jobs")[:-1]} == set(range(2, 34))
+    assert "too many jobs" in said(server, "warm", "s3://bkt/k", code=1)
+    go.set()
+    wait_for(lambda: all(j["state"] == "done" for j in ask(server, "jobs")[:-1]), "the end of all")
 
 
 def test_warm_of_what_no_rule_lets_in(start, origin):
