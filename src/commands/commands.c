@@ -90,9 +90,23 @@ void commands_common_take(const struct command *command, unsigned operand_count,
     }
 }
 
+void commands_usage_error_json(const char *what)
+{
+    struct buf out;
+    buf_init(&out, ERRORS_MAX_BYTES);
+    buf_append_cstr(&out, "{\"type\": \"error\", \"reason\": ");
+    commands_append_json(&out, what);
+    buf_printf(&out, "}\n{\"type\": \"result\", \"ok\": false, \"exit\": %d}\n", EXIT_CODE_USAGE);
+    (void)commands_print_result(&out); // the exit code says it, too
+    buf_done(&out);
+}
+
 int commands_usage_error(const char *command, const char *what)
 {
     (void)fprintf(stderr, "forebay: %s: %s (try `forebay help`)\n", command, what);
+    if (common.is_json) {
+        commands_usage_error_json(what);
+    }
     return EXIT_CODE_USAGE;
 }
 

@@ -31,6 +31,8 @@ void commands_common_take(const struct command *command, unsigned operand_count,
 int commands_unknown(const char *name);
 // Says "forebay COMMAND: unexpected argument X" and where to find help.
 int commands_usage_error(const char *command, const char *what);
+// What --json gets of it, on stdout.
+void commands_usage_error_json(const char *what);
 // config_load() with its errors and warnings on stderr; NULL when it failed.
 struct config *commands_load_config(int argc, char **argv);
 // Prints to stdout; EXIT_CODE_FAILED when that did not work (a full disk, a closed pipe).

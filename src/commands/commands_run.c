@@ -21,14 +21,13 @@ static int (*const runs[])(int argc, char **argv) = {
 #undef COMMON
 };
 
-static bool wants_help(int argc, char **argv)
+static bool has_flag(int argc, char **argv, const char *flag)
 {
-    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            return true;
-        }
+    int i = 0;
+    while (i < argc && strcmp(argv[i], "--") != 0 && strcmp(argv[i], flag) != 0) {
+        i++;
     }
-    return false;
+    return i < argc && strcmp(argv[i], flag) == 0;
 }
 
 static int show_help(const struct command *command)
@@ -44,7 +43,8 @@ static int show_help(const struct command *command)
 static int run_command(const struct command *command, int argc, char **argv)
 {
     struct buf why;
-    if (wants_help(argc, argv)) {
+    bool is_json = (command->takes & TAKES_OUTPUT) != 0 && has_flag(argc, argv, "--json");
+    if (has_flag(argc, argv, "--help") || has_flag(argc, argv, "-h")) {
         return show_help(command);
     }
     buf_init(&why, TEXT_MAX_BYTES);
@@ -53,6 +53,9 @@ static int run_command(const struct command *command, int argc, char **argv)
     if (!is_good) {
         (void)fprintf(stderr, "forebay %s: %s; `forebay help %s` tells more\n", command->name,
                       buf_cstr(&why), command->name);
+    }
+    if (!is_good && is_json) {
+        commands_usage_error_json(buf_cstr(&why));
     }
     buf_done(&why);
     if (!is_good) {

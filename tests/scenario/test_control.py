@@ -140,6 +140,16 @@ def test_a_degraded_server_says_so(start, origin, tmp_path):
         assert client.get("a").status == 200
 
 
+@pytest.mark.parametrize("words", [["ls"], ["du", "x"], ["stats", "-i", "0"], ["warm", "x"], ["status", "--jsn"],
+                                   ["loglevel", "loud"], ["evict", "--", "x", "y"], ["plan"]])
+def test_a_mistake_as_json(words):
+    """A program that reads the last line finds its result, also where the command did not begin."""
+    got = run_forebay(words[0], "--json", *words[1:])
+    error, result = (json.loads(line) for line in got.stdout.splitlines())
+    assert got.returncode == 2 and (result["type"], result["ok"], result["exit"]) == ("result", False, 2)
+    assert error["type"] == "error" and error["reason"] in got.stderr
+
+
 def test_no_server(tmp_path):
     """Exit code 6 and one line that says what to do, for each command."""
     for words in (["status"], ["stats", "-n", "1"], ["explain", "s3://b/k"], ["ls", "s3://b/"], ["du", "s3://b/"],
