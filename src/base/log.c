@@ -391,7 +391,7 @@ static PRINTF_LIKE(2, 0) uint64_t
 // turn of a minute may both be let through.
 static bool condition_is_due(uint64_t hash, unsigned long *ret_dropped)
 {
-    struct condition_row *row = &condition_rows[hash % RATE_ROWS];
+    struct condition_row *row = &condition_rows[(hash >> 1) % RATE_ROWS];
     uint64_t now_us = clock_monotonic_us();
     bool is_same = atomic_load_explicit(&row->hash, memory_order_relaxed) == hash;
     if (is_same && now_us < atomic_load_explicit(&row->quiet_until_us, memory_order_relaxed)) {
@@ -406,24 +406,23 @@ static bool condition_is_due(uint64_t hash, unsigned long *ret_dropped)
     return true;
 }
 
-void log_condition(enum log_level level, const char *event, const char *format, ...)
+bool log_condition(enum log_level level, const char *event, const char *format, ...)
 {
     struct rate_row *row = row_of(event);
     unsigned long dropped = 0;
     va_list args;
     if (!log_enabled(level)) {
-        return;
+        return false;
     }
     va_start(args, format);
     uint64_t hash = condition_hash(event, format, args);
     va_end(args);
-    if (!condition_is_due(hash, &dropped)) {
-        return;
-    }
     unsigned long by_rate = 0;
-    if (rate_allows(row, &by_rate)) {
-        va_start(args, format);
-        write_event(level, event, row, dropped + by_rate, format, args);
-        va_end(args);
+    if (!condition_is_due(hash, &dropped) || !rate_allows(row, &by_rate)) {
+        return false;
     }
+    va_start(args, format);
+    write_event(level, event, row, dropped + by_rate, format, args);
+    va_end(args);
+    return true;
 }

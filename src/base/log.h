@@ -22,7 +22,8 @@ bool log_enabled(enum log_level level);
 void log_event(enum log_level level, const char *event, const char *format, ...) PRINTF_LIKE(3, 4);
 // The same of what repeats while a condition lasts: once a minute for each condition, which is the event with
 // its text but for digits. What was held back is told as dropped=N when the next one is written.
-void log_condition(enum log_level level, const char *event, const char *format, ...)
+// True: this one was.
+bool log_condition(enum log_level level, const char *event, const char *format, ...)
     PRINTF_LIKE(3, 4);
 // Quoted and escaped copy of outside bytes, cut at 256 bytes; thread-local, four results may live
 // at once.

@@ -136,6 +136,7 @@ struct origin {
     atomic_ulong answered_at_us; // the last success of any call
     atomic_ulong heard_at_us;    // the last answer below 500
     atomic_uint trouble;         // enum origin_trouble
+    atomic_uint trouble_told; // the one that the log ends with; NONE: that it is back, or nothing
     atomic_ulong trouble_since_us;
     struct origin_probe *probe; // NULL: it is not probed
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is wrong with an origin as a whole: nobody can reach it, or it does not take our credentials. One
 // atomic says so; the calls of all workers keep it, and the probe (origin_probe.c) where there are none.
-// A failure counts only if nobody has been answered since that call asked. A change is told once in the
-// log and kept in forebay_degraded; while all is well an answer costs one look. Any thread.
+// A failure counts only if nobody has been answered since that call asked. A change is kept in
+// forebay_degraded; while all is well an answer costs one look. Any thread.
+//
+// The log tells a trouble once, and once a minute when it comes and goes. What it told last becomes true: a
+// trouble that was held back is told when it is met again later, and the end of one that was told always is.
 #include <string.h>
 
 #include "base/clock.h"
@@ -109,24 +112,53 @@ enum origin_trouble origin_trouble_of_code(struct span code)
     return ORIGIN_TROUBLE_NONE;
 }
 
+// `told` is looked at after `trouble` here, and the other way round where a trouble is told, so of two threads one
+// sees what the other has done.
+static void tell_end(struct origin *origin)
+{
+    if (atomic_load(&origin->trouble) == ORIGIN_TROUBLE_NONE &&
+        atomic_exchange(&origin->trouble_told, ORIGIN_TROUBLE_NONE) != ORIGIN_TROUBLE_NONE) {
+        uint64_t since_us = atomic_load(&origin->trouble_since_us);
+        log_info("origin_back", "origin=%s after_ms=%llu",
+                 log_quote(span_from_cstr(origin->options.name)),
+                 (unsigned long long)(clock_monotonic_us() - since_us) / 1000);
+    }
+}
+
+static void tell(struct origin *origin, enum origin_trouble trouble, const char *detail)
+{
+    const struct trouble_row *row = &rows[trouble];
+    if (log_warn_condition("origin_unreachable", "origin=%s why=%s text=%s detail=%s remedy=%s",
+                           log_quote(span_from_cstr(origin->options.name)), row->why,
+                           log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
+                           log_quote(span_from_cstr(row->remedy)))) {
+        atomic_store(&origin->trouble_told, trouble);
+        tell_end(origin);
+    }
+}
+
 void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint64_t asked_us,
                         const char *detail)
 {
     enum origin_trouble was = atomic_load(&origin->trouble);
     bool is_of_way = rows[trouble].component == COMPONENT_ORIGIN;
-    if (trouble == ORIGIN_TROUBLE_NONE || was == trouble ||
-        (is_of_way && atomic_load(&origin->heard_at_us) > asked_us) ||
-        !change(origin, was, trouble)) {
+    if (trouble == ORIGIN_TROUBLE_NONE ||
+        (is_of_way && atomic_load(&origin->heard_at_us) > asked_us)) {
+        return;
+    }
+    if (was == trouble) {
+        if (atomic_load(&origin->trouble_told) != trouble) {
+            tell(origin, trouble, detail);
+        }
+        return;
+    }
+    if (!change(origin, was, trouble)) {
         return;
     }
     if (was == ORIGIN_TROUBLE_NONE) {
         atomic_store(&origin->trouble_since_us, clock_monotonic_us());
     }
-    const struct trouble_row *row = &rows[trouble];
-    log_warn_condition("origin_unreachable", "origin=%s why=%s text=%s detail=%s remedy=%s",
-                       log_quote(span_from_cstr(origin->options.name)), row->why,
-                       log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
-                       log_quote(span_from_cstr(row->remedy)));
+    tell(origin, trouble, detail);
     origin_probe_wake(origin);
 }
 
@@ -135,10 +167,7 @@ static void over(struct origin *origin, bool takes_keys)
     enum origin_trouble was = atomic_load(&origin->trouble);
     bool is_over = rows[was].component == COMPONENT_ORIGIN || takes_keys;
     if (was != ORIGIN_TROUBLE_NONE && is_over && change(origin, was, ORIGIN_TROUBLE_NONE)) {
-        uint64_t since_us = atomic_load(&origin->trouble_since_us);
-        log_condition(LOG_LEVEL_INFO, "origin_back", "origin=%s after_ms=%llu",
-                      log_quote(span_from_cstr(origin->options.name)),
-                      (unsigned long long)(clock_monotonic_us() - since_us) / 1000);
+        tell_end(origin);
     }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: what is wrong with an origin is said once, by the calls that meet it and by the probe, and is
 // over with the next answer; errors of single objects say nothing of the origin.
+#include "base/clock.h"
+#include "base/log.h"
 #include "rig.h"
 #include "stats/stats.h"
 #include "test.h"
@@ -102,6 +104,33 @@ Test(origin_trouble, an_answer_counts_more_than_an_older_question)
     cr_assert_eq(fetch(&rig, 0), ERR_OK);
     origin_trouble_met(rig.h.origin, ORIGIN_TROUBLE_TIMEOUT, 1, "");
     cr_assert_str_eq(why_of(&rig), "");
+    rig_end(&rig);
+}
+
+// The log holds back what repeats within a minute, but what it says last of an origin becomes true.
+Test(origin_trouble, the_log_ends_with_what_is_true)
+{
+    struct server_row rows[] = {{.answer = OK_ANSWER}};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    struct origin *origin = rig.h.origin;
+    clock_test_advance_us(61000000); // what other tests have told is over
+    unsigned long warned = log_lines(LOG_LEVEL_WARN), informed = log_lines(LOG_LEVEL_INFO);
+    const enum origin_trouble troubles[] = {ORIGIN_TROUBLE_TIMEOUT, ORIGIN_TROUBLE_RESET};
+    for (unsigned i = 0; i < 2; i++) { // each is told, and so is its end
+        origin_trouble_met(origin, troubles[i], UINT64_MAX, "");
+        origin_trouble_answered(origin, true);
+        cr_assert_eq(log_lines(LOG_LEVEL_WARN) - warned, i + 1);
+        cr_assert_eq(log_lines(LOG_LEVEL_INFO) - informed, i + 1);
+    }
+    origin_trouble_met(origin, ORIGIN_TROUBLE_RESET, UINT64_MAX, "");
+    cr_assert_eq(log_lines(LOG_LEVEL_WARN) - warned, 2, "within a minute");
+    clock_test_advance_us(61000000);
+    origin_trouble_met(origin, ORIGIN_TROUBLE_RESET, UINT64_MAX, "");
+    origin_trouble_met(origin, ORIGIN_TROUBLE_RESET, UINT64_MAX, "");
+    cr_assert_eq(log_lines(LOG_LEVEL_WARN) - warned, 3, "it lasts");
+    origin_trouble_answered(origin, true);
+    cr_assert_eq(log_lines(LOG_LEVEL_INFO) - informed, 3);
     rig_end(&rig);
 }
 
