@@ -48,6 +48,11 @@ struct run {
     pid_t child;
 };
 
+struct run_signals {
+    sigset_t waited, before;         // blocked here; what was blocked when it began
+    void (*before_pipe)(int number); // what SIGPIPE did then
+};
+
 static int not_started(const char *why)
 {
     size_t len = strlen(why);
@@ -168,7 +173,7 @@ static void set_environment(const struct run *run)
 }
 
 // Starts CMD; what exec says comes through a pipe that it closes when it succeeds. 0: it runs.
-static int start_child(struct run *run, char **words, const sigset_t *before)
+static int start_child(struct run *run, char **words, const struct run_signals *signals)
 {
     int pipes[2], failed = 0;
     pid_t parent = getpid();
@@ -179,7 +184,8 @@ static int start_child(struct run *run, char **words, const sigset_t *before)
     if (run->child == 0) {
         (void)close(pipes[0]); // the parent's end
         set_environment(run);
-        (void)sigprocmask(SIG_SETMASK, before, NULL); // cannot fail
+        (void)signal(SIGPIPE, signals->before_pipe); // what is ignored would stay so behind exec
+        (void)sigprocmask(SIG_SETMASK, &signals->before, NULL); // cannot fail
         if (prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 && getppid() == parent) {
             (void)execvp(words[0], words);
         }
@@ -332,40 +338,39 @@ static void summarize(struct run *run)
 
 // --- The command ---------------------------------------------------------------------------------
 
-static void block_signals(sigset_t *ret_set, sigset_t *ret_before)
+static void block_signals(struct run_signals *ret_signals)
 {
     static const int numbers[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
-    (void)sigemptyset(ret_set);
+    (void)sigemptyset(&ret_signals->waited);
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
-        (void)sigaddset(ret_set, numbers[i]);
+        (void)sigaddset(&ret_signals->waited, numbers[i]);
     }
-    check(sigprocmask(SIG_BLOCK, ret_set, ret_before) == 0);
-    check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+    check(sigprocmask(SIG_BLOCK, &ret_signals->waited, &ret_signals->before) == 0);
+    ret_signals->before_pipe = signal(SIGPIPE, SIG_IGN);
+    check(ret_signals->before_pipe != SIG_ERR);
 }
 
-static int run_all(struct run *run, int argc, char **argv, unsigned operand_count)
+// `words` is CMD, NULL behind its last.
+static int run_all(struct run *run, int argc, char **argv, char **words)
 {
-    sigset_t signals, before;
+    struct run_signals signals;
     struct buf why;
-    char *words[COMMAND_SERVER_WORDS_MAX + 1];
-    if (operand_count > COMMAND_SERVER_WORDS_MAX || argc - (int)operand_count > 256) {
-        return not_started("the command line is too long");
+    if (argc > (int)COMMAND_SERVER_WORDS_MAX / 2) {
+        return not_started("there are too many settings on the command line: name a file by -c");
     }
-    memcpy(words, argv, operand_count * sizeof(*words));
-    words[operand_count] = NULL;
-    block_signals(&signals, &before);
+    block_signals(&signals);
     buf_init(&why, TEXT_MAX_BYTES);
     int code = EXIT_NOT_STARTED;
     unsigned from = 1;
     if (!choose_directory(run, &from)) {
         buf_append_cstr(&why, "every cache directory is in use: name another one with --cache.dir");
     } else if (command_server_init(&run->server, &why)) {
-        tell_server(run, argc - (int)operand_count, argv + operand_count);
+        tell_server(run, argc, argv);
         (void)snprintf(run->url, sizeof(run->url), "http://127.0.0.1:%u", run->server.port);
         if (start_server(run, &from, &why)) {
-            code = start_child(run, words, &before);
+            code = start_child(run, words, &signals);
             if (code == 0) {
-                code = wait_for_child(run, &signals);
+                code = wait_for_child(run, &signals.waited);
                 summarize(run);
             }
             command_server_stop(&run->server, STOP_TIMEOUT_MS);
@@ -387,11 +392,17 @@ int command_run(int argc, char **argv)
     run->is_global = commands_argument_take(&argc, argv, "--global");
     run->is_quiet = commands_argument_take(&argc, argv, "-q");
     unsigned operand_count = commands_common()->operand_count;
-    run->config = commands_load_config(argc - (int)operand_count, argv + operand_count);
+    char **words = calloc(operand_count + 1, sizeof(*words));
+    check(words != NULL);
+    memcpy(words, argv, operand_count * sizeof(*words));
+    argc -= (int)operand_count;
+    argv += operand_count;
+    run->config = commands_load_config(argc, argv);
     int code = EXIT_NOT_STARTED;
     if (run->config != NULL) { // else said already
-        code = run_all(run, argc, argv, operand_count);
+        code = run_all(run, argc, argv, words);
     }
+    free(words);
     config_free(run->config);
     free(run);
     return code;

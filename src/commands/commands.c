@@ -44,7 +44,7 @@ static void remove_arguments(int *argc, char **argv, int at, int count)
 
 bool commands_argument_take(int *argc, char **argv, const char *flag)
 {
-    for (int i = 0; i < *argc; i++) {
+    for (int i = (int)common.operand_count; i < *argc; i++) {
         if (strcmp(argv[i], flag) == 0) {
             remove_arguments(argc, argv, i, 1);
             return true;
@@ -56,7 +56,7 @@ bool commands_argument_take(int *argc, char **argv, const char *flag)
 const char *commands_argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad)
 {
     size_t len = strlen(flag);
-    for (int i = 0; i < *argc; i++) {
+    for (int i = (int)common.operand_count; i < *argc; i++) {
         if (strncmp(argv[i], flag, len) == 0 && argv[i][len] == '=') {
             const char *value = argv[i] + len + 1;
             remove_arguments(argc, argv, i, 1);

@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "config/config.h"
 
-// Takes `flag` out of argv where it stands; *argc shrinks. False when it is not there.
+// Takes `flag` out of argv where it stands behind the operands; *argc shrinks. False when it is not there.
 bool commands_argument_take(int *argc, char **argv, const char *flag);
 // The same for `flag VALUE` and `flag=VALUE`; NULL when it is not there. *ret_bad becomes true when
 // the value is missing.

@@ -105,6 +105,14 @@ def test_the_environment_points_clients_here(run):
     assert "LISTEN_FDS" not in names and "NOTIFY_SOCKET" not in names
 
 
+def test_the_command_is_as_it_would_be_without(run):
+    """However many words it has, and those that are ours, too; its SIGPIPE is what it was (Popen sets the default)."""
+    ours = ["-q", "--global", "-h", "--help", "--cache.size=1", "--"]
+    told = run("sh", "-c", "echo $#; shift 2000; echo $*; yes | head -1", "sh", *map(str, range(2000)), *ours)
+    assert told.stdout.splitlines() == [str(2000 + len(ours)), " ".join(ours), "y"] and told.returncode == 0, told
+    assert "served" in told.stderr and "Broken pipe" not in told.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_reach_the_command(run, number):
     process = run("sh", "-c", "trap 'echo got it; exit 9' TERM INT HUP; echo ready; while :; do sleep 0.05; done", wait=False)
