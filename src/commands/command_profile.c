@@ -144,10 +144,14 @@ static void take_read(struct profile *p, const json_t *line)
     uint64_t object = hash64(key.ptr, key.len, hash64(bucket.ptr, bucket.len, 0));
     uint64_t last = min_u64((end - 1) / BLOCK_BYTES, first / BLOCK_BYTES + READS_OF_LINE_MAX);
     for (uint64_t block = first / BLOCK_BYTES; block <= last; block++) {
+        if (p->read_count == READS_MAX) { // nothing of what is left out may count as seen again
+            p->left_out += last - block + 1;
+            return;
+        }
         uint64_t len = min_u64(BLOCK_BYTES, size - block * BLOCK_BYTES);
         uint32_t number = find_block(p, hash64(&block, sizeof(block), object),
                                      (uint32_t)max_u64(len, BLOCK_BYTES_MIN));
-        if (number == BLOCKS_MAX || p->read_count == READS_MAX) {
+        if (number == BLOCKS_MAX) {
             p->left_out++;
         } else {
             p->reads[p->read_count++] = number;
