@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +54,9 @@ struct bench {
     uint64_t round_ms;                  // of each measurement
     double disk, one, many, cold, warm; // bytes a second
     double small_per_s, first_p50_ms, first_p99_ms;
-    unsigned direct; // requests at once
+    unsigned direct;  // requests at once
+    sigset_t signals; // that end it; run_watch() waits for them
+    pthread_t watch;
 };
 
 // --- Threads that do one thing again and again until the time is over ----------------------------
@@ -544,6 +547,48 @@ static void render_json(struct bench *b, int code)
 
 // --- The command ---------------------------------------------------------------------------------
 
+static void drop_server(struct bench *b, uint64_t grace_ms)
+{
+    command_server_stop(&b->server, grace_ms);
+    store_discard(b->dir);
+    command_server_done(&b->server);
+}
+
+// Ends the process by the signal that came, and nothing of its server stays.
+static void *run_watch(void *ctx)
+{
+    struct bench *b = ctx;
+    int number, state;
+    check(sigwait(&b->signals, &number) == 0);                    // or is cancelled here
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state); // cannot fail
+    drop_server(b, 0);
+    check(signal(number, SIG_DFL) != SIG_ERR);
+    check(pthread_sigmask(SIG_UNBLOCK, &b->signals, NULL) == 0);
+    (void)raise(number); // is not come back from
+    return NULL;
+}
+
+static void watch_start(struct bench *b)
+{
+    check(pthread_create(&b->watch, NULL, run_watch, b) == 0);
+}
+
+static void watch_stop(struct bench *b)
+{
+    (void)pthread_cancel(b->watch); // it lives until it is joined
+    check(pthread_join(b->watch, NULL) == 0);
+}
+
+static void block_signals(struct bench *b)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    (void)sigemptyset(&b->signals);
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+        (void)sigaddset(&b->signals, numbers[i]);
+    }
+    check(pthread_sigmask(SIG_BLOCK, &b->signals, NULL) == 0);
+}
+
 // Before any thread of ours: a process with threads does not fork.
 static int measure_origin(struct bench *b, int argc, char **argv)
 {
@@ -552,6 +597,7 @@ static int measure_origin(struct bench *b, int argc, char **argv)
     if (!start_server(b, argc, argv)) {
         return EXIT_CODE_ORIGIN;
     }
+    watch_start(b);
     buf_init(&why, OUTPUT_MAX_BYTES);
     if (command_probe_open(&b->probe, b->config, ASK_TIMEOUT_MS, &why) != ERR_OK) {
         (void)fprintf(stderr, "forebay: bench: %s\n", buf_cstr(&why));
@@ -566,6 +612,7 @@ static int measure_origin(struct bench *b, int argc, char **argv)
     }
     command_probe_close(&b->probe);
     buf_done(&why);
+    watch_stop(b);
     return code;
 }
 
@@ -573,9 +620,11 @@ static int measure(struct bench *b, bool only_disk, int argc, char **argv)
 {
     int code = EXIT_CODE_OK;
     if (!only_disk) {
+        block_signals(b);
         code = measure_origin(b, argc, argv);
-        command_server_stop(&b->server, STOP_TIMEOUT_MS);
-        store_discard(b->dir);
+        drop_server(b, STOP_TIMEOUT_MS);
+        check(pthread_sigmask(SIG_UNBLOCK, &b->signals, NULL) ==
+              0); // one that came meanwhile acts now
     }
     if (code == EXIT_CODE_OK && !measure_disk(b)) {
         code = EXIT_CODE_FAILED;
@@ -588,7 +637,6 @@ int command_bench(int argc, char **argv)
     bool bad = false;
     struct bench *b = calloc(1, sizeof(*b));
     check(b != NULL);
-    b->server = (struct command_server){.listen_fd = -1, .notify_fd = -1, .log_fd = -1};
     bool only_disk = commands_argument_take(&argc, argv, "--disk");
     b->round_ms = commands_argument_take(&argc, argv, "--quick") ? QUICK_MS : ROUND_MS;
     const char *uri = commands_argument_take_value(&argc, argv, "--origin", &bad);
@@ -609,7 +657,6 @@ int command_bench(int argc, char **argv)
         int printed = commands_print_result(&b->out);
         code = code == EXIT_CODE_OK ? printed : code;
     }
-    command_server_done(&b->server);
     config_free(b->config);
     buf_done(&b->out);
     free(b);

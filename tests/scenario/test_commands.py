@@ -4,13 +4,15 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 
 import pytest
 
 from conftest import not_run
-from forebay import run_forebay
+from forebay import binary, run_forebay
 from signer import Signer
+from waiting import WAIT_S, wait_for
 
 COMMANDS = [line.split()[0] for line in run_forebay("help").stdout.splitlines() if line.startswith("  ")]
 
@@ -143,6 +145,20 @@ def test_bench_measures_and_leaves_nothing_behind(tmp_path):
     told = run_forebay("bench", "--quick", "--origin=s3://b/none", *flags, env=env)
     assert told.returncode == 4 and "name an object with --origin" in told.stderr
     assert run_forebay("bench", "--origin=b/none").returncode == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_bench_leaves_nothing_behind_when_it_is_interrupted(tmp_path, number):
+    (tmp_path / "data" / "b").mkdir(parents=True)
+    (tmp_path / "data" / "b" / "big").write_bytes(os.urandom(1 << 20))
+    flags = [f"--origin.endpoint=dir:{tmp_path}/data", f"--cache.dir={tmp_path}/cache", "--workers=1"]
+    bench = subprocess.Popen([binary(), "bench", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)})
+    wait_for(lambda: list(tmp_path.glob("cache-bench-*/segments")), "its cache")
+    bench.send_signal(number)
+    bench.communicate(timeout=WAIT_S)
+    assert bench.returncode == -number
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
 
