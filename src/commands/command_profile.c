@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "commands/command_client.h"
 #include "commands/commands_private.h"
 #include "store/store.h"
 
@@ -239,7 +240,7 @@ static void render_prefixes(struct profile *p)
                        (unsigned long long)prefix->bytes, (unsigned long long)prefix->reads);
         } else {
             buf_printf(&p->out, "%12s in %llu reads of %s\n", bytes,
-                       (unsigned long long)prefix->reads, prefix->name);
+                       (unsigned long long)prefix->reads, command_client_visible(prefix->name));
         }
     }
 }

@@ -332,8 +332,8 @@ uint64_t store_run_bytes_max(const struct store *store);
 // block). is_part: who asks wants less than all of it; the policy takes it then, or the reader's next
 // part would come from the origin with all the others once more. ERR_NOT_ADMITTED, ERR_DISK_FULL, ERR_IO, ERR_LIMIT: go on unstored.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, unsigned group,
-                         bool is_part, struct store_run **ret_run) MUST_USE;
+                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                         struct store_run **ret_run) MUST_USE;
 // Would the policy have a run stored that begins there, and not for a while only? A guess, and no access.
 bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
                       unsigned group);

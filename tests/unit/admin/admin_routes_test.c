@@ -219,7 +219,7 @@ Test(admin_routes, parameters_and_bodies_are_judged)
         {"DELETE /api/v1/jobs/", "", 404, "no such page"},
         {"DELETE /api/v1/jobs/1/2", "", 404, "no such page"},
         {"DELETE /api/v1/jobs/1\rX", "", 404, "no such page"}, // evhttp lets it through
-        {"GET /api/v1/jobs", "", 404, "no such page"}, // no action
+        {"GET /api/v1/jobs", "", 404, "no such page"},         // no action
         {"GET /api/v2/summary", "", 404, "no such page"},
     };
     struct admin_options o = options();

@@ -24,7 +24,7 @@
 #else
 #define SEEDS 2400u
 #endif
-#define LIFE_S 300u // real: a circle ends
+#define LIFE_S 300u          // real: a circle ends
 #define REWRITING_SEEDS 200u // among so many one has survivors that are rewritten
 #define ROOM_BYTES (1ull << 30)
 #define BEGAN_US 1000000000000u
