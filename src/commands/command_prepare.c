@@ -26,6 +26,17 @@ static bool owner_parse(const char *text, struct store_prepare_options *options)
     return true;
 }
 
+static void render_result(struct buf *out, int code, const char *text)
+{
+    if (!commands_common()->is_json) {
+        buf_printf(out, "%s\n", text);
+        return;
+    }
+    buf_printf(out, "{\"type\": \"result\", \"exit\": %d, \"text\": ", code);
+    commands_append_json(out, text);
+    buf_append_cstr(out, "}\n");
+}
+
 int command_prepare(int argc, char **argv)
 {
     bool bad = false;
@@ -46,7 +57,7 @@ int command_prepare(int argc, char **argv)
     } else {
         struct buf out;
         buf_init(&out, OUTPUT_MAX_BYTES);
-        commands_render_result(&out, code, buf_cstr(&what));
+        render_result(&out, code, buf_cstr(&what));
         int printed = commands_print_result(&out);
         code = printed == EXIT_CODE_OK ? code : printed;
         buf_done(&out);

@@ -38,17 +38,6 @@ void commands_append_json(struct buf *out, const char *text)
     buf_append_char(out, '"');
 }
 
-void commands_render_result(struct buf *out, int code, const char *text)
-{
-    if (!commands_common()->is_json) {
-        buf_printf(out, "%s\n", text);
-        return;
-    }
-    buf_printf(out, "{\"type\": \"result\", \"exit\": %d, \"text\": ", code);
-    commands_append_json(out, text);
-    buf_append_cstr(out, "}\n");
-}
-
 void commands_human_bytes(uint64_t bytes, char *ret_text)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};

@@ -47,8 +47,6 @@ void commands_human_bytes(uint64_t bytes, char *ret_text); // "1.5 GiB"; COMMAND
 unsigned commands_setting(const char *key);                // its row, which is there
 // The directory itself, or the nearest one above it that is there.
 void commands_nearest_directory(const char *path, char ret_path[PATH_MAX]);
-// One line: the text, or as --json wants it.
-void commands_render_result(struct buf *out, int code, const char *text);
 
 // Who may have how many of the process's descriptors at once.
 struct command_limits_plan {
