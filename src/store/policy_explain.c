@@ -33,7 +33,7 @@ void policy_explain(const struct policy *policy, uint64_t key, unsigned group, u
     uint32_t stamp, past, index;
     const struct policy_run *run =
         segment != NULL ? policy_segments_run_at(&policy->segments, segment, start, &index) : NULL;
-    why.would_be_taken = policy_admit(policy, key, group, false, &stamp);
+    why.would_be_taken = policy_admit(policy, key, group, false, &stamp) == POLICY_STORE;
     why.bar = atomic_load_explicit(&policy->published.bar, memory_order_relaxed);
     if (run != NULL) {
         explain_past(policy, run->stamp, &why);

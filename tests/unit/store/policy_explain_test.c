@@ -48,6 +48,9 @@ Test(policy_explain, a_refused_run_says_how_far_it_is_from_being_let_in)
     cr_assert_eq(why.rank, 0.25f);
     cr_assert_eq(why.bar, 1.0f);
     cr_assert_eq(why.refusals_left, 0u);
+    atomic_store(&shelf.policy->published.again_soon, true); // stored for a while: that is not kept
+    cr_assert_not(explain(&shelf, 7, 0, 0).would_be_taken);
+    atomic_store(&shelf.policy->published.again_soon, false);
     for (unsigned i = 0; i < 4; i++) { // the first begins the use
         atomic_store(&shelf.policy->published.bar, 1);
         cr_assert_not(shelf_pass_by(&shelf, 7));
