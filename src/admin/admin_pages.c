@@ -70,7 +70,8 @@ void admin_page_version(struct admin *admin, struct evhttp_request *req)
 {
     json_t *listen = json_array();
     for (unsigned i = 0; i < admin->options.listen_count; i++) {
-        check(json_array_append_new(listen, json_string(admin->options.listen[i])) == 0);
+        struct span address = span_from_cstr(admin->options.listen[i]); // may be any path
+        check(json_array_append_new(listen, admin_json_text(address)) == 0);
     }
     json_t *json =
         json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "version", version_text(), "revision",

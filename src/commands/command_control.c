@@ -40,11 +40,12 @@ static json_t *rule_json(const struct proxy_rule *rule)
 {
     static const char *const freshness[] = {"ttl", "immutable", "strict"};
     json_t *json = json_pack(
-        "{s:s, s:s, s:b, s:s, s:f, s:I, s:I, s:i, s:b, s:i}", "match", rule->match, "where",
-        rule->where, "cache", rule->cache, "freshness", freshness[rule->freshness], "ttl_s",
-        (double)rule->ttl_ms / 1e3, "block_size", (json_int_t)rule->block_size_bytes,
-        "max_object_size", (json_int_t)rule->max_object_size_bytes, "priority", (int)rule->priority,
-        "pin", rule->pin, "share_percent", (int)rule->share_percent);
+        "{s:s, s:o, s:b, s:s, s:f, s:I, s:I, s:i, s:b, s:i}", "match", rule->match, "where",
+        command_control_text(span_from_cstr(rule->where)), "cache", rule->cache, "freshness",
+        freshness[rule->freshness], "ttl_s", (double)rule->ttl_ms / 1e3, "block_size",
+        (json_int_t)rule->block_size_bytes, "max_object_size",
+        (json_int_t)rule->max_object_size_bytes, "priority", (int)rule->priority, "pin", rule->pin,
+        "share_percent", (int)rule->share_percent);
     check(json != NULL);
     return json;
 }
@@ -201,10 +202,11 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     store_summarize(q->control->store, &summary);
     struct verdict verdict = verdict_of(o, summary.degraded);
     json_t *json = json_pack(
-        "{s:o, s:s, s:o, s:o, s:b, s:o, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, s:I, s:I, "
+        "{s:o, s:o, s:o, s:o, s:b, s:o, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, s:I, s:I, "
         "s:o, s:o, "
         "s:{s:s, s:s, s:s}}",
-        "uri", uri_json(o->bucket, o->key), "origin", o->origin, "origin_bucket",
+        "uri", uri_json(o->bucket, o->key), "origin",
+        command_control_text(span_from_cstr(o->origin)), "origin_bucket",
         command_control_text(o->origin_bucket), "rule", rule_json(o->rule), "known", o->is_known,
         "etag", o->etag[0] != '\0' ? command_control_text(span_from_cstr(o->etag)) : json_null(),
         "size", (json_int_t)o->size_bytes, "block_size", (json_int_t)o->block_size_bytes, "age_s",

@@ -267,6 +267,16 @@ def test_no_name_commands_a_terminal(start, origin):
     assert "bkt/\\xff: not UTF-8" in said(server, "evict", os.fsdecode(b"s3://bkt/\xff"), code=2)
 
 
+def test_paths_that_are_no_text(start, tmp_path):
+    """The file of a rule, the directory that is the origin, a socket: answers that name them are JSON all the same."""
+    name = os.fsdecode(b"\xff")
+    (tmp_path / f"o{name}").mkdir()
+    server = start(f"dir:{tmp_path}/o{name}", name=name, file={"rules": [{"match": "bkt/*"}]},
+                   settings={"listen": f"127.0.0.1:0,unix:{tmp_path}/s{name}"})
+    assert "/%FF/forebay.yaml" in ask(server, "explain", "s3://bkt/k")[-1]["rule"]["where"]
+    assert server.admin("/version").status == 200
+
+
 def test_a_listing_that_leads_in_a_circle_ends(start, origin):
     """A page that names itself as the next one is an error, for commands and for a job; a NUL in a name is none."""
     class Circle(origin.connection_class):
