@@ -274,7 +274,7 @@ static enum err level_push(struct scan *scan, int root_fd, size_t path_len, bool
                            : -1;
     int saved = errno;
     if (fd < 0 && saved != ENOENT && saved != ENOTDIR && saved != EXDEV && saved != ELOOP) {
-        log_warn_condition("directory_not_listed", "path=%s errno=%d", log_quote(buf_span(&path)),
+        log_warn_condition("directory_not_listed", "path=%s errno=%d", log_key(buf_span(&path)),
                            saved);
     }
     buf_done(&path);
