@@ -77,10 +77,10 @@ static bool allow_parse(const char *text, struct allow *ret_allow)
     if (slash < rest.len) {
         allow.prefix = (struct span){rest.ptr + slash + 1, rest.len - slash - 1};
     }
-    for (size_t i = 0; i < rest.len; i++) {
-        if ((unsigned char)rest.ptr[i] < 0x20 || rest.ptr[i] == 0x7f) {
-            return false;
-        }
+    // What YAML refuses, and line ends of Unicode, which it would read as blanks.
+    if (strcmp(commands_shown(text), text) != 0 || strstr(text, "\xe2\x80\xa8") != NULL ||
+        strstr(text, "\xe2\x80\xa9") != NULL) {
+        return false;
     }
     *ret_allow = allow;
     return allow.bucket.len > 0 && ops_are_good(allow.ops);

@@ -319,11 +319,14 @@ int command_profile(int argc, char **argv)
     }
     struct profile *p = profile_new();
     read_lines(p, file);
+    int failed = ferror(file) ? errno : 0; // of the last read
     if (file != stdin) {
         (void)fclose(file); // only read
     }
     int code = EXIT_CODE_FAILED;
-    if (p->read_count == 0) {
+    if (failed != 0) {
+        (void)fprintf(stderr, "forebay: profile: %s: %s\n", argv[0], strerror(failed));
+    } else if (p->read_count == 0) {
         (void)fprintf(stderr, "forebay: profile: no read of an object is in it\n");
     } else {
         code = render(p);

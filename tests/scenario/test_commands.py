@@ -209,6 +209,8 @@ def test_profile_of_a_real_log(start, origin, tmp_path):
     log.write_text("")
     assert run_forebay("profile", log).returncode == 1
     assert run_forebay("profile", tmp_path / "none").returncode == 1
+    told = run_forebay("profile", tmp_path)
+    assert told.returncode == 1 and "Is a directory" in told.stderr
 
 
 # --- support --------------------------------------------------------------------------------------

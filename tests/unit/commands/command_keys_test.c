@@ -77,9 +77,18 @@ Test(command_keys, no_two_are_the_same)
 Test(command_keys, mistakes)
 {
     static const char *const bad[][3] = {
-        {"old", "x", NULL},         {"new", "x y", NULL},         {"new", "", NULL},
-        {"new", "x", "--allow="},   {"new", "x", "--allow=/p"},   {"new", "x", "--allow=b:raed"},
-        {"new", "x", "--allow=b:"}, {"new", "x", "--allow=b/\n"}, {"new", NULL, NULL},
+        {"old", "x", NULL},
+        {"new", "x y", NULL},
+        {"new", "", NULL},
+        {"new", "x", "--allow="},
+        {"new", "x", "--allow=/p"},
+        {"new", "x", "--allow=b:raed"},
+        {"new", "x", "--allow=b:"},
+        {"new", "x", "--allow=b/\n"},
+        {"new", NULL, NULL},
+        {"new", "x", "--allow=b/\xff"},
+        {"new", "x", "--allow=b/\xc2\x85"},
+        {"new", "x", "--allow=b/\xe2\x80\xa8"},
     };
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         int code;
