@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,8 @@
 #define DIRECTORIES_MAX 16u
 #define RESTARTS_MAX 3u
 #define TEXT_MAX_BYTES (1u << 20)
+#define SETTLE_MS 20
+#define SETTLE_TRIES 50u
 #define FLAG_MAX (PATH_MAX + 64)
 
 struct run {
@@ -291,6 +294,23 @@ static double share(double part, double whole)
     return whole > 0 ? 100 * part / whole : 0;
 }
 
+// The server counts what CMD has read a moment after CMD has it; a child of CMD may go on reading.
+static bool read_settled_metrics(struct run *run, struct buf *metrics)
+{
+    bool is_read, is_busy;
+    unsigned tries = 0;
+    do {
+        metrics->len = 0;
+        is_read = command_server_metrics(&run->server, metrics);
+        is_busy = is_read && command_server_metric(buf_span(metrics), "forebay_http_connections",
+                                                   "state=\"active\"") > 0;
+        if (is_busy) {
+            (void)poll(NULL, 0, SETTLE_MS); // a signal may shorten it
+        }
+    } while (is_busy && ++tries < SETTLE_TRIES);
+    return is_read;
+}
+
 static void summarize(struct run *run)
 {
     struct buf metrics, log;
@@ -299,7 +319,7 @@ static void summarize(struct run *run)
     buf_init(&metrics, TEXT_MAX_BYTES);
     buf_init(&log, TEXT_MAX_BYTES);
     command_server_log(&run->server, &log);
-    if (!run->is_quiet && command_server_metrics(&run->server, &metrics)) {
+    if (!run->is_quiet && read_settled_metrics(run, &metrics)) {
         text = buf_span(&metrics);
         static const char bytes_name[] = "forebay_http_response_bytes_total";
         double all = command_server_metric(text, bytes_name, NULL);
