@@ -36,6 +36,7 @@
 #define ASK_TIMEOUT_MS 30000u
 #define OUTPUT_MAX_BYTES 65536u
 #define CACHE_SIZE "4GiB"
+#define SIGNAL_OVER SIGUSR1   // to the thread that waits for signals
 #define DATA_MAX (1ull << 30) // of the object, is read
 #define GOOD_SHARE 0.95
 #define ROUND_MS 6000u // of each measurement
@@ -558,12 +559,17 @@ static void drop_server(struct bench *b, uint64_t grace_ms)
 static void *run_watch(void *ctx)
 {
     struct bench *b = ctx;
-    int number, state;
-    check(sigwait(&b->signals, &number) == 0);                    // or is cancelled here
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state); // cannot fail
+    int number;
+    sigset_t this_one;
+    check(sigwait(&b->signals, &number) == 0);
+    if (number == SIGNAL_OVER) {
+        return NULL;
+    }
     drop_server(b, 0);
     check(signal(number, SIG_DFL) != SIG_ERR);
-    check(pthread_sigmask(SIG_UNBLOCK, &b->signals, NULL) == 0);
+    (void)sigemptyset(&this_one);
+    (void)sigaddset(&this_one, number);
+    check(pthread_sigmask(SIG_UNBLOCK, &this_one, NULL) == 0);
     (void)raise(number); // is not come back from
     return NULL;
 }
@@ -575,13 +581,13 @@ static void watch_start(struct bench *b)
 
 static void watch_stop(struct bench *b)
 {
-    (void)pthread_cancel(b->watch); // it lives until it is joined
+    check(pthread_kill(b->watch, SIGNAL_OVER) == 0); // it lives until it is joined
     check(pthread_join(b->watch, NULL) == 0);
 }
 
 static void block_signals(struct bench *b)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGNAL_OVER};
     (void)sigemptyset(&b->signals);
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
         (void)sigaddset(&b->signals, numbers[i]);
