@@ -20,21 +20,6 @@ static void answer_probe(struct admin *admin, struct evhttp_request *req, admin_
     admin_reply_json(req, ok ? HTTP_OK : HTTP_SERVUNAVAIL, json);
 }
 
-void admin_page_index(struct admin *admin, struct evhttp_request *req)
-{
-    (void)admin;
-    struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
-    check(evhttp_add_header(headers, "Content-Security-Policy", "default-src 'none'") == 0);
-    admin_reply_text(
-        req, HTTP_OK, "text/html; charset=utf-8",
-        SPAN("<!doctype html><meta charset=utf-8><title>Forebay</title><h1>Forebay</h1>"
-             "<ul><li><a href=metrics>metrics</a> for Prometheus"
-             "<li><a href=readyz>readyz</a>, <a href=livez>livez</a>, "
-             "<a href=startupz>startupz</a><li><a href=version>version</a>"
-             "<li><a href=api/v1/summary>totals</a>"
-             "<li><a href=api/v1/config>configuration</a></ul>\n"));
-}
-
 void admin_page_livez(struct admin *admin, struct evhttp_request *req)
 {
     answer_probe(admin, req, admin->options.alive);
