@@ -4,7 +4,7 @@
 #
 # The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and Dockerfile.
 #
-#   sh deploy/packages.sh build            prints the list (build, run, test, fuzz, bench, clients, clients_java)
+#   sh deploy/packages.sh build            prints the list (build, run, test, page, fuzz, bench, clients, clients_java)
 #   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
 set -eu
 
@@ -16,6 +16,7 @@ run="libevent-core-2.1-7 libevent-extra-2.1-7 libevent-pthreads-2.1-7 libcurl4 l
 unit="libcriterion-dev"
 test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-bin fuse3 openssl curl procps
  mandoc zsh fish"
+page="chromium"
 fuzz="clang-14 libclang-rt-14-dev"
 bench="nginx-light wrk python3 curl procps iproute2"
 clients="awscli python3-boto3 s3cmd s3fs fuse3 curl"
@@ -32,7 +33,7 @@ fi
 want=
 for group; do
     case $group in
-    build | run | unit | test | fuzz | bench | clients | clients_java | quickstart) eval "want=\"\$want \$$group\"" ;;
+    build | run | unit | test | page | fuzz | bench | clients | clients_java | quickstart) eval "want=\"\$want \$$group\"" ;;
     *) echo "packages.sh: no group $group" >&2; exit 2 ;;
     esac
 done

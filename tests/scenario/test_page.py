@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page for people at / of the admin port, in a real browser where one is installed: what it shows, at two widths,
+light and dark, that it asks nobody else and reports no error, and that names from the wire are text to it.
+
+    FOREBAY_TEST_SHOTS  a folder for its screenshots
+"""
+import base64
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from client import Client
+from conftest import not_run
+from waiting import WAIT_S, wait_for
+
+MIB = 1 << 20
+EVIL = "<script>window.hit=1</script><img src=x onerror=\"window.hit=1\">"
+LOOKS = [(360, 780, "light"), (1440, 900, "dark")]
+
+
+class Page:
+    """A tab of headless Chromium, driven over its pipe of DevTools."""
+
+    def __init__(self, path, folder):
+        to_browser, self.out = os.pipe()
+        self.input, from_browser = os.pipe()
+        command = [path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                   "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                   "--disable-default-apps", "--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}",
+                   "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--remote-debugging-pipe"]
+        self.process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", *command],
+            pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, env={**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")})
+        os.close(to_browser)
+        os.close(from_browser)
+        self.changed, self.answers, self.number, self.session = threading.Condition(), {}, 0, None
+        self.urls, self.errors = [], []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(domain + ".enable")
+        self.send("Emulation.setScrollbarsHidden", hidden=True)
+
+    def _read(self):
+        rest = b""
+        while piece := os.read(self.input, 1 << 16):
+            *messages, rest = (rest + piece).split(b"\0")
+            with self.changed:
+                for message in map(json.loads, messages):
+                    self._take(message)
+                self.changed.notify_all()
+
+    def _take(self, message):
+        params = message.get("params", {})
+        if "id" in message:
+            self.answers[message["id"]] = message
+        elif message["method"] == "Network.requestWillBeSent":
+            self.urls.append(params["request"]["url"])
+        elif message["method"] == "Log.entryAdded" and params["entry"]["level"] in ("warning", "error"):
+            self.errors.append(params["entry"]["text"])
+        elif message["method"] == "Runtime.consoleAPICalled":
+            self.errors.append(str(params["args"]))
+        elif message["method"] == "Runtime.exceptionThrown":
+            self.errors.append(str(params["exceptionDetails"]))
+
+    def send(self, method, **params):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.out, json.dumps(message).encode() + b"\0")
+        with self.changed:
+            assert self.changed.wait_for(lambda: message["id"] in self.answers, WAIT_S), method
+            answer = self.answers.pop(message["id"])
+        assert "result" in answer, answer
+        return answer["result"]
+
+    def value(self, expression):
+        result = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def wait(self, expression):
+        return wait_for(lambda: self.value(expression), expression)
+
+    def open(self, url):
+        self.send("Page.navigate", url=url)
+        self.wait("document.getElementById('main') !== null && !document.getElementById('main').hidden")
+
+    def look(self, width, height, scheme):
+        """What it looks like, as PNG in base64. Nothing sticks out of the window."""
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert self.value("document.scrollingElement.scrollWidth") <= width
+        return self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+
+    def close(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, 9)
+        self.process.wait(WAIT_S)
+        self.reader.join(WAIT_S)
+        os.close(self.out)
+        os.close(self.input)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = shutil.which("chromium")
+    if path is None:
+        not_run("no chromium on PATH (sh deploy/packages.sh --install page)")
+    page = Page(path, tmp_path_factory.mktemp("browser"))
+    yield page
+    page.close()
+
+
+@pytest.fixture(autouse=True)
+def forget(page):
+    page.urls.clear()
+    page.errors.clear()
+
+
+def text(page, id):
+    return page.value(f"document.getElementById('{id}').textContent")
+
+
+def fields(page):
+    """Colours of the block map, and how many pixels have each."""
+    return page.value("""(() => {
+        const map = document.getElementById('map'), seen = {};
+        const data = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] == 255) {
+            const name = [data[i], data[i + 1], data[i + 2]].join(); seen[name] = (seen[name] || 0) + 1;
+        }
+        return seen; })()""")
+
+
+def explain(page, uri):
+    page.value(f"document.getElementById('uri').value = {json.dumps(uri)}, "
+               "document.getElementById('look').requestSubmit()")
+
+
+def test_page_shows_what_the_server_does(start, origin, page):
+    """Nothing yet, then reads, a job, an object half cached; names from the wire stay text."""
+    shots = os.environ.get("FOREBAY_TEST_SHOTS")
+    server = start(origin)
+    url = f"http://127.0.0.1:{server.admin_port}/"
+    page.open(url)
+    assert text(page, "ratio") == "–" and text(page, "saved") == "0 B" and text(page, "state").startswith("Ready")
+    page.wait("document.getElementById('jobs-none').offsetParent !== null")
+    explain(page, "s3://bkt/none")
+    page.wait("document.getElementById('map-text').textContent.includes('not known')")
+    origin.put("half", 16 * MIB)
+    origin.put("evil/" + EVIL, 100)
+    with server.client() as client:
+        for _ in range(3):
+            assert client.get("half", 0, 6 * MIB - 1).status == 206
+            assert client.list().status == 200
+    page.wait("document.getElementById('ratio').textContent.includes('%')")
+    page.wait("document.getElementById('bypass').textContent.includes('cache.list_ttl')")
+    server.settle()
+    explain(page, "s3://bkt/half")
+    page.wait("document.getElementById('map-text').textContent.includes('of 16 blocks')")
+    cached = page.value("explained.range.cells.filter(cell => cell[0] > 0).length")
+    shares = sorted(fields(page).values(), reverse=True)[:2]
+    assert 6 <= cached < 16 and abs(min(shares) / sum(shares) - min(cached, 16 - cached) / 16) < 0.02, (cached, shares)
+    explain(page, "bkt/evil/" + EVIL)
+    page.wait("document.getElementById('facts').textContent.includes('onerror')")
+    job = {"uris": ["s3://bkt/evil/", "s3://bkt/none/" + EVIL]}
+    with Client(server.admin_port) as client:
+        assert client.request("POST", "/api/v1/warm", [("X-Forebay-Control", "1")], json.dumps(job).encode()).status == 200
+    page.wait("document.getElementById('jobs').textContent.includes('failed')")
+    assert "<script>" in text(page, "jobs")
+    page.value("document.getElementById('config').open = true")
+    page.wait("document.getElementById('config-text').textContent.includes('cache.size')")
+    explain(page, "s3://bkt/half")
+    page.wait("document.getElementById('map-text').textContent.includes('of 16 blocks')")
+    assert str(server.port) in text(page, "clients") and "any" in text(page, "clients")
+    for width, height, scheme in LOOKS:
+        shot = page.look(width, height, scheme)
+        if shots:
+            (Path(shots) / f"page-{width}-{scheme}.png").write_bytes(base64.b64decode(shot))
+    assert page.value("window.hit") is None and page.value("document.images.length") == 0
+    assert page.errors == []
+    assert all(u.startswith((url, "data:")) for u in page.urls), page.urls
+    assert any(u.endswith("/api/v1/events") for u in page.urls)
+
+
+def test_page_says_that_the_server_has_gone_and_comes_back(start, origin, page):
+    server = start(origin)
+    server.settings["admin.listen"] = f"127.0.0.1:{server.admin_port}"
+    page.open(f"http://127.0.0.1:{server.admin_port}/")
+    page.wait("document.getElementById('link').textContent === 'live'")
+    server.stop()
+    page.wait("document.getElementById('link').textContent.includes('no connection')")
+    server.start()
+    page.wait("document.getElementById('link').textContent === 'live'")
+
+
+def test_page_hides_names_from_who_may_not_see_them(start, origin, page, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef0123456789abcdef\n")
+    token.chmod(0o600)
+    origin.down()
+    server = start(origin, settings={"admin.token_file": str(token), "admin.trust_loopback": "false",
+                                     "origin.probe": "true"})
+    page.open(f"http://127.0.0.1:{server.admin_port}/")
+    page.wait("document.getElementById('reasons').textContent.includes('origin: The origin does not answer')")
+    page.wait("document.getElementById('rights-why').textContent.includes('token')")
+    assert page.value("[...document.querySelectorAll('.detail')].every(e => e.hidden)")
+    page.value("document.getElementById('token').value = '0123456789abcdef0123456789abcdef', "
+               "document.getElementById('token-form').requestSubmit()")
+    page.wait("[...document.querySelectorAll('.detail')].every(e => !e.hidden)")
