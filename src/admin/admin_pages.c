@@ -43,8 +43,18 @@ void admin_page_metrics(struct admin *admin, struct evhttp_request *req)
     if (admin->options.metrics != NULL) {
         admin->options.metrics(admin->options.ctx, &out);
     }
+    const char *accept = evhttp_find_header(evhttp_request_get_input_headers(req), "Accept");
+    const char *type = "text/plain; version=0.0.4; charset=utf-8";
+    if (accept != NULL && admin_openmetrics_is_wanted(span_from_cstr(accept))) {
+        struct buf open;
+        buf_init(&open, TEXT_MAX_BYTES);
+        admin_openmetrics_render(buf_span(&out), &open);
+        buf_done(&out);
+        out = open;
+        type = ADMIN_OPENMETRICS_TYPE;
+    }
     if (buf_ok(&out)) {
-        admin_reply_text(req, HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", buf_span(&out));
+        admin_reply_text(req, HTTP_OK, type, buf_span(&out));
     } else {
         admin_reply_refusal(req, HTTP_INTERNAL, "the metrics do not fit their buffer");
     }

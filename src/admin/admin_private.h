@@ -5,6 +5,7 @@
 //   admin_access.c   who may
 //   admin_call.c     actions: requests that are answered later
 //   admin_pages.c    what is answered here
+//   admin_openmetrics.c  the other form of /metrics
 //   admin_summary.c  the numbers of counters.def as JSON
 //   admin_events.c   the same once a second, to whoever watches
 //   admin_reply.c    heads and bodies
@@ -104,6 +105,14 @@ bool admin_call_uses(struct admin *admin, const struct bufferevent *bev);
 void admin_events_tick(struct admin *admin);
 void admin_events_forget(struct admin *admin); // as above
 bool admin_events_uses(struct admin *admin, const struct bufferevent *bev);
+
+// --- admin_openmetrics.c: pure ------------------------------------------------------------------
+
+#define ADMIN_OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
+// Does the value of an Accept header ask for OpenMetrics rather than for Prometheus text?
+bool admin_openmetrics_is_wanted(struct span accept);
+// Prometheus text 0.0.4, as all rows are written, as OpenMetrics 1.0; appended.
+void admin_openmetrics_render(struct span text, struct buf *out);
 
 // --- admin_summary.c -----------------------------------------------------------------------------
 

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// /metrics as OpenMetrics 1.0. It says the same as Prometheus text, sample by sample and label by label, so
+// that a server whose scraper changes forms keeps its series: families of counters are named without
+// _total, quotes in help are escaped, and the text has an end. Pure.
+#include "admin/admin_private.h"
+
+#define Q_ONE 1000u // weights are in thousandths
+
+// "0.5" -> 500; what is no weight is none.
+static unsigned weight_of(struct span text)
+{
+    unsigned weight = 0, unit = Q_ONE;
+    bool has_point = false;
+    for (size_t i = 0; i < text.len && unit > 0; i++) {
+        char ch = text.ptr[i];
+        if (ch == '.' && !has_point) {
+            has_point = true;
+            unit /= 10;
+        } else if (ch < '0' || ch > '9' || (!has_point && i > 0)) {
+            return 0;
+        } else {
+            weight += (unsigned)(ch - '0') * unit;
+            unit = has_point ? unit / 10 : unit;
+        }
+    }
+    return weight > Q_ONE ? Q_ONE : weight;
+}
+
+// Of one range of Accept: how much it is wanted if it is of that type and version.
+static unsigned range_weight(struct span range, struct span type, struct span version)
+{
+    struct span parameter, name;
+    unsigned weight = Q_ONE;
+    if (!span_split(&range, ';', &name) || !span_equal_nocase(span_trim(name), type)) {
+        return 0;
+    }
+    while (span_split(&range, ';', &parameter)) {
+        if (!span_split(&parameter, '=', &name)) {
+            continue;
+        }
+        struct span value = span_trim(parameter);
+        name = span_trim(name);
+        if (span_equal_nocase(name, SPAN("q"))) {
+            weight = weight_of(value);
+        } else if (span_equal_nocase(name, SPAN("version")) && !span_equal(value, version)) {
+            return 0;
+        }
+    }
+    return weight;
+}
+
+bool admin_openmetrics_is_wanted(struct span accept)
+{
+    unsigned open = 0, plain = 0;
+    struct span range;
+    while (span_split(&accept, ',', &range)) {
+        unsigned weight = range_weight(range, SPAN("application/openmetrics-text"), SPAN("1.0.0"));
+        open = weight > open ? weight : open;
+        weight = range_weight(range, SPAN("text/plain"), SPAN("0.0.4"));
+        plain = weight > plain ? weight : plain;
+    }
+    return open > 0 && open >= plain;
+}
+
+// "# HELP NAME TEXT" and "# TYPE NAME TYPE". Of all families only counters end in _total.
+static void render_about(struct span line, size_t word_len, struct buf *out)
+{
+    struct span rest = {line.ptr + word_len, line.len - word_len}, name;
+    (void)span_split(&rest, ' ', &name); // whatever is there
+    size_t tail = sizeof("_total") - 1;
+    bool is_counter = name.len > tail && span_ends_with(name, SPAN("_total"));
+    buf_append(out, line.ptr, word_len);
+    buf_append(out, name.ptr, is_counter ? name.len - tail : name.len);
+    buf_append_char(out, ' ');
+    for (size_t i = 0; i < rest.len; i++) {
+        if (rest.ptr[i] == '"') {
+            buf_append_char(out, '\\');
+        }
+        buf_append_char(out, rest.ptr[i]);
+    }
+}
+
+void admin_openmetrics_render(struct span text, struct buf *out)
+{
+    static const size_t about_len = sizeof("# HELP ") - 1;
+    struct span line;
+    while (span_split(&text, '\n', &line)) {
+        if (line.len == 0) {
+            continue; // behind the last one
+        }
+        if (span_starts_with(line, SPAN("# HELP ")) || span_starts_with(line, SPAN("# TYPE "))) {
+            render_about(line, about_len, out);
+        } else {
+            buf_append(out, line.ptr, line.len);
+        }
+        buf_append_char(out, '\n');
+    }
+    buf_append_cstr(out, "# EOF\n");
+}
