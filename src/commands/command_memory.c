@@ -48,7 +48,7 @@ static void render_gauge(struct buf *out, const char *name, const char *help, ui
                (unsigned long long)value);
 }
 
-void command_memory_metrics(void *ctx, struct buf *out)
+void command_memory_metrics(struct buf *out)
 {
     static const struct {
         const char *name;
@@ -57,7 +57,6 @@ void command_memory_metrics(void *ctx, struct buf *out)
                  {"clients", BUDGET_CLIENTS},
                  {"origins", BUDGET_ORIGINS},
                  {"runs", BUDGET_RUNS}};
-    (void)ctx;
     buf_append_cstr(out, "# HELP forebay_buffer_bytes memory held between origins and clients\n"
                          "# TYPE forebay_buffer_bytes gauge\n");
     for (unsigned i = 0; i < ARRAY_LEN(kinds); i++) {

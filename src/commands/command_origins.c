@@ -105,3 +105,35 @@ enum err command_origins_open(const struct config *c, unsigned connections, stru
     }
     return err;
 }
+
+// Without labels: an endpoint is a setting, and the metrics are for everybody. Rows of what nobody knows
+// are left out, so that no alarm goes by them.
+void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out)
+{
+    int64_t skew_s = 0, expire_s = 0;
+    bool has_skew = false;
+    for (unsigned i = 0; i < count; i++) {
+        struct origin_times times;
+        origin_times(origins[i], &times);
+        has_skew = has_skew || times.has_skew;
+        skew_s = llabs(times.skew_s) > llabs(skew_s) ? times.skew_s : skew_s;
+        if (times.credentials_expire_s != 0 &&
+            (expire_s == 0 || times.credentials_expire_s < expire_s)) {
+            expire_s = times.credentials_expire_s;
+        }
+    }
+    buf_append_cstr(out,
+                    "# HELP forebay_clock_skew_seconds an origin's clock less ours, by the Date "
+                    "of its last answer; of several origins, the one farthest off\n"
+                    "# TYPE forebay_clock_skew_seconds gauge\n");
+    if (has_skew) {
+        buf_printf(out, "forebay_clock_skew_seconds %lld\n", (long long)skew_s);
+    }
+    buf_append_cstr(out,
+                    "# HELP forebay_credentials_expiry_timestamp_seconds when the credentials for "
+                    "an origin expire that do so first\n"
+                    "# TYPE forebay_credentials_expiry_timestamp_seconds gauge\n");
+    if (expire_s != 0) {
+        buf_printf(out, "forebay_credentials_expiry_timestamp_seconds %lld\n", (long long)expire_s);
+    }
+}

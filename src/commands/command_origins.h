@@ -20,5 +20,7 @@ struct origin_options command_origins_options(const struct config *c, unsigned c
 // Errors are those of origin_new(); what was opened before is in *o, whatever the outcome.
 enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,
                               struct command_origins *o, struct buf *ret_why) MUST_USE;
+// What /metrics says of all of them together. Any thread.
+void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out);
 
 #endif

@@ -12,9 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "commands/command_holders.h"
 #include "stats/stats.h"
+
+static void good_since_now(struct command_reload *reload)
+{
+    uint64_t now_s = (uint64_t)clock_wall_s();
+    stats_add(COUNTER_config_reload_time, now_s - reload->good_since_s);
+    reload->good_since_s = now_s;
+}
 
 void command_reload_init(struct command_reload *reload, int argc, char **argv,
                          const struct config *config)
@@ -22,6 +30,7 @@ void command_reload_init(struct command_reload *reload, int argc, char **argv,
     *reload = (struct command_reload){.argc = argc, .argv = argv, .first = config};
     check(pthread_mutex_init(&reload->guarded.lock, NULL) == 0);
     stats_add(COUNTER_config_reload_good, 1);
+    good_since_now(reload);
 }
 
 void command_reload_done(struct command_reload *reload)
@@ -156,6 +165,7 @@ static void reload_apply(struct command_reload *reload, const struct fresh *fres
     config_free(reload->guarded.latest);
     reload->guarded.latest = latest;
     pthread_mutex_unlock(&reload->guarded.lock);
+    good_since_now(reload);
     if (reload->has_failed) {
         reload->has_failed = false;
         stats_add(COUNTER_config_reload_good, 1);

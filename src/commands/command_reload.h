@@ -20,6 +20,7 @@ struct command_reload {
     struct http_server *http;
     struct access_keys **access_keys; // the current ones
     bool has_failed;                  // the last time
+    uint64_t good_since_s;            // what the gauge says
     struct {
         pthread_mutex_t lock;
         struct config *latest; // NULL: that of the start

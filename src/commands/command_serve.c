@@ -314,6 +314,13 @@ static int serve_build_http(struct serve *s)
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
 
+static void render_metrics(void *ctx, struct buf *out)
+{
+    const struct serve *s = ctx;
+    command_memory_metrics(out);
+    command_origins_metrics(s->origins, s->origin_count, out);
+}
+
 static int serve_build_admin(struct serve *s)
 {
     const struct config *c = s->config;
@@ -338,7 +345,7 @@ static int serve_build_admin(struct serve *s)
         .alive = probe_alive,
         .ready = probe_ready,
         .started = probe_started,
-        .metrics = command_memory_metrics,
+        .metrics = render_metrics,
         .config = show_config,
         .ctx = s};
     s->control.proxy = s->proxy;
@@ -452,8 +459,11 @@ static void serve_keep_memory_private(void)
 static void serve_until_stopped(struct serve *s, const sigset_t *signals)
 {
     const struct timespec pause = {.tv_sec = 1};
-    uint64_t high_bytes = 0;
+    uint64_t high_bytes = 0, held_bytes = 0;
     for (;;) {
+        uint64_t was_bytes = held_bytes;
+        held_bytes = store_held_bytes(s->store);
+        stats_add(COUNTER_cache_held_bytes, held_bytes - was_bytes);
         int signal_number = sigtimedwait(signals, NULL, &pause);
         command_memory_trim(&high_bytes);
         if (signal_number == SIGUSR1) {

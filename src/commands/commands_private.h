@@ -98,6 +98,6 @@ uint64_t command_memory_clients_max(uint64_t max_buffer_bytes);
 unsigned command_memory_inflight_max(const struct config *c); // requests at once within that part
 // Once a second: after a burst, gives back what malloc kept of it. *high_bytes starts at 0.
 void command_memory_trim(uint64_t *high_bytes);
-void command_memory_metrics(void *ctx, struct buf *out);
+void command_memory_metrics(struct buf *out);
 
 #endif

@@ -41,6 +41,7 @@ struct credentials_options {
     const char *access_key_file, *secret_key_file, *session_token_file;
     const char *region; // for STS; NULL: us-east-1
     const char *ca_file;
+    atomic_llong *expires_at_s; // the renewer says here when the set in use does; NULL: to nobody
 };
 
 // The first source that is there (AUTO), or the one named. ERR_ORIGIN_CREDENTIALS, ERR_PERMISSION;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "origin/credentials_chain.h"
+#include "stats/stats.h"
 
 #define RENEW_AHEAD_S 900
 #define RENEW_JITTER_S 120u
@@ -147,6 +148,13 @@ static void schedule(struct credentials_renewer *renewer)
     }
 }
 
+static void publish_expiry(struct credentials_renewer *renewer)
+{
+    if (renewer->options.expires_at_s != NULL) {
+        atomic_store(renewer->options.expires_at_s, renewer->parts[0].set->expires_at_s);
+    }
+}
+
 static void on_job_work(struct blocking_job *job)
 {
     struct credentials_renewer *renewer = container_of(job, struct credentials_renewer, job);
@@ -164,6 +172,7 @@ static void on_job_done(struct blocking_job *job)
     renewer->loaded_at_ms = clock_monotonic_ms();
     renewer->last_failed = job->err != ERR_OK;
     if (job->err != ERR_OK) {
+        stats_add(COUNTER_credentials_refresh_failures, 1);
         log_warn("credentials_not_renewed", "why=%s expired=%d", log_quote(buf_span(&renewer->why)),
                  expired);
     } else if (!credentials_set_same_keys(loaded, held)) {
@@ -178,6 +187,7 @@ static void on_job_done(struct blocking_job *job)
         renewer->parts[0].set = credentials_set_ref(loaded);
         credentials_set_unref(loaded);
     }
+    publish_expiry(renewer);
     schedule(renewer);
 }
 
@@ -245,6 +255,7 @@ struct credentials_renewer *credentials_renewer_new(struct loop *loop,
     list_node_init(&renewer->job.node);
     renewer->job.work = on_job_work;
     renewer->job.done = on_job_done;
+    publish_expiry(renewer);
     if (next_load_s(*first, false) > 0) {
         struct renewer_message *m = calloc(1, sizeof(*m));
         check(m != NULL);

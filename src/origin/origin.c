@@ -331,6 +331,15 @@ const char *origin_name(const struct origin *origin)
     return origin->options.name;
 }
 
+void origin_times(const struct origin *origin, struct origin_times *ret_times)
+{
+    *ret_times = (struct origin_times){
+        .has_skew = atomic_load(&origin->has_date_skew),
+        .skew_s = atomic_load(&origin->date_skew_s),
+        .credentials_expire_s = atomic_load(&origin->credentials_expire_s),
+    };
+}
+
 const char *origin_endpoint(const struct origin *origin)
 {
     return origin->options.endpoint;

@@ -99,6 +99,12 @@ struct origin_trouble_text {
 };
 // Is nobody answered, or does it refuse our credentials, as far as the last calls tell? Any thread.
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
+struct origin_times {
+    bool has_skew;                // it has answered with a Date
+    int64_t skew_s;               // its clock less ours, as that says, within a second or two
+    int64_t credentials_expire_s; // wall clock; 0: they do not
+};
+void origin_times(const struct origin *origin, struct origin_times *ret_times); // any thread
 // How an origin failed, in the words of forebay_origin_errors_total; NULL: it has not.
 const char *origin_why(enum err err);
 

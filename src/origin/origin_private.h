@@ -138,6 +138,9 @@ struct origin {
     atomic_uint trouble;         // enum origin_trouble
     atomic_uint trouble_told; // the one that the log ends with; NONE: that it is back, or nothing
     atomic_ulong trouble_since_us;
+    atomic_llong credentials_expire_s; // wall clock; 0: never
+    atomic_llong date_skew_s;          // its clock less ours, by the Date of its answers
+    atomic_bool has_date_skew;
     struct origin_probe *probe; // NULL: it is not probed
 
     // The origin's Server header; values are kept until the origin is freed.

@@ -282,6 +282,7 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
                                               .secret_key_file = options->secret_key_file,
                                               .session_token_file = options->session_token_file,
                                               .ca_file = options->ca_file,
+                                              .expires_at_s = &origin->credentials_expire_s,
                                               .region = choose_region(origin, state, NULL)};
     err = credentials_chain_load(&credentials, &set, ret_why);
     if (err != ERR_OK) {

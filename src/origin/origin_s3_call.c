@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/date.h"
 #include "base/log.h"
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
@@ -292,12 +293,33 @@ static void note_answer(struct origin_s3_call *c)
     }
 }
 
+// The memory that all workers share is written only where it says something else.
+static void note_date(struct origin_s3_call *c)
+{
+    struct origin *origin = c->call.ow->origin;
+    struct span date;
+    time_t origin_s = 0;
+    if (!headers_get(&c->response_head.headers, SPAN("Date"), &date) ||
+        !date_parse_http(date, &origin_s)) {
+        return;
+    }
+    long long skew_s = (long long)origin_s - (long long)clock_wall_s();
+    long long held_s = atomic_load_explicit(&origin->date_skew_s, memory_order_relaxed);
+    if (skew_s > held_s + 1 || skew_s < held_s - 1) {
+        atomic_store(&origin->date_skew_s, skew_s);
+    }
+    if (!atomic_load_explicit(&origin->has_date_skew, memory_order_relaxed)) {
+        atomic_store(&origin->has_date_skew, true);
+    }
+}
+
 static enum err on_head_complete(struct origin_s3_call *c)
 {
     struct span server;
     if (headers_get(&c->response_head.headers, SPAN("Server"), &server)) {
         origin_server_header_learn(c->call.ow->origin, server);
     }
+    note_date(c);
     origin_hops_learn(c->call.ow->origin, c->response_head.status);
     stats_count_origin(c->phase == PHASE_LOOK ? "HeadBucket" : operation_name(c),
                        c->response_head.status);

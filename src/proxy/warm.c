@@ -75,6 +75,7 @@ struct proxy_warm *proxy_warm_new(struct proxy *proxy, const struct proxy_warm_o
     list_init(&job->ready);
     list_init(&job->waiting);
     worker_task_init(&job->task, job_go);
+    stats_add(COUNTER_warm_jobs, 1);
     atomic_init(&job->published.began_us, clock_monotonic_us());
     return job;
 }
@@ -102,6 +103,7 @@ static void job_end(struct proxy_warm *job)
     job->is_over = true;
     timer_done(&job->timer);
     worker_task_cancel(&job->task);
+    stats_sub(COUNTER_warm_jobs, 1);
     atomic_store(&p->is_counted, true);
     atomic_store(&p->ended_us, clock_monotonic_us());
     atomic_store(&p->state, job->is_cancelled ? PROXY_WARM_CANCELLED : PROXY_WARM_DONE);
@@ -119,13 +121,16 @@ static void object_end(struct warm_object *o)
     struct proxy_warm *job = o->job;
     struct warm_published *p = &job->published;
     if (o->err != ERR_OK) {
+        stats_add(COUNTER_warm_objects_failed, 1);
         atomic_fetch_add(&p->objects_failed, 1);
         note_failure(job, o->item->bucket, o->key->key,
                      o->why != NULL ? o->why : error_row(o->err)->text);
     } else if (o->is_refused) {
+        stats_add(COUNTER_warm_objects_refused, 1);
         atomic_fetch_add(&p->objects_refused, 1);
         note_failure(job, o->item->bucket, o->key->key, o->why);
     } else {
+        stats_add(COUNTER_warm_objects_done, 1);
         atomic_fetch_add(&p->objects_done, 1);
         atomic_fetch_add(&p->objects_cached, o->has_fetched ? 0 : 1);
         atomic_fetch_add(&p->bytes_done, o->wanted_bytes - min_u64(o->wanted_bytes, o->done_bytes));

@@ -150,6 +150,7 @@ static void on_run_ended(struct warm_run *run)
     if (outcome == OUTCOME_DONE && o->object != NULL && (end > first || end_of(o) == 0)) {
         note_done(o, first, end);
         o->has_fetched |= is_ours;
+        stats_add(COUNTER_warm_bytes, is_ours ? end - first : 0);
         atomic_fetch_add(&o->job->published.bytes_fetched, is_ours ? end - first : 0);
         o->at = end < end_of(o) ? min_u64(o->at, max_u64(end, o->first_byte))
                                 : o->at; // it may have become shorter: the rest is looked for again

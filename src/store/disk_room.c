@@ -37,6 +37,12 @@ static enum counter gauge_of(enum disk_room_of of)
     return gauges[of];
 }
 
+static void show_free(struct disk_room *room, uint64_t bytes)
+{
+    stats_add(COUNTER_disk_free_bytes, bytes - room->shown_free_bytes);
+    room->shown_free_bytes = bytes;
+}
+
 static void room_tell(struct store *store, enum disk_room_of of, bool is_short, uint64_t missing)
 {
     struct disk_room *room = &store->room;
@@ -81,6 +87,7 @@ enum disk_room_answer disk_room_look(struct store *store, uint64_t going_bytes)
     if (store_dir_space(&store->dir, &space) != ERR_OK) {
         return DISK_ROOM_LATER;
     }
+    show_free(room, space.free_bytes);
     uint64_t least = space.size_bytes / 100 * atomic_load(&store->min_free_percent);
     uint64_t missing = least > space.free_bytes ? least - space.free_bytes : 0;
     bool has_inodes = !space.has_inodes || space.free_inodes >= INODES_MIN;
@@ -145,6 +152,7 @@ void disk_room_granted(struct store *store)
 
 void disk_room_done(struct store *store)
 {
+    show_free(&store->room, 0);
     for (unsigned of = 0; of < DISK_ROOM_OF_COUNT_; of++) {
         stats_sub(gauge_of(of), store->room.is_short[of]);
     }

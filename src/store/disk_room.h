@@ -25,9 +25,10 @@ struct disk_room { // of the supply thread
     unsigned refusals;      // in a row
     bool has_given;         // a segment has gone for another since the last one was made or refused
     unsigned given_in_vain; // so many have since the last one was made
-    uint64_t free_bytes;    // that segments may take, as of the last look; 0: none at present
-    atomic_uint index_answer; // what the index writer has heard since the last look
-    bool was_index_refused;   // the index writer's
+    uint64_t shown_free_bytes; // in the metrics
+    uint64_t free_bytes;       // that segments may take, as of the last look; 0: none at present
+    atomic_uint index_answer;  // what the index writer has heard since the last look
+    bool was_index_refused;    // the index writer's
 };
 
 enum disk_room_answer {
