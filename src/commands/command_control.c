@@ -39,13 +39,13 @@ static json_t *seconds_json(uint64_t ms)
 static json_t *rule_json(const struct proxy_rule *rule)
 {
     static const char *const freshness[] = {"ttl", "immutable", "strict"};
-    json_t *json = json_pack(
-        "{s:s, s:o, s:b, s:s, s:f, s:I, s:I, s:i, s:b, s:i}", "match", rule->match, "where",
-        command_control_text(span_from_cstr(rule->where)), "cache", rule->cache, "freshness",
-        freshness[rule->freshness], "ttl_s", (double)rule->ttl_ms / 1e3, "block_size",
-        (json_int_t)rule->block_size_bytes, "max_object_size",
-        (json_int_t)rule->max_object_size_bytes, "priority", (int)rule->priority, "pin", rule->pin,
-        "share_percent", (int)rule->share_percent);
+    json_t *json =
+        json_pack("{s:s, s:o, s:b, s:s, s:f, s:I, s:I, s:i, s:b, s:i}", "match", rule->match,
+                  "where", command_control_text(span_from_cstr(rule->where)), "cache", rule->cache,
+                  "freshness", freshness[rule->freshness], "ttl_s", (double)rule->ttl_ms / 1e3,
+                  "block_size", (json_int_t)rule->block_size_bytes, "max_object_size",
+                  (json_int_t)rule->max_object_size_bytes, "priority", (int)rule->priority, "pin",
+                  rule->pin, "share_percent", (int)rule->share_percent);
     check(json != NULL);
     return json;
 }

@@ -4,6 +4,7 @@
 #include "commands/commands.h"
 
 #include "base/random.h"
+#include "commands/command_client.h"
 #include "commands/commands_private.h"
 
 #include <openssl/crypto.h>
@@ -78,7 +79,7 @@ static bool allow_parse(const char *text, struct allow *ret_allow)
         allow.prefix = (struct span){rest.ptr + slash + 1, rest.len - slash - 1};
     }
     // What YAML refuses, and line ends of Unicode, which it would read as blanks.
-    if (strcmp(commands_shown(text), text) != 0 || strstr(text, "\xe2\x80\xa8") != NULL ||
+    if (strcmp(command_client_visible(text), text) != 0 || strstr(text, "\xe2\x80\xa8") != NULL ||
         strstr(text, "\xe2\x80\xa9") != NULL) {
         return false;
     }
