@@ -571,7 +571,8 @@ Test(recovery, injured_pages_that_nobody_looked_at_are_found_by_whoever_comes_to
         box_close(&box);
         spill(format_path, format, format_len);
     }
-    cr_assert(stats_sum(COUNTER_index_injuries) > found);
+    // Of a few, all may be such as a start sees.
+    cr_assert(count < 100 || stats_sum(COUNTER_index_injuries) > found);
     cr_assert(unsetenv("FOREBAY_INDEX_WALK_US") == 0);
     free(bytes);
     free(format);
