@@ -16,6 +16,8 @@
 #define FILL_KINDS 4096u
 #define FILL_LISTED (1u << 20)
 #define FILL_RUN_SUMS 8192u
+#define FILL_RUN_SUM_WAYS                                                                          \
+    8u // in a set: of two runs of one object hardly ever one drives out the other
 #define FILL_VERDICTS 1024u
 #define FILL_GIVEN 2048u
 // Bytes that a reader of a stored run holds unsent: all of a run where there is memory. It asks again for

@@ -5,8 +5,8 @@
 //
 // A run's owner notes the run's sum when its last byte has come, before any reader is given that byte. So
 // who has all bytes of a run finds its sum here, on any worker, without a message, whoever had it fetched.
-// CRCs only. The slots are few: a later sum takes an older one's place, and a reply that misses one is not
-// judged, which is counted; the home still judges what is kept.
+// CRCs only. The slots are few, in sets of FILL_RUN_SUM_WAYS: a later sum takes an older one's place, and a
+// reply that misses one is not judged, which is counted; the home still judges what is kept.
 //
 // A slot is four words, written without a lock; one that is being written does not fit its proof.
 //
@@ -36,9 +36,28 @@ static uint64_t proof_of(const struct run_sum *sum)
     return hash64(sum, sizeof(*sum), 1);
 }
 
+static struct run_sum_slot *set_of(struct fill_room *room, uint64_t name)
+{
+    return &room->run_sums[name % (FILL_RUN_SUMS / FILL_RUN_SUM_WAYS) * FILL_RUN_SUM_WAYS];
+}
+
+// The slot of that name in a set, else NULL. 0: one that is free.
+static struct run_sum_slot *slot_find(struct run_sum_slot *set, uint64_t name)
+{
+    for (unsigned i = 0; i < FILL_RUN_SUM_WAYS; i++) {
+        if (atomic_load_explicit(&set[i].name, memory_order_relaxed) == name) {
+            return &set[i];
+        }
+    }
+    return NULL;
+}
+
 static bool slot_read(struct fill_room *room, uint64_t name, struct run_sum *ret_sum)
 {
-    struct run_sum_slot *slot = &room->run_sums[name % FILL_RUN_SUMS];
+    struct run_sum_slot *slot = slot_find(set_of(room, name), name);
+    if (slot == NULL) {
+        return false;
+    }
     struct run_sum sum = {
         .name = atomic_load_explicit(&slot->name, memory_order_relaxed),
         .end_byte = atomic_load_explicit(&slot->end_byte, memory_order_relaxed),
@@ -55,7 +74,9 @@ static bool slot_read(struct fill_room *room, uint64_t name, struct run_sum *ret
 
 static void slot_write(struct fill_room *room, const struct run_sum *sum)
 {
-    struct run_sum_slot *slot = &room->run_sums[sum->name % FILL_RUN_SUMS];
+    struct run_sum_slot *set = set_of(room, sum->name), *slot = slot_find(set, sum->name);
+    slot = slot != NULL ? slot : slot_find(set, 0); // no name is 0
+    slot = slot != NULL ? slot : &set[(sum->name >> 32) % FILL_RUN_SUM_WAYS];
     atomic_store_explicit(&slot->name, sum->name, memory_order_relaxed);
     atomic_store_explicit(&slot->end_byte, sum->end_byte, memory_order_relaxed);
     atomic_store_explicit(&slot->crc, sum->crc, memory_order_relaxed);

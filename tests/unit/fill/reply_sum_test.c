@@ -237,3 +237,15 @@ Test(reply_sum, a_slot_that_does_not_fit_its_proof_is_not_believed)
     cr_assert_not(is_wrong(RUN));
     cr_assert_eq(unjudged(), 1);
 }
+
+Test(reply_sum, runs_of_one_object_do_not_drive_each_other_out)
+{
+    enum { PIECE = SIZE / 1000 + 1 };
+    forget_other_tests();
+    begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
+    for (uint64_t at = 0; at < SIZE; at += PIECE) {
+        note(at, min_u64(at + PIECE, SIZE));
+    }
+    cr_assert_not(is_wrong(SIZE));
+    cr_assert_eq(unjudged(), 0);
+}
