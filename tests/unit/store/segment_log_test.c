@@ -470,7 +470,7 @@ Test(segment_log, room_for_the_index_takes_one_segment_at_a_time)
         char key[32];
         for (unsigned i = 0; i < 60; i++) {
             struct object object = numbered(&box, key, sizeof(key), i, 65000);
-            cr_assert(box_put(&box, &object) == ERR_OK);
+            wait_for(box_put(&box, &object) == ERR_OK); // not while no segment is ready
         }
         store_fault_stall(STORE_FAULT_UNLINK, true);
         segment_log_want(log, true);
