@@ -234,31 +234,18 @@ const char *command_client_visible(const char *text)
     return out;
 }
 
-const char *command_client_size(double bytes, char ret_text[COMMAND_SIZE_TEXT])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    unsigned unit = 0;
-    while (bytes >= 1024 && unit + 1 < ARRAY_LEN(units)) {
-        bytes /= 1024;
-        unit++;
-    }
-    (void)snprintf(ret_text, COMMAND_SIZE_TEXT, unit == 0 ? "%.0f %s" : "%.1f %s", bytes,
-                   units[unit]);
-    return ret_text;
-}
-
-const char *command_client_time(double seconds, char ret_text[COMMAND_SIZE_TEXT])
+const char *command_client_time(double seconds, char ret_text[COMMANDS_BYTES_MAX])
 {
     uint64_t s = seconds > 0 ? (uint64_t)seconds : 0;
     unsigned long d = s / 86400, h = s / 3600 % 24, m = s / 60 % 60;
     if (d > 0) {
-        (void)snprintf(ret_text, COMMAND_SIZE_TEXT, "%lu d %lu h", d, h);
+        (void)snprintf(ret_text, COMMANDS_BYTES_MAX, "%lu d %lu h", d, h);
     } else if (h > 0) {
-        (void)snprintf(ret_text, COMMAND_SIZE_TEXT, "%lu h %lu min", h, m);
+        (void)snprintf(ret_text, COMMANDS_BYTES_MAX, "%lu h %lu min", h, m);
     } else if (m > 0) {
-        (void)snprintf(ret_text, COMMAND_SIZE_TEXT, "%lu min %lu s", m, (unsigned long)s % 60);
+        (void)snprintf(ret_text, COMMANDS_BYTES_MAX, "%lu min %lu s", m, (unsigned long)s % 60);
     } else {
-        (void)snprintf(ret_text, COMMAND_SIZE_TEXT, "%lu s", (unsigned long)s);
+        (void)snprintf(ret_text, COMMANDS_BYTES_MAX, "%lu s", (unsigned long)s);
     }
     return ret_text;
 }

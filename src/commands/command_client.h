@@ -54,10 +54,7 @@ bool command_client_bool(const json_t *json, const char *name);
 // As it may stand on a terminal, which obeys control characters: these, and bytes that are no UTF-8, as \xNN.
 // Until the second call after.
 const char *command_client_visible(const char *text);
-#define COMMAND_SIZE_TEXT 24
-// "1.5 GiB"; returns ret_text.
-const char *command_client_size(double bytes, char ret_text[COMMAND_SIZE_TEXT]);
 // "2 d 3 h", "3 min 4 s", "12 s"
-const char *command_client_time(double seconds, char ret_text[COMMAND_SIZE_TEXT]);
+const char *command_client_time(double seconds, char ret_text[COMMANDS_BYTES_MAX]);
 
 #endif

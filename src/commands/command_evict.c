@@ -25,13 +25,13 @@ struct evict {
 
 static void tell(struct evict *e, const char *uri, uint64_t bytes, bool ok, const char *why)
 {
-    char size[COMMAND_SIZE_TEXT];
+    char size[COMMANDS_BYTES_MAX];
     if (!e->client.is_json) {
         printf("%s %10s  %s\n",
                !ok          ? "FAILED "
                : e->dry_run ? "would  "
                             : "evicted",
-               command_client_size((double)bytes, size), command_client_visible(uri));
+               commands_human_bytes((double)bytes, size), command_client_visible(uri));
     }
     json_t *item =
         json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes", (json_int_t)bytes);
@@ -156,7 +156,7 @@ static int evict_uri(struct evict *e, const char *text)
 int command_evict(int argc, char **argv)
 {
     struct evict e = {.dry_run = commands_argument_take(&argc, argv, "--dry-run")};
-    char size[COMMAND_SIZE_TEXT];
+    char size[COMMANDS_BYTES_MAX];
     int code = command_client_open(&e.client, "evict");
     if (code != EXIT_CODE_OK) {
         return code;
@@ -174,7 +174,7 @@ int command_evict(int argc, char **argv)
     }
     if (!e.client.is_json && code != EXIT_CODE_USAGE) {
         printf("%s%llu objects, %s%s\n", e.dry_run ? "would evict " : "evicted ",
-               (unsigned long long)e.objects, command_client_size((double)e.bytes, size),
+               (unsigned long long)e.objects, commands_human_bytes((double)e.bytes, size),
                e.buckets > 0 ? ", and whole buckets" : "");
     }
     code = command_client_result(&e.client, code,

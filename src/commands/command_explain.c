@@ -9,7 +9,7 @@
 
 static void print_rule(const json_t *rule)
 {
-    char ttl[COMMAND_SIZE_TEXT], block[COMMAND_SIZE_TEXT];
+    char ttl[COMMANDS_BYTES_MAX], block[COMMANDS_BYTES_MAX];
     bool is_ttl = span_equal_cstr(span_from_cstr(command_client_text(rule, "freshness")), "ttl");
     printf("rule     %s (%s): %s%s%s, blocks of %s\n", command_client_text(rule, "match"),
            command_client_text(rule, "where"),
@@ -17,7 +17,7 @@ static void print_rule(const json_t *rule)
                                               : "cache: false",
            is_ttl ? " " : "",
            is_ttl ? command_client_time(command_client_double(rule, "ttl_s"), ttl) : "",
-           command_client_size(command_client_double(rule, "block_size"), block));
+           commands_human_bytes(command_client_double(rule, "block_size"), block));
 }
 
 // A cell of the map: all of it, a part, nothing.
@@ -63,25 +63,25 @@ static void print_policy(const json_t *policy)
 // What the objects of its rule hold together, where the rule bounds that.
 static void print_group(const json_t *rule, const json_t *policy)
 {
-    char held[COMMAND_SIZE_TEXT], most[COMMAND_SIZE_TEXT];
+    char held[COMMANDS_BYTES_MAX], most[COMMANDS_BYTES_MAX];
     bool pin = command_client_bool(rule, "pin");
     if (command_client_bool(policy, "learns") &&
         (pin || command_client_u64(rule, "share_percent") > 0)) {
         printf("%s %s, %s at most\n", pin ? "pins    " : "share   ",
-               command_client_size(command_client_double(policy, "group_bytes"), held),
-               command_client_size(command_client_double(policy, "group_max_bytes"), most));
+               commands_human_bytes(command_client_double(policy, "group_bytes"), held),
+               commands_human_bytes(command_client_double(policy, "group_max_bytes"), most));
     }
 }
 
 static void print_explanation(const json_t *e)
 {
-    char size[COMMAND_SIZE_TEXT], cached[COMMAND_SIZE_TEXT], age[COMMAND_SIZE_TEXT];
+    char size[COMMANDS_BYTES_MAX], cached[COMMANDS_BYTES_MAX], age[COMMANDS_BYTES_MAX];
     const json_t *range = json_object_get(e, "range"), *verdict = json_object_get(e, "verdict");
     bool is_known = command_client_bool(e, "known");
     const char *etag = command_client_text(e, "etag");
     if (is_known) {
         printf("object   %s%s%s, from %s\n",
-               command_client_size(command_client_double(e, "size"), size),
+               commands_human_bytes(command_client_double(e, "size"), size),
                etag[0] != '\0' ? ", etag " : "", command_client_visible(etag),
                command_client_text(e, "origin"));
     } else {
@@ -94,7 +94,7 @@ static void print_explanation(const json_t *e)
                (unsigned long long)command_client_u64(range, "blocks"),
                (unsigned long long)command_client_u64(e, "cached_blocks"),
                (unsigned long long)command_client_u64(e, "blocks"),
-               command_client_size(command_client_double(e, "cached_bytes"), cached));
+               commands_human_bytes(command_client_double(e, "cached_bytes"), cached));
         print_map(range);
         bool has_age = !json_is_null(json_object_get(e, "age_s"));
         printf("fresh    %s, %s%s%s\n", command_client_bool(e, "fresh") ? "yes" : "no",

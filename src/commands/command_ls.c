@@ -38,10 +38,10 @@ static json_t *sums_json(const struct sums *sums)
 
 static void print_sums(const struct sums *sums, const char *uri)
 {
-    char cached[COMMAND_SIZE_TEXT], size[COMMAND_SIZE_TEXT];
+    char cached[COMMANDS_BYTES_MAX], size[COMMANDS_BYTES_MAX];
     printf("%10s of %10s  %5.1f %%  %llu of %llu objects  %s\n",
-           command_client_size((double)sums->cached_bytes, cached),
-           command_client_size((double)sums->bytes, size),
+           commands_human_bytes((double)sums->cached_bytes, cached),
+           commands_human_bytes((double)sums->bytes, size),
            sums->bytes > 0 ? 100 * (double)sums->cached_bytes / (double)sums->bytes : 0,
            (unsigned long long)sums->cached_objects, (unsigned long long)sums->objects,
            command_client_visible(uri));
@@ -60,7 +60,7 @@ struct ls {
 static int on_listed(void *ctx, const json_t *object)
 {
     struct ls *ls = ctx;
-    char cached[COMMAND_SIZE_TEXT], size[COMMAND_SIZE_TEXT];
+    char cached[COMMANDS_BYTES_MAX], size[COMMANDS_BYTES_MAX];
     sums_add(&ls->sums, object);
     if (!ls->all && command_client_u64(object, "cached_bytes") == 0 &&
         !command_client_bool(object, "known")) {
@@ -70,8 +70,8 @@ static int on_listed(void *ctx, const json_t *object)
     if (!ls->client.is_json) {
         bool is_known = command_client_bool(object, "known");
         printf("%10s of %10s  %-7s %s\n",
-               command_client_size(command_client_double(object, "cached_bytes"), cached),
-               command_client_size(command_client_double(object, "size"), size),
+               commands_human_bytes(command_client_double(object, "cached_bytes"), cached),
+               commands_human_bytes(command_client_double(object, "size"), size),
                !is_known                                ? "-"
                : command_client_bool(object, "changed") ? "changed"
                : command_client_bool(object, "fresh")   ? "fresh"

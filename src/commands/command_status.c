@@ -59,7 +59,7 @@ static json_t *figures_of(const json_t *summary)
 
 static void print_screen(const struct command_client *client, const json_t *f)
 {
-    char a[COMMAND_SIZE_TEXT], b[COMMAND_SIZE_TEXT], c[COMMAND_SIZE_TEXT];
+    char a[COMMANDS_BYTES_MAX], b[COMMANDS_BYTES_MAX], c[COMMANDS_BYTES_MAX];
     const json_t *degraded = json_object_get(f, "degraded");
     printf("forebay %s at %s\n", command_client_text(f, "version"), client->address);
     printf("  state    %s, up %s\n", command_client_text(f, "reason"),
@@ -68,18 +68,18 @@ static void print_screen(const struct command_client *client, const json_t *f)
            100 * command_client_double(f, "byte_hit_ratio"),
            100 * command_client_double(f, "request_hit_ratio"));
     printf("  cache    %s of %s, %llu objects, %llu blocks\n",
-           command_client_size(command_client_double(f, "cache_bytes"), a),
-           command_client_size(command_client_double(f, "cache_capacity_bytes"), b),
+           commands_human_bytes(command_client_double(f, "cache_bytes"), a),
+           commands_human_bytes(command_client_double(f, "cache_capacity_bytes"), b),
            (unsigned long long)command_client_u64(f, "cache_objects"),
            (unsigned long long)command_client_u64(f, "cache_blocks"));
     printf("  served   %s from memory, %s from disk, %s from the origin; %llu requests\n",
-           command_client_size(command_client_double(f, "served_memory_bytes"), a),
-           command_client_size(command_client_double(f, "served_disk_bytes"), b),
-           command_client_size(command_client_double(f, "served_origin_bytes"), c),
+           commands_human_bytes(command_client_double(f, "served_memory_bytes"), a),
+           commands_human_bytes(command_client_double(f, "served_disk_bytes"), b),
+           commands_human_bytes(command_client_double(f, "served_origin_bytes"), c),
            (unsigned long long)command_client_u64(f, "requests"));
     printf("  origin   %llu requests, %s\n",
            (unsigned long long)command_client_u64(f, "origin_requests"),
-           command_client_size(command_client_double(f, "origin_received_bytes"), a));
+           commands_human_bytes(command_client_double(f, "origin_received_bytes"), a));
     printf("  now      %llu requests, %llu fills\n",
            (unsigned long long)command_client_u64(f, "requests_inflight"),
            (unsigned long long)command_client_u64(f, "fills_inflight"));

@@ -164,13 +164,13 @@ static double share(uint64_t done, uint64_t all)
 
 static int end_check(struct warm *w)
 {
-    char cached[COMMAND_SIZE_TEXT], size[COMMAND_SIZE_TEXT];
+    char cached[COMMANDS_BYTES_MAX], size[COMMANDS_BYTES_MAX];
     double part =
         w->bytes > 0 ? share(w->bytes_done, w->bytes) : share(w->objects_done, w->objects);
     if (!w->client.is_json) {
         printf("%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
-               command_client_size((double)w->bytes_done, cached),
-               command_client_size((double)w->bytes, size), 100 * part,
+               commands_human_bytes((double)w->bytes_done, cached),
+               commands_human_bytes((double)w->bytes, size), 100 * part,
                (unsigned long long)w->objects_done, (unsigned long long)w->objects);
     }
     int code = part + 1e-9 < w->least ? EXIT_CODE_PARTLY : EXIT_CODE_OK;

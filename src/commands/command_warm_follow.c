@@ -23,18 +23,18 @@ static double share_of(const json_t *job)
 
 void command_warm_line(const json_t *job, char *ret_text, size_t size)
 {
-    char done[COMMAND_SIZE_TEXT], all[COMMAND_SIZE_TEXT], rate[COMMAND_SIZE_TEXT];
-    char eta[COMMAND_SIZE_TEXT] = "";
+    char done[COMMANDS_BYTES_MAX], all[COMMANDS_BYTES_MAX], rate[COMMANDS_BYTES_MAX];
+    char eta[COMMANDS_BYTES_MAX] = "";
     bool has_eta =
         command_client_bool(job, "counted") && json_is_number(json_object_get(job, "eta_s"));
     (void)snprintf(
         ret_text, size, "%5.1f %%  %s of %s%s, %llu of %llu objects, %s/s%s%s", 100 * share_of(job),
-        command_client_size(command_client_double(job, "bytes_done"), done),
-        command_client_size(command_client_double(job, "bytes"), all),
+        commands_human_bytes(command_client_double(job, "bytes_done"), done),
+        commands_human_bytes(command_client_double(job, "bytes"), all),
         command_client_bool(job, "counted") ? "" : " so far",
         (unsigned long long)command_client_u64(job, "objects_done"),
         (unsigned long long)command_client_u64(job, "objects"),
-        command_client_size(command_client_double(job, "rate"), rate), has_eta ? ", left " : "",
+        commands_human_bytes(command_client_double(job, "rate"), rate), has_eta ? ", left " : "",
         has_eta ? command_client_time(command_client_double(job, "eta_s"), eta) : "");
 }
 

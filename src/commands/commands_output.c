@@ -38,16 +38,17 @@ void commands_append_json(struct buf *out, const char *text)
     buf_append_char(out, '"');
 }
 
-void commands_human_bytes(uint64_t bytes, char *ret_text)
+const char *commands_human_bytes(double bytes, char ret_text[COMMANDS_BYTES_MAX])
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double value = (double)bytes;
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     unsigned unit = 0;
-    while (value >= 1024 && unit + 1 < ARRAY_LEN(units)) {
-        value /= 1024;
+    while (bytes >= 1024 && unit + 1 < ARRAY_LEN(units)) {
+        bytes /= 1024;
         unit++;
     }
-    (void)snprintf(ret_text, COMMANDS_BYTES_MAX, "%.1f %s", value, units[unit]);
+    (void)snprintf(ret_text, COMMANDS_BYTES_MAX, unit == 0 ? "%.0f %s" : "%.1f %s", bytes,
+                   units[unit]);
+    return ret_text;
 }
 
 unsigned commands_setting(const char *key)

@@ -43,8 +43,9 @@ int commands_print_result(const struct buf *text);
 // A JSON text with its quotes.
 void commands_append_json(struct buf *out, const char *text);
 #define COMMANDS_BYTES_MAX 32
-void commands_human_bytes(uint64_t bytes, char *ret_text); // "1.5 GiB"; COMMANDS_BYTES_MAX bytes
-unsigned commands_setting(const char *key);                // its row, which is there
+// "1.5 GiB"; returns its text.
+const char *commands_human_bytes(double bytes, char ret_text[COMMANDS_BYTES_MAX]);
+unsigned commands_setting(const char *key); // its row, which is there
 // The directory itself, or the nearest one above it that is there.
 void commands_nearest_directory(const char *path, char ret_path[PATH_MAX]);
 
