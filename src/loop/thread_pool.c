@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_US 20000u
+#define PATIENCE_US 2000u
 #define LATE_THREADS 2u
 
 struct thread_pool {
