@@ -76,7 +76,7 @@ static unsigned long sleeps_of(const char *name)
 // Proves that those who wait for work to become late are not woken by each piece of it.
 Test(thread_pool, work_in_time_costs_the_others_little)
 {
-    enum { COUNT = 5000, PATIENCE_US = 20000, LATE_THREADS = 2 };
+    enum { COUNT = 5000, PATIENCE_US = 2000, LATE_THREADS = 2 };
     signal_init(&second.over);
     struct thread_pool *pool = thread_pool_new("nice", 1, 10, run);
     thread_pool_start(pool);
