@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disk engine on pools of threads doing the plain system calls, for where io_uring is refused: most
-// containers; and for writes everywhere. A pool for each lane serves all workers of a loop: a pool thread whose write waits
+// Disk engine on a pool of threads doing the plain system calls, for where io_uring is refused:
+// most containers. A pool for each lane serves all workers of a loop: a pool thread whose write waits
 // for the device does not keep a read waiting, nor does one that waits for a file server.
 //
 // A worker hands over what a turn started under one lock; a pool thread runs one operation to its
@@ -15,11 +15,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-// Nobody waits for what is written, but a write copies as long as its thread may keep the core: beside
-// threads of the same weight a worker gets it back after a slice for each of them, ten milliseconds
-// and more. With this weight a writer has a tenth of a core that a worker wants all of.
-#define WRITERS_NICE_BY 10
 
 // --- One operation, on a pool thread -------------------------------------------------------------
 
@@ -109,13 +104,12 @@ static void run(struct list_node *node)
 struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned thread_count)
 {
     static const char *const names[DISK_LANE_COUNT] = {"disk", "disk-write", "disk-origin"};
-    return thread_pool_new(names[lane], thread_count,
-                           lane == DISK_LANE_WRITES ? WRITERS_NICE_BY : 0, run);
+    return thread_pool_new(names[lane], thread_count, run);
 }
 
 // --- The engine's face, on the worker ------------------------------------------------------------
 
-bool disk_io_threads_issue(struct worker *w, struct disk_op *op)
+static bool threads_issue(struct worker *w, struct disk_op *op)
 {
     struct disk_lane *lane = &w->disk.lanes[disk_op_lane(op)];
     list_push_back(&lane->issued, &op->node);
@@ -123,7 +117,7 @@ bool disk_io_threads_issue(struct worker *w, struct disk_op *op)
     return true;
 }
 
-void disk_io_threads_flush(struct worker *w)
+static void threads_flush(struct worker *w)
 {
     for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
         struct disk_lane *lane = &w->disk.lanes[i];
@@ -137,8 +131,9 @@ void disk_io_threads_flush(struct worker *w)
     }
 }
 
-void disk_io_threads_collect(struct worker *w, struct list *finished)
+static void threads_collect(struct worker *w, struct list *finished, struct list *again)
 {
+    (void)again;
     if (atomic_load_explicit(&w->disk.completed, memory_order_relaxed) == NULL) {
         return;
     }
@@ -152,14 +147,8 @@ void disk_io_threads_collect(struct worker *w, struct list *finished)
     }
 }
 
-static void threads_collect(struct worker *w, struct list *finished, struct list *again)
-{
-    (void)again;
-    disk_io_threads_collect(w, finished);
-}
-
 const struct disk_engine_calls disk_io_threads_calls = {
-    .issue = disk_io_threads_issue,
-    .flush = disk_io_threads_flush,
+    .issue = threads_issue,
+    .flush = threads_flush,
     .collect = threads_collect,
 };

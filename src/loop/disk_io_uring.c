@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Disk engine on io_uring. Each worker has a ring; its descriptor sits in the worker's event base
-// and only wakes it. Writes go by threads of ours, which can be told to step back behind the workers;
-// the kernel's own have the weight of the worker. What a turn started is submitted with one system call; completions are
+// and only wakes it. What a turn started is submitted with one system call; completions are
 // collected from shared memory without one, all of them first, and dispatched after.
 //
 // The ring is made disabled by whoever makes the loop (so that a refusal is known before any thread
@@ -137,7 +136,9 @@ void disk_io_uring_enable(struct worker *w)
         w->disk.is_ring_enabled = true;
         // A thread of the kernel's for each operation that may wait, so that no lane waits for another's.
         unsigned most[2] = {0, 0}; // 0: as it is
-        most[0] = w->disk.lanes[DISK_LANE_READS].depth + w->disk.lanes[DISK_LANE_ORIGIN].depth;
+        for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
+            most[0] += w->disk.lanes[i].depth;
+        }
         // Before Linux 5.15 there are four for each CPU.
         (void)io_uring_register_iowq_max_workers(&w->disk.ring, most);
     }
@@ -186,9 +187,6 @@ static void prepare_open(struct io_uring_sqe *sqe, struct disk_op *op)
 
 static bool uring_issue(struct worker *w, struct disk_op *op)
 {
-    if (disk_op_lane(op) == DISK_LANE_WRITES) {
-        return disk_io_threads_issue(w, op);
-    }
     struct io_uring_sqe *sqe = io_uring_get_sqe(&w->disk.ring);
     if (sqe == NULL) {
         return false;
@@ -232,7 +230,6 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
 
 static void uring_flush(struct worker *w)
 {
-    disk_io_threads_flush(w);
     // What the kernel does not take now (EAGAIN, EBUSY, EINTR) stays in the ring and keeps the
     // worker awake.
     int rc = io_uring_submit(&w->disk.ring);
@@ -255,7 +252,6 @@ static void uring_collect(struct worker *w, struct list *finished, struct list *
         count++;
     }
     io_uring_cq_advance(ring, count);
-    disk_io_threads_collect(w, finished);
 }
 
 const struct disk_engine_calls disk_io_uring_calls = {

@@ -35,7 +35,7 @@ enum disk_engine { DISK_ENGINE_AUTO, DISK_ENGINE_URING, DISK_ENGINE_THREADS };
 struct loop_options {
     unsigned worker_count;   // 1..LOOP_WORKERS_MAX
     enum disk_engine engine; // AUTO probes a real ring with one real read
-    unsigned disk_threads;   // of each pool, all workers together; 0 = 2 per worker
+    unsigned disk_threads;   // for the thread back end, all workers together; 0 = 2 per worker
     unsigned disk_queue_depth;
 };
 

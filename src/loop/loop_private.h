@@ -48,9 +48,8 @@ bool mailbox_has_work(const struct worker *w);
 
 // --- thread_pool.c -------------------------------------------------------------------------------
 struct thread_pool;
-// `name` is what top shows of its threads, which call run() with each piece of work and are `nice_by`
-// nicer than who starts them; what they do not come to in time a few others do.
-struct thread_pool *thread_pool_new(const char *name, unsigned thread_count, int nice_by,
+// `name` is what top shows of its threads, which call run() with each piece of work.
+struct thread_pool *thread_pool_new(const char *name, unsigned thread_count,
                                     void (*run)(struct list_node *work));
 void thread_pool_start(struct thread_pool *pool);
 // Takes all `count` nodes of `work`, in their order, or none: ERR_LIMIT where more than `queued_max`
@@ -68,7 +67,7 @@ enum disk_lane_kind { DISK_LANE_READS, DISK_LANE_WRITES, DISK_LANE_ORIGIN, DISK_
 struct disk_lane {
     struct list waiting; // started, not yet given to the engine
     unsigned waiting_count, inflight_count, depth;
-    struct list issued; // in this pass, not yet given to a pool
+    struct list issued; // threads: in this pass, not yet given to the pool
     unsigned issued_count;
 };
 struct disk_io {
@@ -79,7 +78,7 @@ struct disk_io {
     struct io_uring ring;
     bool has_ring, is_ring_enabled;
     struct event *ring_event;
-    // pools
+    // threads
     _Atomic(struct list_node *) completed; // newest first, linked by node.next
 };
 
@@ -103,10 +102,6 @@ void disk_io_uring_close(struct worker *w);
 
 // One for each lane, for all workers together.
 struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned thread_count);
-// The pools' side of a worker, as the calls of an engine. io_uring gives them the lane of writes.
-bool disk_io_threads_issue(struct worker *w, struct disk_op *op);
-void disk_io_threads_flush(struct worker *w);
-void disk_io_threads_collect(struct worker *w, struct list *finished);
 
 void disk_io_init(struct worker *w, unsigned depth);
 void disk_io_dispatch(struct worker *w); // collects completions, then runs their done()
@@ -176,7 +171,7 @@ struct loop {
     enum disk_engine engine;
     const struct disk_engine_calls *engine_calls;
     char engine_why[160];
-    struct thread_pool *disk_pools[DISK_LANE_COUNT]; // with io_uring NULL but for writes
+    struct thread_pool *disk_pools[DISK_LANE_COUNT]; // NULL with io_uring
     struct thread_pool *blocking_pools[BLOCKING_LANE_COUNT];
     bool is_started;
     uint64_t idle_wait_us;           // the longest wait of a worker

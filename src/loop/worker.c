@@ -388,27 +388,27 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
     } else {
         err = loop_open_rings(loop, &why);
     }
-    if (err != ERR_OK && options->engine == DISK_ENGINE_URING) {
+    if (err == ERR_OK) {
+        loop->engine = DISK_ENGINE_URING;
+        loop->engine_calls = &disk_io_uring_calls;
+        snprintf(loop->engine_why, sizeof(loop->engine_why), "io_uring: ok");
+    } else if (options->engine == DISK_ENGINE_URING) {
         if (ret_why != NULL) {
             buf_printf(ret_why, "io_uring is refused here: %s", buf_cstr(&why));
         }
         buf_done(&why);
         return ERR_INVALID;
-    }
-    unsigned count = options->disk_threads;
-    if (count == 0) {
-        // One may be held up by a sync while another reads.
-        count = loop->worker_count < 2 ? 4 : 2 * loop->worker_count;
-    }
-    loop->disk_pools[DISK_LANE_WRITES] = disk_io_threads_pool_new(DISK_LANE_WRITES, count);
-    if (err == ERR_OK) {
-        loop->engine = DISK_ENGINE_URING;
-        loop->engine_calls = &disk_io_uring_calls;
-        snprintf(loop->engine_why, sizeof(loop->engine_why), "io_uring: ok");
     } else {
+        unsigned count = options->disk_threads;
+        if (count == 0) {
+            // One may be held up by a sync while another reads.
+            count = loop->worker_count < 2 ? 4 : 2 * loop->worker_count;
+        }
         loop->engine = DISK_ENGINE_THREADS;
         loop->engine_calls = &disk_io_threads_calls;
         loop->disk_pools[DISK_LANE_READS] = disk_io_threads_pool_new(DISK_LANE_READS, count);
+        loop->disk_pools[DISK_LANE_WRITES] =
+            disk_io_threads_pool_new(DISK_LANE_WRITES, count > 4 ? count / 2 : 2);
         loop->disk_pools[DISK_LANE_ORIGIN] = disk_io_threads_pool_new(DISK_LANE_ORIGIN, count);
         snprintf(loop->engine_why, sizeof(loop->engine_why), "threads: %s", buf_cstr(&why));
     }
@@ -478,10 +478,8 @@ enum err loop_start(struct loop *loop)
     check(!loop->is_started);
     sigset_t old;
     loop_block_signals(&old);
-    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
-        if (loop->disk_pools[i] != NULL) {
-            thread_pool_start(loop->disk_pools[i]);
-        }
+    for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL; i++) {
+        thread_pool_start(loop->disk_pools[i]);
     }
     for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
         thread_pool_start(loop->blocking_pools[i]);
@@ -589,10 +587,8 @@ void loop_stop(struct loop *loop)
     for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
         thread_pool_stop(loop->blocking_pools[i]);
     }
-    for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
-        if (loop->disk_pools[i] != NULL) {
-            thread_pool_stop(loop->disk_pools[i]);
-        }
+    for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL; i++) {
+        thread_pool_stop(loop->disk_pools[i]);
     }
     loop_deliver_leftovers(loop);
     loop->is_started = false;

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk interface on both engines: every kind of operation, short transfers, the queue depth,
 // cancelling, the fault hook; reads without waiting and residency.
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -583,47 +581,6 @@ BOTH_ENGINES(faults_strike_when_told)
         cr_assert(run_single(rig, &single) != ERR_OK);
         cr_assert(single.op.errno_value == EIO || single.op.errno_value == ENOSPC);
     }
-    close(fd);
-}
-
-// The nice value of the threads of that name; -100 where there is none.
-static int nice_of_threads(const char *name)
-{
-    int nice = -100;
-    DIR *tasks = opendir("/proc/self/task");
-    cr_assert(tasks != NULL);
-    for (struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
-        char path[300], comm[32] = "";
-        (void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
-        FILE *file = fopen(path, "re");
-        if (file != NULL) {
-            (void)fscanf(file, "%31s", comm);
-            (void)fclose(file);
-        }
-        if (strcmp(comm, name) == 0) {
-            id_t tid = (id_t)strtoul(entry->d_name, NULL, 10);
-            nice = getpriority(PRIO_PROCESS, tid);
-        }
-    }
-    (void)closedir(tasks);
-    return nice;
-}
-
-// Proves that what writes steps back behind who answers readers, whichever engine reads.
-BOTH_ENGINES(writers_step_back)
-{
-    int fd = fixture_file(rig->dir, "file", "x", 1);
-    struct iovec iov = {(char[]){'y'}, 1};
-    int own = getpriority(PRIO_PROCESS, 0), writers = -100;
-    // Until they run others write for them.
-    for (unsigned i = 0; i < 10000 && writers == -100; i++) {
-        struct single write_op = {
-            .op = {.kind = DISK_WRITE, .fd = fd, .iov = &iov, .iov_count = 1}};
-        cr_assert(run_single(rig, &write_op) == ERR_OK);
-        writers = nice_of_threads("disk-write");
-    }
-    cr_assert(writers == (own < 9 ? own + 10 : 19)); // 19: there is no more
-    cr_assert(nice_of_threads("worker-0") == own);
     close(fd);
 }
 
