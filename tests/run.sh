@@ -9,6 +9,8 @@
 #   tests/run.sh --kind KIND         another build kind: asan-ubsan, tsan, release
 #   tests/run.sh --unit              only unit tests and lint
 #   tests/run.sh --scenario ARGS...  only scenarios; ARGS go to pytest
+#   tests/run.sh --observe           only what people look at: the page in Chromium, metrics and alerts by
+#                                    promtool (packages of 0.7 GB); without them these tests say NOT RUN
 #   tests/run.sh --optional          with --clients: also the clients that need torch (6 GB)
 #   tests/run.sh --write             with --clients: the matrix goes into README.md, if it is good
 #
@@ -32,9 +34,10 @@ while [ $# -gt 0 ]; do
     --optional) optional=1 ;;
     --write) write=1 ;;
     --unit) what=unit ;;
+    --observe) what=observe ;;
     --kind) kind=$2; shift ;;
     --scenario) what=scenario; shift; break ;;
-    -h | --help) sed -n '3,17p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h | --help) sed -n '3,19p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "run.sh: unknown option $1 (--help)" >&2; exit 2 ;;
     esac
     shift
@@ -210,6 +213,13 @@ scenario)
     # Bare file names are looked up in tests/scenario.
     cd "$here/tests/scenario" || exit 1
     pytests scenario "$@"
+    ;;
+observe)
+    install_packages page metrics
+    build
+    python_for_scenarios
+    cd "$here/tests/scenario" || exit 1
+    FOREBAY_TEST_ALL_RUN=1 pytests observe test_page.py test_browser.py test_metrics.py
     ;;
 clients)
     kind=release
