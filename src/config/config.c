@@ -436,7 +436,10 @@ static void finish_cache_dir(struct loader *l)
     }
     if (was_auto(l, SETTING_cache_dir)) {
         const char *user_cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-        if (geteuid() == 0) {
+        const char *of_unit = getenv("CACHE_DIRECTORY"); // systemd.exec(5)
+        if (of_unit != NULL && of_unit[0] == '/' && strchr(of_unit, ':') == NULL) {
+            c->cache_dir = arena_printf(l->arena, "%s", of_unit);
+        } else if (geteuid() == 0) {
             c->cache_dir = "/var/cache/forebay";
         } else if (user_cache != NULL && user_cache[0] == '/') {
             c->cache_dir = arena_printf(l->arena, "%s/forebay", user_cache);

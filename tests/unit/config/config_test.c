@@ -117,6 +117,22 @@ Test(config, defaults_are_valid_and_as_documented)
     end();
 }
 
+// systemd.exec(5): CacheDirectory= names one folder, or several with colons between them.
+Test(config, the_units_cache_directory_is_the_automatic_one)
+{
+    begin();
+    setenv("CACHE_DIRECTORY", "/var/cache/of-unit", 1);
+    struct config *c = load(NULL, NULL, NULL);
+    cr_assert_str_eq(c->cache_dir, "/var/cache/of-unit");
+    config_free(c);
+    setenv("CACHE_DIRECTORY", "/var/cache/a:/var/cache/b", 1);
+    c = load(NULL, NULL, NULL);
+    cr_assert_str_neq(c->cache_dir, "/var/cache/a:/var/cache/b");
+    config_free(c);
+    unsetenv("CACHE_DIRECTORY");
+    end();
+}
+
 Test(config, flag_beats_environment_beats_file_beats_default)
 {
     begin();
