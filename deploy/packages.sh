@@ -4,7 +4,7 @@
 #
 # The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and Dockerfile.
 #
-#   sh deploy/packages.sh build            prints the list (build, run, test, page, fuzz, bench, metrics, clients, clients_java)
+#   sh deploy/packages.sh build            prints the list (build, run, test, page, fuzz, bench, metrics, clients, clients_java, image, package)
 #   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
 set -eu
 
@@ -24,6 +24,8 @@ clients_java="default-jdk-headless maven"
 # promtool for tests/scenario/test_metrics.py. A list of its own: 22 MB to fetch, 330 MB on disk. Debian starts the
 # service where it may (systemctl disable --now prometheus); the tests do not need it.
 metrics="prometheus"
+image="buildah mmdebstrap umoci runc git ca-certificates python3"
+package="dpkg-dev lintian file systemd mmdebstrap"
 quickstart="curl"
 
 if [ "${1:-}" = --install ]; then
@@ -36,7 +38,7 @@ fi
 want=
 for group; do
     case $group in
-    build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | quickstart) eval "want=\"\$want \$$group\"" ;;
+    build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | image | package | quickstart) eval "want=\"\$want \$$group\"" ;;
     *) echo "packages.sh: no group $group" >&2; exit 2 ;;
     esac
 done

@@ -11,6 +11,7 @@
 #   tests/run.sh --scenario ARGS...  only scenarios; ARGS go to pytest
 #   tests/run.sh --observe           only what people look at: the page in Chromium, metrics and alerts by
 #                                    promtool (packages of 0.7 GB); without them these tests say NOT RUN
+#   tests/run.sh --deploy            only what is shipped: image, Debian package, tarball, built and really run (root)
 #   tests/run.sh --optional          with --clients: also the clients that need torch (6 GB)
 #   tests/run.sh --write             with --clients: the matrix goes into README.md, if it is good
 #
@@ -35,9 +36,10 @@ while [ $# -gt 0 ]; do
     --write) write=1 ;;
     --unit) what=unit ;;
     --observe) what=observe ;;
+    --deploy) what=deploy ;;
     --kind) kind=$2; shift ;;
     --scenario) what=scenario; shift; break ;;
-    -h | --help) sed -n '3,19p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h | --help) sed -n '3,20p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "run.sh: unknown option $1 (--help)" >&2; exit 2 ;;
     esac
     shift
@@ -220,6 +222,14 @@ observe)
     python_for_scenarios
     cd "$here/tests/scenario" || exit 1
     FOREBAY_TEST_ALL_RUN=1 pytests observe test_page.py test_browser.py test_metrics.py
+    ;;
+deploy)
+    kind=release
+    install_packages image package
+    build
+    python_for_scenarios
+    jobs=1
+    FOREBAY_BUILD_ROOT=$root pytests deploy "$here/tests/deploy"
     ;;
 clients)
     kind=release

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Debian package and the tarball: cpack -G DEB, cpack -G TGZ, in the folder of a release build.
+include(GNUInstallDirs)
+set(here ${CMAKE_CURRENT_LIST_DIR})
+
+install(FILES ${CMAKE_SOURCE_DIR}/conf/forebay.yaml DESTINATION /etc/forebay)
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.service
+        DESTINATION lib/systemd/system)
+install(FILES ${here}/copyright DESTINATION share/doc/forebay)
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.rules.yaml
+              ${CMAKE_SOURCE_DIR}/deploy/grafana/forebay.json
+        DESTINATION share/doc/forebay/examples)
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/printed/changelog.gz
+                   COMMAND gzip -9nc ${here}/changelog > ${CMAKE_BINARY_DIR}/printed/changelog.gz
+                   DEPENDS ${here}/changelog VERBATIM)
+add_custom_target(changelog ALL DEPENDS ${CMAKE_BINARY_DIR}/printed/changelog.gz)
+install(FILES ${CMAKE_BINARY_DIR}/printed/changelog.gz DESTINATION share/doc/forebay)
+
+set(CPACK_PACKAGE_NAME forebay)
+set(CPACK_PACKAGE_VENDOR Forebay)
+set(CPACK_PACKAGE_CONTACT "Forebay maintainers <maintainers@forebay.invalid>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "S3 read cache on local disks for training jobs")
+set(CPACK_PACKAGE_DESCRIPTION
+    "Speaks S3 on localhost, answers ranged reads from a block cache on NVMe and
+asks the object store once for each byte. Every other S3 operation goes
+through. Clients need no change but their endpoint.")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION net)
+set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS ca-certificates)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${here}/conffiles ${here}/postinst ${here}/prerm ${here}/postrm)
+include(CPack)

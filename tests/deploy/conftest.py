@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shipped, built by its documented command and really run. Uses the harness of the scenario tests.
+
+    FOREBAY_BUILD_ROOT  where artefacts are built and kept (run.sh sets it)
+"""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scenario"))
+
+from forebay import ROOT  # noqa: E402 (found by the line above)
+from origin import Origin  # noqa: E402
+
+KEYS = {"origin-key": "origin-secret-canary-7f3a"}
+ARTEFACTS = Path(os.environ.get("FOREBAY_BUILD_ROOT") or ROOT / "build") / "deploy"
+
+
+def made(*command, cwd=ROOT, wait=900, **more):
+    """What the command printed; a failed one fails the test with all it said."""
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=wait, **more)
+    assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def artefacts():
+    ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    return ARTEFACTS
+
+
+@pytest.fixture
+def origin():
+    made_here = Origin(credentials=KEYS)
+    made_here.start()
+    yield made_here
+    made_here.stop()
+    assert not made_here.violations, made_here.violations[:5]
+
+
+@pytest.fixture
+def figure(record_property):
+    return lambda text: record_property("figure", text)
+
+
+def pytest_terminal_summary(terminalreporter):
+    for report in terminalreporter.stats.get("passed", []):
+        for name, text in report.user_properties:
+            if name == "figure":
+                terminalreporter.write_line(f"figure: {text}")
