@@ -26,8 +26,16 @@ def made(*command, cwd=ROOT, wait=900, **more):
     return done.stdout
 
 
+def not_run(why):
+    """Reported loudly at the end; never counted as passed."""
+    pytest.skip("NOT RUN: " + why)
+
+
 @pytest.fixture(scope="session")
 def artefacts():
+    """Where they go. Making a Debian or an image takes mounts of one's own."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=60).returncode != 0:
+        not_run("no root, or no mounts of our own here")
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     return ARTEFACTS
 
@@ -47,6 +55,8 @@ def figure(record_property):
 
 
 def pytest_terminal_summary(terminalreporter):
+    for reason in {str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])}:
+        terminalreporter.write_line(reason[:300])
     for report in terminalreporter.stats.get("passed", []):
         for name, text in report.user_properties:
             if name == "figure":

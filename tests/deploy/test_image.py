@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from client import judge
-from conftest import KEYS, ROOT, made
+from conftest import KEYS, ROOT, made, not_run
 from forebay import Forebay, io_uring_works
 from waiting import WAIT_S
 
@@ -93,8 +93,24 @@ class Container(Forebay):
             self.process.wait(WAIT_S)
 
 
+@pytest.fixture(scope="session")
+def runtime(bundle):
+    """Whether this machine starts containers at all: a sandbox may refuse what that takes."""
+    config = json.loads((bundle / "config.json").read_text())
+    config["process"].update(terminal=False, args=["/usr/bin/forebay", "version"])
+    config["mounts"] = [m for m in config["mounts"] if m["destination"] not in ("/cache", "/sys", "/sys/fs/cgroup")]
+    (bundle / "probe").mkdir(exist_ok=True)
+    config["root"]["path"] = str(bundle / "rootfs")
+    (bundle / "probe/config.json").write_text(json.dumps(config))
+    done = subprocess.run(["runc", "--root", str(bundle / "runc"), "run", "-b", str(bundle / "probe"), f"forebay-probe-{os.getpid()}"],
+                          capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0 and "runc" in done.stderr:
+        not_run(f"no containers here: {done.stderr.strip()[-200:]}")
+    assert done.returncode == 0 and done.stdout.startswith("forebay "), done.stdout + done.stderr
+
+
 @pytest.fixture
-def contained(tmp_path, bundle):
+def contained(tmp_path, bundle, runtime):
     running = []
 
     def make(origin, **more):
