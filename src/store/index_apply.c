@@ -5,9 +5,11 @@
 // without has at least one, all under its generation; so a record lives as long as one of its runs,
 // and a newer generation leaves nothing of the older behind. Damaged records count as absent.
 //
-// Room: LMDB extends its file itself when it runs out, so before each change the file is grown to
-// what the change could touch at most: a path of pages per key, but not more than the trees have in
-// all.
+// Room: LMDB extends its file itself when it runs out, so before a transaction the file is grown to
+// what it could touch at most: a path of pages for each key, but never more than all pages of the trees
+// and what these can be split into. It is room that segments do not have, so it is not to be guessed
+// too high: a page takes 34 records or 47 places, and one that was split takes half as many more until
+// it splits again, while removals split nothing.
 #include "store/index_apply.h"
 
 #include <errno.h>
@@ -48,8 +50,14 @@ static void txn_abort(struct index_txn *t)
     }
 }
 
-enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned change_count,
-                         int *ret_rc)
+// New pages of what is put, three entries at most for each change.
+static uint64_t split_pages(uint64_t pages, unsigned put_count)
+{
+    return min_u64(3ull * put_count, 2 * pages + put_count / 3);
+}
+
+enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_count,
+                         unsigned removal_count, int *ret_rc)
 {
     *t = (struct index_txn){.index = index, .env = atomic_load(&index->current)};
     MDB_envinfo info;
@@ -63,8 +71,10 @@ enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned chan
         txn_abort(t);
         return ERR_IO;
     }
-    uint64_t paths = (uint64_t)change_count * (objects.ms_depth + places.ms_depth + 4);
-    uint64_t whole = 2 * (tree_pages(&objects) + tree_pages(&places)) + change_count;
+    uint64_t changes = (uint64_t)put_count + removal_count;
+    uint64_t paths = changes * (objects.ms_depth + places.ms_depth + 4);
+    uint64_t pages = tree_pages(&objects) + tree_pages(&places);
+    uint64_t whole = pages + split_pages(pages, put_count);
     t->pages = info.me_last_pgno + 1;
     t->pages_ready = atomic_load(&index->allocated_bytes) / PAGE_BYTES;
     txn_want_pages(t, min_u64(paths, whole) + PAGES_SLACK);

@@ -16,9 +16,10 @@ struct index_txn {
     enum err err;         // first failure of the growing
 };
 
-// Begins, with room for `change_count` changes. On failure nothing is open.
-enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned change_count,
-                         int *ret_rc);
+// Begins, with room for so many changes that may put something, and so many that only remove. On failure
+// nothing is open.
+enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_count,
+                         unsigned removal_count, int *ret_rc);
 // Does what it brings hold the whole object?
 bool index_change_is_whole(const struct index_change *c);
 // ERR_OK: done (whether or not there was something to do); ERR_CANCELLED: refused because the index

@@ -352,7 +352,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     uint64_t began_us = clock_monotonic_us();
     rc = ready ? 0 : MDB_CORRUPTED;
     enum err err =
-        ready ? index_txn_begin(&t, index, count + renewal_count + forget_count, &rc) : ERR_IO;
+        ready ? index_txn_begin(&t, index, count + renewal_count, forget_count, &rc) : ERR_IO;
     if (err == ERR_DISK_FULL && forget_count > 0) { // nobody waits for it, and filling goes on
         changes.forget = NULL;
         forget_count = 0;
@@ -361,7 +361,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
             index_batch_done(&changes);
             return false;
         }
-        err = index_txn_begin(&t, index, count + renewal_count, &rc);
+        err = index_txn_begin(&t, index, count + renewal_count, 0, &rc);
     }
     if (err == ERR_OK) {
         index_batch_apply(&changes, store, &t);

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The room that the index asks for: a full cache gives up neither segments nor runs for its sake.
+#include "store/index_writer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "store_fixture.h"
+#include "test.h"
+#include "waiting.h"
+
+static bool box_begin(struct box *box, enum disk_engine engine)
+{
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "524288", 1) == 0);
+    box_init(box, engine, 16 * MIB);
+    box->options.block_size_bytes_max = BLOCK;
+    box->options.policy = STORE_POLICY_LRU;
+    if (!box_open(box)) {
+        box_remove(box);
+        return false;
+    }
+    return true;
+}
+
+static void put(struct box *box, unsigned i, uint64_t size)
+{
+    char key[16];
+    (void)snprintf(key, sizeof(key), "key-%u", i);
+    struct object object = {key, "\"e\"", size, BLOCK, store_generation_next(box->store)};
+    struct store_place place;
+    enum err err;
+    wait_for((err = box_write(box, 0, &object, 0, 1, 1, &place)) != ERR_DISK_FULL);
+    cr_assert(err == ERR_OK);
+    box_enter(box, &object, &place);
+    box_let_go(&place);
+}
+
+// A few hundred small objects, replaced again and again in batches as large as they get: the file grows by
+// what their pages come to, not by a page for each.
+Test(index_writer, the_file_of_a_small_index_stays_small)
+{
+    struct box box;
+    cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
+    for (unsigned round = 0; round < 4; round++) {
+        store_fault_stall(STORE_FAULT_COMMIT, true);
+        put(&box, 1000, 100);
+        store_fault_stall_reached(STORE_FAULT_COMMIT);
+        for (unsigned i = 0; i < 400; i++) {
+            put(&box, i, 100);
+        }
+        struct index_removal *removals = calloc(800, sizeof(*removals));
+        cr_assert(removals != NULL);
+        for (unsigned i = 0; i < 800; i++) {
+            removals[i].hash = (struct hash128){i * 0x9e3779b97f4a7c15u, i};
+        }
+        index_writer_forget(&box.store->writer, removals, 800);
+        store_fault_stall(STORE_FAULT_COMMIT, false);
+        cr_assert(index_writer_flush(&box.store->writer) == ERR_OK);
+        wait_for(atomic_load(&box.store->writer.forget.waiting) == 0);
+    }
+    uint64_t bytes = atomic_load(&box.store->index.allocated_bytes);
+    cr_assert_leq(bytes, 3 * MIB / 2, "%llu", (unsigned long long)bytes);
+    char path[600];
+    struct stat st;
+    (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
+    cr_assert(stat(path, &st) == 0 && (uint64_t)st.st_size <= bytes); // LMDB never grew it itself
+    box_close(&box);
+    box_remove(&box);
+}
