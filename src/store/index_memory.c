@@ -99,6 +99,13 @@ bool index_memory_has_room(const struct index_memory *memory)
                memory->pending_bytes_max;
 }
 
+bool index_memory_is_heavy(const struct index_memory *memory)
+{
+    return atomic_load_explicit(&memory->pending_bytes, memory_order_relaxed) >=
+           atomic_load_explicit(&memory->pending_bytes_max, memory_order_relaxed) /
+               MEMORY_PENDING_HEAVY_PART;
+}
+
 // --- taking out
 
 static void retire_locked(struct index_memory *memory, struct memory_shard *shard, void *ptr)

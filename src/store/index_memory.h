@@ -13,7 +13,8 @@
 // Puts that are not durable yet, and deletes that the disk has refused: above, no run is begun, and of so
 // many such deletes the index is given up. Fewer where limits.max_buffer is small: three eighths of it.
 #define MEMORY_PENDING_MAX 8192u
-#define MEMORY_PENDING_BYTES 2048u // what one holds, as measured
+#define MEMORY_PENDING_HEAVY_PART 8u // of the payload that may wait: it waits no longer
+#define MEMORY_PENDING_BYTES 2048u   // what one holds, as measured
 
 // Entries above which floors that are durable do not wait for a rebuild to end: they spare a question to the
 // origin, since what the rebuild finds is confirmed before it is used.
@@ -88,6 +89,9 @@ const struct memory_entry *index_memory_find(const struct index_memory *memory,
                                              struct hash128 hash);
 // Room for another run?
 bool index_memory_has_room(const struct index_memory *memory);
+// Do so many bytes wait to be durable that they are not to wait any longer? Their segments cannot be
+// picked to go meanwhile, and in their place go those that the policy would keep.
+bool index_memory_is_heavy(const struct index_memory *memory);
 
 // --- changes: a key's from its home, and from the index writer when they have become durable
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one thread that writes the index. Changes come in one queue, so each worker's are applied in
 // its order. A batch is taken when its oldest change is 100 ms old, or 1,024 are there, or one is
-// urgent; its segments are synced, then all of it is one commit, then it is taken out of the memory
-// side and the answers go out. With sync and commit a crash loses at most the fills of 200 ms (runs
-// that were written whole are found again in their segments).
+// urgent, or its puts are a 16th of the cache: a segment may go only when all that it holds is durable,
+// and if those that were written last cannot, others go that are worth more. The batch's segments are
+// synced, then all of it is one commit, then it is taken out of the memory side and the answers go out.
+// With sync and commit a crash loses at most the fills of 200 ms (runs that were written whole are found
+// again in their segments).
 //
 // A failed sync gives up the segment: what the kernel dropped cannot be written again. A failed
 // commit takes its puts out of the memory side and turns filling off for a while. When LMDB finds its
@@ -100,10 +102,14 @@ void index_writer_put(struct index_writer *writer, const struct memory_put *put)
     change->validated_mono_ms = put->validated_mono_ms;
     change->validated_wall_ms = put->validated_wall_ms;
     change->place = *put->place;
+    bool was_heavy = index_memory_is_heavy(memory);
     atomic_fetch_add(&memory->pending, 1);
     atomic_fetch_add(&memory->pending_bytes, put->place->payload_len);
     chunk_budget_charge(BUDGET_RUNS, MEMORY_PENDING_BYTES);
     writer_push(writer, change);
+    if (!was_heavy && index_memory_is_heavy(memory)) {
+        index_writer_renewals_wait(writer); // wakes it
+    }
 }
 
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
@@ -617,7 +623,9 @@ static bool writer_wait_locked(struct index_writer *writer)
         }
         bool owed_due = writer->owed != NULL && now_us >= writer->owed_due_us;
         bool forget_due = forget >= INDEX_FORGET_SLICE && now_us >= writer->forget_due_us;
-        if (owed_due || forget_due || writer->guarded.urgent_count > 0 ||
+        bool is_heavy = writer->guarded.count > 0 && index_memory_is_heavy(&index->memory);
+        stats_add(COUNTER_index_batches_heavy, is_heavy);
+        if (is_heavy || owed_due || forget_due || writer->guarded.urgent_count > 0 ||
             writer->guarded.count >= INDEX_BATCH_MAX || renewals >= RENEW_EARLY ||
             (batch_due_us != 0 && now_us >= batch_due_us) ||
             (renew_due_us != 0 && now_us >= renew_due_us)) {

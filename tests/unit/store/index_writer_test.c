@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room that the index asks for: a full cache gives up neither segments nor runs for its sake.
+// When a batch is taken, and the room that it asks for: a full cache gives up neither segments nor runs for
+// the sake of its index.
 #include "store/index_writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "stats/stats.h"
 #include "store_fixture.h"
 #include "test.h"
 #include "waiting.h"
@@ -34,6 +36,52 @@ static void put(struct box *box, unsigned i, uint64_t size)
     cr_assert(err == ERR_OK);
     box_enter(box, &object, &place);
     box_let_go(&place);
+}
+
+static bool is_found(struct box *box, unsigned i)
+{
+    char key[16];
+    static struct store_view view;
+    (void)snprintf(key, sizeof(key), "key-%u", i);
+    struct object object = {key, "\"e\"", BLOCK, BLOCK, 0};
+    box_look(box, &object, &view);
+    return view.found;
+}
+
+// What was written last cannot be picked to go until it is durable, so of a small cache much would stay
+// that way, and the rest be emptied, if a batch lingered whatever it holds.
+Test(index_writer, a_batch_that_is_much_of_the_cache_is_taken_at_once)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        if (!box_begin(&box, engines[e])) {
+            continue;
+        }
+        struct index_memory *memory = &box.store->index.memory;
+        uint64_t heavy = stats_sum(COUNTER_index_batches_heavy);
+        for (unsigned i = 0; i < 2; i++) { // too little: it lingers
+            put(&box, i, BLOCK);
+        }
+        wait_for(atomic_load(&memory->pending) == 0);
+        cr_assert_eq(stats_sum(COUNTER_index_batches_heavy), heavy);
+        store_fault_stall(STORE_FAULT_COMMIT, true);
+        put(&box, 2, BLOCK);
+        store_fault_stall_reached(STORE_FAULT_COMMIT);
+        unsigned count = 3;
+        while (atomic_load(&memory->pending_bytes) <= box.store->segment_limit_bytes / 16 + BLOCK) {
+            put(&box, count++, BLOCK);
+        }
+        cr_assert_leq((uint64_t)count * BLOCK, box.store->capacity_bytes / 16 + 4 * BLOCK);
+        store_fault_stall(STORE_FAULT_COMMIT, false);
+        wait_for(atomic_load(&memory->pending) == 0);
+        cr_assert_eq(stats_sum(COUNTER_index_batches_heavy), heavy + 1);
+        for (unsigned i = 0; i < count; i++) {
+            cr_assert(is_found(&box, i), "%u", i);
+        }
+        box_close(&box);
+        box_remove(&box);
+    }
 }
 
 // A few hundred small objects, replaced again and again in batches as large as they get: the file grows by
