@@ -512,6 +512,9 @@ void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
     actions[ADMIN_ACTION_jobs] = command_control_jobs;
     actions[ADMIN_ACTION_job] = command_control_job;
     actions[ADMIN_ACTION_job_cancel] = command_control_job_cancel;
+    actions[ADMIN_ACTION_scrub] = command_control_scrub;
+    actions[ADMIN_ACTION_scrub_begin] = command_control_scrub_begin;
+    actions[ADMIN_ACTION_scrub_cancel] = command_control_scrub_cancel;
     actions[ADMIN_ACTION_drain] = control_drain;
     actions[ADMIN_ACTION_reload] = control_reload;
     actions[ADMIN_ACTION_loglevel] = control_loglevel;

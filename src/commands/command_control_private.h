@@ -27,4 +27,10 @@ void command_control_jobs(void *ctx, struct admin_call *call);
 void command_control_job(void *ctx, struct admin_call *call);
 void command_control_job_cancel(void *ctx, struct admin_call *call);
 
+// --- command_control_scrub.c ---------------------------------------------------------------------
+
+void command_control_scrub(void *ctx, struct admin_call *call);
+void command_control_scrub_begin(void *ctx, struct admin_call *call);
+void command_control_scrub_cancel(void *ctx, struct admin_call *call);
+
 #endif

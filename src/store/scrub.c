@@ -17,7 +17,8 @@
 // meanwhile is left.
 //
 // A round goes through what is full when it begins, the oldest first. The next begins an hour after
-// that, or when the rate is set anew.
+// that, or when the rate is set anew, or when one is ordered: that one has a rate of its own, and takes
+// over a round that runs already.
 #include "store/scrub.h"
 
 #include <errno.h>
@@ -48,6 +49,13 @@ static_assert(WINDOW_BYTES >= RUN_HEADER_MAX + DIRECT_ALIGN, "so does a header")
 
 // --- waiting
 
+// 0: nothing is to be read.
+static uint64_t rate_locked(const struct scrub *scrub)
+{
+    uint64_t ordered = scrub->guarded.ordered_bytes_per_s;
+    return ordered > 0 ? ordered : scrub->guarded.bytes_per_s;
+}
+
 // Until then, or until the rate has changed; false: it is to stop, or nothing is to be read now.
 static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
 {
@@ -59,7 +67,7 @@ static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
            store_real_us() < until_us) {
         rc = pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock, &until);
     }
-    bool go_on = !scrub->guarded.stop && scrub->guarded.bytes_per_s > 0;
+    bool go_on = !scrub->guarded.stop && !scrub->guarded.is_cancelled && rate_locked(scrub) > 0;
     pthread_mutex_unlock(&scrub->guarded.lock);
     return go_on;
 }
@@ -84,7 +92,7 @@ static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
         return false;
     }
     pthread_mutex_lock(&scrub->guarded.lock);
-    uint64_t rate = max_u64(1, scrub->guarded.bytes_per_s);
+    uint64_t rate = max_u64(1, rate_locked(scrub));
     pthread_mutex_unlock(&scrub->guarded.lock);
     // What it was late by is not made up for; when the rate has changed it may be early once.
     scrub->due_us = store_real_us() + (uint64_t)bytes * 1000000 / rate;
@@ -311,12 +319,13 @@ static bool segment_is_full(struct segment *segment)
     return full;
 }
 
-static void scrub_segment(struct scrub *scrub, uint32_t number)
+// False: it is still written to, or has gone.
+static bool scrub_segment(struct scrub *scrub, uint32_t number)
 {
     struct segment *segment = segment_log_entry(&scrub->store->log, number);
     struct run_list list = {.count = 0};
     if (!segment_pin(segment, number)) {
-        return;
+        return false;
     }
     bool listed = segment_is_full(segment) &&
                   segment_list(segment, on_row_listed, &list, &scrub->salt) == ERR_OK;
@@ -329,6 +338,7 @@ static void scrub_segment(struct scrub *scrub, uint32_t number)
         }
     }
     free(list.runs);
+    return listed;
 }
 
 // --- a round
@@ -362,20 +372,59 @@ static void gauge_set(enum counter gauge, uint64_t value)
     stats_add(gauge, value - stats_sum(gauge)); // nobody else does
 }
 
+// What is known of the round so far.
+static void round_tell(struct scrub *scrub, uint32_t segments_done, uint32_t segments_left_out)
+{
+    pthread_mutex_lock(&scrub->guarded.lock);
+    struct store_scrub *told = &scrub->guarded.told;
+    told->segments_done = segments_done;
+    told->segments_left_out = segments_left_out;
+    told->runs = scrub->runs_seen;
+    told->bytes = scrub->bytes_seen;
+    told->bad_runs = scrub->bad_seen;
+    pthread_mutex_unlock(&scrub->guarded.lock);
+}
+
+static void round_begin(struct scrub *scrub, uint32_t segments)
+{
+    scrub->runs_seen = scrub->bytes_seen = scrub->bad_seen = 0;
+    scrub->unreadable_in_row = 0;
+    scrub->due_us = 0; // what the last one owed at its rate is not this one's
+    pthread_mutex_lock(&scrub->guarded.lock);
+    scrub->guarded.told = (struct store_scrub){
+        .state = STORE_SCRUB_RUNS, .round = scrub->guarded.told.round, .segments = segments};
+    scrub->guarded.began_us = clock_monotonic_us();
+    pthread_mutex_unlock(&scrub->guarded.lock);
+}
+
+static void round_end(struct scrub *scrub, bool is_whole)
+{
+    bool is_given_up = scrub->is_impossible || scrub->unreadable_in_row > UNREADABLE_MAX;
+    pthread_mutex_lock(&scrub->guarded.lock);
+    scrub->guarded.told.state = is_whole      ? STORE_SCRUB_DONE
+                                : is_given_up ? STORE_SCRUB_GIVEN_UP
+                                              : STORE_SCRUB_CANCELLED;
+    scrub->guarded.ended_us = clock_monotonic_us();
+    scrub->guarded.ordered_bytes_per_s = 0;
+    scrub->guarded.is_cancelled = false;
+    pthread_mutex_unlock(&scrub->guarded.lock);
+}
+
 static void scrub_round(struct scrub *scrub)
 {
     uint64_t began_us = store_real_us();
-    uint32_t count;
+    uint32_t count, left_out = 0;
     uint32_t *numbers = numbers_of_all(&scrub->store->log, &count);
-    scrub->runs_seen = scrub->bytes_seen = scrub->bad_seen = 0;
-    scrub->unreadable_in_row = 0;
+    round_begin(scrub, count);
     bool whole = true;
     for (uint32_t i = 0; i < count && whole; i++) {
-        scrub_segment(scrub, numbers[i]);
+        left_out += !scrub_segment(scrub, numbers[i]);
         whole = scrub_wait(scrub, 0) && !scrub->is_impossible &&
                 scrub->unreadable_in_row <= UNREADABLE_MAX;
+        round_tell(scrub, i + 1, left_out);
     }
     free(numbers);
+    round_end(scrub, whole);
     if (scrub->unreadable_in_row > UNREADABLE_MAX) {
         log_warn("scrub_given_up", "why=device_unreadable runs=%llu bad=%llu",
                  (unsigned long long)scrub->runs_seen, (unsigned long long)scrub->bad_seen);
@@ -401,7 +450,7 @@ static bool round_wait(struct scrub *scrub, uint64_t began_us)
     bool due = false;
     while (!scrub->guarded.stop && !due) {
         bool late = clock_monotonic_us() - began_us >= ROUND_US;
-        due = !scrub->is_impossible && scrub->guarded.bytes_per_s > 0 &&
+        due = !scrub->is_impossible && rate_locked(scrub) > 0 &&
               (late || scrub->guarded.is_wanted) && atomic_load(&scrub->store->log.examined);
         if (!due) {
             struct timespec until = store_timespec_of_us(store_real_us() + TICK_US);
@@ -410,6 +459,9 @@ static bool round_wait(struct scrub *scrub, uint64_t began_us)
         }
     }
     scrub->guarded.is_wanted = false;
+    scrub->guarded.is_cancelled = false;
+    scrub->guarded.told.round += due;
+    scrub->guarded.told.state = due ? STORE_SCRUB_RUNS : scrub->guarded.told.state;
     pthread_mutex_unlock(&scrub->guarded.lock);
     return due;
 }
@@ -448,19 +500,84 @@ void scrub_init(struct scrub *scrub, struct store *store)
     pthread_condattr_destroy(&attr);
 }
 
+static void start_locked(struct scrub *scrub)
+{
+    scrub->guarded.changes++;
+    pthread_cond_signal(&scrub->guarded.wake);
+    if (rate_locked(scrub) > 0 && !scrub->guarded.has_thread) {
+        check(pthread_create(&scrub->thread, NULL, scrub_main, scrub) == 0);
+        scrub->guarded.has_thread = true;
+    }
+}
+
 void scrub_set_rate(struct scrub *scrub, uint64_t bytes_per_s)
 {
     pthread_mutex_lock(&scrub->guarded.lock);
     bool changed = scrub->guarded.bytes_per_s != bytes_per_s;
     scrub->guarded.bytes_per_s = bytes_per_s;
     scrub->guarded.is_wanted = scrub->guarded.is_wanted || (changed && bytes_per_s > 0);
-    scrub->guarded.changes += changed;
+    if (changed) {
+        start_locked(scrub);
+    }
+    pthread_mutex_unlock(&scrub->guarded.lock);
+}
+
+enum err store_scrub_begin(struct store *store, uint64_t bytes_per_s)
+{
+    struct scrub *scrub = &store->scrub;
+    check(bytes_per_s > 0);
+    if (!store->attached) {
+        return ERR_NOT_FOUND;
+    }
+    if (scrub->is_impossible) {
+        return ERR_INVALID;
+    }
+    pthread_mutex_lock(&scrub->guarded.lock);
+    if (scrub->guarded.is_cancelled) {
+        pthread_mutex_unlock(&scrub->guarded.lock);
+        return ERR_AGAIN;
+    }
+    scrub->guarded.ordered_bytes_per_s = bytes_per_s;
+    if (scrub->guarded.told.state != STORE_SCRUB_RUNS) {
+        scrub->guarded.is_wanted = true;
+        scrub->guarded.told =
+            (struct store_scrub){.state = STORE_SCRUB_WAITS, .round = scrub->guarded.told.round};
+        scrub->guarded.began_us = clock_monotonic_us();
+    }
+    start_locked(scrub);
+    pthread_mutex_unlock(&scrub->guarded.lock);
+    return ERR_OK;
+}
+
+void store_scrub_cancel(struct store *store)
+{
+    struct scrub *scrub = &store->scrub;
+    pthread_mutex_lock(&scrub->guarded.lock);
+    if (scrub->guarded.told.state == STORE_SCRUB_WAITS) {
+        scrub->guarded.told.state = STORE_SCRUB_CANCELLED;
+        scrub->guarded.ended_us = clock_monotonic_us();
+        scrub->guarded.ordered_bytes_per_s = 0;
+        scrub->guarded.is_wanted = false;
+    }
+    scrub->guarded.is_cancelled = scrub->guarded.told.state == STORE_SCRUB_RUNS;
+    scrub->guarded.changes++;
     pthread_cond_signal(&scrub->guarded.wake);
     pthread_mutex_unlock(&scrub->guarded.lock);
-    if (bytes_per_s > 0 && !scrub->runs) {
-        check(pthread_create(&scrub->thread, NULL, scrub_main, scrub) == 0);
-        scrub->runs = true;
+}
+
+void store_scrub_read(struct store *store, struct store_scrub *ret_scrub)
+{
+    struct scrub *scrub = &store->scrub;
+    pthread_mutex_lock(&scrub->guarded.lock);
+    *ret_scrub = scrub->guarded.told;
+    bool is_over = ret_scrub->state >= STORE_SCRUB_DONE;
+    uint64_t end_us = is_over ? scrub->guarded.ended_us : clock_monotonic_us();
+    if (ret_scrub->state != STORE_SCRUB_NONE) {
+        ret_scrub->elapsed_us = end_us - scrub->guarded.began_us;
     }
+    ret_scrub->bytes_per_s = rate_locked(scrub);
+    ret_scrub->is_impossible = scrub->is_impossible;
+    pthread_mutex_unlock(&scrub->guarded.lock);
 }
 
 void scrub_stop(struct scrub *scrub)
@@ -468,10 +585,11 @@ void scrub_stop(struct scrub *scrub)
     pthread_mutex_lock(&scrub->guarded.lock);
     scrub->guarded.stop = true;
     pthread_cond_signal(&scrub->guarded.wake);
+    bool has_thread = scrub->guarded.has_thread;
+    scrub->guarded.has_thread = false;
     pthread_mutex_unlock(&scrub->guarded.lock);
-    if (scrub->runs) {
+    if (has_thread) {
         check(pthread_join(scrub->thread, NULL) == 0);
-        scrub->runs = false;
     }
     pthread_mutex_destroy(&scrub->guarded.lock);
     pthread_cond_destroy(&scrub->guarded.wake);

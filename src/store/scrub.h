@@ -8,19 +8,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct store;
+#include "store/store.h"
 
 struct scrub {
     struct store *store;
-    bool runs; // of those who set the rate, one after the other
     pthread_t thread;
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
-        uint64_t bytes_per_s; // 0: nothing is read
-        unsigned changes;     // of it
-        bool is_wanted;       // a round, at once
+        uint64_t bytes_per_s;         // 0: nothing is read, unless a round is ordered
+        uint64_t ordered_bytes_per_s; // of the round that somebody waits for; 0: none is ordered
+        unsigned changes;             // of these two
+        bool is_wanted;               // a round, at once
+        bool is_cancelled;            // the one that runs
         bool stop;
+        bool has_thread;
+        struct store_scrub told; // of the last round, elapsed_us aside
+        uint64_t began_us, ended_us;
     } guarded;
     // Of the thread.
     char *window, *header;

@@ -487,6 +487,34 @@ void store_explain_look(struct worker *w, struct store *store, struct hash128 ha
 // thread but a worker.
 void store_explain_judge(struct store *store, struct store_explain *explain);
 
+// --- scrub.c: all that is held, verified on the device ---------------------------------------------
+
+enum store_scrub_state {
+    STORE_SCRUB_NONE,  // there was no round yet
+    STORE_SCRUB_WAITS, // ordered; it begins when the start's own look at the segments is over
+    STORE_SCRUB_RUNS,
+    STORE_SCRUB_DONE,
+    STORE_SCRUB_CANCELLED,
+    STORE_SCRUB_GIVEN_UP // the device reads nothing, or not past the page cache
+};
+// Of the last round, or the one that runs.
+struct store_scrub {
+    enum store_scrub_state state;
+    uint64_t round; // since the start of the process, from 1
+    uint32_t segments, segments_done;
+    uint32_t segments_left_out; // of those done: still written to, or gone meanwhile
+    uint64_t runs, bytes;       // looked at
+    uint64_t bad_runs;          // failed, and dropped
+    uint64_t elapsed_us;
+    uint64_t bytes_per_s; // now; 0: nothing is read
+    bool is_impossible;   // this file system does not read past the page cache
+};
+// A round at that rate (above 0), at once; one that runs goes on at that rate. ERR_INVALID: it is impossible here;
+// ERR_NOT_FOUND: there is no cache; ERR_AGAIN: the last one is about to end. Any thread but a worker; so are these two.
+enum err store_scrub_begin(struct store *store, uint64_t bytes_per_s) MUST_USE;
+void store_scrub_cancel(struct store *store); // the round that runs or waits; none is fine
+void store_scrub_read(struct store *store, struct store_scrub *ret_scrub);
+
 // --- store_prepare.c: a cache directory from outside; no store is open in this process ------------
 
 enum store_found {

@@ -3,12 +3,15 @@
 with --json, for programs; who may; what a server that is busy, degraded or gone makes of it."""
 import json
 import os
+import subprocess
 import threading
 
 import pytest
 
 from client import Connection, request_bytes
-from forebay import run_forebay, scaled
+from conftest import not_run
+from disks import direct_works
+from forebay import binary, run_forebay, scaled
 from waiting import wait_for
 
 MIB = 1 << 20
@@ -73,6 +76,10 @@ SHAPES = {
     "warm": {"item": None, "progress": {"type": str, "done": int, "total": int, "bytes": int, "rate": float, "eta": MAYBE},
              "warning": {"type": str, "reason": str}, "result": None},
     "jobs": {"item": {"type": str, **JOB}, "result": {**RESULT, "jobs": int}},
+    "scrub": {"progress": {"type": str, "done": int, "total": int, "bytes": int, "rate": float, "eta": MAYBE},
+              "result": {**RESULT, "state": str, "round": int, "segments": int, "segments_done": int,
+                         "segments_left_out": int, "runs": int, "bytes": int, "bad_runs": int, "elapsed_s": float,
+                         "rate": int, "possible": bool}},
     "reload": {"result": {**RESULT, "errors": [str], "needs_restart": [str]}},
     "loglevel": {"result": {**RESULT, "level": str}},
     "drain": {"result": {**RESULT, "draining": bool}},
@@ -135,12 +142,13 @@ def test_a_degraded_server_says_so(start, origin, tmp_path):
     origin.put("a", 100)
     assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == "disk-degraded"
     assert "nothing would be stored" in said(server, "warm", "s3://bkt/a", code=1)
+    assert "there is nothing to verify" in said(server, "scrub", code=1)
     assert origin.requests(key="a") == []
     with server.client() as client:
         assert client.get("a").status == 200
 
 
-@pytest.mark.parametrize("words", [["ls"], ["du", "x"], ["stats", "-i", "0"], ["warm", "x"], ["status", "--jsn"],
+@pytest.mark.parametrize("words", [["ls"], ["du", "x"], ["scrub", "--rate", "fast"], ["stats", "-i", "0"], ["warm", "x"], ["status", "--jsn"],
                                    ["loglevel", "loud"], ["evict", "--", "x", "y"], ["plan"]])
 def test_a_mistake_as_json(words):
     """A program that reads the last line finds its result, also where the command did not begin."""
@@ -153,11 +161,41 @@ def test_a_mistake_as_json(words):
 def test_no_server(tmp_path):
     """Exit code 6 and one line that says what to do, for each command."""
     for words in (["status"], ["stats", "-n", "1"], ["explain", "s3://b/k"], ["ls", "s3://b/"], ["du", "s3://b/"],
-                  ["evict", "s3://b/k"], ["reload"], ["drain"], ["loglevel", "info"]):
+                  ["evict", "s3://b/k"], ["scrub"], ["reload"], ["drain"], ["loglevel", "info"]):
         got = run_forebay(*words, "--admin", f"unix:{tmp_path}/none", "--json")
         assert got.returncode == 6, (words, got)
         assert "no server answers" in got.stderr and "--admin" in got.stderr
         assert [json.loads(line)["type"] for line in got.stdout.splitlines()] == ["error", "result"]
+
+
+# --- scrub (what it finds: test_store.py) ---------------------------------------------------------
+
+def test_scrub_begins_a_round_and_tells_of_it(start, origin, tmp_path):
+    """A round is the server's: it outlives its command, is joined by the next, and can be cancelled."""
+    if not direct_works(tmp_path):
+        not_run("no direct I/O on this file system")
+    server = start(origin, settings={"cache.size": "64MiB", "workers": 1})
+    assert ask(server, "scrub", "--status")[-1]["state"] == "none"
+    assert "nothing was verified" in said(server, "scrub", "--status")
+    for i in range(12):
+        origin.put(f"k{i}", MIB)
+    read(server, *(f"k{i}" for i in range(12)))
+    wait_for(lambda: ask(server, "scrub", "-q")[-1]["runs"], "a full segment")
+    rounds = ask(server, "scrub", "--status")[-1]["round"]
+    child = subprocess.Popen([binary(), "scrub", "--rate", "1KiB/s"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    wait_for(lambda: ask(server, "scrub", "--status")[-1]["state"] == "running", "the round")
+    child.kill()
+    child.wait()
+    now = ask(server, "scrub", "--status")[-1]
+    assert now["state"] == "running" and now["rate"] == 1024 and now["round"] == rounds + 1
+    assert ask(server, "scrub", "--cancel")[-1]["round"] == rounds + 1
+    wait_for(lambda: "cancelled: " in said(server, "scrub", "--cancel"), "its end")
+    said(server, "scrub", "--status", code=1)
+    done = ask(server, "scrub", "--rate", "10GiB/s")[-1]
+    assert done["state"] == "done" and done["round"] == rounds + 2 and done["bad_runs"] == 0 and done["rate"] == 0
+    assert done["segments_done"] == done["segments"] > done["segments_left_out"] and done["runs"] > 0
+    assert f"{done['runs']} runs, 0 bad" in said(server, "scrub", "-q")
 
 
 # --- what is cached -------------------------------------------------------------------------------

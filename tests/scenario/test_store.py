@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 from client import Closed, Connection, ProtocolError, Truncated, judge
 from conftest import not_run
 from disks import PAGE, FaultyDisk, LoopDisk, SmallMemory, direct_works, drop_pages, edit_beneath, read_beneath
-from forebay import build_kind, parallel, scale, scaled
+from forebay import build_kind, parallel, run_forebay, scale, scaled
 from oracle import CELL, name_hash
 from waiting import wait_for
 
@@ -1047,6 +1048,13 @@ def test_scrub_finds_what_nobody_reads(start, origin, engine, tmp_path):
     mark = origin.mark()
     fill(server, origin, keys)
     assert not origin.requests(since=mark), "healed"
+    path, at = next((path, at) for key in keys if key not in flipped for path, at in cells.pick(dice, key) if path in sealed)
+    flip_beneath(dice, path, at)
+    admin = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    told = run_forebay("scrub", "--rate", "10GiB/s", env=admin)
+    assert told.returncode == 5 and re.match(r"done: .* 1 bad\n", told.stdout) and "look at the disk" in told.stdout, told
+    told = run_forebay("scrub", env=admin)
+    assert told.returncode == 0 and ", 0 bad" in told.stdout, told
 
 
 def test_verify_always(start, origin, engine):

@@ -278,3 +278,56 @@ Test(scrub, a_round_an_hour_and_none_without_a_rate)
     box_close(&box); // and nobody waits for it
     box_remove(&box);
 }
+
+static struct store_scrub told(struct box *box)
+{
+    struct store_scrub scrub;
+    store_scrub_read(box->store, &scrub);
+    return scrub;
+}
+
+Test(scrub, a_round_that_is_ordered_has_a_rate_of_its_own)
+{
+    struct box box;
+    if (!box_filled(&box, DISK_ENGINE_THREADS)) {
+        return;
+    }
+    scrub_set_rate(&box.store->scrub, 0);
+    cr_assert(told(&box).state == STORE_SCRUB_DONE);
+    uint64_t rounds = told(&box).round;
+    cr_assert(store_scrub_begin(box.store, 1000) == ERR_OK); // it would take half an hour
+    wait_for(told(&box).state == STORE_SCRUB_RUNS);
+    cr_assert(told(&box).bytes_per_s == 1000);
+    cr_assert(store_scrub_begin(box.store, GIB) == ERR_OK); // the same one, faster
+    wait_for(told(&box).state != STORE_SCRUB_RUNS);
+    struct store_scrub scrub = told(&box);
+    cr_assert(scrub.state == STORE_SCRUB_DONE);
+    cr_assert(scrub.round == rounds + 1);
+    cr_assert(scrub.bad_runs == 0 && scrub.runs > 0 && scrub.bytes > SEGMENT);
+    cr_assert(scrub.segments_done == scrub.segments);
+    cr_assert(scrub.bytes_per_s == 0, "and nothing is read after it");
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(scrub, a_round_can_be_cancelled)
+{
+    struct box box;
+    if (!box_filled(&box, DISK_ENGINE_THREADS)) {
+        return;
+    }
+    scrub_set_rate(&box.store->scrub, 0);
+    store_scrub_cancel(box.store); // there is none
+    cr_assert(told(&box).state == STORE_SCRUB_DONE);
+    uint64_t whole = stats_sum(COUNTER_scrub_rounds);
+    cr_assert(store_scrub_begin(box.store, 1000) == ERR_OK);
+    wait_for(told(&box).state == STORE_SCRUB_RUNS);
+    store_scrub_cancel(box.store);
+    wait_for(told(&box).state == STORE_SCRUB_CANCELLED);
+    cr_assert(stats_sum(COUNTER_scrub_rounds) == whole);
+    cr_assert(store_scrub_begin(box.store, GIB) == ERR_OK, "and another one begins");
+    wait_for(told(&box).state == STORE_SCRUB_DONE);
+    cr_assert(stats_sum(COUNTER_scrub_rounds) == whole + 1);
+    box_close(&box);
+    box_remove(&box);
+}
