@@ -619,6 +619,20 @@ static void finish_listeners(struct loader *l)
     }
 }
 
+// A bucket in front of an address is no name that anything resolves.
+static void judge_addressing(struct loader *l, const char *where, enum config_addressing addressing,
+                             const char *endpoint)
+{
+    if (addressing == CONFIG_ADDRESSING_VIRTUAL && strncmp(endpoint, "dir:", 4) != 0 &&
+        config_value_is_address(span_from_cstr(endpoint))) {
+        config_loader_error(
+            l, where,
+            "addressing virtual puts the bucket before the host name, and %s has an "
+            "address: set it to path",
+            endpoint);
+    }
+}
+
 static void finish_origin(struct loader *l)
 {
     const struct config *c = l->config;
@@ -626,6 +640,9 @@ static void finish_origin(struct loader *l)
     const char *where = l->raws[SETTING_origin_endpoint].where;
     if (!config_value_is_endpoint(span_from_cstr(c->origin_endpoint), why)) {
         config_loader_error(l, where, "origin.endpoint: %s", why);
+    } else {
+        judge_addressing(l, l->raws[SETTING_origin_addressing].where, c->origin_addressing,
+                         c->origin_endpoint);
     }
     if (c->origin_ca_file != NULL && access(c->origin_ca_file, R_OK) != 0) {
         config_loader_error(l, l->raws[SETTING_origin_ca_file].where,
@@ -642,6 +659,11 @@ static void finish_origin(struct loader *l)
                             "access_key_file and secret_key_file belong together, one is not set");
     }
     for (unsigned i = 0; i < c->bucket_count; i++) {
+        const struct config_bucket *bucket = &c->buckets[i];
+        if (bucket->has_addressing) {
+            judge_addressing(l, bucket->source, bucket->addressing,
+                             bucket->endpoint != NULL ? bucket->endpoint : c->origin_endpoint);
+        }
         for (unsigned j = 0; j < i; j++) {
             if (c->buckets[i].name != NULL && c->buckets[j].name != NULL &&
                 strcmp(c->buckets[i].name, c->buckets[j].name) == 0) {

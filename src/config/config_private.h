@@ -119,6 +119,7 @@ bool config_value_parse_listen(struct loader *l, struct span s, struct config_li
                                char *ret_why);
 bool config_value_is_secret_file(const char *path, char *ret_why);
 bool config_value_is_endpoint(struct span s, char *ret_why);
+bool config_value_is_address(struct span endpoint); // an http or https one, at an IP address
 bool config_value_is_glob(struct span s, char *ret_why);
 void config_value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes
 

@@ -413,6 +413,47 @@ bool config_value_is_secret_file(const char *path, char *ret_why)
     return true;
 }
 
+// Of an http or https endpoint, without its port; an IPv6 address with its brackets.
+static struct span endpoint_host(struct span s, struct span *ret_path)
+{
+    size_t scheme = span_starts_with(s, SPAN("https://")) ? 8 : 7;
+    struct span rest = {s.ptr + scheme, s.len - scheme};
+    struct span host = {rest.ptr, span_find(rest, '/')};
+    *ret_path = (struct span){rest.ptr + host.len, rest.len - host.len};
+    bool is_bracketed = host.len > 0 && host.ptr[0] == '[';
+    host.len = is_bracketed ? min_u64(span_find(host, ']') + 1, host.len) : span_find(host, ':');
+    return host;
+}
+
+// Amazon's own hosts name no bucket and have no path. A private link's may begin with the word "bucket".
+static bool is_place_of_aws(struct span s, char *ret_why)
+{
+    struct span path, host = endpoint_host(s, &path), place = host;
+    const char *dot = memmem(host.ptr, host.len, ".s3", 3);
+    bool is_aws = span_ends_with(host, SPAN(".amazonaws.com")) ||
+                  span_ends_with(host, SPAN(".amazonaws.com.cn"));
+    if (!is_aws || memmem(host.ptr, host.len, ".vpce.", 6) != NULL) {
+        return true;
+    }
+    bool has_bucket = dot != NULL && (dot[3] == '.' || dot[3] == '-');
+    if (has_bucket) {
+        place = (struct span){dot + 1, (size_t)(host.ptr + host.len - dot - 1)};
+    }
+    return (!has_bucket && path.len <= 1) ||
+           refuse(ret_why, "\"%.*s\" names a bucket, which is for clients to do (https://%.*s?)",
+                  SHOWN(s), SHOWN(place));
+}
+
+bool config_value_is_address(struct span endpoint)
+{
+    struct span path, host = endpoint_host(endpoint, &path);
+    bool is_v4 = host.len > 0;
+    for (size_t i = 0; i < host.len; i++) {
+        is_v4 = is_v4 && (host.ptr[i] == '.' || (host.ptr[i] >= '0' && host.ptr[i] <= '9'));
+    }
+    return is_v4 || (host.len > 0 && host.ptr[0] == '[');
+}
+
 bool config_value_is_endpoint(struct span s, char *ret_why)
 {
     if (span_starts_with(s, SPAN("dir:"))) {
@@ -438,7 +479,7 @@ bool config_value_is_endpoint(struct span s, char *ret_why)
             return refuse(ret_why, "\"%.*s\" may hold scheme, host, port and path only", SHOWN(s));
         }
     }
-    return true;
+    return is_place_of_aws(s, ret_why);
 }
 
 bool config_value_is_glob(struct span s, char *ret_why)

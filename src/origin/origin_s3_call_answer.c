@@ -49,10 +49,16 @@ static bool try_again(struct origin_s3_call *c, enum err err)
 // Nothing that could be an answer has come, and none is expected any more.
 static void note_failure(struct origin_s3_call *c, enum err err, const char *detail)
 {
-    bool is_https = origin_s3_state_of(c->call.ow)->endpoint.is_https;
+    struct origin *origin = c->call.ow->origin;
+    const struct origin_s3_endpoint *endpoint = &origin_s3_state_of(c->call.ow)->endpoint;
+    enum origin_trouble trouble = origin_trouble_of(err, endpoint->is_https, detail);
+    if (trouble == ORIGIN_TROUBLE_DNS &&
+        origin_s3_endpoint_is_virtual(endpoint, origin->options.addressing,
+                                      origin_s3_call_bucket(c))) {
+        trouble = ORIGIN_TROUBLE_BUCKET_DNS;
+    }
     if (!c->has_spoken) {
-        origin_trouble_met(c->call.ow->origin, origin_trouble_of(err, is_https, detail),
-                           c->started_us, detail);
+        origin_trouble_met(origin, trouble, c->started_us, detail);
     }
 }
 

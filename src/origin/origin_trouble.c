@@ -103,6 +103,7 @@ enum origin_trouble origin_trouble_of_code(struct span code)
         {"TokenRefreshRequired", ORIGIN_TROUBLE_KEYS_EXPIRED},
         {"RequestTimeTooSkewed", ORIGIN_TROUBLE_CLOCK},
         {"AuthorizationHeaderMalformed", ORIGIN_TROUBLE_REGION},
+        {"SecondLevelDomainForbidden", ORIGIN_TROUBLE_ADDRESSING},
     };
     for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
         if (span_equal_cstr(code, codes[i].code)) {

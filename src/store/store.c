@@ -295,8 +295,11 @@ static bool store_never_began(const struct store *store)
 static void store_open_degraded(struct store *store, enum err err, struct buf *why)
 {
     const char *name = strerrorname_np(store->dir.failed_errno);
+    bool is_full = err == ERR_DISK_FULL;
     log_error("cache_unusable", "err=%s errno=%s text=%s remedy=%s", error_name(err),
-              name != NULL ? name : "0", log_quote(buf_span(why)), "repair_and_restart");
+              name != NULL ? name : "0", log_quote(buf_span(why)),
+              is_full ? "\"free space there, or give cache.dir another place, and restart\""
+                      : "\"repair it, or give cache.dir another place, and restart\"");
     store_tell_trouble(store, true);
     if (store->index.renewals != NULL) {
         index_done(&store->index);

@@ -32,6 +32,12 @@ AT_THE_COMMAND_LINE = {
     "flag twice": (3, ["--cache.ttl", "twice"], "check --cache.ttl 5s --cache.ttl 6s"),
     "time without a unit": (3, ["60", "needs a unit", "60s"], "check --cache.ttl 60"),
     "no scheme": (3, ["localhost:8333", "http://"], "check --origin.endpoint localhost:8333"),
+    "bucket in the endpoint": (3, ["my.bucket.s3.eu-west-1", "names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
+                               "check --origin.endpoint https://my.bucket.s3.eu-west-1.amazonaws.com"),
+    "bucket behind the endpoint": (3, ["names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
+                                   "check --origin.endpoint https://s3.eu-west-1.amazonaws.com/bkt"),
+    "bucket before an address": (3, ["addressing virtual", "has an address", "path"],
+                                 "check --origin.endpoint http://127.0.0.1:1 --origin.addressing virtual"),
     "listen without a host": (3, [":9310", "127.0.0.1:9310"], "check --listen :9310"),
     "listen as a URL": (3, ["HOST:PORT", "tls:"], "check --listen http://127.0.0.1:9310"),
     "network without keys": (3, ["0.0.0.0:9310", "auth.keys_file"],
@@ -135,6 +141,26 @@ def test_a_directory_that_is_read_only(tmp_path, start, origin):
                  "--listen", "127.0.0.1:0"])
 
 
+def test_a_disk_that_is_full_at_the_start(tmp_path, start, origin):
+    """It serves all the same; the first line says why nothing is stored."""
+    from disks import LoopDisk
+    origin.put("k", 100)
+    with LoopDisk(tmp_path / "disk", 48 << 20) as disk:
+        with pytest.raises(OSError), open(disk.mount / "else", "wb", buffering=0) as other:
+            while True:
+                other.write(bytes(1 << 20))
+        with pytest.raises(OSError), open(disk.mount / "rest", "wb", buffering=0) as other:
+            while True:
+                other.write(bytes(512))
+        server = start(origin, settings={"cache.dir": str(disk.mount / "cache")})
+        line = first_line("\n".join(server.stderr))
+        for word in (str(disk.mount), "No space left on device", "free space there", "cache.dir"):
+            assert word in line, line
+        with server.client() as client:
+            assert client.get("k").status == 200
+        server.stop()
+
+
 def told_at_start(server):
     """What is said of the origin, in the log and, if it was in time, behind its name."""
     server.wait_stderr("origin_unreachable")
@@ -170,6 +196,39 @@ def test_a_name_that_is_no_name(start):
     told = told_at_start(start("http://no-such-host.invalid", settings={
         "origin.probe": "true", "origin.region": "us-east-1"}))
     assert "resolved" in told and "origin.endpoint" in told, told
+
+
+def test_a_bucket_before_a_name_that_has_none_below_it(start):
+    """Virtual-host style, where names below that of the endpoint cannot be resolved: the remedy is path style."""
+    server = start("http://no-such-host.invalid", settings={"origin.addressing": "virtual", "origin.retries": 0,
+                                                            "origin.region": "us-east-1"})
+    with server.client() as client:
+        assert client.get("k").status == 503
+    told = told_at_start(server)
+    assert "with a bucket before it" in told and "origin.addressing to path" in told, told
+
+
+def test_an_origin_that_wants_the_bucket_in_its_name(start, origin):
+    origin.fault(None, "error", (403, "SecondLevelDomainForbidden", "No"), times=None)
+    server = start(origin, settings={"origin.region": "us-east-1"})
+    with server.client() as client:
+        assert client.get("k").status == 403
+    told = told_at_start(server)
+    assert "in the host name" in told and "origin.addressing to virtual" in told, told
+
+
+def test_a_bucket_with_dots(start, certificate):  # noqa: F811 (the fixture)
+    """Under https and virtual-host style no certificate covers it: it is asked for by its path, and nobody notices."""
+    with Origin(credentials=KEYS, tls=certificate) as origin:
+        origin.make_bucket("my.bucket")
+        origin.put("k", 100, bucket="my.bucket")
+        port = origin.endpoint.rpartition(":")[2]
+        server = start(f"https://localhost:{port}", settings={
+            "origin.addressing": "virtual", "origin.ca_file": certificate[0], "origin.region": "us-east-1"})
+        with server.client(host=f"my.bucket.localhost:{server.port}") as client:
+            reply = client.request("GET", "/k")
+            assert reply.status == 200, reply
+        assert [e.target for e in origin.requests()] == ["/my.bucket/k"]
 
 
 def test_tls_on_the_plain_port_and_the_other_way(start, origin, certificate):

@@ -23,7 +23,7 @@ def certificate(tmp_path_factory):
     files = folder / "cert.pem", folder / "key.pem"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                     "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3", "-subj", "/CN=127.0.0.1",
-                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", files[1], "-out", files[0]],
+                    "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", files[1], "-out", files[0]],
                    check=True, capture_output=True, timeout=60)
     return tuple(map(str, files))
 

@@ -82,10 +82,23 @@ Test(config_value, globs)
 
 Test(config_value, endpoints)
 {
-    const char *good[] = {"http://127.0.0.1:8333", "https://s3.{region}.amazonaws.com",
-                          "https://h/prefix", "dir:/data", "http://[::1]:80"};
-    const char *bad[] = {"",           "s3.amazonaws.com", "dir:data",     "dir:",    "http://",
-                         "http://:80", "http://u@host",    "http://h?x=1", "ftp://h", "http://h a"};
+    const char *good[] = {
+        "http://127.0.0.1:8333",    "https://s3.{region}.amazonaws.com",
+        "https://h/prefix",         "dir:/data",
+        "http://[::1]:80",          "https://s3.dualstack.eu-west-1.amazonaws.com/",
+        "https://s3.example.com/b", "https://bucket.vpce-1.s3.eu-west-1.vpce.amazonaws.com"};
+    const char *bad[] = {"",
+                         "s3.amazonaws.com",
+                         "dir:data",
+                         "dir:",
+                         "http://",
+                         "http://:80",
+                         "http://u@host",
+                         "http://h?x=1",
+                         "ftp://h",
+                         "http://h a",
+                         "https://b.s3.amazonaws.com",
+                         "https://s3.eu-west-1.amazonaws.com/b"};
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {
         cr_assert(config_value_is_endpoint(span_from_cstr(good[i]), why), "%s", good[i]);
     }
