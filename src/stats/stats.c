@@ -126,11 +126,21 @@ static const struct ladder fine = {
     {"0.000001", "0.000002", "0.000005", "0.00001", "0.000015", "0.000025", "0.00005", "0.0001",
      "0.00025", "0.0005", "0.001", "0.0025", "0.005", "0.01", "0.1", "1"}};
 
+#define S 1000000ull
+#define HOUR (3600 * S)
+#define DAY (24 * HOUR)
+static const struct ladder age = {
+    {S, 10 * S, 30 * S, 60 * S, 120 * S, 300 * S, 600 * S, 1800 * S, HOUR, 2 * HOUR, 6 * HOUR,
+     12 * HOUR, DAY, 3 * DAY, 7 * DAY, 30 * DAY},
+    {"1", "10", "30", "60", "120", "300", "600", "1800", "3600", "7200", "21600", "43200", "86400",
+     "259200", "604800", "2592000"}};
+
 static const struct ladder *const ladders[HISTOGRAM_COUNT_] = {
 #define COUNTER(name, metric, labels, help)
 #define GAUGE(name, metric, labels, help)
 #define HISTOGRAM(name, metric, labels, help) [HISTOGRAM_##name] = &coarse,
 #define HISTOGRAM_FINE(name, metric, labels, help) [HISTOGRAM_##name] = &fine,
+#define HISTOGRAM_AGE(name, metric, labels, help) [HISTOGRAM_##name] = &age,
 #include "stats/counters.def"
 #undef COUNTER
 #undef GAUGE

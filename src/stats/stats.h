@@ -33,7 +33,7 @@ enum histogram {
 };
 
 #define HISTOGRAM_BUCKETS                                                                          \
-    16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s), then +Inf
+    16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s; age: 1 s ... 30 d), then +Inf
 
 struct stats_histogram {
     atomic_ulong bucket[HISTOGRAM_BUCKETS + 1];

@@ -404,6 +404,21 @@ void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, u
     (void)segment_append(policy, to, start, len, stamp); // false: it goes unranked
 }
 
+bool policy_segment_age(const struct policy *policy, uint32_t number, uint32_t index,
+                        uint32_t *ret_ticks)
+{
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    if (segment == NULL || index >= segment->run_count) {
+        return false;
+    }
+    uint32_t stamp = policy_segments_run(&policy->segments, segment, index)->stamp;
+    if (stamp == POLICY_STAMP_GONE) {
+        return false;
+    }
+    *ret_ticks = policy_stamp_age(stamp, policy->clock.tick);
+    return true;
+}
+
 void policy_segment_drop(struct policy *policy, uint32_t number, uint32_t index, uint64_t key)
 {
     uint32_t len;

@@ -134,6 +134,9 @@ bool policy_probation_ended(struct policy *policy);
 // A survivor lies elsewhere now.
 void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, uint32_t to,
                          uint32_t start, uint32_t len);
+// How long ago the run was used last, in ticks of the policy's clock; false: it is gone.
+bool policy_segment_age(const struct policy *policy, uint32_t number, uint32_t index,
+                        uint32_t *ret_ticks);
 // The run is given up; its past is kept under `key`.
 void policy_segment_drop(struct policy *policy, uint32_t number, uint32_t index, uint64_t key);
 void policy_segment_free(struct policy *policy, uint32_t number); // whatever it still holds

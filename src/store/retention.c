@@ -486,8 +486,11 @@ bool retention_probation_ended(struct retention *r)
 
 static void drop_locked(struct retention *r, const struct index_removal *removal, uint32_t number)
 {
-    uint32_t index;
+    uint32_t index, age_ticks;
     if (policy_segment_find(r->policy, number, removal->place.header_offset, &index)) {
+        if (policy_segment_age(r->policy, number, index, &age_ticks)) {
+            retention_note_age_locked(r, age_ticks);
+        }
         policy_segment_drop(r->policy, number, index,
                             policy_key(removal->hash, removal->place.first_block));
     }
@@ -694,6 +697,7 @@ static void *retention_main(void *ctx)
 void retention_start(struct retention *r)
 {
     if (r->learns) {
+        retention_note_time(r);
         check(pthread_create(&r->thread, NULL, retention_main, r) == 0);
         r->runs = true;
     }

@@ -121,6 +121,8 @@ bool retention_stopping(struct retention *retention);
 void retention_explain(struct retention *retention, struct store_explain *explain);
 // Now and then, on the thread: what time it is by the policy's clock.
 void retention_note_time(struct retention *retention);
+// A run goes for room that was used last so many ticks ago. Its lock is held.
+void retention_note_age_locked(const struct retention *retention, uint32_t age_ticks);
 
 // --- segments
 

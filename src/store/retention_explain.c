@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the policy knows of the runs of one object, for who asks why they are kept or not.
+#include "stats/stats.h"
 #include "store/store_private.h"
 
 #define HISTORY_TICKS 32u // from one moment to the next, at least
@@ -31,6 +32,20 @@ static uint64_t time_since_locked(const struct retention *r, uint32_t age_ticks,
         }
     }
     return UINT64_MAX;
+}
+
+void retention_note_age_locked(const struct retention *r, uint32_t age_ticks)
+{
+    struct policy_stats stats;
+    policy_stats(r->policy, &stats);
+    uint64_t ms = time_since_locked(r, age_ticks, stats.tick);
+    if (ms == UINT64_MAX &&
+        r->history_count > RETENTION_HISTORY) { // older than all that is remembered
+        ms = (store_real_us() - r->history[r->history_count % RETENTION_HISTORY].us) / 1000;
+    }
+    if (ms != UINT64_MAX) { // else of a run before this one: nobody knows
+        stats_observe_us(HISTOGRAM_eviction_age, ms * 1000);
+    }
 }
 
 static unsigned priority_locked(const struct retention *r, unsigned policy_group)

@@ -195,6 +195,20 @@ def test_page_shows_what_the_server_does(start, origin, page):
     assert any(u.endswith("/api/v1/events") for u in page.urls)
 
 
+def test_page_tells_how_old_what_goes_is(start, origin, page):
+    """Nothing while nothing goes; short ages with the remedy, long ones without."""
+    server = start(origin)
+    page.open(f"http://127.0.0.1:{server.admin_port}/")
+    assert page.value("document.getElementById('age-text').hidden")
+    page.value("source.close(), source = { addEventListener() {}, close() {} }")     # what it is told now is ours
+    for bucket, words in ((3, "in the last 1 min 0 s (last minute). That is short"), (14, "in the last 7 d 0 h")):
+        page.value("""(async () => { const s = await (await fetch('api/v1/summary')).json();
+            s.uptime_s = samples[samples.length - 1].at + 1; s.histograms.eviction_age.counts[%d] = %d; take(s); })()"""
+                   % (bucket, 100 * bucket))
+        assert words in text(page, "age-text"), text(page, "age-text")
+    assert page.errors == []
+
+
 def test_page_says_that_the_server_has_gone_and_comes_back(start, origin, page):
     server = start(origin)
     server.settings["admin.listen"] = f"127.0.0.1:{server.admin_port}"

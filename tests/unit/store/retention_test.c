@@ -49,6 +49,49 @@ static void do_read(struct worker *w, void *ctx)
     }
 }
 
+// How many ages were noted of runs that went, up to that bound.
+static uint64_t ages_noted(uint64_t max_us)
+{
+    struct stats_histogram_sum sum;
+    uint64_t count = 0;
+    stats_histogram_sum(HISTOGRAM_eviction_age, &sum);
+    for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
+        bool is_in = i < HISTOGRAM_BUCKETS
+                         ? stats_histogram_bound_us(HISTOGRAM_eviction_age, i) <= max_us
+                         : max_us == UINT64_MAX;
+        count += is_in ? sum.bucket[i] : 0;
+    }
+    return count;
+}
+
+// Ticks become time by what is remembered of the clock; what is older than this process is left out.
+Test(retention, the_age_of_what_goes)
+{
+    struct box box;
+    cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
+    struct retention *r = &box.store->retention;
+    struct policy_stats stats;
+    pthread_mutex_lock(&r->lock);
+    policy_stats(r->policy, &stats);
+    r->history[0] = (struct retention_history){stats.tick - 100, store_real_us() - 3700000000};
+    r->history_count = 1;
+    retention_note_age_locked(r, 101);
+    cr_assert_eq(ages_noted(UINT64_MAX), 0);
+    retention_note_age_locked(r, 99);
+    cr_assert_eq(ages_noted(3600000000), 0);
+    cr_assert_eq(ages_noted(7200000000), 1);
+    for (unsigned i = 1; i < RETENTION_HISTORY; i++) {
+        r->history[i] = r->history[0];
+    }
+    r->history_count = RETENTION_HISTORY + 1;
+    retention_note_age_locked(r, 101); // as long ago at least
+    cr_assert_eq(ages_noted(7200000000), 2);
+    r->history_count = 0;
+    pthread_mutex_unlock(&r->lock);
+    box_close(&box);
+    box_remove(&box);
+}
+
 Test(retention, what_finds_no_room_in_a_ring_is_counted)
 {
     struct box box;
@@ -117,6 +160,7 @@ Test(retention, a_full_cache_of_survivors_still_takes_what_comes)
         }
         cr_assert_gt(stored, 600u);
         cr_assert_gt(stats_sum(COUNTER_retention_rewritten_bytes), rewritten);
+        cr_assert_gt(ages_noted(UINT64_MAX), 0); // the rest of the 700 went
         cr_assert_leq(atomic_load(&box.store->used_bytes), 16 * MIB);
         box_close(&box);
         cr_assert(box_open(&box));
