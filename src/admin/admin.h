@@ -69,7 +69,7 @@ struct admin_options {
     admin_probe_fn ready;
     admin_probe_fn started;
     admin_render_fn metrics;                      // more rows of Prometheus text; NULL = none
-    admin_render_fn config;                       // text of /api/v1/config; NULL = 404
+    admin_render_fn config;                       // JSON of /api/v1/config; NULL = 404
     admin_action_fn actions[ADMIN_ACTION_COUNT_]; // NULL = 404
     void *ctx;                                    // of the callbacks above actions
     void *action_ctx;

@@ -81,7 +81,11 @@ void admin_page_config(struct admin *admin, struct evhttp_request *req)
     struct buf out;
     buf_init(&out, TEXT_MAX_BYTES);
     admin->options.config(admin->options.ctx, &out);
-    admin_reply_text(req, HTTP_OK, "text/plain; charset=utf-8", buf_span(&out));
+    if (buf_ok(&out)) {
+        admin_reply_text(req, HTTP_OK, "application/json; charset=utf-8", buf_span(&out));
+    } else {
+        admin_reply_refusal(req, HTTP_INTERNAL, "the settings do not fit their buffer");
+    }
     buf_done(&out);
 }
 

@@ -2,7 +2,10 @@
 // `forebay check [-T] [--live] [--explain BUCKET/KEY]` and `forebay config default|schema|docs`.
 #include "commands/commands.h"
 
+#include "commands/command_client.h"
+#include "commands/command_control_private.h"
 #include "commands/command_rules.h"
+#include "commands/command_settings.h"
 #include "commands/commands_private.h"
 #include "loop/loop.h"
 #include "s3/s3.h"
@@ -17,7 +20,8 @@
 
 #define OUTPUT_MAX_BYTES (1u << 20)
 
-static int check_live(const char *address, const struct config *config)
+static int check_live(const struct command_client *out, const char *address,
+                      const struct config *config)
 {
     struct buf body;
     unsigned status = 0;
@@ -28,6 +32,9 @@ static int check_live(const char *address, const struct config *config)
                                : EXIT_CODE_FAILED;
     if (err != ERR_OK) {
         (void)fprintf(stderr, "forebay: no server answers (set --admin or FOREBAY_ADMIN)\n");
+    } else if (commands_common()->is_json) {
+        json_t *answer = json_loadb(body.ptr, body.len, 0, NULL);
+        command_client_line(out, "item", answer);
     } else {
         (void)commands_print_result(&body); // the exit code says what matters
     }
@@ -127,9 +134,34 @@ static void show_now(const struct config *c, const char *key, struct buf *out)
     }
 }
 
-static int print_values(const struct config *config)
+static void print_values_json(const struct command_client *to, const struct config *config)
+{
+    struct buf now;
+    buf_init(&now, 4096);
+    for (unsigned i = 0; i < config_setting_count(); i++) {
+        json_t *row = command_settings_row(config, i);
+        now.len = 0;
+        show_now(config, config_setting(i)->key, &now);
+        json_t *text = now.len > 2 ? json_stringn(now.ptr + 2, now.len - 2) : json_null();
+        check(json_object_set_new(row, "now", text) == 0);
+        command_client_line(to, "item", row);
+    }
+    for (unsigned i = 0; i < config->bucket_count; i++) {
+        command_client_line(to, "bucket", command_settings_bucket(config, i));
+    }
+    for (unsigned i = 0; i < config->rule_count; i++) {
+        command_client_line(to, "rule", command_settings_rule(config, i));
+    }
+    buf_done(&now);
+}
+
+static int print_values(const struct command_client *to, const struct config *config)
 {
     struct buf out;
+    if (to->is_json) {
+        print_values_json(to, config);
+        return EXIT_CODE_OK;
+    }
     buf_init(&out, OUTPUT_MAX_BYTES);
     for (unsigned i = 0; i < config_setting_count(); i++) {
         const char *text = config_value_text(config, i);
@@ -151,9 +183,27 @@ static int print_values(const struct config *config)
 
 // --- Which rule holds ----------------------------------------------------------------------------
 
-static int explain(const struct config *config, const char *object)
+static const char *const freshness[] = {"ttl", "immutable", "strict"};
+
+static void explain_json(const struct command_client *to, const struct proxy_rule *rule,
+                         bool is_default)
 {
-    static const char *const freshness[] = {"ttl", "immutable", "strict"};
+    json_t *json = json_pack(
+        "{s:o, s:o, s:b, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:i, s:b, s:i}", "match",
+        is_default ? json_null() : command_control_text(span_from_cstr(rule->match)), "source",
+        is_default ? json_null() : command_control_text(span_from_cstr(rule->where)), "cache",
+        rule->cache, "freshness", freshness[rule->freshness], "ttl_s", (double)rule->ttl_ms / 1e3,
+        "stale_if_error_s", (double)rule->stale_if_error_ms / 1e3, "list_ttl_s",
+        (double)rule->list_ttl_ms / 1e3, "block_size", (json_int_t)rule->block_size_bytes,
+        "max_object_size", (json_int_t)rule->max_object_size_bytes, "readahead",
+        (json_int_t)rule->readahead_bytes, "priority", (int)rule->priority, "pin", rule->pin,
+        "share_percent", (int)rule->share_percent);
+    check(json != NULL);
+    command_client_line(to, "item", json);
+}
+
+static int explain(const struct command_client *to, const struct config *config, const char *object)
+{
     struct span rest = span_from_cstr(object);
     if (span_starts_with(rest, SPAN("s3://"))) {
         rest = (struct span){rest.ptr + 5, rest.len - 5};
@@ -169,9 +219,15 @@ static int explain(const struct config *config, const char *object)
     struct command_rules rules;
     command_rules(config, &rules);
     const struct proxy_rule *rule = proxy_rules_find(rules.rules, rules.count, bucket, key);
+    bool is_default = rule == &rules.rules[rules.count - 1];
+    if (to->is_json) {
+        explain_json(to, rule, is_default);
+        free(rules.rules);
+        return EXIT_CODE_OK;
+    }
     struct buf out;
     buf_init(&out, OUTPUT_MAX_BYTES);
-    if (rule == &rules.rules[rules.count - 1]) {
+    if (is_default) {
         buf_printf(&out, "rule: none of %u matches, the defaults hold\n", rules.count - 1);
     } else {
         buf_printf(&out, "rule: \"%s\" at %s\n", rule->match, rule->where);
@@ -226,24 +282,31 @@ int command_check(int argc, char **argv)
     if (bad) {
         return commands_usage_error("check", "--admin and --explain need a value");
     }
+    struct command_client to = {.name = "check", .is_json = commands_common()->is_json};
     struct config *config = commands_load_config(argc, argv);
     if (config == NULL) {
-        return EXIT_CODE_CONFIGURATION;
+        return command_client_result(&to, EXIT_CODE_CONFIGURATION, NULL);
     }
     int code = EXIT_CODE_OK;
     if (live) {
-        code = check_live(address, config);
+        code = check_live(&to, address, config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK) {
         // said
     } else if (object != NULL) {
-        code = explain(config, object);
+        code = explain(&to, config, object);
     } else if (values) {
-        code = print_values(config);
-    } else {
+        code = print_values(&to, config);
+    } else if (!to.is_json) {
         printf("configuration is valid (%s)\n", config->file != NULL ? config->file : "no file");
     }
+    json_t *file =
+        config->file != NULL ? command_control_text(span_from_cstr(config->file)) : json_null();
     config_free(config);
-    return code;
+    if (code == EXIT_CODE_USAGE) { // said, with its result
+        json_decref(file);
+        return code;
+    }
+    return command_client_result(&to, code, json_pack("{s:o}", "file", file));
 }
 
 int command_config(int argc, char **argv)

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "commands/command_holders.h"
+#include "commands/command_settings.h"
 #include "stats/stats.h"
 
 static void good_since_now(struct command_reload *reload)
@@ -41,17 +42,18 @@ void command_reload_done(struct command_reload *reload)
     }
 }
 
+static const struct config *in_force(void *ctx, const struct config_setting *setting)
+{
+    const struct command_reload *reload = ctx;
+    bool is_latest = setting != NULL && setting->live && reload->guarded.latest != NULL;
+    return is_latest ? reload->guarded.latest : reload->first;
+}
+
 void command_reload_show(void *ctx, struct buf *out)
 {
     struct command_reload *reload = ctx;
     pthread_mutex_lock(&reload->guarded.lock);
-    for (unsigned i = 0; i < config_setting_count(); i++) {
-        const struct config_setting *row = config_setting(i);
-        const struct config *c =
-            row->live && reload->guarded.latest != NULL ? reload->guarded.latest : reload->first;
-        buf_printf(out, "%s: %s  # %s\n", row->key, config_value_text(c, i),
-                   config_source_text(c, i));
-    }
+    command_settings_render(out, in_force, reload);
     pthread_mutex_unlock(&reload->guarded.lock);
 }
 

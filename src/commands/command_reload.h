@@ -33,7 +33,7 @@ void command_reload_done(struct command_reload *reload); // after the admin thre
 // The log says what became of it, and so do these: errors, and keys that wait for a restart, a line each.
 enum err command_reload_now(struct command_reload *reload, struct buf *ret_errors,
                             struct buf *ret_restart);
-// Every setting with its value and where it came from. Any thread.
+// What is in force, as JSON: command_settings.h. Any thread.
 void command_reload_show(void *ctx, struct buf *out);
 // What of the configuration limits the store.
 struct store_limits command_store_limits(const struct config *c);

@@ -196,7 +196,8 @@ def test_a_size_that_changes_while_it_runs(start, origin, engine):
     read_all(server, origin, keys)
     wait_for(lambda: (read_all(server, origin, keys), hits(server, origin, keys))[1] > 60, server.output)
     assert server.disk_bytes() <= 128 * MIB
-    assert "size: 128MiB" in bytes(server.admin("/api/v1/config").body).decode()
+    settings = {row["key"]: row for row in json.loads(server.admin("/api/v1/config").body)["settings"]}
+    assert settings["cache.size"]["value"] == "128MiB" and settings["cache.size"]["reload"] == "live", settings["cache.size"]
     assert server.metric("forebay_degraded", component="disk") == 0
 
 

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The effective configuration as JSON, for `check -T --json` and for /api/v1/config. There are no secrets in it:
+// those stand in files, whose paths are what a setting says. Any thread.
+#ifndef FOREBAY_COMMAND_SETTINGS_H
+#define FOREBAY_COMMAND_SETTINGS_H
+
+#include <jansson.h>
+
+#include "config/config.h"
+
+// Setting i: key, value as a file has it, source ("default", "FILE:LINE:COL", "env NAME", "--KEY"), and what a
+// reload makes of it: "live" or "restart".
+json_t *command_settings_row(const struct config *config, unsigned i);
+// Entry i of buckets[]: name, origin, source.
+json_t *command_settings_bucket(const struct config *config, unsigned i);
+// Entry i of rules[]: match, source.
+json_t *command_settings_rule(const struct config *config, unsigned i);
+
+// Of which configuration a setting is in force; NULL: buckets and rules.
+typedef const struct config *command_settings_of_fn(void *ctx,
+                                                    const struct config_setting *setting);
+// {"settings": [...], "buckets": [...], "rules": [...]}, an entry a line. Appended.
+void command_settings_render(struct buf *out, command_settings_of_fn *config_of, void *ctx);
+
+#endif
