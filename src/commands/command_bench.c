@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "commands/command_client.h"
 #include "commands/command_probe.h"
 #include "commands/command_server.h"
 #include "commands/commands.h"
@@ -533,13 +534,15 @@ static void render(struct bench *b)
 
 static void render_json(struct bench *b, int code)
 {
-    buf_printf(&b->out,
-               "{\"type\": \"result\", \"exit\": %d, \"disk\": %.0f, \"origin_one\": %.0f, "
-               "\"origin\": %.0f, \"origin_connections\": %u, \"cold\": %.0f, "
-               "\"warm\": %.0f, \"random_per_second\": %.1f, \"first_byte_p50\": %.6f, "
-               "\"first_byte_p99\": %.6f, \"bytes\": %llu, \"bucket\": ",
-               code, b->disk, b->one, b->many, b->direct, b->cold, b->warm, b->small_per_s,
-               b->first_p50_ms / 1000, b->first_p99_ms / 1000, (unsigned long long)b->data_bytes);
+    buf_printf(
+        &b->out,
+        "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"disk\": %.0f, \"origin_one\": %.0f, "
+        "\"origin\": %.0f, \"origin_connections\": %u, \"cold\": %.0f, "
+        "\"warm\": %.0f, \"random_per_second\": %.1f, \"first_byte_p50\": %.6f, "
+        "\"first_byte_p99\": %.6f, \"bytes\": %llu, \"bucket\": ",
+        code == EXIT_CODE_OK ? "true" : "false", code, b->disk, b->one, b->many, b->direct, b->cold,
+        b->warm, b->small_per_s, b->first_p50_ms / 1000, b->first_p99_ms / 1000,
+        (unsigned long long)b->data_bytes);
     commands_append_json(&b->out, b->bucket);
     buf_append_cstr(&b->out, ", \"key\": ");
     commands_append_json(&b->out, b->key);
@@ -651,7 +654,8 @@ int command_bench(int argc, char **argv)
     if (uri != NULL && !split_uri(b, uri)) {
         (void)commands_usage_error("bench", "--origin is s3://BUCKET/KEY");
     } else if ((b->config = commands_load_config(argc, argv)) == NULL) {
-        code = EXIT_CODE_CONFIGURATION;
+        struct command_client to = {.name = "bench", .is_json = commands_common()->is_json};
+        code = command_client_result(&to, EXIT_CODE_CONFIGURATION, NULL);
     } else {
         log_init(LOG_LEVEL_ERROR, false); // what matters is said below
         code = measure(b, only_disk, argc, argv);

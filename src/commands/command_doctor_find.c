@@ -59,11 +59,11 @@ int command_doctor_verdict(struct doctor *doctor)
                : doctor->exit_code != EXIT_CODE_OK ? doctor->exit_code
                                                    : EXIT_CODE_FAILED;
     if (commands_common()->is_json) {
-        buf_printf(
-            &doctor->out,
-            "{\"type\": \"result\", \"exit\": %d, \"green\": %u, \"yellow\": %u, \"red\": %u}\n",
-            code, doctor->count[DOCTOR_GREEN], doctor->count[DOCTOR_YELLOW],
-            doctor->count[DOCTOR_RED]);
+        buf_printf(&doctor->out,
+                   "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"green\": %u, \"yellow\": "
+                   "%u, \"red\": %u}\n",
+                   code == EXIT_CODE_OK ? "true" : "false", code, doctor->count[DOCTOR_GREEN],
+                   doctor->count[DOCTOR_YELLOW], doctor->count[DOCTOR_RED]);
     } else {
         buf_printf(&doctor->out, "\n%u green, %u yellow, %u red\n", doctor->count[DOCTOR_GREEN],
                    doctor->count[DOCTOR_YELLOW], doctor->count[DOCTOR_RED]);

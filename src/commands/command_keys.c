@@ -128,10 +128,10 @@ static void append_allow(struct buf *out, const char *text, bool is_json)
 
 static void render_json(const struct key *key, struct buf *out)
 {
-    buf_printf(
-        out,
-        "{\"type\": \"result\", \"name\": \"%s\", \"id\": \"%s\", \"secret\": \"%s\", \"allow\": [",
-        key->name, key->id, key->secret);
+    buf_printf(out,
+               "{\"type\": \"result\", \"ok\": true, \"exit\": 0, \"name\": \"%s\", \"id\": "
+               "\"%s\", \"secret\": \"%s\", \"allow\": [",
+               key->name, key->id, key->secret);
     for (unsigned i = 0; i < key->allow_count; i++) {
         buf_append_cstr(out, i > 0 ? ", " : "");
         append_allow(out, key->allows[i], true);

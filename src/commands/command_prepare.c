@@ -32,7 +32,8 @@ static void render_result(struct buf *out, int code, const char *text)
         buf_printf(out, "%s\n", text);
         return;
     }
-    buf_printf(out, "{\"type\": \"result\", \"exit\": %d, \"text\": ", code);
+    buf_printf(out, "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"text\": ",
+               code == EXIT_CODE_OK ? "true" : "false", code);
     commands_append_json(out, text);
     buf_append_cstr(out, "}\n");
 }

@@ -266,11 +266,12 @@ static int render(struct profile *p)
     render_prefixes(p);
     if (commands_common()->is_json) {
         buf_printf(&p->out,
-                   "{\"type\": \"result\", \"exit\": %d, \"lines\": %llu, \"unreadable\": %llu, "
+                   "{\"type\": \"result\", \"ok\": %s, \"exit\": %d, \"lines\": %llu, "
+                   "\"unreadable\": %llu, "
                    "\"left_out\": %llu, \"bytes\": %llu, \"different\": %llu}\n",
-                   code, (unsigned long long)p->lines, (unsigned long long)p->bad_lines,
-                   (unsigned long long)p->left_out, (unsigned long long)p->read_bytes,
-                   (unsigned long long)p->held_bytes);
+                   code == EXIT_CODE_OK ? "true" : "false", code, (unsigned long long)p->lines,
+                   (unsigned long long)p->bad_lines, (unsigned long long)p->left_out,
+                   (unsigned long long)p->read_bytes, (unsigned long long)p->held_bytes);
     }
     if (p->bad_lines > 0) {
         (void)fprintf(stderr,
@@ -312,10 +313,11 @@ static void profile_free(struct profile *p)
 int command_profile(int argc, char **argv)
 {
     check(argc == 1);
+    struct command_client to = {.name = "profile", .is_json = commands_common()->is_json};
     FILE *file = strcmp(argv[0], "-") == 0 ? stdin : fopen(argv[0], "re");
     if (file == NULL) {
-        (void)fprintf(stderr, "forebay: profile: %s: %s\n", argv[0], strerror(errno));
-        return EXIT_CODE_FAILED;
+        command_client_error(&to, "%s: %s", argv[0], strerror(errno));
+        return command_client_result(&to, EXIT_CODE_FAILED, NULL);
     }
     struct profile *p = profile_new();
     read_lines(p, file);
@@ -325,9 +327,11 @@ int command_profile(int argc, char **argv)
     }
     int code = EXIT_CODE_FAILED;
     if (failed != 0) {
-        (void)fprintf(stderr, "forebay: profile: %s: %s\n", argv[0], strerror(failed));
+        command_client_error(&to, "%s: %s", argv[0], strerror(failed));
+        code = command_client_result(&to, code, NULL);
     } else if (p->read_count == 0) {
-        (void)fprintf(stderr, "forebay: profile: no read of an object is in it\n");
+        command_client_error(&to, "no read of an object is in it");
+        code = command_client_result(&to, code, NULL);
     } else {
         code = render(p);
         int printed = commands_print_result(&p->out);

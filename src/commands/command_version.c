@@ -66,10 +66,10 @@ int command_version(int argc, char **argv)
     }
     buf_init(&out, 1u << 16);
     buf_printf(&out,
-               json
-                   ? "{\"type\":\"result\",\"version\":\"%s\",\"revision\":\"%s\",\"build\":\"%s\","
-                     "\"kernel\":\"%s\",\"libraries\":{"
-                   : "forebay %s (%s, %s) on Linux %s\n",
+               json ? "{\"type\":\"result\",\"ok\":true,\"exit\":0,\"version\":\"%s\",\"revision\":"
+                      "\"%s\",\"build\":\"%s\","
+                      "\"kernel\":\"%s\",\"libraries\":{"
+                    : "forebay %s (%s, %s) on Linux %s\n",
                version_text(), version_revision(), version_build(), host.release);
     for (int i = 0; i < LIBRARY_COUNT; i++) {
         if (json) {

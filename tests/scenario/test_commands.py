@@ -123,7 +123,7 @@ def test_what_prepare_made_serves(start, origin, tmp_path):
     assert used.returncode == 1 and "in use by another process" in used.stderr
     server.stop()
     told = run_forebay("prepare", cache, "--json")
-    assert json.loads(told.stdout.splitlines()[-1]) == {"type": "result", "exit": 0, "text": f"{cache}: ready"}
+    assert json.loads(told.stdout.splitlines()[-1]) == {"type": "result", "ok": True, "exit": 0, "text": f"{cache}: ready"}
     assert (cache / "format").exists()
 
 
@@ -175,13 +175,30 @@ def test_plan_says_what_the_policy_reaches():
     *sizes, result = rows_of(told)
     half = next(row for row in sizes if row["cache"] == 500e9)
     assert 0.40 < half["each_reads_all"]["hit_ratio"] < 0.50             # 45 % of the data, and no policy beats that
-    assert half["gateway"] == {"hit_ratio": 1.0, "origin_bytes": 0}      # four of them hold it all
+    assert half["gateway"] == {"hit_ratio": 1.0, "origin_bytes": 0, "origin_requests": 0, "cost": 0}   # four hold it all
     ratios = [row["each_reads_all"]["hit_ratio"] for row in sizes]
     assert ratios == sorted(ratios) and 1.1e12 < result["holds_all"] < 1.2e12
     assert told.stdout == run_forebay("plan", "--dataset=1TB", "--cache=500GB", "--nodes=4", "--json").stdout
     assert "<- as asked" in run_forebay("plan", "--dataset=1TB", "--cache=500GB").stdout
     for words in (["--dataset=1TB"], ["--dataset=1TB", "--cache=half"], ["--dataset=1TB", "--cache=1GB", "--nodes=0"]):
         assert run_forebay("plan", *words).returncode == 2
+
+
+def test_plan_says_what_it_costs():
+    """By AWS's prices, which it names, or by those given; the smaller the objects, the dearer their requests."""
+    words = ["plan", "--dataset=1TB", "--cache=250GB", "--nodes=2"]
+    row, *_, result = rows_of(run_forebay(*words, "--json"))
+    assert result["uncached_cost"] == pytest.approx(2 * (1000 * 0.09 + 1e12 / (4 << 20) / 1000 * 0.0004), abs=0.01)
+    shared = row["nodes_share"]
+    assert shared["cost"] == pytest.approx(shared["origin_bytes"] / 1e9 * 0.09 + shared["origin_requests"] / 1000 * 0.0004, abs=0.01)
+    said = run_forebay(*words).stdout
+    assert f"{shared['cost']:.2f}" in said and "us-east-1" in said and "2025" in said
+    own = ["--price-gb=0", "--price-requests=1", "--object=100KB"]
+    *_, result = rows_of(run_forebay(*words, *own, "--json"))
+    assert result["uncached_cost"] == pytest.approx(2 * 1e12 / 1e5 / 1000) and result["price_gb"] == 0
+    assert "us-east-1" not in run_forebay(*words, *own).stdout
+    for bad in ("--price-gb=-1", "--price-gb=nan", "--price-requests=1.2.3", "--object=0", "--price-gb="):
+        assert run_forebay(*words, bad).returncode == 2
 
 
 def test_profile_of_a_real_log(start, origin, tmp_path):
