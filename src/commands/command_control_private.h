@@ -16,6 +16,11 @@ bool command_control_take_uri(struct admin_call **call, struct span text,
 bool command_control_take_object(struct admin_call **call, struct span text,
                                  struct command_uri *ret_uri);
 
+// --- command_control_live.c ----------------------------------------------------------------------
+
+void command_control_requests(void *ctx, struct admin_call *call);
+void command_control_buckets(void *ctx, struct admin_call *call);
+
 // --- command_control_jobs.c ----------------------------------------------------------------------
 
 struct command_jobs *command_control_jobs_new(struct proxy *proxy);

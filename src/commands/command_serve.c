@@ -319,6 +319,7 @@ static void render_metrics(void *ctx, struct buf *out)
     const struct serve *s = ctx;
     command_memory_metrics(out);
     command_origins_metrics(s->origins, s->origin_count, out);
+    proxy_bucket_metrics(s->proxy, out);
 }
 
 static int serve_build_admin(struct serve *s)

@@ -145,17 +145,6 @@ void access_log_line_date(struct access_log_line *line, struct access_log_date *
     access_log_line_bytes(line, rest, sizeof(rest));
 }
 
-const char *access_log_line_source(const struct request *r)
-{
-    if (r->bytes_origin > 0) {
-        return "origin";
-    }
-    if (r->bytes_disk > 0) {
-        return "disk";
-    }
-    return r->bytes_memory > 0 ? "memory" : "";
-}
-
 const char *access_log_line_error(const struct access_log_entry *entry)
 {
     if (entry->outcome == HTTP_CLIENT_GONE) {

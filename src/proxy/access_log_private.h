@@ -47,7 +47,6 @@ void access_log_line_escaped(struct access_log_line *line, struct span s);
 // Percent coding of everything that could be read as more than one field.
 void access_log_line_coded(struct access_log_line *line, struct span s, bool keep_blanks);
 const char *access_log_line_error(const struct access_log_entry *entry); // S3's code; "": none
-const char *access_log_line_source(const struct request *r);             // of its bytes; "": none
 struct span access_log_line_shortened(struct span header);               // to what is shown of one
 
 // --- the forms -----------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     pw->fill = fill_worker_of(pw->worker);
     list_init(&pw->request_pool);
     list_init(&pw->doubts);
+    pw->recent = recent_new();
+    pw->bucket_counts = bucket_counts_new();
     if (proxy->options.access_keys != NULL) {
         pw->access_keys = access_keys_ref(proxy->options.access_keys);
         pw->known = access_keys_ref(proxy->options.access_keys);
@@ -86,6 +88,8 @@ void proxy_free(struct proxy *proxy)
     }
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         request_pool_free(&proxy->workers[i]);
+        recent_free(proxy->workers[i].recent);
+        bucket_counts_free(proxy->workers[i].bucket_counts);
         pass_doubt_free_all(&proxy->workers[i]);
         access_keys_unref(proxy->workers[i].access_keys);
         access_keys_unref(proxy->workers[i].known);

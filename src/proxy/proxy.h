@@ -118,6 +118,30 @@ void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uin
                    uint64_t end_byte, bool asks_policy,
                    void (*done)(void *ctx, const struct proxy_object *object), void *ctx);
 
+// The last requests, the latest first. Texts are the server's own; bucket, key and client may hold any bytes.
+#define PROXY_RECENT_MAX 50u
+struct proxy_recent {
+    uint64_t ended_us; // by the monotonic clock
+    uint64_t first_byte_us, total_us, bytes;
+    const char *op, *result, *reason, *source; // "": there is none
+    unsigned status;
+    char id[17], client[56], bucket[64], key[200]; // the key as log.keys shows it
+    bool key_is_cut;
+};
+typedef void proxy_recent_fn(void *ctx, const struct proxy_recent *items, unsigned count);
+// done() runs on a worker. Any thread.
+void proxy_recent(struct proxy *proxy, proxy_recent_fn *done, void *ctx);
+
+// What buckets were asked for since the start, in order of their names, at most 64; "_other" is the rest. Any thread.
+struct proxy_bucket_sum {
+    const char *name;
+    uint64_t requests, hits, bypassed, memory_bytes, disk_bytes, origin_bytes;
+};
+typedef void proxy_bucket_fn(void *ctx, const struct proxy_bucket_sum *bucket);
+void proxy_buckets(const struct proxy *proxy, proxy_bucket_fn *on_bucket, void *ctx);
+void proxy_bucket_metrics(const struct proxy *proxy,
+                          struct buf *out); // as Prometheus text; appended
+
 // A page of what the origin lists, and what is cached of each. The index knows no names, so the origin is
 // asked for them: what it does not have any more is not told of.
 #define PROXY_LIST_MAX 500u

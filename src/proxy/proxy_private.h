@@ -57,6 +57,8 @@ struct proxy_worker {
     struct list doubts;          // struct pass_doubt
     unsigned preflights;         // on their way
     uint64_t next_request_id;
+    struct recent *recent;
+    struct bucket_counts *bucket_counts;
 };
 
 static inline struct proxy_worker *proxy_worker_of(struct worker *w)
@@ -221,6 +223,8 @@ uint64_t request_client(const struct request *r);
 
 // "hit", "miss" and so on, as the access log and the counters say it; "" for RESULT_NONE.
 const char *request_result_name(enum request_result result);
+const char *
+request_source_name(const struct request *r); // where its bytes came from; "": there were none
 
 // --- response_overrides.c ------------------------------------------------------------------------
 
@@ -271,6 +275,15 @@ bool series_next(struct series_table *table, const struct object_key *key,
 void series_refuse(struct series_table *table, const struct object_key *key, bool is_gone);
 // Of what was named some was fetched. True: nobody has begun it since; it takes longer until another one is named.
 bool series_missed(struct series_table *table, const struct object_key *key);
+
+// --- recent.c, bucket_counts.c: of a worker, noted when a request is over -------------------------
+
+struct recent *recent_new(void);
+void recent_free(struct recent *recent); // NULL is fine
+void recent_note(struct recent *recent, const struct request *r);
+struct bucket_counts *bucket_counts_new(void);
+void bucket_counts_free(struct bucket_counts *counts); // NULL is fine
+void bucket_counts_note(struct bucket_counts *counts, const struct request *r);
 
 // --- access_log.c --------------------------------------------------------------------------------
 

@@ -2,6 +2,17 @@
 // The words of the log and of the counters for where an answer came from. Pure.
 #include "proxy/proxy_private.h"
 
+const char *request_source_name(const struct request *r)
+{
+    if (r->bytes_origin > 0) {
+        return "origin";
+    }
+    if (r->bytes_disk > 0) {
+        return "disk";
+    }
+    return r->bytes_memory > 0 ? "memory" : "";
+}
+
 const char *request_result_name(enum request_result result)
 {
     static const char *const names[] = {[RESULT_NONE] = "",

@@ -149,6 +149,8 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     check(!r->going); // http ends no exchange inside a call
     serve_get_sum_up(r);
     count(r);
+    bucket_counts_note(r->pw->bucket_counts, r);
+    recent_note(r->pw->recent, r);
     if (r->pw->proxy->access_log != NULL) {
         access_log_write(r->pw->proxy->access_log, r, outcome);
     }

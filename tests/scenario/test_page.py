@@ -165,6 +165,7 @@ def test_page_shows_what_the_server_does(start, origin, page):
         for _ in range(3):
             assert client.get("half", 0, 6 * MIB - 1).status == 206
             assert client.list().status == 200
+        assert client.get("none/" + EVIL).status == 404
     page.wait("document.getElementById('ratio').textContent.includes('%')")
     page.wait("document.getElementById('bypass').textContent.includes('cache.list_ttl')")
     server.settle()
@@ -180,6 +181,13 @@ def test_page_shows_what_the_server_does(start, origin, page):
         assert client.request("POST", "/api/v1/warm", [("X-Forebay-Control", "1")], json.dumps(job).encode()).status == 200
     page.wait("document.getElementById('jobs').textContent.includes('failed')")
     assert "<script>" in text(page, "jobs")
+    page.wait("document.getElementById('requests').textContent.includes('onerror')")
+    page.wait("document.getElementById('buckets').textContent.includes('bkt')")
+    page.value("document.getElementById('requests-pause').click(), document.getElementById('requests-filter').value = 'LIST', "
+               "document.getElementById('requests-filter').dispatchEvent(new Event('input'))")
+    rows = page.value("[...document.querySelectorAll('#requests tr')].slice(1).map(row => row.textContent)")
+    assert len(rows) >= 3 and all("ListObjectsV2" in row and "bypass: list" in row for row in rows), rows
+    page.value("document.getElementById('requests-filter').value = '', showRequests()")
     page.value("document.getElementById('config').open = true")
     page.wait("document.getElementById('config-text').textContent.includes('cache.size')")
     explain(page, "s3://bkt/half")

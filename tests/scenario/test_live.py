@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person who looks on sees: the last requests of all workers, and what each bucket was asked for. Both are bounded, keys
+are shown as log.keys says, and only to who may."""
+import json
+
+import pytest
+
+MIB = 1 << 20
+
+
+def asked(server, path, name):
+    reply = server.admin(path)
+    assert reply.status == 200, reply
+    return json.loads(reply.body)[name]
+
+
+def test_the_last_requests(start, origin):
+    """Fifty, the latest first, whichever worker answered them."""
+    origin.put("a", 100)
+    server = start(origin, settings={"workers": 3, "cache.ttl": "1h"})
+    clients = [server.client() for _ in range(6)]
+    for i in range(60):
+        assert clients[i % 6].get("a" if i < 59 else "none").status == (200 if i < 59 else 404)
+    rows = asked(server, "/api/v1/requests", "requests")
+    assert len(rows) == 50
+    times = [row["time"] for row in rows]
+    assert times == sorted(times, reverse=True)
+    server.access_log(wait_for=lambda line: line["status"] == 404)
+    ids = {line["id"] for line in server.access_log(wait_for=lambda line: True)}
+    assert len({row["id"] for row in rows} & ids) == 50
+    last = rows[0]
+    assert (last["key"], last["status"], last["op"], last["bucket"]) == ("none", 404, "GetObject", "bkt")
+    hit = rows[1]
+    assert (hit["key"], hit["result"], hit["bytes"]) == ("a", "hit", 100) and hit["source"] in ("memory", "disk"), hit
+    assert 0 < hit["total_s"] < 60 and hit["client"].startswith("127.0.0.1:")
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("keys", ["full", "prefix", "hash"])
+def test_keys_are_shown_as_in_the_log(start, origin, keys):
+    long = "d/" + "x" * 300
+    for key in ("d/secret", long):
+        origin.put(key, 10)
+    server = start(origin, settings={"log.keys": keys})
+    with server.client() as client:
+        client.get("d/secret")
+        client.get(long)
+        client.request("PUT", "/bkt")
+    _, second, first = (asked(server, "/api/v1/requests", "requests"))
+    server.access_log(wait_for=lambda line: line["op"] == "CreateBucket")
+    logged = [line["key"] for line in server.access_log(wait_for=lambda line: line["op"] == "GetObject")]
+    assert first["key"] == logged[0] and ("secret" in first["key"]) == (keys == "full")
+    assert second["key_is_cut"] == (keys == "full") and logged[1].startswith(second["key"])
+
+
+def test_who_may_not_see_names_sees_none(start, origin, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef0123456789abcdef\n")
+    token.chmod(0o600)
+    server = start(origin, settings={"admin.token_file": str(token), "admin.trust_loopback": "false"})
+    for path in ("/api/v1/requests", "/api/v1/buckets", "/api/v1/config"):
+        assert server.admin(path).status == 401, path
+
+
+def test_buckets_are_counted_up_to_a_bound(start, origin):
+    """Names come from clients: the first 64 that are there have rows of their own, what is not there has none."""
+    origin.put("a", 100)
+    server = start(origin, settings={"workers": 2, "cache.ttl": "1h"})
+    with server.client() as client:
+        for _ in range(4):
+            assert client.get("a").status == 200
+            server.settle()
+        assert client.request("GET", "/bkt?list-type=2").status == 200
+        for i in range(100):
+            assert client.request("GET", f"/not-there-{i:03d}/k").status == 404
+    rows = {row["bucket"]: row for row in asked(server, "/api/v1/buckets", "buckets")}
+    assert set(rows) == {"bkt", "_other"} and rows["_other"]["requests"] == 100
+    bkt = rows["bkt"]
+    assert (bkt["requests"], bkt["hits"], bkt["bypassed"], bkt["memory_bytes"] + bkt["disk_bytes"]) == (5, 3, 1, 300), bkt
+    assert server.metric("forebay_bucket_requests_total", bucket="bkt", result="hit") == 3
+    assert server.metric("forebay_bucket_response_bytes_total", bucket="bkt", source="origin") == bkt["origin_bytes"]
+    for i in range(80):
+        origin.put("k", 10, bucket=f"many-{i:02d}")
+    with server.client() as client:
+        for i in range(80):
+            assert client.request("GET", f"/many-{i:02d}/k").status == 200
+    rows = {row["bucket"]: row["requests"] for row in asked(server, "/api/v1/buckets", "buckets")}
+    assert len(rows) == 65 and sum(rows.values()) == 185 and rows["_other"] == 100 + 80 - 63, rows
