@@ -118,7 +118,7 @@ struct config_bucket {
     const char *source; // "FILE:LINE:COL"
 };
 
-#define CONFIG_LIMITED_RULES_MAX 22u // rules with a pin or a share
+#define CONFIG_LIMITED_RULES_MAX 21u // rules with a pin or a share
 
 // First rule whose `match` fits bucket/key wins. Syntax of match (checked here, matched elsewhere):
 // `*` any bytes but '/', `**` any bytes, `?` one byte but '/', `{a,b}` alternatives (not nested),
@@ -232,6 +232,7 @@ void config_render_docs(struct buf *out);
 
 // "200MiB/s", as of a setting. False: ret_why (CONFIG_WHY_MAX bytes) says what it should be.
 #define CONFIG_WHY_MAX 512
+bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why); // "250ms" "30s" "12h"
 bool config_value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why);
 
 #endif

@@ -104,7 +104,6 @@ void config_rule_parse(struct loader *l, const char *where, const struct bucket_
 // config_value.c: pure parsers. False: *ret_why (WHY_MAX bytes) says what is wrong, beginning with
 // the quoted text.
 #define WHY_MAX CONFIG_WHY_MAX
-bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why);
 bool config_value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why);
 bool config_value_parse_size(struct span s, struct config_size *ret_size, char *ret_why);
 bool config_value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why);

@@ -150,17 +150,6 @@ static void take_late_read(struct policy *policy, uint64_t key)
     }
 }
 
-// Its rule says something else now, or there is room for its pin.
-static void run_regroup(struct policy *policy, struct policy_segment *segment, uint32_t index,
-                        unsigned group)
-{
-    struct policy_segments *segments = &policy->segments;
-    uint32_t stamp = policy_segments_run(segments, segment, index)->stamp;
-    uint32_t len = policy_segments_run_len(segments, segment, index);
-    group = policy_group_take(policy, segment, group, len);
-    policy_segments_set_stamp(segments, segment, index, policy_stamp_grouped(stamp, group));
-}
-
 static void take_read(struct policy *policy, const struct policy_event *event)
 {
     struct policy_clock *clock = &policy->clock;
@@ -174,7 +163,7 @@ static void take_read(struct policy *policy, const struct policy_event *event)
         return;
     }
     if (event->group != policy_stamp_group(run->stamp)) {
-        run_regroup(policy, segment, index, event->group);
+        policy_group_move(policy, segment, index, event->group);
     }
     uint32_t age = policy_stamp_age(run->stamp, clock->tick);
     if (age <= clock->same_use) {
@@ -427,7 +416,7 @@ void policy_segment_drop(struct policy *policy, uint32_t number, uint32_t index,
         return;
     }
     policy->stats.dropped_bytes += len;
-    policy->stats.pins_lost += policy->groups.of[policy_stamp_group(stamp)].is_kept;
+    policy->stats.pins_lost += policy->groups.of[policy_stamp_group(stamp)].options.is_pinned;
     if (policy->kind != POLICY_LRU) {
         policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick);
     }

@@ -170,6 +170,10 @@ void policy_group_figures(const struct policy *policy, unsigned group,
 // How many runs of a segment, or is that one, kept by their pins?
 uint32_t policy_segment_pinned_count(const struct policy *policy, uint32_t number);
 bool policy_segment_is_pinned(const struct policy *policy, uint32_t number, uint32_t index);
+// The group of that run; POLICY_GROUPS: it is gone, or there is none.
+unsigned policy_segment_group(const struct policy *policy, uint32_t number, uint32_t index);
+// It belongs to that group from now on, as if it had been read: a pin wants room.
+void policy_segment_regroup(struct policy *policy, uint32_t number, uint32_t index, unsigned group);
 
 // --- across restarts -----------------------------------------------------------------------------
 

@@ -133,6 +133,34 @@ unsigned policy_group_take(const struct policy *policy, const struct policy_segm
     return goes_soon || is_over ? options->plain : group;
 }
 
+void policy_group_move(struct policy *policy, struct policy_segment *segment, uint32_t index,
+                       unsigned group)
+{
+    struct policy_segments *segments = &policy->segments;
+    uint32_t stamp = policy_segments_run(segments, segment, index)->stamp;
+    uint32_t len = policy_segments_run_len(segments, segment, index);
+    group = policy_group_take(policy, segment, group, len);
+    policy_segments_set_stamp(segments, segment, index, policy_stamp_grouped(stamp, group));
+}
+
+unsigned policy_segment_group(const struct policy *policy, uint32_t number, uint32_t index)
+{
+    const struct policy_segment *segment = policy_segments_find(&policy->segments, number);
+    if (segment == NULL || index >= segment->run_count) {
+        return POLICY_GROUPS;
+    }
+    uint32_t stamp = policy_segments_run(&policy->segments, segment, index)->stamp;
+    return stamp == POLICY_STAMP_GONE ? POLICY_GROUPS : policy_stamp_group(stamp);
+}
+
+void policy_segment_regroup(struct policy *policy, uint32_t number, uint32_t index, unsigned group)
+{
+    if (policy_segment_group(policy, number, index) != POLICY_GROUPS) {
+        policy_group_move(policy, policy_segments_find(&policy->segments, number), index, group);
+        policy_groups_tend(policy);
+    }
+}
+
 void policy_group_figures(const struct policy *policy, unsigned group,
                           struct policy_group_figures *ret_figures)
 {

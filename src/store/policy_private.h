@@ -393,6 +393,9 @@ void policy_groups_tend(struct policy *policy);
 // The group of a run of `len` bytes of the segment (NULL: unranked) that is not in this one yet.
 unsigned policy_group_take(const struct policy *policy, const struct policy_segment *segment,
                            unsigned group, uint32_t len);
+// Its rule says something else now, or there is room for its pin.
+void policy_group_move(struct policy *policy, struct policy_segment *segment, uint32_t index,
+                       unsigned group);
 
 // --- policy_publish.c ---------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@
 #include "stats/stats.h"
 #include "store/index_forget.h"
 #include "store/retention_pins.h"
+#include "store/retention_review.h"
 #include "store/retention_rewrite.h"
 #include "store/retention_state.h"
 #include "store/segment_list.h"
@@ -108,6 +109,7 @@ void retention_open(struct retention *r, struct store *store, bool learns,
     r->store = store;
     r->learns = learns;
     pthread_mutex_init(&r->lock, NULL);
+    pthread_mutex_init(&r->names.lock, NULL);
     pthread_mutex_init(&r->guarded.lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -176,6 +178,7 @@ void retention_close(struct retention *r)
     free(r->woken_us);
     free(r->survivors);
     pthread_mutex_destroy(&r->lock);
+    pthread_mutex_destroy(&r->names.lock);
     pthread_mutex_destroy(&r->guarded.lock);
     pthread_cond_destroy(&r->guarded.wake);
     *r = (struct retention){0};
@@ -522,6 +525,7 @@ void retention_forget(struct retention *r, struct segment *segment,
 struct ranking {
     struct retention *retention;
     uint32_t number;
+    bool has_added;
 };
 
 static bool on_row_ranked(void *ctx, const struct segment_row *row)
@@ -537,6 +541,7 @@ static bool on_row_ranked(void *ctx, const struct segment_row *row)
             (void)policy_segment_append(r->policy, ranking->number, row->header_offset,
                                         row_bytes(row, len),
                                         policy_key(row->hash, row->first_block), POLICY_STAMP_SAME);
+            ranking->has_added = true;
         }
         pthread_mutex_unlock(&r->lock);
     }
@@ -566,7 +571,7 @@ void retention_loaded(struct retention *r)
 
 static void rank_segment(struct retention *r, struct segment *segment, uint32_t number)
 {
-    struct ranking ranking = {r, number};
+    struct ranking ranking = {.retention = r, .number = number};
     uint64_t salt;
     bool lists = true;
     pthread_mutex_lock(&r->lock);
@@ -579,6 +584,11 @@ static void rank_segment(struct retention *r, struct segment *segment, uint32_t 
     pthread_mutex_unlock(&r->lock);
     if (lists && segment_list(segment, on_row_ranked, &ranking, &salt) != ERR_OK) {
         stats_add(COUNTER_retention_segments_unlisted, 1); // what it holds goes unranked
+    }
+    if (ranking.has_added &&
+        retention_pins_any(r)) { // a kill has cost what was known of their pins
+        segment->wants_review = true;
+        retention_review_want(r, RETENTION_REVIEW_MARKED);
     }
 }
 
@@ -650,9 +660,16 @@ static struct timespec tick_after_now(void)
     return until;
 }
 
+static bool is_past(const struct timespec *until)
+{
+    struct timespec now;
+    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return now.tv_sec != until->tv_sec ? now.tv_sec > until->tv_sec : now.tv_nsec >= until->tv_nsec;
+}
+
 static void tick(struct retention *r)
 {
-    if (r->has_pins) {
+    if (retention_pins_any(r) || r->pinned_bytes > 0) {
         retention_pins_tell(r);
     }
     retention_note_time(r);
@@ -662,6 +679,7 @@ static void tick(struct retention *r)
     uint64_t now_us = store_real_us();
     if (now_us - r->saved_us >= SAVE_EVERY_US) {
         retention_state_save(r);
+        retention_review_again(r);
         r->saved_us = now_us;
     }
 }
@@ -673,16 +691,18 @@ static void *retention_main(void *ctx)
     retention_state_load(r);
     r->saved_us = store_real_us();
     struct timespec until = tick_after_now();
+    bool reviews = false;
     pthread_mutex_lock(&r->guarded.lock);
     while (!r->guarded.stop) {
-        int rc = 0;
-        while (!r->guarded.stop && !r->guarded.wanted && rc == 0) {
+        int rc = reviews && is_past(&until) ? ETIMEDOUT : 0;
+        while (!r->guarded.stop && !r->guarded.wanted && !reviews && rc == 0) {
             rc = pthread_cond_timedwait(&r->guarded.wake, &r->guarded.lock, &until);
         }
         r->guarded.wanted = false;
         pthread_mutex_unlock(&r->guarded.lock);
         retention_drain(r);
         do_job(r);
+        reviews = retention_review_step(r);
         if (rc != 0) {
             tick(r);
             until = tick_after_now();
@@ -691,6 +711,7 @@ static void *retention_main(void *ctx)
     }
     pthread_mutex_unlock(&r->guarded.lock);
     do_job(r);
+    retention_review_end(r);
     return NULL;
 }
 

@@ -60,8 +60,18 @@ struct retention {
     uint64_t state_bytes_then;    // of the one that was there at the start
     atomic_uint
         lost_runs; // events of runs that found no room in a ring: segments are listed instead
-    atomic_bool keeps_spare; // the last one that is spare is for pins
-    atomic_bool rewrites;    // a segment's survivors are being rewritten
+    struct {
+        pthread_mutex_t lock; // over a call of group_of; none is taken under it but by that
+        store_group_fn group_of;
+        void *ctx;
+    } names;
+    atomic_bool has_listed_pins;     // pins are given while it runs
+    atomic_uint reviews;             // that are wanted: enum store_review, and one of our own
+    struct retention_review *review; // of the thread: what is on its way, or NULL
+    atomic_bool in_review;           // and not over yet
+    bool reviews_again;              // of the thread: with the next saving
+    atomic_bool keeps_spare;         // the last one that is spare is for pins
+    atomic_bool rewrites;            // a segment's survivors are being rewritten
 #ifdef FOREBAY_FAULTS
     atomic_bool keeps_half; // of each segment, and takes all, whatever the policy thinks of it
 #endif

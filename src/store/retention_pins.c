@@ -12,6 +12,8 @@
 #define PINS_OTHERS                                                                                \
     4u // segments beside the slots' and probation's: spare ones, survivors', one that goes
 #define PINS_TELL_US 60000000u
+// Of the group of what is pinned while the process runs, in every process: no rule's hash, which is odd.
+#define PINS_IDENTITY UINT64_C(0x70696e7370696e2e)
 
 static float priority_factor(unsigned priority)
 {
@@ -21,7 +23,7 @@ static float priority_factor(unsigned priority)
 
 void retention_pins_groups(struct retention *r, const struct store_group *groups, unsigned count)
 {
-    static_assert(STORE_PRIORITIES + STORE_GROUPS_MAX == POLICY_GROUPS, "each has its number");
+    static_assert(STORE_GROUP_PINS + 1 == POLICY_GROUPS, "each has its number");
     check(count <= STORE_GROUPS_MAX);
     for (unsigned priority = 0; priority < STORE_PRIORITIES; priority++) {
         struct policy_group plain = {.factor = priority_factor(priority)};
@@ -40,6 +42,13 @@ void retention_pins_groups(struct retention *r, const struct store_group *groups
         policy_group_set(r->policy, STORE_PRIORITIES + i, &group);
         r->has_pins = r->has_pins || groups[i].pin;
     }
+    struct policy_group listed = {
+        .factor = priority_factor(STORE_PRIORITY_NORMAL),
+        .is_pinned = true,
+        .plain = retention_policy_group(STORE_PRIORITY_NORMAL),
+        .identity = PINS_IDENTITY,
+    };
+    policy_group_set(r->policy, STORE_GROUP_PINS, &listed);
 }
 
 void retention_pins_fit(struct retention *r)
@@ -86,6 +95,26 @@ bool retention_pins_victim(struct retention *r, bool (*may_go)(void *ctx, uint32
         max = r->pins_tries < RETENTION_PINS_TRIES ? r->survivor_max : 0;
     }
     return policy_victim(r->policy, may_go, ctx, r->survivors, max, ret_victim);
+}
+
+bool retention_pins_any(struct retention *r)
+{
+    return r->has_pins || atomic_load(&r->has_listed_pins);
+}
+
+void retention_pins_figures(struct retention *r, struct store_pins_figures *ret_figures)
+{
+    struct policy_stats stats;
+    *ret_figures = (struct store_pins_figures){0};
+    if (r->learns) {
+        pthread_mutex_lock(&r->lock);
+        policy_stats(r->policy, &stats);
+        pthread_mutex_unlock(&r->lock);
+        ret_figures->are_kept = stats.pinned_max_bytes > 0;
+        ret_figures->in_review = atomic_load(&r->in_review);
+        ret_figures->bytes = stats.pinned_bytes;
+        ret_figures->bytes_max = stats.pinned_max_bytes;
+    }
 }
 
 void retention_pins_tell(struct retention *r)

@@ -16,6 +16,9 @@ void retention_pins_fit(struct retention *retention);
 // policy's lock.
 bool retention_pins_victim(struct retention *retention, bool (*may_go)(void *ctx, uint32_t number),
                            void *ctx, uint32_t max, struct policy_victim *ret_victim);
+// Has any rule a pin, or is anything pinned while it runs? Any thread.
+bool retention_pins_any(struct retention *retention);
+void retention_pins_figures(struct retention *retention, struct store_pins_figures *ret_figures);
 // Counts what became of pins, and says it now and then. On the thread.
 void retention_pins_tell(struct retention *retention);
 

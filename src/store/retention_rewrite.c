@@ -112,19 +112,18 @@ static enum err write_all(struct rewriting *rw, int fd, const char *buf, size_t 
     return ERR_OK;
 }
 
-static enum err head_read(struct rewriting *rw, const struct store_place *from,
-                          struct run_header *ret_header)
+enum err retention_head_read(struct store *store, const struct store_place *from, int fd,
+                             char *bytes, struct run_header *ret_header)
 {
     check(from->header_len <= RUN_HEADER_MAX);
-    segment_unmark_neighbour(rw->segment, from->header_offset, from->first_unit, rw->fd);
-    if (!pread_all(rw->fd, rw->head, from->header_len, from->header_offset)) {
+    segment_unmark_neighbour(from->segment, from->header_offset, from->first_unit, fd);
+    if (!pread_all(fd, bytes, from->header_len, from->header_offset)) {
         return ERR_IO;
     }
     struct run_header header;
-    enum err err = segment_read_accept((struct span){rw->head, from->header_len}, from, &header);
+    enum err err = segment_read_accept((struct span){bytes, from->header_len}, from, &header);
     if (err != ERR_OK ||
-        !hash128_equal(store_hash(rw->store, header.realm, header.bucket, header.key),
-                       header.hash)) {
+        !hash128_equal(store_hash(store, header.realm, header.bucket, header.key), header.hash)) {
         return ERR_CORRUPT;
     }
     *ret_header = header;
@@ -249,7 +248,7 @@ static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
         return ERR_CANCELLED;
     }
     struct run_header header, copy;
-    enum err err = head_read(rw, &from, &header);
+    enum err err = retention_head_read(store, &from, rw->fd, rw->head, &header);
     struct segment_reservation to;
     if (err == ERR_OK) {
         enum err room = segment_log_reserve_apart(&store->log, SEGMENT_SLOT_SURVIVORS,

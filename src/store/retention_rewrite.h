@@ -4,6 +4,7 @@
 #define FOREBAY_STORE_RETENTION_REWRITE_H
 
 #include "store/retention.h"
+#include "store/segment_format.h"
 
 // A segment that goes, and where its survivors begin, rising.
 struct retention_job {
@@ -15,5 +16,10 @@ struct retention_job {
 // When it returns the segment is being freed, and what could be rewritten of it lies elsewhere; or it
 // stays for its pins, which found no room. On the retention thread.
 void retention_rewrite(struct retention *retention, const struct retention_job *job);
+
+// The header of a run, of a pinned segment that `fd` is borrowed of, as checked as for a reader; its spans lie in
+// `bytes`, RUN_HEADER_MAX of them. ERR_IO, ERR_CORRUPT. Not on a worker.
+enum err retention_head_read(struct store *store, const struct store_place *from, int fd,
+                             char *bytes, struct run_header *ret_header) MUST_USE;
 
 #endif

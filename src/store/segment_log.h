@@ -53,6 +53,7 @@ struct segment {
     struct segment *next;               // in `doomed` or `closable`
     struct segment_rows *rows; // under rows_guard: its whole runs; NULL: on disk, or not known
     unsigned pool_at;          // under the pool's lock, while it is open
+    bool wants_review;         // of the retention thread: some of its runs are new to the policy
     // Under the retention's lock: known to the policy; full, and known to be; runs of which it had not
     // heard by then.
     bool is_ranked, is_rank_sealed;

@@ -257,6 +257,7 @@ static enum err store_attach(struct store *store, const struct store_options *op
     store->other_bytes = store_dir_other_bytes(&store->dir);
     atomic_store(&store->used_bytes, store->other_bytes);
     stats_add(COUNTER_cache_bytes, atomic_load(&store->used_bytes));
+    store_pins_open(store);
     err = segment_log_open(&store->log, store);
     retention_open(&store->retention, store, options->policy == STORE_POLICY_EPOCH, options->groups,
                    options->group_count);
@@ -601,10 +602,10 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
 int store_fault_strike(enum store_fault fault)
 {
     static const char *const names[] = {
-        "store.sync",    "store.commit", "store.create", "store.allocate",
-        "store.unlink",  "store.open",   "store.scan",   "store.table",
-        "store.mark",    "store.note",   "store.disown", "store.remove",
-        "store.rewrite", "store.roll",   "store.scrub",  "store.rebuild"};
+        "store.sync",   "store.commit", "store.create",  "store.allocate", "store.unlink",
+        "store.open",   "store.scan",   "store.table",   "store.mark",     "store.note",
+        "store.disown", "store.remove", "store.rewrite", "store.roll",     "store.scrub",
+        "store.pins",   "store.rebuild"};
     static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);

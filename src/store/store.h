@@ -54,7 +54,9 @@ enum store_policy {
 #define STORE_PRIORITY_NORMAL 5u
 // What a rule's runs count by: a priority alone is the group of its number; a rule with a pin or a share
 // has a group of its own, STORE_PRIORITIES + its index in store_options.groups.
-#define STORE_GROUPS_MAX 22u
+#define STORE_GROUPS_MAX 21u
+// The group of what is pinned while the process runs.
+#define STORE_GROUP_PINS (STORE_PRIORITIES + STORE_GROUPS_MAX)
 struct store_group {
     unsigned priority;
     bool pin;               // what is read stays, as long as pins find room
@@ -318,6 +320,40 @@ void store_read_cancel(struct store_read *read); // done() still runs
 // `group`: of its rule, which the run belongs to from now on.
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
                      uint64_t bytes, unsigned group);
+
+// --- pins that are given while it runs: store_pins.c ------------------------------------------------
+
+// What is pinned, as a text of the caller's, which lasts: ERR_OK with an empty one when there is none.
+// ERR_CORRUPT: what lies there is damaged, which is told in the log, and put aside. Under the caller's lock.
+enum err store_pins_load(struct store *store, struct buf *ret_text) MUST_USE;
+void store_pins_put_aside(struct store *store,
+                          const char *why); // the same for one that the caller cannot read
+// Replaces it; lasts with ERR_OK. Otherwise the one before stays, or (the disk failed at the last step) either
+// may be found by the next process; ret_why says in a few words what is wrong. Blocks. Under the caller's lock.
+enum err store_pins_save(struct store *store, struct span text, struct buf *ret_why) MUST_USE;
+
+// Which group an object counts by, by the names that it is held under. Called by a thread of the store's;
+// must not block. NULL: nobody knows any more, and none is on its way when the call returns.
+typedef unsigned (*store_group_fn)(void *ctx, struct span realm, struct span bucket,
+                                   struct span key);
+void store_set_group_of(struct store *store, store_group_fn group_of, void *ctx);
+// Is anything pinned so? Any thread.
+void store_set_pins(struct store *store, bool has_pins);
+enum store_review {
+    STORE_REVIEW_PINNED = 1, // what is in STORE_GROUP_PINS, which may have left the list
+    STORE_REVIEW_OTHERS = 2, // what is not pinned, which may have come to it
+};
+// The groups of runs that are held follow what group_of says now, behind everything else: a header read for
+// each run. Any thread.
+void store_review(struct store *store, unsigned reviews);
+
+struct store_pins_figures {
+    bool are_kept; // false: this store keeps no pins (`lru`, few segments, no directory)
+    bool in_review;
+    uint64_t bytes, bytes_max; // of all that is pinned; rules' pins are in it
+};
+// Waits for the policy's lock, milliseconds at most. Not on a worker.
+void store_pins_figures(struct store *store, struct store_pins_figures *ret_figures);
 
 // --- writing a run -------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@
 #include "store/store_doubt.h"
 #include "store/store_epoch.h"
 #include "store/store_holder.h"
+#include "store/store_pins.h"
 #include "store/store_size.h"
 #include "store/store_unattached.h"
 #include "store/write_backlog.h"
@@ -76,6 +77,7 @@ struct store {
     struct store_epochs epochs;
     struct store_doubts doubts;
     struct store_condemned condemned;
+    struct store_pins pins;
     struct retention retention;
     struct write_backlog backlog;
     struct segment_log log;
@@ -161,6 +163,7 @@ enum store_fault {
     STORE_FAULT_REWRITE, // writing a survivor
     STORE_FAULT_ROLL,    // reading a page of the index on its round
     STORE_FAULT_SCRUB,
+    STORE_FAULT_PINS,    // writing the list of what is pinned
     STORE_FAULT_REBUILD, // putting the runs of a segment back; only stalls
     STORE_FAULT_COUNT_
 };

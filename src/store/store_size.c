@@ -98,7 +98,8 @@ uint64_t store_size_headroom(const struct store *store)
 
 uint64_t store_size_fixed(const struct store *store)
 {
-    return store->other_bytes + retention_bytes(&store->retention);
+    return store->other_bytes + retention_bytes(&store->retention) +
+           (uint64_t)store_pins_bytes(store);
 }
 
 // The smallest cache that works with the segments that this one has, the largest of which all segments

@@ -81,7 +81,7 @@ Test(policy_group, bytes_are_what_the_runs_come_to)
     for (unsigned i = 0; i < 300; i++) {
         seed = seed * 1103515245 + 12345;
         uint32_t number = 1 + (seed >> 16) % 6, index = (seed >> 20) % SEGMENT_RUNS;
-        switch ((seed >> 24) % 4) {
+        switch ((seed >> 24) % 5) {
         case 0:
             policy_segment_drop(shelf.policy, number, index, index);
             break;
@@ -100,6 +100,9 @@ Test(policy_group, bytes_are_what_the_runs_come_to)
             policy_take(shelf.policy, &event, 1);
             break;
         }
+        case 3:
+            policy_segment_regroup(shelf.policy, number, index, (seed >> 8) % 2 == 0 ? 11 : 2);
+            break;
         default: // out of order, and behind the last
             stamp = policy_stamp(shelf.policy->clock.tick, 0, (seed >> 9) % 3);
             (void)policy_segment_append(shelf.policy, number, index * RUN_BYTES + 512 * (i + 1),
@@ -114,6 +117,29 @@ Test(policy_group, bytes_are_what_the_runs_come_to)
     policy_group_set(shelf.policy, 11, &(struct policy_group){.factor = 1, .identity = 77});
     judge_bytes(shelf.policy);
     policy_group_set(shelf.policy, 11, &pinned);
+    judge_bytes(shelf.policy);
+    shelf_done(&shelf);
+}
+
+Test(policy_group, a_run_changes_its_group_without_being_read)
+{
+    struct shelf shelf;
+    shelf_init(&shelf, POLICY_EPOCH, 8);
+    policy_group_set(shelf.policy, 11, &pinned);
+    policy_pins_set_max(shelf.policy, 2 * RUN_BYTES);
+    uint32_t number = shelf_fill(&shelf, 0, 2);
+    for (unsigned i = 0; i < 3; i++) { // the third finds no room
+        policy_segment_regroup(shelf.policy, number, i, 11);
+        cr_assert_eq(policy_segment_group(shelf.policy, number, i), i < 2 ? 11 : pinned.plain);
+    }
+    cr_assert_eq(policy_segment_pinned_count(shelf.policy, number), 2);
+    policy_segment_regroup(shelf.policy, number, 0, 2);
+    cr_assert_eq(policy_segment_pinned_count(shelf.policy, number), 1);
+    policy_segment_drop(shelf.policy, number, 1, 1);
+    cr_assert_eq(policy_segment_group(shelf.policy, number, 1), POLICY_GROUPS);
+    policy_segment_regroup(shelf.policy, number, 1, 11);
+    policy_segment_regroup(shelf.policy, number + 1, 0, 11);
+    cr_assert_eq(policy_segment_pinned_count(shelf.policy, number), 0);
     judge_bytes(shelf.policy);
     shelf_done(&shelf);
 }
