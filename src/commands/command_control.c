@@ -517,6 +517,9 @@ void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
     actions[ADMIN_ACTION_scrub] = command_control_scrub;
     actions[ADMIN_ACTION_scrub_begin] = command_control_scrub_begin;
     actions[ADMIN_ACTION_scrub_cancel] = command_control_scrub_cancel;
+    actions[ADMIN_ACTION_pin] = command_control_pin;
+    actions[ADMIN_ACTION_unpin] = command_control_unpin;
+    actions[ADMIN_ACTION_pins] = command_control_pins;
     actions[ADMIN_ACTION_drain] = control_drain;
     actions[ADMIN_ACTION_reload] = control_reload;
     actions[ADMIN_ACTION_loglevel] = control_loglevel;

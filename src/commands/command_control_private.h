@@ -38,4 +38,10 @@ void command_control_scrub(void *ctx, struct admin_call *call);
 void command_control_scrub_begin(void *ctx, struct admin_call *call);
 void command_control_scrub_cancel(void *ctx, struct admin_call *call);
 
+// --- command_control_pins.c ----------------------------------------------------------------------
+
+void command_control_pin(void *ctx, struct admin_call *call);
+void command_control_unpin(void *ctx, struct admin_call *call);
+void command_control_pins(void *ctx, struct admin_call *call);
+
 #endif

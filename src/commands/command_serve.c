@@ -467,6 +467,7 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
         stats_add(COUNTER_cache_held_bytes, held_bytes - was_bytes);
         int signal_number = sigtimedwait(signals, NULL, &pause);
         command_memory_trim(&high_bytes);
+        proxy_pins_tend(s->proxy);
         if (signal_number == SIGUSR1) {
             proxy_reopen_logs(s->proxy);
         } else if (signal_number == SIGHUP) {

@@ -14,10 +14,11 @@ struct object_key *inspect_key(struct proxy *proxy, struct span realm, struct sp
     struct object_key from = {.realm = realm, .key = key};
     from.origin = serve_find_origin(proxy, bucket, &from.bucket);
     from.epoch = fill_epoch(proxy->store, from.origin, from.bucket);
-    from.limits = (struct object_limits){.cache = rule->cache,
-                                         .max_object_size_bytes = rule->max_object_size_bytes,
-                                         .block_size_bytes = rule->block_size_bytes,
-                                         .group = rule->group};
+    from.limits = (struct object_limits){
+        .cache = rule->cache,
+        .max_object_size_bytes = rule->max_object_size_bytes,
+        .block_size_bytes = rule->block_size_bytes,
+        .group = rules_group(proxy_worker_of(worker_current()), rule, bucket, key)};
     return object_key_new(proxy->store, &from);
 }
 
@@ -99,7 +100,7 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     o->home = (unsigned)(look->key->hash.lo % proxy->worker_count);
     o->block_size_bytes = o->rule->block_size_bytes;
     o->age_ms = UINT64_MAX;
-    o->is_wanted = store_would_keep(pw->store, look->key->hash, 0, o->rule->group);
+    o->is_wanted = store_would_keep(pw->store, look->key->hash, 0, look->key->limits.group);
     look->at = 0;
     store_lookup(pw->worker, pw->store, look->key->hash, 0, STORE_WINDOW_MAX,
                  fill_floor(pw->fill, look->key->hash), &view);
@@ -216,7 +217,7 @@ static void policy_look(struct explanation *e)
     end = min_u64(end, first + STORE_WINDOW_MAX);
     store_explain_look(e->pw->worker, e->pw->store, e->look.key->hash, first, end,
                        fill_floor(e->pw->fill, e->look.key->hash), o->rule->block_size_bytes,
-                       o->rule->group, &e->policy);
+                       e->look.key->limits.group, &e->policy);
 }
 
 static void explain_go(struct task *task)

@@ -77,6 +77,7 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         proxy_worker_init(proxy, i);
     }
+    pins_room_new(proxy);
     *ret_proxy = proxy;
     return ERR_OK;
 }
@@ -85,6 +86,9 @@ void proxy_free(struct proxy *proxy)
 {
     if (proxy == NULL) {
         return;
+    }
+    if (proxy->pins != NULL) {
+        pins_room_free(proxy);
     }
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         request_pool_free(&proxy->workers[i]);

@@ -161,6 +161,28 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
 void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
                  void (*done)(void *ctx, enum err err), void *ctx);
 
+// What is pinned besides what rules pin: objects, and all that begins so. It lasts over restarts. What is
+// cached already counts soon, as it is found behind everything else, or read.
+#define PROXY_PINS_MAX 256u
+#define PROXY_PINS_BYTES_MAX (2u << 20) // of all of them as text
+struct proxy_pin {
+    struct span bucket, key; // is_prefix: of all that begins so; an empty one: of the bucket
+    bool is_prefix;
+    uint64_t until_s; // wall clock; 0: for good
+    bool
+        is_changed; // a result: it was not there, or with another end; or it was, and is not any more
+};
+// Pins the items or (`pins` false) takes them from the list: all of them, or none. They and what they name
+// are the caller's, until done(), which is called on any thread: ERR_OK when every worker goes by it, and it
+// lasts; ERR_LIMIT: too many; else the cache directory does not take it. `why` in words.
+void proxy_pin(struct proxy *proxy, bool pins, struct proxy_pin *items, unsigned count,
+               void (*done)(void *ctx, enum err err, const char *why), void *ctx);
+// Once a second: takes what has ended from the list. One thread.
+void proxy_pins_tend(struct proxy *proxy);
+// Each, by name; valid during its call. On the thread that calls.
+void proxy_pins_list(struct proxy *proxy, void (*on_pin)(void *ctx, const struct proxy_pin *pin),
+                     void *ctx);
+
 // Jobs that fill the cache before somebody asks: behind all demand, on one worker each. What is cached and
 // current is not fetched again, so a job that is begun anew goes on where the last one was.
 struct proxy_warm;

@@ -19,6 +19,8 @@ struct access_log;
 struct list_cache;
 struct readahead;
 struct series_table;
+struct pins_room;
+struct pins_table;
 
 // --- process and worker --------------------------------------------------------------------------
 
@@ -37,6 +39,7 @@ struct proxy {
     struct proxy_worker *workers;
     atomic_uint doubt_count; // of all workers
     struct series_table *series;
+    struct pins_room *pins;
     char id_prefix[9];
     uint64_t reloads; // of the keys; touched by who calls proxy_set_access_keys()
 };
@@ -50,6 +53,7 @@ struct proxy_worker {
     struct access_keys *access_keys; // this worker's reference: who is let in; swapped by a message
     struct access_keys *known; // the same, ahead of it: all workers know a table before one uses it
     uint64_t access_keys_number, known_number; // of the reload that brought them
+    struct pins_table *pins;                   // this worker's reference; swapped by a message
     struct list request_pool;
     unsigned request_pool_count;
     struct list_cache *list_cache;
@@ -70,7 +74,15 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
 
 // First match; the table always ends in one that matches everything.
 const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key);
+// What an object counts by in a full cache: store.h. `rule`: the one that holds for it. On the worker.
+unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,
+                     struct span bucket, struct span key);
 bool rules_glob_match(const char *pattern, struct span text); // linear time, no recursion
+
+// --- pins.c --------------------------------------------------------------------------------------
+
+void pins_room_new(struct proxy *proxy); // with the workers; what is on disk counts from now on
+void pins_room_free(struct proxy *proxy);
 
 // --- serve.c -------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
                               .limits = {.cache = rule->cache,
                                          .max_object_size_bytes = rule->max_object_size_bytes,
                                          .block_size_bytes = rule->block_size_bytes,
-                                         .group = rule->group},
+                                         .group = rules_group(r->pw, rule, r->s3.bucket, key)},
                               .credentials = request_origin_credentials(r)};
     from.table = from.credentials != NULL ? r->principal.table : NULL;
     return object_key_new_in(&r->spare_key, r->pw->store, &from);

@@ -5,6 +5,7 @@
 // at most pattern times text steps whatever the pattern: `*` any bytes but '/', `**` any bytes, `?`
 // one byte but '/', `{a,b}` alternatives (not nested), `\` quotes the next byte. A brace that is
 // never closed is a plain byte.
+#include "proxy/pins.h"
 #include "proxy/proxy_private.h"
 
 #include <string.h>
@@ -222,4 +223,11 @@ const struct proxy_rule *proxy_rules_find(const struct proxy_rule *rules, unsign
 const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key)
 {
     return proxy_rules_find(proxy->rules, proxy->options.rule_count, bucket, key);
+}
+
+unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,
+                     struct span bucket, struct span key)
+{
+    bool may_pin = pw->pins != NULL && rule->cache && !rule->pin;
+    return may_pin && pins_table_has(pw->pins, bucket, key) ? STORE_GROUP_PINS : rule->group;
 }

@@ -396,7 +396,7 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
         return refuse(o, "it is larger than max_object_size");
     }
     if (!store_would_keep(o->job->pw->store, o->key->hash, o->at / o->rule->block_size_bytes,
-                          o->rule->group)) {
+                          o->key->limits.group)) {
         return refuse(o, "the cache is full and keeps what is read more often");
     }
     return ask_run(o, next);

@@ -192,10 +192,10 @@ def rules(*rows):
     return {"rules": [{"freshness": "immutable", **row} for row in rows]}
 
 
-def small(start, origin, file, **more):
-    """Some 28 segments of seven blocks."""
+def small(start, origin, file, size="16MiB", **more):
+    """Of 16 MiB some 28 segments of seven blocks."""
     return start(origin, file=file, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)},
-                 settings={"workers": 1, "cache.block_size": "64KiB", "cache.size": "16MiB", "access_log.path": "off"}, **more)
+                 settings={"workers": 1, "cache.block_size": "64KiB", "cache.size": size, "access_log.path": "off"}, **more)
 
 
 def objects(origin, prefix, count):

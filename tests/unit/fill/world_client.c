@@ -309,6 +309,13 @@ const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucke
     return &world.rule;
 }
 
+unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,
+                     struct span bucket, struct span key)
+{
+    (void)pw, (void)bucket, (void)key;
+    return rule->group;
+}
+
 bool gate_allows(const struct request *r, unsigned rights, struct span key)
 {
     (void)r, (void)rights, (void)key;

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is pinned, by rule or by command, stays: in a full cache, over restarts and kill -9, while cache.size shrinks; and what is
+unpinned goes like everything else."""
+import json
+
+import pytest
+from forebay import build_kind, run_forebay
+from test_control import RESULT, SHAPES, ask
+from test_retention import BLOCK, objects, read, rules, small
+from waiting import wait_for
+
+PIN_RULE = {"match": "bkt/pin/**", "pin": True}
+
+
+ITEM = {"type": str, "uri": str, "prefix": bool, "ends_in_s": (int, type(None))}
+END = {**RESULT, "kept": bool, "looking": bool, "pinned_bytes": int, "pinned_max_bytes": int, "count": int}
+SHAPES.update(pins={"item": ITEM, "result": END}, pin={"item": {**ITEM, "changed": bool}, "result": END},
+              unpin={"item": {**ITEM, "changed": bool}, "result": END})
+
+
+def pins(server):
+    return {line["uri"] for line in ask(server, "pins")[:-1]}
+
+
+def store_all(server, client, origin, keys):
+    """Until each of them is a hit: nothing is stored while the index is behind."""
+    wait_for(lambda: read(client, origin, keys) == len(keys), server.output)
+
+
+def crowd(client, origin, others, rounds=2):
+    """More than the cache has room for, again and again."""
+    for _ in range(rounds):
+        read(client, origin, others)
+
+
+BY = {"rule": (PIN_RULE,), "command": ()}
+
+
+@pytest.mark.parametrize("by", BY)
+def test_pins_survive_kill_9(start, origin, engine, by):
+    """Nobody reads them between the kill and the crowd: what was stored since the policy was saved is known again by its name."""
+    server = small(start, origin, rules(*BY[by], {"match": "**"}), engine=engine)
+    pinned, others = objects(origin, "pin", 30), objects(origin, "o", 300)
+    if by == "command":
+        assert ask(server, "pin", "s3://bkt/pin/")[0]["changed"]
+    with server.client() as client:
+        store_all(server, client, origin, pinned)
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 30 * BLOCK)
+    asked = sum(len(origin.requests(key)) for key in pinned)
+    for _ in range(2):
+        server.kill9()
+        server.start()
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 30 * BLOCK)
+        with server.client() as client:
+            crowd(client, origin, others)
+            assert read(client, origin, pinned) == 30
+        assert server.metric("forebay_cache_pins_lost_total") == 0
+        assert pins(server) == ({"s3://bkt/pin/"} if by == "command" else set())
+    assert sum(len(origin.requests(key)) for key in pinned) == asked
+
+
+def test_pinned_and_unpinned_while_it_runs(start, origin, engine):
+    """What is cached already becomes pinned without being read, and gives its room back when it is unpinned; the rest of the list and
+    a clean restart do not change that."""
+    server = small(start, origin, rules({"match": "**"}), engine=engine)
+    first, second, others = objects(origin, "pin", 20), objects(origin, "x", 10), objects(origin, "o", 300)
+    with server.client() as client:
+        store_all(server, client, origin, first + second)
+        assert server.metric("forebay_cache_pinned_bytes") == 0
+        assert [line["changed"] for line in ask(server, "pin", "s3://bkt/pin/", "s3://bkt/x/1")[:-1]] == [True, True]
+        assert [line["changed"] for line in ask(server, "pin", "s3://bkt/pin/")[:-1]] == [False]
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 21 * BLOCK)
+        explained = ask(server, "explain", "s3://bkt/x/1")[-1]["policy"]["pieces"]
+        assert [piece["pinned"] for piece in explained] == [True]
+        crowd(client, origin, others)
+        assert read(client, origin, first) == 20
+        assert "; hit" in client.get("x/1").header("cache-status")
+        assert pins(server) == {"s3://bkt/pin/", "s3://bkt/x/1"}
+        server.restart()
+    with server.client() as client:
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 21 * BLOCK)
+        crowd(client, origin, others, 1)
+        assert [line["changed"] for line in ask(server, "unpin", "s3://bkt/pin/", "s3://bkt/none")[:-1]] == [True, False]
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: BLOCK <= v < 2 * BLOCK)
+        assert not any(piece["pinned"] for piece in ask(server, "explain", "s3://bkt/pin/3")[-1]["policy"]["pieces"])
+        crowd(client, origin, others)
+        assert "; hit" in client.get("x/1").header("cache-status")
+        assert pins(server) == {"s3://bkt/x/1"}
+        assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
+
+
+def test_a_pin_ends(start, origin):
+    if build_kind() == "release":
+        pytest.skip("a release has no movable clock")
+    server = small(start, origin, rules({"match": "**"}), ahead_s=0)
+    pinned = objects(origin, "pin", 3)
+    assert ask(server, "pin", "s3://bkt/pin/", "--ttl", "1h")[0]["ends_in_s"] in range(3590, 3601)
+    with server.client() as client:
+        store_all(server, client, origin, pinned)
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 3 * BLOCK)
+        ask(server, "pin", "s3://bkt/other")
+        server.advance(3600)
+        server.wait_metric("forebay_cache_pins", lambda v: v == 1)
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: v == 0)
+    assert pins(server) == {"s3://bkt/other"}
+    server.kill9()
+    server.start()
+    assert pins(server) == {"s3://bkt/other"}
+    ask(server, "pin", "s3://bkt/x", "--ttl", "soon", code=2)
+
+
+def test_the_list_has_an_end(start, origin):
+    """One more than may be changes nothing, and says what to do."""
+    server = start(origin)
+    ask(server, "pin", *[f"s3://bkt/{number}" for number in range(256)])
+    ask(server, "pin", "s3://bkt/0", "--ttl", "1h")
+    lines = ask(server, "pin", "s3://bkt/one", code=1)
+    assert "at most 256" in lines[0]["reason"] and "unpin some" in lines[0]["reason"]
+    assert server.metric("forebay_cache_pin_commands_refused_total") == 1
+    assert server.metric("forebay_cache_pins") == 256
+    ask(server, "unpin", "s3://bkt/7")
+    ask(server, "pin", "s3://bkt/one")
+    server.restart()
+    assert len(pins(server)) == 256 and "s3://bkt/one" in pins(server) and "s3://bkt/7" not in pins(server)
+
+
+@pytest.mark.parametrize("bytes_", (b"", b"forebay-pins 1\nprefix 0 bkt/\n", b"\xff" * 5000))
+def test_a_damaged_list_costs_nothing_else(start, origin, bytes_):
+    server = start(origin)
+    origin.put("a", BLOCK)
+    ask(server, "pin", "s3://bkt/a")
+    with server.client() as client:
+        store_all(server, client, origin, ["a"])
+    server.stop()
+    path = server.cache / "pins"
+    path.write_bytes(bytes_)
+    server.start()
+    server.wait_stderr('"event":"pins_damaged"')
+    assert pins(server) == set() and (server.cache / "pins.bad").read_bytes() == bytes_
+    with server.client() as client:
+        assert read(client, origin, ["a"]) == 1
+    ask(server, "pin", "s3://bkt/a")
+    server.restart()
+    assert pins(server) == {"s3://bkt/a"}
+
+
+def test_a_disk_that_does_not_take_the_list(start, origin):
+    """The command says so, nothing has changed, and the next one works."""
+    if build_kind() == "release":
+        pytest.skip("a release has no faults")
+    server = start(origin, env={"FOREBAY_DISK_FAULTS": "store.pins:2:enospc"})
+    ask(server, "pin", "s3://bkt/a")
+    lines = ask(server, "pin", "s3://bkt/b", code=1)
+    assert "No space left" in lines[0]["reason"]
+    assert pins(server) == {"s3://bkt/a"}
+    ask(server, "pin", "s3://bkt/c")
+    server.kill9()
+    server.start()
+    assert pins(server) == {"s3://bkt/a", "s3://bkt/c"}
+
+
+@pytest.mark.parametrize("by", BY)
+def test_pins_while_the_cache_shrinks(start, origin, by):
+    """cache.size goes before pins: they fall to what they may take then, the limit holds and bytes stay right; what fits stays."""
+    everything = {"cache": {"size": "32MiB"}, **rules(*BY[by], {"match": "**"})}
+    server = small(start, origin, everything, size=None)
+    pinned, others = objects(origin, "pin", 200), objects(origin, "o", 300)
+    if by == "command":
+        ask(server, "pin", "s3://bkt/pin/")
+    with server.client() as client:
+        store_all(server, client, origin, pinned)
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 200 * BLOCK)
+        before = ask(server, "pins")[-1]["pinned_max_bytes"]
+        (server.folder / "forebay.yaml").write_text(json.dumps({**everything, "cache": {"size": "16MiB"}}))
+        ask(server, "reload")
+        crowd(client, origin, others, 1)
+        server.wait_metric("forebay_cache_bytes", lambda v: v <= 16 << 20)
+        crowd(client, origin, others)
+        after = ask(server, "pins")[-1]
+        assert after["pinned_bytes"] <= after["pinned_max_bytes"] < before
+        read(client, origin, pinned)
+        kept = [key for key in pinned if read(client, origin, [key])]
+        assert len(kept) > 50
+        crowd(client, origin, others, 1)
+        assert server.metric("forebay_cache_bytes") <= 16 << 20 and server.disk_bytes() <= 16 << 20
+        assert server.metric("forebay_cache_pins_lost_total") > 0
+
+
+@pytest.mark.parametrize("by", BY)
+def test_a_cache_too_small_for_pins(start, origin, by):
+    """Fewer than 9 segments: pins are taken note of, nothing is kept for them, the command and the log say so; the cache works."""
+    server = start(origin, file=rules(*BY[by], {"match": "**"}),
+                   settings={"workers": 1, "cache.block_size": "64KiB", "cache.size": "16MiB", "access_log.path": "off"})
+    pinned, others = objects(origin, "pin", 30), objects(origin, "o", 300)
+    assert server.metric("forebay_segments") < 9
+    if by == "command":
+        got = run_forebay("pin", "s3://bkt/pin/", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        assert got.returncode == 0 and "keeps no pins" in got.stderr
+    else:
+        server.wait_stderr('"event":"pins_ignored"')
+    with server.client() as client:
+        store_all(server, client, origin, pinned)
+        crowd(client, origin, others)
+        read(client, origin, pinned)
+        wait_for(lambda: read(client, origin, others[:10]) > 0, server.output)
+        figures = ask(server, "pins")[-1]
+    assert not figures["kept"] and figures["pinned_bytes"] == 0
+    assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
+
+
+def test_who_may_pin(start, origin, tmp_path):
+    """Control: not without its rights; a list is shown to who may see keys."""
+    token, socket = tmp_path / "token", tmp_path / "s"
+    token.write_text("0123456789abcdef0123456789abcdef\n")
+    token.chmod(0o600)
+    server = start(origin, settings={"admin.socket": str(socket), "admin.token_file": str(token), "admin.trust_loopback": "false"})
+    for words in (["pin", "s3://bkt/k"], ["unpin", "s3://bkt/k"], ["pins"]):
+        for address, code in ((f"unix:{socket}", 0), (f"http://127.0.0.1:{server.admin_port}", 1)):
+            assert run_forebay(*words, env={"FOREBAY_ADMIN": address}).returncode == code, (words, address)
