@@ -56,17 +56,18 @@ static uint64_t rate_locked(const struct scrub *scrub)
     return ordered > 0 ? ordered : scrub->guarded.bytes_per_s;
 }
 
-// Until then, or until the rate has changed; false: it is to stop, or nothing is to be read now.
+// Until then, or until somebody has changed what is to be done since the last call returned: while it read, too.
+// False: it is to stop, or nothing is to be read now.
 static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
 {
     struct timespec until = store_timespec_of_us(until_us);
     int rc = 0;
     pthread_mutex_lock(&scrub->guarded.lock);
-    unsigned changes = scrub->guarded.changes;
-    while (!scrub->guarded.stop && scrub->guarded.changes == changes && rc == 0 &&
+    while (!scrub->guarded.stop && scrub->guarded.changes == scrub->changes_seen && rc == 0 &&
            store_real_us() < until_us) {
         rc = pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock, &until);
     }
+    scrub->changes_seen = scrub->guarded.changes;
     bool go_on = !scrub->guarded.stop && !scrub->guarded.is_cancelled && rate_locked(scrub) > 0;
     pthread_mutex_unlock(&scrub->guarded.lock);
     return go_on;

@@ -31,6 +31,7 @@ struct scrub {
     uint32_t window_offset, window_len; // what of the segment is in it
     uint32_t number;                    // of the segment
     uint64_t salt;
+    unsigned changes_seen;     // of guarded.changes, by the last wait
     uint64_t due_us;           // real; no byte before
     bool is_direct;            // found out: the page cache is passed by
     atomic_bool is_impossible; // it is not
