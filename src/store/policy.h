@@ -155,6 +155,10 @@ struct policy_group {
 };
 // Any time; each has factor 1 at first.
 void policy_group_set(struct policy *policy, unsigned group, const struct policy_group *options);
+uint64_t policy_group_identity(const struct policy *policy, unsigned group);
+// Their rules are gone: what is held of these (a bit each) counts as it would without them, and each is as it
+// was at first. Looks at every run where one of them holds any.
+void policy_groups_vacate(struct policy *policy, uint32_t groups);
 // What pins may take together; 0 at first: nothing is pinned. More than that has become of them when
 // it falls: none of them stays for its pin until they fit.
 void policy_pins_set_max(struct policy *policy, uint64_t bytes);

@@ -50,8 +50,10 @@ void policy_group_set(struct policy *policy, unsigned group, const struct policy
     check(!options->is_pinned || (options->plain < POLICY_GROUPS && options->plain != group));
     bool was_pinned = groups->of[group].options.is_pinned;
     uint32_t bit = 1u << group;
+    if (options->identity == 0 || options->identity != groups->of[group].options.identity) {
+        groups->now[group] = options->identity == 0 ? (uint8_t)group : 0;
+    }
     groups->of[group].options = *options;
-    groups->now[group] = options->identity == 0 ? (uint8_t)group : 0;
     groups->limited &= ~bit;
     groups->limited |= options->is_pinned || options->share_percent > 0 ? bit : 0;
     policy->segments.pinned_groups &= ~bit;
@@ -63,6 +65,42 @@ void policy_group_set(struct policy *policy, unsigned group, const struct policy
     groups->of[group].is_kept = false;
     atomic_store_explicit(&policy->published.factor[group], options->factor, memory_order_relaxed);
     policy_groups_tend(policy);
+}
+
+uint64_t policy_group_identity(const struct policy *policy, unsigned group)
+{
+    check(group < POLICY_GROUPS);
+    return policy->groups.of[group].options.identity;
+}
+
+static void segment_leave_groups(struct policy *policy, struct policy_segment *segment,
+                                 uint32_t groups)
+{
+    for (uint32_t i = 0; i < segment->run_count; i++) {
+        uint32_t stamp = policy_segments_run(&policy->segments, segment, i)->stamp;
+        unsigned group = policy_stamp_group(stamp);
+        if (stamp != POLICY_STAMP_GONE && (groups >> group & 1) != 0) {
+            stamp = policy_stamp_grouped(stamp, policy->groups.of[group].options.plain);
+            policy_segments_set_stamp(&policy->segments, segment, i, stamp);
+        }
+    }
+}
+
+void policy_groups_vacate(struct policy *policy, uint32_t groups)
+{
+    uint64_t bytes = 0;
+    for (uint32_t left = groups; left != 0; left &= left - 1) {
+        unsigned group = (unsigned)__builtin_ctz(left);
+        check((groups >> policy->groups.of[group].options.plain & 1) == 0);
+        bytes += policy->segments.group_bytes[group];
+    }
+    for (uint32_t i = 0; i < policy->segments.table_size && bytes > 0; i++) {
+        segment_leave_groups(policy, &policy->segments.table[i], groups);
+    }
+    for (uint32_t left = groups; left != 0; left &= left - 1) {
+        policy_group_set(policy, (unsigned)__builtin_ctz(left),
+                         &(struct policy_group){.factor = 1});
+    }
 }
 
 void policy_pins_set_max(struct policy *policy, uint64_t bytes)

@@ -163,6 +163,17 @@ void retention_resize(struct retention *r)
     }
 }
 
+void retention_set_groups(struct retention *r, const struct store_group *groups,
+                          unsigned group_count)
+{
+    if (r->learns) {
+        pthread_mutex_lock(&r->lock);
+        retention_pins_groups(r, groups, group_count);
+        retention_pins_fit(r);
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
 void retention_close(struct retention *r)
 {
     if (r->store == NULL) {

@@ -40,7 +40,6 @@ struct retention {
     uint64_t *woken_us;   // of each worker: when it woke the thread for what it was refused
     pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
     // Under it.
-    bool has_pins;                                  // of rules
     unsigned pins_tries;                            // jobs in a row whose pins found no room
     uint64_t pins_refused, pins_lost, pinned_bytes; // as counted
     uint64_t pins_told_us;                          // real
@@ -70,6 +69,7 @@ struct retention {
     struct retention_review *review; // of the thread: what is on its way, or NULL
     atomic_bool in_review;           // and not over yet
     bool reviews_again;              // of the thread: with the next saving
+    atomic_bool has_pins;            // of rules
     atomic_bool keeps_spare;         // the last one that is spare is for pins
     atomic_bool rewrites;            // a segment's survivors are being rewritten
 #ifdef FOREBAY_FAULTS
@@ -95,6 +95,9 @@ void retention_close(struct retention *retention); // NULL members are fine
 uint64_t retention_bytes(const struct retention *retention);
 // The segments that fit are more or fewer now. Not on a worker.
 void retention_resize(struct retention *retention);
+// Rules say something else; as store_set_groups().
+void retention_set_groups(struct retention *retention, const struct store_group *groups,
+                          unsigned group_count);
 
 // --- what is seen: on the worker, or (gone) on the index writer
 

@@ -21,16 +21,33 @@ static float priority_factor(unsigned priority)
     return (float)(1u << priority) / (float)(1u << STORE_PRIORITY_NORMAL);
 }
 
+// Groups of rules that are gone; another rule may have the number now.
+static uint32_t groups_gone(const struct retention *r, const struct store_group *groups,
+                            unsigned count)
+{
+    uint32_t gone = 0;
+    for (unsigned i = 0; i < STORE_GROUPS_MAX; i++) {
+        uint64_t was = policy_group_identity(r->policy, STORE_PRIORITIES + i);
+        uint64_t now = i < count ? groups[i].identity : 0;
+        gone |= was != 0 && was != now ? 1u << (STORE_PRIORITIES + i) : 0;
+    }
+    return gone;
+}
+
 void retention_pins_groups(struct retention *r, const struct store_group *groups, unsigned count)
 {
+    bool has_pins = false;
     static_assert(STORE_GROUP_PINS + 1 == POLICY_GROUPS, "each has its number");
     check(count <= STORE_GROUPS_MAX);
     for (unsigned priority = 0; priority < STORE_PRIORITIES; priority++) {
         struct policy_group plain = {.factor = priority_factor(priority)};
         policy_group_set(r->policy, retention_policy_group(priority), &plain);
     }
+    policy_groups_vacate(r->policy, groups_gone(r, groups, count));
     for (unsigned i = 0; i < count; i++) {
-        check(groups[i].identity != 0);
+        if (groups[i].identity == 0) {
+            continue; // no rule has this one now
+        }
         check(!groups[i].pin || groups[i].share_percent == 0);
         struct policy_group group = {
             .factor = priority_factor(groups[i].priority),
@@ -40,7 +57,7 @@ void retention_pins_groups(struct retention *r, const struct store_group *groups
             .identity = groups[i].identity,
         };
         policy_group_set(r->policy, STORE_PRIORITIES + i, &group);
-        r->has_pins = r->has_pins || groups[i].pin;
+        has_pins = has_pins || groups[i].pin;
     }
     struct policy_group listed = {
         .factor = priority_factor(STORE_PRIORITY_NORMAL),
@@ -49,6 +66,7 @@ void retention_pins_groups(struct retention *r, const struct store_group *groups
         .identity = PINS_IDENTITY,
     };
     policy_group_set(r->policy, STORE_GROUP_PINS, &listed);
+    r->has_pins = has_pins;
 }
 
 void retention_pins_fit(struct retention *r)

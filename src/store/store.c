@@ -480,6 +480,11 @@ bool store_place_pin(struct store_place *place)
     return segment_pin(place->segment, place->segment_number);
 }
 
+void store_set_groups(struct store *store, const struct store_group *groups, unsigned group_count)
+{
+    retention_set_groups(&store->retention, groups, group_count);
+}
+
 void store_place_unpin(struct store_place *place)
 {
     if (place->segment != NULL) {

@@ -61,7 +61,7 @@ struct store_group {
     unsigned priority;
     bool pin;               // what is read stays, as long as pins find room
     unsigned share_percent; // of a full cache so much at most; 0: no limit. Not with a pin
-    uint64_t identity;      // of the rule, by which a later process knows it again; not 0
+    uint64_t identity; // of the rule, by which a later process knows it again; 0: no rule has it
 };
 
 struct store_options {
@@ -92,6 +92,7 @@ struct store_limits {
     uint64_t size_bytes; // 0: use size_percent
     unsigned size_percent, headroom_percent, min_free_percent;
     uint64_t scrub_bytes_per_s;
+    bool verify_always;
 };
 
 // ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten),
@@ -103,6 +104,12 @@ enum err store_open(const struct store_options *options, struct loop *loop,
                     struct store **ret_store, struct buf *ret_why) MUST_USE;
 // After loop_stop(): commits, syncs, marks the clean stop, frees.
 void store_close(struct store *store);
+// Other rules, or the same: a group that keeps its identity keeps what it holds, what others held counts by
+// their priority alone. Requests that began before may still name groups of before. Waits for the policy's
+// lock, milliseconds at most. Not on a worker.
+void store_set_groups(struct store *store, const struct store_group *groups, unsigned group_count);
+// The largest block that segments of this cache have room for; a restart may change that. Any thread.
+uint64_t store_block_size_max(const struct store *store);
 // Goes by other limits from now on; what is too much then goes, a few segments at a time, while hits go on.
 // ERR_INVALID: it cannot become that small while it runs; nothing has changed, and ret_why says why.
 // Not on a worker.

@@ -60,7 +60,7 @@ struct store {
     struct disk_room room;
     uint64_t other_bytes; // of the directory, beside segments and index
     unsigned descriptors_max;
-    bool verify_always;
+    atomic_bool verify_always;
     bool attached; // false: the directory was unusable at start; nothing is held for the life of
                    // the process
     atomic_bool is_disowned;     // nobody believes the index that lies there: store_unattached.c

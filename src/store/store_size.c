@@ -135,9 +135,15 @@ enum err store_set_limits(struct store *store, const struct store_limits *limits
     size->guarded.limits = *limits;
     size->guarded.is_new = true;
     pthread_mutex_unlock(&size->guarded.lock);
+    atomic_store(&store->verify_always, limits->verify_always);
     segment_log_want(&store->log, false);
     scrub_set_rate(&store->scrub, limits->scrub_bytes_per_s);
     return ERR_OK;
+}
+
+uint64_t store_block_size_max(const struct store *store)
+{
+    return store->attached ? store->log.segment_size_bytes / 2 : UINT64_MAX;
 }
 
 static void size_tell(struct store *store, uint64_t was, uint64_t wanted, bool is_new)

@@ -144,6 +144,38 @@ Test(policy_group, a_run_changes_its_group_without_being_read)
     shelf_done(&shelf);
 }
 
+// Rules that are gone leave what they held to their priorities, and their numbers to others.
+Test(policy_group, what_rules_held_that_are_gone_counts_by_their_priority)
+{
+    struct shelf shelf;
+    struct policy_group plain_3 = {.factor = 1, .is_pinned = true, .plain = 3, .identity = 7};
+    struct policy_group shared = {.factor = 1, .share_percent = 50, .plain = 4, .identity = 9};
+    shelf_init(&shelf, POLICY_EPOCH, 4);
+    policy_group_set(shelf.policy, 11, &plain_3);
+    policy_group_set(shelf.policy, 12, &shared);
+    policy_pins_set_max(shelf.policy, 1u << 30);
+    cr_assert(policy_segment_begin(shelf.policy, 1));
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t stamp = policy_stamp(shelf.policy->clock.tick, 0, 11 + i % 3);
+        cr_assert(policy_segment_append(shelf.policy, 1, i * RUN_BYTES, RUN_BYTES, i, stamp));
+    }
+    const uint64_t *bytes = shelf.policy->segments.group_bytes;
+    cr_assert_eq(policy_segment_pinned_count(shelf.policy, 1), 2);
+    policy_groups_vacate(shelf.policy, 1u << 11);
+    judge_bytes(shelf.policy);
+    cr_assert_eq(bytes[3], 2 * RUN_BYTES);
+    cr_assert_eq(bytes[11], 0);
+    cr_assert_eq(bytes[12], 2 * RUN_BYTES);
+    cr_assert_eq(policy_segment_pinned_count(shelf.policy, 1), 0);
+    policy_group_set(shelf.policy, 11, &plain_3); // another rule with that number holds nothing
+    cr_assert_eq(bytes[11], 0);
+    policy_groups_vacate(shelf.policy, 1u << 11 | 1u << 12);
+    judge_bytes(shelf.policy);
+    cr_assert_eq(bytes[4], 2 * RUN_BYTES);
+    cr_assert_eq(policy_group_identity(shelf.policy, 12), 0);
+    shelf_done(&shelf);
+}
+
 // --- shares
 
 Test(policy_group, what_is_above_its_share_is_worth_less_the_more_it_is)
