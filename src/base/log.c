@@ -33,8 +33,8 @@
 #define CONDITION_QUIET_US 60000000u
 
 static atomic_int current_level = LOG_LEVEL_INFO;
-static bool json_lines;
-static enum log_keys keys_shown;
+static atomic_bool json_lines;
+static atomic_int keys_shown = LOG_KEYS_FULL;
 static bool is_file; // stderr
 static atomic_ulong lines_written[LOG_LEVEL_DEBUG + 1];
 static atomic_ulong lines_lost, lines_held_back;
@@ -51,10 +51,15 @@ static struct condition_row {
     atomic_ulong dropped;
 } condition_rows[RATE_ROWS];
 
+void log_set_json(bool json)
+{
+    atomic_store(&json_lines, json);
+}
+
 void log_init(enum log_level level, bool json)
 {
     atomic_store(&current_level, (int)level);
-    json_lines = json;
+    log_set_json(json);
     struct stat st;
     is_file = fstat(STDERR_FILENO, &st) == 0 && S_ISREG(st.st_mode);
 }
@@ -168,18 +173,18 @@ const char *log_quote(struct span s)
 
 void log_keys_set(enum log_keys keys)
 {
-    keys_shown = keys;
+    atomic_store(&keys_shown, (int)keys);
 }
 
 bool log_keys_are_full(void)
 {
-    return keys_shown == LOG_KEYS_FULL;
+    return atomic_load_explicit(&keys_shown, memory_order_relaxed) == LOG_KEYS_FULL;
 }
 
 struct span log_key_shown(struct span key, char *ret_hash)
 {
     size_t len = key.len;
-    switch (keys_shown) {
+    switch ((enum log_keys)atomic_load_explicit(&keys_shown, memory_order_relaxed)) {
     case LOG_KEYS_HASH: {
         if (len == 0) {
             return key;
@@ -346,7 +351,7 @@ static PRINTF_LIKE(5, 0) void write_event(enum log_level level, const char *even
         len = min_u64(len + (size_t)(more > 0 ? more : 0), sizeof(text) - 1);
     }
     struct line line = {.len = 0};
-    if (json_lines) {
+    if (atomic_load_explicit(&json_lines, memory_order_relaxed)) {
         build_json(&line, (struct span){text, len});
     } else {
         build_text(&line, (struct span){text, len});

@@ -16,6 +16,7 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBU
 // Before threads start.
 void log_init(enum log_level level, bool json);
 void log_set_level(enum log_level level); // any thread
+void log_set_json(bool json);             // any thread
 bool log_enabled(enum log_level level);
 // `format` is printf for "key=value key=value"; a value that may hold blanks or outside bytes must
 // go through %s of log_quote().
@@ -28,7 +29,7 @@ bool log_condition(enum log_level level, const char *event, const char *format, 
 // Quoted and escaped copy of outside bytes, cut at 256 bytes; thread-local, four results may live
 // at once.
 const char *log_quote(struct span s);
-// How object keys appear in logs: log.keys. Before threads start; full until then.
+// How object keys appear in logs: log.keys. Any thread; full until then.
 enum log_keys { LOG_KEYS_FULL, LOG_KEYS_PREFIX, LOG_KEYS_HASH };
 #define LOG_KEY_HASH_SIZE 17u
 void log_keys_set(enum log_keys keys);
