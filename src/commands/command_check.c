@@ -217,7 +217,7 @@ static int explain(const struct command_client *to, const struct config *config,
         return commands_usage_error("check", "--explain wants BUCKET/KEY");
     }
     struct command_rules rules;
-    command_rules(config, &rules);
+    command_rules(config, NULL, &rules);
     const struct proxy_rule *rule = proxy_rules_find(rules.rules, rules.count, bucket, key);
     bool is_default = rule == &rules.rules[rules.count - 1];
     if (to->is_json) {

@@ -467,20 +467,19 @@ static json_t *lines_json(struct span text)
 
 void command_control_reload(struct command_control *control)
 {
-    struct buf errors, restart;
-    buf_init(&errors, 65536);
-    buf_init(&restart, 65536);
-    enum err err = command_reload_now(control->reload, &errors, &restart);
+    struct command_reload_report report;
+    command_reload_report_init(&report);
+    enum err err = command_reload_now(control->reload, &report);
     struct admin_call *call = atomic_exchange(&control->reload_call, NULL);
     if (call != NULL) {
-        json_t *json = json_pack("{s:b, s:o, s:o}", "ok", err == ERR_OK, "errors",
-                                 lines_json(buf_span(&errors)), "needs_restart",
-                                 lines_json(buf_span(&restart)));
+        json_t *json = json_pack("{s:b, s:o, s:o, s:o}", "ok", err == ERR_OK, "errors",
+                                 lines_json(buf_span(&report.errors)), "applied",
+                                 lines_json(buf_span(&report.applied)), "needs_restart",
+                                 lines_json(buf_span(&report.restart)));
         check(json != NULL);
         admin_call_answer(&call, 200, json);
     }
-    buf_done(&errors);
-    buf_done(&restart);
+    command_reload_report_done(&report);
 }
 
 void command_control_init(struct command_control *control)

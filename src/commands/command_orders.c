@@ -4,19 +4,28 @@
 
 #include <stdio.h>
 
+// The members of a list in one line behind `what`; nothing where there are none.
+static void print_keys(const char *what, const json_t *keys)
+{
+    for (size_t i = 0; i < json_array_size(keys); i++) {
+        printf("%s%s", i == 0 ? what : ", ", json_string_value(json_array_get(keys, i)));
+    }
+    if (json_array_size(keys) > 0) {
+        printf("\n");
+    }
+}
+
 static void print_reload(const struct command_client *client, const json_t *answer)
 {
     const json_t *errors = json_object_get(answer, "errors");
-    const json_t *restart = json_object_get(answer, "needs_restart");
     for (size_t i = 0; i < json_array_size(errors); i++) {
         (void)fprintf(stderr, "%s\n", json_string_value(json_array_get(errors, i)));
     }
     if (client->is_json) {
         return;
     }
-    for (size_t i = 0; i < json_array_size(restart); i++) {
-        printf("needs restart: %s\n", json_string_value(json_array_get(restart, i)));
-    }
+    print_keys("changed: ", json_object_get(answer, "applied"));
+    print_keys("needs a restart: ", json_object_get(answer, "needs_restart"));
     printf("%s\n",
            command_client_bool(answer, "ok") ? "reloaded" : "refused: everything stays as it was");
 }
@@ -73,7 +82,9 @@ int command_loglevel(int argc, char **argv)
     code = command_client_post(&client, "/api/v1/loglevel", json_pack("{s:s}", "level", argv[0]),
                                &answer);
     if (code == EXIT_CODE_OK && !client.is_json) {
-        printf("the server logs %s and above, until it is restarted\n", argv[0]);
+        printf("the server logs %s and above, until it is restarted, or a reload brings another "
+               "log.level\n",
+               argv[0]);
     }
     code = command_client_result(&client, code, answer);
     command_client_close(&client);

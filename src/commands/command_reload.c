@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGHUP: the configuration and the keys file are read again. Runs on the main thread.
+// The configuration, and the files that it names, are read again. Runs on the main thread.
 //
-// All or nothing: a file that does not load, a certificate that is none, or a size that cannot be gone by,
-// leaves everything as it is, and the log says where. Settings of the LIVE rows of settings.def are gone by at once; of others, of
-// buckets and of rules that have changed the log names each, and they wait for a restart.
+// All or nothing: everything is read and judged before anything is changed. A file that does not load, a
+// certificate that is none, a log that cannot be opened or a size that cannot be gone by leaves everything as it
+// is, and the log says where. Then settings of the LIVE rows of settings.def, and rules, are gone by from the
+// next request on; of others, and of buckets, that have changed the log names each, and they wait for a restart.
 //
-// The parts keep pointing into the configuration of the start, so that stays; of a later one only values
-// are used. What /config shows of LIVE rows is the later one's, under a lock that the admin thread takes.
+// Parts that do not change keep pointing into the configuration of the start, so that stays; of a later one
+// parts have copies, but for the texts of the rules of now, which go with it. What /config shows of LIVE rows is the
+// later one's, under a lock that the admin thread takes.
 #include "commands/command_reload.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "commands/command_holders.h"
 #include "commands/command_settings.h"
 #include "stats/stats.h"
+
+#define WORKERS_WAIT_S 2
 
 static void good_since_now(struct command_reload *reload)
 {
@@ -25,19 +31,29 @@ static void good_since_now(struct command_reload *reload)
     reload->good_since_s = now_s;
 }
 
+static void values_take(struct command_reload *reload, const struct config *c)
+{
+    reload->grace_ms = c->shutdown_grace_ms;
+    reload->is_disk_needed = c->cache_disk_failure == CONFIG_DISK_FAILURE_FAIL;
+}
+
 void command_reload_init(struct command_reload *reload, int argc, char **argv,
                          const struct config *config)
 {
     *reload = (struct command_reload){.argc = argc, .argv = argv, .first = config};
     check(pthread_mutex_init(&reload->guarded.lock, NULL) == 0);
+    check(sem_init(&reload->told, 0, 0) == 0);
+    reload->worker_count = config->workers;
     stats_add(COUNTER_config_reload_good, 1);
     good_since_now(reload);
+    values_take(reload, config);
 }
 
 void command_reload_done(struct command_reload *reload)
 {
     if (reload->first != NULL) {
         config_free(reload->guarded.latest);
+        check(sem_destroy(&reload->told) == 0);
         check(pthread_mutex_destroy(&reload->guarded.lock) == 0);
     }
 }
@@ -80,15 +96,97 @@ struct store_limits command_store_limits(const struct config *c)
         .headroom_percent = c->cache_headroom_percent,
         .min_free_percent = c->cache_min_free_percent,
         .scrub_bytes_per_s = c->cache_scrub_bytes_per_s,
+        .verify_always = c->cache_verify == CONFIG_VERIFY_ALWAYS,
     };
+}
+
+struct proxy_settings command_proxy_settings(const struct config *c,
+                                             const struct command_rules *rules)
+{
+    return (struct proxy_settings){
+        .rules = rules->rules,
+        .rule_count = rules->count,
+        .domains = c->s3_domains.items,
+        .domain_count = c->s3_domains.count,
+        .allowed_origins = c->auth_allowed_origins.items,
+        .allowed_origin_count = c->auth_allowed_origins.count,
+        .sts_over_tls = c->sts_relay == CONFIG_STS_ON,
+        .logs_access = command_access_log_path(c) != NULL,
+        .access_log_format =
+            (enum proxy_access_log_format)(c->access_log_format - CONFIG_ACCESS_LOG_JSON),
+        .access_log_sample = c->access_log_sample,
+        .obey_no_cache = c->cache_client_directives != CONFIG_DIRECTIVES_IGNORE,
+        .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL,
+    };
+}
+
+const char *command_access_log_path(const struct config *c)
+{
+    return strcmp(c->access_log_path, "off") == 0      ? NULL
+           : strcmp(c->access_log_path, "stdout") == 0 ? "-"
+                                                       : c->access_log_path;
+}
+
+static void on_changed_since_start(void *ctx, const char *key, bool live)
+{
+    struct command_reload_report *report = ctx;
+    if (!live) {
+        log_warn("reload_needs_restart", "key=%s", key);
+        buf_printf(&report->restart, "%s\n", key);
+    }
 }
 
 static void on_changed(void *ctx, const char *key, bool live)
 {
-    if (!live) {
-        log_warn("reload_needs_restart", "key=%s", key);
-        buf_printf(ctx, "%s\n", key);
+    struct command_reload_report *report = ctx;
+    if (live) {
+        log_info("reload_applied", "key=%s", key);
+        buf_printf(&report->applied, "%s\n", key);
     }
+}
+
+void command_reload_report_init(struct command_reload_report *report)
+{
+    buf_init(&report->errors, 65536);
+    buf_init(&report->applied, 65536);
+    buf_init(&report->restart, 65536);
+}
+
+void command_reload_report_done(struct command_reload_report *report)
+{
+    buf_done(&report->errors);
+    buf_done(&report->applied);
+    buf_done(&report->restart);
+}
+
+// Only we change it.
+static const struct config *config_before(const struct command_reload *reload)
+{
+    return reload->guarded.latest != NULL ? reload->guarded.latest : reload->first;
+}
+
+static bool is_same(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+// --- what is prepared: reads and judges, and changes nothing -----------------------------------------
+
+struct fresh {
+    struct config *latest;
+    struct http_certificate *certificate;
+    struct access_keys *keys;
+    struct command_rules rules;
+    struct proxy_access_log_file *log_file;
+};
+
+static void fresh_done(struct fresh *fresh)
+{
+    access_keys_unref(fresh->keys);
+    http_certificate_free(fresh->certificate);
+    proxy_access_log_close(fresh->log_file);
+    free(fresh->rules.rules);
+    config_free(fresh->latest);
 }
 
 // Realms that are new get their numbers before anybody can use them.
@@ -104,69 +202,144 @@ static enum err keys_prepare(struct command_reload *reload, struct access_keys *
     return err == ERR_OK ? access_keys_keep_realms(fresh, *reload->access_keys) : err;
 }
 
-// NULL without an error: keys are not in use.
-static enum err keys_load(struct command_reload *reload, struct access_keys **ret_fresh,
-                          struct buf *why)
+// None without an error: they are not in use.
+static enum err keys_load(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
-    *ret_fresh = NULL;
+    const char *path = fresh->latest->auth_keys_file;
     if (reload->first->auth_mode != CONFIG_AUTH_VERIFY) {
         return ERR_OK;
     }
-    enum err err = access_keys_load(reload->first->auth_keys_file, ret_fresh, why);
+    if (path == NULL) {
+        buf_append_cstr(why, "auth.keys_file is not set, and auth.mode is verify until a restart");
+        return ERR_INVALID;
+    }
+    enum err err = access_keys_load(path, &fresh->keys, why);
     if (err == ERR_OK) {
         buf_done(why); // warnings, which `check` tells
-        err = keys_prepare(reload, *ret_fresh);
+        err = keys_prepare(reload, fresh->keys);
         if (err != ERR_OK) {
-            buf_printf(why, "%s: its realms cannot be noted: %s", reload->first->auth_keys_file,
-                       error_row(err)->text);
-            access_keys_unref(*ret_fresh);
-            *ret_fresh = NULL;
+            buf_printf(why, "%s: its realms cannot be noted: %s", path, error_row(err)->text);
         }
     }
     return err;
 }
 
-static bool is_same(const char *a, const char *b)
+// None without an error: its files are those of before, which are looked at all the time.
+static enum err certificate_load(struct command_reload *reload, struct fresh *fresh,
+                                 struct buf *why)
 {
-    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
-// NULL without an error: its files are those of before, which are looked at all the time.
-static enum err certificate_load(struct command_reload *reload, const struct config *latest,
-                                 struct http_certificate **ret_certificate, struct buf *why)
-{
-    const struct config *was = reload->guarded.latest != NULL ? reload->guarded.latest
-                                                              : reload->first; // only we change it
+    const struct config *was = config_before(reload), *latest = fresh->latest;
     if (is_same(was->listen_tls_cert, latest->listen_tls_cert) &&
         is_same(was->listen_tls_key, latest->listen_tls_key)) {
         return ERR_OK;
     }
     return http_certificate_load(reload->http, latest->listen_tls_cert, latest->listen_tls_key,
-                                 ret_certificate, why);
+                                 &fresh->certificate, why);
 }
 
-// What a reload has prepared.
-struct fresh {
-    struct config *latest;
-    struct http_certificate *certificate;
-    struct access_keys *keys;
-};
-
-static void reload_apply(struct command_reload *reload, const struct fresh *fresh,
-                         struct buf *ret_restart)
+static enum err rules_prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
-    struct config *latest = fresh->latest;
-    config_compare(reload->first, latest, on_changed, ret_restart);
-    http_certificate_use(reload->http, fresh->certificate);
+    command_rules(fresh->latest, reload->rules, &fresh->rules);
+    for (unsigned i = 0; i < fresh->rules.count; i++) {
+        const struct proxy_rule *rule = &fresh->rules.rules[i];
+        if (rule->block_size_bytes > store_block_size_max(reload->store)) {
+            buf_printf(why,
+                       "%s: a block_size of %u bytes is more than the %llu that this cache has "
+                       "segments for: a restart makes them larger, and empties it",
+                       rule->where, rule->block_size_bytes,
+                       (unsigned long long)store_block_size_max(reload->store));
+            return ERR_INVALID;
+        }
+    }
+    return ERR_OK;
+}
+
+// None without an error: it goes where it went.
+static enum err log_open(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    const char *path = command_access_log_path(fresh->latest);
+    return is_same(path, command_access_log_path(config_before(reload)))
+               ? ERR_OK
+               : proxy_access_log_open(path, &fresh->log_file, why);
+}
+
+// Behind all that may refuse: the store judges its limits and goes by them at once.
+static enum err prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    static enum err (*const steps[])(struct command_reload * reload, struct fresh * fresh,
+                                     struct buf * why) = {certificate_load, keys_load,
+                                                          rules_prepare, log_open};
+    enum err err = config_load(reload->argc, reload->argv, &fresh->latest, why);
+    for (size_t i = 0; i < ARRAY_LEN(steps) && err == ERR_OK; i++) {
+        buf_done(why); // warnings, which the start has told
+        err = steps[i](reload, fresh, why);
+    }
+    if (err == ERR_OK) {
+        struct store_limits limits = command_store_limits(fresh->latest);
+        err = store_set_limits(reload->store, &limits, why);
+    }
+    return err;
+}
+
+// --- what is applied: cannot fail --------------------------------------------------------------------
+
+// `forebay loglevel` holds until the file says something else than before.
+static void log_apply(const struct config *was, const struct config *c)
+{
+    if (was->log_level != c->log_level) {
+        log_set_level((enum log_level)c->log_level);
+    }
+    log_set_json(c->log_format == CONFIG_LOG_JSON);
+    log_keys_set((enum log_keys)c->log_keys);
+}
+
+// The groups first: no request names one that the store does not know.
+static void rules_apply(struct command_reload *reload, struct fresh *fresh)
+{
+    struct proxy_settings settings = command_proxy_settings(fresh->latest, &fresh->rules);
+    store_set_groups(reload->store, fresh->rules.groups, fresh->rules.group_count);
+    proxy_set(reload->proxy, &settings, fresh->log_file, &reload->told);
+    free(reload->rules->rules);
+    *reload->rules = fresh->rules;
+}
+
+// So that who asks next is answered by what a reload has said. A worker that is held up does not hold up us.
+static void wait_for_workers(struct command_reload *reload)
+{
+    struct timespec until;
+    check(clock_gettime(CLOCK_REALTIME, &until) == 0);
+    until.tv_sec += WORKERS_WAIT_S;
+    for (unsigned i = 0; i < reload->worker_count; i++) {
+        while (sem_timedwait(&reload->told, &until) != 0 && errno == EINTR) {
+        }
+    }
+}
+
+static void keys_apply(struct command_reload *reload, struct fresh *fresh)
+{
     if (fresh->keys != NULL) {
         proxy_set_access_keys(reload->proxy, fresh->keys);
         access_keys_unref(*reload->access_keys);
         *reload->access_keys = fresh->keys;
     }
+}
+
+static void reload_apply(struct command_reload *reload, struct fresh *fresh,
+                         struct command_reload_report *report)
+{
+    struct config *latest = fresh->latest;
+    log_apply(config_before(reload), latest);
+    config_compare(config_before(reload), latest, on_changed, report);
+    config_compare(reload->first, latest, on_changed_since_start, report);
+    http_certificate_use(reload->http, fresh->certificate);
+    keys_apply(reload, fresh);
+    rules_apply(reload, fresh);
+    values_take(reload, latest);
     pthread_mutex_lock(&reload->guarded.lock);
     config_free(reload->guarded.latest);
     reload->guarded.latest = latest;
     pthread_mutex_unlock(&reload->guarded.lock);
+    wait_for_workers(reload);
     good_since_now(reload);
     if (reload->has_failed) {
         reload->has_failed = false;
@@ -174,34 +347,19 @@ static void reload_apply(struct command_reload *reload, const struct fresh *fres
     }
     log_info("reloaded", "file=%s keys=%s",
              log_quote(span_from_cstr(latest->file != NULL ? latest->file : "")),
-             log_quote(span_from_cstr(fresh->keys != NULL ? reload->first->auth_keys_file : "")));
+             log_quote(span_from_cstr(fresh->keys != NULL ? latest->auth_keys_file : "")));
 }
 
-enum err command_reload_now(struct command_reload *reload, struct buf *ret_errors,
-                            struct buf *ret_restart)
+enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report)
 {
-    struct buf why;
     struct fresh fresh = {0};
-    buf_init(&why, 65536);
-    enum err err = config_load(reload->argc, reload->argv, &fresh.latest, &why);
+    enum err err = prepare(reload, &fresh, &report->errors);
     if (err == ERR_OK) {
-        buf_done(&why); // warnings, which the start has told
-        err = certificate_load(reload, fresh.latest, &fresh.certificate, &why);
-    }
-    err = err != ERR_OK ? err : keys_load(reload, &fresh.keys, &why);
-    if (err == ERR_OK) {
-        struct store_limits limits = command_store_limits(fresh.latest);
-        err = store_set_limits(reload->store, &limits, &why);
-    }
-    if (err == ERR_OK) {
-        reload_apply(reload, &fresh, ret_restart);
+        buf_done(&report->errors);
+        reload_apply(reload, &fresh, report);
     } else {
-        reload_failed(reload, &why);
-        buf_append_span(ret_errors, buf_span(&why));
-        access_keys_unref(fresh.keys);
-        http_certificate_free(fresh.certificate);
-        config_free(fresh.latest);
+        reload_failed(reload, &report->errors);
+        fresh_done(&fresh);
     }
-    buf_done(&why);
     return err;
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGHUP, for command_serve.c.
+// SIGHUP and /api/v1/reload, for command_serve.c.
 #ifndef FOREBAY_COMMAND_RELOAD_H
 #define FOREBAY_COMMAND_RELOAD_H
 
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 
+#include "commands/command_rules.h"
 #include "commands/commands_private.h"
 #include "http/http.h"
 #include "proxy/proxy.h"
@@ -19,8 +22,13 @@ struct command_reload {
     struct proxy *proxy;
     struct http_server *http;
     struct access_keys **access_keys; // the current ones
+    struct command_rules *rules;      // likewise
     bool has_failed;                  // the last time
     uint64_t good_since_s;            // what the gauge says
+    uint64_t grace_ms;                // shutdown.grace, for the main thread
+    atomic_bool is_disk_needed;       // to be ready: cache.disk_failure
+    sem_t told;                       // once by each worker that has heard of a reload
+    unsigned worker_count;
     struct {
         pthread_mutex_t lock;
         struct config *latest; // NULL: that of the start
@@ -30,12 +38,21 @@ struct command_reload {
 void command_reload_init(struct command_reload *reload, int argc, char **argv,
                          const struct config *config);
 void command_reload_done(struct command_reload *reload); // after the admin thread; zeros are fine
-// The log says what became of it, and so do these: errors, and keys that wait for a restart, a line each.
-enum err command_reload_now(struct command_reload *reload, struct buf *ret_errors,
-                            struct buf *ret_restart);
+// What became of it, a line each: errors, keys that have changed and are gone by, and those that wait for a
+// restart. The log says the same.
+struct command_reload_report {
+    struct buf errors, applied, restart;
+};
+void command_reload_report_init(struct command_reload_report *report);
+void command_reload_report_done(struct command_reload_report *report);
+enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report);
 // What is in force, as JSON: command_settings.h. Any thread.
 void command_reload_show(void *ctx, struct buf *out);
 // What of the configuration limits the store.
 struct store_limits command_store_limits(const struct config *c);
+// What of it requests go by. The texts are the configuration's, the rules those of `rules`.
+struct proxy_settings command_proxy_settings(const struct config *c,
+                                             const struct command_rules *rules);
+const char *command_access_log_path(const struct config *c); // as proxy.h wants it
 
 #endif

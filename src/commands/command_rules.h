@@ -11,6 +11,10 @@ struct command_rules {
     struct store_group groups[STORE_GROUPS_MAX]; // of rules with a pin or a share
     unsigned group_count;
 };
-void command_rules(const struct config *c, struct command_rules *ret_rules);
+// `was`: those of before; a rule that matches the same keeps its group. NULL: there are none.
+void command_rules(const struct config *c, const struct command_rules *was,
+                   struct command_rules *ret_rules);
+// The largest block that any of them asks for.
+uint64_t command_rules_block_size_max(const struct command_rules *rules);
 
 #endif

@@ -131,17 +131,6 @@ static enum err serve_sts_origin(struct serve *s)
     return origin_new(&options, s->loop, &s->sts_origin, &s->why);
 }
 
-// --- rules ---------------------------------------------------------------------------------------
-
-static uint64_t serve_block_size_max(const struct serve *s)
-{
-    uint64_t largest = 0;
-    for (unsigned i = 0; i < s->rules.count; i++) {
-        largest = max_u64(largest, s->rules.rules[i].block_size_bytes);
-    }
-    return largest;
-}
-
 // --- probes --------------------------------------------------------------------------------------
 
 static bool probe_alive(void *ctx, struct buf *why)
@@ -165,7 +154,7 @@ static bool probe_ready(void *ctx, struct buf *why)
         buf_append_cstr(why, "draining");
         return false;
     }
-    if (summary.degraded && s->config->cache_disk_failure == CONFIG_DISK_FAILURE_FAIL) {
+    if (summary.degraded && s->reload.is_disk_needed) {
         buf_append_cstr(why, "the cache disk does not work");
         return false;
     }
@@ -224,7 +213,7 @@ static int serve_build_store(struct serve *s)
         .must_begin = !c->cache_optional,
         .groups = s->rules.groups,
         .group_count = s->rules.group_count,
-        .block_size_bytes_max = serve_block_size_max(s),
+        .block_size_bytes_max = command_rules_block_size_max(&s->rules),
         .descriptors_max = s->descriptors.segments,
         .holders = holders,
         .holder_count = holder_count,
@@ -248,31 +237,17 @@ static int serve_build_proxy(struct serve *s)
 {
     const struct config *c = s->config;
     bool verify = c->auth_mode == CONFIG_AUTH_VERIFY;
-    struct proxy_options options = {
-        .loop = s->loop,
-        .store = s->store,
-        .default_origin = s->origins[0],
-        .buckets = s->buckets,
-        .bucket_count = c->bucket_count,
-        .rules = s->rules.rules,
-        .rule_count = s->rules.count,
-        .domains = c->s3_domains.items,
-        .domain_count = c->s3_domains.count,
-        .allowed_origins = c->auth_allowed_origins.items,
-        .allowed_origin_count = c->auth_allowed_origins.count,
-        .auth_mode = verify ? PROXY_AUTH_VERIFY : PROXY_AUTH_OPEN,
-        .access_keys = s->access_keys,
-        .realm = "default",
-        .sts_origin = s->sts_origin,
-        .sts_over_tls = c->sts_relay == CONFIG_STS_ON,
-        .access_log_path = strcmp(c->access_log_path, "off") == 0      ? NULL
-                           : strcmp(c->access_log_path, "stdout") == 0 ? "-"
-                                                                       : c->access_log_path,
-        .access_log_format =
-            (enum proxy_access_log_format)(c->access_log_format - CONFIG_ACCESS_LOG_JSON),
-        .access_log_sample = c->access_log_sample,
-        .obey_no_cache = c->cache_client_directives != CONFIG_DIRECTIVES_IGNORE,
-        .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL};
+    struct proxy_options options = {.loop = s->loop,
+                                    .store = s->store,
+                                    .default_origin = s->origins[0],
+                                    .buckets = s->buckets,
+                                    .bucket_count = c->bucket_count,
+                                    .auth_mode = verify ? PROXY_AUTH_VERIFY : PROXY_AUTH_OPEN,
+                                    .access_keys = s->access_keys,
+                                    .realm = "default",
+                                    .sts_origin = s->sts_origin,
+                                    .access_log_path = command_access_log_path(c),
+                                    .settings = command_proxy_settings(c, &s->rules)};
     enum err err = proxy_new(&options, &s->proxy, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
@@ -383,7 +358,7 @@ static int serve_build(struct serve *s)
         return serve_fail(s, err == ERR_INVALID || err == ERR_PERMISSION ? EXIT_CODE_CONFIGURATION
                                                                          : EXIT_CODE_ORIGIN);
     }
-    command_rules(c, &s->rules);
+    command_rules(c, NULL, &s->rules);
     int exit_code = serve_build_store(s);
     if (exit_code == EXIT_CODE_OK) {
         exit_code = serve_build_proxy(s);
@@ -391,6 +366,7 @@ static int serve_build(struct serve *s)
     s->reload.store = s->store;
     s->reload.proxy = s->proxy;
     s->reload.access_keys = &s->access_keys;
+    s->reload.rules = &s->rules;
     if (exit_code == EXIT_CODE_OK) {
         exit_code = serve_build_http(s);
     }
@@ -494,7 +470,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     serve_notify("STOPPING=1");
     log_info("draining", "connections=%u", http_server_connections(s->http));
     http_server_drain(s->http);
-    uint64_t until_ms = clock_monotonic_ms() + s->config->shutdown_grace_ms;
+    uint64_t until_ms = clock_monotonic_ms() + s->reload.grace_ms;
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
     while (serve_is_busy(s) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);

@@ -276,7 +276,8 @@ static void render_docs_accepts(struct buf *out, const char *accepts)
 
 void config_render_docs(struct buf *out)
 {
-    buf_append_cstr(out, "| Key | Default | Values | Meaning |\n|---|---|---|---|\n");
+    buf_append_cstr(out,
+                    "| Key | Default | Values | Changed by | Meaning |\n|---|---|---|---|---|\n");
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
         const struct config_setting *row = &settings_row(id)->public_;
         buf_printf(out, "| `%s` | ", row->key);
@@ -287,16 +288,17 @@ void config_render_docs(struct buf *out)
         }
         buf_append_cstr(out, " | ");
         render_docs_accepts(out, row->accepts);
-        buf_printf(out, " | %s |\n", row->help);
+        buf_printf(out, " | %s | %s |\n", row->live ? "reload" : "restart", row->help);
     }
     buf_append_cstr(
-        out, "| `buckets[]` | none | `name`, `origin` (`s3://BUCKET` or `dir:/PATH`), `endpoint`, "
-             "`region`, `addressing`, `credentials` | Buckets that do not keep their name at "
-             "`origin.endpoint`; in the file only |\n"
-             "| `rules[]` | none | `match`, `cache`, `freshness` (`ttl`, `immutable`, `strict`), "
-             "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size`, `readahead`, "
-             "`priority` (0 to 9, 5 if not said: each step doubles what objects are worth to a "
-             "full cache), `pin` (`true`: what was read stays), `share` (`10%`: of a full cache no "
-             "more; not with `pin`) | The "
-             "first rule that matches bucket/key decides; in the file only |\n");
+        out,
+        "| `buckets[]` | none | `name`, `origin` (`s3://BUCKET` or `dir:/PATH`), `endpoint`, "
+        "`region`, `addressing`, `credentials` | restart | Buckets that do not keep their name at "
+        "`origin.endpoint`; in the file only |\n"
+        "| `rules[]` | none | `match`, `cache`, `freshness` (`ttl`, `immutable`, `strict`), "
+        "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size`, `readahead`, "
+        "`priority` (0 to 9, 5 if not said: each step doubles what objects are worth to a "
+        "full cache), `pin` (`true`: what was read stays), `share` (`10%`: of a full cache no "
+        "more; not with `pin`) | reload | The "
+        "first rule that matches bucket/key decides; in the file only |\n");
 }

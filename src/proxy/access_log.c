@@ -37,12 +37,17 @@ struct ring {
     struct access_log_date date;
 };
 
-struct access_log {
-    enum proxy_access_log_format format;
-    double sample;
-    char *path; // NULL: stdout
-    int fd;
+struct proxy_access_log_file {
+    char *path;   // NULL: stdout, or off
+    int fd;       // -1: off, what still comes is dropped
     bool is_file; // regular: writes do not wait
+    unsigned long *
+        since; // of each ring: what was filled when it took the place of another; NULL: it is the first
+};
+
+struct access_log {
+    struct proxy_access_log_file *file;           // the thread's
+    _Atomic(struct proxy_access_log_file *) next; // another one; NULL: none waits
     bool has_failed;
     struct ring *rings;
     unsigned ring_count;
@@ -75,18 +80,19 @@ static bool fd_is_file(int fd)
 
 static void reopen(struct access_log *log)
 {
-    if (log->path == NULL) {
+    struct proxy_access_log_file *file = log->file;
+    if (file->path == NULL) {
         return;
     }
-    int fd = open_path(log->path);
+    int fd = open_path(file->path);
     if (fd < 0) {
         log_warn("access_log_reopen_failed", "path=%s errno=%d",
-                 log_quote(span_from_cstr(log->path)), errno);
+                 log_quote(span_from_cstr(file->path)), errno);
         return;
     }
-    (void)close(log->fd);
-    log->fd = fd;
-    log->is_file = fd_is_file(fd);
+    (void)close(file->fd);
+    file->fd = fd;
+    file->is_file = fd_is_file(fd);
     log->has_failed = false;
 }
 
@@ -106,7 +112,7 @@ static void lines_lost(struct access_log *log, const char *bytes, size_t len, in
 // Whole lines as long as they fit one write.
 static size_t write_len(const struct access_log *log, const char *bytes, size_t len)
 {
-    if (log->is_file || len <= PIPE_WRITE_MAX) {
+    if (log->file->is_file || len <= PIPE_WRITE_MAX) {
         return len;
     }
     const char *end = memrchr(bytes, '\n', PIPE_WRITE_MAX);
@@ -115,9 +121,9 @@ static size_t write_len(const struct access_log *log, const char *bytes, size_t 
 
 static void write_all(struct access_log *log, const char *bytes, size_t len)
 {
-    while (len > 0) {
-        if (!log->is_file) {
-            struct pollfd p = {.fd = log->fd, .events = POLLOUT};
+    while (len > 0 && log->file->fd >= 0) {
+        if (!log->file->is_file) {
+            struct pollfd p = {.fd = log->file->fd, .events = POLLOUT};
             int rc = poll(&p, 1, STOP_WAIT_MS);
             if (rc <= 0 && !atomic_load(&log->stopping)) {
                 continue;
@@ -127,7 +133,7 @@ static void write_all(struct access_log *log, const char *bytes, size_t len)
                 return;
             }
         }
-        ssize_t n = write(log->fd, bytes, write_len(log, bytes, len));
+        ssize_t n = write(log->file->fd, bytes, write_len(log, bytes, len));
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
             continue;
         }
@@ -140,12 +146,11 @@ static void write_all(struct access_log *log, const char *bytes, size_t len)
     }
 }
 
-// Copies what a ring holds; false when it was empty.
-static bool ring_drain(struct access_log *log, struct ring *ring)
+// Copies what a ring holds, up to the end of a line; false when there is nothing.
+static bool ring_drain_to(struct access_log *log, struct ring *ring, unsigned long filled)
 {
     unsigned long emptied = atomic_load_explicit(&ring->emptied, memory_order_relaxed);
-    unsigned long filled = atomic_load_explicit(&ring->filled, memory_order_acquire);
-    if (filled == emptied) {
+    if (filled <= emptied) {
         return false;
     }
     while (emptied != filled) {
@@ -170,9 +175,25 @@ static bool drain(struct access_log *log)
 {
     bool any = false;
     for (unsigned i = 0; i < log->ring_count; i++) {
-        any = ring_drain(log, &log->rings[i]) || any;
+        struct ring *ring = &log->rings[i];
+        unsigned long filled = atomic_load_explicit(&ring->filled, memory_order_acquire);
+        any = ring_drain_to(log, ring, filled) || any;
     }
     return any;
+}
+
+// What was in the rings when it was brought belongs to the one before.
+static void take_next(struct access_log *log)
+{
+    struct proxy_access_log_file *next = atomic_exchange(&log->next, NULL);
+    if (next != NULL) {
+        for (unsigned i = 0; i < log->ring_count; i++) {
+            (void)ring_drain_to(log, &log->rings[i], next->since[i]);
+        }
+        proxy_access_log_close(log->file);
+        log->file = next;
+        log->has_failed = false;
+    }
 }
 
 static void *run_thread(void *ctx)
@@ -180,6 +201,7 @@ static void *run_thread(void *ctx)
     struct access_log *log = ctx;
     for (;;) {
         bool stopping = atomic_load(&log->stopping);
+        take_next(log);
         if (atomic_exchange(&log->reopening, false)) {
             reopen(log);
         }
@@ -206,23 +228,42 @@ static void *run_thread(void *ctx)
 
 // --- birth and end -------------------------------------------------------------------------------
 
-enum err access_log_new(const struct proxy_options *options, unsigned worker_count,
-                        struct access_log **ret_log, struct buf *ret_why)
+enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
+                               struct buf *ret_why)
 {
-    bool is_stdout = strcmp(options->access_log_path, "-") == 0;
-    int fd = is_stdout ? dup(STDOUT_FILENO) : open_path(options->access_log_path);
-    if (fd < 0) {
-        buf_printf(ret_why, "access_log.path %s cannot be opened: %s", options->access_log_path,
-                   strerror(errno));
+    bool is_stdout = path != NULL && strcmp(path, "-") == 0;
+    int fd = path == NULL ? -1 : is_stdout ? dup(STDOUT_FILENO) : open_path(path);
+    if (path != NULL && fd < 0) {
+        buf_printf(ret_why, "access_log.path %s cannot be opened: %s", path, strerror(errno));
         return error_from_errno(errno);
     }
+    struct proxy_access_log_file *file = calloc(1, sizeof(*file));
+    check(file != NULL);
+    file->path = path == NULL || is_stdout ? NULL : strdup(path);
+    file->fd = fd;
+    file->is_file = fd >= 0 && fd_is_file(fd);
+    *ret_file = file;
+    return ERR_OK;
+}
+
+void proxy_access_log_close(struct proxy_access_log_file *file)
+{
+    if (file == NULL) {
+        return;
+    }
+    if (file->fd >= 0) {
+        (void)close(file->fd);
+    }
+    free(file->path);
+    free(file->since);
+    free(file);
+}
+
+struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned worker_count)
+{
     struct access_log *log = calloc(1, sizeof(*log));
     check(log != NULL);
-    log->format = options->access_log_format;
-    log->sample = options->access_log_sample;
-    log->path = is_stdout ? NULL : strdup(options->access_log_path);
-    log->fd = fd;
-    log->is_file = fd_is_file(fd);
+    log->file = file;
     log->ring_count = worker_count;
     log->rings = aligned_alloc(64, worker_count * sizeof(*log->rings));
     check(log->rings != NULL);
@@ -239,8 +280,7 @@ enum err access_log_new(const struct proxy_options *options, unsigned worker_cou
     check(log->wake_fd >= 0);
     int rc = pthread_create(&log->thread, NULL, run_thread, log);
     check(rc == 0);
-    *ret_log = log;
-    return ERR_OK;
+    return log;
 }
 
 void access_log_free(struct access_log *log)
@@ -256,9 +296,9 @@ void access_log_free(struct access_log *log)
     }
     free(log->rings);
     free(log->batch);
-    free(log->path);
+    proxy_access_log_close(log->file);
+    proxy_access_log_close(atomic_load(&log->next));
     (void)close(log->wake_fd);
-    (void)close(log->fd);
     free(log);
 }
 
@@ -270,11 +310,23 @@ void access_log_reopen(struct access_log *log)
     }
 }
 
+void access_log_switch(struct access_log *log, struct proxy_access_log_file *file)
+{
+    check(file->since == NULL);
+    file->since = calloc(log->ring_count, sizeof(*file->since));
+    check(file->since != NULL);
+    for (unsigned i = 0; i < log->ring_count; i++) {
+        file->since[i] = atomic_load_explicit(&log->rings[i].filled, memory_order_acquire);
+    }
+    proxy_access_log_close(atomic_exchange(&log->next, file));
+    wake(log);
+}
+
 // --- from a request to the ring ------------------------------------------------------------------
 
-static bool is_sampled(const struct access_log *log, struct ring *ring)
+static bool is_sampled(double sample, struct ring *ring)
 {
-    if (log->sample >= 1) {
+    if (sample >= 1) {
         return true;
     }
     uint64_t x = ring->sample_state;
@@ -282,7 +334,7 @@ static bool is_sampled(const struct access_log *log, struct ring *ring)
     x ^= x >> 7;
     x ^= x << 17;
     ring->sample_state = x;
-    return (double)(x >> 11) * 0x1p-53 < log->sample;
+    return (double)(x >> 11) * 0x1p-53 < sample;
 }
 
 static bool ring_put(struct ring *ring, const char *bytes, size_t len)
@@ -303,13 +355,11 @@ static bool ring_put(struct ring *ring, const char *bytes, size_t len)
 
 void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome)
 {
-    if (log == NULL) {
-        return;
-    }
+    const struct proxy_settings *settings = &r->live->settings;
     check(r->pw->index < log->ring_count);
     struct ring *ring = &log->rings[r->pw->index];
     bool is_error = r->status >= 400 || r->err != ERR_OK || outcome != HTTP_DONE;
-    if (!is_error && !is_sampled(log, ring)) {
+    if (!is_error && !is_sampled(settings->access_log_sample, ring)) {
         return;
     }
     uint64_t now_us = clock_monotonic_us(), started_us = r->http->started_us;
@@ -328,8 +378,8 @@ void access_log_write(struct access_log *log, const struct request *r, enum http
         [PROXY_ACCESS_LOG_JSON] = access_log_json,
         [PROXY_ACCESS_LOG_S3] = access_log_s3,
         [PROXY_ACCESS_LOG_TEXT] = access_log_text};
-    check((size_t)log->format < ARRAY_LEN(forms));
-    forms[log->format](&line, &entry);
+    check((size_t)settings->access_log_format < ARRAY_LEN(forms));
+    forms[settings->access_log_format](&line, &entry);
     if (line.is_full || !ring_put(ring, line.bytes, line.len)) {
         stats_add(COUNTER_access_log_dropped, 1);
         return;

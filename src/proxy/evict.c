@@ -70,8 +70,8 @@ static void evict_key(struct eviction *e, struct proxy_worker *pw)
     check(e->writes != NULL);
     for (unsigned i = 0; i < e->write_count; i++) {
         struct key_write *kw = &e->writes[i];
-        kw->key =
-            inspect_key(e->proxy, i == 0 ? e->proxy->realm : realms[i - 1], e->bucket, e->key);
+        kw->key = inspect_key(e->proxy, pw->live, i == 0 ? e->proxy->realm : realms[i - 1],
+                              e->bucket, e->key);
         kw->ctx = e;
         kw->on_ready = on_key_ready;
         kw->on_ended = on_key_ended;

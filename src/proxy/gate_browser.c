@@ -8,10 +8,10 @@
 
 #include "stats/stats.h"
 
-static bool is_allowed(const struct proxy *proxy, struct span origin)
+static bool is_allowed(const struct proxy_settings *settings, struct span origin)
 {
-    for (unsigned i = 0; i < proxy->options.allowed_origin_count; i++) {
-        if (span_equal_nocase(origin, span_from_cstr(proxy->options.allowed_origins[i]))) {
+    for (unsigned i = 0; i < settings->allowed_origin_count; i++) {
+        if (span_equal_nocase(origin, span_from_cstr(settings->allowed_origins[i]))) {
             return true;
         }
     }
@@ -26,7 +26,7 @@ enum err gate_authorize_browser(const struct request *r, struct s3_error_detail 
         struct span name = headers->items[i].name, value = headers->items[i].value;
         if (span_equal_nocase(name, SPAN("Origin"))) {
             has_origin = true;
-            is_listed = is_listed && is_allowed(r->pw->proxy, value);
+            is_listed = is_listed && is_allowed(&r->live->settings, value);
         } else if (span_equal_nocase(name, SPAN("Sec-Fetch-Site"))) {
             // "none": typed by the user; "same-site": another port of this host.
             is_foreign = is_foreign || !(span_equal_nocase(value, SPAN("none")) ||

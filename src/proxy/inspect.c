@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct object_key *inspect_key(struct proxy *proxy, struct span realm, struct span bucket,
-                               struct span key)
+struct object_key *inspect_key(struct proxy *proxy, const struct live *live, struct span realm,
+                               struct span bucket, struct span key)
 {
-    const struct proxy_rule *rule = rules_find(proxy, bucket, key);
+    const struct proxy_rule *rule = rules_find(live, bucket, key);
     struct object_key from = {.realm = realm, .key = key};
     from.origin = serve_find_origin(proxy, bucket, &from.bucket);
     from.epoch = fill_epoch(proxy->store, from.origin, from.bucket);
@@ -93,8 +93,8 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     static _Thread_local struct store_view view;
     struct proxy *proxy = pw->proxy;
     struct proxy_object *o = &look->object;
-    look->key = inspect_key(proxy, proxy->realm, o->bucket, o->key);
-    o->rule = rules_find(proxy, o->bucket, o->key);
+    look->key = inspect_key(proxy, look->live, proxy->realm, o->bucket, o->key);
+    o->rule = rules_find(look->live, o->bucket, o->key);
     o->origin = origin_describe(look->key->origin);
     (void)serve_find_origin(proxy, o->bucket, &o->origin_bucket);
     o->home = (unsigned)(look->key->hash.lo % proxy->worker_count);
@@ -182,6 +182,7 @@ struct explanation {
     void *ctx;
     struct proxy_worker *pw;
     struct task task;
+    struct live *live;
     struct inspect_look look;
     bool asks_policy;
     struct store_explain policy;
@@ -192,6 +193,7 @@ struct explanation {
 static void explain_end(struct explanation *e)
 {
     e->done(e->ctx, &e->look.object);
+    live_unref(e->live);
     worker_free_later(e->pw->worker, free, e);
 }
 
@@ -243,6 +245,7 @@ static void on_explain(struct worker *to, struct message *message)
     struct explanation *e = container_of(message, struct explanation, message);
     e->pw = proxy_worker_of(to);
     worker_task_init(&e->task, explain_go);
+    e->look.live = e->live = live_ref(e->pw->live);
     inspect_look_begin(e->pw, &e->look, true);
     if (e->asks_policy) {
         policy_look(e);

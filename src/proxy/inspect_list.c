@@ -15,8 +15,9 @@ struct listing {
     struct list_call call;
     struct span bucket, prefix, after;
     unsigned max;
-    struct proxy_object *objects;
-    unsigned count; // that have been looked at
+    struct live *live;
+    struct proxy_object *objects; // their rules are in `live`
+    unsigned count;               // that have been looked at
     bool is_looking;
     struct inspect_look look;
     char names[];
@@ -35,6 +36,7 @@ static void listing_end(struct listing *l)
                                    .has_realms = realm_count > 0};
     l->done(l->ctx, &answer);
     list_call_release(&l->call);
+    live_unref(l->live);
     free(l->objects);
     worker_free_later(l->pw->worker, free, l);
 }
@@ -42,7 +44,8 @@ static void listing_end(struct listing *l)
 static void look_begin(struct listing *l)
 {
     const struct list_entry *entry = &l->call.entries[l->count];
-    l->look = (struct inspect_look){.listed_etag_hash = entry->etag_hash, .has_listed = true};
+    l->look = (struct inspect_look){
+        .live = l->live, .listed_etag_hash = entry->etag_hash, .has_listed = true};
     l->look.object.bucket = l->bucket;
     l->look.object.key = entry->key;
     l->look.object.size_bytes = entry->size_bytes;
@@ -84,6 +87,7 @@ static void on_list(struct worker *to, struct message *message)
 {
     struct listing *l = container_of(message, struct listing, message);
     l->pw = proxy_worker_of(to);
+    l->live = live_ref(l->pw->live);
     worker_task_init(&l->task, listing_go);
     l->call.done = on_listed;
     list_call_start(l->pw, &l->call, l->bucket, l->prefix, l->after, l->max);

@@ -10,16 +10,17 @@
 // --- inspect.c -----------------------------------------------------------------------------------
 
 // The key as the common realm has it; the caller owns a reference.
-struct object_key *inspect_key(struct proxy *proxy, struct span realm, struct span bucket,
-                               struct span key);
+struct object_key *inspect_key(struct proxy *proxy, const struct live *live, struct span realm,
+                               struct span bucket, struct span key);
 
 #define INSPECT_WINDOWS_MAX 64u // looked up in one turn
-// Begins with bucket, key, range and, of a listing, size and etag hash (0: none).
+// Begins with live, bucket, key, range and, of a listing, size and etag hash (0: none).
 struct inspect_look {
     struct proxy_object object;
     uint64_t listed_etag_hash;
     bool has_listed;
-    struct object_key *key; // a reference, until it is over
+    struct object_key *key;  // a reference, until it is over
+    const struct live *live; // in which its rule is; the caller's
     uint64_t at;
     uint64_t etag_hash, generation;
 };

@@ -33,7 +33,7 @@ struct list_page {
     struct span origin_bucket, prefix;
     struct headers headers;
     struct buf body;
-    uint64_t due_us; // too old from then on
+    uint64_t since_us, due_us; // too old from then on
     uint64_t size_bytes;
 };
 
@@ -165,7 +165,9 @@ struct list_page *list_cache_find(struct proxy_worker *pw, const struct request 
     if (page == NULL) {
         return NULL;
     }
-    if (worker_now_us(pw->worker) >= page->due_us) {
+    // By its rule then, and by that of now.
+    uint64_t now_us = worker_now_us(pw->worker);
+    if (now_us >= page->due_us || now_us >= page->since_us + r->rule->list_ttl_ms * 1000) {
         page_drop(pw->list_cache, page);
         return NULL;
     }
@@ -200,7 +202,8 @@ struct list_draft *list_cache_begin(struct proxy_worker *pw, const struct reques
     page->origin_bucket = arena_copy(page->arena, r->origin_bucket);
     const struct s3_param *prefix = s3_param_find(&r->s3, "prefix");
     page->prefix = arena_copy(page->arena, prefix != NULL ? prefix->value : (struct span){"", 0});
-    page->due_us = worker_now_us(pw->worker) + r->rule->list_ttl_ms * 1000;
+    page->since_us = worker_now_us(pw->worker);
+    page->due_us = page->since_us + r->rule->list_ttl_ms * 1000;
     draft->page = page;
     draft->cache = cache_of(pw);
     draft->is_doomed =

@@ -43,7 +43,7 @@ static void add_in_realms(struct pass_state *p, struct origin *origin, struct sp
                           struct span key)
 {
     struct request *r = p->request;
-    const struct proxy_rule *rule = rules_find(r->pw->proxy, r->s3.bucket, key);
+    const struct proxy_rule *rule = rules_find(r->live, r->s3.bucket, key);
     size_t realms = realm_count(p);
     for (size_t i = 0; i < realms; i++) {
         struct key_write *kw = write_new(p); // one for each realm, side by side

@@ -13,7 +13,7 @@ bool pass_sts_wanted(const struct request *r)
 {
     const struct proxy_options *options = &r->pw->proxy->options;
     const struct http_request *http = r->http;
-    bool reaches = http->loopback || (options->sts_over_tls && http->tls);
+    bool reaches = http->loopback || (r->live->settings.sts_over_tls && http->tls);
     struct span value;
     if (options->sts_origin == NULL || !reaches || !span_equal(http->method, SPAN("POST")) ||
         !span_equal(http->target, SPAN("/")) || r->s3.bucket.len > 0 ||

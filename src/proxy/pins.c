@@ -33,6 +33,7 @@ struct pins_room {
     struct {
         pthread_mutex_t lock; // held for a moment; none is taken under it
         struct pins_table *now;
+        struct live *live; // the rules that are in force
         struct list changes;
         bool is_running;
         uint64_t retry_s; // wall: nothing is taken from the list for its end until then
@@ -114,10 +115,10 @@ static bool is_of_origin(struct span realm, const struct origin *origin)
 }
 
 // Clients may know a bucket of an origin by several names: a pin by any of them counts.
-static unsigned group_by_name(const struct proxy *proxy, const struct pins_table *table,
+static unsigned group_by_name(const struct live *live, const struct pins_table *table,
                               struct span bucket, struct span key, unsigned group)
 {
-    const struct proxy_rule *rule = rules_find(proxy, bucket, key);
+    const struct proxy_rule *rule = rules_find(live, bucket, key);
     if (group == STORE_GROUP_PINS ||
         (rule->cache && !rule->pin && pins_table_has(table, bucket, key))) {
         return STORE_GROUP_PINS;
@@ -132,20 +133,31 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
     unsigned group = STORE_PRIORITY_NORMAL;
     bool is_listed = false;
     pthread_mutex_lock(&room->guarded.lock);
-    struct pins_table *table = pins_table_ref(room->guarded.now);
-    pthread_mutex_unlock(&room->guarded.lock);
+    const struct pins_table *table = room->guarded.now;
+    const struct live *live = room->guarded.live;
     for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
         const struct proxy_bucket *b = &proxy->buckets[i];
         is_listed |= span_equal_cstr(bucket, b->name);
         if (span_equal_cstr(bucket, b->origin_bucket) && is_of_origin(realm, b->origin)) {
-            group = group_by_name(proxy, table, span_from_cstr(b->name), key, group);
+            group = group_by_name(live, table, span_from_cstr(b->name), key, group);
         }
     }
     if (!is_listed && is_of_origin(realm, proxy->options.default_origin)) {
-        group = group_by_name(proxy, table, bucket, key, group);
+        group = group_by_name(live, table, bucket, key, group);
     }
-    pins_table_unref(table);
+    pthread_mutex_unlock(&room->guarded.lock);
     return group;
+}
+
+void pins_room_set(struct proxy *proxy, const struct proxy_settings *settings)
+{
+    struct pins_room *room = proxy->pins;
+    struct live *live = live_new(settings);
+    pthread_mutex_lock(&room->guarded.lock);
+    struct live *former = room->guarded.live;
+    room->guarded.live = live;
+    pthread_mutex_unlock(&room->guarded.lock);
+    live_unref(former);
 }
 
 // --- changes: on a thread of the pool --------------------------------------------------------------
@@ -319,6 +331,7 @@ void pins_room_new(struct proxy *proxy)
     buf_init(&text, PROXY_PINS_BYTES_MAX);
     proxy->pins = room;
     room->proxy = proxy;
+    room->guarded.live = live_new(&proxy->options.settings);
     list_init(&room->guarded.changes);
     check(pthread_mutex_init(&room->guarded.lock, NULL) == 0);
     enum err err = store_pins_load(proxy->store, &text); // ERR_CORRUPT: the log has it
@@ -350,6 +363,7 @@ void pins_room_free(struct proxy *proxy)
     }
     stats_sub(COUNTER_pins_listed, room->guarded.now->count);
     pins_table_unref(room->guarded.now);
+    live_unref(room->guarded.live);
     check(pthread_mutex_destroy(&room->guarded.lock) == 0);
     free(room);
 }

@@ -22,6 +22,7 @@ static void proxy_worker_init(struct proxy *proxy, unsigned index)
     list_init(&pw->doubts);
     pw->recent = recent_new();
     pw->bucket_counts = bucket_counts_new();
+    pw->live = live_new(&proxy->options.settings);
     if (proxy->options.access_keys != NULL) {
         pw->access_keys = access_keys_ref(proxy->options.access_keys);
         pw->known = access_keys_ref(proxy->options.access_keys);
@@ -46,31 +47,24 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
     proxy->realm = span_from_cstr(options->realm);
     proxy->worker_count = loop_worker_count(options->loop);
     proxy->buckets = calloc(options->bucket_count + 1, sizeof(*proxy->buckets));
-    proxy->rules = calloc(options->rule_count + 1, sizeof(*proxy->rules));
-    proxy->domain_spans = calloc(options->domain_count + 1, sizeof(*proxy->domain_spans));
     proxy->workers = calloc(proxy->worker_count, sizeof(*proxy->workers));
-    check(proxy->buckets != NULL && proxy->rules != NULL && proxy->domain_spans != NULL &&
-          proxy->workers != NULL);
+    check(proxy->buckets != NULL && proxy->workers != NULL);
     for (unsigned i = 0; i < options->bucket_count; i++) {
         proxy->buckets[i] = options->buckets[i];
     }
-    for (unsigned i = 0; i < options->rule_count; i++) {
-        proxy->rules[i] = options->rules[i];
-    }
-    for (unsigned i = 0; i < options->domain_count; i++) {
-        proxy->domain_spans[i] = span_from_cstr(options->domains[i]);
-    }
-    proxy->domains = (struct s3_domains){proxy->domain_spans, options->domain_count};
     proxy->series = series_table_new();
     uint32_t start_id = (uint32_t)random_u64();
     hex_encode(&start_id, sizeof(start_id), proxy->id_prefix);
     if (options->access_log_path != NULL) {
-        enum err err = access_log_new(options, proxy->worker_count, &proxy->access_log, ret_why);
+        struct proxy_access_log_file *file;
+        enum err err = proxy_access_log_open(options->access_log_path, &file, ret_why);
         if (err != ERR_OK) {
             proxy_free(proxy);
             return err;
         }
+        proxy->access_log = access_log_new(file, proxy->worker_count);
     }
+    proxy->options.settings.logs_access = options->access_log_path != NULL;
     struct fill_options fill = {
         .loop = proxy->loop, .store = proxy->store, .on_invalidated = on_invalidated};
     proxy->fill_room = fill_room_new(&fill);
@@ -97,6 +91,7 @@ void proxy_free(struct proxy *proxy)
         pass_doubt_free_all(&proxy->workers[i]);
         access_keys_unref(proxy->workers[i].access_keys);
         access_keys_unref(proxy->workers[i].known);
+        live_unref(proxy->workers[i].live);
         list_cache_free(proxy->workers[i].list_cache);
         readahead_free(proxy->workers[i].readahead);
     }
@@ -104,8 +99,6 @@ void proxy_free(struct proxy *proxy)
     fill_room_free(proxy->fill_room);
     access_log_free(proxy->access_log);
     free(proxy->buckets);
-    free(proxy->rules);
-    free(proxy->domain_spans);
     free(proxy->workers);
     free(proxy);
 }
@@ -190,4 +183,16 @@ void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys)
     reload->access_keys = access_keys_ref(access_keys);
     reload->number = ++proxy->reloads;
     reload_round(reload, on_known);
+}
+
+void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
+               struct proxy_access_log_file *log_file, sem_t *told)
+{
+    if (log_file != NULL && proxy->access_log == NULL) {
+        proxy->access_log = access_log_new(log_file, proxy->worker_count);
+    } else if (log_file != NULL) {
+        access_log_switch(proxy->access_log, log_file);
+    }
+    pins_room_set(proxy, settings);
+    live_publish(proxy, settings, told);
 }

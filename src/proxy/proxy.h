@@ -5,6 +5,7 @@
 #ifndef FOREBAY_PROXY_PROXY_H
 #define FOREBAY_PROXY_PROXY_H
 
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -49,27 +50,33 @@ struct proxy_bucket {
 enum proxy_auth_mode { PROXY_AUTH_OPEN, PROXY_AUTH_VERIFY };
 enum proxy_access_log_format { PROXY_ACCESS_LOG_JSON, PROXY_ACCESS_LOG_S3, PROXY_ACCESS_LOG_TEXT };
 
+// Those options that may change while it runs. Texts and lists are copied.
+struct proxy_settings {
+    const struct proxy_rule *rules; // first match wins
+    unsigned rule_count;
+    const char *const *domains;
+    unsigned domain_count;
+    const char *const *allowed_origins; // of web pages, in open mode
+    unsigned allowed_origin_count;
+    bool sts_over_tls; // also from TLS listeners; always from loopback and unix sockets
+    bool logs_access;
+    enum proxy_access_log_format access_log_format;
+    double access_log_sample;          // 0..1; errors are always logged
+    bool obey_no_cache, obey_no_store; // cache.client_directives
+};
+
 struct proxy_options {
     struct loop *loop;
     struct store *store;
     struct origin *default_origin;      // for buckets not listed
     const struct proxy_bucket *buckets; // copied
     unsigned bucket_count;
-    const struct proxy_rule *rules; // copied; first match wins
-    unsigned rule_count;
-    const char *const *domains;
-    unsigned domain_count;
     enum proxy_auth_mode auth_mode;
-    const char *const *allowed_origins; // of web pages, in open mode
-    unsigned allowed_origin_count;
     struct access_keys *access_keys; // verify; a reference is taken
     const char *realm;
     struct origin *sts_origin;   // where AssumeRoleWithWebIdentity goes; NULL: nowhere
-    bool sts_over_tls;           // also from TLS listeners; always from loopback and unix sockets
     const char *access_log_path; // NULL: off; "-": stdout
-    enum proxy_access_log_format access_log_format;
-    double access_log_sample;          // 0..1; errors are always logged
-    bool obey_no_cache, obey_no_store; // cache.client_directives
+    struct proxy_settings settings;
 };
 
 struct proxy;
@@ -81,6 +88,18 @@ struct http_handler proxy_handler(struct proxy *proxy);
 void proxy_reopen_logs(struct proxy *proxy); // any thread
 // New keys for auth.mode verify; any thread.
 void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys);
+
+// Another place for the access log, opened before anything goes by it. NULL: off; "-": stdout. Blocks.
+struct proxy_access_log_file;
+enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
+                               struct buf *ret_why) MUST_USE;
+void proxy_access_log_close(
+    struct proxy_access_log_file *file); // one that is not used; NULL is fine
+// Requests that begin when a worker has heard of it go by the new settings; those under way end by those
+// that they began with. `log_file` is the proxy's from then on; NULL: as before. `told` is posted once by each
+// worker that has, and lives until loop_stop(). One thread, not a worker.
+void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
+               struct proxy_access_log_file *log_file, sem_t *told);
 
 // --- what operators ask and tell (inspect.c, evict.c, warm.c) -------------------------------------
 //

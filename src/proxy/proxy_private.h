@@ -29,10 +29,8 @@ struct proxy {
     struct store *store;
     struct proxy_options options;
     struct proxy_bucket *buckets;
-    struct proxy_rule *rules;
-    struct span *domain_spans;
-    struct s3_domains domains;
-    struct access_log *access_log;
+    struct access_log
+        *access_log; // NULL: none was wanted yet; workers look at it where live says so
     struct fill_room *fill_room;
     struct span realm;
     unsigned worker_count;
@@ -44,6 +42,28 @@ struct proxy {
     uint64_t reloads; // of the keys; touched by who calls proxy_set_access_keys()
 };
 
+// --- live.c: settings that may change ------------------------------------------------------------
+
+// One worker's copy of them: it is immutable, and its references are that worker's own.
+struct live {
+    struct message message; // brings it
+    sem_t *told;            // posted then
+    struct proxy_settings settings;
+    struct s3_domains domains;
+    unsigned refs;
+    struct arena *arena; // of all it points to
+};
+
+struct live *live_new(const struct proxy_settings *settings); // one reference
+static inline struct live *live_ref(struct live *live)
+{
+    live->refs++;
+    return live;
+}
+void live_unref(struct live *live); // NULL is fine
+// A copy to each worker, which posts `told` when it goes by it. One thread.
+void live_publish(struct proxy *proxy, const struct proxy_settings *settings, sem_t *told);
+
 struct proxy_worker {
     struct proxy *proxy;
     struct store *store;
@@ -51,6 +71,7 @@ struct proxy_worker {
     unsigned index;
     struct fill_worker *fill;        // its part of the protocol between workers
     struct access_keys *access_keys; // this worker's reference: who is let in; swapped by a message
+    struct live *live;               // its reference; swapped by a message
     struct access_keys *known; // the same, ahead of it: all workers know a table before one uses it
     uint64_t access_keys_number, known_number; // of the reload that brought them
     struct pins_table *pins;                   // this worker's reference; swapped by a message
@@ -72,8 +93,8 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
 
 // --- rules.c -------------------------------------------------------------------------------------
 
-// First match; the table always ends in one that matches everything.
-const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key);
+// First match; the table always ends in one that matches everything. It lives as long as `live`.
+const struct proxy_rule *rules_find(const struct live *live, struct span bucket, struct span key);
 // What an object counts by in a full cache: store.h. `rule`: the one that holds for it. On the worker.
 unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,
                      struct span bucket, struct span key);
@@ -82,6 +103,8 @@ bool rules_glob_match(const char *pattern, struct span text); // linear time, no
 // --- pins.c --------------------------------------------------------------------------------------
 
 void pins_room_new(struct proxy *proxy); // with the workers; what is on disk counts from now on
+// The rules that are in force from now on, for what is held already. One thread.
+void pins_room_set(struct proxy *proxy, const struct proxy_settings *settings);
 void pins_room_free(struct proxy *proxy);
 
 // --- serve.c -------------------------------------------------------------------------------------
@@ -142,6 +165,7 @@ struct request {
     struct http_user user;
     struct http_source source;
     struct proxy_worker *pw;
+    struct live *live; // what it began with: a reference, in which `rule` is
     struct http_exchange *x;
     const struct http_request *http;
     struct arena *arena;
@@ -215,7 +239,7 @@ uint64_t request_epoch(const struct request *r);
 // Does the client want what is true now, and do we listen?
 static inline bool request_is_no_cache(const struct request *r)
 {
-    return r->pw->proxy->options.obey_no_cache &&
+    return r->live->settings.obey_no_cache &&
            headers_have_in_list(&r->http->headers, SPAN("Cache-Control"), SPAN("no-cache"));
 }
 // Keys that are the principal's own towards the origin; NULL: the origin's.
@@ -299,8 +323,10 @@ void bucket_counts_note(struct bucket_counts *counts, const struct request *r);
 
 // --- access_log.c --------------------------------------------------------------------------------
 
-enum err access_log_new(const struct proxy_options *options, unsigned worker_count,
-                        struct access_log **ret_log, struct buf *ret_why) MUST_USE;
+// Takes the file.
+struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned worker_count);
+// Lines that are written from now on go there. Takes the file; one thread.
+void access_log_switch(struct access_log *log, struct proxy_access_log_file *file);
 void access_log_free(struct access_log *log); // drains the rings
 void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome);
 void access_log_reopen(struct access_log *log);

@@ -601,15 +601,14 @@ static void next_begin(struct readahead_track *t, struct object_key *key)
 // Only what this reader may read, too, and by the same rule.
 static void next_look(struct readahead_track *t, struct request *r)
 {
-    const struct proxy *proxy = r->pw->proxy;
     char text[S3_KEY_MAX];
     struct span name;
     if (r->s3.presigned || t->named >= NEXT_NAMES_MAX || !has_room(t) ||
-        !series_next(proxy->series, t->key, text, &name)) {
+        !series_next(r->pw->proxy->series, t->key, text, &name)) {
         return;
     }
     t->named++;
-    if (rules_find(proxy, r->s3.bucket, name) == r->rule && gate_allows(r, S3_ALLOW_READ, name)) {
+    if (rules_find(r->live, r->s3.bucket, name) == r->rule && gate_allows(r, S3_ALLOW_READ, name)) {
         struct object_key *key = request_object_key_beside(r, name);
         next_begin(t, key);
         object_key_unref(key);

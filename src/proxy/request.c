@@ -63,6 +63,7 @@ struct request *request_new(struct proxy_worker *pw)
     r->get = get;
     r->spare_key = spare_key;
     r->pw = pw;
+    r->live = live_ref(pw->live);
     return r;
 }
 
@@ -77,6 +78,8 @@ void request_recycle(struct request *r)
 {
     struct proxy_worker *pw = r->pw;
     r->magic = 0;
+    live_unref(r->live);
+    r->live = NULL;
     if (pw->request_pool_count >= REQUEST_POOL_MAX) {
         request_free(r);
         return;

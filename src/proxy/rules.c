@@ -220,9 +220,9 @@ const struct proxy_rule *proxy_rules_find(const struct proxy_rule *rules, unsign
     return &rules[count - 1];
 }
 
-const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key)
+const struct proxy_rule *rules_find(const struct live *live, struct span bucket, struct span key)
 {
-    return proxy_rules_find(proxy->rules, proxy->options.rule_count, bucket, key);
+    return proxy_rules_find(live->settings.rules, live->settings.rule_count, bucket, key);
 }
 
 unsigned rules_group(const struct proxy_worker *pw, const struct proxy_rule *rule,

@@ -37,7 +37,7 @@ enum step_result serve_step_parse(struct request *r)
         return request_fail(r, err, NULL);
     }
     err = s3_request_parse(r->arena, r->http->method, r->http->host, r->http->target,
-                           &r->http->headers, &r->pw->proxy->domains, &r->s3);
+                           &r->http->headers, &r->live->domains, &r->s3);
     if (err != ERR_OK) {
         return request_fail(r, err, NULL);
     }
@@ -76,7 +76,7 @@ static const char *bypass_reason(const struct request *r)
     if (r->s3.has_part_number && r->s3.part_number != 1) {
         return "part-number";
     }
-    if (r->pw->proxy->options.obey_no_store &&
+    if (r->live->settings.obey_no_store &&
         headers_have_in_list(&r->http->headers, SPAN("Cache-Control"), SPAN("no-store"))) {
         return "no-store";
     }
@@ -85,7 +85,7 @@ static const char *bypass_reason(const struct request *r)
 
 enum step_result serve_step_dispatch(struct request *r)
 {
-    r->rule = rules_find(r->pw->proxy, r->s3.bucket, r->s3.key);
+    r->rule = rules_find(r->live, r->s3.bucket, r->s3.key);
     const char *reason = bypass_reason(r);
     if (reason == NULL) {
         if (r->s3.has_part_number && headers_count(&r->http->headers, SPAN("Range")) > 0) {
@@ -151,7 +151,7 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     count(r);
     bucket_counts_note(r->pw->bucket_counts, r);
     recent_note(r->pw->recent, r);
-    if (r->pw->proxy->access_log != NULL) {
+    if (r->live->settings.logs_access) {
         access_log_write(r->pw->proxy->access_log, r, outcome);
     }
     r->ended = true;

@@ -28,8 +28,9 @@ struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *it
     item->refs++;
     list_node_init(&o->node);
     list_init(&o->runs);
-    o->key = inspect_key(job->proxy, job->proxy->realm, item->bucket, key);
-    o->rule = rules_find(job->proxy, item->bucket, key);
+    o->live = live_ref(job->pw->live);
+    o->key = inspect_key(job->proxy, o->live, job->proxy->realm, item->bucket, key);
+    o->rule = rules_find(o->live, item->bucket, key);
     o->end_byte = UINT64_MAX;
     if (entry != NULL) {
         o->is_listed = true;
@@ -47,6 +48,7 @@ void warm_object_free(struct warm_object *o)
     check(o->run_count == 0 && !o->reading && o->check == NULL);
     object_key_unref(o->key);
     store_object_unref(o->object);
+    live_unref(o->live);
     if (--o->item->refs == 0) {
         free(o->item);
     }

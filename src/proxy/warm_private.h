@@ -67,6 +67,7 @@ struct warm_object {
     struct proxy_warm *job;
     struct warm_item *item;
     struct object_key *key;
+    struct live *live; // a reference, in which `rule` is
     const struct proxy_rule *rule;
     uint64_t first_byte, end_byte;     // wanted
     uint64_t at;                       // all before is cached or asked for

@@ -80,7 +80,7 @@ SHAPES = {
               "result": {**RESULT, "state": str, "round": int, "segments": int, "segments_done": int,
                          "segments_left_out": int, "runs": int, "bytes": int, "bad_runs": int, "elapsed_s": float,
                          "rate": int, "possible": bool}},
-    "reload": {"result": {**RESULT, "errors": [str], "needs_restart": [str]}},
+    "reload": {"result": {**RESULT, "errors": [str], "applied": [str], "needs_restart": [str]}},
     "loglevel": {"result": {**RESULT, "level": str}},
     "drain": {"result": {**RESULT, "draining": bool}},
 }
@@ -563,8 +563,12 @@ def test_reload_tells_what_became_of_it(start, origin):
     server = start(origin, file={"cache": {"min_free": "5%"}})
     assert ask(server, "reload")[-1]["needs_restart"] == []
     path = server.folder / "forebay.yaml"
-    path.write_text(json.dumps({"cache": {"min_free": "4%", "ttl": "7s"}}))
-    assert ask(server, "reload")[-1]["needs_restart"] == ["cache.ttl"]
+    path.write_text(json.dumps({"cache": {"min_free": "4%", "ttl": "7s", "policy": "lru"}, "io": {"threads": 3}}))
+    answer = ask(server, "reload")[-1]
+    assert answer["applied"] == ["cache.min_free", "cache.ttl"]
+    assert answer["needs_restart"] == ["cache.policy", "io.threads"]
+    assert "needs a restart: cache.policy, io.threads\n" in said(server, "reload")
+    assert ask(server, "reload")[-1]["applied"] == []    # nothing has changed since
     path.write_text('{"cache": {"min_fre": "4%"}}')
     refused = ask(server, "reload", code=3)[-1]
     assert "forebay.yaml:1:" in refused["errors"][0] and "cache.min_free" in refused["errors"][0]

@@ -212,11 +212,11 @@ def test_a_reload_is_taken_whole_or_not_at_all(start, origin, engine):
         assert any("event=reload_failed" in line and word in line for line in server.stderr), server.output()
         assert capacity(server) == 128 * MIB
         assert server.metric("forebay_config_last_reload_successful") == 0
-    assert reload(server, {"size": "64MiB", "ttl": "5m"}, workers=1, rules=[])
+    assert reload(server, {"size": "64MiB", "policy": "lru"}, workers=1, buckets=[{"name": "b"}])
     assert server.metric("forebay_config_last_reload_successful") == 1
     wait_for(lambda: capacity(server) == 64 * MIB, server.output)
     named = {line.split("key=")[1] for line in server.stderr if "event=reload_needs_restart" in line}
-    assert named == {"cache.ttl", "rules"}, named       # `workers` is a flag here, which beats the file
+    assert named == {"cache.policy", "buckets"}, named       # `workers` is a flag here, which beats the file
     stores_and_is_within(server, origin, "b")
 
 

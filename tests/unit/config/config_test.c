@@ -668,11 +668,11 @@ Test(config, what_two_loads_say_differently_is_named)
          "rules: [{match: b/**}, {match: a/**, freshness: immutable}]\n"
          "buckets: {x: {bucket: y}}\n",
          NULL},
-        {"cache: {size: 1GiB, min_free: 7%}\n", "cache.min_free cache.scrub_rate rules! "},
-        {"cache: {size: 1GiB, ttl: 1h}\nlog: {level: warn}\n"
+        {"cache: {size: 1GiB, min_free: 7%}\n", "cache.min_free cache.scrub_rate rules "},
+        {"cache: {size: 1GiB, policy: lru}\nlog: {level: warn}\n"
          "rules: [{match: b/**}, {match: a/**, freshness: immutable}]\n"
          "buckets: [{name: x, origin: s3://y}]\n",
-         "cache.scrub_rate cache.ttl! log.level! rules! buckets! "},
+         "cache.policy! cache.scrub_rate log.level rules buckets! "},
     };
     begin();
     struct config *was = load(first, NULL, NULL);

@@ -429,7 +429,6 @@ static void begin_workers(void)
 {
     world.proxy.worker_count = WORLD_WORKERS;
     world.proxy.workers = world.pw;
-    world.proxy.options.obey_no_cache = true;
     for (unsigned from = 0; from <= WORLD_WORKERS; from++) {
         for (unsigned to = 0; to < WORLD_WORKERS; to++) {
             world.mail[from][to].last = &world.mail[from][to].first;
@@ -440,12 +439,14 @@ static void begin_workers(void)
         list_init(&world.workers[i].tasks);
         struct proxy_worker *pw = &world.pw[i];
         pw->proxy = &world.proxy;
+        pw->live = &world.live;
         pw->worker = &world.workers[i];
         pw->index = i;
         worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
     }
     struct fill_options options = {.stripe_bytes = 2 * WORLD_BLOCK,
                                    .on_invalidated = on_invalidated};
+    world.live.settings.obey_no_cache = true;
     world.room = fill_room_new(&options);
     for (unsigned i = 0; i < WORLD_WORKERS; i++) {
         world.pw[i].fill = fill_worker_of(&world.workers[i]);

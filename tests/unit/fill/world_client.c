@@ -303,9 +303,9 @@ struct object_key *request_object_key_beside(struct request *r, struct span key)
     return object_key_of(&world.keys[key.ptr[0] - '0']);
 }
 
-const struct proxy_rule *rules_find(const struct proxy *proxy, struct span bucket, struct span key)
+const struct proxy_rule *rules_find(const struct live *live, struct span bucket, struct span key)
 {
-    (void)proxy, (void)bucket, (void)key;
+    (void)live, (void)bucket, (void)key;
     return &world.rule;
 }
 
@@ -392,6 +392,7 @@ int client_start(const struct client_ask *ask)
     c->x->client = i;
     c->r->magic = REQUEST_MAGIC;
     c->r->pw = &world.pw[ask->worker];
+    c->r->live = &world.live;
     c->r->x = c->x;
     c->r->http = &c->http;
     c->r->arena = c->arena;

@@ -148,6 +148,7 @@ struct world {
     struct world_options options;
     uint64_t random, now_us;
     struct proxy proxy;
+    struct live live;
     struct fill_room *room;
     struct proxy_worker pw[WORLD_WORKERS];
     struct worker workers[WORLD_WORKERS];

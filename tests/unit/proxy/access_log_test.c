@@ -12,7 +12,8 @@
 
 #include "test.h"
 
-static struct proxy_worker pw;
+static struct live live;
+static struct proxy_worker pw = {.live = &live};
 static char path[512];
 
 static void path_init(void)
@@ -24,16 +25,20 @@ static void path_init(void)
     (void)close(fd);
 }
 
-static struct access_log *log_new(struct proxy_options options)
+static struct proxy_access_log_file *file_open(const char *at)
 {
-    path_init();
-    options.access_log_path = path;
-    struct access_log *log = NULL;
+    struct proxy_access_log_file *file;
     struct buf why;
     buf_init(&why, 1024);
-    cr_assert_eq(access_log_new(&options, 1, &log, &why), ERR_OK);
+    cr_assert_eq(proxy_access_log_open(at, &file, &why), ERR_OK);
     buf_done(&why);
-    return log;
+    return file;
+}
+
+static struct access_log *log_new(void)
+{
+    path_init();
+    return access_log_new(file_open(path), 1);
 }
 
 // Closes the log; what the file holds, for free().
@@ -73,6 +78,8 @@ static void ask_init(struct ask *a, const char *method, const char *target)
     a->r.http = &a->http;
     a->r.arena = a->arena;
     a->r.pw = &pw;
+    a->r.live = &live;
+    live.settings = (struct proxy_settings){.access_log_sample = 1};
     a->r.status = 200;
     a->r.result = RESULT_HIT;
     (void)snprintf(a->r.id, sizeof(a->r.id), "0123456789ABCDEF");
@@ -83,14 +90,12 @@ static void header(struct ask *a, const char *name, const char *value)
     cr_assert(headers_add(&a->http.headers, a->arena, span_from_cstr(name), span_from_cstr(value)));
 }
 
-static char *one_line(struct proxy_options options, struct ask *a, enum http_outcome outcome)
+static char *one_line(struct ask *a, enum http_outcome outcome)
 {
-    struct access_log *log = log_new(options);
+    struct access_log *log = log_new();
     access_log_write(log, &a->r, outcome);
     return log_end(log);
 }
-
-static const struct proxy_options ALL = {.access_log_sample = 1};
 
 static const char *text_of(json_t *line, const char *name)
 {
@@ -114,7 +119,7 @@ Test(access_log, any_byte_anywhere)
 {
     enum { PLACES = 17 };
     char agent[PLACES], shown[PLACES + 2];
-    struct access_log *log = log_new(ALL);
+    struct access_log *log = log_new();
     struct ask a;
     ask_init(&a, "GET", "/bkt/x");
     cr_assert(headers_add(&a.http.headers, a.arena, SPAN("User-Agent"),
@@ -153,7 +158,7 @@ Test(access_log, json)
     a.r.blocks_hit = 2;
     a.r.blocks_total = 3;
     a.r.object_size_bytes = 5000000000;
-    char *text = one_line(ALL, &a, HTTP_DONE);
+    char *text = one_line(&a, HTTP_DONE);
     cr_assert_null(strstr(text, "SECRET"));
     cr_assert_eq(strchr(text, '\n'), text + strlen(text) - 1);
     json_error_t error;
@@ -179,17 +184,16 @@ Test(access_log, json)
 // Presigned values are cut out of the request line, whatever their spelling.
 Test(access_log, s3_form)
 {
-    struct proxy_options options = ALL;
-    options.access_log_format = PROXY_ACCESS_LOG_S3;
     struct ask a;
     ask_init(&a, "GET",
              "/bkt/"
              "a%20b?X-Amz-Signature=SECRET&x-amz-security-token=SECRET&X-Amz-%53ignature=SECRET&"
              "versionId=v1");
+    live.settings.access_log_format = PROXY_ACCESS_LOG_S3;
     header(&a, "User-Agent", "agent \"x\"");
     header(&a, "Referer", "http://h/p?X-Amz-Signature=SECRET");
     a.r.object_size_bytes = 10;
-    char *text = one_line(options, &a, HTTP_DONE);
+    char *text = one_line(&a, HTTP_DONE);
     cr_assert_null(strstr(text, "SECRET"), "%s", text);
     cr_assert_not_null(
         strstr(text,
@@ -202,13 +206,15 @@ Test(access_log, s3_form)
     arena_free(a.arena);
 
     ask_init(&a, "GET", "/bkt/k?versionId=v1");
-    text = one_line(options, &a, HTTP_DONE);
+    live.settings.access_log_format = PROXY_ACCESS_LOG_S3;
+    text = one_line(&a, HTTP_DONE);
     cr_assert_not_null(strstr(text, " \"-\" \"-\" v1 "), "%s", text);
     free(text);
     arena_free(a.arena);
 
     ask_init(&a, "GET", "/bkt?list-type=2");
-    text = one_line(options, &a, HTTP_DONE);
+    live.settings.access_log_format = PROXY_ACCESS_LOG_S3;
+    text = one_line(&a, HTTP_DONE);
     cr_assert_not_null(strstr(text, " REST.GET.BUCKET - \"GET /bkt?list-type=2 HTTP/1.1\""), "%s",
                        text);
     free(text);
@@ -220,13 +226,12 @@ Test(access_log, keys_hidden)
 {
     static const enum log_keys KEYS[] = {LOG_KEYS_PREFIX, LOG_KEYS_HASH};
     for (unsigned i = 0; i < 6; i++) {
-        struct proxy_options options = ALL;
         log_keys_set(KEYS[i % 2]);
-        options.access_log_format = (enum proxy_access_log_format)(i / 2);
         struct ask a;
         ask_init(&a, "GET", "/bkt/dir/private.bin?prefix=private");
+        live.settings.access_log_format = (enum proxy_access_log_format)(i / 2);
         header(&a, "Referer", "http://h/private");
-        char *text = one_line(options, &a, HTTP_DONE);
+        char *text = one_line(&a, HTTP_DONE);
         cr_assert_null(strstr(text, "private"), "%s", text);
         cr_assert((strstr(text, "dir/") != NULL) == (KEYS[i % 2] == LOG_KEYS_PREFIX), "%s", text);
         free(text);
@@ -238,12 +243,11 @@ Test(access_log, keys_hidden)
 // A line for people: in columns, nothing of it breaks them, why and error behind.
 Test(access_log, text_form)
 {
-    struct proxy_options options = ALL;
-    options.access_log_format = PROXY_ACCESS_LOG_TEXT;
     struct ask a;
     ask_init(&a, "GET", "/bkt/a%20b%0Ac");
+    live.settings.access_log_format = PROXY_ACCESS_LOG_TEXT;
     header(&a, "Range", "bytes=0-9");
-    char *text = one_line(options, &a, HTTP_DONE);
+    char *text = one_line(&a, HTTP_DONE);
     cr_assert_eq(text[2], ':', "%s", text);
     cr_assert_eq(strchr(text, '\n'), text + strlen(text) - 1);
     cr_assert_not_null(strstr(text, " 200 hit           123 B  "), "%s", text);
@@ -252,7 +256,7 @@ Test(access_log, text_form)
     a.r.err = ERR_ORIGIN_CONNECT;
     a.r.status = 503;
     a.r.result = RESULT_NONE;
-    text = one_line(options, &a, HTTP_DONE);
+    text = one_line(&a, HTTP_DONE);
     cr_assert_not_null(strstr(text, " 503 -  "), "%s", text);
     cr_assert_not_null(strstr(text, " SlowDown why=connect\n"), "%s", text);
     free(text);
@@ -270,7 +274,7 @@ Test(access_log, who_and_why)
     (void)snprintf(a.r.origin_id, sizeof(a.r.origin_id), "ORIGIN1");
     a.r.err = ERR_ORIGIN_REFUSED;
     a.r.status = 403;
-    char *text = one_line(ALL, &a, HTTP_DONE);
+    char *text = one_line(&a, HTTP_DONE);
     cr_assert_not_null(strstr(text, "\"request_id\":\"client-7\""), "%s", text);
     cr_assert_not_null(strstr(text, "\"requester\":\"TRAINER\""), "%s", text);
     cr_assert_not_null(strstr(text, "\"origin_id\":\"ORIGIN1\""), "%s", text);
@@ -279,7 +283,7 @@ Test(access_log, who_and_why)
     a.r.principal.verified = false;
     a.r.claimed_key = SPAN("NOBODY");
     a.r.result = RESULT_NONE;
-    text = one_line(ALL, &a, HTTP_DONE);
+    text = one_line(&a, HTTP_DONE);
     cr_assert_not_null(strstr(text, "\"claimed_key\":\"NOBODY\""), "%s", text);
     cr_assert_null(strstr(text, "\"result\""), "%s", text);
     cr_assert_null(strstr(text, "TRAINER"), "%s", text);
@@ -290,10 +294,10 @@ Test(access_log, who_and_why)
 // Sampling leaves out successes only.
 Test(access_log, sampling)
 {
-    struct proxy_options options = {.access_log_sample = 0};
     struct ask a;
     ask_init(&a, "GET", "/bkt/k");
-    struct access_log *log = log_new(options);
+    live.settings.access_log_sample = 0;
+    struct access_log *log = log_new();
     for (unsigned i = 0; i < 100; i++) {
         access_log_write(log, &a.r, HTTP_DONE);
     }
@@ -319,7 +323,7 @@ Test(access_log, full_ring)
     struct ask a;
     ask_init(&a, "GET", "/bkt/some/key/of/usual/length.bin");
     unsigned long before = stats_sum(COUNTER_access_log_dropped);
-    struct access_log *log = log_new(ALL);
+    struct access_log *log = log_new();
     enum { LINES = 20000 };
     for (unsigned i = 0; i < LINES; i++) {
         a.r.object_size_bytes = i + 1;
@@ -344,7 +348,7 @@ Test(access_log, reopening)
 {
     struct ask a;
     ask_init(&a, "GET", "/bkt/k");
-    struct access_log *log = log_new(ALL);
+    struct access_log *log = log_new();
     access_log_write(log, &a.r, HTTP_DONE);
     char old[600];
     (void)snprintf(old, sizeof(old), "%s.1", path);
@@ -356,14 +360,43 @@ Test(access_log, reopening)
     cr_assert_eq(stat(path, &st_new), 0);
     cr_assert_eq(stat(old, &st_old), 0);
     cr_assert_gt(st_new.st_size + st_old.st_size, 0);
-    struct access_log *again = NULL;
-    struct proxy_options bad = {.access_log_path = "/nonexistent/dir/log"};
+    struct proxy_access_log_file *none = NULL;
     struct buf why;
     buf_init(&why, 1024);
-    cr_assert_eq(access_log_new(&bad, 1, &again, &why), ERR_NOT_FOUND);
+    cr_assert_eq(proxy_access_log_open("/nonexistent/dir/log", &none, &why), ERR_NOT_FOUND);
     cr_assert_gt(why.len, 0);
     buf_done(&why);
     (void)unlink(path);
     (void)unlink(old);
+    arena_free(a.arena);
+}
+
+// Another file: what was written before stays in the first one, what comes is in the second; off is nowhere.
+Test(access_log, switching)
+{
+    struct ask a;
+    ask_init(&a, "GET", "/bkt/k");
+    struct access_log *log = log_new();
+    char first[sizeof(path)];
+    memcpy(first, path, sizeof(path));
+    a.r.object_size_bytes = 111;
+    access_log_write(log, &a.r, HTTP_DONE);
+    path_init();
+    access_log_switch(log, file_open(path));
+    access_log_switch(log, file_open(NULL)); // nobody has taken the one before yet, or somebody has
+    access_log_switch(log, file_open(path));
+    struct stat st;
+    do {
+        a.r.object_size_bytes = 222;
+        access_log_write(log, &a.r, HTTP_DONE);
+        cr_assert_eq(stat(path, &st), 0);
+    } while (st.st_size == 0);
+    char *text = log_end(log);
+    cr_assert_null(strstr(text, "\"object_size\":111,"), "%s", text);
+    free(text);
+    memcpy(path, first, sizeof(path));
+    cr_assert_eq(stat(path, &st), 0);
+    cr_assert_gt(st.st_size, 0);
+    cr_assert_eq(unlink(path), 0);
     arena_free(a.arena);
 }

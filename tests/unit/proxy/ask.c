@@ -6,8 +6,9 @@
 #include "test.h"
 
 static struct proxy_rule rules[] = {{.match = "**"}};
-struct proxy ask_proxy = {.rules = rules, .options.rule_count = 1};
-static struct proxy_worker pw = {.proxy = &ask_proxy};
+static struct live live = {.settings = {.rules = rules, .rule_count = 1}, .refs = 1};
+struct proxy ask_proxy;
+static struct proxy_worker pw = {.proxy = &ask_proxy, .live = &live};
 struct ask ask;
 
 struct origin *ask_origin(unsigned i)
@@ -31,6 +32,7 @@ void ask_init(const char *method, const char *target)
     ask.r.http = &ask.http;
     ask.r.arena = ask.arena;
     ask.r.pw = &pw;
+    ask.r.live = &live;
     ask.r.rule = &rules[0];
     ask.r.origin = ask_origin(0);
 }

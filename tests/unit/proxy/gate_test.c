@@ -21,7 +21,8 @@ static const char KEYS[] = "- id: READER\n"
                            "    - {bucket: data, ops: [read]}\n";
 
 static struct proxy proxy;
-static struct proxy_worker pw = {.proxy = &proxy};
+static struct live live;
+static struct proxy_worker pw = {.proxy = &proxy, .live = &live};
 
 static struct access_keys *load_keys(void)
 {
@@ -60,6 +61,7 @@ static void ask_init(struct ask *a, const char *method, const char *host, const 
     a->r.http = &a->http;
     a->r.arena = a->arena;
     a->r.pw = &pw;
+    a->r.live = &live;
 }
 
 static void header(struct ask *a, const char *name, const char *value)
@@ -87,7 +89,7 @@ static void sign(struct ask *a, const char *id, const char *secret)
 static enum err check_gate(struct ask *a)
 {
     cr_assert_eq(s3_request_parse(a->arena, a->http.method, a->http.host, a->http.target,
-                                  &a->http.headers, &proxy.domains, &a->r.s3),
+                                  &a->http.headers, &live.domains, &a->r.s3),
                  ERR_OK);
     enum err err = gate_authorize(&a->r, &a->r.principal, &a->detail);
     cr_assert(err == ERR_OK || (!a->r.principal.verified && a->r.principal.table == NULL));
@@ -121,7 +123,7 @@ Test(gate, open_host)
     };
     static struct span domain;
     domain = SPAN("s3.internal");
-    proxy.domains = (struct s3_domains){&domain, 1};
+    live.domains = (struct s3_domains){&domain, 1};
     proxy.options.auth_mode = PROXY_AUTH_OPEN;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct ask a;
@@ -163,8 +165,8 @@ Test(gate, open_browser)
     };
     static const char *const allowed[] = {"http://other.example", "https://good.example:8443"};
     proxy.options.auth_mode = PROXY_AUTH_OPEN;
-    proxy.options.allowed_origins = allowed;
-    proxy.options.allowed_origin_count = ARRAY_LEN(allowed);
+    live.settings.allowed_origins = allowed;
+    live.settings.allowed_origin_count = ARRAY_LEN(allowed);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         for (unsigned copies = 1; copies <= 2; copies++) {
             struct ask a;
@@ -185,7 +187,7 @@ Test(gate, open_browser)
             ask_done(&a);
         }
     }
-    proxy.options.allowed_origin_count = 0;
+    live.settings.allowed_origin_count = 0;
 }
 
 // Each principal may do what its rows say and nothing else; everything unsigned or wrongly signed

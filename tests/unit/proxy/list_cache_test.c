@@ -30,7 +30,9 @@ static void ask_init(struct ask *a, const char *principal, const char *bucket, c
     cr_assert_eq(s3_request_parse(a->arena, a->http.method, SPAN("127.0.0.1"),
                                   span_from_cstr(target), &a->http.headers, &domains, &a->r.s3),
                  ERR_OK);
+    static struct live live;
     a->r.pw = &pw;
+    a->r.live = &live;
     a->r.http = &a->http;
     a->r.arena = a->arena;
     a->r.rule = &rule;

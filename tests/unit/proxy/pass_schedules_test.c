@@ -57,8 +57,9 @@ static unsigned pick(unsigned below)
 #define must(condition, why) cr_assert(condition, "%s: " why, doors.told)
 
 static struct proxy_rule rules[] = {{.match = "**"}};
-static struct proxy proxy = {.rules = rules, .options.rule_count = 1};
-static struct proxy_worker pw = {.proxy = &proxy};
+static struct live live = {.settings = {.rules = rules, .rule_count = 1}, .refs = 1};
+static struct proxy proxy;
+static struct proxy_worker pw = {.proxy = &proxy, .live = &live};
 static int an_origin;
 
 // --- bodies as clients frame them ----------------------------------------------------------------
@@ -212,6 +213,7 @@ static void begin(uint64_t seed)
     at.r.http = &at.http;
     at.r.arena = at.arena;
     at.r.pw = &pw;
+    at.r.live = &live;
     at.r.rule = &rules[0];
     at.r.origin = proxy.options.default_origin;
     at.r.principal.verified = true;

@@ -89,10 +89,10 @@ Test(rules, first_wins)
                                  {.match = "imagenet/**"},
                                  {.match = "ckpt/**"},
                                  {.match = "**"}};
-    struct proxy proxy = {.rules = rules, .options.rule_count = ARRAY_LEN(rules)};
-    cr_assert_eq(rules_find(&proxy, SPAN("imagenet"), SPAN("val/1.jpg")), &rules[0]);
-    cr_assert_eq(rules_find(&proxy, SPAN("imagenet"), SPAN("train/1.jpg")), &rules[1]);
-    cr_assert_eq(rules_find(&proxy, SPAN("ckpt"), (struct span){0}), &rules[2]);
-    cr_assert_eq(rules_find(&proxy, SPAN("other"), SPAN("x")), &rules[3]);
-    cr_assert_eq(rules_find(&proxy, (struct span){0}, (struct span){0}), &rules[3]);
+    struct live live = {.settings = {.rules = rules, .rule_count = ARRAY_LEN(rules)}};
+    cr_assert_eq(rules_find(&live, SPAN("imagenet"), SPAN("val/1.jpg")), &rules[0]);
+    cr_assert_eq(rules_find(&live, SPAN("imagenet"), SPAN("train/1.jpg")), &rules[1]);
+    cr_assert_eq(rules_find(&live, SPAN("ckpt"), (struct span){0}), &rules[2]);
+    cr_assert_eq(rules_find(&live, SPAN("other"), SPAN("x")), &rules[3]);
+    cr_assert_eq(rules_find(&live, (struct span){0}, (struct span){0}), &rules[3]);
 }

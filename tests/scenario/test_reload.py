@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reload: what it applies is gone by from the next request on, what it cannot is named, and who is served
+meanwhile notices nothing."""
+import json
+import os
+import random
+import re
+import threading
+
+import pytest
+from client import judge
+from forebay import build_kind, parallel, run_forebay, scaled
+from test_control import ask
+from waiting import wait_for
+
+MIB = 1 << 20
+FLAGS = ("listen", "admin.listen", "workers", "cache.dir")    # the rest stands in the file here
+
+
+def serve(start, origin, file=None, **more):
+    """A server whose settings stand in a file, but for what a reload never changes."""
+    server = start(origin, run=False, **more)
+    tree = {}
+    for key, value in list(server.settings.items()):
+        if key not in FLAGS:
+            set_key(tree, key, str(value))
+            server.settings[key] = None
+    server.base = tree
+    server.file = merged(tree, file or {})
+    return server.start()
+
+
+def set_key(tree, key, value):
+    *folders, name = key.split(".")
+    for folder in folders:
+        tree = tree.setdefault(folder, {})
+    tree[name] = value
+
+
+def merged(one, other):
+    both = {**one}
+    for key, value in other.items():
+        is_deep = isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = merged(both[key], value) if is_deep else value
+    return both
+
+
+def change(server, file, code=0):
+    """The file says this now, and the server has read it; the answer of `forebay reload`."""
+    text = file if isinstance(file, str) else json.dumps(merged(server.base, file))
+    (server.folder / "forebay.yaml").write_text(text)
+    return ask(server, "reload", code=code)[-1]
+
+
+def asked(server, origin, key, **more):
+    """How many requests a read of KEY costs at the origin."""
+    mark = origin.mark()
+    with server.client() as client:
+        judge(client.get(key, **more), origin, key, 0, origin.version(key).size)
+    server.settle()
+    return len(origin.requests(since=mark))
+
+
+# --- rules ------------------------------------------------------------------------------------------
+
+def test_each_field_of_a_rule_changes_with_the_next_request(start, origin, engine):
+    server = serve(start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}, engine=engine)
+    origin.put("k", 3 * MIB)
+    assert asked(server, origin, "k") > 0 and asked(server, origin, "k") == 0
+    for rule, costs in (({"freshness": "strict"}, True), ({"freshness": "ttl", "ttl": "1h"}, False),
+                        ({"freshness": "ttl", "ttl": "0s"}, True), ({"freshness": "immutable"}, False),
+                        ({"cache": False}, True), ({"max_object_size": "4MiB"}, False)):
+        assert change(server, {"rules": [{"match": "bkt/**", **rule}]})["applied"] == ["rules"]
+        assert (asked(server, origin, "k") > 0) == costs, rule
+    # Another rule in front of it, and the defaults behind all of them.
+    rules = [{"match": "bkt/k", "freshness": "strict"}, {"match": "bkt/**", "freshness": "immutable"}]
+    change(server, {"rules": rules})
+    assert asked(server, origin, "k") > 0
+    change(server, {"rules": [], "cache": {"ttl": "1h"}})
+    assert asked(server, origin, "k") == 0
+    change(server, {"cache": {"ttl": "0s"}})
+    assert asked(server, origin, "k") > 0
+    # Blocks of what is cached from now on, what is kept at all, listings.
+    change(server, {"cache": {"block_size": "2MiB", "ttl": "1h"}})
+    origin.put("new", 3 * MIB)
+    asked(server, origin, "new")
+    assert ask(server, "explain", "s3://bkt/new")[-1]["block_size"] == 2 * MIB
+    change(server, {"cache": {"max_object_size": "2MiB", "ttl": "1h"}})
+    origin.put("large", 3 * MIB)
+    assert asked(server, origin, "large") > 0 and asked(server, origin, "large") > 0
+    with server.client() as client:                 # each worker has listings of its own
+        for list_ttl, costs in (("1h", 1), ("1h", 0), ("0s", 1), ("1h", 0), ("0s", 1)):
+            change(server, {"cache": {"list_ttl": list_ttl}})
+            mark = origin.mark()
+            assert client.list().status == 200
+            assert len(origin.requests(since=mark)) == costs, list_ttl
+
+
+def test_a_request_keeps_the_rule_that_it_began_with(start, origin, engine):
+    """One under way while its rule goes, twice, is answered and stored as if nothing had happened."""
+    server = serve(start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}, engine=engine)
+    origin.put("k", 5 * MIB)
+    origin.hold("k")
+    result = []
+    reader = threading.Thread(target=lambda: result.append(asked(server, origin, "k")))
+    reader.start()
+    origin.wait_for(1, key="k")
+    change(server, {"rules": [{"match": "bkt/**", "cache": False}]})
+    change(server, {"rules": [{"match": "other/**", "pin": True}, {"match": "bkt/**", "freshness": "immutable"}]})
+    origin.release()
+    reader.join()
+    assert result and asked(server, origin, "k") == 0
+
+
+def test_groups_of_pins_follow_their_rules(start, origin, engine):
+    """A pin keeps what it holds over reloads that move its rule; without its rule, that counts as anything else."""
+    server = serve(start, origin, {"rules": [{"match": "bkt/a/**", "pin": True}]}, engine=engine)
+    origin.put("a/k", 2 * MIB)
+    origin.put("b/k", MIB)
+    asked(server, origin, "a/k")
+    asked(server, origin, "b/k")
+    pinned = server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 2 * MIB)
+    change(server, {"rules": [{"match": "bkt/b/**", "share": "20%"}, {"match": "bkt/a/**", "pin": True}]})
+    server.wait_metric("forebay_cache_pinned_bytes", lambda v: v == pinned)
+    change(server, {"rules": [{"match": "bkt/b/**", "share": "20%"}]})
+    server.wait_metric("forebay_cache_pinned_bytes", lambda v: v == 0)
+    assert asked(server, origin, "a/k") == 0        # it is still cached
+    change(server, {"rules": [{"match": "bkt/c/**", "pin": True}, {"match": "bkt/b/**", "pin": True}]})
+    asked(server, origin, "b/k")                    # what is read counts by its rule of now
+    server.wait_metric("forebay_cache_pinned_bytes", lambda v: MIB <= v < 2 * MIB)
+
+
+def test_blocks_too_large_for_the_segments_are_refused_whole(start, origin):
+    server = serve(start, origin, {"cache": {"size": "64MiB"}})
+    refused = change(server, {"cache": {"size": "64MiB", "ttl": "7s"},
+                              "rules": [{"match": "b/**", "block_size": "16MiB"}]}, code=3)
+    assert "forebay.yaml:1:" in refused["errors"][0] and "restart" in refused["errors"][0]
+    assert "cache.ttl: 60s" in bytes(server.admin("/api/v1/config").body).decode()
+
+
+@pytest.mark.tsan
+def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
+    """A hundred reloads, every third of them bad, between two configurations that differ in most of what is live,
+    while clients read hits, misses, parts and listings: all is answered, rightly, and nothing grows."""
+    turns = scaled(1000, 100) if build_kind() == "debug" else 40
+    one = {"rules": [{"match": "bkt/a/**", "freshness": "immutable", "pin": True},
+                     {"match": "bkt/b/**", "cache": False}], "cache": {"list_ttl": "1h"}}
+    two = {"rules": [{"match": "bkt/b/**", "freshness": "immutable", "share": "20%"},
+                     {"match": "bkt/a/**", "freshness": "strict", "block_size": "64KiB", "priority": 7}],
+           "cache": {"ttl": "0s", "size": "96MiB", "verify": "always", "client_directives": "all"},
+           "log": {"keys": "hash"}, "access_log": {"format": "s3"}}
+    server = serve(start, origin, {**one, "cache": {"size": "128MiB"}}, engine=engine)
+    keys = [f"{folder}/{i}" for folder in "abc" for i in range(12)]
+    for i, key in enumerate(keys):
+        origin.put(key, (900, 70_000, 1_200_000)[i % 3])
+    over, count = threading.Event(), [0] * 4
+
+    def read_on(worker):
+        dice = random.Random(worker)
+        while not over.is_set():
+            with server.client() as client:
+                for _ in range(20):
+                    key = dice.choice(keys)
+                    size = origin.version(key).size
+                    first = dice.randrange(size) if dice.random() < 0.4 else 0
+                    last = None if first == 0 else dice.randrange(first, size)
+                    reply = client.get(key, first or None, last)
+                    judge(reply, origin, key, first, (size if last is None else last + 1) - first)
+                    assert dice.random() < 0.9 or client.list().status == 200
+                    count[worker] += 1
+
+    def reload_all():
+        seen = []
+        try:
+            for turn in range(turns):
+                if turn % 3 == 2:
+                    bad = ('{"rules": [{"match": "bkt/**", "ttl": 5}]}', '{"cache": {"size": "1MiB"}}',
+                           json.dumps(merged(server.base, {"cache": {"ttl": "9s"}, "access_log": {"path": "/no/such"}})))
+                    change(server, bad[turn // 3 % 3], code=3)
+                else:
+                    answer = change(server, {"cache": {"size": "128MiB"}, **one} if turn % 3 == 0 else two)
+                    assert "rules" in answer["applied"] or turn == 0 and answer["applied"], answer
+                if turn % (turns // 10) == turns // 10 - 1:
+                    seen.append((server.memory_bytes(), len(os.listdir(f"/proc/{server._pid()}/fd"))))
+        finally:
+            over.set()
+        return seen
+    seen = parallel(5, lambda i: read_on(i) if i < 4 else reload_all())[4]
+    figure(f"{turns} reloads under {sum(count)} requests: {seen[1][0] >> 10} to {seen[-1][0] >> 10} KiB")
+    assert min(count) > 0
+    if build_kind() == "debug":
+        assert seen[-1][0] <= max(memory for memory, _ in seen[:5]) * 1.1 + MIB, seen
+    assert seen[-1][1] <= max(files for _, files in seen[:5]) + 4, seen
+
+
+# --- logs -------------------------------------------------------------------------------------------
+
+def test_logs_go_where_the_file_says(start, origin):
+    """Access log: another file, another form, off and on again; server log: level, form, keys."""
+    server = serve(start, origin)
+    first, second = server.folder / "first.log", server.folder / "second.log"
+    origin.put("dir/k", 10)
+
+    def get():
+        with server.client() as client:
+            return client.get("dir/k").header("x-amz-request-id")
+
+    def has(path, name):
+        return path.exists() and name in path.read_text()
+    change(server, {"access_log": {"path": str(first)}})
+    one = get()
+    wait_for(lambda: has(first, one), "a line in the first file")
+    change(server, {"access_log": {"path": str(second), "format": "s3"}, "log": {"keys": "hash"}})
+    two = get()
+    wait_for(lambda: has(second, two), "a line in the second file")
+    assert "REST.GET.OBJECT" in second.read_text() and "dir/k" not in second.read_text()
+    assert not has(first, two)
+    change(server, {"access_log": {"path": "off"}})
+    off = get()
+    change(server, {"access_log": {"path": str(first), "sample": "0"}})
+    unseen = get()
+    change(server, {"access_log": {"path": str(first)}, "log": {"format": "text", "level": "warn"}})
+    three = get()
+    wait_for(lambda: has(first, three), "a line again")
+    for path in (first, second):
+        assert not has(path, off) and not has(path, unseen)
+    refused = change(server, {"access_log": {"path": "/nonexistent/x/log"}, "cache": {"ttl": "7s"}}, code=3)
+    assert "access_log.path" in refused["errors"][0]
+    server.wait_stderr("level=error event=reload_failed")          # as text now
+    count = len(server.stderr)
+    change(server, {"log": {"level": "warn", "format": "text"}})
+    change(server, {"log": {"level": "info", "format": "text"}})
+    server.wait_stderr("level=info event=reloaded")
+    assert sum("event=reloaded" in line for line in server.stderr[count:]) == 1     # the one at `warn` says nothing
+
+
+def test_a_log_that_was_off_can_be_turned_on(start, origin):
+    server = serve(start, origin, {"access_log": {"path": "off"}})
+    origin.put("k", 10)
+    asked(server, origin, "k")
+    assert change(server, {})["applied"] == ["access_log.path"]
+    asked(server, origin, "k")
+    server.access_log(wait_for=lambda line: line["key"] == "k")
+
+
+# --- requests, limits, the rest ---------------------------------------------------------------------
+
+def test_what_requests_may_say_changes(start, origin):
+    """Cache-Control of clients, names of virtual hosts, web origins."""
+    server = serve(start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]})
+    rules = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
+    origin.put("k", 10)
+    asked(server, origin, "k")
+    no_cache = {"headers": [("Cache-Control", "no-cache")]}
+    assert asked(server, origin, "k", **no_cache) > 0
+    change(server, {**rules, "cache": {"client_directives": "ignore"}})
+    assert asked(server, origin, "k", **no_cache) == 0
+    change(server, {**rules, "cache": {"client_directives": "all"}})
+    assert asked(server, origin, "k", headers=[("Cache-Control", "no-store")]) > 0
+
+    def status(host=None, headers=()):
+        with server.client(host=host) as client:
+            return client.request("GET", "/bkt/k" if host is None else "/k", headers).status
+    assert status(host="bkt.cache.example") == 403
+    change(server, {**rules, "s3": {"domains": "cache.example"},
+                    "auth": {"allowed_origins": "http://page.example"}})
+    assert status(host="bkt.cache.example") == 200
+    assert status(headers=[("Origin", "http://page.example")]) == 200
+    change(server, rules)
+    assert status(host="bkt.cache.example") == 403
+    assert status(headers=[("Origin", "http://page.example")]) == 403
