@@ -29,6 +29,10 @@ def requests_of(trace):
     return [tuple(map(int, line.split(","))) for line in out.splitlines()[1:]]
 
 
+# Each write a few milliseconds late, as on a volume behind a network.
+SLOW = {"FOREBAY_DISK_FAULTS": ",".join(f"{what}:1+:slow:3" for what in ("write", "store.sync", "store.rewrite", "store.commit"))}
+
+
 def half(start, origin, policy="epoch", env=(), engine=None):
     """A server whose segments have room for half the blocks."""
     size = int((BLOCKS // 2 // RUNS_IN_SEGMENT + 1) * (SEGMENT + 4 * KIB) / 0.9) + 1200 * KIB
@@ -57,19 +61,24 @@ def hits(client, origin, requests):
     return found / asked
 
 
+@pytest.mark.parametrize("disk", ("sound", "slow"))
 @pytest.mark.parametrize("trace", TRACES if FULL else TRACES[:1])
-def test_the_proxy_hits_as_often_as_its_policy_on_a_trace(start, origin, trace, figure):
+def test_the_proxy_hits_as_often_as_its_policy_on_a_trace(start, origin, trace, disk, figure):
+    if disk == "slow" and build_kind() == "release":
+        not_run("a release has no faults")
     requests = requests_of(trace)
     put_all(origin, requests)
-    server = half(start, origin)
+    server = half(start, origin, env=SLOW if disk == "slow" else {})
     with server.client() as client:
         measured = hits(client, origin, requests)
     segments = int(server.metric("forebay_segments"))
     row = rows("--traces", trace, "-n", str(BLOCKS), "--capacity", f"{segments * RUNS_IN_SEGMENT / BLOCKS:.6f}",
                "--segment", str(RUNS_IN_SEGMENT * BLOCK), "--spares", "4" if segments >= 32 else "2", "--batch", "1", "--no-optimum")[0]
-    figure(f"{trace}, {BLOCKS} blocks, {segments} segments: proxy {measured:.4f}, runner {float(row['hit_ratio']):.4f}; rewritten "
+    figure(f"{trace}, {BLOCKS} blocks, {segments} segments, {disk} disk: proxy {measured:.4f}, runner {float(row['hit_ratio']):.4f}; rewritten "
            f"{server.metric('forebay_retention_rewritten_bytes_total') / BLOCK:.0f} of {len(requests)} blocks asked for")
     assert server.metric("forebay_retention_events_lost_total") == 0
+    assert server.metric("forebay_index_commit_failures_total") == 0
+    assert server.metric("forebay_index_bytes") <= server.metric("forebay_cache_capacity_bytes") / 10
     assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
     assert abs(measured - float(row["hit_ratio"])) <= AGREES
 
@@ -85,9 +94,10 @@ def test_a_reply_says_why_it_is_not_stored(start, origin):
 
 
 def test_what_is_read_in_parts_comes_once(start, origin):
-    """A full cache that refuses what it does not know would ask the origin for a run with each part of it."""
+    """A full cache that refuses what it does not know would ask the origin for a run with each part of it. Nothing is asked for
+    ahead: such a run is no part, and may be refused."""
     size = 16 << 20
-    server = start(origin, file=IMMUTABLE, settings={"workers": 1, "cache.size": "256MiB", "access_log.path": "off"})
+    server = start(origin, file=IMMUTABLE, settings={"workers": 1, "cache.size": "256MiB", "cache.readahead": 0, "access_log.path": "off"})
     keys = [f"whole{number}" for number in range(24)]
     for key in (*keys, "parts"):
         origin.put(key, size)
@@ -153,6 +163,13 @@ def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figur
         assert server.metric("forebay_cache_checksum_failures_total") == 0
         assert server.disk_bytes() <= size
     figure(f"kill -9 x {KILLS} while survivors are rewritten ({engine}, {disk} disk): {sum(moved) / BLOCK:.0f} had moved, all bytes right")
+
+
+def not_in_time(server):
+    """How many runs were to be stored when a loaded machine had no segment ready, or its disk was behind."""
+    return sum(server.metric("forebay_cache_admission_rejected_total", reason=reason) for reason in ("space", "busy", "index-busy"))
+
+
 def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, origin, figure):
     """Objects that nobody reads twice are read in parts between the reads of a set of twice the size of the cache."""
     size, part, every = 128 * KIB, 32 * KIB, 4
@@ -181,11 +198,12 @@ def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, orig
         alone = [epoch(client, ()) for _ in range(3)][-1]
         beside = [epoch(client, half) for half in (once[::2], once[1::2])]
     twice = sum(origin.sent_twice(key) for key in once)
+    late = not_in_time(server)
     figure(f"{alone:.3f} of the set hit alone, {beside[0]:.3f} and {beside[1]:.3f} beside parts; {twice} bytes of these came twice")
     assert server.metric("forebay_retention_probation_total") > len(once)
     assert alone > 0.35
     assert min(beside) > alone - 0.15
-    assert twice <= 4 * size
+    assert twice <= (4 + late) * size
 
 
 def rules(*rows):
