@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A batch of changes is applied in the order of keys: neighbours share pages of the tree. Those of one key
-// stay in the order in which they came; between keys the order means nothing, since all of it is one
-// commit. Before the transaction begins, the pages that it will touch are asked for together, so that it
-// waits for none of them. Index writer only.
+// stay in the order in which they came; between keys the order means nothing, since nobody is answered
+// before all of it is committed. Before a transaction begins, the pages that it will touch are asked for
+// together, so that it waits for none of them.
+//
+// A transaction that has taken a thread's time for long enough ends, and the rest is another one: how long
+// a change takes depends on how large the index is and on what the processor's caches hold of it. Those that
+// somebody may wait for come first, then renewals, then what is to be forgotten. Index writer only.
 #include "store/index_batch.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "store/index_forget.h"
 #include "store/store_private.h"
+
+#define CHANGES_PER_LOOK 16u // at the time that they have taken
 
 // --- order
 
@@ -53,6 +60,7 @@ void index_batch_init(struct index_batch *batch, struct index_change *owed,
     qsort(ordered, count, sizeof(*ordered), ordered_compare);
     for (unsigned i = 0; i < count; i++) {
         batch->changes[i] = ordered[i].change;
+        batch->changes[i]->is_in = false;
     }
     free(ordered);
 }
@@ -63,6 +71,16 @@ void index_batch_done(struct index_batch *batch)
     free(batch->generations);
     batch->changes = NULL;
     batch->generations = NULL;
+}
+
+unsigned index_batch_puts_left(const struct index_batch *batch)
+{
+    return batch->count - batch->in.changes + batch->renewal_count - batch->in.renewals;
+}
+
+unsigned index_batch_removals_left(const struct index_batch *batch)
+{
+    return batch->forget != NULL ? batch->forget->slice_count - batch->in.removals : 0;
 }
 
 // --- what it will touch
@@ -112,17 +130,17 @@ static bool touch_of(struct index_batch *batch, unsigned i, struct store *store,
 bool index_batch_ready(struct index_batch *batch, struct store *store)
 {
     unsigned forget_count = batch->forget != NULL ? batch->forget->slice_count : 0;
-    unsigned max = batch->count + batch->renewal_count + forget_count;
+    unsigned max = index_batch_puts_left(batch) + index_batch_removals_left(batch);
     struct index_touch *touches = calloc(max_u64(1, max), sizeof(*touches));
     check(touches != NULL);
     unsigned count = 0;
-    for (unsigned i = 0; i < batch->count; i++) {
+    for (unsigned i = batch->in.changes; i < batch->count; i++) {
         count += touch_of(batch, i, store, &touches[count]);
     }
-    for (unsigned i = 0; i < batch->renewal_count; i++) {
+    for (unsigned i = batch->in.renewals; i < batch->renewal_count; i++) {
         touches[count++] = (struct index_touch){batch->renewals[i].hash, 0, true};
     }
-    for (unsigned i = 0; i < forget_count; i++) {
+    for (unsigned i = batch->in.removals; i < forget_count; i++) {
         touches[count++] = (struct index_touch){batch->forget->slice[i].hash, 0, true};
     }
     bool good = index_proof_touches(&store->index, touches, count);
@@ -173,15 +191,49 @@ static enum err change_apply(struct store *store, struct index_txn *t, struct in
     return index_txn_apply(t, c);
 }
 
-void index_batch_apply(const struct index_batch *batch, struct store *store, struct index_txn *t)
+static uint64_t thread_cpu_us(void)
 {
-    for (unsigned i = 0; i < batch->count; i++) {
-        batch->changes[i]->err = change_apply(store, t, batch->changes[i], batch->generations[i]);
+    struct timespec now;
+    check(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+struct applying {
+    uint64_t until_us; // of the thread's time
+    unsigned count;
+    bool is_over;
+};
+
+// One more has been applied.
+static void applied(struct applying *a)
+{
+    a->is_over = ++a->count % CHANGES_PER_LOOK == 0 && thread_cpu_us() >= a->until_us;
+}
+
+void index_batch_apply(struct index_batch *batch, struct store *store, struct index_txn *t,
+                       uint64_t cpu_us)
+{
+    struct applying a = {.until_us = thread_cpu_us() + cpu_us};
+    struct index_progress *at = &batch->at;
+    unsigned removals = batch->forget != NULL ? batch->forget->slice_count : 0;
+    *at = batch->in;
+    for (; at->changes < batch->count && !a.is_over; applied(&a), at->changes++) {
+        struct index_change *change = batch->changes[at->changes];
+        change->err = change_apply(store, t, change, batch->generations[at->changes]);
     }
-    for (unsigned i = 0; i < batch->renewal_count; i++) {
-        index_txn_renew(t, &batch->renewals[i]);
+    for (; at->renewals < batch->renewal_count && !a.is_over; applied(&a), at->renewals++) {
+        index_txn_renew(t, &batch->renewals[at->renewals]);
     }
-    if (batch->forget != NULL) {
-        index_forget_apply(batch->forget, t);
+    for (; at->removals < removals && !a.is_over; applied(&a), at->removals++) {
+        index_forget_apply(batch->forget, at->removals, t);
     }
+}
+
+bool index_batch_committed(struct index_batch *batch)
+{
+    for (unsigned i = batch->in.changes; i < batch->at.changes; i++) {
+        batch->changes[i]->is_in = true;
+    }
+    batch->in = batch->at;
+    return index_batch_puts_left(batch) + index_batch_removals_left(batch) == 0;
 }

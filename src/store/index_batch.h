@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The changes of one transaction, in the order of their keys. See index_batch.c.
+// Changes in the order of their keys, for one transaction or, if they take long, for several. See index_batch.c.
 #ifndef FOREBAY_STORE_INDEX_BATCH_H
 #define FOREBAY_STORE_INDEX_BATCH_H
 
 #include "store/index_apply.h"
+
+#define INDEX_TXN_CPU_US 5000u // of a thread: then a transaction takes no more changes
 
 struct index_change;
 struct index_forget;
@@ -17,15 +19,26 @@ struct index_batch {
     const struct renewal_copy *renewals;
     unsigned renewal_count;
     const struct index_forget *forget; // its slice; NULL: none
+    struct index_progress {
+        unsigned changes, renewals, removals;
+    } in, at; // by what is committed; and by the transaction that is open
 };
 
 // `owed` come in front of `batch`, `count` in all.
 void index_batch_init(struct index_batch *batch, struct index_change *owed,
                       struct index_change *changes, unsigned count);
 void index_batch_done(struct index_batch *batch);
-// Brings into memory and judges what they will touch: before the transaction. False: the index is injured.
+// Brings into memory and judges what those that are left will touch: before a transaction. False: the index
+// is injured.
 bool index_batch_ready(struct index_batch *batch, struct store *store) MUST_USE;
-// Every change gets its error.
-void index_batch_apply(const struct index_batch *batch, struct store *store, struct index_txn *t);
+// How many of them are left that may put something, and that only remove.
+unsigned index_batch_puts_left(const struct index_batch *batch);
+unsigned index_batch_removals_left(const struct index_batch *batch);
+// The next ones, until they have taken `cpu_us` of the thread's time, a few at least. Each change gets its
+// error.
+void index_batch_apply(struct index_batch *batch, struct store *store, struct index_txn *t,
+                       uint64_t cpu_us);
+// The transaction is committed: what was applied in it is `is_in`. True: nothing is left.
+bool index_batch_committed(struct index_batch *batch) MUST_USE;
 
 #endif

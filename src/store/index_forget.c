@@ -163,22 +163,22 @@ unsigned index_forget_slice(const struct store *store, bool stopping)
     return (unsigned)min_u64(fits, stopping ? INDEX_FORGET_MAX / 8 : INDEX_FORGET_SLICE);
 }
 
-void index_forget_apply(const struct index_forget *forget, struct index_txn *t)
+void index_forget_apply(const struct index_forget *forget, unsigned at, struct index_txn *t)
 {
-    for (unsigned i = 0; i < forget->slice_count; i++) {
-        struct index_change change = {.kind = INDEX_DELETE_AT,
-                                      .hash = forget->slice[i].hash,
-                                      .place = forget->slice[i].place};
-        (void)index_txn_apply(t, &change); // what LMDB says is kept in t->rc
-    }
+    check(at < forget->slice_count);
+    struct index_change change = {
+        .kind = INDEX_DELETE_AT, .hash = forget->slice[at].hash, .place = forget->slice[at].place};
+    (void)index_txn_apply(t, &change); // what LMDB says is kept in t->rc
 }
 
-void index_forget_forgotten(struct index_forget *forget)
+void index_forget_forgotten(struct index_forget *forget, unsigned count)
 {
+    check(count <= forget->slice_count);
+    forget->slice_count -= count;
+    memmove(forget->slice, forget->slice + count, forget->slice_count * sizeof(*forget->slice));
     pthread_mutex_lock(&forget->guarded.lock);
-    atomic_fetch_sub(&forget->waiting, forget->slice_count);
-    stats_sub(COUNTER_index_forgets_waiting, forget->slice_count);
-    forget->slice_count = 0;
+    atomic_fetch_sub(&forget->waiting, count);
+    stats_sub(COUNTER_index_forgets_waiting, count);
     forget->guarded.is_stuck = false;
     pthread_cond_broadcast(&forget->guarded.room);
     pthread_mutex_unlock(&forget->guarded.lock);

@@ -46,7 +46,9 @@ void index_forget_hurry(struct index_forget *forget);
 unsigned index_forget_take(struct index_forget *forget, unsigned max);
 // So many: each may want a page of the index file, and all of them no more than a quarter of the headroom.
 unsigned index_forget_slice(const struct store *store, bool stopping);
-void index_forget_apply(const struct index_forget *forget, struct index_txn *t);
-void index_forget_forgotten(struct index_forget *forget);
+// One of the slice.
+void index_forget_apply(const struct index_forget *forget, unsigned at, struct index_txn *t);
+// The first so many of the slice are.
+void index_forget_forgotten(struct index_forget *forget, unsigned count);
 
 #endif

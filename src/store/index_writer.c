@@ -3,7 +3,7 @@
 // its order. A batch is taken when its oldest change is 100 ms old, or 1,024 are there, or one is
 // urgent, or its puts are a 16th of the cache: a segment may go only when all that it holds is durable,
 // and if those that were written last cannot, others go that are worth more. The batch's segments are
-// synced, then all of it is one commit, then it is taken out of the memory side and the answers go out.
+// synced, then all of it is one commit, or a few (index_batch.c), then it is taken out of the memory side and the answers go out.
 // With sync and commit a crash loses at most the fills of 200 ms (runs that were written whole are found
 // again in their segments).
 //
@@ -49,7 +49,7 @@ struct index_waiter {
 
 void index_writer_init(struct index_writer *writer, struct store *store)
 {
-    *writer = (struct index_writer){.store = store};
+    *writer = (struct index_writer){.store = store, .txn_cpu_us = INDEX_TXN_CPU_US};
     pthread_mutex_init(&writer->guarded.lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -329,7 +329,46 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     store_filling_off(store, "commit", rc > 0 ? rc : EIO);
 }
 
-// One transaction; every change gets its error. False: nothing of it is in the index.
+// The next transaction. With ERR_DISK_FULL nothing was tried that may wait; *ret_rc: what LMDB says, or 0.
+static enum err batch_txn(struct index_writer *writer, struct index_batch *changes, bool *ret_all,
+                          int *ret_rc)
+{
+    struct store *store = writer->store;
+    struct index *index = &store->index;
+    struct index_txn t;
+    *ret_rc = 0;
+    if (!index_batch_ready(changes, store)) {
+        *ret_rc = MDB_CORRUPTED;
+        return ERR_IO;
+    }
+    uint64_t began_us = clock_monotonic_us();
+    unsigned removals = index_batch_removals_left(changes);
+    enum err err = index_txn_begin(&t, index, index_batch_puts_left(changes), removals, ret_rc);
+    if (err == ERR_DISK_FULL && removals > 0) { // nobody waits for it, and filling goes on
+        changes->forget = NULL;
+        writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
+        if (index_batch_puts_left(changes) == 0) {
+            *ret_all = true;
+            return ERR_OK;
+        }
+        err = index_txn_begin(&t, index, index_batch_puts_left(changes), 0, ret_rc);
+    }
+    if (err == ERR_OK) {
+        index_batch_apply(changes, store, &t, writer->txn_cpu_us);
+        *ret_rc = index_txn_commit(&t);
+        err = *ret_rc == 0                                   ? ERR_OK
+              : *ret_rc == ENOSPC || *ret_rc == MDB_MAP_FULL ? ERR_DISK_FULL
+                                                             : ERR_IO;
+    }
+    if (err == ERR_OK) {
+        *ret_all = index_batch_committed(changes);
+        stats_add(COUNTER_index_batches_cut, !*ret_all);
+    }
+    stats_observe_us(HISTOGRAM_index_commit, clock_monotonic_us() - began_us);
+    return err;
+}
+
+// Every change gets its error. False: what is not `is_in` is not in the index, and not all is.
 static bool batch_commit(struct index_writer *writer, struct index_change *batch,
                          struct index_change *owed, unsigned count)
 {
@@ -343,8 +382,6 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     if (count == 0 && renewal_count == 0 && forget_count == 0) {
         return true;
     }
-    struct index_txn t;
-    int rc = 0;
     if (atomic_load(&index->current) == NULL &&
         (writer->given_up || index_open(index, 0, false) != ERR_OK)) {
         writer_drop_index(writer);
@@ -354,41 +391,29 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     changes.renewals = renewals;
     changes.renewal_count = renewal_count;
     changes.forget = forget_count > 0 ? &writer->forget : NULL;
-    bool ready = index_batch_ready(&changes, store);
-    uint64_t began_us = clock_monotonic_us();
-    rc = ready ? 0 : MDB_CORRUPTED;
-    enum err err =
-        ready ? index_txn_begin(&t, index, count + renewal_count, forget_count, &rc) : ERR_IO;
-    if (err == ERR_DISK_FULL && forget_count > 0) { // nobody waits for it, and filling goes on
-        changes.forget = NULL;
-        forget_count = 0;
-        writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
-        if (count + renewal_count == 0) {
-            index_batch_done(&changes);
-            return false;
-        }
-        err = index_txn_begin(&t, index, count + renewal_count, 0, &rc);
-    }
-    if (err == ERR_OK) {
-        index_batch_apply(&changes, store, &t);
-        rc = index_txn_commit(&t);
-        err = rc == 0 ? ERR_OK : rc == ENOSPC || rc == MDB_MAP_FULL ? ERR_DISK_FULL : ERR_IO;
-    }
+    int rc = 0;
+    enum err err;
+    bool is_all = false;
+    do { // each takes some
+        err = batch_txn(writer, &changes, &is_all, &rc);
+    } while (err == ERR_OK && !is_all);
     index_batch_done(&changes);
-    stats_observe_us(HISTOGRAM_index_commit, clock_monotonic_us() - began_us);
+    index_renewed(index, renewals, changes.in.renewals);
+    if (changes.in.removals > 0) {
+        index_forget_forgotten(&writer->forget, changes.in.removals);
+    }
     if (err != ERR_OK) {
         for (struct index_change *c = batch; c != NULL; c = c->next) {
-            c->err = err;
+            c->err = c->is_in && c->waiter == NULL ? c->err : err;
         }
         writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
         writer->forget_due_us = store_real_us() + INDEX_AGAIN_MS * 1000ull;
         return false;
     }
-    writer->given_up = false;
-    index_renewed(index, renewals, renewal_count);
-    if (forget_count > 0) {
-        index_forget_forgotten(&writer->forget);
+    if (changes.in.changes + changes.in.renewals + changes.in.removals == 0) {
+        return false; // all that there was waits for room
     }
+    writer->given_up = false;
     writer->renewed_us = clock_monotonic_us();
     return true;
 }
@@ -490,7 +515,7 @@ static void batch_settle(struct index_writer *writer, struct index_change *batch
     bool tried = committed;
     bool disowned = false;
     for (struct index_change *c = batch; c != NULL; c = c->next) {
-        bool answers = c->answer != NULL;
+        bool answers = c->answer != NULL && !c->is_in;
         if (answers && !tried) {
             disowned = writer_disown(writer);
             tried = true;
@@ -498,7 +523,7 @@ static void batch_settle(struct index_writer *writer, struct index_change *batch
         if (answers && disowned) {
             c->err = ERR_OK;
         }
-        change_settle(writer, c, committed);
+        change_settle(writer, c, c->is_in);
     }
     index_memory_reclaim(&writer->store->index.memory);
 }

@@ -61,10 +61,12 @@ struct index_change {
     struct index_answer *answer;                   // who waits for a delete, or NULL
     struct index_waiter *waiter;                   // to answer, or NULL
     enum err err;
+    bool is_in; // committed
 };
 
 struct index_writer {
     struct store *store;
+    uint64_t txn_cpu_us; // see index_batch.h
     pthread_t thread;
     bool runs;
     struct {

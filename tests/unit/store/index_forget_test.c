@@ -43,7 +43,7 @@ Test(index_forget, slices_are_sorted_and_come_until_they_are_forgotten)
         }
         cr_assert_eq(index_forget_take(&forget, 100), expected[slice], "the same again");
         cr_assert(hash128_equal(first, forget.slice[0].hash));
-        index_forget_forgotten(&forget);
+        index_forget_forgotten(&forget, forget.slice_count);
     }
     cr_assert_eq(atomic_load(&forget.waiting), 0u);
     cr_assert_eq(index_forget_take(&forget, 100), 0u);
@@ -58,7 +58,7 @@ Test(index_forget, more_than_the_most_is_taken_alone_and_waits_for_room)
     index_forget_add(&forget, removals(INDEX_FORGET_MAX + 7, 3), INDEX_FORGET_MAX + 7);
     cr_assert_eq(atomic_load(&forget.waiting), INDEX_FORGET_MAX + 7);
     cr_assert_eq(index_forget_take(&forget, 10), 10u);
-    index_forget_forgotten(&forget);
+    index_forget_forgotten(&forget, forget.slice_count);
     cr_assert_eq(atomic_load(&forget.waiting), INDEX_FORGET_MAX - 3);
     index_forget_add(&forget, removals(3, 3), 3);
     cr_assert_eq(atomic_load(&forget.waiting), INDEX_FORGET_MAX);
@@ -279,7 +279,7 @@ Test(index_forget, nobody_waits_twice_for_a_disk_that_takes_no_commits)
     }
     cr_assert_eq(stats_sum(COUNTER_index_forgets_dropped), dropped + 120);
     cr_assert(index_forget_take(&forget, 100) == 100);
-    index_forget_forgotten(&forget);
+    index_forget_forgotten(&forget, forget.slice_count);
     index_forget_add(&forget, removals(100, 5), 100);
     cr_assert_eq(stats_sum(COUNTER_index_forgets_dropped), dropped + 120, "there is room again");
     index_forget_done(&forget);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a batch is taken, and the room that it asks for: a full cache gives up neither segments nor runs for
-// the sake of its index.
+// When a batch is taken, how long its transactions last, and the room that it asks for: a full cache gives up
+// neither segments nor runs for the sake of its index.
 #include "store/index_writer.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -82,6 +83,77 @@ Test(index_writer, a_batch_that_is_much_of_the_cache_is_taken_at_once)
         box_close(&box);
         box_remove(&box);
     }
+}
+
+// While a commit is stalled so many puts come: the next batch.
+static void put_batch(struct box *box, unsigned count)
+{
+    store_fault_stall(STORE_FAULT_COMMIT, true);
+    put(box, 1000, 100);
+    store_fault_stall_reached(STORE_FAULT_COMMIT);
+    for (unsigned i = 0; i < count; i++) {
+        put(box, i, 100);
+    }
+}
+
+static unsigned found_of(struct box *box, unsigned count)
+{
+    unsigned found = 0;
+    for (unsigned i = 0; i < count; i++) {
+        found += is_found(box, i);
+    }
+    return found;
+}
+
+Test(index_writer, a_transaction_that_takes_long_is_cut)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        if (!box_begin(&box, engines[e])) {
+            continue;
+        }
+        struct index_writer *writer = &box.store->writer;
+        uint64_t cut = stats_sum(COUNTER_index_batches_cut);
+        writer->txn_cpu_us = 0;
+        put_batch(&box, 200);
+        struct index_removal *removals = calloc(50, sizeof(*removals));
+        cr_assert(removals != NULL);
+        index_writer_forget(writer, removals, 50);
+        store_fault_stall(STORE_FAULT_COMMIT, false);
+        cr_assert(index_writer_flush(writer) == ERR_OK); // all of its batch is committed
+        cr_assert_eq(atomic_load(&box.store->index.memory.pending), 0u);
+        cr_assert_geq(stats_sum(COUNTER_index_batches_cut), cut + 200 / 16);
+        wait_for(atomic_load(&writer->forget.waiting) == 0);
+        cr_assert_eq(found_of(&box, 200), 200u);
+        box_close(&box);
+        cr_assert(box_open(&box));
+        cr_assert_eq(found_of(&box, 200), 200u);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+// What its first transactions have committed stays, the rest is as if it had never been put; who waits for all
+// of it learns that.
+Test(index_writer, of_a_batch_that_fails_in_its_middle_the_first_part_stays)
+{
+    struct box box;
+    cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
+    struct index_writer *writer = &box.store->writer;
+    uint64_t failures = stats_sum(COUNTER_index_commit_failures);
+    writer->txn_cpu_us = 0;
+    put_batch(&box, 100);
+    store_fault_set(STORE_FAULT_COMMIT, 4, false, ENOSPC); // the stalled one, two, and the third
+    store_fault_stall(STORE_FAULT_COMMIT, false);
+    wait_for(stats_sum(COUNTER_index_commit_failures) == failures + 1);
+    wait_for(atomic_load(&box.store->index.memory.pending) == 0); // what was owed is settled
+    cr_assert_eq(found_of(&box, 100), 32u);
+    box_close(&box);
+    cr_assert(box_open(&box));
+    cr_assert_eq(found_of(&box, 100), 32u);
+    box_close(&box);
+    box_remove(&box);
 }
 
 // A few hundred small objects, replaced again and again in batches as large as they get: the file grows by
