@@ -18,6 +18,7 @@ struct doctor {
     struct store_look look; // of cache.dir
     unsigned count[3];      // findings by state
     int exit_code;          // of the first red one that has its own
+    bool has_speed;
 };
 
 // --- command_doctor_find.c
@@ -28,6 +29,25 @@ void command_doctor_find(struct doctor *doctor, enum doctor_state state, const c
 
 // As text or, with --json, the last line; the exit code of it all.
 int command_doctor_verdict(struct doctor *doctor);
+
+// The same, red, with the exit code of an origin where there is none yet: "WHERE: WHAT".
+void command_doctor_red_of_origin(struct doctor *doctor, const char *check_name, const char *remedy,
+                                  const char *what, const char *where);
+
+// --- command_doctor_keys.c: how long credentials last, and the instance metadata service
+
+struct origin;
+void command_doctor_expiry(struct doctor *doctor, const struct origin *origin);
+// `is_missed`: nobody else gave credentials.
+void command_doctor_metadata(struct doctor *doctor, bool is_missed);
+
+// --- command_doctor_speed.c: what an object of some size is read with, for a few seconds
+
+struct command_probe;
+struct command_probe_ask;
+// `ask` names the object, of `size_bytes`. Once in a report.
+void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
+                          const struct command_probe_ask *ask, uint64_t size_bytes);
 
 // --- the checks
 

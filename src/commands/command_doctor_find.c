@@ -53,6 +53,15 @@ void command_doctor_find(struct doctor *doctor, enum doctor_state state, const c
     buf_append_cstr(&doctor->out, "}\n");
 }
 
+void command_doctor_red_of_origin(struct doctor *d, const char *name, const char *remedy,
+                                  const char *what, const char *where)
+{
+    if (d->exit_code == EXIT_CODE_OK) {
+        d->exit_code = EXIT_CODE_ORIGIN;
+    }
+    command_doctor_find(d, DOCTOR_RED, name, remedy, "%s: %s", where, what);
+}
+
 int command_doctor_verdict(struct doctor *doctor)
 {
     int code = doctor->count[DOCTOR_RED] == 0      ? EXIT_CODE_OK

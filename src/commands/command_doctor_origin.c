@@ -17,15 +17,6 @@
 #define SKEW_RED_S 900 // S3 refuses signatures from here on
 #define URL_MAX 1024u
 
-static void find_red(struct doctor *d, const char *name, const char *remedy, const char *what,
-                     const char *where)
-{
-    if (d->exit_code == EXIT_CODE_OK) {
-        d->exit_code = EXIT_CODE_ORIGIN;
-    }
-    command_doctor_find(d, DOCTOR_RED, name, remedy, "%s: %s", where, what);
-}
-
 // --- Network -------------------------------------------------------------------------------------
 
 struct reach {
@@ -88,39 +79,44 @@ static void find_unreachable(struct doctor *d, const char *url, const struct rea
 {
     switch (r->code) {
     case CURLE_COULDNT_RESOLVE_HOST:
-        find_red(d, "origin",
-                 "correct origin.endpoint, or the resolver (/etc/resolv.conf, the cluster's DNS)",
-                 "its name cannot be resolved", url);
+        command_doctor_red_of_origin(
+            d, "origin",
+            "correct origin.endpoint, or the resolver (/etc/resolv.conf, the cluster's DNS)",
+            "its name cannot be resolved", url);
         break;
     case CURLE_COULDNT_CONNECT:
-        find_red(d, "origin", "is it running, and is that its port? try: curl -v URL",
-                 "nothing listens there", url);
+        command_doctor_red_of_origin(d, "origin",
+                                     "is it running, and is that its port? try: curl -v URL",
+                                     "nothing listens there", url);
         break;
     case CURLE_OPERATION_TIMEDOUT:
         if (r->port != 0 && r->tls_s <= 0 && strncmp(url, "https://", 8) == 0) {
-            find_red(d, "origin", "say http:// in origin.endpoint if it speaks plain HTTP",
-                     "it takes connections, but does not answer TLS", url);
+            command_doctor_red_of_origin(d, "origin",
+                                         "say http:// in origin.endpoint if it speaks plain HTTP",
+                                         "it takes connections, but does not answer TLS", url);
             break;
         }
-        find_red(
+        command_doctor_red_of_origin(
             d, "origin",
             "a firewall or security group in between, or an origin that hangs: try curl -v URL",
             "no answer in time", url);
         break;
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
-        find_red(d, "origin",
-                 "name the authority that signed it in origin.ca_file (a PEM file), and the host "
-                 "as in the certificate",
-                 r->why, url);
+        command_doctor_red_of_origin(
+            d, "origin",
+            "name the authority that signed it in origin.ca_file (a PEM file), and the host "
+            "as in the certificate",
+            r->why, url);
         break;
     case CURLE_SSL_CONNECT_ERROR:
-        find_red(d, "origin", "say http:// in origin.endpoint if it speaks plain HTTP", r->why,
-                 url);
+        command_doctor_red_of_origin(
+            d, "origin", "say http:// in origin.endpoint if it speaks plain HTTP", r->why, url);
         break;
     default:
-        find_red(d, "origin", "say https:// in origin.endpoint if it speaks TLS; try: curl -v URL",
-                 r->why[0] != '\0' ? r->why : curl_easy_strerror(r->code), url);
+        command_doctor_red_of_origin(
+            d, "origin", "say https:// in origin.endpoint if it speaks TLS; try: curl -v URL",
+            r->why[0] != '\0' ? r->why : curl_easy_strerror(r->code), url);
         break;
     }
 }
@@ -214,23 +210,24 @@ static void find_refused(struct doctor *d, const struct origin *origin, const ch
     struct origin_trouble_text trouble;
     if (a->err == ERR_ORIGIN_REFUSED && origin_in_trouble(origin, &trouble)) {
         (void)snprintf(what, sizeof(what), "%s: %s", asked_name(kind), trouble.text);
-        find_red(d, "rights", trouble.remedy, what, bucket);
+        command_doctor_red_of_origin(d, "rights", trouble.remedy, what, bucket);
         return;
     }
     for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
         if (strstr(a->text, refusals[i].code) != NULL) {
             (void)snprintf(what, sizeof(what), "%s: %s (%s)", asked_name(kind), refusals[i].what,
                            refusals[i].code);
-            find_red(d, "rights", refusals[i].remedy, what, bucket);
+            command_doctor_red_of_origin(d, "rights", refusals[i].remedy, what, bucket);
             return;
         }
     }
     if (a->err == ERR_NO_SUCH_BUCKET) {
-        find_red(d, "rights", refusals[ARRAY_LEN(refusals) - 1].remedy, "there is no such bucket",
-                 bucket);
+        command_doctor_red_of_origin(d, "rights", refusals[ARRAY_LEN(refusals) - 1].remedy,
+                                     "there is no such bucket", bucket);
     } else if (a->err == ERR_CANCELLED) {
-        find_red(d, "rights", "an origin that hangs, or a bucket of very many keys",
-                 "no answer in time", bucket);
+        command_doctor_red_of_origin(d, "rights",
+                                     "an origin that hangs, or a bucket of very many keys",
+                                     "no answer in time", bucket);
     } else if (a->status == 403 || a->err == ERR_ACCESS_DENIED) {
         bool is_list = kind == PROBE_LIST;
         if (!is_list && d->exit_code == EXIT_CODE_OK) {
@@ -244,8 +241,9 @@ static void find_refused(struct doctor *d, const struct origin *origin, const ch
     } else {
         (void)snprintf(what, sizeof(what), "%s: %s (status %u)", asked_name(kind),
                        a->err != ERR_OK ? error_row(a->err)->text : "refused", a->status);
-        find_red(d, "rights", "look at the origin's own log; try: aws s3 ls with the same keys",
-                 what, bucket);
+        command_doctor_red_of_origin(
+            d, "rights", "look at the origin's own log; try: aws s3 ls with the same keys", what,
+            bucket);
     }
 }
 
@@ -275,7 +273,8 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
         find_refused(d, origin, bucket, PROBE_HEAD, &got);
         return;
     }
-    if (got.size_bytes > 0) {
+    uint64_t size_bytes = got.size_bytes;
+    if (size_bytes > 0) {
         ask.kind = PROBE_GET;
         command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &got);
         if (!is_good(&got)) {
@@ -286,6 +285,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     command_doctor_find(d, DOCTOR_GREEN, "rights", NULL,
                         "%s: LIST, HEAD and ranged GET work, the last in %.1f ms", bucket,
                         (double)got.total_us / 1000);
+    command_doctor_speed(d, probe, &ask, size_bytes);
 }
 
 static void check_named_bucket(struct doctor *d, struct command_probe *probe, const char *name)
@@ -339,14 +339,19 @@ static void check_with_credentials(struct doctor *d)
         for (unsigned i = 0; i < probe.origins.origin_count; i++) {
             command_doctor_find(d, DOCTOR_GREEN, "credentials", NULL, "%s",
                                 origin_describe(probe.origins.origins[i]));
+            command_doctor_expiry(d, probe.origins.origins[i]);
         }
+        command_doctor_metadata(d, false);
         check_rights(d, &probe);
     } else if (err == ERR_NOT_FOUND) {
-        find_red(d, "origin", "correct origin.endpoint: dir:/PATH of a directory that is there",
-                 buf_cstr(&why), "origin.endpoint");
+        command_doctor_red_of_origin(
+            d, "origin", "correct origin.endpoint: dir:/PATH of a directory that is there",
+            buf_cstr(&why), "origin.endpoint");
     } else {
-        find_red(d, "credentials", "see credentials.* in `forebay help --man forebay.yaml`",
-                 buf_cstr(&why), "origin");
+        command_doctor_red_of_origin(d, "credentials",
+                                     "see credentials.* in `forebay help --man forebay.yaml`",
+                                     buf_cstr(&why), "origin");
+        command_doctor_metadata(d, true);
     }
     command_probe_close(&probe);
     buf_done(&why);

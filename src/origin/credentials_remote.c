@@ -427,10 +427,28 @@ static enum err instance_keys(const char *token_header, struct credentials_set *
     return err;
 }
 
-enum err credentials_from_instance(struct credentials_set **ret_set, struct buf *ret_why)
+static bool instance_is_disabled(void)
 {
     const char *disabled = getenv("AWS_EC2_METADATA_DISABLED");
-    if (is_set(disabled) && strcasecmp(disabled, "true") == 0) {
+    return is_set(disabled) && strcasecmp(disabled, "true") == 0;
+}
+
+enum origin_metadata origin_metadata_ask(const char **ret_endpoint)
+{
+    struct buf header;
+    *ret_endpoint = instance_endpoint();
+    if (instance_is_disabled()) {
+        return ORIGIN_METADATA_DISABLED;
+    }
+    buf_init(&header, 16384);
+    bool answers = instance_token(&header);
+    credentials_buf_done(&header);
+    return answers ? ORIGIN_METADATA_ANSWERS : ORIGIN_METADATA_SILENT;
+}
+
+enum err credentials_from_instance(struct credentials_set **ret_set, struct buf *ret_why)
+{
+    if (instance_is_disabled()) {
         return ERR_NOT_FOUND;
     }
     struct buf header;

@@ -105,6 +105,10 @@ struct origin_times {
     int64_t credentials_expire_s; // wall clock; 0: they do not
 };
 void origin_times(const struct origin *origin, struct origin_times *ret_times); // any thread
+// What the instance metadata service makes of a request for a session token; *ret_endpoint is where it was asked.
+// Blocks for a second at most; not on a worker.
+enum origin_metadata { ORIGIN_METADATA_DISABLED, ORIGIN_METADATA_SILENT, ORIGIN_METADATA_ANSWERS };
+enum origin_metadata origin_metadata_ask(const char **ret_endpoint);
 // How an origin failed, in the words of forebay_origin_errors_total; NULL: it has not.
 const char *origin_why(enum err err);
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """doctor: what is wrong on purpose is found, each thing with a remedy, the right exit code and within a bounded time."""
+import datetime
 import json
 import os
 import resource
 import socket
 import subprocess
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -219,6 +222,75 @@ def test_credentials(doctor, origin):
     assert report.exit == 4 and "refuses the signature of Forebay" in report.find("rights", "red")
     report = doctor(env={"AWS_ACCESS_KEY_ID": "nobody"})
     assert report.exit == 4 and "does not know the access key of Forebay" in report.find("rights", "red")
+
+
+class Keys(BaseHTTPRequestHandler):
+    """A container's endpoint, and an instance's, that gives the keys of the origin for so many seconds."""
+
+    def answer(self, text):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self):
+        ends = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=self.server.lasts_s)
+        self.answer(json.dumps({"AccessKeyId": ACCESS, "SecretAccessKey": SECRET, "Token": "t",
+                                "Expiration": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}))
+
+    def do_PUT(self):
+        self.answer("session-token")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def service():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Keys) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("lasts_s, state, words", [(7230, "green", "last 2 h 0 min"), (330, "yellow", "expire in 5 min"),
+                                                   (-60, "red", "have expired")])
+def test_credentials_that_end(doctor, origin, service, lasts_s, state, words):
+    origin.put("a", 100)
+    service.lasts_s = lasts_s
+    report = doctor(credentials__source="container", env={"AWS_CONTAINER_CREDENTIALS_FULL_URI": service.url + "/keys"})
+    origin.violations.clear()
+    assert words in report.find("expiry", state), report.rows
+    assert (report.exit == 4) == (state == "red")
+
+
+def test_the_instance_metadata_service(doctor, origin, service):
+    """It answers; it does not, and is needed or not; it is switched off."""
+    origin.put("a", 100)
+    no_keys = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        silent = {"AWS_EC2_METADATA_DISABLED": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:%d" % nobody.getsockname()[1]}
+        assert "is not needed" in doctor(env=silent).find("metadata", "green")
+        report = doctor(env={**silent, **no_keys})
+        assert report.exit == 4 and "hop limit of 2" in report.find("metadata", "yellow")
+    answers = {"AWS_EC2_METADATA_DISABLED": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": service.url}
+    assert "gives session tokens" in doctor(env=answers).find("metadata", "green")
+    assert "not needed" in doctor().find("metadata", "green")
+    assert "unset AWS_EC2_METADATA_DISABLED" in doctor(env=no_keys).find("metadata", "yellow")
+
+
+def test_an_origin_that_is_slow(doctor, origin):
+    """What it gives in the time is counted, and it stops there; at most 48 MiB are read of one that is fast."""
+    origin.put("a", 40 << 20)
+    mark = origin.mark()
+    report = doctor("bkt")
+    assert "by one connection" in report.find("throughput", "green") + report.find("throughput", "yellow")
+    assert sum(entry.sent for entry in origin.requests(since=mark)) < 49 << 20
+    origin.fault("a", "drip", 1000, times=None, method="GET")
+    report = doctor("bkt", "--timeout=1")
+    assert "NAT gateway" in report.find("throughput", "yellow") and report.took_s < 20 and report.exit == 0, report.rows
 
 
 def test_rights(doctor, origin):
