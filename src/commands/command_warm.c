@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay warm URI...`: has a running server fetch what is not cached yet. The job is the server's: it goes
 // on when this command ends, and who asks for the same again has only the rest fetched. With --wait the
-// command follows it, with --check it fetches nothing and counts.
+// command follows it, with --check it fetches nothing and counts, with --dry-run it names besides what would
+// be fetched; with --pin what is named is pinned before.
 #include "commands/command_pages.h"
 
 #include <errno.h>
@@ -20,12 +21,16 @@
 
 struct warm {
     struct command_client client;
-    bool is_check, is_quiet;
-    double least; // share that must be cached
+    bool is_check, is_dry_run, is_quiet; // is_dry_run: is_check, too
+    bool pins;
+    uint64_t pin_ttl_ms; // 0: for good
+    double least;        // share that must be cached
     uint64_t concurrency, rate;
     json_t *batch;
     size_t batch_bytes;
-    uint64_t job; // 0: not begun
+    const char *uri; // at hand
+    struct buf path; // of an object below it
+    uint64_t job;    // 0: not begun
     uint64_t objects, bytes, objects_done, bytes_done;
 };
 
@@ -52,6 +57,24 @@ static int send_batch(struct warm *w, bool more)
     return code;
 }
 
+// UINT64_MAX: nobody has asked how large it is.
+static void tell_missing(struct warm *w, const char *uri, const char *range, uint64_t bytes)
+{
+    char size[COMMANDS_BYTES_MAX];
+    if (!w->is_dry_run) {
+        return;
+    }
+    if (!w->client.is_json) {
+        printf("would fetch %10s  %s%s%s\n",
+               bytes == UINT64_MAX ? "?" : commands_human_bytes((double)bytes, size),
+               command_client_visible(uri), range != NULL ? " " : "", range != NULL ? range : "");
+    }
+    json_t *item = json_pack("{s:s, s:s*, s:o}", "uri", uri, "range", range, "missing_bytes",
+                             bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes));
+    check(item != NULL);
+    command_client_line(&w->client, "item", item);
+}
+
 static int count_object(void *ctx, const json_t *object)
 {
     struct warm *w = ctx;
@@ -61,8 +84,13 @@ static int count_object(void *ctx, const json_t *object)
                     !command_client_bool(object, "changed") && cached >= size;
     w->objects++;
     w->bytes += size;
+    cached = command_client_bool(object, "changed") ? 0 : cached;
     w->objects_done += is_whole;
-    w->bytes_done += command_client_bool(object, "changed") ? 0 : cached;
+    w->bytes_done += cached;
+    if (!is_whole) {
+        command_pages_uri(w->uri, command_client_text(object, "key"), &w->path);
+        tell_missing(w, buf_cstr(&w->path), NULL, size - min_u64(size, cached));
+    }
     return EXIT_CODE_OK;
 }
 
@@ -85,8 +113,12 @@ static int count_range(struct warm *w, const char *uri, const char *range)
     bool is_whole = command_client_bool(e, "known") && cached == blocks;
     w->objects++;
     w->objects_done += is_whole;
+    uint64_t done = is_whole ? bytes : blocks > 0 ? bytes * cached / blocks : 0;
     w->bytes += bytes;
-    w->bytes_done += is_whole ? bytes : blocks > 0 ? bytes * cached / blocks : 0;
+    w->bytes_done += done;
+    if (code == EXIT_CODE_OK && !is_whole) {
+        tell_missing(w, uri, range, command_client_bool(e, "known") ? bytes - done : UINT64_MAX);
+    }
     json_decref(e);
     buf_done(&path);
     return code;
@@ -100,6 +132,7 @@ static int add(struct warm *w, const char *uri, const char *range)
         command_client_error(&w->client, "%s: %s", uri, why);
         return EXIT_CODE_USAGE;
     }
+    w->uri = uri;
     if (w->is_check) {
         return parsed.is_prefix ? command_pages_walk(&w->client, uri, count_object, w)
                                 : count_range(w, uri, range);
@@ -155,6 +188,35 @@ static int add_file(struct warm *w, const char *path)
     return code;
 }
 
+// Before anything is fetched, so that it is stored as what it is.
+static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
+{
+    json_t *uris = json_array(), *answer = NULL;
+    json_t *body = json_pack("{s:o}", "uris", uris);
+    check(body != NULL);
+    for (int i = 0; i < argc; i++) {
+        json_t *text = json_string(argv[i]);
+        if (text == NULL) {
+            command_client_error(&w->client, "%s: not UTF-8", argv[i]);
+            json_decref(body);
+            return EXIT_CODE_USAGE;
+        }
+        check(json_array_append_new(uris, text) == 0);
+    }
+    if (ttl_ms > 0) {
+        json_int_t ttl_s = (json_int_t)((ttl_ms + 999) / 1000);
+        check(json_object_set_new(body, "ttl_s", json_integer(ttl_s)) == 0);
+    }
+    int code = command_client_post(&w->client, "/api/v1/pin", body, &answer);
+    if (code == EXIT_CODE_OK && !command_client_bool(answer, "kept")) {
+        const char *why = "this cache keeps no pins: see forebay pins";
+        (void)fprintf(stderr, "forebay warm: warning: %s\n", why);
+        command_client_line(&w->client, "warning", json_pack("{s:s}", "reason", why));
+    }
+    json_decref(answer);
+    return code;
+}
+
 // --- the end -------------------------------------------------------------------------------------
 
 static double share(uint64_t done, uint64_t all)
@@ -167,13 +229,19 @@ static int end_check(struct warm *w)
     char cached[COMMANDS_BYTES_MAX], size[COMMANDS_BYTES_MAX];
     double part =
         w->bytes > 0 ? share(w->bytes_done, w->bytes) : share(w->objects_done, w->objects);
-    if (!w->client.is_json) {
+    if (!w->client.is_json && w->is_dry_run) {
+        uint64_t missing = w->bytes - min_u64(w->bytes, w->bytes_done);
+        printf("would fetch %s of %s, of %llu of %llu objects\n",
+               commands_human_bytes((double)missing, cached),
+               commands_human_bytes((double)w->bytes, size),
+               (unsigned long long)(w->objects - w->objects_done), (unsigned long long)w->objects);
+    } else if (!w->client.is_json) {
         printf("%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
                commands_human_bytes((double)w->bytes_done, cached),
                commands_human_bytes((double)w->bytes, size), 100 * part,
                (unsigned long long)w->objects_done, (unsigned long long)w->objects);
     }
-    int code = part + 1e-9 < w->least ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
+    int code = !w->is_dry_run && part + 1e-9 < w->least ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
     return command_client_result(
         &w->client, code,
         json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)w->objects, "objects_done",
@@ -207,7 +275,11 @@ static bool read_share(const char *text, double *ret_share)
 static int run(struct warm *w, int argc, char **argv, const char *list, bool waits)
 {
     int code = EXIT_CODE_OK;
+    if (w->pins && !w->is_check) {
+        code = pin_all(w, argc, argv, w->pin_ttl_ms);
+    }
     w->batch = json_array();
+    buf_init(&w->path, PATH_MAX_BYTES);
     for (int i = 0; i < argc && code == EXIT_CODE_OK; i++) {
         code = add(w, argv[i], NULL);
     }
@@ -227,6 +299,7 @@ static int run(struct warm *w, int argc, char **argv, const char *list, bool wai
         code = command_warm_follow(&w->client, w->job, w->least, w->is_quiet);
     }
     json_decref(w->batch);
+    buf_done(&w->path);
     return code;
 }
 
@@ -236,12 +309,15 @@ int command_warm(int argc, char **argv)
     bool bad = false;
     char why[CONFIG_WHY_MAX];
     bool waits = commands_argument_take(&argc, argv, "--wait");
-    w.is_check = commands_argument_take(&argc, argv, "--check");
+    w.is_dry_run = commands_argument_take(&argc, argv, "--dry-run");
+    w.is_check = commands_argument_take(&argc, argv, "--check") || w.is_dry_run;
+    w.pins = commands_argument_take(&argc, argv, "--pin");
     w.is_quiet = commands_argument_take(&argc, argv, "-q");
     const char *list = commands_argument_take_value(&argc, argv, "-f", &bad);
     const char *least = commands_argument_take_value(&argc, argv, "--min", &bad);
     const char *concurrency = commands_argument_take_value(&argc, argv, "--jobs", &bad);
     const char *rate = commands_argument_take_value(&argc, argv, "--rate", &bad);
+    const char *ttl = commands_argument_take_value(&argc, argv, "--ttl", &bad);
     if (bad || (least != NULL && !read_share(least, &w.least))) {
         return commands_usage_error("warm", "--min is a share, as 90%");
     }
@@ -251,6 +327,14 @@ int command_warm(int argc, char **argv)
     }
     if (rate != NULL && !config_value_parse_rate(span_from_cstr(rate), &w.rate, why)) {
         return commands_usage_error("warm", "--rate is bytes a second, as 200MiB/s");
+    }
+    if (ttl != NULL &&
+        (!w.pins || !config_value_parse_ms(span_from_cstr(ttl), &w.pin_ttl_ms, why) ||
+         w.pin_ttl_ms == 0)) {
+        return commands_usage_error("warm", "--ttl is a time, as 12h or 7d, that --pin lasts");
+    }
+    if (w.pins && list != NULL) {
+        return commands_usage_error("warm", "--pin is for URIs, not for what a list names");
     }
     if (argc == 0 && list == NULL) {
         return commands_usage_error("warm",

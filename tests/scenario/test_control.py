@@ -95,7 +95,7 @@ def ask(server, *words, code=0, **more):
     for line in lines:
         shape = SHAPES[words[0]][line["type"]] if code in (0, 5) else None
         if shape is None and words[0] == "warm" and line["type"] == "result" and code in (0, 5):
-            shape = WARM["checked" if "--check" in words else "followed" if "--wait" in words else "begun"]
+            shape = WARM["checked" if {"--check", "--dry-run"} & set(words) else "followed" if "--wait" in words else "begun"]
         if shape is not None:
             has_shape(line, shape)
     return lines

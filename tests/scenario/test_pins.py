@@ -217,3 +217,24 @@ def test_who_may_pin(start, origin, tmp_path):
     for words in (["pin", "s3://bkt/k"], ["unpin", "s3://bkt/k"], ["pins"]):
         for address, code in ((f"unix:{socket}", 0), (f"http://127.0.0.1:{server.admin_port}", 1)):
             assert run_forebay(*words, env={"FOREBAY_ADMIN": address}).returncode == code, (words, address)
+
+
+def test_warm_pins_and_says_before_what_it_would_fetch(start, origin):
+    """A dry run asks for names alone, whatever it names is what is fetched then, and it is stored as pinned."""
+    server = small(start, origin, rules({"match": "**"}))
+    keys = objects(origin, "pin", 5)
+    with server.client() as client:
+        store_all(server, client, origin, keys[:2])
+    mark = origin.mark()
+    dry = ask(server, "warm", "s3://bkt/pin/", "--dry-run", "--pin")
+    assert {(line["uri"], line["missing_bytes"]) for line in dry[:-1]} == {(f"s3://bkt/{key}", BLOCK) for key in keys[2:]}
+    assert (dry[-1]["objects"], dry[-1]["objects_done"], dry[-1]["bytes_done"]) == (5, 2, 2 * BLOCK)
+    assert not any(origin.requests(key=key, since=mark) for key in keys) and pins(server) == set()
+    ask(server, "warm", "s3://bkt/pin/", "--pin", "--ttl", "7d", "--wait")
+    assert {key for key in keys if origin.requests(key=key, method="GET", since=mark)} == set(keys[2:])
+    assert ask(server, "pins")[0]["ends_in_s"] > 600000
+    server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 5 * BLOCK)
+    assert ask(server, "warm", "s3://bkt/pin/", "--dry-run")[-1]["objects_done"] == 5
+    assert ask(server, "warm", "s3://bkt/other", "--dry-run")[0]["missing_bytes"] is None
+    ask(server, "warm", "s3://bkt/pin/", "--ttl", "7d", code=2)
+    ask(server, "warm", "-f", "/dev/null", "--pin", code=2)
