@@ -24,7 +24,8 @@
 
 // All that a cache of any version has at its top.
 static const char *const cache_files[] = {"format.new", "lock",       "policy",      "policy.new",
-                                          "policy.map", "admin.sock", "forebay.sock"};
+                                          "policy.map", "condemned",  "pins",        "pins.new",
+                                          "pins.bad",   "admin.sock", "forebay.sock"};
 static const char *const cache_folders[] = {"segments", "index"};
 
 static bool is_one_of(const char *name, const char *const *names, size_t count)

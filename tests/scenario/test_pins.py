@@ -89,6 +89,24 @@ def test_pinned_and_unpinned_while_it_runs(start, origin, engine):
         assert server.metric("forebay_cache_bytes") <= server.metric("forebay_cache_capacity_bytes")
 
 
+def test_pins_go_by_the_names_that_clients_use(start, origin):
+    """What is cached is known by the origin's names and the bucket's epoch: a pin finds it all the same, and no other bucket's."""
+    file = {"buckets": [{"name": "renamed", "origin": "s3://upstream"}], **rules({"match": "**"})}
+    server = small(start, origin, file)
+    for bucket in ("upstream", "bkt"):
+        origin.put("x/k", BLOCK, bucket=bucket)
+    ask(server, "evict", "s3://renamed")                # its objects have another realm from now on
+    with server.client() as client:
+        for bucket in ("renamed", "bkt"):
+            wait_for(lambda b=bucket: "; hit" in client.get("x/k", bucket=b).header("cache-status"), server.output)
+
+        def pinned(uri):
+            ask(server, "pin", uri)
+            wait_for(lambda: not ask(server, "pins")[-1]["looking"], server.output)
+            return ask(server, "pins")[-1]["pinned_bytes"] // BLOCK
+        assert [pinned(uri) for uri in ("s3://ren/x/", "s3://bk/x/k", "s3://renamed/x/", "s3://bkt/x/k")] == [0, 0, 1, 2]
+
+
 def test_a_pin_ends(start, origin):
     if build_kind() == "release":
         pytest.skip("a release has no movable clock")

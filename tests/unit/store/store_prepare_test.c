@@ -85,6 +85,11 @@ static void put_cache(const char *name, unsigned version)
     put(inside, "bytes");
     (void)snprintf(inside, sizeof(inside), "%s/policy", name);
     put(inside, "bytes");
+    static const char *const others[] = {"condemned", "pins", "pins.new", "pins.bad"};
+    for (unsigned i = 0; i < ARRAY_LEN(others); i++) {
+        (void)snprintf(inside, sizeof(inside), "%s/%s", name, others[i]);
+        put(inside, "bytes");
+    }
     buf_done(&why);
     buf_done(&text);
     buf_done(&other);
@@ -111,7 +116,9 @@ Test(store_prepare, an_older_cache_goes_when_told_so)
     cr_assert(is_there("cache/segments/00000001.seg"));
     cr_assert_eq(prepare("cache", true, "wiped a cache of an older format"), ERR_OK);
     cr_assert(!is_there("cache/segments") && !is_there("cache/format") &&
-              !is_there("cache/policy"));
+              !is_there("cache/policy") && !is_there("cache/condemned") &&
+              !is_there("cache/pins") && !is_there("cache/pins.new") &&
+              !is_there("cache/pins.bad"));
     cr_assert_eq(prepare("cache", true, "ready"), ERR_OK);
 }
 
