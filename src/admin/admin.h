@@ -22,6 +22,7 @@
 #define ADMIN_CALLS_MAX 16u          // actions that wait for their answer; above: 503
 #define ADMIN_CALL_WAIT_MAX_MS 60000 // then the caller is told that nobody has answered
 #define ADMIN_STREAMS_MAX 8u         // of events; above: 503
+#define ADMIN_FOLLOWERS_MAX 4u       // of the log; above: 503
 
 // Answers a probe. True = 200. `why` takes a reason in words (also when true); at most 512 bytes.
 // Runs on the admin thread.
@@ -51,6 +52,15 @@ void admin_call_answer(struct admin_call **call, unsigned status, json_t *json);
 // {"status": "refused", "reason": why}. Any thread.
 void admin_call_refuse(struct admin_call **call, unsigned status, const char *why);
 
+// Requests as they end, a line of JSON each. All calls come from the admin thread, or from admin_stop().
+typedef void (*admin_lines_fn)(void *ctx, struct span lines); // whole ones, valid during the call
+struct admin_lines {
+    int fd; // readable: there are some
+    void (*turn)(void *ctx, bool is_on);
+    uint64_t (*take)(void *ctx, admin_lines_fn on_lines, void *lines_ctx); // how many were lost
+    void *ctx;
+};
+
 // All pointers are copied or used only while admin runs; strings must outlive it.
 struct admin_options {
     const char *host;          // numeric address; NULL = no TCP listener
@@ -71,6 +81,7 @@ struct admin_options {
     admin_render_fn metrics;                      // more rows of Prometheus text; NULL = none
     admin_render_fn config;                       // JSON of /api/v1/config; NULL = 404
     admin_action_fn actions[ADMIN_ACTION_COUNT_]; // NULL = 404
+    struct admin_lines lines;                     // of /api/v1/log; turn NULL = 404
     void *ctx;                                    // of the callbacks above actions
     void *action_ctx;
 };
@@ -105,5 +116,13 @@ enum err admin_client_send(const struct admin_client_request *request, unsigned 
                            struct buf *ret_body) MUST_USE;
 enum err admin_client_get(const char *address, const char *path, unsigned timeout_ms,
                           unsigned *ret_status, struct buf *ret_body) MUST_USE;
+
+// The same for an answer without an end, line by line: on_line() gets each without its end, and an empty one when a
+// signal came, too. ERR_OK: it has returned false, or *ret_status is not 200 and ret_body has what was
+// said; ERR_ORIGIN_RESET: the other side has ended it; ERR_ORIGIN_TIMEOUT: nothing came for so long.
+typedef bool (*admin_client_line_fn)(void *ctx, struct span line);
+enum err admin_client_follow(const struct admin_client_request *request, unsigned silence_max_ms,
+                             admin_client_line_fn on_line, void *ctx, unsigned *ret_status,
+                             struct buf *ret_body) MUST_USE;
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One blocking request to the admin port, for commands. No state; any thread but a worker's.
+// Blocking requests to the admin port, for commands. No state; any thread but a worker's.
 #include "admin/admin.h"
 
 #include <errno.h>
@@ -15,6 +15,7 @@
 
 #define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 65536u)
 #define HEAD_MAX_BYTES 16384u
+#define LINE_MAX_BYTES (128u << 10) // longer than any line, and a piece behind it
 
 static void set_timeouts(int fd, unsigned timeout_ms)
 {
@@ -140,7 +141,7 @@ static int connect_to(const char *address, unsigned timeout_ms)
 }
 
 // Host is the name that was asked for, so that admin.allowed_hosts is about that one.
-static void render_head(const struct admin_client_request *request, struct buf *out)
+static void render_head(const struct admin_client_request *request, unsigned minor, struct buf *out)
 {
     struct span host = span_from_cstr(request->address);
     if (span_starts_with(host, SPAN("unix:"))) {
@@ -149,8 +150,8 @@ static void render_head(const struct admin_client_request *request, struct buf *
         host = (struct span){host.ptr + 7, host.len - 7};
     }
     host.len = span_find(host, '/');
-    buf_printf(out, "%s %s HTTP/1.1\r\nHost: %.*s\r\nConnection: close\r\n", request->method,
-               request->path, (int)host.len, host.ptr);
+    buf_printf(out, "%s %s HTTP/1.%u\r\nHost: %.*s\r\nConnection: close\r\n", request->method,
+               request->path, minor, (int)host.len, host.ptr);
     if (strcmp(request->method, "GET") != 0) {
         buf_append_cstr(out, "X-Forebay-Control: 1\r\n");
     }
@@ -175,7 +176,7 @@ enum err admin_client_send(const struct admin_client_request *request, unsigned 
     struct buf head, answer;
     buf_init(&head, HEAD_MAX_BYTES + request->body.len);
     buf_init(&answer, ANSWER_MAX_BYTES);
-    render_head(request, &head);
+    render_head(request, 1, &head);
     enum err err = ERR_ORIGIN_CONNECT;
     if (buf_ok(&head) && send_all(fd, buf_span(&head)) &&
         receive_all(fd, &answer, request->timeout_ms)) {
@@ -193,4 +194,92 @@ enum err admin_client_get(const char *address, const char *path, unsigned timeou
     struct admin_client_request request = {
         .address = address, .method = "GET", .path = path, .timeout_ms = timeout_ms};
     return admin_client_send(&request, ret_status, ret_body);
+}
+
+// --- following -----------------------------------------------------------------------------------
+
+// Hands out what is whole of `text`, which keeps the rest. False: no more is wanted.
+static bool hand_out(struct buf *text, admin_client_line_fn on_line, void *ctx)
+{
+    struct span rest = buf_span(text);
+    size_t len;
+    while ((len = span_find(rest, '\n')) < rest.len) {
+        if (!on_line(ctx, (struct span){rest.ptr, len})) {
+            return false;
+        }
+        rest = (struct span){rest.ptr + len + 1, rest.len - len - 1};
+    }
+    memmove(text->ptr, rest.ptr, rest.len);
+    text->len = rest.len;
+    return true;
+}
+
+// ERR_OK: on_line has had enough.
+static enum err follow(int fd, struct buf *text, admin_client_line_fn on_line, void *ctx)
+{
+    char piece[16384];
+    while (hand_out(text, on_line, ctx)) {
+        ssize_t got = recv(fd, piece, sizeof(piece), 0);
+        if (got < 0 && errno == EINTR) {
+            if (!on_line(ctx, SPAN(""))) {
+                return ERR_OK;
+            }
+        } else if (got <= 0) {
+            return got == 0 ? ERR_ORIGIN_RESET : ERR_ORIGIN_TIMEOUT;
+        }
+        buf_append(text, piece, got > 0 ? (size_t)got : 0);
+        if (!buf_ok(text)) {
+            return ERR_ORIGIN_PROTOCOL;
+        }
+    }
+    return ERR_OK;
+}
+
+// Until the head is whole; the rest of what came is the beginning of the body.
+static enum err read_head(int fd, struct buf *answer, unsigned *ret_status)
+{
+    struct buf body;
+    enum err err = ERR_ORIGIN_PROTOCOL;
+    buf_init(&body, ANSWER_MAX_BYTES);
+    while (err != ERR_OK && buf_ok(answer)) {
+        char byte;
+        ssize_t got = recv(fd, &byte, 1, 0);
+        if (got <= 0 && !(got < 0 && errno == EINTR)) {
+            break;
+        }
+        buf_append(answer, &byte, got > 0 ? 1 : 0);
+        err = byte == '\n' ? parse_answer(buf_span(answer), ret_status, &body) : err;
+    }
+    answer->len = 0;
+    buf_done(&body);
+    return err;
+}
+
+// HTTP/1.0, so that the body comes as it is.
+enum err admin_client_follow(const struct admin_client_request *request, unsigned silence_max_ms,
+                             admin_client_line_fn on_line, void *ctx, unsigned *ret_status,
+                             struct buf *ret_body)
+{
+    int fd = connect_to(request->address, request->timeout_ms);
+    if (fd < 0) {
+        return ERR_ORIGIN_CONNECT;
+    }
+    struct buf head, text;
+    buf_init(&head, HEAD_MAX_BYTES + request->body.len);
+    buf_init(&text, LINE_MAX_BYTES);
+    render_head(request, 0, &head);
+    enum err err = ERR_ORIGIN_CONNECT;
+    if (buf_ok(&head) && send_all(fd, buf_span(&head))) {
+        err = read_head(fd, &text, ret_status);
+    }
+    if (err == ERR_OK && *ret_status == 200) {
+        set_timeouts(fd, silence_max_ms);
+        err = follow(fd, &text, on_line, ctx);
+    } else if (err == ERR_OK && !receive_all(fd, ret_body, request->timeout_ms)) {
+        err = ERR_ORIGIN_CONNECT;
+    }
+    (void)close(fd); // what comes now is not wanted
+    buf_done(&head);
+    buf_done(&text);
+    return err;
 }

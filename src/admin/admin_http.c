@@ -59,6 +59,22 @@ static void on_tick(evutil_socket_t fd, short what, void *ctx)
     (void)fd;
     (void)what;
     admin_events_tick(as_admin(ctx));
+    admin_log_tick(as_admin(ctx));
+    admin_stream_arm(as_admin(ctx));
+}
+
+static void on_lines(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    admin_log_wake(as_admin(ctx));
+}
+
+static void on_take(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    admin_log_take(as_admin(ctx));
 }
 
 // --- How many ------------------------------------------------------------------------------------
@@ -96,7 +112,7 @@ static void sweep(struct admin *admin)
     admin->open_count = kept;
 }
 
-static_assert(ADMIN_CALLS_MAX + ADMIN_STREAMS_MAX < ADMIN_CONNECTIONS_MAX,
+static_assert(ADMIN_CALLS_MAX + ADMIN_STREAMS_MAX + ADMIN_FOLLOWERS_MAX < ADMIN_CONNECTIONS_MAX,
               "there is always one to be cut");
 
 // Ends when evhttp has read the end of what is cut here.
@@ -105,7 +121,7 @@ static void cut_oldest(struct admin *admin)
     stats_add(COUNTER_admin_connections_cut, 1);
     log_warn_condition("admin_connection_cut", "why=too_many max=%u", ADMIN_CONNECTIONS_MAX);
     unsigned i = 0;
-    while (admin_call_uses(admin, admin->open[i]) || admin_events_uses(admin, admin->open[i])) {
+    while (admin_call_uses(admin, admin->open[i]) || admin_streams_use(admin, admin->open[i])) {
         i++; // ends: fewer than all of them can be in use
     }
     (void)shutdown(bufferevent_getfd(admin->open[i]), SHUT_RDWR); // gone already is as good
@@ -307,7 +323,10 @@ static void make_loop(struct admin *admin)
     admin->sweep_event = event_new(admin->base, -1, 0, on_sweep, admin);
     admin->resume_event = event_new(admin->base, -1, 0, on_resume, admin);
     admin->tick_event = event_new(admin->base, -1, 0, on_tick, admin);
+    admin->lines_event = event_new(admin->base, admin->options.lines.fd, EV_READ, on_lines, admin);
+    admin->take_event = event_new(admin->base, -1, 0, on_take, admin);
     check(admin->sweep_event != NULL && admin->resume_event != NULL && admin->tick_event != NULL);
+    check(admin->lines_event != NULL && admin->take_event != NULL);
     admin->hub = admin_hub_new();
     admin->answer_event =
         event_new(admin->base, admin_hub_fd(admin->hub), EV_READ | EV_PERSIST, on_answered, admin);
@@ -336,6 +355,9 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
     check(admin != NULL);
     admin->magic = ADMIN_MAGIC;
     admin->options = *options;
+    if (admin->options.lines.turn == NULL) {
+        admin->options.lines.fd = -1;
+    }
     if (admin->options.io_engine == NULL) {
         admin->options.io_engine = "unknown";
     }
@@ -386,7 +408,9 @@ void admin_stop(struct admin *admin)
     event_free(admin->tick_event);
     event_free(admin->answer_event);
     admin_calls_forget(admin);
-    admin_events_forget(admin);
+    admin_streams_forget(admin);
+    event_free(admin->lines_event);
+    event_free(admin->take_event);
     evhttp_free(admin->http);
     sweep(admin);
     event_base_free(admin->base);

@@ -7,7 +7,10 @@
 //   admin_pages.c    what is answered here
 //   admin_openmetrics.c  the other form of /metrics
 //   admin_summary.c  the numbers of counters.def as JSON
-//   admin_events.c   the same once a second, to whoever watches
+//   admin_stream.c   answers without an end
+//   admin_events.c   the same numbers once a second, to whoever watches
+//   admin_log.c      requests as they end, to whoever follows
+//   admin_where.c    which of them
 //   admin_reply.c    heads and bodies
 #ifndef FOREBAY_ADMIN_PRIVATE_H
 #define FOREBAY_ADMIN_PRIVATE_H
@@ -27,8 +30,10 @@
 #define ADMIN_TOKEN_MAX 512u
 #define ADMIN_WHY_MAX_BYTES 512u
 
-struct admin_hub;    // admin_call.c
-struct admin_stream; // admin_events.c
+struct admin_hub;   // admin_call.c
+struct admin_where; // admin_where.c
+
+enum admin_stream_kind { ADMIN_STREAM_EVENTS, ADMIN_STREAM_LOG, ADMIN_STREAM_KINDS_ };
 
 struct admin {
     uint64_t magic;
@@ -47,8 +52,9 @@ struct admin {
     unsigned call_count; // not yet freed
     struct list calls;   // struct admin_call.node: whose caller still waits
     struct list streams; // struct admin_stream.node
-    unsigned stream_count;
-    struct event *tick_event;
+    unsigned stream_counts[ADMIN_STREAM_KINDS_];
+    struct event *tick_event;               // once a second while there are streams
+    struct event *lines_event, *take_event; // there are lines; they are taken now
     uint64_t started_us;
     char token[ADMIN_TOKEN_MAX + 1]; // "": none
     pthread_t thread;
@@ -100,11 +106,46 @@ void admin_call_deliver(struct admin *admin); // what has been answered
 void admin_calls_forget(struct admin *admin); // the thread has stopped: nobody waits any more
 bool admin_call_uses(struct admin *admin, const struct bufferevent *bev);
 
-// --- admin_events.c ------------------------------------------------------------------------------
+// --- admin_stream.c ------------------------------------------------------------------------------
+
+struct admin_stream {
+    struct list_node node;
+    enum admin_stream_kind kind;
+    struct admin *admin;
+    struct evhttp_request *req;
+    struct bufferevent *bev;   // of its connection
+    struct evbuffer *pending;  // the next piece
+    struct admin_where *where; // of the log; NULL: all. The stream's
+    uint64_t lost;             // lines that it was not told of yet
+    unsigned silence_s;
+};
+
+// NULL: the request is answered otherwise.
+struct admin_stream *admin_stream_begin(struct admin *admin, struct evhttp_request *req,
+                                        enum admin_stream_kind kind, const char *type);
+size_t admin_stream_waiting(const struct admin_stream *stream); // bytes that are not taken yet
+void admin_stream_add(struct admin_stream *stream, struct span text); // to the next piece
+void admin_stream_send(struct admin_stream *stream);                  // that piece
+void admin_stream_arm(struct admin *admin);     // the next tick, if there are streams
+void admin_streams_forget(struct admin *admin); // the thread has stopped: nobody watches any more
+bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);
+
+// --- admin_events.c, admin_log.c -----------------------------------------------------------------
 
 void admin_events_tick(struct admin *admin);
-void admin_events_forget(struct admin *admin); // as above
-bool admin_events_uses(struct admin *admin, const struct bufferevent *bev);
+void admin_log_tick(struct admin *admin);
+void admin_log_wake(struct admin *admin); // lines wait
+void admin_log_take(struct admin *admin);
+void admin_log_left(struct admin *admin); // a follower has
+
+// --- admin_where.c: pure -------------------------------------------------------------------------
+
+#define ADMIN_WHERE_WHY_MAX 160u
+// NULL: it is none, and ret_why says why.
+struct admin_where *admin_where_new(const char *text, char ret_why[ADMIN_WHERE_WHY_MAX]);
+void admin_where_free(struct admin_where *where); // NULL is fine
+// Does it hold for a line of the access log in JSON?
+bool admin_where_holds(const struct admin_where *where, struct span line);
 
 // --- admin_openmetrics.c: pure ------------------------------------------------------------------
 

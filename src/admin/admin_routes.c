@@ -56,9 +56,11 @@ static bool path_is(const struct route *route, const char *path, const char **re
 
 static bool is_there(const struct admin *admin, const struct route *route)
 {
-    return route->answer != NULL
-               ? route->answer != admin_page_config || admin->options.config != NULL
-               : admin->options.actions[route->action] != NULL;
+    if (route->answer == NULL) {
+        return admin->options.actions[route->action] != NULL;
+    }
+    return (route->answer != admin_page_config || admin->options.config != NULL) &&
+           (route->answer != admin_page_log || admin->options.lines.turn != NULL);
 }
 
 // Who asks with another method learns which there are.

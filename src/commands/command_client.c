@@ -136,6 +136,72 @@ int command_client_delete(struct command_client *client, const char *path, json_
     return ask(client, "DELETE", path, NULL, ret_answer);
 }
 
+// --- following -----------------------------------------------------------------------------------
+
+#define SILENCE_MAX_MS 20000u // a server that has nothing to say says so more often
+
+static volatile sig_atomic_t is_interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    is_interrupted = 1;
+}
+
+// recv(2) ends with EINTR for them. A second one ends the process.
+static void catch_interrupts(void)
+{
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    check(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
+}
+
+struct following {
+    admin_client_line_fn on_line;
+    void *ctx;
+};
+
+static bool on_followed(void *ctx, struct span line)
+{
+    const struct following *f = ctx;
+    return is_interrupted == 0 && (line.len == 0 || f->on_line(f->ctx, line));
+}
+
+int command_client_follow(struct command_client *client, const char *path,
+                          admin_client_line_fn on_line, void *ctx)
+{
+    json_t *summary = NULL;
+    int code = command_client_get(client, "/api/v1/summary", &summary); // finds out where
+    json_decref(summary);
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    struct following following = {on_line, ctx};
+    struct admin_client_request request = {.address = client->address,
+                                           .method = "GET",
+                                           .path = path,
+                                           .token = client->token,
+                                           .timeout_ms = commands_common()->timeout_ms};
+    struct buf body;
+    unsigned status = 0;
+    buf_init(&body, ANSWER_MAX_BYTES);
+    catch_interrupts();
+    enum err err =
+        admin_client_follow(&request, SILENCE_MAX_MS, on_followed, &following, &status, &body);
+    if (err == ERR_OK && status != 200) {
+        json_t *json = json_loadb(body.ptr, body.len, 0, NULL);
+        const char *why = command_client_text(json, "reason");
+        command_client_error(client, "%s", why[0] != '\0' ? why : "the server refused that");
+        json_decref(json);
+        code = code_of(status);
+    } else if (err != ERR_OK && is_interrupted == 0) {
+        command_client_error(client, "the server at %s has ended", client->address);
+        code = EXIT_CODE_UNREACHABLE;
+    }
+    buf_done(&body);
+    return code;
+}
+
 void command_client_parameter(struct buf *path, const char *name, struct span value)
 {
     struct span sofar = buf_span(path);

@@ -30,6 +30,10 @@ int command_client_get(struct command_client *client, const char *path, json_t *
 int command_client_post(struct command_client *client, const char *path, json_t *body,
                         json_t **ret_answer);
 int command_client_delete(struct command_client *client, const char *path, json_t **ret_answer);
+// GET of an answer without an end, line by line, until on_line() returns false or SIGINT or SIGTERM comes, both
+// EXIT_CODE_OK. Empty lines are not told of.
+int command_client_follow(struct command_client *client, const char *path,
+                          admin_client_line_fn on_line, void *ctx);
 // Appends "NAME=VALUE", percent-coded, behind '?' or '&'.
 void command_client_parameter(struct buf *path, const char *name, struct span value);
 

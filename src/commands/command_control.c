@@ -502,6 +502,22 @@ void command_control_done(struct command_control *control)
     control->jobs = NULL;
 }
 
+static void lines_turn(void *ctx, bool is_on)
+{
+    proxy_live_turn(ctx, is_on);
+}
+
+static uint64_t lines_take(void *ctx, admin_lines_fn on_lines, void *lines_ctx)
+{
+    return proxy_live_take(ctx, on_lines, lines_ctx);
+}
+
+struct admin_lines command_control_lines(struct proxy *proxy)
+{
+    return (struct admin_lines){
+        .fd = proxy_live_fd(proxy), .turn = lines_turn, .take = lines_take, .ctx = proxy};
+}
+
 void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
 {
     actions[ADMIN_ACTION_explain] = control_explain;

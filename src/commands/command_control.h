@@ -25,6 +25,8 @@ struct command_control {
 void command_control_init(struct command_control *control);
 // They get the control as their ctx.
 void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_]);
+// The requests of a proxy, as they end.
+struct admin_lines command_control_lines(struct proxy *proxy);
 // SIGHUP, on the main thread: reloads, and answers who has asked for it.
 void command_control_reload(struct command_control *control);
 // On the main thread: jobs end, and no new ones begin. Before the origins are closed; a zeroed one is fine.

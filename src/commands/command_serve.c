@@ -323,6 +323,7 @@ static int serve_build_admin(struct serve *s)
         .started = probe_started,
         .metrics = render_metrics,
         .config = show_config,
+        .lines = command_control_lines(s->proxy),
         .ctx = s};
     s->control.proxy = s->proxy;
     s->control.store = s->store;

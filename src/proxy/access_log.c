@@ -3,8 +3,7 @@
 // ever waiting: what does not fit is counted and gone. The log thread copies the rings to the file
 // or to stdout, whatever that takes.
 //
-// A ring is bytes: `filled` is moved by its worker only, `emptied` by the log thread only, both
-// ever rising. The thread sleeps on an eventfd and says so in `is_asleep`; the first line after
+// The thread sleeps on an eventfd and says so in `is_asleep`; the first line after
 // that wakes it, and it lets LINGER_MS pass before it copies, so that a busy server pays one
 // wake-up for many lines.
 //
@@ -29,9 +28,7 @@
 #define STOP_WAIT_MS 1000    // for a reader that does not read, at the end
 
 struct ring {
-    _Alignas(64) atomic_ulong filled;
-    _Alignas(64) atomic_ulong emptied;
-    char *bytes; // RING_BYTES
+    struct access_log_ring lines;
     // the worker's own
     uint64_t sample_state;
     struct access_log_date date;
@@ -146,29 +143,15 @@ static void write_all(struct access_log *log, const char *bytes, size_t len)
     }
 }
 
-// Copies what a ring holds, up to the end of a line; false when there is nothing.
+// Copies what a ring held when so much had come, up to the end of a line; false when there is nothing.
 static bool ring_drain_to(struct access_log *log, struct ring *ring, unsigned long filled)
 {
-    unsigned long emptied = atomic_load_explicit(&ring->emptied, memory_order_relaxed);
-    if (filled <= emptied) {
-        return false;
-    }
-    while (emptied != filled) {
-        size_t len = min_u64(filled - emptied, FILE_WRITE_MAX);
-        size_t at = emptied % RING_BYTES;
-        size_t first = min_u64(len, RING_BYTES - at);
-        memcpy(log->batch, ring->bytes + at, first);
-        memcpy(log->batch + first, ring->bytes, len - first);
-        if (emptied + len != filled) { // lines stay whole from one write to the next
-            const char *end = memrchr(log->batch, '\n', len);
-            check(end != NULL);
-            len = (size_t)(end - log->batch) + 1;
-        }
-        emptied += len;
-        atomic_store_explicit(&ring->emptied, emptied, memory_order_release);
+    size_t done = 0, len;
+    while ((len = access_log_ring_take(&ring->lines, log->batch, FILE_WRITE_MAX, filled)) > 0) {
         write_all(log, log->batch, len);
+        done += len;
     }
-    return true;
+    return done > 0;
 }
 
 static bool drain(struct access_log *log)
@@ -176,7 +159,7 @@ static bool drain(struct access_log *log)
     bool any = false;
     for (unsigned i = 0; i < log->ring_count; i++) {
         struct ring *ring = &log->rings[i];
-        unsigned long filled = atomic_load_explicit(&ring->filled, memory_order_acquire);
+        unsigned long filled = access_log_ring_filled(&ring->lines);
         any = ring_drain_to(log, ring, filled) || any;
     }
     return any;
@@ -269,8 +252,7 @@ struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned w
     check(log->rings != NULL);
     memset(log->rings, 0, worker_count * sizeof(*log->rings));
     for (unsigned i = 0; i < worker_count; i++) {
-        log->rings[i].bytes = malloc(RING_BYTES);
-        check(log->rings[i].bytes != NULL);
+        access_log_ring_init(&log->rings[i].lines, RING_BYTES);
         log->rings[i].sample_state = random_u64() | 1;
         log->rings[i].date.s = INT64_MIN;
     }
@@ -292,7 +274,7 @@ void access_log_free(struct access_log *log)
     wake(log);
     (void)pthread_join(log->thread, NULL);
     for (unsigned i = 0; i < log->ring_count; i++) {
-        free(log->rings[i].bytes);
+        access_log_ring_done(&log->rings[i].lines);
     }
     free(log->rings);
     free(log->batch);
@@ -316,7 +298,7 @@ void access_log_switch(struct access_log *log, struct proxy_access_log_file *fil
     file->since = calloc(log->ring_count, sizeof(*file->since));
     check(file->since != NULL);
     for (unsigned i = 0; i < log->ring_count; i++) {
-        file->since[i] = atomic_load_explicit(&log->rings[i].filled, memory_order_acquire);
+        file->since[i] = access_log_ring_filled(&log->rings[i].lines);
     }
     proxy_access_log_close(atomic_exchange(&log->next, file));
     wake(log);
@@ -337,20 +319,18 @@ static bool is_sampled(double sample, struct ring *ring)
     return (double)(x >> 11) * 0x1p-53 < sample;
 }
 
-static bool ring_put(struct ring *ring, const char *bytes, size_t len)
+struct access_log_entry access_log_entry_of(const struct request *r, enum http_outcome outcome,
+                                            struct access_log_date *date)
 {
-    unsigned long filled = atomic_load_explicit(&ring->filled, memory_order_relaxed);
-    unsigned long emptied = atomic_load_explicit(&ring->emptied, memory_order_acquire);
-    if (RING_BYTES - (filled - emptied) < len) {
-        return false;
-    }
-    size_t at = filled % RING_BYTES;
-    size_t first = min_u64(len, RING_BYTES - at);
-    memcpy(ring->bytes + at, bytes, first);
-    memcpy(ring->bytes, bytes + first, len - first);
-    atomic_store(&ring->filled,
-                 filled + len); // sequentially consistent: the thread may be falling asleep
-    return true;
+    uint64_t now_us = clock_monotonic_us(), started_us = r->http->started_us;
+    uint64_t first_us = http_reply_first_byte_us(r->x);
+    return (struct access_log_entry){
+        .r = r,
+        .outcome = outcome,
+        .date = date,
+        .first_byte_us = first_us > started_us ? first_us - started_us : 0,
+        .total_us = now_us > started_us ? now_us - started_us : 0,
+    };
 }
 
 void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome)
@@ -362,15 +342,7 @@ void access_log_write(struct access_log *log, const struct request *r, enum http
     if (!is_error && !is_sampled(settings->access_log_sample, ring)) {
         return;
     }
-    uint64_t now_us = clock_monotonic_us(), started_us = r->http->started_us;
-    uint64_t first_us = http_reply_first_byte_us(r->x);
-    struct access_log_entry entry = {
-        .r = r,
-        .outcome = outcome,
-        .date = &ring->date,
-        .first_byte_us = first_us > started_us ? first_us - started_us : 0,
-        .total_us = now_us > started_us ? now_us - started_us : 0,
-    };
+    struct access_log_entry entry = access_log_entry_of(r, outcome, &ring->date);
     struct access_log_line line;
     line.len = 0;
     line.is_full = false;
@@ -380,7 +352,7 @@ void access_log_write(struct access_log *log, const struct request *r, enum http
         [PROXY_ACCESS_LOG_TEXT] = access_log_text};
     check((size_t)settings->access_log_format < ARRAY_LEN(forms));
     forms[settings->access_log_format](&line, &entry);
-    if (line.is_full || !ring_put(ring, line.bytes, line.len)) {
+    if (line.is_full || !access_log_ring_put(&ring->lines, line.bytes, line.len)) {
         stats_add(COUNTER_access_log_dropped, 1);
         return;
     }

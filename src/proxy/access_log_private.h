@@ -30,6 +30,33 @@ struct access_log_entry {
     uint64_t first_byte_us, total_us; // since its head came; 0: none was sent
 };
 
+// --- access_log_ring.c: lines from one thread to another, without a lock ----------------------------
+
+// Bytes: `filled` is moved by the writer only, `emptied` by the reader only, both ever rising.
+struct access_log_ring {
+    _Alignas(64) atomic_ulong filled;
+    _Alignas(64) atomic_ulong emptied;
+    char *bytes;
+    size_t size_bytes;
+};
+
+void access_log_ring_init(struct access_log_ring *ring, size_t size_bytes);
+void access_log_ring_done(struct access_log_ring *ring);
+// The writer. False: the line does not fit, and nothing of it is there.
+bool access_log_ring_put(struct access_log_ring *ring, const char *bytes, size_t len);
+// How much was ever put in. Any thread.
+unsigned long access_log_ring_filled(const struct access_log_ring *ring);
+// The reader: of what was in when so much had been put in, as many whole lines as fit `max`, which is at least
+// ACCESS_LOG_LINE_MAX; 0: there are none.
+size_t access_log_ring_take(struct access_log_ring *ring, char *ret_bytes, size_t max,
+                            unsigned long filled);
+void access_log_ring_clear(struct access_log_ring *ring); // the reader, too
+
+// --- access_log.c ----------------------------------------------------------------------------------
+
+struct access_log_entry access_log_entry_of(const struct request *r, enum http_outcome outcome,
+                                            struct access_log_date *date);
+
 // --- access_log_line.c ---------------------------------------------------------------------------
 
 void access_log_line_bytes(struct access_log_line *line, const char *bytes, size_t len);

@@ -55,6 +55,7 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
     proxy->series = series_table_new();
     uint32_t start_id = (uint32_t)random_u64();
     hex_encode(&start_id, sizeof(start_id), proxy->id_prefix);
+    proxy->log_live = access_log_live_new(proxy->worker_count);
     if (options->access_log_path != NULL) {
         struct proxy_access_log_file *file;
         enum err err = proxy_access_log_open(options->access_log_path, &file, ret_why);
@@ -98,6 +99,7 @@ void proxy_free(struct proxy *proxy)
     series_table_free(proxy->series);
     fill_room_free(proxy->fill_room);
     access_log_free(proxy->access_log);
+    access_log_live_free(proxy->log_live);
     free(proxy->buckets);
     free(proxy->workers);
     free(proxy);

@@ -101,6 +101,18 @@ void proxy_access_log_close(
 void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
                struct proxy_access_log_file *log_file, sem_t *told);
 
+// --- requests as they end (access_log_live.c) -----------------------------------------------------
+//
+// Each as a line of JSON, as access_log.format json has it, while that is turned on. One thread takes them, no
+// worker; it is woken by the descriptor, which becomes readable when there are lines, and should let some time
+// pass then, so that many come at once.
+int proxy_live_fd(const struct proxy *proxy);
+void proxy_live_turn(struct proxy *proxy, bool is_on);
+// Whole lines, valid during the call.
+typedef void (*proxy_live_fn)(void *ctx, struct span lines);
+// Those that have come; returns how many did not fit and are lost.
+uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx);
+
 // --- what operators ask and tell (inspect.c, evict.c, warm.c) -------------------------------------
 //
 // Any thread may call; the answer comes on a worker, and is valid during its call only. Buckets are named

@@ -16,6 +16,7 @@
 
 struct request;
 struct access_log;
+struct access_log_live;
 struct list_cache;
 struct readahead;
 struct series_table;
@@ -31,6 +32,7 @@ struct proxy {
     struct proxy_bucket *buckets;
     struct access_log
         *access_log; // NULL: none was wanted yet; workers look at it where live says so
+    struct access_log_live *log_live;
     struct fill_room *fill_room;
     struct span realm;
     unsigned worker_count;
@@ -330,6 +332,14 @@ void access_log_switch(struct access_log *log, struct proxy_access_log_file *fil
 void access_log_free(struct access_log *log); // drains the rings
 void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome);
 void access_log_reopen(struct access_log *log);
+
+// --- access_log_live.c ---------------------------------------------------------------------------
+
+struct access_log_live *access_log_live_new(unsigned worker_count);
+void access_log_live_free(struct access_log_live *live); // NULL is fine
+// At its end, on the request's worker.
+void access_log_live_write(struct access_log_live *live, const struct request *r,
+                           enum http_outcome outcome);
 
 // --- freshness.c ----------------------------------------------------------------------------------
 

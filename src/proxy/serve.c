@@ -154,6 +154,7 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     if (r->live->settings.logs_access) {
         access_log_write(r->pw->proxy->access_log, r, outcome);
     }
+    access_log_live_write(r->pw->proxy->log_live, r, outcome);
     r->ended = true;
     gate_release(&r->principal);
     serve_pass_done(r);
