@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay stats`: one line an interval of what a running server does. Rates are differences between two
 // summaries; the columns are rows of counters.def.
-#include "commands/command_client.h"
+#include "commands/command_stats.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -12,24 +12,18 @@
 #define INTERVAL_MAX_S 86400u
 #define HEAD_EVERY 20u // lines
 
-// Of a summary, as sums since the server's start.
-struct sample {
-    double time;
-    double requests, reads, hits;
-    double value[COUNTER_COUNT_];
-    double first_byte[HISTOGRAM_BUCKETS + 1]; // of all results, not cumulated
-};
-
 struct column {
     const char *title, *field;
     double scale; // for people
-    double (*of)(const struct sample *from, const struct sample *to, double seconds);
+    double (*of)(const struct command_sample *from, const struct command_sample *to,
+                 double seconds);
 };
 
 // --- columns -------------------------------------------------------------------------------------
 
 #define RATE(name, counter)                                                                        \
-    static double name(const struct sample *from, const struct sample *to, double seconds)         \
+    static double name(const struct command_sample *from, const struct command_sample *to,         \
+                       double seconds)                                                             \
     {                                                                                              \
         return (to->value[counter] - from->value[counter]) / seconds;                              \
     }
@@ -39,12 +33,14 @@ RATE(origin_rate, COUNTER_response_bytes_origin)
 RATE(fetch_rate, COUNTER_origin_received_bytes)
 RATE(eviction_rate, COUNTER_evicted_blocks_capacity)
 
-static double request_rate(const struct sample *from, const struct sample *to, double seconds)
+static double request_rate(const struct command_sample *from, const struct command_sample *to,
+                           double seconds)
 {
     return (to->requests - from->requests) / seconds;
 }
 
-static double hit_share(const struct sample *from, const struct sample *to, double seconds)
+static double hit_share(const struct command_sample *from, const struct command_sample *to,
+                        double seconds)
 {
     double reads = to->reads - from->reads;
     (void)seconds;
@@ -52,7 +48,7 @@ static double hit_share(const struct sample *from, const struct sample *to, doub
 }
 
 // Where in its bucket is not known: the bucket's upper bound.
-static double quantile(const struct sample *from, const struct sample *to, double q)
+static double quantile(const struct command_sample *from, const struct command_sample *to, double q)
 {
     double total = 0, below = 0;
     for (unsigned i = 0; i <= HISTOGRAM_BUCKETS; i++) {
@@ -70,19 +66,22 @@ static double quantile(const struct sample *from, const struct sample *to, doubl
                : 0;
 }
 
-static double median(const struct sample *from, const struct sample *to, double seconds)
+static double median(const struct command_sample *from, const struct command_sample *to,
+                     double seconds)
 {
     (void)seconds;
     return quantile(from, to, 0.5);
 }
 
-static double p99(const struct sample *from, const struct sample *to, double seconds)
+static double p99(const struct command_sample *from, const struct command_sample *to,
+                  double seconds)
 {
     (void)seconds;
     return quantile(from, to, 0.99);
 }
 
-static double inflight(const struct sample *from, const struct sample *to, double seconds)
+static double inflight(const struct command_sample *from, const struct command_sample *to,
+                       double seconds)
 {
     (void)from;
     (void)seconds;
@@ -117,7 +116,8 @@ static double sum_of(const json_t *object)
     return sum;
 }
 
-static void add_first_byte(struct sample *sample, const json_t *histograms, enum histogram h)
+static void add_first_byte(struct command_sample *sample, const json_t *histograms,
+                           enum histogram h)
 {
     const json_t *row = json_object_get(histograms, stats_histogram_name(h));
     const json_t *counts = json_object_get(row, "counts");
@@ -126,14 +126,15 @@ static void add_first_byte(struct sample *sample, const json_t *histograms, enum
     }
 }
 
-static int take(struct command_client *client, struct sample *ret_sample)
+int command_stats_take(struct command_client *client, struct command_sample *ret_sample,
+                       json_t **ret_summary)
 {
     json_t *summary = NULL;
     int code = command_client_get(client, "/api/v1/summary", &summary);
     if (code != EXIT_CODE_OK) {
         return code;
     }
-    struct sample s = {.time = command_client_double(summary, "time")};
+    struct command_sample s = {.time = command_client_double(summary, "time")};
     const json_t *counters = json_object_get(summary, "counters");
     const json_t *histograms = json_object_get(summary, "histograms");
     const json_t *results = json_object_get(summary, "results");
@@ -147,9 +148,27 @@ static int take(struct command_client *client, struct sample *ret_sample)
     s.reads = sum_of(results);
     s.hits = command_client_double(results, "hit") + command_client_double(results, "revalidated") +
              command_client_double(results, "stale");
-    json_decref(summary);
+    if (ret_summary != NULL) {
+        *ret_summary = summary;
+    } else {
+        json_decref(summary);
+    }
     *ret_sample = s;
     return EXIT_CODE_OK;
+}
+
+bool command_stats_column(unsigned i, const struct command_sample *from,
+                          const struct command_sample *to, struct command_figure *ret_figure)
+{
+    if (i >= ARRAY_LEN(columns)) {
+        return false;
+    }
+    double seconds = to->time > from->time ? to->time - from->time : 1;
+    *ret_figure = (struct command_figure){.title = columns[i].title,
+                                          .field = columns[i].field,
+                                          .value = columns[i].of(from, to, seconds),
+                                          .scale = columns[i].scale};
+    return true;
 }
 
 // --- lines ---------------------------------------------------------------------------------------
@@ -162,8 +181,8 @@ static void print_head(void)
     }
 }
 
-static void print_sample(const struct command_client *client, const struct sample *from,
-                         const struct sample *to)
+static void print_sample(const struct command_client *client, const struct command_sample *from,
+                         const struct command_sample *to)
 {
     double seconds = to->time > from->time ? to->time - from->time : 1;
     json_t *json = json_pack("{s:f, s:f}", "time", to->time, "interval_s", seconds);
@@ -190,7 +209,7 @@ static bool read_number(const char *text, uint64_t *ret_value)
 int command_stats(int argc, char **argv)
 {
     struct command_client client;
-    struct sample before, now;
+    struct command_sample before, now;
     bool bad = false;
     uint64_t interval_s = 1, count = 0;
     const char *interval_text = commands_argument_take_value(&argc, argv, "-i", &bad);
@@ -202,11 +221,11 @@ int command_stats(int argc, char **argv)
     if (code != EXIT_CODE_OK) {
         return code;
     }
-    code = take(&client, &before);
+    code = command_stats_take(&client, &before, NULL);
     uint64_t lines = 0;
     for (; code == EXIT_CODE_OK && (count == 0 || lines < count); lines++) {
         (void)poll(NULL, 0, (int)(1000 * interval_s)); // a signal ends the process
-        code = take(&client, &now);
+        code = command_stats_take(&client, &now, NULL);
         if (code != EXIT_CODE_OK) {
             break;
         }

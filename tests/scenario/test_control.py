@@ -3,18 +3,13 @@
 with --json, for programs; who may; what a server that is busy, degraded or gone makes of it."""
 import json
 import os
-import signal
-import socket
-import subprocess
 import threading
 
 import pytest
 
 from client import Connection, request_bytes
-from conftest import not_run
-from disks import direct_works
-from forebay import binary, parallel, run_forebay, scaled
-from waiting import WAIT_S, wait_for
+from forebay import run_forebay, scaled
+from waiting import wait_for
 
 MIB = 1 << 20
 
@@ -54,6 +49,10 @@ SHAPES = {
                        "fetched_bytes_per_s": float, "first_byte_p50_s": float, "first_byte_p99_s": float,
                        "evicted_blocks_per_s": float, "requests_inflight": float},
               "result": {**RESULT, "lines": int}},
+    "top": {"result": {**RESULT, "requests_per_s": float, "hit_ratio": float, "memory_bytes_per_s": float,
+                       "disk_bytes_per_s": float, "origin_bytes_per_s": float, "fetched_bytes_per_s": float,
+                       "first_byte_p50_s": float, "first_byte_p99_s": float, "evicted_blocks_per_s": float,
+                       "requests_inflight": float, "changes_per_s": dict}},
     "log": {"item": None, "warning": {"type": str, "dropped": int}, "result": {**RESULT, "lines": int, "dropped": int}},
     "trace": {"item": None, "warning": {"type": str, "dropped": int}, "result": {**RESULT, "requests": int}},
     "explain": {"result": {**RESULT, "uri": str, "origin": str, "origin_bucket": str, "known": bool,
@@ -165,164 +164,11 @@ def test_a_mistake_as_json(words):
 def test_no_server(tmp_path):
     """Exit code 6 and one line that says what to do, for each command."""
     for words in (["status"], ["stats", "-n", "1"], ["explain", "s3://b/k"], ["ls", "s3://b/"], ["du", "s3://b/"],
-                  ["evict", "s3://b/k"], ["scrub"], ["log"], ["trace", "x"], ["reload"], ["drain"], ["loglevel", "info"]):
+                  ["evict", "s3://b/k"], ["scrub"], ["top"], ["log"], ["trace", "x"], ["reload"], ["drain"], ["loglevel", "info"]):
         got = run_forebay(*words, "--admin", f"unix:{tmp_path}/none", "--json")
         assert got.returncode == 6, (words, got)
         assert "no server answers" in got.stderr and "--admin" in got.stderr
         assert [json.loads(line)["type"] for line in got.stdout.splitlines()] == ["error", "result"]
-
-
-# --- log, trace -----------------------------------------------------------------------------------
-
-class Follower:
-    """A command that follows SERVER's requests, from when the server knows of it."""
-
-    def __init__(self, server, *words):
-        before = server.metric("forebay_admin_streams")
-        self.child = subprocess.Popen([binary(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                      env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
-        server.wait_metric("forebay_admin_streams", lambda v: v == before + 1)
-
-    def end(self, code=0, interrupt=True):
-        if interrupt:
-            self.child.send_signal(signal.SIGINT)
-        out, err = self.child.communicate(timeout=WAIT_S)
-        assert self.child.returncode == code, (self.child.returncode, out, err)
-        return out if code == 0 else out + err
-
-    def ended(self, count, code=0):
-        """It ends by itself: its lines as JSON, COUNT of them before the result."""
-        lines = [json.loads(line) for line in self.end(code, interrupt=False).splitlines()]
-        assert [line["type"] for line in lines] == ["item"] * count + ["result"]
-        return lines
-
-
-def test_log_follows_what_it_is_told_to(forebay, origin):
-    for key in ("a", "b c", 'q"'):
-        origin.put(key, MIB)
-    every = Follower(forebay, "log", "--json", "-n", "4")
-    misses = Follower(forebay, "log", "--where", "result=miss and not key=a", "--fields", "key,status,result", "-n", "2")
-    fast = Follower(forebay, "log", "--where", "ttfb>100s or bytes>1GiB or status=777")
-    with forebay.client() as client:
-        for key in ("a", "a", "b c", 'q"'):
-            assert client.get(key).status == 200
-            forebay.settle()
-    assert misses.end(interrupt=False) == 'b c\t200\tmiss\nq"\t200\tmiss\n'
-    lines = every.ended(4)
-    assert [line["key"] for line in lines[:-1]] == ["a", "a", "b c", 'q"'] and lines[-1]["lines"] == 4
-    assert [line["result"] for line in lines[:-1]] == ["miss", "hit", "miss", "miss"]
-    assert fast.end() == ""
-    forebay.wait_metric("forebay_admin_streams", lambda v: v == 0)
-    # Each member of a line is a field.
-    for name, value in lines[0].items():
-        if name != "type":
-            assert "no such field" not in said(forebay, "log", "-n", "1", "--where", f"{name}~x y", code=2), name
-    assert "no such field" in said(forebay, "log", "--where", "kye=a", code=2)
-
-
-def test_log_without_an_access_log_on_many_workers(start, origin):
-    """What is followed has nothing to do with what is written, and nobody follows after the end."""
-    server = start(origin, settings={"access_log.path": "off", "access_log.format": "s3", "workers": 4})
-    origin.put("a", 100)
-    text = Follower(server, "log", "-n", "40")
-
-    def one(worker):
-        with server.client() as client:
-            for _ in range(5):
-                assert client.get("a").status == 200
-    parallel(8, one)
-    lines = text.end(interrupt=False).splitlines()
-    assert len(lines) == 40 and all(" GetObject bkt/a" in line and " 200 " in line for line in lines)
-    last = Follower(server, "log", "--json")
-    server.stop()
-    told = last.end(6, interrupt=False)
-    assert '"exit":6' in told and "has ended" in told
-
-
-def test_a_follower_that_does_not_read_is_told_what_it_missed(start, origin):
-    """It holds nobody up: others see each line, and the lines that did not fit are counted."""
-    server = start(origin, settings={"workers": 1})
-    origin.put("a", 10)
-    slow = Connection(server.admin_port)
-    slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    slow.send(request_bytes("GET", "/api/v1/log", "127.0.0.1"))
-    assert slow.read_head().header("content-type") == "application/x-ndjson"
-    with server.client() as client:
-        agent = [("User-Agent", "x" * 8000)]
-        wait_for(lambda: [client.get("a", headers=agent) for _ in range(200)] and
-                 server.metric("forebay_live_log_dropped_total"), "a line that does not fit")
-        sent = server.metric("forebay_http_requests_total", op="GetObject", code="200")
-        quick = Follower(server, "log", "-n", "20", "--json")
-        for _ in range(20):
-            assert client.get("a").status == 200
-        assert quick.ended(20)[-1]["dropped"] == 0
-    text = b""
-    with server.client() as client:
-        while b'"dropped":' not in text:
-            client.get("a")
-            text += slow.sock.recv(1 << 20)
-    while not text.endswith(b"\n\r\n"):
-        text += slow.sock.recv(1 << 20)
-    assert 0 < int(text.split(b'"dropped":')[1].split(b"}")[0]) < sent + 1000
-    slow.close()
-    server.wait_metric("forebay_admin_streams", lambda v: v == 0)
-
-
-def test_there_is_an_end_to_followers(forebay, origin):
-    held = [Follower(forebay, "log") for _ in range(4)]
-    assert "too many watch already" in said(forebay, "log", code=1)
-    assert forebay.admin("/livez").status == 200 and ask(forebay, "status")[-1]["ready"]
-    for one in held:
-        one.end()
-    forebay.wait_metric("forebay_admin_streams", lambda v: v == 0)
-
-
-def test_trace_shows_where_the_time_went(forebay, origin):
-    origin.put("x/a", 3 * MIB)
-    origin.put("y", 10)
-    by_key = Follower(forebay, "trace", "s3://bkt/x/a", "-n", "2")
-    by_prefix = Follower(forebay, "trace", "s3://bkt/x/", "-n", "2", "--json")
-    by_id = Follower(forebay, "trace", "step-7", "-n", "1", "--json")
-    with forebay.client() as client:
-        assert client.get("y").status == 200
-        assert client.get("x/a", headers=[("x-request-id", "step-7")]).status == 200
-        forebay.settle()
-        assert client.get("x/a").status == 200
-    miss, hit = by_key.end(interrupt=False).split("\n\n")[0].split("GetObject")[1:]
-    assert " 200 s3://bkt/x/a miss" in miss and "3.0 MiB from origin" in miss and "0 of 3 blocks" in miss
-    assert " 200 s3://bkt/x/a hit" in hit and "3 of 3 blocks" in hit and "from origin" not in hit
-    assert [line["key"] for line in by_prefix.ended(2)[:-1]] == ["x/a", "x/a"]
-    assert by_id.ended(1)[0]["request_id"] == "step-7"
-
-
-# --- scrub (what it finds: test_store.py) ---------------------------------------------------------
-
-def test_scrub_begins_a_round_and_tells_of_it(start, origin, tmp_path):
-    """A round is the server's: it outlives its command, is joined by the next, and can be cancelled."""
-    if not direct_works(tmp_path):
-        not_run("no direct I/O on this file system")
-    server = start(origin, settings={"cache.size": "64MiB", "workers": 1})
-    assert ask(server, "scrub", "--status")[-1]["state"] == "none"
-    assert "nothing was verified" in said(server, "scrub", "--status")
-    for i in range(12):
-        origin.put(f"k{i}", MIB)
-    read(server, *(f"k{i}" for i in range(12)))
-    wait_for(lambda: ask(server, "scrub", "-q")[-1]["runs"], "a full segment")
-    rounds = ask(server, "scrub", "--status")[-1]["round"]
-    child = subprocess.Popen([binary(), "scrub", "--rate", "1KiB/s"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                             env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
-    wait_for(lambda: ask(server, "scrub", "--status")[-1]["state"] == "running", "the round")
-    child.kill()
-    child.wait()
-    now = ask(server, "scrub", "--status")[-1]
-    assert now["state"] == "running" and now["rate"] == 1024 and now["round"] == rounds + 1
-    assert ask(server, "scrub", "--cancel")[-1]["round"] == rounds + 1
-    wait_for(lambda: "cancelled: " in said(server, "scrub", "--cancel"), "its end")
-    said(server, "scrub", "--status", code=1)
-    done = ask(server, "scrub", "--rate", "10GiB/s")[-1]
-    assert done["state"] == "done" and done["round"] == rounds + 2 and done["bad_runs"] == 0 and done["rate"] == 0
-    assert done["segments_done"] == done["segments"] > done["segments_left_out"] and done["runs"] > 0
-    assert f"{done['runs']} runs, 0 bad" in said(server, "scrub", "-q")
 
 
 # --- what is cached -------------------------------------------------------------------------------

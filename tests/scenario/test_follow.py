@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that stay with a running server: log, trace, top and scrub; what they do when it, they or their reader end."""
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import struct
+import subprocess
+import termios
+
+import pytest
+
+from client import Connection, request_bytes
+from conftest import not_run
+from disks import direct_works
+from forebay import binary, parallel
+from test_control import MIB, ask, read, said
+from waiting import WAIT_S, wait_for
+
+# --- log, trace -----------------------------------------------------------------------------------
+
+class Follower:
+    """A command that follows SERVER's requests, from when the server knows of it."""
+
+    def __init__(self, server, *words):
+        before = server.metric("forebay_admin_streams")
+        self.child = subprocess.Popen([binary(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        server.wait_metric("forebay_admin_streams", lambda v: v == before + 1)
+
+    def end(self, code=0, interrupt=True):
+        if interrupt:
+            self.child.send_signal(signal.SIGINT)
+        out, err = self.child.communicate(timeout=WAIT_S)
+        assert self.child.returncode == code, (self.child.returncode, out, err)
+        return out if code == 0 else out + err
+
+    def ended(self, count, code=0):
+        """It ends by itself: its lines as JSON, COUNT of them before the result."""
+        lines = [json.loads(line) for line in self.end(code, interrupt=False).splitlines()]
+        assert [line["type"] for line in lines] == ["item"] * count + ["result"]
+        return lines
+
+
+def test_log_follows_what_it_is_told_to(forebay, origin):
+    for key in ("a", "b c", 'q"'):
+        origin.put(key, MIB)
+    every = Follower(forebay, "log", "--json", "-n", "4")
+    misses = Follower(forebay, "log", "--where", "result=miss and not key=a", "--fields", "key,status,result", "-n", "2")
+    fast = Follower(forebay, "log", "--where", "ttfb>100s or bytes>1GiB or status=777")
+    with forebay.client() as client:
+        for key in ("a", "a", "b c", 'q"'):
+            assert client.get(key).status == 200
+            forebay.settle()
+    assert misses.end(interrupt=False) == 'b c\t200\tmiss\nq"\t200\tmiss\n'
+    lines = every.ended(4)
+    assert [line["key"] for line in lines[:-1]] == ["a", "a", "b c", 'q"'] and lines[-1]["lines"] == 4
+    assert [line["result"] for line in lines[:-1]] == ["miss", "hit", "miss", "miss"]
+    assert fast.end() == ""
+    forebay.wait_metric("forebay_admin_streams", lambda v: v == 0)
+    # Each member of a line is a field.
+    for name, value in lines[0].items():
+        if name != "type":
+            assert "no such field" not in said(forebay, "log", "-n", "1", "--where", f"{name}~x y", code=2), name
+    assert "no such field" in said(forebay, "log", "--where", "kye=a", code=2)
+
+
+def test_log_without_an_access_log_on_many_workers(start, origin):
+    """What is followed has nothing to do with what is written, and nobody follows after the end."""
+    server = start(origin, settings={"access_log.path": "off", "access_log.format": "s3", "workers": 4})
+    origin.put("a", 100)
+    text = Follower(server, "log", "-n", "40")
+
+    def one(worker):
+        with server.client() as client:
+            for _ in range(5):
+                assert client.get("a").status == 200
+    parallel(8, one)
+    lines = text.end(interrupt=False).splitlines()
+    assert len(lines) == 40 and all(" GetObject bkt/a" in line and " 200 " in line for line in lines)
+    last = Follower(server, "log", "--json")
+    server.stop()
+    told = last.end(6, interrupt=False)
+    assert '"exit":6' in told and "has ended" in told
+
+
+def test_a_follower_that_does_not_read_is_told_what_it_missed(start, origin):
+    """It holds nobody up: others see each line, and the lines that did not fit are counted."""
+    server = start(origin, settings={"workers": 1})
+    origin.put("a", 10)
+    slow = Connection(server.admin_port)
+    slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.send(request_bytes("GET", "/api/v1/log", "127.0.0.1"))
+    assert slow.read_head().header("content-type") == "application/x-ndjson"
+    with server.client() as client:
+        agent = [("User-Agent", "x" * 8000)]
+        wait_for(lambda: [client.get("a", headers=agent) for _ in range(200)] and
+                 server.metric("forebay_live_log_dropped_total"), "a line that does not fit")
+        sent = server.metric("forebay_http_requests_total", op="GetObject", code="200")
+        quick = Follower(server, "log", "-n", "20", "--json")
+        for _ in range(20):
+            assert client.get("a").status == 200
+        assert quick.ended(20)[-1]["dropped"] == 0
+    text = b""
+    with server.client() as client:
+        while b'"dropped":' not in text:
+            client.get("a")
+            text += slow.sock.recv(1 << 20)
+    while not text.endswith(b"\n\r\n"):
+        text += slow.sock.recv(1 << 20)
+    assert 0 < int(text.split(b'"dropped":')[1].split(b"}")[0]) < sent + 1000
+    slow.close()
+    server.wait_metric("forebay_admin_streams", lambda v: v == 0)
+
+
+def test_there_is_an_end_to_followers(forebay, origin):
+    held = [Follower(forebay, "log") for _ in range(4)]
+    assert "too many watch already" in said(forebay, "log", code=1)
+    assert forebay.admin("/livez").status == 200 and ask(forebay, "status")[-1]["ready"]
+    for one in held:
+        one.end()
+    forebay.wait_metric("forebay_admin_streams", lambda v: v == 0)
+
+
+def test_trace_shows_where_the_time_went(forebay, origin):
+    origin.put("x/a", 3 * MIB)
+    origin.put("y", 10)
+    by_key = Follower(forebay, "trace", "s3://bkt/x/a", "-n", "2")
+    by_prefix = Follower(forebay, "trace", "s3://bkt/x/", "-n", "2", "--json")
+    by_id = Follower(forebay, "trace", "step-7", "-n", "1", "--json")
+    with forebay.client() as client:
+        assert client.get("y").status == 200
+        assert client.get("x/a", headers=[("x-request-id", "step-7")]).status == 200
+        forebay.settle()
+        assert client.get("x/a").status == 200
+    miss, hit = by_key.end(interrupt=False).split("\n\n")[0].split("GetObject")[1:]
+    assert " 200 s3://bkt/x/a miss" in miss and "3.0 MiB from origin" in miss and "0 of 3 blocks" in miss
+    assert " 200 s3://bkt/x/a hit" in hit and "3 of 3 blocks" in hit and "from origin" not in hit
+    assert [line["key"] for line in by_prefix.ended(2)[:-1]] == ["x/a", "x/a"]
+    assert by_id.ended(1)[0]["request_id"] == "step-7"
+
+
+# --- top ------------------------------------------------------------------------------------------
+
+class Terminal:
+    """`forebay top` on a terminal of its own, until what it shows is there."""
+
+    def __init__(self, server, rows=24, columns=80):
+        pid, self.fd = pty.fork()
+        if pid == 0:
+            os.environ["FOREBAY_ADMIN"] = f"http://127.0.0.1:{server.admin_port}"
+            os.read(0, 1)                               # until its size is set
+            os.execv(binary(), [str(binary()), "top"])
+        self.pid, self.text = pid, b""
+        self.resize(rows, columns)
+        self.before = termios.tcgetattr(self.fd)
+        os.write(self.fd, b"\n")
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def wait(self, text):
+        """Reads until TEXT has come since the last wait; what came before it."""
+        while text not in self.text:
+            assert select.select([self.fd], [], [], WAIT_S)[0], (text, self.text)
+            self.text += os.read(self.fd, 65536)
+        before, _, self.text = self.text.partition(text)
+        return before
+
+    def ended(self):
+        """Its exit code, once the terminal is as it was before."""
+        self.wait(LEFT)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        assert termios.tcgetattr(self.fd) == self.before
+        os.close(self.fd)
+        return code
+
+
+ENTERED, LEFT = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
+
+
+@pytest.mark.parametrize("end", ["q", "interrupt", "term", "gone"])
+def test_top_gives_the_terminal_back(start, origin, end):
+    server = start(origin)
+    terminal = Terminal(server)
+    terminal.wait(ENTERED)
+    terminal.wait(b"metric")
+    assert not termios.tcgetattr(terminal.fd)[3] & (termios.ECHO | termios.ICANON)
+    terminal.resize(8, 30)                              # at once, and nothing wider or longer than that
+    terminal.wait(b"\x1b[H")
+    frame = terminal.wait(b"\x1b[J")
+    assert frame.count(b"\n") <= 7 and all(len(line.removesuffix(b"\r").removesuffix(b"\x1b[K")) <= 30
+                                           for line in frame.split(b"\n"))
+    if end == "gone":
+        server.stop()
+    elif end == "q":
+        os.write(terminal.fd, b"q")
+    elif end == "interrupt":
+        os.write(terminal.fd, b"\x03")
+    else:
+        os.kill(terminal.pid, signal.SIGTERM)
+    assert terminal.ended() == (6 if end == "gone" else 0)
+
+
+def test_top_stops_and_goes_on(start, origin):
+    """Ctrl-Z gives the terminal back for as long as it is stopped."""
+    terminal = Terminal(start(origin))
+    terminal.wait(b"metric")
+    os.write(terminal.fd, b"\x1a")
+    terminal.wait(LEFT)
+    assert os.WIFSTOPPED(os.waitpid(terminal.pid, os.WUNTRACED)[1])
+    assert termios.tcgetattr(terminal.fd) == terminal.before
+    os.kill(terminal.pid, signal.SIGCONT)
+    terminal.wait(ENTERED)
+    terminal.wait(b"metric")
+    os.write(terminal.fd, b"q")
+    assert terminal.ended() == 0
+
+
+def test_top_is_one_frame_where_there_is_no_terminal(forebay, origin):
+    origin.put("a", MIB)
+    read(forebay, "a", "a")
+    text = said(forebay, "top")
+    assert "\x1b" not in text and "ready" in text.splitlines()[0] and "hit%" in text and "cache [" in text
+    child = Follower(forebay, "log")                    # a row that changes
+    changes = ask(forebay, "top", "--once")[-1]["changes_per_s"]
+    assert all(isinstance(value, float) for value in changes.values())
+    child.end()
+
+
+# --- scrub (what it finds: test_store.py) ---------------------------------------------------------
+
+def test_scrub_begins_a_round_and_tells_of_it(start, origin, tmp_path):
+    """A round is the server's: it outlives its command, is joined by the next, and can be cancelled."""
+    if not direct_works(tmp_path):
+        not_run("no direct I/O on this file system")
+    server = start(origin, settings={"cache.size": "64MiB", "workers": 1})
+    assert ask(server, "scrub", "--status")[-1]["state"] == "none"
+    assert "nothing was verified" in said(server, "scrub", "--status")
+    for i in range(12):
+        origin.put(f"k{i}", MIB)
+    read(server, *(f"k{i}" for i in range(12)))
+    wait_for(lambda: ask(server, "scrub", "-q")[-1]["runs"], "a full segment")
+    rounds = ask(server, "scrub", "--status")[-1]["round"]
+    child = subprocess.Popen([binary(), "scrub", "--rate", "1KiB/s"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             env={**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    wait_for(lambda: ask(server, "scrub", "--status")[-1]["state"] == "running", "the round")
+    child.kill()
+    child.wait()
+    now = ask(server, "scrub", "--status")[-1]
+    assert now["state"] == "running" and now["rate"] == 1024 and now["round"] == rounds + 1
+    assert ask(server, "scrub", "--cancel")[-1]["round"] == rounds + 1
+    wait_for(lambda: "cancelled: " in said(server, "scrub", "--cancel"), "its end")
+    said(server, "scrub", "--status", code=1)
+    done = ask(server, "scrub", "--rate", "10GiB/s")[-1]
+    assert done["state"] == "done" and done["round"] == rounds + 2 and done["bad_runs"] == 0 and done["rate"] == 0
+    assert done["segments_done"] == done["segments"] > done["segments_left_out"] and done["runs"] > 0
+    assert f"{done['runs']} runs, 0 bad" in said(server, "scrub", "-q")
