@@ -89,7 +89,7 @@ void admin_log_tick(struct admin *admin)
     }
 }
 
-void admin_log_left(struct admin *admin)
+static void on_left(struct admin *admin)
 {
     if (admin->stream_counts[ADMIN_STREAM_LOG] == 0) {
         admin->options.lines.turn(admin->options.lines.ctx, false);
@@ -121,6 +121,7 @@ void admin_page_log(struct admin *admin, struct evhttp_request *req)
         return;
     }
     stream->where = where;
+    stream->left = on_left;
     if (admin->stream_counts[ADMIN_STREAM_LOG] == 1) {
         admin->options.lines.turn(admin->options.lines.ctx, true);
         check(event_add(admin->lines_event, NULL) == 0);

@@ -113,7 +113,9 @@ struct admin_stream {
     enum admin_stream_kind kind;
     struct admin *admin;
     struct evhttp_request *req;
-    struct bufferevent *bev;   // of its connection
+    struct bufferevent *bev; // of its connection
+    void (*left)(
+        struct admin *admin);  // called when it has gone and is not counted any more; NULL: nobody
     struct evbuffer *pending;  // the next piece
     struct admin_where *where; // of the log; NULL: all. The stream's
     uint64_t lost;             // lines that it was not told of yet
@@ -136,7 +138,6 @@ void admin_events_tick(struct admin *admin);
 void admin_log_tick(struct admin *admin);
 void admin_log_wake(struct admin *admin); // lines wait
 void admin_log_take(struct admin *admin);
-void admin_log_left(struct admin *admin); // a follower has
 
 // --- admin_where.c: pure -------------------------------------------------------------------------
 

@@ -12,15 +12,15 @@
 static void stream_free(struct admin_stream *stream)
 {
     struct admin *admin = stream->admin;
-    enum admin_stream_kind kind = stream->kind;
+    void (*left)(struct admin * admin) = stream->left;
     list_remove(&stream->node);
-    admin->stream_counts[kind]--;
+    admin->stream_counts[stream->kind]--;
     stats_sub(COUNTER_admin_streams, 1);
     evbuffer_free(stream->pending);
     admin_where_free(stream->where);
     free(stream);
-    if (kind == ADMIN_STREAM_LOG) {
-        admin_log_left(admin);
+    if (left != NULL) {
+        left(admin);
     }
 }
 
