@@ -485,11 +485,13 @@ void command_control_reload(struct command_control *control)
 void command_control_init(struct command_control *control)
 {
     control->jobs = command_control_jobs_new(control->proxy);
+    control->doctor = command_control_doctor_new(control->reload->argc, control->reload->argv);
 }
 
 void command_control_drain(struct command_control *control)
 {
     command_control_jobs_cancel(control->jobs);
+    command_control_doctor_cancel(control->doctor);
 }
 
 void command_control_done(struct command_control *control)
@@ -500,6 +502,8 @@ void command_control_done(struct command_control *control)
     }
     command_control_jobs_free(control->jobs);
     control->jobs = NULL;
+    command_control_doctor_free(control->doctor);
+    control->doctor = NULL;
 }
 
 static void lines_turn(void *ctx, bool is_on)
@@ -535,6 +539,7 @@ void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
     actions[ADMIN_ACTION_pin] = command_control_pin;
     actions[ADMIN_ACTION_unpin] = command_control_unpin;
     actions[ADMIN_ACTION_pins] = command_control_pins;
+    actions[ADMIN_ACTION_doctor] = command_control_doctor;
     actions[ADMIN_ACTION_drain] = control_drain;
     actions[ADMIN_ACTION_reload] = control_reload;
     actions[ADMIN_ACTION_loglevel] = control_loglevel;

@@ -11,13 +11,15 @@
 #include "proxy/proxy.h"
 #include "store/store.h"
 
-struct command_jobs; // command_control_jobs.c
+struct command_jobs;       // command_control_jobs.c
+struct command_doctor_run; // command_control_doctor.c
 
 struct command_control {
     struct proxy *proxy;
     struct store *store;
     struct command_reload *reload;
     struct command_jobs *jobs;
+    struct command_doctor_run *doctor;
     _Atomic(struct admin_call *) reload_call; // waits for the main thread
 };
 

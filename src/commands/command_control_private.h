@@ -21,6 +21,13 @@ bool command_control_take_object(struct admin_call **call, struct span text,
 void command_control_requests(void *ctx, struct admin_call *call);
 void command_control_buckets(void *ctx, struct admin_call *call);
 
+// --- command_control_doctor.c --------------------------------------------------------------------
+
+struct command_doctor_run *command_control_doctor_new(int argc, char **argv);
+void command_control_doctor_cancel(struct command_doctor_run *run); // for good; NULL is fine
+void command_control_doctor_free(struct command_doctor_run *run);   // NULL is fine
+void command_control_doctor(void *ctx, struct admin_call *call);
+
 // --- command_control_jobs.c ----------------------------------------------------------------------
 
 struct command_jobs *command_control_jobs_new(struct proxy *proxy);

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person who looks on sees: the last requests of all workers, and what each bucket was asked for. Both are bounded, keys
 are shown as log.keys says, and only to who may."""
+import contextlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from client import Client
 
 MIB = 1 << 20
 
@@ -61,6 +64,32 @@ def test_who_may_not_see_names_sees_none(start, origin, tmp_path):
     server = start(origin, settings={"admin.token_file": str(token), "admin.trust_loopback": "false"})
     for path in ("/api/v1/requests", "/api/v1/buckets", "/api/v1/config"):
         assert server.admin(path).status == 401, path
+
+
+def ask_doctor(server, header=("X-Forebay-Control", "1")):
+    with Client(server.admin_port) as client:
+        return client.request("POST", "/api/v1/doctor", [header])
+
+
+def test_the_doctor_looks_at_a_server(start, origin):
+    """Its findings as an answer, with this server's settings; one at a time; no web page can ask for it; a stop ends it."""
+    origin.put("a", 100)
+    server = start(origin)
+    reply = ask_doctor(server)
+    assert reply.status == 200, reply
+    found = {row["check"]: row for row in json.loads(reply.body)["findings"]}
+    assert "in use by a running server" in found["directory"]["found"] and origin.endpoint in found["origin"]["found"]
+    assert all(row["remedy"] for row in found.values() if row["state"] != "green")
+    assert ask_doctor(server, ("X-Other", "1")).status == 403
+    mark = origin.mark()
+    with origin.hold(None):
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(ask_doctor, server)
+            origin.wait_for(1, since=mark)
+            assert ask_doctor(server).status == 503
+            server.stop()
+            with contextlib.suppress(Exception):
+                assert first.result().status == 503
 
 
 def test_buckets_are_counted_up_to_a_bound(start, origin):

@@ -193,6 +193,9 @@ def test_page_shows_what_the_server_does(start, origin, page):
     explain(page, "s3://bkt/half")
     page.wait("document.getElementById('map-text').textContent.includes('of 16 blocks')")
     assert str(server.port) in text(page, "clients") and "any" in text(page, "clients")
+    page.value("document.getElementById('doctor-run').click()")
+    page.wait("document.getElementById('doctor').textContent.includes('credentials')")
+    assert page.value("document.getElementById('doctor-run').disabled") is False
     for width, height, scheme in LOOKS:
         shot = page.look(width, height, scheme)
         if shots:
