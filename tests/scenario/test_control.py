@@ -74,6 +74,8 @@ SHAPES = {
                     "blocks": int, "cached_blocks": int, "fresh": bool, "changed": bool, "age_s": MAYBE},
            "result": {**RESULT, **SUMS}},
     "du": {"item": {"type": str, "uri": str, **SUMS}, "result": {**RESULT, **SUMS}},
+    "get": {"result": {**RESULT, "uri": str, "file": str, "bytes": int, "first_byte_s": float, "elapsed_s": float,
+                       "etag": str, "cache_status": str}},
     "evict": {"item": {"type": str, "uri": str, "ok": bool, "cached_bytes": int},
               "result": {**RESULT, "objects": int, "bytes": int, "failed": int, "buckets": int, "dry_run": bool}},
     "warm": {"item": None, "progress": {"type": str, "done": int, "total": int, "bytes": int, "rate": float, "eta": MAYBE},
@@ -164,7 +166,7 @@ def test_a_mistake_as_json(words):
 def test_no_server(tmp_path):
     """Exit code 6 and one line that says what to do, for each command."""
     for words in (["status"], ["stats", "-n", "1"], ["explain", "s3://b/k"], ["ls", "s3://b/"], ["du", "s3://b/"],
-                  ["evict", "s3://b/k"], ["scrub"], ["top"], ["log"], ["trace", "x"], ["reload"], ["drain"], ["loglevel", "info"]):
+                  ["evict", "s3://b/k"], ["scrub"], ["get", "s3://b/k", f"{tmp_path}/x"], ["top"], ["log"], ["trace", "x"], ["reload"], ["drain"], ["loglevel", "info"]):
         got = run_forebay(*words, "--admin", f"unix:{tmp_path}/none", "--json")
         assert got.returncode == 6, (words, got)
         assert "no server answers" in got.stderr and "--admin" in got.stderr
