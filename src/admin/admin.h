@@ -63,8 +63,9 @@ struct admin_lines {
 
 // All pointers are copied or used only while admin runs; strings must outlive it.
 struct admin_options {
-    const char *host;          // numeric address; NULL = no TCP listener
-    uint16_t port;             // 0 = chosen by the kernel
+    const char *host; // numeric address; NULL = no TCP listener
+    uint16_t port;    // 0 = chosen by the kernel
+    int inherited_fd; // listens already, and is used instead; 0 = none. The admin's from then on
     const char *socket_path;   // NULL = no unix socket
     bool socket_optional;      // a socket that cannot be had is a warning in the log, not an error
     const char *const *listen; // addresses of the S3 API as clients reach them, for /version
@@ -97,6 +98,9 @@ const char *admin_listen_address(const struct admin *admin);
 // Stops the thread, closes everything, removes the socket's file. Calls that are not answered yet still
 // may be. NULL is fine.
 void admin_stop(struct admin *admin);
+
+// The descriptor of that, which stays the admin's; -1 = none.
+int admin_listen_fd(const struct admin *admin);
 
 // Everything /metrics says, without the callback's part. Any thread.
 void admin_render_metrics(struct buf *out, const char *io_engine);

@@ -185,7 +185,7 @@ static void on_resume(evutil_socket_t fd, short what, void *ctx)
 
 // --- Listening -----------------------------------------------------------------------------------
 
-static int listen_tcp(struct admin *admin, struct buf *ret_why)
+static int bind_tcp(struct admin *admin, struct buf *ret_why)
 {
     const char *host = admin->options.host;
     struct sockaddr_storage address;
@@ -213,11 +213,30 @@ static int listen_tcp(struct admin *admin, struct buf *ret_why)
         }
         return -1;
     }
-    len = sizeof(address);
+    return fd;
+}
+
+static int listen_tcp(struct admin *admin, struct buf *ret_why)
+{
+    struct sockaddr_storage address;
+    struct sockaddr_in v4;
+    char host[INET6_ADDRSTRLEN] = "";
+    socklen_t len = sizeof(address);
+    int fd =
+        admin->options.inherited_fd > 0 ? admin->options.inherited_fd : bind_tcp(admin, ret_why);
+    if (fd < 0) {
+        return -1;
+    }
+    memset(&address, 0, sizeof(address));
     check(getsockname(fd, (struct sockaddr *)&address, &len) == 0);
     memcpy(&v4, &address, sizeof(v4)); // the port stands at the same place in both forms
-    (void)snprintf(admin->address, sizeof(admin->address), strchr(host, ':') ? "[%s]:%u" : "%s:%u",
-                   host, ntohs(v4.sin_port));
+    bool is_v6 = address.ss_family == AF_INET6;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)&address;
+    (void)inet_ntop(address.ss_family, is_v6 ? (const void *)&v6->sin6_addr : &v4.sin_addr, host,
+                    sizeof(host));
+    (void)snprintf(admin->address, sizeof(admin->address), is_v6 ? "[%s]:%u" : "%s:%u", host,
+                   ntohs(v4.sin_port));
+    admin->tcp_fd = fd;
     return fd;
 }
 
@@ -358,6 +377,7 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
     if (admin->options.lines.turn == NULL) {
         admin->options.lines.fd = -1;
     }
+    admin->tcp_fd = -1;
     if (admin->options.io_engine == NULL) {
         admin->options.io_engine = "unknown";
     }
@@ -383,6 +403,11 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
     }
     *ret_admin = admin;
     return ERR_OK;
+}
+
+int admin_listen_fd(const struct admin *admin)
+{
+    return admin->tcp_fd;
 }
 
 const char *admin_listen_address(const struct admin *admin)

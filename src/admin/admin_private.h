@@ -59,6 +59,7 @@ struct admin {
     char token[ADMIN_TOKEN_MAX + 1]; // "": none
     pthread_t thread;
     bool thread_runs;
+    int tcp_fd; // of a listener; -1: none
     char address[64];
     struct unix_listener name; // path empty: none
 };

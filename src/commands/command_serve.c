@@ -256,14 +256,17 @@ static int serve_build_http(struct serve *s)
 {
     static const unsigned unix_modes[] = {0600, 0660, 0666};
     const struct config *c = s->config;
-    int inherited[CONFIG_INHERITED_MAX];
+    struct http_inherited inherited[CONFIG_INHERITED_MAX];
     unsigned inherited_count = 0, listen_count = 0;
     s->listen = calloc(c->listen.count, sizeof(*s->listen));
     check(s->listen != NULL);
     for (unsigned i = 0; i < c->listen.count; i++) {
         const struct config_listen *listen = &c->listen.items[i];
         if (listen->inherited) {
-            inherited[inherited_count++] = listen->fd;
+            inherited[inherited_count++] =
+                (struct http_inherited){.fd = listen->fd,
+                                        .is_tls = listen->kind == CONFIG_LISTEN_TLS,
+                                        .owns_name = listen->owns_name};
         } else {
             s->listen[listen_count++] = listen->text;
         }
@@ -272,8 +275,8 @@ static int serve_build_http(struct serve *s)
         .listen = s->listen,
         .listen_count = listen_count,
         .unix_mode = unix_modes[c->listen_unix_mode],
-        .inherited_fds = inherited,
-        .inherited_fd_count = inherited_count,
+        .inherited = inherited,
+        .inherited_count = inherited_count,
         .tls_cert_file = c->listen_tls_cert,
         .tls_key_file = c->listen_tls_key,
         .max_connections = s->descriptors.clients,
@@ -308,6 +311,7 @@ static int serve_build_admin(struct serve *s)
     struct admin_options options = {
         .host = at->kind == CONFIG_LISTEN_OFF ? NULL : at->host,
         .port = at->port,
+        .inherited_fd = c->admin_inherited_fd,
         .socket_path = c->admin_socket,
         .socket_optional = c->admin_socket_auto,
         .listen = s->addresses,

@@ -46,6 +46,7 @@ struct config_listen {
     uint16_t port;    // 0 = chosen by the kernel
     bool loopback;    // true for unix too
     bool inherited;   // handed over by LISTEN_FDS: `fd` listens already
+    bool owns_name;   // inherited, and the name of its unix socket goes with this process
     int fd;
 };
 #define CONFIG_INHERITED_MAX 16
@@ -178,6 +179,7 @@ struct config {
     unsigned rule_count;
     const char *file;            // the file that was read, NULL = none
     uint64_t memory_limit_bytes; // of a cgroup; 0: there is none below the machine's memory
+    int admin_inherited_fd;      // listens already, in the place of admin.listen; 0: there is none
     bool admin_socket_auto; // admin.socket was not chosen by anybody: going without is no error
     struct config_private *private_;
 };

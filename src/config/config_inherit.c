@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sockets that systemd or a former process hands over (sd_listen_fds(3)) stand in the place of
-// `listen`: by their real addresses they are judged as if the setting had named them.
+// `listen`: by their real addresses they are judged as if the setting had named them. LISTEN_FDNAMES (in a systemd
+// unit: FileDescriptorName=) says more of each: "tls" speaks TLS; "admin" stands in the place
+// of `admin.listen`; "s3-unlink" is a unix socket whose name
+// this process removes at its end, as a server that is upgraded says; any other is plain.
 #include "config/config_private.h"
 
 #include <arpa/inet.h>
@@ -17,9 +20,10 @@
 
 // "127.0.0.1:9000", "[::1]:9000", "unix:/path"; one without a path is "unix:@name" or "unix:".
 static bool describe(struct loader *l, const struct sockaddr_storage *addr, socklen_t len,
-                     struct config_listen *ret_listen)
+                     bool is_tls, struct config_listen *ret_listen)
 {
     char host[INET6_ADDRSTRLEN] = "", text[sizeof(struct sockaddr_un) + 8];
+    const char *scheme = is_tls ? "tls:" : "";
     struct config_listen *listen = ret_listen;
     if (addr->ss_family == AF_UNIX) {
         const struct sockaddr_un *un = (const struct sockaddr_un *)(const void *)addr;
@@ -36,11 +40,11 @@ static bool describe(struct loader *l, const struct sockaddr_storage *addr, sock
     if (addr->ss_family == AF_INET) {
         const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)addr;
         (void)inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-        (void)snprintf(text, sizeof(text), "%s:%u", host, ntohs(in->sin_port));
+        (void)snprintf(text, sizeof(text), "%s%s:%u", scheme, host, ntohs(in->sin_port));
     } else if (addr->ss_family == AF_INET6) {
         const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)addr;
         (void)inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof(host));
-        (void)snprintf(text, sizeof(text), "[%s]:%u", host, ntohs(in->sin6_port));
+        (void)snprintf(text, sizeof(text), "%s[%s]:%u", scheme, host, ntohs(in->sin6_port));
     } else {
         return false;
     }
@@ -48,7 +52,8 @@ static bool describe(struct loader *l, const struct sockaddr_storage *addr, sock
     return config_value_parse_listen(l, span_from_cstr(text), listen, why);
 }
 
-static bool inherit_one(struct loader *l, int fd, struct config_listen *ret_listen)
+static bool inherit_one(struct loader *l, int fd, struct span name,
+                        struct config_listen *ret_listen)
 {
     struct sockaddr_storage addr = {0};
     socklen_t addr_len = sizeof(addr) - 1, type_len = sizeof(int), accepting_len = sizeof(int);
@@ -64,12 +69,22 @@ static bool inherit_one(struct loader *l, int fd, struct config_listen *ret_list
         return false;
     }
     if (getsockname(fd, (struct sockaddr *)&addr, &addr_len) != 0 ||
-        !describe(l, &addr, addr_len, ret_listen)) {
+        !describe(l, &addr, addr_len, span_equal_cstr(name, "tls"), ret_listen)) {
         config_loader_error(l, WHERE, "descriptor %d is neither an IPv4, an IPv6 nor a unix socket",
                             fd);
         return false;
     }
+    if (span_equal_cstr(name, "tls") && ret_listen->kind != CONFIG_LISTEN_TLS) {
+        config_loader_error(l, WHERE, "descriptor %d is a unix socket, which speaks no TLS", fd);
+        return false;
+    }
+    if (span_equal_cstr(name, "admin") && ret_listen->kind != CONFIG_LISTEN_TCP) {
+        config_loader_error(l, WHERE,
+                            "descriptor %d is a unix socket: admin takes it by admin.socket", fd);
+        return false;
+    }
     ret_listen->inherited = true;
+    ret_listen->owns_name = span_equal_cstr(name, "s3-unlink");
     ret_listen->fd = fd;
     return true;
 }
@@ -90,18 +105,31 @@ void config_inherit(struct loader *l)
     if (count == 0) {
         return;
     }
+    struct span names = span_from_cstr(getenv("LISTEN_FDNAMES")), name = {NULL, 0};
     struct config_listen *items = config_loader_alloc(l, count * sizeof(*items));
     const char *texts = NULL;
     memset(items, 0, count * sizeof(*items));
+    unsigned taken = 0;
     for (unsigned i = 0; i < count; i++) {
-        if (!inherit_one(l, LISTEN_FDS_FIRST + (int)i, &items[i])) {
+        struct config_listen *item = &items[taken];
+        if (!span_split(&names, ':', &name)) {
+            name = (struct span){NULL, 0};
+        }
+        if (!inherit_one(l, LISTEN_FDS_FIRST + (int)i, name, item)) {
             return;
         }
-        texts =
-            texts == NULL ? items[i].text : arena_printf(l->arena, "%s, %s", texts, items[i].text);
+        if (span_equal_cstr(name, "admin")) {
+            l->config->admin_inherited_fd = item->fd;
+            continue;
+        }
+        texts = texts == NULL ? item->text : arena_printf(l->arena, "%s, %s", texts, item->text);
         check(texts != NULL);
+        taken++;
     }
-    l->config->listen = (struct config_listens){items, (unsigned)count};
+    if (taken == 0) {
+        return;
+    }
+    l->config->listen = (struct config_listens){items, taken};
     l->raws[SETTING_listen].where = WHERE;
     l->config->private_->texts[SETTING_listen] = texts;
     l->config->private_->sources[SETTING_listen] = WHERE;

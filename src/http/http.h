@@ -47,13 +47,20 @@ struct http_handler {
                        struct buf *out);
 };
 
+// A socket that another process has made and that listens already.
+struct http_inherited {
+    int fd; // the server's from then on
+    bool is_tls;
+    bool owns_name; // a unix socket whose name goes with this process
+};
+
 struct http_options {
     const char *const *listen; // "127.0.0.1:9000", "[::1]:9000", "unix:/path", "tls:host:port";
                                // port 0: kernel's choice
     unsigned listen_count;
-    unsigned unix_mode;       // of the files of unix: listeners
-    const int *inherited_fds; // LISTEN_FDS sockets, used before `listen` (may be NULL)
-    unsigned inherited_fd_count;
+    unsigned unix_mode;                     // of the files of unix: listeners
+    const struct http_inherited *inherited; // used before `listen` (may be NULL)
+    unsigned inherited_count;
     const char *tls_cert_file,
         *tls_key_file;        // PEM, reread on change (mtime looked at once a second at most)
     unsigned max_connections; // all workers together; above: 503 and close
@@ -77,6 +84,9 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
 void http_server_start(struct http_server *server);
 // Real addresses ("127.0.0.1:43121", "unix:/path", "tls:..."), in order; NULL past the end.
 const char *http_server_address(const struct http_server *server, unsigned i);
+// Its descriptor, which stays the server's, before http_server_drain(). *ret_owns_name: it is a unix socket
+// whose name goes with this process.
+int http_server_listener(const struct http_server *server, unsigned i, bool *ret_owns_name);
 // Other files for tls: listeners, read and found good; NULL: no listener needs any. ERR_INVALID, with one
 // line in ret_why: nothing has changed. May block: not on a worker.
 struct http_certificate;
@@ -88,6 +98,14 @@ void http_certificate_use(struct http_server *server, struct http_certificate *c
 void http_certificate_free(struct http_certificate *certificate); // one that is not used
 // Stops accepting; open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
+// The same for a process that follows, which has copies of the listening sockets: who waits there waits for it,
+// names of unix sockets stay, and connections that are idle, or become so, are sent through `fd`, a unix
+// socket of type SOCK_SEQPACKET that is the caller's and open until loop_stop(). What cannot be sent, which TLS
+// never can, ends with its next reply.
+void http_server_pass_on(struct http_server *server, int fd);
+// Accepts what a former process has sent through the other end, whose copy here is taken over, until that
+// process has closed its own. After http_server_start(). Any thread.
+void http_server_take_over(struct http_server *server, int fd);
 unsigned http_server_connections(const struct http_server *server); // open now; any thread
 // Ends every exchange, and every connection: those that come from then on at once. Before loop_stop(), so that
 // handlers give back what they hold. After http_server_drain(). Any thread.

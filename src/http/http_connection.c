@@ -437,20 +437,6 @@ static bool exchange_step(struct http_connection *c)
     }
 }
 
-// Nothing of a request has arrived, not even in the socket.
-static bool is_idle(const struct http_connection *c)
-{
-    char byte;
-    return c->state == CONNECTION_HEAD && c->head_started_us == 0 &&
-           http_connection_input(c).len == 0 &&
-           (c->ssl != NULL || recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
-}
-
-bool http_connection_may_go(const struct http_connection *c)
-{
-    return c->hw->draining && is_idle(c);
-}
-
 static bool drain_step(struct http_connection *c)
 {
     struct http_exchange *x = &c->x;
@@ -461,11 +447,7 @@ static bool drain_step(struct http_connection *c)
     }
     if (x->body == BODY_NONE) {
         http_connection_enter_head(c);
-        if (http_connection_may_go(c)) {
-            http_connection_close(c, false);
-            return false;
-        }
-        return true;
+        return !http_connection_leave(c);
     }
     return moved;
 }
@@ -766,22 +748,8 @@ void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char 
     stats_add(COUNTER_http_connections_idle, 1);
     c->state = ssl != NULL ? CONNECTION_HANDSHAKE : CONNECTION_HEAD;
     c->since_us = connection_now_us(c);
-    connection_read(c); // mostly the request is here already
-    if (hw->draining && c->state == CONNECTION_HEAD && c->head_started_us == 0) {
-        http_connection_close(c, false);
-    }
-}
-
-void http_connection_drain_all(struct http_worker *hw)
-{
-    hw->draining = true;
-    list_for_each(node, &hw->connections)
-    {
-        struct http_connection *c = container_of(node, struct http_connection, node);
-        if (is_idle(c)) {
-            http_connection_close(c, false);
-        }
-    }
+    connection_read(c);             // mostly the request is here already
+    (void)http_connection_leave(c); // where the server drains
 }
 
 void http_connection_free_all(struct http_worker *hw)

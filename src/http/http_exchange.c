@@ -195,8 +195,7 @@ void http_exchange_done(struct http_connection *c)
         return;
     }
     http_connection_enter_head(c);
-    if (!body_left && http_connection_may_go(c)) { // it began before the drain did
-        http_connection_close(c, false);
+    if (!body_left && http_connection_leave(c)) { // it began before the drain did
         return;
     }
     if (body_left) {

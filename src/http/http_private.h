@@ -247,6 +247,7 @@ struct http_worker {
     struct list connections;
     atomic_uint connection_count; // handed over or about to be; the acceptor reads it
     bool draining;
+    int passing_fd; // where idle connections go when draining; -1: nowhere
     bool is_closed; // whoever comes is turned away
     struct arena *spares[HTTP_ARENA_SPARES];
     unsigned spare_count;
@@ -260,9 +261,6 @@ struct http_worker {
 // Takes fd and ssl (NULL: plain) over. On the worker of `hw`; the connection was counted already.
 void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer,
                            bool loopback, unsigned source);
-void http_connection_drain_all(struct http_worker *hw);
-// The server drains, and nothing more has been asked on it.
-bool http_connection_may_go(const struct http_connection *c);
 // After the loop has stopped: ends every exchange and frees every connection.
 void http_connection_free_all(struct http_worker *hw);
 // Asks for connection_run() in this turn (or after the callback on the stack).
@@ -300,6 +298,43 @@ void http_connection_close(struct http_connection *c, bool reset);
 // Shuts our side and reads on for a moment, see CONNECTION_LINGER.
 void http_connection_linger(struct http_connection *c);
 const char *http_reason(unsigned status); // "Not Found"; "" when unknown
+
+// --- http_listener.c ------------------------------------------------------------------------------
+
+struct listener {
+    struct http_server *server;
+    int fd;
+    bool is_tls, is_unix, event_on;
+    char address[128];
+    struct unix_listener name; // path empty: none of ours
+    struct event event;
+};
+
+// Binds and listens at `address`; a unix socket gets `unix_mode`.
+enum err http_listener_open(struct listener *l, const char *address, unsigned unix_mode,
+                            struct buf *ret_why) MUST_USE;
+enum err http_listener_inherit(struct listener *l, const struct http_inherited *inherited,
+                               struct buf *ret_why) MUST_USE;
+// "127.0.0.1:5000", "[::1]:5000" or "unix:PATH".
+void http_address_format(const struct sockaddr_storage *addr, socklen_t len, char *ret_text,
+                         size_t size);
+
+// --- http_drain.c --------------------------------------------------------------------------------
+
+// From now on idle connections go: to the process behind `passing_fd`, or -1, away.
+void http_connection_drain_all(struct http_worker *hw, int passing_fd);
+// The server drains, and nothing more has been asked on it: it is closed here. False: it stays.
+bool http_connection_leave(struct http_connection *c);
+// Takes over what comes by `fd`, on `w`. Any thread.
+struct http_taking;
+struct http_taking *http_taking_start(struct http_server *server, struct worker *w, int fd);
+void http_taking_free(struct http_taking *taking); // after loop_stop(); NULL is fine
+
+// --- http_server.c, for http_drain.c ---------------------------------------------------------------
+
+// A connection as if it had just been accepted. On the worker that accepts.
+void http_server_adopt(struct http_server *server, int fd);
+bool http_server_is_draining(const struct http_server *server);
 
 // --- http_exchange.c -----------------------------------------------------------------------------
 

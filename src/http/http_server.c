@@ -30,25 +30,16 @@
 #include "http/http_private.h"
 #include "stats/stats.h"
 
-#define BACKLOG 4096
 #define ACCEPTS_PER_EVENT 64
 #define SHED_WITHOUT_DESCRIPTORS_MAX 16
 #define ACCEPT_PAUSE_MS 100
 #define SOURCE_SLOTS 65536u
 
-struct listener {
-    struct http_server *server;
-    int fd;
-    bool is_tls, is_unix, event_on;
-    char address[128];
-    struct unix_listener name; // path empty: none of ours
-    struct event event;
-};
-
 struct http_server {
     struct loop *loop;
     struct http_options options;
     struct listener listeners[HTTP_LISTENERS_MAX];
+    struct listener former; // where connections of a process before this one came in
     unsigned listener_count;
     struct http_worker *workers;
     unsigned worker_count, next_worker;
@@ -60,6 +51,8 @@ struct http_server {
     atomic_uint connection_count, inflight_count;
     atomic_ullong held_bytes;
     atomic_bool is_draining;
+    atomic_int passing_fd;      // -1: whoever is idle goes away
+    struct http_taking *taking; // NULL: there was no process before
 };
 
 // --- Shared with connections ---------------------------------------------------------------------
@@ -223,26 +216,6 @@ static bool address_is_loopback(const struct sockaddr_storage *addr)
     return addr->ss_family == AF_UNIX;
 }
 
-// "127.0.0.1:5000", "[::1]:5000" or "unix:PATH".
-static void address_format(const struct sockaddr_storage *addr, socklen_t len, char *ret_text,
-                           size_t size)
-{
-    char host[INET6_ADDRSTRLEN] = "?";
-    if (addr->ss_family == AF_INET) {
-        const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
-        (void)inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-        snprintf(ret_text, size, "%s:%u", host, ntohs(in->sin_port));
-    } else if (addr->ss_family == AF_INET6) {
-        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)addr;
-        (void)inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-        snprintf(ret_text, size, "[%s]:%u", host, ntohs(in6->sin6_port));
-    } else {
-        const struct sockaddr_un *un = (const struct sockaddr_un *)addr;
-        bool named = len > offsetof(struct sockaddr_un, sun_path) && un->sun_path[0] == '/';
-        snprintf(ret_text, size, "unix:%.*s", named ? (int)sizeof(un->sun_path) : 0, un->sun_path);
-    }
-}
-
 static void append_refusal(struct http_server *server, struct buf *out)
 {
     struct arena *arena = arena_new(65536);
@@ -331,7 +304,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     if (l->is_unix) {
         snprintf(h->peer, sizeof(h->peer), "unix:");
     } else {
-        address_format(addr, addr_len, h->peer, sizeof(h->peer));
+        http_address_format(addr, addr_len, h->peer, sizeof(h->peer));
     }
     atomic_fetch_add_explicit(&h->hw->connection_count, 1, memory_order_relaxed);
     mailbox_send(h->hw->worker, &h->message);
@@ -411,127 +384,41 @@ static void on_acceptable(evutil_socket_t fd, short what, void *ctx)
     }
 }
 
-// --- Listening -----------------------------------------------------------------------------------
-
-static enum err listen_failed(struct listener *l, const char *address, struct buf *ret_why)
-{
-    int error = errno;
-    buf_printf(ret_why, "cannot listen on %s: %s", address, strerror(error));
-    if (l->fd >= 0) {
-        close(l->fd);
-        l->fd = -1;
-    }
-    if (error == EADDRINUSE) {
-        return ERR_IN_USE;
-    }
-    return error == EACCES || error == EPERM ? ERR_PERMISSION : ERR_INVALID;
-}
-
-static enum err listen_on(struct listener *l, const struct sockaddr *addr, socklen_t len,
-                          const char *address, struct buf *ret_why)
-{
-    int on = 1;
-    l->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-        bind(l->fd, addr, len) != 0 || listen(l->fd, BACKLOG) != 0) {
-        return listen_failed(l, address, ret_why);
-    }
-    return ERR_OK;
-}
-
-static enum err listen_unix(struct listener *l, const char *address, struct buf *ret_why)
-{
-    struct buf why;
-    buf_init(&why, 512);
-    l->is_unix = true;
-    enum err err =
-        unix_socket_open(address + strlen("unix:"), l->server->options.unix_mode, &l->name, &why);
-    if (err == ERR_OK) {
-        l->fd = l->name.fd;
-        snprintf(l->address, sizeof(l->address), "%s", address);
-    } else {
-        buf_printf(ret_why, "cannot listen on unix:%s", buf_cstr(&why));
-    }
-    buf_done(&why);
-    return err;
-}
-
-// Cuts "host:port" or "[host]:port"; the port stays at the end of `host_size` bytes.
-static bool split_host_port(const char *address, char *ret_host, size_t host_size,
-                            const char **ret_port)
-{
-    const char *colon = strrchr(address, ':');
-    if (colon == NULL || colon == address || colon[1] == '\0') {
-        return false;
-    }
-    const char *begin = address, *end = colon;
-    if (address[0] == '[') {
-        if (colon[-1] != ']') {
-            return false;
-        }
-        begin++;
-        end--;
-    } else if (memchr(address, ':', (size_t)(colon - address)) != NULL) {
-        return false; // IPv6 without brackets
-    }
-    size_t len = (size_t)(end - begin);
-    uint64_t port;
-    if (len == 0 || len >= host_size || !span_to_u64(span_from_cstr(colon + 1), &port) ||
-        port > 65535) {
-        return false;
-    }
-    memcpy(ret_host, begin, len);
-    ret_host[len] = '\0';
-    *ret_port = colon + 1;
-    return true;
-}
-
-// False: a family we know nothing of.
-static bool remember_address(struct listener *l)
+void http_server_adopt(struct http_server *server, int fd)
 {
     struct sockaddr_storage addr = {0};
     socklen_t len = sizeof(addr);
-    char text[120];
-    check(getsockname(l->fd, (struct sockaddr *)&addr, &len) == 0);
-    l->is_unix = addr.ss_family == AF_UNIX;
-    if (!l->is_unix && addr.ss_family != AF_INET && addr.ss_family != AF_INET6) {
-        return false;
+    if (getpeername(fd, (struct sockaddr *)&addr, &len) != 0) {
+        close(fd); // it has ended meanwhile
+        return;
     }
-    address_format(&addr, len, text, sizeof(text));
-    snprintf(l->address, sizeof(l->address), "%s%s", l->is_tls ? "tls:" : "", text);
-    return true;
+    server->former.is_unix = addr.ss_family == AF_UNIX;
+    hand_over(&server->former, fd, &addr, len);
 }
 
-static enum err listen_tcp(struct listener *l, const char *address, struct buf *ret_why)
+void http_server_take_over(struct http_server *server, int fd)
 {
-    char host[256];
-    const char *port = NULL;
-    const char *bare = l->is_tls ? address + strlen("tls:") : address;
-    if (!split_host_port(bare, host, sizeof(host), &port)) {
-        buf_printf(ret_why,
-                   "cannot listen on %s: use HOST:PORT, [IPV6]:PORT, unix:/PATH or tls:HOST:PORT",
-                   address);
-        return ERR_INVALID;
-    }
-    // No resolver: localhost is what RFC 6761 says it is, and no other name is accepted.
-    bool is_localhost = span_equal_nocase(span_from_cstr(host), SPAN("localhost"));
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV | AI_NUMERICHOST};
-    struct addrinfo *list = NULL;
-    int rc = getaddrinfo(is_localhost ? "127.0.0.1" : host, port, &hints, &list);
-    if (rc != 0) {
-        buf_printf(ret_why, "cannot listen on %s: %s", address, gai_strerror(rc));
-        return ERR_INVALID;
-    }
-    enum err err = listen_on(l, list->ai_addr, list->ai_addrlen, address, ret_why);
-    freeaddrinfo(list);
-    if (err == ERR_OK) {
-        check(remember_address(l));
-    }
-    return err;
+    check(server->taking == NULL);
+    server->taking = http_taking_start(server, server->workers[0].worker, fd);
 }
 
-static enum err listen_one(struct http_server *server, const char *address, struct buf *ret_why)
+bool http_server_is_draining(const struct http_server *server)
+{
+    return atomic_load(&server->is_draining);
+}
+
+// --- Listening -----------------------------------------------------------------------------------
+
+static enum err need_tls(struct http_server *server, struct buf *ret_why)
+{
+    return server->tls != NULL ? ERR_OK
+                               : http_tls_new(server->options.tls_cert_file,
+                                              server->options.tls_key_file, &server->tls, ret_why);
+}
+
+// One more: at `address`, or `inherited` (NULL: it is not).
+static enum err listen_one(struct http_server *server, const char *address,
+                           const struct http_inherited *inherited, struct buf *ret_why)
 {
     if (server->listener_count == HTTP_LISTENERS_MAX) {
         buf_printf(ret_why, "at most %d listeners", HTTP_LISTENERS_MAX);
@@ -539,21 +426,14 @@ static enum err listen_one(struct http_server *server, const char *address, stru
     }
     struct listener *l = &server->listeners[server->listener_count];
     *l = (struct listener){.server = server, .fd = -1};
-    struct span text = span_from_cstr(address);
-    if (span_starts_with(text, SPAN("unix:"))) {
-        enum err err = listen_unix(l, address, ret_why);
-        server->listener_count += err == ERR_OK;
-        return err;
+    l->is_tls = inherited != NULL ? inherited->is_tls
+                                  : span_starts_with(span_from_cstr(address), SPAN("tls:"));
+    enum err err = l->is_tls ? need_tls(server, ret_why) : ERR_OK;
+    if (err == ERR_OK) {
+        err = inherited != NULL
+                  ? http_listener_inherit(l, inherited, ret_why)
+                  : http_listener_open(l, address, server->options.unix_mode, ret_why);
     }
-    l->is_tls = span_starts_with(text, SPAN("tls:"));
-    if (l->is_tls && server->tls == NULL) {
-        enum err err = http_tls_new(server->options.tls_cert_file, server->options.tls_key_file,
-                                    &server->tls, ret_why);
-        if (err != ERR_OK) {
-            return err;
-        }
-    }
-    enum err err = listen_tcp(l, address, ret_why);
     server->listener_count += err == ERR_OK;
     return err;
 }
@@ -575,28 +455,6 @@ void http_certificate_use(struct http_server *server, struct http_certificate *c
     }
 }
 
-static enum err inherit_one(struct http_server *server, int fd, struct buf *ret_why)
-{
-    int type = 0, accepting = 0;
-    socklen_t type_len = sizeof(type), len = sizeof(accepting);
-    int flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || server->listener_count == HTTP_LISTENERS_MAX ||
-        getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) != 0 || type != SOCK_STREAM ||
-        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepting, &len) != 0 || accepting == 0 ||
-        fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
-        buf_printf(ret_why, "inherited descriptor %d is not a listening socket", fd);
-        return ERR_INVALID;
-    }
-    struct listener *l = &server->listeners[server->listener_count];
-    *l = (struct listener){.server = server, .fd = fd};
-    if (!remember_address(l)) {
-        buf_printf(ret_why, "inherited descriptor %d is of an unknown family", fd);
-        return ERR_INVALID;
-    }
-    server->listener_count++;
-    return ERR_OK;
-}
-
 // --- Life ----------------------------------------------------------------------------------------
 
 static void make_workers(struct http_server *server)
@@ -609,6 +467,7 @@ static void make_workers(struct http_server *server)
         hw->server = server;
         hw->worker = loop_worker(server->loop, i);
         hw->date_s = -1;
+        hw->passing_fd = -1;
         list_init(&hw->connections);
         atomic_init(&hw->connection_count, 0);
         hw->receive = malloc(HTTP_RECEIVE_SIZE);
@@ -629,6 +488,8 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
     check(server != NULL);
     server->loop = loop;
     server->options = *options;
+    server->former = (struct listener){.server = server, .fd = -1};
+    atomic_init(&server->passing_fd, -1);
     server->spare_fd = open_spare();
     server->source_seed = random_u64();
     if (options->max_connections_per_source > 0) {
@@ -636,11 +497,11 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
         check(server->sources != NULL);
     }
     enum err err = ERR_OK;
-    for (unsigned i = 0; i < options->inherited_fd_count && err == ERR_OK; i++) {
-        err = inherit_one(server, options->inherited_fds[i], ret_why);
+    for (unsigned i = 0; i < options->inherited_count && err == ERR_OK; i++) {
+        err = listen_one(server, NULL, &options->inherited[i], ret_why);
     }
     for (unsigned i = 0; i < options->listen_count && err == ERR_OK; i++) {
-        err = listen_one(server, options->listen[i], ret_why);
+        err = listen_one(server, options->listen[i], NULL, ret_why);
     }
     if (err != ERR_OK) {
         http_server_free(server);
@@ -692,6 +553,13 @@ const char *http_server_address(const struct http_server *server, unsigned i)
     return i < server->listener_count ? server->listeners[i].address : NULL;
 }
 
+int http_server_listener(const struct http_server *server, unsigned i, bool *ret_owns_name)
+{
+    check(i < server->listener_count);
+    *ret_owns_name = server->listeners[i].name.path[0] != '\0';
+    return server->listeners[i].fd;
+}
+
 static void listener_close(struct listener *l)
 {
     if (l->fd < 0) {
@@ -711,19 +579,23 @@ static void on_drain_order(struct worker *to, struct message *message)
 {
     struct order *order = container_of(message, struct order, message);
     struct http_server *server = order->server;
+    int passing_fd = atomic_load(&server->passing_fd);
     free(order);
     unsigned index = worker_index(to);
     if (index == 0) {
         timer_stop(&server->pause);
+        bool is_followed = passing_fd >= 0; // then names and who waits are for the one that follows
         for (unsigned i = 0; i < server->listener_count; i++) {
-            if (server->listeners[i].event_on) {
+            if (is_followed) {
+                server->listeners[i].name.path[0] = '\0';
+            } else if (server->listeners[i].event_on) {
                 // What the kernel has accepted for us already would be reset by closing.
                 on_acceptable(server->listeners[i].fd, EV_READ, &server->listeners[i]);
             }
             listener_close(&server->listeners[i]);
         }
     }
-    http_connection_drain_all(&server->workers[index]);
+    http_connection_drain_all(&server->workers[index], passing_fd);
 }
 
 void http_server_drain(struct http_server *server)
@@ -734,6 +606,12 @@ void http_server_drain(struct http_server *server)
     for (unsigned i = 0; i < server->worker_count; i++) {
         send_order(server, i, on_drain_order);
     }
+}
+
+void http_server_pass_on(struct http_server *server, int fd)
+{
+    atomic_store(&server->passing_fd, fd);
+    http_server_drain(server);
 }
 
 static void on_close_order(struct worker *to, struct message *message)
@@ -770,6 +648,7 @@ void http_server_free(struct http_server *server)
     }
     free(server->workers);
     free(server->sources);
+    http_taking_free(server->taking);
     http_tls_free(server->tls);
     if (server->spare_fd >= 0) {
         close(server->spare_fd);

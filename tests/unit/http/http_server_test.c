@@ -324,8 +324,9 @@ Test(http_server, inherited)
 {
     int listening = socket(AF_INET, SOCK_STREAM, 0);
     cr_assert(listen(listening, 16) == 0);
+    struct http_inherited inherited = {.fd = listening};
     struct front *f =
-        front_new((struct http_options){.inherited_fds = &listening, .inherited_fd_count = 1}, 1);
+        front_new((struct http_options){.inherited = &inherited, .inherited_count = 1}, 1);
     cr_assert(strncmp(f->address, "0.0.0.0:", 8) == 0);
     int fd = client_connect(f->address);
     assert_small(fd);
