@@ -2,6 +2,8 @@
 // What the admin thread answers by itself: probes, metrics, version, settings, totals.
 #include "admin/admin_private.h"
 
+#include <unistd.h>
+
 #include "base/version.h"
 
 #define TEXT_MAX_BYTES (4u << 20)
@@ -69,8 +71,8 @@ void admin_page_version(struct admin *admin, struct evhttp_request *req)
         check(json_array_append_new(listen, admin_json_text(address)) == 0);
     }
     json_t *json =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "version", version_text(), "revision",
-                  version_revision(), "build", version_build(), "io_engine",
+        json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:o}", "version", version_text(), "revision",
+                  version_revision(), "build", version_build(), "pid", (int)getpid(), "io_engine",
                   admin->options.io_engine, "auth", admin->options.auth, "listen", listen);
     check(json != NULL);
     admin_reply_json(req, HTTP_OK, json);

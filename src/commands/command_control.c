@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "commands/command_control_private.h"
+#include "commands/command_upgrade.h"
 #include "commands/command_uri.h"
 
 #define EVICT_MAX 1000u // objects in one call
@@ -427,6 +428,41 @@ static void control_drain(void *ctx, struct admin_call *call)
     check(kill(getpid(), SIGTERM) == 0); // the main thread takes it as any other
 }
 
+static void control_upgrade(void *ctx, struct admin_call *call)
+{
+    struct command_control *control = ctx;
+    const json_t *wait = admin_call_member(call, "wait_s");
+    struct admin_call *none = NULL;
+    json_int_t wait_s = wait != NULL ? json_integer_value(wait) : UPGRADE_READY_MS_DEFAULT / 1000;
+    if (wait_s < 1 || wait_s > UPGRADE_READY_MS_MAX / 1000) {
+        admin_call_refuse(&call, 400, "wait_s is 1 to 50");
+        return;
+    }
+    if (!atomic_compare_exchange_strong(&control->upgrade_call, &none, call)) {
+        admin_call_refuse(&call, 503, "an upgrade is under way");
+        return;
+    }
+    atomic_store(&control->upgrade_wait_ms, (unsigned)wait_s * 1000);
+    check(kill(getpid(), SIGUSR2) == 0);
+}
+
+unsigned command_control_upgrade_wait_ms(struct command_control *control)
+{
+    unsigned wait_ms = atomic_exchange(&control->upgrade_wait_ms, 0);
+    return wait_ms != 0 ? wait_ms : UPGRADE_READY_MS_DEFAULT;
+}
+
+void command_control_upgraded(struct command_control *control, int pid, const char *why)
+{
+    struct admin_call *call = atomic_exchange(&control->upgrade_call, NULL);
+    if (call != NULL && pid != 0) {
+        admin_call_answer(&call, 200,
+                          json_pack("{s:i, s:i}", "pid", (int)getpid(), "next_pid", pid));
+    } else if (call != NULL) {
+        admin_call_refuse(&call, 409, why);
+    }
+}
+
 static void control_loglevel(void *ctx, struct admin_call *call)
 {
     static const char *const names[] = {"error", "warn", "info", "debug"};
@@ -496,9 +532,12 @@ void command_control_drain(struct command_control *control)
 
 void command_control_done(struct command_control *control)
 {
-    struct admin_call *call = atomic_exchange(&control->reload_call, NULL);
-    if (call != NULL) {
-        admin_call_refuse(&call, 503, "the server is stopping");
+    struct admin_call *calls[] = {atomic_exchange(&control->reload_call, NULL),
+                                  atomic_exchange(&control->upgrade_call, NULL)};
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        if (calls[i] != NULL) {
+            admin_call_refuse(&calls[i], 503, "the server is stopping");
+        }
     }
     command_control_jobs_free(control->jobs);
     control->jobs = NULL;
@@ -542,5 +581,6 @@ void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
     actions[ADMIN_ACTION_doctor] = command_control_doctor;
     actions[ADMIN_ACTION_drain] = control_drain;
     actions[ADMIN_ACTION_reload] = control_reload;
+    actions[ADMIN_ACTION_upgrade] = control_upgrade;
     actions[ADMIN_ACTION_loglevel] = control_loglevel;
 }

@@ -20,7 +20,9 @@ struct command_control {
     struct command_reload *reload;
     struct command_jobs *jobs;
     struct command_doctor_run *doctor;
-    _Atomic(struct admin_call *) reload_call; // waits for the main thread
+    _Atomic(struct admin_call *) reload_call; // waits for the main thread, and so does the next
+    _Atomic(struct admin_call *) upgrade_call;
+    atomic_uint upgrade_wait_ms; // as asked for; 0: not
 };
 
 // Before the admin thread starts; proxy, store and reload are set.
@@ -31,6 +33,10 @@ void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_]);
 struct admin_lines command_control_lines(struct proxy *proxy);
 // SIGHUP, on the main thread: reloads, and answers who has asked for it.
 void command_control_reload(struct command_control *control);
+// On the main thread: how long an upgrade that has been asked for may take to get ready.
+unsigned command_control_upgrade_wait_ms(struct command_control *control);
+// Answers who has asked: `pid` follows; 0: none does, and why.
+void command_control_upgraded(struct command_control *control, int pid, const char *why);
 // On the main thread: jobs end, and no new ones begin. Before the origins are closed; a zeroed one is fine.
 void command_control_drain(struct command_control *control);
 // After the admin thread has ended.

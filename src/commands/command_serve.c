@@ -14,8 +14,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,9 +25,11 @@
 #include "commands/command_announce.h"
 #include "commands/command_control.h"
 #include "commands/command_holders.h"
+#include "commands/command_notify.h"
 #include "commands/command_origins.h"
 #include "commands/command_reload.h"
 #include "commands/command_rules.h"
+#include "commands/command_upgrade.h"
 #include "commands/commands.h"
 #include "commands/commands_private.h"
 #include "config/config.h"
@@ -43,6 +43,7 @@
 
 #define HEARTBEAT_MAX_MS 5000u
 #define MIN_RATE_GRACE_MS 30000u
+#define UPGRADE_LAST_REPLY_MS 1000u
 
 struct serve {
     struct config *config;
@@ -64,6 +65,7 @@ struct serve {
     sem_t told; // once for each origin that has been probed
     struct command_reload reload;
     struct command_control control;
+    struct command_upgrade upgrade;
     struct buf why;
     _Atomic bool started, draining;
 };
@@ -71,6 +73,7 @@ struct serve {
 static int serve_fail(struct serve *s, int exit_code)
 {
     (void)fprintf(stderr, "forebay: %s\n", buf_cstr(&s->why));
+    command_upgrade_fail(&s->upgrade, buf_cstr(&s->why));
     return exit_code;
 }
 
@@ -219,6 +222,11 @@ static int serve_build_store(struct serve *s)
         .holder_count = holder_count,
         .written_pages_bytes = c->memory_limit_bytes / 8,
         .memory_is_short = config_memory_is_short};
+    if (!command_upgrade_wait_turn(&s->upgrade)) {
+        free(holders);
+        buf_append_cstr(&s->why, "the server before this one goes on");
+        return serve_fail(s, EXIT_CODE_FAILED);
+    }
     enum err err = store_open(&options, s->loop, &s->store, &s->why);
     if (err == ERR_OK) {
         err = command_holders_apply(holders, s->origins, s->origin_count, s->access_keys);
@@ -382,33 +390,6 @@ static int serve_build(struct serve *s)
     return exit_code;
 }
 
-// --- telling systemd -----------------------------------------------------------------------------
-
-// sd_notify(3) without the library: one datagram.
-static void serve_notify(const char *state)
-{
-    const char *path = getenv("NOTIFY_SOCKET");
-    if (path == NULL || (path[0] != '/' && path[0] != '@')) {
-        return;
-    }
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    size_t len = strlen(path);
-    if (len >= sizeof(address.sun_path)) {
-        return;
-    }
-    memcpy(address.sun_path, path, len);
-    if (path[0] == '@') {
-        address.sun_path[0] = '\0';
-    }
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0) {
-        // Nobody listening is not our trouble.
-        (void)!sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
-                      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len));
-        (void)close(fd);
-    }
-}
-
 // --- running -------------------------------------------------------------------------------------
 
 static void serve_signals(sigset_t *ret_set)
@@ -418,6 +399,7 @@ static void serve_signals(sigset_t *ret_set)
     (void)sigaddset(ret_set, SIGINT);
     (void)sigaddset(ret_set, SIGHUP);
     (void)sigaddset(ret_set, SIGUSR1);
+    (void)sigaddset(ret_set, SIGUSR2);
     check(pthread_sigmask(SIG_BLOCK, ret_set, NULL) == 0);
     check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
 }
@@ -438,6 +420,39 @@ static void serve_keep_memory_private(void)
 #endif
 }
 
+// True: a process waits to follow this one.
+static bool serve_upgrade(struct serve *s)
+{
+    struct command_upgrade_listener listeners[HTTP_LISTENERS_MAX + 1];
+    struct buf why;
+    unsigned count = 0;
+    buf_init(&why, 8192);
+    for (; http_server_address(s->http, count) != NULL; count++) {
+        bool owns_name;
+        int fd = http_server_listener(s->http, count, &owns_name);
+        bool is_tls = strncmp(http_server_address(s->http, count), "tls:", 4) == 0;
+        listeners[count] = (struct command_upgrade_listener){.fd = fd,
+                                                             .name = is_tls      ? "tls"
+                                                                     : owns_name ? "s3-unlink"
+                                                                                 : "s3"};
+    }
+    int admin_fd = admin_listen_fd(s->admin);
+    if (admin_fd >= 0) {
+        listeners[count++] = (struct command_upgrade_listener){.fd = admin_fd, .name = "admin"};
+    }
+    log_info("upgrade_begun", "path=%s", log_quote(span_from_cstr(s->upgrade.path)));
+    bool ok = command_upgrade_begin(&s->upgrade, listeners, count,
+                                    command_control_upgrade_wait_ms(&s->control), &why);
+    if (ok) {
+        command_upgrade_commit(&s->upgrade);
+    } else {
+        log_error("upgrade_failed", "why=%s", log_quote(buf_span(&why)));
+    }
+    command_control_upgraded(&s->control, s->upgrade.pid, buf_cstr(&why));
+    buf_done(&why);
+    return ok;
+}
+
 static void serve_until_stopped(struct serve *s, const sigset_t *signals)
 {
     const struct timespec pause = {.tv_sec = 1};
@@ -453,15 +468,27 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
             proxy_reopen_logs(s->proxy);
         } else if (signal_number == SIGHUP) {
             command_control_reload(&s->control);
+        } else if (signal_number == SIGUSR2 && serve_upgrade(s)) {
+            return;
         } else if (signal_number == SIGTERM || signal_number == SIGINT) {
             return;
         }
     }
 }
 
-static bool serve_is_busy(const struct serve *s)
+// What the one that follows cannot have: connections with TLS and half-sent heads get a moment for their next
+// reply, while those of new clients wait.
+static bool serve_has_company(const struct serve *s, uint64_t since_ms)
 {
-    return http_server_connections(s->http) > 0 || stats_sum(COUNTER_fills_inflight) > 0 ||
+    bool is_followed = s->upgrade.pid != 0;
+    return http_server_connections(s->http) > 0 &&
+           (!is_followed || stats_sum(COUNTER_http_inflight) > 0 ||
+            clock_monotonic_ms() - since_ms < UPGRADE_LAST_REPLY_MS);
+}
+
+static bool serve_is_busy(const struct serve *s, uint64_t since_ms)
+{
+    return serve_has_company(s, since_ms) || stats_sum(COUNTER_fills_inflight) > 0 ||
            stats_sum(COUNTER_writes_inflight) > 0;
 }
 
@@ -472,12 +499,17 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
 {
     s->draining = true;
     command_control_drain(&s->control);
-    serve_notify("STOPPING=1");
     log_info("draining", "connections=%u", http_server_connections(s->http));
-    http_server_drain(s->http);
-    uint64_t until_ms = clock_monotonic_ms() + s->reload.grace_ms;
+    if (s->upgrade.pid != 0) {
+        http_server_pass_on(s->http, s->upgrade.passing_fd);
+    } else {
+        command_notify("STOPPING=1");
+        http_server_drain(s->http);
+    }
+    uint64_t since_ms = clock_monotonic_ms();
+    uint64_t until_ms = since_ms + s->reload.grace_ms;
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
-    while (serve_is_busy(s) && clock_monotonic_ms() < until_ms) {
+    while (serve_is_busy(s, since_ms) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
         if (signal_number == SIGTERM || signal_number == SIGINT) {
             break;
@@ -526,16 +558,32 @@ static void serve_tear_down(struct serve *s, bool running)
     buf_done(&s->why);
 }
 
+// The cache is closed: whoever follows may have it.
+static void serve_hand_over(struct serve *s)
+{
+    char state[64];
+    (void)alarm(0); // the wait has a bound of its own
+    command_upgrade_finish(&s->upgrade);
+    (void)snprintf(state, sizeof(state), "MAINPID=%d", (int)s->upgrade.pid);
+    command_notify(state);
+    command_notify_barrier(); // it is not believed once this process is gone
+    log_info("upgraded", "pid=%d", (int)s->upgrade.pid);
+    command_upgrade_done(&s->upgrade);
+}
+
 int command_serve(int argc, char **argv)
 {
     struct serve s = {0};
     sigset_t signals;
+    int taken_fd;
     serve_keep_memory_private();
+    command_upgrade_init(&s.upgrade, argc, argv);
     check(sem_init(&s.told, 0, 0) == 0);
     buf_init(&s.why, 65536);
     enum err err = config_load(argc, argv, &s.config, &s.why);
     if (err != ERR_OK) {
         (void)fputs(buf_cstr(&s.why), stderr);
+        command_upgrade_fail(&s.upgrade, buf_cstr(&s.why));
         buf_done(&s.why);
         return EXIT_CODE_CONFIGURATION;
     }
@@ -559,11 +607,15 @@ int command_serve(int argc, char **argv)
         return exit_code;
     }
     http_server_start(s.http);
+    command_upgrade_serving(&s.upgrade, &taken_fd);
+    if (taken_fd >= 0) {
+        http_server_take_over(s.http, taken_fd);
+    }
     s.started = true;
     for (unsigned i = 0; i < s.origin_count; i++) {
         origin_probe_start(s.origins[i], &s.told);
     }
-    serve_notify("READY=1");
+    command_notify("READY=1");
     struct command_announcement announcement = {.config = s.config,
                                                 .loop = s.loop,
                                                 .store = s.store,
@@ -578,6 +630,9 @@ int command_serve(int argc, char **argv)
     serve_drain(&s, &signals);
     command_stop_bound(&signals);
     serve_tear_down(&s, true);
+    if (s.upgrade.pid != 0) {
+        serve_hand_over(&s);
+    }
     log_info("stopped", "exit=%d", EXIT_CODE_OK);
     return EXIT_CODE_OK;
 }

@@ -87,6 +87,7 @@ SHAPES = {
                          "rate": int, "possible": bool}},
     "reload": {"result": {**RESULT, "errors": [str], "applied": [str], "needs_restart": [str]}},
     "loglevel": {"result": {**RESULT, "level": str}},
+    "upgrade": {"result": {**RESULT, "pid": int, "next_pid": int}},
     "drain": {"result": {**RESULT, "draining": bool}},
 }
 
@@ -166,7 +167,8 @@ def test_a_mistake_as_json(words):
 def test_no_server(tmp_path):
     """Exit code 6 and one line that says what to do, for each command."""
     for words in (["status"], ["stats", "-n", "1"], ["explain", "s3://b/k"], ["ls", "s3://b/"], ["du", "s3://b/"],
-                  ["evict", "s3://b/k"], ["scrub"], ["get", "s3://b/k", f"{tmp_path}/x"], ["top"], ["log"], ["trace", "x"], ["reload"], ["drain"], ["loglevel", "info"]):
+                  ["evict", "s3://b/k"], ["scrub"], ["get", "s3://b/k", f"{tmp_path}/x"],
+                  ["top"], ["log"], ["trace", "x"], ["reload"], ["drain"], ["upgrade"], ["loglevel", "info"]):
         got = run_forebay(*words, "--admin", f"unix:{tmp_path}/none", "--json")
         assert got.returncode == 6, (words, got)
         assert "no server answers" in got.stderr and "--admin" in got.stderr

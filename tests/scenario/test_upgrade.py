@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay upgrade`: another process takes the sockets, the cache and idle connections, and no request is
+refused; a program that does not start, whenever it fails, leaves the old one serving."""
+import http.client
+import os
+import signal
+import socket
+import ssl
+import threading
+
+import pytest
+
+import upgrading
+from client import Closed, Connection, judge, request_bytes
+from forebay import binary, parallel, scaled
+from test_origin_trouble import certificate  # noqa: F401 (a fixture)
+from upgrading import Installed, control, follow, pid_of, upgrade
+from waiting import WAIT_S, wait_for
+
+MIB = 1 << 20
+FOREVER = {"rules": [{"match": "**", "freshness": "immutable"}]}
+
+
+@pytest.fixture
+def installed(tmp_path):
+    upgrading.adopt_orphans(True)
+    yield Installed(tmp_path / "installed")
+    upgrading.adopt_orphans(False)
+
+
+@pytest.fixture
+def serve(start, installed):
+    def make(origin, **more):
+        server = start(origin, run=False, file=FOREVER, **more)
+        server.binary_path = str(installed.path)
+        return server.start()
+    return make
+
+
+def ask(connection, server, key):
+    connection.send(request_bytes("GET", f"/bkt/{key}", f"127.0.0.1:{server.port}"))
+    return connection.read_reply()
+
+
+def warm(server, origin, keys):
+    with server.client() as client:
+        for key in keys:
+            judge(client.get(key), origin, key)
+    server.settle()
+
+
+class Load:
+    """Clients that never ask twice: what fails has failed. Half keep their connections as long as they may."""
+
+    def __init__(self, server, origin, keys, count):
+        self.server, self.origin, self.keys = server, origin, keys
+        self.over = threading.Event()
+        self.replies = [0] * count
+        self.runner = threading.Thread(target=self._run, args=(count,))
+        self.error = None
+
+    def _run(self, count):
+        try:
+            parallel(count, self._client)
+        except BaseException as error:  # noqa: BLE001: raised in stop()
+            self.error = error
+
+    def _client(self, i):
+        connection = None
+        while not self.over.is_set():
+            key = self.keys[(i + self.replies[i]) % len(self.keys)]
+            if connection is None:
+                connection = self.server.connection()
+            reply = ask(connection, self.server, key)
+            judge(reply, self.origin, key)
+            self.replies[i] += 1
+            if i % 2 == 0 or reply.closes:
+                connection.close()
+                connection = None
+        if connection:
+            connection.close()
+
+    def more(self, count):
+        """Waits until each client has had COUNT more replies."""
+        before = list(self.replies)
+        wait_for(lambda: self.error or all(now >= was + count for now, was in
+                                           zip(self.replies, before)), "replies to every client")
+
+    def __enter__(self):
+        self.runner.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.runner.join(WAIT_S)
+        if self.error:
+            raise self.error
+
+
+@pytest.mark.tsan
+def test_upgrades_under_load(serve, origin, engine, figure):
+    """No request fails, no byte is wrong, and the origin is asked for nothing again."""
+    keys = [f"k{i}" for i in range(12)]
+    for i, key in enumerate(keys):
+        origin.put(key, 1000 if i % 3 else 2 * MIB)
+    server = serve(origin, engine=engine)
+    warm(server, origin, keys)
+    mark = origin.mark()
+    with Load(server, origin, keys, 6) as load:
+        for _ in range(scaled(50, 4)):
+            load.more(2)
+            upgrade(server)
+        load.more(2)
+    figure(f"upgrades under load ({engine}): {sum(load.replies)} replies, 0 failed")
+    assert [r.target for r in origin.requests(since=mark)] == []
+    assert len([line for line in server.stderr if '"upgraded"' in line]) == scaled(50, 4)
+
+
+def test_idle_connections_go_on_in_the_new_process(serve, origin, engine):
+    """They are not closed, however many upgrades they sit through; what was sent meanwhile is answered."""
+    origin.put("a", 1000)
+    server = serve(origin, engine=engine)
+    connections = [server.connection() for _ in range(20)]
+    for connection in connections[:10]:
+        judge(ask(connection, server, "a"), origin, "a")
+    upgrade(server)
+    upgrade(server)
+    for connection in connections:
+        reply = ask(connection, server, "a")
+        judge(reply, origin, "a")
+        assert not reply.closes
+        connection.close()
+    assert len(origin.requests(key="a")) == 1
+
+
+def test_what_is_under_way_ends_first(serve, origin, engine):
+    """A reply that the origin is slow with, and a write: both end well in the old process, and the new one knows."""
+    go = threading.Event()
+    origin.put("slow", 1000)
+    origin.put("w", 1000)
+    server = serve(origin, engine=engine)
+    warm(server, origin, ["w"])
+    origin.fault("slow", "hold", (go,))
+    origin.fault("w", "hold", (go,), method="PUT")
+    with server.connection() as reader, server.connection() as writer:
+        reader.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
+        writer.send(request_bytes("PUT", "/bkt/w", f"127.0.0.1:{server.port}", (), b"x" * 500))
+        origin.wait_for(1, key="slow")
+        origin.wait_for(1, key="w", method="PUT")
+        done = []
+        asker = threading.Thread(target=lambda: done.append(upgrade(server)))
+        asker.start()
+        server.wait_stderr('"draining"')
+        with server.connection() as new:                   # it waits in the queue meanwhile
+            new.send(request_bytes("GET", "/bkt/w", f"127.0.0.1:{server.port}"))
+            assert not done
+            go.set()
+            judge(reader.read_reply(), origin, "slow")
+            assert writer.read_reply("PUT").status == 200
+            reply = new.read_reply()
+        assert bytes(reply.body) == b"x" * 500, "what was written is read"
+        asker.join(WAIT_S)
+    assert done
+
+
+FAILS = {
+    "no program": ("not a program\n", 0o755, "Exec format error"),
+    "not executable": ("#!/bin/sh\n", 0o644, "Permission denied"),
+    "gone": (None, 0, "No such file"),
+    "exits": ("#!/bin/sh\nexit 7\n", 0o755, "exit code 7"),
+    "hangs": ("#!/bin/sh\nexec sleep 1000\n", 0o755, "not ready within 1 s"),
+    "killed": ("#!/bin/sh\nkill -9 $$\n", 0o755, "ended before it was ready"),
+    "other settings": (f"#!/bin/sh\nexec {binary()} \"$@\" --cache.size=x\n", 0o755, "cache.size"),
+}
+
+
+def test_a_program_that_does_not_start_changes_nothing(serve, origin, installed):
+    origin.put("a", 1000)
+    server = serve(origin)
+    warm(server, origin, ["a"])
+    with Load(server, origin, ["a"], 2) as load:
+        for name, (text, mode, word) in FAILS.items():
+            if text is None:
+                installed.path.unlink()
+            else:
+                installed.write(text, mode)
+            said = control(server, "--wait", "1" if name == "hangs" else "30", code=1)
+            assert word in said, (name, said)
+            load.more(1)
+        assert pid_of(server) == server.process.pid
+        failed = [line for line in server.stderr if '"upgrade_failed"' in line]
+        assert len(failed) == len(FAILS)
+        installed.link(binary())
+        upgrade(server)
+        load.more(1)
+    assert len(origin.requests(key="a")) == 1
+
+
+def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, installed):
+    """The old process has given the cache up already: it starts itself anew, same id, and nobody notices."""
+    origin.put("a", 1000)
+    server = serve(origin, engine=engine)
+    warm(server, origin, ["a"])
+    pid = server.process.pid
+    path = server.folder / "no" / "admin.sock"             # opened behind the cache directory
+    installed.write(f"#!/bin/sh\nexec {binary()} \"$@\" --admin.socket={path}\n")
+    with Load(server, origin, ["a"], 4) as load, server.connection() as idle:
+        judge(ask(idle, server, "a"), origin, "a")
+        assert "does not serve" in control(server, code=1)
+        server.wait_stderr('"upgrade_undone"')
+        wait_for(lambda: pid_of(server) == pid, "the old process to serve again")
+        load.more(2)
+        judge(ask(idle, server, "a"), origin, "a")
+        installed.link(binary())
+        upgrade(server)
+        load.more(2)
+    assert len(origin.requests(key="a")) == 1
+
+
+def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
+    """While the old one drains: without the new one it comes back, without the old one the new one goes on."""
+    origin.put("a", 300_000)
+    go = threading.Event()
+    server = serve(origin, engine=engine)
+    for victim in ("new", "old"):
+        origin.put(victim, 1000)
+        warm(server, origin, ["a"])
+        go.clear()
+        origin.fault(victim, "hold", (go,))
+        mark = len(server.stderr)
+        with server.connection() as busy:
+            busy.send(request_bytes("GET", f"/bkt/{victim}", f"127.0.0.1:{server.port}"))
+            origin.wait_for(1, key=victim)
+            old = server.process.pid
+            os.kill(old, signal.SIGUSR2)
+            wait_for(lambda: any('"draining"' in line for line in server.stderr[mark:]), "the drain")
+            children = open(f"/proc/{old}/task/{old}/children").read().split()
+            new = int(children[-1])
+            with server.connection() as waits:
+                waits.send(request_bytes("GET", "/bkt/a", f"127.0.0.1:{server.port}"))
+                if victim == "new":
+                    os.kill(new, signal.SIGKILL)
+                    go.set()
+                    judge(busy.read_reply(), origin, victim)
+                    expected = old
+                else:
+                    os.kill(old, signal.SIGKILL)
+                    expected = new
+                    server.process.wait(WAIT_S)
+                    server.kills += 1
+                    follow(server, new)
+                judge(waits.read_reply(), origin, "a")
+            wait_for(lambda: pid_of(server) == expected, "who is left to serve")
+        go.set()
+        warm(server, origin, ["a"])
+    upgrade(server)
+    warm(server, origin, ["a"])
+
+
+def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
+    """Nothing was handed over yet: the new one ends, too, and the next start finds the cache free."""
+    origin.put("a", 1000)
+    server = serve(origin)
+    warm(server, origin, ["a"])
+    server.settle()
+    installed.write(f"#!/bin/sh\nmkfifo {server.folder}/gate; read x < {server.folder}/gate\n"
+                    f"exec {binary()} \"$@\"\n")
+    os.kill(server.process.pid, signal.SIGUSR2)
+    server.wait_stderr('"upgrade_begun"')
+    wait_for(lambda: os.path.exists(f"{server.folder}/gate"), "the new program")
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait(WAIT_S)
+    server.kills += 1
+    with open(f"{server.folder}/gate", "w") as gate:
+        gate.write("\n")
+    server.wait_stderr("the server before this one goes on")
+    server._join()
+    server.process = None
+    installed.link(binary())
+    server.start()
+    warm(server, origin, ["a"])
+
+
+def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):
+    """Each is handed over as what it is; the unix socket's name stays, and goes with the last process."""
+    origin.put("a", 1000)
+    path = tmp_path / "s3.sock"
+    server = serve(origin, settings={"listen": f"127.0.0.1:0,tls:127.0.0.1:0,unix:{path}",
+                                     "listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]})
+    inode = path.stat().st_ino
+    tls = next(int(line.split()[1].rpartition(":")[2]) for line in server.stderr
+               if line.strip().startswith("listening") and "https://" in line)
+    trust = ssl.create_default_context(cafile=certificate[0])
+
+    def https():
+        got = http.client.HTTPSConnection("127.0.0.1", tls, timeout=WAIT_S, context=trust)
+        got.connect()
+        return got
+
+    def get(connection):
+        connection.request("GET", "/bkt/a")
+        reply = connection.getresponse()
+        assert reply.status == 200 and reply.read() == origin.bytes_of("a", 0, 1000)
+        return reply.getheader("connection")
+    waits = https()
+    assert get(waits) is None
+    os.kill(server.process.pid, signal.SIGUSR2)
+    server.wait_stderr('"draining"')
+    assert get(waits) == "close", "its keys cannot be handed over: one more reply"
+    new = https()
+    assert get(new) is None
+    old = server.process
+    assert old.wait(WAIT_S) == 0
+    follow(server, pid_of(server))
+    upgrade(server)
+    assert path.stat().st_ino == inode
+    with Connection(None, path=str(path)) as connection:
+        connection.send(request_bytes("GET", "/bkt/a", "127.0.0.1"))
+        judge(connection.read_reply(), origin, "a")
+    server.stop()
+    assert not path.exists()
+
+
+def test_systemd_is_told(serve, origin, tmp_path):
+    """MAINPID, from the old process, which stays until that has been read."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(tmp_path / "notify"))
+        notify.settimeout(WAIT_S)
+        origin.put("a", 1000)
+        server = serve(origin, env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        assert notify.recv(500) == b"READY=1"
+        old = server.process
+        os.kill(old.pid, signal.SIGUSR2)
+        assert notify.recv(500) == b"READY=1"              # of the new one, whom nobody believes yet
+        word = notify.recv(500).decode()
+        assert word.startswith("MAINPID=") and int(word[8:]) != old.pid
+        data, fds, _, _ = socket.recv_fds(notify, 500, 1)
+        assert data == b"BARRIER=1" and len(fds) == 1
+        assert old.poll() is None
+        os.close(fds[0])
+        assert old.wait(WAIT_S) == 0
+        follow(server, int(word[8:]))
+        warm(server, origin, ["a"])
