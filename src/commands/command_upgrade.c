@@ -36,6 +36,7 @@
 #include <sys/auxv.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,10 +45,11 @@
 #include "commands/commands.h"
 #include "commands/commands_private.h"
 
-#define VARIABLE "FOREBAY_HANDOVER" // PID:CONTROL:PASSED, descriptors or -1
+#define VARIABLE "FOREBAY_HANDOVER" // PID:CONTROL:PASSED:FORMER:PATH, descriptors or -1, two ids
 #define FIRST_FD 3                  // where LISTEN_FDS begins
 #define HIGH_FD 64                  // above all that are handed over
 #define SERVING_MS 60000u           // from YOURS to SERVING
+#define DYING_MS 10000              // of a process that is killed, until its descriptors are closed
 #define WHY_MAX 4000
 #define WORDS_MAX 1024
 #define PASSING_BYTES (4 << 20) // as much as the kernel lets us have
@@ -115,12 +117,16 @@ static int take_descriptor(struct span text)
 
 static void find_former(struct command_upgrade *u)
 {
-    struct span text = span_from_cstr(getenv(VARIABLE)), pid, control, passed;
-    uint64_t number = 0;
+    struct span text = span_from_cstr(getenv(VARIABLE)), pid, control, passed, former;
+    uint64_t number = 0, former_number = 0;
     if (span_split(&text, ':', &pid) && span_to_u64(pid, &number) && number == (uint64_t)getpid() &&
-        span_split(&text, ':', &control) && span_split(&text, ':', &passed)) {
+        span_split(&text, ':', &control) && span_split(&text, ':', &passed) &&
+        span_split(&text, ':', &former) && span_to_u64(former, &former_number) &&
+        text.ptr != NULL && text.len < sizeof(u->path)) {
         u->former_fd = take_descriptor(control);
         u->taken_fd = take_descriptor(passed);
+        u->former_pid = (pid_t)former_number;
+        memcpy(u->path, text.ptr, text.len); // ended by a zero, as all of it is at first
     }
     (void)unsetenv(VARIABLE); // not for children of ours
 }
@@ -153,7 +159,20 @@ void command_upgrade_init(struct command_upgrade *u, int argc, char **argv)
                                   .passing_fd = -1,
                                   .passed_fd = -1};
     find_former(u);
-    find_path(u);
+    if (u->path[0] == '\0') {
+        find_path(u);
+    }
+}
+
+// What it had open, the lock too, is closed later than the one descriptor that shows its end.
+static void wait_for_end_of_former(const struct command_upgrade *u)
+{
+    int fd = (int)syscall(SYS_pidfd_open, u->former_pid, 0);
+    struct pollfd end = {.fd = fd, .events = POLLIN};
+    if (fd >= 0) {
+        (void)poll(&end, 1, DYING_MS); // the lock says what came of it
+        (void)close(fd);               // nothing was written to it
+    }
 }
 
 bool command_upgrade_wait_turn(struct command_upgrade *u)
@@ -170,6 +189,7 @@ bool command_upgrade_wait_turn(struct command_upgrade *u)
     bool is_free = listen_to(u->former_fd, -1, UINT64_MAX, text, &trouble);
     if (!is_free) {
         log_warn("upgrade_took_over", "why=\"the process before has died\"");
+        wait_for_end_of_former(u);
     }
     return true;
 }
@@ -200,7 +220,7 @@ struct start {
     char **envp;
     char listen_pid[40], listen_fds[40],
         listen_names[sizeof("LISTEN_FDNAMES=") + 16 * CONFIG_INHERITED_MAX];
-    char handover[96];
+    char handover[PATH_MAX + 96];
     char *handover_pid, *listen_pid_pid; // where the digits go, PID_DIGITS of them
     int fds[CONFIG_INHERITED_MAX + 2];   // high copies, in the order they get from FIRST_FD on
     unsigned fd_count;
@@ -252,8 +272,8 @@ static void start_environment(const struct command_upgrade *u, struct start *s, 
     s->listen_pid_pid = s->listen_pid + strlen("LISTEN_PID=");
     (void)snprintf(s->listen_fds, sizeof(s->listen_fds), "LISTEN_FDS=%u", u->listen_count);
     (void)snprintf(s->listen_names, sizeof(s->listen_names), "LISTEN_FDNAMES=%s", u->listen_names);
-    (void)snprintf(s->handover, sizeof(s->handover), VARIABLE "=%0*d:%d:%d", PID_DIGITS, 0,
-                   has_control ? control : -1, control + has_control);
+    (void)snprintf(s->handover, sizeof(s->handover), VARIABLE "=%0*d:%d:%d:%d:%s", PID_DIGITS, 0,
+                   has_control ? control : -1, control + has_control, (int)getpid(), u->path);
     s->handover_pid = s->handover + strlen(VARIABLE "=");
     s->envp[kept++] = s->listen_pid;
     s->envp[kept++] = s->listen_fds;

@@ -14,9 +14,10 @@
 #define UPGRADE_READY_MS_MAX 50000u // who asks is told before ADMIN_CALL_WAIT_MAX_MS
 
 struct command_upgrade {
-    char path[PATH_MAX]; // what is started: where this program was started from; "": not known
+    char path[PATH_MAX]; // what is started: where the first of them was started from; "": not known
     int argc;            // of this start, behind `serve`
     char **argv;
+    pid_t former_pid;
     int former_fd; // talks with the process before this one; -1: there is none
     int taken_fd;  // connections of that process; -1: none, or handed out
     // Of the process that follows, from command_upgrade_begin() on.

@@ -209,6 +209,8 @@ def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, inst
         assert "does not serve" in control(server, code=1)
         server.wait_stderr('"upgrade_undone"')
         wait_for(lambda: pid_of(server) == pid, "the old process to serve again")
+        assert "does not serve" in control(server, code=1), "it starts what is installed, not itself"
+        wait_for(lambda: pid_of(server) == pid, "the old process to serve again")
         load.more(2)
         judge(ask(idle, server, "a"), origin, "a")
         installed.link(binary())
