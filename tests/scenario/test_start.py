@@ -10,6 +10,7 @@ import pytest
 from client import judge
 from conftest import not_run
 from forebay import Failed, binary, run_forebay
+from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 
 
 @pytest.fixture
@@ -330,6 +331,23 @@ def test_inherited_sockets(start, origin, what):
     server.stop()
     if what == "unix":
         assert (server.folder / "given").exists(), "the name is the giver's to remove"
+
+
+def test_inherited_sockets_by_name(start, origin, certificate):
+    """LISTEN_FDNAMES: one that speaks TLS, one in the place of admin.listen; a unix socket can be neither."""
+    def named(what, name, **settings):
+        server = handed_over(start, origin, what, **settings)
+        server.env["LISTEN_FDNAMES"] = name
+        return run_handed_over(server)
+    tls = named("loopback", "tls", **{"listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]})
+    assert listening(tls).startswith("https://127.0.0.1:")
+    admin = named("any", "admin", listen="127.0.0.1:0")
+    assert listening(admin).startswith("http://127.0.0.1:")
+    admin.wait_stderr(r"^\s*admin\s+http://0\.0\.0\.0:[0-9]+")
+    for name, word in (("tls", "speaks no TLS"), ("admin", "admin.socket")):
+        refused = named("unix", name)
+        assert refused.wait_exit() == 3
+        assert word in refused.output()
 
 
 @pytest.mark.parametrize("what,settings,words", [
