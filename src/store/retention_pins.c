@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "stats/stats.h"
+#include "store/retention_review.h"
 #include "store/store_private.h"
 
 #define PINS_PERCENT 80u // of what may be pinned at all
@@ -129,7 +130,7 @@ void retention_pins_figures(struct retention *r, struct store_pins_figures *ret_
         policy_stats(r->policy, &stats);
         pthread_mutex_unlock(&r->lock);
         ret_figures->are_kept = stats.pinned_max_bytes > 0;
-        ret_figures->in_review = atomic_load(&r->in_review);
+        ret_figures->in_review = retention_review_is_wanted(r);
         ret_figures->bytes = stats.pinned_bytes;
         ret_figures->bytes_max = stats.pinned_max_bytes;
     }

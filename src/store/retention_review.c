@@ -34,12 +34,16 @@ void retention_review_want(struct retention *r, unsigned reviews)
     if (!r->learns || reviews == 0) {
         return;
     }
-    atomic_store(&r->in_review, true);
     atomic_fetch_or(&r->reviews, reviews);
     pthread_mutex_lock(&r->guarded.lock);
     r->guarded.wanted = true;
     pthread_cond_signal(&r->guarded.wake);
     pthread_mutex_unlock(&r->guarded.lock);
+}
+
+bool retention_review_is_wanted(const struct retention *r)
+{
+    return atomic_load(&r->reviews) != 0 || atomic_load(&r->in_review);
 }
 
 void retention_review_again(struct retention *r)
@@ -172,10 +176,11 @@ static void runs_regroup(struct retention *r)
 // A round that is on its way begins anew with what is wanted besides.
 static void rounds_join(struct retention *r)
 {
-    unsigned wants = atomic_exchange(&r->reviews, 0);
-    if (wants == 0) {
+    if (atomic_load(&r->reviews) == 0) {
         return;
     }
+    atomic_store(&r->in_review, true); // before nothing seems to be wanted
+    unsigned wants = atomic_exchange(&r->reviews, 0);
     if (r->review == NULL) {
         r->review = calloc(1, sizeof(*r->review));
         check(r->review != NULL);
@@ -229,8 +234,6 @@ bool retention_review_step(struct retention *r)
         return true;
     }
     retention_review_end(r);
-    if (atomic_load(&r->reviews) == 0) {
-        atomic_store(&r->in_review, false);
-    }
+    atomic_store(&r->in_review, false);
     return atomic_load(&r->reviews) != 0;
 }

@@ -12,6 +12,8 @@
 
 // Any thread.
 void retention_review_want(struct retention *retention, unsigned reviews);
+// Or under way? Any thread.
+bool retention_review_is_wanted(const struct retention *retention);
 // A few runs further. True: there is more to do.
 bool retention_review_step(struct retention *retention) MUST_USE;
 // What was begun by the list of before may have ended since the last review: once more.
