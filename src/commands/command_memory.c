@@ -23,10 +23,10 @@ uint64_t command_memory_clients_max(uint64_t max_buffer_bytes)
     return max_buffer_bytes / 8 * 3;
 }
 
-unsigned command_memory_inflight_max(const struct config *c)
+unsigned command_memory_inflight_max(unsigned wanted, uint64_t max_buffer_bytes)
 {
-    uint64_t fit = command_memory_clients_max(c->limits_max_buffer_bytes) / HTTP_EXCHANGE_BYTES;
-    return (unsigned)min_u64(c->limits_max_inflight, fit);
+    uint64_t fit = command_memory_clients_max(max_buffer_bytes) / HTTP_EXCHANGE_BYTES;
+    return (unsigned)min_u64(wanted, fit);
 }
 
 // What requests held is small pieces, one long-lived beside a hundred freed: malloc keeps the pages, and

@@ -46,6 +46,18 @@ static const char *bucket_directory_split(const struct config_bucket *b, char *r
     return slash + 1;
 }
 
+static void bucket_credentials(const struct config_bucket *b, struct origin_options *options)
+{
+    if (b->anonymous) {
+        options->credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
+    } else if (b->access_key_file != NULL) {
+        options->credentials = ORIGIN_CREDENTIALS_CONFIG;
+        options->access_key_file = b->access_key_file;
+        options->secret_key_file = b->secret_key_file;
+        options->session_token_file = b->session_token_file;
+    }
+}
+
 static enum err open_bucket(struct command_origins *o, const struct config_bucket *b,
                             struct origin_options options, struct loop *loop,
                             struct proxy_bucket *ret_bucket, struct buf *ret_why)
@@ -64,14 +76,7 @@ static enum err open_bucket(struct command_origins *o, const struct config_bucke
     if (b->has_addressing) {
         options.addressing = (enum origin_addressing)b->addressing;
     }
-    if (b->anonymous) {
-        options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
-    } else if (b->access_key_file != NULL) {
-        options.credentials = ORIGIN_CREDENTIALS_CONFIG;
-        options.access_key_file = b->access_key_file;
-        options.secret_key_file = b->secret_key_file;
-        options.session_token_file = b->session_token_file;
-    }
+    bucket_credentials(b, &options);
     (void)snprintf(name, sizeof(name), "%s#%s", options.endpoint, b->name);
     options.name = name;
     enum err err = origin_new(&options, loop, &o->origins[o->origin_count], ret_why);
@@ -101,6 +106,25 @@ enum err command_origins_open(const struct config *c, unsigned connections, stru
         } else {
             o->buckets[i].origin = o->origins[0];
             o->buckets[i].origin_bucket = b->origin_bucket != NULL ? b->origin_bucket : b->name;
+        }
+    }
+    return err;
+}
+
+enum err command_origins_update(const struct config *first, const struct config *c,
+                                struct origin *const *origins, struct origin_update **ret_updates,
+                                struct buf *ret_why)
+{
+    struct origin_options by_default = command_origins_options(c, 0);
+    by_default.credentials = (enum origin_credentials_source)first->credentials_source;
+    unsigned count = 1;
+    enum err err = origin_update_new(origins[0], &by_default, &ret_updates[0], ret_why);
+    for (unsigned i = 0; i < first->bucket_count && err == ERR_OK; i++) {
+        struct origin_options options = by_default;
+        bucket_credentials(&first->buckets[i], &options);
+        if (bucket_has_own_origin(&first->buckets[i])) {
+            err = origin_update_new(origins[count], &options, &ret_updates[count], ret_why);
+            count++;
         }
     }
     return err;

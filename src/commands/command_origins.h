@@ -20,6 +20,11 @@ struct origin_options command_origins_options(const struct config *c, unsigned c
 // Errors are those of origin_new(); what was opened before is in *o, whatever the outcome.
 enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,
                               struct command_origins *o, struct buf *ret_why) MUST_USE;
+// What a later configuration says of those that `first` has opened (buckets are those of `first`), one update
+// each; errors are those of origin_update_new(), and what was made before is in ret_updates, whatever the outcome.
+enum err command_origins_update(const struct config *first, const struct config *c,
+                                struct origin *const *origins, struct origin_update **ret_updates,
+                                struct buf *ret_why) MUST_USE;
 // What /metrics says of all of them together. Any thread.
 void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out);
 

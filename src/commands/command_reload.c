@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "commands/command_holders.h"
+#include "commands/command_origins.h"
 #include "commands/command_settings.h"
 #include "stats/stats.h"
 
@@ -120,6 +121,16 @@ struct proxy_settings command_proxy_settings(const struct config *c,
     };
 }
 
+struct http_limits command_http_limits(const struct config *c, uint64_t max_buffer_bytes)
+{
+    return (struct http_limits){
+        .max_connections_per_source = c->limits_max_connections_per_source,
+        .max_inflight = command_memory_inflight_max(c->limits_max_inflight, max_buffer_bytes),
+        .header_timeout_ms = c->limits_header_timeout_ms,
+        .idle_timeout_ms = c->limits_idle_timeout_ms,
+        .min_rate_bytes = c->limits_min_rate_bytes_per_s};
+}
+
 const char *command_access_log_path(const struct config *c)
 {
     return strcmp(c->access_log_path, "off") == 0      ? NULL
@@ -178,13 +189,21 @@ struct fresh {
     struct access_keys *keys;
     struct command_rules rules;
     struct proxy_access_log_file *log_file;
+    struct transfer_authorities *authorities;
+    struct origin_update *
+        *updates; // of each origin, then that of STS; NULLs behind the last one made
 };
 
-static void fresh_done(struct fresh *fresh)
+static void fresh_done(const struct command_reload *reload, struct fresh *fresh)
 {
     access_keys_unref(fresh->keys);
     http_certificate_free(fresh->certificate);
     proxy_access_log_close(fresh->log_file);
+    transfer_authorities_free(fresh->authorities);
+    for (unsigned i = 0; fresh->updates != NULL && i <= reload->origin_count; i++) {
+        origin_update_free(fresh->updates[i]);
+    }
+    free(fresh->updates);
     free(fresh->rules.rules);
     config_free(fresh->latest);
 }
@@ -263,12 +282,33 @@ static enum err log_open(struct command_reload *reload, struct fresh *fresh, str
                : proxy_access_log_open(path, &fresh->log_file, why);
 }
 
+static enum err origins_prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    const char *ca_file = fresh->latest->origin_ca_file;
+    fresh->updates = calloc(reload->origin_count + 1, sizeof(struct origin_update *));
+    check(fresh->updates != NULL);
+    if (ca_file != NULL && transfer_authorities_load(ca_file, &fresh->authorities) != ERR_OK) {
+        buf_printf(why, "origin.ca_file %s: it holds no certificates in PEM form", ca_file);
+        return ERR_INVALID;
+    }
+    enum err err =
+        command_origins_update(reload->first, fresh->latest, reload->origins, fresh->updates, why);
+    if (err == ERR_OK && reload->sts_origin != NULL) {
+        struct origin_options options = command_origins_options(fresh->latest, 0);
+        options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
+        options.access_key_file = options.secret_key_file = options.session_token_file = NULL;
+        err = origin_update_new(reload->sts_origin, &options, &fresh->updates[reload->origin_count],
+                                why);
+    }
+    return err;
+}
+
 // Behind all that may refuse: the store judges its limits and goes by them at once.
 static enum err prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
     static enum err (*const steps[])(struct command_reload * reload, struct fresh * fresh,
                                      struct buf * why) = {certificate_load, keys_load,
-                                                          rules_prepare, log_open};
+                                                          rules_prepare, log_open, origins_prepare};
     enum err err = config_load(reload->argc, reload->argv, &fresh->latest, why);
     for (size_t i = 0; i < ARRAY_LEN(steps) && err == ERR_OK; i++) {
         buf_done(why); // warnings, which the start has told
@@ -324,6 +364,19 @@ static void keys_apply(struct command_reload *reload, struct fresh *fresh)
     }
 }
 
+static void origins_apply(struct command_reload *reload, struct fresh *fresh)
+{
+    if (fresh->authorities != NULL) {
+        transfer_authorities_use(fresh->authorities);
+    }
+    for (unsigned i = 0; i <= reload->origin_count; i++) {
+        if (fresh->updates[i] != NULL) {
+            origin_update_use(fresh->updates[i]);
+        }
+    }
+    free(fresh->updates);
+}
+
 static void reload_apply(struct command_reload *reload, struct fresh *fresh,
                          struct command_reload_report *report)
 {
@@ -332,6 +385,9 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     config_compare(config_before(reload), latest, on_changed, report);
     config_compare(reload->first, latest, on_changed_since_start, report);
     http_certificate_use(reload->http, fresh->certificate);
+    struct http_limits limits = command_http_limits(latest, reload->first->limits_max_buffer_bytes);
+    http_server_set_limits(reload->http, &limits);
+    origins_apply(reload, fresh);
     keys_apply(reload, fresh);
     rules_apply(reload, fresh);
     values_take(reload, latest);
@@ -359,7 +415,7 @@ enum err command_reload_now(struct command_reload *reload, struct command_reload
         reload_apply(reload, &fresh, report);
     } else {
         reload_failed(reload, &report->errors);
-        fresh_done(&fresh);
+        fresh_done(reload, &fresh);
     }
     return err;
 }

@@ -21,6 +21,9 @@ struct command_reload {
     struct store *store; // set when they are there, and the three below
     struct proxy *proxy;
     struct http_server *http;
+    struct origin *const *origins; // as command_origins_open() has made them
+    unsigned origin_count;
+    struct origin *sts_origin;        // or NULL
     struct access_keys **access_keys; // the current ones
     struct command_rules *rules;      // likewise
     bool has_failed;                  // the last time
@@ -53,6 +56,8 @@ struct store_limits command_store_limits(const struct config *c);
 // What of it requests go by. The texts are the configuration's, the rules those of `rules`.
 struct proxy_settings command_proxy_settings(const struct config *c,
                                              const struct command_rules *rules);
+// `max_buffer_bytes`: limits.max_buffer of this process.
+struct http_limits command_http_limits(const struct config *c, uint64_t max_buffer_bytes);
 const char *command_access_log_path(const struct config *c); // as proxy.h wants it
 
 #endif

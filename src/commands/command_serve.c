@@ -279,23 +279,24 @@ static int serve_build_http(struct serve *s)
             s->listen[listen_count++] = listen->text;
         }
     }
-    struct http_options options = {
-        .listen = s->listen,
-        .listen_count = listen_count,
-        .unix_mode = unix_modes[c->listen_unix_mode],
-        .inherited = inherited,
-        .inherited_count = inherited_count,
-        .tls_cert_file = c->listen_tls_cert,
-        .tls_key_file = c->listen_tls_key,
-        .max_connections = s->descriptors.clients,
-        .max_connections_per_source = c->limits_max_connections_per_source,
-        .max_held_bytes = command_memory_clients_max(c->limits_max_buffer_bytes),
-        .max_inflight = command_memory_inflight_max(c),
-        .header_timeout_ms = c->limits_header_timeout_ms,
-        .idle_timeout_ms = c->limits_idle_timeout_ms,
-        .min_rate_bytes = c->limits_min_rate_bytes_per_s,
-        .min_rate_grace_ms = MIN_RATE_GRACE_MS,
-        .handler = proxy_handler(s->proxy)};
+    struct http_limits limits = command_http_limits(c, c->limits_max_buffer_bytes);
+    struct http_options options = {.listen = s->listen,
+                                   .listen_count = listen_count,
+                                   .unix_mode = unix_modes[c->listen_unix_mode],
+                                   .inherited = inherited,
+                                   .inherited_count = inherited_count,
+                                   .tls_cert_file = c->listen_tls_cert,
+                                   .tls_key_file = c->listen_tls_key,
+                                   .max_connections = s->descriptors.clients,
+                                   .max_connections_per_source = limits.max_connections_per_source,
+                                   .max_held_bytes =
+                                       command_memory_clients_max(c->limits_max_buffer_bytes),
+                                   .max_inflight = limits.max_inflight,
+                                   .header_timeout_ms = limits.header_timeout_ms,
+                                   .idle_timeout_ms = limits.idle_timeout_ms,
+                                   .min_rate_bytes = limits.min_rate_bytes,
+                                   .min_rate_grace_ms = MIN_RATE_GRACE_MS,
+                                   .handler = proxy_handler(s->proxy)};
     enum err err = http_server_new(s->loop, &options, &s->http, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
@@ -384,6 +385,9 @@ static int serve_build(struct serve *s)
         exit_code = serve_build_http(s);
     }
     s->reload.http = s->http;
+    s->reload.origins = s->origins;
+    s->reload.origin_count = s->origin_count;
+    s->reload.sts_origin = s->sts_origin;
     if (exit_code == EXIT_CODE_OK) {
         exit_code = serve_build_admin(s);
     }

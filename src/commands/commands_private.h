@@ -96,7 +96,9 @@ void command_memory_begin(uint64_t max_buffer_bytes); // before any thread
 // The part that requests may take, and as much long heads and TLS; the rest, and what they leave, is for
 // payload.
 uint64_t command_memory_clients_max(uint64_t max_buffer_bytes);
-unsigned command_memory_inflight_max(const struct config *c); // requests at once within that part
+unsigned
+command_memory_inflight_max(unsigned wanted,
+                            uint64_t max_buffer_bytes); // requests at once within that part
 // Once a second: after a burst, gives back what malloc kept of it. *high_bytes starts at 0.
 void command_memory_trim(uint64_t *high_bytes);
 void command_memory_metrics(struct buf *out);

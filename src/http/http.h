@@ -82,6 +82,13 @@ struct http_server;
 enum err http_server_new(struct loop *loop, const struct http_options *options,
                          struct http_server **ret_server, struct buf *ret_why) MUST_USE;
 void http_server_start(struct http_server *server);
+// Those limits of the options that may change while it runs.
+struct http_limits {
+    unsigned max_connections_per_source, max_inflight;
+    uint64_t header_timeout_ms, idle_timeout_ms, min_rate_bytes;
+};
+// Connections go by them from the next thing they wait for. Any thread.
+void http_server_set_limits(struct http_server *server, const struct http_limits *limits);
 // Real addresses ("127.0.0.1:43121", "unix:/path", "tls:..."), in order; NULL past the end.
 const char *http_server_address(const struct http_server *server, unsigned i);
 // Its descriptor, which stays the server's, before http_server_drain(). *ret_owns_name: it is a unix socket

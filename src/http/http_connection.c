@@ -295,7 +295,7 @@ static bool too_slow(struct http_connection *c)
         return false;
     }
     double seconds = (double)c->waited_us / 1e6;
-    if ((double)c->moved_bytes < (double)connection_options(c)->min_rate_bytes * seconds) {
+    if ((double)c->moved_bytes < (double)connection_limits(c)->min_rate_bytes * seconds) {
         return true;
     }
     c->waited_us = 0;
@@ -306,13 +306,13 @@ static bool too_slow(struct http_connection *c)
 // While the client may be gone without our knowing; 0 = it is not so.
 static uint64_t deadline_of_eof(const struct http_connection *c)
 {
-    return c->eof ? c->since_us + connection_options(c)->idle_timeout_ms * 1000 : 0;
+    return c->eof ? c->since_us + connection_limits(c)->idle_timeout_ms * 1000 : 0;
 }
 
 static uint64_t deadline_of_rate(const struct http_connection *c, bool waits)
 {
     uint64_t grace_us = connection_options(c)->min_rate_grace_ms * 1000;
-    if (!waits || connection_options(c)->min_rate_bytes == 0) {
+    if (!waits || connection_limits(c)->min_rate_bytes == 0) {
         return 0;
     }
     return connection_now_us(c) + grace_us - min_u64(c->waited_us, grace_us);
@@ -320,7 +320,7 @@ static uint64_t deadline_of_rate(const struct http_connection *c, bool waits)
 
 static uint64_t deadline_of_state(struct http_connection *c, bool waits)
 {
-    uint64_t header_us = connection_options(c)->header_timeout_ms * 1000;
+    uint64_t header_us = connection_limits(c)->header_timeout_ms * 1000;
     uint64_t eof_us, rate_us;
     switch (c->state) {
     case CONNECTION_HANDSHAKE:
@@ -330,7 +330,7 @@ static uint64_t deadline_of_state(struct http_connection *c, bool waits)
             return c->head_started_us + header_us;
         }
         return c->since_us +
-               (c->first_bytes_seen ? connection_options(c)->idle_timeout_ms * 1000 : header_us);
+               (c->first_bytes_seen ? connection_limits(c)->idle_timeout_ms * 1000 : header_us);
     case CONNECTION_EXCHANGE:
         eof_us = deadline_of_eof(c);
         rate_us = deadline_of_rate(c, waits);

@@ -381,9 +381,19 @@ int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned 
 // --- http_server.c -------------------------------------------------------------------------------
 
 const struct http_options *http_server_options(const struct http_server *server);
+// Those of struct http_limits, as they are now.
+struct http_live_limits {
+    atomic_uint max_connections_per_source, max_inflight;
+    _Atomic uint64_t header_timeout_ms, idle_timeout_ms, min_rate_bytes;
+};
+const struct http_live_limits *http_server_limits(const struct http_server *server);
 static inline const struct http_options *connection_options(const struct http_connection *c)
 {
     return http_server_options(c->hw->server);
+}
+static inline const struct http_live_limits *connection_limits(const struct http_connection *c)
+{
+    return http_server_limits(c->hw->server);
 }
 // Counts one more exchange; false when limits.max_inflight are in flight already.
 bool http_server_inflight_enter(struct http_server *server);

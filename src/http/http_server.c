@@ -38,6 +38,7 @@
 struct http_server {
     struct loop *loop;
     struct http_options options;
+    struct http_live_limits limits;
     struct listener listeners[HTTP_LISTENERS_MAX];
     struct listener former; // where connections of a process before this one came in
     unsigned listener_count;
@@ -47,7 +48,7 @@ struct http_server {
     int spare_fd;
     struct timer pause;
     uint64_t source_seed;
-    atomic_uint *sources; // connections by hashed source; NULL: not limited
+    atomic_uint *sources; // connections by hashed source
     atomic_uint connection_count, inflight_count;
     atomic_ullong held_bytes;
     atomic_bool is_draining;
@@ -62,10 +63,24 @@ const struct http_options *http_server_options(const struct http_server *server)
     return &server->options;
 }
 
+const struct http_live_limits *http_server_limits(const struct http_server *server)
+{
+    return &server->limits;
+}
+
+void http_server_set_limits(struct http_server *server, const struct http_limits *limits)
+{
+    server->limits.max_connections_per_source = limits->max_connections_per_source;
+    server->limits.max_inflight = limits->max_inflight;
+    server->limits.header_timeout_ms = limits->header_timeout_ms;
+    server->limits.idle_timeout_ms = limits->idle_timeout_ms;
+    server->limits.min_rate_bytes = limits->min_rate_bytes;
+}
+
 bool http_server_inflight_enter(struct http_server *server)
 {
     unsigned before = atomic_fetch_add_explicit(&server->inflight_count, 1, memory_order_relaxed);
-    if (before >= server->options.max_inflight) {
+    if (before >= server->limits.max_inflight) {
         atomic_fetch_sub_explicit(&server->inflight_count, 1, memory_order_relaxed);
         return false;
     }
@@ -126,12 +141,12 @@ static bool source_enter(struct http_server *server, const struct sockaddr_stora
                          unsigned *ret_slot)
 {
     *ret_slot = 0;
-    if (server->sources == NULL || (addr->ss_family != AF_INET && addr->ss_family != AF_INET6)) {
+    unsigned max = server->limits.max_connections_per_source;
+    if (max == 0 || (addr->ss_family != AF_INET && addr->ss_family != AF_INET6)) {
         return true;
     }
     unsigned slot = source_slot(server, addr);
-    if (atomic_fetch_add_explicit(&server->sources[slot], 1, memory_order_relaxed) >=
-        server->options.max_connections_per_source) {
+    if (atomic_fetch_add_explicit(&server->sources[slot], 1, memory_order_relaxed) >= max) {
         atomic_fetch_sub_explicit(&server->sources[slot], 1, memory_order_relaxed);
         return false;
     }
@@ -492,10 +507,12 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
     atomic_init(&server->passing_fd, -1);
     server->spare_fd = open_spare();
     server->source_seed = random_u64();
-    if (options->max_connections_per_source > 0) {
-        server->sources = calloc(SOURCE_SLOTS + 1, sizeof(*server->sources));
-        check(server->sources != NULL);
-    }
+    http_server_set_limits(
+        server, &(struct http_limits){options->max_connections_per_source, options->max_inflight,
+                                      options->header_timeout_ms, options->idle_timeout_ms,
+                                      options->min_rate_bytes});
+    server->sources = calloc(SOURCE_SLOTS + 1, sizeof(*server->sources));
+    check(server->sources != NULL);
     enum err err = ERR_OK;
     for (unsigned i = 0; i < options->inherited_count && err == ERR_OK; i++) {
         err = listen_one(server, NULL, &options->inherited[i], ret_why);

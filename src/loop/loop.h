@@ -279,6 +279,16 @@ struct transfer_pool_options {
 struct transfer_pool;
 struct transfer_pool *transfer_pool_new(struct worker *w,
                                         const struct transfer_pool_options *options);
+// Transfers that start from now on go by these; max_connections and names stay, and so do connections.
+void transfer_pool_set(struct transfer_pool *pool, const struct transfer_pool_options *options);
+// The authorities of that file, read anew: ERR_INVALID where it has none that can be used. Any thread; blocks.
+struct transfer_authorities;
+enum err transfer_authorities_load(const char *ca_file,
+                                   struct transfer_authorities **ret_fresh) MUST_USE;
+// New connections of pools with that file go by them; takes them. Any thread.
+void transfer_authorities_use(struct transfer_authorities *fresh);
+void transfer_authorities_free(
+    struct transfer_authorities *fresh); // those that are not used; NULL is fine
 // Running transfers end with ERR_CANCELLED first. On the worker, not inside on_end(), or after
 // loop_stop(); before loop_free().
 void transfer_pool_free(struct transfer_pool *pool);

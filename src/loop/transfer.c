@@ -563,6 +563,23 @@ static void pool_drive(struct task *task)
 
 // --- Pools ---------------------------------------------------------------------------------------
 
+static void pool_set_ca_file(struct transfer_pool *pool, const char *ca_file)
+{
+    ca_file = ca_file != NULL ? ca_file : curl_version_info(CURLVERSION_NOW)->cainfo;
+    free(pool->ca_file);
+    pool->ca_file = ca_file != NULL ? strdup(ca_file) : NULL;
+    check(ca_file == NULL || pool->ca_file != NULL);
+}
+
+void transfer_pool_set(struct transfer_pool *pool, const struct transfer_pool_options *options)
+{
+    check(worker_is_mine(as_pool(pool)->worker));
+    unsigned max_connections = pool->options.max_connections;
+    pool->options = *options;
+    pool->options.max_connections = max_connections;
+    pool_set_ca_file(pool, options->ca_file);
+}
+
 struct transfer_pool *transfer_pool_new(struct worker *w,
                                         const struct transfer_pool_options *options)
 {
@@ -574,12 +591,7 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
     pool->magic = POOL_MAGIC;
     pool->worker = w;
     pool->options = *options;
-    const char *ca_file =
-        options->ca_file != NULL ? options->ca_file : curl_version_info(CURLVERSION_NOW)->cainfo;
-    if (ca_file != NULL) {
-        pool->ca_file = strdup(ca_file);
-        check(pool->ca_file != NULL);
-    }
+    pool_set_ca_file(pool, options->ca_file);
     if (options->names != NULL) {
         pool->names = curl_slist_append(NULL, options->names);
         check(pool->names != NULL);

@@ -61,6 +61,53 @@ static X509_STORE *authorities(const char *path)
     return store;
 }
 
+struct transfer_authorities {
+    char *path;
+    X509_STORE *store;
+};
+
+enum err transfer_authorities_load(const char *ca_file, struct transfer_authorities **ret_fresh)
+{
+    X509_STORE *store = parse(ca_file);
+    if (store == NULL) {
+        return ERR_INVALID;
+    }
+    struct transfer_authorities *fresh = calloc(1, sizeof(*fresh));
+    check(fresh != NULL);
+    *fresh = (struct transfer_authorities){strdup(ca_file), store};
+    check(fresh->path != NULL);
+    *ret_fresh = fresh;
+    return ERR_OK;
+}
+
+void transfer_authorities_free(struct transfer_authorities *fresh)
+{
+    if (fresh != NULL) {
+        X509_STORE_free(fresh->store); // a reference
+        free(fresh->path);
+        free(fresh);
+    }
+}
+
+void transfer_authorities_use(struct transfer_authorities *fresh)
+{
+    check(pthread_mutex_lock(&parsed.lock) == 0);
+    for (unsigned i = 0; i < FILES_MAX; i++) {
+        if (parsed.files[i].path == NULL) {
+            parsed.files[i].path = strdup(fresh->path);
+            check(parsed.files[i].path != NULL);
+        }
+        if (strcmp(parsed.files[i].path, fresh->path) == 0) {
+            X509_STORE *was = parsed.files[i].store;
+            parsed.files[i].store = fresh->store;
+            fresh->store = was; // connections that have it hold references
+            break;
+        }
+    }
+    check(pthread_mutex_unlock(&parsed.lock) == 0);
+    transfer_authorities_free(fresh);
+}
+
 // Before the handshake; curl has loaded nothing. Without authorities no certificate is accepted.
 static CURLcode on_curl_ssl_ctx(CURL *easy, void *ssl_ctx, void *ctx)
 {
@@ -83,6 +130,9 @@ void transfer_set_authorities(struct transfer *t)
     if (t->pool->ca_file != NULL) {
         CURL_SET(easy, CURLOPT_CAINFO, NULL);
         CURL_SET(easy, CURLOPT_CAPATH, NULL);
+        // Else curl keeps the store that it finds at a lane's first connection, and puts it in the place of ours
+        // at all others, behind the callback.
+        CURL_SET(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
         CURL_SET(easy, CURLOPT_SSL_CTX_FUNCTION, on_curl_ssl_ctx);
         CURL_SET(easy, CURLOPT_SSL_CTX_DATA, t->pool);
     }

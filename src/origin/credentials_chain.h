@@ -61,6 +61,17 @@ void credentials_renewer_free(struct credentials_renewer *renewer); // after loo
 struct credentials_set *credentials_renewer_get(struct credentials_renewer *renewer,
                                                 struct worker *w);
 
+// Other options, whose set has been loaded: errors are those of credentials_chain_load(). Texts are copied, but for
+// the region, which must outlive the renewer. May block; not on a worker.
+struct credentials_update;
+enum err credentials_update_new(struct credentials_renewer *renewer,
+                                const struct credentials_options *options,
+                                struct credentials_update **ret_update,
+                                struct buf *ret_why) MUST_USE;
+void credentials_update_use(
+    struct credentials_update *update); // every worker hears of it; takes it
+void credentials_update_free(struct credentials_update *update); // NULL is fine
+
 struct credentials_waiter {
     struct list_node node;
     // On the worker that asked. ERR_OK: the set in use is another one than `used` was.

@@ -7,6 +7,7 @@
 // sources that are files are read again from time to time. The old set stays in use until it has
 // expired.
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -44,6 +45,16 @@ struct credentials_renewer {
     struct buf why;
     uint64_t loaded_at_ms;
     bool last_failed;
+    struct credentials_update *now;  // whose texts `options` has; NULL: those of the start
+    struct credentials_update *next; // waits for the job, which reads them; NULL: none
+};
+
+struct credentials_update {
+    struct message message;
+    struct credentials_renewer *renewer;
+    struct credentials_options options;
+    char *texts[4]; // of the options
+    struct credentials_set *set;
 };
 
 struct renewer_message {
@@ -162,6 +173,8 @@ static void on_job_work(struct blocking_job *job)
     job->err = credentials_chain_load(&renewer->options, &renewer->loaded, &renewer->why);
 }
 
+static void update_take(struct credentials_renewer *renewer);
+
 static void on_job_done(struct blocking_job *job)
 {
     struct credentials_renewer *renewer = container_of(job, struct credentials_renewer, job);
@@ -189,6 +202,7 @@ static void on_job_done(struct blocking_job *job)
     }
     publish_expiry(renewer);
     schedule(renewer);
+    update_take(renewer);
 }
 
 static void renewer_load(struct credentials_renewer *renewer)
@@ -204,14 +218,58 @@ static void on_timer(struct timer *timer)
     renewer_load(container_of(timer, struct credentials_renewer, timer));
 }
 
+static void timer_have(struct credentials_renewer *renewer, struct worker *w)
+{
+    if (!renewer->has_timer) {
+        timer_init(w, &renewer->timer, on_timer);
+        renewer->has_timer = true;
+    }
+}
+
 static void on_begin(struct worker *to, struct message *message)
 {
     struct renewer_message *m = container_of(message, struct renewer_message, message);
     struct credentials_renewer *renewer = m->renewer;
-    timer_init(to, &renewer->timer, on_timer);
-    renewer->has_timer = true;
+    timer_have(renewer, to);
     schedule(renewer);
     free(m);
+}
+
+// Unless the job runs: it ends here, too.
+static void update_take(struct credentials_renewer *renewer)
+{
+    struct credentials_update *update = renewer->next;
+    if (update == NULL || renewer->job_running) {
+        return;
+    }
+    renewer->next = NULL;
+    credentials_update_free(renewer->now);
+    renewer->now = update;
+    renewer->options = update->options;
+    renewer->loaded_at_ms = clock_monotonic_ms();
+    renewer->last_failed = false;
+    if (!credentials_set_same_keys(update->set, renewer->parts[0].set)) {
+        log_info("credentials_renewed", "source=%s",
+                 log_quote(span_from_cstr(update->set->source)));
+    }
+    for (unsigned i = 0; i < renewer->part_count; i++) {
+        send_result(renewer, i, update->set);
+    }
+    credentials_set_unref(renewer->parts[0].set);
+    renewer->parts[0].set = update->set;
+    update->set = NULL;
+    publish_expiry(renewer);
+    schedule(renewer);
+}
+
+static void on_update(struct worker *to, struct message *message)
+{
+    struct credentials_update *update = container_of(message, struct credentials_update, message);
+    struct credentials_renewer *renewer = update->renewer;
+    timer_have(renewer, to);
+    credentials_update_free(renewer->next);
+    renewer->next = update;
+    update_take(renewer);
 }
 
 static void on_ask(struct worker *to, struct message *message)
@@ -268,6 +326,52 @@ struct credentials_renewer *credentials_renewer_new(struct loop *loop,
     return renewer;
 }
 
+static const char *update_keep(struct credentials_update *update, unsigned i, const char *text)
+{
+    update->texts[i] = text != NULL ? strdup(text) : NULL;
+    check(text == NULL || update->texts[i] != NULL);
+    return update->texts[i];
+}
+
+enum err credentials_update_new(struct credentials_renewer *renewer,
+                                const struct credentials_options *options,
+                                struct credentials_update **ret_update, struct buf *ret_why)
+{
+    struct credentials_set *set = NULL;
+    enum err err = credentials_chain_load(options, &set, ret_why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    struct credentials_update *update = calloc(1, sizeof(*update));
+    check(update != NULL);
+    update->message.deliver = on_update;
+    update->renewer = renewer;
+    update->set = set;
+    update->options = *options;
+    update->options.access_key_file = update_keep(update, 0, options->access_key_file);
+    update->options.secret_key_file = update_keep(update, 1, options->secret_key_file);
+    update->options.session_token_file = update_keep(update, 2, options->session_token_file);
+    update->options.ca_file = update_keep(update, 3, options->ca_file);
+    *ret_update = update;
+    return ERR_OK;
+}
+
+void credentials_update_use(struct credentials_update *update)
+{
+    mailbox_send_from_any_thread(update->renewer->parts[0].w, &update->message);
+}
+
+void credentials_update_free(struct credentials_update *update)
+{
+    if (update != NULL) {
+        credentials_set_unref(update->set);
+        for (unsigned i = 0; i < ARRAY_LEN(update->texts); i++) {
+            free(update->texts[i]);
+        }
+        free(update);
+    }
+}
+
 void credentials_renewer_free(struct credentials_renewer *renewer)
 {
     if (renewer == NULL) {
@@ -280,6 +384,8 @@ void credentials_renewer_free(struct credentials_renewer *renewer)
         credentials_set_unref(renewer->parts[i].set);
     }
     credentials_set_unref(renewer->loaded);
+    credentials_update_free(renewer->now);
+    credentials_update_free(renewer->next);
     buf_done(&renewer->why);
     free(renewer->parts);
     free(renewer);

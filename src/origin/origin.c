@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "origin/credentials_chain.h"
 #include "origin/origin_private.h"
 #include "stats/stats.h"
 
@@ -66,7 +67,7 @@ bool origin_has_room(struct worker *w, struct origin *origin, unsigned more)
 
 void origin_budget_request(struct origin *origin)
 {
-    long share = (long)origin->options.retry_budget_percent * 10;
+    long share = (long)origin->live.retry_budget_percent * 10;
     if (atomic_fetch_add(&origin->retry_tokens, share) + share > RETRY_TOKENS_MAX) {
         atomic_fetch_sub(&origin->retry_tokens, share); // full
     }
@@ -238,6 +239,21 @@ static void workers_init(struct origin *origin, bool is_directory)
     }
 }
 
+static void live_set(struct origin *origin, const struct origin_options *options)
+{
+    origin->live.keepalive_ms = options->keepalive_ms;
+    origin->live.connect_timeout_ms = options->connect_timeout_ms;
+    origin->live.first_byte_timeout_ms = options->first_byte_timeout_ms;
+    origin->live.idle_timeout_ms = options->idle_timeout_ms;
+    origin->live.retries = options->retries;
+    origin->live.retry_budget_percent = options->retry_budget_percent;
+    check(pthread_mutex_lock(&origin->live.lock) == 0);
+    text_free(origin->live.ca_file);
+    origin->live.ca_file = copy_text(options->ca_file);
+    check(pthread_mutex_unlock(&origin->live.lock) == 0);
+    atomic_fetch_add(&origin->live.number, 1);
+}
+
 enum err origin_new(const struct origin_options *options, struct loop *loop,
                     struct origin **ret_origin, struct buf *ret_why)
 {
@@ -247,6 +263,9 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
     origin->magic = ORIGIN_MAGIC;
     origin->loop = loop;
     options_copy(options, &origin->options);
+    origin->live.has_key_files = options->access_key_file != NULL;
+    check(pthread_mutex_init(&origin->live.lock, NULL) == 0);
+    live_set(origin, options);
     atomic_init(&origin->retry_tokens, RETRY_TOKENS_START);
     bool is_directory = strncmp(options->endpoint, "dir:", 4) == 0;
     workers_init(origin, is_directory);
@@ -260,6 +279,56 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
     origin_probe_new(origin);
     *ret_origin = origin;
     return ERR_OK;
+}
+
+// --- what may change -----------------------------------------------------------------------------
+
+struct origin_update {
+    struct origin *origin;
+    struct origin_options options;          // numbers and ca_file, a copy
+    struct credentials_update *credentials; // NULL: as before
+    bool has_key_files;
+};
+
+enum err origin_update_new(struct origin *origin, const struct origin_options *options,
+                           struct origin_update **ret_update, struct buf *ret_why)
+{
+    struct origin_update *update = calloc(1, sizeof(*update));
+    check(update != NULL);
+    update->origin = origin;
+    update->options = *options;
+    update->options.ca_file = copy_text(options->ca_file);
+    update->has_key_files = options->access_key_file != NULL;
+    bool may_differ = update->has_key_files || origin->live.has_key_files;
+    enum err err = may_differ && origin->driver == &origin_s3_driver
+                       ? origin_s3_credentials(origin, options, &update->credentials, ret_why)
+                       : ERR_OK;
+    if (err != ERR_OK) {
+        origin_update_free(update);
+        return err;
+    }
+    *ret_update = update;
+    return ERR_OK;
+}
+
+void origin_update_use(struct origin_update *update)
+{
+    if (update->credentials != NULL) {
+        credentials_update_use(update->credentials);
+        update->credentials = NULL;
+    }
+    update->origin->live.has_key_files = update->has_key_files;
+    live_set(update->origin, &update->options);
+    origin_update_free(update);
+}
+
+void origin_update_free(struct origin_update *update)
+{
+    if (update != NULL) {
+        credentials_update_free(update->credentials);
+        text_free(update->options.ca_file);
+        free(update);
+    }
 }
 
 struct close_order {
@@ -318,6 +387,8 @@ void origin_free(struct origin *origin)
     for (unsigned i = 0; i < ORIGIN_SERVER_HEADERS_MAX; i++) {
         free(atomic_load(&origin->server_headers[i]));
     }
+    text_free(origin->live.ca_file);
+    check(pthread_mutex_destroy(&origin->live.lock) == 0);
     options_done(&origin->options);
     free(origin->workers);
     free(origin->description);

@@ -60,6 +60,14 @@ struct origin;
 // line with the remedy. An S3 endpoint that does not answer is no error.
 enum err origin_new(const struct origin_options *options, struct loop *loop,
                     struct origin **ret_origin, struct buf *ret_why) MUST_USE;
+// What of an origin may change while it runs: timeouts, retries, ca_file, and the files with its keys, which are
+// read again. Prepared without changing anything, by the errors of origin_new(); may block. One thread, not a worker.
+struct origin_update;
+enum err origin_update_new(struct origin *origin, const struct origin_options *options,
+                           struct origin_update **ret_update, struct buf *ret_why) MUST_USE;
+// Calls that start from then on go by it. Takes it.
+void origin_update_use(struct origin_update *update);
+void origin_update_free(struct origin_update *update); // one that is not used; NULL is fine
 // On every worker: calls that run are cancelled, and so is each one that starts from then on. Before
 // loop_stop(), which waits for their ends. Any thread; NULL is fine.
 void origin_close(struct origin *origin);

@@ -8,6 +8,7 @@
 #ifndef FOREBAY_ORIGIN_ORIGIN_PRIVATE_H
 #define FOREBAY_ORIGIN_ORIGIN_PRIVATE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/list.h"
@@ -127,6 +128,15 @@ struct origin {
     uint64_t number;
     struct origin_worker *workers; // one per worker, by index
     unsigned worker_count;
+    // What origin_update_use() changes; options have what it was at first.
+    struct {
+        _Atomic uint64_t keepalive_ms, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms;
+        atomic_uint retries, retry_budget_percent;
+        atomic_uint number; // rises with each change, last of all
+        bool has_key_files; // of who makes updates
+        pthread_mutex_t lock;
+        const char *ca_file; // under it
+    } live;
 
     // Retry budget in thousandths of a retry: each request adds its share, each retry takes 1000.
     atomic_long retry_tokens;
@@ -239,5 +249,10 @@ extern const struct origin_driver origin_directory_driver;
 extern const struct origin_driver origin_s3_driver;
 enum err origin_directory_open(struct origin *origin, struct buf *ret_why) MUST_USE;
 enum err origin_s3_open(struct origin *origin, struct buf *ret_why) MUST_USE;
+struct credentials_update;
+// Of these options: found anew, for credentials_update_use().
+enum err origin_s3_credentials(struct origin *origin, const struct origin_options *options,
+                               struct credentials_update **ret_update,
+                               struct buf *ret_why) MUST_USE;
 
 #endif

@@ -90,19 +90,31 @@ void origin_s3_region_learn(struct origin_worker *ow, struct span bucket, struct
 
 // --- Connections ---------------------------------------------------------------------------------
 
-static struct transfer_pool *pool_new(struct origin_worker *ow)
+// There is one, and it goes by what the origin is told now.
+static void pool_refresh(struct origin_worker *ow, struct origin_s3_pool *pool)
 {
-    const struct origin_options *options = &ow->origin->options;
-    struct transfer_pool_options pool_options = {
+    struct origin *origin = ow->origin;
+    unsigned number = atomic_load(&origin->live.number); // what changes after this changes it again
+    if (pool->pool != NULL && pool->number == number) {
+        return;
+    }
+    check(pthread_mutex_lock(&origin->live.lock) == 0);
+    struct transfer_pool_options options = {
         .max_connections = ow->slots_max,
-        .connect_timeout_ms = options->connect_timeout_ms,
-        .first_byte_timeout_ms = options->first_byte_timeout_ms,
-        .idle_timeout_ms = options->idle_timeout_ms,
-        .keepalive_ms = options->keepalive_ms,
-        .ca_file = options->ca_file,
+        .connect_timeout_ms = origin->live.connect_timeout_ms,
+        .first_byte_timeout_ms = origin->live.first_byte_timeout_ms,
+        .idle_timeout_ms = origin->live.idle_timeout_ms,
+        .keepalive_ms = origin->live.keepalive_ms,
+        .ca_file = origin->live.ca_file,
         .deny_link_local = true,
     };
-    return transfer_pool_new(ow->w, &pool_options);
+    if (pool->pool == NULL) {
+        pool->pool = transfer_pool_new(ow->w, &options);
+    } else {
+        transfer_pool_set(pool->pool, &options);
+    }
+    check(pthread_mutex_unlock(&origin->live.lock) == 0);
+    pool->number = number;
 }
 
 static void pool_free_later(void *ptr)
@@ -144,9 +156,7 @@ struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
         }
         found = oldest;
     }
-    if (found->pool == NULL) {
-        found->pool = pool_new(ow);
-    }
+    pool_refresh(ow, found);
     found->use_count++;
     found->used_at_us = clock_monotonic_us();
     return found;
@@ -261,6 +271,27 @@ static void describe(struct origin *origin, const struct origin_s3_state *state,
     buf_done(&text);
 }
 
+static struct credentials_options credentials_options_of(struct origin *origin,
+                                                         const struct origin_options *options,
+                                                         const char *region)
+{
+    return (struct credentials_options){.source = options->credentials,
+                                        .access_key_file = options->access_key_file,
+                                        .secret_key_file = options->secret_key_file,
+                                        .session_token_file = options->session_token_file,
+                                        .ca_file = options->ca_file,
+                                        .expires_at_s = &origin->credentials_expire_s,
+                                        .region = region};
+}
+
+enum err origin_s3_credentials(struct origin *origin, const struct origin_options *options,
+                               struct credentials_update **ret_update, struct buf *ret_why)
+{
+    struct origin_s3_state *state = origin->driver_state;
+    struct credentials_options credentials = credentials_options_of(origin, options, state->region);
+    return credentials_update_new(state->renewer, &credentials, ret_update, ret_why);
+}
+
 enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
 {
     const struct origin_options *options = &origin->options;
@@ -277,13 +308,8 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
         return ERR_INVALID;
     }
     struct credentials_set *set = NULL;
-    struct credentials_options credentials = {.source = options->credentials,
-                                              .access_key_file = options->access_key_file,
-                                              .secret_key_file = options->secret_key_file,
-                                              .session_token_file = options->session_token_file,
-                                              .ca_file = options->ca_file,
-                                              .expires_at_s = &origin->credentials_expire_s,
-                                              .region = choose_region(origin, state, NULL)};
+    struct credentials_options credentials =
+        credentials_options_of(origin, options, choose_region(origin, state, NULL));
     err = credentials_chain_load(&credentials, &set, ret_why);
     if (err != ERR_OK) {
         return err;

@@ -109,9 +109,9 @@ static void transfer_begin(struct origin_s3_call *c, const struct origin_s3_url 
                                                 .on_upload = on_upload,
                                                 .on_end = on_transfer_end};
     bool looking = c->phase == PHASE_LOOK;
-    uint64_t late_ms =
-        answers_late(c) ? max_u64(SLOW_ANSWER_MS, c->call.ow->origin->options.first_byte_timeout_ms)
-                        : 0;
+    uint64_t late_ms = answers_late(c)
+                           ? max_u64(SLOW_ANSWER_MS, c->call.ow->origin->live.first_byte_timeout_ms)
+                           : 0;
     bool has_body = !looking && c->r != NULL && c->r->body != ORIGIN_BODY_NONE;
     struct transfer_request request = {
         .method = looking ? SPAN("HEAD") : origin_s3_call_method(c),
@@ -342,7 +342,7 @@ static enum err on_head_complete(struct origin_s3_call *c)
         return relay_head(c);
     }
     c->phase = PHASE_COLLECT;
-    timer_start(&c->timer, COLLECT_IDLES * c->call.ow->origin->options.idle_timeout_ms);
+    timer_start(&c->timer, COLLECT_IDLES * c->call.ow->origin->live.idle_timeout_ms);
     return ERR_OK;
 }
 

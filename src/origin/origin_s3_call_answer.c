@@ -20,7 +20,7 @@ static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
     bool is_check = c->f != NULL && c->f->if_none_match.len > 0;
-    if (c->attempts <= origin->options.retries) {
+    if (c->attempts <= origin->live.retries) {
         return origin_answers_others(origin, 0);
     }
     return !is_check && origin_answers_others(origin, c->first_asked_us) &&
@@ -38,7 +38,7 @@ static bool try_again(struct origin_s3_call *c, enum err err)
     if (err == ERR_ORIGIN_SLOWDOWN && came_too_early(c)) {
         stats_add(COUNTER_origin_slowdown_retries, 1);
         wait_ms = origin_backoff_ms((unsigned)min_u64(c->attempts, SLOWDOWN_BACKOFFS));
-    } else if (c->attempts > origin->options.retries || !origin_retry_take(origin)) {
+    } else if (c->attempts > origin->live.retries || !origin_retry_take(origin)) {
         return false;
     }
     c->phase = PHASE_WAIT;

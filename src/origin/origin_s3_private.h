@@ -106,6 +106,7 @@ struct origin_s3_pool {
     char access_key[129]; // "" = the origin's own credentials
     struct transfer_pool *pool;
     unsigned use_count; // running calls
+    unsigned number;    // of the changes of the origin that it goes by
     uint64_t used_at_us;
 };
 

@@ -4,12 +4,13 @@ meanwhile notices nothing."""
 import json
 import os
 import random
-import re
+import subprocess
 import threading
 
 import pytest
 from client import judge
-from forebay import build_kind, parallel, run_forebay, scaled
+from forebay import KEYS, build_kind, parallel, scaled
+from origin import Origin
 from test_control import ask
 from waiting import wait_for
 
@@ -100,14 +101,13 @@ def test_a_request_keeps_the_rule_that_it_began_with(start, origin, engine):
     """One under way while its rule goes, twice, is answered and stored as if nothing had happened."""
     server = serve(start, origin, {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}, engine=engine)
     origin.put("k", 5 * MIB)
-    origin.hold("k")
     result = []
     reader = threading.Thread(target=lambda: result.append(asked(server, origin, "k")))
-    reader.start()
-    origin.wait_for(1, key="k")
-    change(server, {"rules": [{"match": "bkt/**", "cache": False}]})
-    change(server, {"rules": [{"match": "other/**", "pin": True}, {"match": "bkt/**", "freshness": "immutable"}]})
-    origin.release()
+    with origin.hold("k"):
+        reader.start()
+        origin.wait_for(1, key="k")
+        change(server, {"rules": [{"match": "bkt/**", "cache": False}]})
+        change(server, {"rules": [{"match": "other/**", "pin": True}, {"match": "bkt/**", "freshness": "immutable"}]})
     reader.join()
     assert result and asked(server, origin, "k") == 0
 
@@ -269,3 +269,104 @@ def test_what_requests_may_say_changes(start, origin):
     change(server, rules)
     assert status(host="bkt.cache.example") == 403
     assert status(headers=[("Origin", "http://page.example")]) == 403
+
+
+def test_limits_of_clients(start, origin):
+    """Requests at once and connections of one source; how long they may be idle."""
+    server = serve(start, origin)
+    origin.put("k", 10)
+    change(server, {"limits": {"max_inflight": "1"}})
+    waiting = threading.Thread(target=asked, args=(server, origin, "k"))
+    with origin.hold("k"), server.client() as client:
+        waiting.start()
+        origin.wait_for(1, key="k")
+        assert client.head("k").status == 503
+        change(server, {"limits": {"max_connections_per_source": "1"}})
+        with server.connection() as refused:
+            assert refused.read_reply().status == 503
+        change(server, {"limits": {"idle_timeout": "10ms"}})
+        assert client.request("GET", "/").status in (200, 403)
+        wait_for(client.connection.at_end, "the idle connection to be closed")
+    waiting.join()
+
+
+def test_how_origins_are_asked(start, origin):
+    """Time limits and retries of calls."""
+    server = serve(start, origin, {"origin": {"retries": 0, "first_byte_timeout": "1h"}})
+    for key in ("a", "b", "c"):
+        origin.put(key, 10)
+
+    def status(key):
+        with server.client() as client:
+            return client.get(key).status
+    origin.fault("a", "status", 503, times=1)
+    assert status("a") == 503
+    change(server, {"origin": {"retries": 5, "retry_budget": "100%"}})
+    origin.fault("b", "status", 503, times=2)
+    assert status("b") == 200
+    change(server, {"origin": {"retries": 0, "first_byte_timeout": "100ms"}})
+    with origin.hold("c"):
+        assert status("c") in (503, 504)
+
+
+def write_keys(folder, name, access, secret):
+    out = {}
+    for part, text in (("access", access), ("secret", secret)):
+        path = folder / f"{name}-{part}"
+        path.write_text(text)
+        path.chmod(0o600)
+        out[f"{part}_key_file"] = str(path)
+    return {"credentials": {"source": "config", **out}}
+
+
+def test_keys_for_the_origin_change(start, origin, tmp_path):
+    """Other files, and other keys in the same files: the next call is signed with them, none with the old ones."""
+    one = write_keys(tmp_path, "one", *next(iter(KEYS.items())))
+    server = serve(start, origin, one)
+    for key in ("a", "b", "c"):
+        origin.put(key, 10)
+    assert asked(server, origin, "a") == 1
+    origin.credentials = {"second": "second-secret"}
+    assert change(server, write_keys(tmp_path, "two", "second", "second-secret"))["applied"] == [
+        "credentials.access_key_file", "credentials.secret_key_file"]
+    assert asked(server, origin, "b") == 1
+    origin.credentials = {"third": "third-secret"}
+    change(server, write_keys(tmp_path, "two", "third", "third-secret"))
+    assert asked(server, origin, "c") == 1
+    refused = change(server, {**write_keys(tmp_path, "two", "third", ""), "cache": {"ttl": "7s"}}, code=3)
+    assert "two-secret" in refused["errors"][0]
+    assert "cache.ttl: 60s" in bytes(server.admin("/api/v1/config").body).decode()
+
+
+def test_authorities_of_origins_change(start, tmp_path):
+    """Another file, and other certificates in the same one, count for new connections; one without any is refused."""
+    pairs = [certificate(tmp_path, str(i)) for i in range(3)]
+    origins = [Origin(credentials=KEYS, tls=pair) for pair in pairs]
+    ca = tmp_path / "ca.pem"
+    for made in origins:
+        made.start()
+        made.put("k", 10)
+    server = serve(start, origins[0], {"origin": {"ca_file": pairs[1][0], "retries": 0}})
+    with server.client() as client:
+        assert client.get("k").status == 503
+        ca.write_text(open(pairs[2][0]).read())
+        change(server, {"origin": {"ca_file": str(ca), "retries": 0}})
+        assert client.get("k").status == 503
+        ca.write_text(open(pairs[0][0]).read())
+        change(server, {"origin": {"ca_file": str(ca), "retries": 0}})
+        reply = client.get("k")
+        assert reply.status == 200, server.output()
+        judge(reply, origins[0], "k")
+        ca.write_text("nothing")
+        assert "origin.ca_file" in change(server, {"origin": {"ca_file": str(ca)}}, code=3)["errors"][0]
+    for made in origins:
+        made.stop()
+
+
+def certificate(folder, name):
+    pair = folder / f"{name}.pem", folder / f"{name}.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                    "-nodes", "-keyout", pair[1], "-out", pair[0], "-days", "2", "-subj", f"/CN={name}",
+                    "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    pair[1].chmod(0o600)
+    return tuple(map(str, pair))
