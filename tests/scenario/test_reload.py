@@ -4,12 +4,13 @@ meanwhile notices nothing."""
 import json
 import os
 import random
+import re
 import subprocess
 import threading
 
 import pytest
 from client import judge
-from forebay import KEYS, build_kind, parallel, scaled
+from forebay import KEYS, build_kind, parallel, run_forebay, scaled
 from origin import Origin
 from test_control import ask
 from waiting import wait_for
@@ -370,3 +371,59 @@ def certificate(folder, name):
                     "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
     pair[1].chmod(0o600)
     return tuple(map(str, pair))
+
+
+# --- every key --------------------------------------------------------------------------------------
+
+def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
+    """By its class in the table of settings: applied, or waiting for a restart. What is not named stays silent."""
+    table = run_forebay("config", "docs").stdout
+    rows = re.findall(r"^\| `([a-z0-9_.\[\]]+)` \|.*\| (reload|restart) \| [^|]*\|$", table, re.M)
+    cert, key = certificate(tmp_path, "c")
+    token, keys = tmp_path / "token", tmp_path / "keys.yaml"
+    token.write_text("0123456789abcdef")
+    keys.write_text("- {id: someone, secret: something, allow: [{bucket: '*', ops: [read]}]}")
+    for path in (token, keys):
+        path.chmod(0o600)
+    values = {"auto": "7", "true": "false", "false": "true", "0s": "7s", "0": "7"}
+    other = {"auth.mode": "verify", "origin.probe": "true", "credentials.source": "env", "listen_tls.cert": cert, "listen_tls.key": key, "s3.domains": "x.example", "admin.socket": "off",
+             "admin.token_file": str(token), "admin.allowed_hosts": "x.example", "origin.endpoint": "http://127.0.0.1:9",
+             "origin.region": "eu-west-1", "origin.ca_file": cert, "origin.retry_budget": "7%",
+             "credentials.access_key_file": str(token), "credentials.secret_key_file": str(token),
+             "credentials.session_token_file": str(token), "auth.keys_file": str(keys),
+             "auth.allowed_origins": "http://x.example", "cache.size": "700MiB", "cache.headroom": "7%",
+             "cache.min_free": "7%", "cache.scrub_rate": "7MiB/s", "cache.block_size": "64KiB", "cache.readahead": "7MiB", "cache.stale_if_error": "7s",
+             "limits.max_buffer": "77MiB", "limits.min_rate": "7KiB/s", "access_log.path": str(tmp_path / "log"),
+             "access_log.sample": "0.5", "limits.header_timeout": "7s"}
+    lists = {"rules[]": [{"match": "x/**"}], "buckets[]": [{"name": "x", "origin": "s3://y"}]}
+    server = serve(start, origin)
+    judged = 0
+    for name, how in rows:
+        kind = re.search(rf"^\| `{re.escape(name)}` \| (\S+) \| ([^|]*) \|", table, re.M)
+        default, accepts = kind.group(1).strip("`"), kind.group(2).split(", ")
+        if name in FLAGS:
+            continue
+        tree = {}
+        if name in lists:
+            tree[name[:-2]] = lists[name]
+        elif name in other or default in values and (accepts == ["true", "false"] or not re.fullmatch(r"[a-z0-9_-]+(, [a-z0-9_-]+)+", kind.group(2))):
+            set_key(tree, name, other.get(name) or values[default])
+        elif default.endswith("s") and default[:-1].isdigit():
+            set_key(tree, name, "7s")
+        elif default.isdigit() and "," not in kind.group(2):
+            set_key(tree, name, "7")
+        else:                                                       # a choice
+            now = re.search(rf"^{re.escape(name)}: (\S*)", bytes(server.admin("/api/v1/config").body).decode(), re.M)
+            set_key(tree, name, next(word for word in accepts if word not in (default, now.group(1), "auto", "verify")))
+        if name == "auth.mode":
+            set_key(tree, "auth.keys_file", str(keys))
+        if re.fullmatch("credentials.*_file", name):
+            set_key(tree, "credentials.access_key_file", str(token))
+            set_key(tree, "credentials.secret_key_file", str(token))
+        change(server, {})
+        answer = change(server, tree)
+        said = "applied" if how == "reload" else "needs_restart"
+        assert name.removesuffix("[]") in answer[said], (name, how, tree, answer)
+        assert name.removesuffix("[]") not in answer["needs_restart" if how == "reload" else "applied"], (name, answer)
+        judged += 1
+    assert judged == len(rows) - len(FLAGS) and judged > 60
