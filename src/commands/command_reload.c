@@ -59,18 +59,12 @@ void command_reload_done(struct command_reload *reload)
     }
 }
 
-static const struct config *in_force(void *ctx, const struct config_setting *setting)
-{
-    const struct command_reload *reload = ctx;
-    bool is_latest = setting != NULL && setting->live && reload->guarded.latest != NULL;
-    return is_latest ? reload->guarded.latest : reload->first;
-}
-
 void command_reload_show(void *ctx, struct buf *out)
 {
     struct command_reload *reload = ctx;
     pthread_mutex_lock(&reload->guarded.lock);
-    command_settings_render(out, in_force, reload);
+    const struct config *latest = reload->guarded.latest;
+    command_settings_render(out, reload->first, latest != NULL ? latest : reload->first);
     pthread_mutex_unlock(&reload->guarded.lock);
 }
 

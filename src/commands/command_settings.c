@@ -56,21 +56,21 @@ static void append_row(struct buf *out, json_t *json, const char *before)
     json_decref(json);
 }
 
-void command_settings_render(struct buf *out, command_settings_of_fn *config_of, void *ctx)
+void command_settings_render(struct buf *out, const struct config *first,
+                             const struct config *latest)
 {
-    const struct config *config = config_of(ctx, NULL);
     buf_append_cstr(out, "{\"settings\": [");
     for (unsigned i = 0; i < config_setting_count(); i++) {
-        append_row(out, command_settings_row(config_of(ctx, config_setting(i)), i),
-                   i > 0 ? "," : "");
+        const struct config *config = config_setting(i)->live ? latest : first;
+        append_row(out, command_settings_row(config, i), i > 0 ? "," : "");
     }
     buf_append_cstr(out, "],\n\"buckets\": [");
-    for (unsigned i = 0; i < config->bucket_count; i++) {
-        append_row(out, command_settings_bucket(config, i), i > 0 ? "," : "");
+    for (unsigned i = 0; i < first->bucket_count; i++) {
+        append_row(out, command_settings_bucket(first, i), i > 0 ? "," : "");
     }
     buf_append_cstr(out, "],\n\"rules\": [");
-    for (unsigned i = 0; i < config->rule_count; i++) {
-        append_row(out, command_settings_rule(config, i), i > 0 ? "," : "");
+    for (unsigned i = 0; i < latest->rule_count; i++) {
+        append_row(out, command_settings_rule(latest, i), i > 0 ? "," : "");
     }
     buf_append_cstr(out, "]}\n");
 }

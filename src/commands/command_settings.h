@@ -16,10 +16,9 @@ json_t *command_settings_bucket(const struct config *config, unsigned i);
 // Entry i of rules[]: match, source.
 json_t *command_settings_rule(const struct config *config, unsigned i);
 
-// Of which configuration a setting is in force; NULL: buckets and rules.
-typedef const struct config *command_settings_of_fn(void *ctx,
-                                                    const struct config_setting *setting);
-// {"settings": [...], "buckets": [...], "rules": [...]}, an entry a line. Appended.
-void command_settings_render(struct buf *out, command_settings_of_fn *config_of, void *ctx);
+// {"settings": [...], "buckets": [...], "rules": [...]}, an entry a line. Appended. `first` is in force where a change
+// waits for a restart (buckets, too), `latest` where a reload makes it; without a reload they are the same.
+void command_settings_render(struct buf *out, const struct config *first,
+                             const struct config *latest);
 
 #endif
