@@ -14,6 +14,12 @@ ACCESS, SECRET = next(iter(KEYS.items()))
 READ = 'curl -sf "$AWS_ENDPOINT_URL_S3/bkt/a" -o /dev/null'
 
 
+def heard():
+    """A background job of a shell ignores these, and so does what it starts."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def run(tmp_path, origin):
     """run(words..., wait=False, flags=[]): `forebay run` over the scripted origin, with a home of its own."""
@@ -29,7 +35,7 @@ def run(tmp_path, origin):
         full.update(env or {})
         process = subprocess.Popen([binary(), "run", "--cache.size=64MiB", "--workers=1", *flags, "--", *words],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=full, cwd=tmp_path,
-                                   start_new_session=True)
+                                   start_new_session=True, preexec_fn=heard)
         running.append(process)
         if not wait:
             return process
