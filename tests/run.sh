@@ -11,7 +11,7 @@
 #   tests/run.sh --scenario ARGS...  only scenarios; ARGS go to pytest
 #   tests/run.sh --observe           only what people look at: the page in Chromium, metrics and alerts by
 #                                    promtool (packages of 0.7 GB); without them these tests say NOT RUN
-#   tests/run.sh --deploy            only what is shipped: image, Debian package, tarball, built and really run (root)
+#   tests/run.sh --deploy            only what is shipped: image, packages, chart and pods, built and really run (root)
 #   tests/run.sh --optional          with --clients: also the clients that need torch (6 GB)
 #   tests/run.sh --write             with --clients: the matrix goes into README.md, if it is good
 #
@@ -225,7 +225,7 @@ observe)
     ;;
 deploy)
     kind=release
-    install_packages image package
+    install_packages image package pods
     build
     python_for_scenarios
     jobs=1

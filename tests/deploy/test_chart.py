@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart and the plain manifests: what they render to, what they refuse, and that they name only what there is."""
+import copy
+import json
+import re
+import subprocess
+import sys
+
+import charts
+import policy
+import pytest
+import yaml
+from conftest import ROOT, made
+from forebay import binary
+
+DIGEST = "sha256:" + 64 * "0"
+
+
+def bases():
+    return sorted(path.parent.name for path in charts.KUSTOMIZE.glob("base/*/values.yaml"))
+
+
+def everything():
+    """(where, objects) of each render and of each plain file."""
+    for name in bases():
+        yield f"chart, {name}", charts.render(charts.values(name))
+    yield from ((str(path.relative_to(ROOT)), objects) for path, objects in charts.manifests())
+
+
+def all_pods():
+    return [(f"{where}: {o['kind']} {o['metadata'].get('name')}{place}", spec)
+            for where, objects in everything() for o in objects for place, spec in charts.pods_of(o)]
+
+
+# --- Renders ------------------------------------------------------------------------------------
+
+def test_lint(artefacts):
+    for values in [None, *(charts.values(name) for name in bases())]:
+        made(charts.tool("helm"), "lint", "--strict", charts.CHART, *(["--values", values] if values else []))
+
+
+def test_plain_manifests_are_renders_of_the_chart(artefacts):
+    """Each base of kustomize; `tests/deploy/render --write` makes them again."""
+    made(sys.executable, ROOT / "tests/deploy/render")
+
+
+def test_chart_is_of_this_version():
+    chart = yaml.safe_load((charts.CHART / "Chart.yaml").read_text())
+    version = re.search(r"^project\(forebay VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M).group(1)
+    assert chart["appVersion"] == version == chart["version"]
+
+
+def test_values_schema_has_the_option_table():
+    """What may stand in `config` is what `forebay config schema` says."""
+    ours = json.loads((charts.CHART / "values.schema.json").read_text())["definitions"]["forebay.yaml"]
+    table = json.loads(made(binary(), "config", "schema"))
+    table.pop("$schema")
+    assert ours == table, "tests/deploy/render --write"
+
+
+def test_every_value_has_a_row_in_the_schema():
+    """And the other way round: no value without a word on it, no row without a value."""
+    def walk(values, schema, at=""):
+        assert set(values) == set(schema["properties"]) - (set() if at else {"global"}), at
+        for key, value in values.items():
+            inner = schema["properties"][key]
+            if isinstance(value, dict) and "properties" in inner and inner.get("additionalProperties") is False and key not in ("resources", "seccompProfile"):
+                walk(value, inner, f"{at}.{key}")
+    walk(yaml.safe_load((charts.CHART / "values.yaml").read_text()), json.loads((charts.CHART / "values.schema.json").read_text()))
+
+
+# --- Values that are wrong ------------------------------------------------------------------------
+
+@pytest.mark.parametrize("settings,says", [
+    ("mode=proxy", "'/mode': value must be one of 'sidecar', 'gateway', 'daemonset'"),
+    ("cache.size=100GB", "'/cache/size'"),
+    ("cache.siez=1Gi", "'/cache': additional properties 'siez' not allowed"),
+    ("config.cache.sise=1GiB", "'/config/cache': additional properties 'sise' not allowed"),
+    ("config.cache.policy=best", "'/config/cache/policy': value must be one of"),
+    ("config.cache.size=1GiB", "config.cache.size: the chart sets this itself, by cache.size"),
+    ("config.listen=127.0.0.1:1", "config.listen: the chart sets this itself"),
+    ("image.tag=a:b", "'/image/tag'"),
+    ("image.digest=sha256:12", "'/image/digest'"),
+    ("sidecar.trainer.enabled=true", "'/sidecar/trainer/image'"),
+    ("sidecar.warm.uris={imagenet/train}", "'/sidecar/warm/uris/0'"),
+    ("sidecar.warm.min=0.9", "'/sidecar/warm/min'"),
+    ("extraEnv[0].name=AWS_SECRET_ACCESS_KEY,extraEnv[0].value=x", "'/extraEnv/0': missing property 'valueFrom'"),
+    ("mode=gateway", "auth.existingSecret: mode gateway verifies its clients' signatures"),
+    ("mode=daemonset,auth.mode=open", "auth.mode: open lets whoever reaches the Service read"),
+    ("cache.volume=hostPath", "cache.volume: hostPath is not for mode sidecar"),
+    ("seccompProfile.type=Localhost", "seccompProfile.localhostProfile"),
+    ("seccompProfile.type=Unconfined", "'/seccompProfile/type'")])
+def test_wrong_values_are_named(artefacts, settings, says):
+    assert says in charts.refused(settings=[settings])
+
+
+def test_old_kubernetes_is_refused(artefacts):
+    """Without native sidecars an init container that stays would hold its pod up for ever."""
+    assert "incompatible with Kubernetes" in charts.refused(version="1.28.0")
+
+
+# --- Names, images, additions -----------------------------------------------------------------------
+
+@pytest.mark.parametrize("mode", bases())
+@pytest.mark.parametrize("release", ["forebay", "a", "1.a", "team-7.forebay", "x" * 53])
+def test_odd_releases_have_names_that_are_taken(artefacts, mode, release):
+    for made_here in charts.render(charts.values(mode), release=release):
+        name = made_here["metadata"]["name"]
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 63, name
+        assert made_here["metadata"]["labels"]["app.kubernetes.io/instance"] == release
+
+
+@pytest.mark.parametrize("mode", bases())
+def test_two_releases_share_a_namespace(artefacts, mode):
+    """And two of one name a cluster: no object has another one's name, no selector meets another one's pods."""
+    rendered = [charts.render(charts.values(mode), release=release, namespace=namespace)
+                for release, namespace in (("forebay", "a"), ("forebay-2", "a"), ("forebay", "b"))]
+    names = [{(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects} for objects in rendered]
+    assert not names[0] & names[1] and not names[0] & names[2] and not names[1] & names[2]
+    selectors = [json.dumps(find(o, "matchLabels"), sort_keys=True) for objects in rendered[:2] for o in objects]
+    labels = [{json.dumps(find(o, "matchLabels")) for o in objects} - {"[]"} for objects in rendered[:2]]
+    assert not labels[0] & labels[1], selectors
+
+
+def find(node, key):
+    """Every value of KEY below NODE."""
+    if isinstance(node, dict):
+        return [value for name, value in node.items() if name == key] + [x for value in node.values() for x in find(value, key)]
+    return [x for value in node for x in find(value, key)] if isinstance(node, list) else []
+
+
+@pytest.mark.parametrize("mode", bases())
+def test_image_by_digest_and_additions(artefacts, mode):
+    more = {"image": {"repository": "registry.example.com:5000/team/forebay", "digest": DIGEST, "tag": "ignored"},
+            "imagePullSecrets": [{"name": "registry"}], "commonLabels": {"team": "vision"}, "podLabels": {"a": "b"},
+            "podAnnotations": {"c": "d"}, "nodeSelector": {"disk": "nvme"}, "tolerations": [{"operator": "Exists"}],
+            "extraEnv": [{"name": "AWS_CA_BUNDLE", "value": "/ca/ca.pem"}],
+            "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+            "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca", "readOnly": True}],
+            "config": {"rules": [{"match": "imagenet/**", "freshness": "immutable"}]}}
+    file = artefacts / f"more-{mode}.json"
+    file.write_text(json.dumps(more))
+    objects = charts.render(charts.values(mode), file)
+    pods = [(o, spec) for o in objects for _, spec in charts.pods_of(o)]
+    assert pods
+    for o, spec in pods:
+        assert [c["image"] for c in charts.containers_of(spec) if policy.is_forebay(c)] and all(
+            c["image"] == "registry.example.com:5000/team/forebay@" + DIGEST for c in charts.containers_of(spec) if "aws" not in c["image"])
+        server = next(c for c in charts.containers_of(spec) if c["name"] == "forebay")
+        assert more["extraEnv"][0] in server["env"] and more["extraVolumeMounts"][0] in server["volumeMounts"]
+        assert more["extraVolumes"][0] in spec["volumes"] and spec["imagePullSecrets"] == more["imagePullSecrets"]
+        assert spec["nodeSelector"]["disk"] == "nvme" and {"operator": "Exists"} in spec["tolerations"]
+        template = o["spec"]["template"]["metadata"]
+        assert template["labels"]["a"] == "b" and template["labels"]["team"] == "vision" and template["annotations"]["c"] == "d"
+        assert {m["name"] for c in charts.containers_of(spec) for m in c.get("volumeMounts", [])} <= \
+            {v["name"] for v in spec["volumes"]} | {c["metadata"]["name"] for c in o["spec"].get("volumeClaimTemplates", [])}
+    assert yaml.safe_load(charts.one(objects, "ConfigMap", "forebay")["data"]["forebay.yaml"]) == more["config"]
+
+
+# --- Restricted ---------------------------------------------------------------------------------
+
+def test_pods_are_restricted(artefacts):
+    pods = all_pods()
+    assert pods
+    for where, spec in pods:
+        assert policy.violations(spec) == [], where
+        assert spec.get("automountServiceAccountToken") is False and spec.get("enableServiceLinks") is False, where
+        for container in filter(policy.is_forebay, charts.containers_of(spec)):
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, where
+            resources = container["resources"]
+            assert resources["limits"]["memory"] == resources["requests"]["memory"] and "cpu" not in resources["limits"], where
+
+
+def test_violations_are_seen(artefacts):
+    """The judge itself: each thing that restricted forbids, planted in a pod that passes."""
+    good = charts.one(charts.render(charts.values("sidecar")), "Job")["spec"]["template"]["spec"]
+    assert policy.violations(good) == []
+    first = lambda spec: spec["initContainers"][0]                                          # noqa: E731
+    for plant in [
+            lambda s: s.update(hostNetwork=True), lambda s: s.update(hostPID=True),
+            lambda s: s["volumes"].append({"name": "h", "hostPath": {"path": "/"}}),
+            lambda s: first(s)["securityContext"].update(privileged=True),
+            lambda s: first(s)["securityContext"].pop("allowPrivilegeEscalation"),
+            lambda s: first(s)["securityContext"]["capabilities"].pop("drop"),
+            lambda s: first(s)["securityContext"]["capabilities"].update(add=["CHOWN"]),
+            lambda s: first(s)["securityContext"].update(runAsUser=0),
+            lambda s: first(s)["securityContext"].update(runAsNonRoot=False),
+            lambda s: first(s)["securityContext"].update(seccompProfile={"type": "Unconfined"}),
+            lambda s: first(s)["ports"][0].update(hostPort=9000),
+            lambda s: first(s)["startupProbe"]["httpGet"].update(host="127.0.0.1"),
+            lambda s: s["securityContext"].update(sysctls=[{"name": "kernel.msgmax", "value": "1"}])]:
+        bad = copy.deepcopy(good)
+        plant(bad)
+        assert len(policy.violations(bad)) == 1, (plant, policy.violations(bad))
+
+
+# --- What they name exists -----------------------------------------------------------------------
+
+def test_pods_name_what_the_option_table_has(artefacts):
+    for where, spec in all_pods():
+        for container in filter(policy.is_forebay, charts.containers_of(spec)):
+            assert policy.unknown(container) == [], where
+            if container.get("args", ["serve"])[0] == "serve":
+                judged_by_the_binary(container)
+
+
+def judged_by_the_binary(container, file=None):
+    """The values, too, as a start would judge them; files of Secrets are not here."""
+    environment = {e["name"]: e.get("value", "1073741824") for e in container.get("env", [])
+                   if not e["name"].endswith("_FILE") and e["name"] != "FOREBAY_CACHE_DIR"}
+    if environment.get("FOREBAY_AUTH_MODE", "auto") != "open" and "FOREBAY_LISTEN_PLAINTEXT" in environment:
+        environment.update(FOREBAY_AUTH_MODE="open", FOREBAY_AUTH_ALLOW_OPEN_NETWORK="true")
+    done = subprocess.run([binary(), "check", *(["-c", str(file)] if file else ["--cache.dir", "/tmp"])], env=environment,
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+
+
+def test_config_of_every_configmap_is_valid(tmp_path):
+    for where, objects in everything():
+        for o in objects:
+            if o["kind"] == "ConfigMap" and "forebay.yaml" in o.get("data", {}):
+                file = tmp_path / "forebay.yaml"
+                file.write_text(o["data"]["forebay.yaml"])
+                judged_by_the_binary({}, file)
+
+
+def test_unknown_words_are_seen(artefacts):
+    """The judge itself: a variable, a flag and a command that nobody has."""
+    good = charts.one(charts.render(charts.values("sidecar")), "Job")["spec"]["template"]["spec"]["initContainers"]
+    for index, plant in [(0, lambda c: c["env"].append({"name": "FOREBAY_CACHE_SISE", "value": "1"})),
+                         (0, lambda c: c["args"].append("--cache.sise")), (1, lambda c: c["args"].append("--fluid")),
+                         (1, lambda c: c["args"].insert(0, "preheat"))]:
+        bad = copy.deepcopy(good[index])
+        plant(bad)
+        assert policy.unknown(good[index]) == [] and len(policy.unknown(bad)) == 1
+    with pytest.raises(AssertionError):
+        bad = copy.deepcopy(good[0])
+        bad["env"].append({"name": "FOREBAY_CACHE_TTL", "value": "60"})
+        judged_by_the_binary(bad)
+
+
+@pytest.mark.parametrize("mode", bases())
+def test_client_env_is_what_forebay_env_prints(artefacts, mode):
+    objects = charts.render(charts.values(mode), settings=["clientEnv.anyKeys=true", "clientEnv.global=true"])
+    ours = charts.one(objects, "ConfigMap", "forebay-client-env")["data"]
+    said = made(binary(), "env", "--shell", "k8s", "--any-keys", "--global", "--endpoint", ours["AWS_ENDPOINT_URL_S3"])
+    assert ours == {entry["name"]: entry["value"] for entry in yaml.safe_load(said)}
+
+
+def test_no_secret_in_configmaps_or_command_lines():
+    """Variables that hold secrets come from Secrets, no command line has one, no ConfigMap but "any" for who has none."""
+    for where, objects in everything():
+        for o in objects:
+            if o["kind"] == "ConfigMap":
+                for key, value in o.get("data", {}).items():
+                    assert not re.search(r"SECRET|TOKEN|PASSWORD", key) or value == "any", (where, key)
+                    assert not re.search(r"(?i)secret(_access)?_key\s*:|AKIA[A-Z0-9]{16}", value), (where, key)
+            for _, spec in charts.pods_of(o):
+                for container in charts.containers_of(spec):
+                    for entry in container.get("env", []):
+                        assert "valueFrom" in entry or entry["value"] == "any" or not re.search(r"SECRET|TOKEN$|PASSWORD", entry["name"]), (where, entry)
+                    words = " ".join(container.get("command", []) + container.get("args", []))
+                    assert not re.search(r"(?i)secret|token|password", words), (where, words)
