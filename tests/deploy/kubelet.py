@@ -166,6 +166,10 @@ class Container:
         subprocess.run(["runc", "--root", str(self.pod.folder / "runc"), "kill", self.id, str(int(number))], check=False,
                        capture_output=True, timeout=60)
 
+    def exec(self, *words):
+        """What a command printed that runs in it, as by `kubectl exec`."""
+        return made("runc", "--root", self.pod.folder / "runc", "exec", self.id, *words, wait=WAIT_S)
+
     def status(self):
         """/proc/PID/status of its first process, as a dict."""
         state = json.loads(made("runc", "--root", self.pod.folder / "runc", "state", self.id))

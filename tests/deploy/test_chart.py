@@ -99,6 +99,75 @@ def test_old_kubernetes_is_refused(artefacts):
     assert "incompatible with Kubernetes" in charts.refused(version="1.28.0")
 
 
+# --- Modes --------------------------------------------------------------------------------------
+
+def test_locality_of_the_daemonset(artefacts):
+    """The node's own first, or it alone, or the node's address: of which no ConfigMap can tell."""
+    def service(*settings, **more):
+        return charts.one(charts.render(charts.values("daemonset"), settings=settings, **more), "Service")["spec"]
+    assert service()["trafficDistribution"] == "PreferSameNode" and "internalTrafficPolicy" not in service()
+    local = service("service.locality=Local", version="1.29")
+    assert local["internalTrafficPolicy"] == "Local" and "trafficDistribution" not in local
+    assert "service.locality: PreferSameNode is known to Kubernetes 1.34" in charts.refused(charts.values("daemonset"), version="1.33")
+    objects = charts.render(charts.values("daemonset"), settings=["service.locality=hostPort"])
+    assert not [o for o in objects if o["kind"] == "Service" or o["metadata"]["name"].endswith("client-env")]
+    ports = charts.one(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert ports[0] == {"name": "s3", "containerPort": 9000, "hostPort": 9000}
+
+
+def test_stopping_has_time_for_what_it_does(artefacts):
+    """preStop and the drain fit into the grace, and a cache directory never has two owners."""
+    for mode, kind in (("daemonset", "DaemonSet"), ("gateway", "StatefulSet")):
+        spec = charts.one(charts.render(charts.values(mode)), kind)["spec"]
+        pod = spec["template"]["spec"]
+        drain = re.search(r"^\| `shutdown.grace` \| `(\d+)s`", made(binary(), "config", "docs"), re.M).group(1)
+        assert pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"] + int(drain) < pod["terminationGracePeriodSeconds"]
+    assert charts.one(charts.render(charts.values("daemonset")), "DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
+    old = charts.one(charts.render(charts.values("gateway"), version="1.29"), "StatefulSet")
+    assert "lifecycle" not in old["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_size_is_one_number(artefacts):
+    """Of an emptyDir the limit, the request and the setting; of any other volume the claim and the setting."""
+    def of(objects, kind):
+        spec = charts.one(objects, kind)["spec"]["template"]["spec"]
+        server = next(c for c in charts.containers_of(spec) if c["name"] == "forebay")
+        return spec, server, next(e for e in server["env"] if e["name"] == "FOREBAY_CACHE_SIZE")
+    spec, server, size = of(charts.render(charts.values("sidecar"), settings=["cache.size=7Gi"]), "Job")
+    assert spec["volumes"][0]["emptyDir"]["sizeLimit"] == server["resources"]["requests"]["ephemeral-storage"] == "7Gi"
+    assert size["valueFrom"]["resourceFieldRef"] == {"containerName": "forebay", "resource": "requests.ephemeral-storage"}
+    assert "ephemeral-storage" not in server["resources"]["limits"]
+    spec, server, size = of(charts.render(charts.values("sidecar"), settings=["cache.size=7Gi", "cache.volume=ephemeral"]), "Job")
+    claim = spec["volumes"][0]["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert claim["resources"]["requests"]["storage"] == "7Gi" and size["value"] == "7GiB"
+    assert "ephemeral-storage" not in server["resources"]["requests"]
+
+
+def test_monitoring_is_what_stands_in_the_tree(artefacts):
+    """Rules and dashboard have one place each; pods are found by labels that they have."""
+    more = ["podMonitor.enabled=true", "prometheusRule.enabled=true", "prometheusRule.engine=true", "dashboard.enabled=true"]
+    rules = [group for name in ("forebay", "forebay-engine")
+             for group in yaml.safe_load((ROOT / f"deploy/prometheus/{name}.rules.yaml").read_text())["groups"]]
+    for mode in bases():
+        objects = charts.render(charts.values(mode), settings=more)
+        assert charts.one(objects, "PrometheusRule")["spec"]["groups"] == rules
+        dashboard = charts.one(objects, "ConfigMap", "forebay-dashboard")
+        assert dashboard["data"]["forebay.json"].rstrip() == (ROOT / "deploy/grafana/forebay.json").read_text().rstrip()
+        assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+        monitor = charts.one(objects, "PodMonitor")["spec"]
+        template = next(o["spec"]["template"] for o in objects if "template" in o.get("spec", {}))
+        assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        assert monitor["podMetricsEndpoints"][0]["port"] in [p["name"] for c in charts.containers_of(template["spec"]) for p in c.get("ports", [])]
+
+
+def test_config_change_restarts_where_that_is_wanted(artefacts):
+    def pod(*settings):
+        return charts.one(charts.render(charts.values("daemonset"), settings=settings), "DaemonSet")["spec"]["template"]
+    assert pod() == pod("config.cache.ttl=5m")
+    wanted = [pod("restartOnConfigChange=true", *more)["metadata"]["annotations"]["checksum/config"] for more in ((), ("config.cache.ttl=5m",))]
+    assert wanted[0] != wanted[1]
+
+
 # --- Names, images, additions -----------------------------------------------------------------------
 
 @pytest.mark.parametrize("mode", bases())
@@ -159,11 +228,24 @@ def test_image_by_digest_and_additions(artefacts, mode):
 
 # --- Restricted ---------------------------------------------------------------------------------
 
+# The one departure, and what makes a folder of the kubelet's fit for it.
+HOST_PATH = {"volume forebay-cache: hostPath", "container prepare: adds ['CHOWN']", "container prepare: runAsNonRoot",
+             "container prepare: runAsUser: 0"}
+
+
+@pytest.mark.parametrize("settings,departures", [
+    ("cache.hostPath.prepare=false", {"volume forebay-cache: hostPath"}), ("cache.volume=ephemeral", set()),
+    ("cache.volume=emptyDir", set()), ("service.locality=hostPort", HOST_PATH | {"container forebay: hostPort"})])
+def test_daemonset_departs_by_its_volume_alone(artefacts, settings, departures):
+    daemonset = charts.one(charts.render(charts.values("daemonset"), settings=[settings]), "DaemonSet")
+    assert set(policy.violations(daemonset["spec"]["template"]["spec"])) == departures
+
+
 def test_pods_are_restricted(artefacts):
     pods = all_pods()
     assert pods
     for where, spec in pods:
-        assert policy.violations(spec) == [], where
+        assert set(policy.violations(spec)) == (HOST_PATH if any("hostPath" in v for v in spec["volumes"]) else set()), where
         assert spec.get("automountServiceAccountToken") is False and spec.get("enableServiceLinks") is False, where
         for container in filter(policy.is_forebay, charts.containers_of(spec)):
             assert container["securityContext"]["readOnlyRootFilesystem"] is True, where
@@ -258,6 +340,6 @@ def test_no_secret_in_configmaps_or_command_lines():
             for _, spec in charts.pods_of(o):
                 for container in charts.containers_of(spec):
                     for entry in container.get("env", []):
-                        assert "valueFrom" in entry or entry["value"] == "any" or not re.search(r"SECRET|TOKEN$|PASSWORD", entry["name"]), (where, entry)
+                        assert "valueFrom" in entry or entry["value"] == "any" or not re.search(r"(SECRET(_ACCESS)?(_KEY)?|TOKEN|PASSWORD)$", entry["name"]), (where, entry)
                     words = " ".join(container.get("command", []) + container.get("args", []))
                     assert not re.search(r"(?i)secret|token|password", words), (where, words)

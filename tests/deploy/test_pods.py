@@ -4,57 +4,27 @@
 kubelet.py says what of a manifest counts. The image is the root file system that goes into the real one
 (deploy/image/rootfs.sh); the trainer's is this machine's Python with the AWS command line.
 """
+import contextlib
 import hashlib
 import itertools
 import os
 import shutil
+import socket
 import subprocess
-import sys
-from pathlib import Path
+import threading
 
 import charts
 import pytest
-from conftest import KEYS, ROOT, made, not_run
+import yaml
+from conftest import KEYS, made, not_run
 from forebay import binary
-from kubelet import Container, Ended, Network, Pod
+from kubelet import POD_IP, Container, Ended, Network, Pod
 from origin import Origin
 from waiting import wait_for
 
 USER = 65532
 NUMBERS = itertools.count(1)
 TRAIN = {f"train/shard-{i:04}.tar": (1 << 20) + 137 * i for i in range(6)}
-
-
-@pytest.fixture(scope="session")
-def server_image(artefacts):
-    folder = artefacts / "rootfs"
-    shutil.rmtree(folder, ignore_errors=True)
-    made("sh", ROOT / "deploy/image/rootfs.sh", binary(), folder)
-    # Of the Dockerfile: what a container has unless its manifest says otherwise.
-    return {"rootfs": folder, "entrypoint": ["/usr/bin/forebay"], "cmd": ["serve"],
-            "env": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "FOREBAY_CACHE_DIR": "/cache"}}
-
-
-@pytest.fixture(scope="session")
-def client_image(artefacts):
-    """The programs of this machine, read-only, and Python's packages of the tests."""
-    folder = artefacts / "client-rootfs"
-    shutil.rmtree(folder, ignore_errors=True)
-    packages = Path(sys.modules["pytest"].__file__).parents[1]
-    mounts = []
-    for name in ("usr", "bin", "lib", "lib64", "etc"):
-        (folder / name).mkdir(parents=True)
-        mounts.append({"destination": f"/{name}", "type": "bind", "source": os.path.realpath(f"/{name}"), "options": ["rbind", "ro"]})
-    (folder / "packages").mkdir()
-    mounts.append({"destination": "/packages", "type": "bind", "source": str(packages), "options": ["rbind", "ro"]})
-    (folder / "programs").mkdir()
-    (folder / "programs/aws").write_text('#!/bin/sh\nexec python3 -m awscli "$@"\n')
-    (folder / "programs/python").write_text('#!/bin/sh\nexec python3 "$@"\n')
-    for program in ("aws", "python"):
-        (folder / "programs" / program).chmod(0o755)
-    return {"rootfs": folder, "entrypoint": [], "cmd": [], "mounts": mounts,
-            "env": {"PATH": "/programs:/usr/bin:/bin", "PYTHONPATH": "/packages", "PYTHONDONTWRITEBYTECODE": "1",
-                    "AWS_DEFAULT_REGION": "us-east-1"}}
 
 
 @pytest.fixture
@@ -87,8 +57,10 @@ def pod(tmp_path, network, server_image, client_image, secrets):
     """pod(spec, objects): not started yet; removed when the test ends."""
     made_here = []
 
-    def make(spec, objects):
-        images = lambda container: server_image if "forebay" in container["image"] else client_image  # noqa: E731
+    def make(spec, objects, service=None):
+        hosts = [{"destination": "/etc/hosts", "type": "bind", "source": str(service.hosts), "options": ["bind", "ro"]}] if service else []
+        client = {**client_image, "mounts": client_image["mounts"] + hosts}
+        images = lambda container: server_image if "forebay" in container["image"] else client  # noqa: E731
         made_here.append(Pod(tmp_path / f"pod{len(made_here)}", network, spec, objects + secrets, images))
         return made_here[-1]
     try:
@@ -98,6 +70,97 @@ def pod(tmp_path, network, server_image, client_image, secrets):
     yield make
     for one in made_here:
         one.remove()
+
+
+class Service:
+    """The cluster's part: a name and an address whose port 80 leads to port 9000 of the pod."""
+    ADDRESS = "192.0.2.80"
+
+    def __init__(self, network, folder, name):
+        made("ip", "-n", network.name, "address", "add", f"{self.ADDRESS}/32", "dev", "lo")
+        self.hosts = folder / "hosts"
+        self.hosts.write_text(f"127.0.0.1 localhost\n{self.ADDRESS} {name}\n")
+        self.network = network
+        self.listener = network.inside(lambda: socket.create_server((self.ADDRESS, 80)))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+                server = self.network.inside(lambda: socket.create_connection((POD_IP, 9000)))
+            except OSError:
+                return
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _copy(source, sink):
+        with contextlib.suppress(OSError):
+            while piece := source.recv(1 << 16):
+                sink.sendall(piece)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+@pytest.fixture
+def service(network, tmp_path):
+    made_here = []
+
+    def make(objects):
+        """Of the Service `forebay` of these objects, as its manifest says."""
+        given = charts.one(objects, "Service", "forebay")
+        assert given["spec"]["ports"] == [{"name": "s3", "port": 80, "targetPort": "s3"}]
+        made_here.append(Service(network, tmp_path, f"{given['metadata']['name']}.{given['metadata']['namespace']}.svc"))
+        return made_here[-1]
+    yield make
+    for one in made_here:
+        one.close()
+
+
+def key(allow):
+    """(id, secret, entry of keys.yaml) of a new access key."""
+    entry = made(binary(), "keys", "new", "trainer", "--allow", allow)
+    found = yaml.safe_load(entry)[0]
+    return found["id"], found["secret"], entry
+
+
+def shared(mode, origin, keys, *settings):
+    """Gateway or daemonset as its values file has it, with our origin: (pod spec, all objects)."""
+    objects = charts.render(charts.values(mode), namespace="forebay", settings=[
+        f"origin.endpoint={origin.endpoint}", "cache.size=256Mi", *settings])
+    objects.append({"kind": "Secret", "metadata": {"name": "forebay-keys"}, "data": {"keys.yaml": "".join(entry for *_, entry in keys)}})
+    kind = {"daemonset": "DaemonSet", "gateway": "StatefulSet"}[mode]
+    spec = charts.one(objects, kind)["spec"]
+    claims = [{"name": c["metadata"]["name"], "persistentVolumeClaim": {}} for c in spec.get("volumeClaimTemplates", [])]
+    return {**spec["template"]["spec"], "volumes": spec["template"]["spec"].get("volumes", []) + claims}, objects
+
+
+def client_of(pod, objects, service, access, *words):
+    """A client's pod: the ConfigMap, a key, and this command line. Its exit code, and the container."""
+    container = {
+        "name": "client", "image": "client", "command": list(words),
+        "envFrom": [{"configMapRef": {"name": "forebay-client-env"}}],
+        "env": [{"name": "AWS_ACCESS_KEY_ID", "value": access[0]}, {"name": "AWS_SECRET_ACCESS_KEY", "value": access[1]},
+                {"name": "HOME", "value": "/scratch"}, {"name": "AWS_MAX_ATTEMPTS", "value": "1"}],
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "allowPrivilegeEscalation": False,
+                            "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True},
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
+    one = pod({"containers": [container], "volumes": [{"name": "scratch", "emptyDir": {}}]}, objects, service)
+    code = one.start().wait()["client"]
+    return code, one
+
+
+COPY = ("aws", "s3", "cp", "--no-progress", "--recursive", "s3://imagenet/train/", "/scratch/train/")
+
+
+def right(origin, folder):
+    """Every shard of the data set lies there with the bytes of the origin."""
+    for name, size in TRAIN.items():
+        assert hashlib.sha256((folder / name).read_bytes()).digest() == hashlib.sha256(origin.bytes_of(name, 0, size)).digest(), name
 
 
 def trainer(origin, *settings):
@@ -117,9 +180,7 @@ def test_job_with_sidecar(pod, origin, network, tmp_path):
     since = origin.mark()
     assert job.wait() == {"trainer": 0}, job.container("trainer").said()
     assert not [r for r in origin.requests(method="GET", since=since) if r.key], "the trainer was not served from the cache"
-    for key in TRAIN:
-        got = (job.volumes["scratch"] / key).read_bytes()
-        assert hashlib.sha256(got).digest() == hashlib.sha256(origin.bytes_of(key, 0, TRAIN[key])).digest(), key
+    right(origin, job.volumes["scratch"])
 
     server = job.container("forebay")
     status, text = network.get("/metrics", 9001)
@@ -176,3 +237,68 @@ def test_restarted_sidecar_has_its_cache(pod, origin, network):
     job.running.append(done)
     assert done.wait() == 0, done.said()
     assert not [r for r in origin.requests(method="GET", since=since) if r.key]
+
+
+# --- Behind a Service -----------------------------------------------------------------------------
+
+def test_daemonset(pod, origin, network, service):
+    """Keys from a Secret, a folder of the node, a client by the Service's name; and a second life on the same folder."""
+    good, stranger = key("imagenet"), key("other")
+    spec, objects = shared("daemonset", origin, [good, stranger])
+    node = pod(spec, objects).start()
+    door = service(objects)
+    assert [(c.name, c.process.returncode) for c in node.running] == [("prepare", 0), ("forebay", None)], node.running[0].said()
+    folder = node.volumes["forebay-cache"].stat()
+    assert (folder.st_uid, folder.st_mode & 0o777) == (USER, 0o700)
+    code, client = client_of(pod, objects, door, good, *COPY)
+    assert code == 0, client.running[0].said()
+    right(origin, client.volumes["scratch"])
+    assert all(origin.sent_twice(name) == 0 for name in TRAIN)
+    # Whoever has no rights, or no key, gets nothing, cached or not.
+    for access in (stranger, (good[0], "wrong"), ("nobody", "nothing")):
+        code, client = client_of(pod, objects, door, access, "aws", "s3", "cp", "s3://imagenet/" + next(iter(TRAIN)), "/scratch/x")
+        assert code != 0 and "403" in client.running[0].said(), client.running[0].said()
+
+    server = node.container("forebay")
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert server.probe(probe)[0] == 200, probe
+    assert network.get("/api/v1/config", 9001)[0] in (401, 403)
+    assert node.stop()["forebay"] == 0
+    assert network.processes() == []
+
+    # The pod's successor: prepare finds all well, the rule says immutable, so the origin is asked nothing.
+    since = origin.mark()
+    next_pod = pod(spec, objects)
+    next_pod.volumes["forebay-cache"] = node.volumes["forebay-cache"]
+    next_pod.start()
+    code, client = client_of(pod, objects, door, good, *COPY)
+    assert code == 0, client.running[0].said()
+    right(origin, client.volumes["scratch"])
+    assert not [r for r in origin.requests(since=since) if r.key]
+    assert next_pod.stop()["forebay"] == 0
+
+
+def test_gateway(pod, origin, network, service):
+    """On a claim, without a root anywhere; a key that is added to the Secret is taken after a reload."""
+    first, second = key("imagenet"), key("imagenet/train")
+    spec, objects = shared("gateway", origin, [first])
+    gateway = pod(spec, objects).start()
+    door = service(objects)
+    code, client = client_of(pod, objects, door, first, *COPY)
+    assert code == 0, client.running[0].said()
+    right(origin, client.volumes["scratch"])
+
+    # As the kubelet swaps what a Secret's volume shows.
+    folder = gateway.volumes["forebay-keys"]
+    shutil.copytree(folder / "..2026_01_01", folder / "..2026_01_02")
+    newer = folder / "..2026_01_02/keys.yaml"
+    newer.write_text(first[2] + second[2])
+    os.chown(newer, 0, USER)
+    (folder / "..tmp").symlink_to("..2026_01_02")
+    (folder / "..tmp").rename(folder / "..data")
+    gateway.container("forebay").exec("/usr/bin/forebay", "reload")
+    code, client = client_of(pod, objects, door, second, *COPY)
+    assert code == 0, client.running[0].said()
+    assert all(origin.sent_twice(name) == 0 for name in TRAIN)
+    assert gateway.stop()["forebay"] == 0
+    assert network.processes() == []

@@ -1,0 +1,98 @@
+{{/* SPDX-License-Identifier: Apache-2.0 */}}
+
+{{/* A pod of the gateway or the daemonset, from its metadata on. */}}
+{{- define "forebay.pod" -}}
+metadata:
+  labels:
+    {{- include "forebay.selectorLabels" . | nindent 4 }}
+    {{- with .Values.commonLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- if or .Values.podAnnotations .Values.restartOnConfigChange }}
+  annotations:
+    {{- if .Values.restartOnConfigChange }}
+    checksum/config: {{ toYaml .Values.config | sha256sum }}
+    {{- end }}
+    {{- with .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- end }}
+spec:
+  serviceAccountName: {{ include "forebay.serviceAccountName" . }}
+  automountServiceAccountToken: false
+  # A Service called forebay would put FOREBAY_PORT and the like into the environment.
+  enableServiceLinks: false
+  {{- with .Values.priorityClassName | default (ternary (include "forebay.clusterName" .) "" (and (eq .Values.mode "daemonset") .Values.priorityClass.create)) }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  # 5 s until no new connection comes, up to 25 s to end what is under way, and some to write down what is known.
+  terminationGracePeriodSeconds: 60
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- include "forebay.podSecurityContext" . | nindent 4 }}
+  {{- if and (eq (include "forebay.volumeKind" .) "hostPath") .Values.cache.hostPath.prepare }}
+  initContainers:
+    # The kubelet makes the folder as root's own; this gives it to 65532. The next start finds it so, and looks no further.
+    - name: prepare
+      image: {{ include "forebay.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args: [prepare, --owner, "65532:65532", /cache]
+      resources:
+        requests: {cpu: 50m, memory: 64Mi}
+        limits: {memory: 64Mi}
+      securityContext:
+        runAsNonRoot: false
+        runAsUser: 0
+        runAsGroup: 0
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities:
+          drop: [ALL]
+          add: [CHOWN]
+        seccompProfile:
+          {{- toYaml .Values.seccompProfile | nindent 10 }}
+      volumeMounts:
+        - name: forebay-cache
+          mountPath: /cache
+  {{- end }}
+  containers:
+    {{- include "forebay.server" . | nindent 4 }}
+  {{- with include "forebay.volumes" . | trim }}
+  volumes:
+    {{- . | nindent 4 }}
+  {{- end }}
+  {{- if eq .Values.mode "gateway" }}
+  topologySpreadConstraints:
+    - maxSkew: 1
+      topologyKey: kubernetes.io/hostname
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels:
+          {{- include "forebay.selectorLabels" . | nindent 10 }}
+  {{- end }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "forebay.metadata" -}}
+name: {{ include "forebay.fullname" . }}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "forebay.labels" . | nindent 2 }}
+{{- end -}}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Injection: what the API server's own code makes of pods by the chart's MutatingAdmissionPolicy (tests/deploy/admission),
+and that the pod it makes runs. Kyverno's policy has the very same expressions; Kyverno itself is not run."""
+import copy
+import json
+import subprocess
+
+import charts
+import policy
+import pytest
+from test_pods import TRAIN, USER, network, origin, pod, right, secrets  # noqa: F401 (fixtures)
+
+BARE = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "team", "labels": {"forebay.io/inject": "true"}},
+        "spec": {"containers": [{"name": "trainer", "image": "trainer"}]}}
+
+
+def rendered(kind="MutatingAdmissionPolicy", version=charts.KUBERNETES, settings=()):
+    return charts.render(settings=[f"injection.kind={kind}", "credentials.existingSecret=s3-keys", "cache.size=256Mi", *settings],
+                         version=version, show=["templates/injection.yaml"])
+
+
+@pytest.fixture(scope="module")
+def admission(artefacts):
+    """admission(pods, policy=..., version=...): what became of each."""
+    program = charts.go_program("admission", "build", cwd=charts.ROOT / "tests/deploy/admission")
+
+    def admit(pods, given=None, version="1.32"):
+        given = given or charts.one(rendered(), "MutatingAdmissionPolicy")
+        done = subprocess.run([program], input=json.dumps({"version": version, "policy": given, "pods": pods}),
+                              capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+    return admit
+
+
+def with_(pod_, **spec):
+    out = copy.deepcopy(pod_)
+    out["spec"].update(spec)
+    return out
+
+
+@pytest.mark.parametrize("version", ["1.32", "1.37"])
+def test_pods_get_the_sidecar_of_the_chart(admission, version):
+    """First of the init containers, whatever else is there; with its volume, and the variables in each container."""
+    own = {"name": "own", "image": "x"}
+    busy = with_(BARE, initContainers=[own], volumes=[{"name": "data", "emptyDir": {}}], containers=[
+        {"name": "a", "image": "x", "env": [{"name": "AWS_ENDPOINT_URL_S3", "value": "https://mine"}]}, {"name": "b", "image": "x", "env": []}])
+    busy["metadata"]["annotations"] = {"forebay.io/warm": "s3://imagenet/train/ s3://imagenet/val/"}
+    chart = charts.render(settings=["sidecar.trainer.enabled=true", "sidecar.trainer.image=x", "credentials.existingSecret=s3-keys", "cache.size=256Mi",
+                                    "sidecar.warm.uris={s3://imagenet/train/,s3://imagenet/val/}"])
+    example = charts.one(chart, "Job")["spec"]["template"]["spec"]
+    variables = charts.one(chart, "ConfigMap")["data"]
+    bare, full = admission([BARE, busy], version=version)
+    assert bare["spec"]["initContainers"] == example["initContainers"][:1]
+    assert full["spec"]["initContainers"] == [*example["initContainers"], own]
+    cache = [v for v in example["volumes"] if v["name"] == "forebay-cache"]
+    assert bare["spec"]["volumes"] == cache and full["spec"]["volumes"] == [{"name": "data", "emptyDir": {}}, *cache]
+    for made in (bare, full):
+        assert made["metadata"]["labels"]["forebay.io/sidecar"] == "true"
+        for container in made["spec"]["containers"]:
+            have = {entry["name"]: entry["value"] for entry in container["env"]}
+            assert len(have) == len(container["env"])
+            assert have == {**variables, **({"AWS_ENDPOINT_URL_S3": "https://mine"} if container["name"] == "a" else {})}
+
+
+def test_pods_that_have_one_are_left_alone(admission):
+    once = admission([BARE])[0]
+    assert admission([once]) == [None]
+    many = with_(BARE, containers=[{"name": f"c{i}", "image": "x"} for i in range(16)])
+    assert all("env" in c for c in admission([many])[0]["spec"]["containers"])
+
+
+def test_restricted_pods_stay_restricted(admission):
+    container = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    restricted = with_(BARE, containers=[{"name": "trainer", "image": "x", "securityContext": container}])
+    assert policy.violations(restricted["spec"]) == []
+    assert policy.violations(admission([restricted])[0]["spec"]) == []
+
+
+def test_expressions_that_are_wrong_are_seen(admission):
+    """The judge itself."""
+    bad = charts.one(rendered(), "MutatingAdmissionPolicy")
+    bad["spec"]["mutations"][0]["jsonPatch"]["expression"] += " + [1]"
+    with pytest.raises(AssertionError, match="found no matching overload"):
+        admission([BARE], bad)
+
+
+def test_kyverno_has_the_same_expressions(artefacts):
+    """And who may not say MutatingAdmissionPolicy is told so."""
+    kyverno = charts.one(rendered("Kyverno", "1.29"), "MutatingPolicy")
+    server = charts.one(rendered(), "MutatingAdmissionPolicy")
+    assert kyverno["spec"] == server["spec"]
+    assert {o["apiVersion"] for o in rendered(version="1.32")} == {"admissionregistration.k8s.io/v1alpha1"}
+    assert {o["apiVersion"] for o in rendered(version="1.35")} == {"admissionregistration.k8s.io/v1beta1"}
+    assert {o["apiVersion"] for o in rendered(version="1.36")} == {"admissionregistration.k8s.io/v1"}
+    assert "say Kyverno" in charts.refused(settings=["injection.kind=MutatingAdmissionPolicy"], version="1.31")
+
+
+def test_injected_pod_runs(admission, pod, origin, network):  # noqa: F811
+    """A pod that knows nothing of us, but for its label and what to warm."""
+    given = with_(BARE, volumes=[{"name": "scratch", "emptyDir": {}}], securityContext={"runAsNonRoot": True, "runAsUser": 1000}, containers=[{
+        "name": "trainer", "image": "trainer", "command": ["aws", "s3", "cp", "--no-progress", "--recursive", "s3://imagenet/train/", "/scratch/train/"],
+        "env": [{"name": n, "value": "any"} for n in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")] + [{"name": "HOME", "value": "/scratch"}],
+        "securityContext": {"capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": False},
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}])
+    given["metadata"]["annotations"] = {"forebay.io/warm": "s3://imagenet/train/"}
+    injection = charts.one(rendered(settings=[f"origin.endpoint={origin.endpoint}"]), "MutatingAdmissionPolicy")
+    made = admission([given], injection)[0]
+    job = pod(made["spec"], []).start()
+    since = origin.mark()
+    assert job.wait() == {"trainer": 0}, job.container("trainer").said()
+    assert not [r for r in origin.requests(method="GET", since=since) if r.key]
+    right(origin, job.volumes["scratch"])
+    assert all(origin.sent_twice(name) == 0 for name in TRAIN)
+    assert job.container("forebay").status()["Uid"].split() == [str(USER)] * 4
+    assert job.stop()["forebay"] == 0
+    assert network.processes() == []
