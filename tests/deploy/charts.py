@@ -108,7 +108,7 @@ def load(text):
 def manifests(folder=ROOT / "deploy"):
     """Each YAML file of the tree that holds Kubernetes objects as they are, with them."""
     for path in sorted(folder.rglob("*.yaml")):
-        if "templates" in path.parts or path.name in ("Chart.yaml", "values.yaml", "kustomization.yaml"):
+        if "templates" in path.parts or path.name in ("Chart.yaml", "values.yaml", "kustomization.yaml", "patch.yaml"):
             continue
         objects = [o for o in load(path.read_text()) if isinstance(o, dict)]
         if objects and all("apiVersion" in o and "kind" in o for o in objects):

@@ -25,6 +25,8 @@ def everything():
     for name in bases():
         yield f"chart, {name}", charts.render(charts.values(name))
     yield from ((str(path.relative_to(ROOT)), objects) for path, objects in charts.manifests())
+    for name in ("example", "own-job"):
+        yield f"kustomize, {name}", charts.kustomize(charts.KUSTOMIZE / "overlays" / name)
 
 
 def all_pods():
@@ -67,6 +69,30 @@ def test_every_value_has_a_row_in_the_schema():
             if isinstance(value, dict) and "properties" in inner and inner.get("additionalProperties") is False and key not in ("resources", "seccompProfile"):
                 walk(value, inner, f"{at}.{key}")
     walk(yaml.safe_load((charts.CHART / "values.yaml").read_text()), json.loads((charts.CHART / "values.schema.json").read_text()))
+
+
+def test_kustomize_gives_a_job_the_sidecar_of_the_chart(artefacts):
+    """In front of its own init containers, warm behind it; and the daemonset of the example keeps all that it does not name."""
+    base = charts.one(charts.render(charts.values("sidecar")), "Job")["spec"]["template"]["spec"]["initContainers"]
+    objects = charts.kustomize(charts.KUSTOMIZE / "overlays/own-job")
+    job = charts.one(objects, "Job")["spec"]["template"]["spec"]
+    assert [c["name"] for c in job["initContainers"]] == ["forebay", "warm", "code"]
+    assert [like(c) for c in job["initContainers"][:2]] == [like(c) for c in base]
+    assert {c["image"] for c in job["initContainers"][:2]} == {"registry.example.com/forebay:0.1.0"}
+    assert job["containers"][0]["envFrom"][0]["configMapRef"]["name"] == charts.one(objects, "ConfigMap")["metadata"]["name"]
+    given = charts.one(charts.render(charts.values("daemonset"), namespace="forebay"), "DaemonSet")["spec"]["template"]["spec"]
+    node = charts.one(charts.kustomize(charts.KUSTOMIZE / "overlays/example"), "DaemonSet")["spec"]["template"]["spec"]
+    assert like(node["containers"][0]) == like(given["containers"][0])
+    assert node["volumes"][0]["hostPath"] == {"path": "/mnt/nvme/forebay", "type": "DirectoryOrCreate"}
+
+
+def like(container):
+    """What a site does not change of a container of ours: all but image, sizes, origin, keys and what is warmed."""
+    out = {key: value for key, value in container.items() if key not in ("image", "resources")}
+    own = ("FOREBAY_ORIGIN_", "AWS_", "FOREBAY_CACHE_SIZE")
+    out["env"] = sorted((e for e in container.get("env", []) if not e["name"].startswith(own)), key=lambda e: e["name"])
+    out["args"] = [word for word in container["args"] if not word.startswith("s3://")]
+    return out
 
 
 # --- Values that are wrong ------------------------------------------------------------------------
@@ -245,7 +271,7 @@ def test_pods_are_restricted(artefacts):
     pods = all_pods()
     assert pods
     for where, spec in pods:
-        assert set(policy.violations(spec)) == (HOST_PATH if any("hostPath" in v for v in spec["volumes"]) else set()), where
+        assert set(policy.violations(spec)) == (HOST_PATH if any("hostPath" in v for v in spec.get("volumes", [])) else set()), where
         assert spec.get("automountServiceAccountToken") is False and spec.get("enableServiceLinks") is False, where
         for container in filter(policy.is_forebay, charts.containers_of(spec)):
             assert container["securityContext"]["readOnlyRootFilesystem"] is True, where
