@@ -60,7 +60,8 @@ def pod(tmp_path, network, server_image, client_image, secrets):
     def make(spec, objects, service=None):
         hosts = [{"destination": "/etc/hosts", "type": "bind", "source": str(service.hosts), "options": ["bind", "ro"]}] if service else []
         client = {**client_image, "mounts": client_image["mounts"] + hosts}
-        images = lambda container: server_image if "forebay" in container["image"] else client  # noqa: E731
+        server = {**server_image, "mounts": hosts}
+        images = lambda container: server if "forebay" in container["image"] else client  # noqa: E731
         made_here.append(Pod(tmp_path / f"pod{len(made_here)}", network, spec, objects + secrets, images))
         return made_here[-1]
     try:
@@ -73,22 +74,25 @@ def pod(tmp_path, network, server_image, client_image, secrets):
 
 
 class Service:
-    """The cluster's part: a name and an address whose port 80 leads to port 9000 of the pod."""
+    """The cluster's part: a name and an address whose ports lead to those of the pod."""
     ADDRESS = "192.0.2.80"
 
-    def __init__(self, network, folder, name):
+    def __init__(self, network, folder, name, ports):
         made("ip", "-n", network.name, "address", "add", f"{self.ADDRESS}/32", "dev", "lo")
         self.hosts = folder / "hosts"
         self.hosts.write_text(f"127.0.0.1 localhost\n{self.ADDRESS} {name}\n")
         self.network = network
-        self.listener = network.inside(lambda: socket.create_server((self.ADDRESS, 80)))
-        threading.Thread(target=self._accept, daemon=True).start()
+        # Pod and Service share one network here: where the port is the same the address is enough.
+        self.listeners = {network.inside(lambda port=port: socket.create_server((self.ADDRESS, port))): target
+                          for port, target in ports.items() if port != target}
+        for listener, target in self.listeners.items():
+            threading.Thread(target=self._accept, args=(listener, target), daemon=True).start()
 
-    def _accept(self):
+    def _accept(self, listener, target):
         while True:
             try:
-                client = self.listener.accept()[0]
-                server = self.network.inside(lambda: socket.create_connection((POD_IP, 9000)))
+                client = listener.accept()[0]
+                server = self.network.inside(lambda: socket.create_connection((POD_IP, target)))
             except OSError:
                 return
             for source, sink in ((client, server), (server, client)):
@@ -102,8 +106,9 @@ class Service:
             sink.shutdown(socket.SHUT_WR)
 
     def close(self):
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+        for listener in self.listeners:
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
 
 
 @pytest.fixture
@@ -113,8 +118,8 @@ def service(network, tmp_path):
     def make(objects):
         """Of the Service `forebay` of these objects, as its manifest says."""
         given = charts.one(objects, "Service", "forebay")
-        assert given["spec"]["ports"] == [{"name": "s3", "port": 80, "targetPort": "s3"}]
-        made_here.append(Service(network, tmp_path, f"{given['metadata']['name']}.{given['metadata']['namespace']}.svc"))
+        ports = {p["port"]: {"s3": 9000, "admin": 9001}[p["targetPort"]] for p in given["spec"]["ports"]}
+        made_here.append(Service(network, tmp_path, f"{given['metadata']['name']}.{given['metadata']['namespace']}.svc", ports))
         return made_here[-1]
     yield make
     for one in made_here:
@@ -132,6 +137,7 @@ def shared(mode, origin, keys, *settings):
     """Gateway or daemonset as its values file has it, with our origin: (pod spec, all objects)."""
     objects = charts.render(charts.values(mode), namespace="forebay", settings=[
         f"origin.endpoint={origin.endpoint}", "cache.size=256Mi", *settings])
+    objects.append({"kind": "Secret", "metadata": {"name": "forebay-admin"}, "data": {"token": "token-canary-91b2"}})
     objects.append({"kind": "Secret", "metadata": {"name": "forebay-keys"}, "data": {"keys.yaml": "".join(entry for *_, entry in keys)}})
     kind = {"daemonset": "DaemonSet", "gateway": "StatefulSet"}[mode]
     spec = charts.one(objects, kind)["spec"]
@@ -302,3 +308,18 @@ def test_gateway(pod, origin, network, service):
     assert all(origin.sent_twice(name) == 0 for name in TRAIN)
     assert gateway.stop()["forebay"] == 0
     assert network.processes() == []
+
+
+def test_warm_job(pod, origin, network, service):
+    """deploy/examples/warm.yaml: a job in front of all others, by the gateway's Service and the token of its Secret."""
+    spec, objects = shared("gateway", origin, [key("imagenet")])
+    gateway = pod(spec, objects).start()
+    door = service(objects)
+    job = charts.one(charts.load((charts.ROOT / "deploy/examples/warm.yaml").read_text()), "Job")["spec"]["template"]["spec"]
+    done = pod(job, objects, door).start()
+    assert done.wait() == {"warm": 0}, done.container("warm").said()
+    assert {name: origin.bytes_sent(name) for name in TRAIN} == TRAIN
+    stranger = {**job["containers"][0], "env": [e for e in job["containers"][0]["env"] if e["name"] != "FOREBAY_ADMIN_TOKEN"]}
+    refused = pod({**job, "containers": [stranger]}, objects, door).start()
+    assert refused.wait()["warm"] != 0 and "token" in refused.container("warm").said()
+    assert gateway.stop()["forebay"] == 0

@@ -90,6 +90,11 @@ seccompProfile:
       mountPath: /secrets/keys
       readOnly: true
     {{- end }}
+    {{- if and .Values.admin.existingSecret (not $sidecar) }}
+    - name: forebay-admin
+      mountPath: /secrets/admin
+      readOnly: true
+    {{- end }}
     {{- with .Values.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -164,6 +169,12 @@ seccompProfile:
   value: /secrets/keys/keys.yaml
 {{- end }}
 {{- end }}
+{{- if and .Values.admin.existingSecret (not $sidecar) }}
+- name: FOREBAY_ADMIN_TOKEN_FILE
+  value: /secrets/admin/token
+- name: FOREBAY_ADMIN_ALLOWED_HOSTS
+  value: {{ include "forebay.endpoint" . | trimPrefix "http://" }}
+{{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -227,6 +238,10 @@ seccompProfile:
 {{- if and .Values.auth.existingSecret (not $sidecar) }}
 - name: forebay-keys
   secret: {secretName: {{ .Values.auth.existingSecret }}, defaultMode: 0440}
+{{- end }}
+{{- if and .Values.admin.existingSecret (not $sidecar) }}
+- name: forebay-admin
+  secret: {secretName: {{ .Values.admin.existingSecret }}, defaultMode: 0440}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
