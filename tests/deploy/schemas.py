@@ -2,7 +2,7 @@
 """JSON Schemas of Kubernetes and of others' kinds, below the build folder, and kubeconform to judge by them.
 
 Kubernetes: from a Python package that carries its OpenAPI for every version. Others: from the CustomResourceDefinitions in
-their Go modules; where the module cannot be had, from the few fields in schemas/ that our manifests use. All are strict: a
+their Go modules; where the module cannot be had, from the few fields in schemas.yaml that our manifests use. All are strict: a
 field that nobody knows is an error.
 """
 import functools
@@ -29,7 +29,7 @@ MODULES = {
                                               "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml"],
     "github.com/kserve/kserve@v0.15.0": ["config/crd/full/serving.kserve.io_inferenceservices.yaml"],
 }
-OWN = Path(__file__).parent / "schemas"
+OWN = Path(__file__).with_suffix(".yaml")
 
 
 KINDS = ("configmap secret service serviceaccount pod persistentvolume persistentvolumeclaim namespace daemonset-apps statefulset-apps "
@@ -117,10 +117,26 @@ def others():
         for path in paths:
             write(folder, yaml.load((root / path).read_text(), Loader=LOADER))
         stamp.touch()
-    for path in OWN.glob("*.yaml"):
-        for definition in yaml.safe_load_all(path.read_text()):
-            write(folder, definition)
+    definitions = json.loads((kubernetes(charts.KUBERNETES) / "job-batch-v1.json").read_text())["$defs"]
+    for given in yaml.safe_load(OWN.read_text()):
+        kind, group = given["kind"].split("/")[0].split(".", 1)
+        schema = shaped({"apiVersion": "string", "kind": "string", "metadata": {}, "spec": given["spec"]})
+        name = f"{kind}-{group.split('.')[0]}-{given['kind'].split('/')[1]}.json".lower()
+        (folder / name).write_text(json.dumps(whole(schema, definitions)))
     return folder
+
+
+TYPES = {"string": {"type": "string"}, "integer": {"type": "integer"}, "boolean": {"type": "boolean"},
+         "quantity": {"type": ["string", "integer"]}, "strings": {"type": "object", "additionalProperties": {"type": "string"}}}
+
+
+def shaped(given):
+    """A schema from what schemas.yaml says of a kind."""
+    if isinstance(given, list):
+        return {"type": "array", "items": shaped(given[0])}
+    if isinstance(given, dict):
+        return {"type": "object", "properties": {key: shaped(value) for key, value in given.items()}, **({"additionalProperties": False} if given else {})}
+    return TYPES[given] if given in TYPES else {"$ref": f"#/$defs/io.k8s.api.core.v1.{given}"}
 
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -44,6 +45,40 @@ def test_lint(artefacts):
 def test_plain_manifests_are_renders_of_the_chart(artefacts):
     """Each base of kustomize; `tests/deploy/render --write` makes them again."""
     made(sys.executable, ROOT / "tests/deploy/render")
+
+
+def test_packed_chart_is_whole(artefacts, tmp_path):
+    """What is linked from elsewhere in the tree is in the archive: one can install it without the tree."""
+    made(charts.tool("helm"), "package", charts.CHART, "--destination", tmp_path)
+    more = {"settings": ["prometheusRule.enabled=true", "dashboard.enabled=true"]}
+    packed = charts.render(charts.values("daemonset"), chart=next(tmp_path.glob("*.tgz")), **more)
+    assert packed == charts.render(charts.values("daemonset"), **more)
+
+
+def test_parent_charts_have_the_sidecar_by_name(artefacts, tmp_path):
+    """A chart of one's own with this one as its dependency: its pods include the container, warm and the volumes."""
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "charts").mkdir()
+    shutil.copytree(charts.CHART, tmp_path / "charts/forebay")
+    (tmp_path / "Chart.yaml").write_text("{apiVersion: v2, name: parent, version: 1.0.0}")
+    (tmp_path / "values.yaml").write_text(json.dumps({"forebay": {"cache": {"size": "9Gi"}, "sidecar": {"warm": {"uris": ["s3://a/"]}}}}))
+    (tmp_path / "templates/pod.yaml").write_text("""
+{{- $forebay := dict "Values" .Values.forebay "Chart" .Subcharts.forebay.Chart "Release" .Release "Capabilities" .Capabilities }}
+apiVersion: v1
+kind: Pod
+metadata: {name: own}
+spec:
+  initContainers:
+    {{- include "forebay.server" $forebay | nindent 4 }}
+    {{- include "forebay.warm" $forebay | nindent 4 }}
+  containers: [{name: own, image: own}]
+  volumes:
+    {{- include "forebay.volumes" $forebay | trim | nindent 4 }}
+""")
+    spec = charts.one(charts.render(chart=tmp_path), "Pod")["spec"]
+    chart = charts.one(charts.render(settings=["cache.size=9Gi", "sidecar.warm.uris={s3://a/}", "sidecar.trainer.enabled=true", "sidecar.trainer.image=x"]), "Job")
+    assert spec["initContainers"] == chart["spec"]["template"]["spec"]["initContainers"]
+    assert spec["volumes"] == [{"name": "forebay-cache", "emptyDir": {"sizeLimit": "9Gi"}}]
 
 
 def test_chart_is_of_this_version():

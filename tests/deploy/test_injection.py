@@ -77,6 +77,29 @@ def test_restricted_pods_stay_restricted(admission):
     assert policy.violations(admission([restricted])[0]["spec"]) == []
 
 
+def templates(node):
+    """Every pod template below that asks for the sidecar."""
+    if isinstance(node, dict):
+        if "containers" in (node.get("spec") or {}) and (node.get("metadata") or {}).get("labels", {}).get("forebay.io/inject") == "true":
+            yield node
+        for value in node.values():
+            yield from templates(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from templates(value)
+
+
+def test_templates_of_the_examples_get_it(admission):
+    """As their controllers would make pods of them."""
+    found = [(path.name, t) for path, objects in charts.manifests(charts.ROOT / "deploy/examples") for t in templates(objects)]
+    assert {name for name, _ in found} == {"jobset.yaml", "kubeflow-trainer.yaml", "ray.yaml", "volcano.yaml"}
+    for (name, given), made in zip(found, admission([{"apiVersion": "v1", "kind": "Pod", **t} for _, t in found])):
+        uris = given["metadata"].get("annotations", {}).get("forebay.io/warm", "").split()
+        assert [c["name"] for c in made["spec"]["initContainers"]] == ["forebay", *(["warm"] if uris else [])], name
+        assert not uris or made["spec"]["initContainers"][1]["args"][-len(uris):] == uris
+        assert policy.violations(made["spec"]) == [], name
+
+
 def test_expressions_that_are_wrong_are_seen(admission):
     """The judge itself."""
     bad = charts.one(rendered(), "MutatingAdmissionPolicy")

@@ -64,3 +64,6 @@ def test_faults_are_seen(artefacts, tmp_path):
         plant(bad)
         found = judged(tmp_path / "out", [bad])
         assert len(found) == 1 and says in found[0][2], (kind, found)
+    ray = charts.load((ROOT / "deploy/examples/ray.yaml").read_text())[0]
+    ray["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["arg"] = ["x"]
+    assert "arg" in judged(tmp_path / "out", [ray])[0][2]
