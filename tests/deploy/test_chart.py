@@ -150,6 +150,12 @@ def like(container):
     ("mode=daemonset,auth.mode=open", "auth.mode: open lets whoever reaches the Service read"),
     ("cache.volume=hostPath", "cache.volume: hostPath is not for mode sidecar"),
     ("seccompProfile.type=Localhost", "seccompProfile.localhostProfile"),
+    ("commonLabels.app\\.kubernetes\\.io/name=x", "app.kubernetes.io/name is what pods are found by"),
+    ("origin.endpoint=https://key:secret@s3.example.com", "'/origin/endpoint'"),
+    ("cache.hostPath.path=/", "'/cache/hostPath/path'"),
+    ("extraEnv[0].name=FOREBAY_CACHE_TTL,extraEnv[0].value=5m", "extraEnv: FOREBAY_CACHE_TTL: settings of Forebay go into config"),
+    ("resources.limits.ephemeral-storage=10Gi", "past it the whole pod is evicted"),
+    ("podAnnotations.a=1", "'/podAnnotations/a': got number, want string"),
     ("seccompProfile.type=Unconfined", "'/seccompProfile/type'")])
 def test_wrong_values_are_named(artefacts, settings, says):
     assert says in charts.refused(settings=[settings])
@@ -238,6 +244,9 @@ def test_odd_releases_have_names_that_are_taken(artefacts, mode, release):
         name = made_here["metadata"]["name"]
         assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 63, name
         assert made_here["metadata"]["labels"]["app.kubernetes.io/instance"] == release
+    cluster = [{o["metadata"]["name"] for o in charts.render(charts.values(mode), release=release, namespace=63 * "n", settings=[
+        "injection.kind=Kyverno"]) if "namespace" not in o["metadata"]} for release in ("a", "b")]
+    assert not cluster[0] & cluster[1] and all(len(name) <= 63 for names in cluster for name in names)
 
 
 @pytest.mark.parametrize("mode", bases())

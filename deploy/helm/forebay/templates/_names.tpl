@@ -11,7 +11,9 @@
 
 {{/* Of what has no namespace: two releases of one name may live in two. */}}
 {{- define "forebay.clusterName" -}}
-{{- printf "%s-%s" .Release.Namespace (include "forebay.fullname" .) | trunc 63 | trimSuffix "-" -}}
+{{- $name := printf "%s-%s" .Release.Namespace (include "forebay.fullname" .) -}}
+{{- if gt (len $name) 63 -}}{{- $name = printf "%s-%s" (trunc 54 $name | trimSuffix "-") (sha256sum $name | trunc 8) -}}{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "forebay.selectorLabels" -}}

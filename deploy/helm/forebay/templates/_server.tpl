@@ -1,4 +1,7 @@
 {{/* SPDX-License-Identifier: Apache-2.0 */}}
+{{/* For a chart of your own, with this one as its dependency:
+       $forebay := dict "Values" .Values.forebay "Chart" .Subcharts.forebay.Chart "Release" .Release "Capabilities" .Capabilities
+       initContainers: include "forebay.server" $forebay, include "forebay.warm" $forebay; volumes: include "forebay.volumes" $forebay */}}
 
 {{/* What the profile "restricted" asks of a container, said in the container: a pod's own settings may differ. */}}
 {{- define "forebay.securityContext" -}}
