@@ -251,14 +251,13 @@ class Pod:
             kind, reference = ("ConfigMap", source["configMapRef"]) if "configMapRef" in source else ("Secret", source["secretRef"])
             out.update(self._data(kind, reference["name"], reference.get("optional", False)))
         for entry in container.get("env", []):
-            out[entry["name"]] = expand(entry["value"], out) if "value" in entry else self._value(entry["valueFrom"])
+            out[entry["name"]] = expand(entry["value"], out) if "value" in entry else self._value(entry["valueFrom"], container)
         return out
 
-    def _value(self, source):
+    def _value(self, source, container):
         if "resourceFieldRef" in source:
-            which = source["resourceFieldRef"]
-            container = next(c for c in self.spec.get("initContainers", []) + self.spec["containers"] if c["name"] == which["containerName"])
-            part, name = which["resource"].split(".", 1)
+            assert "containerName" not in source["resourceFieldRef"], "of its own container only"
+            part, name = source["resourceFieldRef"]["resource"].split(".", 1)
             return str(quantity(container["resources"][part][name]))
         if "fieldRef" in source:
             return {"metadata.name": self.name, "metadata.namespace": self.namespace, "status.podIP": POD_IP,

@@ -202,7 +202,7 @@ def test_size_is_one_number(artefacts):
         return spec, server, next(e for e in server["env"] if e["name"] == "FOREBAY_CACHE_SIZE")
     spec, server, size = of(charts.render(charts.values("sidecar"), settings=["cache.size=7Gi"]), "Job")
     assert spec["volumes"][0]["emptyDir"]["sizeLimit"] == server["resources"]["requests"]["ephemeral-storage"] == "7Gi"
-    assert size["valueFrom"]["resourceFieldRef"] == {"containerName": "forebay", "resource": "requests.ephemeral-storage"}
+    assert size["valueFrom"]["resourceFieldRef"] == {"resource": "requests.ephemeral-storage"}
     assert "ephemeral-storage" not in server["resources"]["limits"]
     spec, server, size = of(charts.render(charts.values("sidecar"), settings=["cache.size=7Gi", "cache.volume=ephemeral"]), "Job")
     claim = spec["volumes"][0]["ephemeral"]["volumeClaimTemplate"]["spec"]

@@ -127,7 +127,7 @@ seccompProfile:
 - name: FOREBAY_CACHE_SIZE
   {{- if eq (include "forebay.volumeKind" .) "emptyDir" }}
   valueFrom:
-    resourceFieldRef: {containerName: forebay, resource: requests.ephemeral-storage}
+    resourceFieldRef: {resource: requests.ephemeral-storage}
   {{- else }}
   value: {{ printf "%sB" .Values.cache.size }}
   {{- end }}
