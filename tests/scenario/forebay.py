@@ -326,6 +326,12 @@ class Forebay:
                 total += value
         return total
 
+    def late_runs(self):
+        """How many runs were only streamed since a loaded machine had no segment ready or its disk or index was behind: no fault,
+        they are stored when they are read the next time."""
+        return sum(self.metric("forebay_cache_admission_rejected_total", reason=reason)
+                   for reason in ("space", "disk-busy", "index-busy"))
+
     def troubles(self):
         """What a reply that was cut may have been cut for."""
         words = ("timeout", "error", "cut", "retries", "fail", "shed", "refused")

@@ -128,7 +128,8 @@ def cache_size(source):
 
 
 def judge_first_pass(source, server, listed=False):
-    """Each byte of each object once. LISTED: there may be listings in a directory's count."""
+    """Each byte of each object once, and nothing unstored but what a loaded machine was late with; returns how many runs that
+    were. LISTED: there may be listings in a directory's count."""
     log, _, bodies, received = source.since(server)
     if bodies is not None:
         sent = Counter()
@@ -142,9 +143,26 @@ def judge_first_pass(source, server, listed=False):
         assert not twice, twice[:5]
     if not listed or bodies is not None:
         assert received == source.total, f"origin sent {received} of {source.total} bytes"
-    for state in ("failed", "unstored", "resumed", "dropped", "cancelled"):
+    for state in ("failed", "resumed", "dropped", "cancelled"):
         assert server.metric("forebay_fills_total", state=state) == 0, state
-    assert server.metric("forebay_cache_filled_bytes_total") == source.total
+    late = server.metric("forebay_fills_total", state="unstored")
+    assert late <= server.late_runs(), server.troubles()
+    assert late or server.metric("forebay_cache_filled_bytes_total") == source.total
+    return late
+
+
+def first_pass(source, server, read, listed=False):
+    """Everything by read(), judged, and once more as long as a loaded machine is late to store some of it."""
+    source.mark(server)
+    read()
+    late = judge_first_pass(source, server, listed)
+    for _ in range(8):
+        if not late:
+            return
+        before = server.metric("forebay_fills_total", state="unstored")
+        read()
+        late = server.metric("forebay_fills_total", state="unstored") - before
+    raise AssertionError(f"{late} runs are still not stored: {server.troubles()}")
 
 
 def test_a_tree_is_written_once(tmp_path, monkeypatch):
@@ -182,11 +200,9 @@ def test_read_twice_under_immutable(start, source, engine, figure):
     server = start(source.endpoint, engine=engine, env=source.env, file=IMMUTABLE,
                    ahead_s=SETTLED_S,
                    settings={"cache.size": cache_size(source), "access_log.path": "off"})
-    source.mark(server)
     began = time.monotonic()
-    read_all(server, source.manifest)
+    first_pass(source, server, lambda: read_all(server, source.manifest))
     middle = time.monotonic()
-    judge_first_pass(source, server)
     for turn in ("warm", "after a restart"):
         source.mark(server)
         read_all(server, source.manifest)
@@ -203,9 +219,7 @@ def test_read_twice_past_the_ttl(start, source, engine):
     server = start(source.endpoint, engine=engine, env=source.env, ahead_s=SETTLED_S,
                    settings={"cache.size": cache_size(source), "cache.ttl": "1s",
                              "access_log.path": "off"})
-    source.mark(server)
-    read_all(server, source.manifest)
-    judge_first_pass(source, server)
+    first_pass(source, server, lambda: read_all(server, source.manifest))
     server.advance(3)                                   # past the ttl of 1 s
     source.mark(server)
     before = server.metric("forebay_revalidations_total")
@@ -337,21 +351,20 @@ def test_real_clients_read_twice(start, source, engine, client, tmp_path):
             pytest.skip("all combinations run at scale 1")
     server = start(source.endpoint, engine=engine, env=source.env, file=IMMUTABLE,
                    ahead_s=SETTLED_S, settings={"cache.size": cache_size(source)})
-    source.mark(server)
-    for turn in range(2):
-        folder = tmp_path / f"out{turn}"
+
+    def read():
+        folder = tmp_path / "out"
         folder.mkdir()
         CLIENTS[client](server, source.manifest, folder)
         shutil.rmtree(folder)
         server.settle()
-        if turn == 0:
-            judge_first_pass(source, server, listed=True)
-            before = [server.metric("forebay_fills_total", state="started"),
+    first_pass(source, server, read, listed=True)
+    before = [server.metric("forebay_fills_total", state="started"),
+              server.metric("forebay_revalidations_total")]
+    source.mark(server)
+    read()
+    log, _, _, received = source.since(server)
+    if log is not None:
+        assert not log and received == 0, (log[:5], received)
+    assert before == [server.metric("forebay_fills_total", state="started"),
                       server.metric("forebay_revalidations_total")]
-        else:
-            log, _, _, received = source.since(server)
-            if log is not None:
-                assert not log and received == 0, (log[:5], received)
-            assert before == [server.metric("forebay_fills_total", state="started"),
-                              server.metric("forebay_revalidations_total")]
-        source.mark(server)

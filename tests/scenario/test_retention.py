@@ -165,11 +165,6 @@ def test_killed_while_survivors_are_rewritten(start, origin, engine, disk, figur
     figure(f"kill -9 x {KILLS} while survivors are rewritten ({engine}, {disk} disk): {sum(moved) / BLOCK:.0f} had moved, all bytes right")
 
 
-def not_in_time(server):
-    """How many runs were to be stored when a loaded machine had no segment ready, or its disk was behind."""
-    return sum(server.metric("forebay_cache_admission_rejected_total", reason=reason) for reason in ("space", "busy", "index-busy"))
-
-
 def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, origin, figure):
     """Objects that nobody reads twice are read in parts between the reads of a set of twice the size of the cache."""
     size, part, every = 128 * KIB, 32 * KIB, 4
@@ -198,7 +193,7 @@ def test_what_is_read_in_parts_does_not_drive_out_what_is_read_again(start, orig
         alone = [epoch(client, ()) for _ in range(3)][-1]
         beside = [epoch(client, half) for half in (once[::2], once[1::2])]
     twice = sum(origin.sent_twice(key) for key in once)
-    late = not_in_time(server)
+    late = server.late_runs()
     figure(f"{alone:.3f} of the set hit alone, {beside[0]:.3f} and {beside[1]:.3f} beside parts; {twice} bytes of these came twice")
     assert server.metric("forebay_retention_probation_total") > len(once)
     assert alone > 0.35
