@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from lib.rig import Rig  # noqa: E402
 from lib.table import Report  # noqa: E402
 
-SCENARIOS = ["hit", "stream", "ranges", "scattered", "miss", "herd", "fairness", "loader", "memory", "index", "scale", "full",
+SCENARIOS = ["hit", "stream", "ranges", "scattered", "miss", "slowdown", "herd", "fairness", "loader", "memory", "index", "scale", "full",
              "disk", "multipart"]
 
 

@@ -285,12 +285,14 @@ class Rig:
 
 
 class Load:
-    """A client at work: requests are (path, first, last) or (path, None, None). `first`: before others on its core."""
+    """A client at work: requests are (path, first, last) or (path, None, None). `first`: before others on its core.
+    `refusals`: may be told an error."""
     number = 0
 
     def __init__(self, rig, server, requests, connections, seconds=None, count=None, random=False, rate=None, blind=False,
-                 discard=False, signed=False, first=False, core=None):
+                 discard=False, signed=False, first=False, core=None, refusals=False):
         Load.number += 1
+        self.refusals = refusals
         self.server, self.plan = server, rig.folder / f"plan{Load.number}"
         self._write_plan(requests, signed)
         command = [str(rig.folder / "load"), "--port", str(server.port), "--plan", str(self.plan),
@@ -322,7 +324,7 @@ class Load:
         if self.process.returncode:
             raise Failure(f"load against {self.server.name}: {errors}")
         got = json.loads(out)
-        if got["wrong"] or got["failed"] or got["refused"] or not got["requests"]:
+        if got["wrong"] or got["failed"] or (got["refused"] and not self.refusals) or not got["requests"]:
             raise Failure(f"{self.server.name}: {got}")
         got["server_cpu_us"] = cpu_us
         got["cpu_per_request"] = cpu_us / got["requests"]
