@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -54,16 +55,17 @@ static void check_directory(struct doctor *d, const char *above)
         command_doctor_find(
             d, DOCTOR_RED, "directory", "run the newer program, or choose another cache.dir",
             "%s holds a cache of the newer format version %u", dir, d->look.version);
-    } else if (d->look.found == STORE_FOUND_OTHER) {
-        command_doctor_find(
-            d, DOCTOR_YELLOW, "directory",
-            "choose a cache.dir of its own: it takes its size as if all of it were the cache's",
-            "%s holds something that is no cache", dir);
+    } else if (d->look.found == STORE_FOUND_OTHER && d->look.uid == geteuid() &&
+               (d->look.mode & (S_IWGRP | S_IWOTH)) == 0) { // else it stands in a folder of its own
+        command_doctor_find(d, DOCTOR_RED, "directory",
+                            "set cache.dir to an empty directory, or to one that is not there yet",
+                            "%s holds something that is no cache: a start refuses it", dir);
     } else {
         command_doctor_find(d, DOCTOR_GREEN, "directory", NULL, "%s: %s", dir,
                             d->look.is_in_use                    ? "in use by a running server"
                             : d->look.found == STORE_FOUND_CACHE ? "a cache, not in use"
                             : d->look.found == STORE_FOUND_EMPTY ? "empty"
+                            : d->look.found == STORE_FOUND_OTHER ? "shared: a folder of its own"
                                                                  : "will be made");
     }
 }

@@ -699,6 +699,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
         finish_allowed_origins(&l);
         finish_origin(&l);
         config_loop_judge(&l);
+        config_overlap_judge(&l);
         config_rules_judge(&l);
     }
     if (l.error_count > CONFIG_ERRORS_MAX) {

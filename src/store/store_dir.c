@@ -29,8 +29,8 @@
 //                              be written on: what it holds and the table (segment_table.c) that says so
 //   checksum <8 hex>
 //
-// A directory whose `format` is of another version or not ours, or that has folders of ours without one,
-// is refused, never overwritten. Version 1 had no tables of runs.
+// A directory whose `format` is of another version or not ours, or that holds something without one,
+// is refused, never overwritten: it is somebody's. Version 1 had no tables of runs.
 //
 // Where others could change what is in the directory (it is another user's, or others may write to
 // it: a Kubernetes emptyDir is both), all of this stands in its folder `forebay`, which is this
@@ -408,17 +408,66 @@ static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
     return err;
 }
 
-static enum err dir_make_format(struct store_dir *dir, struct buf *ret_why)
+bool store_dir_other(int fd, bool (*skip)(const char *name), char ret_name[NAME_MAX + 1])
+{
+    int again = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = again >= 0 ? fdopendir(again) : NULL;
+    bool found = false;
+    if (folder == NULL) {
+        if (again >= 0) {
+            (void)close(again); // nothing was written to it
+        }
+        return false;
+    }
+    for (struct dirent *e = readdir(folder); e != NULL && !found; e = readdir(folder)) {
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && !skip(e->d_name)) {
+            (void)snprintf(ret_name, NAME_MAX + 1, "%s", e->d_name);
+            found = true;
+        }
+    }
+    (void)closedir(folder); // only read
+    return found;
+}
+
+static bool skip_in_empty(const char *name)
+{
+    return strcmp(name, "lost+found") == 0 || strcmp(name, "lock") == 0 ||
+           strcmp(name, "format.new") == 0 || strcmp(name, "admin.sock") == 0;
+}
+
+bool store_dir_is_foreign(int fd, char ret_name[NAME_MAX + 1])
+{
+    return store_dir_other(fd, skip_in_empty, ret_name);
+}
+
+// Before anything is left in it. `format` is looked for last: it is made before all else.
+static enum err dir_refuse_foreign(const struct store_dir *dir, struct buf *ret_why)
 {
     struct stat st;
-    if (fstatat(dir->fd, "segments", &st, AT_SYMLINK_NOFOLLOW) == 0 ||
-        fstatat(dir->fd, "index", &st, AT_SYMLINK_NOFOLLOW) == 0) {
+    char name[NAME_MAX + 1];
+    bool has_folders = fstatat(dir->fd, "segments", &st, AT_SYMLINK_NOFOLLOW) == 0 ||
+                       fstatat(dir->fd, "index", &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!store_dir_is_foreign(dir->fd, name) ||
+        fstatat(dir->fd, "format", &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        return ERR_OK;
+    }
+    if (has_folders) {
         buf_printf(ret_why,
                    "%s holds segments or index but no file format, so it is no cache of this "
                    "version: choose another cache.dir, or remove the directory",
                    dir->path);
-        return ERR_FORMAT;
+    } else {
+        buf_printf(
+            ret_why,
+            "%s is no cache and not empty (it holds \"%s\"): it is left alone. Set cache.dir "
+            "to an empty directory, or to one that is not there yet",
+            dir->path, name);
     }
+    return ERR_FORMAT;
+}
+
+static enum err dir_make_format(struct store_dir *dir)
+{
     struct store_format *f = &dir->format;
     *f = (struct store_format){.segment_size_bytes = SEGMENT_SIZE_MIN,
                                .next_segment = 1,
@@ -565,13 +614,16 @@ enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret
     }
     err = dir_enter_private(dir, ret_why);
     if (err == ERR_OK) {
+        err = dir_refuse_foreign(dir, ret_why);
+    }
+    if (err == ERR_OK) {
         err = dir_lock(dir, ret_why);
     }
     if (err == ERR_OK) {
         err = dir_read_format(dir, ret_why);
     }
     if (err == ERR_NOT_FOUND) {
-        err = dir_make_format(dir, ret_why);
+        err = dir_make_format(dir);
     }
     if (err == ERR_OK) {
         err = dir_open_folder(dir, "index", &dir->index_fd);

@@ -3,6 +3,7 @@
 #ifndef FOREBAY_STORE_STORE_DIR_H
 #define FOREBAY_STORE_STORE_DIR_H
 
+#include <limits.h>
 #include <pthread.h>
 
 #include "base/hash.h"
@@ -65,6 +66,10 @@ struct store_format {
 void store_format_render(const struct store_format *format, struct buf *out);
 enum err store_format_parse(struct span text, struct store_format *ret_format) MUST_USE;
 
+// A name in the folder for which `skip` does not say so; false: there is none. May block.
+bool store_dir_other(int fd, bool (*skip)(const char *name), char ret_name[NAME_MAX + 1]);
+// The same, but for what an empty file system has and what a start that came to nothing leaves.
+bool store_dir_is_foreign(int fd, char ret_name[NAME_MAX + 1]);
 // The version that `format` in this folder names; 0: there is none of ours.
 unsigned store_dir_version(int fd);
 
@@ -80,8 +85,8 @@ struct store_dir {
     int failed_errno; // of the last thing it refused
 };
 // Makes the directory (0700) and the folders in it, locks it, reads or makes `format`. A directory
-// that others may change is entered by one folder more; dir->path says so. ERR_IN_USE,
-// ERR_FORMAT with text; other errors: unusable, with text. `dir` needs store_dir_close() in any
+// that others may change is entered by one folder more; dir->path says so. One that holds something and no
+// `format` is refused: it is somebody's. ERR_IN_USE, ERR_FORMAT with text; other errors: unusable, with text. `dir` needs store_dir_close() in any
 // case.
 enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why) MUST_USE;
 void store_dir_close(struct store_dir *dir);

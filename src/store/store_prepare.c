@@ -40,35 +40,6 @@ static bool is_one_of(const char *name, const char *const *names, size_t count)
 
 // --- Looking -------------------------------------------------------------------------------------
 
-// A name in the folder for which `skip` does not say so; false: there is none. May block.
-static bool folder_other(int fd, bool (*skip)(const char *name), char ret_name[NAME_MAX + 1])
-{
-    int again = openat(fd, ".", FOLDER);
-    DIR *folder = again >= 0 ? fdopendir(again) : NULL;
-    bool found = false;
-    if (folder == NULL) {
-        if (again >= 0) {
-            (void)close(again); // nothing was written to it
-        }
-        return false;
-    }
-    for (struct dirent *e = readdir(folder); e != NULL && !found; e = readdir(folder)) {
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && !skip(e->d_name)) {
-            (void)snprintf(ret_name, NAME_MAX + 1, "%s", e->d_name);
-            found = true;
-        }
-    }
-    (void)closedir(folder); // only read
-    return found;
-}
-
-// What an empty file system has, and what a start that came to nothing leaves.
-static bool skip_in_empty(const char *name)
-{
-    return strcmp(name, "lost+found") == 0 || strcmp(name, "lock") == 0 ||
-           strcmp(name, "format.new") == 0 || strcmp(name, "admin.sock") == 0;
-}
-
 static bool skip_of_cache(const char *name)
 {
     return strcmp(name, "lost+found") == 0 || strcmp(name, "format") == 0 ||
@@ -112,7 +83,7 @@ static void look_at(int fd, struct store_look *look)
     look->found = look->version == SEGMENT_FORMAT_VERSION  ? STORE_FOUND_CACHE
                   : look->version > SEGMENT_FORMAT_VERSION ? STORE_FOUND_NEWER
                   : look->version > 0                      ? STORE_FOUND_OLDER
-                  : folder_other(fd, skip_in_empty, name)  ? STORE_FOUND_OTHER
+                  : store_dir_is_foreign(fd, name)         ? STORE_FOUND_OTHER
                                                            : STORE_FOUND_EMPTY;
     look->is_in_use = !locks_take(fd, &lock);
     if (!look->is_in_use) {
@@ -348,7 +319,7 @@ static enum err wipe_folder(int fd, const char *name)
 static enum err wipe(int fd, const char *path, struct buf *ret_what)
 {
     char other[NAME_MAX + 1];
-    if (folder_other(fd, skip_of_cache, other)) {
+    if (store_dir_other(fd, skip_of_cache, other)) {
         buf_printf(
             ret_what,
             "%s holds \"%s\" as well, which is none of a cache's: remove it, or all, yourself",
