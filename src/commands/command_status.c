@@ -32,20 +32,20 @@ static json_t *figures_of(const json_t *summary)
     const json_t *results = json_object_get(summary, "results");
     uint64_t memory = VALUE(c, response_bytes_memory), disk = VALUE(c, response_bytes_disk);
     uint64_t origin = VALUE(c, response_bytes_origin), served = memory + disk + origin;
+    uint64_t used = VALUE(c, cache_bytes), held = min_u64(VALUE(c, cache_held_bytes), used);
     uint64_t hits = command_client_u64(results, "hit") +
                     command_client_u64(results, "revalidated") +
                     command_client_u64(results, "stale");
     json_t *json = json_pack(
         "{s:s, s:f, s:b, s:s, s:O?, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, "
-        "s:I}",
+        "s:I, s:I, s:I, s:I}",
         "version", command_client_text(summary, "version"), "uptime_s",
         command_client_double(summary, "uptime_s"), "ready", command_client_bool(summary, "ready"),
         "reason", command_client_text(summary, "reason"), "degraded",
         json_object_get(summary, "degraded"), "byte_hit_ratio", share(memory + disk, served),
-        "request_hit_ratio", share(hits, sum_of(results)), "cache_bytes",
-        (json_int_t)VALUE(c, cache_bytes), "cache_capacity_bytes",
-        (json_int_t)VALUE(c, cache_capacity_bytes), "cache_objects",
+        "request_hit_ratio", share(hits, sum_of(results)), "cache_bytes", (json_int_t)used,
+        "cache_held_bytes", (json_int_t)held, "cache_reserved_bytes", (json_int_t)(used - held),
+        "cache_capacity_bytes", (json_int_t)VALUE(c, cache_capacity_bytes), "cache_objects",
         (json_int_t)VALUE(c, cache_objects), "cache_blocks", (json_int_t)VALUE(c, cache_blocks),
         "requests", (json_int_t)sum_of(json_object_get(summary, "requests")), "requests_inflight",
         (json_int_t)VALUE(c, http_inflight), "fills_inflight", (json_int_t)VALUE(c, fills_inflight),
@@ -67,9 +67,10 @@ static void print_screen(const struct command_client *client, const json_t *f)
     printf("  hits     %.1f %% of bytes, %.1f %% of reads\n",
            100 * command_client_double(f, "byte_hit_ratio"),
            100 * command_client_double(f, "request_hit_ratio"));
-    printf("  cache    %s of %s, %llu objects, %llu blocks\n",
-           commands_human_bytes(command_client_double(f, "cache_bytes"), a),
+    printf("  cache    %s held of %s (%s reserved), %llu objects, %llu blocks\n",
+           commands_human_bytes(command_client_double(f, "cache_held_bytes"), a),
            commands_human_bytes(command_client_double(f, "cache_capacity_bytes"), b),
+           commands_human_bytes(command_client_double(f, "cache_reserved_bytes"), c),
            (unsigned long long)command_client_u64(f, "cache_objects"),
            (unsigned long long)command_client_u64(f, "cache_blocks"));
     printf("  served   %s from memory, %s from disk, %s from the origin; %llu requests\n",

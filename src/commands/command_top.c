@@ -72,17 +72,25 @@ static void render_figures(const struct top *top, struct buf *out)
     buf_append_cstr(out, "\n");
 }
 
+// What holds data, what is only reserved for it, what is free.
 static void render_space(const struct top *top, struct buf *out)
 {
-    char used[COMMANDS_BYTES_MAX], size[COMMANDS_BYTES_MAX], bar[BAR_CELLS + 1];
-    double bytes = top->to.value[COUNTER_cache_bytes];
+    char held_text[COMMANDS_BYTES_MAX], reserved_text[COMMANDS_BYTES_MAX];
+    char size[COMMANDS_BYTES_MAX], bar[BAR_CELLS + 1];
+    double used = top->to.value[COUNTER_cache_bytes];
+    double held = top->to.value[COUNTER_cache_held_bytes] < used
+                      ? top->to.value[COUNTER_cache_held_bytes]
+                      : used;
     double capacity = top->to.value[COUNTER_cache_capacity_bytes];
-    unsigned full = capacity > 0 ? (unsigned)(bytes / capacity * BAR_CELLS) : 0;
+    double cells = capacity > 0 ? BAR_CELLS / capacity : 0;
     memset(bar, '.', BAR_CELLS);
-    memset(bar, '#', min_u64(full, BAR_CELLS));
+    memset(bar, '-', min_u64((uint64_t)(used * cells), BAR_CELLS));
+    memset(bar, '#', min_u64((uint64_t)(held * cells), BAR_CELLS));
     bar[BAR_CELLS] = '\0';
-    buf_printf(out, "cache [%s] %s of %s, %.0f objects\n", bar, commands_human_bytes(bytes, used),
-               commands_human_bytes(capacity, size), top->to.value[COUNTER_cache_objects]);
+    buf_printf(out, "cache [%s] %s held of %s (%s reserved), %.0f objects\n", bar,
+               commands_human_bytes(held, held_text), commands_human_bytes(capacity, size),
+               commands_human_bytes(used - held, reserved_text),
+               top->to.value[COUNTER_cache_objects]);
 }
 
 // Since the start, the most frequent first.

@@ -3,6 +3,7 @@
 with --json, for programs; who may; what a server that is busy, degraded or gone makes of it."""
 import json
 import os
+import re
 import threading
 
 import pytest
@@ -40,7 +41,7 @@ WARM = {"followed": {**RESULT, **JOB}, "begun": {**RESULT, "job": int},
 SHAPES = {
     "status": {"result": {**RESULT, "version": str, "uptime_s": float, "ready": bool, "reason": str, "degraded": [str],
                           "byte_hit_ratio": float, "request_hit_ratio": float, "cache_bytes": int,
-                          "cache_capacity_bytes": int, "cache_objects": int, "cache_blocks": int, "requests": int,
+                          "cache_held_bytes": int, "cache_reserved_bytes": int, "cache_capacity_bytes": int, "cache_objects": int, "cache_blocks": int, "requests": int,
                           "requests_inflight": int, "fills_inflight": int, "served_memory_bytes": int,
                           "served_disk_bytes": int, "served_origin_bytes": int, "origin_requests": int,
                           "origin_received_bytes": int}},
@@ -123,6 +124,15 @@ def read(server, *keys):
 
 # --- numbers --------------------------------------------------------------------------------------
 
+def test_what_is_reserved_is_not_used(forebay):
+    """A fresh cache holds nothing, whatever it keeps ready for what comes."""
+    status = ask(forebay, "status")[-1]
+    assert status["cache_held_bytes"] == 0 < status["cache_reserved_bytes"]
+    assert "cache    0 B held of 1.0 GiB (" in said(forebay, "status")
+    frame = said(forebay, "top")
+    assert re.search(r"cache \[-*\.+\] 0 B held of 1.0 GiB \([0-9.]+ MiB reserved\), 0 objects", frame), frame
+
+
 def test_status_and_stats(forebay, origin):
     origin.put("a", 3 * MIB)
     read(forebay, "a", "a")
@@ -131,6 +141,7 @@ def test_status_and_stats(forebay, origin):
     assert status["ready"] and status["degraded"] == [] and status["requests"] == 2
     assert status["served_origin_bytes"] == 3 * MIB and status["byte_hit_ratio"] == 0.5
     assert status["request_hit_ratio"] == 0.5 and status["cache_objects"] == 1
+    assert status["cache_held_bytes"] + status["cache_reserved_bytes"] == status["cache_bytes"]
     lines = ask(forebay, "stats", "-n", "2")
     assert [line["type"] for line in lines] == ["item", "item", "result"] and lines[-1]["lines"] == 2
     text = said(forebay, "status")
