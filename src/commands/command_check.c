@@ -4,6 +4,7 @@
 
 #include "commands/command_client.h"
 #include "commands/command_control_private.h"
+#include "commands/command_origins.h"
 #include "commands/command_rules.h"
 #include "commands/command_settings.h"
 #include "commands/commands_private.h"
@@ -115,7 +116,11 @@ static void show_engine(const struct config *c, struct buf *out)
 
 static void show_now(const struct config *c, const char *key, struct buf *out)
 {
-    if (strcmp(key, "cache.size") == 0 && c->cache_size.percent > 0) {
+    char url[COMMAND_ORIGINS_URL_MAX];
+    if (strcmp(key, "origin.endpoint") == 0 && strstr(c->origin_endpoint, "{region}") != NULL &&
+        command_origins_url(c, c->origin_endpoint, url)) {
+        buf_printf(out, "; now %s", url);
+    } else if (strcmp(key, "cache.size") == 0 && c->cache_size.percent > 0) {
         show_cache_size(c, out);
     } else if (strcmp(key, "origin.region") == 0 && strcmp(c->origin_region, "auto") == 0) {
         show_region(out);

@@ -15,7 +15,6 @@
 #define BUCKETS_MAX 20u // looked at
 #define SKEW_YELLOW_S 300
 #define SKEW_RED_S 900 // S3 refuses signatures from here on
-#define URL_MAX 1024u
 
 // --- Network -------------------------------------------------------------------------------------
 
@@ -142,33 +141,12 @@ static void check_clock(struct doctor *d, const char *url, const struct reach *r
                         url, is_red ? ", which refuses signatures from 15 min on" : "");
 }
 
-// `endpoint` with the region in it; false: it is a directory.
-static bool url_of_endpoint(const struct config *c, const char *endpoint, char ret_url[URL_MAX])
-{
-    static const char mark[] = "{region}";
-    const char *at = strstr(endpoint, mark), *region = c->origin_region;
-    if (strncmp(endpoint, "dir:", 4) == 0) {
-        return false;
-    }
-    if (strcmp(region, "auto") == 0) {
-        region = getenv("AWS_REGION") != NULL ? getenv("AWS_REGION") : getenv("AWS_DEFAULT_REGION");
-        region = region != NULL && region[0] != '\0' ? region : "us-east-1";
-    }
-    if (at == NULL) {
-        (void)snprintf(ret_url, URL_MAX, "%s", endpoint);
-    } else {
-        (void)snprintf(ret_url, URL_MAX, "%.*s%s%s", (int)(at - endpoint), endpoint, region,
-                       at + sizeof(mark) - 1);
-    }
-    return true;
-}
-
 // True: somebody answers there.
 static bool check_endpoint(struct doctor *d, const char *endpoint)
 {
-    char url[URL_MAX];
+    char url[COMMAND_ORIGINS_URL_MAX];
     struct reach r;
-    if (!url_of_endpoint(d->config, endpoint, url)) {
+    if (!command_origins_url(d->config, endpoint, url)) {
         return true;
     }
     reach(d, url, &r);

@@ -36,6 +36,27 @@ static bool bucket_has_own_origin(const struct config_bucket *b)
            b->has_addressing || b->anonymous || b->access_key_file != NULL;
 }
 
+bool command_origins_url(const struct config *c, const char *endpoint,
+                         char ret_url[COMMAND_ORIGINS_URL_MAX])
+{
+    static const char mark[] = "{region}";
+    const char *at = strstr(endpoint, mark), *region = c->origin_region;
+    if (strncmp(endpoint, "dir:", 4) == 0) {
+        return false;
+    }
+    if (strcmp(region, "auto") == 0) {
+        region = getenv("AWS_REGION") != NULL ? getenv("AWS_REGION") : getenv("AWS_DEFAULT_REGION");
+        region = region != NULL && region[0] != '\0' ? region : "us-east-1";
+    }
+    if (at == NULL) {
+        (void)snprintf(ret_url, COMMAND_ORIGINS_URL_MAX, "%s", endpoint);
+    } else {
+        (void)snprintf(ret_url, COMMAND_ORIGINS_URL_MAX, "%.*s%s%s", (int)(at - endpoint), endpoint,
+                       region, at + sizeof(mark) - 1);
+    }
+    return true;
+}
+
 // dir:/data/set becomes the origin dir:/data with the bucket "set".
 static const char *bucket_directory_split(const struct config_bucket *b, char *ret_endpoint,
                                           size_t size)

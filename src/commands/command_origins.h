@@ -15,6 +15,10 @@ struct command_origins {
     unsigned origin_count;
     struct proxy_bucket *buckets; // as many as the configuration has
 };
+// `endpoint` with the region in it; false: it is a directory.
+#define COMMAND_ORIGINS_URL_MAX 1024u
+bool command_origins_url(const struct config *c, const char *endpoint,
+                         char ret_url[COMMAND_ORIGINS_URL_MAX]) MUST_USE;
 // What the default origin is made of. The texts are the configuration's.
 struct origin_options command_origins_options(const struct config *c, unsigned connections);
 // Errors are those of origin_new(); what was opened before is in *o, whatever the outcome.

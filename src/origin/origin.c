@@ -392,6 +392,7 @@ void origin_free(struct origin *origin)
     options_done(&origin->options);
     free(origin->workers);
     free(origin->description);
+    free(origin->shown);
     free(origin->place);
     origin->magic = 0;
     free(origin);
@@ -400,6 +401,11 @@ void origin_free(struct origin *origin)
 const char *origin_name(const struct origin *origin)
 {
     return origin->options.name;
+}
+
+const char *origin_shown(const struct origin *origin)
+{
+    return origin->shown != NULL ? origin->shown : origin->options.name;
 }
 
 void origin_times(const struct origin *origin, struct origin_times *ret_times)

@@ -74,6 +74,7 @@ void origin_close(struct origin *origin);
 // After loop_stop(). Calls that have not ended are dropped: none of their callbacks runs any more.
 void origin_free(struct origin *origin);
 const char *origin_name(const struct origin *origin);
+const char *origin_shown(const struct origin *origin); // the same for people: with its region in it
 const char *origin_endpoint(const struct origin *origin); // as configured
 // A part of the names of its keys, beside its name; 0 at first. Before loop_start().
 void origin_set_number(struct origin *origin, uint64_t number);

@@ -124,6 +124,7 @@ struct origin {
     void *driver_state;
     struct loop *loop;
     char *description;
+    char *shown; // its name for people, set by the driver; NULL: as it is
     char *place; // set by the driver
     uint64_t number;
     struct origin_worker *workers; // one per worker, by index
@@ -148,6 +149,7 @@ struct origin {
     atomic_uint trouble;         // enum origin_trouble
     atomic_uint trouble_told; // the one that the log ends with; NONE: that it is back, or nothing
     atomic_ulong trouble_since_us;
+    atomic_ulong bucket_dns_at_us;     // a bucket's name was not resolved
     atomic_llong credentials_expire_s; // wall clock; 0: never
     atomic_llong date_skew_s;          // its clock less ours, by the Date of its answers
     atomic_bool has_date_skew;
@@ -232,8 +234,9 @@ enum origin_trouble origin_trouble_of_code(struct span code);
 // A call that asked at `asked_us` has met it. On a worker.
 void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint64_t asked_us,
                         const char *detail);
-// The origin has answered, below 500; the request was signed with its own credentials, and taken.
-void origin_trouble_answered(struct origin *origin, bool takes_keys);
+// The origin has answered, below 500; the request was signed with its own credentials, and taken; and it was asked by its name
+// with a bucket before it.
+void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name);
 void origin_trouble_forget(struct origin *origin); // with the origin
 
 // --- origin_probe.c ------------------------------------------------------------------------------

@@ -255,6 +255,23 @@ static void find_place(struct origin *origin, const struct origin_s3_state *stat
     buf_done(&text);
 }
 
+// The endpoint's part of the name, with the region in it; what of the name comes behind tells origins apart.
+static void show(struct origin *origin, const struct origin_s3_state *state)
+{
+    static const char mark[] = "{region}";
+    const char *name = origin->options.name, *at = strstr(name, mark);
+    if (at != NULL) {
+        struct buf text;
+        buf_init(&text, 16384);
+        buf_append(&text, name, (size_t)(at - name));
+        buf_append_cstr(&text, state->region);
+        buf_append_cstr(&text, at + sizeof(mark) - 1);
+        origin->shown = strdup(buf_cstr(&text));
+        check(origin->shown != NULL);
+        buf_done(&text);
+    }
+}
+
 static void describe(struct origin *origin, const struct origin_s3_state *state, const char *source)
 {
     struct buf text;
@@ -319,6 +336,7 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
     credentials.region = state->region;
     find_place(origin, state);
     describe(origin, state, set->source);
+    show(origin, state);
     state->renewer = credentials_renewer_new(origin->loop, &credentials, &set);
     for (unsigned i = 0; i < origin->worker_count; i++) {
         origin->workers[i].driver_state = calloc(1, sizeof(struct origin_s3_part));

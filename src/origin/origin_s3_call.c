@@ -66,7 +66,7 @@ void origin_s3_call_end(struct origin_s3_call *c, enum err err)
     origin_call_done(&c->call);
     if (err == ERR_ORIGIN_PROTOCOL && c->head_seen) {
         log_warn_condition("origin_answer_refused", "origin=%s op=%s status=%u bucket=%s",
-                           c->call.ow->origin->options.name, operation_name(c),
+                           origin_shown(c->call.ow->origin), operation_name(c),
                            c->response_head.status, log_quote(origin_s3_call_bucket(c)));
     }
     worker_free_later(w, call_free, c);
@@ -289,7 +289,8 @@ static void note_answer(struct origin_s3_call *c)
     bool is_refusal = status == 400 || status == 401 || status == 403;
     if (status < 500 && status != 408 && status != 429) {
         origin_trouble_answered(c->call.ow->origin,
-                                !is_refusal && c->set != NULL && origin_s3_call_is_signed(c));
+                                !is_refusal && c->set != NULL && origin_s3_call_is_signed(c),
+                                origin_s3_call_is_virtual(c));
     }
 }
 
@@ -482,7 +483,7 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
     }
     if (err != ERR_OK) {
         log_debug("origin_attempt_failed", "origin=%s op=%s attempt=%u err=%s why=%s",
-                  c->call.ow->origin->options.name, operation_name(c), c->attempts, error_name(err),
+                  origin_shown(c->call.ow->origin), operation_name(c), c->attempts, error_name(err),
                   log_quote(span_from_cstr(detail)));
     }
     switch (c->phase) {

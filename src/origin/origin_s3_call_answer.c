@@ -52,10 +52,8 @@ static void note_failure(struct origin_s3_call *c, enum err err, const char *det
     struct origin *origin = c->call.ow->origin;
     const struct origin_s3_endpoint *endpoint = &origin_s3_state_of(c->call.ow)->endpoint;
     enum origin_trouble trouble = origin_trouble_of(err, endpoint->is_https, detail);
-    if (trouble == ORIGIN_TROUBLE_DNS &&
-        origin_s3_endpoint_is_virtual(endpoint, origin->options.addressing,
-                                      origin_s3_call_bucket(c))) {
-        trouble = ORIGIN_TROUBLE_BUCKET_DNS;
+    if (trouble == ORIGIN_TROUBLE_DNS && origin_s3_call_is_virtual(c)) {
+        trouble = ORIGIN_TROUBLE_ANY_DNS; // the name server may be what is missing
     }
     if (!c->has_spoken) {
         origin_trouble_met(origin, trouble, c->started_us, detail);
@@ -186,7 +184,7 @@ static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *bod
     c->skew_corrected = true;
     atomic_store(&state->clock_skew_s, (long)((int64_t)origin_s - now_s));
     log_warn_condition("origin_clock_differs", "origin=%s offset_s=%lld",
-                       c->call.ow->origin->options.name, (long long)((int64_t)origin_s - now_s));
+                       origin_shown(c->call.ow->origin), (long long)((int64_t)origin_s - now_s));
     if (c->upload_has_left) {
         origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
     } else {
@@ -230,7 +228,7 @@ static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_
     }
     if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) { // mend_region() deals with those
         if (is_own && body->code.len > 0) {
-            origin_trouble_answered(c->call.ow->origin, true);
+            origin_trouble_answered(c->call.ow->origin, true, origin_s3_call_is_virtual(c));
         }
         return false;
     }

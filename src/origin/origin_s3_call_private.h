@@ -80,6 +80,14 @@ origin_s3_call_own_keys(const struct origin_s3_call *c)
     return c->r != NULL ? c->r->credentials : c->f->credentials;
 }
 
+// Is the bucket asked for by the host's name?
+static inline bool origin_s3_call_is_virtual(const struct origin_s3_call *c)
+{
+    return origin_s3_endpoint_is_virtual(&origin_s3_state_of(c->call.ow)->endpoint,
+                                         c->call.ow->origin->options.addressing,
+                                         origin_s3_call_bucket(c));
+}
+
 // Does this attempt carry a signature of ours?
 static inline bool origin_s3_call_is_signed(const struct origin_s3_call *c)
 {

@@ -13,6 +13,8 @@
 #include "origin/origin_private.h"
 #include "stats/stats.h"
 
+#define BUCKET_DNS_US 60000000u
+
 enum component { COMPONENT_ORIGIN, COMPONENT_CREDENTIALS, COMPONENT_COUNT_ };
 
 static const struct trouble_row {
@@ -121,7 +123,7 @@ static void tell_end(struct origin *origin)
         atomic_exchange(&origin->trouble_told, ORIGIN_TROUBLE_NONE) != ORIGIN_TROUBLE_NONE) {
         uint64_t since_us = atomic_load(&origin->trouble_since_us);
         log_info("origin_back", "origin=%s after_ms=%llu",
-                 log_quote(span_from_cstr(origin->options.name)),
+                 log_quote(span_from_cstr(origin_shown(origin))),
                  (unsigned long long)(clock_monotonic_us() - since_us) / 1000);
     }
 }
@@ -130,7 +132,7 @@ static void tell(struct origin *origin, enum origin_trouble trouble, const char 
 {
     const struct trouble_row *row = &rows[trouble];
     if (log_warn_condition("origin_unreachable", "origin=%s why=%s text=%s detail=%s remedy=%s",
-                           log_quote(span_from_cstr(origin->options.name)), row->why,
+                           log_quote(span_from_cstr(origin_shown(origin))), row->why,
                            log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
                            log_quote(span_from_cstr(row->remedy)))) {
         atomic_store(&origin->trouble_told, trouble);
@@ -142,6 +144,11 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
                         const char *detail)
 {
     enum origin_trouble was = atomic_load(&origin->trouble);
+    if (trouble == ORIGIN_TROUBLE_ANY_DNS) {
+        atomic_store(&origin->bucket_dns_at_us, clock_monotonic_us());
+        // What the endpoint's own name has told stands.
+        trouble = was == ORIGIN_TROUBLE_DNS || was == ORIGIN_TROUBLE_BUCKET_DNS ? was : trouble;
+    }
     bool is_of_way = rows[trouble].component == COMPONENT_ORIGIN;
     if (trouble == ORIGIN_TROUBLE_NONE ||
         (is_of_way && atomic_load(&origin->heard_at_us) > asked_us)) {
@@ -172,10 +179,27 @@ static void over(struct origin *origin, bool takes_keys)
     }
 }
 
-void origin_trouble_answered(struct origin *origin, bool takes_keys)
+// An answer to the endpoint's own name says that it is resolved, and nothing of names with a bucket before it: those are forgotten
+// when nobody has asked for one for a while.
+static bool is_of_bucket_names(struct origin *origin)
+{
+    enum origin_trouble was = atomic_load(&origin->trouble);
+    uint64_t since_us = clock_monotonic_us() - atomic_load(&origin->bucket_dns_at_us);
+    if ((was != ORIGIN_TROUBLE_ANY_DNS && was != ORIGIN_TROUBLE_BUCKET_DNS) ||
+        since_us >= BUCKET_DNS_US) {
+        return false;
+    }
+    if (was == ORIGIN_TROUBLE_ANY_DNS && change(origin, was, ORIGIN_TROUBLE_BUCKET_DNS)) {
+        tell(origin, ORIGIN_TROUBLE_BUCKET_DNS, "");
+    }
+    return true;
+}
+
+void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name)
 {
     atomic_store_explicit(&origin->heard_at_us, clock_monotonic_us(), memory_order_relaxed);
-    if (atomic_load_explicit(&origin->trouble, memory_order_relaxed) != ORIGIN_TROUBLE_NONE) {
+    if (atomic_load_explicit(&origin->trouble, memory_order_relaxed) != ORIGIN_TROUBLE_NONE &&
+        (by_bucket_name || !is_of_bucket_names(origin))) {
         over(origin, takes_keys);
     }
 }

@@ -199,13 +199,27 @@ def test_a_name_that_is_no_name(start):
 
 
 def test_a_bucket_before_a_name_that_has_none_below_it(start):
-    """Virtual-host style, where names below that of the endpoint cannot be resolved: the remedy is path style."""
+    """Virtual-host style, where a name below that of the endpoint cannot be resolved: perhaps because no name can."""
     server = start("http://no-such-host.invalid", settings={"origin.addressing": "virtual", "origin.retries": 0,
                                                             "origin.region": "us-east-1"})
     with server.client() as client:
         assert client.get("k").status == 503
     told = told_at_start(server)
     assert "with a bucket before it" in told and "origin.addressing to path" in told, told
+    assert "perhaps no name can" in told and "check the name server" in told, told
+
+
+def test_a_name_server_that_is_down(start):
+    """Virtual-host style does not make it a question of the bucket's name, and the region stands in what is told."""
+    server = start("http://s3.{region}.invalid", settings={
+        "origin.addressing": "virtual", "origin.retries": 0, "origin.region": "eu-south-9", "origin.probe": "true"})
+    with server.client() as client:
+        for _ in range(2):
+            assert client.get("k").status == 503
+    told = told_at_start(server)
+    assert "its name cannot be resolved" in told and "s3.eu-south-9.invalid" in told and "{region}" not in told, told
+    assert "with a bucket before it" not in server.output()
+    assert "s3.eu-south-9.invalid" in server.admin("/readyz").body.decode()
 
 
 def test_an_origin_that_wants_the_bucket_in_its_name(start, origin):
@@ -287,6 +301,7 @@ def test_which_rule(tmp_path):
     out = run_forebay("check", "-T", "--cache.dir", tmp_path / "cache", env={"AWS_REGION": "eu-north-1"})
     rows = {line.split(":")[0]: line for line in out.stdout.splitlines()}
     assert "80%" in rows["cache.size"] and "GiB" in rows["cache.size"], rows["cache.size"]
+    assert rows["origin.endpoint"].endswith("now https://s3.eu-north-1.amazonaws.com"), rows["origin.endpoint"]
     assert "now eu-north-1" in rows["origin.region"] and "now" in rows["io.engine"]
 
 

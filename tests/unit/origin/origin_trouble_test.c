@@ -95,6 +95,47 @@ Test(origin_trouble, calls_tell)
     free((char *)(uintptr_t)rows[4].answer);
 }
 
+static const char *text_of(const struct rig *rig)
+{
+    struct origin_trouble_text text;
+    return origin_in_trouble(rig->h.origin, &text) ? text.text : "";
+}
+
+// A bucket's name that is not resolved is blamed alone only once the endpoint's own name is; and what that has told stands.
+Test(origin_trouble, which_name_is_not_resolved)
+{
+    static const char either[] =
+        "its name with a bucket before it cannot be resolved, perhaps no name can";
+    static const char bucket[] = "its name with a bucket before it cannot be resolved";
+    static const char own[] = "its name cannot be resolved";
+    struct server_row rows[] = {{.answer = OK_ANSWER}};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    struct origin *origin = rig.h.origin;
+    origin_trouble_met(origin, ORIGIN_TROUBLE_ANY_DNS, UINT64_MAX, "");
+    cr_assert_str_eq(text_of(&rig), either);
+    origin_trouble_met(origin, ORIGIN_TROUBLE_DNS, UINT64_MAX, "");
+    cr_assert_str_eq(text_of(&rig), own);
+    origin_trouble_met(origin, ORIGIN_TROUBLE_ANY_DNS, UINT64_MAX, "");
+    cr_assert_str_eq(text_of(&rig), own);
+    origin_trouble_answered(origin, true, false);
+    cr_assert_str_eq(text_of(&rig), "");
+    origin_trouble_met(origin, ORIGIN_TROUBLE_ANY_DNS, UINT64_MAX, "");
+    origin_trouble_answered(origin, true, false);
+    cr_assert_str_eq(text_of(&rig), bucket);
+    origin_trouble_met(origin, ORIGIN_TROUBLE_ANY_DNS, UINT64_MAX, "");
+    origin_trouble_answered(origin, true, false);
+    cr_assert_str_eq(text_of(&rig), bucket, "the probe is not asked by that name");
+    origin_trouble_answered(origin, true, true);
+    cr_assert_str_eq(text_of(&rig), "");
+    origin_trouble_met(origin, ORIGIN_TROUBLE_ANY_DNS, UINT64_MAX, "");
+    clock_test_advance_us(61000000); // nobody asks for one any more
+    origin_trouble_answered(origin, true, false);
+    cr_assert_str_eq(text_of(&rig), "");
+    rig_end(&rig);
+    cr_assert_eq(stats_sum(COUNTER_degraded_origin), 0);
+}
+
 // What failed after somebody else was answered says nothing of the origin.
 Test(origin_trouble, an_answer_counts_more_than_an_older_question)
 {
@@ -119,7 +160,7 @@ Test(origin_trouble, the_log_ends_with_what_is_true)
     const enum origin_trouble troubles[] = {ORIGIN_TROUBLE_TIMEOUT, ORIGIN_TROUBLE_RESET};
     for (unsigned i = 0; i < 2; i++) { // each is told, and so is its end
         origin_trouble_met(origin, troubles[i], UINT64_MAX, "");
-        origin_trouble_answered(origin, true);
+        origin_trouble_answered(origin, true, false);
         cr_assert_eq(log_lines(LOG_LEVEL_WARN) - warned, i + 1);
         cr_assert_eq(log_lines(LOG_LEVEL_INFO) - informed, i + 1);
     }
@@ -129,7 +170,7 @@ Test(origin_trouble, the_log_ends_with_what_is_true)
     origin_trouble_met(origin, ORIGIN_TROUBLE_RESET, UINT64_MAX, "");
     origin_trouble_met(origin, ORIGIN_TROUBLE_RESET, UINT64_MAX, "");
     cr_assert_eq(log_lines(LOG_LEVEL_WARN) - warned, 3, "it lasts");
-    origin_trouble_answered(origin, true);
+    origin_trouble_answered(origin, true, false);
     cr_assert_eq(log_lines(LOG_LEVEL_INFO) - informed, 3);
     rig_end(&rig);
 }
