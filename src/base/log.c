@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server log. Any thread: a line is put together on the caller's stack and leaves in one
-// write, which keeps lines whole. No lock: the rate limit is a table of atomics, one row per
+// write, which keeps lines whole. No lock, but while a start keeps lines (log_hold()): the rate limit is a table of atomics, one row per
 // event name (two names that share a row share its allowance). log_init() comes before threads
 // start.
 //
@@ -12,8 +12,10 @@
 // number, a boolean or a string.
 #include "base/log.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,6 +32,7 @@
 #define QUOTE_MAX_BYTES 256
 #define LINES_PER_SECOND 100
 #define RATE_ROWS 256
+#define HELD_MAX_BYTES 32768u
 #define CONDITION_QUIET_US 60000000u
 
 static atomic_int current_level = LOG_LEVEL_INFO;
@@ -50,6 +53,15 @@ static struct condition_row {
     atomic_ulong quiet_until_us;
     atomic_ulong dropped;
 } condition_rows[RATE_ROWS];
+
+// Lines of a start that is not over: level, length in two bytes, text; one behind the other.
+static struct {
+    pthread_mutex_t lock;
+    char bytes[HELD_MAX_BYTES];
+    size_t len;
+    uint64_t until_us;
+} held = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static atomic_bool is_holding; // changes under held.lock
 
 void log_set_json(bool json)
 {
@@ -329,6 +341,64 @@ static bool line_write(const char *text, size_t len)
     return write(STDERR_FILENO, text, len) > 0;
 }
 
+static void held_write_locked(enum log_level least)
+{
+    size_t at = 0;
+    while (at < held.len) {
+        enum log_level level = (enum log_level)held.bytes[at];
+        uint16_t len;
+        memcpy(&len, held.bytes + at + 1, sizeof(len));
+        at += 1 + sizeof(len);
+        if (level <= least && !line_write(held.bytes + at, len)) {
+            atomic_fetch_add_explicit(&lines_lost, 1, memory_order_relaxed);
+        }
+        at += len;
+    }
+    held.len = 0;
+    atomic_store(&is_holding, false);
+}
+
+void log_hold(void)
+{
+    pthread_mutex_lock(&held.lock);
+    held.until_us = clock_monotonic_us() + LOG_HOLD_MS * 1000u;
+    atomic_store(&is_holding, true);
+    pthread_mutex_unlock(&held.lock);
+}
+
+void log_release(enum log_level least)
+{
+    pthread_mutex_lock(&held.lock);
+    held_write_locked(least);
+    pthread_mutex_unlock(&held.lock);
+}
+
+// False: it is to be written now.
+static bool line_keep(enum log_level level, const struct line *line)
+{
+    uint16_t len = (uint16_t)line->len;
+    bool keeps = false;
+    if (!atomic_load_explicit(&is_holding, memory_order_relaxed)) {
+        return false;
+    }
+    static_assert(LINE_MAX_BYTES <= UINT16_MAX, "a line's length is kept in two bytes");
+    pthread_mutex_lock(&held.lock);
+    if (atomic_load(&is_holding)) {
+        keeps = clock_monotonic_us() < held.until_us &&
+                held.len + 1 + sizeof(len) + line->len <= HELD_MAX_BYTES;
+        if (keeps) {
+            held.bytes[held.len] = (char)level;
+            memcpy(held.bytes + held.len + 1, &len, sizeof(len));
+            memcpy(held.bytes + held.len + 1 + sizeof(len), line->text, line->len);
+            held.len += 1 + sizeof(len) + line->len;
+        } else {
+            held_write_locked(LOG_LEVEL_DEBUG);
+        }
+    }
+    pthread_mutex_unlock(&held.lock);
+    return keeps;
+}
+
 static PRINTF_LIKE(5, 0) void write_event(enum log_level level, const char *event,
                                           struct rate_row *row, unsigned long dropped,
                                           const char *format, va_list args)
@@ -357,7 +427,7 @@ static PRINTF_LIKE(5, 0) void write_event(enum log_level level, const char *even
         build_text(&line, (struct span){text, len});
     }
     line.text[line.len++] = '\n';
-    if (line_write(line.text, line.len)) {
+    if (line_keep(level, &line) || line_write(line.text, line.len)) {
         atomic_fetch_add_explicit(&lines_written[level], 1, memory_order_relaxed);
     } else { // the next line of this event tells
         atomic_fetch_add_explicit(&lines_lost, 1, memory_order_relaxed);

@@ -18,6 +18,11 @@ void log_init(enum log_level level, bool json);
 void log_set_level(enum log_level level); // any thread
 void log_set_json(bool json);             // any thread
 bool log_enabled(enum log_level level);
+// A start that fails says why before anything else: from here on lines are kept, for LOG_HOLD_MS at most and as many as there is
+// room for, until log_release() writes those up to `least`. Main thread.
+#define LOG_HOLD_MS 2000u
+void log_hold(void);
+void log_release(enum log_level least);
 // `format` is printf for "key=value key=value"; a value that may hold blanks or outside bytes must
 // go through %s of log_quote().
 void log_event(enum log_level level, const char *event, const char *format, ...) PRINTF_LIKE(3, 4);

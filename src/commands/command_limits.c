@@ -67,14 +67,17 @@ struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigne
 struct command_limits_plan command_limits_plan(const struct config *c)
 {
     unsigned origins = 1 + c->bucket_count + (c->sts_relay != CONFIG_STS_OFF);
-    struct command_limits_plan plan = command_limits_plan_for(
-        descriptors_raise(), c->workers, origins, c->limits_max_connections, c->origin_connections);
-    enum log_level level = plan.is_short ? LOG_LEVEL_WARN : LOG_LEVEL_INFO;
+    return command_limits_plan_for(descriptors_raise(), c->workers, origins,
+                                   c->limits_max_connections, c->origin_connections);
+}
+
+void command_limits_tell(const struct command_limits_plan *plan, const struct config *c)
+{
+    enum log_level level = plan->is_short ? LOG_LEVEL_WARN : LOG_LEVEL_INFO;
     log_event(level, "descriptors",
               "limit=%llu clients=%u clients_wanted=%u origin_connections=%u origin_wanted=%u "
               "segments=%u%s",
-              (unsigned long long)plan.descriptors, plan.clients, c->limits_max_connections,
-              plan.origin_connections, c->origin_connections, plan.segments,
-              plan.is_short ? " remedy=raise_ulimit_n" : "");
-    return plan;
+              (unsigned long long)plan->descriptors, plan->clients, c->limits_max_connections,
+              plan->origin_connections, c->origin_connections, plan->segments,
+              plan->is_short ? " remedy=raise_ulimit_n" : "");
 }

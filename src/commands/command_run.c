@@ -58,6 +58,8 @@ struct run_signals {
 
 static int not_started(const char *why)
 {
+    static const char prefix[] = "forebay: ";
+    why += strncmp(why, prefix, sizeof(prefix) - 1) == 0 ? sizeof(prefix) - 1 : 0; // the server's
     size_t len = strlen(why);
     while (len > 0 && why[len - 1] == '\n') {
         len--;

@@ -67,12 +67,26 @@ struct serve {
     struct command_control control;
     struct command_upgrade upgrade;
     struct buf why;
+    struct buf warnings; // of the configuration: behind what makes the start fail
     _Atomic bool started, draining;
 };
 
+// Behind what a start that fails says, and what else a start has met.
+static void serve_say_warnings(struct serve *s)
+{
+    (void)fputs(buf_cstr(&s->warnings), stderr); // nowhere else to say it
+    buf_done(&s->warnings);
+    command_limits_tell(&s->descriptors, s->config);
+}
+
 static int serve_fail(struct serve *s, int exit_code)
 {
-    (void)fprintf(stderr, "forebay: %s\n", buf_cstr(&s->why));
+    (void)fprintf(stderr, "forebay: %s\n", buf_cstr(&s->why)); // before all else
+    log_release(LOG_LEVEL_WARN);
+    if (log_enabled(LOG_LEVEL_INFO)) {
+        log_set_level(LOG_LEVEL_WARN); // what ends has nothing more to tell
+    }
+    serve_say_warnings(s);
     command_upgrade_fail(&s->upgrade, buf_cstr(&s->why));
     return exit_code;
 }
@@ -199,7 +213,7 @@ static int serve_build_store(struct serve *s)
     if (verify && access_keys_load(c->auth_keys_file, &s->access_keys, &s->why) != ERR_OK) {
         return serve_fail(s, EXIT_CODE_CONFIGURATION);
     }
-    (void)fputs(buf_cstr(&s->why), stderr); // warnings
+    buf_append_span(&s->warnings, buf_span(&s->why));
     buf_done(&s->why);
     struct store_holder *holders =
         command_holders_list(s->origins, s->origin_count, s->access_keys, &holder_count);
@@ -222,6 +236,9 @@ static int serve_build_store(struct serve *s)
         .holder_count = holder_count,
         .written_pages_bytes = c->memory_limit_bytes / 8,
         .memory_is_short = config_memory_is_short};
+    if (s->upgrade.former_fd >= 0) {
+        log_release(LOG_LEVEL_DEBUG); // its turn may be long in coming
+    }
     if (!command_upgrade_wait_turn(&s->upgrade)) {
         free(holders);
         buf_append_cstr(&s->why, "the server before this one goes on");
@@ -560,6 +577,7 @@ static void serve_tear_down(struct serve *s, bool running)
     command_reload_done(&s->reload);
     config_free(s->config);
     buf_done(&s->why);
+    buf_done(&s->warnings);
 }
 
 // The cache is closed: whoever follows may have it.
@@ -591,11 +609,13 @@ int command_serve(int argc, char **argv)
         buf_done(&s.why);
         return EXIT_CODE_CONFIGURATION;
     }
-    (void)fputs(buf_cstr(&s.why), stderr); // warnings
+    buf_init(&s.warnings, 65536);
+    buf_append_span(&s.warnings, buf_span(&s.why));
     buf_done(&s.why);
     command_reload_init(&s.reload, argc, argv, s.config);
     log_init((enum log_level)s.config->log_level, s.config->log_format == CONFIG_LOG_JSON);
     log_keys_set((enum log_keys)s.config->log_keys);
+    log_hold();
     s.descriptors = command_limits_plan(s.config);
     serve_signals(&signals);
     int exit_code = serve_build(&s);
@@ -610,6 +630,8 @@ int command_serve(int argc, char **argv)
         serve_tear_down(&s, false);
         return exit_code;
     }
+    log_release(LOG_LEVEL_DEBUG);
+    serve_say_warnings(&s);
     http_server_start(s.http);
     command_upgrade_serving(&s.upgrade, &taken_fd);
     if (taken_fd >= 0) {

@@ -60,8 +60,10 @@ struct command_limits_plan {
 struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigned workers,
                                                    unsigned origins, unsigned clients,
                                                    unsigned origin_connections);
-// Raises the soft limit, and says in one line what follows from it.
+// Raises the soft limit.
 struct command_limits_plan command_limits_plan(const struct config *config);
+// Says in one line of the log what follows from it.
+void command_limits_tell(const struct command_limits_plan *plan, const struct config *config);
 
 // The URL by which clients on this machine reach a listener; false for unix sockets.
 // commands_advertise.c

@@ -13,18 +13,19 @@
 #include <unistd.h>
 
 #define ARENA_MAX_BYTES (64u << 20)
+#define WARNINGS_MAX_BYTES (1u << 20)
 #define DEFAULT_FILE "/etc/forebay/forebay.yaml"
 
 extern char **environ;
 
 // --- Reporting and memory ------------------------------------------------------------------------
 
-static PRINTF_LIKE(4, 0) void report(struct loader *l, const char *where, const char *level,
+static PRINTF_LIKE(4, 0) void report(struct buf *out, const char *where, const char *level,
                                      const char *format, va_list args)
 {
     char text[1024];
     (void)vsnprintf(text, sizeof(text), format, args); // a longer message is cut
-    buf_printf(l->errors, "%s: %s: %s\n", where, level, text);
+    buf_printf(out, "%s: %s: %s\n", where, level, text);
 }
 
 void config_loader_error(struct loader *l, const char *where, const char *format, ...)
@@ -35,7 +36,7 @@ void config_loader_error(struct loader *l, const char *where, const char *format
     }
     va_list args;
     va_start(args, format);
-    report(l, where, "error", format, args);
+    report(l->errors, where, "error", format, args);
     va_end(args);
 }
 
@@ -43,7 +44,7 @@ void config_loader_warning(struct loader *l, const char *where, const char *form
 {
     va_list args;
     va_start(args, format);
-    report(l, where, "warning", format, args);
+    report(&l->warnings, where, "warning", format, args);
     va_end(args);
 }
 
@@ -685,6 +686,7 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
     check(config->private_ != NULL);
     config->private_->arena = arena;
     struct loader l = {.arena = arena, .config = config, .errors = ret_errors};
+    buf_init(&l.warnings, WARNINGS_MAX_BYTES);
     gather(&l, argc, argv);
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
         parse_setting(&l, id);
@@ -705,6 +707,8 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
     if (l.error_count > CONFIG_ERRORS_MAX) {
         buf_printf(ret_errors, "forebay: and %u more errors\n", l.error_count - CONFIG_ERRORS_MAX);
     }
+    buf_append_span(ret_errors, buf_span(&l.warnings)); // what makes a load fail is said first
+    buf_done(&l.warnings);
     if (l.error_count > 0) {
         config_free(config);
         return ERR_INVALID;

@@ -74,6 +74,7 @@ struct loader {
     struct arena *arena;
     struct config *config;
     struct buf *errors;
+    struct buf warnings; // go behind them
     unsigned error_count;
     struct raw raws[SETTING_COUNT_];
 };

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usual mistakes: the first line that is printed names the cause and the remedy."""
+import os
 import socket
+import subprocess
 
 import pytest
 from conftest import not_run
-from forebay import KEYS, run_forebay
+from forebay import KEYS, binary, run_forebay
 from origin import Origin
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 
@@ -13,8 +15,7 @@ PLAIN_ENV = {"AWS_ACCESS_KEY_ID": next(iter(KEYS)), "AWS_SECRET_ACCESS_KEY": nex
 
 
 def first_line(text):
-    """Of what was printed; a line of the log that tells of limits of this machine is none."""
-    lines = [line for line in text.splitlines() if line.strip() and '"descriptors"' not in line]
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[0] if lines else ""
 
 
@@ -98,6 +99,35 @@ def folder(tmp_path):
         path.write_text(text)
         path.chmod(0o644 if name == "open.keys" else 0o600)
     return tmp_path
+
+
+def test_what_is_else_to_say_comes_behind(folder):
+    """Few descriptors, files outside of buckets, a variable that is no setting: warnings follow the line that names the cause, and
+    what only informs is not said at all."""
+    (folder / "tree" / "stray").write_text("")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        flags = ["--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--cache.dir", folder / "cache", "--cache.size", "64MiB",
+                 "--origin.endpoint", f"dir:{folder}/tree", "--admin.listen", "off", "--admin.socket", "off"]
+        few = ["sh", "-c", 'ulimit -n 300; exec "$@"', "sh", binary()]
+        env = {"PATH": os.environ["PATH"], "HOME": str(folder), **PLAIN_ENV, "FOREBAY_CACHE_SISE": "1"}
+        out = subprocess.run([*few, "serve", *map(str, flags)], capture_output=True, text=True, timeout=30, env=env)
+        assert out.returncode == 1 and "in use" in first_line(out.stderr), out
+        rest = "\n".join(out.stderr.splitlines()[1:])
+        for words in ("raise_ulimit_n", "directory_files_outside_buckets", "FOREBAY_CACHE_SISE"):
+            assert words in rest, out.stderr
+        assert '"info"' not in rest and "retention" not in rest, out.stderr
+        env["FOREBAY_CACHE_TTL"] = "60"
+        out = subprocess.run([*few, "serve", *map(str, flags)], capture_output=True, text=True, timeout=30, env=env)
+        assert out.returncode == 3 and "FOREBAY_CACHE_TTL: error" in first_line(out.stderr), out
+    (folder / "data").mkdir()
+    (folder / "data" / "thesis").write_text("")
+    out = subprocess.run([*few, "run", "--cache.dir", folder / "data", "--origin.endpoint", f"dir:{folder}/tree", "--", "true"],
+                         capture_output=True, text=True, timeout=30,
+                         env={"PATH": os.environ["PATH"], "HOME": str(folder), **PLAIN_ENV})
+    assert out.returncode == 125, out
+    assert first_line(out.stderr).startswith(f"forebay: run: the cache did not start: {folder}/data is no cache"), out.stderr
 
 
 @pytest.mark.parametrize("mistake", AT_THE_COMMAND_LINE)

@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -205,3 +206,41 @@ Test(log, what_was_dropped_is_told)
     cr_assert_not_null(strstr(text, "event=flood dropped="));
 }
 #endif
+
+static void write_held(void)
+{
+    log_init(LOG_LEVEL_INFO, false);
+    log_hold();
+    log_info("first", "n=1");
+    log_warn("second", "n=2");
+    (void)!write(STDERR_FILENO, "why\n", 4);
+    log_release(LOG_LEVEL_WARN);
+    log_info("third", "n=3");
+}
+
+static void write_held_long(void)
+{
+    log_hold();
+    for (int i = 0; i < 20; i++) {
+        char name[8], text[3000];
+        memset(text, 'x', sizeof(text) - 1);
+        text[sizeof(text) - 1] = '\0';
+        (void)snprintf(name, sizeof(name), "row%d", i);
+        log_info(name, "text=%s", text);
+    }
+    (void)!write(STDERR_FILENO, "end\n", 4);
+    log_release(LOG_LEVEL_WARN);
+}
+
+// A start that fails says why first; lines that do not fit are not kept, and none is lost.
+Test(log, lines_of_a_start_are_held)
+{
+    const char *text = capture(write_held);
+    cr_assert_eq(strncmp(text, "why\n", 4), 0, "%s", text);
+    cr_assert_null(strstr(text, "event=first"));
+    cr_assert(strstr(text, "event=second") < strstr(text, "event=third"), "%s", text);
+    text = capture(write_held_long);
+    cr_assert_not_null(strstr(text, "event=row0 "));
+    cr_assert(strstr(text, "event=row9 ") < strstr(text, "event=row19 "));
+    cr_assert(strstr(text, "event=row19 ") < strstr(text, "end\n"));
+}
