@@ -50,9 +50,9 @@ def tool(name):
 
 @functools.cache
 def go_program(name, *words, cwd=ROOT):
-    """The path of a program that `go WORDS` makes, once below the build folder."""
+    """The path of a program that `go WORDS` makes, once below the build folder. tests/run.sh installs a Go that is new enough."""
     if shutil.which("go") is None:
-        not_run(f"no Go here, {name} cannot be built")
+        not_run(f"no Go here, {name} cannot be built: tests/run.sh --deploy installs one")
     made_of = hashlib.sha256(" ".join(words).encode())
     for path in sorted(cwd.glob("*.*")) if cwd != ROOT else []:
         made_of.update(path.read_bytes())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is shipped, built by its documented command and really run. Uses the harness of the scenario tests.
 
-    FOREBAY_BUILD_ROOT  where artefacts are built and kept (run.sh sets it)
+    FOREBAY_BUILD_ROOT    where artefacts are built and kept (run.sh sets it)
+    FOREBAY_TEST_ALL_RUN  what is missing is a failure (run.sh, which installs it, sets it)
 """
 import os
 import shutil
@@ -28,15 +29,28 @@ def made(*command, cwd=ROOT, wait=900, **more):
 
 
 def not_run(why):
-    """Reported loudly at the end; never counted as passed."""
+    """A program or a package is missing: a failure where it was to be installed, else reported loudly at the end."""
+    if os.environ.get("FOREBAY_TEST_ALL_RUN"):
+        pytest.fail("NOT RUN: " + why)
     pytest.skip("NOT RUN: " + why)
+
+
+def refused(why):
+    """The machine itself refuses what no package brings: root, namespaces, mounts. Never a failure, never counted as passed."""
+    pytest.skip("NOT RUN: refused by this machine: " + why)
+
+
+def namespaces(*kinds):
+    """Whether this machine lets us have namespaces of our own; a sandbox may not."""
+    done = subprocess.run(["unshare", *(f"--{kind}" for kind in kinds), "true"], capture_output=True, text=True, timeout=60, check=False)
+    if os.geteuid() != 0 or done.returncode != 0:
+        refused(f"no root, or no namespaces ({', '.join(kinds)}) of our own: {done.stderr.strip()[-200:]}")
 
 
 @pytest.fixture(scope="session")
 def artefacts():
     """Where they go. Making a Debian or an image takes mounts of one's own."""
-    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=60).returncode != 0:
-        not_run("no root, or no mounts of our own here")
+    namespaces("mount")
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     return ARTEFACTS
 

@@ -15,7 +15,7 @@ import threading
 import charts
 import pytest
 import yaml
-from conftest import KEYS, made, not_run
+from conftest import KEYS, made, namespaces, not_run
 from forebay import binary
 from kubelet import POD_IP, Network, Pod
 from origin import Origin
@@ -27,6 +27,7 @@ TRAIN = {f"train/shard-{i:04}.tar": (1 << 20) + 137 * i for i in range(6)}
 
 @pytest.fixture
 def network(artefacts):
+    namespaces("net", "pid", "ipc", "uts", "mount", "fork")
     made_here = Network(f"forebay-{os.getpid()}-{next(NUMBERS)}")
     yield made_here
     made_here.remove()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from client import judge
-from conftest import KEYS, ROOT, made, not_run
+from conftest import KEYS, ROOT, made, refused
 from forebay import Forebay, io_uring_works
 from waiting import WAIT_S
 
@@ -105,7 +105,7 @@ def runtime(bundle):
     done = subprocess.run(["runc", "--root", str(bundle / "runc"), "run", "-b", str(bundle / "probe"), f"forebay-probe-{os.getpid()}"],
                           capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0 and "runc" in done.stderr:
-        not_run(f"no containers here: {done.stderr.strip()[-200:]}")
+        refused(f"no containers: {done.stderr.strip()[-200:]}")
     assert done.returncode == 0 and done.stdout.startswith("forebay "), done.stdout + done.stderr
 
 
