@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 set(here ${CMAKE_CURRENT_LIST_DIR})
 
 install(FILES ${CMAKE_SOURCE_DIR}/conf/forebay.yaml DESTINATION /etc/forebay)
-install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.service
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.service ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.socket
         DESTINATION lib/systemd/system)
 install(FILES ${here}/copyright DESTINATION share/doc/forebay)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.rules.yaml
@@ -13,8 +13,12 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.rules.yaml
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/printed/changelog.gz
                    COMMAND gzip -9nc ${here}/changelog > ${CMAKE_BINARY_DIR}/printed/changelog.gz
                    DEPENDS ${here}/changelog VERBATIM)
-add_custom_target(changelog ALL DEPENDS ${CMAKE_BINARY_DIR}/printed/changelog.gz)
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/printed/forebay.8.gz
+                   COMMAND gzip -9nc ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.8 > ${CMAKE_BINARY_DIR}/printed/forebay.8.gz
+                   DEPENDS ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.8 VERBATIM)
+add_custom_target(pressed ALL DEPENDS ${CMAKE_BINARY_DIR}/printed/changelog.gz ${CMAKE_BINARY_DIR}/printed/forebay.8.gz)
 install(FILES ${CMAKE_BINARY_DIR}/printed/changelog.gz DESTINATION share/doc/forebay)
+install(FILES ${CMAKE_BINARY_DIR}/printed/forebay.8.gz DESTINATION share/man/man8)
 
 set(CPACK_PACKAGE_NAME forebay)
 set(CPACK_PACKAGE_VENDOR Forebay)

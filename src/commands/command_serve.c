@@ -30,6 +30,7 @@
 #include "commands/command_reload.h"
 #include "commands/command_rules.h"
 #include "commands/command_upgrade.h"
+#include "commands/command_watchdog.h"
 #include "commands/commands.h"
 #include "commands/commands_private.h"
 #include "config/config.h"
@@ -44,6 +45,9 @@
 #define HEARTBEAT_MAX_MS 5000u
 #define MIN_RATE_GRACE_MS 30000u
 #define UPGRADE_LAST_REPLY_MS 1000u
+#define ROUND_MS 1000u // of the main thread
+#define END_MAX_MS                                                                                 \
+    100000u // of a stop and a hand-over, whose bounds are in command_stop.c and command_upgrade.c
 
 struct serve {
     struct config *config;
@@ -66,6 +70,7 @@ struct serve {
     struct command_reload reload;
     struct command_control control;
     struct command_upgrade upgrade;
+    struct command_watchdog watchdog;
     struct buf why;
     struct buf warnings; // of the configuration: behind what makes the start fail
     _Atomic bool started, draining;
@@ -150,11 +155,19 @@ static enum err serve_sts_origin(struct serve *s)
 
 // --- probes --------------------------------------------------------------------------------------
 
+static bool serve_moves(const struct serve *s, uint64_t *ret_age_ms)
+{
+    uint64_t now_ms = clock_monotonic_ms(), beat_ms = loop_oldest_heartbeat_ms(s->loop);
+    *ret_age_ms =
+        now_ms - min_u64(now_ms, beat_ms); // a beat may be newer than our look at the clock
+    return *ret_age_ms <= HEARTBEAT_MAX_MS;
+}
+
 static bool probe_alive(void *ctx, struct buf *why)
 {
-    struct serve *s = ctx;
-    uint64_t age_ms = clock_monotonic_ms() - loop_oldest_heartbeat_ms(s->loop);
-    if (age_ms > HEARTBEAT_MAX_MS && age_ms < UINT64_MAX / 2) {
+    const struct serve *s = ctx;
+    uint64_t age_ms;
+    if (!serve_moves(s, &age_ms)) {
         buf_printf(why, "a worker has not moved for %llu ms", (unsigned long long)age_ms);
         return false;
     }
@@ -462,8 +475,10 @@ static bool serve_upgrade(struct serve *s)
         listeners[count++] = (struct command_upgrade_listener){.fd = admin_fd, .name = "admin"};
     }
     log_info("upgrade_begun", "path=%s", log_quote(span_from_cstr(s->upgrade.path)));
-    bool ok = command_upgrade_begin(&s->upgrade, listeners, count,
-                                    command_control_upgrade_wait_ms(&s->control), &why);
+    uint64_t wait_ms = command_control_upgrade_wait_ms(&s->control);
+    command_watchdog_extend(&s->watchdog, wait_ms);
+    bool ok = command_upgrade_begin(&s->upgrade, listeners, count, wait_ms, &why);
+    command_watchdog_begin(&s->watchdog);
     if (ok) {
         command_upgrade_commit(&s->upgrade);
     } else {
@@ -474,15 +489,24 @@ static bool serve_upgrade(struct serve *s)
     return ok;
 }
 
+static void serve_tend_watchdog(struct serve *s)
+{
+    uint64_t age_ms;
+    command_watchdog_tend(&s->watchdog, serve_moves(s, &age_ms));
+}
+
 static void serve_until_stopped(struct serve *s, const sigset_t *signals)
 {
-    const struct timespec pause = {.tv_sec = 1};
+    const uint64_t pause_ms = command_watchdog_pause_ms(&s->watchdog, ROUND_MS);
+    const struct timespec pause = {.tv_sec = (time_t)(pause_ms / 1000),
+                                   .tv_nsec = (long)(pause_ms % 1000) * 1000000};
     uint64_t high_bytes = 0, held_bytes = 0;
     for (;;) {
         uint64_t was_bytes = held_bytes;
         held_bytes = store_held_bytes(s->store);
         stats_add(COUNTER_cache_held_bytes, held_bytes - was_bytes);
         int signal_number = sigtimedwait(signals, NULL, &pause);
+        serve_tend_watchdog(s);
         command_memory_trim(&high_bytes);
         proxy_pins_tend(s->proxy);
         if (signal_number == SIGUSR1) {
@@ -532,6 +556,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
     while (serve_is_busy(s, since_ms) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
+        serve_tend_watchdog(s);
         if (signal_number == SIGTERM || signal_number == SIGINT) {
             break;
         }
@@ -583,11 +608,13 @@ static void serve_tear_down(struct serve *s, bool running)
 // The cache is closed: whoever follows may have it.
 static void serve_hand_over(struct serve *s)
 {
-    char state[64];
+    char state[64], main_pid[128];
     (void)alarm(0); // the wait has a bound of its own
     command_upgrade_finish(&s->upgrade);
-    (void)snprintf(state, sizeof(state), "MAINPID=%d", (int)s->upgrade.pid);
-    command_notify(state);
+    command_watchdog_state(&s->watchdog, state); // the one that follows was not believed yet
+    (void)snprintf(main_pid, sizeof(main_pid), "MAINPID=%d%s%s", (int)s->upgrade.pid,
+                   state[0] != '\0' ? "\n" : "", state);
+    command_notify(main_pid);
     command_notify_barrier(); // it is not believed once this process is gone
     log_info("upgraded", "pid=%d", (int)s->upgrade.pid);
     command_upgrade_done(&s->upgrade);
@@ -617,6 +644,7 @@ int command_serve(int argc, char **argv)
     log_keys_set((enum log_keys)s.config->log_keys);
     log_hold();
     s.descriptors = command_limits_plan(s.config);
+    command_watchdog_init(&s.watchdog);
     serve_signals(&signals);
     int exit_code = serve_build(&s);
     if (exit_code != EXIT_CODE_OK) {
@@ -642,6 +670,7 @@ int command_serve(int argc, char **argv)
         origin_probe_start(s.origins[i], &s.told);
     }
     command_notify("READY=1");
+    command_watchdog_begin(&s.watchdog);
     struct command_announcement announcement = {.config = s.config,
                                                 .loop = s.loop,
                                                 .store = s.store,
@@ -654,6 +683,7 @@ int command_serve(int argc, char **argv)
     command_announce(&announcement);
     serve_until_stopped(&s, &signals);
     serve_drain(&s, &signals);
+    command_watchdog_extend(&s.watchdog, END_MAX_MS);
     command_stop_bound(&signals);
     serve_tear_down(&s, true);
     if (s.upgrade.pid != 0) {

@@ -232,8 +232,9 @@ extern char **environ;
 
 static bool is_ours(const char *variable)
 {
+    // WATCHDOG_PID names this process; without it the one that starts is meant.
     static const char *const names[] = {
-        "LISTEN_PID=", "LISTEN_FDS=", "LISTEN_FDNAMES=", VARIABLE "="};
+        "LISTEN_PID=", "LISTEN_FDS=", "LISTEN_FDNAMES=", "WATCHDOG_PID=", VARIABLE "="};
     bool is = false;
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         is |= strncmp(variable, names[i], strlen(names[i])) == 0;

@@ -3,14 +3,17 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 
 import pytest
 from client import judge
 from conftest import ROOT, made
-from forebay import Forebay
+from forebay import Forebay, binary
+from waiting import WAIT_S
 
 EXPOSURE_TENTHS = 15
+UNITS = ROOT / "deploy/systemd"
 IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
 
 
@@ -90,7 +93,8 @@ def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_pa
         shutil.copy(path, debian / "tmp")
     inside(debian, "apt-get", "-qq", "update")
     inside(debian, "apt-get", "-qq", "-y", "install", "--no-install-recommends", f"/tmp/{package.name}")
-    assert "usr/share/man/man1/forebay.1.gz" in files(debian) and "usr/lib/systemd/system/forebay.service" in files(debian)
+    assert "usr/share/man/man1/forebay.1.gz" in files(debian) and "usr/share/man/man8/forebay.8.gz" in files(debian)
+    assert {f"usr/lib/systemd/system/forebay.{kind}" for kind in ("service", "socket")} <= files(debian)
     config = debian / "etc/forebay/forebay.yaml"
     inside(debian, "forebay", "check")                       # the file as shipped is valid
     config.write_text(config.read_text() + "rules: [{match: 'bkt/**', freshness: immutable}]\n")
@@ -125,12 +129,80 @@ def test_tarball_serves_from_anywhere(tarball, origin, tmp_path):
     server.stop()
 
 
-def test_unit_is_tight():
-    """systemd's own figure, at most 1.5; and what it says of the file itself."""
-    if shutil.which("systemd-analyze") is None:
-        pytest.fail("systemd-analyze is in Debian's package systemd")
-    unit = ROOT / "deploy/systemd/forebay.service"
-    made("systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE_TENTHS}", unit)
-    said = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60)
-    complaints = [line for line in (said.stdout + said.stderr).splitlines() if "is not executable" not in line and line.strip()]
-    assert not complaints, complaints
+def complaints(*units):
+    """What systemd says of unit files, but that the program is not installed here."""
+    said = subprocess.run(["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, text=True, timeout=60, check=False)
+    return [line for line in (said.stdout + said.stderr).splitlines() if "is not executable" not in line and line.strip()]
+
+
+def test_units_are_tight():
+    """systemd's own figure, at most 1.5; and what it says of the files themselves."""
+    made("systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE_TENTHS}", UNITS / "forebay.service")
+    assert complaints(UNITS / "forebay.service", UNITS / "forebay.socket") == []
+
+
+def test_unknown_words_in_units_are_seen(tmp_path):
+    """The judge itself."""
+    for name, word in (("forebay.service", "WatchdogSecs=30"), ("forebay.socket", "ListenStreams=9000")):
+        for unit in UNITS.glob("forebay.s*"):
+            shutil.copy(unit, tmp_path)
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(re.sub(r"^(WatchdogSec|FileDescriptorName)=", word + r"\n\g<0>", text, flags=re.M))
+        assert any(word.split("=")[0] in line for line in complaints(tmp_path / "forebay.service", tmp_path / "forebay.socket"))
+
+
+def setting(unit, name):
+    """The one value of NAME in a unit file."""
+    value, = re.findall(rf"^{name}=(.*)$", (UNITS / unit).read_text(), re.M)
+    return value
+
+
+class Activated(Forebay):
+    """Started by the first connection to a socket that systemd's own tool holds, with the words of the units."""
+
+    def __init__(self, folder, origin, notify):
+        super().__init__(folder, origin, settings={"listen": None})
+        self.env.update(NOTIFY_SOCKET=str(notify), WATCHDOG_USEC=str(int(setting("forebay.service", "WatchdogSec")) * 1_000_000))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def command(self):
+        given = [f"--setenv={name}={value}" for name, value in self.env.items()]
+        return ["systemd-socket-activate", f"--listen=127.0.0.1:{self.port}", f"--fdname={setting('forebay.socket', 'FileDescriptorName')}",
+                *given, *super().command()]
+
+
+def test_socket_starts_the_service(origin, tmp_path):
+    """The client that connects first waits for it; READY=1 and the watchdog's signs are as Type=notify wants them."""
+    assert setting("forebay.socket", "ListenStream") == "127.0.0.1:9000", "where clients without a setting of their own look"
+    assert setting("forebay.service", "Type") == "notify"
+    origin.put("obj", 1 << 20)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(tmp_path / "notify"))
+        notify.settimeout(WAIT_S)
+        server = Activated(tmp_path / "server", origin, tmp_path / "notify")
+        server.spawn()
+        try:
+            server.wait_stderr("Listening on 127.0.0.1")
+            assert not any("forebay" in line for line in server.stdout)
+            with server.client() as client:
+                judge(client.get("obj"), origin, "obj", 0, 1 << 20)
+            assert [notify.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG_USEC=30000000", b"WATCHDOG=1"]
+            assert f"listening  http://127.0.0.1:{server.port}" in server.output()
+        finally:
+            server.stop()
+        assert notify.recv(100) == b"STOPPING=1"
+
+
+def test_manual_of_the_service_names_what_there_is():
+    """forebay(8): clean by mandoc; its units, files, signals and numbers are those of the units."""
+    page = UNITS / "forebay.8"
+    said = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", str(page)], capture_output=True, text=True, timeout=60, check=False)
+    assert said.stdout == "", said.stdout
+    text = page.read_text()
+    assert setting("forebay.socket", "ListenStream") in text and f"{setting('forebay.service', 'WatchdogSec')} seconds" in text
+    assert setting("forebay.service", "EnvironmentFile").removeprefix("-") in text
+    assert set(setting("forebay.service", "RestartPreventExitStatus").split()) == {"2", "3", "4"}
+    for command in re.findall(r"^\.Nm forebay Cm (\w+)", text, re.M):
+        made(binary(), "help", command)

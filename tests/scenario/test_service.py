@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a service manager is told while the server runs: WATCHDOG=1 (sd_notify(3)) as long as each worker moves, and not once
+one stands still. We are the manager: its socket says who sent what."""
+import ctypes
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+
+import pytest
+from conftest import not_run
+from upgrading import adopt_orphans, follow
+from waiting import WAIT_S, wait_for
+
+SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+LIMIT_US = 400_000
+
+
+class Manager:
+    """The socket of $NOTIFY_SOCKET."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.socket.bind(str(path))
+        self.env = {"NOTIFY_SOCKET": str(path)}
+
+    def next(self, wait=WAIT_S):
+        """(process id, text) of the next word; None: there was none in time. Descriptors that come along are closed."""
+        if not select.select([self.socket], [], [], wait)[0]:
+            return None
+        data, more, _, _ = self.socket.recvmsg(500, 500)
+        pid = None
+        for _, kind, content in more:
+            if kind == socket.SCM_CREDENTIALS:
+                pid = struct.unpack("iii", content)[0]
+            elif kind == socket.SCM_RIGHTS:
+                for fd, in struct.iter_unpack("i", content):
+                    os.close(fd)
+        return pid, data.decode()
+
+    def words(self, seconds):
+        """All that comes in the next SECONDS."""
+        out, until = [], time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if word := self.next(left):
+                out.append(word)
+        return out
+
+    def wait(self, text):
+        while (word := self.next()) is not None:
+            if word[1].startswith(text):
+                return word
+        raise AssertionError(f"{text} never came")
+
+
+@pytest.fixture
+def manager(tmp_path):
+    made = Manager(tmp_path / "notify")
+    yield made
+    made.socket.close()
+
+
+class Standing:
+    """One worker's thread, stopped as a debugger would; it goes on at the end."""
+
+    def __init__(self, pid, name):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.task = next(int(t.name) for t in Path(f"/proc/{pid}/task").iterdir() if (t / "comm").read_text().strip() == name)
+
+    def _trace(self, request):
+        if self.libc.ptrace(request, self.task, None, None) != 0:
+            not_run(f"ptrace is refused here: {os.strerror(ctypes.get_errno())}")
+
+    def __enter__(self):
+        self._trace(SEIZE)
+        self._trace(INTERRUPT)
+        os.waitpid(self.task, WALL)
+        return self
+
+    def __exit__(self, *_):
+        self._trace(DETACH)
+
+
+def test_watchdog_is_fed(start, origin, manager):
+    """Four times in its limit, and once more at the end, for as long as a stop may take."""
+    server = start(origin, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)})
+    pid = server.process.pid
+    assert [manager.next() for _ in range(3)] == [(pid, "READY=1"), (pid, f"WATCHDOG_USEC={LIMIT_US}"), (pid, "WATCHDOG=1")]
+    signs, began = 20, time.monotonic()
+    assert [manager.next(WAIT_S) for _ in range(signs)] == [(pid, "WATCHDOG=1")] * signs
+    assert time.monotonic() - began > signs * LIMIT_US / 4 / 1e6 * 0.9, "more than it has to say"
+    server.stop()
+    manager.wait("STOPPING=1")
+    assert int(manager.wait("WATCHDOG_USEC=")[1].partition("=")[2]) > 60_000_000
+
+
+def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
+    """Of two, and the other answers: for half of the clients nothing works. It is fed again once the worker moves."""
+    server = start(origin, ahead_s=0, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)}, settings={"workers": 2})
+    names = [(t / "comm").read_text().strip() for t in Path(f"/proc/{server.process.pid}/task").iterdir()]
+    workers = sorted(name for name in names if re.fullmatch(r"worker[- ]?\d+", name))
+    assert len(workers) == 2, names
+    with Standing(server.process.pid, workers[1]):
+        server.ahead_s += 6
+        server._move_clock(6)
+        server.wait_stderr("watchdog_not_fed")
+        manager.words(0.3)
+        assert manager.words(1.5) == []
+        assert server.admin("/livez").status == 503
+    server.wait_stderr("watchdog_fed_again")
+    manager.wait("WATCHDOG=1")
+    assert len(manager.words(1)) >= 3
+    assert server.admin("/livez").status == 200
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "99999999999999999999", "4611686018427387904"])
+def test_watchdog_limits_that_are_none(start, origin, manager, value):
+    """Said in the log; the server serves, and nobody is fed."""
+    server = start(origin, env={**manager.env, "WATCHDOG_USEC": value})
+    server.wait_stderr("watchdog_ignored")
+    assert [text for _, text in manager.words(1)] == ["READY=1"]
+
+
+def test_watchdog_of_another_process(start, origin, manager):
+    """As who starts a server inside a service that is watched itself: WATCHDOG_PID is not ours."""
+    server = start(origin, env={**manager.env, "WATCHDOG_USEC": "200000", "WATCHDOG_PID": "1"})
+    assert [text for _, text in manager.words(1)] == ["READY=1"]
+    assert "watchdog_ignored" not in server.output()
+
+
+@pytest.fixture
+def orphans():
+    adopt_orphans(True)
+    yield
+    adopt_orphans(False)
+
+
+def test_watchdog_goes_on_with_an_upgrade(orphans, start, origin, manager):
+    """The old process asks for the time that it takes; the new one feeds, though WATCHDOG_PID named the old one."""
+    server = start(origin, run=False, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)})
+    server.wrapper = ["/bin/sh", "-c", 'WATCHDOG_PID=$$ exec "$@"', "sh"]
+    server.start()
+    old = server.process
+    manager.wait("READY=1")
+    manager.wait("WATCHDOG=1")
+    os.kill(old.pid, signal.SIGUSR2)
+    while (word := manager.next())[1].partition("=")[0] == "WATCHDOG":
+        pass
+    assert word[0] == old.pid and int(word[1].removeprefix("WATCHDOG_USEC=")) > 10_000_000
+    said = manager.wait("MAINPID=")
+    assert said[0] == old.pid and said[1].endswith(f"\nWATCHDOG_USEC={LIMIT_US}")
+    new = int(re.match(r"MAINPID=(\d+)", said[1]).group(1))
+    wait_for(lambda: manager.next() == (new, "WATCHDOG=1"), "a sign of the new process")
+    assert old.wait(WAIT_S) == 0
+    follow(server, new)
+    assert len([w for w in manager.words(1) if w == (new, "WATCHDOG=1")]) >= 3
