@@ -10,6 +10,9 @@ install(FILES ${here}/copyright DESTINATION share/doc/forebay)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.rules.yaml
               ${CMAKE_SOURCE_DIR}/deploy/grafana/forebay.json
         DESTINATION share/doc/forebay/examples)
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/seccomp/forebay.json DESTINATION share/forebay/seccomp)
+install(PROGRAMS ${CMAKE_SOURCE_DIR}/deploy/slurm/prolog.sh ${CMAKE_SOURCE_DIR}/deploy/slurm/epilog.sh
+        DESTINATION share/forebay/slurm)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/printed/changelog.gz
                    COMMAND gzip -9nc ${here}/changelog > ${CMAKE_BINARY_DIR}/printed/changelog.gz
                    DEPENDS ${here}/changelog VERBATIM)

@@ -21,6 +21,13 @@ KEYS = {"origin-key": "origin-secret-canary-7f3a"}
 ARTEFACTS = Path(os.environ.get("FOREBAY_BUILD_ROOT") or ROOT / "build") / "deploy"
 
 
+def passable(folder):
+    """Another user comes through to FOLDER: pytest's own folders are for who made them."""
+    for parent in [folder, *folder.parents]:
+        if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
 def made(*command, cwd=ROOT, wait=900, **more):
     """What the command printed; a failed one fails the test with all it said."""
     done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=wait, **more)
@@ -49,14 +56,14 @@ def namespaces(*kinds):
 
 @pytest.fixture(scope="session")
 def artefacts():
-    """Where they go. Making a Debian or an image takes mounts of one's own."""
-    namespaces("mount")
+    """Where they go."""
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     return ARTEFACTS
 
 
 @pytest.fixture(scope="session")
 def server_image(artefacts):
+    namespaces("mount")
     folder = artefacts / "rootfs"
     shutil.rmtree(folder, ignore_errors=True)
     made("sh", ROOT / "deploy/image/rootfs.sh", binary(), folder)

@@ -3,12 +3,11 @@
 
 Taken from the manifest: command lines, environment (fieldRef, resourceFieldRef, Secrets, ConfigMaps, $(NAME)), volumes
 (emptyDir, hostPath and claims are folders; owners and modes as a kubelet makes them), users, groups, capabilities,
-no-new-privileges, the read-only root, RuntimeDefault (io_uring is refused, as container engines do), probes, the order of
+no-new-privileges, the read-only root, seccomp profiles (RuntimeDefault refuses io_uring, as container engines do), probes, the order of
 init containers, of sidecars and of the end. Not played: limits of CPU and memory, scheduling, a Service's own addresses.
 """
 import contextlib
 import ctypes
-import errno
 import http.client
 import json
 import os
@@ -20,11 +19,11 @@ import threading
 import time
 from pathlib import Path
 
-from conftest import made
+import seccomp
+from conftest import made, passable
 from waiting import WAIT_S, wait_for
 
 POD_IP = "192.0.2.10"
-RINGS = ["io_uring_setup", "io_uring_enter", "io_uring_register"]
 CLONE_NEWNET = 0x40000000
 UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "": 1}
 
@@ -136,9 +135,12 @@ class Container:
             "hostname": "pod", "mounts": mounts,
             "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
                       + [{"type": "network", "path": self.pod.network.path}]}}
-        if security.get("seccompProfile", {}).get("type") == "RuntimeDefault":
-            config["linux"]["seccomp"] = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
-                {"names": RINGS, "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM}]}
+        kind = security.get("seccompProfile", {})
+        if kind.get("type") == "RuntimeDefault":
+            config["linux"]["seccomp"] = seccomp.strict()
+        elif kind.get("type") == "Localhost":      # below the kubelet's folder seccomp/
+            assert kind["localhostProfile"].endswith(seccomp.FILE.name), kind
+            config["linux"]["seccomp"] = json.loads(seccomp.FILE.read_text())
         return config
 
     def start(self):
@@ -208,9 +210,7 @@ class Pod:
         self.namespace, self.name = namespace, name
         self.objects = {(o["kind"], o["metadata"]["name"]): o for o in objects if o["kind"] in ("ConfigMap", "Secret")}
         self.folder.mkdir()
-        for parent in [self.folder, *self.folder.parents]:      # who is in the container goes through them
-            if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
-                parent.chmod(parent.stat().st_mode | 0o011)
+        passable(self.folder)
         self.group = spec.get("securityContext", {}).get("fsGroup")
         self.volumes = {volume["name"]: self._volume(volume) for volume in spec.get("volumes", [])}
         self.running = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The image: small, the same in two builds, and served by an OCI runtime as a restricted pod would have it.
 
-Restricted: no capabilities, no new privileges, user 65532, the root read-only, only /cache written; with io_uring,
-without it (EPERM as the default profile of containers has it), and on a kernel that lacks it (ENOSYS).
+Restricted: no capabilities, no new privileges, user 65532, the root read-only, only /cache written; with the profile of
+deploy/seccomp and as the default profile of containers has it.
 """
 import errno
 import json
@@ -13,18 +13,22 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import seccomp
 from client import judge
-from conftest import KEYS, ROOT, made, refused
+from conftest import KEYS, ROOT, made, namespaces, passable, refused
 from forebay import Forebay, io_uring_works
 from waiting import WAIT_S
 
 LIMIT_BYTES = 25_000_000
 USER = 65532
-RINGS = ["io_uring_setup", "io_uring_enter", "io_uring_register"]
+# As shipped; as strict as no runtime is, with io_uring, refused as default profiles do, and on a kernel that has none.
+PROFILES = {"forebay.json": (lambda: json.loads(seccomp.FILE.read_text()), None), "strict": (lambda: seccomp.strict(None), None),
+            "EPERM": (seccomp.strict, errno.EPERM), "ENOSYS": (lambda: seccomp.strict(errno.ENOSYS), errno.ENOSYS)}
 
 
 @pytest.fixture(scope="session")
 def image(artefacts):
+    namespaces("mount")
     made("sh", ROOT / "deploy/image.sh", artefacts / "image")
     return artefacts / "image"
 
@@ -41,17 +45,15 @@ def bundle(image):
 class Container(Forebay):
     """The server in a container: runc's configuration made from the image's own, then as restricted asks."""
 
-    def __init__(self, folder, bundle, origin, refused=None, **more):
+    def __init__(self, folder, bundle, origin, profile=None, **more):
         super().__init__(folder, origin, settings={"workers": 1, "cache.size": "64MiB", "cache.dir": "/cache", **more})
-        self.bundle, self.refused, self.name = Path(folder) / "bundle", refused, f"forebay-test-{os.getpid()}-{id(self)}"
+        self.bundle, self.profile, self.name = Path(folder) / "bundle", refused, f"forebay-test-{os.getpid()}-{id(self)}"
         self.bundle.mkdir()
         (self.bundle / "rootfs").symlink_to(bundle / "rootfs")
         self.image_config = json.loads((bundle / "config.json").read_text())
         self.cache.mkdir()
         os.chown(self.cache, USER, USER)
-        for parent in self.cache.parents:      # who is in the container goes through them
-            if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
-                parent.chmod(parent.stat().st_mode | 0o011)
+        passable(self.folder)
 
     def command(self):
         config = dict(self.image_config)
@@ -69,9 +71,7 @@ class Container(Forebay):
         config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] != "network"]
         config["mounts"] = [m for m in config["mounts"] if m["destination"] not in ("/cache", "/sys", "/sys/fs/cgroup")]
         config["mounts"].append({"destination": "/cache", "type": "bind", "source": str(self.cache), "options": ["rbind", "rw"]})
-        if self.refused:
-            config["linux"]["seccomp"] = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
-                {"names": RINGS, "action": "SCMP_ACT_ERRNO", "errnoRet": self.refused}]}
+        config["linux"]["seccomp"] = self.profile or seccomp.strict()
         (self.bundle / "config.json").write_text(json.dumps(config))
         return ["runc", "--root", str(self.folder / "runc"), "run", "-b", str(self.bundle), self.name]
 
@@ -153,11 +153,12 @@ def test_two_builds_have_one_digest(image, artefacts, tmp_path):
     assert (artefacts / "image-again/digest").read_text() == (image / "digest").read_text()
 
 
-@pytest.mark.parametrize("refused", [None, errno.EPERM, errno.ENOSYS], ids=["io_uring", "EPERM", "ENOSYS"])
-def test_served_as_restricted(contained, origin, refused):
+@pytest.mark.parametrize("profile", PROFILES)
+def test_served_as_restricted(contained, origin, profile):
+    profile, refused = PROFILES[profile]
     size = 3 << 20
     origin.put("obj", size)
-    server = contained(origin, refused=refused)
+    server = contained(origin, profile=profile())
     with server.client() as client:
         judge(client.get("obj"), origin, "obj", 0, size)
         server.settle()

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from client import judge
-from conftest import ROOT, made
+from conftest import ROOT, made, namespaces
 from forebay import Forebay, binary
 from waiting import WAIT_S
 
@@ -42,6 +42,7 @@ def newer(package, tmp_path_factory):
 @pytest.fixture(scope="session")
 def debian(artefacts):
     """A bare Debian 12 in a folder; its network is ours."""
+    namespaces("mount")
     folder = artefacts / "debian"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -95,6 +96,7 @@ def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_pa
     inside(debian, "apt-get", "-qq", "-y", "install", "--no-install-recommends", f"/tmp/{package.name}")
     assert "usr/share/man/man1/forebay.1.gz" in files(debian) and "usr/share/man/man8/forebay.8.gz" in files(debian)
     assert {f"usr/lib/systemd/system/forebay.{kind}" for kind in ("service", "socket")} <= files(debian)
+    assert all(os.access(debian / f"usr/share/forebay/slurm/{name}.sh", os.X_OK) for name in ("prolog", "epilog"))
     config = debian / "etc/forebay/forebay.yaml"
     inside(debian, "forebay", "check")                       # the file as shipped is valid
     config.write_text(config.read_text() + "rules: [{match: 'bkt/**', freshness: immutable}]\n")
