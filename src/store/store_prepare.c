@@ -271,12 +271,16 @@ static enum err give_cache(int fd, const struct store_prepare_options *options)
     return err == ERR_OK ? give_entries(fd, options) : err;
 }
 
-// The mode first: who has given a directory away may not change it any more.
+// The mode first: who has given a directory away may not change it any more. One that is another user's (a
+// volume's root) stays as it is where nobody is to get it: there the server keeps to a folder of its own.
 static enum err give_directory(int fd, const struct store_prepare_options *options)
 {
     struct stat st;
     if (fstat(fd, &st) != 0) {
         return error_from_errno(errno);
+    }
+    if (!options->has_owner && geteuid() != 0 && st.st_uid != geteuid()) {
+        return faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0 ? ERR_OK : error_from_errno(errno);
     }
     if ((st.st_mode & 07777) != 0700 && fchmod(fd, 0700) != 0) {
         return error_from_errno(errno);

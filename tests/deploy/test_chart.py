@@ -305,7 +305,7 @@ HOST_PATH = {"volume forebay-cache: hostPath", "container prepare: adds ['CHOWN'
 
 @pytest.mark.parametrize("settings,departures", [
     ("cache.hostPath.prepare=false", {"volume forebay-cache: hostPath"}), ("cache.volume=ephemeral", set()),
-    ("cache.volume=emptyDir", set()), ("service.locality=hostPort", HOST_PATH | {"container forebay: hostPort"})])
+    ("cache.volume=emptyDir", set()), ("cache.wipeOlder=true", HOST_PATH), ("service.locality=hostPort", HOST_PATH | {"container forebay: hostPort"})])
 def test_daemonset_departs_by_its_volume_alone(artefacts, settings, departures):
     daemonset = charts.one(charts.render(charts.values("daemonset"), settings=[settings]), "DaemonSet")
     assert set(policy.violations(daemonset["spec"]["template"]["spec"])) == departures

@@ -158,3 +158,51 @@ def test_warm_job(pod, origin, network, service):
     refused = pod({**job, "containers": [stranger]}, objects, door).start()
     assert refused.wait()["warm"] != 0 and "token" in refused.container("warm").said()
     assert gateway.stop()["forebay"] == 0
+
+
+# --- From one format of the cache to the next ---------------------------------------------------------
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+
+def made_older(cache):
+    """What lies there says format 1 from now on, as a release before would have left it."""
+    lines = cache.read_bytes().split(b"\n")
+    assert lines[0] == b"forebay-cache 2" and lines[-2].startswith(b"checksum ")
+    body = b"\n".join([b"forebay-cache 1", *lines[1:-2], b""])
+    cache.write_bytes(body + b"checksum %08x\n" % crc32c(body))
+
+
+@pytest.mark.parametrize("mode", ["daemonset", "gateway"])
+def test_cache_of_an_older_format(pod, origin, network, service, mode):
+    """Refused by name; with cache.wipeOlder emptied, once: the next start keeps what is cached."""
+    access = key("imagenet")
+    spec, objects = shared(mode, origin, [access])
+    wiping = shared(mode, origin, [access], "cache.wipeOlder=true")[0]
+    door = service(objects)
+    first = pod(wiping, objects).start()                     # there is nothing yet
+    folder = first.volumes["forebay-cache"]
+    assert client_of(pod, objects, door, access, *COPY)[0] == 0
+    assert first.stop()["forebay"] == 0
+    made_older(next(folder.rglob("format")))
+
+    def again(spec):
+        one = pod(spec, objects)
+        one.volumes["forebay-cache"] = folder
+        return one
+    refused = again(spec)
+    with pytest.raises(Ended, match="ended with 1"):
+        refused.start()
+    assert "format version 1, this program's is version 2" in refused.running[-1].said()
+    for fetched in (1, 0):
+        since = origin.mark()
+        one = again(wiping).start()
+        assert client_of(pod, objects, door, access, *COPY)[0] == 0
+        assert bool([r for r in origin.requests(method="GET", since=since) if r.key]) == bool(fetched)
+        assert one.stop()["forebay"] == 0

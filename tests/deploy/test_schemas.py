@@ -25,7 +25,7 @@ def judged(folder, objects, version=charts.KUBERNETES):
 def test_renders(artefacts, tmp_path, version):
     for mode in bases():
         old = ["service.locality=Local"] if version < "1.34" and mode == "daemonset" else []
-        for more in (["cache.volume=ephemeral"], ["restartOnConfigChange=true", "config.cache.ttl=5m"]):
+        for more in (["cache.volume=ephemeral"], ["cache.wipeOlder=true"], ["restartOnConfigChange=true", "config.cache.ttl=5m"]):
             objects = charts.render(charts.values(mode), settings=[*ALL, *old, *more], version=version)
             assert judged(tmp_path / "out", objects, version) == []
     kinds = ["Kyverno", *(["MutatingAdmissionPolicy"] if version >= "1.32" else [])]

@@ -36,8 +36,10 @@ spec:
   {{- end }}
   securityContext:
     {{- include "forebay.podSecurityContext" . | nindent 4 }}
-  {{- if and (eq (include "forebay.volumeKind" .) "hostPath") .Values.cache.hostPath.prepare }}
+  {{- $prepare := and (eq (include "forebay.volumeKind" .) "hostPath") .Values.cache.hostPath.prepare }}
+  {{- if or $prepare .Values.cache.wipeOlder }}
   initContainers:
+    {{- if $prepare }}
     # The kubelet makes the folder as root's own; this gives it to 65532. The next start finds it so, and looks no further.
     - name: prepare
       image: {{ include "forebay.image" . | quote }}
@@ -60,6 +62,22 @@ spec:
       volumeMounts:
         - name: forebay-cache
           mountPath: /cache
+    {{- end }}
+    {{- if .Values.cache.wipeOlder }}
+    # As the server's own user: who has prepared the folder may not look into it.
+    - name: wipe-older
+      image: {{ include "forebay.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args: [prepare, --wipe-older, /cache]
+      resources:
+        requests: {cpu: 50m, memory: 64Mi}
+        limits: {memory: 64Mi}
+      securityContext:
+        {{- include "forebay.securityContext" . | nindent 8 }}
+      volumeMounts:
+        - name: forebay-cache
+          mountPath: /cache
+    {{- end }}
   {{- end }}
   containers:
     {{- include "forebay.server" . | nindent 4 }}
