@@ -394,11 +394,13 @@ static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
                                     : dir_refused(dir, errno_value);
     uint64_t version = err == ERR_FORMAT ? format_version((struct span){text, len}) : 0;
     if (version != 0 && version != SEGMENT_FORMAT_VERSION) {
-        buf_printf(ret_why,
-                   "%s holds a cache of format version %llu, this program's is version %u: remove "
-                   "the directory to start with an empty cache (what it held is fetched again), or "
-                   "choose another cache.dir",
-                   dir->path, (unsigned long long)version, SEGMENT_FORMAT_VERSION);
+        buf_printf(
+            ret_why,
+            "%s holds a cache of format version %llu, this program's is version %u: %s (what "
+            "it held is fetched again), or choose another cache.dir",
+            dir->path, (unsigned long long)version, SEGMENT_FORMAT_VERSION,
+            version < SEGMENT_FORMAT_VERSION ? "empty it with `forebay prepare DIR --wipe-older`"
+                                             : "remove the directory to start with an empty cache");
     } else if (err == ERR_FORMAT) {
         buf_printf(ret_why,
                    "%s/format is not one this version understands: choose another cache.dir, or "
