@@ -62,6 +62,20 @@ def artefacts():
 
 
 @pytest.fixture(scope="session")
+def image(artefacts):
+    """The folder that image.sh fills."""
+    namespaces("mount")
+    made("sh", ROOT / "deploy/image.sh", artefacts / "image")
+    return artefacts / "image"
+
+
+@pytest.fixture(scope="session")
+def package(artefacts):
+    made("sh", ROOT / "deploy/deb.sh", artefacts / "package")
+    return next((artefacts / "package").glob("*.deb"))
+
+
+@pytest.fixture(scope="session")
 def server_image(artefacts):
     namespaces("mount")
     folder = artefacts / "rootfs"

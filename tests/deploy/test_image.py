@@ -27,13 +27,6 @@ PROFILES = {"forebay.json": (lambda: json.loads(seccomp.FILE.read_text()), None)
 
 
 @pytest.fixture(scope="session")
-def image(artefacts):
-    namespaces("mount")
-    made("sh", ROOT / "deploy/image.sh", artefacts / "image")
-    return artefacts / "image"
-
-
-@pytest.fixture(scope="session")
 def bundle(image):
     folder = image / "bundle"
     shutil.rmtree(folder, ignore_errors=True)

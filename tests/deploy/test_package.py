@@ -18,12 +18,6 @@ IMMUTABLE = {"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
 
 
 @pytest.fixture(scope="session")
-def package(artefacts):
-    made("sh", ROOT / "deploy/deb.sh", artefacts / "package")
-    return next((artefacts / "package").glob("*.deb"))
-
-
-@pytest.fixture(scope="session")
 def tarball(package):
     return next(package.parent.glob("*.tar.gz"))
 

@@ -1,0 +1,135 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Makes a release from a clean clone: image, Debian package, tarball, chart, bill of materials, notes, checksums, signature.
+#
+#   sh deploy/release.sh [--sign KEY] [--base TAR] [FOLDER]    FOLDER: build/release-VERSION; it must not be there yet
+#   sh deploy/release.sh --check                               only compares the version where it stands; its last line is the version
+#
+#   --sign KEY        signs SHA256SUMS: KEY is the file of an ssh key, or the name of a key of gpg; without it, that is said
+#   --base TAR        the image's base, as deploy/image.sh left it (base.tar), instead of today's Debian 12
+#   --image FOLDER    takes the image that deploy/image.sh has made of this commit
+#   --package FOLDER  takes package and tarball that deploy/deb.sh has made of this commit
+#   --allow-dirty     what is not committed is no reason to refuse
+# As root, like image.sh. Of one commit and one base two releases have the same bytes, but for signatures.
+set -eu
+here=$(cd "$(dirname "$0")/.." && pwd)
+key= base= image= package= out= check=0 dirty=0
+fail() { echo "release.sh: $*" >&2; exit 1; }
+needs() { [ $# -ge 2 ] || { echo "release.sh: $1 wants a value (--help)" >&2; exit 2; }; }
+while [ $# -gt 0 ]; do
+    case $1 in
+    --sign) needs "$@"; key=$2; shift ;;
+    --base) needs "$@"; base=$2; shift ;;
+    --image) needs "$@"; image=$2; shift ;;
+    --package) needs "$@"; package=$2; shift ;;
+    --check) check=1 ;;
+    --allow-dirty) dirty=1 ;;
+    -h | --help) sed -n '3,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -*) echo "release.sh: unknown option $1 (--help)" >&2; exit 2 ;;
+    *) [ -z "$out" ] || { echo "release.sh: one folder, not $out and $1" >&2; exit 2; }; out=$1 ;;
+    esac
+    shift
+done
+
+# --- One version ------------------------------------------------------------------------------------
+
+# "FILE SCRIPT": what sed prints first is the version that FILE names.
+version=
+agree() {
+    found=$(sed -n "$2" "$here/$1" | head -1)
+    [ -n "$found" ] || fail "$1 names no version"
+    [ -n "$version" ] || version=$found
+    [ "$found" = "$version" ] || fail "$1 says version $found, CMakeLists.txt says $version"
+}
+agree CMakeLists.txt 's/^project(forebay VERSION \([0-9][0-9.]*\) .*/\1/p'
+agree deploy/helm/forebay/Chart.yaml 's/^version: *"\{0,1\}\([^" ]*\)"\{0,1\} *$/\1/p'
+agree deploy/helm/forebay/Chart.yaml 's/^appVersion: *"\{0,1\}\([^" ]*\)"\{0,1\} *$/\1/p'
+agree deploy/debian/changelog 's/^forebay (\([^)]*\)) .*/\1/p'
+agree deploy/CHANGELOG.md 's/^## \[\([0-9][^]]*\)\].*/\1/p'
+if [ $check = 1 ]; then
+    echo "$version"
+    exit 0
+fi
+
+# --- What can be refused before anything is built -----------------------------------------------------
+
+out=${out:-$here/build/release-$version}
+[ ! -e "$out" ] || fail "$out is there already: a release is made once; remove it, or name another folder"
+revision=$(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null) || fail "$here is no clone: the commit is a part of what is made"
+[ $dirty = 1 ] || [ -z "$(git -C "$here" status --porcelain)" ] ||
+    fail "the tree has changes that are not committed (git status; --allow-dirty)"
+epoch=$(git -C "$here" log -1 --format=%ct)
+export SOURCE_DATE_EPOCH="$epoch"
+[ -z "$image" ] || [ -f "$image/oci/index.json" ] || fail "--image: $image holds no oci/index.json"
+[ -z "$package" ] || ls "$package"/*.deb >/dev/null 2>&1 || fail "--package: $package holds no package"
+[ -z "$key" ] || sh "$here/deploy/packages.sh" --install release
+if [ -n "$key" ] && [ ! -f "$key" ]; then
+    gpg --batch --list-secret-keys "$key" >/dev/null 2>&1 || fail "--sign: $key is neither a file nor a key that gpg has"
+fi
+umask 022
+mkdir -p "$(dirname "$out")"
+out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
+made=$(mktemp -d "$out.XXXXXX")
+trap 'rm -rf "$made" "$made.sums"' EXIT
+chmod 755 "$made"
+
+# --- Artefacts ------------------------------------------------------------------------------------
+
+packed() { tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --mode=u+rwX,go=rX,go-w "$@"; }
+
+if [ -z "$image" ]; then
+    image=$here/build/release-work/image
+    set --
+    [ -z "$base" ] || set -- --base "$base"
+    sh "$here/deploy/image.sh" "$@" "$image" >&2
+fi
+if [ -z "$package" ]; then
+    package=$here/build/release-work/package
+    sh "$here/deploy/deb.sh" "$package" >&2
+fi
+
+# Whoever made them: of this commit, and of this version.
+of_image=$(python3 - "$image/oci" <<'PY'
+import json, pathlib, sys
+oci = pathlib.Path(sys.argv[1])
+blob = lambda d: json.loads((oci / "blobs" / d.replace(":", "/")).read_text())
+config = blob(blob(json.loads((oci / "index.json").read_text())["manifests"][0]["digest"])["config"]["digest"])
+print(config["config"]["Labels"]["org.opencontainers.image.revision"], config["architecture"])
+PY
+)
+[ "${of_image% *}" = "$revision" ] || fail "$image is of commit ${of_image% *}, this tree of $revision"
+deb=$(ls "$package"/forebay_"$version"_*.deb 2>/dev/null) || fail "$package holds no package of version $version"
+tarball=$(ls "$package/forebay-$version"-*.tar.gz 2>/dev/null) || fail "$package holds no tarball of version $version"
+tar -xzf "$tarball" -C "$made" "forebay-$version/usr/bin/forebay"
+said=$("$made/forebay-$version/usr/bin/forebay" version --json)
+rm -rf "$made/forebay-$version"
+case $said in
+*"\"version\":\"$version\",\"revision\":\"$revision\""*) ;;
+*) fail "$tarball is not of version $version, commit $revision: $said" ;;
+esac
+
+cp "$deb" "$tarball" "$made/"
+cp "$image/sbom.spdx.json" "$made/forebay-$version.spdx.json"
+packed -C "$image/oci" -cf "$made/forebay-$version-image-${of_image#* }.oci.tar" blobs index.json oci-layout
+# As `helm package` makes it, but the same in two builds: links become what they lead to.
+packed -C "$here/deploy/helm" -chf - forebay | gzip -9n >"$made/forebay-$version.tgz"
+sed -n "/^## \[$version\]/,/^## \[/p" "$here/deploy/CHANGELOG.md" | sed '1d;/^## \[/d' >"$made/NOTES.md"
+grep -q . "$made/NOTES.md" || fail "deploy/CHANGELOG.md says nothing of $version"
+chmod 644 "$made"/*
+
+(cd "$made" && sha256sum -- * >"$made.sums")
+mv "$made.sums" "$made/SHA256SUMS"
+if [ -z "$key" ]; then
+    echo "release.sh: NOT SIGNED; --sign KEY signs SHA256SUMS" >&2
+elif [ -f "$key" ]; then
+    ssh-keygen -q -Y sign -f "$key" -n forebay-release "$made/SHA256SUMS" || fail "--sign: ssh-keygen could not sign with $key"
+    ssh-keygen -q -Y check-novalidate -n forebay-release -s "$made/SHA256SUMS.sig" <"$made/SHA256SUMS" >/dev/null
+else
+    gpg --batch --yes --local-user "$key" --armor --detach-sign "$made/SHA256SUMS" || fail "--sign: gpg could not sign as $key"
+    gpg --batch --verify "$made/SHA256SUMS.asc" "$made/SHA256SUMS" 2>/dev/null
+fi
+chmod 644 "$made"/SHA256SUMS*
+mv "$made" "$out"
+trap - EXIT
+echo "release: $out, version $version, commit $revision, image $(cat "$image/digest")"
+ls "$out"
