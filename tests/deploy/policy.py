@@ -71,7 +71,7 @@ def flags(command):
     done = subprocess.run([binary(), "help", command], capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
         return None
-    found = set(re.findall(r"^  (--?[a-z-]+)", done.stdout, re.M))
+    found = set(re.findall(r"^  (--?[a-zA-Z-]+)", done.stdout, re.M))
     return found | ({"--" + key for key in keys()} if "--KEY VALUE" in done.stdout else set())
 
 

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages for people are true: what they tell to run was run, what they tell to apply is rendered and fits its schema, what
+they quote is what the binary says, and what they name of ours is in its table.
+
+pages.py says what the comment in front of a block of deploy/README.md means.
+"""
+import functools
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import charts
+import pages
+import policy
+import pytest
+import schemas
+import yaml
+from conftest import ROOT, made
+from forebay import Forebay, binary
+from test_pods import made_older
+from test_release import VERSION
+
+PAGE = ROOT / "deploy/README.md"
+BLOCKS = pages.blocks(PAGE)
+IDS = [str(page.relative_to(ROOT)) for page in pages.PAGES]
+
+
+def of_kind(*kinds):
+    found = [b for b in BLOCKS if b.kind in kinds]
+    assert found, kinds
+    return found
+
+
+def test_each_block_says_what_it_is():
+    languages = {"run": "sh", "cluster": "sh", "host": "sh", "config": "yaml", "keys": "yaml", "values": "yaml", "manifest": "yaml",
+                 "output": "console", "said": "text"}
+    assert [b.text[:60] for b in BLOCKS if languages.get(b.kind) != b.language] == []
+    assert len(BLOCKS) > 15
+
+
+# --- Run -----------------------------------------------------------------------------------------
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def laptop(tmp_path):
+    """run(NAME, code): what the blocks of NAME print in a shell whose home, ports and directories are ours."""
+    home = tmp_path / "home"
+    (home / "run").mkdir(parents=True)
+    path = os.pathsep.join([str(Path(binary()).resolve().parent), str(Path(shutil.which("aws") or "/").parent), "/usr/bin:/bin"])
+    environment = {"PATH": path, "HOME": str(home), "XDG_RUNTIME_DIR": str(home / "run"), "LC_ALL": "C.UTF-8", "SHELL": "/bin/bash",
+                   "AWS_EC2_METADATA_DISABLED": "true"}
+    server = {"FOREBAY_LISTEN": f"127.0.0.1:{free_port()}", "FOREBAY_ADMIN_LISTEN": f"127.0.0.1:{free_port()}", "FOREBAY_CACHE_DIR": str(home / "kept")}
+    for block in of_kind("config"):
+        if "/" not in block.name:
+            (home / block.name).write_text(block.text)
+
+    def run(name, code=0):
+        script = "set -eu\n" + "".join(b.text for b in of_kind("run") if b.name == name)
+        done = subprocess.run(["bash", "-c", script], cwd=home, env={**environment, **(server if name == "server" else {})},
+                              capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+    run.home = home
+    return run
+
+
+def hashes(folder):
+    return {p.relative_to(folder): hashlib.sha256(p.read_bytes()).digest() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_laptop(laptop):
+    """From an empty home: a directory as origin, a real client, two epochs; then a server that stays."""
+    said = laptop("laptop")
+    assert re.findall(r"from here ([0-9.]+) %", said) == ["0.0", "100.0"], said
+    assert hashes(laptop.home / "copy") == hashes(laptop.home / "data/imagenet/train")
+    said = laptop("server")
+    assert "shard-3.tar" in said and re.search(r"^100.0 %.*4 of 4 objects", said, re.M), said
+    assert re.search(r"^ *state +ready", said, re.M), said
+
+
+def test_an_older_cache_is_emptied_as_the_page_says(laptop, tmp_path):
+    folder = laptop.home / "older-cache"
+    data = tmp_path / "data"
+    data.mkdir()
+    server = Forebay(tmp_path / "server", f"dir:{data}", cache=folder).start()
+    server.stop()
+    made_older(folder / "format")
+    done = subprocess.run([binary(), "serve", "--origin.endpoint", f"dir:{data}", "--cache.dir", str(folder), "--listen", "127.0.0.1:0", "--admin.listen", "off"],
+                          capture_output=True, text=True, timeout=60, check=False)
+    told = next(b for b in of_kind("said")).text.strip()
+    assert done.returncode == 1 and told in done.stderr and "forebay prepare DIR --wipe-older" in done.stderr, done.stderr
+    said = laptop("formats")
+    assert told in said and "wiped a cache of an older format" in said
+    assert not list(folder.glob("segments")) and not (folder / "format").exists()
+
+
+def test_quoted_output_is_what_the_binary_prints():
+    for block in of_kind("output"):
+        command, _, text = block.text.removeprefix("$ ").partition("\n")
+        words = shlex.split(command)
+        assert words[0] == "forebay" and made(binary(), *words[1:]) == text, command
+
+
+# --- Judged ---------------------------------------------------------------------------------------
+
+def judged(*words):
+    done = subprocess.run([binary(), "check", *map(str, words)], env={"FOREBAY_CACHE_DIR": "/tmp/none", "PATH": os.environ["PATH"]},
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "warning" not in done.stderr, (words, done.stderr)
+
+
+def test_configurations_and_keys_are_valid(tmp_path):
+    keys = next(b for b in of_kind("keys"))
+    keys_file = tmp_path / keys.name
+    keys_file.touch(0o600)
+    keys_file.write_text(keys.text)
+    judged("--auth.mode", "verify", "--auth.keys_file", keys_file)
+    for block in of_kind("config"):
+        file = tmp_path / "forebay.yaml"
+        file.write_text(block.text)
+        judged("-c", file, *(["--auth.keys_file", keys_file] if "keys_file" in block.text else []))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Where the cluster's commands are run: the top of the source tree, with the files that the page has one write."""
+    for path in ROOT.iterdir():
+        if not path.name.startswith((".", "build")):
+            (tmp_path / path.name).symlink_to(path)
+    for block in of_kind("values", "keys"):
+        (tmp_path / block.name).write_text(block.text)
+    return tmp_path
+
+
+class Cluster:
+    """Plays commands of a cluster as far as one can without: what they would make is rendered and judged."""
+
+    def __init__(self, tree):
+        self.tree, self.objects, self.applied = tree, [], 0
+
+    def judge(self, objects):
+        assert objects
+        folder = self.tree / f"applied-{self.applied}"
+        self.applied += 1
+        folder.mkdir()
+        (folder / "all.yaml").write_text(yaml.safe_dump_all(objects))
+        assert schemas.faults(folder) == []
+        for o in objects:
+            if o["kind"] == "ConfigMap" and "forebay.yaml" in o.get("data", {}):
+                (folder / "forebay.yaml").write_text(o["data"]["forebay.yaml"])
+                judged("-c", folder / "forebay.yaml")
+            for _, spec in charts.pods_of(o):
+                assert [w for c in charts.containers_of(spec) if policy.is_forebay(c) for w in policy.unknown(c)] == []
+        self.objects = objects
+
+    def run(self, *words):
+        return made(*words, cwd=self.tree, wait=120)
+
+    def play(self, line):
+        words = shlex.split(line)
+        namespace = words[1:3] if words[1:2] == ["-n"] else []
+        verb = words[0], words[1 + len(namespace)]
+        rest = words[2 + len(namespace):]
+        match verb:
+            case ("helm", "install" | "upgrade"):
+                rest = [w for w in rest if w != "--install"]
+                self.judge(charts.load(self.run(charts.tool("helm"), "template", *rest, "--kube-version", charts.KUBERNETES)))
+            case ("kubectl", "apply"):
+                assert len(rest) == 2 and rest[0] in ("-k", "-f"), line
+                self.judge(charts.kustomize(self.tree / rest[1]) if rest[0] == "-k" else charts.load((self.tree / rest[1]).read_text()))
+            case ("kubectl", "create"):
+                self.judge(charts.load(self.run(charts.tool("kubectl"), *words[1:], "--dry-run=client", "-o", "yaml")))
+            case ("kubectl", "label"):
+                assert re.fullmatch(r"namespace [a-z]+ [a-z.-]+/[a-z]+=[a-z]+", " ".join(rest)), line
+            case ("kubectl", "logs" | "exec" | "rollout"):
+                self.there(rest[1] if verb[1] == "rollout" else rest[0], rest)
+                assert pages.unknown_in_command(line) == [], line
+            case ("forebay", _):
+                assert pages.unknown_in_command(line) == [], line
+                subprocess.run(["bash", "-c", line.replace("forebay", shlex.quote(str(Path(binary()).resolve())), 1)], cwd=self.tree, check=True, timeout=60)
+            case _:
+                raise AssertionError(f"nobody knows how to play this: {line}")
+
+    def there(self, target, rest):
+        """job/NAME, daemonset/NAME or the pod NAME-0 of a StatefulSet was rendered last, and has the container that -c names."""
+        names = {f"{o['kind'].lower()}/{o['metadata']['name']}": o for o in self.objects}
+        names |= {f"{o['metadata']['name']}-0": o for o in self.objects if o["kind"] == "StatefulSet"}
+        assert target in names or self.before and target in self.before, (target, sorted(names))
+        found = names.get(target) or self.before[target]
+        if "-c" in rest:
+            spec = next(spec for _, spec in charts.pods_of(found))
+            assert rest[rest.index("-c") + 1] in {c["name"] for c in charts.containers_of(spec)}
+
+    before = None
+
+
+def test_commands_for_a_cluster(artefacts, tree):
+    """In the order of the page: each renders, fits its schema, and asks only what is there."""
+    cluster, played = Cluster(tree), 0
+    for block in of_kind("cluster"):
+        cluster.before = {}
+        for line in block.commands():
+            cluster.play(line)
+            cluster.before |= {f"{o['kind'].lower()}/{o['metadata']['name']}": o for o in cluster.objects}
+            cluster.before |= {f"{o['metadata']['name']}-0": o for o in cluster.objects if o["kind"] == "StatefulSet"}
+            played += 1
+    assert played > 15
+
+
+def test_commands_that_are_wrong_are_seen(artefacts, tree):
+    """The judge itself."""
+    cluster = Cluster(tree)
+    cluster.play("helm install resnet deploy/helm/forebay -f training.yaml")
+    for wrong in ("helm install forebay deploy/helm/forebay -f training.yaml --set cache.sise=1Gi", "kubectl apply -f deploy/examples/none.yaml",
+                  "kubectl exec job/other -- /usr/bin/forebay status", "kubectl exec job/resnet-forebay-trainer -c none -- /usr/bin/forebay status",
+                  "kubectl exec job/resnet-forebay-trainer -- /usr/bin/forebay statsu", "kubectl frob", "kubectl create secret generic", "forebay keys --frob new x"):
+        with pytest.raises((AssertionError, FileNotFoundError)):
+            cluster.play(wrong)
+
+
+def test_manifests_fit_their_schema(artefacts, tmp_path):
+    for number, block in enumerate(of_kind("manifest")):
+        (tmp_path / f"{number}.yaml").write_text(block.text)
+    assert schemas.faults(tmp_path) == []
+
+
+def test_commands_for_a_host():
+    """Scripts of the tree are there with their flags, `forebay` has its commands, the package has what the page names."""
+    for block in of_kind("host"):
+        for line in block.commands():
+            assert pages.unknown_in_command(line) == [], line
+            words = pages.words_of(line)
+            if words[0] == "sh":
+                script = (ROOT / words[1]).read_text()
+                assert [w for w in words[2:] if w.startswith("--") and f"    {w})" not in script] == [], line
+    named = set(re.findall(r"(?:forebay[_:-]|release-|/forebay:|v)(\d+\.\d+\.\d+)", PAGE.read_text()))
+    assert named == {VERSION}
+
+
+# --- What pages name --------------------------------------------------------------------------------
+
+@functools.cache
+def metrics():
+    """{name: labels} of counters.def, and the names that the code writes by itself."""
+    found = {}
+    for name, labels in re.findall(r'^(?:COUNTER|GAUGE|HISTOGRAM\w*)\(\w+, "([a-z_]+)", "((?:[^"\\]|\\.)*)"', (ROOT / "src/stats/counters.def").read_text(), re.M):
+        found.setdefault(name, set()).update(re.findall(r'(\w+)=\\"([^"\\]*)\\"', labels))
+    assert len(found) > 100
+    for path in (ROOT / "src").rglob("*.c"):
+        for name in re.findall(r'"(?:# TYPE )?(forebay_[a-z0-9_]+)', path.read_text()):
+            found.setdefault(name, None)
+    return found
+
+
+def chart_paths(node, at=""):
+    for key, value in node.items():
+        yield at + key
+        if isinstance(value, dict):
+            yield from chart_paths(value, f"{at}{key}.")
+
+
+@functools.cache
+def rules():
+    groups = [g for path in (ROOT / "deploy/prometheus").glob("*.rules.yaml") for g in yaml.safe_load(path.read_text())["groups"]]
+    return ({r["alert"] for g in groups for r in g["rules"] if "alert" in r}, {r["record"] for g in groups for r in g["rules"] if "record" in r})
+
+
+def unknown_metrics(text):
+    out = []
+    for name, labels in re.findall(r"\b(forebay_[a-z][a-z0-9_]*[a-z0-9])\b(?:\{([^}]*)\})?", text):
+        base = re.sub(r"_(bucket|sum|count)$", "", name)
+        if name not in metrics() and base not in metrics():
+            out.append(name)
+        elif metrics().get(name):
+            out += [f"{name}: {key}={value}" for key, value in re.findall(r'(\w+)="([^".|]+)"', labels) if (key, value) not in metrics()[name]]
+    alerts, records = rules()
+    out += [word for word in re.findall(r"\bForebay[A-Z]\w+", text) if word not in alerts]
+    return out + [word for word in re.findall(r"\bforebay:[a-z_]+:\w+", text) if word not in records]
+
+
+def unknown_options(page):
+    """Keys, variables and flags between backticks that no table of ours, nor the chart, has."""
+    values = yaml.safe_load((charts.CHART / "values.yaml").read_text())
+    known = policy.keys() | set(chart_paths(values))
+    groups = {key.split(".")[0] for key in known if "." in key}
+    flags = set().union(*(policy.flags(command) for command in pages.commands_known()))
+    scripts = "".join(path.read_text() for folder in ("deploy", "tests") for path in (ROOT / folder).glob("*.sh"))
+    out = []
+    for span in pages.spans(page):
+        words = pages.words_of(span)
+        if not words:
+            continue
+        first = words[0].rstrip(":")
+        if words[0] == "forebay" and len(words) > 1:
+            out += pages.unknown_words(words[1:])
+        elif words[0] in pages.commands_known() and len(words) > 1:
+            out += pages.unknown_words(words)
+        elif re.fullmatch(r"--[a-z][a-z._-]*", first) and first not in flags and f"    {first})" not in scripts:
+            out.append(span)
+        elif re.fullmatch(r"[a-z_0-9]+(\.[a-zA-Z_0-9]+)+", first) and first.split(".")[0] in groups and not first.endswith((".sh", ".yaml", ".md", ".log")) and first not in known:
+            out.append(span)
+    allowed = policy.variables()
+    harness = "".join((ROOT / path).read_text() for path in ("CMakeLists.txt", "tests/run.sh", "Dockerfile"))
+    text = page.read_text()
+    return out + [name for name in re.findall(r"\bFOREBAY_[A-Z_]*[A-Z]\b", text) if name not in allowed and not re.search(rf"\b{name}\b", harness)]
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=IDS)
+def test_what_pages_name_is_there(page):
+    """Options, variables, chart values, commands with their flags; metrics with their labels, alerts, recording rules; links."""
+    assert unknown_options(page) == []
+    assert unknown_metrics(page.read_text()) == []
+    assert pages.dead_links(page) == []
+    for block in pages.blocks(page):
+        if block.language in ("sh", "console"):
+            assert [w for line in block.text.splitlines() for w in pages.unknown_in_command(line.removeprefix("$ "))] == []
+
+
+def test_each_alert_is_on_the_page():
+    assert {a for a in rules()[0] if f"`{a}`" not in PAGE.read_text()} == set()
+
+
+def test_a_live_scrape_has_what_the_page_tells_to_watch(tmp_path):
+    """But what only S3 origins with credentials have."""
+    (tmp_path / "data/b").mkdir(parents=True)
+    server = Forebay(tmp_path / "server", f"dir:{tmp_path}/data").start()
+    try:
+        names = {re.sub(r"\{.*", "", row) for row in server.metrics()}
+    finally:
+        server.stop()
+    named = set(re.findall(r"\bforebay_[a-z_]+[a-z]\b", PAGE.read_text()))
+    assert len(named) > 8 and named - names == set()
+
+
+@pytest.mark.parametrize("text,wrong", [
+    ("`cache.sise`", 1), ("`cache.size: 80%`", 0), ("`forebay warm --frob`", 1), ("`forebay heat`", 1), ("`FOREBAY_CACHE_SISE=1`", 1),
+    ("`--cache.size`", 0), ("`--frob`", 1), ("`cache.hostPath.pth`", 1), ("`sidecar.warm.min`", 0), ("`run -- CMD`", 0), ("`plan --data 1TB`", 1),
+    ("```sh\nforebay status --frob\n```", 0), ("forebay_cache_bites", 0)])
+def test_wrong_words_are_seen(tmp_path, text, wrong):
+    """The judge itself."""
+    page = tmp_path / "page.md"
+    page.write_text(f"# x\n\n{text}\n")
+    assert len(unknown_options(page)) == wrong
+
+
+def test_wrong_names_are_seen(tmp_path):
+    assert unknown_metrics("forebay_cache_bites ForebayAsleep forebay:hits:rate5m") == ["forebay_cache_bites", "ForebayAsleep", "forebay:hits:rate5m"]
+    assert unknown_metrics('forebay_degraded{component="mood"}') == ["forebay_degraded: component=mood"]
+    assert unknown_metrics('forebay_degraded{component="disk"} forebay_http_first_byte_seconds_bucket ForebayDown forebay:byte_hit_ratio:rate5m') == []
+    page = tmp_path / "page.md"
+    page.write_text("# Here\n[a](#here) [b](#there) [c](none.md) [d](page.md#here)\n")
+    assert pages.dead_links(page) == ["#there", "none.md"]
