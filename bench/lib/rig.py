@@ -192,10 +192,11 @@ class Rig:
         return server
 
     def forebay(self, origin, logs=False, signed=False, workers=1, engine="auto", size="8GiB", core=None, extra=(),
-                binary=None, place=None):
-        """ORIGIN is what origin() gave, or an endpoint in words. PLACE: the folder of one that was stopped."""
+                binary=None, place=None, rules=()):
+        """ORIGIN is what origin() gave, or an endpoint in words. PLACE: the folder of one that was stopped. RULES come before
+        those for all of the bench's."""
         place = place or Path(tempfile.mkdtemp(prefix="forebay-", dir=self.folder))
-        rules = {"rules": [{"match": "bench/plain/**", "cache": False}, {"match": "bench/**", "freshness": "immutable"}]}
+        rules = {"rules": [*rules, {"match": "bench/plain/**", "cache": False}, {"match": "bench/**", "freshness": "immutable"}]}
         (place / "forebay.yaml").write_text(json.dumps(rules))
         endpoint = origin if isinstance(origin, str) else f"http://127.0.0.1:{origin.port}"
         command = [binary or self.args.forebay, "serve", "-c", str(place / "forebay.yaml"), "--origin.endpoint", endpoint,
@@ -290,14 +291,14 @@ class Load:
     number = 0
 
     def __init__(self, rig, server, requests, connections, seconds=None, count=None, random=False, rate=None, blind=False,
-                 discard=False, signed=False, first=False, core=None, refusals=False):
+                 discard=False, signed=False, first=False, core=None, refusals=False, pace=None):
         Load.number += 1
         self.refusals = refusals
         self.server, self.plan = server, rig.folder / f"plan{Load.number}"
         self._write_plan(requests, signed)
         command = [str(rig.folder / "load"), "--port", str(server.port), "--plan", str(self.plan),
                    "--connections", str(connections)]
-        for option, value in (("--seconds", seconds), ("--requests", count), ("--rate", rate)):
+        for option, value in (("--seconds", seconds), ("--requests", count), ("--rate", rate), ("--pace", pace)):
             command += [option, str(value)] if value is not None else []
         for option, wanted in (("--random", random), ("--blind", blind), ("--discard", discard)):
             command += [option] if wanted else []

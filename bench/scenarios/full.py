@@ -1,34 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 """A full cache of 64 segments that is fed ten times its size: is all of it stored, what does freeing a segment cost, is
-`cache.size` kept? Objects of 1 MiB, at most 500 MiB/s of them, and of 10 KB, as many as go. What the disk is behind with
-is not stored by design, and stands apart."""
+`cache.size` kept? Objects of 1 MiB and of 0.5 to 1.5 MB, at most 500 MiB/s of them, and of 10 KB, as many as go. With
+`epoch` most of them are not admitted, as nothing says that they are read again; with `lru` all are, and each segment that
+is filled is one that was freed. What the disk is behind with is not stored by design, and stands apart.
+
+Then hits meanwhile: a hot set of 10 KB objects is read by a client of its own, alone and beside another feed like the one
+before, of small objects 10,000/s. `epoch` keeps it for its pin, `lru` loses it every other moment: what counts is how long
+hits take. `as fast as they go`: eight connections that ask again as soon as they have their reply, as in `fairness`, so
+that they and the feed share a core that is busy either way. `1,000/s`: no more than that, which leaves room for both."""
+import random
 import re
 import subprocess
 import threading
+import time
 from pathlib import Path
 
-from lib.rig import Pairs
+from lib.rig import Load, Pairs
 
 SIZE = 256 << 20
 THREADS = ("store-supply", "store-free", "index-writer")
+HOT = [(f"/bench/hot/{i}.10K", None, None) for i in range(1000)]
+PINNED = ({"match": "bench/hot/**", "freshness": "immutable", "pin": True},)
+CONNECTIONS, HOT_PACE = 8, 1000
+FEED_SECONDS_MORE = 1.0
+
+
+def mixed(number):
+    """The same sizes in every run."""
+    return str(random.Random(number).randrange(500_000, 1_500_001))
 
 
 def run(rig, report, args):
     times = 3 if args.quick else 10
-    for name, size, connections, rate in (("1M", 1 << 20, 8, 65.5), ("10K", 10 << 10, 64, None)):
+    # name, mean size, size of the object of a number, connections, MB/s of each, objects/s beside hits
+    for name, mean, size, connections, rate, pace in (("1M", 1 << 20, lambda number: "1M", 8, 65.5, None),
+                                                      ("0.5-1.5 MB", 1_000_000, mixed, 8, 65.5, None),
+                                                      ("10K", 10 << 10, lambda number: "10K", 64, None, 10_000)):
         if args.only and args.only not in name:
             continue
         origin = rig.origin()
-        binaries = {"forebay": args.forebay, **({"former": args.former} if args.former else {})}
+        binaries = {"epoch": (args.forebay, "epoch"), "lru": (args.forebay, "lru"),
+                    **({"former": (args.former, "epoch")} if args.former else {})}
         report.head(f"objects of {name}", "side", "asked/s", "MB/s", "not stored %: no segment", "disk or index behind",
                     "most over cache.size bytes", "freed segments", "KiB read for each", "CPU ms for each: its threads",
                     "index writer", "left to forget", "unused %")
-        count = times * SIZE // size
+        count = times * SIZE // mean
 
         def measure(side, number):
-            forebay = rig.forebay(origin, workers=2, engine=args.engine, size=str(SIZE), binary=binaries[side])
-            got = feed(rig, forebay, [(f"/bench/full/{side}{number}/{i}.{name}", None, None) for i in range(count)],
-                       connections, rate)
+            binary, policy = binaries[side]
+            forebay = rig.forebay(origin, workers=2, engine=args.engine, size=str(SIZE), binary=binary, rules=PINNED,
+                                  extra=("--cache.policy", policy))
+
+            def paths(what, count):
+                return [(f"/bench/full/{what}{side}{number}/{i}.{size(i)}", None, None) for i in range(count)]
+
+            got = feed(rig, forebay, paths, count, connections, rate)
+            got.update(hits_meanwhile(rig, forebay, paths, connections, rate, pace, 1 if args.quick else 3))
             rig.stop(forebay)
             return got
 
@@ -36,17 +63,60 @@ def run(rig, report, args):
         for side in binaries:
             report.row(name, side, *(pairs.median(side, figure) for figure in (
                 "rps", "mbps", "no_segment", "behind", "over", "freed", "read_kib", "free_ms", "write_ms", "left", "unused")))
-        report.wanted(f"full, {name}: runs not stored for want of a segment, %", pairs.median("forebay", "no_segment"), most=0.1)
-        report.wanted(f"full, {name}: most bytes over cache.size", pairs.median("forebay", "over"), most=0)
+        report.head(f"hits beside objects of {name}", "side", "fed/s", "MB/s", "hits %", "as fast as they go: alone/s",
+                    "p50 us", "p99 us", "beside/s", "p50 us", "p99 us", "p99 beside / alone", "1,000/s: alone p50 us", "p99 us",
+                    "beside p50 us", "p99 us", "p99 beside / alone")
+        for side in binaries:
+            report.row(name, side, *(pairs.median(side, figure) for figure in (
+                "fed_rps", "fed_mbps", "hits", "alone_rps", "alone_p50", "alone_p99", "beside_rps", "beside_p50", "beside_p99")),
+                pairs.spread_text(side, "times"), *(pairs.median(side, figure) for figure in (
+                    "paced_alone_p50", "paced_alone_p99", "paced_beside_p50", "paced_beside_p99")),
+                pairs.spread_text(side, "paced_times"))
+        for side in ("epoch", "lru"):
+            what = f"full, {name}, {side}"
+            report.wanted(f"{what}: runs not stored for want of a segment, %", pairs.median(side, "no_segment"), most=0.1)
+            report.wanted(f"{what}: most bytes over cache.size", pairs.median(side, "over"), most=0)
+            report.wanted(f"{what}: unused of sealed segments, %", pairs.median(side, "unused"), most=3)
+            for how, figure in (("as fast as they go", "times"), ("1,000/s", "paced_times")):
+                report.wanted(f"{what}: p99 of hits beside the feed / alone, {how}", pairs.median(side, figure), most=1.2,
+                              text=pairs.spread_text(side, figure))
         rig.stop(origin)
 
 
-def feed(rig, forebay, requests, connections, rate):
+def hits_meanwhile(rig, forebay, paths, connections, rate, pace, seconds):
+    for _ in range(3):
+        rig.load(forebay, HOT, CONNECTIONS, blind=True)
+        rig.settle(forebay)
+    got, asked, found, fed = {}, 0, 0, []
+    for prefix, hot_pace in (("", None), ("paced_", HOT_PACE)):
+        figures = {}
+        for where in ("alone", "beside"):
+            feeding = None
+            if where == "beside":
+                per_second = pace or 700             # more than come
+                fresh = paths(f"{prefix}hits-", int(per_second * (seconds + FEED_SECONDS_MORE)))
+                feeding = Load(rig, forebay, fresh, connections, seconds=seconds + FEED_SECONDS_MORE, rate=rate, pace=pace,
+                               discard=True)
+                time.sleep(FEED_SECONDS_MORE / 2)
+            hot = rig.load(forebay, HOT, CONNECTIONS, seconds=seconds, random=True, blind=True, first=True, pace=hot_pace)
+            if feeding:
+                fed.append(feeding.result())
+                rig.settle(forebay)
+            asked, found = asked + hot["requests"], found + hot["hits"]
+            figures[where] = hot
+            got.update({f"{prefix}{where}_p50": hot["hit_p50"], f"{prefix}{where}_p99": hot["hit_p99"],
+                        f"{prefix}{where}_rps": hot["rps"]})
+        got[f"{prefix}times"] = figures["beside"]["hit_p99"] / figures["alone"]["hit_p99"]
+    return {**got, "hits": 100 * found / asked, "fed_rps": sum(f["rps"] for f in fed) / len(fed),
+            "fed_mbps": sum(f["mb_s"] for f in fed) / len(fed)}
+
+
+def feed(rig, forebay, paths, count, connections, rate):
     watch = Watch(rig, forebay)
-    rig.load(forebay, [(p.replace("/full/", "/full/first-"), a, b) for p, a, b in requests[:len(requests) // 8]], connections,
-             discard=True)                                   # full now
+    rig.load(forebay, paths("first-", count // 8), connections, discard=True)                    # full now
     rig.settle(forebay)
     before, threads = rig.metrics(forebay), thread_figures(forebay)
+    requests = paths("", count)
     with watch:
         got = rig.load(forebay, requests, connections, rate=rate, discard=True)
     rig.settle(forebay)

@@ -2,15 +2,16 @@
 // A client to measure with: N connections, each asks again as soon as its reply is whole.
 //
 //     bench_load --port N --plan FILE --connections N (--seconds S | --requests N | once over the plan)
-//                [--random] [--rate MB/S] [--blind | --discard]
+//                [--random] [--rate MB/S] [--pace N] [--blind | --discard]
 //
 // FILE: requests as they go over the wire, each ended by a zero byte. They are sent in order, one after the other
 // by whichever connection is free, or with --random in any order. --rate: no connection reads faster
-// (10^6 bytes a second). Every byte of a 200 or 206 is compared with what pattern.h says of it, unless --blind;
+// (10^6 bytes a second). --pace: no more than N requests a second are sent, by all together; a connection waits for its
+// turn, which is not part of what its request takes. Every byte of a 200 or 206 is compared with what pattern.h says of it, unless --blind;
 // with --discard bodies are not even copied out of the kernel, so that the server is what is busy.
 // Prints one JSON object: counts, wall time, CPU time of this process, TCP segments with data that came, what the
 // connections got that got least and most, and percentiles in microseconds, counted from when the request was
-// sent until the first byte of the body and until the last. One thread.
+// sent until the first byte of the body and until the last, of hits apart, too. One thread.
 #include "pattern.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -46,10 +47,10 @@ struct conn {
     const struct request *request;
     char head[HEAD_MAX];
     size_t head_length;
-    bool in_body, judged, limited;
+    bool in_body, judged, limited, is_hit;
     uint64_t left, at, bytes;
     int64_t sent_us, paid_us;
-    struct conn *next;
+    struct conn *next; // in the list that it waits in
 };
 
 struct times {
@@ -67,8 +68,11 @@ static double rate;
 static int poll_fd, busy;
 static const unsigned char *pattern;
 static unsigned char *buffer;
-static struct conn *limited_first;
-static struct times first_bytes, last_bytes;
+static struct conn *limited_first, *waiting_first, **waiting_last = &waiting_first;
+// Between two requests, and when the next may be sent: thousandths of a microsecond.
+static int64_t pace_us_1000, turn_us_1000;
+static struct times first_bytes, last_bytes,
+    hit_bytes; // hit_bytes: the last of those that were hits
 static uint64_t replies, refused, failed, wrong, bytes, hits, segments;
 
 static int64_t now_us(void)
@@ -159,13 +163,9 @@ static void count_segments(const struct conn *c)
         segments += info.tcpi_data_segs_in;
 }
 
-// Sends the connection's next request; one that has none is idle.
-static void ask(struct conn *c, int64_t now)
+static void send_next(struct conn *c, int64_t now)
 {
     static uint32_t x = 2463534242u;
-    c->request = NULL;
-    if (!to_send || now >= end_us)
-        return;
     to_send--;
     x ^= x << 13;
     x ^= x >> 17;
@@ -180,9 +180,43 @@ static void ask(struct conn *c, int64_t now)
         perror("bench_load: send");
 }
 
+// Sends the connection's next request, or has it wait for its turn; one that has none is idle.
+static void ask(struct conn *c, int64_t now)
+{
+    c->request = NULL;
+    if (!to_send || now >= end_us)
+        return;
+    if (pace_us_1000 == 0) {
+        send_next(c, now);
+        return;
+    }
+    c->next = NULL;
+    *waiting_last = c;
+    waiting_last = &c->next;
+}
+
+// A turn that nobody was free for is lost, but for what the clock of this loop cannot tell apart.
+static void take_turns(int64_t now)
+{
+    if (turn_us_1000 < (now - 2 * TICK_US) * 1000)
+        turn_us_1000 = (now - 2 * TICK_US) * 1000;
+    while (waiting_first && (now >= end_us || !to_send || turn_us_1000 <= now * 1000)) {
+        struct conn *c = waiting_first;
+        waiting_first = c->next;
+        if (!waiting_first)
+            waiting_last = &waiting_first;
+        if (to_send && now < end_us) {
+            turn_us_1000 += pace_us_1000;
+            send_next(c, now);
+        }
+    }
+}
+
 static void end_reply(struct conn *c, int64_t now)
 {
     times_add(&last_bytes, now - c->sent_us);
+    if (c->is_hit)
+        times_add(&hit_bytes, now - c->sent_us);
     replies++;
     busy--;
     ask(c, now);
@@ -259,7 +293,8 @@ static void receive(struct conn *c, int64_t now)
         const char *length = strcasestr(c->head, "\r\ncontent-length:");
         const bool good = memcmp(c->head, "HTTP/1.1 20", 11) == 0;
         refused += !good;
-        hits += strstr(c->head, "; hit") != NULL;
+        c->is_hit = strstr(c->head, "; hit") != NULL;
+        hits += c->is_hit;
         c->left = length && length < end && c->request->text[0] != 'H'
                       ? strtoull(length + 17, NULL, 10)
                       : 0;
@@ -285,12 +320,13 @@ static void receive(struct conn *c, int64_t now)
 static void run(void)
 {
     int64_t tick = 0;
-    while (busy) {
+    while (busy || waiting_first) {
         struct epoll_event ready[256];
-        const int n = epoll_wait(poll_fd, ready, 256, limited_first ? 1 : 1000);
+        const int n = epoll_wait(poll_fd, ready, 256, limited_first || waiting_first ? 1 : 1000);
         const int64_t now = now_us();
         for (int i = 0; i < n; i++)
             receive(ready[i].data.ptr, now);
+        take_turns(now);
         if (now - PATIENCE_US >= end_us) {
             failed += (uint64_t)busy;
             return;
@@ -342,6 +378,8 @@ int main(int argc, char **argv)
             counted = true;
         } else if (strcmp(option, "--rate") == 0)
             rate = atof(value);
+        else if (strcmp(option, "--pace") == 0 && atof(value) > 0)
+            pace_us_1000 = (int64_t)(1e9 / atof(value));
         else {
             fprintf(stderr, "bench_load: unknown option %s\n", option);
             return 2;
@@ -377,10 +415,11 @@ int main(int argc, char **argv)
     getrusage(RUSAGE_SELF, &usage);
     qsort(first_bytes.us, first_bytes.count, sizeof(uint32_t), by_value);
     qsort(last_bytes.us, last_bytes.count, sizeof(uint32_t), by_value);
+    qsort(hit_bytes.us, hit_bytes.count, sizeof(uint32_t), by_value);
     printf("{\"requests\":%llu,\"refused\":%llu,\"failed\":%llu,\"wrong\":%llu,\"hits\":%llu,"
            "\"bytes\":%llu,\"us\":%lld,\"segments\":%llu,\"conn_least\":%llu,\"conn_most\":%llu,"
            "\"cpu_us\":%lld,\"first_p50\":%u,\"first_p99\":%u,\"last_p50\":%u,\"last_p99\":%u,"
-           "\"last_max\":%u}\n",
+           "\"last_max\":%u,\"hit_p50\":%u,\"hit_p99\":%u}\n",
            (unsigned long long)replies, (unsigned long long)refused, (unsigned long long)failed,
            (unsigned long long)wrong, (unsigned long long)hits, (unsigned long long)bytes,
            (long long)us, (unsigned long long)segments, (unsigned long long)least,
@@ -388,6 +427,7 @@ int main(int argc, char **argv)
            (long long)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 +
                usage.ru_utime.tv_usec + usage.ru_stime.tv_usec,
            times_at(&first_bytes, 0.5), times_at(&first_bytes, 0.99), times_at(&last_bytes, 0.5),
-           times_at(&last_bytes, 0.99), times_at(&last_bytes, 1.0));
+           times_at(&last_bytes, 0.99), times_at(&last_bytes, 1.0), times_at(&hit_bytes, 0.5),
+           times_at(&hit_bytes, 0.99));
     return 0;
 }
