@@ -604,6 +604,9 @@ struct store_replay_options {
     uint32_t segment_bytes_min; // at least twice the longest block
     uint32_t spares, batch;     // segments kept free; events told at once, 1 to 1,024
 };
+// How many segments such a cache has. A replay has six whatever the capacity: of less it would tell too much.
+#define STORE_REPLAY_SEGMENTS_MIN 6u
+uint64_t store_replay_segments(const struct store_replay_options *options);
 struct store_replay;
 struct store_replay *store_replay_new(const struct store_replay_options *options);
 void store_replay_free(struct store_replay *replay);

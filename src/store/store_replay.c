@@ -204,17 +204,27 @@ static void *take(size_t count, size_t size)
 }
 
 // Segments of 64 blocks, fewer where the cache would not have 64 of them.
-static void replay_measure(struct store_replay *r, const struct store_replay_options *options)
+static uint32_t segment_bytes_of(const struct store_replay_options *options)
 {
     uint64_t mean = options->mean_bytes, blocks = 64;
     while (blocks > 4 && options->capacity_bytes / mean / blocks < 64) {
         blocks /= 2;
     }
-    r->segment_bytes =
-        options->segment_bytes != 0
-            ? options->segment_bytes
-            : (uint32_t)min_u64(max_u64(blocks * mean, options->segment_bytes_min), UINT32_MAX / 2);
-    r->segment_max = (uint32_t)max_u64(options->capacity_bytes / r->segment_bytes, 6);
+    return options->segment_bytes != 0
+               ? options->segment_bytes
+               : (uint32_t)min_u64(max_u64(blocks * mean, options->segment_bytes_min),
+                                   UINT32_MAX / 2);
+}
+
+uint64_t store_replay_segments(const struct store_replay_options *options)
+{
+    return options->capacity_bytes / segment_bytes_of(options);
+}
+
+static void replay_measure(struct store_replay *r, const struct store_replay_options *options)
+{
+    r->segment_bytes = segment_bytes_of(options);
+    r->segment_max = (uint32_t)max_u64(store_replay_segments(options), STORE_REPLAY_SEGMENTS_MIN);
     uint32_t shortest = UINT32_MAX;
     for (uint32_t i = 0; i < options->block_count; i++) {
         shortest = (uint32_t)min_u64(shortest, options->lens[i]);

@@ -11,6 +11,7 @@ import csv
 import os
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -133,9 +134,86 @@ def test_parts_beside_what_is_read_again(tmp_path):
     assert float(row["hit_ratio2"]) > 0.87                  # seven of eight: each block came once
 
 
-def test_a_broken_file_is_refused(tmp_path):
+def test_blocks_of_very_different_lengths_have_a_bound_that_none_exceeds(tmp_path):
+    """0.5 to 60 KB and one in a hundred of 3 MB: what is read again last is not what goes best first, and no optimum."""
+    random = Random(5)
+    lengths = [3_000_000 if block % 100 == 0 else random.randrange(500, 60_001) for block in range(3000)]
+    popular = [1 / (1 + block) ** 0.8 for block in range(3000)]
+    trace = tmp_path / "mixed"
+    with trace.open("w") as out:
+        out.write(f"{sum(lengths)}\n")
+        out.writelines(f"{block} {lengths[block]} {int(number > 15_000)}\n"
+                       for number, block in enumerate(random.choices(range(3000), popular, k=45_000)))
+    found = rows("--trace", str(trace), "--capacity", "0.1,0.25,0.5,0.9,2")
+    assert [row["optimum_is"] for row in found] == ["bound"] * 5
+    assert all(0.5 < float(row["share_of_optimum"]) <= 1 for row in found), found
+    assert [float(row["optimum"]) for row in found] == sorted(float(row["optimum"]) for row in found)
+    assert float(found[-1]["optimum"]) > 0.97
+
+
+def test_lines_may_end_as_on_windows_and_be_empty(tmp_path):
+    plain, other = tmp_path / "plain", tmp_path / "other"
+    lines = [f"{2000 * 65536}", *(f"{block} 65536 {epoch // 2}" for epoch in range(4) for block in range(2000))]
+    plain.write_text("\n".join(lines))
+    other.write_text("\r\n".join([lines[0], "", *lines[1:], "", ""]))
+    got = [rows("--trace", str(trace), "--capacity", "0.5") for trace in (plain, other)]
+    for row in (*got[0], *got[1]):
+        del row["trace"], row["ns_per_access"]
+    assert got[0] == got[1]
+
+
+BROKEN = {
+    "65536\n1 65536 1\n2 none 1\n": "line 3: a request has three numbers",
+    "65536\n1 65536\n": "line 2: a request has three numbers",
+    "65536\n1 65536 1 1\n": "line 2: a request has three numbers",
+    "65536\n-1 65536 1\n": "line 2: a request has three numbers",
+    "65536\n99999999999999999999 65536 1\n": "line 2: a request has three numbers",
+    "65536\n1 -65536 1\n": "line 2: a request has three numbers",
+    "65536\n1 0 1\n": "line 2: a block has from 1 to 2^30 bytes",
+    "65536\n1 1073741825 1\n": "line 2: a block has from 1 to 2^30 bytes",
+    "65536\n1 65536 8\n": "line 2: the third number is a sum of 1, 2 and 4",
+    "65536\n1 65536 1" + " " * 300 + "\n": "line 2: that is no line of text, or a very long one",
+    "1 65536 1\n2 65536 1\n": "line 1: the first line has one number",
+    "-65536\n1 65536 1\n": "line 1: the first line has one number",
+    "6.5e4\n1 65536 1\n": "line 1: the first line has one number",
+    "\0\1\2\n": "line 1: that is no line of text",
+    "0\n1 65536 1\n": "line 1: a share of 1 stands for more than 0 bytes",
+    "1125899906842625\n1 65536 1\n": "line 1: a share of 1 stands for at most 2^50 bytes",
+    "": "it is empty",
+    "65536\n": "there are no requests in it",
+    "65536\n1 65536 0\n": "none of its requests counts",
+    "65536\n1 65536 1\n": "make 0 segments, not from 6 to",
+    "1125899906842624\n1 65536 1\n": "not from 6 to 4194304 of them",
+}
+
+
+def refused(*args):
+    done = subprocess.run([runner(), *args], capture_output=True, text=True, timeout=60)
+    assert done.stderr.startswith("trace_runner: ") or "option" in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    return done.returncode, done.stderr
+
+
+def test_what_is_no_trace_is_refused(tmp_path):
     trace = tmp_path / "broken"
-    trace.write_text("65536\n1 65536 1\n2 none 1\n")
-    done = subprocess.run([runner(), "--trace", str(trace)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert "line 3" in done.stderr
+    for text, why in BROKEN.items():
+        trace.write_text(text)
+        code, said = refused("--trace", str(trace))
+        assert (code, why in said) == (1, True), (text, said)
+    assert refused("--trace", str(tmp_path / "missing"))[0] == 1
+    assert refused("--trace", str(tmp_path))[0] == 1
+
+
+@pytest.mark.parametrize("args", (
+    "--policy nonsense", "--policy ", "--traces nonsense", "--traces a_cyclic,", "--capacity 0", "--capacity -1", "--capacity ",
+    "--capacity 0.5x", "--capacity 0.5,", "--capacity nan", "--capacity inf", "--capacity 1001", "-n 99", "-n -100", "-n 1e3",
+    "--seed -1", "--segment 0", "--segment 4294967296", "--spares x", "--batch 0", "--batch 1025", "more", "--nonsense", "--trace",
+    "--trace x --traces a_cyclic"), ids=lambda args: args.replace(" ", "_"))
+def test_what_there_is_not_is_refused(args):
+    assert refused(*args.split(" "))[0] == 2
+
+
+@pytest.mark.parametrize("args", ("--capacity 0.001", "--segment 1", "--segment 400000000", "--spares 2000"), ids=lambda args: args.replace(" ", "_"))
+def test_a_cache_that_could_not_be_is_refused(args):
+    code, said = refused("--traces", "a_cyclic", *args.split(" "))
+    assert code == 1 and "segments, not from" in said

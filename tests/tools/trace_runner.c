@@ -10,10 +10,17 @@
 // --trace FILE: a line with the bytes that share 1 stands for; then for each request a line: block
 // number, bytes of the block, and the sum of 1 if it counts, 2 if it counts for the second ratio, 4 if
 // only a part of the block is wanted, an eighth. Blocks of the built-in traces are 64 KiB, unless they say otherwise.
-#include "store/policy.h"
+//
+// `optimum` is what a cache reaches that knows the future, where all blocks are of one length; where they are
+// not, what none exceeds, and `optimum_is` says so: exact, bound, or none with --no-optimum.
+//
+// It ends with 2 when what it is asked for is nothing that there is, with 1 when the trace cannot be
+// taken, or not by a cache of that size; standard error says what is wrong.
 #include "store/store.h"
 #include "traces.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +31,19 @@
 
 #define UNIT_BYTES 65536u
 #define BATCH_MAX 1024u
+#define SHARES_MAX 64u
+#define SEGMENTS_MAX (1u << 22)
+#define SHARE_MOST 1000.0
+#define BLOCKS_MIN 100u
+#define BLOCKS_MAX 10000000u
+#define LONGEST_IN_SEGMENT 2u // of blocks of several lengths, at least,
+#define SEGMENTS_FOR_LONG 16u // unless there were not so many segments then
 
 struct options {
-    const char *names, *file, *shares;
-    enum policy_kind kind;
+    const char *names, *file;
+    double shares[SHARES_MAX];
+    unsigned share_count;
+    enum store_policy policy;
     uint32_t n, segment_bytes, spares, batch;
     uint64_t seed;
     bool checksums, requests, no_optimum;
@@ -40,22 +56,41 @@ static uint32_t unit_of(const struct trace *trace)
     return trace->len_units != NULL ? 1 : UNIT_BYTES;
 }
 
-static struct store_replay *replay_new(const struct trace *trace, const struct options *options,
-                                       double share, const uint32_t *lens)
+static uint64_t capacity_units(const struct trace *trace, double share)
 {
-    uint64_t units = max_u64((uint64_t)((double)trace->base_units * share + 0.5), 1);
-    struct store_replay_options replay = {
-        .policy = options->kind == POLICY_LRU ? STORE_POLICY_LRU : STORE_POLICY_EPOCH,
-        .capacity_bytes = units * unit_of(trace),
+    return max_u64((uint64_t)((double)trace->base_units * share + 0.5), 1);
+}
+
+static uint32_t *lens_of(const struct trace *trace)
+{
+    uint32_t *lens = calloc(trace->block_count, sizeof(*lens));
+    check(lens != NULL);
+    for (uint32_t i = 0; i < trace->block_count; i++) {
+        lens[i] = trace_len(trace, i) * unit_of(trace);
+    }
+    return lens;
+}
+
+static struct store_replay_options replay_options(const struct trace *trace,
+                                                  const struct options *options, double share,
+                                                  const uint32_t *lens)
+{
+    uint64_t capacity = capacity_units(trace, share) * unit_of(trace), sum = 0, longest = 0;
+    for (uint32_t i = 0; i < trace->block_count; i++) {
+        sum += lens[i];
+        longest = max_u64(longest, lens[i]);
+    }
+    uint64_t least = min_u64(LONGEST_IN_SEGMENT * longest, capacity / SEGMENTS_FOR_LONG);
+    return (struct store_replay_options){
+        .policy = options->policy,
+        .capacity_bytes = capacity,
         .lens = lens,
         .block_count = trace->block_count,
-        .mean_bytes = trace->len_units != NULL ? max_u64(1, trace->base_units / trace->block_count)
-                                               : UNIT_BYTES,
+        .mean_bytes = trace->len_units != NULL ? max_u64(1, sum / trace->block_count) : UNIT_BYTES,
         .segment_bytes = options->segment_bytes,
-        .segment_bytes_min = trace->len_units != NULL ? 400000 : 0, // twice the longest block
+        .segment_bytes_min = trace->len_units != NULL ? (uint32_t)least : 0,
         .spares = options->spares,
         .batch = options->batch};
-    return store_replay_new(&replay);
 }
 
 static double cpu_ns(void)
@@ -72,12 +107,9 @@ static double ratio(uint64_t part, uint64_t whole)
 
 static void run(const struct trace *trace, const struct options *options, double share)
 {
-    uint32_t *lens = calloc(trace->block_count, sizeof(*lens));
-    check(lens != NULL);
-    for (uint32_t i = 0; i < trace->block_count; i++) {
-        lens[i] = trace_len(trace, i) * unit_of(trace);
-    }
-    struct store_replay *replay = replay_new(trace, options, share, lens);
+    uint32_t *lens = lens_of(trace);
+    struct store_replay_options how = replay_options(trace, options, share, lens);
+    struct store_replay *replay = store_replay_new(&how);
     uint64_t counted[2] = {0}, hits[2] = {0}, asked = 0;
     struct store_replay_figures before = {0}, after;
     double began = cpu_ns();
@@ -103,38 +135,114 @@ static void run(const struct trace *trace, const struct options *options, double
     uint64_t admitted = after.admitted_bytes - before.admitted_bytes;
     uint64_t rewritten = after.rewritten_bytes - before.rewritten_bytes;
     double hit_ratio = ratio(hits[0], counted[0]);
-    double optimum = 0;
-    if (!options->no_optimum) {
-        uint64_t units = max_u64((uint64_t)((double)trace->base_units * share + 0.5), 1);
-        optimum = ratio(trace_optimum(trace, units), counted[0]);
-    }
-    printf("%s,%u,%.2f,%s,%llu,%.4f,%.4f,%.4f,%.3f,%.4f,%.4f,%.3f,%.0f\n", trace->name, options->n,
-           share, options->kind == POLICY_LRU ? "lru" : "epoch", (unsigned long long)counted[0],
+    double optimum = options->no_optimum
+                         ? 0
+                         : ratio(trace_optimum(trace, capacity_units(trace, share)), counted[0]);
+    printf("%s,%u,%.*f,%s,%llu,%.4f,%.4f,%.4f,%.3f,%.4f,%.4f,%.3f,%.0f,%s\n", trace->name,
+           options->n, share < 0.01 ? 6 : 2, share,
+           options->policy == STORE_POLICY_LRU ? "lru" : "epoch", (unsigned long long)counted[0],
            hit_ratio, ratio(hits[1], counted[1]), optimum, optimum > 0 ? hit_ratio / optimum : 0,
-           ratio(admitted, asked), ratio(rewritten, asked), ratio(rewritten, admitted), ns);
+           ratio(admitted, asked), ratio(rewritten, asked), ratio(rewritten, admitted), ns,
+           options->no_optimum             ? "none"
+           : trace_is_of_one_length(trace) ? "exact"
+                                           : "bound");
     (void)fflush(stdout);
     store_replay_free(replay);
     free(lens);
 }
 
-static void run_shares(const struct trace *trace, const struct options *options)
+static bool shares_fit(const struct trace *trace, const struct options *options)
 {
-    const char *at = options->shares;
-    while (*at != 0) {
-        char *end;
-        double share = strtod(at, &end);
-        if (end == at || share <= 0) {
-            fprintf(stderr, "trace_runner: --capacity wants shares above 0\n");
-            exit(2);
+    uint32_t *lens = lens_of(trace);
+    bool fits = true;
+    for (unsigned i = 0; i < options->share_count && fits; i++) {
+        struct store_replay_options how = replay_options(trace, options, options->shares[i], lens);
+        uint64_t count = store_replay_segments(&how);
+        uint64_t least = max_u64(STORE_REPLAY_SEGMENTS_MIN, 2ull * how.spares);
+        fits = count >= least && count <= SEGMENTS_MAX;
+        if (!fits) {
+            fprintf(stderr,
+                    "trace_runner: %s: a share of %g is %llu bytes, which make %llu segments, not "
+                    "from %llu to %u of them\n",
+                    trace->name, options->shares[i], (unsigned long long)how.capacity_bytes,
+                    (unsigned long long)count, (unsigned long long)least, SEGMENTS_MAX);
         }
-        run(trace, options, share);
-        at = *end == ',' ? end + 1 : end;
     }
+    free(lens);
+    return fits;
 }
 
 // --- the command -----------------------------------------------------------------------------------
 
-static bool is_in(const char *names, const char *name)
+static const char header[] = "trace,n,share,policy,requests,hit_ratio,hit_ratio2,optimum,"
+                             "share_of_optimum,admitted_per_asked,rewritten_per_asked,"
+                             "rewritten_per_admitted,ns_per_access,optimum_is\n";
+
+static void refuse(const char *what, const char *value) __attribute__((noreturn));
+static void refuse(const char *what, const char *value)
+{
+    fprintf(stderr, "trace_runner: %s, not '%s'\n", what, value);
+    exit(2);
+}
+
+static uint64_t number_of(const char *option, const char *text, uint64_t least, uint64_t most)
+{
+    char *end, what[128];
+    errno = 0;
+    uint64_t number = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)*text) || *end != 0 || errno != 0 || number < least ||
+        number > most) {
+        (void)snprintf(what, sizeof(what), "%s wants a number from %llu to %llu", option,
+                       (unsigned long long)least, (unsigned long long)most);
+        refuse(what, text);
+    }
+    return number;
+}
+
+static void take_shares(struct options *options, const char *text)
+{
+    const char *at = text;
+    options->share_count = 0;
+    do {
+        char *end;
+        double share = strtod(at, &end);
+        if (end == at || (*end != 0 && *end != ',') || !(share > 0) || share > SHARE_MOST ||
+            options->share_count == SHARES_MAX) {
+            refuse("--capacity wants shares above 0 and up to 1000, at most 64 of them", text);
+        }
+        options->shares[options->share_count++] = share;
+        at = *end == ',' ? end + 1 : NULL;
+    } while (at != NULL);
+}
+
+static bool is_known(const char *name, size_t len)
+{
+    for (unsigned i = 0; trace_names[i] != NULL; i++) {
+        if (strlen(trace_names[i]) == len && strncmp(trace_names[i], name, len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *names_of(const char *text)
+{
+    for (const char *at = text; at != NULL;) {
+        size_t len = strcspn(at, ",");
+        if (!is_known(at, len)) {
+            fprintf(stderr, "trace_runner: --traces wants some of");
+            for (unsigned i = 0; trace_names[i] != NULL; i++) {
+                fprintf(stderr, " %s", trace_names[i]);
+            }
+            fprintf(stderr, ", not '%.*s'\n", (int)len, at);
+            exit(2);
+        }
+        at = at[len] == ',' ? at + len + 1 : NULL;
+    }
+    return text;
+}
+
+static bool is_wanted(const char *names, const char *name)
 {
     size_t len = strlen(name);
     for (const char *at = names; at != NULL; at = strchr(at, ',')) {
@@ -146,6 +254,14 @@ static bool is_in(const char *names, const char *name)
     return names == NULL;
 }
 
+static enum store_policy policy_of(const char *text)
+{
+    if (strcmp(text, "lru") != 0 && strcmp(text, "epoch") != 0) {
+        refuse("--policy wants epoch or lru", text);
+    }
+    return strcmp(text, "lru") == 0 ? STORE_POLICY_LRU : STORE_POLICY_EPOCH;
+}
+
 static struct options options_of(int argc, char **argv)
 {
     static const struct option longs[] = {
@@ -154,37 +270,37 @@ static struct options options_of(int argc, char **argv)
         {"spares", 1, NULL, 'r'},    {"batch", 1, NULL, 'b'},    {"no-optimum", 0, NULL, 'o'},
         {"checksums", 0, NULL, 'x'}, {"requests", 0, NULL, 'q'}, {NULL, 0, NULL, 0},
     };
-    struct options options = {
-        .shares = "0.25,0.50,0.75", .kind = POLICY_EPOCH, .n = 20000, .spares = 2, .batch = 16};
+    struct options options = {.policy = STORE_POLICY_EPOCH, .n = 20000, .spares = 2, .batch = 16};
     int option;
+    take_shares(&options, "0.25,0.50,0.75");
     while ((option = getopt_long(argc, argv, "n:", longs, NULL)) != -1) {
         switch (option) {
         case 't':
-            options.names = optarg;
+            options.names = names_of(optarg);
             break;
         case 'f':
             options.file = optarg;
             break;
         case 'c':
-            options.shares = optarg;
+            take_shares(&options, optarg);
             break;
         case 'p':
-            options.kind = strcmp(optarg, "lru") == 0 ? POLICY_LRU : POLICY_EPOCH;
+            options.policy = policy_of(optarg);
             break;
         case 'n':
-            options.n = (uint32_t)strtoul(optarg, NULL, 10);
+            options.n = (uint32_t)number_of("-n", optarg, BLOCKS_MIN, BLOCKS_MAX);
             break;
         case 's':
-            options.seed = strtoull(optarg, NULL, 10);
+            options.seed = number_of("--seed", optarg, 0, UINT64_MAX);
             break;
         case 'g':
-            options.segment_bytes = (uint32_t)strtoul(optarg, NULL, 10);
+            options.segment_bytes = (uint32_t)number_of("--segment", optarg, 1, INT32_MAX);
             break;
         case 'r':
-            options.spares = (uint32_t)strtoul(optarg, NULL, 10);
+            options.spares = (uint32_t)number_of("--spares", optarg, 0, SEGMENTS_MAX);
             break;
         case 'b':
-            options.batch = (uint32_t)strtoul(optarg, NULL, 10);
+            options.batch = (uint32_t)number_of("--batch", optarg, 1, BATCH_MAX);
             break;
         case 'o':
             options.no_optimum = true;
@@ -196,52 +312,89 @@ static struct options options_of(int argc, char **argv)
             options.checksums = true;
             break;
         default:
-            exit(2);
+            exit(2); // getopt has said why
         }
     }
-    if (options.n < 100 || options.batch < 1 || options.batch > BATCH_MAX) {
-        fprintf(stderr, "trace_runner: -n is at least 100, --batch from 1 to %u\n", BATCH_MAX);
-        exit(2);
+    if (optind < argc) {
+        refuse("there are only options", argv[optind]);
+    }
+    if (options.file != NULL && (options.names != NULL || options.requests || options.checksums)) {
+        refuse("--trace is instead of --traces, --requests and --checksums", options.file);
     }
     return options;
+}
+
+static int run_file(const struct options *options)
+{
+    struct trace trace;
+    unsigned line;
+    const char *wrong = trace_read(&trace, options->file, &line);
+    if (wrong != NULL) {
+        char where[32] = "";
+        if (line > 0) {
+            (void)snprintf(where, sizeof(where), "line %u: ", line);
+        }
+        fprintf(stderr, "trace_runner: %s: %s%s\n", options->file, where, wrong);
+        return 1;
+    }
+    bool fits = shares_fit(&trace, options);
+    if (fits) {
+        printf("%s", header);
+        for (unsigned i = 0; i < options->share_count; i++) {
+            run(&trace, options, options->shares[i]);
+        }
+    }
+    trace_done(&trace);
+    return fits ? 0 : 1;
+}
+
+static void show_requests(const struct trace *trace)
+{
+    for (uint32_t k = 0; k < trace->request_count; k++) {
+        printf("%u,%u\n", trace->blocks[k], trace->flags[k] & TRACE_COUNTS);
+    }
+}
+
+static void show_checksum(const struct trace *trace, const struct options *options)
+{
+    printf("%s,%u,%u,%u,%llu,%016llx\n", trace->name, options->n, trace->request_count,
+           trace->block_count, (unsigned long long)trace->base_units,
+           (unsigned long long)trace_checksum(trace));
+}
+
+// False: its shares do not fit.
+static bool run_built_in(const struct options *options, const char *name)
+{
+    struct trace trace;
+    bool fits = true;
+    check(trace_make(&trace, name, options->n, options->seed));
+    if (options->requests) {
+        show_requests(&trace);
+    } else if (options->checksums) {
+        show_checksum(&trace, options);
+    } else {
+        fits = shares_fit(&trace, options);
+        for (unsigned i = 0; fits && i < options->share_count; i++) {
+            run(&trace, options, options->shares[i]);
+        }
+    }
+    trace_done(&trace);
+    return fits;
 }
 
 int main(int argc, char **argv)
 {
     struct options options = options_of(argc, argv);
-    struct trace trace;
-    printf(options.requests ? "block,counts\n"
-           : options.checksums
-               ? "trace,n,requests,blocks,base,checksum\n"
-               : "trace,n,share,policy,requests,hit_ratio,hit_ratio2,optimum,share_of_optimum,"
-                 "admitted_per_asked,rewritten_per_asked,rewritten_per_admitted,ns_per_access\n");
     if (options.file != NULL) {
-        unsigned line;
-        if (!trace_read(&trace, options.file, &line)) {
-            fprintf(stderr, "trace_runner: %s: line %u cannot be read\n", options.file, line);
+        return run_file(&options);
+    }
+    printf("%s", options.requests    ? "block,counts\n"
+                 : options.checksums ? "trace,n,requests,blocks,base,checksum\n"
+                                     : header);
+    for (unsigned i = 0; trace_names[i] != NULL; i++) {
+        if (is_wanted(options.names, trace_names[i]) && !run_built_in(&options, trace_names[i])) {
             return 1;
         }
-        run_shares(&trace, &options);
-        trace_done(&trace);
-        return 0;
-    }
-    for (unsigned i = 0; trace_names[i] != NULL; i++) {
-        if (!is_in(options.names, trace_names[i]) ||
-            !trace_make(&trace, trace_names[i], options.n, options.seed)) {
-            continue;
-        }
-        if (options.requests) {
-            for (uint32_t k = 0; k < trace.request_count; k++) {
-                printf("%u,%u\n", trace.blocks[k], trace.flags[k] & TRACE_COUNTS);
-            }
-        } else if (options.checksums) {
-            printf("%s,%u,%u,%u,%llu,%016llx\n", trace.name, options.n, trace.request_count,
-                   trace.block_count, (unsigned long long)trace.base_units,
-                   (unsigned long long)trace_checksum(&trace));
-        } else {
-            run_shares(&trace, &options);
-        }
-        trace_done(&trace);
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The generators. Random numbers are splitmix64 seeded with the FNV-1a hash of the name; shuffles
 // are Fisher and Yates's from the top. A checksum proves that two makers made the same trace.
-#include "traces.h"
+#include "traces_private.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,6 @@
 
 #include "base/check.h"
 
-#define FNV_BEGIN 0xcbf29ce484222325u
 #define SHARD 64u
 #define WORKERS 8u
 
@@ -36,7 +35,7 @@ static double random_unit(struct random *random)
     return (double)(random_next(random) >> 11) * 0x1.0p-53;
 }
 
-static uint64_t fnv(uint64_t hash, const void *bytes, size_t len)
+uint64_t trace_fnv(uint64_t hash, const void *bytes, size_t len)
 {
     const uint8_t *at = bytes;
     for (size_t i = 0; i < len; i++) {
@@ -45,14 +44,14 @@ static uint64_t fnv(uint64_t hash, const void *bytes, size_t len)
     return hash;
 }
 
-static void *take(size_t count, size_t size)
+void *trace_take(size_t count, size_t size)
 {
     void *taken = calloc(count > 0 ? count : 1, size);
     check(taken != NULL);
     return taken;
 }
 
-static void trace_add(struct trace *trace, uint32_t block, unsigned flags)
+void trace_add(struct trace *trace, uint32_t block, unsigned flags)
 {
     if (trace->request_count == trace->request_cap) {
         trace->request_cap = trace->request_cap > 0 ? trace->request_cap * 2 : 1u << 16;
@@ -92,7 +91,7 @@ static void shuffle(uint32_t *blocks, uint32_t count, struct random *random)
 static void order_windowed(uint32_t *blocks, uint32_t count, uint32_t first, struct random *random)
 {
     uint32_t window = count / 10 > 0 ? count / 10 : 1;
-    uint32_t *waiting = take(window, sizeof(*waiting));
+    uint32_t *waiting = trace_take(window, sizeof(*waiting));
     uint32_t waiting_count = 0, out = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (waiting_count < window) {
@@ -114,7 +113,7 @@ static void order_windowed(uint32_t *blocks, uint32_t count, uint32_t first, str
 static void order_by_shard(uint32_t *blocks, uint32_t count, uint32_t first, struct random *random)
 {
     uint32_t shard_count = (count + SHARD - 1) / SHARD, out = 0;
-    uint32_t *shards = take(shard_count, sizeof(*shards));
+    uint32_t *shards = trace_take(shard_count, sizeof(*shards));
     fill_in_order(shards, shard_count, 0);
     shuffle(shards, shard_count, random);
     for (uint32_t i = 0; i < shard_count; i++) {
@@ -171,7 +170,8 @@ struct job {
 
 static void job_begin(struct job *job, struct making *m, uint32_t count, uint32_t first)
 {
-    *job = (struct job){.count = count, .first = first, .blocks = take(count, sizeof(uint32_t))};
+    *job =
+        (struct job){.count = count, .first = first, .blocks = trace_take(count, sizeof(uint32_t))};
     order_epoch(job->blocks, count, first, SHUFFLED, &m->random);
 }
 
@@ -194,7 +194,7 @@ static void job_end(struct job *job)
 static void add_workers_epoch(struct making *m, uint32_t reads, unsigned flags)
 {
     uint32_t shard_count = (m->n + SHARD - 1) / SHARD;
-    uint32_t *shards = take(shard_count, sizeof(*shards));
+    uint32_t *shards = trace_take(shard_count, sizeof(*shards));
     fill_in_order(shards, shard_count, 0);
     shuffle(shards, shard_count, &m->random);
     uint32_t shard[WORKERS], at[WORKERS] = {0}, alive = 0;
@@ -222,7 +222,7 @@ static void add_workers_epoch(struct making *m, uint32_t reads, unsigned flags)
 
 static double *popularity(uint32_t n, double exponent)
 {
-    double *up_to = take(n, sizeof(*up_to));
+    double *up_to = trace_take(n, sizeof(*up_to));
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         sum += pow((double)(i + 1), -exponent);
@@ -253,7 +253,7 @@ static uint32_t popular(const double *up_to, uint32_t n, struct random *random)
 static void add_lengths(struct making *m)
 {
     struct trace *trace = m->trace;
-    trace->len_units = take(trace->block_count, sizeof(*trace->len_units));
+    trace->len_units = trace_take(trace->block_count, sizeof(*trace->len_units));
     trace->base_units = 0;
     for (uint32_t i = 0; i < trace->block_count; i++) {
         double u1 = random_unit(&m->random), u2 = random_unit(&m->random);
@@ -343,7 +343,7 @@ static void make_c2_two_shuf(struct making *m)
 static void make_c3_two_lag(struct making *m)
 {
     uint32_t lag = m->n / 50, count = 10 * m->n;
-    uint32_t *blocks = take(count, sizeof(*blocks));
+    uint32_t *blocks = trace_take(count, sizeof(*blocks));
     for (uint32_t epoch = 0; epoch < 10; epoch++) {
         order_epoch(blocks + (size_t)epoch * m->n, m->n, 0, SHUFFLED, &m->random);
     }
@@ -576,8 +576,8 @@ bool trace_make(struct trace *trace, const char *name, uint32_t n, uint64_t seed
     struct making m = {
         .trace = trace,
         .n = n,
-        .random = {fnv(FNV_BEGIN, name, strlen(name)) + seed},
-        .blocks = take(2 * (size_t)n, sizeof(uint32_t)),
+        .random = {trace_fnv(TRACE_FNV_BEGIN, name, strlen(name)) + seed},
+        .blocks = trace_take(2 * (size_t)n, sizeof(uint32_t)),
     };
     makers[row](&m);
     free(m.blocks);
@@ -590,128 +590,6 @@ bool trace_make(struct trace *trace, const char *name, uint32_t n, uint64_t seed
     return true;
 }
 
-// --- from a file -----------------------------------------------------------------------------------
-
-// Block numbers of any size become small ones, in the order of their first request.
-struct numbering {
-    uint64_t *numbers;
-    uint32_t *indices; // index + 1; 0: free
-    uint32_t mask, count;
-};
-
-static void numbering_grow(struct numbering *numbering)
-{
-    struct numbering old = *numbering;
-    uint32_t size = old.mask == 0 ? 1u << 16 : (old.mask + 1) * 2;
-    numbering->numbers = take(size, sizeof(*numbering->numbers));
-    numbering->indices = take(size, sizeof(*numbering->indices));
-    numbering->mask = size - 1;
-    for (uint32_t i = 0; old.mask != 0 && i <= old.mask; i++) {
-        if (old.indices[i] != 0) {
-            uint32_t at = (uint32_t)fnv(FNV_BEGIN, &old.numbers[i], 8) & numbering->mask;
-            while (numbering->indices[at] != 0) {
-                at = (at + 1) & numbering->mask;
-            }
-            numbering->numbers[at] = old.numbers[i];
-            numbering->indices[at] = old.indices[i];
-        }
-    }
-    free(old.numbers);
-    free(old.indices);
-}
-
-static uint32_t numbering_index(struct numbering *numbering, uint64_t number)
-{
-    if (numbering->mask == 0 || numbering->count * 2 > numbering->mask) {
-        numbering_grow(numbering);
-    }
-    uint32_t at = (uint32_t)fnv(FNV_BEGIN, &number, 8) & numbering->mask;
-    while (numbering->indices[at] != 0 && numbering->numbers[at] != number) {
-        at = (at + 1) & numbering->mask;
-    }
-    if (numbering->indices[at] == 0) {
-        numbering->numbers[at] = number;
-        numbering->indices[at] = ++numbering->count;
-    }
-    return numbering->indices[at] - 1;
-}
-
-static bool line_parse(const char *line, unsigned numbers, uint64_t *ret_numbers)
-{
-    for (unsigned i = 0; i < numbers; i++) {
-        char *end;
-        line += strspn(line, " \t,");
-        ret_numbers[i] = strtoull(line, &end, 10);
-        if (end == line) {
-            return false;
-        }
-        line = end;
-    }
-    return line[strspn(line, " \t\r\n")] == 0;
-}
-
-#define TRACE_FLAGS (TRACE_COUNTS | TRACE_COUNTS2 | TRACE_PART)
-
-// The longest request of a block is its length.
-static void trace_add_line(struct trace *trace, struct numbering *numbering, uint32_t *len_cap,
-                           const uint64_t *numbers)
-{
-    uint32_t block = numbering_index(numbering, numbers[0]);
-    if (block >= *len_cap) {
-        *len_cap = (block + 1) * 2;
-        trace->len_units = realloc(trace->len_units, *len_cap * sizeof(*trace->len_units));
-        check(trace->len_units != NULL);
-    }
-    if (block >= trace->block_count) {
-        trace->len_units[block] = 0;
-    }
-    if (trace->len_units[block] < numbers[1]) {
-        trace->len_units[block] = (uint32_t)numbers[1];
-    }
-    trace_add(trace, block, (unsigned)numbers[2] & TRACE_FLAGS);
-}
-
-static bool trace_read_lines(struct trace *trace, FILE *file, unsigned *ret_line)
-{
-    struct numbering numbering = {0};
-    uint32_t len_cap = 0;
-    char line[256];
-    bool good = true;
-    for (*ret_line = 1; good && fgets(line, sizeof(line), file) != NULL; *ret_line += good) {
-        uint64_t numbers[3];
-        if (*ret_line == 1) {
-            good = line_parse(line, 1, &trace->base_units) && trace->base_units > 0;
-        } else {
-            good = line_parse(line, 3, numbers) && numbers[1] > 0 && numbers[1] < 1u << 30;
-        }
-        if (good && *ret_line > 1) {
-            trace_add_line(trace, &numbering, &len_cap, numbers);
-        }
-    }
-    free(numbering.numbers);
-    free(numbering.indices);
-    return good && trace->request_count > 0;
-}
-
-bool trace_read(struct trace *trace, const char *path, unsigned *ret_line)
-{
-    memset(trace, 0, sizeof(*trace));
-    const char *base = strrchr(path, '/');
-    (void)snprintf(trace->name, sizeof(trace->name), "%s", base != NULL ? base + 1 : path);
-    FILE *file = fopen(path, "r");
-    *ret_line = 0;
-    if (file == NULL) {
-        return false;
-    }
-    bool good = trace_read_lines(trace, file, ret_line);
-    (void)fclose(file); // only read
-    while (trace->first_counted < trace->request_count &&
-           (trace->flags[trace->first_counted] & TRACE_COUNTS) == 0) {
-        trace->first_counted++;
-    }
-    return good;
-}
-
 void trace_done(struct trace *trace)
 {
     free(trace->blocks);
@@ -722,10 +600,11 @@ void trace_done(struct trace *trace)
 
 uint64_t trace_checksum(const struct trace *trace)
 {
-    uint64_t hash = fnv(FNV_BEGIN, trace->blocks, trace->request_count * sizeof(*trace->blocks));
-    hash = fnv(hash, trace->flags, trace->request_count);
+    uint64_t hash =
+        trace_fnv(TRACE_FNV_BEGIN, trace->blocks, trace->request_count * sizeof(*trace->blocks));
+    hash = trace_fnv(hash, trace->flags, trace->request_count);
     if (trace->len_units != NULL) {
-        hash = fnv(hash, trace->len_units, trace->block_count * sizeof(*trace->len_units));
+        hash = trace_fnv(hash, trace->len_units, trace->block_count * sizeof(*trace->len_units));
     }
     return hash;
 }
@@ -733,110 +612,4 @@ uint64_t trace_checksum(const struct trace *trace)
 uint32_t trace_len(const struct trace *trace, uint32_t block)
 {
     return trace->len_units != NULL ? trace->len_units[block] : 1;
-}
-
-// --- the optimum -----------------------------------------------------------------------------------
-
-// What is read again last goes first, a newcomer among them. A heap by next use; entries that are no
-// longer true are skipped when met.
-struct future {
-    uint32_t next, block;
-};
-
-struct heap {
-    struct future *items;
-    size_t count;
-};
-
-static void heap_push(struct heap *heap, struct future item)
-{
-    size_t at = heap->count++;
-    for (; at > 0 && heap->items[(at - 1) / 2].next < item.next; at = (at - 1) / 2) {
-        heap->items[at] = heap->items[(at - 1) / 2];
-    }
-    heap->items[at] = item;
-}
-
-static void heap_pop(struct heap *heap)
-{
-    struct future last = heap->items[--heap->count];
-    size_t at = 0;
-    for (size_t child = 1; child < heap->count; child = 2 * at + 1) {
-        if (child + 1 < heap->count && heap->items[child + 1].next > heap->items[child].next) {
-            child++;
-        }
-        if (heap->items[child].next <= last.next) {
-            break;
-        }
-        heap->items[at] = heap->items[child];
-        at = child;
-    }
-    heap->items[at] = last;
-}
-
-#define NEVER UINT32_MAX
-
-struct optimum {
-    const struct trace *trace;
-    struct heap heap;
-    uint32_t *held_until; // by block: its next use; NEVER: it is not held
-    uint64_t used, capacity;
-};
-
-// Makes room by giving up what is read later than `next`.
-static bool optimum_make_room(struct optimum *o, uint32_t len, uint32_t next)
-{
-    while (o->used + len > o->capacity) {
-        while (o->heap.count > 0 &&
-               o->held_until[o->heap.items[0].block] != o->heap.items[0].next) {
-            heap_pop(&o->heap);
-        }
-        if (o->heap.count == 0 || o->heap.items[0].next <= next) {
-            return false;
-        }
-        uint32_t victim = o->heap.items[0].block;
-        heap_pop(&o->heap);
-        o->held_until[victim] = NEVER;
-        o->used -= trace_len(o->trace, victim);
-    }
-    return true;
-}
-
-uint64_t trace_optimum(const struct trace *trace, uint64_t capacity_units)
-{
-    uint32_t *next = take(trace->request_count, sizeof(*next));
-    uint32_t *last = take(trace->block_count, sizeof(*last));
-    memset(last, 0xff, trace->block_count * sizeof(*last));
-    for (uint32_t i = trace->request_count; i-- > 0;) {
-        next[i] = last[trace->blocks[i]];
-        last[trace->blocks[i]] = i;
-    }
-    memset(last, 0xff, trace->block_count * sizeof(*last));
-    struct optimum o = {
-        .trace = trace,
-        .heap.items = take(trace->request_count, sizeof(struct future)),
-        .held_until = last,
-        .capacity = capacity_units,
-    };
-    uint64_t hits = 0;
-    for (uint32_t i = 0; i < trace->request_count; i++) {
-        uint32_t block = trace->blocks[i], len = trace_len(trace, block);
-        bool is_hit = o.held_until[block] != NEVER;
-        hits += is_hit && (trace->flags[i] & TRACE_COUNTS) != 0;
-        if (is_hit && next[i] == NEVER) {
-            o.used -= len;
-        } else if (!is_hit && (next[i] == NEVER || !optimum_make_room(&o, len, next[i]))) {
-            continue; // it passes by
-        } else if (!is_hit) {
-            o.used += len;
-        }
-        o.held_until[block] = next[i];
-        if (next[i] != NEVER) {
-            heap_push(&o.heap, (struct future){next[i], block});
-        }
-    }
-    free(o.heap.items);
-    free(next);
-    free(last);
-    return hits;
 }
