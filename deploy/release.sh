@@ -71,6 +71,7 @@ mkdir -p "$(dirname "$out")"
 out=$(cd "$(dirname "$out")" && pwd)/$(basename "$out")
 made=$(mktemp -d "$out.XXXXXX")
 trap 'rm -rf "$made" "$made.sums"' EXIT
+trap 'exit 130' HUP INT TERM
 chmod 755 "$made"
 
 # --- Artefacts ------------------------------------------------------------------------------------
