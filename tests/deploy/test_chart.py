@@ -155,6 +155,10 @@ def like(container):
     ("cache.hostPath.path=/", "'/cache/hostPath/path'"),
     ("extraEnv[0].name=FOREBAY_CACHE_TTL,extraEnv[0].value=5m", "extraEnv: FOREBAY_CACHE_TTL: settings of Forebay go into config"),
     ("resources.limits.ephemeral-storage=10Gi", "past it the whole pod is evicted"),
+    ("gateway.balancer.enabled=true", "gateway.balancer.enabled: it stands in front of a gateway's nodes, the mode is sidecar"),
+    ("mode=gateway,auth.existingSecret=k,gateway.balancer.enabled=true,gateway.replicas=17", "gateway.balancer.maxNodes: 17 replicas would have nodes that no balancer knows"),
+    ("gateway.balancer.wholeBuckets={a b}", "'/gateway/balancer/wholeBuckets/0'"),
+    ("gateway.balancer.clusterDomain=a b", "'/gateway/balancer/clusterDomain'"),
     ("podAnnotations.a=1", "'/podAnnotations/a': got number, want string"),
     ("seccompProfile.type=Unconfined", "'/seccompProfile/type'")])
 def test_wrong_values_are_named(artefacts, settings, says):
@@ -221,10 +225,13 @@ def test_monitoring_is_what_stands_in_the_tree(artefacts):
         dashboard = charts.one(objects, "ConfigMap", "forebay-dashboard")
         assert dashboard["data"]["forebay.json"].rstrip() == (ROOT / "deploy/grafana/forebay.json").read_text().rstrip()
         assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
-        monitor = charts.one(objects, "PodMonitor")["spec"]
-        template = next(o["spec"]["template"] for o in objects if "template" in o.get("spec", {}))
-        assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-        assert monitor["podMetricsEndpoints"][0]["port"] in [p["name"] for c in charts.containers_of(template["spec"]) for p in c.get("ports", [])]
+        templates = [o["spec"]["template"] for o in objects if "template" in o.get("spec", {})]
+        monitors = [o["spec"] for o in objects if o["kind"] == "PodMonitor"]
+        assert len(monitors) == len(templates)
+        for monitor in monitors:
+            found = [t for t in templates if monitor["selector"]["matchLabels"].items() <= t["metadata"]["labels"].items()]
+            assert len(found) == 1
+            assert monitor["podMetricsEndpoints"][0]["port"] in [p["name"] for c in charts.containers_of(found[0]["spec"]) for p in c.get("ports", [])]
 
 
 def test_config_change_restarts_where_that_is_wanted(artefacts):
@@ -280,7 +287,7 @@ def test_image_by_digest_and_additions(artefacts, mode):
     file = artefacts / f"more-{mode}.json"
     file.write_text(json.dumps(more))
     objects = charts.render(charts.values(mode), file)
-    pods = [(o, spec) for o in objects for _, spec in charts.pods_of(o)]
+    pods = [(o, spec) for o in objects for _, spec in charts.pods_of(o) if not o["metadata"]["name"].endswith("-balancer")]
     assert pods
     for o, spec in pods:
         assert [c["image"] for c in charts.containers_of(spec) if policy.is_forebay(c)] and all(
@@ -294,6 +301,32 @@ def test_image_by_digest_and_additions(artefacts, mode):
         assert {m["name"] for c in charts.containers_of(spec) for m in c.get("volumeMounts", [])} <= \
             {v["name"] for v in spec["volumes"]} | {c["metadata"]["name"] for c in o["spec"].get("volumeClaimTemplates", [])}
     assert yaml.safe_load(charts.one(objects, "ConfigMap", "forebay")["data"]["forebay.yaml"]) == more["config"]
+
+
+def test_places_of_the_balancer_are_its_own(artefacts):
+    """The nodes' selectors and policies leave it out, theirs leave out the nodes; the Service is the balancer's, the admin port each node's."""
+    settings = ["networkPolicy.enabled=true", "nodeSelector.disk=nvme", "gateway.balancer.nodeSelector.role=edge", "gateway.balancer.tolerations[0].operator=Exists",
+                "imagePullSecrets[0].name=registry", "gateway.balancer.image.digest=" + DIGEST, "commonLabels.team=vision", "podMonitor.enabled=true",
+                "admin.existingSecret=forebay-admin"]
+    objects = charts.render(charts.values("tier"), settings=settings)
+    node, balancer = (charts.one(objects, kind)["spec"]["template"] for kind in ("StatefulSet", "Deployment"))
+    spec = balancer["spec"]
+    assert spec["containers"][0]["image"] == "docker.io/library/haproxy@" + DIGEST and spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert spec["nodeSelector"] == {"role": "edge"} and spec["tolerations"] == [{"operator": "Exists"}] and node["spec"]["nodeSelector"] == {"disk": "nvme"}
+    assert policy.violations(spec) == []
+    for o in objects:
+        selector = o["spec"].get("podSelector", o["spec"].get("selector", {})) if "spec" in o else {}
+        selector = selector.get("matchLabels", selector)
+        if selector:
+            ours = "balancer" in o["metadata"]["name"] or (o["kind"], o["metadata"]["name"]) == ("Service", "forebay")
+            assert [selector.items() <= t["metadata"]["labels"].items() for t in (node, balancer)] == [not ours, ours], o["metadata"]
+    assert [p["name"] for p in charts.one(objects, "Service", "forebay")["spec"]["ports"]] == ["s3"]
+    assert [p["name"] for p in charts.one(objects, "Service", "forebay-nodes")["spec"]["ports"]] == ["s3", "admin"]
+    env = {e["name"]: e.get("value") for e in node["spec"]["containers"][0]["env"]}
+    assert env["FOREBAY_ADMIN_ALLOWED_HOSTS"] == "$(POD_NAME).forebay-nodes.default.svc" and list(env).index("POD_NAME") < list(env).index("FOREBAY_ADMIN_ALLOWED_HOSTS")
+    rules = charts.one(objects, "NetworkPolicy", "forebay")["spec"]["ingress"]
+    assert rules[0]["from"] == [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "forebay-balancer", "app.kubernetes.io/instance": "forebay"}}}]
+    assert [[p["port"] for p in rule["ports"]] for rule in rules] == [["s3", "admin"], ["admin"], ["admin"]]
 
 
 # --- Restricted ---------------------------------------------------------------------------------

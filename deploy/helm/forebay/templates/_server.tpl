@@ -175,8 +175,17 @@ seccompProfile:
 {{- if and .Values.admin.existingSecret (not $sidecar) }}
 - name: FOREBAY_ADMIN_TOKEN_FILE
   value: /secrets/admin/token
+{{- if and (eq .Values.mode "gateway") .Values.gateway.balancer.enabled }}
+- name: POD_NAME
+  valueFrom:
+    fieldRef: {fieldPath: metadata.name}
+{{- end }}
 - name: FOREBAY_ADMIN_ALLOWED_HOSTS
+  {{- if and (eq .Values.mode "gateway") .Values.gateway.balancer.enabled }}
+  value: $(POD_NAME).{{ include "forebay.fullname" . }}-nodes.{{ .Release.Namespace }}.svc
+  {{- else }}
   value: {{ include "forebay.endpoint" . | trimPrefix "http://" }}
+  {{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
