@@ -4,7 +4,7 @@
 #
 # The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and Dockerfile.
 #
-#   sh deploy/packages.sh build            prints the list (build, run, test, page, fuzz, bench, metrics, clients, clients_java, image, package, pods, hosts, release)
+#   sh deploy/packages.sh build            prints the list (build, run, test, page, fuzz, bench, metrics, clients, clients_java, image, package, pods, tier, hosts, release)
 #   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
 set -eu
 
@@ -30,6 +30,8 @@ package="dpkg-dev lintian file systemd mmdebstrap"
 pods="runc iproute2"
 # Hosts with Slurm, and shell scripts.
 hosts="shellcheck util-linux"
+# A tier behind a balancer. As prometheus: Debian starts the service where it may, the tests do not need it.
+tier="haproxy iproute2 curl"
 quickstart="curl"
 # What signs a release.
 release="openssh-client gpg gpg-agent"
@@ -44,7 +46,7 @@ fi
 want=
 for group; do
     case $group in
-    build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | image | package | pods | hosts | quickstart | release) eval "want=\"\$want \$$group\"" ;;
+    build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | image | package | pods | tier | hosts | quickstart | release) eval "want=\"\$want \$$group\"" ;;
     *) echo "packages.sh: no group $group" >&2; exit 2 ;;
     esac
 done

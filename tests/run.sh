@@ -225,7 +225,7 @@ observe)
     ;;
 deploy)
     kind=release
-    install_packages image package pods hosts release
+    install_packages image package pods tier hosts release
     build
     python_for_scenarios
     # What Debian 12 lacks or has too old: the Go that tests/deploy's programs ask for, above all.
