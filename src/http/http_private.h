@@ -48,6 +48,10 @@ enum request_head_verdict request_head_scan(struct request_head *h, struct span 
 // request. Peer and times are left zero. Any error means: answer it and close.
 enum err request_head_accept(const struct request_head *h, struct span head, struct arena *arena,
                              struct http_request *ret_request) MUST_USE;
+#ifdef FOREBAY_FAULTS
+// --- request_head_check.c: `head` from its method on must be `r` to llhttp, too. -------------------
+void request_head_check(struct span head, const struct http_request *r);
+#endif
 bool request_head_byte_is_token(unsigned char b);
 bool request_head_byte_is_value(unsigned char b);
 

@@ -212,6 +212,8 @@ static const struct value_row value_rows[] = {
     LENGTH("5,5"),
     LENGTH("5,6"),
     LENGTH("5 5"),
+    LENGTH("5\t"),
+    LENGTH("5 \t "),
     LENGTH(""),
     LENGTH("5;"),
     LENGTH("5.0"),
