@@ -100,7 +100,7 @@ static struct page *arena_grow(struct arena *arena, size_t size)
     return page;
 }
 
-void *arena_alloc(struct arena *arena, size_t size)
+void *arena_take(struct arena *arena, size_t size)
 {
     check(arena->magic == ARENA_MAGIC);
     if (size > arena->max_bytes || arena->max_bytes - size < arena->used_bytes) {
@@ -121,29 +121,32 @@ void *arena_alloc(struct arena *arena, size_t size)
     void *piece = page->bytes + page->used;
     page->used += step;
     arena->used_bytes += size;
-    memset(piece, 0, size);
     return piece;
+}
+
+void *arena_alloc(struct arena *arena, size_t size)
+{
+    void *piece = arena_take(arena, size);
+    return piece != NULL ? memset(piece, 0, size) : NULL;
 }
 
 struct span arena_copy(struct arena *arena, struct span s)
 {
-    char *copy = s.len < SIZE_MAX ? arena_alloc(arena, s.len + 1) : NULL;
+    char *copy = s.len < SIZE_MAX ? arena_take(arena, s.len + 1) : NULL;
     if (copy == NULL) {
         return (struct span){NULL, 0};
     }
     if (s.len > 0) {
         memcpy(copy, s.ptr, s.len);
     }
+    copy[s.len] = '\0';
     return (struct span){copy, s.len};
 }
 
 char *arena_cstr(struct arena *arena, struct span s)
 {
-    char *copy = s.len < SIZE_MAX ? arena_alloc(arena, s.len + 1) : NULL;
-    if (copy != NULL && s.len > 0) {
-        memcpy(copy, s.ptr, s.len);
-    }
-    return copy;
+    struct span copy = arena_copy(arena, s);
+    return (char *)(uintptr_t)copy.ptr;
 }
 
 char *arena_printf(struct arena *arena, const char *format, ...)

@@ -18,6 +18,8 @@ void arena_reset(struct arena *arena);
 
 // 16-byte aligned, zeroed; NULL past the maximum.
 void *arena_alloc(struct arena *arena, size_t size);
+// The same with whatever stood there before: for what is written before it is read.
+void *arena_take(struct arena *arena, size_t size);
 // Copies; always NUL-terminated after len. ptr NULL past the maximum.
 struct span arena_copy(struct arena *arena, struct span s);
 char *arena_cstr(struct arena *arena, struct span s);

@@ -83,10 +83,34 @@ struct span span_of_u64(uint64_t value, char ret_digits[U64_DIGITS_MAX]);
 // place.
 bool span_uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;
 
+// --- Text of a known size ------------------------------------------------------------------------
+
+// Where there is room for all that is put.
+struct writer {
+    char *at, *end;
+};
+
+// Inline, so that a literal is a few stores.
+static inline void writer_put(struct writer *w, struct span s)
+{
+    check((size_t)(w->end - w->at) >= s.len);
+    if (s.len > 0) {
+        memcpy(w->at, s.ptr, s.len);
+        w->at += s.len;
+    }
+}
+
+static inline void writer_put_u64(struct writer *w, uint64_t value)
+{
+    char digits[U64_DIGITS_MAX];
+    writer_put(w, span_of_u64(value, digits));
+}
+
 // --- hex.c ---------------------------------------------------------------------------------------
 
 int hex_digit(char c); // its value, -1: it is none
 bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len) MUST_USE; // exact length
+bool hex_is_lower(struct span s); // digits and a to f alone; true for none
 // Writes 2 * len lower-case digits and a NUL.
 void hex_encode(const void *bytes, size_t len, char *ret_hex);
 

@@ -68,15 +68,23 @@ static bool take(struct span *rest, struct span literal)
     return true;
 }
 
-static bool take_digits(struct span *rest, size_t count, int *ret_value)
+// At most four of them.
+static inline bool take_digits(struct span *rest, size_t count, int *ret_value)
 {
-    uint64_t value;
-    if (rest->len < count || !span_to_u64((struct span){rest->ptr, count}, &value)) {
+    int value = 0;
+    if (rest->len < count) {
         return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        unsigned digit = (unsigned char)rest->ptr[i] - (unsigned)'0';
+        if (digit > 9) {
+            return false;
+        }
+        value = value * 10 + (int)digit;
     }
     rest->ptr += count;
     rest->len -= count;
-    *ret_value = (int)value;
+    *ret_value = value;
     return true;
 }
 

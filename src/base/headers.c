@@ -27,7 +27,7 @@ bool headers_add(struct headers *h, struct arena *arena, struct span name, struc
     }
     if (h->count == h->cap) {
         unsigned cap = h->cap == 0 ? 16 : h->cap * 2;
-        struct header *items = arena_alloc(arena, cap * sizeof(*items));
+        struct header *items = arena_take(arena, cap * sizeof(*items));
         if (items == NULL) {
             return false;
         }
@@ -37,26 +37,23 @@ bool headers_add(struct headers *h, struct arena *arena, struct span name, struc
         h->items = items;
         h->cap = cap;
     }
+    if (h->count == 0) {
+        h->names = HEADERS_NOTED;
+    }
+    if (h->names != 0) {
+        h->names |= headers_bit(name);
+    }
     h->items[h->count++] = (struct header){name, value};
     return true;
 }
 
-bool headers_get(const struct headers *h, struct span name, struct span *ret_value)
-{
-    for (unsigned i = 0; i < h->count; i++) {
-        if (span_equal_nocase(h->items[i].name, name)) {
-            *ret_value = h->items[i].value;
-            return true;
-        }
-    }
-    return false;
-}
-
-unsigned headers_count(const struct headers *h, struct span name)
+unsigned headers_find(const struct headers *h, struct span name, struct span *ret_value)
 {
     unsigned count = 0;
     for (unsigned i = 0; i < h->count; i++) {
-        count += span_equal_nocase(h->items[i].name, name);
+        if (span_equal_nocase(h->items[i].name, name) && count++ == 0) {
+            *ret_value = h->items[i].value;
+        }
     }
     return count;
 }
@@ -99,7 +96,7 @@ bool headers_list_has(struct span value, struct span token)
 bool headers_have_in_list(const struct headers *h, struct span name, struct span token)
 {
     bool found = false;
-    for (unsigned i = 0; i < h->count && !found; i++) {
+    for (unsigned i = 0; headers_may_have(h, name) && i < h->count && !found; i++) {
         found =
             span_equal_nocase(h->items[i].name, name) && headers_list_has(h->items[i].value, token);
     }

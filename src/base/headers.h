@@ -5,6 +5,7 @@
 #define FOREBAY_BASE_HEADERS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/arena.h"
 #include "base/bytes.h"
@@ -19,14 +20,39 @@ struct header {
 struct headers {
     struct header *items;
     unsigned count, cap;
+    // headers_bit() of all names that have been added; most look-ups are for what is not there, and end at
+    // it. 0: not known, of a list that was not made by headers_add().
+    uint64_t names;
 };
+
+#define HEADERS_NOTED (UINT64_C(1) << 63) // names are known
+
+static inline uint64_t headers_bit(struct span name)
+{
+    unsigned first = name.len > 0 ? (unsigned char)name.ptr[0] & 0x1fu : 0; // in any case
+    return UINT64_C(1) << ((name.len * 5 + first) & 63);
+}
+
+static inline bool headers_may_have(const struct headers *h, struct span name)
+{
+    return h->names == 0 || (h->names & headers_bit(name)) != 0;
+}
 
 // False past HEADERS_MAX or arena exhaustion.
 bool headers_add(struct headers *h, struct arena *arena, struct span name,
                  struct span value) MUST_USE;
+// How many there are of that name, and the first one's value.
+unsigned headers_find(const struct headers *h, struct span name, struct span *ret_value);
 // First value of that name; false when absent.
-bool headers_get(const struct headers *h, struct span name, struct span *ret_value);
-unsigned headers_count(const struct headers *h, struct span name);
+static inline bool headers_get(const struct headers *h, struct span name, struct span *ret_value)
+{
+    return headers_may_have(h, name) && headers_find(h, name, ret_value) > 0;
+}
+static inline unsigned headers_count(const struct headers *h, struct span name)
+{
+    struct span value;
+    return headers_may_have(h, name) ? headers_find(h, name, &value) : 0;
+}
 void headers_remove(struct headers *h, struct span name); // all of that name
 // Connection, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding, Upgrade (RFC 9110
 // section 7.6.1).

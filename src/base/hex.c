@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hexadecimal digits. Pure; any thread.
+#include <endian.h>
+#include <string.h>
+
 #include "base/bytes.h"
+
+#define EACH(byte) (0x0101010101010101u * (uint64_t)(byte))
 
 // One more than the value; 0: it is none.
 static const int8_t values[256] = {
@@ -34,13 +39,55 @@ bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len)
     return all >= 0;
 }
 
+// The digits of four bytes, of which the first stands lowest: each nibble to a byte of its own, then
+// '0' is added, and to those above 9 what is between '9' and 'a'.
+static uint64_t four_to_digits(uint32_t bytes)
+{
+    uint64_t spread = bytes;
+    spread = (spread | spread << 16) & 0x0000ffff0000ffffu;
+    spread = (spread | spread << 8) & 0x00ff00ff00ff00ffu;
+    spread = (spread >> 4 | spread << 8) & EACH(0x0f);
+    uint64_t above_9 = (spread + EACH(6)) >> 4 & EACH(1);
+    return spread + EACH('0') + above_9 * ('a' - '9' - 1);
+}
+
 void hex_encode(const void *bytes, size_t len, char *ret_hex)
 {
     static const char digits[] = "0123456789abcdef";
     const uint8_t *from = bytes;
-    for (size_t i = 0; i < len; i++) {
+    size_t i = 0;
+    for (; i + 4 <= len; i += 4) {
+        uint32_t four;
+        memcpy(&four, from + i, sizeof(four));
+        uint64_t eight = htole64(four_to_digits(le32toh(four)));
+        memcpy(ret_hex + 2 * i, &eight, sizeof(eight));
+    }
+    for (; i < len; i++) {
         ret_hex[2 * i] = digits[from[i] >> 4];
         ret_hex[2 * i + 1] = digits[from[i] & 15];
     }
     ret_hex[2 * len] = '\0';
+}
+
+// Not 0 in the highest bit of each byte that is in [least, most], where none is above 0x7f.
+static uint64_t are_between(uint64_t word, uint8_t least, uint8_t most)
+{
+    return (word + EACH(0x80 - least)) & ~(word + EACH(0x7f - most));
+}
+
+bool hex_is_lower(struct span s)
+{
+    size_t i = 0;
+    uint64_t all = EACH(0x80);
+    for (; i + 8 <= s.len; i += 8) {
+        uint64_t word;
+        memcpy(&word, s.ptr + i, sizeof(word));
+        uint64_t low = word & EACH(0x7f);
+        all &= (are_between(low, '0', '9') | are_between(low, 'a', 'f')) & ~word;
+    }
+    bool are_lower = all == EACH(0x80);
+    for (; are_lower && i < s.len; i++) {
+        are_lower = digit(s.ptr[i]) >= 0 && (s.ptr[i] < 'A' || s.ptr[i] > 'F');
+    }
+    return are_lower;
 }

@@ -104,8 +104,13 @@ bool span_to_u64(struct span s, uint64_t *ret_value)
         return false;
     }
     for (size_t i = 0; i < s.len; i++) {
-        if (s.ptr[i] < '0' || s.ptr[i] > '9' || !mul_u64(value, 10, &value) ||
-            !add_u64(value, (uint64_t)(s.ptr[i] - '0'), &value)) {
+        unsigned digit = (unsigned char)s.ptr[i] - (unsigned)'0';
+        if (digit > 9) {
+            return false;
+        }
+        if (i < 19) { // as many digits fit
+            value = value * 10 + digit;
+        } else if (!mul_u64(value, 10, &value) || !add_u64(value, digit, &value)) {
             return false;
         }
     }

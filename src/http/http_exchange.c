@@ -7,12 +7,12 @@
 #define ARENA_MAX (1u << 20)
 #define REFUSAL_MAX 16384
 
-static struct arena *arena_take(struct http_worker *hw)
+static struct arena *spare_take(struct http_worker *hw)
 {
     return hw->spare_count > 0 ? hw->spares[--hw->spare_count] : arena_new(ARENA_MAX);
 }
 
-static void arena_give(struct http_worker *hw, struct arena *arena)
+static void spare_give(struct http_worker *hw, struct arena *arena)
 {
     if (hw->spare_count == HTTP_ARENA_SPARES) {
         arena_free(arena);
@@ -69,7 +69,7 @@ static void refuse(struct http_connection *c, enum err err, bool close)
 
 static void exchange_begin(struct http_connection *c)
 {
-    c->x = (struct http_exchange){.arena = arena_take(c->hw)};
+    c->x = (struct http_exchange){.arena = spare_take(c->hw)};
     c->state = CONNECTION_EXCHANGE;
     c->head_started_us = 0;
     http_connection_reset_rate(c);
@@ -167,7 +167,7 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
     if (user != NULL && user->on_done != NULL) {
         user->on_done(user, outcome);
     }
-    arena_give(c->hw, x->arena);
+    spare_give(c->hw, x->arena);
     // All else pointed into the arena or to the handler.
     *x = (struct http_exchange){.body = x->body,
                                 .bad_body = x->bad_body,

@@ -52,20 +52,6 @@ const char *http_reason(unsigned status)
     return "";
 }
 
-struct writer {
-    char *at, *end;
-};
-
-// Inline, so that a literal is a few stores.
-static inline void put(struct writer *w, struct span s)
-{
-    check((size_t)(w->end - w->at) >= s.len);
-    if (s.len > 0) {
-        memcpy(w->at, s.ptr, s.len);
-        w->at += s.len;
-    }
-}
-
 // What this file adds itself must not come from the handler's list as well.
 static bool is_ours(struct span name)
 {
@@ -95,10 +81,10 @@ static void put_headers(struct writer *w, const struct headers *headers)
             stats_add(COUNTER_http_headers_dropped, 1);
             continue;
         }
-        put(w, h->name);
-        put(w, SPAN(": "));
-        put(w, h->value);
-        put(w, SPAN("\r\n"));
+        writer_put(w, h->name);
+        writer_put(w, SPAN(": "));
+        writer_put(w, h->value);
+        writer_put(w, SPAN("\r\n"));
     }
 }
 
@@ -111,12 +97,6 @@ static size_t headers_size(const struct headers *headers)
     return size;
 }
 
-static void put_u64(struct writer *w, uint64_t value)
-{
-    char digits[U64_DIGITS_MAX];
-    put(w, span_of_u64(value, digits));
-}
-
 // False when the arena is used up.
 static bool render_head(struct http_exchange *x, const struct http_reply *reply, bool bodiless)
 {
@@ -124,34 +104,34 @@ static bool render_head(struct http_exchange *x, const struct http_reply *reply,
     struct reply_state *r = &x->reply;
     struct span reason = span_from_cstr(reply->reason);
     size_t size = 256 + reason.len + headers_size(reply->headers) + reply->rendered.len;
-    char *bytes = arena_alloc(x->arena, size);
+    char *bytes = arena_take(x->arena, size);
     if (bytes == NULL) {
         return false;
     }
     struct writer w = {bytes, bytes + size};
-    put(&w, SPAN("HTTP/1.1 "));
-    put_u64(&w, reply->status);
-    put(&w, SPAN(" "));
-    put(&w, reason);
-    put(&w, SPAN("\r\n"));
+    writer_put(&w, SPAN("HTTP/1.1 "));
+    writer_put_u64(&w, reply->status);
+    writer_put(&w, SPAN(" "));
+    writer_put(&w, reason);
+    writer_put(&w, SPAN("\r\n"));
     put_headers(&w, reply->headers);
-    put(&w, reply->rendered);
-    put(&w, SPAN("Date: "));
-    put(&w, span_from_cstr(http_connection_date(c->hw)));
-    put(&w, SPAN("\r\n"));
+    writer_put(&w, reply->rendered);
+    writer_put(&w, SPAN("Date: "));
+    writer_put(&w, span_from_cstr(http_connection_date(c->hw)));
+    writer_put(&w, SPAN("\r\n"));
     if (r->has_length && !reply->no_length) {
-        put(&w, SPAN("Content-Length: "));
-        put_u64(&w, r->length);
-        put(&w, SPAN("\r\n"));
+        writer_put(&w, SPAN("Content-Length: "));
+        writer_put_u64(&w, r->length);
+        writer_put(&w, SPAN("\r\n"));
     } else if (r->chunked && !bodiless) {
-        put(&w, SPAN("Transfer-Encoding: chunked\r\n"));
+        writer_put(&w, SPAN("Transfer-Encoding: chunked\r\n"));
     }
     if (r->close) {
-        put(&w, SPAN("Connection: close\r\n"));
+        writer_put(&w, SPAN("Connection: close\r\n"));
     } else if (x->request.version_minor == 0) {
-        put(&w, SPAN("Connection: keep-alive\r\n"));
+        writer_put(&w, SPAN("Connection: keep-alive\r\n"));
     }
-    put(&w, SPAN("\r\n"));
+    writer_put(&w, SPAN("\r\n"));
     r->head = (struct span){bytes, (size_t)(w.at - bytes)};
     return true;
 }
@@ -168,6 +148,17 @@ static bool body_forces_close(const struct http_exchange *x)
     }
     return x->request.chunked || x->body_left > HTTP_DRAIN_MAX ||
            (x->request.expects_continue && !x->continued);
+}
+
+// Entries are written when they are used; all of them are nearly 3 KiB.
+static struct reply_queue *queue_new(struct arena *arena)
+{
+    struct reply_queue *q = arena_take(arena, sizeof(*q));
+    if (q != NULL) {
+        q->first = q->count = 0;
+        q->queued_bytes = 0;
+    }
+    return q;
 }
 
 void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
@@ -198,7 +189,7 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
         r->ended = true;
     } else if (reply->source != NULL) {
         r->source = reply->source;
-        r->queue = arena_alloc(x->arena, sizeof(*r->queue));
+        r->queue = queue_new(x->arena);
         x->cut |= r->queue == NULL;
         r->ended = r->has_length && r->length == 0;
     } else {

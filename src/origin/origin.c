@@ -458,7 +458,7 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
         (struct span){NULL, 0};
     f->weak_or_no_etag = f->storable = f->too_young = false;
     f->last_modified = 0;
-    f->headers = f->checksums = (struct headers){NULL, 0, 0};
+    f->headers = f->checksums = (struct headers){0};
     f->arena = arena_new(ORIGIN_ARENA_MAX);
     f->driver = NULL;
     struct origin_worker *ow = part_of(w, origin);
@@ -507,7 +507,7 @@ void origin_relay_start(struct worker *w, struct origin *origin, struct origin_r
     check(r->on_head != NULL && r->on_body != NULL && r->on_end != NULL);
     check(r->body == ORIGIN_BODY_NONE || r->on_upload != NULL);
     r->status = 0;
-    r->headers_answered = (struct headers){NULL, 0, 0};
+    r->headers_answered = (struct headers){0};
     r->has_length = false;
     r->length = r->part_first = 0;
     r->part_etag = r->origin_id = (struct span){NULL, 0};

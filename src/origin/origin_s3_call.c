@@ -159,7 +159,7 @@ static bool must_look(const struct origin_s3_call *c)
 void origin_s3_call_attempt(struct origin_s3_call *c)
 {
     struct origin_worker *ow = c->call.ow;
-    struct headers headers = {NULL, 0, 0};
+    struct headers headers = {0};
     struct origin_s3_url url;
     check(c->transfer == NULL);
     arena_reset(c->arena);
@@ -242,7 +242,7 @@ enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
     struct origin_relay *r = c->r;
     r->status = c->response_head.status;
     (void)headers_get(&c->response_head.headers, SPAN("x-amz-request-id"), &r->origin_id);
-    r->headers_answered = (struct headers){NULL, 0, 0};
+    r->headers_answered = (struct headers){0};
     bool bodiless = c->response_head.status == 204 || c->response_head.status == 304;
     r->has_length = c->response_head.has_length || bodiless;
     r->length = c->response_head.has_length && !bodiless ? c->response_head.length : 0;

@@ -118,6 +118,37 @@ Test(bytes, hex_round_trip)
     }
 }
 
+// Several bytes at once are written as one by one, and each byte is judged wherever it stands.
+Test(bytes, hex_of_any_length)
+{
+    static const char digits[] = "0123456789abcdef";
+    for (unsigned byte = 0; byte < 256; byte++) {
+        uint8_t from[11];
+        char text[23];
+        memset(from, (int)(255 - byte), sizeof(from));
+        for (size_t at = 0; at < sizeof(from); at++) {
+            from[at] = (uint8_t)byte;
+            for (size_t len = 0; len <= sizeof(from); len++) {
+                hex_encode(from, len, text);
+                cr_assert(strlen(text) == 2 * len);
+                for (size_t i = 0; i < len; i++) {
+                    cr_assert_eq(text[2 * i], digits[from[i] >> 4]);
+                    cr_assert_eq(text[2 * i + 1], digits[from[i] & 15]);
+                }
+                cr_assert(hex_is_lower((struct span){text, 2 * len}));
+            }
+            from[at] = (uint8_t)(255 - byte);
+        }
+        bool is_lower = byte != 0 && strchr(digits, (int)byte) != NULL;
+        for (size_t at = 0; at < sizeof(text); at++) {
+            memset(text, 'f', sizeof(text));
+            text[at] = (char)byte;
+            cr_assert_eq(hex_is_lower((struct span){text, sizeof(text)}), is_lower, "%u at %zu",
+                         byte, at);
+        }
+    }
+}
+
 Test(bytes, buffer_stops_at_its_maximum_and_stays_failed)
 {
     struct buf b;

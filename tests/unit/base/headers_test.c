@@ -42,6 +42,42 @@ Test(headers, count_is_bounded)
     arena_free(arena);
 }
 
+// What is known of the names says "not there" only where that is so: whatever was removed, and in lists that
+// somebody else has made.
+Test(headers, look_ups_that_end_early)
+{
+    struct arena *arena = arena_new(1 << 20);
+    struct span value, name = SPAN("x-amz-date");
+    struct header items[] = {{SPAN("X-Amz-Date"), SPAN("a")}, {SPAN("x-amz-date"), SPAN("b")}};
+    struct headers made = {.items = items, .count = 2, .cap = 2}, h = {0};
+    cr_assert(headers_get(&made, name, &value) && span_equal_cstr(value, "a"));
+    cr_assert_eq(headers_count(&made, name), 2);
+    cr_assert(headers_add(&made, arena, SPAN("Range"), SPAN("c")));
+    cr_assert_eq(headers_count(&made, name), 2);
+    cr_assert_eq(headers_count(&made, SPAN("range")), 1);
+    cr_assert_eq(headers_find(&made, name, &value), 2);
+    cr_assert(span_equal_cstr(value, "a"));
+
+    static char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    for (size_t from = 0; from < sizeof(letters) - 1; from++) {
+        for (size_t len = 1; len < sizeof(letters) - from && h.count < HEADERS_MAX; len += 7) {
+            struct span added = {letters + from, len};
+            cr_assert(headers_add(&h, arena, added, SPAN("v")));
+            char *other = arena_cstr(arena, added);
+            other[0] = (char)(other[0] >= 'A' && other[0] <= 'z' ? other[0] ^ 0x20 : other[0]);
+            cr_assert(headers_get(&h, (struct span){other, len}, &value), "%s", other);
+            if (len == 1) {
+                headers_remove(&h, added);
+                cr_assert_eq(headers_count(&h, added), 0);
+                cr_assert(headers_add(&h, arena, added, SPAN("v")));
+                cr_assert(headers_count(&h, added) == 1);
+            }
+        }
+        headers_remove(&h, (struct span){letters + from, 8});
+    }
+    arena_free(arena);
+}
+
 // A list may stand in several lines.
 Test(headers, lists_in_several_lines)
 {

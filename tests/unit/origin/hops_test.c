@@ -14,7 +14,7 @@
 
 static enum err check_via(struct arena *arena, const char *value, unsigned *ret_hops)
 {
-    struct headers client = {NULL, 0, 0};
+    struct headers client = {0};
     cr_assert(headers_add(&client, arena, SPAN("vIA"), span_from_cstr(value)));
     return origin_hops_judge(&client, ret_hops);
 }
@@ -22,7 +22,7 @@ static enum err check_via(struct arena *arena, const char *value, unsigned *ret_
 Test(hops, own_name_is_a_loop_and_others_are_counted)
 {
     struct arena *arena = arena_new(65536);
-    struct headers client = {NULL, 0, 0}, sent = {NULL, 0, 0};
+    struct headers client = {0}, sent = {0};
     unsigned hops = 99;
     cr_assert_eq(origin_hops_judge(&client, &hops), ERR_OK);
     cr_assert_eq(hops, 0);
@@ -99,7 +99,7 @@ static void refuse_random(void)
 Test(hops, a_request_asks_the_kernel_for_nothing)
 {
     struct arena *arena = arena_new(65536);
-    struct headers none = {NULL, 0, 0}, first = {NULL, 0, 0}, second = {NULL, 0, 0};
+    struct headers none = {0}, first = {0}, second = {0};
     unsigned hops = 0;
     cr_assert(origin_hops_add(arena, NULL, &first));
     refuse_random();
