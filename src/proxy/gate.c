@@ -23,8 +23,7 @@ static enum err refuse_with(struct request *r, struct s3_error_detail *ret_detai
 
 static enum err judge_host(const struct request *r, struct s3_error_detail *ret_detail)
 {
-    struct span bucket;
-    if (s3_host_parse(r->http->host, &r->live->domains, &bucket) == S3_HOST_OTHER) {
+    if (r->s3.host_kind == S3_HOST_OTHER) {
         ret_detail->message = span_from_cstr(error_row(ERR_HOST_REFUSED)->text);
         return ERR_HOST_REFUSED;
     }

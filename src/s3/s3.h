@@ -46,13 +46,16 @@ struct s3_param {
     bool has_value;                  // "=" was there
 };
 
+enum s3_host_kind { S3_HOST_IP, S3_HOST_LOCALHOST, S3_HOST_DOMAIN, S3_HOST_OTHER };
+
 struct s3_request {
     enum s3_operation operation;
-    unsigned flags;       // of the operation
-    struct span method;   // "GET"
-    struct span bucket;   // empty: service level
-    struct span key;      // decoded bytes, opaque; empty: bucket level. Never normalised
-    bool virtual_host;    // bucket came from Host
+    unsigned flags;     // of the operation
+    struct span method; // "GET"
+    struct span bucket; // empty: service level
+    struct span key;    // decoded bytes, opaque; empty: bucket level. Never normalised
+    bool virtual_host;  // bucket came from Host
+    enum s3_host_kind host_kind;
     struct span raw_path; // as sent, up to '?'; in virtual-host style without the bucket
     struct span raw_query;
     struct s3_param params[S3_QUERY_PARAMS_MAX];
@@ -73,8 +76,6 @@ struct s3_domains {
     const struct span *suffixes;
     unsigned count;
 };
-
-enum s3_host_kind { S3_HOST_IP, S3_HOST_LOCALHOST, S3_HOST_DOMAIN, S3_HOST_OTHER };
 
 // What Host names. bucket is set for virtual-host style ("b.localhost", "b.127.0.0.1",
 // "b.<domain>", longest configured suffix wins; a bucket may contain dots); empty otherwise. Port

@@ -22,9 +22,10 @@ struct sigv4_key {
     SHA256_CTX inner, outer; // of HMAC: what its two pads leave
 };
 
-// For the caller to wipe.
-void sigv4_signing_key(struct span access_key, struct span secret, struct span date,
-                       struct span region, struct span service, struct sigv4_key *ret_key);
+// The thread's own, good until it asks for the next one, or the caller's, who wipes it.
+const struct sigv4_key *sigv4_signing_key(struct span access_key, struct span secret,
+                                          struct span date, struct span region, struct span service,
+                                          struct sigv4_key *ret_own);
 void sigv4_key_mac(const struct sigv4_key *key, struct span data, uint8_t *ret_mac);
 #ifdef FOREBAY_FAULTS
 // How many of them, or what was left of them, this thread holds.

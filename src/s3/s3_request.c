@@ -539,11 +539,10 @@ static bool route_knows_params(const struct route *route, const struct s3_reques
 
 static bool route_matches(const struct route *route, const struct s3_request *r, enum level level)
 {
-    if (route->level != level || !span_equal_cstr(r->method, route->method)) {
-        return false;
-    }
-    if (route->selector != NULL &&
-        (r->param_count == 0 || s3_param_find(r, route->selector) == NULL)) {
+    // What is told apart soonest comes first: of most requests, that they have no parameters.
+    if (route->level != level || (route->selector != NULL && r->param_count == 0) ||
+        !span_equal_cstr(r->method, route->method) ||
+        (route->selector != NULL && s3_param_find(r, route->selector) == NULL)) {
         return false;
     }
     return route->also == NULL || s3_param_find(r, route->also) != NULL;
@@ -728,7 +727,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     if (question < target.len) {
         r->raw_query = span_after(target, question + 1);
     }
-    (void)s3_host_parse(host, domains, &r->bucket); // request_head.c judges the kind
+    r->host_kind = s3_host_parse(host, domains, &r->bucket); // for the gate to judge
     r->virtual_host = r->bucket.len > 0;
 
     enum err err = parse_path(arena, r);

@@ -559,13 +559,16 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
     char text[STRING_TO_SIGN_MAX];
     size_t text_len;
     check(string_to_sign(&c, amz_date, scope, text, &text_len));
-    struct sigv4_key key;
+    struct sigv4_key own;
     uint8_t mac[SHA256_DIGEST_LENGTH];
     char signature[2 * SHA256_DIGEST_LENGTH + 1];
-    sigv4_signing_key(credentials->access_key, credentials->secret_key, (struct span){amz_date, 8},
-                      scope->region, scope->service, &key);
-    sigv4_key_mac(&key, (struct span){text, text_len}, mac);
-    OPENSSL_cleanse(&key, sizeof(key));
+    const struct sigv4_key *key =
+        sigv4_signing_key(credentials->access_key, credentials->secret_key,
+                          (struct span){amz_date, 8}, scope->region, scope->service, &own);
+    sigv4_key_mac(key, (struct span){text, text_len}, mac);
+    if (key == &own) {
+        OPENSSL_cleanse(&own, sizeof(own));
+    }
     hex_encode(mac, sizeof(mac), signature);
 
     char *value = arena_printf(
@@ -603,16 +606,13 @@ static enum err verify_time(const struct sigv4_claim *claim, time_t now)
     return skew > SKEW_MAX_S ? ERR_TIME_SKEWED : ERR_OK;
 }
 
-static bool list_has_name(struct span list, struct span name)
+static bool list_has(const struct span *names, unsigned count, struct span name)
 {
-    struct span rest = list;
-    struct span member;
-    while (span_split(&rest, ';', &member)) {
-        if (member.len == name.len && span_equal_nocase(member, name)) {
-            return true;
-        }
+    unsigned i = 0;
+    while (i < count && !span_equal_nocase(names[i], name)) {
+        i++;
     }
-    return false;
+    return i < count;
 }
 
 // The list bounds the work of everything after it: few names, each once, host among them, and no
@@ -625,13 +625,8 @@ static enum err verify_signed_headers(struct span list, const struct headers *he
     struct span rest = list;
     struct span name;
     while (span_split(&rest, ';', &name)) {
-        if (count == HEADERS_MAX || name.len == 0) {
+        if (count == HEADERS_MAX || name.len == 0 || list_has(names, count, name)) {
             return ERR_SIGNATURE_MISMATCH;
-        }
-        for (unsigned i = 0; i < count; i++) {
-            if (span_equal_nocase(names[i], name)) {
-                return ERR_SIGNATURE_MISMATCH;
-            }
         }
         names[count++] = name;
         host_signed = host_signed || span_equal_cstr(name, "host");
@@ -641,7 +636,7 @@ static enum err verify_signed_headers(struct span list, const struct headers *he
     }
     for (unsigned i = 0; i < headers->count; i++) {
         name = headers->items[i].name;
-        if (starts_with_nocase(name, SPAN("x-amz-")) && !list_has_name(list, name)) {
+        if (starts_with_nocase(name, SPAN("x-amz-")) && !list_has(names, count, name)) {
             return ERR_HEADERS_NOT_SIGNED;
         }
     }
@@ -706,9 +701,9 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
         return err;
     }
     const struct sigv4_scope scope = {.region = claim->region, .service = claim->service};
-    struct sigv4_key key;
-    sigv4_signing_key(claim->access_key, secret_key, claim->date, claim->region, claim->service,
-                      &key);
+    struct sigv4_key own;
+    const struct sigv4_key *key = sigv4_signing_key(claim->access_key, secret_key, claim->date,
+                                                    claim->region, claim->service, &own);
 
     bool has_plus = span_find(raw_path, '+') < raw_path.len;
     unsigned form_count = holds_escaped_slash(raw_path) ? 2 : 1;
@@ -726,7 +721,7 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
         char text[STRING_TO_SIGN_MAX];
         size_t text_len;
         bool all_there = string_to_sign(&c, claim->amz_date, &scope, text, &text_len);
-        if (signature_fits(&key, text, text_len, claim->signature) && all_there) {
+        if (signature_fits(key, text, text_len, claim->signature) && all_there) {
             mismatch.plus_is_space = form.plus_as_space;
             err = ERR_OK;
         } else if (i == 0) {
@@ -736,10 +731,12 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
     if (err == ERR_OK) {
         mismatch.string_to_sign = mismatch.canonical_request = (struct span){NULL, 0};
         if (ret_signing_key != NULL) {
-            memcpy(ret_signing_key, key.bytes, sizeof(key.bytes));
+            memcpy(ret_signing_key, key->bytes, sizeof(key->bytes));
         }
     }
-    OPENSSL_cleanse(&key, sizeof(key));
+    if (key == &own) {
+        OPENSSL_cleanse(&own, sizeof(own));
+    }
     if (ret_mismatch != NULL && (err == ERR_OK || err == ERR_SIGNATURE_MISMATCH)) {
         *ret_mismatch = mismatch;
     }

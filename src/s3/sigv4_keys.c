@@ -132,26 +132,47 @@ static size_t key_id(const struct span *pieces, unsigned count, char *ret_id)
     return len;
 }
 
-void sigv4_signing_key(struct span access_key, struct span secret, struct span date,
-                       struct span region, struct span service, struct sigv4_key *ret_key)
+// Cuts the next piece of an id off; false: it is another.
+static bool id_takes(struct span *id, struct span piece)
 {
-    const struct span pieces[] = {access_key, secret, date, region, service};
+    if (piece.len + 1 > id->len || id->ptr[0] != (char)piece.len) {
+        return false;
+    }
+    struct span kept = {id->ptr + 1, piece.len};
+    id->ptr += piece.len + 1;
+    id->len -= piece.len + 1;
+    return span_equal(kept, piece);
+}
+
+const struct sigv4_key *sigv4_signing_key(struct span access_key, struct span secret,
+                                          struct span date, struct span region, struct span service,
+                                          struct sigv4_key *ret_own)
+{
+    const struct span pieces[] = {access_key, date, region, service, secret};
+    uint64_t hash = hash64(access_key.ptr, access_key.len, 0);
+    if (region.len > 0) { // the same key signs for several
+        hash = hash64(region.ptr, region.len, hash);
+    }
+    struct cached_key *cached = &key_cache[hash % KEY_CACHE_SIZE];
+    struct span rest = {cached->id, cached->id_len};
+    bool is_it = id_takes(&rest, access_key) && id_takes(&rest, date) && id_takes(&rest, region) &&
+                 id_takes(&rest, service) && rest.len == secret.len + 1 &&
+                 rest.ptr[0] == (char)secret.len &&
+                 CRYPTO_memcmp(rest.ptr + 1, secret.ptr, secret.len) == 0;
+    if (is_it) {
+        return &cached->key;
+    }
     char id[KEY_ID_MAX];
     size_t id_len = key_id(pieces, ARRAY_LEN(pieces), id);
-    struct cached_key *cached = &key_cache[hash64(id, id_len, 0) % KEY_CACHE_SIZE];
-    if (id_len > 0 && cached->id_len == id_len && CRYPTO_memcmp(cached->id, id, id_len) == 0) {
-        *ret_key = cached->key;
-        OPENSSL_cleanse(id, id_len);
-        return;
-    }
-    derive_signing_key(secret, date, region, service, ret_key->bytes);
-    key_init(ret_key);
+    derive_signing_key(secret, date, region, service, ret_own->bytes);
+    key_init(ret_own);
     if (id_len > 0) {
         key_cache_wipe_other_days(date);
         memcpy(cached->date, date.ptr, min_u64(date.len, sizeof(cached->date)));
         memcpy(cached->id, id, id_len);
         cached->id_len = id_len;
-        cached->key = *ret_key;
+        cached->key = *ret_own;
     }
     OPENSSL_cleanse(id, sizeof(id));
+    return ret_own;
 }
