@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-// The stored lines become headers that can be replaced.
+// The lines become headers that can be replaced.
 static void unrender(struct request *r, struct headers *headers, struct span *rendered)
 {
     struct span rest = *rendered, line;
@@ -71,44 +71,46 @@ static struct span stored_lines(const struct request *r, unsigned status)
     return lines;
 }
 
-// Put together by hand, because nearly every request of a loader has one. Empty: no memory.
-static struct span content_range(struct request *r)
-{
-    const struct get_state *g = get_of(r);
-    char digits[3][U64_DIGITS_MAX];
-    const struct span pieces[] = {SPAN("bytes "), span_of_u64(g->first, digits[0]),
-                                  SPAN("-"),      span_of_u64(g->end - 1, digits[1]),
-                                  SPAN("/"),      span_of_u64(g->object->size_bytes, digits[2])};
-    char *text = arena_alloc(r->arena, sizeof("bytes -/") + 3 * U64_DIGITS_MAX);
-    size_t len = 0;
-    for (size_t i = 0; text != NULL && i < ARRAY_LEN(pieces); i++) {
-        memcpy(text + len, pieces[i].ptr, pieces[i].len);
-        len += pieces[i].len;
-    }
-    return (struct span){text, len};
-}
+#define CONTENT_RANGE_MAX (sizeof("Content-Range: bytes -/\r\n") + 3 * U64_DIGITS_MAX)
+#define ACCEPT_RANGES "Accept-Ranges: bytes\r\n"
 
-static void add_headers(struct request *r, struct headers *headers, struct http_reply *reply)
+// Put together as text, which no hit has looked at again. False: no memory.
+static bool add_headers(struct request *r, struct headers *headers, struct http_reply *reply)
 {
     struct get_state *g = get_of(r);
-    reply->rendered = stored_lines(r, reply->status);
+    char before[CONTENT_RANGE_MAX + sizeof(ACCEPT_RANGES)];
+    char behind[sizeof("Age: \r\n") + U64_DIGITS_MAX];
+    struct writer w = {before, before + sizeof(before)};
     if (reply->status == 206) {
-        request_header(r, headers, "Content-Range", content_range(r));
+        writer_put(&w, SPAN("Content-Range: bytes "));
+        writer_put_u64(&w, g->first);
+        writer_put(&w, SPAN("-"));
+        writer_put_u64(&w, g->end - 1);
+        writer_put(&w, SPAN("/"));
+        writer_put_u64(&w, g->object->size_bytes);
+        writer_put(&w, SPAN("\r\n"));
     }
     if (reply->status != 304) {
-        request_header(r, headers, "Accept-Ranges", SPAN("bytes"));
+        writer_put(&w, SPAN(ACCEPT_RANGES));
     }
-    request_common_headers(r, headers);
+    struct writer age = {behind, behind + sizeof(behind)};
     if ((g->have_record || g->have_known) && !g->from_origin && g->view.age_ms != UINT64_MAX &&
         !g->confirmed) {
-        char digits[U64_DIGITS_MAX];
-        struct span age = arena_copy(r->arena, span_of_u64(g->view.age_ms / 1000, digits));
-        request_header(r, headers, "Age", age);
+        writer_put(&age, SPAN("Age: "));
+        writer_put_u64(&age, g->view.age_ms / 1000);
+        writer_put(&age, SPAN("\r\n"));
+    }
+    reply->rendered = request_lines(r, (struct span){before, (size_t)(w.at - before)},
+                                    (struct span){behind, (size_t)(age.at - behind)},
+                                    stored_lines(r, reply->status));
+    if (reply->rendered.len == 0) {
+        return false;
     }
     if (r->s3.has_response_overrides && reply->status != 304) {
         unrender(r, headers, &reply->rendered);
         response_overrides_apply(r, headers);
     }
+    return true;
 }
 
 static void add_body(struct request *r, struct http_reply *reply)
@@ -130,18 +132,17 @@ static void add_body(struct request *r, struct http_reply *reply)
 static enum step_result send(struct request *r, unsigned status)
 {
     struct get_state *g = get_of(r);
-    struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
-    if (headers == NULL) {
-        return request_fail(r, ERR_NO_MEMORY, NULL);
-    }
+    struct headers headers = {0}; // no longer than http_reply_start()
     classify(r);
     struct http_reply reply = {.status = status,
                                .reason = s3_status_reason(status),
-                               .headers = headers,
+                               .headers = &headers,
                                .no_length = status == 304,
                                .has_length = status != 304,
                                .length = g->end - g->first};
-    add_headers(r, headers, &reply);
+    if (!add_headers(r, &headers, &reply)) {
+        return request_fail(r, ERR_NO_MEMORY, NULL);
+    }
     if (!g->is_head && reply.length > 0) {
         add_body(r, &reply);
     }

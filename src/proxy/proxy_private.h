@@ -224,6 +224,9 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
 enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed);
 // Headers every reply carries: x-amz-request-id, x-amz-id-2, Server, Cache-Status.
 void request_common_headers(struct request *r, struct headers *headers);
+// The same, as lines between `before` and `behind`, and those of the object; in the arena. Empty: no memory.
+struct span request_lines(struct request *r, struct span before, struct span behind,
+                          struct span stored);
 // A browser that opens an object must not run it with the rights of everybody who reaches this listener.
 void request_sandbox_headers(struct headers *headers, struct arena *arena);
 void request_header(struct request *r, struct headers *headers, const char *name,

@@ -190,17 +190,48 @@ void request_sandbox_headers(struct headers *headers, struct arena *arena)
     (void)!headers_add(headers, arena, SPAN("X-Content-Type-Options"), SPAN("nosniff"));
 }
 
+static struct span request_server(const struct request *r)
+{
+    const struct origin *origin =
+        r->origin != NULL ? r->origin : r->pw->proxy->options.default_origin;
+    return origin != NULL ? span_from_cstr(origin_server_header(origin)) : SPAN("AmazonS3");
+}
+
 void request_common_headers(struct request *r, struct headers *headers)
 {
     request_header(r, headers, "x-amz-request-id", (struct span){r->id, 16});
     request_header(r, headers, "x-amz-id-2", (struct span){r->id, 16});
-    const struct origin *origin =
-        r->origin != NULL ? r->origin : r->pw->proxy->options.default_origin;
-    request_header(r, headers, "Server",
-                   origin != NULL ? span_from_cstr(origin_server_header(origin))
-                                  : SPAN("AmazonS3"));
+    request_header(r, headers, "Server", request_server(r));
     request_header(r, headers, "Cache-Status", request_cache_status(r));
     request_sandbox_headers(headers, r->arena);
+}
+
+// Nobody looks at these bytes again: ids are digits, origin_server_header_learn() takes no value that is
+// not clean, and what Cache-Status says is made of our own words.
+struct span request_lines(struct request *r, struct span before, struct span behind,
+                          struct span stored)
+{
+    struct span server = request_server(r), status = request_cache_status(r), id = {r->id, 16};
+    size_t size = 256 + server.len + status.len + before.len + behind.len + stored.len;
+    char *text = arena_take(r->arena, size);
+    if (text == NULL) {
+        return (struct span){NULL, 0};
+    }
+    struct writer w = {text, text + size};
+    writer_put(&w, before);
+    writer_put(&w, SPAN("x-amz-request-id: "));
+    writer_put(&w, id);
+    writer_put(&w, SPAN("\r\nx-amz-id-2: "));
+    writer_put(&w, id);
+    writer_put(&w, SPAN("\r\nServer: "));
+    writer_put(&w, server);
+    writer_put(&w, SPAN("\r\nCache-Status: "));
+    writer_put(&w, status);
+    writer_put(&w, SPAN("\r\nContent-Security-Policy: sandbox\r\n"
+                        "X-Content-Type-Options: nosniff\r\n"));
+    writer_put(&w, behind);
+    writer_put(&w, stored);
+    return (struct span){text, (size_t)(w.at - text)};
 }
 
 // --- refusal -------------------------------------------------------------------------------------
