@@ -21,7 +21,7 @@
 
 #define PIPE_BYTES (1u << 20)
 #define PIPE_BYTES_LEAST (64u << 10)
-#define SPLICE_BYTES (256u << 10) // what a full socket leaves of it was taken for nothing
+#define SPLICE_BYTES (512u << 10) // what a full socket leaves of it was taken for nothing
 
 void file_send_init(struct file_send *fs)
 {
