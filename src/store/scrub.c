@@ -30,8 +30,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
+#include "store/segment_files.h"
 #include "store/segment_list.h"
-#include "store/segment_supply.h"
 #include "store/store_private.h"
 
 #define WINDOW_BYTES (512u << 10)

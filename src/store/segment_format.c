@@ -2,8 +2,8 @@
 // The on-disk format of segments, version 2. Pure encode and decode; any thread. All numbers are
 // little endian, every CRC is CRC32C with the usual inversion at both ends, unnamed bytes are zero.
 //
-// A segment is a file of fixed size (a power of two and a 64th of it), allocated whole, written front to back, freed as a whole;
-// never truncated and never written twice in the same place, but for what is marked bad and a table that
+// A segment is a file of fixed size (a power of two and a 64th of it), allocated whole, written front to back, freed as a whole
+// (what is left over of a full one before: segment_trim.c); never truncated and never written twice in the same place, but for what is marked bad and a table that
 // a clean stop has left in a segment that goes on. Numbers are never used again, and each segment has
 // a random salt that the index and every run repeat, so that a stale place can never be believed.
 //
@@ -23,6 +23,8 @@
 //   48  8  wall clock at creation, us  32  4  runs begun              32  4  header offset
 //                                      36  4  rows of the table       36  4  payload offset
 //                                      40  4  id of the table's writing
+//                                      44  4  bytes between runs and
+//                                             table given back
 //   508 4  CRC of 0..507               508 4  CRC of 0..507           508 4  CRC of 0..507
 //
 // A run is header + payload and holds whole neighbouring blocks of one version. Three shapes, by
@@ -191,6 +193,7 @@ void segment_seal_encode(const struct segment_seal *seal, char *ret_sector)
     wire_put_u32(ret_sector + 32, seal->run_count);
     wire_put_u32(ret_sector + 36, seal->row_count);
     wire_put_u32(ret_sector + 40, seal->table_id);
+    wire_put_u32(ret_sector + 44, seal->given_bytes);
     segment_sector_end(ret_sector);
 }
 
@@ -208,6 +211,7 @@ enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal)
         .run_count = wire_get_u32(sector + 32),
         .row_count = wire_get_u32(sector + 36),
         .table_id = wire_get_u32(sector + 40),
+        .given_bytes = wire_get_u32(sector + 44),
     };
     return ERR_OK;
 }

@@ -109,6 +109,7 @@ struct segment_seal {
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;
     uint32_t row_count, table_id; // of the table at the segment's end
+    uint32_t given_bytes;         // between the last run and the table, that the file has no more
 };
 void segment_seal_encode(const struct segment_seal *seal, char *ret_sector);
 enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal) MUST_USE;

@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "stats/stats.h"
+#include "store/segment_files.h"
 #include "store/segment_list.h"
 #include "store/segment_supply.h"
 #include "store/store_private.h"
@@ -125,6 +126,7 @@ static void segment_closed(struct segment *segment)
     segment_free_marks(segment); // nobody has a pin any more
     atomic_store(&segment->number, 0);
     segment->state = SEGMENT_FREE;
+    uint64_t cost = log->segment_cost_bytes - segment->given_bytes;
     log->guarded.dying_count--;
     struct segment_rows *rows = segment->rows;
     segment->rows = NULL;
@@ -132,7 +134,7 @@ static void segment_closed(struct segment *segment)
     segment_rows_free(rows);
     atomic_fetch_sub(&log->segment_count, 1);
     stats_sub(COUNTER_segments, 1);
-    store_space_give(log->store, log->segment_cost_bytes);
+    store_space_give(log->store, cost);
     segment_log_want(log, false); // there is room for another
 }
 

@@ -32,6 +32,7 @@
 #include "base/random.h"
 #include "stats/stats.h"
 #include "store/segment_mark.h"
+#include "store/segment_trim.h"
 #include "store/store_private.h"
 
 #define PAGES_PER_WRITE 64u
@@ -242,11 +243,12 @@ static enum err rows_write_locked(struct segment *segment, int fd, uint32_t tabl
     return table_write(segment, fd, rows);
 }
 
-static enum err seal_write_locked(struct segment *segment, int fd)
+static enum err seal_write_locked(struct segment *segment, int fd, uint32_t given_bytes)
 {
     struct segment_log *log = segment->log;
     struct segment_seal seal = {.number = atomic_load(&segment->number),
-                                .table_id = table_id_new()};
+                                .table_id = table_id_new(),
+                                .given_bytes = given_bytes};
     enum err err = rows_write_locked(segment, fd, seal.table_id, &seal.row_count);
     if (err != ERR_OK) {
         return err;
@@ -264,7 +266,8 @@ static enum err seal_write_locked(struct segment *segment, int fd)
         return ERR_IO;
     }
     stats_add(COUNTER_segment_sealed_bytes, log->segment_size_bytes);
-    uint64_t used = (uint64_t)seal.end_offset + segment_table_bytes(seal.row_count);
+    uint64_t used =
+        (uint64_t)seal.end_offset + segment_table_bytes(seal.row_count) + seal.given_bytes;
     stats_add(COUNTER_segment_unused_bytes, // one that was torn may seem full up to its end
               log->segment_size_bytes - min_u64(used, log->segment_size_bytes));
     return ERR_OK;
@@ -278,8 +281,14 @@ void segment_list_seal(struct segment *segment)
     if (segment_borrow_wait(segment, &fd) != ERR_OK) {
         return; // it stays as it is: rows in memory, looked through by a later start
     }
+    pthread_mutex_lock(&log->rows_guard);
+    bool is_listed = segment->rows != NULL; // nobody adds: nothing is held
+    uint32_t row_count = is_listed ? segment_rows_count(segment->rows) : 0;
+    pthread_mutex_unlock(&log->rows_guard);
+    uint32_t given_bytes = is_listed ? segment_trim(segment, fd, row_count) : 0;
     pthread_mutex_lock(&log->seal_lock);
-    if (seal_write_locked(segment, fd) == ERR_OK) {
+    bool is_written = seal_write_locked(segment, fd, given_bytes) == ERR_OK;
+    if (is_written) {
         pthread_mutex_lock(&log->rows_guard);
         rows = segment->rows;
         segment->rows = NULL;
@@ -290,6 +299,7 @@ void segment_list_seal(struct segment *segment)
     pthread_mutex_unlock(&log->seal_lock);
     segment_return(segment);
     segment_rows_free(rows);
+    segment_trim_given(segment, is_written ? given_bytes : 0);
 }
 
 enum err segment_list_save(struct segment *segment, uint32_t *ret_row_count, uint32_t *ret_table_id)

@@ -24,10 +24,7 @@
 // has forgotten it.
 #include "store/segment_log.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -35,14 +32,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
+#include "store/segment_files.h"
 #include "store/segment_free.h"
 #include "store/segment_supply.h"
 #include "store/store_private.h"
 
 #define TABLE_MIN 256u
 #define VERIFIED_BITS 64u
-#define SPARE_EMPTY_MAX 4u  // empty segments found at the start that are kept
-#define EMPTY_FILES_MAX 64u // so many are looked into to find out that a cache holds nothing
+#define SPARE_EMPTY_MAX 4u // empty segments found at the start that are kept
 
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
 {
@@ -62,121 +59,6 @@ uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max
         size *= 2;
     }
     return (uint32_t)size;
-}
-
-// --- files that are there
-
-// Number in a name like 00000001.seg; 0: none.
-static uint32_t segment_name_number(const char *name)
-{
-    size_t digits = strspn(name, "0123456789");
-    uint64_t number = 0;
-    if (digits < 8 || digits > 10 || strcmp(name + digits, ".seg") != 0 ||
-        !span_to_u64((struct span){name, digits}, &number) || number > UINT32_MAX) {
-        return 0;
-    }
-    return (uint32_t)number;
-}
-
-void segment_name(uint32_t number, char ret_name[SEGMENT_NAME_LEN])
-{
-    (void)snprintf(ret_name, SEGMENT_NAME_LEN, "%08u.seg", number);
-}
-
-// Calls fn for each file named like a segment. Folders and the like are left alone.
-static void segment_files_each(int segments_fd,
-                               void (*fn)(void *ctx, const char *name, uint32_t number), void *ctx)
-{
-    int fd = openat(segments_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
-    if (folder == NULL) {
-        if (fd >= 0) {
-            (void)close(fd); // nothing was written to it
-        }
-        return;
-    }
-    for (struct dirent *e = readdir(folder); e != NULL; e = readdir(folder)) {
-        uint32_t number = segment_name_number(e->d_name);
-        struct stat st;
-        bool regular =
-            e->d_type == DT_REG ||
-            (e->d_type == DT_UNKNOWN && fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-             S_ISREG(st.st_mode));
-        if (number != 0 && regular) {
-            fn(ctx, e->d_name, number);
-        }
-    }
-    (void)closedir(folder); // only read
-}
-
-static void on_file_counted(void *ctx, const char *name, uint32_t number)
-{
-    (void)name;
-    (void)number;
-    ++*(uint32_t *)ctx;
-}
-
-uint32_t segment_log_count_files(int segments_fd)
-{
-    uint32_t count = 0;
-    segment_files_each(segments_fd, on_file_counted, &count);
-    return count;
-}
-
-static void on_file_wiped(void *ctx, const char *name, uint32_t number)
-{
-    (void)number;
-    (void)unlinkat(*(int *)ctx, name, 0); // what stays is found again at the next start
-}
-
-void segment_log_wipe(int segments_fd)
-{
-    segment_files_each(segments_fd, on_file_wiped, &segments_fd);
-}
-
-struct file_list {
-    uint32_t *numbers;
-    size_t count, max;
-};
-
-static void on_file_listed(void *ctx, const char *name, uint32_t number)
-{
-    (void)name;
-    struct file_list *list = ctx;
-    if (list->count < list->max) {
-        list->numbers[list->count++] = number;
-    }
-}
-
-bool segment_file_is_empty(int segments_fd, uint32_t number)
-{
-    static const char nothing[SECTOR_SIZE];
-    char name[SEGMENT_NAME_LEN];
-    char sector[SECTOR_SIZE];
-    segment_name(number, name);
-    int fd = openat(segments_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) {
-        return true;
-    }
-    bool full = pread(fd, sector, sizeof(sector), SEGMENT_DATA_OFFSET) == (ssize_t)sizeof(sector) &&
-                memcmp(sector, nothing, sizeof(sector)) != 0;
-    (void)close(fd); // only read
-    return !full;
-}
-
-bool segment_log_files_are_empty(int segments_fd)
-{
-    uint32_t numbers[EMPTY_FILES_MAX];
-    struct file_list list = {.numbers = numbers, .max = EMPTY_FILES_MAX};
-    if (segment_log_count_files(segments_fd) > EMPTY_FILES_MAX) {
-        return false;
-    }
-    segment_files_each(segments_fd, on_file_listed, &list);
-    bool empty = true;
-    for (size_t i = 0; i < list.count && empty; i++) {
-        empty = segment_file_is_empty(segments_fd, numbers[i]);
-    }
-    return empty;
 }
 
 // --- the table
@@ -203,7 +85,7 @@ void segment_enter(struct segment_log *log, uint32_t number, enum segment_state 
     segment->moved_blocks = segment->moved_bytes = 0;
     segment->salt = 0;
     segment->append_offset = SEGMENT_DATA_OFFSET;
-    segment->unit_count = segment->run_count = 0;
+    segment->unit_count = segment->run_count = segment->given_bytes = 0;
     atomic_store(&segment->holds, 0);
     atomic_store(&segment->bad_count, 0);
     atomic_store(&segment->number, number);
@@ -220,18 +102,19 @@ void segment_free_marks(struct segment *segment)
 }
 
 // Smallest table in which the files do not meet.
-static uint32_t table_size_for(const struct file_list *files, unsigned segments_max)
+static uint32_t table_size_for(const struct segment_file *files, size_t count,
+                               unsigned segments_max)
 {
     uint32_t size = TABLE_MIN;
-    while (size < SEGMENT_TABLE_MAX && size < 4ull * (segments_max + files->count)) {
+    while (size < SEGMENT_TABLE_MAX && size < 4ull * (segments_max + count)) {
         size *= 2;
     }
     for (; size < SEGMENT_TABLE_MAX; size *= 2) {
         uint8_t *taken = calloc(size, 1);
         check(taken != NULL);
         bool meet = false;
-        for (size_t i = 0; i < files->count && !meet; i++) {
-            meet = taken[files->numbers[i] & (size - 1)]++ != 0;
+        for (size_t i = 0; i < count && !meet; i++) {
+            meet = taken[files[i].number & (size - 1)]++ != 0;
         }
         free(taken);
         if (!meet) {
@@ -241,11 +124,11 @@ static uint32_t table_size_for(const struct file_list *files, unsigned segments_
     return size;
 }
 
-static void log_enter_files(struct segment_log *log, const struct file_list *files)
+static void log_enter_files(struct segment_log *log, const struct segment_file *files, size_t count)
 {
     struct store *store = log->store;
-    for (size_t i = 0; i < files->count; i++) {
-        uint32_t number = files->numbers[i];
+    for (size_t i = 0; i < count; i++) {
+        uint32_t number = files[i].number;
         struct segment *segment = segment_log_entry(log, number);
         if (segment->state != SEGMENT_FREE) { // only with numbers millions apart
             char name[SEGMENT_NAME_LEN];
@@ -253,9 +136,10 @@ static void log_enter_files(struct segment_log *log, const struct file_list *fil
             (void)unlinkat(store->dir.segments_fd, name, 0);
             continue;
         }
-        atomic_fetch_add(&store->used_bytes, log->segment_cost_bytes);
-        stats_add(COUNTER_cache_bytes, log->segment_cost_bytes);
+        atomic_fetch_add(&store->used_bytes, log->segment_cost_bytes - files[i].given_bytes);
+        stats_add(COUNTER_cache_bytes, log->segment_cost_bytes - files[i].given_bytes);
         segment_enter(log, number, SEGMENT_SEALED);
+        segment->given_bytes = files[i].given_bytes;
         segment->recovered = true;
         segment->seal_written = true;
         log->guarded.next_number =
@@ -299,17 +183,15 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     log->guarded.next_number = store->dir.format.next_segment;
     segment_pool_init(&log->pool, store->dir.segments_fd, store->descriptors_max);
 
-    struct file_list files = {.max = segment_log_count_files(store->dir.segments_fd)};
-    files.numbers = calloc(files.max + 1, sizeof(*files.numbers));
-    check(files.numbers != NULL);
-    segment_files_each(store->dir.segments_fd, on_file_listed, &files);
-    files.count = store_fit(store, files.numbers, files.count);
-    uint32_t size = table_size_for(&files, log->segments_max);
+    size_t count;
+    struct segment_file *files = segment_files_list(&store->dir, &count);
+    count = store_fit(store, files, count);
+    uint32_t size = table_size_for(files, count, log->segments_max);
     log->table_mask = size - 1;
     log->table = calloc(size, sizeof(*log->table));
     check(log->table != NULL);
-    log_enter_files(log, &files);
-    free(files.numbers);
+    log_enter_files(log, files, count);
+    free(files);
 
     log->slots = calloc(log->slot_max + SEGMENT_SLOTS_APART, sizeof(*log->slots));
     check(log->slots != NULL);
@@ -624,6 +506,7 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment,
     pthread_mutex_lock(&log->guarded.lock);
     if (segment->state == SEGMENT_SEALED && segment->recovered) {
         check(found->sealed || found->rows != NULL);
+        found->sealed |= segment->given_bytes > 0; // there is no room for more
         segment->recovered = false;
         segment->append_offset = found->end_offset;
         segment->unit_count = found->unit_count;

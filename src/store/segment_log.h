@@ -41,12 +41,13 @@ struct segment {
     atomic_uint bad_count;
     atomic_uint last_used_s;
     struct segment_log *log;
-    // Under the log's lock; the four below too, or under the slot's while OPEN.
+    // Under the log's lock; the four below too, or under the slot's while OPEN; given_bytes always.
     enum segment_state state;
     bool seal_written,
         recovered; // recovered: was there at the start and has not been looked at yet
     uint64_t salt; // set once, under rows_guard as well
     uint32_t append_offset, unit_count, run_count;
+    uint32_t given_bytes; // of its file, back to the file system; nothing is written there any more
     bool is_distrusted;   // DYING: given up, and must not be found again
     bool index_forgotten; // DYING: its entries have left the index, or are to be left alone
     uint64_t moved_blocks, moved_bytes; // DYING: that have survived elsewhere
@@ -120,15 +121,6 @@ uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max
 enum err segment_log_open(struct segment_log *log, struct store *store) MUST_USE;
 // After the workers: fills dir.format.append, closes everything, frees.
 void segment_log_close(struct segment_log *log);
-// Counts the files in segments/ before anything else is known. Any entry named like a segment
-// counts.
-uint32_t segment_log_count_files(int segments_fd);
-// Removes all of them.
-void segment_log_wipe(int segments_fd);
-// Does none of them hold a run? False as well when there are too many to look.
-bool segment_log_files_are_empty(int segments_fd);
-// Has this file no run at its beginning, or cannot be read?
-bool segment_file_is_empty(int segments_fd, uint32_t number);
 
 // Goes by the store's limits. Before threads, or on the supply thread.
 void segment_log_limit(struct segment_log *log);

@@ -28,7 +28,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
-#include "store/segment_supply.h"
+#include "store/segment_files.h"
 #include "store/store_private.h"
 
 #define USERS 0x7fffffffull

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "stats/stats.h"
+#include "store/segment_files.h"
 #include "store/segment_free.h"
 #include "store/segment_list.h"
 #include "store/store_private.h"

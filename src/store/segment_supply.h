@@ -5,9 +5,6 @@
 
 #include "store/segment_log.h"
 
-#define SEGMENT_NAME_LEN 24u
-
-void segment_name(uint32_t number, char ret_name[SEGMENT_NAME_LEN]);
 void segment_enter(struct segment_log *log, uint32_t number, enum segment_state state);
 // What was marked of it leaves memory: nobody has a pin, nor will again.
 void segment_free_marks(struct segment *segment);

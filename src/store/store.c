@@ -24,6 +24,7 @@
 #include "base/random.h"
 #include "stats/stats.h"
 #include "store/index_verify.h"
+#include "store/segment_files.h"
 #include "store/segment_free.h"
 #include "store/segment_supply.h"
 #include "store/store_private.h"
@@ -181,14 +182,14 @@ static enum err store_choose_segments(struct store *store, const struct store_op
     }
     bool suits = format->segment_size_bytes >= 2 * options->block_size_bytes_max &&
                  store->capacity_bytes >= store_least_bytes(store, format->segment_size_bytes);
-    bool empty = !store->dir.fresh && segment_log_files_are_empty(store->dir.segments_fd);
+    bool empty = !store->dir.fresh && segment_files_are_empty(store->dir.segments_fd);
     if (store->dir.fresh || !suits || (empty && format->segment_size_bytes != best)) {
         if (!store->dir.fresh) {
             if (!empty) {
                 log_warn("cache_emptied", "reason=segment_size was=%u now=%u",
                          format->segment_size_bytes, best);
             }
-            segment_log_wipe(store->dir.segments_fd);
+            segment_files_wipe(store->dir.segments_fd);
             index_remove_files(store->dir.index_fd);
             format->index_txn = 0;
             format->append_count = 0;
@@ -246,9 +247,8 @@ static enum err store_attach(struct store *store, const struct store_options *op
     store_epochs_load(store);
     store_doubts_load(store);
     store_holders_load(store, options->holders, options->holder_count);
-    uint64_t segment_bytes = segment_file_bytes(store->dir.format.segment_size_bytes);
-    uint64_t ours = segment_log_count_files(store->dir.segments_fd) * segment_bytes +
-                    index_file_bytes(store->dir.index_fd);
+    uint64_t ours =
+        segment_files_bytes(store->dir.segments_fd) + index_file_bytes(store->dir.index_fd);
     err = store_size_begin(store, ours);
     err = err != ERR_OK ? err : store_choose_segments(store, options, ret_why);
     if (err != ERR_OK) {
@@ -607,10 +607,10 @@ void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errn
 int store_fault_strike(enum store_fault fault)
 {
     static const char *const names[] = {
-        "store.sync",   "store.commit", "store.create",  "store.allocate", "store.unlink",
-        "store.open",   "store.scan",   "store.table",   "store.mark",     "store.note",
-        "store.disown", "store.remove", "store.rewrite", "store.roll",     "store.scrub",
-        "store.pins",   "store.rebuild"};
+        "store.sync",   "store.commit",  "store.create",  "store.allocate", "store.unlink",
+        "store.open",   "store.scan",    "store.table",   "store.mark",     "store.note",
+        "store.disown", "store.remove",  "store.rewrite", "store.roll",     "store.scrub",
+        "store.pins",   "store.rebuild", "store.trim"};
     static_assert(ARRAY_LEN(names) == STORE_FAULT_COUNT_, "a name for each");
     if (atomic_load_explicit(&faults[fault].stalled, memory_order_relaxed)) {
         fault_wait(fault);

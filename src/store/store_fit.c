@@ -15,23 +15,23 @@
 
 #include "base/log.h"
 #include "store/index_verify.h"
-#include "store/segment_supply.h"
+#include "store/segment_files.h"
 #include "store/store_private.h"
 
 #define INDEX_SHARE 4u // an index above this part of a cache that is too full is made anew
 
 static int number_ascending(const void *a, const void *b)
 {
-    uint32_t x = *(const uint32_t *)a;
-    uint32_t y = *(const uint32_t *)b;
+    uint32_t x = ((const struct segment_file *)a)->number;
+    uint32_t y = ((const struct segment_file *)b)->number;
     return (x > y) - (x < y);
 }
 
 struct fitting {
     struct store *store;
-    uint32_t *numbers; // ascending
+    struct segment_file *files; // ascending
     size_t count;
-    uint64_t cost, used; // of one segment; of everything
+    uint64_t cost, used; // of one whole segment; of everything
     size_t empty_gone, full_gone;
 };
 
@@ -43,13 +43,13 @@ static void fit_segments(struct fitting *f, bool only_empty)
     for (size_t i = 0; i < f->count; i++) {
         bool over = f->used > f->store->segment_limit_bytes;
         char name[SEGMENT_NAME_LEN];
-        segment_name(f->numbers[i], name);
-        if (!over || (only_empty && !segment_file_is_empty(segments_fd, f->numbers[i])) ||
+        segment_name(f->files[i].number, name);
+        if (!over || (only_empty && !segment_file_is_empty(segments_fd, f->files[i].number)) ||
             unlinkat(segments_fd, name, 0) != 0) { // what cannot go is counted as before
-            f->numbers[kept++] = f->numbers[i];
+            f->files[kept++] = f->files[i];
             continue;
         }
-        f->used -= f->cost;
+        f->used -= f->cost - f->files[i].given_bytes;
         f->empty_gone += only_empty;
         f->full_gone += !only_empty;
     }
@@ -64,21 +64,30 @@ bool store_fit_index(const struct store *store, uint64_t index_bytes)
            store_size_fixed(store) + segments + index_bytes <= store->segment_limit_bytes;
 }
 
-size_t store_fit(struct store *store, uint32_t *numbers, size_t count)
+static uint64_t files_cost(const struct fitting *f)
+{
+    uint64_t bytes = f->count * f->cost;
+    for (size_t i = 0; i < f->count; i++) {
+        bytes -= f->files[i].given_bytes;
+    }
+    return bytes;
+}
+
+size_t store_fit(struct store *store, struct segment_file *files, size_t count)
 {
     uint64_t other = store->other_bytes;
     uint64_t index = index_file_bytes(store->dir.index_fd);
-    struct fitting f = {.store = store, .numbers = numbers, .count = count};
+    struct fitting f = {.store = store, .files = files, .count = count};
     f.cost = segment_cost_bytes(store->dir.format.segment_size_bytes);
-    f.used = other + count * f.cost + index;
+    f.used = other + files_cost(&f) + index;
     if (f.used <= store->capacity_bytes) {
         return count;
     }
     uint64_t before = f.used;
     uint64_t cut = index_file_cut(store->dir.index_fd);
     bool drop = !store_fit_index(store, cut);
-    f.used = other + count * f.cost + (drop ? 0 : cut);
-    qsort(numbers, count, sizeof(*numbers), number_ascending);
+    f.used = other + files_cost(&f) + (drop ? 0 : cut);
+    qsort(files, count, sizeof(*files), number_ascending);
     fit_segments(&f, true);
     fit_segments(&f, false);
     drop = drop || f.full_gone > f.count;

@@ -115,9 +115,10 @@ static inline struct timespec store_timespec_of_us(uint64_t us)
 bool store_space_reserve(struct store *store, uint64_t bytes, uint64_t limit_bytes) MUST_USE;
 void store_space_give(struct store *store, uint64_t bytes);
 
-// Makes what the directory holds fit cache.size: see store_fit.c. Before anything of it is open. `numbers` names the segments' files; the
+struct segment_file;
+// Makes what the directory holds fit cache.size: see store_fit.c. Before anything of it is open. `files` are the segments'; the
 // ones that stay come first and are counted in the answer.
-size_t store_fit(struct store *store, uint32_t *numbers, size_t count) MUST_USE;
+size_t store_fit(struct store *store, struct segment_file *files, size_t count) MUST_USE;
 // May the index stay, being so large, in a cache that holds too much?
 bool store_fit_index(const struct store *store, uint64_t index_bytes);
 
@@ -165,6 +166,7 @@ enum store_fault {
     STORE_FAULT_SCRUB,
     STORE_FAULT_PINS,    // writing the list of what is pinned
     STORE_FAULT_REBUILD, // putting the runs of a segment back; only stalls
+    STORE_FAULT_TRIM,    // giving back what is left over of a segment
     STORE_FAULT_COUNT_
 };
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);

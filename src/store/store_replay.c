@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the retention policy would have kept: accesses are fed to it on a log of segments, without a disk. For commands that
 // plan and for tests that judge the policy; nothing of it is in a server. One thread.
+//
+// Room is counted as the store counts it: a segment takes a whole one's room until it is full, then what it
+// holds, if that is less by a 64th at least (segment_trim.c).
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -10,10 +13,14 @@
 #define BATCH_MAX 1024u
 #define RECLAIMS_MAX 8u        // for one segment wanted
 #define RUNS_FOR_BLOCK_MAX 64u // that the policy has room for, in all
+#define TRIM_PARTS 64u         // as in segment_trim.c
+#define TRIM_SEGMENTS_MIN 8u
+#define SEGMENTS_FOR_ROOM 4u // there may be so many for one whole one, as in the store's table
 
 struct segment {
     uint32_t number, used_bytes, run_count;
-    uint32_t *blocks; // of its runs
+    uint32_t cost_bytes; // of the cache
+    uint32_t *blocks;    // of its runs
     uint32_t cap;
 };
 
@@ -27,7 +34,9 @@ struct store_replay {
     void *region;
     size_t region_bytes;
     uint32_t segment_bytes, runs_max; // runs_max: in a segment
-    uint32_t segment_max, used_segments, spares;
+    uint32_t segment_max, spares;     // that fit, whole
+    uint32_t live;
+    uint64_t room_bytes;
     uint32_t table_size, next_number;
     struct segment *table;                         // by number
     struct segment *fresh, *survivors, *probation; // open
@@ -59,18 +68,33 @@ static void replay_tell(struct store_replay *r, struct policy_event event)
     }
 }
 
+// NULL: there is no room for a whole one.
 static struct segment *segment_begin(struct store_replay *r)
 {
-    check(r->used_segments < r->segment_max);
     struct segment *segment;
+    if (r->room_bytes < r->segment_bytes || r->live == r->table_size - 1) {
+        return NULL;
+    }
     do {
         segment = &r->table[++r->next_number % r->table_size];
     } while (segment->number != 0 || r->next_number == 0);
     segment->number = r->next_number;
     segment->used_bytes = segment->run_count = 0;
-    r->used_segments++;
+    segment->cost_bytes = r->segment_bytes;
+    r->room_bytes -= segment->cost_bytes;
+    r->live++;
     check(policy_segment_begin(r->policy, segment->number));
     return segment;
+}
+
+static void segment_seal(struct store_replay *r, struct segment *segment)
+{
+    policy_segment_seal(r->policy, segment->number);
+    uint32_t left = r->segment_bytes - segment->used_bytes;
+    if (r->segment_max >= TRIM_SEGMENTS_MIN && left >= r->segment_bytes / TRIM_PARTS) {
+        segment->cost_bytes -= left;
+        r->room_bytes += left;
+    }
 }
 
 static bool segment_takes(const struct store_replay *r, const struct segment *segment, uint32_t len)
@@ -79,14 +103,14 @@ static bool segment_takes(const struct store_replay *r, const struct segment *se
            segment->run_count < r->runs_max;
 }
 
-// An open segment with room for `len` bytes.
+// An open segment with room for `len` bytes; NULL: there is none.
 static struct segment *segment_with_room(struct store_replay *r, struct segment **open,
                                          uint32_t len)
 {
     if (!segment_takes(r, *open, len)) {
         replay_drain(r); // what it holds is known before it is sealed
         if (*open != NULL) {
-            policy_segment_seal(r->policy, (*open)->number);
+            segment_seal(r, *open);
         }
         *open = segment_begin(r);
     }
@@ -116,13 +140,16 @@ static bool replay_reclaim(struct store_replay *r)
     }
     struct segment *from = &r->table[victim.number % r->table_size];
     uint32_t next = 0;
-    r->used_segments--; // its room is what survivors may need
+    r->room_bytes += from->cost_bytes; // survivors may need it
     for (uint32_t i = 0; i < from->run_count; i++) {
         uint32_t block = from->blocks[i];
+        uint32_t len = r->lens[block];
+        struct segment *to = NULL;
         if (next < victim.survivor_count && r->indices[next] == i) {
             next++;
-            uint32_t len = r->lens[block];
-            struct segment *to = segment_with_room(r, &r->survivors, len);
+            to = segment_with_room(r, &r->survivors, len);
+        }
+        if (to != NULL) {
             uint32_t start = segment_add(r, to, block);
             policy_segment_move(r->policy, victim.number, i, to->number, start, len);
         } else {
@@ -132,8 +159,9 @@ static bool replay_reclaim(struct store_replay *r)
     }
     policy_segment_free(r->policy, victim.number);
     from->number = 0;
+    r->live--;
     if (policy_probation_ended(r->policy) && r->probation != NULL) {
-        policy_segment_seal(r->policy, r->probation->number);
+        segment_seal(r, r->probation);
         r->probation = NULL;
     }
     return true;
@@ -144,17 +172,17 @@ static void replay_store(struct store_replay *r, uint32_t block, bool on_probati
     uint32_t len = r->lens[block];
     struct segment **open = on_probation ? &r->probation : &r->fresh;
     if (!segment_takes(r, *open, len)) {
-        for (unsigned i = 0; i < RECLAIMS_MAX && r->segment_max - r->used_segments <= r->spares;
-             i++) {
+        uint64_t wanted = (r->spares + 1ull) * r->segment_bytes;
+        for (unsigned i = 0; i < RECLAIMS_MAX && r->room_bytes < wanted; i++) {
             if (!replay_reclaim(r)) {
                 break;
             }
         }
-        if (r->segment_max - r->used_segments == 0) {
-            return;
-        }
     }
     struct segment *segment = segment_with_room(r, open, len);
+    if (segment == NULL) {
+        return;
+    }
     uint32_t start = segment_add(r, segment, block);
     replay_tell(r, (struct policy_event){.kind = POLICY_STORED,
                                          .key = r->keys[block],
@@ -246,7 +274,7 @@ struct store_replay *store_replay_new(const struct store_replay_options *options
     struct policy_options policy = {
         .kind = options->policy == STORE_POLICY_LRU ? POLICY_LRU : POLICY_EPOCH,
         .capacity_bytes = options->capacity_bytes,
-        .segment_max = r->segment_max + 1,
+        .segment_max = SEGMENTS_FOR_ROOM * r->segment_max + 1,
         .run_max = (uint32_t)max_u64(
             64, min_u64(runs, (uint64_t)RUNS_FOR_BLOCK_MAX * options->block_count)),
     };
@@ -256,6 +284,7 @@ struct store_replay *store_replay_new(const struct store_replay_options *options
     check(r->region != MAP_FAILED);
     r->policy = policy_new(&policy, r->region);
     r->table_size = policy.segment_max;
+    r->room_bytes = (uint64_t)r->segment_max * r->segment_bytes;
     r->table = take(r->table_size, sizeof(*r->table));
     r->indices = take(r->runs_max, sizeof(*r->indices));
     r->places = take(options->block_count, sizeof(*r->places));

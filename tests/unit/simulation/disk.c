@@ -47,7 +47,7 @@ struct inode { // a file or a folder
 struct change {
     struct change *before, *after; // in time
     struct inode *file;
-    bool is_size;
+    bool is_size, is_hole;
     bool is_durable; // on the disk all the same
     bool is_dropped; // no later sync brings it there
     uint64_t offset, len;
@@ -72,6 +72,7 @@ static struct {
     dev_t device;
     int hidden_fd;
     unsigned hidden_count;
+    bool has_holes; // there may be some
     struct inode *inodes;
     struct change *first, *last;
     struct name_change *names;
@@ -79,13 +80,67 @@ static struct {
     bool has_lied;
 } disk;
 
+// --- holes
+
+// What is given back of a file is noted beside it, for the lives to come: as a file of that size.
+static void hole_set(ino_t number, uint64_t len)
+{
+    char name[32];
+    (void)snprintf(name, sizeof(name), "hole.%lu", (unsigned long)number);
+    if (len == 0) {
+        (void)REAL(unlinkat)(disk.hidden_fd, name, 0); // mostly there is none
+        return;
+    }
+    int fd = REAL(openat)(disk.hidden_fd, name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    check(fd >= 0);
+    check(REAL(ftruncate)(fd, (off_t)len) == 0);
+    (void)close(fd); // it has no bytes
+    disk.has_holes = true;
+}
+
+static uint64_t hole_of(ino_t number)
+{
+    char name[32];
+    struct stat st;
+    (void)snprintf(name, sizeof(name), "hole.%lu", (unsigned long)number);
+    bool is_there = disk.has_holes && REAL(fstatat)(disk.hidden_fd, name, &st, 0) == 0;
+    return is_there ? (uint64_t)st.st_size : 0;
+}
+
+// Files are sparse here; what they would take up is their size without what was given back.
+static void play_blocks(struct stat *st)
+{
+    if (disk.is_on && st->st_dev == disk.device && S_ISREG(st->st_mode)) {
+        uint64_t size = (uint64_t)st->st_size;
+        st->st_blocks = (blkcnt_t)((size - min_u64(size, hole_of(st->st_ino))) / SECTOR);
+    }
+}
+
+int fstat(int fd, struct stat *st)
+{
+    int rc = REAL(fstat)(fd, st);
+    if (rc == 0) {
+        play_blocks(st);
+    }
+    return rc;
+}
+
+int fstatat(int folder_fd, const char *path, struct stat *st, int flags)
+{
+    int rc = REAL(fstatat)(folder_fd, path, st, flags);
+    if (rc == 0) {
+        play_blocks(st);
+    }
+    return rc;
+}
+
 // --- what is not synced
 
 static struct inode *inode_of(int fd)
 {
     struct stat st;
-    if (!disk.is_on || fd <= STDERR_FILENO || fstat(fd, &st) != 0 || st.st_dev != disk.device ||
-        !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))) {
+    if (!disk.is_on || fd <= STDERR_FILENO || REAL(fstat)(fd, &st) != 0 ||
+        st.st_dev != disk.device || !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))) {
         return NULL;
     }
     for (struct inode *i = disk.inodes; i != NULL; i = i->next) {
@@ -229,6 +284,10 @@ static void write_back(const struct inode *file, const char *bytes, uint64_t off
 
 static void change_undo(struct change *c)
 {
+    if (c->is_hole) {
+        hole_set(c->file->number, 0);
+        return;
+    }
     if (!c->is_size) {
         c->new_bytes = bytes_of(c->file, c->offset, c->len);
     }
@@ -243,6 +302,10 @@ static void change_undo(struct change *c)
 
 static void change_redo(const struct change *c, bool is_torn)
 {
+    if (c->is_hole) {
+        hole_set(c->file->number, c->len);
+        return;
+    }
     if (c->is_size) {
         check(REAL(ftruncate)(c->file->fd, (off_t)c->new_size) == 0);
         return;
@@ -445,10 +508,18 @@ int fallocate(int fd, int mode, off_t offset, off_t len)
     if (file == NULL) {
         return REAL(fallocate)(fd, mode, offset, len);
     }
-    check(mode == 0);
-    if (!may_change(true)) {
+    if (!may_change(mode == 0)) {
         return -1;
     }
+    if (mode != 0) { // in what nobody has written
+        check(mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE));
+        (void)remember(
+            file,
+            (struct change){.is_hole = true, .offset = (uint64_t)offset, .len = (uint64_t)len});
+        hole_set(file->number, (uint64_t)len);
+        return REAL(fallocate)(fd, mode, offset, len);
+    }
+    hole_set(file->number, 0); // its number may have been another's
     uint64_t end = (uint64_t)offset + (uint64_t)len;
     if (end <= size_of(file)) {
         return 0;
@@ -633,6 +704,7 @@ void disk_begin(const char *dir, const struct disk_plan *plan)
     disk.hidden_fd = REAL(open)(hidden, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     check(disk.hidden_fd >= 0);
     disk.device = st.st_dev;
+    disk.has_holes = true; // of former lives
     disk.plan = *plan;
     disk.is_on = true;
 }
@@ -668,7 +740,10 @@ static int on_counted(const char *path, const struct stat *st, int kind, struct 
 {
     (void)path;
     (void)ftw;
-    counted_bytes += kind == FTW_F ? (uint64_t)st->st_size : 0;
+    if (kind == FTW_F) {
+        counted_bytes +=
+            (uint64_t)st->st_size - min_u64((uint64_t)st->st_size, hole_of(st->st_ino));
+    }
     return 0;
 }
 

@@ -56,6 +56,7 @@ enum tally {
     TALLY_LIES,
     TALLY_REMOVED,
     TALLY_REWRITTEN, // KiB of survivors
+    TALLY_GIVEN,     // KiB of segments that went back to the file system
     TALLY_COUNT_
 };
 

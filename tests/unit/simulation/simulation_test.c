@@ -156,9 +156,10 @@ static bool seed_goes_well(uint64_t seed, bool is_one)
 static void tell_tally(uint64_t seeds)
 {
     static const char *const names[TALLY_COUNT_] = {
-        "reads",        "served",         "unconfirmed", "damaged",      "stored", "refused",
-        "acknowledged", "deletes failed", "condemned",   "epochs",       "kills",  "cuts",
-        "at start",     "lies",           "removed",     "KiB rewritten"};
+        "reads",         "served",        "unconfirmed",    "damaged",   "stored",
+        "refused",       "acknowledged",  "deletes failed", "condemned", "epochs",
+        "kills",         "cuts",          "at start",       "lies",      "removed",
+        "KiB rewritten", "KiB given back"};
     fprintf(stderr, "simulation: %llu seeds", (unsigned long long)seeds);
     for (unsigned i = 0; i < TALLY_COUNT_; i++) {
         fprintf(stderr, ", %s %lu", names[i], past->tally[i]);
@@ -175,9 +176,11 @@ static void go_through(uint64_t first, uint64_t last, bool is_loud)
     }
     tell_tally(last + 1 - first);
     bool has_rewritten = past->tally[TALLY_REWRITTEN] > 0 || last - first < REWRITING_SEEDS;
+    bool has_given = past->tally[TALLY_GIVEN] > 0 || last - first < REWRITING_SEEDS;
     disk_remove_all(root);
     cr_assert(is_well, "a seed failed: see above");
     cr_assert(has_rewritten, "no seed had survivors rewritten");
+    cr_assert(has_given, "no seed gave room of a segment back");
 }
 
 // In quarters, so that more than one processor is at it. One seed alone is the first one's.

@@ -610,10 +610,13 @@ static void settle(void)
             life_fail("%u calls never ended", alive.open);
         }
     }
-    static uint64_t told;
+    static uint64_t told, told_given;
     uint64_t rewritten = stats_sum(COUNTER_retention_rewritten_bytes);
+    uint64_t given = stats_sum(COUNTER_segment_given_bytes);
     past->tally[TALLY_REWRITTEN] += (rewritten - told) / 1024;
+    past->tally[TALLY_GIVEN] += (given - told_given) / 1024;
     told = rewritten;
+    told_given = given;
 }
 
 static void change_something(const struct step *step)

@@ -196,14 +196,14 @@ Test(index_forget, space_comes_back_while_the_index_stands)
         store_fault_stall(STORE_FAULT_COMMIT, true);
         put(&box, 200);
         store_fault_stall_reached(STORE_FAULT_COMMIT);
-        for (unsigned i = 201; i < 240; i++) {
+        for (unsigned i = 201; i < 280; i++) {
             put(&box, i);
         }
         cr_assert(stats_sum(COUNTER_evicted_blocks_capacity) >= freed + 20);
         cr_assert(atomic_load(&box.store->used_bytes) <= 16 * MIB);
         store_fault_stall(STORE_FAULT_COMMIT, false);
         cr_assert(index_writer_flush(&box.store->writer) == ERR_OK);
-        cr_assert(is_found(&box, 239));
+        cr_assert(is_found(&box, 279));
         box_close(&box);
         box_remove(&box);
     }

@@ -141,12 +141,12 @@ Test(segment_format, sectors_are_decoded_and_damaged_ones_refused)
         cr_assert(segment_header_decode(sector, &header_out) != ERR_OK);
         sector[bit / 8] ^= (char)(1 << bit % 8);
     }
-    struct segment_seal seal = {9, 77, 8192, 12, 3, 2, 5};
+    struct segment_seal seal = {9, 77, 8192, 12, 3, 2, 5, 4096};
     struct segment_seal seal_out;
     segment_seal_encode(&seal, sector);
     cr_assert(segment_seal_decode(sector, &seal_out) == ERR_OK);
     cr_assert(seal_out.end_offset == 8192 && seal_out.unit_count == 12 && seal_out.run_count == 3);
-    cr_assert(seal_out.row_count == 2 && seal_out.table_id == 5);
+    cr_assert(seal_out.row_count == 2 && seal_out.table_id == 5 && seal_out.given_bytes == 4096);
     cr_assert(segment_header_decode(sector, &header_out) == ERR_FORMAT);
     struct run_intent intent = {9, 77, 4096, 1u << 20, 4608, 8192};
     struct run_intent intent_out;

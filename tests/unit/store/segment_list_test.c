@@ -367,33 +367,54 @@ Test(segment_list, a_table_that_cannot_be_read_for_a_mark_gives_its_segment_up)
 
 // --- room
 
-// Whole runs of neighbouring blocks fill a segment, and so do small objects.
-Test(segment_list, whole_runs_and_small_ones_leave_little_of_a_segment_unused)
+// What is put into a cache of 256 MiB: objects of one size, or of sizes up to `bytes_max`.
+struct sizes {
+    uint64_t bytes, bytes_max;
+    uint32_t block_bytes;
+    unsigned objects;
+    enum store_policy policy;
+};
+
+static struct object sized(struct box *box, char key[16], const struct sizes *sizes, unsigned i)
 {
-    static const struct {
-        uint64_t object_bytes;
-        uint32_t block_bytes;
-        unsigned objects;
-    } cases[] = {{8 * MIB, MIB, 4}, {MIB, MIB, 24}, {3 * MIB, BLOCK, 8}, {10240, MIB, 1500}};
+    uint64_t more = sizes->bytes_max > sizes->bytes ? sizes->bytes_max - sizes->bytes : 0;
+    (void)snprintf(key, 16, "key-%u", i);
+    return (struct object){key, "\"e\"", sizes->bytes + more * (i * 37 % 100) / 100,
+                           sizes->block_bytes, store_generation_next(box->store)};
+}
+
+static void put_all(struct box *box, const struct sizes *sizes)
+{
+    for (unsigned i = 0; i < sizes->objects; i++) {
+        char key[16];
+        struct object object = sized(box, key, sizes, i);
+        enum err err;
+        wait_for((err = box_put(box, &object)) != ERR_DISK_FULL);
+        cr_assert(err == ERR_OK);
+    }
+}
+
+// Whole runs of neighbouring blocks fill a segment, and so do small objects; what others leave over
+// goes back.
+Test(segment_list, little_of_a_segment_is_unused_whatever_the_sizes)
+{
+    static const struct sizes cases[] = {
+        {8 * MIB, 0, MIB, 4, STORE_POLICY_EPOCH},   {MIB, 0, MIB, 24, STORE_POLICY_EPOCH},
+        {3 * MIB, 0, BLOCK, 8, STORE_POLICY_EPOCH}, {10240, 0, MIB, 1500, STORE_POLICY_EPOCH},
+        {900000, 0, MIB, 24, STORE_POLICY_LRU},     {540000, 1400000, MIB, 32, STORE_POLICY_LRU},
+        {700000, 0, MIB, 32, STORE_POLICY_EPOCH},
+    };
     for (unsigned c = 0; c < ARRAY_LEN(cases); c++) {
         struct box box;
         box_init(&box, engines[c % 2], 256 * MIB);
+        box.options.policy = cases[c].policy;
         if (!box_open_workers(&box, 1)) {
             box_remove(&box);
             continue;
         }
-        cr_assert_eq(store_run_bytes_max(box.store), MIB);
         uint64_t sealed = stats_sum(COUNTER_segment_sealed_bytes);
         uint64_t unused = stats_sum(COUNTER_segment_unused_bytes);
-        for (unsigned i = 0; i < cases[c].objects; i++) {
-            char key[16];
-            (void)snprintf(key, sizeof(key), "key-%u", i);
-            struct object object = {key, "\"e\"", cases[c].object_bytes, cases[c].block_bytes,
-                                    store_generation_next(box.store)};
-            enum err err;
-            wait_for((err = box_put(&box, &object)) != ERR_DISK_FULL);
-            cr_assert(err == ERR_OK);
-        }
+        put_all(&box, &cases[c]);
         box_close(&box);
         sealed = stats_sum(COUNTER_segment_sealed_bytes) - sealed;
         unused = stats_sum(COUNTER_segment_unused_bytes) - unused;
@@ -402,4 +423,76 @@ Test(segment_list, whole_runs_and_small_ones_leave_little_of_a_segment_unused)
                   (unsigned long long)sealed);
         box_remove(&box);
     }
+}
+
+// The room of what is left over holds more segments; what is counted is never less than what there is, also
+// over a restart, and every byte comes back.
+Test(segment_list, room_that_went_back_holds_more)
+{
+    static const struct sizes sizes = {900000, 0, MIB, 250, STORE_POLICY_LRU};
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    box.options.policy = sizes.policy;
+    if (!box_open_workers(&box, 1)) {
+        box_remove(&box);
+        return;
+    }
+    uint64_t begun = stats_sum(COUNTER_segment_given_bytes);
+    put_all(&box, &sizes);
+    wait_for(box_is_sealed(&box));
+    cr_assert(stats_sum(COUNTER_segment_given_bytes) > begun);
+    for (unsigned i = 0; i < 60; i++) {
+        char key[16];
+        struct object object = sized(&box, key, &sizes, i);
+        enum err err;
+        wait_for((err = box_put(&box, &object)) != ERR_DISK_FULL);
+        cr_assert(err == ERR_OK);
+        cr_assert(dir_bytes(box.dir) <= 256 * MIB, "%u", i);
+    }
+    wait_for(box_is_sealed(&box));
+    uint64_t segments = atomic_load(&box.store->log.segment_count);
+    cr_assert(segments > atomic_load(&box.store->log.segments_max), "%llu",
+              (unsigned long long)segments);
+    uint64_t used = atomic_load(&box.store->used_bytes);
+    cr_assert(dir_bytes(box.dir) <= used);
+    box_close(&box);
+    cr_assert(box_open_workers(&box, 1));
+    cr_assert(dir_bytes(box.dir) <= atomic_load(&box.store->used_bytes));
+    cr_assert(atomic_load(&box.store->used_bytes) <= 256 * MIB);
+    cr_assert(atomic_load(&box.store->log.segment_count) + 2 >= segments);
+    unsigned right_now = 0;
+    for (unsigned i = 0; i < sizes.objects; i++) {
+        char key[16];
+        struct object object = sized(&box, key, &sizes, i);
+        uint64_t got = box_read(&box, 0, &object);
+        cr_assert(got == 0 || got == object.size);
+        right_now += got != 0;
+    }
+    cr_assert(right_now >= 4 * (segments - 12), "%u", right_now);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// Then it stays unused, and is counted.
+Test(segment_list, a_file_system_without_holes_keeps_what_is_left_over)
+{
+    static const struct sizes sizes = {900000, 0, MIB, 24, STORE_POLICY_EPOCH};
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    if (!box_open_workers(&box, 1)) {
+        box_remove(&box);
+        return;
+    }
+    uint64_t unused = stats_sum(COUNTER_segment_unused_bytes);
+    uint64_t given = stats_sum(COUNTER_segment_given_bytes);
+    store_fault_set(STORE_FAULT_TRIM, 1, true, EOPNOTSUPP);
+    put_all(&box, &sizes);
+    box_close(&box);
+    store_fault_set(STORE_FAULT_TRIM, 0, false, 0);
+    cr_assert_eq(stats_sum(COUNTER_segment_given_bytes), given);
+    cr_assert(stats_sum(COUNTER_segment_unused_bytes) - unused > 2 * MIB);
+    cr_assert(box_open_workers(&box, 1));
+    cr_assert(dir_bytes(box.dir) <= atomic_load(&box.store->used_bytes));
+    box_close(&box);
+    box_remove(&box);
 }

@@ -195,6 +195,7 @@ Test(segment_pool, no_failure_to_open_takes_a_run_out_of_the_index)
     struct many m = {0};
     cr_assert(many_open(&m, DISK_ENGINE_THREADS));
     uint64_t failures = stats_sum(COUNTER_segment_open_failures);
+    wait_for(box_is_sealed(&m.box)); // who seals opens them, too
     for (unsigned i = 0; i < ARRAY_LEN(errors); i++) {
         close_first(&m);
         store_fault_set(STORE_FAULT_OPEN, 1, true, errors[i]);

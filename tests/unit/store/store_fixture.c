@@ -173,6 +173,20 @@ uint64_t dir_bytes(const char *path)
     return counted_bytes;
 }
 
+bool box_is_sealed(struct box *box)
+{
+    struct segment_log *log = &box->store->log;
+    bool well = true;
+    pthread_mutex_lock(&log->guarded.lock);
+    pthread_mutex_lock(&log->rows_guard);
+    for (uint32_t i = 0; i <= log->table_mask; i++) {
+        well &= log->table[i].state != SEGMENT_SEALED || log->table[i].rows == NULL;
+    }
+    pthread_mutex_unlock(&log->rows_guard);
+    pthread_mutex_unlock(&log->guarded.lock);
+    return well;
+}
+
 // --- objects
 
 struct hash128 box_hash(const struct box *box, const char *key)

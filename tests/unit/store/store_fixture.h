@@ -71,5 +71,6 @@ uint64_t box_read(struct box *box, unsigned index, const struct object *object);
 void box_look(struct box *box, const struct object *object, struct store_view *ret_view);
 
 uint64_t dir_bytes(const char *path); // as du counts
+bool box_is_sealed(struct box *box);  // all that is full has its table
 
 #endif
