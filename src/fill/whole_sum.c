@@ -5,18 +5,22 @@
 // one piece, so that an object read in order is one piece all the time. CRCs only: no other checksum
 // can be put together from pieces.
 //
+// The pieces of an object are a balanced tree of the C library's. No two of them touch, so they are in one
+// order; a piece that touches or overlaps another is equal to it, which is how a new one finds, in
+// logarithmic time, whom it grows together with.
+//
 // Runs on the home's worker. Bounded by SUM_PIECES_MAX pieces per worker: above it the object that
 // was added to longest ago is given up, and counted.
 #include "fill/fill_private.h"
 
+#include <search.h>
 #include <stdlib.h>
 
 #include "base/log.h"
 
-#define SUM_PIECES_MAX 32768u // about 4 MiB
+#define SUM_PIECES_MAX 32768u // about 5 MiB
 
 struct sum_piece {
-    struct list_node node;
     uint64_t first_byte, end_byte;
     struct s3_checksum_state *sum;
 };
@@ -26,7 +30,8 @@ struct whole_sum { // of one version of one object
     struct hash128 key_hash;
     uint64_t etag_hash, size_bytes;
     enum s3_checksum kind;
-    struct list pieces; // by first_byte, disjoint
+    void *pieces; // of tsearch(3)
+    unsigned piece_count;
 };
 
 struct whole_sums {
@@ -81,20 +86,33 @@ bool whole_sum_is_right(const struct object_key *key, const struct store_object 
 
 // --- the table -----------------------------------------------------------------------------------
 
-static void piece_free(struct whole_sums *sums, struct sum_piece *piece)
+static int piece_compare(const void *a, const void *b)
 {
-    check(sums->piece_count > 0);
-    list_remove(&piece->node);
+    const struct sum_piece *x = a;
+    const struct sum_piece *y = b;
+    return (x->first_byte > y->end_byte) - (x->end_byte < y->first_byte);
+}
+
+static void piece_free(void *ptr)
+{
+    struct sum_piece *piece = ptr;
     s3_checksum_free(piece->sum);
     free(piece);
+}
+
+static void piece_take_out(struct whole_sums *sums, struct whole_sum *ws, struct sum_piece *piece)
+{
+    check(sums->piece_count > 0);
+    check(tdelete(piece, &ws->pieces, piece_compare) != NULL);
     sums->piece_count--;
+    ws->piece_count--;
 }
 
 static void whole_sum_free(struct whole_sums *sums, struct whole_sum *ws)
 {
-    while (!list_empty(&ws->pieces)) {
-        piece_free(sums, container_of(list_first(&ws->pieces), struct sum_piece, node));
-    }
+    check(sums->piece_count >= ws->piece_count);
+    sums->piece_count -= ws->piece_count;
+    tdestroy(ws->pieces, piece_free);
     list_remove(&ws->map_node);
     list_remove(&ws->age_node);
     free(ws);
@@ -148,7 +166,6 @@ static struct whole_sum *whole_sum_get(struct whole_sums *sums, struct hash128 h
     ws->etag_hash = etag_hash;
     ws->size_bytes = object->size_bytes;
     ws->kind = kind;
-    list_init(&ws->pieces);
     list_node_init(&ws->map_node);
     list_node_init(&ws->age_node);
     list_push_back(fill_map_bucket(&sums->map, hash), &ws->map_node);
@@ -156,42 +173,41 @@ static struct whole_sum *whole_sum_get(struct whole_sums *sums, struct hash128 h
     return ws;
 }
 
-// `left` grows by its neighbour, if `right` is one.
-static void piece_merge(struct whole_sums *sums, struct sum_piece *left, struct sum_piece *right)
+// Two that touch become one, in the first.
+static void piece_merge(struct sum_piece *left, struct sum_piece *right)
 {
-    if (left != NULL && right != NULL && left->end_byte == right->first_byte) {
-        s3_checksum_append(left->sum, right->sum, right->end_byte - right->first_byte);
-        left->end_byte = right->end_byte;
-        piece_free(sums, right);
-    }
+    s3_checksum_append(left->sum, right->sum, right->end_byte - right->first_byte);
+    left->end_byte = right->end_byte;
+    piece_free(right);
 }
 
-// Puts a piece where it belongs. What was fetched again replaces what it covers; what others cover
-// already is thrown away.
-static void piece_add(struct whole_sums *sums, struct whole_sum *ws, struct sum_piece *piece)
+// Puts a piece where it belongs; what it has become, with its neighbours. What was fetched again replaces
+// what it covers; what others cover already is thrown away: NULL.
+static struct sum_piece *piece_add(struct whole_sums *sums, struct whole_sum *ws,
+                                   struct sum_piece *piece)
 {
-    struct sum_piece *before = NULL, *after = NULL;
-    list_for_each(node, &ws->pieces)
-    {
-        struct sum_piece *other = container_of(node, struct sum_piece, node);
+    struct sum_piece **found;
+    while ((found = tfind(piece, &ws->pieces, piece_compare)) !=
+           NULL) { // each goes out of the tree
+        struct sum_piece *other = *found;
         if (other->first_byte <= piece->first_byte && other->end_byte >= piece->end_byte) {
-            s3_checksum_free(piece->sum);
-            free(piece);
-            return;
+            piece_free(piece);
+            return NULL;
         }
-        if (other->end_byte <= piece->first_byte) {
-            before = other;
-        } else if (other->first_byte < piece->end_byte) {
-            piece_free(sums, other);
+        piece_take_out(sums, ws, other);
+        if (other->end_byte == piece->first_byte) {
+            piece_merge(other, piece);
+            piece = other;
+        } else if (other->first_byte == piece->end_byte) {
+            piece_merge(piece, other);
         } else {
-            after = other;
-            break;
+            piece_free(other);
         }
     }
-    list_insert_before(after != NULL ? &after->node : &ws->pieces.head, &piece->node);
+    check(tsearch(piece, &ws->pieces, piece_compare) != NULL);
     sums->piece_count++;
-    piece_merge(sums, piece, after);
-    piece_merge(sums, before, piece);
+    ws->piece_count++;
+    return piece;
 }
 
 bool whole_sum_add(struct fill_worker *fw, const struct object_key *key,
@@ -205,13 +221,11 @@ bool whole_sum_add(struct fill_worker *fw, const struct object_key *key,
     struct sum_piece *piece = calloc(1, sizeof(*piece));
     check(piece != NULL);
     *piece = (struct sum_piece){.first_byte = first_byte, .end_byte = end_byte, .sum = sum};
-    list_node_init(&piece->node);
     struct whole_sums *sums = sums_of(fw);
     struct whole_sum *ws = whole_sum_get(sums, key->hash, object, kind);
-    piece_add(sums, ws, piece);
-    struct sum_piece *whole = container_of(list_first(&ws->pieces), struct sum_piece, node);
+    struct sum_piece *whole = piece_add(sums, ws, piece);
     bool right = true;
-    if (whole->first_byte == 0 && whole->end_byte == object->size_bytes) {
+    if (whole != NULL && whole->first_byte == 0 && whole->end_byte == object->size_bytes) {
         right = whole_sum_is_right(key, object, whole->sum);
         whole_sum_free(sums, ws);
     }

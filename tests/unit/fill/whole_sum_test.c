@@ -3,6 +3,7 @@
 #include "fill/fill_private.h"
 
 #include <stdio.h>
+#include <time.h>
 
 #include "test.h"
 
@@ -117,6 +118,48 @@ Test(whole_sum, the_oldest_object_is_given_up_when_there_are_too_many_pieces)
     cr_assert_gt(stats_sum(COUNTER_origin_checksum_given_up), 0);
     key.hash.lo = 0;
     cr_assert(add(50000, SIZE)); // its first half is forgotten: nothing can be said
+    cr_assert_eq(failures(), 0);
+    end();
+}
+
+static double cpu_s(void)
+{
+    struct timespec now;
+    cr_assert(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+// Half way there are 25,000 pieces, none of them a neighbour of another.
+Test(whole_sum, a_hundred_thousand_pieces_in_any_order_cost_little_each)
+{
+    static unsigned order[SIZE];
+    begin("\"a\"", NULL);
+    for (unsigned i = 0; i < SIZE; i++) {
+        order[i] = i;
+    }
+    uint64_t state = 12345;
+    for (unsigned i = SIZE - 1; i > 0; i--) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        unsigned j = (unsigned)((state >> 33) % (i + 1)), was = order[i];
+        order[i] = order[j];
+        order[j] = was;
+    }
+    uint64_t given_up = stats_sum(COUNTER_origin_checksum_given_up);
+    double begun = cpu_s(), most = 0, slice = begun;
+    for (unsigned i = 0; i < SIZE; i++) {
+        cr_assert(add(order[i], order[i] + 1), "%u", i);
+        if (i % 1000 == 999) {
+            double now = cpu_s();
+            most = now - slice > most ? now - slice : most;
+            slice = now;
+        }
+    }
+    fprintf(stderr, "whole_sum: 100,000 pieces in %.3f s, the slowest 1,000 in %.3f s\n",
+            slice - begun, most);
+    cr_assert(most < 0.1, "1,000 pieces took %.3f s", most); // of a list: 25 million steps
+    cr_assert_eq(stats_sum(COUNTER_origin_checksum_given_up), given_up);
+    cr_assert_eq(failures(), 0);
+    cr_assert(add(0, SIZE / 2)); // the whole was judged, and forgotten
     cr_assert_eq(failures(), 0);
     end();
 }
