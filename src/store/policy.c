@@ -17,13 +17,31 @@ static_assert(POLICY_AGE_MAX + STAMP_SWEEP_TICKS < POLICY_TICK_MASK / 2, "swept 
 
 static uint32_t ghost_set_count(const struct policy_options *options)
 {
-    return options->run_max / POLICY_GHOST_WAYS + 1;
+    uint32_t former = options->former_max != 0 ? options->former_max : options->run_max;
+    return former / POLICY_GHOST_WAYS + 1;
+}
+
+// In front of the runs, of which there may be more and more.
+static size_t ghost_bytes(const struct policy_options *options)
+{
+    return align_up_u64(ghost_set_count(options) * sizeof(struct policy_ghost_set), 128);
 }
 
 size_t policy_region_bytes(const struct policy_options *options)
 {
-    return policy_segments_bytes(options->segment_max, options->run_max) +
-           ghost_set_count(options) * sizeof(struct policy_ghost_set);
+    return ghost_bytes(options) + policy_segments_bytes(options->segment_max, options->run_max);
+}
+
+size_t policy_region_least(const struct policy_options *options)
+{
+    return ghost_bytes(options) + policy_segments_bytes(options->segment_max, 0);
+}
+
+static bool on_segments_grow(void *ctx, size_t bytes)
+{
+    const struct policy *policy = ctx;
+    const struct policy_options *options = &policy->options;
+    return options->grow(options->grow_ctx, ghost_bytes(options) + bytes);
 }
 
 struct policy *policy_new(const struct policy_options *options, void *region)
@@ -39,11 +57,12 @@ struct policy *policy_new(const struct policy_options *options, void *region)
     policy->memory = memory;
     policy->kind = options->kind;
     policy->options = *options;
-    policy_segments_init(&policy->segments, options->segment_max, options->run_max, region);
-    policy->ghost.sets =
-        (struct policy_ghost_set *)(void *)((char *)region +
-                                            policy_segments_bytes(options->segment_max,
-                                                                  options->run_max));
+    policy_segments_init(&policy->segments, options->segment_max, options->run_max,
+                         (char *)region + ghost_bytes(options));
+    if (options->grow != NULL) {
+        policy_segments_may_grow(&policy->segments, on_segments_grow, policy);
+    }
+    policy->ghost.sets = region;
     policy->ghost.set_count = ghost_set_count(options);
     policy_clock_init(&policy->clock, options->capacity_bytes);
     policy_monitor_init(&policy->monitor);

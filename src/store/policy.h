@@ -37,7 +37,12 @@ struct policy_options {
     uint64_t capacity_bytes; // of all segments together
     uint32_t segment_max;    // segments there may be at once, whatever their state
     uint32_t run_max;        // runs known at once; more go unranked, with their segment
+    uint32_t former_max;     // former runs that are remembered, about; 0: run_max
     uint64_t identity;       // of the cache: what was saved of another one is refused
+    // Not NULL: of the region only policy_region_least() bytes are there at first. Makes that the first so
+    // many bytes, or says no: what needs them goes unranked. Called where a run is told of.
+    bool (*grow)(void *ctx, size_t bytes);
+    void *grow_ctx;
 };
 
 struct policy;
@@ -45,6 +50,8 @@ struct policy;
 // Bytes the runs and what is remembered of former ones need: at most 16 for each of `run_max` where
 // a segment holds 64 of them or more.
 size_t policy_region_bytes(const struct policy_options *options);
+// Of these what is needed while there are no runs.
+size_t policy_region_least(const struct policy_options *options);
 // `region`: that many zeroed bytes, aligned to 64; the caller's, for as long as the policy lives. The
 // fixed part is the policy's own, and below 1 MiB.
 struct policy *policy_new(const struct policy_options *options, void *region);

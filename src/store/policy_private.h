@@ -292,6 +292,9 @@ struct policy_segments {
     struct policy_sealed *sealed; // in no order
     union policy_page *pages;
     uint32_t table_size, sealed_count, page_count, page_used, page_free; // page_free: 0: none
+    uint32_t page_max;                                                   // page_count at most
+    bool (*grow)(void *ctx, size_t bytes);                               // NULL: it is that many
+    void *grow_ctx;
     uint64_t group_bytes[POLICY_GROUPS]; // of the runs that are not gone
     uint32_t pinned_groups;              // a bit each
 };
@@ -320,6 +323,9 @@ void policy_segments_sweep(struct policy_segments *segments, struct policy_segme
 size_t policy_segments_bytes(uint32_t segment_max, uint32_t run_max);
 void policy_segments_init(struct policy_segments *segments, uint32_t segment_max, uint32_t run_max,
                           void *region);
+// At first there is room for policy_segments_bytes() of no runs only; grow() makes more of it.
+void policy_segments_may_grow(struct policy_segments *segments,
+                              bool (*grow)(void *ctx, size_t bytes), void *ctx);
 
 // --- policy_reclaim.c ------------------------------------------------------------------------------
 

@@ -4,9 +4,12 @@
 // four roots, more below trees of them (children of 32), because a segment may hold three runs or
 // fifty thousand, and memory is to follow what there is.
 //
-// A region: table of segments | list of the sealed | pages. Page 0 is none; free pages are a list.
+// A region: table of segments | list of the sealed | pages. Page 0 is none; free pages are a list. The pages
+// are the end, so that a region can grow with the runs there are.
 #include "store/policy_private.h"
 
+#define GROW_PARTS 64u // of all that there may be, in one step
+#define GROW_PAGES_MIN 256u
 #define HEIGHT_MAX 4u // 64 * 32^4 runs: more than 2^25
 
 static_assert(sizeof(union policy_page) == 128, "a page is two cache lines");
@@ -37,18 +40,40 @@ void policy_segments_init(struct policy_segments *segments, uint32_t segment_max
     at += align_up_u64(segment_max * sizeof(struct policy_sealed), 64);
     segments->pages = (union policy_page *)(void *)at;
     segments->table_size = segment_max;
-    segments->page_count = page_count_max(segment_max, run_max);
+    segments->page_count = segments->page_max = page_count_max(segment_max, run_max);
     segments->page_used = 1;
 }
 
+void policy_segments_may_grow(struct policy_segments *segments,
+                              bool (*grow)(void *ctx, size_t bytes), void *ctx)
+{
+    segments->page_count =
+        (uint32_t)min_u64(segments->page_max, page_count_max(segments->table_size, 0));
+    segments->grow = grow;
+    segments->grow_ctx = ctx;
+}
+
 // --- pages -----------------------------------------------------------------------------------------
+
+static bool pages_grow(struct policy_segments *segments)
+{
+    uint64_t step = max_u64(GROW_PAGES_MIN, segments->page_max / GROW_PARTS);
+    uint32_t wanted = (uint32_t)min_u64(segments->page_max, segments->page_count + step);
+    size_t before = (size_t)((char *)segments->pages - (char *)segments->table);
+    if (segments->grow == NULL || wanted == segments->page_count ||
+        !segments->grow(segments->grow_ctx, before + wanted * sizeof(union policy_page))) {
+        return false;
+    }
+    segments->page_count = wanted;
+    return true;
+}
 
 static uint32_t page_take(struct policy_segments *segments)
 {
     uint32_t page = segments->page_free;
     if (page != 0) {
         segments->page_free = segments->pages[page].children[0];
-    } else if (segments->page_used < segments->page_count) {
+    } else if (segments->page_used < segments->page_count || pages_grow(segments)) {
         page = segments->page_used++;
     } else {
         return 0;

@@ -8,20 +8,15 @@
 // A ring that is full loses events, which are counted: reads make the policy a little blinder, runs are
 // listed once more when their segment is full.
 //
-// The policy's arrays lie in a map of a file without a name in the cache directory, which counts in
-// cache.size, and which the kernel may write out and take from memory. What is in it does not outlive
-// the process.
+// The policy's arrays lie in a map (retention_region.c). What is in it does not outlive the process.
 //
 // Until what a former process knew has been read, and for segments of which nothing is known yet, the
 // oldest goes.
 #include "store/retention.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "stats/stats.h"
@@ -33,56 +28,16 @@
 #include "store/segment_list.h"
 #include "store/store_private.h"
 
-#define REGION_FILE "policy.map"
 #define TICK_MS 1000u // segments that are not ranked yet are looked for
 #define SAVE_EVERY_US 300000000u
 #define WAKE_EVERY (POLICY_RING_EVENTS / 4) // events of one ring
 #define TAKEN_AT_ONCE 64u
-#define REFUSALS_WAIT_US 10000u   // at most, that who asks again is known to ask again
-#define BYTES_PER_RUN (16u << 10) // smaller runs than that are more than are ranked
+#define REFUSALS_WAIT_US 10000u      // at most, that who asks again is known to ask again
+#define BYTES_PER_RUN (4u << 10)     // smaller runs than that are more than are ranked
+#define BYTES_PER_FORMER (16u << 10) // so many runs that went are remembered
 #define RUNS_MIN 4096u
 #define RUN_BYTES_MIN 1024u // a header and something
 #define DROPPED_AT_ONCE 512u
-
-// --- the map
-
-static void *map_file(struct retention *r)
-{
-    struct store *store = r->store;
-    int fd = openat(store->dir.fd, REGION_FILE, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-                    0600);
-    void *map = MAP_FAILED;
-    if (fd < 0 || !store_space_reserve(store, r->region_bytes, store->capacity_bytes)) {
-        log_warn("policy_in_memory", "bytes=%llu", (unsigned long long)r->region_bytes);
-    } else {
-        // Room for all of it, or a full disk would end the process.
-        bool has_room = fallocate(fd, 0, 0, (off_t)r->region_bytes) == 0;
-        map = has_room ? mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
-                       : MAP_FAILED;
-        if (map == MAP_FAILED) {
-            store_space_give(store, r->region_bytes);
-        }
-    }
-    if (fd >= 0) {
-        (void)unlinkat(store->dir.fd, REGION_FILE, 0); // what stays is cut by the next process
-        (void)close(fd);                               // the map keeps the file
-    }
-    return map;
-}
-
-static void region_open(struct retention *r, size_t bytes)
-{
-    r->region_bytes = align_up_u64(bytes, 4096);
-    // Of the smallest caches a file of it would take a segment.
-    bool is_small = r->store->log.segments_max <= STORE_SEGMENTS_MIN;
-    r->region = is_small ? MAP_FAILED : map_file(r);
-    r->region_is_counted = r->region != MAP_FAILED;
-    if (r->region == MAP_FAILED) {
-        r->region = mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        check(r->region != MAP_FAILED);
-    }
-}
 
 // --- opening and closing
 
@@ -128,11 +83,16 @@ void retention_open(struct retention *r, struct store *store, bool learns,
         .segment_max = log->table_mask + 1, // so that no two are in one place
         .run_max =
             (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, store->capacity_bytes / BYTES_PER_RUN)),
+        .former_max = (uint32_t)min_u64(
+            UINT32_MAX, max_u64(RUNS_MIN, store->capacity_bytes / BYTES_PER_FORMER)),
+        .grow = retention_region_grow,
+        .grow_ctx = &r->region,
     };
     memcpy(&options.identity, store->dir.format.cache_id, sizeof(options.identity));
-    region_open(r, policy_region_bytes(&options));
+    retention_region_open(&r->region, store, policy_region_least(&options),
+                          policy_region_bytes(&options));
     r->state_bytes = r->state_bytes_then = retention_state_bytes(store);
-    r->policy = policy_new(&options, r->region);
+    r->policy = policy_new(&options, r->region.map);
     retention_pins_groups(r, groups, group_count);
     retention_pins_fit(r);
     r->ring_count = store->worker_count + 1;
@@ -148,7 +108,7 @@ void retention_open(struct retention *r, struct store *store, bool learns,
 
 uint64_t retention_bytes(const struct retention *r)
 {
-    return (r->region_is_counted ? r->region_bytes : 0) + atomic_load(&r->state_bytes) -
+    return retention_region_counted(&r->region) + atomic_load(&r->state_bytes) -
            r->state_bytes_then;
 }
 
@@ -181,10 +141,7 @@ void retention_close(struct retention *r)
     }
     policy_free(r->policy);
     stats_sub(COUNTER_cache_pinned_bytes, r->pinned_bytes);
-    if (r->region != NULL) {
-        (void)munmap(r->region, r->region_bytes); // it was mapped
-        store_space_give(r->store, r->region_is_counted ? r->region_bytes : 0);
-    }
+    retention_region_close(&r->region);
     free(r->rings);
     free(r->woken_us);
     free(r->survivors);

@@ -8,6 +8,7 @@
 
 #include "store/policy.h"
 #include "store/policy_ring.h"
+#include "store/retention_region.h"
 #include "store/store.h"
 
 // With fewer segments than this a survivor's segment would take too much of the cache.
@@ -31,11 +32,9 @@ struct retention {
     struct store *store;
     bool
         learns; // `epoch`; else the oldest segment goes, nothing is refused, and nothing below is used
-    struct policy *policy; // under `lock`, but for policy_admit()
-    void *region;
-    uint64_t region_bytes;
-    bool region_is_counted;    // in store.used_bytes: it is a file's
-    struct policy_ring *rings; // of each worker, then the index writer's
+    struct policy *policy;          // under `lock`, but for policy_admit()
+    struct retention_region region; // of the policy
+    struct policy_ring *rings;      // of each worker, then the index writer's
     unsigned ring_count;
     uint64_t *woken_us;   // of each worker: when it woke the thread for what it was refused
     pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it

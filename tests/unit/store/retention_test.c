@@ -117,15 +117,14 @@ Test(retention, its_map_counts_in_the_size_of_the_cache_and_leaves_no_file)
     struct box box;
     cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
     const struct retention *r = &box.store->retention;
-    cr_assert(r->region_is_counted);
-    cr_assert_geq(r->region_bytes,
-                  policy_region_bytes(&(struct policy_options){
-                      .segment_max = box.store->log.table_mask + 1, .run_max = 1}));
+    uint64_t region = retention_region_counted(&r->region);
+    cr_assert_geq(region, policy_region_least(&(struct policy_options){
+                              .segment_max = box.store->log.table_mask + 1, .run_max = 1}));
     // With as little else as there is: spare segments, the index, and what is reckoned for the rest.
     uint64_t others = store_dir_other_bytes(&box.store->dir);
     uint64_t segments =
         atomic_load(&box.store->log.segment_count) * box.store->log.segment_cost_bytes;
-    cr_assert_geq(atomic_load(&box.store->used_bytes), others + segments + r->region_bytes);
+    cr_assert_geq(atomic_load(&box.store->used_bytes), others + segments + region);
     uint64_t least = others;
     box_close(&box);
     cr_assert(box_open(&box));
@@ -191,6 +190,44 @@ Test(retention, what_is_stored_for_a_while_only_is_not_kept)
     atomic_store(&published->again_soon, true); // others are about to ask for what is missed
     cr_assert_not(store_would_keep(box.store, hash, 0, STORE_PRIORITY_NORMAL));
     cr_assert(store_would_take(box.store, hash, 0, STORE_PRIORITY_NORMAL));
+    box_close(&box);
+    box_remove(&box);
+}
+
+// Objects of 4 KB, of which a cache holds more than of any others: each is ranked, and the map takes room
+// with them.
+Test(retention, small_objects_are_all_ranked)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 48 * MIB);
+    box.options.policy = STORE_POLICY_EPOCH;
+    cr_assert(box_open_workers(&box, 1));
+    struct retention *r = &box.store->retention;
+    uint64_t at_first = retention_region_counted(&r->region);
+    uint64_t given = stats_sum(COUNTER_evicted_blocks_capacity);
+    unsigned count = 0;
+    for (; count < 12000 && stats_sum(COUNTER_evicted_blocks_capacity) == given; count++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "small-%u", count);
+        struct object object = {key, "\"e\"", 4096, BLOCK, store_generation_next(box.store)};
+        enum err err;
+        wait_for((err = box_put(&box, &object)) != ERR_DISK_FULL);
+        cr_assert(err == ERR_OK);
+    }
+    retention_drain(r);
+    struct policy_stats stats;
+    pthread_mutex_lock(&r->lock);
+    policy_stats(r->policy, &stats);
+    pthread_mutex_unlock(&r->lock);
+    cr_assert(count > 6000, "%u", count);
+    cr_assert_eq(stats.unranked_runs, 0u, "%u: %llu", count,
+                 (unsigned long long)stats.unranked_runs);
+    uint64_t region = retention_region_counted(&r->region);
+    cr_assert(region > at_first, "%llu", (unsigned long long)region);
+    cr_assert(region <= at_first + 16ull * count, "%llu", (unsigned long long)region);
+    cr_assert(dir_bytes(box.dir) <= atomic_load(&box.store->used_bytes));
+    box_close(&box);
+    cr_assert(box_open_workers(&box, 1)); // what was saved finds its room, too
     box_close(&box);
     box_remove(&box);
 }
