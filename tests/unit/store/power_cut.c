@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C library's calls that write and sync, as they are linked into this program, in front of its
 // own: the linker lets a program's functions answer for its libraries' calls too, LMDB's among
-// them.
+// them. And liburing's: a ring's writes are looked at when they are submitted, and its syncs are answered
+// for here. A write that is on its way is not covered by a sync; that it has arrived is read in the ring of
+// completions, where what the program has taken stands until as many more have come as there is room for.
 #include "power_cut.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,6 +28,18 @@ struct undo { // what stood there before a write
     off_t offset;
     size_t len;
     char *bytes;
+    const struct io_uring
+        *ring; // it is on its way there, as the operation `data`; NULL: it has arrived
+    uint64_t data;
+};
+
+#define RINGS_MAX 16u
+#define ARRIVE_MS_MAX 2000u // how long a cut waits for what is on its way
+
+struct ring {
+    struct io_uring *ring;
+    unsigned seen;   // of its completions
+    unsigned on_way; // of its operations
 };
 
 #define GONE_MAX 64u
@@ -39,6 +54,8 @@ static struct {
     bool armed, lies;
     struct gone gone[GONE_MAX];
     unsigned gone_count;
+    struct ring rings[RINGS_MAX];
+    unsigned ring_count;
     struct undo *last;
     unsigned count;
 } cut = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -54,27 +71,52 @@ static struct {
         function_;                                                                                 \
     })
 
-// Remembers what a write of `len` bytes at `offset` replaces.
-static void remember_locked(int fd, off_t offset, size_t len)
+// Remembers what a write of `len` bytes at `offset` replaces; NULL: it need not be.
+static struct undo *remember_locked(int fd, off_t offset, size_t len)
 {
     struct stat st;
     int flags = fcntl(fd, F_GETFL);
     if (!cut.armed || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || flags < 0 ||
         (flags & O_DSYNC) != 0 || len == 0) {
-        return;
+        return NULL;
     }
     char name[64];
     (void)snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
     struct undo *undo = calloc(1, sizeof(*undo));
     check(undo != NULL);
-    *undo = (struct undo){cut.last, st.st_dev, st.st_ino,     open(name, O_RDWR | O_CLOEXEC),
-                          offset,   len,       calloc(1, len)};
+    *undo = (struct undo){.before = cut.last,
+                          .device = st.st_dev,
+                          .inode = st.st_ino,
+                          .fd = open(name, O_RDWR | O_CLOEXEC),
+                          .offset = offset,
+                          .len = len,
+                          .bytes = calloc(1, len)};
     check(undo->bytes != NULL);
     if (undo->fd < 0 || pread(undo->fd, undo->bytes, len, offset) < 0) {
         abort();
     }
     cut.last = undo;
     cut.count++;
+    return undo;
+}
+
+// What has arrived since the last look.
+static void rings_look_locked(void)
+{
+    for (unsigned i = 0; i < cut.ring_count; i++) {
+        struct ring *r = &cut.rings[i];
+        const struct io_uring_cq *cq = &r->ring->cq;
+        unsigned tail = io_uring_smp_load_acquire(cq->ktail);
+        for (; r->seen != tail; r->seen++) {
+            uint64_t data = cq->cqes[r->seen & *cq->kring_mask].user_data;
+            for (struct undo *undo = cut.last; undo != NULL; undo = undo->before) {
+                if (undo->ring == r->ring && undo->data == data) {
+                    undo->ring = NULL;
+                }
+            }
+            r->on_way--;
+        }
+    }
 }
 
 static void forget_locked(int fd)
@@ -83,9 +125,10 @@ static void forget_locked(int fd)
     if (cut.lies || fstat(fd, &st) != 0) {
         return;
     }
+    rings_look_locked();
     for (struct undo **at = &cut.last; *at != NULL;) {
         struct undo *undo = *at;
-        if (undo->device != st.st_dev || undo->inode != st.st_ino) {
+        if (undo->device != st.st_dev || undo->inode != st.st_ino || undo->ring != NULL) {
             at = &undo->before;
             continue;
         }
@@ -100,7 +143,7 @@ static void forget_locked(int fd)
 ssize_t pwrite(int fd, const void *buf, size_t len, off_t offset)
 {
     pthread_mutex_lock(&cut.lock);
-    remember_locked(fd, offset, len);
+    (void)remember_locked(fd, offset, len);
     ssize_t written = REAL(pwrite)(fd, buf, len, offset);
     pthread_mutex_unlock(&cut.lock);
     return written;
@@ -139,7 +182,7 @@ static size_t iov_len(const struct iovec *iov, int count)
 ssize_t pwritev(int fd, const struct iovec *iov, int count, off_t offset)
 {
     pthread_mutex_lock(&cut.lock);
-    remember_locked(fd, offset, iov_len(iov, count));
+    (void)remember_locked(fd, offset, iov_len(iov, count));
     ssize_t written = REAL(pwritev)(fd, iov, count, offset);
     pthread_mutex_unlock(&cut.lock);
     return written;
@@ -148,11 +191,105 @@ ssize_t pwritev(int fd, const struct iovec *iov, int count, off_t offset)
 ssize_t writev(int fd, const struct iovec *iov, int count)
 {
     pthread_mutex_lock(&cut.lock);
-    remember_locked(fd, cut.armed ? lseek(fd, 0, SEEK_CUR) : 0, iov_len(iov, count));
+    (void)remember_locked(fd, cut.armed ? lseek(fd, 0, SEEK_CUR) : 0, iov_len(iov, count));
     ssize_t written = REAL(writev)(fd, iov, count);
     pthread_mutex_unlock(&cut.lock);
     return written;
 }
+
+// --- rings -----------------------------------------------------------------------------------------
+
+static struct ring *ring_locked(struct io_uring *ring)
+{
+    for (unsigned i = 0; i < cut.ring_count; i++) {
+        if (cut.rings[i].ring == ring) {
+            return &cut.rings[i];
+        }
+    }
+    check(cut.ring_count < RINGS_MAX);
+    struct ring *r = &cut.rings[cut.ring_count++];
+    // Of one that has worked before the cut was armed nothing is on its way: it is new, or has been waited for.
+    *r = (struct ring){ring, io_uring_smp_load_acquire(ring->cq.ktail), 0};
+    return r;
+}
+
+static void submitted_locked(struct ring *r, struct io_uring_sqe *sqe)
+{
+    const struct iovec *iov;
+    struct undo *undo = NULL;
+    r->on_way++;
+    switch (sqe->opcode) {
+    case IORING_OP_WRITE:
+        undo = remember_locked(sqe->fd, (off_t)sqe->off, sqe->len);
+        break;
+    case IORING_OP_WRITEV:
+        memcpy(&iov, &sqe->addr, sizeof(iov));
+        undo = remember_locked(sqe->fd, (off_t)sqe->off, iov_len(iov, (int)sqe->len));
+        break;
+    case IORING_OP_FSYNC:
+        forget_locked(sqe->fd);
+        uint64_t data = sqe->user_data;
+        io_uring_prep_nop(sqe); // as with fdatasync below
+        sqe->user_data = data;
+        break;
+    case IORING_OP_UNLINKAT:
+        abort(); // not played
+    default:
+        break;
+    }
+    if (undo != NULL) {
+        undo->ring = r->ring;
+        undo->data = sqe->user_data;
+    }
+}
+
+int io_uring_submit(struct io_uring *ring)
+{
+    pthread_mutex_lock(&cut.lock);
+    if (cut.armed) {
+        struct ring *r = ring_locked(ring);
+        rings_look_locked(); // before more is on its way than the ring of completions holds
+        for (unsigned at = ring->sq.sqe_head; at != ring->sq.sqe_tail; at++) {
+            submitted_locked(r, &ring->sq.sqes[at & *ring->sq.kring_mask]);
+        }
+    }
+    int rc = REAL(io_uring_submit)(ring);
+    pthread_mutex_unlock(&cut.lock);
+    return rc;
+}
+
+void io_uring_queue_exit(struct io_uring *ring)
+{
+    pthread_mutex_lock(&cut.lock);
+    rings_look_locked();
+    for (unsigned i = 0; i < cut.ring_count; i++) {
+        if (cut.rings[i].ring == ring) {
+            check(cut.rings[i].on_way == 0);
+            cut.rings[i] = cut.rings[--cut.ring_count];
+            break;
+        }
+    }
+    REAL(io_uring_queue_exit)(ring);
+    pthread_mutex_unlock(&cut.lock);
+}
+
+// So that nothing arrives when the process is dead and its files are looked at. What does not arrive is left to chance.
+static void rings_settle_locked(void)
+{
+    unsigned on_way = 1;
+    for (unsigned ms = 0; on_way > 0 && ms < ARRIVE_MS_MAX; ms++) {
+        on_way = 0;
+        rings_look_locked();
+        for (unsigned i = 0; i < cut.ring_count; i++) {
+            on_way += cut.rings[i].on_way;
+        }
+        if (on_way > 0) {
+            (void)usleep(1000);
+        }
+    }
+}
+
+// --- syncs -----------------------------------------------------------------------------------------
 
 // What is on its way at that moment is remembered, and synced by the next one.
 int fdatasync(int fd)
@@ -232,6 +369,7 @@ static uint64_t draw(uint64_t *state)
 void power_cut_strike(uint64_t seed)
 {
     pthread_mutex_lock(&cut.lock); // for good
+    rings_settle_locked();
     uint64_t state = seed;
     for (struct undo *undo = cut.last; undo != NULL; undo = undo->before) { // the last one first
         unsigned fate = seed == 0 ? 0 : (unsigned)(draw(&state) % 4);

@@ -14,10 +14,28 @@
 #include "test.h"
 #include "waiting.h"
 
-#define SEEDS seeds_scaled(170, 12) // three tests go through them
+#define SEEDS seeds_scaled(170, 12) // four tests go through them, with each engine
 
 static const struct object written = {"written", "\"e\"", 100000, BLOCK, 1};
 static const struct object other = {"other", "\"e\"", 700000, BLOCK, 2};
+
+static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+
+static void with_each_engine(void (*test)(enum disk_engine engine))
+{
+    for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
+        struct box box;
+        box_init(&box, engines[i], 64 * MIB);
+        bool runs = box_open(&box); // else it says so
+        if (runs) {
+            box_close(&box);
+        }
+        box_remove(&box);
+        if (runs) {
+            test(engines[i]);
+        }
+    }
+}
 
 static bool is_built(void *ctx)
 {
@@ -60,18 +78,48 @@ static void with_power_cut(struct box *box, void (*fn)(struct box *box), uint64_
     cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", status);
 }
 
+static void write_then_sync(struct box *box)
+{
+    struct store_place place;
+    unsigned before = power_cut_pending();
+    check(box_write(box, 0, &written, 0, 2, 2, &place) == ERR_OK);
+    unsigned at_risk = power_cut_pending();
+    fprintf(stderr, "at risk: %u, %u when it is written", before, at_risk);
+    check(box_post_put(box, &written, &place) == ERR_OK);
+    check(index_writer_flush(&box->store->writer) == ERR_OK);
+    fprintf(stderr, ", %u when it is synced\n", power_cut_pending());
+    check(at_risk > before && power_cut_pending() < at_risk);
+    box_let_go(&place);
+}
+
+// Or the tests below would cut nothing.
+static void what_is_at_risk(enum disk_engine engine)
+{
+    struct box box;
+    box_init(&box, engine, 64 * MIB);
+    cr_assert(box_open(&box));
+    box_close(&box);
+    with_power_cut(&box, write_then_sync, 0);
+    box_remove(&box);
+}
+
+Test(power_cut, what_is_written_is_at_risk_until_it_is_synced)
+{
+    with_each_engine(what_is_at_risk);
+}
+
 static void put_and_delete(struct box *box)
 {
     cr_assert(box_put(box, &written) == ERR_OK);
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK);
 }
 
-Test(power_cut, a_delete_that_was_answered_stays, .timeout = 1800)
+static void delete_that_was_answered(enum disk_engine engine)
 {
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         struct box box;
         bool rebuilt;
-        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        box_init(&box, engine, 64 * MIB);
         cr_assert(box_open(&box));
         cr_assert(box_put(&box, &written) == ERR_OK);
         cr_assert(box_put(&box, &other) == ERR_OK);
@@ -86,17 +134,22 @@ Test(power_cut, a_delete_that_was_answered_stays, .timeout = 1800)
     }
 }
 
+Test(power_cut, a_delete_that_was_answered_stays, .timeout = 1800)
+{
+    with_each_engine(delete_that_was_answered);
+}
+
 static void delete_without_commit(struct box *box)
 {
     store_fault_set(STORE_FAULT_COMMIT, 1, true, EIO);
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK); // by the marker
 }
 
-Test(power_cut, a_delete_whose_commit_fails_stays_too)
+static void delete_whose_commit_fails(enum disk_engine engine)
 {
     struct box box;
     bool rebuilt;
-    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box_init(&box, engine, 64 * MIB);
     cr_assert(box_open(&box));
     cr_assert(box_put(&box, &written) == ERR_OK);
     box_close(&box);
@@ -105,6 +158,11 @@ Test(power_cut, a_delete_whose_commit_fails_stays_too)
     cr_assert(!is_found(&box, &written, &rebuilt) || rebuilt);
     box_close(&box);
     box_remove(&box);
+}
+
+Test(power_cut, a_delete_whose_commit_fails_stays_too)
+{
+    with_each_engine(delete_whose_commit_fails);
 }
 
 static void put_and_delete_on_a_liar(struct box *box)
@@ -136,11 +194,11 @@ static void boot_anew(const struct box *box)
     buf_done(&out);
 }
 
-Test(power_cut, after_another_boot_nothing_is_used_unasked)
+static void another_boot(enum disk_engine engine)
 {
     struct box box;
     bool rebuilt;
-    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box_init(&box, engine, 64 * MIB);
     cr_assert(box_open(&box));
     cr_assert(box_put(&box, &written) == ERR_OK);
     cr_assert(box_put(&box, &other) == ERR_OK);
@@ -163,6 +221,11 @@ Test(power_cut, after_another_boot_nothing_is_used_unasked)
     box_remove(&box);
 }
 
+Test(power_cut, after_another_boot_nothing_is_used_unasked)
+{
+    with_each_engine(another_boot);
+}
+
 static void lose_and_delete(struct box *box)
 {
     struct store_place place;
@@ -175,18 +238,23 @@ static void lose_and_delete(struct box *box)
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK);
 }
 
-Test(power_cut, a_delete_for_which_nothing_was_there_stays, .timeout = 1800)
+static void delete_of_nothing(enum disk_engine engine)
 {
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         struct box box;
         bool rebuilt;
-        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        box_init(&box, engine, 64 * MIB);
         with_power_cut(&box, lose_and_delete, seed);
         reopen(&box);
         cr_assert(!is_found(&box, &written, &rebuilt) || rebuilt, "seed %u", seed);
         box_close(&box);
         box_remove(&box);
     }
+}
+
+Test(power_cut, a_delete_for_which_nothing_was_there_stays, .timeout = 1800)
+{
+    with_each_engine(delete_of_nothing);
 }
 
 static void condemn(struct box *box)
@@ -197,13 +265,13 @@ static void condemn(struct box *box)
     cr_assert(box_post_delete(box, written.key, 100) == ERR_OK);
 }
 
-Test(power_cut, bytes_that_are_known_to_be_bad_do_not_come_back)
+static void bad_bytes(enum disk_engine engine)
 {
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         struct box box;
         bool rebuilt;
         char path[1024];
-        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        box_init(&box, engine, 64 * MIB);
         with_power_cut(&box, condemn, seed);
         (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
         cr_assert(seed % 2 == 0 || unlink(path) == 0); // found again in segments
@@ -212,6 +280,11 @@ Test(power_cut, bytes_that_are_known_to_be_bad_do_not_come_back)
         box_close(&box);
         box_remove(&box);
     }
+}
+
+Test(power_cut, bytes_that_are_known_to_be_bad_do_not_come_back)
+{
+    with_each_engine(bad_bytes);
 }
 
 // Neither the line nor the mark can be written: the segment is given up.
@@ -229,12 +302,12 @@ static void condemn_on_a_broken_disk(struct box *box)
     wait_for(atomic_load(&segment->number) == 0);
 }
 
-Test(power_cut, a_segment_that_was_given_up_does_not_come_back)
+static void segment_given_up(enum disk_engine engine)
 {
     struct box box;
     bool rebuilt;
     char path[1024];
-    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box_init(&box, engine, 64 * MIB);
     with_power_cut(&box, condemn_on_a_broken_disk, 0);
     (void)snprintf(path, sizeof(path), "%s/index/data.mdb", box.dir);
     cr_assert(unlink(path) == 0);
@@ -242,6 +315,11 @@ Test(power_cut, a_segment_that_was_given_up_does_not_come_back)
     cr_assert(!is_found(&box, &written, &rebuilt));
     box_close(&box);
     box_remove(&box);
+}
+
+Test(power_cut, a_segment_that_was_given_up_does_not_come_back)
+{
+    with_each_engine(segment_given_up);
 }
 
 static void write_much(struct box *box)
@@ -256,13 +334,13 @@ static void write_much(struct box *box)
     cr_assert(index_writer_flush(&box->store->writer) == ERR_OK);
 }
 
-Test(power_cut, whatever_is_found_afterwards_is_right, .timeout = 1800)
+static void whatever_is_found(enum disk_engine engine)
 {
     unsigned lost = 0;
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         struct box box;
         char key[32];
-        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        box_init(&box, engine, 64 * MIB);
         with_power_cut(&box, write_much, seed);
         reopen(&box);
         for (unsigned round = 0; round < 2; round++) {
@@ -280,6 +358,11 @@ Test(power_cut, whatever_is_found_afterwards_is_right, .timeout = 1800)
     cr_assert(lost <= 2 * SEEDS, "%u", lost);
 }
 
+Test(power_cut, whatever_is_found_afterwards_is_right, .timeout = 1800)
+{
+    with_each_engine(whatever_is_found);
+}
+
 static void close_clean(struct box *box)
 {
     cr_assert(box_put(box, &written) == ERR_OK);
@@ -287,11 +370,11 @@ static void close_clean(struct box *box)
     box_close(box);
 }
 
-Test(power_cut, a_clean_stop_is_clean_after_it)
+static void clean_stop(enum disk_engine engine)
 {
     struct box box;
     bool rebuilt;
-    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box_init(&box, engine, 64 * MIB);
     with_power_cut(&box, close_clean, 0);
     reopen(&box);
     cr_assert(is_found(&box, &written, &rebuilt) && !rebuilt);
@@ -299,4 +382,9 @@ Test(power_cut, a_clean_stop_is_clean_after_it)
     cr_assert(box_read(&box, 0, &other) == other.size);
     box_close(&box);
     box_remove(&box);
+}
+
+Test(power_cut, a_clean_stop_is_clean_after_it)
+{
+    with_each_engine(clean_stop);
 }
