@@ -55,6 +55,7 @@ struct get {
     unsigned asks;
     bool confirms; // whatever is held
     uint64_t next;
+    uint64_t done; // so much it has of the version it asked for last
 };
 
 static void on_change(void *ctx, struct subscription *sub);
@@ -126,6 +127,7 @@ static void on_change(void *ctx, struct subscription *sub)
     subscription_leave(sub);
     if (outcome == OUTCOME_DONE && answer != NULL && g->next > 0 && g->next < answer->size_bytes &&
         g->next % BLOCK == 0) {
+        g->done = g->next;
         get_ask(w, g, answer, g->next, false); // a run ends with its owner's stripe
         return;
     }
@@ -151,7 +153,7 @@ static struct store_object *held(struct worker *w, const struct get *g, bool *re
     static struct store_view view;
     const struct object_key *key = g->ask.key;
     struct store_object *object = NULL;
-    *ret_missing = 0;
+    *ret_missing = g->done;
     *ret_found = *ret_rebuilt = false;
     store_lookup(w, alive.store, key->hash, 0, 6 * BLOCK, fill_life_floor(w, key->hash), &view);
     if (view.found) {
@@ -191,12 +193,17 @@ static void get_ask(struct worker *w, struct get *g, struct store_object *object
     (void)subscription_ask(fill_worker_of(w), &g->ask, on_change, g);
 }
 
-// As a request does: what is held is confirmed if need be, what is not held is asked for.
+// As a request does: what is held is confirmed if need be, what is not held is asked for, from where it is on.
 static void get_go_on(struct worker *w, struct get *g)
 {
     bool found, rebuilt;
     uint64_t missing;
     struct store_object *object = held(w, g, &found, &rebuilt, &missing);
+    if (g->done > 0 && (object == NULL || !span_equal(object->etag, g->ask.object->etag))) {
+        g->done = 0; // that was another version
+        store_object_unref(object);
+        object = held(w, g, &found, &rebuilt, &missing);
+    }
     if (object != NULL && (rebuilt || g->confirms)) {
         get_ask(w, g, object, 0, true);
     } else if (g->confirms || (missing == UINT64_MAX && !rebuilt)) {

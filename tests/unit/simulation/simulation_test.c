@@ -219,10 +219,11 @@ Test(simulation, what_the_disk_does_last_quarter)
 Test(simulation, seeds_that_have_failed)
 {
     static const uint64_t known[] = {
-        18,   // a version whose one run is damaged, asked for behind fill
-        903,  // the same in the first life
-        1773, // a reader that began before its bucket's epoch went on
-        2071, // other boot, nothing of the version can be described
+        18,     // a version whose one run is damaged, asked for behind fill
+        903,    // the same in the first life
+        1773,   // a reader that began before its bucket's epoch went on
+        2071,   // other boot, nothing of the version can be described
+        114186, // the first run of a version cannot be stored, the second is there
     };
     for (unsigned i = 0; i < ARRAY_LEN(known) && !seeds_wanted(1).is_one; i++) {
         go_through(known[i], known[i], false);
