@@ -6,8 +6,12 @@
 #include <stdlib.h>
 
 #define PERIODS_PER_CAPACITY 16u
+// Requests of a period, at least, or to make ranks is most of what each of them costs; of a small cache, what it holds
+// of them in so many parts.
+#define PERIOD_REQUESTS 2048u
 #define PERIOD_REQUESTS_MIN 512u
-#define PERIOD_SWEEPS 5u // followed keys looked at for each request of a period
+#define PERIOD_MAX_PART 2u
+#define PERIOD_SWEEPS 3u // followed keys looked at for each request of a period
 #define HALF_LIFE_CAPACITIES 2.0
 #define CREDIT_KEPT 0.85                       // of the right to rewrite, after a period
 #define STAMP_SWEEP_TICKS (POLICY_AGE_MAX / 2) // in which every stamp is looked at
@@ -145,8 +149,11 @@ static void take_request(struct policy *policy, uint32_t bytes)
     struct policy_clock *clock = &policy->clock;
     policy_clock_advance(clock, bytes);
     uint64_t period_bytes = clock->asked_bytes - policy->period_began;
-    if ((++policy->period_requests >= PERIOD_REQUESTS_MIN &&
-         period_bytes >= clock->capacity_bytes / PERIODS_PER_CAPACITY) ||
+    uint32_t requests = ++policy->period_requests;
+    bool is_long =
+        requests >= PERIOD_REQUESTS || (requests >= PERIOD_REQUESTS_MIN &&
+                                        period_bytes >= clock->capacity_bytes / PERIOD_MAX_PART);
+    if ((is_long && period_bytes >= clock->capacity_bytes / PERIODS_PER_CAPACITY) ||
         clock->tick - policy->period_tick >= STAMP_SWEEP_TICKS) {
         period_end(policy);
     }
