@@ -26,7 +26,7 @@ from lib.rig import Rig  # noqa: E402
 from lib.table import Report  # noqa: E402
 
 SCENARIOS = ["hit", "stream", "ranges", "scattered", "miss", "slowdown", "herd", "fairness", "loader", "memory", "index", "scale", "full",
-             "disk", "multipart"]
+             "policy", "disk", "multipart"]
 
 
 def main():
