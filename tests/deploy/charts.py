@@ -15,7 +15,7 @@ import tarfile
 import zipfile
 
 import yaml
-from conftest import ARTEFACTS, made, not_run
+from conftest import ARTEFACTS, made, not_run, program
 from forebay import ROOT
 
 CHART = ROOT / "deploy/helm/forebay"
@@ -51,8 +51,7 @@ def tool(name):
 @functools.cache
 def go_program(name, *words, cwd=ROOT):
     """The path of a program that `go WORDS` makes, once below the build folder. tests/run.sh installs a Go that is new enough."""
-    if shutil.which("go") is None:
-        not_run(f"no Go here, {name} cannot be built: tests/run.sh --deploy installs one")
+    program("go")
     made_of = hashlib.sha256(" ".join(words).encode())
     for path in sorted(cwd.glob("*.*")) if cwd != ROOT else []:
         made_of.update(path.read_bytes())

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scenario"))
 
-from forebay import ROOT, binary  # noqa: E402 (found by the line above)
+from forebay import ROOT, binary, scale  # noqa: E402 (found by the line above)
 from origin import Origin  # noqa: E402
 
 KEYS = {"origin-key": "origin-secret-canary-7f3a"}
@@ -45,6 +45,20 @@ def not_run(why):
 def refused(why):
     """The machine itself refuses what no package brings: root, namespaces, mounts. Never a failure, never counted as passed."""
     pytest.skip("NOT RUN: refused by this machine: " + why)
+
+
+def program(name):
+    """Its path; tests/run.sh --deploy installs it."""
+    found = shutil.which(name)
+    if found is None:
+        not_run(f"no {name} here: tests/run.sh --deploy installs it")
+    return found
+
+
+def only_full():
+    """What takes too long for each run of the tests."""
+    if scale() < 1:
+        pytest.skip("only with tests/run.sh --full --deploy")
 
 
 def namespaces(*kinds):

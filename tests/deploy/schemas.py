@@ -15,7 +15,7 @@ from pathlib import Path
 
 import charts
 import yaml
-from conftest import ARTEFACTS, not_run
+from conftest import ARTEFACTS, not_run, program
 
 KUBERNETES = "kubernetes-validate==1.37.0"
 KUBECONFORM = "github.com/yannh/kubeconform/cmd/kubeconform@v0.6.7"
@@ -108,9 +108,7 @@ def others():
         stamp = folder / (module.replace("/", "_") + ".stamp")
         if stamp.exists():
             continue
-        if charts.shutil.which("go") is None:
-            not_run(f"no Go here, the schemas of {module} cannot be had")
-        got = subprocess.run(["go", "mod", "download", "-json", module], capture_output=True, text=True, timeout=300, check=False)
+        got = subprocess.run([program("go"), "mod", "download", "-json", module], capture_output=True, text=True, timeout=300, check=False)
         if got.returncode != 0:
             not_run(f"the schemas of {module} cannot be had: {got.stdout[-200:]}")
         root = Path(json.loads(got.stdout)["Dir"])

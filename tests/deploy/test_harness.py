@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The harness itself: what is missing fails where it was to be installed, and what a machine refuses does not."""
-import shutil
 import subprocess
 
 import pytest
-from conftest import not_run, refused
+from conftest import not_run, program, refused
 from forebay import ROOT
 
 
@@ -26,9 +25,7 @@ def test_missing_programs_fail_where_they_were_installed(monkeypatch):
 
 def test_go_is_new_enough():
     """What the programs of this folder ask for: Debian 12's own is too old."""
-    if shutil.which("go") is None:
-        not_run("no Go here: tests/run.sh --deploy installs one")
-    have = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, timeout=60, check=True, cwd="/").stdout.strip()
+    have = subprocess.run([program("go"), "env", "GOVERSION"], capture_output=True, text=True, timeout=60, check=True, cwd="/").stdout.strip()
     number = lambda text: tuple(int(part) for part in text.split("."))  # noqa: E731
     for module in (ROOT / "tests/deploy").glob("*/go.mod"):
         wants = next(line.split()[1] for line in module.read_text().splitlines() if line.startswith("go "))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import seccomp
 from client import judge
-from conftest import KEYS, ROOT, made, namespaces, passable, refused
+from conftest import KEYS, ROOT, made, namespaces, only_full, passable, program, refused
 from forebay import Forebay, io_uring_works
 from waiting import WAIT_S
 
@@ -40,7 +40,7 @@ class Container(Forebay):
 
     def __init__(self, folder, bundle, origin, profile=None, **more):
         super().__init__(folder, origin, settings={"workers": 1, "cache.size": "64MiB", "cache.dir": "/cache", **more})
-        self.bundle, self.profile, self.name = Path(folder) / "bundle", refused, f"forebay-test-{os.getpid()}-{id(self)}"
+        self.bundle, self.profile, self.name = Path(folder) / "bundle", profile, f"forebay-test-{os.getpid()}-{id(self)}"
         self.bundle.mkdir()
         (self.bundle / "rootfs").symlink_to(bundle / "rootfs")
         self.image_config = json.loads((bundle / "config.json").read_text())
@@ -136,6 +136,32 @@ def test_sbom_names_each_library(image, bundle):
     assert {"libc6", "libcurl4", "libssl3", "liblmdb0", "liburing2", "ca-certificates"} <= recorded
     licences = bundle / "rootfs/usr/share/doc"
     assert all((licences / name / "copyright").stat().st_size > 0 for name in recorded)
+    declared = {package["name"]: package["licenseDeclared"] for package in bill["packages"]}
+    assert {name: declared[name] for name in ("forebay", "libcurl4", "libssl3", "liblmdb0", "libjansson4", "zlib1g", "libgmp10")} == {
+        "forebay": "Apache-2.0", "libcurl4": "curl", "libssl3": "Apache-2.0", "liblmdb0": "OLDAP-2.8", "libjansson4": "MIT", "zlib1g": "Zlib",
+        "libgmp10": "GPL-2.0-or-later OR LGPL-3.0-or-later"}
+    # Where the copyright file is for people only, nothing is claimed.
+    for name in recorded:
+        if (licences / name / "copyright").read_text(errors="replace").startswith("Format:"):
+            continue
+        assert declared[name] == "NOASSERTION", name
+
+
+def test_sbom_is_valid(image, tmp_path):
+    """By SPDX's own tools, which see a licence that nobody knows."""
+    judge_of_bills = program("pyspdxtools")
+    made(judge_of_bills, "-i", image / "sbom.spdx.json")
+    bad = tmp_path / "bad.spdx.json"
+    bad.write_text((image / "sbom.spdx.json").read_text().replace('"OLDAP-2.8"', '"OpenLDAP-2.8"'))
+    said = subprocess.run([judge_of_bills, "-i", str(bad)], capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode != 0 and "OpenLDAP-2.8" in said.stdout + said.stderr
+
+
+def test_dockerfile_is_clean(tmp_path):
+    made(program("hadolint"), "--no-color", ROOT / "Dockerfile")
+    bad = tmp_path / "Dockerfile"
+    bad.write_text((ROOT / "Dockerfile").read_text() + "RUN cd /tmp\n")
+    assert subprocess.run(["hadolint", str(bad)], capture_output=True, timeout=60, check=False).returncode != 0
 
 
 def test_two_builds_have_one_digest(image, artefacts, tmp_path):
@@ -144,6 +170,48 @@ def test_two_builds_have_one_digest(image, artefacts, tmp_path):
     made("git", "clone", "-q", ROOT, clone)
     made("sh", clone / "deploy/image.sh", "--base", image / "base.tar", artefacts / "image-again")
     assert (artefacts / "image-again/digest").read_text() == (image / "digest").read_text()
+
+
+def test_debug_image_has_tools(image, artefacts):
+    """The other target, over the same base: the same binary, a shell, curl and fio."""
+    only_full()
+    made("sh", ROOT / "deploy/image.sh", "--target", "debug", "--base", image / "base.tar", artefacts / "image-debug")
+    folder = artefacts / "image-debug/bundle"
+    shutil.rmtree(folder, ignore_errors=True)
+    made("umoci", "unpack", "--image", f"{artefacts}/image-debug/oci:latest", folder)
+    config = json.loads((folder / "config.json").read_text())["process"]
+    assert config["user"] == {"uid": USER, "gid": USER} and config["args"] == ["/usr/bin/forebay", "serve"]
+    for words in (["/usr/bin/forebay", "version"], ["/usr/bin/curl", "--version"], ["/usr/bin/fio", "--version"], ["/bin/sh", "-c", "true"]):
+        made("chroot", f"--userspec={USER}:{USER}", folder / "rootfs", *words)
+    shutil.rmtree(folder)
+
+
+class Chrooted(Forebay):
+    """Where no runtime starts containers: a chroot, user 65532, no capabilities, no new privileges. The root is not read-only
+    and the kernel's whole set of calls is there."""
+
+    def __init__(self, folder, bundle, origin):
+        super().__init__(folder, origin, settings={"workers": 1, "cache.size": "64MiB", "cache.dir": "/cache"})
+        self.root = bundle / "rootfs"
+
+    def command(self):
+        name, *rest = super().command()
+        return ["setpriv", "--no-new-privs", "--inh-caps=-all", "chroot", f"--userspec={USER}:{USER}", "--groups=", str(self.root),
+                "/usr/bin/forebay", *rest]
+
+
+def test_served_without_a_runtime(bundle, origin, tmp_path):
+    """A second way to start it, for machines that refuse containers."""
+    origin.put("obj", 1 << 20)
+    server = Chrooted(tmp_path / "server", bundle, origin).start()
+    try:
+        with server.client() as client:
+            judge(client.get("obj"), origin, "obj", 0, 1 << 20)
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        assert f"Uid:\t{USER}\t{USER}\t{USER}\t{USER}\n" in status and "NoNewPrivs:\t1\n" in status
+        assert "CapEff:\t0000000000000000\n" in status and "CapPrm:\t0000000000000000\n" in status
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -10,7 +10,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from conftest import KEYS, ROOT, made, namespaces, passable
+from conftest import KEYS, ROOT, made, namespaces, passable, program
 from forebay import binary
 
 PROLOG, EPILOG = ROOT / "deploy/slurm/prolog.sh", ROOT / "deploy/slurm/epilog.sh"
@@ -92,7 +92,7 @@ def node(tmp_path, origin):
 
 
 def test_scripts_are_clean():
-    made("shellcheck", PROLOG, EPILOG)
+    made(program("shellcheck"), PROLOG, EPILOG)
 
 
 def test_job_has_a_cache_of_its_own(node, origin):
