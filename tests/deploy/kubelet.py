@@ -236,6 +236,9 @@ class Pod:
                 (folder / name).symlink_to(f"..data/{name}")
             (folder / "..data").symlink_to(inner.name)
             folder.chmod(0o755)
+        elif volume.get("hostPath", {}).get("type") == "Directory":
+            folder.chmod(0o700)                       # as the chart's values ask the node to make it
+            os.chown(folder, 65532, 65532)
         elif "hostPath" in volume:
             folder.chmod(0o755)                       # as the kubelet makes it: of root
         else:

@@ -2,6 +2,7 @@
 """The chart and the plain manifests: what they render to, what they refuse, and that they name only what there is."""
 import copy
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -118,7 +119,18 @@ def test_kustomize_gives_a_job_the_sidecar_of_the_chart(artefacts):
     given = charts.one(charts.render(charts.values("daemonset"), namespace="forebay"), "DaemonSet")["spec"]["template"]["spec"]
     node = charts.one(charts.kustomize(charts.KUSTOMIZE / "overlays/example"), "DaemonSet")["spec"]["template"]["spec"]
     assert like(node["containers"][0]) == like(given["containers"][0])
-    assert node["volumes"][0]["hostPath"] == {"path": "/mnt/nvme/forebay", "type": "DirectoryOrCreate"}
+    assert node["volumes"][0]["hostPath"] == {"path": "/mnt/nvme/forebay", "type": "Directory"}
+
+
+def test_kustomize_prepares_folders_where_that_is_wanted(artefacts, tmp_path):
+    """components/prepare makes of base/daemonset what the chart renders with cache.hostPath.prepare."""
+    at = os.path.relpath(charts.KUSTOMIZE, tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(json.dumps({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": [f"{at}/base/daemonset"],
+        "components": [f"{at}/components/prepare"]}))
+    ours = charts.one(charts.kustomize(tmp_path), "DaemonSet")["spec"]["template"]["spec"]
+    golden = charts.load((ROOT / "tests/deploy/golden/daemonset-prepare.yaml").read_text())
+    assert ours == charts.one(golden, "DaemonSet")["spec"]["template"]["spec"]
 
 
 def like(container):
@@ -331,13 +343,13 @@ def test_places_of_the_balancer_are_its_own(artefacts):
 
 # --- Restricted ---------------------------------------------------------------------------------
 
-# The one departure, and what makes a folder of the kubelet's fit for it.
-HOST_PATH = {"volume forebay-cache: hostPath", "container prepare: adds ['CHOWN']", "container prepare: runAsNonRoot",
-             "container prepare: runAsUser: 0"}
+# The one departure; and, where it is asked for, what makes a folder of the kubelet's fit for it.
+HOST_PATH = {"volume forebay-cache: hostPath"}
+PREPARE = {"container prepare: adds ['CHOWN']", "container prepare: runAsNonRoot", "container prepare: runAsUser: 0"}
 
 
 @pytest.mark.parametrize("settings,departures", [
-    ("cache.hostPath.prepare=false", {"volume forebay-cache: hostPath"}), ("cache.volume=ephemeral", set()),
+    ("cache.hostPath.prepare=true", HOST_PATH | PREPARE), ("cache.volume=ephemeral", set()),
     ("cache.volume=emptyDir", set()), ("cache.wipeOlder=true", HOST_PATH), ("service.locality=hostPort", HOST_PATH | {"container forebay: hostPort"})])
 def test_daemonset_departs_by_its_volume_alone(artefacts, settings, departures):
     daemonset = charts.one(charts.render(charts.values("daemonset"), settings=[settings]), "DaemonSet")

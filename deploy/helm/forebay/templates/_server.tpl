@@ -233,7 +233,7 @@ seccompProfile:
         {{- include "forebay.claim" . | nindent 8 }}
 {{- else if eq $kind "hostPath" }}
 - name: forebay-cache
-  hostPath: {path: {{ .Values.cache.hostPath.path | default (printf "/var/cache/%s" (include "forebay.clusterName" .)) }}, type: DirectoryOrCreate}
+  hostPath: {path: {{ .Values.cache.hostPath.path | default (printf "/var/cache/%s" (include "forebay.clusterName" .)) }}, type: {{ ternary "DirectoryOrCreate" "Directory" .Values.cache.hostPath.prepare }}}
 {{- end }}
 {{- if .Values.config }}
 - name: forebay-config
