@@ -16,7 +16,7 @@
 static void event_text(const struct admin *admin, struct buf *out)
 {
     json_t *json = admin_summary(admin);
-    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
     check(text != NULL);
     json_decref(json);
     buf_init(out, OUTPUT_MAX);

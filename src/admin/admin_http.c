@@ -206,8 +206,11 @@ static int bind_tcp(struct admin *admin, struct buf *ret_why)
     bool ok = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
               bind(fd, (struct sockaddr *)&address, len) == 0 && listen(fd, 128) == 0;
     if (!ok) {
-        buf_printf(ret_why, "admin.listen %s:%u: %s%s", host, admin->options.port, strerror(errno),
-                   errno == EADDRINUSE ? " (another server? choose another address or off)" : "");
+        buf_printf(
+            ret_why, "admin.listen %s:%u: %s%s", host, admin->options.port, strerror(errno),
+            errno == EADDRINUSE
+                ? " (another server? stop it, or choose another address or off for admin.listen)"
+                : "");
         if (fd >= 0) {
             (void)close(fd); // never used
         }

@@ -35,7 +35,7 @@ void admin_reply_text(struct evhttp_request *req, unsigned status, const char *t
 
 void admin_reply_json(struct evhttp_request *req, unsigned status, json_t *json)
 {
-    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    char *text = json_dumps(json, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
     check(text != NULL);
     json_decref(json);
     struct buf line;

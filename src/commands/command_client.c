@@ -221,7 +221,7 @@ void command_client_line(const struct command_client *client, const char *type, 
         if (json != NULL) {
             check(json_object_update_missing(line, json) == 0);
         }
-        char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER);
+        char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
         check(text != NULL);
         (void)puts(text); // the result's flush tells
         free(text);
@@ -242,6 +242,33 @@ void command_client_error(const struct command_client *client, const char *forma
     command_client_line(
         client, "error",
         json_pack("{s:o}", "reason", reason != NULL ? reason : json_string("unprintable")));
+}
+
+void command_client_warn(const struct command_client *client, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    (void)fprintf(stderr, "forebay %s: warning: %s\n", client->name, command_client_visible(text));
+    json_t *reason = json_string(text);
+    command_client_line(
+        client, "warning",
+        json_pack("{s:o}", "reason", reason != NULL ? reason : json_string("unprintable")));
+}
+
+void command_client_warn_of_star(const struct command_client *client, const char *text,
+                                 const struct command_uri *uri)
+{
+    struct span prefix;
+    if (command_uri_has_star(span_from_cstr(text), uri, &prefix)) {
+        command_client_warn(
+            client,
+            "%s: the * inside is taken by the letter, only one at the end stands for "
+            "more (\"%.*s\"?)",
+            text, (int)prefix.len, prefix.ptr);
+    }
 }
 
 int command_client_result(const struct command_client *client, int code, json_t *json)

@@ -10,6 +10,7 @@
 
 #include <jansson.h>
 
+#include "commands/command_uri.h"
 #include "commands/commands.h"
 #include "commands/commands_private.h"
 
@@ -42,6 +43,12 @@ void command_client_line(const struct command_client *client, const char *type, 
 // The reason, for people and as type `error`.
 void command_client_error(const struct command_client *client, const char *format, ...)
     PRINTF_LIKE(2, 3);
+// What may not be what was meant: for people, and as type `warning`.
+void command_client_warn(const struct command_client *client, const char *format, ...)
+    PRINTF_LIKE(2, 3);
+// Of a URI with a '*' inside, which is taken by the letter.
+void command_client_warn_of_star(const struct command_client *client, const char *text,
+                                 const struct command_uri *uri);
 // The last line, with `json` (taken over; NULL: nothing more to say); returns the exit code, which is
 // EXIT_CODE_FAILED where stdout does not take it.
 int command_client_result(const struct command_client *client, int code, json_t *json);

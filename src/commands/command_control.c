@@ -68,6 +68,27 @@ static const struct store_explain_run *refused_piece(const struct store_explain 
     return NULL;
 }
 
+// There is nothing to keep, or no way to get it.
+static struct verdict verdict_of_origin(enum err err)
+{
+    switch ((int)err) {
+    case ERR_NO_SUCH_KEY:
+        return (struct verdict){"no-such-key",
+                                "the origin has no object of this name, or not this bucket",
+                                "check the spelling: forebay ls shows the names that there are"};
+    case ERR_NO_SUCH_BUCKET:
+        return (struct verdict){"no-such-bucket", "the origin has no bucket of this name",
+                                "check the spelling, and buckets[] in the configuration"};
+    case ERR_ACCESS_DENIED:
+    case ERR_ORIGIN_REFUSED:
+        return (struct verdict){"refused", "the origin does not let Forebay read it",
+                                "forebay doctor BUCKET looks at the rights of its credentials"};
+    default:
+        return (struct verdict){"origin", "nothing of it is cached, and the origin does not answer",
+                                "forebay doctor looks at the way to the origin"};
+    }
+}
+
 // The first that holds of what keeps a read from being answered from the cache.
 static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
 {
@@ -75,9 +96,9 @@ static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
     bool has_some = o->range_cached_blocks > 0;
     bool has_all = o->is_known && o->range_cached_blocks == o->range_blocks;
     if (is_degraded) {
-        return (struct verdict){"disk-degraded",
-                                "the cache directory does not work: nothing is stored",
-                                "see the server log, and forebay status"};
+        return (struct verdict){
+            "disk-degraded", "the cache directory does not work: nothing is stored",
+            "forebay doctor looks at cache.dir, and forebay status says the same"};
     }
     if (!rule->cache) {
         return (struct verdict){"rule", "its rule says cache: false",
@@ -112,6 +133,12 @@ static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
     }
     if (has_all) {
         return (struct verdict){"hit", "the next read is answered from the cache", ""};
+    }
+    if (o->trouble.text != NULL && o->trouble.text[0] != '\0') {
+        return (struct verdict){"origin", o->trouble.text, o->trouble.remedy};
+    }
+    if (o->was_origin_asked && o->origin_err != ERR_OK) {
+        return verdict_of_origin(o->origin_err);
     }
     if (o->policy != NULL && !o->policy->is_filling) {
         return (struct verdict){"disk-full", "nothing is stored now: the disk has no room",
@@ -240,14 +267,17 @@ static void control_explain(void *ctx, struct admin_call *call)
     struct command_uri uri;
     uint64_t first = 0, end = UINT64_MAX;
     struct span range = admin_call_parameter(call, "range");
+    struct span ask = admin_call_parameter(call, "ask"); // else nobody is asked
     if (!command_control_take_object(&call, admin_call_parameter(call, "uri"), &uri)) {
         return;
     }
     if (range.ptr != NULL && !command_uri_parse_range(range, &first, &end)) {
         admin_call_refuse(&call, 400, "range is FIRST-LAST or FIRST-, in bytes");
+    } else if (ask.ptr != NULL && !span_equal_cstr(ask, "origin")) {
+        admin_call_refuse(&call, 400, "ask is origin, or not there");
     } else {
-        proxy_explain(control->proxy, uri.bucket, uri.key, first, end, true, on_explained,
-                      question_new(control, call));
+        proxy_explain(control->proxy, uri.bucket, uri.key, first, end, true, ask.ptr != NULL,
+                      on_explained, question_new(control, call));
     }
 }
 
@@ -412,7 +442,7 @@ static void control_evict(void *ctx, struct admin_call *call)
         struct evict_one *one = &all->items[i];
         if (one->uri.key.len > 0) {
             proxy_explain(control->proxy, one->uri.bucket, one->uri.key, 0, UINT64_MAX, false,
-                          on_evict_looked, one);
+                          false, on_evict_looked, one);
         } else {
             proxy_evict(control->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
         }

@@ -7,6 +7,7 @@
 #include "base/headers.h"
 #include "commands/commands_private.h"
 
+#include <arpa/inet.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,59 @@ static bool endpoint_from_url(const char *url, struct endpoint *ret_endpoint)
         return false;
     }
     memcpy(e.address, rest.ptr, rest.len);
+    *ret_endpoint = e;
+    return true;
+}
+
+// An endpoint that a person has written: a host that can be connected to, and perhaps a port.
+static bool endpoint_from_flag(const char *url, struct endpoint *ret_endpoint, struct buf *ret_why)
+{
+    struct endpoint e;
+    struct in6_addr v6;
+    struct in_addr v4;
+    uint64_t port = 0;
+    bool has_scheme = strncmp(url, "http://", 7) == 0 || strncmp(url, "https://", 8) == 0;
+    if (!endpoint_from_url(url, &e) || (!has_scheme && strchr(e.address, ':') == NULL)) {
+        buf_printf(ret_why, "--endpoint is http://HOST:PORT or https://HOST:PORT, not \"%.200s\"",
+                   url);
+        return false;
+    }
+    char host[URL_MAX];
+    (void)snprintf(host, sizeof(host), "%s", e.address);
+    char *end = host[0] == '[' ? strchr(host, ']') : host, *colon = NULL;
+    if (end != NULL) {
+        colon = strchr(end, ':');
+    }
+    if (colon != NULL) {
+        *colon = '\0';
+    }
+    bool has_port = colon == NULL || (span_to_u64(span_from_cstr(colon + 1), &port) && port > 0 &&
+                                      port <= UINT16_MAX);
+    size_t len = strlen(host);
+    bool is_v6 = len > 2 && host[0] == '[' && host[len - 1] == ']';
+    if (is_v6) {
+        host[len - 1] = '\0';
+        is_v6 = inet_pton(AF_INET6, host + 1, &v6) == 1;
+    }
+    bool is_v4 = inet_pton(AF_INET, host, &v4) == 1;
+    bool is_name = host[strcspn(host, "[]:")] == '\0' && host[0] != '.' && host[0] != '-' &&
+                   strstr(host, "..") == NULL && host[strspn(host, "0123456789.")] != '\0';
+    if (!has_port || end == NULL || (!is_v6 && !is_v4 && !is_name)) {
+        buf_printf(ret_why,
+                   "--endpoint \"%.200s\" has no host, or no port from 1 to 65535: "
+                   "http://HOST:PORT is wanted",
+                   url);
+        return false;
+    }
+    if ((is_v4 && v4.s_addr == htonl(INADDR_ANY)) || (is_v6 && IN6_IS_ADDR_UNSPECIFIED(&v6))) {
+        buf_printf(
+            ret_why,
+            "--endpoint \"%.200s\" is where a server listens, and none to connect to: name one "
+            "address of its host (%s://127.0.0.1%s%s?)",
+            url, e.tls ? "https" : "http", colon != NULL ? ":" : "",
+            colon != NULL ? colon + 1 : "");
+        return false;
+    }
     *ret_endpoint = e;
     return true;
 }
@@ -278,8 +332,12 @@ int command_env(int argc, char **argv)
     if (shell != NULL && !parse_shell(shell, &p.shell)) {
         return commands_usage_error("env", "--shell is bash, fish, dotenv, k8s or docker");
     }
-    if (url != NULL && !endpoint_from_url(url, &answer.endpoint)) {
-        return commands_usage_error("env", "--endpoint is http://HOST:PORT or https://HOST:PORT");
+    struct buf why;
+    buf_init(&why, 2048);
+    if (url != NULL && !endpoint_from_flag(url, &answer.endpoint, &why)) {
+        int wrong = commands_usage_error("env", buf_cstr(&why));
+        buf_done(&why);
+        return wrong;
     }
     if (url != NULL && argc > 0) {
         return commands_usage_error("env", "unexpected argument");

@@ -138,6 +138,7 @@ static int evict_uri(struct evict *e, const char *text)
         command_client_error(&e->client, "%s: %s", text, why);
         return EXIT_CODE_USAGE;
     }
+    command_client_warn_of_star(&e->client, text, &uri);
     json_t *as_json = json_string(text); // the server is told in JSON
     json_decref(as_json);
     if (as_json == NULL) {

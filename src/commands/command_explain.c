@@ -4,18 +4,22 @@
 #include "commands/command_client.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define PATH_MAX_BYTES 16384u
 
 static void print_rule(const json_t *rule)
 {
     char ttl[COMMANDS_BYTES_MAX], block[COMMANDS_BYTES_MAX];
-    bool is_ttl = span_equal_cstr(span_from_cstr(command_client_text(rule, "freshness")), "ttl");
-    printf("rule     %s (%s): %s%s%s, blocks of %s\n", command_client_text(rule, "match"),
-           command_client_text(rule, "where"),
-           command_client_bool(rule, "cache") ? command_client_text(rule, "freshness")
-                                              : "cache: false",
-           is_ttl ? " " : "",
+    const char *freshness = command_client_text(rule, "freshness");
+    bool is_ttl = strcmp(freshness, "ttl") == 0;
+    printf("rule     %s (%s): ", command_client_visible(command_client_text(rule, "match")),
+           command_client_visible(command_client_text(rule, "where")));
+    if (!command_client_bool(rule, "cache")) { // the rest of it says nothing then
+        printf("cache: false\n");
+        return;
+    }
+    printf("%s%s%s, blocks of %s\n", freshness, is_ttl ? " " : "",
            is_ttl ? command_client_time(command_client_double(rule, "ttl_s"), ttl) : "",
            commands_human_bytes(command_client_double(rule, "block_size"), block));
 }
@@ -127,6 +131,7 @@ int command_explain(int argc, char **argv)
     buf_init(&path, PATH_MAX_BYTES);
     buf_append_cstr(&path, "/api/v1/explain");
     command_client_parameter(&path, "uri", span_from_cstr(argv[0]));
+    command_client_parameter(&path, "ask", SPAN("origin"));
     if (range != NULL) {
         command_client_parameter(&path, "range", span_from_cstr(range));
     }

@@ -167,23 +167,16 @@ static void prepare(struct transfer *t, const char *url)
 
 // --- the answer ------------------------------------------------------------------------------------
 
-// "NoSuchKey: The specified key does not exist." of an error document.
+// "NoSuchKey: The specified key does not exist." of an error document, or of what looks like one.
 static void describe(const struct transfer *t, char *ret_text, size_t size)
 {
-    struct span parts[2] = {{NULL, 0}, {NULL, 0}};
-    static const char *const names[] = {"<Code>", "<Message>"};
-    struct span text = buf_span(&t->error);
-    for (unsigned i = 0; i < 2 && text.len > 0; i++) {
-        const char *at = memmem(text.ptr, text.len, names[i], strlen(names[i]));
-        if (at != NULL) {
-            at += strlen(names[i]);
-            parts[i] = (struct span){at, (size_t)(text.ptr + text.len - at)};
-            parts[i].len = span_find(parts[i], '<');
-        }
-    }
-    (void)snprintf(ret_text, size, "%.*s%s%.*s", (int)parts[0].len,
-                   parts[0].len > 0 ? parts[0].ptr : "", parts[1].len > 0 ? ": " : "",
-                   (int)parts[1].len, parts[1].len > 0 ? parts[1].ptr : "");
+    struct s3_error_body body = {0};
+    struct arena *arena = arena_new(ARENA_MAX_BYTES);
+    (void)s3_error_read(arena, buf_span(&t->error), &body); // not one: the status says it
+    (void)snprintf(ret_text, size, "%.*s%s%.*s", (int)body.code.len,
+                   body.code.len > 0 ? body.code.ptr : "", body.message.len > 0 ? ": " : "",
+                   (int)body.message.len, body.message.len > 0 ? body.message.ptr : "");
+    arena_free(arena);
 }
 
 static int judge(struct command_client *client, struct transfer *t, CURLcode rc)

@@ -68,6 +68,7 @@ static int uris_take(struct command_client *client, int argc, char **argv, json_
             json_decref(text);
             return EXIT_CODE_USAGE;
         }
+        command_client_warn_of_star(client, argv[i], &uri);
         check(json_array_append_new(uris, text) == 0);
     }
     return EXIT_CODE_OK;

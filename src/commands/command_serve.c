@@ -194,7 +194,8 @@ static bool probe_ready(void *ctx, struct buf *why)
         struct origin_trouble_text trouble;
         bool is_wrong = origin_in_trouble(s->origins[i], &trouble); // what is cached goes on
         if (is_wrong && troubled++ == 0) {
-            buf_printf(why, "; origin %.200s: %s", origin_shown(s->origins[i]), trouble.text);
+            buf_printf(why, "; origin %.200s: %s: %s", origin_shown(s->origins[i]), trouble.text,
+                       trouble.remedy);
         }
     }
     if (troubled > 1) {

@@ -3,6 +3,7 @@
 #include "commands/command_client.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "stats/stats.h"
 
@@ -57,6 +58,28 @@ static json_t *figures_of(const json_t *summary)
     return json;
 }
 
+// What follows from it, and where more is said; why an origin is in trouble its state says, with the remedy.
+static const char *meaning_of(const char *component)
+{
+    static const struct {
+        const char *component, *meaning;
+    } meanings[] = {
+        {"disk",
+         "nothing is stored, all comes from the origin; `forebay doctor` looks at cache.dir"},
+        {"index",
+         "nothing is found, all comes from the origin; index_rebuild in the log tells more"},
+        {"origin", "what is cached is served; it is asked again at least every 30 s"},
+        {"credentials",
+         "what is cached is served; `forebay doctor` looks at credentials and rights"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(meanings); i++) {
+        if (strcmp(component, meanings[i].component) == 0) {
+            return meanings[i].meaning;
+        }
+    }
+    return "see the server log";
+}
+
 static void print_screen(const struct command_client *client, const json_t *f)
 {
     char a[COMMANDS_BYTES_MAX], b[COMMANDS_BYTES_MAX], c[COMMANDS_BYTES_MAX];
@@ -85,8 +108,8 @@ static void print_screen(const struct command_client *client, const json_t *f)
            (unsigned long long)command_client_u64(f, "requests_inflight"),
            (unsigned long long)command_client_u64(f, "fills_inflight"));
     for (size_t i = 0; i < json_array_size(degraded); i++) {
-        printf("  DEGRADED %s: see the server log\n",
-               json_string_value(json_array_get(degraded, i)));
+        const char *name = json_string_value(json_array_get(degraded, i));
+        printf("  DEGRADED %s: %s\n", name, meaning_of(name));
     }
 }
 

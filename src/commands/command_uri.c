@@ -46,6 +46,15 @@ bool command_uri_parse(struct span text, struct command_uri *ret_uri, const char
     return judge_key(&uri, ret_why);
 }
 
+bool command_uri_has_star(struct span text, const struct command_uri *uri, struct span *ret_prefix)
+{
+    size_t at = span_find(uri->key, '*');
+    if (at < uri->key.len) {
+        *ret_prefix = (struct span){text.ptr, (size_t)(uri->key.ptr + at + 1 - text.ptr)};
+    }
+    return at < uri->key.len;
+}
+
 bool command_uri_parse_object(struct span text, struct command_uri *ret_uri, const char **ret_why)
 {
     if (!parse_names(text, ret_uri, ret_why)) {

@@ -132,6 +132,7 @@ static int add(struct warm *w, const char *uri, const char *range)
         command_client_error(&w->client, "%s: %s", uri, why);
         return EXIT_CODE_USAGE;
     }
+    command_client_warn_of_star(&w->client, uri, &parsed);
     w->uri = uri;
     if (w->is_check) {
         return parsed.is_prefix ? command_pages_walk(&w->client, uri, count_object, w)
@@ -210,8 +211,7 @@ static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
     int code = command_client_post(&w->client, "/api/v1/pin", body, &answer);
     if (code == EXIT_CODE_OK && !command_client_bool(answer, "kept")) {
         const char *why = "this cache keeps no pins: see forebay pins";
-        (void)fprintf(stderr, "forebay warm: warning: %s\n", why);
-        command_client_line(&w->client, "warning", json_pack("{s:s}", "reason", why));
+        command_client_warn(&w->client, "%s", why);
     }
     json_decref(answer);
     return code;

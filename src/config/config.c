@@ -640,7 +640,8 @@ static void finish_origin(struct loader *l)
     char why[WHY_MAX];
     const char *where = l->raws[SETTING_origin_endpoint].where;
     if (!config_value_is_endpoint(span_from_cstr(c->origin_endpoint), why)) {
-        config_loader_error(l, where, "origin.endpoint: %s", why);
+        bool is_named = !l->raws[SETTING_origin_endpoint].from_file; // by the flag or the variable
+        config_loader_error(l, where, "%s%s", is_named ? "" : "origin.endpoint: ", why);
     } else {
         judge_addressing(l, l->raws[SETTING_origin_addressing].where, c->origin_addressing,
                          c->origin_endpoint);

@@ -454,6 +454,30 @@ bool config_value_is_address(struct span endpoint)
     return is_v4 || (host.len > 0 && host.ptr[0] == '[');
 }
 
+// What it might have been.
+static bool refuse_endpoint(struct span s, char *ret_why)
+{
+    static const char kinds[] = "is neither http://..., https://... nor dir:/PATH";
+    if (span_starts_with(s, SPAN("/"))) {
+        return refuse(ret_why, "\"%.*s\" %s (dir:%.*s?)", SHOWN(s), kinds, SHOWN(s));
+    }
+    if (span_starts_with(s, SPAN("s3://")) || span_starts_with(s, SPAN("s3a://"))) {
+        return refuse(ret_why,
+                      "\"%.*s\" is a bucket, and an origin has many: name the server alone "
+                      "(https://s3.REGION.amazonaws.com?), clients name the bucket",
+                      SHOWN(s));
+    }
+    if (span_starts_with(s, SPAN("./")) || span_starts_with(s, SPAN("../"))) {
+        return refuse(ret_why, "\"%.*s\" %s, by its whole path", SHOWN(s), kinds);
+    }
+    bool is_here = span_starts_with(s, SPAN("localhost")) || span_starts_with(s, SPAN("[")) ||
+                   (s.len > 0 && s.ptr[0] >= '0' && s.ptr[0] <= '9');
+    bool has_scheme = memmem(s.ptr, s.len, "://", 3) != NULL;
+    return has_scheme ? refuse(ret_why, "\"%.*s\" %s", SHOWN(s), kinds)
+                      : refuse(ret_why, "\"%.*s\" %s (%s://%.*s?)", SHOWN(s), kinds,
+                               is_here ? "http" : "https", SHOWN(s));
+}
+
 bool config_value_is_endpoint(struct span s, char *ret_why)
 {
     if (span_starts_with(s, SPAN("dir:"))) {
@@ -466,8 +490,7 @@ bool config_value_is_endpoint(struct span s, char *ret_why)
     } else if (span_starts_with(s, SPAN("https://"))) {
         rest = (struct span){s.ptr + 8, s.len - 8};
     } else {
-        return refuse(ret_why, "\"%.*s\" is neither http://..., https://... nor dir:/PATH",
-                      SHOWN(s));
+        return refuse_endpoint(s, ret_why);
     }
     struct span host = {rest.ptr, span_find(rest, '/')};
     if (host.len == 0 || host.ptr[0] == ':') {

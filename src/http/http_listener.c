@@ -38,7 +38,15 @@ void http_address_format(const struct sockaddr_storage *addr, socklen_t len, cha
 static enum err listen_failed(struct listener *l, const char *address, struct buf *ret_why)
 {
     int error = errno;
-    buf_printf(ret_why, "cannot listen on %s: %s", address, strerror(error));
+    const char *remedy =
+        error == EADDRINUSE ? " (another server? stop it, or choose another port for "
+                              "listen; port 0 lets the kernel choose)"
+        : error == EADDRNOTAVAIL
+            ? " (this host does not have it: listen on 127.0.0.1, 0.0.0.0 or one "
+              "of its own)"
+        : error == EACCES ? " (ports below 1024 are for root: choose another for listen)"
+                          : "";
+    buf_printf(ret_why, "cannot listen on %s: %s%s", address, strerror(error), remedy);
     if (l->fd >= 0) {
         close(l->fd);
         l->fd = -1;

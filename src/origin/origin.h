@@ -232,7 +232,8 @@ struct origin_relay {
     // its rest can be had by a fetch. Empty: it cannot.
     struct span part_etag;
     uint64_t part_first;
-    struct span origin_id; // x-amz-request-id
+    struct span origin_id;  // x-amz-request-id
+    struct span error_code; // of an error document that was read on the way; empty: there was none
     struct arena *arena;
     void *driver; // private
 };

@@ -142,6 +142,7 @@ static enum err prepare_head(struct origin_directory_relay *d)
             detail.bucket_name = r->request->bucket;
         }
         d->body.len = 0;
+        r->error_code = span_from_cstr(error_row(d->answer)->s3_code);
         s3_error_render(d->answer, &detail, &d->body);
     }
     r->has_length = true;

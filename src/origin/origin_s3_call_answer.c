@@ -256,6 +256,9 @@ void origin_s3_call_answered(struct origin_s3_call *c)
     if (c->collected.len > 0) {
         (void)s3_error_read(c->arena, buf_span(&c->collected), &body);
     }
+    if (c->r != NULL) {
+        c->r->error_code = body.code;
+    }
     if (c->r != NULL && span_equal_cstr(body.code, "SlowDown")) {
         c->r->is_unsure = false;
     }

@@ -154,7 +154,8 @@ const char *access_log_line_error(const struct access_log_entry *entry)
         return "Cut";
     }
     enum err err = entry->r->err;
-    return err != ERR_OK ? error_row(err)->s3_code : "";
+    const char *relayed = entry->r->origin_error != NULL ? entry->r->origin_error : "";
+    return err != ERR_OK ? error_row(err)->s3_code : relayed;
 }
 
 struct span access_log_line_shortened(struct span value)

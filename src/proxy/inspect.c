@@ -184,9 +184,12 @@ struct explanation {
     struct task task;
     struct live *live;
     struct inspect_look look;
-    bool asks_policy;
+    bool asks_policy, asks_origin;
     struct store_explain policy;
     struct blocking_job job;
+    struct object_key *key; // a reference, while the origin is asked
+    struct origin_fetch fetch;
+    struct timer patience;
     char names[];
 };
 
@@ -222,14 +225,8 @@ static void policy_look(struct explanation *e)
                        e->look.key->limits.group, &e->policy);
 }
 
-static void explain_go(struct task *task)
+static void explain_judge(struct explanation *e)
 {
-    struct explanation *e = container_of(task, struct explanation, task);
-    unsigned windows = INSPECT_WINDOWS_MAX;
-    if (!inspect_look_step(e->pw, &e->look, &windows)) {
-        worker_defer(e->pw->worker, &e->task);
-        return;
-    }
     if (!e->asks_policy) {
         explain_end(e);
         return;
@@ -240,6 +237,74 @@ static void explain_go(struct task *task)
     blocking_pool_run(e->pw->worker, &e->job);
 }
 
+// --- is it at the origin? --------------------------------------------------------------------------
+
+static enum err on_origin_head(struct origin_fetch *f)
+{
+    (void)f;
+    return ERR_OK; // that there is one is all that was asked
+}
+
+static enum err on_origin_body(struct origin_fetch *f, struct span data)
+{
+    (void)f;
+    (void)data;
+    return ERR_OK;
+}
+
+static void on_origin_end(struct origin_fetch *f, enum err err)
+{
+    struct explanation *e = container_of(f, struct explanation, fetch);
+    struct proxy_object *o = &e->look.object;
+    timer_done(&e->patience);
+    o->was_origin_asked = true;
+    o->origin_err = err;
+    if (err != ERR_NO_SUCH_KEY && err != ERR_NO_SUCH_BUCKET && err != ERR_OK) {
+        (void)origin_in_trouble(e->key->origin, &o->trouble); // this may be what has told
+    }
+    object_key_unref(e->key);
+    explain_judge(e);
+}
+
+static void on_impatient(struct timer *timer)
+{
+    struct explanation *e = container_of(timer, struct explanation, patience);
+    origin_fetch_cancel(&e->fetch);
+}
+
+static void explain_ask_origin(struct explanation *e)
+{
+    struct origin_fetch *f = &e->fetch;
+    f->head = true;
+    f->bucket = e->key->bucket;
+    f->key = e->key->key;
+    f->on_head = on_origin_head;
+    f->on_body = on_origin_body;
+    f->on_end = on_origin_end;
+    timer_init(e->pw->worker, &e->patience, on_impatient);
+    timer_start(&e->patience, PROXY_EXPLAIN_ASK_MS);
+    origin_fetch_start(e->pw->worker, e->key->origin, f);
+}
+
+static void explain_go(struct task *task)
+{
+    struct explanation *e = container_of(task, struct explanation, task);
+    struct proxy_object *o = &e->look.object;
+    unsigned windows = INSPECT_WINDOWS_MAX;
+    if (!inspect_look_step(e->pw, &e->look, &windows)) {
+        worker_defer(e->pw->worker, &e->task);
+        return;
+    }
+    bool is_whole = o->is_known && o->range_cached_blocks == o->range_blocks;
+    bool is_silent = is_whole || !e->asks_origin || origin_in_trouble(e->key->origin, &o->trouble);
+    if (!is_silent && !o->is_known) {
+        explain_ask_origin(e);
+        return;
+    }
+    object_key_unref(e->key);
+    explain_judge(e);
+}
+
 static void on_explain(struct worker *to, struct message *message)
 {
     struct explanation *e = container_of(message, struct explanation, message);
@@ -247,6 +312,7 @@ static void on_explain(struct worker *to, struct message *message)
     worker_task_init(&e->task, explain_go);
     e->look.live = e->live = live_ref(e->pw->live);
     inspect_look_begin(e->pw, &e->look, true);
+    e->key = object_key_ref(e->look.key);
     if (e->asks_policy) {
         policy_look(e);
     }
@@ -254,13 +320,14 @@ static void on_explain(struct worker *to, struct message *message)
 }
 
 void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uint64_t first_byte,
-                   uint64_t end_byte, bool asks_policy,
+                   uint64_t end_byte, bool asks_policy, bool asks_origin,
                    void (*done)(void *ctx, const struct proxy_object *object), void *ctx)
 {
     struct explanation *e = calloc(1, sizeof(*e) + bucket.len + key.len + 1);
     check(e != NULL && first_byte <= end_byte);
     e->proxy = proxy;
     e->asks_policy = asks_policy;
+    e->asks_origin = asks_origin;
     list_node_init(&e->job.node);
     e->done = done;
     e->ctx = ctx;

@@ -4,6 +4,8 @@
 // has ended. On the request's worker; serve_pass.c has the sequence.
 #include "proxy/pass_private.h"
 
+#define CODE_SHOWN_MAX 64u // of an error code of the origin's, in the log
+
 static bool is_ours(struct span name)
 {
     static const char *const NAMES[] = {"content-length",
@@ -79,6 +81,11 @@ void pass_answer_start(struct pass_state *p)
         }
     }
     r->status = p->relay.status;
+    if (p->relay.error_code.len > 0) {
+        r->origin_error =
+            arena_printf(r->arena, "%.*s", (int)min_u64(p->relay.error_code.len, CODE_SHOWN_MAX),
+                         p->relay.error_code.ptr);
+    }
     r->step = REQUEST_WAIT;
     struct http_reply reply = {
         .status = p->relay.status,

@@ -142,11 +142,17 @@ struct proxy_object {
     unsigned cell_count;                        // it in equal parts, one a block if there are few
     uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];
     const struct store_explain *policy; // of the range's first window; NULL: it was not asked
+    // Of one that is not known, or not as a whole, where the origin was to be asked. `trouble` has texts while there is no use in
+    // asking; else it was, and has said this of it: ERR_CANCELLED where it took longer than PROXY_EXPLAIN_ASK_MS.
+    struct origin_trouble_text trouble;
+    bool was_origin_asked;
+    enum err origin_err;
 };
-// `end_byte` UINT64_MAX: to its end. asks_policy: also why it is kept or not, which may wait for the cache
+#define PROXY_EXPLAIN_ASK_MS 3000u
+// `end_byte` UINT64_MAX: to its end. asks_origin: is it there, if it is not known? asks_policy: also why it is kept or not, which may wait for the cache
 // directory (another thread does).
 void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uint64_t first_byte,
-                   uint64_t end_byte, bool asks_policy,
+                   uint64_t end_byte, bool asks_policy, bool asks_origin,
                    void (*done)(void *ctx, const struct proxy_object *object), void *ctx);
 
 // The last requests, the latest first. Texts are the server's own; bucket, key and client may hold any bytes.

@@ -191,6 +191,7 @@ struct request {
     bool has_run;             // it has begun to be fetched for this request, and
     const char *unstored_why; // is not stored, in a word; NULL: it is
     enum err err;
+    const char *origin_error; // the code of the origin's own error, which went on; NULL
     unsigned status;
     uint64_t object_size_bytes;
     unsigned blocks_hit, blocks_total;

@@ -160,7 +160,7 @@ def test_a_degraded_server_says_so(start, origin, tmp_path):
     assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == "disk-degraded"
     assert "nothing would be stored" in said(server, "warm", "s3://bkt/a", code=1)
     assert "there is nothing to verify" in said(server, "scrub", code=1)
-    assert origin.requests(key="a") == []
+    assert not origin.requests(key="a", method="GET")
     with server.client() as client:
         assert client.get("a").status == 200
 
@@ -201,7 +201,7 @@ def test_explain_follows_an_object(start, origin, engine):
         return ask(server, "explain", *words)[-1]
     first = explain("s3://bkt/big")
     assert not first["known"] and first["verdict"]["reason"] == "absent" and first["rule"]["where"] == "default"
-    asked = len(origin.requests())
+    asked = [(entry.method, entry.key) for entry in origin.requests()]
     with server.client() as client:
         assert client.get("big", 2 * MIB, 3 * MIB - 1).status == 206
     server.settle()
@@ -229,7 +229,49 @@ def test_explain_follows_an_object(start, origin, engine):
     before = len(origin.requests())
     text = said(server, "explain", "s3://bkt/big")
     assert "10 of 10 blocks" in text and "■■■■" in text and "remedy" in text
-    assert len(origin.requests()) == before and asked == 0  # it only looks
+    assert len(origin.requests()) == before     # it only looks,
+    assert asked == [("HEAD", "big")]           # and asks whether what it does not know is there
+
+
+def test_explain_does_not_send_people_after_what_is_not_there(start, origin):
+    """A key that the origin does not have, a bucket, rights, an origin that is down: the remedy is not to warm it."""
+    origin.put("a", 100)
+    origin.put("half", 4 * MIB)
+    server = start(origin, settings={"origin.retries": 0, "cache.ttl": "1h"}, file={"rules": [{"match": "bkt/n/**", "cache": False}]})
+    with server.client() as client:
+        assert client.get("half", headers=[("Range", "bytes=0-9")]).status == 206
+    server.settle()
+
+    def explain(uri):
+        said_text = said(server, "explain", uri)
+        return ask(server, "explain", uri)[-1]["verdict"], said_text
+    verdict, text = explain("s3://bkt/nothing")
+    assert verdict["reason"] == "no-such-key" and "forebay ls" in text and "warm" not in text, text
+    verdict, text = explain("s3://nobucket/a")
+    assert verdict["reason"] in ("no-such-bucket", "no-such-key") and "warm" not in text, text
+    assert explain("s3://bkt/a")[0]["reason"] == "absent"
+    origin.fault("a", "error", (403, "AccessDenied", "No"), times=None)
+    verdict, text = explain("s3://bkt/a")
+    assert verdict["reason"] == "refused" and "doctor" in text, text
+    origin.clear_faults()
+    verdict, text = explain("s3://bkt/n/x")
+    assert "): cache: false\n" in text and "blocks of" not in text and "min" not in text, text
+    asked = origin.mark()
+    assert ask(server, "warm", "--check", "s3://bkt/other", code=5)[-1]["objects"] == 1
+    assert not origin.requests(key="other", since=asked), "to count asks nobody"
+    origin.down()
+    for uri in ("s3://bkt/nothing", "s3://bkt/nothing", "s3://bkt/half"):
+        verdict, text = explain(uri)
+        assert verdict["reason"] == "origin" and "warm" not in text, text
+        assert "host and port of origin.endpoint" in text, text
+
+
+def test_an_origin_that_keeps_silent_keeps_nobody_waiting(start, origin):
+    origin.put("slow", 10)
+    with origin.hold("slow"):
+        server = start(origin, settings={"origin.retries": 0})
+        verdict = ask(server, "explain", "s3://bkt/slow")[-1]["verdict"]
+        assert verdict["reason"] == "origin" and "doctor" in verdict["remedy"], verdict
 
 
 def test_explain_says_what_a_full_cache_goes_by(start, origin):

@@ -220,6 +220,18 @@ def test_immutable_needs_the_directory_no_more(start, root, engine):
             assert reply.status == 200 and bytes(reply.body) == content, (name, reply)
 
 
+def test_what_a_directory_refuses_is_named_in_the_log(start, root):
+    """As of an S3 origin, the error that went on has its code in the access log."""
+    server = start(f"dir:{root}")
+    with server.client() as client:
+        assert client.request("PUT", "/bkt/new", body=b"x").status == 501
+        assert client.request("GET", "/nobucket?list-type=2").status == 404
+    put, = server.access_log(wait_for=lambda e: e["op"] == "PutObject")
+    assert put["status"] == 501 and put["error"] == "NotImplemented", put
+    listed, = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")
+    assert listed["error"] == "NoSuchBucket", listed
+
+
 def test_top_level_files_are_reported(start, root):
     (root / "stray.txt").write_text("x")
     server = serve(start, root)

@@ -16,6 +16,12 @@ def cat(server, *words, code=0, **env):
     return got.stdout if code == 0 else got.stderr.decode()
 
 
+def test_errors_are_words_not_xml(forebay, origin):
+    origin.fault("k", "error", (403, "AccessDenied", "It isn't yours & that's \"it\""), times=None)
+    told = cat(forebay, "s3://bkt/k", code=4)
+    assert "&apos;" not in told and "&amp;" not in told and "'" in told, told
+
+
 def test_cat_and_get_give_what_the_origin_has(forebay, origin, tmp_path):
     key = "a b/ü+%2F?&.bin"
     number = origin.put(key, 3 * MIB + 7)

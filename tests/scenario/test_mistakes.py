@@ -8,6 +8,7 @@ import pytest
 from conftest import not_run
 from forebay import KEYS, binary, run_forebay
 from origin import Origin
+from test_control import ask, said
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 
 PLAIN_ENV = {"AWS_ACCESS_KEY_ID": next(iter(KEYS)), "AWS_SECRET_ACCESS_KEY": next(iter(KEYS.values())),
@@ -33,6 +34,13 @@ AT_THE_COMMAND_LINE = {
     "flag twice": (3, ["--cache.ttl", "twice"], "check --cache.ttl 5s --cache.ttl 6s"),
     "time without a unit": (3, ["60", "needs a unit", "60s"], "check --cache.ttl 60"),
     "no scheme": (3, ["localhost:8333", "http://"], "check --origin.endpoint localhost:8333"),
+    "folder as endpoint": (3, ["--origin.endpoint: error: \"/data\"", "(dir:/data?)"], "check --origin.endpoint /data"),
+    "bucket as endpoint": (3, ["--origin.endpoint: error: \"s3://bkt\"", "https://s3.REGION.amazonaws.com", "clients name the bucket"],
+                           "check --origin.endpoint s3://bkt"),
+    "cache in the origin": (3, ["cache.dir", "DIR/tree/cache", "inside the origin", "outside"],
+                            "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/tree/cache"),
+    "cache among other files": (1, ["DIR/home is no cache and not empty", "thesis", "cache.dir", "empty directory"],
+                                "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/home"),
     "bucket in the endpoint": (3, ["my.bucket.s3.eu-west-1", "names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
                                "check --origin.endpoint https://my.bucket.s3.eu-west-1.amazonaws.com"),
     "bucket behind the endpoint": (3, ["names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
@@ -60,6 +68,12 @@ AT_THE_COMMAND_LINE = {
     "rule behind all": (0, ["rule-behind.yaml:3", "never reached", "comes first"],
                         "check -c DIR/rule-behind.yaml"),
     "no server": (6, ["no server answers", "--admin", "--endpoint"], "env --admin 127.0.0.1:1"),
+    "endpoint of all addresses": (2, ["0.0.0.0", "none to connect to", "(http://127.0.0.1:9000?)"],
+                                  "env --endpoint http://0.0.0.0:9000"),
+    "endpoint of all addresses, in IPv6": (2, ["[::]", "none to connect to"], "env --endpoint http://[::]:9000"),
+    "endpoint that is garbage": (2, ["garbage", "http://HOST:PORT"], "env --endpoint garbage"),
+    "endpoint without a host": (2, ["http://HOST:PORT"], "env --endpoint http://:9000"),
+    "endpoint with a port that is none": (2, ["99999", "1 to 65535"], "env --endpoint http://127.0.0.1:99999"),
     "no such command": (2, ["serv", "no such command"], "serv"),
     "garbage certificate": (1, ["garbage", "listen_tls.cert", "PEM"],
                             "serve SERVE --listen tls:127.0.0.1:0 --listen_tls.cert DIR/garbage.pem "
@@ -71,8 +85,13 @@ AT_THE_COMMAND_LINE = {
     "cache of another version": (1, ["DIR/old", "format", "remove the directory"],
                                  "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/old"),
     "cache too small": (3, ["cache.size", "16MiB"], "serve SERVE --origin.endpoint dir:DIR/tree --cache.size 1MiB"),
-    "port taken": (1, ["127.0.0.1:TAKEN", "in use"],
+    "port taken": (1, ["127.0.0.1:TAKEN", "in use", "choose another port", "listen"],
                    "serve SERVE --origin.endpoint dir:DIR/tree --listen 127.0.0.1:TAKEN"),
+    "address of nobody": (1, ["192.0.2.1:9000", "this host does not have it", "127.0.0.1"],
+                          "serve SERVE --origin.endpoint dir:DIR/tree --listen 192.0.2.1:9000 --listen_plaintext network "
+                          "--auth.mode open --auth.allow_open_network true"),
+    "admin port taken": (1, ["127.0.0.1:TAKEN", "in use", "admin.listen", "off"],
+                         "serve SERVE --origin.endpoint dir:DIR/tree --admin.listen 127.0.0.1:TAKEN"),
     "no credentials": (4, ["no credentials", "AWS_ACCESS_KEY_ID", "anonymous"],
                        "serve SERVE --origin.endpoint http://127.0.0.1:1"),
     "half credentials": (4, ["AWS_ACCESS_KEY_ID is set", "AWS_SECRET_ACCESS_KEY is not"],
@@ -87,7 +106,7 @@ FILES = {
     "rule-bucket.yaml": "rules: [{match: b, cache: false}]\n",
     "rule-bracket.yaml": "rules: [{match: 'b/[a/**', cache: false}]\n",
     "rule-behind.yaml": "rules:\n  - {match: '**', ttl: 1h}\n  - {match: 'b/**', ttl: 2h}\n",
-    "garbage.pem": "garbage\n", "plain": "", "old/format": "forebay-cache 99\n", "old/lock": "", "tree/bkt/a": "",
+    "garbage.pem": "garbage\n", "plain": "", "old/format": "forebay-cache 99\n", "old/lock": "", "tree/bkt/a": "", "home/thesis": "",
 }
 
 
@@ -259,6 +278,23 @@ def test_an_origin_that_wants_the_bucket_in_its_name(start, origin):
         assert client.get("k").status == 403
     told = told_at_start(server)
     assert "in the host name" in told and "origin.addressing to virtual" in told, told
+
+
+def test_a_state_that_is_not_well_says_what_to_do(start, tmp_path):
+    """Neither `see the server log` nor a riddle: the remedy stands there."""
+    server = start("http://127.0.0.1:1", settings={"origin.retries": 0, "origin.region": "us-east-1", "origin.probe": "true"})
+    server.wait_stderr("origin_unreachable")
+    status = said(server, "status", code=1)
+    assert "nobody accepts connections there: check host and port of origin.endpoint" in status, status
+    assert "DEGRADED origin: what is cached is served" in status and "see the server log" not in status
+
+
+def test_a_star_inside_is_no_wildcard(forebay, origin):
+    origin.put("x*.bin", 100)
+    for command in ("warm", "pin", "unpin", "evict"):
+        told = said(forebay, command, "s3://bkt/x*.bin")
+        assert "by the letter" in told and '("s3://bkt/x*"?)' in told, told
+        assert "by the letter" not in said(forebay, command, "s3://bkt/x*")
 
 
 def test_a_bucket_with_dots(start, certificate):  # noqa: F811 (the fixture)
