@@ -23,6 +23,7 @@
 #define ADMIN_CALL_WAIT_MAX_MS 60000 // then the caller is told that nobody has answered
 #define ADMIN_STREAMS_MAX 8u         // of events; above: 503
 #define ADMIN_FOLLOWERS_MAX 4u       // of the log; above: 503
+#define ADMIN_RANKERS_MAX 3u         // of /api/v1/top; above: 503
 
 // Answers a probe. True = 200. `why` takes a reason in words (also when true); at most 512 bytes.
 // Runs on the admin thread.

@@ -60,6 +60,7 @@ static void on_tick(evutil_socket_t fd, short what, void *ctx)
     (void)what;
     admin_events_tick(as_admin(ctx));
     admin_log_tick(as_admin(ctx));
+    admin_top_tick(as_admin(ctx));
     admin_stream_arm(as_admin(ctx));
 }
 
@@ -112,7 +113,8 @@ static void sweep(struct admin *admin)
     admin->open_count = kept;
 }
 
-static_assert(ADMIN_CALLS_MAX + ADMIN_STREAMS_MAX + ADMIN_FOLLOWERS_MAX < ADMIN_CONNECTIONS_MAX,
+static_assert(ADMIN_CALLS_MAX + ADMIN_STREAMS_MAX + ADMIN_FOLLOWERS_MAX + ADMIN_RANKERS_MAX <
+                  ADMIN_CONNECTIONS_MAX,
               "there is always one to be cut");
 
 // Ends when evhttp has read the end of what is cut here.

@@ -45,8 +45,8 @@ static void on_lines(void *ctx, struct span lines)
         list_for_each(node, &admin->streams)
         {
             struct admin_stream *stream = container_of(node, struct admin_stream, node);
-            if (stream->kind == ADMIN_STREAM_LOG) {
-                follower_line(stream, (struct span){lines.ptr, len});
+            if (stream->line != NULL) {
+                stream->line(stream, (struct span){lines.ptr, len});
             }
         }
         lines = (struct span){lines.ptr + len, lines.len - len};
@@ -64,6 +64,8 @@ void admin_log_take(struct admin *admin)
             stream->lost += lost;
             stream->silence_s = 0;
             admin_stream_send(stream);
+        } else if (stream->kind == ADMIN_STREAM_TOP) {
+            stream->lost += lost;
         }
     }
     check(event_add(admin->lines_event, NULL) == 0);
@@ -89,12 +91,29 @@ void admin_log_tick(struct admin *admin)
     }
 }
 
+static unsigned lines_wanted(const struct admin *admin)
+{
+    return admin->stream_counts[ADMIN_STREAM_LOG] + admin->stream_counts[ADMIN_STREAM_TOP];
+}
+
 static void on_left(struct admin *admin)
 {
-    if (admin->stream_counts[ADMIN_STREAM_LOG] == 0) {
+    if (lines_wanted(admin) == 0) {
         admin->options.lines.turn(admin->options.lines.ctx, false);
         check(event_del(admin->lines_event) == 0 && event_del(admin->take_event) == 0);
     }
+}
+
+void admin_log_follow(struct admin_stream *stream)
+{
+    struct admin *admin = stream->admin;
+    stream->left = on_left;
+    if (lines_wanted(admin) == 1) {
+        admin->options.lines.turn(admin->options.lines.ctx, true);
+        check(event_add(admin->lines_event, NULL) == 0);
+    }
+    admin_stream_add(stream, SPAN("\n")); // who follows knows now that nothing is missed
+    admin_stream_send(stream);
 }
 
 void admin_page_log(struct admin *admin, struct evhttp_request *req)
@@ -121,11 +140,6 @@ void admin_page_log(struct admin *admin, struct evhttp_request *req)
         return;
     }
     stream->where = where;
-    stream->left = on_left;
-    if (admin->stream_counts[ADMIN_STREAM_LOG] == 1) {
-        admin->options.lines.turn(admin->options.lines.ctx, true);
-        check(event_add(admin->lines_event, NULL) == 0);
-    }
-    admin_stream_add(stream, SPAN("\n")); // who follows knows now that nothing is missed
-    admin_stream_send(stream);
+    stream->line = follower_line;
+    admin_log_follow(stream);
 }

@@ -10,6 +10,7 @@
 //   admin_stream.c   answers without an end
 //   admin_events.c   the same numbers once a second, to whoever watches
 //   admin_log.c      requests as they end, to whoever follows
+//   admin_top.c      what is asked for most in them
 //   admin_where.c    which of them
 //   admin_reply.c    heads and bodies
 #ifndef FOREBAY_ADMIN_PRIVATE_H
@@ -32,8 +33,14 @@
 
 struct admin_hub;   // admin_call.c
 struct admin_where; // admin_where.c
+struct admin_top;   // admin_top.c
 
-enum admin_stream_kind { ADMIN_STREAM_EVENTS, ADMIN_STREAM_LOG, ADMIN_STREAM_KINDS_ };
+enum admin_stream_kind {
+    ADMIN_STREAM_EVENTS,
+    ADMIN_STREAM_LOG,
+    ADMIN_STREAM_TOP,
+    ADMIN_STREAM_KINDS_
+};
 
 struct admin {
     uint64_t magic;
@@ -116,9 +123,12 @@ struct admin_stream {
     struct evhttp_request *req;
     struct bufferevent *bev; // of its connection
     void (*left)(
-        struct admin *admin);  // called when it has gone and is not counted any more; NULL: nobody
+        struct admin *admin); // called when it has gone and is not counted any more; NULL: nobody
+    // Of those that take lines: one of them, with its end; NULL: not one of those.
+    void (*line)(struct admin_stream *stream, struct span line);
     struct evbuffer *pending;  // the next piece
     struct admin_where *where; // of the log; NULL: all. The stream's
+    struct admin_top *top;     // of ADMIN_STREAM_TOP; the stream's
     uint64_t lost;             // lines that it was not told of yet
     unsigned silence_s;
 };
@@ -133,11 +143,13 @@ void admin_stream_arm(struct admin *admin);     // the next tick, if there are s
 void admin_streams_forget(struct admin *admin); // the thread has stopped: nobody watches any more
 bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);
 
-// --- admin_events.c, admin_log.c -----------------------------------------------------------------
+// --- admin_events.c, admin_log.c, admin_top.c -----------------------------------------------------------------
 
 void admin_events_tick(struct admin *admin);
 void admin_log_tick(struct admin *admin);
-void admin_log_wake(struct admin *admin); // lines wait
+void admin_log_follow(struct admin_stream *stream); // lines are taken from now on, until it leaves
+void admin_log_wake(struct admin *admin);           // lines wait
+void admin_top_tick(struct admin *admin);
 void admin_log_take(struct admin *admin);
 
 // --- admin_where.c: pure -------------------------------------------------------------------------

@@ -18,6 +18,7 @@ static void stream_free(struct admin_stream *stream)
     stats_sub(COUNTER_admin_streams, 1);
     evbuffer_free(stream->pending);
     admin_where_free(stream->where);
+    free(stream->top);
     free(stream);
     if (left != NULL) {
         left(admin);
@@ -37,8 +38,9 @@ static void on_closed(struct evhttp_connection *connection, void *ctx)
 struct admin_stream *admin_stream_begin(struct admin *admin, struct evhttp_request *req,
                                         enum admin_stream_kind kind, const char *type)
 {
-    static const unsigned max[] = {
-        [ADMIN_STREAM_EVENTS] = ADMIN_STREAMS_MAX, [ADMIN_STREAM_LOG] = ADMIN_FOLLOWERS_MAX};
+    static const unsigned max[] = {[ADMIN_STREAM_EVENTS] = ADMIN_STREAMS_MAX,
+                                   [ADMIN_STREAM_LOG] = ADMIN_FOLLOWERS_MAX,
+                                   [ADMIN_STREAM_TOP] = ADMIN_RANKERS_MAX};
     if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) {
         admin_reply_text(req, HTTP_OK, type, SPAN(""));
         return NULL;

@@ -596,6 +596,7 @@ void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
     actions[ADMIN_ACTION_explain] = control_explain;
     actions[ADMIN_ACTION_ls] = control_ls;
     actions[ADMIN_ACTION_requests] = command_control_requests;
+    actions[ADMIN_ACTION_trace] = command_control_trace;
     actions[ADMIN_ACTION_buckets] = command_control_buckets;
     actions[ADMIN_ACTION_evict] = control_evict;
     actions[ADMIN_ACTION_warm] = command_control_warm;

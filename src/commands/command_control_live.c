@@ -4,24 +4,29 @@
 #include "base/clock.h"
 #include "commands/command_control_private.h"
 
+static json_t *recent_json(const struct proxy_recent *r)
+{
+    uint64_t now_us = clock_monotonic_us(), wall_us = clock_wall_us();
+    uint64_t ago_us = now_us > r->ended_us ? now_us - r->ended_us : 0;
+    json_t *row =
+        json_pack("{s:f, s:s, s:o, s:s, s:o, s:o, s:b, s:i, s:s, s:s, s:s, s:I, s:f, s:f}", "time",
+                  (double)(wall_us - ago_us) / 1e6, "id", r->id, "client",
+                  command_control_text(span_from_cstr(r->client)), "op", r->op, "bucket",
+                  command_control_text(span_from_cstr(r->bucket)), "key",
+                  command_control_text(span_from_cstr(r->key)), "key_is_cut", r->key_is_cut,
+                  "status", (int)r->status, "result", r->result, "reason", r->reason, "source",
+                  r->source, "bytes", (json_int_t)r->bytes, "first_byte_s",
+                  (double)r->first_byte_us / 1e6, "total_s", (double)r->total_us / 1e6);
+    check(row != NULL);
+    return row;
+}
+
 static void on_recent(void *ctx, const struct proxy_recent *items, unsigned count)
 {
     struct admin_call *call = ctx;
     json_t *rows = json_array();
-    uint64_t now_us = clock_monotonic_us(), wall_us = clock_wall_us();
     for (unsigned i = 0; i < count; i++) {
-        const struct proxy_recent *r = &items[i];
-        uint64_t ago_us = now_us > r->ended_us ? now_us - r->ended_us : 0;
-        json_t *row =
-            json_pack("{s:f, s:s, s:o, s:s, s:o, s:o, s:b, s:i, s:s, s:s, s:s, s:I, s:f, s:f}",
-                      "time", (double)(wall_us - ago_us) / 1e6, "id", r->id, "client",
-                      command_control_text(span_from_cstr(r->client)), "op", r->op, "bucket",
-                      command_control_text(span_from_cstr(r->bucket)), "key",
-                      command_control_text(span_from_cstr(r->key)), "key_is_cut", r->key_is_cut,
-                      "status", (int)r->status, "result", r->result, "reason", r->reason, "source",
-                      r->source, "bytes", (json_int_t)r->bytes, "first_byte_s",
-                      (double)r->first_byte_us / 1e6, "total_s", (double)r->total_us / 1e6);
-        check(row != NULL && json_array_append_new(rows, row) == 0);
+        check(json_array_append_new(rows, recent_json(&items[i])) == 0);
     }
     json_t *json = json_pack("{s:o}", "requests", rows);
     check(json != NULL);
@@ -32,6 +37,26 @@ void command_control_requests(void *ctx, struct admin_call *call)
 {
     const struct command_control *control = ctx;
     proxy_recent(control->proxy, on_recent, call);
+}
+
+// One of the last requests, by the id that its answer had.
+static void on_traced(void *ctx, const struct proxy_recent *items, unsigned count)
+{
+    struct admin_call *call = ctx;
+    struct span id = admin_call_parameter(call, "id");
+    for (unsigned i = 0; i < count; i++) {
+        if (span_equal_cstr(id, items[i].id)) {
+            admin_call_answer(&call, 200, recent_json(&items[i]));
+            return;
+        }
+    }
+    admin_call_refuse(&call, 404, "none of the last requests has this id: see the access log");
+}
+
+void command_control_trace(void *ctx, struct admin_call *call)
+{
+    const struct command_control *control = ctx;
+    proxy_recent(control->proxy, on_traced, call);
 }
 
 static void on_bucket(void *ctx, const struct proxy_bucket_sum *b)

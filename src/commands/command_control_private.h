@@ -19,6 +19,7 @@ bool command_control_take_object(struct admin_call **call, struct span text,
 // --- command_control_live.c ----------------------------------------------------------------------
 
 void command_control_requests(void *ctx, struct admin_call *call);
+void command_control_trace(void *ctx, struct admin_call *call);
 void command_control_buckets(void *ctx, struct admin_call *call);
 
 // --- command_control_doctor.c --------------------------------------------------------------------

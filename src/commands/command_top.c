@@ -5,6 +5,7 @@
 // A terminal gets its second screen and no echo while this runs, and is given back as it was, whatever ends it: q,
 // signals, a stop (Ctrl-Z) for as long as it lasts, a server that has ended.
 #include "commands/command_stats.h"
+#include "commands/command_top_rank.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -19,6 +20,7 @@
 #include "base/clock.h"
 
 #define INTERVAL_MAX_S 86400u
+#define RANK_INTERVAL_MAX_S 3600u // what a server takes
 #define FRAME_MAX_BYTES (256u << 10)
 #define ROWS_DEFAULT 40u
 #define WIDTH_DEFAULT 100u
@@ -348,9 +350,17 @@ int command_top(int argc, char **argv)
     bool bad = false, is_once = commands_argument_take(&argc, argv, "--once");
     uint64_t seconds = 1;
     const char *interval = commands_argument_take_value(&argc, argv, "-i", &bad);
+    const char *where = commands_argument_take_value(&argc, argv, "--where", &bad);
     if (bad || (interval != NULL && (!span_to_u64(span_from_cstr(interval), &seconds) ||
                                      seconds == 0 || seconds > INTERVAL_MAX_S))) {
         return commands_usage_error("top", "-i is a number above 0");
+    }
+    if (argc == 1) {
+        return command_top_rank(argv[0], min_u64(seconds, RANK_INTERVAL_MAX_S), where, is_once);
+    }
+    if (where != NULL) {
+        return commands_usage_error(
+            "top", "--where wants one of keys, prefixes, buckets, clients, reasons");
     }
     top.interval_ms = seconds * 1000;
     int code = command_client_open(&top.client, "top");

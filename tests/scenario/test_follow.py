@@ -46,6 +46,54 @@ class Follower:
         return lines
 
 
+def test_top_ranks_what_is_asked_for(start, origin):
+    """Keys, prefixes, buckets, clients and reasons, the most frequent first, of those alone that --where names."""
+    server = start(origin, file={"rules": [{"match": "bkt/never/**", "cache": False}]})
+    for key in ("hot/a", "hot/b", "never/x"):
+        origin.put(key, 1000)
+
+    def ranked(*words):
+        """What `top` says of three reads of hot/a, two of hot/b, one of never/x."""
+        top = Follower(server, "top", *words)
+        with server.client() as client:
+            for key in ("hot/a", "hot/b", "hot/a", "never/x", "hot/b", "hot/a"):
+                assert client.get(key).status == 200
+        return top.end(interrupt=False)
+    result = json.loads(ranked("keys", "--json", "-i", "2").splitlines()[-1])
+    assert [(row["name"], row["requests"], row["bytes"]) for row in result["rows"]] == [
+        ("bkt/hot/a", 3, 3000), ("bkt/hot/b", 2, 2000), ("bkt/never/x", 1, 1000)], result
+    assert result["requests"] == 6 and result["dropped"] == 0 and result["exit"] == 0
+    assert [row["over"] for row in result["rows"]] == [0, 0, 0] and not result["is_full"]
+    text = ranked("prefixes", "-i", "2")
+    assert re.search(r" 5 .* bkt/hot/\n.* 1 .* bkt/never/\n$", text), text
+    assert re.search(r" 6 .* bkt\n$", ranked("buckets", "-i", "2"))
+    assert re.search(r" 6 .* 127.0.0.1\n$", ranked("clients", "-i", "2"))
+    text = ranked("reasons", "-i", "2")
+    assert re.search(r" 1 .* rule: a rule says cache: false: change it", text), text
+    text = ranked("keys", "-i", "2", "--where", "result=bypass")
+    assert "bkt/never/x" in text and "hot" not in text, text
+    assert "no such field" in said(server, "top", "keys", "--where", "kye=a", code=2)
+    assert "one of keys" in said(server, "top", "sizes", code=2)
+    server.wait_metric("forebay_admin_streams", lambda v: v == 0)
+
+
+def test_top_is_bounded(start, origin):
+    """More keys than are counted: what is asked for often is there, and says how far it may be off; 503 beyond the watchers."""
+    origin.put("hot", 10)
+    server = start(origin, settings={"cache.ttl": "1h"})
+    held = [Follower(server, "top", "keys", "--json", "-i", "12") for _ in range(3)]
+    assert "too many watch already" in said(server, "top", "keys", code=1)
+    for one in held[1:]:
+        one.end()
+    with server.client() as client:
+        for i in range(1800):
+            client.get("hot" if i % 3 == 0 else f"cold/{i}")
+    result = json.loads(held[0].end(interrupt=False).splitlines()[-1])
+    first = result["rows"][0]
+    assert result["is_full"] and first["name"] == "bkt/hot" and len(result["rows"]) == 50, result
+    assert first["requests"] - first["over"] <= 600 <= first["requests"] + result["dropped"], (first, result["dropped"])
+
+
 def test_log_follows_what_it_is_told_to(forebay, origin):
     for key in ("a", "b c", 'q"'):
         origin.put(key, MIB)

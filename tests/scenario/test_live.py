@@ -36,6 +36,8 @@ def test_the_last_requests(start, origin):
     hit = rows[1]
     assert (hit["key"], hit["result"], hit["bytes"]) == ("a", "hit", 100) and hit["source"] in ("memory", "disk"), hit
     assert 0 < hit["total_s"] < 60 and hit["client"].startswith("127.0.0.1:")
+    assert json.loads(server.admin("/api/v1/trace/" + last["id"]).body)["key"] == "none"
+    assert server.admin("/api/v1/trace/0123456789abcdef").status == 404
     for client in clients:
         client.close()
 
@@ -62,7 +64,7 @@ def test_who_may_not_see_names_sees_none(start, origin, tmp_path):
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
     server = start(origin, settings={"admin.token_file": str(token), "admin.trust_loopback": "false"})
-    for path in ("/api/v1/requests", "/api/v1/buckets", "/api/v1/config"):
+    for path in ("/api/v1/requests", "/api/v1/trace/x", "/api/v1/top?by=keys", "/api/v1/buckets", "/api/v1/config"):
         assert server.admin(path).status == 401, path
 
 

@@ -21,7 +21,7 @@ from waiting import WAIT_S, wait_for
 
 MIB = 1 << 20
 EVIL = "<script>window.hit=1</script><img src=x onerror=\"window.hit=1\">"
-LOOKS = [(360, 780, "light"), (1440, 900, "dark")]
+LOOKS = [(360, 780, "light"), (360, 780, "dark"), (1440, 900, "light"), (1440, 900, "dark")]
 
 
 class Page:
