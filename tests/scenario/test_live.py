@@ -3,10 +3,12 @@
 are shown as log.keys says, and only to who may."""
 import contextlib
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from client import Client
+from forebay import run_forebay, scale
 
 MIB = 1 << 20
 
@@ -40,6 +42,43 @@ def test_the_last_requests(start, origin):
     assert server.admin("/api/v1/trace/0123456789abcdef").status == 404
     for client in clients:
         client.close()
+
+
+def many_objects(start, tmp_path, count):
+    """A server whose cache holds COUNT small objects of a directory, warmed; its settings for a page."""
+    for i in range(count):
+        if i % 1000 == 0:
+            (tmp_path / "tree" / "bkt" / f"{i // 1000:04}").mkdir(parents=True)
+        (tmp_path / "tree" / "bkt" / f"{i // 1000:04}" / f"{i % 1000:03}").write_bytes(b"%064d" % i)
+    server = start(f"dir:{tmp_path}/tree", settings={"cache.ttl": "1h", "cache.size": "4GiB"}, ahead_s=3)
+    env = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    done = run_forebay("warm", "s3://bkt/", "--wait", "--json", env=env, wait=7200)
+    assert done.returncode == 0, done
+    assert json.loads(done.stdout.splitlines()[-1])["objects"] == count
+    server.settle()
+    server.wait_metric("forebay_cache_objects", lambda v: v > 0.8 * count)   # a disk that is behind takes fewer
+    return server
+
+
+MANY = 1_000_000 if scale() >= 1 else 10_000
+
+
+def test_answers_of_a_large_cache_take_no_longer(start, tmp_path, figure):
+    """With MANY objects each answer that the page asks for is small and quick, whatever there is."""
+    server = many_objects(start, tmp_path, MANY)
+    slowest = {}
+    for _ in range(3):
+        for path in ("/", "/api/v1/summary", "/api/v1/requests", "/api/v1/buckets", "/api/v1/jobs", "/api/v1/config",
+                     "/api/v1/explain?ask=origin&uri=s3://bkt/0000/007", "/api/v1/explain?ask=origin&uri=s3://bkt/none",
+                     "/api/v1/ls?uri=s3://bkt/0000/", "/metrics"):
+            began = time.monotonic()
+            reply = server.admin(path)
+            took_s = time.monotonic() - began
+            assert reply.status == 200 and len(reply.body) < 256 << 10, (path, reply.status, len(reply.body))
+            slowest[path] = max(took_s, slowest.get(path, 0))
+    assert asked(server, "/api/v1/summary", "counters")["cache_objects"] > 0.8 * MANY
+    assert max(slowest.values()) < 2, slowest
+    figure(f"{MANY} objects: the slowest of the page's answers took {1000 * max(slowest.values()):.0f} ms")
 
 
 @pytest.mark.parametrize("keys", ["full", "prefix", "hash"])

@@ -11,12 +11,14 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from client import Client
 from conftest import not_run
+from test_live import MANY, many_objects
 from waiting import WAIT_S, wait_for
 
 MIB = 1 << 20
@@ -198,12 +200,44 @@ def test_page_shows_what_the_server_does(start, origin, page):
     assert page.value("document.getElementById('doctor-run').disabled") is False
     for width, height, scheme in LOOKS:
         shot = page.look(width, height, scheme)
+        for table in ("buckets", "doctor", "waits", "bypass"):     # nothing of these has to be looked for at the side
+            assert page.value(f"(t => t === null || t.parentElement.scrollWidth <= t.parentElement.clientWidth)"
+                              f"(document.getElementById('{table}'))"), (table, width)
         if shots:
             (Path(shots) / f"page-{width}-{scheme}.png").write_bytes(base64.b64decode(shot))
     assert page.value("window.hit") is None and page.value("document.images.length") == 0
     assert page.errors == []
     assert all(u.startswith((url, "data:")) for u in page.urls), page.urls
     assert any(u.endswith("/api/v1/events") for u in page.urls)
+
+
+def test_page_of_a_large_cache(start, tmp_path, page, figure):
+    """MANY objects, and a bucket of them looked at: it is drawn as soon as with none, and a turn of it takes as little."""
+    server = many_objects(start, tmp_path, MANY)
+    url = f"http://127.0.0.1:{server.admin_port}/"
+    page.send("Page.navigate", url="about:blank")
+    page.errors.clear()                            # of a server that had gone
+    began = time.monotonic()
+    page.open(url)
+    page.wait("document.getElementById('fill-more').textContent.startsWith(%s)" % json.dumps(f"{int(server.metric('forebay_cache_objects')):,} objects"))
+    shown_s = time.monotonic() - began
+    with server.client() as client:
+        for i in range(60):
+            assert client.get(f"0000/{i:03}").status == 200
+    explain(page, "s3://bkt/0000/007")
+    page.wait("document.getElementById('verdict').textContent.includes('answered from the cache')")
+    page.wait("document.querySelectorAll('#requests tr').length === 51")
+    took_ms = page.value("""(async () => { const s = await (await fetch('api/v1/summary')).json(); const times = [];
+        for (let i = 0; i < 20; i++) { const at = performance.now(); s.uptime_s += 1; take(s); drawSpeed(); drawWait(); drawMap();
+            showRequests(); times.push(performance.now() - at); }
+        return times.sort((a, b) => a - b)[10]; })()""")
+    shots = os.environ.get("FOREBAY_TEST_SHOTS")
+    for width, height, scheme in LOOKS:
+        shot = page.look(width, height, scheme)
+        if shots:
+            (Path(shots) / f"large-{width}-{scheme}.png").write_bytes(base64.b64decode(shot))
+    assert page.errors == [] and shown_s < 20 and took_ms < 1000, (page.errors, shown_s, took_ms)
+    figure(f"page with {MANY} objects: shown after {shown_s:.1f} s, a turn takes {took_ms:.1f} ms")
 
 
 def test_page_tells_how_old_what_goes_is(start, origin, page):
