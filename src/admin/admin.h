@@ -62,6 +62,14 @@ struct admin_lines {
     void *ctx;
 };
 
+// Who may what besides callers on the unix socket. Texts are copied.
+struct admin_access_options {
+    const char *token_file;           // of the bearer token, read when this is; NULL: there is none
+    bool distrusts_loopback;          // callers on loopback need the token, too
+    const char *const *allowed_hosts; // names besides addresses and localhost
+    unsigned allowed_host_count;
+};
+
 // All pointers are copied or used only while admin runs; strings must outlive it.
 struct admin_options {
     const char *host; // numeric address; NULL = no TCP listener
@@ -71,12 +79,9 @@ struct admin_options {
     bool socket_optional;      // a socket that cannot be had is a warning in the log, not an error
     const char *const *listen; // addresses of the S3 API as clients reach them, for /version
     unsigned listen_count;
-    const char *io_engine;   // "io_uring" or "threads", for forebay_build_info and /version
-    const char *auth;        // "open" or "verify", for /version; NULL: "unknown"
-    const char *token_file;  // of the bearer token, read at the start; NULL: there is none
-    bool distrusts_loopback; // callers on loopback need the token, too
-    const char *const *allowed_hosts; // names besides addresses and localhost
-    unsigned allowed_host_count;
+    const char *io_engine; // "io_uring" or "threads", for forebay_build_info and /version
+    const char *auth;      // "open" or "verify", for /version; NULL: "unknown"
+    struct admin_access_options access;
     admin_probe_fn alive; // heartbeat of every worker
     admin_probe_fn ready;
     admin_probe_fn started;
@@ -94,6 +99,13 @@ struct admin;
 // what could not be bound and what to do.
 enum err admin_start(const struct admin_options *options, struct admin **ret_admin,
                      struct buf *ret_why) MUST_USE;
+// Other rules, read and judged; nothing goes by them yet. NULL: ret_why says what cannot be used. Blocks.
+struct admin_access;
+struct admin_access *admin_access_new(const struct admin_access_options *options,
+                                      struct buf *ret_why);
+// From the next request on. Takes it. One thread.
+void admin_access_use(struct admin *admin, struct admin_access *access);
+void admin_access_free(struct admin_access *access); // one that is not used; NULL is fine
 // "127.0.0.1:9001" with the real port, "" without a TCP listener. Lives as long as `admin`.
 const char *admin_listen_address(const struct admin *admin);
 // Stops the thread, closes everything, removes the socket's file. Calls that are not answered yet still

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may what on the admin port. On the admin thread.
+// Who may what on the admin port. Judged on the admin thread, by rules that another one may put in the place of those
+// of before.
 //
 //   open     totals, no object keys: whoever reaches the port
 //   detail   keys and configuration: the unix socket; loopback, unless admin.trust_loopback says
@@ -15,10 +16,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+struct admin_access {
+    char token[ADMIN_TOKEN_MAX + 1]; // "": none
+    bool distrusts_loopback;
+    char **hosts;
+    unsigned host_count;
+};
 
 enum caller { CALLER_UNIX, CALLER_LOOPBACK, CALLER_NETWORK };
 
@@ -46,7 +55,7 @@ static enum caller caller_of(struct evhttp_request *req)
     return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) || mapped ? CALLER_LOOPBACK : CALLER_NETWORK;
 }
 
-static bool host_is_allowed(const struct admin *admin, const char *host)
+static bool host_is_allowed(const struct admin_access *access, const char *host)
 {
     char name[256];
     size_t len = host != NULL ? strlen(host) : 0;
@@ -67,8 +76,8 @@ static bool host_is_allowed(const struct admin *admin, const char *host)
     if (colon != NULL) {
         *colon = '\0';
     }
-    for (unsigned i = 0; i < admin->options.allowed_host_count; i++) {
-        if (strcasecmp(name, admin->options.allowed_hosts[i]) == 0) {
+    for (unsigned i = 0; i < access->host_count; i++) {
+        if (strcasecmp(name, access->hosts[i]) == 0) {
             return true;
         }
     }
@@ -78,43 +87,39 @@ static bool host_is_allowed(const struct admin *admin, const char *host)
 
 enum token { TOKEN_ABSENT, TOKEN_WRONG, TOKEN_RIGHT };
 
-static enum token token_of(const struct admin *admin, const struct evkeyvalq *headers)
+static enum token token_of(const struct admin_access *access, const struct evkeyvalq *headers)
 {
     struct span value = span_trim(span_from_cstr(evhttp_find_header(headers, "Authorization")));
     if (value.len == 0) {
         return TOKEN_ABSENT;
     }
-    size_t len = strlen(admin->token);
+    size_t len = strlen(access->token);
     if (len == 0 || value.len < 7 ||
         !span_equal_nocase((struct span){value.ptr, 7}, SPAN("Bearer "))) {
         return TOKEN_WRONG;
     }
     struct span token = span_trim((struct span){value.ptr + 7, value.len - 7});
-    return token.len == len && CRYPTO_memcmp(token.ptr, admin->token, len) == 0 ? TOKEN_RIGHT
-                                                                                : TOKEN_WRONG;
+    return token.len == len && CRYPTO_memcmp(token.ptr, access->token, len) == 0 ? TOKEN_RIGHT
+                                                                                 : TOKEN_WRONG;
 }
 
-unsigned admin_access_judge(const struct admin *admin, struct evhttp_request *req,
-                            enum admin_class class, const char **ret_why)
+static unsigned judge(const struct admin_access *access, struct evhttp_request *req,
+                      enum caller caller, enum admin_class class, const char **ret_why)
 {
     const struct evkeyvalq *headers = evhttp_request_get_input_headers(req);
-    enum caller caller = caller_of(req);
-    if (class == ADMIN_CLASS_OPEN || caller == CALLER_UNIX) {
-        return 0;
-    }
-    if (!host_is_allowed(admin, evhttp_find_header(headers, "Host"))) {
+    if (!host_is_allowed(access, evhttp_find_header(headers, "Host"))) {
         *ret_why = "Host must be an IP address, localhost or one of admin.allowed_hosts";
         return 403;
     }
-    enum token token = token_of(admin, headers);
+    enum token token = token_of(access, headers);
     if (token == TOKEN_WRONG) {
-        *ret_why = admin->token[0] != '\0' ? "the token is not that of admin.token_file"
-                                           : "there is no token here: admin.token_file is not set";
+        *ret_why = access->token[0] != '\0' ? "the token is not that of admin.token_file"
+                                            : "there is no token here: admin.token_file is not set";
         return 401;
     }
-    bool is_trusted = caller == CALLER_LOOPBACK && !admin->options.distrusts_loopback;
+    bool is_trusted = caller == CALLER_LOOPBACK && !access->distrusts_loopback;
     if (token != TOKEN_RIGHT && !is_trusted) {
-        *ret_why = admin->token[0] != '\0'
+        *ret_why = access->token[0] != '\0'
                        ? "the bearer token of admin.token_file is wanted (FOREBAY_ADMIN_TOKEN)"
                        : "only by the unix socket of admin.socket, from this machine, or with "
                          "the token of admin.token_file, which is not set";
@@ -128,12 +133,21 @@ unsigned admin_access_judge(const struct admin *admin, struct evhttp_request *re
     return 0;
 }
 
-bool admin_access_load(struct admin *admin, struct buf *why)
+unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enum admin_class class,
+                            const char **ret_why)
 {
-    const char *path = admin->options.token_file;
-    if (path == NULL) {
-        return true;
+    enum caller caller = caller_of(req);
+    if (class == ADMIN_CLASS_OPEN || caller == CALLER_UNIX) {
+        return 0;
     }
+    pthread_mutex_lock(&admin->guarded.lock);
+    unsigned status = judge(admin->guarded.access, req, caller, class, ret_why);
+    pthread_mutex_unlock(&admin->guarded.lock);
+    return status;
+}
+
+static bool token_load(struct admin_access *access, const char *path, struct buf *why)
+{
     char text[ADMIN_TOKEN_MAX + 2];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t len = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
@@ -155,14 +169,56 @@ bool admin_access_load(struct admin *admin, struct buf *why)
         is_good = is_good && token.ptr[i] > 0x20 && token.ptr[i] < 0x7f;
     }
     if (!is_good) {
+        OPENSSL_cleanse(text, sizeof(text));
         buf_printf(why,
                    "admin.token_file %s: one line of 16 to %u printable characters is wanted "
                    "(openssl rand -hex 32)",
                    path, ADMIN_TOKEN_MAX);
         return false;
     }
-    memcpy(admin->token, token.ptr, token.len);
-    admin->token[token.len] = '\0';
+    memcpy(access->token, token.ptr, token.len);
+    access->token[token.len] = '\0';
     OPENSSL_cleanse(text, sizeof(text));
     return true;
+}
+
+struct admin_access *admin_access_new(const struct admin_access_options *options,
+                                      struct buf *ret_why)
+{
+    struct admin_access *access = calloc(1, sizeof(*access));
+    check(access != NULL);
+    access->distrusts_loopback = options->distrusts_loopback;
+    access->hosts = calloc(options->allowed_host_count + 1, sizeof(*access->hosts));
+    check(access->hosts != NULL);
+    for (unsigned i = 0; i < options->allowed_host_count; i++) {
+        access->hosts[access->host_count++] = strdup(options->allowed_hosts[i]);
+        check(access->hosts[i] != NULL);
+    }
+    if (options->token_file != NULL && !token_load(access, options->token_file, ret_why)) {
+        admin_access_free(access);
+        return NULL;
+    }
+    return access;
+}
+
+void admin_access_use(struct admin *admin, struct admin_access *access)
+{
+    pthread_mutex_lock(&admin->guarded.lock);
+    struct admin_access *former = admin->guarded.access;
+    admin->guarded.access = access;
+    pthread_mutex_unlock(&admin->guarded.lock);
+    admin_access_free(former);
+}
+
+void admin_access_free(struct admin_access *access)
+{
+    if (access == NULL) {
+        return;
+    }
+    OPENSSL_cleanse(access->token, sizeof(access->token));
+    for (unsigned i = 0; i < access->host_count; i++) {
+        free(access->hosts[i]);
+    }
+    free(access->hosts);
+    free(access);
 }

@@ -393,7 +393,9 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
     list_init(&admin->streams);
     admin->started_us = clock_monotonic_us();
     make_loop(admin);
-    if (!admin_access_load(admin, ret_why)) {
+    check(pthread_mutex_init(&admin->guarded.lock, NULL) == 0);
+    admin->guarded.access = admin_access_new(&options->access, ret_why);
+    if (admin->guarded.access == NULL) {
         admin_stop(admin);
         return ERR_INVALID;
     }
@@ -446,6 +448,8 @@ void admin_stop(struct admin *admin)
     event_base_free(admin->base);
     (void)close(admin->stop_fd); // nobody writes to it any more
     admin_hub_unref(admin->hub);
+    admin_access_free(admin->guarded.access);
+    check(pthread_mutex_destroy(&admin->guarded.lock) == 0);
     admin->magic = 0;
     free(admin);
 }

@@ -63,7 +63,10 @@ struct admin {
     struct event *tick_event;               // once a second while there are streams
     struct event *lines_event, *take_event; // there are lines; they are taken now
     uint64_t started_us;
-    char token[ADMIN_TOKEN_MAX + 1]; // "": none
+    struct {
+        pthread_mutex_t lock; // held for a moment; none is taken under it
+        struct admin_access *access;
+    } guarded;
     pthread_t thread;
     bool thread_runs;
     int tcp_fd; // of a listener; -1: none
@@ -93,10 +96,8 @@ json_t *admin_json_text(struct span text);
 
 enum admin_class { ADMIN_CLASS_OPEN, ADMIN_CLASS_DETAIL, ADMIN_CLASS_CONTROL };
 // 0: it may. Else the status of the refusal, and why.
-unsigned admin_access_judge(const struct admin *admin, struct evhttp_request *req,
-                            enum admin_class class, const char **ret_why);
-// Reads admin.token_file. False: it cannot be used, and `why` says so.
-bool admin_access_load(struct admin *admin, struct buf *why);
+unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enum admin_class class,
+                            const char **ret_why);
 
 // --- admin_routes.c ------------------------------------------------------------------------------
 

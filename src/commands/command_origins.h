@@ -3,17 +3,30 @@
 #ifndef FOREBAY_COMMANDS_COMMAND_ORIGINS_H
 #define FOREBAY_COMMANDS_COMMAND_ORIGINS_H
 
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include "commands/commands_private.h"
 #include "config/config.h"
 #include "loop/loop.h"
 #include "origin/origin.h"
 #include "proxy/proxy.h"
+#include "store/store.h"
 
-// Both lists are the caller's to free, with free(); each origin with origin_free().
+#define COMMAND_ORIGINS_MAX PROXY_PLACES_MAX // of buckets, in a process
+
+struct command_origin {
+    char *identity;       // what it is made of; NULL: the default one
+    uint64_t descriptors; // that it may take
+};
+
 struct command_origins {
     struct origin *
-        *origins; // [0] is the default one, then one a configured bucket that has its own
-    unsigned origin_count;
-    struct proxy_bucket *buckets; // as many as the configuration has
+        *origins; // [0] is the default one, then each that a bucket has of its own, or has had
+    struct command_origin *items;
+    atomic_uint origin_count;     // any thread may look at so many of `origins`
+    struct proxy_bucket *buckets; // those of now; the texts are their configuration's
+    unsigned bucket_count;
 };
 // `endpoint` with the region in it; false: it is a directory.
 #define COMMAND_ORIGINS_URL_MAX 1024u
@@ -24,11 +37,34 @@ struct origin_options command_origins_options(const struct config *c, unsigned c
 // Errors are those of origin_new(); what was opened before is in *o, whatever the outcome.
 enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,
                               struct command_origins *o, struct buf *ret_why) MUST_USE;
-// What a later configuration says of those that `first` has opened (buckets are those of `first`), one update
-// each; errors are those of origin_update_new(), and what was made before is in ret_updates, whatever the outcome.
-enum err command_origins_update(const struct config *first, const struct config *c,
-                                struct origin *const *origins, struct origin_update **ret_updates,
-                                struct buf *ret_why) MUST_USE;
+void command_origins_close(struct command_origins *o); // origin_close() of each
+void command_origins_free(struct command_origins *o);  // after loop_stop(); zeros are fine
+
+// --- a reload, step by step --------------------------------------------------------------------------
+
+struct command_origins_reload {
+    const struct config *first, *latest;
+    struct store *store;
+    struct loop *loop;
+    const struct command_limits_plan *plan;
+};
+struct command_origins_now {
+    unsigned known_count; // origins that were open before
+    bool *is_used;
+    struct origin_update **updates; // of those that were, and are used
+    struct proxy_bucket *buckets;
+    unsigned bucket_count;
+};
+// Opens what is new and judges the rest; nobody uses it yet. `now` is for command_origins_now_free(), whatever the
+// outcome.
+enum err command_origins_prepare(struct command_origins *o, const struct command_origins_reload *r,
+                                 struct command_origins_now *now, struct buf *ret_why) MUST_USE;
+// Before requests go by now->buckets, which are those of *o from then on. `probed` as in origin_probe_start().
+void command_origins_use(struct command_origins *o, struct command_origins_now *now, sem_t *probed);
+// When they do.
+void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
+                          struct store *store);
+void command_origins_now_free(struct command_origins_now *now); // zeros are fine
 // What /metrics says of all of them together. Any thread.
 void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out);
 

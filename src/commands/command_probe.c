@@ -337,17 +337,11 @@ void command_probe_close(struct command_probe *probe)
     if (probe->is_stuck) {
         return; // its threads wait for what does not end; the process ends soon
     }
-    for (unsigned i = 0; probe->is_running && i < o->origin_count; i++) {
-        origin_close(o->origins[i]);
-    }
     if (probe->is_running) {
+        command_origins_close(o);
         loop_stop(probe->loop);
     }
-    for (unsigned i = 0; i < o->origin_count; i++) {
-        origin_free(o->origins[i]);
-    }
+    command_origins_free(o);
     loop_free(probe->loop);
-    free(o->origins);
-    free(o->buckets);
     *probe = (struct command_probe){.is_running = false};
 }

@@ -4,7 +4,8 @@
 // All or nothing: everything is read and judged before anything is changed. A file that does not load, a
 // certificate that is none, a log that cannot be opened or a size that cannot be gone by leaves everything as it
 // is, and the log says where. Then settings of the LIVE rows of settings.def, and rules, are gone by from the
-// next request on; of others, and of buckets, that have changed the log names each, and they wait for a restart.
+// next request on, and so are buckets; of others that have changed the log names each, and they wait for a restart.
+// What has been opened for buckets before something else was refused rests, and the next reload finds it.
 //
 // Parts that do not change keep pointing into the configuration of the start, so that stays; of a later one
 // parts have copies, but for the texts of the rules of now, which go with it. What /config shows of LIVE rows is the
@@ -48,6 +49,9 @@ void command_reload_init(struct command_reload *reload, int argc, char **argv,
     stats_add(COUNTER_config_reload_good, 1);
     good_since_now(reload);
     values_take(reload, config);
+    command_watch_note(&reload->watch, 0, config->file);
+    command_watch_note(&reload->watch, 1,
+                       config->auth_mode == CONFIG_AUTH_VERIFY ? config->auth_keys_file : NULL);
 }
 
 void command_reload_done(struct command_reload *reload)
@@ -96,7 +100,8 @@ struct store_limits command_store_limits(const struct config *c)
 }
 
 struct proxy_settings command_proxy_settings(const struct config *c,
-                                             const struct command_rules *rules)
+                                             const struct command_rules *rules,
+                                             const struct command_origins *origins)
 {
     return (struct proxy_settings){
         .rules = rules->rules,
@@ -105,6 +110,7 @@ struct proxy_settings command_proxy_settings(const struct config *c,
         .domain_count = c->s3_domains.count,
         .allowed_origins = c->auth_allowed_origins.items,
         .allowed_origin_count = c->auth_allowed_origins.count,
+        .relays_sts = c->sts_relay != CONFIG_STS_OFF,
         .sts_over_tls = c->sts_relay == CONFIG_STS_ON,
         .logs_access = command_access_log_path(c) != NULL,
         .access_log_format =
@@ -112,17 +118,31 @@ struct proxy_settings command_proxy_settings(const struct config *c,
         .access_log_sample = c->access_log_sample,
         .obey_no_cache = c->cache_client_directives != CONFIG_DIRECTIVES_IGNORE,
         .obey_no_store = c->cache_client_directives == CONFIG_DIRECTIVES_ALL,
+        .buckets = origins->buckets,
+        .bucket_count = origins->bucket_count,
     };
 }
 
-struct http_limits command_http_limits(const struct config *c, uint64_t max_buffer_bytes)
+struct http_limits command_http_limits(const struct config *c,
+                                       const struct command_limits_plan *descriptors)
 {
+    uint64_t max_buffer_bytes = c->limits_max_buffer_bytes;
     return (struct http_limits){
+        .max_connections = (unsigned)min_u64(c->limits_max_connections, descriptors->clients_max),
+        .max_held_bytes = command_memory_clients_max(max_buffer_bytes),
         .max_connections_per_source = c->limits_max_connections_per_source,
         .max_inflight = command_memory_inflight_max(c->limits_max_inflight, max_buffer_bytes),
         .header_timeout_ms = c->limits_header_timeout_ms,
         .idle_timeout_ms = c->limits_idle_timeout_ms,
         .min_rate_bytes = c->limits_min_rate_bytes_per_s};
+}
+
+struct admin_access_options command_admin_access(const struct config *c)
+{
+    return (struct admin_access_options){.token_file = c->admin_token_file,
+                                         .distrusts_loopback = !c->admin_trust_loopback,
+                                         .allowed_hosts = c->admin_allowed_hosts.items,
+                                         .allowed_host_count = c->admin_allowed_hosts.count};
 }
 
 const char *command_access_log_path(const struct config *c)
@@ -170,6 +190,36 @@ static const struct config *config_before(const struct command_reload *reload)
     return reload->guarded.latest != NULL ? reload->guarded.latest : reload->first;
 }
 
+static void files_of(const struct command_reload *reload,
+                     const char *ret_paths[COMMAND_WATCH_FILES])
+{
+    const struct config *c = config_before(reload);
+    ret_paths[0] = reload->first->file;
+    ret_paths[1] = reload->first->auth_mode == CONFIG_AUTH_VERIFY ? c->auth_keys_file : NULL;
+}
+
+// Before they are read: what changes meanwhile has changed since.
+static void files_note(struct command_reload *reload)
+{
+    const char *paths[COMMAND_WATCH_FILES];
+    files_of(reload, paths);
+    for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
+        command_watch_note(&reload->watch, i, paths[i]);
+    }
+}
+
+bool command_reload_is_due(struct command_reload *reload)
+{
+    const char *paths[COMMAND_WATCH_FILES];
+    files_of(reload, paths);
+    if (!command_watch_look(&reload->watch, paths)) {
+        return false;
+    }
+    log_info("config_changed", "file=%s",
+             log_quote(span_from_cstr(paths[0] != NULL ? paths[0] : "")));
+    return true;
+}
+
 static bool is_same(const char *a, const char *b)
 {
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
@@ -184,20 +234,20 @@ struct fresh {
     struct command_rules rules;
     struct proxy_access_log_file *log_file;
     struct transfer_authorities *authorities;
-    struct origin_update *
-        *updates; // of each origin, then that of STS; NULLs behind the last one made
+    struct command_origins_now origins;
+    struct origin_update *sts;
+    struct admin_access *access;
 };
 
-static void fresh_done(const struct command_reload *reload, struct fresh *fresh)
+static void fresh_done(struct fresh *fresh)
 {
     access_keys_unref(fresh->keys);
     http_certificate_free(fresh->certificate);
     proxy_access_log_close(fresh->log_file);
     transfer_authorities_free(fresh->authorities);
-    for (unsigned i = 0; fresh->updates != NULL && i <= reload->origin_count; i++) {
-        origin_update_free(fresh->updates[i]);
-    }
-    free(fresh->updates);
+    admin_access_free(fresh->access);
+    origin_update_free(fresh->sts);
+    command_origins_now_free(&fresh->origins);
     free(fresh->rules.rules);
     config_free(fresh->latest);
 }
@@ -276,33 +326,66 @@ static enum err log_open(struct command_reload *reload, struct fresh *fresh, str
                : proxy_access_log_open(path, &fresh->log_file, why);
 }
 
+static enum err access_load(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    (void)reload;
+    struct admin_access_options options = command_admin_access(fresh->latest);
+    fresh->access = admin_access_new(&options, why);
+    return fresh->access != NULL ? ERR_OK : ERR_INVALID;
+}
+
+static enum err connections_judge(struct command_reload *reload, struct fresh *fresh,
+                                  struct buf *why)
+{
+    unsigned max = reload->descriptors->clients_max, wanted = fresh->latest->limits_max_connections;
+    if (wanted <= max || wanted <= reload->first->limits_max_connections) {
+        return ERR_OK; // the start has told that there are fewer
+    }
+    buf_printf(why,
+               "limits.max_connections: this process has descriptors for %u: raise the limit "
+               "(ulimit -n), and restart",
+               max);
+    return ERR_INVALID;
+}
+
+static enum err sts_prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
+{
+    struct origin_options options = command_origins_options(fresh->latest, 0);
+    options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
+    options.access_key_file = options.secret_key_file = options.session_token_file = NULL;
+    if (reload->sts_origin != NULL) {
+        return origin_update_new(reload->sts_origin, &options, &fresh->sts, why);
+    }
+    if (fresh->latest->sts_relay != CONFIG_STS_OFF) {
+        buf_append_cstr(why,
+                        "sts.relay: what AWS_ENDPOINT_URL_STS said at the start cannot be used");
+        return ERR_INVALID;
+    }
+    return ERR_OK;
+}
+
 static enum err origins_prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
     const char *ca_file = fresh->latest->origin_ca_file;
-    fresh->updates = calloc(reload->origin_count + 1, sizeof(struct origin_update *));
-    check(fresh->updates != NULL);
+    struct command_origins_reload step = {.first = reload->first,
+                                          .latest = fresh->latest,
+                                          .store = reload->store,
+                                          .loop = reload->loop,
+                                          .plan = reload->descriptors};
     if (ca_file != NULL && transfer_authorities_load(ca_file, &fresh->authorities) != ERR_OK) {
         buf_printf(why, "origin.ca_file %s: it holds no certificates in PEM form", ca_file);
         return ERR_INVALID;
     }
-    enum err err =
-        command_origins_update(reload->first, fresh->latest, reload->origins, fresh->updates, why);
-    if (err == ERR_OK && reload->sts_origin != NULL) {
-        struct origin_options options = command_origins_options(fresh->latest, 0);
-        options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
-        options.access_key_file = options.secret_key_file = options.session_token_file = NULL;
-        err = origin_update_new(reload->sts_origin, &options, &fresh->updates[reload->origin_count],
-                                why);
-    }
-    return err;
+    return command_origins_prepare(reload->origins, &step, &fresh->origins, why);
 }
 
 // Behind all that may refuse: the store judges its limits and goes by them at once.
 static enum err prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
     static enum err (*const steps[])(struct command_reload * reload, struct fresh * fresh,
-                                     struct buf * why) = {certificate_load, keys_load,
-                                                          rules_prepare, log_open, origins_prepare};
+                                     struct buf * why) = {
+        certificate_load, keys_load,   rules_prepare,     log_open,
+        access_load,      sts_prepare, connections_judge, origins_prepare};
     enum err err = config_load(reload->argc, reload->argv, &fresh->latest, why);
     for (size_t i = 0; i < ARRAY_LEN(steps) && err == ERR_OK; i++) {
         buf_done(why); // warnings, which the start has told
@@ -330,7 +413,8 @@ static void log_apply(const struct config *was, const struct config *c)
 // The groups first: no request names one that the store does not know.
 static void rules_apply(struct command_reload *reload, struct fresh *fresh)
 {
-    struct proxy_settings settings = command_proxy_settings(fresh->latest, &fresh->rules);
+    struct proxy_settings settings =
+        command_proxy_settings(fresh->latest, &fresh->rules, reload->origins);
     store_set_groups(reload->store, fresh->rules.groups, fresh->rules.group_count);
     proxy_set(reload->proxy, &settings, fresh->log_file, &reload->told);
     free(reload->rules->rules);
@@ -363,24 +447,25 @@ static void origins_apply(struct command_reload *reload, struct fresh *fresh)
     if (fresh->authorities != NULL) {
         transfer_authorities_use(fresh->authorities);
     }
-    for (unsigned i = 0; i <= reload->origin_count; i++) {
-        if (fresh->updates[i] != NULL) {
-            origin_update_use(fresh->updates[i]);
-        }
+    if (fresh->sts != NULL) {
+        origin_update_use(fresh->sts);
     }
-    free(fresh->updates);
+    command_origins_use(reload->origins, &fresh->origins, reload->probed);
 }
 
 static void reload_apply(struct command_reload *reload, struct fresh *fresh,
                          struct command_reload_report *report)
 {
     struct config *latest = fresh->latest;
+    bool has_other_keys = !is_same(config_before(reload)->auth_keys_file, latest->auth_keys_file);
     log_apply(config_before(reload), latest);
     config_compare(config_before(reload), latest, on_changed, report);
     config_compare(reload->first, latest, on_changed_since_start, report);
     http_certificate_use(reload->http, fresh->certificate);
-    struct http_limits limits = command_http_limits(latest, reload->first->limits_max_buffer_bytes);
+    struct http_limits limits = command_http_limits(latest, reload->descriptors);
+    command_memory_begin(latest->limits_max_buffer_bytes);
     http_server_set_limits(reload->http, &limits);
+    admin_access_use(reload->admin, fresh->access);
     origins_apply(reload, fresh);
     keys_apply(reload, fresh);
     rules_apply(reload, fresh);
@@ -389,7 +474,12 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     config_free(reload->guarded.latest);
     reload->guarded.latest = latest;
     pthread_mutex_unlock(&reload->guarded.lock);
+    if (has_other_keys) {
+        command_watch_note(&reload->watch, 1, latest->auth_keys_file);
+    }
     wait_for_workers(reload);
+    command_origins_rest(reload->origins, &fresh->origins, reload->store);
+    command_origins_now_free(&fresh->origins);
     good_since_now(reload);
     if (reload->has_failed) {
         reload->has_failed = false;
@@ -403,13 +493,14 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
 enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report)
 {
     struct fresh fresh = {0};
+    files_note(reload);
     enum err err = prepare(reload, &fresh, &report->errors);
     if (err == ERR_OK) {
         buf_done(&report->errors);
         reload_apply(reload, &fresh, report);
     } else {
         reload_failed(reload, &report->errors);
-        fresh_done(reload, &fresh);
+        fresh_done(&fresh);
     }
     return err;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGHUP and /api/v1/reload, for command_serve.c.
+// SIGHUP, /api/v1/reload and files that change, for command_serve.c.
 #ifndef FOREBAY_COMMAND_RELOAD_H
 #define FOREBAY_COMMAND_RELOAD_H
 
@@ -7,7 +7,10 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#include "admin/admin.h"
+#include "commands/command_origins.h"
 #include "commands/command_rules.h"
+#include "commands/command_watch.h"
 #include "commands/commands_private.h"
 #include "http/http.h"
 #include "proxy/proxy.h"
@@ -21,16 +24,20 @@ struct command_reload {
     struct store *store; // set when they are there, and the three below
     struct proxy *proxy;
     struct http_server *http;
-    struct origin *const *origins; // as command_origins_open() has made them
-    unsigned origin_count;
+    struct admin *admin;
+    struct loop *loop;
+    struct command_origins *origins;
+    const struct command_limits_plan *descriptors;
+    sem_t *probed;                    // as in origin_probe_start(), for good
     struct origin *sts_origin;        // or NULL
     struct access_keys **access_keys; // the current ones
     struct command_rules *rules;      // likewise
-    bool has_failed;                  // the last time
-    uint64_t good_since_s;            // what the gauge says
-    uint64_t grace_ms;                // shutdown.grace, for the main thread
-    atomic_bool is_disk_needed;       // to be ready: cache.disk_failure
-    sem_t told;                       // once by each worker that has heard of a reload
+    struct command_watch watch;
+    bool has_failed;            // the last time
+    uint64_t good_since_s;      // what the gauge says
+    uint64_t grace_ms;          // shutdown.grace, for the main thread
+    atomic_bool is_disk_needed; // to be ready: cache.disk_failure
+    sem_t told;                 // once by each worker that has heard of a reload
     unsigned worker_count;
     struct {
         pthread_mutex_t lock;
@@ -48,16 +55,20 @@ struct command_reload_report {
 };
 void command_reload_report_init(struct command_reload_report *report);
 void command_reload_report_done(struct command_reload_report *report);
+// To be asked often: a file that was read is another one now.
+bool command_reload_is_due(struct command_reload *reload);
 enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report);
 // What is in force, as JSON: command_settings.h. Any thread.
 void command_reload_show(void *ctx, struct buf *out);
 // What of the configuration limits the store.
 struct store_limits command_store_limits(const struct config *c);
-// What of it requests go by. The texts are the configuration's, the rules those of `rules`.
+// What of it requests go by. The texts are the configuration's, rules and buckets those of the other two.
 struct proxy_settings command_proxy_settings(const struct config *c,
-                                             const struct command_rules *rules);
-// `max_buffer_bytes`: limits.max_buffer of this process.
-struct http_limits command_http_limits(const struct config *c, uint64_t max_buffer_bytes);
+                                             const struct command_rules *rules,
+                                             const struct command_origins *origins);
+struct http_limits command_http_limits(const struct config *c,
+                                       const struct command_limits_plan *descriptors);
+struct admin_access_options command_admin_access(const struct config *c);
 const char *command_access_log_path(const struct config *c); // as proxy.h wants it
 
 #endif

@@ -53,11 +53,8 @@ struct serve {
     struct config *config;
     struct loop *loop;
     struct store *store;
-    struct origin *
-        *origins; // [0] is the default one, then one a configured bucket that has its own
-    unsigned origin_count;
-    struct origin *sts_origin; // NULL: sts.relay is off
-    struct proxy_bucket *buckets;
+    struct command_origins origins;
+    struct origin *sts_origin; // NULL: sts.relay is off, and there can be none
     struct command_rules rules;
     struct access_keys *access_keys;
     struct proxy *proxy;
@@ -100,13 +97,8 @@ static int serve_fail(struct serve *s, int exit_code)
 
 static enum err serve_origins(struct serve *s)
 {
-    struct command_origins o;
-    enum err err =
-        command_origins_open(s->config, s->descriptors.origin_connections, s->loop, &o, &s->why);
-    s->origins = o.origins;
-    s->origin_count = o.origin_count;
-    s->buckets = o.buckets;
-    return err;
+    return command_origins_open(s->config, s->descriptors.origin_connections, s->loop, &s->origins,
+                                &s->why);
 }
 
 static const char *sts_endpoint_override(void)
@@ -139,9 +131,6 @@ static enum err serve_sts_origin(struct serve *s)
         command_origins_options(s->config, s->descriptors.origin_connections);
     const char *region = options.region != NULL ? options.region : getenv("AWS_REGION");
     bool is_china = region != NULL && strncmp(region, "cn-", 3) == 0;
-    if (s->config->sts_relay == CONFIG_STS_OFF) {
-        return ERR_OK;
-    }
     options.name = "sts";
     options.probe = false;
     options.endpoint = override != NULL ? override
@@ -150,7 +139,12 @@ static enum err serve_sts_origin(struct serve *s)
     options.credentials = ORIGIN_CREDENTIALS_ANONYMOUS;
     options.access_key_file = options.secret_key_file = options.session_token_file = NULL;
     options.addressing = ORIGIN_ADDRESSING_PATH;
-    return origin_new(&options, s->loop, &s->sts_origin, &s->why);
+    enum err err = origin_new(&options, s->loop, &s->sts_origin, &s->why);
+    if (err != ERR_OK && s->config->sts_relay == CONFIG_STS_OFF) {
+        buf_done(&s->why); // a reload that wants it says that there is none
+        err = ERR_OK;
+    }
+    return err;
 }
 
 // --- probes --------------------------------------------------------------------------------------
@@ -190,11 +184,12 @@ static bool probe_ready(void *ctx, struct buf *why)
     }
     buf_append_cstr(why, summary.degraded ? "ready, without a cache disk" : "ready");
     unsigned troubled = 0;
-    for (unsigned i = 0; i < s->origin_count; i++) {
+    for (unsigned i = 0; i < s->origins.origin_count; i++) {
+        const struct origin *origin = s->origins.origins[i];
         struct origin_trouble_text trouble;
-        bool is_wrong = origin_in_trouble(s->origins[i], &trouble); // what is cached goes on
+        bool is_wrong = origin_in_trouble(origin, &trouble); // what is cached goes on
         if (is_wrong && troubled++ == 0) {
-            buf_printf(why, "; origin %.200s: %s: %s", origin_shown(s->origins[i]), trouble.text,
+            buf_printf(why, "; origin %.200s: %s: %s", origin_shown(origin), trouble.text,
                        trouble.remedy);
         }
     }
@@ -229,8 +224,8 @@ static int serve_build_store(struct serve *s)
     }
     buf_append_span(&s->warnings, buf_span(&s->why));
     buf_done(&s->why);
-    struct store_holder *holders =
-        command_holders_list(s->origins, s->origin_count, s->access_keys, &holder_count);
+    struct store_holder *holders = command_holders_list(s->origins.origins, s->origins.origin_count,
+                                                        s->access_keys, &holder_count);
     struct store_limits limits = command_store_limits(c);
     struct store_options options = {
         .dir = c->cache_dir,
@@ -260,7 +255,8 @@ static int serve_build_store(struct serve *s)
     }
     enum err err = store_open(&options, s->loop, &s->store, &s->why);
     if (err == ERR_OK) {
-        err = command_holders_apply(holders, s->origins, s->origin_count, s->access_keys);
+        err = command_holders_apply(holders, s->origins.origins, s->origins.origin_count,
+                                    s->access_keys);
     }
     free(holders);
     if (err != ERR_OK) {
@@ -278,15 +274,13 @@ static int serve_build_proxy(struct serve *s)
     bool verify = c->auth_mode == CONFIG_AUTH_VERIFY;
     struct proxy_options options = {.loop = s->loop,
                                     .store = s->store,
-                                    .default_origin = s->origins[0],
-                                    .buckets = s->buckets,
-                                    .bucket_count = c->bucket_count,
+                                    .default_origin = s->origins.origins[0],
                                     .auth_mode = verify ? PROXY_AUTH_VERIFY : PROXY_AUTH_OPEN,
                                     .access_keys = s->access_keys,
                                     .realm = "default",
                                     .sts_origin = s->sts_origin,
                                     .access_log_path = command_access_log_path(c),
-                                    .settings = command_proxy_settings(c, &s->rules)};
+                                    .settings = command_proxy_settings(c, &s->rules, &s->origins)};
     enum err err = proxy_new(&options, &s->proxy, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
@@ -310,7 +304,7 @@ static int serve_build_http(struct serve *s)
             s->listen[listen_count++] = listen->text;
         }
     }
-    struct http_limits limits = command_http_limits(c, c->limits_max_buffer_bytes);
+    struct http_limits limits = command_http_limits(c, &s->descriptors);
     struct http_options options = {.listen = s->listen,
                                    .listen_count = listen_count,
                                    .unix_mode = unix_modes[c->listen_unix_mode],
@@ -318,10 +312,9 @@ static int serve_build_http(struct serve *s)
                                    .inherited_count = inherited_count,
                                    .tls_cert_file = c->listen_tls_cert,
                                    .tls_key_file = c->listen_tls_key,
-                                   .max_connections = s->descriptors.clients,
+                                   .max_connections = limits.max_connections,
                                    .max_connections_per_source = limits.max_connections_per_source,
-                                   .max_held_bytes =
-                                       command_memory_clients_max(c->limits_max_buffer_bytes),
+                                   .max_held_bytes = limits.max_held_bytes,
                                    .max_inflight = limits.max_inflight,
                                    .header_timeout_ms = limits.header_timeout_ms,
                                    .idle_timeout_ms = limits.idle_timeout_ms,
@@ -336,7 +329,7 @@ static void render_metrics(void *ctx, struct buf *out)
 {
     const struct serve *s = ctx;
     command_memory_metrics(out);
-    command_origins_metrics(s->origins, s->origin_count, out);
+    command_origins_metrics(s->origins.origins, s->origins.origin_count, out);
     proxy_bucket_metrics(s->proxy, out);
 }
 
@@ -357,10 +350,7 @@ static int serve_build_admin(struct serve *s)
         .listen = s->addresses,
         .listen_count = count,
         .io_engine = loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
-        .token_file = c->admin_token_file,
-        .allowed_hosts = c->admin_allowed_hosts.items,
-        .allowed_host_count = c->admin_allowed_hosts.count,
-        .distrusts_loopback = !c->admin_trust_loopback,
+        .access = command_admin_access(c),
         .auth = c->auth_mode == CONFIG_AUTH_OPEN ? "open" : "verify",
         .alive = probe_alive,
         .ready = probe_ready,
@@ -416,12 +406,15 @@ static int serve_build(struct serve *s)
         exit_code = serve_build_http(s);
     }
     s->reload.http = s->http;
-    s->reload.origins = s->origins;
-    s->reload.origin_count = s->origin_count;
+    s->reload.origins = &s->origins;
     s->reload.sts_origin = s->sts_origin;
+    s->reload.loop = s->loop;
+    s->reload.descriptors = &s->descriptors;
+    s->reload.probed = &s->told;
     if (exit_code == EXIT_CODE_OK) {
         exit_code = serve_build_admin(s);
     }
+    s->reload.admin = s->admin;
     return exit_code;
 }
 
@@ -518,6 +511,8 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
             return;
         } else if (signal_number == SIGTERM || signal_number == SIGINT) {
             return;
+        } else if (command_reload_is_due(&s->reload)) {
+            command_control_reload(&s->control);
         }
     }
 }
@@ -571,9 +566,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
 static void serve_end_all(struct serve *s)
 {
     http_server_close(s->http);
-    for (unsigned i = 0; i < s->origin_count; i++) {
-        origin_close(s->origins[i]);
-    }
+    command_origins_close(&s->origins);
     origin_close(s->sts_origin);
     loop_stop(s->loop);
 }
@@ -588,16 +581,12 @@ static void serve_tear_down(struct serve *s, bool running)
     http_server_free(s->http);
     command_control_done(&s->control);
     proxy_free(s->proxy);
-    for (unsigned i = 0; i < s->origin_count; i++) {
-        origin_free(s->origins[i]);
-    }
+    command_origins_free(&s->origins);
     origin_free(s->sts_origin);
     store_close(s->store);
     loop_free(s->loop);
     (void)sem_destroy(&s->told); // nobody waits or posts any more
     access_keys_unref(s->access_keys);
-    free(s->origins);
-    free(s->buckets);
     free(s->rules.rules);
     free(s->listen);
     command_reload_done(&s->reload);
@@ -667,8 +656,8 @@ int command_serve(int argc, char **argv)
         http_server_take_over(s.http, taken_fd);
     }
     s.started = true;
-    for (unsigned i = 0; i < s.origin_count; i++) {
-        origin_probe_start(s.origins[i], &s.told);
+    for (unsigned i = 0; i < s.origins.origin_count; i++) {
+        origin_probe_start(s.origins.origins[i], &s.told);
     }
     command_notify("READY=1");
     command_watchdog_begin(&s.watchdog);
@@ -677,8 +666,8 @@ int command_serve(int argc, char **argv)
                                                 .store = s.store,
                                                 .http = s.http,
                                                 .admin = s.admin,
-                                                .origins = s.origins,
-                                                .origin_count = s.origin_count,
+                                                .origins = s.origins.origins,
+                                                .origin_count = s.origins.origin_count,
                                                 .told = &s.told,
                                                 .descriptors = &s.descriptors};
     command_announce(&announcement);

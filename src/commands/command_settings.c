@@ -65,8 +65,8 @@ void command_settings_render(struct buf *out, const struct config *first,
         append_row(out, command_settings_row(config, i), i > 0 ? "," : "");
     }
     buf_append_cstr(out, "],\n\"buckets\": [");
-    for (unsigned i = 0; i < first->bucket_count; i++) {
-        append_row(out, command_settings_bucket(first, i), i > 0 ? "," : "");
+    for (unsigned i = 0; i < latest->bucket_count; i++) {
+        append_row(out, command_settings_bucket(latest, i), i > 0 ? "," : "");
     }
     buf_append_cstr(out, "],\n\"rules\": [");
     for (unsigned i = 0; i < latest->rule_count; i++) {

@@ -17,7 +17,7 @@ json_t *command_settings_bucket(const struct config *config, unsigned i);
 json_t *command_settings_rule(const struct config *config, unsigned i);
 
 // {"settings": [...], "buckets": [...], "rules": [...]}, an entry a line. Appended. `first` is in force where a change
-// waits for a restart (buckets, too), `latest` where a reload makes it; without a reload they are the same.
+// waits for a restart, `latest` where a reload makes it; without a reload they are the same.
 void command_settings_render(struct buf *out, const struct config *first,
                              const struct config *latest);
 

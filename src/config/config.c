@@ -729,7 +729,6 @@ void config_compare(const struct config *was, const struct config *now,
                     void (*on_changed)(void *ctx, const char *key, bool live), void *ctx)
 {
     static const char *const lists[] = {"rules", "buckets"};
-    static const bool are_live[] = {true, false};
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
         if (strcmp(was->private_->texts[id], now->private_->texts[id]) != 0) {
             on_changed(ctx, settings_row(id)->public_.key, settings_row(id)->public_.live);
@@ -737,7 +736,7 @@ void config_compare(const struct config *was, const struct config *now,
     }
     for (unsigned i = 0; i < ARRAY_LEN(lists); i++) {
         if (was->private_->lists[i] != now->private_->lists[i]) {
-            on_changed(ctx, lists[i], are_live[i]);
+            on_changed(ctx, lists[i], true);
         }
     }
 }

@@ -219,7 +219,7 @@ void config_environment_name(const char *key, char *ret_name);
 const char *config_value_text(const struct config *config, unsigned i);
 const char *config_source_text(const struct config *config, unsigned i);
 
-// Names what two loads say differently: keys of settings, and `rules`, which are live, or `buckets`, which are not.
+// Names what two loads say differently: keys of settings, and `rules` or `buckets`, which are live.
 void config_compare(const struct config *was, const struct config *now,
                     void (*on_changed)(void *ctx, const char *key, bool live), void *ctx);
 

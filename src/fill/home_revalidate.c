@@ -258,7 +258,7 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     c->fetch.on_end = on_revalidation_end;
     c->fetch.ctx = c;
     stats_add(COUNTER_revalidations, 1);
-    origin_fetch_start(h->fw->worker, h->key->origin, &c->fetch);
+    origin_fetch_start(h->fw->worker, c->key->origin, &c->fetch);
 }
 
 // Rule 32: the version that is known here is as good as a record.

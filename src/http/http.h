@@ -84,7 +84,8 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
 void http_server_start(struct http_server *server);
 // Those limits of the options that may change while it runs.
 struct http_limits {
-    unsigned max_connections_per_source, max_inflight;
+    unsigned max_connections, max_connections_per_source, max_inflight;
+    uint64_t max_held_bytes; // 0: no limit
     uint64_t header_timeout_ms, idle_timeout_ms, min_rate_bytes;
 };
 // Connections go by them from the next thing they wait for. Any thread.

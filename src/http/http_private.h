@@ -387,8 +387,8 @@ int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned 
 const struct http_options *http_server_options(const struct http_server *server);
 // Those of struct http_limits, as they are now.
 struct http_live_limits {
-    atomic_uint max_connections_per_source, max_inflight;
-    _Atomic uint64_t header_timeout_ms, idle_timeout_ms, min_rate_bytes;
+    atomic_uint max_connections, max_connections_per_source, max_inflight;
+    _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
 };
 const struct http_live_limits *http_server_limits(const struct http_server *server);
 static inline const struct http_options *connection_options(const struct http_connection *c)

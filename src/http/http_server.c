@@ -70,6 +70,8 @@ const struct http_live_limits *http_server_limits(const struct http_server *serv
 
 void http_server_set_limits(struct http_server *server, const struct http_limits *limits)
 {
+    server->limits.max_connections = limits->max_connections;
+    server->limits.max_held_bytes = limits->max_held_bytes;
     server->limits.max_connections_per_source = limits->max_connections_per_source;
     server->limits.max_inflight = limits->max_inflight;
     server->limits.header_timeout_ms = limits->header_timeout_ms;
@@ -96,7 +98,7 @@ void http_server_inflight_leave(struct http_server *server)
 
 bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bool force)
 {
-    uint64_t max = server->options.max_held_bytes;
+    uint64_t max = server->limits.max_held_bytes;
     if (to <= from) {
         atomic_fetch_sub_explicit(&server->held_bytes, from - to, memory_order_relaxed);
         stats_sub(COUNTER_http_held_bytes, from - to);
@@ -116,7 +118,7 @@ bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bo
 
 bool http_server_memory_is_full(const struct http_server *server)
 {
-    uint64_t max = server->options.max_held_bytes;
+    uint64_t max = server->limits.max_held_bytes;
     return max != 0 && atomic_load_explicit(&server->held_bytes, memory_order_relaxed) >= max;
 }
 
@@ -286,10 +288,11 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     }
     unsigned before = atomic_fetch_add_explicit(&server->connection_count, 1, memory_order_relaxed);
     SSL *ssl = NULL;
-    if (before < server->options.max_connections && l->is_tls) {
+    unsigned max = server->limits.max_connections;
+    if (before < max && l->is_tls) {
         ssl = http_tls_accept(server->tls, server->workers[0].worker, fd);
     }
-    if (before >= server->options.max_connections || (l->is_tls && ssl == NULL)) {
+    if (before >= max || (l->is_tls && ssl == NULL)) {
         atomic_fetch_sub_explicit(&server->connection_count, 1, memory_order_relaxed);
         source_leave(server, source);
         (void)http_server_hold(server, held, 0, true);
@@ -508,9 +511,14 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
     server->spare_fd = open_spare();
     server->source_seed = random_u64();
     http_server_set_limits(
-        server, &(struct http_limits){options->max_connections_per_source, options->max_inflight,
-                                      options->header_timeout_ms, options->idle_timeout_ms,
-                                      options->min_rate_bytes});
+        server,
+        &(struct http_limits){.max_connections = options->max_connections,
+                              .max_held_bytes = options->max_held_bytes,
+                              .max_connections_per_source = options->max_connections_per_source,
+                              .max_inflight = options->max_inflight,
+                              .header_timeout_ms = options->header_timeout_ms,
+                              .idle_timeout_ms = options->idle_timeout_ms,
+                              .min_rate_bytes = options->min_rate_bytes});
     server->sources = calloc(SOURCE_SLOTS + 1, sizeof(*server->sources));
     check(server->sources != NULL);
     enum err err = ERR_OK;

@@ -2,8 +2,8 @@
 // The origin as the rest of the program sees it: chooses the driver, bounds how many calls run at
 // once, and keeps the retry budget that all drivers draw on.
 //
-// Threads: origin_new() and origin_free() run while no worker does. Calls run on the worker that
-// started them; what all workers share is atomic.
+// Threads: origin_new() runs before any worker knows of the origin, origin_free() when none runs any more. Calls
+// run on the worker that started them; what all workers share is atomic.
 //
 // Retry budget: a token bucket in thousandths of a retry. Every request adds its percentage, every
 // retry takes one. A floor of one retry a second keeps a quiet origin's first failures from being
@@ -361,6 +361,46 @@ void origin_close(struct origin *origin)
         order->origin = origin;
         mailbox_send_from_any_thread(origin->workers[i].w, &order->message);
     }
+}
+
+struct rest_order {
+    struct message message;
+    struct origin *origin;
+    bool rests;
+};
+
+static void on_rest_order(struct worker *to, struct message *message)
+{
+    struct rest_order *order = container_of(message, struct rest_order, message);
+    struct origin_worker *ow = &order->origin->workers[worker_index(to)];
+    ow->rests = order->rests;
+    free(order);
+    if (ow->rests && ow->origin->driver->rest != NULL) {
+        ow->origin->driver->rest(ow);
+    }
+}
+
+void origin_rest(struct origin *origin, bool rests)
+{
+    if (atomic_exchange(&origin->rests, rests) == rests) {
+        return;
+    }
+    if (rests) {
+        origin_trouble_forget(origin);
+    }
+    for (unsigned i = 0; i < origin->worker_count; i++) {
+        struct rest_order *order = calloc(1, sizeof(*order));
+        check(order != NULL);
+        order->message.deliver = on_rest_order;
+        order->origin = origin;
+        order->rests = rests;
+        mailbox_send_from_any_thread(origin->workers[i].w, &order->message);
+    }
+}
+
+bool origin_rests(const struct origin *origin)
+{
+    return atomic_load(&origin->rests);
 }
 
 void origin_free(struct origin *origin)

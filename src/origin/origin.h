@@ -71,12 +71,16 @@ void origin_update_free(struct origin_update *update); // one that is not used; 
 // On every worker: calls that run are cancelled, and so is each one that starts from then on. Before
 // loop_stop(), which waits for their ends. Any thread; NULL is fine.
 void origin_close(struct origin *origin);
+// Nothing names it any more; false: something does again. While it rests its troubles are nobody's, and connections that
+// no call has are closed. Calls go on, and new ones are made: by requests that began before. One thread, no worker.
+void origin_rest(struct origin *origin, bool rests);
+bool origin_rests(const struct origin *origin); // any thread
 // After loop_stop(). Calls that have not ended are dropped: none of their callbacks runs any more.
 void origin_free(struct origin *origin);
 const char *origin_name(const struct origin *origin);
 const char *origin_shown(const struct origin *origin); // the same for people: with its region in it
 const char *origin_endpoint(const struct origin *origin); // as configured
-// A part of the names of its keys, beside its name; 0 at first. Before loop_start().
+// A part of the names of its keys, beside its name; 0 at first. Before anybody uses it.
 void origin_set_number(struct origin *origin, uint64_t number);
 uint64_t origin_number(const struct origin *origin);
 // Where it is, however that is spelt: the same for all that reach the same buckets, whatever their

@@ -82,6 +82,7 @@ struct origin_driver {
     void (*relay_resume)(struct origin_call *call);
     void (*relay_resume_upload)(struct origin_call *call);
     void (*call_cancel)(struct origin_call *call); // its end comes later, once
+    void (*rest)(struct origin_worker *ow);        // gives back what no call needs. May be NULL.
     // After loop_stop(), first of all: ends what calls have under way elsewhere. May be NULL.
     void (*stop)(struct origin *origin);
     // Frees a call that did not end in time, without calling anybody back; after loop_stop().
@@ -104,6 +105,7 @@ struct origin_worker {
     struct worker *w;
     struct list live;
     bool is_closed; // what starts is cancelled at once
+    bool rests;     // what no call needs is given back
 
     // origin_slots.c: how many calls run at once is `limit`.
     struct origin_lines waiters[ORIGIN_CALL_KINDS];
@@ -143,6 +145,7 @@ struct origin {
     atomic_long retry_tokens;
     atomic_ulong retry_floor_at_us; // when the floor gave its last retry
 
+    atomic_bool rests;
     atomic_bool has_answered;    // hops.c
     atomic_ulong answered_at_us; // the last success of any call
     atomic_ulong heard_at_us;    // the last answer below 500

@@ -162,10 +162,29 @@ struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
     return found;
 }
 
-void origin_s3_pool_leave(struct origin_s3_pool *pool)
+static void pool_give_back(struct origin_worker *ow, struct origin_s3_pool *pool)
+{
+    if (pool->pool != NULL && pool->use_count == 0) {
+        worker_free_later(ow->w, pool_free_later, pool->pool);
+        pool->pool = NULL;
+    }
+}
+
+void origin_s3_pool_leave(struct origin_worker *ow, struct origin_s3_pool *pool)
 {
     check(pool->use_count > 0);
     pool->use_count--;
+    if (ow->rests && !atomic_load(&origin_s3_state_of(ow)->is_stopping)) {
+        pool_give_back(ow, pool);
+    }
+}
+
+static void origin_s3_rest(struct origin_worker *ow)
+{
+    struct origin_s3_part *part = ow->driver_state;
+    for (unsigned i = 0; i < ORIGIN_S3_POOLS_MAX; i++) {
+        pool_give_back(ow, &part->pools[i]);
+    }
 }
 
 // --- Life ----------------------------------------------------------------------------------------
@@ -220,6 +239,7 @@ const struct origin_driver origin_s3_driver = {
     .relay_resume = origin_s3_call_resume,
     .relay_resume_upload = origin_s3_call_resume_upload,
     .call_cancel = origin_s3_call_cancel,
+    .rest = origin_s3_rest,
     .stop = origin_s3_stop,
     .call_abandon = origin_s3_call_abandon,
     .free = origin_s3_free,

@@ -460,7 +460,7 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
 {
     struct origin_s3_call *c = ctx;
     c->transfer = NULL;
-    origin_s3_pool_leave(c->pool);
+    origin_s3_pool_leave(c->call.ow, c->pool);
     c->pool = NULL;
     timer_stop(&c->timer);
     if (atomic_load(&origin_s3_state_of(c->call.ow)->is_stopping)) {

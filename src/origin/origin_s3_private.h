@@ -131,7 +131,7 @@ void origin_s3_region_learn(struct origin_worker *ow, struct span bucket, struct
 // Given back with origin_s3_pool_leave().
 struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
                                             const struct sigv4_credentials *credentials);
-void origin_s3_pool_leave(struct origin_s3_pool *pool);
+void origin_s3_pool_leave(struct origin_worker *ow, struct origin_s3_pool *pool);
 
 // --- origin_s3_call.c ----------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
         trouble = was == ORIGIN_TROUBLE_DNS || was == ORIGIN_TROUBLE_BUCKET_DNS ? was : trouble;
     }
     bool is_of_way = rows[trouble].component == COMPONENT_ORIGIN;
-    if (trouble == ORIGIN_TROUBLE_NONE ||
+    if (trouble == ORIGIN_TROUBLE_NONE || origin_rests(origin) ||
         (is_of_way && atomic_load(&origin->heard_at_us) > asked_us)) {
         return;
     }
@@ -161,6 +161,10 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
         return;
     }
     if (!change(origin, was, trouble)) {
+        return;
+    }
+    if (origin_rests(origin)) { // since a moment: its rest sees the trouble, or this does
+        origin_trouble_forget(origin);
         return;
     }
     if (was == ORIGIN_TROUBLE_NONE) {
@@ -206,8 +210,8 @@ void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_buc
 
 void origin_trouble_forget(struct origin *origin)
 {
-    (void)change(origin, atomic_load(&origin->trouble),
-                 ORIGIN_TROUBLE_NONE); // nothing runs any more
+    (void)change(origin, atomic_load(&origin->trouble), ORIGIN_TROUBLE_NONE);
+    atomic_store(&origin->trouble_told, ORIGIN_TROUBLE_NONE);
 }
 
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text)

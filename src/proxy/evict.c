@@ -90,7 +90,7 @@ static void on_evict(struct worker *to, struct message *message)
         return;
     }
     struct span origin_bucket;
-    struct origin *origin = serve_find_origin(e->proxy, e->bucket, &origin_bucket);
+    struct origin *origin = serve_find_origin(e->proxy, pw->live, e->bucket, &origin_bucket);
     e->bucket_write.ctx = e;
     e->bucket_write.on_ready = on_bucket_ready;
     e->bucket_write.on_ended = on_bucket_ended;

@@ -12,7 +12,7 @@ struct object_key *inspect_key(struct proxy *proxy, const struct live *live, str
 {
     const struct proxy_rule *rule = rules_find(live, bucket, key);
     struct object_key from = {.realm = realm, .key = key};
-    from.origin = serve_find_origin(proxy, bucket, &from.bucket);
+    from.origin = serve_find_origin(proxy, live, bucket, &from.bucket);
     from.epoch = fill_epoch(proxy->store, from.origin, from.bucket);
     from.limits = (struct object_limits){
         .cache = rule->cache,
@@ -96,7 +96,7 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     look->key = inspect_key(proxy, look->live, proxy->realm, o->bucket, o->key);
     o->rule = rules_find(look->live, o->bucket, o->key);
     o->origin = origin_describe(look->key->origin);
-    (void)serve_find_origin(proxy, o->bucket, &o->origin_bucket);
+    (void)serve_find_origin(proxy, look->live, o->bucket, &o->origin_bucket);
     o->home = (unsigned)(look->key->hash.lo % proxy->worker_count);
     o->block_size_bytes = o->rule->block_size_bytes;
     o->age_ms = UINT64_MAX;

@@ -129,8 +129,8 @@ static bool request_is_cacheable(const struct request *r)
     return true;
 }
 
-// Principal, bucket, its epoch and query with their lengths, so that no two of them read the same;
-// empty when there is no room.
+// Principal, bucket, where it is now, its epoch and query with their lengths, so that no two of them read the same;
+// empty when there is no room. Origins are not freed before pages are.
 static struct span page_name(const struct request *r)
 {
     struct span query;
@@ -138,9 +138,11 @@ static struct span page_name(const struct request *r)
         return (struct span){NULL, 0};
     }
     return span_from_cstr(arena_printf(
-        r->arena, "%zu %zu %.*s %.*s %llx %.*s", r->principal.name.len, r->s3.bucket.len,
-        (int)r->principal.name.len, r->principal.name.ptr, (int)r->s3.bucket.len, r->s3.bucket.ptr,
-        (unsigned long long)request_epoch(r), (int)query.len, query.len > 0 ? query.ptr : ""));
+        r->arena, "%zu %zu %.*s %.*s %p %zu %.*s %llx %.*s", r->principal.name.len,
+        r->s3.bucket.len, (int)r->principal.name.len, r->principal.name.ptr, (int)r->s3.bucket.len,
+        r->s3.bucket.ptr, (const void *)r->origin, r->origin_bucket.len, (int)r->origin_bucket.len,
+        r->origin_bucket.ptr, (unsigned long long)request_epoch(r), (int)query.len,
+        query.len > 0 ? query.ptr : ""));
 }
 
 static struct list_page *page_find(struct list_cache *cache, struct span name, uint64_t hash)

@@ -189,7 +189,7 @@ void list_call_start(struct proxy_worker *pw, struct list_call *call, struct spa
                                         .on_head = on_head,
                                         .on_body = on_body,
                                         .on_end = on_end};
-    struct origin *origin = serve_find_origin(pw->proxy, bucket, &call->relay.bucket);
+    struct origin *origin = serve_find_origin(pw->proxy, pw->live, bucket, &call->relay.bucket);
     call->relay.bucket = arena_copy(call->arena, call->relay.bucket);
     call->after = arena_copy(call->arena, after);
     struct span target = target_of(call, bucket, prefix, after, max);

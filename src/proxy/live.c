@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that may change while the process runs: rules, and what else requests go by. Each worker has a copy
+// Settings that may change while the process runs: rules, buckets, and what else requests go by. Each worker has a copy
 // of its own, made by whoever changes them and brought by a message; a request, an object of a warm job and a
 // question of an operator hold the one that they began with, and with the last of them it is gone. So nothing is
 // shared, and what a request goes by does not change under it.
@@ -33,6 +33,19 @@ static const char *const *copy_texts(struct arena *arena, const char *const *tex
     return copies;
 }
 
+static const struct proxy_bucket *copy_buckets(struct arena *arena,
+                                               const struct proxy_settings *settings)
+{
+    struct proxy_bucket *copies = copy_room(arena, settings->bucket_count, sizeof(*copies));
+    for (unsigned i = 0; i < settings->bucket_count; i++) {
+        const struct proxy_bucket *from = &settings->buckets[i];
+        copies[i] = (struct proxy_bucket){.name = copy_text(arena, from->name),
+                                          .origin = from->origin,
+                                          .origin_bucket = copy_text(arena, from->origin_bucket)};
+    }
+    return copies;
+}
+
 struct live *live_new(const struct proxy_settings *settings)
 {
     struct live *live = calloc(1, sizeof(*live));
@@ -48,6 +61,7 @@ struct live *live_new(const struct proxy_settings *settings)
         rules[i].where = copy_text(arena, rules[i].where);
     }
     live->settings.rules = rules;
+    live->settings.buckets = copy_buckets(arena, settings);
     live->settings.domains = copy_texts(arena, settings->domains, settings->domain_count);
     live->settings.allowed_origins =
         copy_texts(arena, settings->allowed_origins, settings->allowed_origin_count);

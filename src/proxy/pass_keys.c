@@ -2,9 +2,9 @@
 // Which keys a request changes: what its head may do (r->effects), the key of a form, or those in
 // the body of a batch delete; or all of a bucket, where nothing names them. Each becomes a key_write
 // with a key of its own, so that it may outlive the request, in every place that may hold what the
-// write replaces: each realm, each name that the configuration gives the bucket, and the path that an
-// origin on files makes of the key. On the request's worker, while the client is there; the realms
-// that a reload has brought meanwhile follow when the origin has answered.
+// write replaces: each realm, each name that a configuration gives the bucket or has given it (places.c), and the
+// path that an origin on files makes of the key. On the request's worker, while the client is there; the realms
+// and places that a reload has brought meanwhile follow when the origin has answered.
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -67,11 +67,10 @@ static void add_under_names(struct pass_state *p, struct span bucket, struct spa
     if (is_same_place(r->origin, by_default)) {
         add_in_realms(p, by_default, bucket, key);
     }
-    for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
-        const struct proxy_bucket *named = &proxy->buckets[i];
-        if (named->origin != by_default && is_same_place(r->origin, named->origin) &&
-            span_equal_cstr(bucket, named->origin_bucket)) {
-            add_in_realms(p, named->origin, bucket, key);
+    for (unsigned i = 0; i < p->place_count; i++) {
+        const struct place *place = &proxy->places.items[i];
+        if (is_same_place(r->origin, place->origin) && span_equal_cstr(bucket, place->bucket)) {
+            add_in_realms(p, place->origin, bucket, key);
         }
     }
 }
@@ -86,30 +85,72 @@ static bool has_realm(const struct pass_state *p, struct span realm)
     return false;
 }
 
-static void add_late(struct pass_state *p, struct span realm)
+// Realms that the request did not know, and its worker does; ret_realms may be NULL.
+static size_t late_realms(const struct pass_state *p, struct span *ret_realms)
 {
-    for (unsigned i = 0; i < p->write_count; i += (unsigned)realm_count(p)) {
-        struct key_write *kw = &p->late_writes[p->late_count++];
-        memset(kw, 0, sizeof(*kw));
-        kw->key = object_key_in_realm(p->pw->store, p->writes[i].key, realm);
+    size_t count = 0, late = 0;
+    if (p->pw->known == NULL || p->pw->known == p->table) {
+        return 0;
+    }
+    const struct span *realms = access_keys_realms(p->pw->known, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (!has_realm(p, realms[i])) {
+            if (ret_realms != NULL) {
+                ret_realms[late] = realms[i];
+            }
+            late++;
+        }
+    }
+    return late;
+}
+
+static void add_late(struct pass_state *p, struct object_key *key)
+{
+    struct key_write *kw = &p->late_writes[p->late_count++];
+    memset(kw, 0, sizeof(*kw));
+    kw->key = key;
+}
+
+static void add_late_place(struct pass_state *p, const struct object_key *key,
+                           const struct place *place, const struct span *realms, size_t count)
+{
+    const struct store *store = p->pw->store;
+    if (!is_same_place(key->origin, place->origin) ||
+        !span_equal_cstr(key->bucket, place->bucket)) {
+        return;
+    }
+    uint64_t epoch = fill_epoch(store, place->origin, key->bucket);
+    for (size_t i = 0; i < realm_count(p) + count; i++) {
+        struct span realm = i < realm_count(p) ? realm_at(p, i) : realms[i - realm_count(p)];
+        add_late(p, object_key_of_origin(store, key, place->origin, epoch, realm));
     }
 }
 
-// What was read in a realm that a reload brought while the origin worked may be the old object.
-void pass_keys_of_new_realms(struct pass_state *p)
+// What was read in a realm, or by the name of an origin, that a reload brought while the origin worked may be the old
+// object.
+void pass_keys_find_late(struct pass_state *p)
 {
-    size_t count = 0;
-    if (p->pw->known == NULL || p->pw->known == p->table || p->write_count == 0) {
+    const struct proxy *proxy = p->pw->proxy;
+    unsigned places = places_count(proxy), groups = p->write_count / (unsigned)realm_count(p);
+    size_t count = late_realms(p, NULL);
+    if (p->write_count == 0 || (count == 0 && places == p->place_count)) {
         return;
     }
-    const struct span *realms = access_keys_realms(p->pw->known, &count);
-    p->late_writes = calloc(p->write_count / realm_count(p) * count + 1, sizeof(*p->late_writes));
-    check(p->late_writes != NULL);
-    for (size_t i = 0; i < count; i++) {
-        if (!has_realm(p, realms[i])) {
-            add_late(p, realms[i]);
+    struct span *realms = calloc(count + 1, sizeof(*realms));
+    size_t each = count + (places - p->place_count) * (realm_count(p) + count);
+    p->late_writes = calloc(groups * each + 1, sizeof(*p->late_writes));
+    check(realms != NULL && p->late_writes != NULL);
+    (void)late_realms(p, realms);
+    for (unsigned i = 0; i < p->write_count; i += (unsigned)realm_count(p)) {
+        const struct object_key *key = p->writes[i].key;
+        for (size_t r = 0; r < count; r++) {
+            add_late(p, object_key_in_realm(p->pw->store, key, realms[r]));
+        }
+        for (unsigned n = p->place_count; n < places && key->origin == p->origin; n++) {
+            add_late_place(p, key, &proxy->places.items[n], realms, count);
         }
     }
+    free(realms);
 }
 
 // `bucket` by the name that the origin has for it.

@@ -70,10 +70,10 @@ static void on_late_ready(struct key_write *kw)
     invalidate_end(kw->at, kw); // the origin has answered already
 }
 
-// The writes in realms that have come since begin and end on their own.
+// The writes in realms and places that have come since begin and end on their own.
 static void begin_late(struct pass_state *p)
 {
-    pass_keys_of_new_realms(p);
+    pass_keys_find_late(p);
     for (unsigned i = 0; i < p->late_count; i++) {
         struct key_write *kw = &p->late_writes[i];
         kw->ctx = p;

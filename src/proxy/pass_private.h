@@ -242,8 +242,9 @@ struct pass_state {
     // the keys it changes
     struct key_write *writes;
     unsigned writes_max, write_count, writes_ready, writes_ended;
-    struct key_write *late_writes; // the same keys in realms that have come since
+    struct key_write *late_writes; // the same keys in realms and places that have come since
     unsigned late_count;
+    unsigned place_count;             // there were so many when it began
     struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
     bool changes_bucket;
     struct origin *origin;
@@ -386,8 +387,8 @@ enum err pass_sources_send(struct pass_state *p, struct span *ret_message) MUST_
 enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
 enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;
 enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
-// The origin has answered: p->late_writes, for the realms that are new since the keys were found.
-void pass_keys_of_new_realms(struct pass_state *p);
+// The origin has answered: p->late_writes, for realms and places that are new since the keys were found.
+void pass_keys_find_late(struct pass_state *p);
 
 // --- pass_xml.c ----------------------------------------------------------------------------------
 

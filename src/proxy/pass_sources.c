@@ -3,16 +3,6 @@
 // no other place of the request. On the request's worker.
 #include "proxy/pass_private.h"
 
-static const struct proxy_bucket *bucket_find(const struct proxy *proxy, struct span name)
-{
-    for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
-        if (span_equal_cstr(name, proxy->buckets[i].name)) {
-            return &proxy->buckets[i];
-        }
-    }
-    return NULL;
-}
-
 // The header as the gate has read it, instead of what stood in the header or the query.
 static enum err send_source(struct pass_state *p, const char *name, const struct s3_source *source,
                             struct span origin_bucket)
@@ -59,7 +49,7 @@ enum err pass_sources_send(struct pass_state *p, struct span *ret_message)
     const struct s3_source *copy = &r->effects.copy, *rename = &r->effects.rename;
     enum err err = ERR_OK;
     if (copy->is_understood) {
-        const struct proxy_bucket *found = bucket_find(proxy, copy->bucket);
+        const struct proxy_bucket *found = live_bucket(r->live, copy->bucket);
         struct origin *origin = found != NULL ? found->origin : proxy->options.default_origin;
         if (origin != r->origin) {
             *ret_message = SPAN("The copy's source and destination are at different origins");

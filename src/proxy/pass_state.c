@@ -57,6 +57,7 @@ struct pass_state *pass_state_new(struct request *r)
     p->pw = r->pw;
     p->request = r;
     p->arena = arena_new(PASS_ARENA_MAX);
+    p->place_count = places_count(r->pw->proxy);
     p->table = r->principal.table != NULL ? access_keys_ref(r->principal.table) : NULL;
     buf_init(&p->form, PASS_FORM_HEAD_MAX);
     byte_queue_init(&p->down);

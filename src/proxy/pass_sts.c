@@ -15,9 +15,9 @@ bool pass_sts_wanted(const struct request *r)
     const struct http_request *http = r->http;
     bool reaches = http->loopback || (r->live->settings.sts_over_tls && http->tls);
     struct span value;
-    if (options->sts_origin == NULL || !reaches || !span_equal(http->method, SPAN("POST")) ||
-        !span_equal(http->target, SPAN("/")) || r->s3.bucket.len > 0 ||
-        headers_count(&http->headers, SPAN("authorization")) > 0) {
+    if (options->sts_origin == NULL || !r->live->settings.relays_sts || !reaches ||
+        !span_equal(http->method, SPAN("POST")) || !span_equal(http->target, SPAN("/")) ||
+        r->s3.bucket.len > 0 || headers_count(&http->headers, SPAN("authorization")) > 0) {
         return false;
     }
     struct span form = {FORM, sizeof(FORM) - 1};

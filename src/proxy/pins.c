@@ -135,8 +135,8 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
     pthread_mutex_lock(&room->guarded.lock);
     const struct pins_table *table = room->guarded.now;
     const struct live *live = room->guarded.live;
-    for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
-        const struct proxy_bucket *b = &proxy->buckets[i];
+    for (unsigned i = 0; i < live->settings.bucket_count; i++) {
+        const struct proxy_bucket *b = &live->settings.buckets[i];
         is_listed |= span_equal_cstr(bucket, b->name);
         if (span_equal_cstr(bucket, b->origin_bucket) && is_of_origin(realm, b->origin)) {
             group = group_by_name(live, table, span_from_cstr(b->name), key, group);

@@ -46,12 +46,9 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
     proxy->options = *options;
     proxy->realm = span_from_cstr(options->realm);
     proxy->worker_count = loop_worker_count(options->loop);
-    proxy->buckets = calloc(options->bucket_count + 1, sizeof(*proxy->buckets));
     proxy->workers = calloc(proxy->worker_count, sizeof(*proxy->workers));
-    check(proxy->buckets != NULL && proxy->workers != NULL);
-    for (unsigned i = 0; i < options->bucket_count; i++) {
-        proxy->buckets[i] = options->buckets[i];
-    }
+    check(proxy->workers != NULL);
+    places_add(proxy, &options->settings);
     proxy->series = series_table_new();
     uint32_t start_id = (uint32_t)random_u64();
     hex_encode(&start_id, sizeof(start_id), proxy->id_prefix);
@@ -100,7 +97,7 @@ void proxy_free(struct proxy *proxy)
     fill_room_free(proxy->fill_room);
     access_log_free(proxy->access_log);
     access_log_live_free(proxy->log_live);
-    free(proxy->buckets);
+    places_free(proxy);
     free(proxy->workers);
     free(proxy);
 }
@@ -195,6 +192,7 @@ void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
     } else if (log_file != NULL) {
         access_log_switch(proxy->access_log, log_file);
     }
+    places_add(proxy, settings); // before anybody reads or writes there
     pins_room_set(proxy, settings);
     live_publish(proxy, settings, told);
 }

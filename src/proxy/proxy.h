@@ -58,19 +58,24 @@ struct proxy_settings {
     unsigned domain_count;
     const char *const *allowed_origins; // of web pages, in open mode
     unsigned allowed_origin_count;
-    bool sts_over_tls; // also from TLS listeners; always from loopback and unix sockets
+    bool relays_sts;   // to sts_origin, if there is one, from loopback and unix sockets
+    bool sts_over_tls; // also from TLS listeners
     bool logs_access;
     enum proxy_access_log_format access_log_format;
-    double access_log_sample;          // 0..1; errors are always logged
-    bool obey_no_cache, obey_no_store; // cache.client_directives
+    double access_log_sample;           // 0..1; errors are always logged
+    bool obey_no_cache, obey_no_store;  // cache.client_directives
+    const struct proxy_bucket *buckets; // their origins live as long as the proxy
+    unsigned bucket_count;
 };
+
+// Names of origins and their buckets under which copies may lie, of all settings since the start: what is written to
+// one of them is invalidated under each that is the same place. proxy_set() takes no more.
+#define PROXY_PLACES_MAX 1280u
 
 struct proxy_options {
     struct loop *loop;
     struct store *store;
-    struct origin *default_origin;      // for buckets not listed
-    const struct proxy_bucket *buckets; // copied
-    unsigned bucket_count;
+    struct origin *default_origin; // for buckets not listed
     enum proxy_auth_mode auth_mode;
     struct access_keys *access_keys; // verify; a reference is taken
     const char *realm;

@@ -23,13 +23,28 @@ struct series_table;
 struct pins_room;
 struct pins_table;
 
+// --- places.c: where copies of a bucket's keys may lie --------------------------------------------
+
+// An origin that is a bucket's own, and what the bucket is called there.
+struct place {
+    struct origin *origin;
+    char *bucket;
+};
+
+// Of all settings since the start, so that a write finds what is held under names that are not in use now, too. One
+// thread adds; any thread reads as many as there are.
+struct places {
+    struct place *items;
+    atomic_uint count;
+};
+
 // --- process and worker --------------------------------------------------------------------------
 
 struct proxy {
     struct loop *loop;
     struct store *store;
     struct proxy_options options;
-    struct proxy_bucket *buckets;
+    struct places places;
     struct access_log
         *access_log; // NULL: none was wanted yet; workers look at it where live says so
     struct access_log_live *log_live;
@@ -44,6 +59,13 @@ struct proxy {
     uint64_t reloads; // of the keys; touched by who calls proxy_set_access_keys()
 };
 
+void places_add(struct proxy *proxy, const struct proxy_settings *settings);
+void places_free(struct proxy *proxy);
+static inline unsigned places_count(const struct proxy *proxy)
+{
+    return atomic_load_explicit(&proxy->places.count, memory_order_acquire);
+}
+
 // --- live.c: settings that may change ------------------------------------------------------------
 
 // One worker's copy of them: it is immutable, and its references are that worker's own.
@@ -57,6 +79,16 @@ struct live {
 };
 
 struct live *live_new(const struct proxy_settings *settings); // one reference
+// NULL: not listed.
+static inline const struct proxy_bucket *live_bucket(const struct live *live, struct span name)
+{
+    for (unsigned i = 0; i < live->settings.bucket_count; i++) {
+        if (span_equal_cstr(name, live->settings.buckets[i].name)) {
+            return &live->settings.buckets[i];
+        }
+    }
+    return NULL;
+}
 static inline struct live *live_ref(struct live *live)
 {
     live->refs++;
@@ -111,9 +143,9 @@ void pins_room_free(struct proxy *proxy);
 
 // --- serve.c -------------------------------------------------------------------------------------
 
-// Where a bucket is that clients name so, and how it is called there.
-struct origin *serve_find_origin(const struct proxy *proxy, struct span bucket,
-                                 struct span *ret_origin_bucket);
+// Where a bucket is that clients name so, and how it is called there, which lives as long as `live` and `bucket`.
+struct origin *serve_find_origin(const struct proxy *proxy, const struct live *live,
+                                 struct span bucket, struct span *ret_origin_bucket);
 
 // --- gate.c --------------------------------------------------------------------------------------
 

@@ -16,17 +16,12 @@ static request_step_fn *const STEPS[] = {
 
 // --- the first steps -----------------------------------------------------------------------------
 
-struct origin *serve_find_origin(const struct proxy *proxy, struct span bucket,
-                                 struct span *ret_origin_bucket)
+struct origin *serve_find_origin(const struct proxy *proxy, const struct live *live,
+                                 struct span bucket, struct span *ret_origin_bucket)
 {
-    for (unsigned i = 0; i < proxy->options.bucket_count; i++) {
-        if (span_equal_cstr(bucket, proxy->buckets[i].name)) {
-            *ret_origin_bucket = span_from_cstr(proxy->buckets[i].origin_bucket);
-            return proxy->buckets[i].origin;
-        }
-    }
-    *ret_origin_bucket = bucket;
-    return proxy->options.default_origin;
+    const struct proxy_bucket *listed = live_bucket(live, bucket);
+    *ret_origin_bucket = listed != NULL ? span_from_cstr(listed->origin_bucket) : bucket;
+    return listed != NULL ? listed->origin : proxy->options.default_origin;
 }
 
 enum step_result serve_step_parse(struct request *r)
@@ -41,7 +36,7 @@ enum step_result serve_step_parse(struct request *r)
     if (err != ERR_OK) {
         return request_fail(r, err, NULL);
     }
-    r->origin = serve_find_origin(r->pw->proxy, r->s3.bucket, &r->origin_bucket);
+    r->origin = serve_find_origin(r->pw->proxy, r->live, r->s3.bucket, &r->origin_bucket);
     r->step = REQUEST_AUTHORIZE;
     return STEP_AGAIN;
 }

@@ -47,11 +47,11 @@ def merged(one, other):
     return both
 
 
-def change(server, file, code=0):
+def change(server, file, code=0, **env):
     """The file says this now, and the server has read it; the answer of `forebay reload`."""
     text = file if isinstance(file, str) else json.dumps(merged(server.base, file))
     (server.folder / "forebay.yaml").write_text(text)
-    return ask(server, "reload", code=code)[-1]
+    return ask(server, "reload", code=code, **env)[-1]
 
 
 def in_force(server):
@@ -404,6 +404,7 @@ def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
              "access_log.sample": "0.5", "limits.header_timeout": "7s"}
     lists = {"rules[]": [{"match": "x/**"}], "buckets[]": [{"name": "x", "origin": "s3://y"}]}
     server = serve(start, origin)
+    socket = f"unix:{in_force(server)['admin.socket']}"    # over TCP one key shuts us out
     judged = 0
     for name, how in rows:
         kind = re.search(rf"^\| `{re.escape(name)}` \| (\S+) \| ([^|]*) \|", table, re.M)
@@ -427,8 +428,8 @@ def test_each_key_is_said_as_what_it_is(start, origin, tmp_path):
         if re.fullmatch("credentials.*_file", name):
             set_key(tree, "credentials.access_key_file", str(token))
             set_key(tree, "credentials.secret_key_file", str(token))
-        change(server, {})
-        answer = change(server, tree)
+        change(server, {}, FOREBAY_ADMIN=socket)
+        answer = change(server, tree, FOREBAY_ADMIN=socket)
         said = "applied" if how == "reload" else "needs_restart"
         assert name.removesuffix("[]") in answer[said], (name, how, tree, answer)
         assert name.removesuffix("[]") not in answer["needs_restart" if how == "reload" else "applied"], (name, answer)

@@ -153,10 +153,10 @@ Test(admin_routes, the_rights_matrix)
     write_token("0123456789abcdef0123456789abcdef\n");
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct admin_options o = options();
-        o.token_file = rows[i].has_token ? token_path : NULL;
-        o.distrusts_loopback = rows[i].distrusts_loopback;
-        o.allowed_hosts = hosts;
-        o.allowed_host_count = 1;
+        o.access.token_file = rows[i].has_token ? token_path : NULL;
+        o.access.distrusts_loopback = rows[i].distrusts_loopback;
+        o.access.allowed_hosts = hosts;
+        o.access.allowed_host_count = 1;
         struct admin *admin = start(&o);
         cr_assert_eq(ask(admin, "GET /api/v1/summary", rows[i].headers, ""), 200, "row %zu", i);
         cr_assert_eq(ask(admin, "GET /api/v1/explain?uri=s3://b/k", rows[i].headers, ""),
@@ -176,7 +176,7 @@ Test(admin_routes, a_token_file_that_cannot_be_used)
         struct admin *admin = NULL;
         struct buf why;
         write_token(texts[i]);
-        o.token_file = token_path;
+        o.access.token_file = token_path;
         buf_init(&why, 4096);
         cr_assert_eq(admin_start(&o, &admin, &why), ERR_INVALID, "%s", texts[i]);
         cr_assert_not_null(strstr(buf_cstr(&why), "openssl rand -hex 32"));

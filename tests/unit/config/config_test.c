@@ -672,7 +672,7 @@ Test(config, what_two_loads_say_differently_is_named)
         {"cache: {size: 1GiB, policy: lru}\nlog: {level: warn}\n"
          "rules: [{match: b/**}, {match: a/**, freshness: immutable}]\n"
          "buckets: [{name: x, origin: s3://y}]\n",
-         "cache.policy! cache.scrub_rate log.level rules buckets! "},
+         "cache.policy! cache.scrub_rate log.level rules buckets "},
     };
     begin();
     struct config *was = load(first, NULL, NULL);

@@ -6,9 +6,9 @@
 #include "test.h"
 
 static struct proxy_rule rules[] = {{.match = "**"}};
-static struct live live = {.settings = {.rules = rules, .rule_count = 1}, .refs = 1};
+struct live ask_live = {.settings = {.rules = rules, .rule_count = 1}, .refs = 1};
 struct proxy ask_proxy;
-static struct proxy_worker pw = {.proxy = &ask_proxy, .live = &live};
+static struct proxy_worker pw = {.proxy = &ask_proxy, .live = &ask_live};
 struct ask ask;
 
 struct origin *ask_origin(unsigned i)
@@ -32,7 +32,7 @@ void ask_init(const char *method, const char *target)
     ask.r.http = &ask.http;
     ask.r.arena = ask.arena;
     ask.r.pw = &pw;
-    ask.r.live = &live;
+    ask.r.live = &ask_live;
     ask.r.rule = &rules[0];
     ask.r.origin = ask_origin(0);
 }

@@ -16,6 +16,7 @@ struct ask {
 };
 extern struct ask ask;
 extern struct proxy ask_proxy; // one rule for everything
+extern struct live ask_live;
 
 struct origin *ask_origin(unsigned i); // 0 is the default, 1 another
 void ask_init(const char *method, const char *target);

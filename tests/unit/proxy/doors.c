@@ -151,6 +151,19 @@ struct object_key *object_key_in_realm(const struct store *store, const struct o
     return key_new(realm, key->key);
 }
 
+uint64_t fill_epoch(const struct store *store, const struct origin *origin, struct span bucket)
+{
+    (void)store, (void)origin, (void)bucket;
+    return 0;
+}
+
+struct object_key *object_key_of_origin(const struct store *store, const struct object_key *key,
+                                        struct origin *origin, uint64_t epoch, struct span realm)
+{
+    (void)store, (void)origin, (void)epoch;
+    return key_new(realm, key->key);
+}
+
 struct object_key *object_key_ref(struct object_key *key)
 {
     return key_new(key->realm, key->key);

@@ -539,8 +539,8 @@ Test(serve_pass, copy_source)
     static struct proxy_bucket buckets[2];
     buckets[0] = (struct proxy_bucket){"b", ask_origin(0), "real-b"};
     buckets[1] = (struct proxy_bucket){"other", ask_origin(1), "other"};
-    ask_proxy.buckets = buckets;
-    ask_proxy.options.bucket_count = 2;
+    ask_live.settings.buckets = buckets;
+    ask_live.settings.bucket_count = 2;
     ask_init("PUT", "/b/k");
     ask_header("x-amz-copy-source", "/b/dir/a%20b?versionId=v");
     ask_body_of(0);
@@ -575,7 +575,7 @@ Test(serve_pass, copy_source)
     ask_start();
     cr_assert_eq(doors.fail_err, ERR_NOT_IMPLEMENTED);
     ask_finish();
-    ask_proxy.options.bucket_count = 0;
+    ask_live.settings.bucket_count = 0;
 }
 
 // Neither direction keeps more than its queue: the client is paused, and so is the origin.
