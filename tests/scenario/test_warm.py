@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warm jobs that are interrupted at any moment, on either side, and resumed: what has arrived is not fetched again."""
+import os
+import random
+import subprocess
+
+from forebay import scaled
+from test_control import ask
+from waiting import wait_for
+
+MIB = 1 << 20
+
+
+def warm_in_the_middle(server, origin, count, dice):
+    """`warm --wait` as its user runs it, and how far the origin is when it should end: at any object, in the middle of one."""
+    env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    command = subprocess.Popen([server.binary_path, "warm", "s3://bkt/k/", "--wait", "-q", "--jobs", "8"], env=env,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    mark = origin.mark()
+    enough = dice.randrange(1, max(2, count // 4))
+    wait_for(lambda: len([e for e in origin.requests(method="GET", since=mark) if e.key]) >= enough or command.poll() is not None,
+             "some objects to be asked for", every=0.001)
+    return command
+
+
+def put_to_warm(origin, count):
+    for i in range(count):
+        origin.put(f"k/{i:04}", (20_000, 300_000, 3 * MIB)[i % 3])
+    return sum(origin.version(f"k/{i:04}").size for i in range(count))
+
+
+def test_warm_resumes_after_kills_at_any_moment(start, origin, engine, figure):
+    """kill -9 of the server, again and again: what it has answered for is never fetched again, and of what was on its way
+    no more than was: eight requests, and what their runs had not written."""
+    dice, count, kills = random.Random(11), scaled(600, least=90), scaled(40, least=6)
+    size = put_to_warm(origin, count)
+    server = start(origin, engine=engine, settings={"access_log.path": "off"})
+    for _ in range(kills):
+        command = warm_in_the_middle(server, origin, count, dice)
+        before = server.metric("forebay_cache_objects")
+        server.kill9()
+        command.wait(60)
+        server.start()
+        mark = origin.mark()
+        check = ask(server, "warm", "s3://bkt/k/", "--check", "--min", "0%")[-1]
+        assert check["objects_done"] >= before, "what was there is there"
+        assert not [e for e in origin.requests(method="GET", since=mark) if e.key]
+    done = ask(server, "warm", "s3://bkt/k/", "--wait", "-q")[-1]
+    assert done["objects_done"] == count and done["objects_failed"] == 0
+    server.settle()
+    twice = sum(origin.sent_twice(f"k/{i:04}") for i in range(count))
+    again = [n for n in (len(origin.requests(key=f"k/{i:04}", method="GET")) for i in range(count)) if n > 1]
+    figure(f"warm, {kills} kills of the server ({engine}): {twice} of {size} bytes sent twice, {len(again)} of {count} objects")
+    assert twice <= kills * 8 * 3 * MIB and len(again) <= kills * 12
+    mark = origin.mark()
+    assert ask(server, "warm", "s3://bkt/k/", "--wait", "-q")[-1]["bytes_fetched"] == 0
+    assert not [e for e in origin.requests(method="GET", since=mark) if e.key]
+
+
+def test_warm_whose_command_is_killed(start, origin, engine):
+    """At any moment, and run again at once, beside the job that goes on: each byte is sent once."""
+    dice, count = random.Random(12), scaled(600, least=120)
+    size = put_to_warm(origin, count)
+    server = start(origin, engine=engine, settings={"access_log.path": "off"})
+    for _ in range(scaled(20, least=4)):
+        command = warm_in_the_middle(server, origin, count, dice)
+        command.kill()
+        command.wait(60)
+    done = ask(server, "warm", "s3://bkt/k/", "--wait", "-q")[-1]
+    assert done["objects_done"] == count
+    server.settle()
+    assert sum(origin.sent_twice(f"k/{i:04}") for i in range(count)) == 0
+    assert server.metric("forebay_origin_received_bytes_total") >= size
+
+
+def test_warm_whose_origin_goes_away(start, origin, engine, figure):
+    """Its connections are cut at any moment: bodies go on where they broke, so nothing that has arrived is fetched again."""
+    dice, count = random.Random(13), scaled(300, least=60)
+    size = put_to_warm(origin, count)
+    server = start(origin, engine=engine, settings={"access_log.path": "off", "origin.retries": 10, "origin.retry_budget": "100%"})
+    cuts = scaled(20, least=4)
+    for _ in range(cuts):
+        command = warm_in_the_middle(server, origin, count, dice)
+        origin.drop_connections()
+        command.wait(120)
+    done = ask(server, "warm", "s3://bkt/k/", "--wait", "-q")[-1]
+    assert done["objects_done"] == count and done["objects_failed"] == 0
+    server.settle()
+    received = server.metric("forebay_origin_received_bytes_total")
+    figure(f"warm, {cuts} cuts of the origin ({engine}): {received} bytes received of {size} and the listings")
+    assert received < size * 1.02 + 200_000 * (cuts + 1)
