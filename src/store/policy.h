@@ -160,12 +160,15 @@ struct policy_group {
     unsigned plain;    // the group of what is to be pinned and finds no room: one without a pin
     uint64_t identity; // of its rule, over restarts; 0: the group's number is
 };
-// Any time; each has factor 1 at first.
+// Any time but while it is being vacated; each has factor 1 at first. policy_groups_step() until it says
+// that it is over.
 void policy_group_set(struct policy *policy, unsigned group, const struct policy_group *options);
 uint64_t policy_group_identity(const struct policy *policy, unsigned group);
 // Their rules are gone: what is held of these (a bit each) counts as it would without them, and each is as it
-// was at first. Looks at every run where one of them holds any.
+// was at first, when policy_groups_step() says that it is over.
 void policy_groups_vacate(struct policy *policy, uint32_t groups);
+// Goes through the runs of some segments, about so many, or no more than one segment's. False: all is done.
+bool policy_groups_step(struct policy *policy, uint32_t runs_max);
 // What pins may take together; 0 at first: nothing is pinned. More than that has become of them when
 // it falls: none of them stays for its pin until they fit.
 void policy_pins_set_max(struct policy *policy, uint64_t bytes);

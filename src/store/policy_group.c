@@ -12,6 +12,11 @@
 // A pin is a rank above all. Together pins take no more than they may: what comes then counts as it
 // would without its pin, until it is read when there is room. Segments on probation go whole: they hold no
 // pins, and what is stored there counts as it would without its own.
+//
+// Rules that go, and pins that come or go, concern every run there is, of which there may be tens of millions:
+// so they are gone through in steps (policy_groups_step()), between which the policy's lock is free. What
+// comes meanwhile is no more taken into a group that is being left. A segment's count of pins may be wrong
+// until its turn has come: then it stays for a moment where it could have gone, or goes with a rewriting.
 #include "store/policy_private.h"
 
 #include <math.h>
@@ -27,17 +32,14 @@ void policy_groups_init(struct policy *policy)
     }
 }
 
-static void segments_count_pins(struct policy *policy)
+static void segment_count_pins(const struct policy_segments *segments,
+                               struct policy_segment *segment)
 {
-    struct policy_segments *segments = &policy->segments;
-    for (uint32_t i = 0; i < segments->table_size; i++) {
-        struct policy_segment *segment = &segments->table[i];
-        segment->pinned_count = 0;
-        for (uint32_t j = 0; j < segment->run_count; j++) {
-            uint32_t stamp = policy_segments_run(segments, segment, j)->stamp;
-            segment->pinned_count += stamp != POLICY_STAMP_GONE &&
-                                     (segments->pinned_groups >> policy_stamp_group(stamp) & 1);
-        }
+    segment->pinned_count = 0;
+    for (uint32_t i = 0; i < segment->run_count; i++) {
+        uint32_t stamp = policy_segments_run(segments, segment, i)->stamp;
+        segment->pinned_count += stamp != POLICY_STAMP_GONE &&
+                                 (segments->pinned_groups >> policy_stamp_group(stamp) & 1);
     }
 }
 
@@ -59,7 +61,8 @@ void policy_group_set(struct policy *policy, unsigned group, const struct policy
     policy->segments.pinned_groups &= ~bit;
     policy->segments.pinned_groups |= options->is_pinned ? bit : 0;
     if (was_pinned != options->is_pinned && policy->segments.group_bytes[group] > 0) {
-        segments_count_pins(policy);
+        groups->counts_pins = true;
+        groups->step_at = 0;
     }
     groups->of[group].level_shift = policy_rank_levels(options->factor);
     groups->of[group].is_kept = false;
@@ -88,19 +91,63 @@ static void segment_leave_groups(struct policy *policy, struct policy_segment *s
 
 void policy_groups_vacate(struct policy *policy, uint32_t groups)
 {
-    uint64_t bytes = 0;
     for (uint32_t left = groups; left != 0; left &= left - 1) {
         unsigned group = (unsigned)__builtin_ctz(left);
         check((groups >> policy->groups.of[group].options.plain & 1) == 0);
-        bytes += policy->segments.group_bytes[group];
     }
-    for (uint32_t i = 0; i < policy->segments.table_size && bytes > 0; i++) {
-        segment_leave_groups(policy, &policy->segments.table[i], groups);
+    policy->groups.vacating |= groups;
+    policy->groups.step_at = 0;
+}
+
+static uint64_t vacating_bytes(const struct policy *policy)
+{
+    uint64_t bytes = 0;
+    for (uint32_t left = policy->groups.vacating; left != 0; left &= left - 1) {
+        bytes += policy->segments.group_bytes[__builtin_ctz(left)];
     }
+    return bytes;
+}
+
+// They hold nothing any more, and are as they were at first.
+static void vacating_end(struct policy *policy)
+{
+    uint32_t groups = policy->groups.vacating;
+    policy->groups.vacating = 0;
     for (uint32_t left = groups; left != 0; left &= left - 1) {
         policy_group_set(policy, (unsigned)__builtin_ctz(left),
                          &(struct policy_group){.factor = 1});
     }
+}
+
+bool policy_groups_step(struct policy *policy, uint32_t runs_max)
+{
+    struct policy_groups *groups = &policy->groups;
+    struct policy_segments *segments = &policy->segments;
+    if (vacating_bytes(policy) == 0 && !groups->counts_pins) {
+        vacating_end(policy);
+        return false;
+    }
+    uint64_t runs = 0;
+    for (; groups->step_at < segments->table_size && runs < runs_max; groups->step_at++) {
+        struct policy_segment *segment = &segments->table[groups->step_at];
+        if (groups->vacating != 0) {
+            segment_leave_groups(policy, segment, groups->vacating);
+        }
+        if (groups->counts_pins) {
+            segment_count_pins(segments, segment);
+        }
+        runs += segment->run_count + 1; // to look at an empty one takes time, too
+    }
+    if (groups->step_at < segments->table_size) {
+        return true;
+    }
+    groups->counts_pins = false;
+    groups->step_at = 0; // once more, if survivors went from behind to before it meanwhile
+    if (vacating_bytes(policy) > 0) {
+        return true;
+    }
+    vacating_end(policy);
+    return false;
 }
 
 void policy_pins_set_max(struct policy *policy, uint64_t bytes)
@@ -161,8 +208,11 @@ void policy_groups_tend(struct policy *policy)
 unsigned policy_group_take(const struct policy *policy, const struct policy_segment *segment,
                            unsigned group, uint32_t len)
 {
-    const struct policy_group *options = &policy->groups.of[group].options;
     check(group < POLICY_GROUPS);
+    if ((policy->groups.vacating >> group & 1) != 0) {
+        return policy->groups.of[group].options.plain; // or it would never be empty
+    }
+    const struct policy_group *options = &policy->groups.of[group].options;
     if (!options->is_pinned) {
         return group;
     }

@@ -385,7 +385,10 @@ struct policy_group_state {
 struct policy_groups {
     struct policy_group_state of[POLICY_GROUPS];
     uint64_t pinned_bytes, pinned_max_bytes;
-    uint32_t limited; // with a pin or a share: a bit each
+    uint32_t limited;  // with a pin or a share: a bit each
+    uint32_t vacating; // being left by what they hold: a bit each
+    bool counts_pins;  // of each segment, anew
+    uint32_t step_at;  // entry of the table of segments, next to be gone through for either
     // What those of a former process are now; until that is known, of each rule's 0.
     uint8_t now[POLICY_GROUPS];
 };

@@ -127,8 +127,8 @@ void retention_set_groups(struct retention *r, const struct store_group *groups,
                           unsigned group_count)
 {
     if (r->learns) {
-        pthread_mutex_lock(&r->lock);
         retention_pins_groups(r, groups, group_count);
+        pthread_mutex_lock(&r->lock);
         retention_pins_fit(r);
         pthread_mutex_unlock(&r->lock);
     }

@@ -13,6 +13,7 @@
 #define PINS_OTHERS                                                                                \
     4u // segments beside the slots' and probation's: spare ones, survivors', one that goes
 #define PINS_TELL_US 60000000u
+#define STEP_RUNS 65536u // gone through at once when rules change: about 2 ms
 // Of the group of what is pinned while the process runs, in every process: no rule's hash, which is odd.
 #define PINS_IDENTITY UINT64_C(0x70696e7370696e2e)
 
@@ -35,16 +36,20 @@ static uint32_t groups_gone(const struct retention *r, const struct store_group 
     return gone;
 }
 
-void retention_pins_groups(struct retention *r, const struct store_group *groups, unsigned count)
+// In steps, each of which holds the policy's lock for a few milliseconds at most.
+static void groups_go_through(struct retention *r)
+{
+    bool more = true;
+    while (more) { // ends: what comes meanwhile is not taken into groups that are left
+        pthread_mutex_lock(&r->lock);
+        more = policy_groups_step(r->policy, STEP_RUNS);
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
+static void groups_set_locked(struct retention *r, const struct store_group *groups, unsigned count)
 {
     bool has_pins = false;
-    static_assert(STORE_GROUP_PINS + 1 == POLICY_GROUPS, "each has its number");
-    check(count <= STORE_GROUPS_MAX);
-    for (unsigned priority = 0; priority < STORE_PRIORITIES; priority++) {
-        struct policy_group plain = {.factor = priority_factor(priority)};
-        policy_group_set(r->policy, retention_policy_group(priority), &plain);
-    }
-    policy_groups_vacate(r->policy, groups_gone(r, groups, count));
     for (unsigned i = 0; i < count; i++) {
         if (groups[i].identity == 0) {
             continue; // no rule has this one now
@@ -68,6 +73,24 @@ void retention_pins_groups(struct retention *r, const struct store_group *groups
     };
     policy_group_set(r->policy, STORE_GROUP_PINS, &listed);
     r->has_pins = has_pins;
+}
+
+void retention_pins_groups(struct retention *r, const struct store_group *groups, unsigned count)
+{
+    static_assert(STORE_GROUP_PINS + 1 == POLICY_GROUPS, "each has its number");
+    check(count <= STORE_GROUPS_MAX);
+    pthread_mutex_lock(&r->lock);
+    for (unsigned priority = 0; priority < STORE_PRIORITIES; priority++) {
+        struct policy_group plain = {.factor = priority_factor(priority)};
+        policy_group_set(r->policy, retention_policy_group(priority), &plain);
+    }
+    policy_groups_vacate(r->policy, groups_gone(r, groups, count));
+    pthread_mutex_unlock(&r->lock);
+    groups_go_through(r);
+    pthread_mutex_lock(&r->lock);
+    groups_set_locked(r, groups, count);
+    pthread_mutex_unlock(&r->lock);
+    groups_go_through(r);
 }
 
 void retention_pins_fit(struct retention *r)

@@ -5,7 +5,8 @@
 
 #include "store/retention.h"
 
-// Before the threads: what the policy's groups are.
+// What the policy's groups are. Takes the policy's lock, again and again for as long as there are runs to go
+// through; not on a worker.
 void retention_pins_groups(struct retention *retention, const struct store_group *groups,
                            unsigned count);
 // What pins may take of the segments that are neither written to, nor spare, nor on their way out, so

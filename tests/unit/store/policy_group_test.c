@@ -65,6 +65,12 @@ static void judge_bytes(const struct policy *policy)
     }
 }
 
+static void go_through(struct policy *policy)
+{
+    while (policy_groups_step(policy, 1)) {
+    }
+}
+
 static const struct policy_group pinned = {.factor = 1, .is_pinned = true, .identity = 77};
 
 Test(policy_group, bytes_are_what_the_runs_come_to)
@@ -115,8 +121,10 @@ Test(policy_group, bytes_are_what_the_runs_come_to)
     policy_segment_free(shelf.policy, 1);
     judge_bytes(shelf.policy);
     policy_group_set(shelf.policy, 11, &(struct policy_group){.factor = 1, .identity = 77});
+    go_through(shelf.policy);
     judge_bytes(shelf.policy);
     policy_group_set(shelf.policy, 11, &pinned);
+    go_through(shelf.policy);
     judge_bytes(shelf.policy);
     shelf_done(&shelf);
 }
@@ -144,6 +152,52 @@ Test(policy_group, a_run_changes_its_group_without_being_read)
     shelf_done(&shelf);
 }
 
+static void vacate(struct policy *policy, uint32_t groups)
+{
+    policy_groups_vacate(policy, groups);
+    go_through(policy);
+}
+
+// Each step is bounded; what comes between two of them is not taken into what is being left, and what is moved
+// from behind to before is found.
+Test(policy_group, rules_go_in_steps)
+{
+    struct shelf shelf;
+    struct policy_group gone = {.factor = 1, .is_pinned = true, .plain = 3, .identity = 7};
+    shelf_init(&shelf, POLICY_EPOCH, 4);
+    policy_group_set(shelf.policy, 11, &gone);
+    policy_pins_set_max(shelf.policy, 1u << 30);
+    for (uint32_t number = 1; number <= 3; number++) {
+        cr_assert(policy_segment_begin(shelf.policy, number));
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t stamp = policy_stamp(shelf.policy->clock.tick, 0, 11);
+            cr_assert(policy_segment_append(shelf.policy, number, i * RUN_BYTES, RUN_BYTES,
+                                            10 * number + i, stamp));
+        }
+    }
+    const uint64_t *bytes = shelf.policy->segments.group_bytes;
+    policy_groups_vacate(shelf.policy, 1u << 11);
+    unsigned steps = 0;
+    while (policy_groups_step(shelf.policy, 1)) {
+        cr_assert(++steps < 100);
+        if (steps == 3) { // entries 0 to 2 are done
+            cr_assert_eq(bytes[11], 4 * RUN_BYTES);
+            policy_segment_move(shelf.policy, 3, 0, 1, 4 * RUN_BYTES, RUN_BYTES);
+            policy_segment_regroup(shelf.policy, 2, 0, 11);
+            cr_assert_eq(policy_segment_group(shelf.policy, 2, 0), 3);
+        }
+        judge_bytes(shelf.policy);
+    }
+    cr_assert(steps > 4, "%u", steps);
+    cr_assert_eq(bytes[11], 0);
+    cr_assert_eq(bytes[3], 12 * RUN_BYTES);
+    for (uint32_t number = 1; number <= 3; number++) {
+        cr_assert_eq(policy_segment_pinned_count(shelf.policy, number), 0);
+    }
+    cr_assert_eq(policy_group_identity(shelf.policy, 11), 0);
+    shelf_done(&shelf);
+}
+
 // Rules that are gone leave what they held to their priorities, and their numbers to others.
 Test(policy_group, what_rules_held_that_are_gone_counts_by_their_priority)
 {
@@ -161,7 +215,7 @@ Test(policy_group, what_rules_held_that_are_gone_counts_by_their_priority)
     }
     const uint64_t *bytes = shelf.policy->segments.group_bytes;
     cr_assert_eq(policy_segment_pinned_count(shelf.policy, 1), 2);
-    policy_groups_vacate(shelf.policy, 1u << 11);
+    vacate(shelf.policy, 1u << 11);
     judge_bytes(shelf.policy);
     cr_assert_eq(bytes[3], 2 * RUN_BYTES);
     cr_assert_eq(bytes[11], 0);
@@ -169,7 +223,7 @@ Test(policy_group, what_rules_held_that_are_gone_counts_by_their_priority)
     cr_assert_eq(policy_segment_pinned_count(shelf.policy, 1), 0);
     policy_group_set(shelf.policy, 11, &plain_3); // another rule with that number holds nothing
     cr_assert_eq(bytes[11], 0);
-    policy_groups_vacate(shelf.policy, 1u << 11 | 1u << 12);
+    vacate(shelf.policy, 1u << 11 | 1u << 12);
     judge_bytes(shelf.policy);
     cr_assert_eq(bytes[4], 2 * RUN_BYTES);
     cr_assert_eq(policy_group_identity(shelf.policy, 12), 0);
