@@ -199,7 +199,7 @@ Test(retention, what_is_stored_for_a_while_only_is_not_kept)
 Test(retention, small_objects_are_all_ranked)
 {
     struct box box;
-    box_init(&box, DISK_ENGINE_THREADS, 48 * MIB);
+    box_init(&box, DISK_ENGINE_THREADS, 40 * MIB);
     box.options.policy = STORE_POLICY_EPOCH;
     cr_assert(box_open_workers(&box, 1));
     struct retention *r = &box.store->retention;
@@ -210,9 +210,7 @@ Test(retention, small_objects_are_all_ranked)
         char key[16];
         (void)snprintf(key, sizeof(key), "small-%u", count);
         struct object object = {key, "\"e\"", 4096, BLOCK, store_generation_next(box.store)};
-        enum err err;
-        wait_for((err = box_put(&box, &object)) != ERR_DISK_FULL);
-        cr_assert(err == ERR_OK);
+        wait_for(box_put(&box, &object) == ERR_OK); // a machine that is behind refuses for a while
     }
     retention_drain(r);
     struct policy_stats stats;
