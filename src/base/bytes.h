@@ -86,12 +86,12 @@ bool span_uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;
 // --- Text of a known size ------------------------------------------------------------------------
 
 // Where there is room for all that is put.
-struct writer {
+struct span_writer {
     char *at, *end;
 };
 
 // Inline, so that a literal is a few stores.
-static inline void writer_put(struct writer *w, struct span s)
+static inline void span_writer_put(struct span_writer *w, struct span s)
 {
     check((size_t)(w->end - w->at) >= s.len);
     if (s.len > 0) {
@@ -100,10 +100,10 @@ static inline void writer_put(struct writer *w, struct span s)
     }
 }
 
-static inline void writer_put_u64(struct writer *w, uint64_t value)
+static inline void span_writer_put_u64(struct span_writer *w, uint64_t value)
 {
     char digits[U64_DIGITS_MAX];
-    writer_put(w, span_of_u64(value, digits));
+    span_writer_put(w, span_of_u64(value, digits));
 }
 
 // --- hex.c ---------------------------------------------------------------------------------------

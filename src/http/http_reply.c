@@ -70,7 +70,7 @@ static bool is_ours(struct span name)
     }
 }
 
-static void put_headers(struct writer *w, const struct headers *headers)
+static void put_headers(struct span_writer *w, const struct headers *headers)
 {
     for (unsigned i = 0; headers != NULL && i < headers->count; i++) {
         const struct header *h = &headers->items[i];
@@ -81,10 +81,10 @@ static void put_headers(struct writer *w, const struct headers *headers)
             stats_add(COUNTER_http_headers_dropped, 1);
             continue;
         }
-        writer_put(w, h->name);
-        writer_put(w, SPAN(": "));
-        writer_put(w, h->value);
-        writer_put(w, SPAN("\r\n"));
+        span_writer_put(w, h->name);
+        span_writer_put(w, SPAN(": "));
+        span_writer_put(w, h->value);
+        span_writer_put(w, SPAN("\r\n"));
     }
 }
 
@@ -108,30 +108,30 @@ static bool render_head(struct http_exchange *x, const struct http_reply *reply,
     if (bytes == NULL) {
         return false;
     }
-    struct writer w = {bytes, bytes + size};
-    writer_put(&w, SPAN("HTTP/1.1 "));
-    writer_put_u64(&w, reply->status);
-    writer_put(&w, SPAN(" "));
-    writer_put(&w, reason);
-    writer_put(&w, SPAN("\r\n"));
+    struct span_writer w = {bytes, bytes + size};
+    span_writer_put(&w, SPAN("HTTP/1.1 "));
+    span_writer_put_u64(&w, reply->status);
+    span_writer_put(&w, SPAN(" "));
+    span_writer_put(&w, reason);
+    span_writer_put(&w, SPAN("\r\n"));
     put_headers(&w, reply->headers);
-    writer_put(&w, reply->rendered);
-    writer_put(&w, SPAN("Date: "));
-    writer_put(&w, span_from_cstr(http_connection_date(c->hw)));
-    writer_put(&w, SPAN("\r\n"));
+    span_writer_put(&w, reply->rendered);
+    span_writer_put(&w, SPAN("Date: "));
+    span_writer_put(&w, span_from_cstr(http_connection_date(c->hw)));
+    span_writer_put(&w, SPAN("\r\n"));
     if (r->has_length && !reply->no_length) {
-        writer_put(&w, SPAN("Content-Length: "));
-        writer_put_u64(&w, r->length);
-        writer_put(&w, SPAN("\r\n"));
+        span_writer_put(&w, SPAN("Content-Length: "));
+        span_writer_put_u64(&w, r->length);
+        span_writer_put(&w, SPAN("\r\n"));
     } else if (r->chunked && !bodiless) {
-        writer_put(&w, SPAN("Transfer-Encoding: chunked\r\n"));
+        span_writer_put(&w, SPAN("Transfer-Encoding: chunked\r\n"));
     }
     if (r->close) {
-        writer_put(&w, SPAN("Connection: close\r\n"));
+        span_writer_put(&w, SPAN("Connection: close\r\n"));
     } else if (x->request.version_minor == 0) {
-        writer_put(&w, SPAN("Connection: keep-alive\r\n"));
+        span_writer_put(&w, SPAN("Connection: keep-alive\r\n"));
     }
-    writer_put(&w, SPAN("\r\n"));
+    span_writer_put(&w, SPAN("\r\n"));
     r->head = (struct span){bytes, (size_t)(w.at - bytes)};
     return true;
 }

@@ -80,25 +80,25 @@ static bool add_headers(struct request *r, struct headers *headers, struct http_
     struct get_state *g = get_of(r);
     char before[CONTENT_RANGE_MAX + sizeof(ACCEPT_RANGES)];
     char behind[sizeof("Age: \r\n") + U64_DIGITS_MAX];
-    struct writer w = {before, before + sizeof(before)};
+    struct span_writer w = {before, before + sizeof(before)};
     if (reply->status == 206) {
-        writer_put(&w, SPAN("Content-Range: bytes "));
-        writer_put_u64(&w, g->first);
-        writer_put(&w, SPAN("-"));
-        writer_put_u64(&w, g->end - 1);
-        writer_put(&w, SPAN("/"));
-        writer_put_u64(&w, g->object->size_bytes);
-        writer_put(&w, SPAN("\r\n"));
+        span_writer_put(&w, SPAN("Content-Range: bytes "));
+        span_writer_put_u64(&w, g->first);
+        span_writer_put(&w, SPAN("-"));
+        span_writer_put_u64(&w, g->end - 1);
+        span_writer_put(&w, SPAN("/"));
+        span_writer_put_u64(&w, g->object->size_bytes);
+        span_writer_put(&w, SPAN("\r\n"));
     }
     if (reply->status != 304) {
-        writer_put(&w, SPAN(ACCEPT_RANGES));
+        span_writer_put(&w, SPAN(ACCEPT_RANGES));
     }
-    struct writer age = {behind, behind + sizeof(behind)};
+    struct span_writer age = {behind, behind + sizeof(behind)};
     if ((g->have_record || g->have_known) && !g->from_origin && g->view.age_ms != UINT64_MAX &&
         !g->confirmed) {
-        writer_put(&age, SPAN("Age: "));
-        writer_put_u64(&age, g->view.age_ms / 1000);
-        writer_put(&age, SPAN("\r\n"));
+        span_writer_put(&age, SPAN("Age: "));
+        span_writer_put_u64(&age, g->view.age_ms / 1000);
+        span_writer_put(&age, SPAN("\r\n"));
     }
     reply->rendered = request_lines(r, (struct span){before, (size_t)(w.at - before)},
                                     (struct span){behind, (size_t)(age.at - behind)},

@@ -217,20 +217,20 @@ struct span request_lines(struct request *r, struct span before, struct span beh
     if (text == NULL) {
         return (struct span){NULL, 0};
     }
-    struct writer w = {text, text + size};
-    writer_put(&w, before);
-    writer_put(&w, SPAN("x-amz-request-id: "));
-    writer_put(&w, id);
-    writer_put(&w, SPAN("\r\nx-amz-id-2: "));
-    writer_put(&w, id);
-    writer_put(&w, SPAN("\r\nServer: "));
-    writer_put(&w, server);
-    writer_put(&w, SPAN("\r\nCache-Status: "));
-    writer_put(&w, status);
-    writer_put(&w, SPAN("\r\nContent-Security-Policy: sandbox\r\n"
+    struct span_writer w = {text, text + size};
+    span_writer_put(&w, before);
+    span_writer_put(&w, SPAN("x-amz-request-id: "));
+    span_writer_put(&w, id);
+    span_writer_put(&w, SPAN("\r\nx-amz-id-2: "));
+    span_writer_put(&w, id);
+    span_writer_put(&w, SPAN("\r\nServer: "));
+    span_writer_put(&w, server);
+    span_writer_put(&w, SPAN("\r\nCache-Status: "));
+    span_writer_put(&w, status);
+    span_writer_put(&w, SPAN("\r\nContent-Security-Policy: sandbox\r\n"
                         "X-Content-Type-Options: nosniff\r\n"));
-    writer_put(&w, behind);
-    writer_put(&w, stored);
+    span_writer_put(&w, behind);
+    span_writer_put(&w, stored);
     return (struct span){text, (size_t)(w.at - text)};
 }
 
