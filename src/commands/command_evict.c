@@ -174,9 +174,12 @@ int command_evict(int argc, char **argv)
         code = EXIT_CODE_PARTLY;
     }
     if (!e.client.is_json && code != EXIT_CODE_USAGE) {
-        printf("%s%llu objects, %s%s\n", e.dry_run ? "would evict " : "evicted ",
+        printf("%s%llu objects, %s%s%s\n", e.dry_run ? "would evict " : "evicted ",
                (unsigned long long)e.objects, commands_human_bytes((double)e.bytes, size),
-               e.buckets > 0 ? ", and whole buckets" : "");
+               e.buckets > 0 ? ", and whole buckets" : "",
+               e.dry_run || e.objects + e.buckets == 0
+                   ? ""
+                   : ": their room on disk goes to what is stored next");
     }
     code = command_client_result(&e.client, code,
                                  json_pack("{s:I, s:I, s:I, s:I, s:b}", "objects",

@@ -122,8 +122,8 @@ int command_warm_follow(struct command_client *client, uint64_t id, double least
         code = judge(client, job, least);
         command_warm_line(job, line, sizeof(line));
         if (!client->is_json) {
-            printf("%s; %llu were cached before, %llu failed, %llu not kept\n", line,
-                   (unsigned long long)command_client_u64(job, "objects_cached"),
+            printf("%s; %llu were cached or on their way before, %llu failed, %llu not kept\n",
+                   line, (unsigned long long)command_client_u64(job, "objects_cached"),
                    (unsigned long long)command_client_u64(job, "objects_failed"),
                    (unsigned long long)command_client_u64(job, "objects_refused"));
         }

@@ -233,7 +233,7 @@ static void judge_origin(const struct overlap *o, const char *origin)
     }
     warn(o, "access_log.path", c->access_log_path, origin, &dir,
          "its lines are listed and served as an object. Move it out of the origin's directory");
-    warn(o, "admin.socket", c->admin_socket, origin, &dir,
+    warn(o, "admin.socket", c->admin_socket_auto ? NULL : c->admin_socket, origin, &dir,
          "it would lie among the objects. Move it out of the origin's directory");
 }
 
