@@ -298,7 +298,8 @@ Test(admin, a_taken_port_is_told_with_its_remedy)
     cr_assert_eq(sscanf(admin_listen_address(admin), "127.0.0.1:%u", &port), 1);
     o.port = (uint16_t)port;
     cr_assert_eq(admin_start(&o, &second, &why), ERR_IN_USE);
-    cr_assert_not_null(strstr(buf_cstr(&why), "Address already in use (another server? choose"));
+    cr_assert_not_null(
+        strstr(buf_cstr(&why), "Address already in use (another server? stop it, or choose"));
     cr_assert_null(second);
     buf_done(&why);
     admin_stop(admin);

@@ -220,7 +220,7 @@ Test(config, errors_name_place_and_remedy)
     fails_with(
         "origin: {endpoint: \"s3.example.com\"}\n",
         "1:20: error: origin.endpoint: \"s3.example.com\" is neither http://..., https://... "
-        "nor dir:/PATH");
+        "nor dir:/PATH (https://s3.example.com?)");
     end();
 }
 
@@ -238,9 +238,9 @@ Test(config, errors_of_environment_and_flags)
     cr_assert_str_eq(buf_cstr(&errors),
                      "--cache.sise=3: error: unknown flag (did you mean \"--cache.size\"?)\n"
                      "--cache.verify: error: needs a value\n"
+                     "env FOREBAY_CACHE_TTL: error: \"60\" needs a unit (60s?)\n"
                      "env FOREBAY_CACHE_SISE: warning: unknown variable, ignored (did you mean "
-                     "\"FOREBAY_CACHE_SIZE\"?)\n"
-                     "env FOREBAY_CACHE_TTL: error: \"60\" needs a unit (60s?)\n");
+                     "\"FOREBAY_CACHE_SIZE\"?)\n");
     unsetenv("FOREBAY_CACHE_TTL");
     struct config *c = load(NULL, NULL, NULL);
     cr_assert_not_null(c); // a warning is no error
