@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /metrics as OpenMetrics 1.0. It says the same as Prometheus text, sample by sample and label by label, so
+// In which form /metrics is wanted; and as OpenMetrics 1.0, which says the same as Prometheus text, sample by sample and label by label, so
 // that a server whose scraper changes forms keeps its series: families of counters are named without
 // _total, quotes in help are escaped, and the text has an end. Pure.
 #include "admin/admin_private.h"
@@ -44,22 +44,31 @@ static unsigned range_weight(struct span range, struct span type, struct span ve
             weight = weight_of(value);
         } else if (span_equal_nocase(name, SPAN("version")) && !span_equal(value, version)) {
             return 0;
+        } else if ((span_equal_nocase(name, SPAN("proto")) &&
+                    !span_equal(value, SPAN("io.prometheus.client.MetricFamily"))) ||
+                   (span_equal_nocase(name, SPAN("encoding")) &&
+                    !span_equal(value, SPAN("delimited")))) {
+            return 0;
         }
     }
     return weight;
 }
 
-bool admin_openmetrics_is_wanted(struct span accept)
+enum admin_metrics_form admin_openmetrics_judge(struct span accept)
 {
-    unsigned open = 0, plain = 0;
+    unsigned open = 0, plain = 0, protobuf = 0;
     struct span range;
     while (span_split(&accept, ',', &range)) {
         unsigned weight = range_weight(range, SPAN("application/openmetrics-text"), SPAN("1.0.0"));
         open = weight > open ? weight : open;
         weight = range_weight(range, SPAN("text/plain"), SPAN("0.0.4"));
         plain = weight > plain ? weight : plain;
+        weight = range_weight(range, SPAN("application/vnd.google.protobuf"), SPAN(""));
+        protobuf = weight > protobuf ? weight : protobuf;
     }
-    return open > 0 && open >= plain;
+    return protobuf > 0 && protobuf >= open && protobuf >= plain ? ADMIN_METRICS_PROTOBUF
+           : open > 0 && open >= plain                           ? ADMIN_METRICS_OPEN
+                                                                 : ADMIN_METRICS_TEXT;
 }
 
 // "# HELP NAME TEXT" and "# TYPE NAME TYPE". Of all families only counters end in _total.

@@ -5,7 +5,8 @@
 //   admin_access.c   who may
 //   admin_call.c     actions: requests that are answered later
 //   admin_pages.c    what is answered here
-//   admin_openmetrics.c  the other form of /metrics
+//   admin_openmetrics.c  another form of /metrics
+//   admin_protobuf.c  and another one
 //   admin_summary.c  the numbers of counters.def as JSON
 //   admin_stream.c   answers without an end
 //   admin_events.c   the same numbers once a second, to whoever watches
@@ -165,10 +166,18 @@ bool admin_where_holds(const struct admin_where *where, struct span line);
 // --- admin_openmetrics.c: pure ------------------------------------------------------------------
 
 #define ADMIN_OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
-// Does the value of an Accept header ask for OpenMetrics rather than for Prometheus text?
-bool admin_openmetrics_is_wanted(struct span accept);
+enum admin_metrics_form { ADMIN_METRICS_TEXT, ADMIN_METRICS_OPEN, ADMIN_METRICS_PROTOBUF };
+// What the value of an Accept header asks for.
+enum admin_metrics_form admin_openmetrics_judge(struct span accept);
 // Prometheus text 0.0.4, as all rows are written, as OpenMetrics 1.0; appended.
 void admin_openmetrics_render(struct span text, struct buf *out);
+
+// --- admin_protobuf.c ----------------------------------------------------------------------------
+
+#define ADMIN_PROTOBUF_TYPE                                                                        \
+    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+// The same text as protobuf, with native histograms; appended.
+void admin_protobuf_render(struct span text, struct buf *out);
 
 // --- admin_summary.c -----------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ static void slot_take(struct origin_call *call)
 {
     call->has_slot = true;
     call->ow->running_count++;
+    stats_add(COUNTER_origin_calls_active, 1);
     call->ow->relay_count += call->kind == ORIGIN_CALL_RELAY;
 }
 
@@ -77,6 +78,7 @@ static void slot_give(struct origin_call *call)
     check(call->ow->running_count > 0);
     call->has_slot = false;
     call->ow->running_count--;
+    stats_sub(COUNTER_origin_calls_active, 1);
     call->ow->relay_count -= call->kind == ORIGIN_CALL_RELAY;
 }
 
@@ -107,6 +109,7 @@ void origin_slot_stop_waiting(struct origin_call *call)
     if (list_node_linked(&call->waiting)) {
         origin_lines_remove(&call->ow->waiters[call->kind], call);
         call->ow->waiting_count--;
+        stats_sub(COUNTER_origin_calls_waiting, 1);
     }
 }
 
@@ -124,6 +127,7 @@ static void wait_begin(struct origin_call *call, bool is_first)
 {
     origin_lines_push(&call->ow->waiters[call->kind], call, is_first);
     call->ow->waiting_count++;
+    stats_add(COUNTER_origin_calls_waiting, 1);
     timer_start(&call->slot_timer, ORIGIN_SLOT_WAIT_MS);
 }
 

@@ -147,6 +147,28 @@ static const struct ladder *const ladders[HISTOGRAM_COUNT_] = {
 #undef HISTOGRAM
 };
 
+// Of a native bucket, upper and inclusive. A fixed point of 20 bits is exact enough for whole microseconds.
+static uint64_t native_bound_us(unsigned bucket)
+{
+    static const uint64_t quarters[4] = {1048576000000ull, 1246974039821ull, 1482910400379ull,
+                                         1763487599042ull};
+    unsigned from_zero = bucket + 1; // NATIVE_FIRST is 4 * -20 + 1
+    unsigned octave = from_zero / 4;
+    uint64_t scaled = quarters[from_zero % 4];
+    return octave >= 20 ? (scaled << (octave - 20)) >> 20 : scaled >> (40 - octave);
+}
+
+static unsigned native_bucket(uint64_t us)
+{
+    unsigned bucket =
+        4 *
+        (63 - (unsigned)__builtin_clzll(us)); // of the power of two below; at most four behind it
+    while (bucket < NATIVE_BUCKETS - 1 && us > native_bound_us(bucket)) {
+        bucket++;
+    }
+    return bucket < NATIVE_BUCKETS ? bucket : NATIVE_BUCKETS - 1;
+}
+
 void stats_observe_us(enum histogram h, uint64_t us)
 {
     check((unsigned)h < HISTOGRAM_COUNT_);
@@ -157,6 +179,7 @@ void stats_observe_us(enum histogram h, uint64_t us)
         i++;
     }
     slot_add(&histogram->bucket[i], 1);
+    slot_add(us > 0 ? &histogram->native[native_bucket(us)] : &histogram->zero, 1);
     slot_add(&histogram->sum_us, us);
 }
 
@@ -301,6 +324,35 @@ void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum)
         }
         ret_sum->sum_us += atomic_load_explicit(&one->sum_us, memory_order_relaxed);
     }
+}
+
+void stats_native_sum(enum histogram h, struct stats_native_sum *ret_sum)
+{
+    check((unsigned)h < HISTOGRAM_COUNT_);
+    *ret_sum = (struct stats_native_sum){0};
+    for (struct record *r = atomic_load(&records); r != NULL; r = r->next) {
+        const struct stats_histogram *one = &r->block.histogram[h];
+        for (unsigned i = 0; i < NATIVE_BUCKETS; i++) {
+            uint64_t more = atomic_load_explicit(&one->native[i], memory_order_relaxed);
+            ret_sum->bucket[i] += more;
+            ret_sum->count += more;
+        }
+        uint64_t zero = atomic_load_explicit(&one->zero, memory_order_relaxed);
+        ret_sum->zero += zero;
+        ret_sum->count += zero;
+    }
+}
+
+bool stats_histogram_find(struct span metric, struct span labels, enum histogram *ret_h)
+{
+    for (size_t i = 0; i < ARRAY_LEN(row_texts); i++) {
+        if (row_texts[i].kind == ROW_HISTOGRAM && span_equal_cstr(metric, row_texts[i].metric) &&
+            span_equal_cstr(labels, row_texts[i].labels)) {
+            *ret_h = (enum histogram)row_texts[i].slot;
+            return true;
+        }
+    }
+    return false;
 }
 
 uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket)

@@ -35,8 +35,17 @@ enum histogram {
 #define HISTOGRAM_BUCKETS                                                                          \
     16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s; age: 1 s ... 30 d), then +Inf
 
+// The same observations as a Prometheus native histogram of schema 2: bucket i ends, inclusive, at 2^(i/4) seconds.
+// Here from a microsecond to 48 days; what takes less is in the zero bucket.
+#define NATIVE_SCHEMA 2
+#define NATIVE_FIRST (-79)
+#define NATIVE_BUCKETS 168
+#define NATIVE_ZERO_S 0x1p-20
+
 struct stats_histogram {
     atomic_ulong bucket[HISTOGRAM_BUCKETS + 1];
+    atomic_ulong native[NATIVE_BUCKETS];
+    atomic_ulong zero;
     atomic_ulong sum_us;
 };
 
@@ -83,6 +92,13 @@ struct stats_histogram_sum {
     uint64_t bucket[HISTOGRAM_BUCKETS + 1]; // not cumulated; the last one is above all bounds
     uint64_t sum_us;
 };
+// By its metric and labels, as the text has them; false: there is none.
+bool stats_histogram_find(struct span metric, struct span labels, enum histogram *ret_h);
+struct stats_native_sum {
+    uint64_t bucket[NATIVE_BUCKETS]; // not cumulated
+    uint64_t zero, count;
+};
+void stats_native_sum(enum histogram h, struct stats_native_sum *ret_sum);
 void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum);
 // Upper, inclusive; bucket < HISTOGRAM_BUCKETS.
 uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket);

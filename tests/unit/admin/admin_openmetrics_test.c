@@ -36,8 +36,41 @@ Test(admin_openmetrics, goes_to_who_asks_for_it)
         {"text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.9", false},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        cr_assert_eq(admin_openmetrics_is_wanted(span_from_cstr(cases[i].accept)), cases[i].wanted,
-                     "%s", cases[i].accept);
+        cr_assert_eq(admin_openmetrics_judge(span_from_cstr(cases[i].accept)),
+                     cases[i].wanted ? ADMIN_METRICS_OPEN : ADMIN_METRICS_TEXT, "%s",
+                     cases[i].accept);
+    }
+}
+
+Test(admin_openmetrics, protobuf_goes_to_who_asks_for_it)
+{
+#define FAMILY "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding="
+    static const struct {
+        const char *accept;
+        enum admin_metrics_form form;
+    } cases[] = {
+        {FAMILY "delimited", ADMIN_METRICS_PROTOBUF},
+        {"application/vnd.google.protobuf; encoding=delimited ; "
+         "proto=io.prometheus.client.MetricFamily",
+         ADMIN_METRICS_PROTOBUF},
+        {FAMILY "text", ADMIN_METRICS_TEXT},
+        {FAMILY "compact-text,application/openmetrics-text", ADMIN_METRICS_OPEN},
+        {"application/vnd.google.protobuf;proto=other", ADMIN_METRICS_TEXT},
+        {FAMILY "delimited;q=0", ADMIN_METRICS_TEXT},
+        {FAMILY "delimited;q=0.5,text/plain", ADMIN_METRICS_TEXT},
+        // Prometheus 2.42 with native histograms, and 3.
+        {FAMILY "delimited,application/openmetrics-text;version=1.0.0;q=0.8,"
+                "application/openmetrics-text;version=0.0.1;q=0.75,text/"
+                "plain;version=0.0.4;q=0.5,*/*;q=0.1",
+         ADMIN_METRICS_PROTOBUF},
+        {FAMILY
+         "delimited;q=0.6,application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+         "text/plain;version=1.0.0;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
+         ADMIN_METRICS_PROTOBUF},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        cr_assert_eq(admin_openmetrics_judge(span_from_cstr(cases[i].accept)), cases[i].form, "%s",
+                     cases[i].accept);
     }
 }
 
