@@ -221,7 +221,7 @@ observe)
     build
     python_for_scenarios
     cd "$here/tests/scenario" || exit 1
-    FOREBAY_TEST_ALL_RUN=1 pytests observe test_page.py test_browser.py test_metrics.py
+    FOREBAY_TEST_ALL_RUN=1 pytests observe test_page.py test_browser.py test_metrics.py test_native.py
     ;;
 deploy)
     kind=release

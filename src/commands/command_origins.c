@@ -267,7 +267,8 @@ static struct origin_options options_now(const struct config *first, const struc
     return options;
 }
 
-// Connections for each of so many more, within the descriptors that are set aside for origins.
+// Connections for each of so many more, within the descriptors that are set aside for origins. Those of before that
+// are used again keep theirs. 0: there is no room for all of them.
 static unsigned connections_left(const struct command_origins *o,
                                  const struct command_origins_now *now,
                                  const struct command_origins_reload *r, unsigned added)
@@ -276,10 +277,12 @@ static unsigned connections_left(const struct command_origins *o,
     for (unsigned i = 0; i < o->origin_count; i++) {
         taken += now->is_used[i] ? o->items[i].descriptors : 0;
     }
-    uint64_t each = r->plan->origin_descriptors > taken
-                        ? (r->plan->origin_descriptors - taken) / max_u64(added, 1)
-                        : 0;
-    return (unsigned)min_u64(r->plan->origin_connections, each > of_none ? each - of_none : 0);
+    if (taken > r->plan->origin_descriptors) {
+        return 0;
+    }
+    uint64_t each = (r->plan->origin_descriptors - taken) / max_u64(added, 1);
+    uint64_t left = each > of_none ? each - of_none : 0;
+    return added > 0 ? (unsigned)min_u64(r->plan->origin_connections, left) : 1;
 }
 
 // Their names get numbers before anybody can use them.
@@ -358,11 +361,10 @@ static enum err judge_new(struct command_origins *o, const struct command_origin
     for (unsigned i = 0; i < added; i++) {
         wanted[i].options.connections = connections;
     }
-    if (added > 0 && connections == 0) {
-        buf_printf(ret_why,
-                   "buckets: there are no descriptors left for connections to %u more "
-                   "origins: raise the limit (ulimit -n), and restart",
-                   added);
+    if (connections == 0) {
+        buf_append_cstr(ret_why,
+                        "buckets: there are no descriptors left for connections to so many "
+                        "origins: raise the limit (ulimit -n), and restart");
         return ERR_LIMIT;
     }
     return ERR_OK;

@@ -106,6 +106,58 @@ Test(stats, a_fine_histogram_tells_microseconds_apart)
     }
 }
 
+// The bucket that has one more than before; -1: the zero bucket.
+static int native_bucket_of(uint64_t us)
+{
+    struct stats_native_sum before, after;
+    int found = -2;
+    stats_native_sum(HISTOGRAM_request_hit, &before);
+    stats_observe_us(HISTOGRAM_request_hit, us);
+    stats_native_sum(HISTOGRAM_request_hit, &after);
+    cr_assert_eq(after.count, before.count + 1);
+    for (int i = 0; i < NATIVE_BUCKETS; i++) {
+        if (after.bucket[i] != before.bucket[i]) {
+            cr_assert(found == -2 && after.bucket[i] == before.bucket[i] + 1);
+            found = i;
+        }
+    }
+    return after.zero != before.zero ? -1 : found;
+}
+
+static double power_of_two(int exponent)
+{
+    double power = 1;
+    for (; exponent > 0; exponent--) {
+        power *= 2;
+    }
+    for (; exponent < 0; exponent++) {
+        power /= 2;
+    }
+    return power;
+}
+
+// 2^((i-1)/4) < seconds <= 2^(i/4), for every microsecond at first and around each power of two; the largest is in the
+// last one.
+Test(stats, native_buckets_are_of_schema_2)
+{
+    uint64_t us = 1;
+    cr_assert_eq(native_bucket_of(0), -1);
+    for (unsigned step = 0; us < 4000000000000ull; step++) {
+        int index = native_bucket_of(us) + NATIVE_FIRST;
+        double seconds = (double)us / 1e6, fourth = seconds * seconds * seconds * seconds;
+        cr_assert(fourth <= power_of_two(index) * (1 + 1e-9) &&
+                      fourth > power_of_two(index - 1) * (1 - 1e-9),
+                  "%llu us: %d", (unsigned long long)us, index);
+        us = step < 2000 ? us + 1 : us + us / 301 + step % 3;
+    }
+    cr_assert_eq(native_bucket_of(UINT64_MAX / 2), NATIVE_BUCKETS - 1);
+    enum histogram h;
+    cr_assert(stats_histogram_find(SPAN("forebay_http_request_duration_seconds"),
+                                   SPAN("result=\"hit\""), &h));
+    cr_assert_eq(h, HISTOGRAM_request_hit);
+    cr_assert(!stats_histogram_find(SPAN("forebay_http_request_duration_seconds"), SPAN(""), &h));
+}
+
 Test(stats, labels_are_merged_and_sorted)
 {
     char copy[] = "HeadObject"; // the same word at another address
