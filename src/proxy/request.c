@@ -228,7 +228,7 @@ struct span request_lines(struct request *r, struct span before, struct span beh
     span_writer_put(&w, SPAN("\r\nCache-Status: "));
     span_writer_put(&w, status);
     span_writer_put(&w, SPAN("\r\nContent-Security-Policy: sandbox\r\n"
-                        "X-Content-Type-Options: nosniff\r\n"));
+                             "X-Content-Type-Options: nosniff\r\n"));
     span_writer_put(&w, behind);
     span_writer_put(&w, stored);
     return (struct span){text, (size_t)(w.at - text)};

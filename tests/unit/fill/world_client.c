@@ -251,6 +251,13 @@ void request_common_headers(struct request *r, struct headers *headers)
     (void)r, (void)headers;
 }
 
+struct span request_lines(struct request *r, struct span before, struct span behind,
+                          struct span stored)
+{
+    (void)r, (void)before, (void)behind; // of the object's lines alone anybody here judges
+    return stored.len > 0 ? stored : SPAN("Server: played\r\n");
+}
+
 struct object_key *object_key_of(struct world_key *key)
 {
     static const char names[] = "01";
