@@ -101,6 +101,8 @@ void fill_floor_raise(struct fill_worker *fw, struct hash128 hash, uint64_t gene
 // Rule 26: only if the floor is still that one.
 void fill_floor_lift(struct fill_worker *fw, struct hash128 hash, uint64_t generation);
 void fill_floor_free_all(struct fill_worker *fw); // with the worker: those that were not lifted
+// With the room, when nothing runs: keys whose doubt outlives the process, which its bucket carries on (store_doubt()).
+void home_free_all(struct fill_worker *fw);
 
 // --- object_key.c --------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ void fill_room_free(struct fill_room *room)
     for (unsigned i = 0; i < room->worker_count; i++) {
         struct fill_worker *fw = &room->workers[i];
         fill_floor_free_all(fw);
+        home_free_all(fw);
         whole_sums_free(fw->whole_sums);
         for (unsigned j = 0; j < FILL_DESCRIBED; j++) {
             store_object_unref(fw->described[j]);

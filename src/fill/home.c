@@ -56,14 +56,31 @@ struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
     return h;
 }
 
-static void home_free(void *ptr)
+static void home_drop(struct home_key *h)
 {
-    struct home_key *h = ptr;
-    check(h->state == HOME_NONE && !list_node_linked(&h->map_node));
     timer_done(&h->patience);
     store_object_unref(h->known);
     object_key_unref(h->key);
     free(h);
+}
+
+static void home_free(void *ptr)
+{
+    struct home_key *h = ptr;
+    check(h->state == HOME_NONE && !list_node_linked(&h->map_node));
+    home_drop(h);
+}
+
+void home_free_all(struct fill_worker *fw)
+{
+    for (unsigned i = 0; i < FILL_MAP_BUCKETS; i++) {
+        list_for_each(node, &fw->homes.buckets[i])
+        {
+            list_remove(node);
+            home_drop(container_of(node, struct home_key, map_node));
+        }
+    }
+    fw->homes.count = 0;
 }
 
 void home_maybe_free(struct home_key *h)
