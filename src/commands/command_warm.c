@@ -22,7 +22,7 @@
 struct warm {
     struct command_client client;
     bool is_check, is_dry_run, is_quiet; // is_dry_run: is_check, too
-    bool pins;
+    bool pins, is_fluid;
     uint64_t pin_ttl_ms; // 0: for good
     double least;        // share that must be cached
     uint64_t concurrency, rate;
@@ -189,6 +189,11 @@ static int add_file(struct warm *w, const char *path)
     return code;
 }
 
+static int add_of_fluid(void *ctx, const char *uri)
+{
+    return add(ctx, uri, NULL);
+}
+
 // Before anything is fetched, so that it is stored as what it is.
 static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
 {
@@ -286,6 +291,9 @@ static int run(struct warm *w, int argc, char **argv, const char *list, bool wai
     if (code == EXIT_CODE_OK && list != NULL) {
         code = add_file(w, list);
     }
+    if (code == EXIT_CODE_OK && w->is_fluid) {
+        code = command_warm_fluid(&w->client, add_of_fluid, w);
+    }
     if (code == EXIT_CODE_OK && !w->is_check) {
         code = send_batch(w, false);
     }
@@ -312,6 +320,7 @@ int command_warm(int argc, char **argv)
     w.is_dry_run = commands_argument_take(&argc, argv, "--dry-run");
     w.is_check = commands_argument_take(&argc, argv, "--check") || w.is_dry_run;
     w.pins = commands_argument_take(&argc, argv, "--pin");
+    w.is_fluid = commands_argument_take(&argc, argv, "--fluid");
     w.is_quiet = commands_argument_take(&argc, argv, "-q");
     const char *list = commands_argument_take_value(&argc, argv, "-f", &bad);
     const char *least = commands_argument_take_value(&argc, argv, "--min", &bad);
@@ -333,10 +342,11 @@ int command_warm(int argc, char **argv)
          w.pin_ttl_ms == 0)) {
         return commands_usage_error("warm", "--ttl is a time, as 12h or 7d, that --pin lasts");
     }
-    if (w.pins && list != NULL) {
-        return commands_usage_error("warm", "--pin is for URIs, not for what a list names");
+    if (w.pins && (list != NULL || w.is_fluid)) {
+        return commands_usage_error("warm",
+                                    "--pin is for URIs, not for what a list or Fluid names");
     }
-    if (argc == 0 && list == NULL) {
+    if (argc == 0 && list == NULL && !w.is_fluid) {
         return commands_usage_error("warm",
                                     "what is to be fetched: s3://BUCKET/PREFIX/, or -f LIST");
     }

@@ -425,7 +425,7 @@ def test_unknown_words_are_seen(artefacts):
     """The judge itself: a variable, a flag and a command that nobody has."""
     good = charts.one(charts.render(charts.values("sidecar")), "Job")["spec"]["template"]["spec"]["initContainers"]
     for index, plant in [(0, lambda c: c["env"].append({"name": "FOREBAY_CACHE_SISE", "value": "1"})),
-                         (0, lambda c: c["args"].append("--cache.sise")), (1, lambda c: c["args"].append("--fluid")),
+                         (0, lambda c: c["args"].append("--cache.sise")), (1, lambda c: c["args"].append("--no-such-flag")),
                          (1, lambda c: c["args"].insert(0, "preheat"))]:
         bad = copy.deepcopy(good[index])
         plant(bad)

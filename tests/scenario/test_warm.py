@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warm jobs that are interrupted at any moment, on either side, and resumed: what has arrived is not fetched again."""
+import json
 import os
 import random
 import subprocess
@@ -89,3 +90,48 @@ def test_warm_whose_origin_goes_away(start, origin, engine, figure):
     received = server.metric("forebay_origin_received_bytes_total")
     figure(f"warm, {cuts} cuts of the origin ({engine}): {received} bytes received of {size} and the listings")
     assert received < size * 1.02 + 200_000 * (cuts + 1)
+
+
+# --- Fluid ----------------------------------------------------------------------------------------
+
+FLUID = {"mounts": [{"mountPoint": "s3://bkt/k/", "name": "data", "path": "/data"}, {"mountPoint": "s3://bkt", "name": "all"},
+                    {"mountPoint": "s3://bkt/k/deep", "path": "/data/deep/"}]}
+
+
+def fluid(tmp_path, paths, config=None):
+    """The variables of a DataLoad."""
+    config = json.dumps(FLUID) if config is None else config
+    file = tmp_path / f"{len(config)}-config.json"
+    file.write_text(config)
+    return {"FLUID_DATALOAD_DATA_PATH": paths, "FLUID_RUNTIME_CONFIG_PATH": str(file), "FLUID_DATALOAD_METADATA": "true",
+            "FLUID_DATALOAD_PATH_REPLICAS": "1"}
+
+
+def test_what_fluid_asks_for_is_warmed(start, origin, tmp_path):
+    """A path is a folder or a file of a mount, by its path or its name; of mounts inside each other the inner one counts."""
+    keys = ("k/a", "k/ab/1", "k/ab/2", "k/abc", "k/deep/x", "other/b")
+    for key in keys:
+        origin.put(key, 10_000)
+    server = start(origin, settings={"access_log.path": "off"})
+    for paths, wanted in ((":/data/a::", {"k/a"}), ("/data/ab/:/data/deep/x", {"k/ab/1", "k/ab/2", "k/deep/x"}),
+                          ("/all/other", {"other/b"}), ("data", {"k/abc"}), ("/", set())):
+        mark = origin.mark()
+        done = ask(server, "warm", "--fluid", "--wait", "-q", **fluid(tmp_path, paths))[-1]
+        assert done["objects_failed"] == 0, done
+        assert {e.key for e in origin.requests(method="GET", since=mark) if e.key} == wanted, paths
+    assert ask(server, "warm", "--check", "--fluid", **fluid(tmp_path, "/all"))[-1]["objects_done"] == len(keys)
+
+
+def test_what_fluid_cannot_mean_is_said(start, origin, tmp_path):
+    server = start(origin, settings={"access_log.path": "off"})
+    for variables, code, words in (
+            ({}, 2, "FLUID_DATALOAD_DATA_PATH is not set"),
+            (fluid(tmp_path, "/nowhere"), 2, '"/nowhere" of FLUID_DATALOAD_DATA_PATH is in no mount'),
+            (fluid(tmp_path, "/databases"), 2, "is in no mount"),
+            (fluid(tmp_path, "/data/" + "x" * 5000), 2, "too long"),
+            (fluid(tmp_path, "/data", "{"), 3, "config.json: "),
+            (fluid(tmp_path, "/data", '{"mounts": {}}'), 3, "names no mounts"),
+            (fluid(tmp_path, "/data", '{"mounts": [{"mountPoint": "hdfs://a/b", "path": "/data"}, 7]}'), 3, 'mountPoint "hdfs://a/b" is no s3://'),
+            ({**fluid(tmp_path, "/data"), "FLUID_RUNTIME_CONFIG_PATH": str(tmp_path / "none")}, 3, "none")):
+        lines = ask(server, "warm", "--fluid", code=code, **variables)
+        assert any(line["type"] == "error" and words in line["reason"] for line in lines), (words, lines)
