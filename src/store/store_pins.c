@@ -112,6 +112,10 @@ enum err store_pins_load(struct store *store, struct buf *ret_text)
 void store_pins_put_aside(struct store *store, const char *why)
 {
     bool is_aside = renameat(store->dir.fd, PINS_FILE, store->dir.fd, PINS_FILE_BAD) == 0;
+    if (is_aside) { // it goes on counting, as one that lay there at the start
+        store->pins.bytes_then = 0;
+        atomic_store(&store->pins.bytes, 0);
+    }
     log_error("pins_damaged", "why=%s file=%s remedy=%s", why != NULL ? why : "0",
               is_aside ? PINS_FILE_BAD : PINS_FILE, "pin_again");
 }
@@ -133,8 +137,8 @@ static int all_write(int fd, const char *bytes, size_t len)
     return 0;
 }
 
-// 0, or an errno value.
-static int file_replace(struct store *store, struct span file)
+// 0, or an errno value; *ret_is_there: the file is this one now, whether or not that lasts.
+static int file_replace(struct store *store, struct span file, bool *ret_is_there)
 {
     int folder = store->dir.fd, failed = store_fault_strike(STORE_FAULT_PINS);
     int fd =
@@ -156,7 +160,9 @@ static int file_replace(struct store *store, struct span file)
         (void)unlinkat(folder, PINS_FILE_NEW, 0); // what stays is counted by the next process
         return failed;
     }
-    return fsync(folder) != 0 ? errno : 0;
+    *ret_is_there = true;
+    failed = store_fault_strike(STORE_FAULT_PINS);
+    return failed != 0 ? failed : fsync(folder) != 0 ? errno : 0;
 }
 
 enum err store_pins_save(struct store *store, struct span text, struct buf *ret_why)
@@ -181,14 +187,15 @@ enum err store_pins_save(struct store *store, struct span text, struct buf *ret_
         buf_append_cstr(ret_why, "cache.size leaves no room for the list of pins");
         err = ERR_DISK_FULL;
     }
-    int failed = err == ERR_OK ? file_replace(store, buf_span(&file)) : 0;
+    bool is_there = false;
+    int failed = err == ERR_OK ? file_replace(store, buf_span(&file), &is_there) : 0;
+    if (err == ERR_OK) {
+        store_space_give(store, is_there ? atomic_exchange(&store->pins.bytes, bytes) : bytes);
+    }
     if (failed != 0) {
-        store_space_give(store, bytes);
         buf_printf(ret_why, "the cache directory does not take the list of pins: %s",
                    strerror(failed));
         err = error_from_errno(failed);
-    } else if (err == ERR_OK) {
-        store_space_give(store, atomic_exchange(&store->pins.bytes, bytes));
     }
     buf_done(&file);
     return err;

@@ -164,7 +164,7 @@ enum store_fault {
     STORE_FAULT_REWRITE, // writing a survivor
     STORE_FAULT_ROLL,    // reading a page of the index on its round
     STORE_FAULT_SCRUB,
-    STORE_FAULT_PINS,    // writing the list of what is pinned
+    STORE_FAULT_PINS,    // writing the list of what is pinned; syncing its name
     STORE_FAULT_REBUILD, // putting the runs of a segment back; only stalls
     STORE_FAULT_TRIM,    // giving back what is left over of a segment
     STORE_FAULT_COUNT_

@@ -166,7 +166,7 @@ def test_a_disk_that_does_not_take_the_list(start, origin):
     """The command says so, nothing has changed, and the next one works."""
     if build_kind() == "release":
         pytest.skip("a release has no faults")
-    server = start(origin, env={"FOREBAY_DISK_FAULTS": "store.pins:2:enospc"})
+    server = start(origin, env={"FOREBAY_DISK_FAULTS": "store.pins:3:enospc"})
     ask(server, "pin", "s3://bkt/a")
     lines = ask(server, "pin", "s3://bkt/b", code=1)
     assert "No space left" in lines[0]["reason"]

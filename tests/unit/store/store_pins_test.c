@@ -60,11 +60,40 @@ Test(store_pins, last_and_count)
     cr_assert_eq(save(&box, "three\n"), ERR_IO);
     cr_assert_eq(atomic_load(&box.store->used_bytes), before + 4096);
     cr_assert_str_eq(loaded(&box), "two\n");
+    store_fault_set(STORE_FAULT_PINS, 2, false, EIO); // its name may not last, and it is there
+    cr_assert_eq(save(&box, longer), ERR_IO);
+    cr_assert_eq(atomic_load(&box.store->used_bytes), before + 8192);
+    cr_assert_eq(save(&box, "two\n"), ERR_OK);
     uint64_t all = box.store->capacity_bytes;
     cr_assert(store_space_reserve(box.store, all, UINT64_MAX));
     cr_assert_eq(save(&box, "four\n"), ERR_DISK_FULL);
     store_space_give(box.store, all);
     cr_assert_str_eq(loaded(&box), "two\n");
+    box_close(&box);
+    box_remove(&box);
+}
+
+// What is put aside for a person to read is there still, and so is what the next list takes.
+Test(store_pins, what_is_damaged_goes_on_counting)
+{
+    struct box box;
+    static char damaged[64 << 10];
+    char path[640];
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    box_close(&box);
+    (void)snprintf(path, sizeof(path), "%s/pins", box.dir);
+    FILE *file = fopen(path, "w");
+    cr_assert(file != NULL && fwrite(damaged, sizeof(damaged), 1, file) == 1 && fclose(file) == 0);
+    cr_assert(box_open(&box));
+    uint64_t before = atomic_load(&box.store->used_bytes);
+    cr_assert_str_eq(loaded(&box), "damaged");
+    cr_assert_eq(save(&box, "one\n"), ERR_OK);
+    cr_assert_eq(atomic_load(&box.store->used_bytes), before + 4096);
+    cr_assert_eq(store_pins_bytes(box.store), 4096);
+    box_close(&box);
+    cr_assert(box_open(&box));
+    cr_assert_str_eq(loaded(&box), "one\n");
     box_close(&box);
     box_remove(&box);
 }
