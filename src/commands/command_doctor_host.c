@@ -251,7 +251,15 @@ static void check_limits(struct doctor *d)
     char buffer[32], limit[32];
     bool is_good = true;
     struct command_limits_plan plan = command_limits_plan(c);
-    if (plan.is_short) {
+    if (plan.descriptors < plan.least) {
+        is_good = false;
+        command_doctor_find(d, DOCTOR_RED, "limits",
+                            "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or set "
+                            "workers lower",
+                            "%llu open files: %u workers need at least %llu",
+                            (unsigned long long)plan.descriptors, c->workers,
+                            (unsigned long long)plan.least);
+    } else if (plan.is_short) {
         is_good = false;
         command_doctor_find(
             d, DOCTOR_YELLOW, "limits",

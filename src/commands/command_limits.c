@@ -5,12 +5,14 @@
 // index, logs, admin, a reserve for accepting and for moments between two steps); the rest is for
 // clients, origin connections and segments, each as many as configured where that is possible. Where
 // it is not, segments get a quarter, origins a quarter, those that a reload may add a sixteenth, clients the rest.
+// What workers hold from their beginning on there must be, and a little for the others: with less a start says so.
 #include <sys/resource.h>
 
 #include "base/log.h"
 #include "commands/commands_private.h"
 
 #define FIXED_DESCRIPTORS 40u        // listeners, index, logs, folders, admin without its clients
+#define FIXED_LEAST 32u              // of these, before anybody asks anything: 28, as counted
 #define WORKER_DESCRIPTORS 8u        // event base, ring, mailbox, the pipe file ranges go through
 #define WORKER_ORIGIN_DESCRIPTORS 3u // libcurl's own, and an event base's view of them
 #define SEGMENTS_WANTED 4096u
@@ -48,6 +50,8 @@ struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigne
                                                    unsigned origin_connections)
 {
     struct command_limits_plan plan = {.descriptors = descriptors, .clients = clients};
+    plan.least = FIXED_LEAST + (uint64_t)workers * WORKER_DESCRIPTORS + CLIENTS_MIN + SEGMENTS_MIN +
+                 WORKER_ORIGIN_DESCRIPTORS + 1;
     uint64_t fixed = FIXED_DESCRIPTORS + ADMIN_CONNECTIONS_MAX +
                      (uint64_t)workers * (WORKER_DESCRIPTORS + WORKER_ORIGIN_DESCRIPTORS * origins);
     uint64_t rest = descriptors > fixed ? descriptors - fixed : 0;

@@ -369,9 +369,27 @@ static int serve_build_admin(struct serve *s)
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
 
+// What workers are made of is not there in part.
+static bool serve_has_descriptors(struct serve *s)
+{
+    const struct command_limits_plan *plan = &s->descriptors;
+    if (plan->descriptors >= plan->least) {
+        return true;
+    }
+    buf_printf(
+        &s->why,
+        "the limit of %llu open files is too low for %u workers, which need at least %llu: raise "
+        "it (ulimit -n, LimitNOFILE=), or set workers lower",
+        (unsigned long long)plan->descriptors, s->config->workers, (unsigned long long)plan->least);
+    return false;
+}
+
 static int serve_build(struct serve *s)
 {
     const struct config *c = s->config;
+    if (!serve_has_descriptors(s)) {
+        return serve_fail(s, EXIT_CODE_FAILED);
+    }
     command_memory_begin(c->limits_max_buffer_bytes);
     static_assert(CONFIG_WORKERS_MAX <= LOOP_WORKERS_MAX,
                   "each setting that is taken can be served");

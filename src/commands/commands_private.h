@@ -52,6 +52,7 @@ void commands_nearest_directory(const char *path, char ret_path[PATH_MAX]);
 // Who may have how many of the process's descriptors at once.
 struct command_limits_plan {
     uint64_t descriptors;
+    uint64_t least;              // with fewer it does not begin
     unsigned clients;            // connections, all listeners
     unsigned clients_max;        // so many there is room for
     unsigned origin_connections; // to each origin

@@ -463,6 +463,29 @@ def stderr_bytes(server):
     return sum(len(line) + 1 for line in server.stderr)
 
 
+@pytest.mark.parametrize("count", (64, 96, 128))
+def test_too_few_descriptors_for_the_workers(start, origin, engine, count):
+    """It says how many it needs. With these it lives: who finds no connection to the origin is told so, others are served."""
+    server = start(origin, run=False, engine=engine, wrapper=["prlimit", f"--nofile={count}:{count}"],
+                   settings={"workers": 16, "access_log.path": "off"})
+    server.spawn()
+    assert server.wait_exit() == 1, server.output()
+    least = re.search(r"limit of (\d+) open files .* 16 workers, .* at least (\d+)", server.output())
+    assert least and int(least[1]) == count and "ulimit" in server.output(), server.output()
+    server.wrapper = ["prlimit", f"--nofile={least[2]}:{least[2]}"]
+    server.start()
+    right = 0
+    with server.client() as client:
+        for i in range(60):
+            origin.put(f"k{i}", 300_000)
+            reply = client.get(f"k{i}")
+            assert reply.status in (200, 503), reply
+            if reply.status == 200:
+                judge(reply, origin, f"k{i}", 0, 300_000)
+                right += 1
+    assert right > 0 and server.admin("/livez").status == 200, right
+
+
 def test_idle_admin_connections_under_a_small_descriptor_limit(start, origin, engine, figure):
     """160 connections that say nothing: probes and clients are answered, the log stays small."""
     server = start(origin, engine=engine, wrapper=["prlimit", "--nofile=128:128"],

@@ -141,5 +141,6 @@ Test(commands, descriptors_are_shared_out_within_what_there_is)
         }
     }
     plan = command_limits_plan_for(64, 4, 2, 16384, 64); // too few for anything: the least of each
+    cr_assert_eq(plan.least, 32 + 4 * 8 + 8 + 16 + 4);
     cr_assert(plan.is_short && plan.clients >= 8 && plan.segments >= 16);
 }
