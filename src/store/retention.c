@@ -36,7 +36,8 @@
 #define BYTES_PER_RUN (4u << 10)     // smaller runs than that are more than are ranked
 #define BYTES_PER_FORMER (16u << 10) // so many runs that went are remembered
 #define RUNS_MIN 4096u
-#define RUN_BYTES_MIN 1024u // a header and something
+#define RUNS_IN_MEMORY (1u << 20) // at most, and so many former ones: 20 MiB
+#define RUN_BYTES_MIN 1024u       // a header and something
 #define DROPPED_AT_ONCE 512u
 
 // --- opening and closing
@@ -89,8 +90,12 @@ void retention_open(struct retention *r, struct store *store, bool learns,
         .grow_ctx = &r->region,
     };
     memcpy(&options.identity, store->dir.format.cache_id, sizeof(options.identity));
-    retention_region_open(&r->region, store, policy_region_least(&options),
-                          policy_region_bytes(&options));
+    if (!retention_region_open(&r->region, store, policy_region_least(&options),
+                               policy_region_bytes(&options))) {
+        options.run_max = (uint32_t)min_u64(options.run_max, RUNS_IN_MEMORY);
+        options.former_max = (uint32_t)min_u64(options.former_max, RUNS_IN_MEMORY);
+        retention_region_in_memory(&r->region, policy_region_bytes(&options));
+    }
     r->state_bytes = r->state_bytes_then = retention_state_bytes(store);
     r->policy = policy_new(&options, r->region.map);
     retention_pins_groups(r, groups, group_count);

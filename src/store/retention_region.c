@@ -7,6 +7,9 @@
 // of a 64th, each reserved and allocated before the policy touches it: a page that is not there would end the
 // process. Where the cache or the disk has no room, what comes goes unranked, and is tried again later.
 //
+// Where there can be no such file (a file system that allocates nothing, a full one) it is memory, which nobody
+// writes out: then there is room for fewer runs.
+//
 // It grows under the policy's lock, on whatever thread tells the policy; never on a worker.
 #include "store/retention_region.h"
 
@@ -52,7 +55,7 @@ static bool map_file(struct retention_region *region, uint64_t least)
     return region->map != MAP_FAILED;
 }
 
-void retention_region_open(struct retention_region *region, struct store *store, size_t least,
+bool retention_region_open(struct retention_region *region, struct store *store, size_t least,
                            size_t most)
 {
     *region = (struct retention_region){
@@ -60,16 +63,23 @@ void retention_region_open(struct retention_region *region, struct store *store,
     // Of the smallest caches a file of it would take a segment.
     bool is_small = store->log.segments_max <= STORE_SEGMENTS_MIN;
     if (!is_small && map_file(region, align_up_u64(least, 4096))) {
-        return;
+        return true;
     }
-    if (!is_small) {
-        log_warn("policy_in_memory", "bytes=%llu", (unsigned long long)region->map_bytes);
-    }
+    region->is_refused = !is_small;
     if (region->fd >= 0) {
         (void)close(region->fd); // nothing was written to it
         region->fd = -1;
     }
     store_space_give(store, atomic_exchange(&region->counted_bytes, 0));
+    return false;
+}
+
+void retention_region_in_memory(struct retention_region *region, size_t bytes)
+{
+    region->map_bytes = align_up_u64(bytes, 4096);
+    if (region->is_refused) {
+        log_warn("policy_in_memory", "bytes=%llu", (unsigned long long)region->map_bytes);
+    }
     region->map = mmap(NULL, region->map_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     check(region->map != MAP_FAILED);

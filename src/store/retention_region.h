@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/check.h"
+
 struct store;
 
 struct retention_region {
@@ -16,11 +18,13 @@ struct retention_region {
     int fd; // -1: it is memory, all of it is there, and none of it is counted
     _Atomic uint64_t counted_bytes; // of the file, in store.used_bytes
     uint64_t refused_us;            // when it could not grow; 0: it could
+    bool is_refused;                // there should have been a file
 };
 
-// `least`: what is there at once; `most`: what it may grow to. Zeroed.
-void retention_region_open(struct retention_region *region, struct store *store, size_t least,
-                           size_t most);
+// `least`: what is there at once; `most`: what it may grow to. Zeroed. False: there is no file, and no map yet.
+bool retention_region_open(struct retention_region *region, struct store *store, size_t least,
+                           size_t most) MUST_USE;
+void retention_region_in_memory(struct retention_region *region, size_t bytes);
 // For policy_options.grow; ctx: the region.
 bool retention_region_grow(void *ctx, size_t bytes);
 uint64_t retention_region_counted(const struct retention_region *region);

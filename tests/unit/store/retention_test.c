@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "stats/stats.h"
 #include "store/policy_private.h"
@@ -192,6 +193,30 @@ Test(retention, what_is_stored_for_a_while_only_is_not_kept)
     cr_assert(store_would_take(box.store, hash, 0, STORE_PRIORITY_NORMAL));
     box_close(&box);
     box_remove(&box);
+}
+
+// Where there can be no file for it, what is known of runs is memory, and bounded however large the cache is.
+Test(retention, without_a_file_its_memory_is_bounded)
+{
+    struct box box;
+    char path[640];
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "4194304", 1) == 0);
+    box_init(&box, DISK_ENGINE_THREADS, 64ull << 30);
+    box.options.policy = STORE_POLICY_EPOCH;
+    cr_assert(box_open_workers(&box, 1));
+    box_close(&box);
+    (void)snprintf(path, sizeof(path), "%s/policy.map", box.dir);
+    cr_assert(mkdir(path, 0700) == 0); // no file can be made there
+    cr_assert(box_open_workers(&box, 1));
+    struct retention *r = &box.store->retention;
+    cr_assert_eq(retention_region_counted(&r->region), 0);
+    cr_assert(r->region.map_bytes <= 48 * MIB, "%zu", r->region.map_bytes);
+    struct object object = {"k", "\"e\"", 5000, BLOCK, 1};
+    cr_assert_eq(box_put(&box, &object), ERR_OK);
+    box_close(&box);
+    cr_assert(rmdir(path) == 0);
+    box_remove(&box);
+    cr_assert(unsetenv("FOREBAY_SEGMENT_SIZE") == 0);
 }
 
 // Objects of 4 KB, of which a cache holds more than of any others: each is ranked, and the map takes room
