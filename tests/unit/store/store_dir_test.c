@@ -140,8 +140,7 @@ Test(store_dir, a_cache_of_an_earlier_version_is_refused_with_what_to_do)
     (void)snprintf(text, sizeof(text), "%schecksum %08x\n", body,
                    segment_crc32c(body, strlen(body)));
     put_file(&box, "format", text);
-    refused(&box, ERR_FORMAT,
-            "of format version 1, this program's is version 2: remove the directory");
+    refused(&box, ERR_FORMAT, "of format version 1, this program's is version 2: empty it with");
     box_remove(&box);
 }
 
