@@ -4,6 +4,7 @@
 #include "s3/s3.h"
 
 #define BUCKET_MAX 255u
+#define BYTE_MAX ((uint64_t)INT64_MAX) // of a range: what is reckoned from it does not overflow
 
 static bool parse_names(struct span text, struct command_uri *ret_uri, const char **ret_why)
 {
@@ -71,14 +72,15 @@ bool command_uri_parse_range(struct span text, uint64_t *ret_first, uint64_t *re
 {
     size_t dash = span_find(text, '-');
     uint64_t first, last = UINT64_MAX - 1;
-    if (dash == text.len || !span_to_u64((struct span){text.ptr, dash}, &first)) {
+    if (dash == text.len || !span_to_u64((struct span){text.ptr, dash}, &first) ||
+        first > BYTE_MAX) {
         return false;
     }
     struct span rest = {text.ptr + dash + 1, text.len - dash - 1};
-    if (rest.len > 0 && (!span_to_u64(rest, &last) || last < first || last == UINT64_MAX)) {
+    if (rest.len > 0 && (!span_to_u64(rest, &last) || last < first)) {
         return false;
     }
     *ret_first = first;
-    *ret_end = last + 1;
-    return first < UINT64_MAX;
+    *ret_end = rest.len > 0 && last < BYTE_MAX ? last + 1 : UINT64_MAX;
+    return true;
 }
