@@ -52,8 +52,8 @@ struct run {
 };
 
 struct run_signals {
-    sigset_t waited, before;         // blocked here; what was blocked when it began
-    void (*before_pipe)(int number); // what SIGPIPE did then
+    sigset_t waited, before; // blocked here; what was blocked when it began
+    void (*before_pipe)(int number), (*before_child)(int number); // what SIGPIPE, SIGCHLD did then
 };
 
 static int not_started(const char *why)
@@ -190,6 +190,7 @@ static int start_child(struct run *run, char **words, const struct run_signals *
         (void)close(pipes[0]); // the parent's end
         set_environment(run);
         (void)signal(SIGPIPE, signals->before_pipe); // what is ignored would stay so behind exec
+        (void)signal(SIGCHLD, signals->before_child);
         (void)sigprocmask(SIG_SETMASK, &signals->before, NULL); // cannot fail
         if (prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 && getppid() == parent) {
             (void)execvp(words[0], words);
@@ -369,7 +370,8 @@ static void block_signals(struct run_signals *ret_signals)
     }
     check(sigprocmask(SIG_BLOCK, &ret_signals->waited, &ret_signals->before) == 0);
     ret_signals->before_pipe = signal(SIGPIPE, SIG_IGN);
-    check(ret_signals->before_pipe != SIG_ERR);
+    ret_signals->before_child = signal(SIGCHLD, SIG_DFL); // ignored it would never come
+    check(ret_signals->before_pipe != SIG_ERR && ret_signals->before_child != SIG_ERR);
 }
 
 // `words` is CMD, NULL behind its last.

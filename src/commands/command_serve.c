@@ -448,6 +448,7 @@ static void serve_signals(sigset_t *ret_set)
     (void)sigaddset(ret_set, SIGUSR2);
     check(pthread_sigmask(SIG_BLOCK, ret_set, NULL) == 0);
     check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+    check(signal(SIGCHLD, SIG_DFL) != SIG_ERR); // ignored, no child's exit code could be had
 }
 
 // Keys and tokens stand in the environment, in the heap, in library buffers and in registers: there

@@ -169,3 +169,14 @@ def test_runs_that_start_together_do_not_fail(run, tmp_path):
     said = [process.communicate(timeout=WAIT_S)[1] for process in together]
     used = {re.search(r"\((/.*/forebay[-0-9]*)\)", text).group(1) for text in said}
     assert len(used) == 4, said
+
+
+def test_the_end_is_seen_where_ends_of_children_are_ignored(origin, tmp_path):
+    """SIGCHLD, ignored by who starts it, as some daemons do; the command finds it so, too."""
+    script = "import signal, os, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    inner = "import signal; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN); raise SystemExit(7)"
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
+    got = subprocess.run(["python3", "-c", script, binary(), "run", "-q", "--cache.size=64MiB", "--workers=1",
+                          f"--origin.endpoint={origin.endpoint}", "--origin.region=us-east-1", "--", "python3", "-c", inner],
+                         capture_output=True, text=True, timeout=WAIT_S, cwd=tmp_path, env=env)
+    assert (got.returncode, got.stdout) == (7, "True\n"), got.stderr
