@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/command_pages.h"
 
+#include <string.h>
+
+#include "base/hash.h"
 #include "commands/command_uri.h"
 
 #define PATH_MAX_BYTES 16384u
@@ -25,6 +28,7 @@ int command_pages_walk(struct command_client *client, const char *uri, command_p
 {
     json_t *page = NULL;
     const char *after = NULL;
+    struct circle circle = {0};
     int code = EXIT_CODE_OK;
     do {
         json_t *next = NULL;
@@ -36,6 +40,11 @@ int command_pages_walk(struct command_client *client, const char *uri, command_p
             code = on_object(ctx, json_array_get(objects, i));
         }
         after = json_string_value(json_object_get(page, "next"));
+        if (code == EXIT_CODE_OK && after != NULL &&
+            circle_closes(&circle, hash64(after, strlen(after), 0))) {
+            command_client_error(client, "the origin's listing leads in a circle");
+            code = EXIT_CODE_ORIGIN;
+        }
     } while (code == EXIT_CODE_OK && after != NULL);
     json_decref(page);
     return code;

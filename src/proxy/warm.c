@@ -171,10 +171,15 @@ static void on_page(struct list_call *call)
     page->is_running = false;
     page->is_ready = true;
     page->next = 0;
-    if (call->err != ERR_OK && !job->is_cancelled) {
+    bool is_circle = call->next.len > 0 &&
+                     circle_closes(&job->circle, hash64(call->next.ptr, call->next.len, 0));
+    if (is_circle) {
+        call->next = (struct span){NULL, 0}; // it ends here
+    }
+    if ((call->err != ERR_OK || is_circle) && !job->is_cancelled) {
         char why[256];
         (void)snprintf(why, sizeof(why), "the origin cannot list it: %s",
-                       error_row(call->err)->text);
+                       is_circle ? "its pages lead in a circle" : error_row(call->err)->text);
         atomic_fetch_add(&job->published.objects_failed, 1);
         atomic_fetch_add(&job->published.objects, 1);
         note_failure(job, job->listed->bucket, job->listed->key, why);
@@ -246,6 +251,7 @@ static struct warm_object *next_object(struct proxy_warm *job)
     atomic_fetch_sub(&job->pending, 1);
     if (item->is_prefix) {
         job->listed = item;
+        job->circle = (struct circle){0};
         page_list(job, page_at(job, 0), (struct span){NULL, 0});
         return NULL;
     }

@@ -48,6 +48,7 @@ struct proxy_warm {
     struct warm_item *listed;   // whose pages these are (reference); NULL: none
     struct warm_page pages[2];  // the one that is worked off, and the next
     unsigned page;              // which is the first
+    struct circle circle;       // of the pages of `listed`
     struct list ready, waiting; // struct warm_object: may ask; waits for something
     unsigned object_count, run_count;
     uint64_t due_us; // nothing is asked for before

@@ -47,3 +47,29 @@ def test_ranges_behind_every_object(start, origin, key):
         assert post(server, "/api/v1/warm", {"uris": [{"uri": f"s3://bkt/{key}", "range": text}]})[0] == 200
         assert server.admin(f"/api/v1/explain?uri=s3://bkt/{key}&range={text}").status == 200
     wait_for(lambda: all(job["state"] == "done" for job in ask(server, "jobs")[:-1]), "the end of all jobs")
+
+
+def test_listings_in_a_wider_circle_end(start, origin):
+    """A, B, C, A, ...: found before a dozen pages have been asked for, by commands and by a job."""
+    class Circle(origin.connection_class):
+        def _list(self, entry):
+            self.token = entry.query.pop("continuation-token", None)
+            super()._list(entry)
+
+        def _xml(self, entry, xml, status=200):
+            after = {None: "A", "A": "B", "B": "C", "C": "A"}[self.token]
+            more = f"<NextContinuationToken>{after}</NextContinuationToken><IsTruncated>true<"
+            super()._xml(entry, xml.replace("<IsTruncated>false<", more), status)
+
+    def pages():
+        return [entry for entry in origin.requests(since=mark) if "list-type" in entry.query]
+    origin.connection_class = Circle
+    server = start(origin)
+    origin.put("k", 10)
+    for words, code in (("ls", 4), ("du", 4), ("evict", 4)):
+        mark = origin.mark()
+        assert "circle" in said(server, words, "s3://bkt/p*" if words == "evict" else "s3://bkt/", code=code)
+        assert 4 <= len(pages()) <= 12
+    mark = origin.mark()
+    assert any("circle" in line.get("reason", "") for line in ask(server, "warm", "s3://bkt/", "--wait", code=5))
+    assert 4 <= len(pages()) <= 12

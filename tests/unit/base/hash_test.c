@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: piece borders count, short and long inputs take the same hash, errors have rows.
+// Proves: piece borders count, short and long inputs take the same hash, errors have rows, circles are found.
 #include "test.h"
 
 #include "base/error.h"
@@ -72,4 +72,22 @@ Test(error, every_row_is_complete)
     cr_assert_eq(error_from_errno(EACCES), ERR_PERMISSION);
     cr_assert_eq(error_from_errno(EIO), ERR_IO);
     cr_assert_str_eq(error_name(ERR_ORIGIN_TIMEOUT), "ORIGIN_TIMEOUT");
+}
+
+Test(hash, a_chain_that_leads_in_a_circle)
+{
+    for (uint64_t tail = 0; tail < 20; tail++) {
+        for (uint64_t round = 1; round < 20; round++) {
+            struct circle circle = {0};
+            uint64_t steps = 0, at = 0;
+            while (!circle_closes(&circle, at)) {
+                at = at + 1 < tail + round ? at + 1 : tail;
+                cr_assert(++steps <= 4 * (tail + round), "tail %d round %d", (int)tail, (int)round);
+            }
+        }
+    }
+    struct circle none = {0};
+    for (uint64_t i = 0; i < 1000; i++) {
+        cr_assert(!circle_closes(&none, i));
+    }
 }
