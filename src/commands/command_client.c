@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/command_client.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 1024u)
 #define VISIBLE_MAX 32768u // bytes; longer than any name, each byte written as four
 #define ACTION_TIMEOUT_MS (ADMIN_CALL_WAIT_MAX_MS + 5000u)
+#define BUSY_MS 200
 
 int command_client_open(struct command_client *client, const char *name)
 {
@@ -94,6 +96,11 @@ static int ask(struct command_client *client, const char *method, const char *pa
     unsigned status = 0;
     buf_init(&answer, ANSWER_MAX_BYTES);
     enum err err = send_anywhere(client, &request, &status, &answer);
+    while (err == ERR_OK && status == ADMIN_STATUS_BUSY && client->waits) {
+        (void)poll(NULL, 0, BUSY_MS); // a signal may shorten it
+        answer.len = 0;
+        err = send_anywhere(client, &request, &status, &answer);
+    }
     free(text);
     int code = EXIT_CODE_OK;
     json_t *json = err == ERR_OK ? json_loadb(answer.ptr, answer.len, 0, NULL) : NULL;
@@ -307,17 +314,17 @@ bool command_client_bool(const json_t *json, const char *name)
     return json_is_true(json_object_get(json, name));
 }
 
-const char *command_client_visible(const char *text)
+static const char *visible(const char *text, size_t text_len)
 {
     static char texts[2][VISIBLE_MAX + 8];
     static unsigned turn;
     char *out = texts[turn++ % 2];
-    json_t *as_json = json_string(text);
+    json_t *as_json = json_stringn(text, text_len);
     bool is_utf8 = as_json != NULL, is_c1 = false;
     size_t len = 0;
     json_decref(as_json);
-    for (const unsigned char *at = (const unsigned char *)text; *at != '\0' && len < VISIBLE_MAX;
-         at++) {
+    for (const unsigned char *at = (const unsigned char *)text, *end = at + text_len;
+         at < end && len < VISIBLE_MAX; at++) {
         bool begins_c1 = is_utf8 && at[0] == 0xc2 && at[1] < 0xa0; // U+0080 to U+009F
         bool is_odd = *at < 0x20 || *at == 0x7f || begins_c1 || is_c1 || (*at >= 0x80 && !is_utf8);
         len += (size_t)snprintf(out + len, 5, is_odd ? "\\x%02x" : "%c", *at); // at most four bytes
@@ -325,6 +332,18 @@ const char *command_client_visible(const char *text)
     }
     out[len] = '\0';
     return out;
+}
+
+const char *command_client_visible(const char *text)
+{
+    return visible(text, strlen(text));
+}
+
+const char *command_client_shown(const json_t *json, const char *name)
+{
+    const json_t *member = json_object_get(json, name);
+    const char *text = json_string_value(member);
+    return text != NULL ? visible(text, json_string_length(member)) : "";
 }
 
 const char *command_client_time(double seconds, char ret_text[COMMANDS_BYTES_MAX])

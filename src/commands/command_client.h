@@ -20,6 +20,7 @@ struct command_client {
     struct config *config; // NULL: the server was named otherwise
     char address[512];     // where it answered last; "": nowhere yet
     const char *token;
+    bool waits; // while the server is too busy to take it, the same is asked again
 };
 
 // EXIT_CODE_OK, or the exit code of a command that ends here; the reason is printed.
@@ -65,6 +66,8 @@ bool command_client_bool(const json_t *json, const char *name);
 // As it may stand on a terminal, which obeys control characters: these, and bytes that are no UTF-8, as \xNN.
 // Until the second call after.
 const char *command_client_visible(const char *text);
+// The same of a text in an answer, which may have a NUL.
+const char *command_client_shown(const json_t *json, const char *name);
 // "2 d 3 h", "3 min 4 s", "12 s"
 const char *command_client_time(double seconds, char ret_text[COMMANDS_BYTES_MAX]);
 

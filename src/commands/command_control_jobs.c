@@ -20,6 +20,7 @@
 struct job {
     unsigned id; // 0: free
     struct proxy_warm *warm;
+    bool is_closed; // nothing may be added
     char what[128]; // the first of its URIs
 };
 
@@ -182,9 +183,10 @@ void command_control_job_cancel(void *ctx, struct admin_call *call)
 {
     struct command_jobs *jobs = ((struct command_control *)ctx)->jobs;
     pthread_mutex_lock(&jobs->guarded.lock);
-    const struct job *job = job_find_locked(jobs, call_id(call));
+    struct job *job = job_find_locked(jobs, call_id(call));
     json_t *json = NULL;
     if (job != NULL) {
+        job->is_closed = true;
         proxy_warm_cancel(job->warm);
         json = job_json(job);
     }
@@ -198,7 +200,7 @@ void command_control_job_cancel(void *ctx, struct admin_call *call)
 
 // --- warm ----------------------------------------------------------------------------------------
 
-// "URI", or {"uri": URI, "range": "FIRST-LAST"}. False: the call is answered.
+// "URI", or {"uri": URI, "range": "FIRST-LAST"} and no more. False: the call is answered.
 static bool item_take(struct admin_call **call, const json_t *from,
                       struct proxy_warm_item *ret_item)
 {
@@ -207,6 +209,10 @@ static bool item_take(struct admin_call **call, const json_t *from,
     struct span text = {json_string_value(uri_json), json_string_length(uri_json)};
     struct span range_text = {json_string_value(range), json_string_length(range)};
     struct command_uri uri;
+    if (json_is_object(from) && json_object_size(from) != 1u + (range != NULL)) {
+        admin_call_refuse(call, 400, "of uris each is a URI, or an object of uri and range");
+        return false;
+    }
     if (!command_control_take_uri(call, text, &uri)) {
         return false;
     }
@@ -226,7 +232,7 @@ static bool item_take(struct admin_call **call, const json_t *from,
 static struct proxy_warm_item *items_take(struct admin_call **call, const json_t *uris)
 {
     size_t count = json_array_size(uris);
-    if (count > URIS_MAX) {
+    if (!json_is_array(uris) || count > URIS_MAX) {
         admin_call_refuse(call, 400, "uris is a list of at most 8192");
         return NULL;
     }
@@ -266,8 +272,9 @@ static struct job *job_get_locked(struct command_jobs *jobs, const struct admin_
                                   const char **ret_why)
 {
     if (id != 0) {
-        *ret_why = "there is no such job";
-        return job_find_locked(jobs, id);
+        struct job *known = job_find_locked(jobs, id);
+        *ret_why = known != NULL ? "the job takes no more" : "there is no such job";
+        return known != NULL && !known->is_closed && !jobs->guarded.is_ended ? known : NULL;
     }
     *ret_why = "the server is draining";
     struct job *job = jobs->guarded.is_ended ? NULL : job_slot_locked(jobs);
@@ -296,6 +303,11 @@ void command_control_warm(void *ctx, struct admin_call *call)
         !number_take(&call, "rate", 0, INT64_MAX / 1000000, &rate)) {
         return;
     }
+    const json_t *more = admin_call_member(call, "more");
+    if (more != NULL && !json_is_boolean(more)) {
+        admin_call_refuse(&call, 400, "more is true or false");
+        return;
+    }
     store_summarize(control->store, &summary);
     if (summary.degraded) {
         admin_call_refuse(&call, 503, "the cache directory does not work: nothing would be stored");
@@ -308,14 +320,17 @@ void command_control_warm(void *ctx, struct admin_call *call)
     struct proxy_warm_options options = {.concurrency = (unsigned)concurrency,
                                          .bytes_per_s = (uint64_t)rate};
     const char *why = NULL;
+    unsigned status = 503;
     json_t *json = NULL;
     pthread_mutex_lock(&jobs->guarded.lock);
     struct job *job = job_get_locked(jobs, call, (uint64_t)id, &options, &why);
     if (job != NULL &&
         proxy_warm_add(job->warm, items, (unsigned)json_array_size(uris)) != ERR_OK) {
+        status = ADMIN_STATUS_BUSY;
         why = "the job has too much to do already: add more when some of it is done";
     } else if (job != NULL) {
-        if (!json_is_true(admin_call_member(call, "more"))) {
+        if (!json_is_true(more)) {
+            job->is_closed = true;
             proxy_warm_close(job->warm);
         }
         json = job_json(job);
@@ -325,6 +340,6 @@ void command_control_warm(void *ctx, struct admin_call *call)
     if (json != NULL) {
         admin_call_answer(&call, 200, json);
     } else {
-        admin_call_refuse(&call, 503, why);
+        admin_call_refuse(&call, status, why);
     }
 }

@@ -170,9 +170,33 @@ static int add_line(struct warm *w, char *line)
     return add(w, line, has_range ? blank + 1 : NULL);
 }
 
+// The next line, ended by NUL. False: there is none, or it cannot be read, and *ret_why says why then.
+static bool read_line(FILE *file, char ret_line[LINE_MAX_BYTES], const char **ret_why)
+{
+    size_t len = 0;
+    int byte;
+    while ((byte = getc(file)) != EOF && byte != '\n') {
+        if (byte == '\0') {
+            *ret_why = "it has a NUL: a name in each line is wanted (find -print, not -print0)";
+            return false;
+        }
+        if (len + 1 < LINE_MAX_BYTES) {
+            ret_line[len++] = (char)byte;
+        } else if (ret_line[0] != '#') { // of a comment the rest is nobody's
+            *ret_why = "it is too long for a name";
+            return false;
+        }
+    }
+    ret_line[len] = '\0';
+    *ret_why = ferror(file) ? strerror(errno) : NULL;
+    return *ret_why == NULL && (len > 0 || byte != EOF);
+}
+
 static int add_file(struct warm *w, const char *path)
 {
+    static const char mark[] = "\xef\xbb\xbf"; // which some editors put in front of UTF-8
     char line[LINE_MAX_BYTES];
+    const char *why = NULL;
     bool is_stdin = strcmp(path, "-") == 0;
     FILE *file = is_stdin ? stdin : fopen(path, "re");
     if (file == NULL) {
@@ -180,8 +204,15 @@ static int add_file(struct warm *w, const char *path)
         return EXIT_CODE_FAILED;
     }
     int code = EXIT_CODE_OK;
-    while (code == EXIT_CODE_OK && fgets(line, sizeof(line), file) != NULL) {
-        code = add_line(w, line);
+    uint64_t number = 0;
+    while (code == EXIT_CODE_OK && read_line(file, line, &why)) {
+        bool is_marked = number++ == 0 && strncmp(line, mark, sizeof(mark) - 1) == 0;
+        code = add_line(w, is_marked ? line + sizeof(mark) - 1 : line);
+    }
+    if (why != NULL) {
+        command_client_error(&w->client, "%s: line %llu: %s", is_stdin ? "standard input" : path,
+                             (unsigned long long)number + 1, why);
+        code = EXIT_CODE_FAILED;
     }
     if (!is_stdin) {
         (void)fclose(file); // only read
@@ -351,6 +382,7 @@ int command_warm(int argc, char **argv)
                                     "what is to be fetched: s3://BUCKET/PREFIX/, or -f LIST");
     }
     int code = command_client_open(&w.client, "warm");
+    w.client.waits = true; // a list may be longer than what a job takes at once
     if (code == EXIT_CODE_OK) {
         code = run(&w, argc, argv, list, waits);
         command_client_close(&w.client);

@@ -94,9 +94,19 @@ static int get_job(struct command_client *client, uint64_t id, json_t **ret_job)
     return command_client_get(client, path, ret_job);
 }
 
+// A server that has been started anew counts its jobs anew: one of that number may be another's.
+static bool is_other(const json_t *job, double *seen_s)
+{
+    double elapsed_s = command_client_double(job, "elapsed_s");
+    bool is = elapsed_s < *seen_s;
+    *seen_s = elapsed_s;
+    return is;
+}
+
 int command_warm_follow(struct command_client *client, uint64_t id, double least, bool is_quiet)
 {
     json_t *job = NULL;
+    double seen_s = 0;
     bool is_terminal = isatty(STDERR_FILENO) == 1;
     uint64_t shown_ms = clock_monotonic_ms();
     int code = get_job(client, id, &job);
@@ -113,6 +123,11 @@ int command_warm_follow(struct command_client *client, uint64_t id, double least
         json_decref(job);
         job = NULL;
         code = get_job(client, id, &job);
+        if (code == EXIT_CODE_OK && is_other(job, &seen_s)) {
+            command_client_error(client, "the server was started anew meanwhile, and the job is "
+                                         "gone: the same again goes on with the rest");
+            code = EXIT_CODE_FAILED;
+        }
     }
     if (!is_quiet && is_terminal) {
         (void)fprintf(stderr, "\r\033[K");

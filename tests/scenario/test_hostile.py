@@ -49,6 +49,68 @@ def test_ranges_behind_every_object(start, origin, key):
     wait_for(lambda: all(job["state"] == "done" for job in ask(server, "jobs")[:-1]), "the end of all jobs")
 
 
+@pytest.mark.parametrize("body", [
+    {}, {"uris": None}, {"uris": "s3://bkt/k"}, {"uris": {"uri": "s3://bkt/k"}}, {"uris": [["s3://bkt/k"]]},
+    {"uris": [{"uri": "s3://bkt/k", "rnage": "0-1"}]}, {"uris": [{"uri": "s3://bkt/k", "range": "0-1", "more": True}]},
+    {"uris": ["s3://bkt/k"], "more": "yes"}, {"uris": ["s3://bkt/k"], "more": 1}])
+def test_a_warm_body_of_the_wrong_kind_is_refused(start, origin, body):
+    """It is no job that has nothing to do, or that does more than was asked for."""
+    server = start(origin)
+    status, answer = post(server, "/api/v1/warm", body)
+    assert status == 400 and answer["reason"]
+    assert ask(server, "jobs")[-1]["jobs"] == 0
+
+
+def test_a_job_that_is_closed_takes_no_more(start, origin):
+    """What would be dropped is refused: the job has all of its names, has been cancelled, or has ended."""
+    server = start(origin)
+    origin.put("k", 10)
+    more = {"uris": ["s3://bkt/k"], "job": 1}
+    with origin.hold("k"):
+        assert post(server, "/api/v1/warm", {"uris": ["s3://bkt/k"]})[0] == 200
+        assert post(server, "/api/v1/warm", more) == (503, {"status": "refused", "reason": "the job takes no more"})
+    wait_for(lambda: ask(server, "jobs")[0]["state"] == "done", "the end of the job")
+    assert post(server, "/api/v1/warm", more)[0] == 503
+    assert post(server, "/api/v1/warm", {"uris": [], "more": True})[0] == 200
+    said(server, "jobs", "cancel", 2)
+    assert post(server, "/api/v1/warm", {**more, "job": 2})[0] == 503
+
+
+def test_lists_that_are_none(forebay, origin, tmp_path):
+    """Each is told of as what it is; none is taken for an empty one, or for the first of its names."""
+    origin.put("a", 10)
+    origin.put("b", 10)
+    warm = ["warm", "--wait", "-f", "-"]
+    assert "line 1: it has a NUL" in piped(forebay, b"s3://bkt/a\0s3://bkt/b\0", *warm, code=1)
+    assert "line 2: it has a NUL" in piped(forebay, b"s3://bkt/a\ns3://bkt/b\0\n", *warm, code=1)
+    assert "line 1: it is too long" in piped(forebay, b"s3://bkt/" + b"y" * 9000 + b"\n", *warm, code=1)
+    assert "Is a directory" in said(forebay, "warm", "--wait", "-f", tmp_path, code=1)
+    good = b"\xef\xbb\xbfs3://bkt/a\r\n#" + b"x" * 9000 + b" s3://bkt/c\n\n  s3://bkt/b"
+    assert "2 of 2 objects" in piped(forebay, good, *warm, code=0)
+
+
+def test_a_list_longer_than_a_job_takes_at_once(start, origin, tmp_path):
+    """The command waits while the job is full, and ends when the job is cancelled."""
+    server = start(origin, file={"rules": [{"match": "none/**", "cache": False}]})
+    count = scaled(1_000_000, 200_000)
+    names = b"".join(b"s3://none/%07d\n" % i for i in range(count))
+    piped(server, names, "warm", "-f", "-", code=0)
+    wait_for(lambda: ask(server, "jobs")[0]["state"] == "done", "the end of the job", 120)
+    job = ask(server, "jobs")[0]
+    assert job["objects"] == job["objects_refused"] == count
+    (tmp_path / "list").write_bytes(b"".join(b"s3://bkt/%07d\n" % i for i in range(70_000)))
+    with origin.hold(None):
+        process = subprocess.Popen([binary(), "warm", "-f", tmp_path / "list"], stderr=subprocess.PIPE,
+                                   env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        try:
+            wait_for(lambda: ask(server, "jobs")[1:-1] and ask(server, "jobs")[1]["objects"] >= 64_000, "a full job")
+            assert process.poll() is None
+            said(server, "jobs", "cancel", 2)
+            assert "takes no more" in process.communicate(timeout=WAIT_S)[1].decode() and process.returncode == 1
+        finally:
+            process.kill()
+
+
 def test_listings_in_a_wider_circle_end(start, origin):
     """A, B, C, A, ...: found before a dozen pages have been asked for, by commands and by a job."""
     class Circle(origin.connection_class):
@@ -73,3 +135,26 @@ def test_listings_in_a_wider_circle_end(start, origin):
     mark = origin.mark()
     assert any("circle" in line.get("reason", "") for line in ask(server, "warm", "s3://bkt/", "--wait", code=5))
     assert 4 <= len(pages()) <= 12
+
+
+def test_the_job_of_another_server_is_not_followed(start, origin):
+    """A server that was killed and started anew gives the same number to somebody else's job."""
+    server = start(origin)
+    server.settings.update({"listen": f"127.0.0.1:{server.port}", "admin.listen": f"127.0.0.1:{server.admin_port}"})
+    origin.put("mine", 10)
+    origin.put("theirs", 10)
+    with origin.hold("mine"), origin.hold("theirs"):
+        process = subprocess.Popen([binary(), "warm", "--wait", "s3://bkt/mine"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True,
+                                   env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        try:
+            wait_for(lambda: ask(server, "jobs")[-1]["jobs"] == 1, "the job")
+            time.sleep(2)                      # it is older then than any of the next server
+            os.kill(process.pid, 19)           # sees nothing of what happens now
+            server.kill9()
+            server.start()
+            assert post(server, "/api/v1/warm", {"uris": ["s3://bkt/theirs"]})[1]["id"] == 1
+            os.kill(process.pid, 18)
+            assert "started anew" in process.communicate(timeout=WAIT_S)[1] and process.returncode == 1
+        finally:
+            process.kill()
