@@ -9,6 +9,7 @@
 
 #define PATH_MAX_BYTES 16384u
 #define FIELDS_MAX 64u
+#define FIELD_NAME_MAX 64u
 
 struct log {
     struct command_client client;
@@ -17,13 +18,17 @@ struct log {
     uint64_t count, max, dropped; // max 0: no end
 };
 
-static void print_value(const json_t *value)
+static void print_field(const json_t *entry, struct span name)
 {
-    char *text = json_is_string(value) || value == NULL
-                     ? NULL
-                     : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
-    const char *shown = json_is_string(value) ? json_string_value(value) : text;
-    printf("%s", shown != NULL ? command_client_visible(shown) : "-");
+    char word[FIELD_NAME_MAX];
+    (void)snprintf(word, sizeof(word), "%.*s", (int)min_u64(name.len, sizeof(word) - 1), name.ptr);
+    const json_t *value = json_object_get(entry, word);
+    if (value == NULL || json_is_string(value)) {
+        printf("%s", value != NULL ? command_client_shown(entry, word) : "-");
+        return;
+    }
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+    printf("%s", text != NULL ? command_client_visible(text) : "-");
     free(text);
 }
 
@@ -31,15 +36,15 @@ static void print_fields(const struct log *log, const json_t *entry)
 {
     for (unsigned i = 0; i < log->field_count; i++) {
         printf("%s", i > 0 ? "\t" : "");
-        print_value(json_object_getn(entry, log->fields[i].ptr, log->fields[i].len));
+        print_field(entry, log->fields[i]);
     }
     printf("\n");
 }
 
-static void print_word(const char *before, const char *word)
+static void print_word(const char *before, const char *shown)
 {
-    if (word[0] != '\0') {
-        printf("%s%s", before, command_client_visible(word));
+    if (shown[0] != '\0') {
+        printf("%s%s", before, shown);
     }
 }
 
@@ -54,20 +59,20 @@ static void print_entry(const json_t *entry)
            result[0] != '\0' ? command_client_visible(result) : "-",
            commands_human_bytes(command_client_double(entry, "bytes"), size),
            command_client_double(entry, "ttfb_ms"), command_client_double(entry, "total_ms"));
-    print_word(" ", command_client_text(entry, "op"));
-    print_word(" ", command_client_text(entry, "bucket"));
-    print_word("/", command_client_text(entry, "key"));
-    print_word(" ", command_client_text(entry, "range"));
-    print_word(" ", command_client_text(entry, "error"));
-    print_word(" why=", command_client_text(entry, "why"));
-    print_word(" reason=", command_client_text(entry, "reason"));
+    print_word(" ", command_client_shown(entry, "op"));
+    print_word(" ", command_client_shown(entry, "bucket"));
+    print_word("/", command_client_shown(entry, "key"));
+    print_word(" ", command_client_shown(entry, "range"));
+    print_word(" ", command_client_shown(entry, "error"));
+    print_word(" why=", command_client_shown(entry, "why"));
+    print_word(" reason=", command_client_shown(entry, "reason"));
     printf("\n");
 }
 
 static bool on_line(void *ctx, struct span line)
 {
     struct log *log = ctx;
-    json_t *entry = json_loadb(line.ptr, line.len, 0, NULL);
+    json_t *entry = json_loadb(line.ptr, line.len, JSON_ALLOW_NUL, NULL); // a key may have one
     uint64_t dropped = command_client_u64(entry, "dropped");
     if (dropped > 0) {
         log->dropped += dropped;
@@ -94,7 +99,7 @@ static bool read_fields(const char *text, struct log *log)
 {
     struct span rest = span_from_cstr(text), name;
     while (span_split(&rest, ',', &name)) {
-        if (name.len == 0 || log->field_count == FIELDS_MAX) {
+        if (name.len == 0 || name.len >= FIELD_NAME_MAX || log->field_count == FIELDS_MAX) {
             return false;
         }
         log->fields[log->field_count++] = name;

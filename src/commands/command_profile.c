@@ -165,7 +165,7 @@ static void read_lines(struct profile *p, FILE *file)
 {
     static char text[LINE_MAX_BYTES];
     while (fgets(text, sizeof(text), file) != NULL) {
-        json_t *line = json_loads(text, 0, NULL);
+        json_t *line = json_loads(text, JSON_ALLOW_NUL, NULL);
         p->lines++;
         if (json_is_object(line)) {
             take_read(p, line);

@@ -36,7 +36,7 @@ static void print_trace(const json_t *entry)
            command_client_text(entry, "op"),
            (unsigned long long)command_client_u64(entry, "status"));
     printf(" s3://%s/", command_client_visible(command_client_text(entry, "bucket")));
-    printf("%s", command_client_visible(command_client_text(entry, "key")));
+    printf("%s", command_client_shown(entry, "key"));
     printf("%s%s %s%s%s\n", range[0] != '\0' ? " " : "", command_client_visible(range), result,
            reason[0] != '\0' ? " reason=" : "", reason);
     (void)snprintf(note, sizeof(note), "%llu attempts, id %.100s",
@@ -57,7 +57,7 @@ static void print_trace(const json_t *entry)
 static bool on_line(void *ctx, struct span line)
 {
     struct trace *trace = ctx;
-    json_t *entry = json_loadb(line.ptr, line.len, 0, NULL);
+    json_t *entry = json_loadb(line.ptr, line.len, JSON_ALLOW_NUL, NULL); // a key may have one
     uint64_t dropped = command_client_u64(entry, "dropped");
     if (dropped > 0) {
         (void)fprintf(stderr, "forebay trace: %llu requests were missed\n",

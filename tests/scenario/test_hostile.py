@@ -137,6 +137,28 @@ def test_listings_in_a_wider_circle_end(start, origin):
     assert 4 <= len(pages()) <= 12
 
 
+def test_no_key_hides_a_request(start, origin):
+    """A NUL in a key, which no text of C has, hides its request neither from log nor from trace."""
+    server = start(origin)
+    env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    words = (["log", "-n", "2"], ["log", "--fields", "key,status", "-n", "2"], ["log", "--json", "-n", "2"],
+             ["trace", "s3://bkt/n*", "-n", "2"])
+    followers = [subprocess.Popen([binary(), *line], stdout=subprocess.PIPE, text=True, env=env) for line in words]
+    try:
+        server.wait_metric("forebay_admin_streams", lambda n: n == len(words))
+        time.sleep(0.2)                        # the last of them has its first line
+        with server.client() as client:
+            for target in ("/bkt/n%00hidden", "/bkt/n"):
+                assert client.request("GET", target).status == 404
+        told = [follower.communicate(timeout=WAIT_S)[0] for follower in followers]
+    finally:
+        for follower in followers:
+            follower.kill()
+    for text in (told[0], told[1], told[3]):
+        assert "n\\x00hidden" in text
+    assert {json.loads(line).get("key") for line in told[2].splitlines()} == {"n\0hidden", "n", None}
+
+
 def test_the_job_of_another_server_is_not_followed(start, origin):
     """A server that was killed and started anew gives the same number to somebody else's job."""
     server = start(origin)
