@@ -21,14 +21,11 @@
 
 static json_t *uri_json(struct span bucket, struct span key)
 {
-    struct buf uri;
-    buf_init(&uri, 8192);
-    buf_append_cstr(&uri, "s3://");
-    buf_append_span(&uri, bucket);
-    buf_append_char(&uri, '/');
-    buf_append_span(&uri, key);
-    json_t *json = command_control_text(buf_span(&uri));
-    buf_done(&uri);
+    json_t *first = command_control_text(bucket), *rest = command_control_text(key);
+    json_t *json = json_sprintf("s3://%s/%s", json_string_value(first), json_string_value(rest));
+    check(json != NULL);
+    json_decref(first);
+    json_decref(rest);
     return json;
 }
 
@@ -297,13 +294,14 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
     json_t *objects = json_array();
     for (unsigned i = 0; i < listing->count; i++) {
         const struct proxy_object *o = &listing->objects[i];
-        json_t *row = json_pack("{s:o, s:I, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
-                                command_control_text(o->key), "size", (json_int_t)o->size_bytes,
-                                "known", o->is_known, "realms", listing->has_realms, "cached_bytes",
-                                (json_int_t)o->cached_bytes, "blocks",
-                                (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
-                                (json_int_t)o->cached_blocks, "fresh", o->is_fresh, "changed",
-                                o->is_changed, "age_s", seconds_json(o->age_ms));
+        json_t *row =
+            json_pack("{s:o, s:b, s:I, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
+                      command_control_text(o->key), "coded", !command_control_is_text(o->key),
+                      "size", (json_int_t)o->size_bytes, "known", o->is_known, "realms",
+                      listing->has_realms, "cached_bytes", (json_int_t)o->cached_bytes, "blocks",
+                      (json_int_t)(o->is_known ? o->block_count : 0), "cached_blocks",
+                      (json_int_t)o->cached_blocks, "fresh", o->is_fresh, "changed", o->is_changed,
+                      "age_s", seconds_json(o->age_ms));
         check(row != NULL && json_array_append_new(objects, row) == 0);
     }
     json_t *json =
@@ -337,6 +335,7 @@ static void control_ls(void *ctx, struct admin_call *call)
 struct evict_one {
     struct evict_all *all;
     struct command_uri uri;
+    char *decoded; // its key, where that came in percent coding
     uint64_t cached_bytes, cached_blocks;
     bool is_known;
     enum err err;
@@ -349,6 +348,14 @@ struct evict_all {
     atomic_uint left;
     struct evict_one items[];
 };
+
+static void evict_free(struct evict_all *all)
+{
+    for (unsigned i = 0; i < all->count; i++) {
+        free(all->items[i].decoded);
+    }
+    free(all);
+}
 
 static void evict_answer(struct evict_all *all)
 {
@@ -366,7 +373,7 @@ static void evict_answer(struct evict_all *all)
     json_t *json = json_pack("{s:o}", "objects", objects);
     check(json != NULL);
     admin_call_answer(&all->call, 200, json);
-    free(all);
+    evict_free(all);
 }
 
 static void on_evicted(void *ctx, enum err err)
@@ -386,21 +393,40 @@ static void on_evict_looked(void *ctx, const struct proxy_object *object)
     proxy_evict(one->all->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
 }
 
-// "URI" of an object or bucket, or {"object": URI}, whose key may end as a prefix does. False: the call is
-// answered.
-static bool evict_take_one(struct admin_call **call, const json_t *item,
-                           struct command_uri *ret_uri)
+// What of a URI is its key out of percent coding; false: it is none.
+static bool evict_decode(struct span uri, struct evict_one *one, struct span *ret_uri)
 {
-    const json_t *object = json_object_get(item, "object");
-    const json_t *text = object != NULL ? object : item;
-    struct span uri = {json_string_value(text), json_string_length(text)};
-    if (object != NULL) {
-        return command_control_take_object(call, uri, ret_uri);
+    size_t bucket_len = min_u64(uri.len, 5), key_len = 0;
+    bucket_len += span_find((struct span){uri.ptr + bucket_len, uri.len - bucket_len}, '/');
+    one->decoded = malloc(uri.len + 1);
+    check(one->decoded != NULL);
+    if (bucket_len > 0) {
+        memcpy(one->decoded, uri.ptr, bucket_len);
     }
-    if (!command_control_take_uri(call, uri, ret_uri)) {
+    struct span key = {uri.ptr + bucket_len, uri.len - bucket_len};
+    bool is_good = uri.len > 0 && span_uri_decode(key, one->decoded + bucket_len, &key_len);
+    *ret_uri = (struct span){one->decoded, bucket_len + key_len};
+    return is_good;
+}
+
+// "URI" of an object or bucket, or {"object": URI}, whose key may end as a prefix does, and is in percent coding where
+// {"coded": URI} names it, as ls does for what is no text. False: the call is answered.
+static bool evict_take_one(struct admin_call **call, const json_t *item, struct evict_one *one)
+{
+    const json_t *object = json_object_get(item, "object"), *coded = json_object_get(item, "coded");
+    const json_t *text = coded != NULL ? coded : object != NULL ? object : item;
+    struct span uri = {json_string_value(text), json_string_length(text)};
+    if (coded != NULL && !evict_decode(uri, one, &uri)) {
+        admin_call_refuse(call, 400, "coded is a URI whose key is in percent coding");
         return false;
     }
-    if (ret_uri->is_prefix && ret_uri->key.len > 0) {
+    if (coded != NULL || object != NULL) {
+        return command_control_take_object(call, uri, &one->uri);
+    }
+    if (!command_control_take_uri(call, uri, &one->uri)) {
+        return false;
+    }
+    if (one->uri.is_prefix && one->uri.key.len > 0) {
         admin_call_refuse(call, 400, "objects or whole buckets are wanted here, not prefixes");
         return false;
     }
@@ -412,7 +438,7 @@ static bool evict_take(struct evict_all *all, struct admin_call **call, const js
     for (unsigned i = 0; i < all->count; i++) {
         struct evict_one *one = &all->items[i];
         one->all = all;
-        if (!evict_take_one(call, json_array_get(uris, i), &one->uri)) {
+        if (!evict_take_one(call, json_array_get(uris, i), one)) {
             return false;
         }
     }
@@ -434,7 +460,7 @@ static void control_evict(void *ctx, struct admin_call *call)
     all->count = (unsigned)count;
     atomic_init(&all->left, (unsigned)count);
     if (!evict_take(all, &call, uris)) {
-        free(all);
+        evict_free(all);
         return;
     }
     all->call = call;                      // and with it the names

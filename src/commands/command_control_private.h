@@ -10,6 +10,7 @@
 
 json_t *command_control_text(
     struct span text); // as a string; what is not UTF-8 or has a NUL in percent coding
+bool command_control_is_text(struct span text);
 // False: it is none, and the call is answered. command_uri_parse() or command_uri_parse_object().
 bool command_control_take_uri(struct admin_call **call, struct span text,
                               struct command_uri *ret_uri);

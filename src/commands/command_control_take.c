@@ -5,10 +5,23 @@
 
 #include "commands/command_control_private.h"
 
+// NULL: a NUL, where readers stop, or no UTF-8.
+static json_t *as_text(struct span text)
+{
+    bool has_nul = text.len > 0 && memchr(text.ptr, '\0', text.len) != NULL;
+    return has_nul ? NULL : json_stringn(text.ptr != NULL ? text.ptr : "", text.len);
+}
+
+bool command_control_is_text(struct span text)
+{
+    json_t *json = as_text(text);
+    json_decref(json);
+    return json != NULL;
+}
+
 json_t *command_control_text(struct span text)
 {
-    bool has_nul = text.len > 0 && memchr(text.ptr, '\0', text.len) != NULL; // readers stop there
-    json_t *json = has_nul ? NULL : json_stringn(text.ptr != NULL ? text.ptr : "", text.len);
+    json_t *json = as_text(text);
     if (json != NULL) {
         return json;
     }

@@ -87,7 +87,8 @@ static int on_object(void *ctx, const json_t *object)
     command_pages_uri(e->uri, command_client_text(object, "key"), &e->path);
     if (!e->dry_run) {
         const char *uri = buf_cstr(&e->path);
-        return add(e, uri, json_pack("{s:s}", "object", uri));
+        const char *form = command_client_bool(object, "coded") ? "coded" : "object";
+        return add(e, uri, json_pack("{s:s}", form, uri));
     }
     e->objects++;
     e->bytes += bytes;

@@ -159,6 +159,27 @@ def test_no_key_hides_a_request(start, origin):
     assert {json.loads(line).get("key") for line in told[2].splitlines()} == {"n\0hidden", "n", None}
 
 
+def test_a_name_that_is_no_text_is_evicted_as_itself(start, tmp_path):
+    """Below a prefix, by the bytes that it has; not the one whose name is the percent coding of it."""
+    folder = tmp_path / "o" / "bkt" / "p"
+    folder.mkdir(parents=True)
+    for name in (b"\xff\xfe", b"%FF%FE", b"a b"):
+        (folder / os.fsdecode(name)).write_bytes(b"x" * 1000)
+        os.utime(folder / os.fsdecode(name), (1_600_000_000, 1_600_000_000))
+    server = start(f"dir:{tmp_path}/o", ahead_s=5)   # what is younger than two seconds is not kept
+    with server.client() as client:
+        for target in ("/bkt/p/%FF%FE", "/bkt/p/%25FF%25FE", "/bkt/p/a%20b"):
+            assert client.request("GET", target).status == 200
+    server.settle()
+    rows = ask(server, "ls", "s3://bkt/p/")[:-1]
+    assert sorted((row["key"], row["coded"], row["cached_bytes"]) for row in rows) == [
+        ("p/%FF%FE", False, 1000), ("p/%FF%FE", True, 1000), ("p/a b", False, 1000)]
+    assert ask(server, "evict", "s3://bkt/p/")[-1]["objects"] == 3
+    assert [row["cached_bytes"] for row in ask(server, "ls", "s3://bkt/p/", "--all")[:-1]] == [0, 0, 0]
+    for coded in ("s3://bkt/%zz", "s3://bkt/", "s3://", "", 5):
+        assert post(server, "/api/v1/evict", {"uris": [{"coded": coded}]})[0] == 400
+
+
 def test_the_job_of_another_server_is_not_followed(start, origin):
     """A server that was killed and started anew gives the same number to somebody else's job."""
     server = start(origin)
