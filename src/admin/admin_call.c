@@ -154,9 +154,9 @@ static void move_parameters(struct evkeyvalq *to, struct evkeyvalq *from)
 }
 
 bool admin_call_start(struct admin *admin, struct evhttp_request *req, enum admin_action action,
-                      struct evkeyvalq *parameters, json_t *body)
+                      bool is_order, struct evkeyvalq *parameters, json_t *body)
 {
-    if (admin->call_count >= ADMIN_CALLS_MAX) {
+    if (admin->call_count >= ADMIN_CALLS_MAX - (is_order ? 0 : ADMIN_CALLS_ORDERS)) {
         evhttp_clear_headers(parameters);
         json_decref(body);
         stats_add(COUNTER_admin_calls_refused, 1);

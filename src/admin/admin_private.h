@@ -111,7 +111,7 @@ int admin_hub_fd(const struct admin_hub *hub); // readable: answers have come
 void admin_hub_unref(struct admin_hub *hub);
 // Takes parameters and body over. False: too many wait already, and both are gone.
 bool admin_call_start(struct admin *admin, struct evhttp_request *req, enum admin_action action,
-                      struct evkeyvalq *parameters, json_t *body);
+                      bool is_order, struct evkeyvalq *parameters, json_t *body);
 void admin_call_deliver(struct admin *admin); // what has been answered
 void admin_calls_forget(struct admin *admin); // the thread has stopped: nobody waits any more
 bool admin_call_uses(struct admin *admin, const struct bufferevent *bev);

@@ -188,7 +188,8 @@ static void start_action(struct admin *admin, struct evhttp_request *req, const 
         admin_reply_refusal(req, HTTP_NOTFOUND, "no such page");
         return;
     }
-    if (!admin_call_start(admin, req, route->action, &parameters, body)) {
+    bool is_order = route->class == ADMIN_CLASS_CONTROL;
+    if (!admin_call_start(admin, req, route->action, is_order, &parameters, body)) {
         admin_reply_refusal(req, HTTP_SERVUNAVAIL, "too many calls wait for their answer");
     }
 }

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from client import Connection
-from forebay import binary, scaled
+from forebay import binary, run_forebay, scaled
 from test_control import ask, said
 from waiting import WAIT_S, wait_for
 
@@ -201,3 +201,23 @@ def test_the_job_of_another_server_is_not_followed(start, origin):
             assert "started anew" in process.communicate(timeout=WAIT_S)[1] and process.returncode == 1
         finally:
             process.kill()
+
+
+def test_orders_find_a_place_while_listings_hang(start, origin):
+    """An origin that answers no listing takes the places of who looks, not those of who has to end a job or drain."""
+    server = start(origin, settings={"workers": 1, "shutdown.grace": "1s"})
+    origin.put("k", 10)
+    with origin.hold(None):
+        assert post(server, "/api/v1/warm", {"uris": ["s3://bkt/k"]})[0] == 200
+        asked = [Connection(server.admin_port) for _ in range(14)]
+        for connection in asked:
+            connection.send(b"GET /api/v1/ls?uri=s3://bkt/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        refused = [connection for connection in asked[12:] if connection.read_reply().status == 503]
+        assert len(refused) == 2
+        assert post(server, "/api/v1/loglevel", {"level": "info"})[0] == 200
+        said(server, "jobs", "cancel", 1)
+        assert post(server, "/api/v1/drain", {})[0] == 200
+        assert server.process.wait(WAIT_S) == 0
+        for connection in asked:
+            connection.close()
+    server.stop()
