@@ -277,6 +277,22 @@ static int check_keys(const struct config *config)
     return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
 }
 
+// And so is the token file.
+static int check_token(const struct config *config)
+{
+    const struct admin_access_options options = {.token_file = config->admin_token_file};
+    struct buf why;
+    buf_init(&why, OUTPUT_MAX_BYTES);
+    struct admin_access *access = admin_access_new(&options, &why);
+    bool is_good = access != NULL;
+    if (!is_good) {
+        (void)fprintf(stderr, "forebay check: %s\n", buf_cstr(&why));
+    }
+    admin_access_free(access);
+    buf_done(&why);
+    return is_good ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
+}
+
 int command_check(int argc, char **argv)
 {
     bool bad = false;
@@ -295,7 +311,8 @@ int command_check(int argc, char **argv)
     int code = EXIT_CODE_OK;
     if (live) {
         code = check_live(&to, address, config);
-    } else if ((code = check_keys(config)) != EXIT_CODE_OK) {
+    } else if ((code = check_keys(config)) != EXIT_CODE_OK ||
+               (code = check_token(config)) != EXIT_CODE_OK) {
         // said
     } else if (object != NULL) {
         code = explain(&to, config, object);

@@ -221,3 +221,21 @@ def test_orders_find_a_place_while_listings_hang(start, origin):
         for connection in asked:
             connection.close()
     server.stop()
+
+
+@pytest.mark.parametrize("token", [b"", b"short\n", b"\xef\xbb\xbf" + b"a" * 32, b"a" * 32 + b"\n" + b"b" * 32,
+                                   b"a" * 20 + b"\0" + b"b" * 20, b"a" * 600])
+def test_check_reads_the_token_file(start, origin, tmp_path, token):
+    """As the start does, which refuses it."""
+    path = tmp_path / "token"
+    path.write_bytes(token)
+    path.chmod(0o600)
+    got = run_forebay("check", "--admin.token_file", path, "--origin.endpoint", origin.endpoint, "--origin.region", "us-east-1")
+    assert got.returncode == 3 and "one line of 16 to 512 printable characters" in got.stderr
+    server = start(origin, run=False, settings={"admin.token_file": path})
+    server.expect_failure = True
+    server.spawn()
+    assert server.wait_exit() != 0
+    path.write_bytes(b"a" * 32 + b"\r\n")
+    assert run_forebay("check", "--admin.token_file", path, "--origin.endpoint", origin.endpoint, "--origin.region",
+                       "us-east-1").returncode == 0
