@@ -76,10 +76,11 @@ static bool open_notify(struct command_server *s, struct buf *ret_why)
 static bool make_folder(struct command_server *s, struct buf *ret_why)
 {
     const char *base = getenv("XDG_RUNTIME_DIR");
-    base = base != NULL && base[0] == '/' && access(base, W_OK) == 0 ? base : "/tmp";
-    int len = snprintf(s->folder, sizeof(s->folder), "%s/forebay-XXXXXX", base);
-    if (len < 0 || (size_t)len + sizeof("/admin.sock") > sizeof(s->folder) ||
-        mkdtemp(s->folder) == NULL) {
+    bool fits = base != NULL && // the address of a socket is short
+                strlen(base) + sizeof("/forebay-XXXXXX/admin.sock") <= sizeof(s->folder);
+    base = fits && base[0] == '/' && access(base, W_OK) == 0 ? base : "/tmp";
+    (void)snprintf(s->folder, sizeof(s->folder), "%s/forebay-XXXXXX", base);
+    if (mkdtemp(s->folder) == NULL) {
         s->folder[0] = '\0';
         return fail(ret_why, "no folder for a socket");
     }

@@ -95,6 +95,13 @@ def test_exit_codes_are_those_of_the_command(run, words, code):
     assert run(*words).returncode == code
 
 
+def test_a_deep_runtime_directory_is_no_obstacle(run, tmp_path):
+    """The address of a socket is short: there it is made elsewhere."""
+    deep = tmp_path / "/".join(["d" * 30] * 4)
+    deep.mkdir(parents=True)
+    assert run("sh", "-c", "exit 7", env={"XDG_RUNTIME_DIR": str(deep)}).returncode == 7
+
+
 def test_125_when_the_cache_does_not_start(run, tmp_path):
     told = run("true", env={"AWS_ENDPOINT_URL_S3": f"dir:{tmp_path}/nowhere"})
     assert told.returncode == 125 and "must name an existing directory" in told.stderr

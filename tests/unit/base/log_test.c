@@ -222,7 +222,7 @@ static void write_held_long(void)
 {
     log_hold();
     for (int i = 0; i < 20; i++) {
-        char name[8], text[3000];
+        char name[16], text[3000];
         memset(text, 'x', sizeof(text) - 1);
         text[sizeof(text) - 1] = '\0';
         (void)snprintf(name, sizeof(name), "row%d", i);
