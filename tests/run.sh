@@ -46,6 +46,7 @@ while [ $# -gt 0 ]; do
 done
 export FOREBAY_TEST_SCALE="$scale"
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=0:exitcode=66:report_signal_unsafe=0:suppressions=$here/tests/tsan.supp}"
+export LSAN_OPTIONS="${LSAN_OPTIONS:-print_suppressions=0:suppressions=$here/tests/lsan.supp}"
 jobs=${FOREBAY_TEST_JOBS:-2}
 mkdir -p "$root" || exit 1
 passed=0
