@@ -105,6 +105,7 @@ def test_secrets_and_logs_in_the_origin(data, tmp_path):
     for name in ("keys", "token", "access", "secret"):
         (data / "bkt" / name).write_text("- {id: AK, secret: ssssssss, allow: [{bucket: bkt}]}\n")
         (data / "bkt" / name).chmod(0o600)
+    (data / "bkt/token").write_text("0123456789abcdef0123456789abcdef\n")
     inside = {"auth.keys_file": "keys", "admin.token_file": "token", "credentials.access_key_file": "access",
               "credentials.secret_key_file": "secret", "access_log.path": "access.log", "admin.socket": "socket"}
     flags = [f"--{key}={tmp_path}/link/bkt/{name}" for key, name in inside.items()]

@@ -102,9 +102,11 @@ def test_watchdog_is_fed(start, origin, manager):
 def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
     """Of two, and the other answers: for half of the clients nothing works. It is fed again once the worker moves."""
     server = start(origin, ahead_s=0, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)}, settings={"workers": 2})
-    names = [(t / "comm").read_text().strip() for t in Path(f"/proc/{server.process.pid}/task").iterdir()]
-    workers = sorted(name for name in names if re.fullmatch(r"worker[- ]?\d+", name))
-    assert len(workers) == 2, names
+    def named():                                           # each by itself, in its own time
+        names = [(t / "comm").read_text().strip() for t in Path(f"/proc/{server.process.pid}/task").iterdir()]
+        return sorted(name for name in names if re.fullmatch(r"worker[- ]?\d+", name))
+    wait_for(lambda: len(named()) == 2, "two workers' threads")
+    workers = named()
     with Standing(server.process.pid, workers[1]):
         server.ahead_s += 6
         server._move_clock(6)

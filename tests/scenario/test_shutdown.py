@@ -242,7 +242,7 @@ def waits_for_a_place(rig):
     return None
 
 
-waits_for_a_place.settings = {"origin.connections": 2}
+waits_for_a_place.settings = {"origin.connections": 2, "workers": 1}      # of several each has its share, which their keys need not use
 
 STUCK = [get_without_head, get_half_the_body, get_many_readers, check_with_the_origin, head_of_unknown,
          passed_get, passed_get_half, put_half, put_unanswered, put_chunked_half, put_without_client,
