@@ -35,13 +35,14 @@ void store_pins_open(struct store *store)
 {
     struct stat st;
     bool there = fstatat(store->dir.fd, PINS_FILE, &st, AT_SYMLINK_NOFOLLOW) == 0;
-    store->pins.bytes_then = there ? (uint64_t)st.st_blocks * 512 : 0;
-    atomic_store(&store->pins.bytes, store->pins.bytes_then);
+    uint64_t bytes = there ? (uint64_t)st.st_blocks * 512 : 0;
+    atomic_store(&store->pins.bytes_then, bytes);
+    atomic_store(&store->pins.bytes, bytes);
 }
 
 int64_t store_pins_bytes(const struct store *store)
 {
-    return (int64_t)(atomic_load(&store->pins.bytes) - store->pins.bytes_then);
+    return (int64_t)(atomic_load(&store->pins.bytes) - atomic_load(&store->pins.bytes_then));
 }
 
 // --- reading -------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ void store_pins_put_aside(struct store *store, const char *why)
 {
     bool is_aside = renameat(store->dir.fd, PINS_FILE, store->dir.fd, PINS_FILE_BAD) == 0;
     if (is_aside) { // it goes on counting, as one that lay there at the start
-        store->pins.bytes_then = 0;
+        atomic_store(&store->pins.bytes_then, 0); // first: in between it counts twice, not never
         atomic_store(&store->pins.bytes, 0);
     }
     log_error("pins_damaged", "why=%s file=%s remedy=%s", why != NULL ? why : "0",

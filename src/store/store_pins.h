@@ -8,8 +8,8 @@
 
 // Zeroed is right.
 struct store_pins {
-    _Atomic uint64_t bytes; // of the file, as counted in used_bytes
-    uint64_t bytes_then;    // of the one that was there at the start, which other_bytes has
+    _Atomic uint64_t bytes;      // of the file, as counted in used_bytes
+    _Atomic uint64_t bytes_then; // of the one that was there at the start, which other_bytes has
 };
 
 struct store;
