@@ -237,32 +237,33 @@ void command_client_line(const struct command_client *client, const char *type, 
     json_decref(json);
 }
 
-void command_client_error(const struct command_client *client, const char *format, ...)
+// `type` with --json; `before` stands in front of it for people.
+static void tell(const struct command_client *client, const char *type, const char *before,
+                 const char *format, va_list args)
 {
     char text[1024];
-    va_list args;
-    va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    (void)fprintf(stderr, "forebay %s: %s\n", client->name, command_client_visible(text));
+    (void)fprintf(stderr, "forebay %s: %s%s\n", client->name, before, command_client_visible(text));
     json_t *reason = json_string(text);
     command_client_line(
-        client, "error",
+        client, type,
         json_pack("{s:o}", "reason", reason != NULL ? reason : json_string("unprintable")));
+}
+
+void command_client_error(const struct command_client *client, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tell(client, "error", "", format, args);
+    va_end(args);
 }
 
 void command_client_warn(const struct command_client *client, const char *format, ...)
 {
-    char text[1024];
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
+    tell(client, "warning", "warning: ", format, args);
     va_end(args);
-    (void)fprintf(stderr, "forebay %s: warning: %s\n", client->name, command_client_visible(text));
-    json_t *reason = json_string(text);
-    command_client_line(
-        client, "warning",
-        json_pack("{s:o}", "reason", reason != NULL ? reason : json_string("unprintable")));
 }
 
 void command_client_warn_of_star(const struct command_client *client, const char *text,
