@@ -21,21 +21,14 @@ import pytest
 from botocore.exceptions import ClientError
 from conftest import KEYS, made, not_run
 from forebay import binary, scaled
-from kubelet import Network, Pod
+from kubelet import Pod
 from origin import Origin
+from pods import network  # noqa: F401 (a fixture)
 from tier import CONFIG, TRANSFER, Balancer, Load, Names, PodBalancer, Tier, download, haproxy
 from waiting import wait_for
 
-NUMBERS = itertools.count(1)
 IMMUTABLE = [{"match": "bkt/**", "freshness": "immutable"}]
 NODES = {"forebay-0", "forebay-1", "forebay-2"}
-
-
-@pytest.fixture
-def network(artefacts):
-    made_here = Network(f"forebay-tier-{os.getpid()}-{next(NUMBERS)}")
-    yield made_here
-    made_here.remove()
 
 
 @pytest.fixture
