@@ -83,16 +83,22 @@ def test_an_object_whose_runs_are_being_written_is_a_hit(start, origin, engine, 
 
 
 def test_strict_fetches_no_second_body(start, origin, engine):
+    """Each reader after the first costs one question. It names the version wherever that is known when it goes out:
+    not where the record came between the reader's look-up and its question."""
     server = start(origin, engine=engine, file=RULES, settings={"workers": 4})
     keys = [f"strict/{i}" for i in range(scaled(600))]
     for key in keys:
         origin.put(key, SIZE)
+    named = []
     with server.client() as one, server.client() as other:
         for key in keys:
             judge(one.get(key), origin, key, 0, SIZE)
             judge(other.get(key), origin, key, 0, SIZE)
             asked = origin.requests(key=key)
-            assert [(e.method, e.status) for e in asked] == [("GET", 206), ("HEAD", 304)], (key, asked)
+            assert [(e.method, e.status) for e in asked[:1]] == [("GET", 206)], (key, asked)
+            assert [e.method for e in asked[1:]] == ["HEAD"] and asked[1].status in (200, 304), (key, asked)
+            named.append(asked[1].status == 304)
+    assert sum(named) >= .9 * len(keys), named
 
 
 # --- reads past the cache ----------------------------------------------------------------------------
