@@ -5,8 +5,9 @@ Two workers load batches in order, two ahead each, as PyTorch's DataLoader does;
 busy for a while. The origin answers after 30 ms and gives each connection 90 MB/s. Objects of 100 KB: the accelerator
 is so fast that direct access keeps it busy for 17 % of the time. Shards are tar files of 100 such objects, read front to
 back, and the accelerator takes 2,000 samples/s; in order: as a listing through Forebay names them, as evaluation reads them. `files`: the same
-from local files. Samples/s without the accelerator."""
+from local files. Samples/s without the accelerator. `pytorch`: its own DataLoader, with the client of s3torchconnector."""
 import io
+import json
 import os
 import random
 import subprocess
@@ -18,7 +19,8 @@ from lib.rig import ROOT, Failure, Pairs, python
 
 SAMPLE, WORKERS, AHEAD, BATCH = 100 << 10, 2, 2, 16
 DIRECT_SHARE, SHARD_SAMPLES, SHARD_RATE = 0.17, 100, 2000
-MODULES = {"boto3": "boto3", "s3torchconnector": "s3torchconnectorclient", "webdataset": "webdataset", "files": "tarfile"}
+MODULES = {"boto3": "boto3", "s3torchconnector": "s3torchconnectorclient", "webdataset": "webdataset", "files": "tarfile",
+           "pytorch": "torch, s3torchconnectorclient"}
 
 
 def interpreter(client):
@@ -76,6 +78,41 @@ class Loader:
         return {"rate": samples / took, "busy": busy / took}
 
 
+class TorchLoader:
+    """The same by PyTorch: what loads, and how far ahead, is up to its DataLoader, whose workers start with each run."""
+
+    def __init__(self, rig, client, endpoint):
+        self.process = subprocess.Popen(
+            ["taskset", "-c", rig.client_core, interpreter("pytorch"), str(ROOT / "bench" / "tools" / "torch_loader.py"),
+             client, endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        if self.process.stdout.readline() != "ready\n":
+            raise Failure("PyTorch's loader does not start")
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+
+    def epochs(self, names, batch, step_s, dice, count=1):
+        order = [name for _ in range(count) for name in (dice.sample(names, len(names)) if dice else names)]
+        self.process.stdin.write(json.dumps({"order": order, "batch": batch, "step_s": step_s, "workers": WORKERS,
+                                             "ahead": AHEAD}) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise Failure("PyTorch's loader ended")
+        return json.loads(answer)
+
+
+def loading(rig, client, side, endpoint):
+    """Whoever loads for this side, started."""
+    kept = "s3torchconnector" if client == "pytorch" else client
+    kept = "files" if side == "files" and client != "webdataset" else kept
+    return (TorchLoader if client == "pytorch" else Loader)(rig, kept, endpoint)
+
+
 def write_shard(place):
     """A shard of samples that differ, and the same samples as files."""
     data = os.urandom(2 * SAMPLE)
@@ -91,7 +128,7 @@ def run(rig, report, args):
     shard = write_shard(rig.folder)
     few = 12 if args.quick else 16
     for kind, count, batch in (("objects", 160 if args.quick else 240, BATCH), ("shards", few, 1), ("shards in order", 2 * few, 1)):
-        for client in ("boto3", "s3torchconnector", "webdataset")[:2 if kind == "objects" else 3]:
+        for client in ("boto3", "s3torchconnector", "pytorch", "webdataset")[:3 if kind == "objects" else 4]:
             if args.only and args.only not in f"{kind} {client}":
                 continue
             if not interpreter(client):
@@ -115,8 +152,7 @@ def loop(rig, report, args, kind, client, count, batch, shard):
         else:
             (local / name).write_bytes(os.urandom(SAMPLE))
     direct, through = f"http://127.0.0.1:{origin.port}", f"http://127.0.0.1:{forebay.port}"
-    kept = "files" if client != "webdataset" else client
-    with Loader(rig, client, direct) as some:
+    with loading(rig, client, "direct", direct) as some:
         step_s = 1 / SHARD_RATE if is_shards else DIRECT_SHARE / some.epochs(names, batch, 0, dice)["rate"]
     sides = {"direct": direct, "cold": through, "warm": through, "files": str(local)}
     if former:
@@ -130,7 +166,7 @@ def loop(rig, report, args, kind, client, count, batch, shard):
                 assert listing.read().count(b"<Key>") == count
         if side == "files" and client == "webdataset":
             (local / "bench").exists() or os.symlink(local, local / "bench")
-        with Loader(rig, kept if side == "files" else client, folder) as workers:
+        with loading(rig, client, side, folder) as workers:
             times = 3 if side in ("warm", "files") else 1
             got = workers.epochs(asked, batch, step_s, dice, times)
             if side in ("warm", "files"):

@@ -53,6 +53,9 @@ def files_open(endpoint):
     return lambda name: open(f"{endpoint}/{name}", "rb")
 
 
+OPENED = {"boto3": boto3_open, "s3torchconnector": s3torchconnector_open, "files": files_open}
+
+
 def samples_of(body, name):
     if not name.endswith(".tar"):
         return 1 if len(body.read()) else 0
@@ -70,7 +73,7 @@ def main():
     if client == "webdataset":
         load = webdataset_samples(endpoint)
     else:
-        opened = {"boto3": boto3_open, "s3torchconnector": s3torchconnector_open, "files": files_open}[client](endpoint)
+        opened = OPENED[client](endpoint)
 
         def load(name):
             return samples_of(opened(name), name)
