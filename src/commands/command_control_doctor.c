@@ -94,7 +94,9 @@ static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
     check(posix_spawn_file_actions_init(&actions) == 0 &&
           posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0) == 0 &&
           posix_spawn_file_actions_adddup2(&actions, to, STDOUT_FILENO) == 0 &&
-          posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0) == 0);
+          posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0) ==
+              0 &&
+          posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1) == 0);
     pthread_mutex_lock(&run->guarded.lock);
     int failed = run->guarded.is_stopping ? ECANCELED
                                           : posix_spawn(ret_pid, "/proc/self/exe", &actions,

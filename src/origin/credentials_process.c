@@ -223,6 +223,8 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
     check(posix_spawn_file_actions_init(&actions) == 0);
     check(posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0) == 0);
     check(posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], 1) == 0);
+    // Libraries open some that a program that is started would have, too.
+    check(posix_spawn_file_actions_addclosefrom_np(&actions, 3) == 0);
     int spawned = posix_spawnp(&pid, words[0], &actions, NULL, words, environ);
     (void)posix_spawn_file_actions_destroy(&actions);
     (void)close(pipe_fds[1]);

@@ -134,10 +134,12 @@ Test(credentials_chain, profiles)
         "\"SecretAccessKey\": \"PS\", \"SessionToken\": \"PT\"}'\n"
         "[profile fails]\ncredential_process = /bin/false\n"
         "[profile missing]\ncredential_process = /nonexistent/program\n"
-        "[profile shell]\ncredential_process = /bin/echo $(id) ; id > /dev/null\n",
+        "[profile shell]\ncredential_process = /bin/echo $(id) ; id > /dev/null\n"
+        "[profile inherits]\ncredential_process = /bin/ls /proc/self/fd/77\n",
         config, sizeof(config));
     setenv("AWS_SHARED_CREDENTIALS_FILE", credentials, 1);
     setenv("AWS_CONFIG_FILE", config, 1);
+    cr_assert_eq(dup2(2, 77), 77); // as libraries open theirs
     cr_assert_str_eq(load(ORIGIN_CREDENTIALS_AUTO), "AK/SK=/+/ profile");
     static const struct {
         const char *profile, *expected;
@@ -152,6 +154,7 @@ Test(credentials_chain, profiles)
         {"missing", "/nonexistent/program"},
         {"shell", "not a JSON object"},
         {"none", "AWS_PROFILE names none"},
+        {"inherits", "/bin/ls failed"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         setenv("AWS_PROFILE", cases[i].profile, 1);
