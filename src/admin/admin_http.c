@@ -17,6 +17,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -232,6 +233,7 @@ static int listen_tcp(struct admin *admin, struct buf *ret_why)
     if (fd < 0) {
         return -1;
     }
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // one that was inherited is not; cannot fail
     memset(&address, 0, sizeof(address));
     check(getsockname(fd, (struct sockaddr *)&address, &len) == 0);
     memcpy(&v4, &address, sizeof(v4)); // the port stands at the same place in both forms

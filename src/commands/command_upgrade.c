@@ -24,10 +24,14 @@
 //
 // The process id is another one then. Who watches it has to know: systemd is told (MAINPID), and process 1 of a
 // container cannot go without the container, so it refuses.
+//
+// Until it is READY the new one leads a process group, which is killed where it fails: a script in the program's place
+// may have started others. Of descriptors, they and all that come after have only what is handed over.
 #include "commands/command_upgrade.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -182,6 +186,11 @@ bool command_upgrade_wait_turn(struct command_upgrade *u)
     if (u->former_fd < 0) {
         return true;
     }
+    // Back to the group of who started it: a terminal's signals reach both.
+    pid_t group = getpgid(u->former_pid);
+    if (group > 0) {
+        (void)setpgid(0, group);
+    }
     say(u->former_fd, READY, "");
     if (!listen_to(u->former_fd, -1, UINT64_MAX, text, &trouble) || text[0] != COMMIT) {
         return false; // it goes on, or was ended before anything was this process's
@@ -324,6 +333,8 @@ static int start_become(struct start *s, const char *path)
     sigset_t none;
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL); // cannot fail
+    // Libraries open some that would stay open in every process to come. Before Linux 5.11 these few do.
+    (void)close_range(FIRST_FD, ~0u, CLOSE_RANGE_CLOEXEC);
     write_pid(s->listen_pid_pid, getpid());
     write_pid(s->handover_pid, getpid());
     for (unsigned i = 0; i < s->fd_count; i++) {
@@ -390,6 +401,7 @@ static bool start_child(struct command_upgrade *u, int theirs, struct buf *ret_w
     pid_t pid = ok ? fork() : -1;
     if (pid == 0) {
         char text[2] = {FAILED, 0};
+        (void)setpgid(0, 0); // so that what it starts can be ended with it
         int number = start_become(&s, u->path);
         text[1] = (char)(number < 128 ? number : EIO);
         (void)send(FIRST_FD + (int)u->listen_count, text, 2,
@@ -399,6 +411,9 @@ static bool start_child(struct command_upgrade *u, int theirs, struct buf *ret_w
     if (pid < 0) {
         buf_printf(ret_why, "no process could be started: %s",
                    ok ? strerror(errno) : "out of file descriptors");
+    }
+    if (pid > 0) {
+        (void)setpgid(pid, pid); // whoever comes first
     }
     u->pid = pid > 0 ? pid : 0;
     start_done(&s);
@@ -426,7 +441,8 @@ static void explain(const struct command_upgrade *u, bool has_spoken, const char
 static void end_child(struct command_upgrade *u, struct buf *ret_why)
 {
     int status = 0;
-    (void)kill(u->pid, SIGKILL); // our child, and not waited for yet
+    (void)kill(-u->pid, SIGKILL); // what a script has started has the listening sockets, too
+    (void)kill(u->pid, SIGKILL);  // our child, and not waited for yet; it may have left that group
     while (waitpid(u->pid, &status, 0) < 0 && errno == EINTR) {
     }
     if (ret_why != NULL && WIFEXITED(status)) {

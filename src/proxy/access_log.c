@@ -215,7 +215,9 @@ enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **
                                struct buf *ret_why)
 {
     bool is_stdout = path != NULL && strcmp(path, "-") == 0;
-    int fd = path == NULL ? -1 : is_stdout ? dup(STDOUT_FILENO) : open_path(path);
+    int fd = path == NULL ? -1
+             : is_stdout  ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
+                          : open_path(path);
     if (path != NULL && fd < 0) {
         buf_printf(ret_why, "access_log.path %s cannot be opened: %s", path, strerror(errno));
         return error_from_errno(errno);

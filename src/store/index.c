@@ -361,6 +361,10 @@ static int env_open_file(struct index *index, struct index_env *env)
     rc = rc != 0 ? rc : mdb_env_set_assert(env->env, on_lmdb_assert);
     rc = rc != 0 ? rc : mdb_env_open(env->env, buf_cstr(&path), MDB_NOTLS | MDB_NORDAHEAD, 0600);
     buf_done(&path);
+    int fd; // LMDB leaves this one open to every program that is started
+    if (rc == 0 && mdb_env_get_fd(env->env, &fd) == 0) {
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // cannot fail
+    }
     return rc;
 }
 

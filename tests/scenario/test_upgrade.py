@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`forebay upgrade`: another process takes the sockets, the cache and idle connections, and no request is
 refused; a program that does not start, whenever it fails, leaves the old one serving."""
+import collections
+import contextlib
 import http.client
 import os
 import signal
@@ -196,6 +198,32 @@ def test_a_program_that_does_not_start_changes_nothing(serve, origin, installed)
     assert len(origin.requests(key="a")) == 1
 
 
+def is_gone(pid):
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)                        # an orphan that we have adopted
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("last", ["wait", "exit 0"])
+def test_what_a_program_that_fails_has_started_ends_with_it(serve, origin, installed, last):
+    """Else it would keep the listening sockets, and the port could not be had again."""
+    origin.put("a", 1000)
+    server = serve(origin)
+    group = os.getpgid(server.process.pid)
+    installed.write(f"#!/bin/sh\nsleep 54321 &\necho $! > {server.folder}/started\n{last}\n")
+    control(server, "--wait", "1", code=1)
+    started = int((server.folder / "started").read_text())
+    wait_for(lambda: is_gone(started), "what the program has started to end")
+    installed.link(binary())
+    upgrade(server)
+    assert os.getpgid(server.process.pid) == group, "a signal of the terminal reaches whoever serves"
+    warm(server, origin, ["a"])
+
+
 def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, installed):
     """The old process has given the cache up already: it starts itself anew, same id, and nobody notices."""
     origin.put("a", 1000)
@@ -346,3 +374,28 @@ def test_systemd_is_told(serve, origin, tmp_path):
         assert old.wait(WAIT_S) == 0
         follow(server, int(word[8:]))
         warm(server, origin, ["a"])
+
+
+def held(pid):
+    """How often each file, pipe and socket is open there."""
+    links = []
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(entry.path))
+    return collections.Counter(links)
+
+
+def test_only_what_is_handed_over_is_inherited(serve, origin, engine):
+    """Neither the index, nor the log's pipe, nor a socket of a library goes on from process to process."""
+    origin.put("a", 3 * MIB)
+    server = serve(origin, engine=engine)
+    warm(server, origin, ["a"])
+    first = held(server.process.pid)
+    index, pipe = str(server.cache / "index" / "data.mdb"), os.readlink(f"/proc/{server.process.pid}/fd/1")
+    for _ in range(3):
+        upgrade(server)
+        warm(server, origin, ["a"])
+    last = held(server.process.pid)
+    assert first[index] and (last[index], last[pipe]) == (first[index], first[pipe])
+    both = [name for name in last if name in first and name.startswith("socket:")]
+    assert len(both) == 2, both                            # the listener and the admin port
