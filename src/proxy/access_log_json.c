@@ -54,7 +54,7 @@ void access_log_json(struct access_log_line *line, const struct access_log_entry
     put_json_if(line, "requester", r->principal.verified ? r->principal.name : SPAN(""));
     put_json_if(line, "claimed_key", access_log_line_shortened(r->claimed_key));
     put_json_text(line, "op", span_from_cstr(s3_operation_name(r->s3.operation)));
-    put_json_text(line, "bucket", r->s3.bucket);
+    put_json_text(line, "bucket", access_log_line_shortened(r->s3.bucket));
     put_json_text(line, "key", log_key_shown(r->s3.key, hash));
     put_json_header(line, r, SPAN(",\"range\":\""), SPAN("range"));
     put_json_u64(line, "status", r->status);

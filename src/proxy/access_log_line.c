@@ -116,8 +116,14 @@ void access_log_line_escaped(struct access_log_line *line, struct span s)
 
 void access_log_line_coded(struct access_log_line *line, struct span s, bool keep_blanks)
 {
+    access_log_line_coded_up_to(line, s, keep_blanks, SIZE_MAX);
+}
+
+void access_log_line_coded_up_to(struct access_log_line *line, struct span s, bool keep_blanks,
+                                 size_t end)
+{
     static const char HEX[] = "0123456789ABCDEF";
-    for (size_t i = 0; i < s.len; i++) {
+    for (size_t i = 0; i < s.len && line->len + 3 <= end; i++) {
         unsigned char c = (unsigned char)s.ptr[i];
         if (c > 0x20 && c < 0x7f && c != '"' && c != '\\') {
             access_log_line_bytes(line, s.ptr + i, 1);

@@ -9,7 +9,8 @@
 
 #define ACCESS_LOG_LINE_MAX 32768u
 
-// Room is checked once per piece; a line that does not fit is not written at all.
+// Room is checked once per piece; a line that does not fit is not written at all. So that no client can keep a request
+// out of the log, the forms shorten what it chose: their longest lines, every byte of it coded, fit.
 struct access_log_line {
     size_t len;
     bool is_full;
@@ -73,6 +74,9 @@ void access_log_line_date(struct access_log_line *line, struct access_log_date *
 void access_log_line_escaped(struct access_log_line *line, struct span s);
 // Percent coding of everything that could be read as more than one field.
 void access_log_line_coded(struct access_log_line *line, struct span s, bool keep_blanks);
+// As much of it as ends at `end` of the line.
+void access_log_line_coded_up_to(struct access_log_line *line, struct span s, bool keep_blanks,
+                                 size_t end);
 const char *access_log_line_error(const struct access_log_entry *entry); // S3's code; "": none
 struct span access_log_line_shortened(struct span header);               // to what is shown of one
 

@@ -3,6 +3,9 @@
 // knows and we do not (bucket owner, cipher suite, access point) is "-". Pure.
 #include "proxy/access_log_private.h"
 
+#define REQUEST_LINE_MAX                                                                           \
+    20000u // of a target; with the other fields at their longest that fits a line
+
 // "REST.GET.OBJECT" and its kin, as S3 writes them.
 static void put_s3_operation(struct access_log_line *line, const struct request *r)
 {
@@ -78,7 +81,10 @@ static void put_s3_number(struct access_log_line *line, uint64_t value, bool is_
 
 static bool is_secret_parameter(struct span name)
 {
-    static const char *const SECRET[] = {"X-Amz-Signature", "X-Amz-Security-Token", "Signature"};
+    static const char *const SECRET[] = {
+        "X-Amz-Signature", "X-Amz-Security-Token", "Signature",
+        "x-amz-server-side-encryption-customer-key", // some presigners put headers into the query
+        "x-amz-copy-source-server-side-encryption-customer-key"};
     for (size_t i = 0; i < ARRAY_LEN(SECRET); i++) {
         if (span_equal_nocase(name, span_from_cstr(SECRET[i]))) {
             return true;
@@ -96,22 +102,23 @@ static void put_s3_request_line(struct access_log_line *line, const struct acces
     access_log_line_literal(line, " \"");
     access_log_line_coded(line, r->http->method, false);
     access_log_line_literal(line, " ");
+    size_t end = line->len + REQUEST_LINE_MAX;
     if (!log_keys_are_full()) {
         access_log_line_literal(line, "/");
-        access_log_line_coded(line, r->s3.bucket, false);
+        access_log_line_coded(line, access_log_line_shortened(r->s3.bucket), false);
         access_log_line_literal(line, "/");
         access_log_line_coded(line, log_key_shown(r->s3.key, hash), false);
     } else {
         size_t question = span_find(r->http->target, '?');
-        access_log_line_coded(line, (struct span){r->http->target.ptr, question}, false);
-        for (unsigned i = 0; i < r->s3.param_count; i++) {
+        access_log_line_coded_up_to(line, (struct span){r->http->target.ptr, question}, false, end);
+        for (unsigned i = 0; i < r->s3.param_count && line->len + 3 <= end; i++) {
             const struct s3_param *p = &r->s3.params[i];
             access_log_line_text(line, i == 0 ? "?" : "&");
-            access_log_line_coded(line, p->raw_name, false);
+            access_log_line_coded_up_to(line, p->raw_name, false, end);
             if (p->has_value) {
                 access_log_line_literal(line, "=");
-                access_log_line_coded(line, is_secret_parameter(p->name) ? SPAN("-") : p->raw_value,
-                                      false);
+                access_log_line_coded_up_to(
+                    line, is_secret_parameter(p->name) ? SPAN("-") : p->raw_value, false, end);
             }
         }
     }
@@ -134,7 +141,7 @@ void access_log_s3(struct access_log_line *line, const struct access_log_entry *
     struct span date = span_from_cstr(text);
 
     access_log_line_literal(line, "-"); // bucket owner: not known here
-    put_s3_field(line, r->s3.bucket);
+    put_s3_field(line, access_log_line_shortened(r->s3.bucket));
     access_log_line_literal(line, " ");
     access_log_line_bytes(line, date.ptr, date.len);
     put_s3_field(line, request_address(r));
@@ -157,7 +164,7 @@ void access_log_s3(struct access_log_line *line, const struct access_log_entry *
     put_s3_quoted(line, access_log_line_shortened(referer));
     (void)headers_get(&r->http->headers, SPAN("user-agent"), &agent);
     put_s3_quoted(line, access_log_line_shortened(agent));
-    put_s3_field(line, r->s3.has_version_id ? r->s3.version_id : none);
+    put_s3_field(line, r->s3.has_version_id ? access_log_line_shortened(r->s3.version_id) : none);
     put_s3_field(line, span_from_cstr(r->id)); // host id
     put_s3_field(line, r->principal.verified ? SPAN("SigV4") : none);
     access_log_line_literal(line, " -"); // cipher suite

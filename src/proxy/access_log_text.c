@@ -54,7 +54,7 @@ void access_log_text(struct access_log_line *line, const struct access_log_entry
     put_time(line, entry->first_byte_us);
     put_time(line, entry->total_us);
     put_word(line, " ", span_from_cstr(s3_operation_name(r->s3.operation)));
-    put_word(line, " ", r->s3.bucket);
+    put_word(line, " ", access_log_line_shortened(r->s3.bucket));
     put_word(line, "/", log_key_shown(r->s3.key, hash));
     (void)headers_get(&r->http->headers, SPAN("range"), &range);
     put_word(line, " ", access_log_line_shortened(range));

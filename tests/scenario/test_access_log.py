@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the access log says is what happened: blocks, results, times, who asked, and the ids of both sides."""
+import json
 import os
 import pty
 import re
@@ -127,6 +128,37 @@ def test_the_form_of_s3(start, origin):
     assert one[9:13] == ("200", "-", str(1 << 20), str(1 << 20)) and int(one[13]) >= int(one[14])
     assert gone[9:11] == ("404", "NoSuchKey")
     assert listing[6:9] == ("REST.GET.BUCKET", "-", "GET /bkt?list-type=2&prefix=dir/ HTTP/1.1")
+
+
+LONG = {
+    "quotes in the query": b"/bkt/k?x=" + 15_900 * b'"',
+    "a version": b"/bkt/k?versionId=" + 5_000 * b"%01",
+    "a bucket": b"/" + 16_000 * b"a" + b"/k",
+    "a bucket of nonsense": b"/" + 5_300 * b"%01" + b"/k",
+    "a key": b"/bkt/" + 1_024 * b"%01" + b"?x=" + 12_000 * b'"',
+    "many parameters": b"/bkt/k?" + b"&".join(900 * [b'"=' + 14 * b'"']),
+}
+
+
+@pytest.mark.parametrize("form", ["json", "s3", "text"])
+def test_no_request_is_too_long_for_the_log(start, origin, form):
+    """Nobody keeps a read out of the log by what it sends along: what a client chose is shortened, the line stays."""
+    origin.put("k", 1000)
+    server, lines = start(origin, settings={"access_log.format": form}), 0
+    for name, target in LONG.items():
+        with server.connection() as connection:
+            connection.send(b"GET " + target + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes=" + 600 * b"\x80" +
+                            b"\r\nReferer: " + 600 * b"\x80" + b"\r\nUser-Agent: " + 600 * b"\x80" +
+                            b"\r\nx-request-id: " + 600 * b"\x80" + b"\r\n\r\n")
+            connection.read_reply()
+        with server.changed:
+            assert server.changed.wait_for(lambda: len(server.stdout) > lines, 30), name
+            line, lines = server.stdout[lines], lines + 1
+        if form == "json":
+            assert json.loads(line)["ua"], name
+        elif form == "s3":
+            assert FIELDS.match(line), (name, line[-300:])
+    assert server.metric("forebay_access_log_dropped_total") == 0
 
 
 @pytest.mark.parametrize("mode", ["prefix", "hash"])

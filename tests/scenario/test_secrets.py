@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,8 @@ def traffic(server, origin, hunt):
                             (Signer("ALICE", SECRETS["BOB"], token=TOKEN).presign("GET", at, host), [])):
         reply = hunt.reply("mismatch", http.request("GET", target, headers))
         assert "***" in reply.element("CanonicalRequest"), reply
+    http.request("GET", alice.signer.presign("GET", at + "?" + "&".join(f"{n}={urllib.parse.quote(v)}" for n, v in sse), host))
+    hunt.more.append(urllib.parse.quote(SSE_KEY))
     hunt.reply("version 2", http.request("GET", at + "?AWSAccessKeyId=ALICE&Signature=c2ln&Expires=9"))
     hunt.reply("malformed", http.request("GET", at, [("Authorization", "AWS4-HMAC-SHA256 " + "x" * 99)]))
     hunt.reply("anonymous", http.request("GET", at))
