@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers to listings, kept for a rule's list_ttl: byte for byte, per principal, bucket and
-// canonical query. A page is fetched without the client's headers (only Via goes on), so that it
+// Answers to listings, kept for a rule's list_ttl: byte for byte, per principal with its
+// realm, bucket and canonical query. A page is fetched without the client's headers (only Via goes on), so that it
 // fits every client. One cache per worker, touched by that worker only; a page answers only requests
 // on the worker that fetched it.
 //
@@ -129,7 +129,8 @@ static bool request_is_cacheable(const struct request *r)
     return true;
 }
 
-// Principal, bucket, where it is now, its epoch and query with their lengths, so that no two of them read the same;
+// Principal, its realm, bucket, where it is now, its epoch and query with their lengths, so that no two of them read the
+// same: a reload may give a principal other keys at the origin, which lists something else to it;
 // empty when there is no room. Origins are not freed before pages are.
 static struct span page_name(const struct request *r)
 {
@@ -137,10 +138,12 @@ static struct span page_name(const struct request *r)
     if (sigv4_canonical_query(r->arena, r->s3.raw_query, false, &query) != ERR_OK) {
         return (struct span){NULL, 0};
     }
+    struct span realm = request_realm(r);
     return span_from_cstr(arena_printf(
-        r->arena, "%zu %zu %.*s %.*s %p %zu %.*s %llx %.*s", r->principal.name.len,
-        r->s3.bucket.len, (int)r->principal.name.len, r->principal.name.ptr, (int)r->s3.bucket.len,
-        r->s3.bucket.ptr, (const void *)r->origin, r->origin_bucket.len, (int)r->origin_bucket.len,
+        r->arena, "%zu %zu %zu %.*s %.*s %.*s %p %zu %.*s %llx %.*s", r->principal.name.len,
+        realm.len, r->s3.bucket.len, (int)r->principal.name.len, r->principal.name.ptr,
+        (int)realm.len, realm.len > 0 ? realm.ptr : "", (int)r->s3.bucket.len, r->s3.bucket.ptr,
+        (const void *)r->origin, r->origin_bucket.len, (int)r->origin_bucket.len,
         r->origin_bucket.ptr, (unsigned long long)request_epoch(r), (int)query.len,
         query.len > 0 ? query.ptr : ""));
 }

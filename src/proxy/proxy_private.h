@@ -282,6 +282,7 @@ static inline bool request_is_no_cache(const struct request *r)
 }
 // Keys that are the principal's own towards the origin; NULL: the origin's.
 const struct sigv4_credentials *request_origin_credentials(const struct request *r);
+struct span request_realm(const struct request *r); // who shares cached bytes with this request
 
 #define STEP(name, fn) request_step_fn fn;
 #include "proxy/steps.def"

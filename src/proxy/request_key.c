@@ -9,11 +9,15 @@ const struct sigv4_credentials *request_origin_credentials(const struct request 
     return p != NULL ? p->origin_credentials : NULL;
 }
 
-struct object_key *request_object_key_beside(struct request *r, struct span key)
+struct span request_realm(const struct request *r)
 {
     const struct access_keys_principal *p = r->principal.entry;
-    struct span realm = p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
-    return request_object_key_in(r, r->origin, realm, r->origin_bucket, key, r->rule);
+    return p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
+}
+
+struct object_key *request_object_key_beside(struct request *r, struct span key)
+{
+    return request_object_key_in(r, r->origin, request_realm(r), r->origin_bucket, key, r->rule);
 }
 
 struct object_key *request_object_key(struct request *r)

@@ -900,6 +900,24 @@ def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
     read("ALICE", True, None)
 
 
+def test_a_page_of_a_listing_is_of_its_realm(tmp_path, origin, start):
+    """A reload gives a principal keys of its own at the origin, which lists nothing to them: no page from before is shown."""
+    allow = {"ALICE": [("*", "", ALL)]}
+    path = keys_file(tmp_path, allow)
+    server = start(origin, settings=verify(path, workers=1), file={"rules": [{"match": "**", "list_ttl": "1h"}]})
+    put(origin, "bkt", "a")
+    alice = Caller(server, "ALICE")
+    for hit in (False, True):
+        reply = alice.ask("GET", "/bkt?list-type=2")
+        assert reply.status == 200 and ("hit" in reply.header("cache-status")) == hit, reply
+    keys_file(tmp_path, allow, extra={"ALICE": origin_keys(tmp_path, "ALICE")})
+    reload(server)
+    judge_nothing(denial(lambda: alice.ask("GET", "/bkt?list-type=2")))
+    keys_file(tmp_path, allow)
+    reload(server)
+    wait_for(lambda: alice.ask("GET", "/bkt?list-type=2").status == 200, "the origin's own keys")
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_one_principals_refusal_is_not_anothers(tmp_path, origin, start, engine, method):
     """Of one realm, with keys of their own: who waits for the first one's question is not denied with it."""
