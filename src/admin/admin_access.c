@@ -9,11 +9,14 @@
 //            a web page can send
 //
 // Detail and control over TCP want a Host that is an address, localhost or in admin.allowed_hosts: a page
-// in a browser on this machine can be made to call us under a name of its own (DNS rebinding).
+// in a browser on this machine can be made to call us under a name of its own (DNS rebinding). And nothing that a
+// browser says a page of another origin asks (Sec-Fetch-Site): such a page reads no answer, but it could have origins
+// listed and hold places of streams. A header that decides stands once: two readers may choose differently.
 #include "admin/admin_private.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <event2/keyvalq_struct.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
 #include <stdlib.h>
@@ -74,6 +77,9 @@ static bool host_is_allowed(const struct admin_access *access, const char *host)
     }
     char *colon = strchr(name, ':');
     if (colon != NULL) {
+        if (colon[1 + strspn(colon + 1, "0123456789")] != '\0') {
+            return false;
+        }
         *colon = '\0';
     }
     for (unsigned i = 0; i < access->host_count; i++) {
@@ -83,6 +89,28 @@ static bool host_is_allowed(const struct admin_access *access, const char *host)
     }
     struct in_addr v4;
     return strcasecmp(name, "localhost") == 0 || inet_pton(AF_INET, name, &v4) == 1;
+}
+
+static bool has_twice(const struct evkeyvalq *headers)
+{
+    static const char *const DECIDE[] = {"Host", "Authorization", "X-Forebay-Control",
+                                         "Sec-Fetch-Site"};
+    unsigned counts[ARRAY_LEN(DECIDE)] = {0};
+    bool is_twice = false;
+    for (const struct evkeyval *h = headers->tqh_first; h != NULL; h = h->next.tqe_next) {
+        for (size_t i = 0; i < ARRAY_LEN(DECIDE); i++) {
+            counts[i] += strcasecmp(h->key, DECIDE[i]) == 0;
+            is_twice |= counts[i] > 1;
+        }
+    }
+    return is_twice;
+}
+
+// "none": typed by the user. No header: no browser, or one of years ago.
+static bool is_of_foreign_page(const struct evkeyvalq *headers)
+{
+    const char *site = evhttp_find_header(headers, "Sec-Fetch-Site");
+    return site != NULL && strcasecmp(site, "none") != 0 && strcasecmp(site, "same-origin") != 0;
 }
 
 enum token { TOKEN_ABSENT, TOKEN_WRONG, TOKEN_RIGHT };
@@ -107,6 +135,14 @@ static unsigned judge(const struct admin_access *access, struct evhttp_request *
                       enum caller caller, enum admin_class class, const char **ret_why)
 {
     const struct evkeyvalq *headers = evhttp_request_get_input_headers(req);
+    if (has_twice(headers)) {
+        *ret_why = "Host, Authorization, X-Forebay-Control and Sec-Fetch-Site stand once at most";
+        return 400;
+    }
+    if (is_of_foreign_page(headers)) {
+        *ret_why = "a web page of another origin may not ask this";
+        return 403;
+    }
     if (!host_is_allowed(access, evhttp_find_header(headers, "Host"))) {
         *ret_why = "Host must be an IP address, localhost or one of admin.allowed_hosts";
         return 403;

@@ -644,6 +644,13 @@ def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
     (b"POST /api/v1/evict HTTP/1.1\r\nHost: evil.example\r\nX-Forebay-Control: 1\r\nContent-Length: 0\r\n\r\n", 403),
     (b"GET /api/v1/explain?uri=s3://b/k HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403),
     (b"GET /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 405),
+    (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1:80@evil.example\r\n\r\n", 403),
+    (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n", 400),
+    (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n", 400),
+    (b"GET /api/v1/ls?uri=s3://bkt/ HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n\r\n", 403),
+    (b"GET /api/v1/log HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-site\r\n\r\n", 403),
+    (b"GET /api/v1/requests HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-origin\r\n\r\n", 200),
+    (b"GET /api/v1/requests HTTP/1.1\r\nHost: localhost:9001\r\nSec-Fetch-Site: none\r\n\r\n", 200),
     (b"POST /api/v1/evict HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Forebay-Control: 1\r\nContent-Length: 9999999\r\n\r\n", 413),
 ])
 def test_what_a_web_page_or_a_stranger_may_not(forebay, head, status):
