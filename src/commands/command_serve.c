@@ -540,7 +540,7 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
 // reply, while those of new clients wait.
 static bool serve_has_company(const struct serve *s, uint64_t since_ms)
 {
-    bool is_followed = s->upgrade.pid != 0;
+    bool is_followed = s->upgrade.passing_fd >= 0;
     return http_server_connections(s->http) > 0 &&
            (!is_followed || stats_sum(COUNTER_http_inflight) > 0 ||
             clock_monotonic_ms() - since_ms < UPGRADE_LAST_REPLY_MS);
@@ -554,7 +554,7 @@ static bool serve_is_busy(const struct serve *s, uint64_t since_ms)
 
 // New connections are refused, open exchanges end, runs in flight are stored or dropped, writes get
 // their answers, also those whose clients have left; a second signal or the end of the grace stops
-// the wait.
+// the wait. Where another process was to follow, the first signal calls that off.
 static void serve_drain(struct serve *s, const sigset_t *signals)
 {
     s->draining = true;
@@ -572,9 +572,15 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     while (serve_is_busy(s, since_ms) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
         serve_tend_watchdog(s);
-        if (signal_number == SIGTERM || signal_number == SIGINT) {
+        if (signal_number != SIGTERM && signal_number != SIGINT) {
+            continue;
+        }
+        if (s->upgrade.pid == 0) {
             break;
         }
+        command_upgrade_call_off(&s->upgrade);
+        log_error("upgrade_failed", "why=\"the server is stopping\"");
+        command_notify("STOPPING=1");
     }
 }
 

@@ -17,6 +17,7 @@
 //   ends
 //
 // Who dies when: before COMMIT nothing has changed, the old one goes on and a new one without an old one ends.
+// An old one that is to stop before YOURS ends the new one, too: who stops a server leaves none.
 // After it a new one whose old one is gone goes on as with YOURS: the kernel has taken the lock from it. An old
 // one whose new one fails, or does not serve in time, ends it and starts itself anew from /proc/self/exe, which
 // is there even if the file is not. So at each moment one process at most has the cache directory, and the
@@ -505,6 +506,11 @@ bool command_upgrade_begin(struct command_upgrade *u,
 void command_upgrade_commit(struct command_upgrade *u)
 {
     say(u->control_fd, COMMIT, "");
+}
+
+void command_upgrade_call_off(struct command_upgrade *u)
+{
+    end_child(u, NULL); // workers may still send into the pair, so its descriptors stay
 }
 
 // Does not return.

@@ -287,6 +287,29 @@ def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
     warm(server, origin, ["a"])
 
 
+def test_who_stops_the_old_one_leaves_no_new_one(serve, origin, engine):
+    """SIGTERM while it drains for the one that follows: what is under way ends well, and then nobody serves."""
+    origin.put("slow", 1000)
+    go = threading.Event()
+    origin.fault("slow", "hold", (go,))
+    server = serve(origin, engine=engine)
+    old = server.process.pid
+    with server.connection() as busy:
+        busy.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
+        origin.wait_for(1, key="slow")
+        os.kill(old, signal.SIGUSR2)
+        server.wait_stderr('"draining"')
+        new, = map(int, open(f"/proc/{old}/task/{old}/children").read().split())
+        os.kill(old, signal.SIGTERM)
+        server.wait_stderr('"upgrade_failed"')
+        wait_for(lambda: is_gone(new), "the one that was to follow to end")
+        go.set()
+        judge(busy.read_reply(), origin, "slow")
+    assert server.wait_exit() == 0
+    server.start()                                         # the cache directory is free
+    warm(server, origin, ["slow"])
+
+
 def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
     """Nothing was handed over yet: the new one ends, too, and the next start finds the cache free."""
     origin.put("a", 1000)
