@@ -130,15 +130,15 @@ static json_t *job_json(const struct job *job)
     double rate = elapsed_s > 0 ? (double)p.bytes_fetched / elapsed_s : 0;
     uint64_t left = p.bytes - min_u64(p.bytes, p.bytes_done);
     json_t *json = json_pack(
-        "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:o, "
-        "s:o}",
+        "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:f, s:f, "
+        "s:o, s:o}",
         "id", (int)job->id, "kind", "warm", "what", command_control_text(span_from_cstr(job->what)),
         "state", states[p.state], "counted", p.is_counted, "objects", (json_int_t)p.objects,
         "objects_done", (json_int_t)p.objects_done, "objects_cached", (json_int_t)p.objects_cached,
         "objects_failed", (json_int_t)p.objects_failed, "objects_refused",
         (json_int_t)p.objects_refused, "bytes", (json_int_t)p.bytes, "bytes_done",
         (json_int_t)p.bytes_done, "bytes_fetched", (json_int_t)p.bytes_fetched, "inflight",
-        (int)p.inflight, "elapsed_s", elapsed_s, "rate", rate, "eta_s",
+        (int)p.inflight, "waits", p.waits, "elapsed_s", elapsed_s, "rate", rate, "eta_s",
         p.state == PROXY_WARM_RUNS && rate > 0 ? json_real((double)left / rate) : json_null(),
         "failures", failures_json(&p));
     check(json != NULL);

@@ -114,7 +114,8 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     fill_drop_pages(fill);
     if (err != ERR_OK) {
         stats_add(COUNTER_fills_unstored, 1);
-        fill_final_all(fill, OUTCOME_REJOIN, ERR_OK, (struct span){0});
+        fill_final_all(fill, OUTCOME_REJOIN, err,
+                       (struct span){0}); // who can waits before it asks again
         fill_leave_table(fill);
         fill_maybe_free(fill);
         return;
@@ -237,6 +238,8 @@ static const char *store_refusal(enum err err)
     switch (err) {
     case ERR_NOT_ADMITTED:
         return "not-admitted";
+    case ERR_DISK_BUSY:
+        return "disk-busy";
     case ERR_DISK_FULL:
         return "disk-full";
     case ERR_LIMIT:

@@ -251,6 +251,7 @@ struct proxy_warm_progress {
     uint64_t objects_refused;          // could not be kept
     uint64_t bytes_fetched;            // by this job
     unsigned inflight;                 // requests
+    const char *waits; // what for, in a word, before it asks for more; NULL: it does not
     uint64_t elapsed_us;
     unsigned failure_count;
     const char *failures[PROXY_WARM_FAILURES_MAX]; // live as long as the job

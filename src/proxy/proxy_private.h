@@ -53,6 +53,9 @@ struct proxy {
     unsigned worker_count;
     struct proxy_worker *workers;
     atomic_uint doubt_count; // of all workers
+    struct {
+        atomic_uint runs; // asked for, and not stored yet
+    } warm_room;          // of all warm jobs
     struct series_table *series;
     struct pins_room *pins;
     char id_prefix[9];

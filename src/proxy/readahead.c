@@ -642,11 +642,13 @@ static void track_follow(struct readahead_track *t, struct request *r)
     track_ask(next);
 }
 
-// Nor is what comes behind it stored, so nobody would find it: only the policy chooses piece by piece.
+// Nor is what comes behind it stored, so nobody would find it: only the policy chooses piece by piece, and a disk
+// that is behind is so for a while.
 static bool is_unfit(const struct subscription *run)
 {
     const char *why = run->unstored_why;
-    return why != NULL && !span_equal_cstr(SPAN("not-admitted"), why);
+    return why != NULL && !span_equal_cstr(SPAN("not-admitted"), why) &&
+           !span_equal_cstr(SPAN("disk-busy"), why);
 }
 
 static void track_note(struct readahead_track *t, struct request *r)

@@ -6,8 +6,7 @@
 //   items (asked for) -> pages (two: one is worked off while the next is listed) -> objects -> runs
 //
 // Bounds: PROXY_WARM_PENDING_MAX items, two pages, OBJECTS_MAX objects at once, as many runs as the job's
-// concurrency. A job pauses while memory is short, the disk is behind, or its rate is used up, and goes on
-// with the next run that ends, or PAUSE_MS later.
+// concurrency. A job pauses while memory is short, the store is behind, or its rate is used up (warm_pace.c).
 //
 // It ends when all is done, when it is cancelled, and with the process; what is cached by then stays, and a
 // job that asks for the same goes on there. Any thread reads what it has published.
@@ -20,7 +19,6 @@
 #include "base/clock.h"
 
 #define STEPS_MAX 64u // of objects in one turn
-#define PAUSE_MS 20u
 #define FAILURE_MAX_BYTES 1536u
 
 // --- life ----------------------------------------------------------------------------------------
@@ -74,6 +72,8 @@ struct proxy_warm *proxy_warm_new(struct proxy *proxy, const struct proxy_warm_o
     list_init(&job->items);
     list_init(&job->ready);
     list_init(&job->waiting);
+    list_init(&job->later);
+    warm_pace_begin(job);
     worker_task_init(&job->task, job_go);
     stats_add(COUNTER_warm_jobs, 1);
     atomic_init(&job->published.began_us, clock_monotonic_us());
@@ -105,6 +105,7 @@ static void job_end(struct proxy_warm *job)
     worker_task_cancel(&job->task);
     stats_sub(COUNTER_warm_jobs, 1);
     atomic_store(&p->is_counted, true);
+    atomic_store(&p->waits, NULL);
     atomic_store(&p->ended_us, clock_monotonic_us());
     atomic_store(&p->state, job->is_cancelled ? PROXY_WARM_CANCELLED : PROXY_WARM_DONE);
     log_info("warm_done", "cancelled=%d objects=%llu failed=%llu refused=%llu fetched_bytes=%llu",
@@ -260,17 +261,6 @@ static struct warm_object *next_object(struct proxy_warm *job)
     return o;
 }
 
-// 0: something may be asked for now.
-static uint64_t pause_ms(struct proxy_warm *job)
-{
-    uint64_t now_us = worker_now_us(job->pw->worker);
-    if (job->due_us > now_us) {
-        return (job->due_us - now_us) / 1000 + 1;
-    }
-    bool is_tight = chunk_budget_is_short() || !store_keeps_up(job->pw->worker, job->proxy->store);
-    return is_tight ? PAUSE_MS : 0;
-}
-
 static bool is_exhausted(struct proxy_warm *job)
 {
     return job->object_count == 0 && job->listed == NULL && list_empty(&job->items) &&
@@ -304,6 +294,7 @@ static void job_drop(struct proxy_warm *job)
     struct list_node *node;
     objects_drop(job, &job->ready);
     objects_drop(job, &job->waiting);
+    objects_drop(job, &job->later);
     while ((node = list_pop_front(&job->items)) != NULL) {
         item_unref(container_of(node, struct warm_item, node));
     }
@@ -317,29 +308,47 @@ static void job_drop(struct proxy_warm *job)
     }
 }
 
+// It is over; or waits, and is tried again.
+static void object_over(struct warm_object *o)
+{
+    const struct warm_refusal *later = o->err == ERR_OK && !o->is_refused ? o->later : NULL;
+    if (later != NULL && warm_pace_keep(o->job, o, later->wait_ms)) {
+        return;
+    }
+    if (later != NULL) {
+        o->is_refused = true;
+        o->why = later->text;
+    }
+    object_end(o);
+}
+
 static void job_work(struct proxy_warm *job)
 {
+    uint64_t later_ms = warm_pace_wake(job);
     for (unsigned i = 0; i < STEPS_MAX; i++) {
-        uint64_t wait_ms = pause_ms(job);
+        uint64_t wait_ms = warm_pace_wait_ms(job);
         if (wait_ms > 0) {
             timer_start(&job->timer, wait_ms);
             return;
         }
         struct list_node *node = list_first(&job->ready);
-        if (job->run_count >= job->options.concurrency) {
-            return; // a run that ends goes on
+        struct warm_object *o = NULL;
+        if (!warm_pace_is_full(job)) {
+            o = node != NULL ? container_of(node, struct warm_object, node) : next_object(job);
         }
-        struct warm_object *o =
-            node != NULL ? container_of(node, struct warm_object, node) : next_object(job);
-        if (o == NULL) {
-            return; // an object that ends, or a page that comes, goes on
+        if (o == NULL) { // a run or an object that ends, or a page that comes, goes on
+            if (later_ms > 0) {
+                timer_start(&job->timer, later_ms);
+            }
+            return;
         }
         enum warm_step step = warm_object_step(o);
         if (step == WARM_WAITS) {
             list_remove(&o->node);
             list_push_back(&job->waiting, &o->node);
         } else if (step == WARM_OVER) {
-            object_end(o);
+            object_over(o);
+            later_ms = warm_pace_wake(job);
         }
     }
     worker_defer(job->pw->worker, &job->task);
@@ -477,6 +486,7 @@ void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *r
         .objects_refused = atomic_load(&p->objects_refused),
         .bytes_fetched = atomic_load(&p->bytes_fetched),
         .inflight = atomic_load(&p->inflight),
+        .waits = atomic_load(&p->waits),
         .elapsed_us = (ended_us != 0 ? ended_us : clock_monotonic_us()) - atomic_load(&p->began_us),
         .failure_count = atomic_load(&p->failure_count)};
     for (unsigned i = 0; i < ret_progress->failure_count; i++) {

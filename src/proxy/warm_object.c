@@ -7,16 +7,28 @@
 //   known          a version that the listing does not name, or that is stale by its rule, is confirmed
 //                  first; then each missing run goes to its stripe's owner (JOIN)
 //   another one    (GONE, or found so by the home): begun anew, a few times
+//   not stored     for a moment: what else of it is out ends, and it is begun anew later (warm_pace.c)
 #include "proxy/warm_private.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#define WINDOWS_MAX 16u // looked up in one step
+#define WINDOWS_MAX 16u     // looked up in one step
+#define YOUNG_WAIT_MS 2100u // an origin's file is young for two seconds
 
 struct warm_run_node {
     struct list_node node;
     struct warm_run run;
 };
+
+// By the settings of now.
+static void take_rule(struct warm_object *o, struct span key)
+{
+    const struct proxy_warm *job = o->job;
+    o->live = live_ref(job->pw->live);
+    o->key = inspect_key(job->proxy, o->live, job->proxy->realm, o->item->bucket, key);
+    o->rule = rules_find(o->live, o->item->bucket, key);
+}
 
 struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *item, struct span key,
                                     const struct list_entry *entry)
@@ -28,9 +40,7 @@ struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *it
     item->refs++;
     list_node_init(&o->node);
     list_init(&o->runs);
-    o->live = live_ref(job->pw->live);
-    o->key = inspect_key(job->proxy, o->live, job->proxy->realm, item->bucket, key);
-    o->rule = rules_find(o->live, item->bucket, key);
+    take_rule(o, key);
     o->end_byte = UINT64_MAX;
     if (entry != NULL) {
         o->is_listed = true;
@@ -97,18 +107,24 @@ static enum warm_step fail(struct warm_object *o, enum err err, const char *why)
     return o->reading ? WARM_WAITS : WARM_OVER;
 }
 
-static enum warm_step restart(struct warm_object *o)
+// Nothing is known of it any more.
+static void forget(struct warm_object *o)
 {
-    if (++o->restarts > WARM_RESTARTS_MAX) {
-        return fail(o, ERR_ORIGIN_CHANGED, "it changes faster than it can be fetched");
-    }
-    warm_object_leave(o);
     store_object_unref(o->object);
     o->object = NULL;
     o->is_confirmed = false;
     o->at = o->first_byte;
     atomic_fetch_sub(&o->job->published.bytes_done, o->done_bytes);
     o->done_bytes = 0;
+}
+
+static enum warm_step restart(struct warm_object *o)
+{
+    if (++o->restarts > WARM_RESTARTS_MAX) {
+        return fail(o, ERR_ORIGIN_CHANGED, "it changes faster than it can be fetched");
+    }
+    warm_object_leave(o);
+    forget(o);
     return WARM_ASKED;
 }
 
@@ -123,6 +139,32 @@ static void changed(struct warm_object *o)
 
 // --- runs ----------------------------------------------------------------------------------------
 
+// What passes by itself, and when. What is not here is final.
+static const struct warm_refusal refusals[] = {
+    {"disk-busy", "the disk is behind with what it was given", true, 0},
+    {"index-busy", "the index is behind with what it was given", true, 0},
+    {"disk-full", "the disk has no room", true, 0},
+    {"disk-degraded", "the disk does not take what is written", true, 0},
+    {"too-young", "it has changed within the last two seconds", true, YOUNG_WAIT_MS},
+    {"overwritten", "it was overwritten meanwhile", true, 0},
+    {"too-large", "it is larger than max_object_size", false, 0},
+    {"not-admitted", "the cache is full and keeps what is read more often", false, 0},
+    {"rule", "its rule says cache: false", false, 0},
+    {"not-storable", "the origin says that it is not to be stored", false, 0},
+    {"weak-etag", "the origin gives it no strong ETag", false, 0},
+};
+
+static const struct warm_refusal *refusal_of(const char *word)
+{
+    static const struct warm_refusal other = {"", "not stored", false, 0};
+    for (unsigned i = 0; i < ARRAY_LEN(refusals); i++) {
+        if (word != NULL && strcmp(refusals[i].word, word) == 0) {
+            return &refusals[i];
+        }
+    }
+    return &other;
+}
+
 static void run_end(struct warm_run *run)
 {
     struct warm_run_node *node = container_of(run, struct warm_run_node, run);
@@ -130,9 +172,26 @@ static void run_end(struct warm_run *run)
     subscription_leave(run->sub);
     list_remove(&node->node);
     o->run_count--;
-    o->job->run_count--;
-    atomic_fetch_sub(&o->job->published.inflight, 1);
+    warm_pace_ended(o->job);
     free(node);
+}
+
+// It is not stored. What else is out of the object may be, if that passes.
+static void run_refused(struct warm_run *run, const struct warm_refusal *refusal)
+{
+    struct warm_object *o = run->object;
+    uint64_t asked_us = run->asked_us;
+    if (!refusal->passes) {
+        o->is_refused = true;
+        o->why = refusal->text;
+        warm_object_leave(o);
+        return;
+    }
+    run_end(run);
+    o->later = refusal;
+    if (refusal->wait_ms == 0) {
+        warm_pace_refused(o->job, asked_us, refusal->word);
+    }
 }
 
 static void on_run_ended(struct warm_run *run)
@@ -148,10 +207,19 @@ static void on_run_ended(struct warm_run *run)
     enum subscription_outcome outcome = sub->outcome;
     enum err err = sub->err;
     bool is_ours = !sub->joined && !sub->whole;
+    if (outcome == OUTCOME_REJOIN && err != ERR_OK) { // it was written, and that failed
+        run_refused(run, refusal_of(err == ERR_DISK_BUSY   ? "disk-busy"
+                                    : err == ERR_DISK_FULL ? "disk-full"
+                                                           : "disk-degraded"));
+        return;
+    }
     run_end(run);
     if (outcome == OUTCOME_DONE && o->object != NULL && (end > first || end_of(o) == 0)) {
         note_done(o, first, end);
         o->has_fetched |= is_ours;
+        if (is_ours) {
+            warm_pace_stored(o->job);
+        }
         stats_add(COUNTER_warm_bytes, is_ours ? end - first : 0);
         atomic_fetch_add(&o->job->published.bytes_fetched, is_ours ? end - first : 0);
         o->at = end < end_of(o) ? min_u64(o->at, max_u64(end, o->first_byte))
@@ -168,21 +236,6 @@ static void on_run_ended(struct warm_run *run)
     }
 }
 
-static const char *words_of(const struct subscription *sub)
-{
-    struct span why = span_from_cstr(sub->unstored_why);
-    if (sub->weak) {
-        return "the origin gives it no strong ETag";
-    }
-    if (span_equal_cstr(why, "too-young")) {
-        return "it has changed within the last two seconds: ask again";
-    }
-    if (span_equal_cstr(why, "too-large")) {
-        return "it is larger than max_object_size";
-    }
-    return why.len > 0 ? sub->unstored_why : "not stored";
-}
-
 static void on_run(void *ctx, struct subscription *sub)
 {
     struct warm_run *run = ctx;
@@ -193,20 +246,9 @@ static void on_run(void *ctx, struct subscription *sub)
     if (sub->state == SUBSCRIPTION_ENDED) {
         on_run_ended(run);
     } else if (sub->answer != NULL && (!sub->stored || sub->weak)) {
-        o->is_refused = true;
-        o->why = words_of(sub);
-        warm_object_leave(o);
+        run_refused(run, refusal_of(sub->weak ? "weak-etag" : sub->unstored_why));
     }
     changed(o);
-}
-
-// Bytes are about to be asked for: the job's pace.
-static void take_turn(struct proxy_warm *job, uint64_t bytes)
-{
-    if (job->options.bytes_per_s > 0) {
-        uint64_t now_us = worker_now_us(job->pw->worker);
-        job->due_us = max_u64(job->due_us, now_us) + bytes * 1000000 / job->options.bytes_per_s;
-    }
 }
 
 static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
@@ -225,6 +267,7 @@ static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
     list_node_init(&node->node);
     list_push_back(&o->runs, &node->node);
     node->run.object = o;
+    node->run.asked_us = worker_now_us(job->pw->worker);
     node->run.first_byte = block * size;
     node->run.end_byte = (block + count) * size;
     struct fill_ask ask = {.key = o->key,
@@ -237,9 +280,7 @@ static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
                            .block_size_bytes = (uint32_t)size};
     o->at = node->run.end_byte;
     o->run_count++;
-    job->run_count++;
-    atomic_fetch_add(&job->published.inflight, 1);
-    take_turn(job, min_u64(node->run.end_byte, end) - node->run.first_byte);
+    warm_pace_asked(job, min_u64(node->run.end_byte, end) - node->run.first_byte);
     node->run.sub = subscription_ask(job->pw->fill, &ask, on_run, &node->run);
     return o->object == NULL ? WARM_WAITS : WARM_ASKED; // the first one tells the version
 }
@@ -391,28 +432,49 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
         }
     }
     if (!o->rule->cache) {
-        return refuse(o, "its rule says cache: false");
+        return refuse(o, refusal_of("rule")->text);
     }
     uint64_t size = o->has_size ? o->size_bytes : o->listed_size;
     if (o->rule->max_object_size_bytes > 0 && size > o->rule->max_object_size_bytes) {
-        return refuse(o, "it is larger than max_object_size");
+        return refuse(o, refusal_of("too-large")->text);
     }
     if (!store_would_keep(o->job->pw->store, o->key->hash, o->at / o->rule->block_size_bytes,
                           o->key->limits.group)) {
-        return refuse(o, "the cache is full and keeps what is read more often");
+        return refuse(o, refusal_of("not-admitted")->text);
+    }
+    if (o->job->pace.refuses != NULL) {
+        return refuse(o, refusal_of(o->job->pace.refuses)->text);
     }
     return ask_run(o, next);
+}
+
+// It was not stored, and has waited: from its beginning, by the rules of now.
+static void begin_again(struct warm_object *o)
+{
+    struct object_key *key = o->key;
+    struct live *live = o->live;
+    check(o->run_count == 0 && !o->reading && o->check == NULL);
+    take_rule(o, key->key);
+    object_key_unref(key);
+    live_unref(live);
+    forget(o);
+    o->later = NULL;
+    o->is_due = false;
 }
 
 enum warm_step warm_object_step(struct warm_object *o)
 {
     static _Thread_local struct store_view view;
     struct proxy_worker *pw = o->job->pw;
+    if (o->is_due) {
+        begin_again(o);
+    }
     for (unsigned i = 0; i < WINDOWS_MAX; i++) {
         if (o->reading || o->check != NULL) {
             return WARM_WAITS;
         }
-        bool is_over = o->err != ERR_OK || o->is_refused || (o->has_size && o->at >= end_of(o));
+        bool is_over = o->err != ERR_OK || o->is_refused || o->later != NULL ||
+                       (o->has_size && o->at >= end_of(o));
         if (is_over || (o->object == NULL && o->run_count > 0)) {
             return o->run_count > 0 ? WARM_WAITS : WARM_OVER;
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of a warm job share: warm.c (the job: what comes next, pace, end), warm_object.c (one
-// object, from the look into the index to its last run). On the job's worker but where it says otherwise.
+// What the files of a warm job share: warm.c (the job: what comes next, its end), warm_object.c (one object,
+// from the look into the index to its last run), warm_pace.c (how fast, and what is tried again). On the job's
+// worker but where it says otherwise.
 #ifndef FOREBAY_PROXY_WARM_PRIVATE_H
 #define FOREBAY_PROXY_WARM_PRIVATE_H
 
@@ -32,7 +33,22 @@ struct warm_published {
     _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
         objects_refused, bytes_fetched, began_us, ended_us;
     atomic_uint inflight, failure_count;
+    _Atomic(const char *) waits;             // for what, in a word; NULL: it does not
     char *failures[PROXY_WARM_FAILURES_MAX]; // below failure_count: immutable
+};
+
+struct warm_pace {
+    unsigned limit;         // runs at once; at most the job's concurrency
+    uint64_t due_us;        // nothing is asked for before: its rate
+    uint64_t held_until_us; // nor before: the store has refused
+    const char *held_why;
+    uint64_t shrunk_us; // when
+    unsigned backoff_ms;
+    uint64_t stuck_us;     // since when the store takes nothing; 0: it does
+    uint64_t stored;       // by anybody, then
+    bool is_hopeless;      // it has been so for too long
+    const char *refuses;   // and is so now, in a word: objects are refused unasked for
+    uint64_t later_due_us; // of the first one of proxy_warm.later
 };
 
 struct proxy_warm {
@@ -50,15 +66,24 @@ struct proxy_warm {
     unsigned page;              // which is the first
     struct circle circle;       // of the pages of `listed`
     struct list ready, waiting; // struct warm_object: may ask; waits for something
+    struct list later;          // was refused by the store, and is tried again
     unsigned object_count, run_count;
-    uint64_t due_us; // nothing is asked for before
+    struct warm_pace pace;
     struct task task;
     struct timer timer;
     bool is_closed, is_cancelled, is_over;
 };
 
+// Why something is not stored: in words, and whether that passes, when.
+struct warm_refusal {
+    const char *word, *text;
+    bool passes;
+    unsigned wait_ms; // at least, then
+};
+
 struct warm_run {
     struct warm_object *object;
+    uint64_t asked_us;
     struct subscription *sub; // NULL: free
     uint64_t first_byte, end_byte;
 };
@@ -80,6 +105,10 @@ struct warm_object {
     uint64_t etag_hash;
     bool is_confirmed; // by the origin, for this job
     bool has_fetched, is_refused;
+    const struct warm_refusal *later; // why it waits, to be told in the end; NULL: it does not
+    unsigned tries;                   // more
+    uint64_t due_us;                  // of the next one
+    bool is_due;                      // that has come: from its beginning, by the rules of now
     enum err err;
     const char *why; // in words, where err does not say it
     unsigned restarts;
@@ -103,5 +132,22 @@ struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *it
 enum warm_step warm_object_step(struct warm_object *o);
 void warm_object_leave(struct warm_object *o); // all its subscriptions
 void warm_object_free(struct warm_object *o);  // nothing of it is out
+
+// --- warm_pace.c ---------------------------------------------------------------------------------
+
+void warm_pace_begin(struct proxy_warm *job);
+uint64_t warm_pace_wait_ms(struct proxy_warm *job); // 0: something may be asked for now
+static inline bool warm_pace_is_full(const struct proxy_warm *job)
+{
+    return job->run_count >= job->pace.limit;
+}
+void warm_pace_asked(struct proxy_warm *job, uint64_t bytes); // a run
+void warm_pace_ended(struct proxy_warm *job);                 // whatever became of it
+void warm_pace_stored(struct proxy_warm *job);                // a run that the job has fetched
+void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, const char *why);
+// It is tried again, in WAIT_MS at least. False: not any more.
+bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms);
+// Those whose time has come are ready. In how many ms the next one is; 0: none waits.
+uint64_t warm_pace_wake(struct proxy_warm *job);
 
 #endif

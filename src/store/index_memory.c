@@ -99,6 +99,15 @@ bool index_memory_has_room(const struct index_memory *memory)
                memory->pending_bytes_max;
 }
 
+bool index_memory_leaves_room(const struct index_memory *memory, unsigned asked)
+{
+    uint64_t bytes_max =
+        atomic_load_explicit(&memory->pending_bytes_max, memory_order_relaxed) / 4 * 3;
+    return atomic_load_explicit(&memory->pending, memory_order_relaxed) + asked <
+               memory->pending_max / 4 * 3 &&
+           atomic_load_explicit(&memory->pending_bytes, memory_order_relaxed) < bytes_max;
+}
+
 bool index_memory_is_heavy(const struct index_memory *memory)
 {
     return atomic_load_explicit(&memory->pending_bytes, memory_order_relaxed) >=

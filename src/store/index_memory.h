@@ -89,6 +89,8 @@ const struct memory_entry *index_memory_find(const struct index_memory *memory,
                                              struct hash128 hash);
 // Room for another run?
 bool index_memory_has_room(const struct index_memory *memory);
+// Three quarters of it are not used up, not even when `asked` more have come.
+bool index_memory_leaves_room(const struct index_memory *memory, unsigned asked);
 // Do so many bytes wait to be durable that they are not to wait any longer? Their segments cannot be
 // picked to go meanwhile, and in their place go those that the policy would keep.
 bool index_memory_is_heavy(const struct index_memory *memory);

@@ -421,6 +421,15 @@ bool store_keeps_up(struct worker *w, const struct store *store)
            write_backlog_is_quick(&store->backlog, worker_now_us(w));
 }
 
+const char *store_waits_for(struct worker *w, const struct store *store, unsigned asked)
+{
+    return !store->attached || !store_is_filling(store) || segment_pool_is_short(&store->log.pool)
+               ? "disk-degraded"
+           : !store_keeps_up(w, store)                              ? "disk-busy"
+           : !index_memory_leaves_room(&store->index.memory, asked) ? "index-busy"
+                                                                    : NULL;
+}
+
 // Room for it, if it is to be stored.
 static enum err run_reserve(struct worker *w, struct store *store,
                             const struct store_object *object, uint64_t first_block, unsigned group,
@@ -432,7 +441,7 @@ static enum err run_reserve(struct worker *w, struct store *store,
         retention_admit(&store->retention, object->hash, first_block, group, is_part, ret_answer);
     if (!write_backlog_takes(&store->backlog)) {
         stats_add(COUNTER_admission_rejected_busy, 1);
-        return ERR_NOT_ADMITTED;
+        return ERR_DISK_BUSY;
     }
     if (verdict == POLICY_REFUSE) {
         stats_add(COUNTER_admission_rejected_policy, 1);
@@ -465,7 +474,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     }
     if (!index_memory_has_room(&store->index.memory)) {
         stats_add(COUNTER_admission_rejected_index_busy, 1);
-        return ERR_NOT_ADMITTED;
+        return ERR_DISK_BUSY;
     }
     uint64_t payload_len = segment_run_payload_len(object->size_bytes, object->block_size_bytes,
                                                    first_block, block_count);
@@ -513,7 +522,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
 void store_run_give_up(struct store_run *run)
 {
     if (as_run(run)->err == ERR_OK) {
-        run->err = ERR_NOT_ADMITTED;
+        run->err = ERR_DISK_BUSY;
         stats_add(COUNTER_admission_rejected_busy, 1);
         write_backlog_stall(&run->store->backlog);
         run_drop_chunks(run);

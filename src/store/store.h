@@ -373,7 +373,7 @@ uint64_t store_run_bytes_max(const struct store *store);
 // may still be 0: the index record names it; headers of runs whose generation is 0 carry a
 // provisional one from store_generation_next()). payload at most max(store_run_bytes_max(), one
 // block). is_part: who asks wants less than all of it; the policy takes it then, or the reader's next
-// part would come from the origin with all the others once more. ERR_NOT_ADMITTED, ERR_DISK_FULL, ERR_IO, ERR_LIMIT: go on unstored.
+// part would come from the origin with all the others once more. ERR_NOT_ADMITTED, ERR_DISK_BUSY, ERR_DISK_FULL, ERR_IO, ERR_LIMIT: go on unstored.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
                          struct store_run **ret_run) MUST_USE;
@@ -390,7 +390,11 @@ void store_run_append(struct store_run *run, struct chunk *chunk);
 uint64_t store_run_unwritten_bytes(const struct store_run *run);
 // False: the disk is behind with what it was given, or slow: who can should not wait for it.
 bool store_keeps_up(struct worker *w, const struct store *store);
-// The disk is not waited for any longer: finish reports ERR_NOT_ADMITTED, and chunks are given back now
+// Why a run that is begun now would not be stored, in a word: "disk-degraded", "disk-busy", "index-busy"; NULL:
+// nothing is known that would keep it from that. For who can wait: a quarter of the index's room is left to
+// who cannot, beside what `asked` more runs take, which are asked for and not stored yet.
+const char *store_waits_for(struct worker *w, const struct store *store, unsigned asked);
+// The disk is not waited for any longer: finish reports ERR_DISK_BUSY, and chunks are given back now
 // but for those that are being written.
 void store_run_give_up(struct store_run *run);
 // on_written() runs on the worker whenever a write of the run has ended, until done() or abort. `pages`:

@@ -35,7 +35,7 @@ RESULT = {"type": str, "ok": bool, "exit": int}
 SUMS = {"objects": int, "cached_objects": int, "bytes": int, "cached_bytes": int}
 JOB = {"id": int, "kind": str, "what": str, "state": str, "counted": bool, "objects": int, "objects_done": int,
        "objects_cached": int, "objects_failed": int, "objects_refused": int, "bytes": int, "bytes_done": int,
-       "bytes_fetched": int, "inflight": int, "elapsed_s": float, "rate": float, "eta_s": MAYBE, "failures": [str]}
+       "bytes_fetched": int, "inflight": int, "waits": (str, type(None)), "elapsed_s": float, "rate": float, "eta_s": MAYBE, "failures": [str]}
 WARM = {"followed": {**RESULT, **JOB}, "begun": {**RESULT, "job": int},
         "checked": {**RESULT, "objects": int, "objects_done": int, "bytes": int, "bytes_done": int}}
 SHAPES = {

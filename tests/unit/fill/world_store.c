@@ -533,7 +533,7 @@ static void run_finished(struct store_run *run)
     if (run->given_up || world.fail_write) {
         world.fail_write &= run->given_up;
         run_lose_segment(run);
-        run->done(run->ctx, run->given_up ? ERR_NOT_ADMITTED : ERR_IO, NULL);
+        run->done(run->ctx, run->given_up ? ERR_DISK_BUSY : ERR_IO, NULL);
     } else {
         run->segment->block_count = run->blocks;
         run->segment->writing = false;

@@ -830,7 +830,7 @@ static void do_flood(struct worker *w, void *ctx)
         do { // the next segment may come later than it is asked for
             err = store_run_begin(w, flood->box->store, made, 0, 1, STORE_PRIORITY_NORMAL, false,
                                   &run);
-        } while (err != ERR_OK && err != ERR_NOT_ADMITTED);
+        } while (err != ERR_OK && err != ERR_DISK_BUSY);
         if (err == ERR_OK) {
             store_run_abort(run);
             store_put(w, flood->box->store, made, flood->place, worker_now_us(w));
@@ -858,7 +858,7 @@ Test(index_memory, puts_that_a_stalled_sync_holds_up_are_bounded)
         struct flood flood = {.box = &box, .place = &place, .wanted = 3 * MEMORY_PENDING_MAX};
         box_on_worker(&box, 0, do_flood, &flood);
         cr_assert_eq(flood.entered, MEMORY_PENDING_MAX);
-        cr_assert(flood.err == ERR_NOT_ADMITTED);
+        cr_assert(flood.err == ERR_DISK_BUSY);
         cr_assert_eq(stats_sum(COUNTER_admission_rejected_index_busy) - refused,
                      2 * MEMORY_PENDING_MAX);
         cr_assert_eq(held(&box), MEMORY_PENDING_MAX);
@@ -906,7 +906,7 @@ Test(index_memory, bytes_that_are_not_durable_hold_at_most_half_of_the_cache)
             } else if (err == ERR_DISK_FULL) { // the next segment is still being made
                 (void)usleep(1000);
             } else {
-                cr_assert(err == ERR_NOT_ADMITTED);
+                cr_assert(err == ERR_DISK_BUSY);
             }
         }
         cr_assert(stats_sum(COUNTER_admission_rejected_index_busy) == refused + 1);

@@ -91,7 +91,7 @@ static void on_run_done(void *ctx, enum err err, const struct store_place *place
     if (err == ERR_OK) {
         s->places[atomic_load(&s->done)] = *place;
     } else {
-        cr_assert(err == ERR_NOT_ADMITTED);
+        cr_assert(err == ERR_DISK_BUSY);
         atomic_fetch_add(&s->failed, 1);
     }
     atomic_fetch_add(&s->done, 1);
