@@ -77,6 +77,18 @@ static int code_of(unsigned status)
                                             : EXIT_CODE_FAILED;
 }
 
+// Once, and only who has not begun: others wait for their own.
+static void tell_wait(struct command_client *client, const struct buf *answer)
+{
+    if (client->tells_wait) {
+        json_t *json = json_loadb(answer->ptr, answer->len, 0, NULL);
+        command_client_warn(client, "waits: %s", command_client_text(json, "reason"));
+        (void)fflush(stdout); // the result tells what failed
+        json_decref(json);
+        client->tells_wait = false;
+    }
+}
+
 static int ask(struct command_client *client, const char *method, const char *path, json_t *body,
                json_t **ret_answer)
 {
@@ -97,6 +109,7 @@ static int ask(struct command_client *client, const char *method, const char *pa
     buf_init(&answer, ANSWER_MAX_BYTES);
     enum err err = send_anywhere(client, &request, &status, &answer);
     while (err == ERR_OK && status == ADMIN_STATUS_BUSY && client->waits) {
+        tell_wait(client, &answer);
         (void)poll(NULL, 0, BUSY_MS); // a signal may shorten it
         answer.len = 0;
         err = send_anywhere(client, &request, &status, &answer);

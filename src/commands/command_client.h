@@ -20,7 +20,8 @@ struct command_client {
     struct config *config; // NULL: the server was named otherwise
     char address[512];     // where it answered last; "": nowhere yet
     const char *token;
-    bool waits; // while the server is too busy to take it, the same is asked again
+    bool waits;      // while the server is too busy to take it, the same is asked again
+    bool tells_wait; // and that is said, once
 };
 
 // EXIT_CODE_OK, or the exit code of a command that ends here; the reason is printed.

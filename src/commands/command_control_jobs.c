@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "commands/command_control_private.h"
+#include "stats/stats.h"
 
 #define JOBS_MAX 32u
 #define CONCURRENCY_DEFAULT 64
@@ -291,6 +292,19 @@ static struct job *job_get_locked(struct command_jobs *jobs, const struct admin_
     return job;
 }
 
+static const char *names_refused(char *ret_text, size_t size)
+{
+    char names[COMMANDS_BYTES_MAX], most[COMMANDS_BYTES_MAX];
+    (void)snprintf(ret_text, size,
+                   "the names that warm jobs have yet to do take %s of %s (limits.max_buffer) or "
+                   "are %u of one "
+                   "job: add more when some are done, or name a prefix",
+                   commands_human_bytes((double)stats_sum(COUNTER_warm_names), names),
+                   commands_human_bytes((double)proxy_warm_room_bytes(), most),
+                   PROXY_WARM_PENDING_MAX);
+    return ret_text;
+}
+
 void command_control_warm(void *ctx, struct admin_call *call)
 {
     struct command_control *control = ctx;
@@ -320,14 +334,21 @@ void command_control_warm(void *ctx, struct admin_call *call)
     struct proxy_warm_options options = {.concurrency = (unsigned)concurrency,
                                          .bytes_per_s = (uint64_t)rate};
     const char *why = NULL;
+    char room[256];
+    unsigned count = (unsigned)json_array_size(uris);
     unsigned status = 503;
     json_t *json = NULL;
     pthread_mutex_lock(&jobs->guarded.lock);
-    struct job *job = job_get_locked(jobs, call, (uint64_t)id, &options, &why);
-    if (job != NULL &&
-        proxy_warm_add(job->warm, items, (unsigned)json_array_size(uris)) != ERR_OK) {
+    struct job *job = NULL;
+    if (id == 0 && !proxy_warm_has_room(jobs->proxy, NULL, items, count)) {
         status = ADMIN_STATUS_BUSY;
-        why = "the job has too much to do already: add more when some of it is done";
+        why = names_refused(room, sizeof(room));
+    } else {
+        job = job_get_locked(jobs, call, (uint64_t)id, &options, &why);
+    }
+    if (job != NULL && proxy_warm_add(job->warm, items, count) != ERR_OK) {
+        status = ADMIN_STATUS_BUSY;
+        why = names_refused(room, sizeof(room));
     } else if (job != NULL) {
         if (!json_is_true(more)) {
             job->is_closed = true;

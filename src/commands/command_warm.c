@@ -51,6 +51,7 @@ static int send_batch(struct warm *w, bool more)
     }
     w->batch = json_array();
     w->batch_bytes = 0;
+    w->client.tells_wait = w->job == 0;
     int code = command_client_post(&w->client, "/api/v1/warm", body, &answer);
     w->job = code == EXIT_CODE_OK ? command_client_u64(answer, "id") : w->job;
     json_decref(answer);

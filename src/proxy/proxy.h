@@ -258,6 +258,11 @@ struct proxy_warm_progress {
 };
 // The caller's reference; it begins when something is added. All of these: any thread.
 struct proxy_warm *proxy_warm_new(struct proxy *proxy, const struct proxy_warm_options *options);
+// Most that all jobs hold in names, and once more in objects at hand.
+uint64_t proxy_warm_room_bytes(void);
+// Would a job take these, NULL: a new one? One thread at a time asks, and adds.
+bool proxy_warm_has_room(const struct proxy *proxy, const struct proxy_warm *job,
+                         const struct proxy_warm_item *items, unsigned count);
 // ERR_LIMIT: too many wait already, and none of these is taken; once some have begun there is room.
 enum err proxy_warm_add(struct proxy_warm *job, const struct proxy_warm_item *items,
                         unsigned count) MUST_USE;

@@ -55,7 +55,8 @@ struct proxy {
     atomic_uint doubt_count; // of all workers
     struct {
         atomic_uint runs; // asked for, and not stored yet
-    } warm_room;          // of all warm jobs
+        _Atomic uint64_t names_bytes, objects_bytes;
+    } warm_room; // of all warm jobs
     struct series_table *series;
     struct pins_room *pins;
     char id_prefix[9];

@@ -5,8 +5,8 @@
 //
 //   items (asked for) -> pages (two: one is worked off while the next is listed) -> objects -> runs
 //
-// Bounds: PROXY_WARM_PENDING_MAX items, two pages, OBJECTS_MAX objects at once, as many runs as the job's
-// concurrency. A job pauses while memory is short, the store is behind, or its rate is used up (warm_pace.c).
+// Bounds: PROXY_WARM_PENDING_MAX items, two pages, twice as many objects and a few as runs at once, of which there
+// are as many as the job's concurrency; and the memory of all jobs together (warm_room.c). A job pauses while memory is short, the store is behind, or its rate is used up (warm_pace.c).
 //
 // It ends when all is done, when it is cancelled, and with the process; what is cached by then stays, and a
 // job that asks for the same goes on there. Any thread reads what it has published.
@@ -29,13 +29,6 @@ static struct proxy_warm *job_ref(struct proxy_warm *job)
 {
     atomic_fetch_add(&job->refs, 1);
     return job;
-}
-
-static void item_unref(struct warm_item *item)
-{
-    if (item != NULL && --item->refs == 0) {
-        free(item);
-    }
 }
 
 void proxy_warm_unref(struct proxy_warm *job)
@@ -137,7 +130,7 @@ static void object_end(struct warm_object *o)
         atomic_fetch_add(&p->bytes_done, o->wanted_bytes - min_u64(o->wanted_bytes, o->done_bytes));
     }
     list_remove(&o->node);
-    job->object_count--;
+    warm_room_object_gone(o);
     warm_object_free(o);
 }
 
@@ -146,7 +139,7 @@ static struct warm_object *object_add(struct proxy_warm *job, struct warm_item *
 {
     struct warm_object *o = warm_object_new(job, item, key, entry);
     list_push_back(&job->ready, &o->node);
-    job->object_count++;
+    warm_room_object_come(o);
     return o;
 }
 
@@ -160,6 +153,7 @@ static struct warm_page *page_at(struct proxy_warm *job, unsigned i)
 static void page_release(struct warm_page *page)
 {
     if (page->is_ready) {
+        warm_room_page_gone(page);
         list_call_release(&page->call);
         page->is_ready = false;
     }
@@ -172,6 +166,7 @@ static void on_page(struct list_call *call)
     page->is_running = false;
     page->is_ready = true;
     page->next = 0;
+    warm_room_page_come(page);
     bool is_circle = call->next.len > 0 &&
                      circle_closes(&job->circle, hash64(call->next.ptr, call->next.len, 0));
     if (is_circle) {
@@ -212,10 +207,12 @@ static struct warm_object *next_listed(struct proxy_warm *job)
             return NULL;
         }
         // The next page comes while this one is worked off.
-        if (!other->is_running && !other->is_ready && page->call.next.len > 0) {
+        bool is_over = page->next == page->call.count;
+        if (!other->is_running && !other->is_ready && page->call.next.len > 0 &&
+            (is_over || warm_room_lists_ahead(job))) {
             page_list(job, other, page->call.next);
         }
-        if (page->next < page->call.count) {
+        if (!is_over) {
             const struct list_entry *entry = &page->call.entries[page->next++];
             return object_add(job, job->listed, entry->key, entry);
         }
@@ -223,7 +220,7 @@ static struct warm_object *next_listed(struct proxy_warm *job)
         page_release(page);
         job->page = (job->page + 1) % 2;
         if (!has_more) {
-            item_unref(job->listed);
+            warm_room_item_unref(job, job->listed);
             job->listed = NULL;
             return NULL;
         }
@@ -235,7 +232,7 @@ static struct warm_object *next_listed(struct proxy_warm *job)
 
 static struct warm_object *next_object(struct proxy_warm *job)
 {
-    if (job->object_count >= 2 * job->options.concurrency + 16) {
+    if (!warm_room_takes_object(job)) {
         return NULL;
     }
     if (job->listed != NULL) {
@@ -257,7 +254,7 @@ static struct warm_object *next_object(struct proxy_warm *job)
         return NULL;
     }
     struct warm_object *o = object_add(job, item, item->key, NULL);
-    item_unref(item); // the object has its own
+    warm_room_item_unref(job, item); // the object has its own
     return o;
 }
 
@@ -274,7 +271,7 @@ static void publish_idle(struct proxy_warm *job)
     atomic_store(&job->published.is_idle, is_idle && !job->is_closed);
 }
 
-static void objects_drop(struct proxy_warm *job, struct list *list)
+static void objects_drop(struct list *list)
 {
     list_for_each(node, list)
     {
@@ -282,7 +279,7 @@ static void objects_drop(struct proxy_warm *job, struct list *list)
         warm_object_leave(o);
         if (!o->reading) {
             list_remove(&o->node);
-            job->object_count--;
+            warm_room_object_gone(o);
             warm_object_free(o);
         }
     }
@@ -292,18 +289,18 @@ static void objects_drop(struct proxy_warm *job, struct list *list)
 static void job_drop(struct proxy_warm *job)
 {
     struct list_node *node;
-    objects_drop(job, &job->ready);
-    objects_drop(job, &job->waiting);
-    objects_drop(job, &job->later);
+    objects_drop(&job->ready);
+    objects_drop(&job->waiting);
+    objects_drop(&job->later);
     while ((node = list_pop_front(&job->items)) != NULL) {
-        item_unref(container_of(node, struct warm_item, node));
+        warm_room_item_unref(job, container_of(node, struct warm_item, node));
     }
     for (unsigned i = 0; i < 2; i++) {
         list_call_cancel(&job->pages[i].call);
         page_release(&job->pages[i]);
     }
     if (!job->pages[0].is_running && !job->pages[1].is_running) {
-        item_unref(job->listed);
+        warm_room_item_unref(job, job->listed);
         job->listed = NULL;
     }
 }
@@ -395,7 +392,7 @@ static void on_told(struct worker *to, struct message *message)
     bool is_late = job->is_over || job->is_cancelled || job->is_closed;
     while ((node = list_pop_front(&m->items)) != NULL) {
         if (is_late) {
-            item_unref(container_of(node, struct warm_item, node));
+            warm_room_item_unref(job, container_of(node, struct warm_item, node));
         } else {
             list_push_back(&job->items, node);
         }
@@ -419,34 +416,16 @@ static struct warm_message *message_new(struct proxy_warm *job)
     return m;
 }
 
-static struct warm_item *item_new(const struct proxy_warm_item *from)
-{
-    struct warm_item *item = calloc(1, sizeof(*item) + from->bucket.len + from->key.len + 1);
-    check(item != NULL);
-    list_node_init(&item->node);
-    item->refs = 1;
-    memcpy(item->names, from->bucket.ptr, from->bucket.len);
-    if (from->key.len > 0) {
-        memcpy(item->names + from->bucket.len, from->key.ptr, from->key.len);
-    }
-    item->bucket = (struct span){item->names, from->bucket.len};
-    item->key = (struct span){item->names + from->bucket.len, from->key.len};
-    item->is_prefix = from->is_prefix;
-    item->first_byte = from->first_byte;
-    item->end_byte = from->end_byte;
-    return item;
-}
-
 enum err proxy_warm_add(struct proxy_warm *job, const struct proxy_warm_item *items, unsigned count)
 {
-    unsigned before = atomic_fetch_add(&job->pending, count);
-    if (before + count > PROXY_WARM_PENDING_MAX) {
-        atomic_fetch_sub(&job->pending, count);
+    if (atomic_load(&job->pending) + count > PROXY_WARM_PENDING_MAX ||
+        !proxy_warm_has_room(job->proxy, job, items, count)) {
         return ERR_LIMIT;
     }
+    atomic_fetch_add(&job->pending, count);
     struct warm_message *m = message_new(job);
     for (unsigned i = 0; i < count; i++) {
-        struct warm_item *item = item_new(&items[i]);
+        struct warm_item *item = warm_room_item_new(job, &items[i]);
         atomic_fetch_add(&job->published.objects, items[i].is_prefix ? 0 : 1);
         list_push_back(&m->items, &item->node);
     }

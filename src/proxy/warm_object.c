@@ -59,9 +59,7 @@ void warm_object_free(struct warm_object *o)
     object_key_unref(o->key);
     store_object_unref(o->object);
     live_unref(o->live);
-    if (--o->item->refs == 0) {
-        free(o->item);
-    }
+    warm_room_item_unref(o->job, o->item);
     free(o);
 }
 

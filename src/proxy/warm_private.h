@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the files of a warm job share: warm.c (the job: what comes next, its end), warm_object.c (one object,
-// from the look into the index to its last run), warm_pace.c (how fast, and what is tried again). On the job's
-// worker but where it says otherwise.
+// from the look into the index to its last run), warm_pace.c (how fast, and what is tried again),
+// warm_room.c (how much memory all jobs hold). On the job's worker but where it says otherwise.
 #ifndef FOREBAY_PROXY_WARM_PRIVATE_H
 #define FOREBAY_PROXY_WARM_PRIVATE_H
 
 #include "proxy/inspect_private.h"
 
 #define WARM_RESTARTS_MAX 8u
+#define WARM_OBJECTS_LEAST 16u // that a job may have at hand
 
 // What was asked for; freed with the last object that came of it.
 struct warm_item {
@@ -24,6 +25,7 @@ struct warm_page { // of the listing of the item at hand
     struct proxy_warm *job;
     bool is_running, is_ready;
     unsigned next; // entry
+    uint64_t bytes;
 };
 
 // Written by the job's worker, read by anybody.
@@ -58,6 +60,7 @@ struct proxy_warm {
     struct proxy_warm_options options;
     uint64_t client; // for turns at the origin
     atomic_uint pending;
+    _Atomic uint64_t names_bytes;
     struct warm_published published;
     // The worker's.
     struct list items;          // not begun
@@ -113,6 +116,7 @@ struct warm_object {
     const char *why; // in words, where err does not say it
     unsigned restarts;
     unsigned run_count;
+    uint64_t held_bytes;
     struct list runs;
     struct subscription *check; // is the version current?
     bool reading;
@@ -149,5 +153,17 @@ void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, const char *wh
 bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms);
 // Those whose time has come are ready. In how many ms the next one is; 0: none waits.
 uint64_t warm_pace_wake(struct proxy_warm *job);
+
+// --- warm_room.c ---------------------------------------------------------------------------------
+
+struct warm_item *warm_room_item_new(struct proxy_warm *job,
+                                     const struct proxy_warm_item *from);  // any thread
+void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item); // NULL is fine
+void warm_room_page_come(struct warm_page *page);
+void warm_room_page_gone(struct warm_page *page);
+bool warm_room_lists_ahead(const struct proxy_warm *job);  // a page behind the one at hand
+bool warm_room_takes_object(const struct proxy_warm *job); // one more
+void warm_room_object_come(struct warm_object *o);
+void warm_room_object_gone(struct warm_object *o); // and is freed next
 
 #endif

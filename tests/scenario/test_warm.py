@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 
+from client import Client
 from forebay import scaled
 from test_control import ask
 from waiting import wait_for
@@ -90,6 +91,79 @@ def test_warm_whose_origin_goes_away(start, origin, engine, figure):
     received = server.metric("forebay_origin_received_bytes_total")
     figure(f"warm, {cuts} cuts of the origin ({engine}): {received} bytes received of {size} and the listings")
     assert received < size * 1.02 + 200_000 * (cuts + 1)
+
+
+# --- what jobs hold -------------------------------------------------------------------------------
+
+ROOM = 4 * MIB      # of names, of all jobs: a sixteenth of limits.max_buffer, and no less than this
+
+
+def order(server, job=None, **more):
+    """POST /api/v1/warm; the reply."""
+    body = json.dumps({**({"job": job} if job else {}), **more}).encode()
+    with Client(server.admin_port) as client:
+        return client.request("POST", "/api/v1/warm", [("X-Forebay-Control", "1")], body)
+
+
+def test_names_of_all_jobs_together_are_bounded(start, origin, engine, tmp_path):
+    """Each job finds some room, half of what is left. Who finds none is told how much there is, and what to do; the command says so,
+    waits, and has all of a list that is larger than the room. In the end nothing is held."""
+    keys = [f"{i}-" + "n" * 900 for i in range(4)]
+    for key in keys:
+        origin.put(key, 100)
+    uris = [f"s3://bkt/{keys[i % 4]}" for i in range(200)]
+    names = tmp_path / "names"
+    names.write_text("\n".join(uris * 25))     # 5 MB
+    server = start(origin, engine=engine, settings={"access_log.path": "off", "limits.max_buffer": "16MiB"})
+    with origin.hold(None) as go:
+        begun, taken = [], 0
+        while (reply := order(server, uris=uris, concurrency=1, more=True)).status == 200:
+            begun.append(json.loads(bytes(reply.body))["id"])
+            calls = 1
+            while (reply := order(server, job=begun[-1], uris=uris, more=True)).status == 200:
+                calls += 1
+            assert reply.status == 429 and server.metric("forebay_warm_memory_bytes", kind="names") <= ROOM
+            taken = max(taken, calls)
+        assert reply.status == 429
+        reason = json.loads(bytes(reply.body))["reason"]
+        assert "of 4.0 MiB (limits.max_buffer)" in reason and "name a prefix" in reason, reason
+        assert len(begun) >= 3 and 8 <= taken <= 11, (begun, taken)      # about 0.2 MB each; the first has half of the room
+        held = server.metric("forebay_warm_memory_bytes", kind="names")
+        assert ROOM * 0.8 < held <= ROOM
+        assert server.metric("forebay_warm_names_refused_total") >= len(begun) + 1
+        env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+        assert order(server, uris=uris[:100], concurrency=1).status in (200, 429)     # now less is left than the command begins with
+        command = subprocess.Popen([server.binary_path, "warm", "-f", str(names), "--wait", "-q", "--json"], env=env,
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        told = json.loads(command.stdout.readline())
+        assert told["type"] == "warning" and "waits: the names that warm jobs have yet to do" in told["reason"], told
+        go.set()
+    out = command.communicate(timeout=60)[0]
+    assert command.returncode == 0, out[-2000:]
+    assert json.loads(out.splitlines()[-1])["objects_done"] == 5000
+    for kind in ("names", "objects"):
+        server.wait_metric("forebay_warm_memory_bytes", lambda v: v == 0, kind=kind)
+    assert [len(origin.requests(key=key, method="GET")) for key in keys] == [1] * 4
+
+
+def test_objects_of_all_jobs_together_are_bounded(start, origin, engine):
+    """Twenty jobs of a listing, each with 1,024 requests at once: what they have at hand is bounded, each goes on, all ends."""
+    count = scaled(20_000, least=1200)
+    for i in range(count):
+        origin.put(f"p/{i:05}" + "n" * 800, 10)
+    server = start(origin, engine=engine, settings={"access_log.path": "off", "limits.max_buffer": "16MiB", "origin.connections": 16})
+    with origin.hold(f"p/{0:05}" + "n" * 800) as go:
+        started = [ask(server, "warm", "s3://bkt/p/", "--jobs", 1024)[-1]["job"] for _ in range(20)]
+        server.wait_metric("forebay_warm_memory_bytes", lambda v: v > 0, kind="objects")
+        for _ in range(20):
+            assert server.metric("forebay_warm_memory_bytes", kind="objects") <= ROOM + 20 * 16 * 4096
+            assert server.metric("forebay_warm_memory_bytes", kind="names") <= ROOM + 20 * 500 * 1200
+        go.set()
+    jobs = lambda: {job["id"]: job for job in ask(server, "jobs")[:-1]}  # noqa: E731
+    wait_for(lambda: all(jobs()[i]["state"] == "done" for i in started), "the end of all jobs")
+    assert all(jobs()[i]["objects_done"] == count for i in started)
+    for kind in ("names", "objects"):
+        server.wait_metric("forebay_warm_memory_bytes", lambda v: v == 0, kind=kind)
 
 
 # --- Fluid ----------------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ def test_a_job_that_waits_ends(start, origin, tmp_path, request, how):
         said(server, "jobs", "cancel", newest(server)["id"])
         assert result(command, code=5)[-1]["state"] == "cancelled"
         server.wait_metric("forebay_warm_jobs", lambda v: v == 0)
+        server.wait_metric("forebay_warm_memory_bytes", lambda v: v == 0)
     elif how == "upgrade":
         upgrading.upgrade(server)
         command.communicate(timeout=60)
