@@ -214,8 +214,13 @@ int command_stats(int argc, char **argv)
     uint64_t interval_s = 1, count = 0;
     const char *interval_text = commands_argument_take_value(&argc, argv, "-i", &bad);
     const char *count_text = commands_argument_take_value(&argc, argv, "-n", &bad);
+    const char *long_text = commands_argument_take_value(&argc, argv, "--count", &bad);
+    if (count_text != NULL && long_text != NULL) {
+        return commands_usage_error("stats", "-n and --count are the same: one of them");
+    }
+    count_text = count_text != NULL ? count_text : long_text;
     if (bad || !read_number(interval_text, &interval_s) || !read_number(count_text, &count)) {
-        return commands_usage_error("stats", "-i and -n are numbers above 0");
+        return commands_usage_error("stats", "-i and -n, or --count, are numbers above 0");
     }
     int code = command_client_open(&client, "stats");
     if (code != EXIT_CODE_OK) {

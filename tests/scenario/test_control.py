@@ -146,7 +146,7 @@ def test_status_and_stats(forebay, origin):
     assert [line["type"] for line in lines] == ["item", "item", "result"] and lines[-1]["lines"] == 2
     text = said(forebay, "status")
     assert "ready" in text and "50.0 % of bytes" in text and "3.0 MiB from the origin" in text
-    head, line = said(forebay, "stats", "-n", "1").splitlines()
+    head, line = said(forebay, "stats", "--count", "1").splitlines()
     assert head.split()[:2] == ["req/s", "hit%"] and line.split()[0] == "0.0"
 
 
@@ -364,7 +364,7 @@ def test_a_listing_that_leads_in_a_circle_ends(start, origin):
 def test_ls_of_what_cannot_be_listed(forebay, origin):
     assert "bucket does not exist" in said(forebay, "ls", "s3://nobody/", code=4)
     for words in (["ls", "bkt/x"], ["ls", "s3://"], ["explain", "s3://bkt"], ["explain", "s3://bkt/k", "--range", "5-4"],
-                  ["evict", "http://x/y"], ["loglevel", "loud"], ["stats", "-n", "0"]):
+                  ["evict", "http://x/y"], ["loglevel", "loud"], ["stats", "-n", "0"], ["stats", "-n", "1", "--count", "1"]):
         said(forebay, *words, code=2)
     origin.down()
     assert "the origin cannot list it" in said(forebay, "ls", "s3://bkt/", code=4)
