@@ -15,6 +15,8 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/d
 export SOURCE_DATE_EPOCH
 umask 022
 rm -rf "$out/build"
+# A compiler cache has objects of other folders, whose names stand in them.
+unset CMAKE_C_COMPILER_LAUNCHER
 cmake -S "$here" -B "$out/build" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/usr \
     >"$out/build.log" 2>&1 && cmake --build "$out/build" >>"$out/build.log" 2>&1 ||
     { tail -20 "$out/build.log" >&2; echo "deb.sh: the build failed" >&2; exit 1; }
