@@ -2,7 +2,7 @@
 // `forebay warm URI...`: has a running server fetch what is not cached yet. The job is the server's: it goes
 // on when this command ends, and who asks for the same again has only the rest fetched. With --wait the
 // command follows it, with --check it fetches nothing and counts, with --dry-run it names besides what would
-// be fetched; with --pin what is named is pinned before.
+// be fetched; with --pin what is named is pinned before. With --node-features what is counted becomes labels.
 #include "commands/command_pages.h"
 
 #include <errno.h>
@@ -18,6 +18,9 @@
 #define PATH_MAX_BYTES 16384u
 #define BATCH_MAX 2000u
 #define BATCH_BYTES (128u << 10) // of their names, which JSON may make longer
+#define EVERY_MIN_MS 1000u
+#define EVERY_MAX_MS 86400000u
+#define STANDS_MAX_MS (30ull * EVERY_MAX_MS)
 
 struct warm {
     struct command_client client;
@@ -31,7 +34,7 @@ struct warm {
     const char *uri; // at hand
     struct buf path; // of an object below it
     uint64_t job;    // 0: not begun
-    uint64_t objects, bytes, objects_done, bytes_done;
+    struct command_warm_count count;
 };
 
 // --- what is asked for ---------------------------------------------------------------------------
@@ -83,11 +86,11 @@ static int count_object(void *ctx, const json_t *object)
     uint64_t cached = command_client_u64(object, "cached_bytes");
     bool is_whole = command_client_bool(object, "known") &&
                     !command_client_bool(object, "changed") && cached >= size;
-    w->objects++;
-    w->bytes += size;
+    w->count.objects++;
+    w->count.bytes += size;
     cached = command_client_bool(object, "changed") ? 0 : cached;
-    w->objects_done += is_whole;
-    w->bytes_done += cached;
+    w->count.objects_done += is_whole;
+    w->count.bytes_done += cached;
     if (!is_whole) {
         command_pages_uri(w->uri, command_client_text(object, "key"), &w->path);
         tell_missing(w, buf_cstr(&w->path), NULL, size - min_u64(size, cached));
@@ -112,11 +115,12 @@ static int count_range(struct warm *w, const char *uri, const char *range)
              cached = command_client_u64(r, "cached_blocks");
     uint64_t bytes = command_client_u64(r, "end") - command_client_u64(r, "first");
     bool is_whole = command_client_bool(e, "known") && cached == blocks;
-    w->objects++;
-    w->objects_done += is_whole;
+    w->count.objects++;
+    w->count.objects_done += is_whole;
+    w->count.unsized += !command_client_bool(e, "known");
     uint64_t done = is_whole ? bytes : blocks > 0 ? bytes * cached / blocks : 0;
-    w->bytes += bytes;
-    w->bytes_done += done;
+    w->count.bytes += bytes;
+    w->count.bytes_done += done;
     if (code == EXIT_CODE_OK && !is_whole) {
         tell_missing(w, uri, range, command_client_bool(e, "known") ? bytes - done : UINT64_MAX);
     }
@@ -256,34 +260,30 @@ static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
 
 // --- the end -------------------------------------------------------------------------------------
 
-static double share(uint64_t done, uint64_t all)
-{
-    return all > 0 ? (double)done / (double)all : 1;
-}
-
 static int end_check(struct warm *w)
 {
     char cached[COMMANDS_BYTES_MAX], size[COMMANDS_BYTES_MAX];
-    double part =
-        w->bytes > 0 ? share(w->bytes_done, w->bytes) : share(w->objects_done, w->objects);
+    const struct command_warm_count *count = &w->count;
+    double part = command_warm_share(count);
     if (!w->client.is_json && w->is_dry_run) {
-        uint64_t missing = w->bytes - min_u64(w->bytes, w->bytes_done);
+        uint64_t missing = count->bytes - min_u64(count->bytes, count->bytes_done);
         printf("would fetch %s of %s, of %llu of %llu objects\n",
                commands_human_bytes((double)missing, cached),
-               commands_human_bytes((double)w->bytes, size),
-               (unsigned long long)(w->objects - w->objects_done), (unsigned long long)w->objects);
+               commands_human_bytes((double)count->bytes, size),
+               (unsigned long long)(count->objects - count->objects_done),
+               (unsigned long long)count->objects);
     } else if (!w->client.is_json) {
         printf("%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
-               commands_human_bytes((double)w->bytes_done, cached),
-               commands_human_bytes((double)w->bytes, size), 100 * part,
-               (unsigned long long)w->objects_done, (unsigned long long)w->objects);
+               commands_human_bytes((double)count->bytes_done, cached),
+               commands_human_bytes((double)count->bytes, size), 100 * part,
+               (unsigned long long)count->objects_done, (unsigned long long)count->objects);
     }
     int code = !w->is_dry_run && part + 1e-9 < w->least ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
     return command_client_result(
         &w->client, code,
-        json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)w->objects, "objects_done",
-                  (json_int_t)w->objects_done, "bytes", (json_int_t)w->bytes, "bytes_done",
-                  (json_int_t)w->bytes_done));
+        json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)count->objects, "objects_done",
+                  (json_int_t)count->objects_done, "bytes", (json_int_t)count->bytes, "bytes_done",
+                  (json_int_t)count->bytes_done));
 }
 
 static int end_begun(struct warm *w)
@@ -343,6 +343,54 @@ static int run(struct warm *w, int argc, char **argv, const char *list, bool wai
     return code;
 }
 
+// --- labels --------------------------------------------------------------------------------------
+
+static int count_for_label(void *ctx, const char *uri, struct command_warm_count *count)
+{
+    struct warm *w = ctx;
+    w->count = *count;
+    int code = add(w, uri, NULL);
+    *count = w->count;
+    return code;
+}
+
+static int run_features(struct warm *w, struct command_warm_features *features, int argc,
+                        char **argv)
+{
+    features->client = &w->client;
+    features->least = w->least;
+    features->count = count_for_label;
+    features->ctx = w;
+    buf_init(&w->path, PATH_MAX_BYTES);
+    int code = command_warm_features(features, argc, argv);
+    buf_done(&w->path);
+    return code;
+}
+
+// NULL, or what is wrong.
+static const char *take_features(const struct warm *w, const char *every, const char *ttl,
+                                 struct command_warm_features *features)
+{
+    char why[CONFIG_WHY_MAX];
+    if (features->file == NULL) {
+        return every == NULL ? NULL : "--every is for --node-features";
+    }
+    if (!w->is_check || w->is_dry_run || w->pins || w->is_fluid) {
+        return "--node-features goes with --check, and not with --dry-run, --pin or --fluid";
+    }
+    if (every != NULL && (!config_value_parse_ms(span_from_cstr(every), &features->every_ms, why) ||
+                          features->every_ms < EVERY_MIN_MS || features->every_ms > EVERY_MAX_MS)) {
+        return "--every is a time from 1s to 1d";
+    }
+    features->stands_ms = command_warm_features_stands_ms(features->every_ms);
+    if (ttl != NULL && (!config_value_parse_ms(span_from_cstr(ttl), &features->stands_ms, why) ||
+                        features->stands_ms <= max_u64(features->every_ms, EVERY_MIN_MS) ||
+                        features->stands_ms > STANDS_MAX_MS)) {
+        return "--ttl of a label is a time, longer than --every and at most 30d";
+    }
+    return NULL;
+}
+
 int command_warm(int argc, char **argv)
 {
     struct warm w = {.least = 1, .concurrency = 64};
@@ -359,6 +407,9 @@ int command_warm(int argc, char **argv)
     const char *concurrency = commands_argument_take_value(&argc, argv, "--jobs", &bad);
     const char *rate = commands_argument_take_value(&argc, argv, "--rate", &bad);
     const char *ttl = commands_argument_take_value(&argc, argv, "--ttl", &bad);
+    const char *every = commands_argument_take_value(&argc, argv, "--every", &bad);
+    struct command_warm_features features = {
+        .file = commands_argument_take_value(&argc, argv, "--node-features", &bad)};
     if (bad || (least != NULL && !read_share(least, &w.least))) {
         return commands_usage_error("warm", "--min is a share, as 90%");
     }
@@ -369,7 +420,13 @@ int command_warm(int argc, char **argv)
     if (rate != NULL && !config_value_parse_rate(span_from_cstr(rate), &w.rate, why)) {
         return commands_usage_error("warm", "--rate is bytes a second, as 200MiB/s");
     }
-    if (ttl != NULL &&
+    const char *wrong = list != NULL && features.file != NULL
+                            ? "--node-features is for NAME=URI, not for a list"
+                            : take_features(&w, every, ttl, &features);
+    if (wrong != NULL) {
+        return commands_usage_error("warm", wrong);
+    }
+    if (ttl != NULL && features.file == NULL &&
         (!w.pins || !config_value_parse_ms(span_from_cstr(ttl), &w.pin_ttl_ms, why) ||
          w.pin_ttl_ms == 0)) {
         return commands_usage_error("warm", "--ttl is a time, as 12h or 7d, that --pin lasts");
@@ -385,7 +442,8 @@ int command_warm(int argc, char **argv)
     int code = command_client_open(&w.client, "warm");
     w.client.waits = true; // a list may be longer than what a job takes at once
     if (code == EXIT_CODE_OK) {
-        code = run(&w, argc, argv, list, waits);
+        code = features.file != NULL ? run_features(&w, &features, argc, argv)
+                                     : run(&w, argc, argv, list, waits);
         command_client_close(&w.client);
     }
     return code;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// What counting has found, the progress and the end of a warm job. Main thread.
 #include "commands/command_warm.h"
 
 #include <poll.h>
@@ -35,6 +36,18 @@ static const char *words_of_wait(const json_t *job)
         }
     }
     return "";
+}
+
+static double share(uint64_t done, uint64_t all)
+{
+    return all > 0 ? (double)done / (double)all : 1;
+}
+
+double command_warm_share(const struct command_warm_count *count)
+{
+    double of_objects = share(count->objects_done, count->objects);
+    double of_bytes = count->bytes > 0 ? share(count->bytes_done, count->bytes) : of_objects;
+    return count->unsized > 0 && of_objects < of_bytes ? of_objects : of_bytes;
 }
 
 void command_warm_line(const json_t *job, char *ret_text, size_t size)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`warm --check --node-features`: the labels that a node gets say what is cached there and nothing else, and none outlives what it
+says: not what went from the cache, not a server or a writer that is gone, not a disk that is full."""
+import datetime
+import json
+import os
+import subprocess
+import time
+
+import pytest
+from disks import SmallMemory
+from forebay import binary, run_forebay
+from test_control import ask
+from waiting import wait_for
+
+HOUR = 3600
+
+
+def labels(file, at=None):
+    """The lines of the file as Node Feature Discovery takes them, by its documentation: what has no time above it that is yet
+    to come is passed over, and so are a file larger than 64 KiB and one that begins with a dot."""
+    at = at or time.time()
+    ends, found = 0, {}
+    assert file.stat().st_size <= 65536 and not file.name.startswith(".")
+    for line in file.read_text().splitlines():
+        if line.startswith("# +expiry-time="):
+            ends = datetime.datetime.fromisoformat(line.split("=", 1)[1].replace("Z", "+00:00")).timestamp()
+        elif line and not line.startswith("#") and ends > at:
+            name, value = line.split("=", 1)
+            found[name] = value
+    return found
+
+
+def command(server, file, *words, admin=None):
+    env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": admin or f"http://127.0.0.1:{server.admin_port}"}
+    if server is not None and "FOREBAY_CLOCK_FILE" in server.env:
+        env["FOREBAY_CLOCK_FILE"] = server.env["FOREBAY_CLOCK_FILE"]
+    return [binary(), "warm", "--check", "--node-features", str(file), *words], env
+
+
+def once(server, file, *words, code=0):
+    """One round: its lines of JSON, and what went to stderr."""
+    argv, env = command(server, file, *words, "--json")
+    got = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, umask=0o077)
+    assert got.returncode == code, (words, got.stdout, got.stderr)
+    lines = [json.loads(line) for line in got.stdout.splitlines()]
+    assert lines[-1]["type"] == "result" and lines[-1]["exit"] == code
+    return lines, got.stderr
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "features.d").mkdir()
+    return tmp_path / "features.d" / "forebay"
+
+
+@pytest.fixture
+def repeated():
+    """Starts a command that goes on by itself; each is ended."""
+    running = []
+
+    def begin(argv_env):
+        running.append(subprocess.Popen(argv_env[0], env=argv_env[1], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        return running[-1]
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_labels_say_what_is_cached(start, origin, file):
+    for key in ("a/1", "a/2", "b/1", "c/1"):
+        origin.put(key, 100_000)
+    server = start(origin, settings={"access_log.path": "off"})
+    ask(server, "warm", "s3://bkt/a/", "s3://bkt/c/1", "--wait", "-q")
+    wanted = ["a=s3://bkt/a/", "b=s3://bkt/b/", "both=s3://bkt/a/", "both=s3://bkt/b/", "one.object=s3://bkt/c/1"]
+    lines, _ = once(server, file, *wanted, code=5)
+    assert labels(file) == {"forebay.io/warm-a": "true", "forebay.io/warm-one.object": "true"}
+    items = {line["name"]: line for line in lines if line["type"] == "item"}
+    assert {name: item["labelled"] for name, item in items.items()} == {"a": True, "b": False, "both": False, "one.object": True}
+    assert items["both"] == {"type": "item", "name": "both", "labelled": False, "share": pytest.approx(2 / 3), "objects": 3,
+                             "objects_done": 2, "bytes": 300_000, "bytes_done": 200_000}
+    assert lines[-1] == {"type": "result", "ok": False, "exit": 5, "data_sets": 4, "labelled": 2}
+    assert once(server, file, "--min", "60%", "both=s3://bkt/a/", "both=s3://bkt/b/")[0][-1]["labelled"] == 1
+    assert labels(file) == {"forebay.io/warm-both": "true"}
+    assert file.stat().st_mode & 0o777 == 0o644, "who reads it is another user, whatever the umask"
+    assert os.listdir(file.parent) == [file.name]
+    assert labels(file, time.time() + HOUR - 60) and not labels(file, time.time() + HOUR + 60)
+    once(server, file, "--ttl", "10m", "a=s3://bkt/a/")
+    assert labels(file, time.time() + 540) and not labels(file, time.time() + 660)
+    # What is gone, and what was overwritten, is not what the node holds.
+    ask(server, "evict", "s3://bkt/c/1")
+    origin.overwrite("a/1")
+    once(server, file, *wanted, code=5)
+    assert labels(file) == {}
+
+
+def test_what_is_not_there_is_not_cached(start, origin, file):
+    """All of nothing is cached, and so would be what is misspelled."""
+    origin.put("a/1", 100_000)
+    server = start(origin, settings={"access_log.path": "off"})
+    ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
+    _, said = once(server, file, "a=s3://bkt/a/", "empty=s3://bkt/A/", code=5)
+    assert labels(file) == {"forebay.io/warm-a": "true"} and "empty: nothing lies there" in said
+    once(server, file, "a=s3://bkt/a/1", "a=s3://bkt/a/none", code=5)
+    assert labels(file) == {}, "an object of which not even the size is known"
+    assert ask(server, "warm", "--check", "s3://bkt/a/1", "s3://bkt/a/none", code=5)[-1]["objects_done"] == 1
+
+
+def test_it_follows_the_cache(start, origin, file, repeated):
+    """The line comes as the data set does and goes with it; while the server is away it stays until its time; SIGTERM ends it."""
+    origin.put("a/1", 100_000)
+    server = start(origin, settings={"access_log.path": "off"})
+    writer = repeated(command(server, file, "--every", "1s", "a=s3://bkt/a/"))
+    wait_for(file.exists, "the first file")
+    assert labels(file) == {}
+    ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
+    wait_for(lambda: labels(file), "the label")
+    assert labels(file, time.time() + 150) and not labels(file, time.time() + 200), "at least three minutes"
+    ask(server, "evict", "s3://bkt/a/")
+    wait_for(lambda: not labels(file), "the label to go")
+    ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
+    wait_for(lambda: labels(file), "the label again")
+    server.kill9()
+    for line in writer.stdout:
+        if "no server answers" in line:
+            break
+    before = file.read_text()
+    assert labels(file) and writer.poll() is None
+    writer.terminate()
+    assert writer.wait(10) == 0
+    assert file.read_text() == before and os.listdir(file.parent) == [file.name]
+
+
+def test_one_that_cannot_be_counted(start, origin, file, repeated):
+    """Its line stands until it ends, and that of the others is renewed."""
+    for key in ("a/1", "b/1"):
+        origin.put(key, 100_000, bucket=key[0])
+    server = start(origin, settings={"access_log.path": "off"}, ahead_s=0)
+    ask(server, "warm", "s3://a/", "s3://b/", "--wait", "-q")
+    writer = repeated(command(server, file, "--every", "1s", "--ttl", "1h", "a=s3://a/", "b=s3://b/"))
+    wait_for(lambda: file.exists() and len(labels(file)) == 2, "two labels")
+    origin.fault("", "error", (403, "AccessDenied"), times=None, bucket="b")
+    for line in writer.stdout:
+        if "b: it cannot be counted" in line:
+            break
+    assert len(labels(file)) == 2
+    server.advance(HOUR + 60)
+    wait_for(lambda: labels(file, time.time() + HOUR + 60) == {"forebay.io/warm-a": "true"}, "the one that is counted alone")
+    assert writer.poll() is None
+
+
+def test_no_server(tmp_path, file):
+    file.write_text("as it was\n")
+    argv, env = command(None, file, "a=s3://bkt/a/", admin=f"unix:{tmp_path}/none")
+    got = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    assert got.returncode == 6 and "no server answers" in got.stderr
+    assert file.read_text() == "as it was\n"
+
+
+def test_a_file_that_cannot_be_written(start, origin, tmp_path, file, repeated):
+    """One round says why and fails; one that goes on says so and tries again, since its pod's cache works."""
+    origin.put("a/1", 100_000)
+    server = start(origin, settings={"access_log.path": "off"})
+    ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
+    for path, why in ((tmp_path / "none" / "x", "No such file or directory"), (file.parent, "Is a directory"),
+                      (tmp_path / ("x" * 255), "File name too long"), ("/proc/forebay", "No such file or directory")):
+        assert f"cannot be written: {why}" in once(server, path, "a=s3://bkt/a/", code=1)[1]
+    once(server, "/" + "y/" * 2100 + "x", "a=s3://bkt/a/", code=1)
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".new")] == []
+    writer = repeated(command(server, tmp_path / "later" / "x", "--every", "1s", "a=s3://bkt/a/"))
+    for line in writer.stdout:
+        if "cannot be written" in line:
+            break
+    (tmp_path / "later").mkdir()
+    wait_for((tmp_path / "later" / "x").exists, "the file, once there is a folder")
+
+
+def test_a_full_file_system(start, origin, tmp_path):
+    """What was there stays, whole, and nothing else."""
+    origin.put("a/1", 100_000)
+    server = start(origin, settings={"access_log.path": "off"})
+    ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
+    with SmallMemory(tmp_path / "small", 16384, 16) as small:
+        file = small.mount / "forebay"
+        once(server, file, "a=s3://bkt/a/")
+        before = file.read_text()
+        with open(small.mount / "other", "wb", buffering=0) as other, pytest.raises(OSError):
+            while True:
+                other.write(b"x" * 4096)
+        assert "cannot be written: No space left on device" in once(server, file, "a=s3://bkt/a/", code=1)[1]
+        assert file.read_text() == before and sorted(os.listdir(small.mount)) == ["forebay", "other"]
+        subprocess.run(["mount", "-o", "remount,ro", small.mount], check=True)
+        assert "cannot be written: Read-only file system" in once(server, file, "a=s3://bkt/a/", code=1)[1]
+
+
+@pytest.mark.parametrize("words,says", [
+    (["s3://bkt/a/"], "it is NAME=URI"),
+    (["=s3://bkt/a/"], "it is NAME=URI"),
+    (["a=/mnt/a"], "a=/mnt/a: "),
+    (["_a=s3://bkt/a/"], "the name is part of a label"),
+    (["a.=s3://bkt/a/"], "the name is part of a label"),
+    (["a b=s3://bkt/a/"], "the name is part of a label"),
+    (["a/b=s3://bkt/a/"], "the name is part of a label"),
+    (["ä=s3://bkt/a/"], "the name is part of a label"),
+    (["a\n=s3://bkt/a/"], "the name is part of a label"),
+    (["x" * 59 + "=s3://bkt/a/"], "the name is part of a label: at most 58"),
+    ([f"{i}=s3://bkt/a/" for i in range(257)], "more than 256 data sets"),
+    (["a=s3://bkt/a/", "--every", "999ms"], "--every is a time from 1s to 1d"),
+    (["a=s3://bkt/a/", "--every", "25h"], "--every is a time from 1s to 1d"),
+    (["a=s3://bkt/a/", "--every", "5"], "--every is a time from 1s to 1d"),
+    (["a=s3://bkt/a/", "--every", "5m", "--ttl", "5m"], "--ttl of a label is a time, longer than --every"),
+    (["a=s3://bkt/a/", "--ttl", "31d"], "at most 30d"),
+    (["a=s3://bkt/a/", "--min", "101%"], "--min is a share"),
+    (["a=s3://bkt/a/", "-f", "list"], "not for a list"),
+    (["a=s3://bkt/a/", "--pin"], "--node-features goes with --check"),
+    (["a=s3://bkt/a/", "--fluid"], "--node-features goes with --check"),
+    (["a=s3://bkt/a/", "--dry-run"], "--node-features goes with --check"),
+    ([], "what is to be")])
+def test_what_is_no_label(tmp_path, file, words, says):
+    """Said before anything is asked for, and nothing is written."""
+    argv, env = command(None, file, *words, admin=f"unix:{tmp_path}/none")
+    got = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    assert got.returncode == 2 and says in got.stderr, (got.returncode, got.stderr)
+    assert os.listdir(file.parent) == []
+
+
+def test_names_that_are_no_file_of_it(tmp_path):
+    for path in (tmp_path / ".hidden", f"{tmp_path}/", "."):
+        got = run_forebay("warm", "--check", "--node-features", path, "a=s3://bkt/a/", env={"FOREBAY_ADMIN": f"unix:{tmp_path}/none"})
+        assert got.returncode == 2 and "must not be empty or begin with a dot" in got.stderr
+    got = run_forebay("warm", "--node-features", tmp_path / "x", "a=s3://bkt/a/")
+    assert got.returncode == 2 and "goes with --check" in got.stderr
+    got = run_forebay("warm", "--check", "--every", "5m", "s3://bkt/a/")
+    assert got.returncode == 2 and "--every is for --node-features" in got.stderr
+
+
+def test_as_many_as_there_may_be(start, origin, file):
+    """256 names as long as they may be: fewer than the 64 KiB that are read."""
+    origin.put("a/1", 1000)
+    server = start(origin, settings={"access_log.path": "off"})
+    ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
+    once(server, file, *[f"{i:03}{'x' * 55}=s3://bkt/a/" for i in range(256)])
+    assert len(labels(file)) == 256
