@@ -16,6 +16,7 @@ from conftest import ROOT, made
 from forebay import binary
 
 DIGEST = "sha256:" + 64 * "0"
+SET = "nodeFeatures.dataSets[0].name=a,nodeFeatures.dataSets[0].uris={s3://a/}"
 
 
 def bases():
@@ -171,6 +172,17 @@ def like(container):
     ("mode=gateway,auth.existingSecret=k,gateway.balancer.enabled=true,gateway.replicas=17", "gateway.balancer.maxNodes: 17 replicas would have nodes that no balancer knows"),
     ("gateway.balancer.wholeBuckets={a b}", "'/gateway/balancer/wholeBuckets/0'"),
     ("gateway.balancer.clusterDomain=a b", "'/gateway/balancer/clusterDomain'"),
+    (f"{SET}", "nodeFeatures.dataSets: it labels the nodes of a daemonset, the mode is sidecar"),
+    (f"mode=gateway,auth.existingSecret=k,{SET}", "nodeFeatures.dataSets: it labels the nodes of a daemonset, the mode is gateway"),
+    ("nodeFeatures.dataSets[0].name=a", "'/nodeFeatures/dataSets/0': missing property 'uris'"),
+    ("nodeFeatures.dataSets[0].name=a/b,nodeFeatures.dataSets[0].uris={s3://a/}", "'/nodeFeatures/dataSets/0/name'"),
+    (f"nodeFeatures.dataSets[0].name={59 * 'a'},nodeFeatures.dataSets[0].uris={{s3://a/}}", "'/nodeFeatures/dataSets/0/name'"),
+    ("nodeFeatures.dataSets[0].name=a,nodeFeatures.dataSets[0].uris={}", "'/nodeFeatures/dataSets/0/uris/0'"),
+    ("nodeFeatures.dataSets[0].name=a,nodeFeatures.dataSets[0].uris={a/b}", "'/nodeFeatures/dataSets/0/uris/0'"),
+    (f"nodeFeatures.dataSets[0].name=a,nodeFeatures.dataSets[0].uris={{s3://a/{250 * 'b'}}}", "'/nodeFeatures/dataSets/0/uris/0'"),
+    ("nodeFeatures.every=5", "'/nodeFeatures/every'"), ("nodeFeatures.every=25h", "'/nodeFeatures/every'"),
+    ("nodeFeatures.min=101%", "'/nodeFeatures/min'"), ("nodeFeatures.path=/", "'/nodeFeatures/path'"),
+    ("nodeFeatures.runAsUser=1000", "'/nodeFeatures/runAsUser'"),
     ("podAnnotations.a=1", "'/podAnnotations/a': got number, want string"),
     ("seccompProfile.type=Unconfined", "'/seccompProfile/type'")])
 def test_wrong_values_are_named(artefacts, settings, says):
@@ -345,15 +357,35 @@ def test_places_of_the_balancer_are_its_own(artefacts):
 
 # The one departure; and, where it is asked for, what makes a folder of the kubelet's fit for it.
 HOST_PATH = {"volume forebay-cache: hostPath"}
+FEATURES = {"volume node-features: hostPath"}
 PREPARE = {"container prepare: adds ['CHOWN']", "container prepare: runAsNonRoot", "container prepare: runAsUser: 0"}
 
 
 @pytest.mark.parametrize("settings,departures", [
     ("cache.hostPath.prepare=true", HOST_PATH | PREPARE), ("cache.volume=ephemeral", set()),
+    (SET, HOST_PATH | FEATURES), (f"cache.volume=ephemeral,{SET}", FEATURES),
+    (f"nodeFeatures.runAsUser=0,{SET}", HOST_PATH | FEATURES | {"container node-features: runAsNonRoot", "container node-features: runAsUser: 0"}),
     ("cache.volume=emptyDir", set()), ("cache.wipeOlder=true", HOST_PATH), ("service.locality=hostPort", HOST_PATH | {"container forebay: hostPort"})])
 def test_daemonset_departs_by_its_volume_alone(artefacts, settings, departures):
     daemonset = charts.one(charts.render(charts.values("daemonset"), settings=[settings]), "DaemonSet")
     assert set(policy.violations(daemonset["spec"]["template"]["spec"])) == departures
+
+
+@pytest.mark.parametrize("settings", [[], ["cache.hostPath.prepare=true"], ["cache.wipeOlder=true"], ["cache.volume=ephemeral"], ["cache.volume=emptyDir"],
+                                      ["service.locality=hostPort"], ["nodeFeatures.runAsUser=0", "seccompProfile.type=Localhost", "seccompProfile.localhostProfile=p.json"],
+                                      ["bindAddress=[::]", "config.cache.ttl=5m", "extraVolumes[0].name=a", "extraVolumes[0].configMap.name=a"]])
+def test_labels_of_nodes_come_beside_all_else(artefacts, settings):
+    """One more container and one more volume: the rest of the daemonset is as without. The names that it gives are the table's."""
+    def of(*more):
+        return charts.one(charts.render(charts.values("daemonset"), settings=[*settings, *more], namespace="team"), "DaemonSet")["spec"]["template"]["spec"]
+    bare, spec = of(), of(SET)
+    container, volume = spec["containers"].pop(), spec["volumes"].pop()
+    assert spec == bare and volume == {"name": "node-features", "hostPath": {"path": "/etc/kubernetes/node-feature-discovery/features.d", "type": "DirectoryOrCreate"}}
+    assert container["args"] == ["warm", "--check", "--node-features", "/features.d/team-forebay", "--min", "90%", "--every", "5m", "a=s3://a/"]
+    assert policy.unknown(container) == [] and [e["name"] for e in container["env"]] == ["FOREBAY_ADMIN"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]} and container["securityContext"]["readOnlyRootFilesystem"] is True
+    token = of(SET, "admin.existingSecret=forebay-admin")["containers"][1]["env"][1]
+    assert token == {"name": "FOREBAY_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": {"name": "forebay-admin", "key": "token"}}}
 
 
 def test_pods_are_restricted(artefacts):

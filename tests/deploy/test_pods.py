@@ -132,6 +132,45 @@ def test_folder_of_a_node(pod, origin, network):
     assert node.stop()["forebay"] == 0
 
 
+LABEL = ["nodeFeatures.dataSets[0].name=imagenet", "nodeFeatures.dataSets[0].uris={s3://imagenet/train/}", "nodeFeatures.every=1s"]
+
+
+def labelled(node):
+    file = node.volumes["node-features"] / "forebay-forebay"
+    return file.exists() and "forebay.io/warm-imagenet=true" in file.read_text().splitlines()
+
+
+@pytest.mark.parametrize("user", [USER, 0])
+def test_labels_of_a_node(pod, origin, network, user):
+    """By the folder as the node is asked to make it, or root's as the kubelet makes it: there when the data set is, and the first
+    process of a container obeys SIGTERM, which leaves the file."""
+    spec, objects = shared("daemonset", origin, [key("imagenet")], f"nodeFeatures.runAsUser={user}", *LABEL)
+    node = pod(spec, objects)
+    folder = node.volumes["node-features"]
+    if user:
+        os.chown(folder, 0, user)
+        folder.chmod(0o775)
+    node.start()
+    assert [c.name for c in node.running] == ["forebay", "node-features"]
+    wait_for((folder / "forebay-forebay").exists, "the file")
+    assert not labelled(node)
+    node.container("forebay").exec("/usr/bin/forebay", "warm", "s3://imagenet/train/", "--wait", "-q")
+    wait_for(lambda: labelled(node), "the label")
+    assert os.listdir(folder) == ["forebay-forebay"] and (folder / "forebay-forebay").stat().st_mode & 0o777 == 0o644
+    assert node.stop() == {"forebay": 0, "node-features": 0}
+    assert labelled(node) and network.processes() == []
+
+
+def test_labels_that_cannot_be_written_cost_nothing_else(pod, origin, network):
+    """Root's folder, and no right to it: it is said, and the pod and its cache go on."""
+    spec, objects = shared("daemonset", origin, [key("imagenet")], *LABEL)
+    node = pod(spec, objects).start()
+    writer = node.container("node-features")
+    wait_for(lambda: "/features.d/forebay-forebay cannot be written: Permission denied" in writer.said(), "the reason")
+    assert writer.process.poll() is None and node.container("forebay").probe("readinessProbe")[0] == 200
+    assert node.stop() == {"forebay": 0, "node-features": 0}
+
+
 def test_gateway(pod, origin, network, service):
     """On a claim, without a root anywhere; a key that is added to the Secret is taken after a reload."""
     first, second = key("imagenet"), key("imagenet/train")

@@ -81,9 +81,19 @@ spec:
   {{- end }}
   containers:
     {{- include "forebay.server" . | nindent 4 }}
-  {{- with include "forebay.volumes" . | trim }}
+    {{- if .Values.nodeFeatures.dataSets }}
+    {{- include "forebay.nodeFeatures" . | nindent 4 }}
+    {{- end }}
+  {{- $volumes := include "forebay.volumes" . | trim }}
+  {{- if or $volumes .Values.nodeFeatures.dataSets }}
   volumes:
+    {{- with $volumes }}
     {{- . | nindent 4 }}
+    {{- end }}
+    {{- if .Values.nodeFeatures.dataSets }}
+    - name: node-features
+      hostPath: {path: {{ .Values.nodeFeatures.path | quote }}, type: DirectoryOrCreate}
+    {{- end }}
   {{- end }}
   {{- if eq .Values.mode "gateway" }}
   topologySpreadConstraints:
@@ -106,6 +116,56 @@ spec:
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+{{- end -}}
+
+{{/* It never ends by itself: a node's labels are no reason to take its cache out of the Service. */}}
+{{- define "forebay.nodeFeatures" -}}
+{{- $root := eq (int .Values.nodeFeatures.runAsUser) 0 -}}
+- name: node-features
+  image: {{ include "forebay.image" . | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args:
+    - warm
+    - --check
+    - --node-features
+    - /features.d/{{ include "forebay.clusterName" . }}
+    - --min
+    - {{ .Values.nodeFeatures.min | quote }}
+    - --every
+    - {{ .Values.nodeFeatures.every | quote }}
+    {{- range $set := .Values.nodeFeatures.dataSets }}
+    {{- range $set.uris }}
+    - {{ printf "%s=%s" $set.name . | quote }}
+    {{- end }}
+    {{- end }}
+  env:
+    - name: FOREBAY_ADMIN
+      value: http://127.0.0.1:9001
+    {{- if .Values.admin.existingSecret }}
+    - name: FOREBAY_ADMIN_TOKEN
+      valueFrom:
+        secretKeyRef: {name: {{ .Values.admin.existingSecret }}, key: token}
+    {{- end }}
+  resources:
+    requests: {cpu: 50m, memory: 64Mi}
+    limits: {memory: 64Mi}
+  securityContext:
+    {{- if $root }}
+    runAsNonRoot: false
+    runAsUser: 0
+    runAsGroup: 0
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+    seccompProfile:
+      {{- toYaml .Values.seccompProfile | nindent 6 }}
+    {{- else }}
+    {{- include "forebay.securityContext" . | nindent 4 }}
+    {{- end }}
+  volumeMounts:
+    - name: node-features
+      mountPath: /features.d
 {{- end -}}
 
 {{- define "forebay.metadata" -}}
