@@ -27,6 +27,11 @@ MODULES = {
     "sigs.k8s.io/jobset@v0.8.0": ["config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"],
     "github.com/kubeflow/trainer/v2@v2.0.0": ["manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml",
                                               "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml"],
+    "sigs.k8s.io/kueue@v0.12.3": ["config/components/crd/bases/kueue.x-k8s.io_resourceflavors.yaml",
+                                  "config/components/crd/bases/kueue.x-k8s.io_clusterqueues.yaml",
+                                  "config/components/crd/bases/kueue.x-k8s.io_localqueues.yaml"],
+    "volcano.sh/volcano@v1.10.0": ["config/crd/volcano/bases/batch.volcano.sh_jobs.yaml"],
+    "github.com/ray-project/kuberay/ray-operator@v1.3.0": ["config/crd/bases/ray.io_rayjobs.yaml"],
     "github.com/kserve/kserve@v0.15.0": ["config/crd/full/serving.kserve.io_inferenceservices.yaml"],
 }
 OWN = Path(__file__).with_suffix(".yaml")
