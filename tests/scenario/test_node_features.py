@@ -9,7 +9,7 @@ import time
 
 import pytest
 from disks import SmallMemory
-from forebay import binary, run_forebay
+from forebay import binary, build_kind, run_forebay
 from test_control import ask
 from waiting import wait_for
 
@@ -139,15 +139,16 @@ def test_one_that_cannot_be_counted(start, origin, file, repeated):
         origin.put(key, 100_000, bucket=key[0])
     server = start(origin, settings={"access_log.path": "off"}, ahead_s=0)
     ask(server, "warm", "s3://a/", "s3://b/", "--wait", "-q")
-    writer = repeated(command(server, file, "--every", "1s", "--ttl", "1h", "a=s3://a/", "b=s3://b/"))
+    writer = repeated(command(server, file, "--every", "1s", "--ttl", "1m", "a=s3://a/", "b=s3://b/"))
     wait_for(lambda: file.exists() and len(labels(file)) == 2, "two labels")
     origin.fault("", "error", (403, "AccessDenied"), times=None, bucket="b")
     for line in writer.stdout:
         if "b: it cannot be counted" in line:
             break
     assert len(labels(file)) == 2
-    server.advance(HOUR + 60)
-    wait_for(lambda: labels(file, time.time() + HOUR + 60) == {"forebay.io/warm-a": "true"}, "the one that is counted alone")
+    server.advance(65)
+    ahead = 0 if build_kind() == "release" else 65     # whose clock nobody moves
+    wait_for(lambda: labels(file, time.time() + ahead) == {"forebay.io/warm-a": "true"}, "the one that is counted alone")
     assert writer.poll() is None
 
 
