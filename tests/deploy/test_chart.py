@@ -134,6 +134,28 @@ def test_kustomize_prepares_folders_where_that_is_wanted(artefacts, tmp_path):
     assert ours == charts.one(golden, "DaemonSet")["spec"]["template"]["spec"]
 
 
+def test_kustomize_labels_nodes_where_that_is_wanted(artefacts, tmp_path):
+    """components/node-features makes of base/daemonset what the chart renders with a data set; the patch that it tells of names another."""
+    at = os.path.relpath(charts.KUSTOMIZE, tmp_path)
+    whole = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": [f"{at}/base/daemonset"],
+             "components": [f"{at}/components/node-features"]}
+    file = tmp_path / "kustomization.yaml"
+
+    def parts(objects):
+        spec = charts.one(objects, "DaemonSet")["spec"]["template"]["spec"]
+        return spec["containers"], {v["name"]: v for v in spec["volumes"]}
+    file.write_text(json.dumps(whole))
+    ours = parts(charts.kustomize(tmp_path))
+    assert ours == parts(charts.render(charts.values("daemonset"), namespace="forebay", settings=[
+        "nodeFeatures.dataSets[0].name=imagenet", "nodeFeatures.dataSets[0].uris={s3://imagenet/train/}"]))
+    text = (charts.KUSTOMIZE / "components/node-features/kustomization.yaml").read_text()
+    patch = yaml.safe_load("".join(line[2:] for line in text.splitlines(True) if line.startswith("#   ")))
+    file.write_text(json.dumps({**whole, "patches": patch}))
+    other = parts(charts.kustomize(tmp_path))
+    ours[0][1]["args"][-1] = "NAME=s3://BUCKET/PREFIX/"
+    assert other == ours
+
+
 def like(container):
     """What a site does not change of a container of ours: all but image, sizes, origin, keys and what is warmed."""
     out = {key: value for key, value in container.items() if key not in ("image", "resources")}
