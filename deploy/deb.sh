@@ -13,6 +13,7 @@ sh "$here/deploy/packages.sh" --install build package
 
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || echo 0)}
 export SOURCE_DATE_EPOCH
+unset CMAKE_C_COMPILER_LAUNCHER # with ccache the folder that an object was first made in counts in the build id
 umask 022
 rm -rf "$out/build"
 # A compiler cache has objects of other folders, whose names stand in them.
