@@ -16,8 +16,6 @@ export SOURCE_DATE_EPOCH
 unset CMAKE_C_COMPILER_LAUNCHER # with ccache the folder that an object was first made in counts in the build id
 umask 022
 rm -rf "$out/build"
-# A compiler cache has objects of other folders, whose names stand in them.
-unset CMAKE_C_COMPILER_LAUNCHER
 cmake -S "$here" -B "$out/build" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/usr \
     >"$out/build.log" 2>&1 && cmake --build "$out/build" >>"$out/build.log" 2>&1 ||
     { tail -20 "$out/build.log" >&2; echo "deb.sh: the build failed" >&2; exit 1; }
