@@ -46,9 +46,10 @@ static void fill_free(void *ptr)
     struct fill *fill = fill_of(ptr);
     check(list_empty(&fill->readers) && fill->run == NULL);
     check(fill->place.segment == NULL && fill->pages.segment == NULL);
-    for (unsigned i = 0; i < FILL_CHUNKS_MAX; i++) {
+    for (unsigned i = 0; i < fill->chunk_count; i++) {
         chunk_unref(fill->chunks[i]);
     }
+    free(fill->chunks);
     worker_task_cancel(&fill->deliver_task);
     timer_done(&fill->resume_timer);
     timer_done(&fill->pause_timer);
@@ -87,7 +88,7 @@ static void fill_send_first_end(struct fill *fill)
 void fill_drop_chunks(struct fill *fill)
 {
     fill_here_note(fill, false);
-    for (unsigned i = 0; i < FILL_CHUNKS_MAX; i++) {
+    for (unsigned i = 0; i < fill->chunk_count; i++) {
         chunk_unref(fill->chunks[i]);
         fill->chunks[i] = NULL;
     }
@@ -292,7 +293,8 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
         return false;
     }
     uint64_t at = max_u64(sub->ask.first_byte, fill->first_byte) - fill->first_byte;
-    bool is_there = fill->chunks[at / CHUNK_SIZE] != NULL ||
+    uint64_t chunk = at / CHUNK_SIZE;
+    bool is_there = (chunk < fill->chunk_count && fill->chunks[chunk] != NULL) ||
                     (at < fill->pages.payload_len && !sub->ask.no_pages);
     if (fill->state == FILL_WRITING && !is_there &&
         !store_keeps_up(fill->fw->worker, fill->fw->store)) {

@@ -18,7 +18,7 @@ static void assert_attachments(const struct fill *fill)
         check(a->next_byte >= fill->first_byte);
         check(a->acked_byte <= a->next_byte);
     }
-    for (uint64_t i = 0; i < FILL_CHUNKS_MAX; i++) {
+    for (uint64_t i = 0; i < fill->chunk_count; i++) {
         const struct chunk *chunk = fill->chunks[i];
         bool has_come = fill->first_byte + i * CHUNK_SIZE < fill->received;
         bool given_up = fill->first_byte + (i + 1) * CHUNK_SIZE <= fill->retained_from;

@@ -3,6 +3,7 @@
 // breaks, and every end of it. Runs on the stripe's owner. fill.c has the table of states.
 #include "fill/fill_private.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 // --- the origin's checksum of the whole object (whole_sum.c) -------------------------------------
@@ -280,6 +281,16 @@ static enum err fill_ask_range(struct fill *fill, struct store_object *object)
     return ERR_CANCELLED;
 }
 
+// Room for as many as it has bytes for: most objects are small, and an owner has many fills.
+static void fill_expect_chunks(struct fill *fill)
+{
+    check(fill->chunks == NULL);
+    fill->chunk_count =
+        (unsigned)((fill->end_byte - fill->first_byte + CHUNK_SIZE - 1) / CHUNK_SIZE);
+    fill->chunks = calloc(max_u64(fill->chunk_count, 1), sizeof(*fill->chunks));
+    check(fill->chunks != NULL);
+}
+
 enum err fill_take_head(struct fill *fill)
 {
     const struct origin_fetch *f = &fill->fetch;
@@ -314,6 +325,7 @@ enum err fill_take_head(struct fill *fill)
     uint64_t blocks =
         (end - fill->first_byte + fill->block_size_bytes - 1) / fill->block_size_bytes;
     fill->block_count = (uint32_t)max_u64(blocks, 1); // an empty object has one block of 0 bytes
+    fill_expect_chunks(fill);
     fill->state = FILL_BODY;
     fill_describe_learn(fill);
     fill_begin_run(fill, f);

@@ -157,7 +157,6 @@ void reply_sum_condemn(struct fill_worker *fw, const struct store_object *object
 // How far a reader of an unstored run may be behind the fastest before it goes on alone; less while
 // memory is short.
 #define FILL_DETACH_BEHIND (2u << 20)
-#define FILL_CHUNKS_MAX (STORE_BLOCK_SIZE_MAX / CHUNK_SIZE)
 
 enum fill_state { FILL_ASKED, FILL_BODY, FILL_WRITING, FILL_WRITTEN };
 
@@ -181,7 +180,8 @@ struct fill {
     uint64_t first_byte, end_byte; // end is exact after the head
     uint64_t received;             // next byte expected, absolute
     uint64_t retained_from;        // chunks below this were given up
-    struct chunk *chunks[FILL_CHUNKS_MAX];
+    struct chunk **chunks;         // chunk_count of them, once there is a head
+    unsigned chunk_count;
     struct store_run *run;
     struct store_place pages;           // what is written of it: pinned; no segment: nothing is
     struct s3_checksum_state *checksum; // of what has come; NULL: the origin named none

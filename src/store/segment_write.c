@@ -36,11 +36,9 @@ struct store_run {
     uint32_t begun_len;
     uint32_t header_len, unit_count;
     struct retention_answer answer;
-    uint32_t unit_crc[RUN_UNITS_MAX]; // as stored: little endian
     uint32_t appended_units, written_units;
     uint64_t appended_bytes;
-    struct chunk *chunks[RUN_UNITS_MAX]; // appended and not yet written
-    uint32_t writing_units;              // of the operation in flight
+    uint32_t writing_units; // of the operation in flight
     enum run_step step;
     uint64_t began_us; // of the operation in flight
     bool borrowed;     // the segment's descriptor, for the operation in flight
@@ -54,6 +52,8 @@ struct store_run {
     struct disk_op op;
     struct task task; // for results known before an operation was started
     struct iovec iov[CHUNKS_PER_WRITE + 1];
+    uint32_t *unit_crc;     // as stored: little endian; behind the chunks
+    struct chunk *chunks[]; // unit_count of them: appended and not yet written
 };
 
 static struct store_run *as_run(void *ptr)
@@ -496,9 +496,11 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     if (err != ERR_OK) {
         return err;
     }
-    struct store_run *run = calloc(1, sizeof(*run));
+    struct store_run *run =
+        calloc(1, sizeof(*run) + units * (sizeof(run->chunks[0]) + sizeof(run->unit_crc[0])));
     check(run != NULL);
     run->magic = RUN_MAGIC;
+    run->unit_crc = (uint32_t *)(void *)&run->chunks[units];
     run->worker = w;
     run->store = store;
     run->object = store_object_ref(object);

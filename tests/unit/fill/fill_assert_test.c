@@ -26,6 +26,7 @@ static struct {
     struct revalidation concluded;
     struct subscription sub;
     struct piece piece;
+    struct chunk *chunks[2];
 } it;
 
 static void on_change(void *ctx, struct subscription *sub)
@@ -55,7 +56,9 @@ static void make_sound(void)
                           .end_byte = CHUNK_SIZE,
                           .received = 10,
                           .fetching = true};
-    fill->chunks[0] = &it.chunk;
+    it.chunks[0] = &it.chunk;
+    fill->chunks = it.chunks;
+    fill->chunk_count = ARRAY_LEN(it.chunks);
     list_init(&fill->readers);
     list_node_init(&fill->map_node);
     list_push_back(&it.table, &fill->map_node);
