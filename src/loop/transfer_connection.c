@@ -120,6 +120,7 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     check(c != NULL);
     for (unsigned i = 0; i < pool->lane_count; i++) {
         connection_forget(&pool->lanes[i], fd); // curl closes some that never stood without a word
+        transfer_lane_forget_socket(&pool->lanes[i], fd);
     }
     c->fd = fd;
     list_node_init(&c->node);
@@ -130,6 +131,7 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
 int transfer_close_socket(void *ctx, curl_socket_t fd)
 {
     connection_forget(as_lane(ctx), fd);
+    transfer_lane_forget_socket(as_lane(ctx), fd);
     return close(fd);
 }
 

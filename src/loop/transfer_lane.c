@@ -9,6 +9,10 @@
 //
 // curl closes connections that have been idle for too long only when it looks for one. What no
 // transfer uses any more is closed here, with its lane.
+//
+// Between two requests curl does not watch a connection. The event loop goes on watching it, which costs
+// nothing as long as nothing comes: the next request finds it watched. What comes ends that, and is left in
+// the socket, where transfer_connection.c finds it.
 #include <event2/event.h>
 #include <event2/event_struct.h>
 #include <stdlib.h>
@@ -23,6 +27,7 @@ struct lane_socket {
     struct transfer_lane *lane;
     struct transfer *transfer; // that curl watches it for; NULL: none of ours
     curl_socket_t fd;
+    bool is_idle; // curl does not watch it now
     struct event event;
 };
 
@@ -83,11 +88,22 @@ static int on_curl_timer(CURLM *multi, long timeout_ms, void *ctx)
     return 0;
 }
 
+static void lane_socket_free(struct lane_socket *s)
+{
+    check(event_del(&s->event) == 0);
+    list_remove(&s->node);
+    free(s);
+}
+
 static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
 {
     // The record may be gone after a call of curl's.
     struct lane_socket *s = ctx;
     struct transfer_lane *lane = as_lane(s->lane);
+    if (s->is_idle) {
+        lane_socket_free(s);
+        return;
+    }
     if (s->transfer != NULL && what == EV_READ && !transfer_turn_takes(s->transfer)) {
         transfer_wait(s->transfer);
         return;
@@ -96,13 +112,6 @@ static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
                        ((what & EV_READ) != 0 ? CURL_CSELECT_IN : 0) |
                            ((what & EV_WRITE) != 0 ? CURL_CSELECT_OUT : 0));
     transfer_lane_is_due(lane);
-}
-
-static void lane_socket_free(struct lane_socket *s)
-{
-    check(event_del(&s->event) == 0);
-    list_remove(&s->node);
-    free(s);
 }
 
 void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t)
@@ -114,6 +123,50 @@ void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t)
     }
 }
 
+static struct lane_socket *lane_socket_new(struct transfer_lane *lane, curl_socket_t fd)
+{
+    struct lane_socket *s = calloc(1, sizeof(*s));
+    check(s != NULL);
+    s->lane = lane;
+    s->fd = fd;
+    list_node_init(&s->node);
+    list_push_back(&lane->sockets, &s->node);
+    check(curl_multi_assign(lane->multi, fd, s) == CURLM_OK);
+    return s;
+}
+
+static struct lane_socket *idle_socket(struct transfer_lane *lane, curl_socket_t fd)
+{
+    list_for_each(node, &lane->sockets)
+    {
+        struct lane_socket *s = container_of(node, struct lane_socket, node);
+        if (s->fd == fd && s->is_idle) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+void transfer_lane_forget_socket(struct transfer_lane *lane, curl_socket_t fd)
+{
+    struct lane_socket *s = idle_socket(lane, fd);
+    if (s != NULL) {
+        lane_socket_free(s);
+    }
+}
+
+// curl watches it no longer.
+static void lane_socket_leave(struct lane_socket *s, const struct transfer *t)
+{
+    bool has_answered = t != NULL && t->is_head_over && !t->is_held_by_curl;
+    if (has_answered && event_get_events(&s->event) == (EV_READ | EV_PERSIST)) {
+        s->transfer = NULL;
+        s->is_idle = true;
+    } else {
+        lane_socket_free(s); // the descriptor may be another connection's in a moment
+    }
+}
+
 static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *socket_ctx)
 {
     struct transfer_lane *lane = as_lane(ctx);
@@ -122,27 +175,30 @@ static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, voi
     check(curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t) == CURLE_OK);
     if (what == CURL_POLL_REMOVE) {
         if (s != NULL) {
-            lane_socket_free(s); // the descriptor may be another connection's in a moment
+            lane_socket_leave(s, t);
         }
         if (t != NULL) {
             transfer_note_socket(t);
         }
         return 0;
     }
-    if (s == NULL) {
-        s = calloc(1, sizeof(*s));
-        check(s != NULL);
-        s->lane = lane;
-        s->fd = fd;
-        list_node_init(&s->node);
-        list_push_back(&lane->sockets, &s->node);
+    bool is_watched = s != NULL;
+    if (s == NULL && (s = idle_socket(lane, fd)) != NULL) {
+        s->is_idle = false;
+        is_watched = true;
         check(curl_multi_assign(lane->multi, fd, s) == CURLM_OK);
-    } else {
-        check(event_del(&s->event) == 0);
+    } else if (s == NULL) {
+        s = lane_socket_new(lane, fd);
     }
     s->transfer = t;
     short events = (short)(EV_PERSIST | ((what & CURL_POLL_IN) != 0 ? EV_READ : 0) |
                            ((what & CURL_POLL_OUT) != 0 ? EV_WRITE : 0));
+    if (is_watched) {
+        if (event_get_events(&s->event) == events) {
+            return 0;
+        }
+        check(event_del(&s->event) == 0);
+    }
     check(event_assign(&s->event, worker_event_base(lane->pool->worker), fd, events,
                        on_socket_event, s) == 0);
     check(event_add(&s->event, NULL) == 0);

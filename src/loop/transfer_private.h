@@ -122,6 +122,8 @@ struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool);
 void transfer_lane_leave(struct transfer_lane *lane);
 // The transfer ends: no socket is its any more.
 void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t);
+// A descriptor is about to be closed, or has been.
+void transfer_lane_forget_socket(struct transfer_lane *lane, curl_socket_t fd);
 // Something may have ended in it: pool->drive looks.
 void transfer_lane_is_due(struct transfer_lane *lane);
 // Lets curl act on the lane's timer, if it is time.

@@ -27,6 +27,7 @@ struct lane_rig {
     struct worker *worker;
     struct transfer_pool *pool;
     unsigned most, to_start, ended;
+    const struct list_node *watched;
     struct signal all_over;
 };
 
@@ -158,6 +159,40 @@ Test(transfer_lane, few_transfers_stay_on_few_connections)
     }
     cr_assert_eq(open_lanes(&rig), 1);
     cr_assert_leq(tiny_origin_connections(rig.origin), 3);
+    rig_end(&rig);
+}
+
+static void look_at_watched(struct worker *w, void *ctx)
+{
+    (void)w;
+    struct lane_rig *rig = ctx;
+    rig->watched = list_first(&rig->pool->lanes[0].sockets);
+}
+
+static const struct list_node *watched(struct lane_rig *rig)
+{
+    fixture_run_on(rig->worker, look_at_watched, rig);
+    return rig->watched;
+}
+
+// What comes between two requests ends it, and is no part of the next one's answer.
+Test(transfer_lane, a_connection_stays_watched_between_requests)
+{
+    struct lane_rig rig = {.most = 1};
+    rig_begin(&rig);
+    run(&rig, 1);
+    const struct list_node *first = watched(&rig);
+    cr_assert_neq(first, NULL);
+    for (unsigned i = 0; i < 5; i++) {
+        run(&rig, 1);
+        cr_assert_eq(watched(&rig), first);
+    }
+    cr_assert_eq(tiny_origin_connections(rig.origin), 1);
+    tiny_origin_answer_unasked(rig.origin);
+    wait_for(watched(&rig) == NULL);
+    run(&rig, 1);
+    cr_assert_neq(watched(&rig), NULL);
+    cr_assert_eq(tiny_origin_connections(rig.origin), 2);
     rig_end(&rig);
 }
 
