@@ -14,8 +14,10 @@
 #include "loop/transfer_private.h"
 
 #define TURN_BYTES (1024u << 10)
-#define TURN_SHORT_BYTES (256u << 10) // while short work is expected
-#define LONG_BYTES (64u << 10)        // as much as curl receives at once
+// While short work is expected. With half of it long bodies come a fifth slower; with twice as much they
+// come no faster, and short work waits longer.
+#define TURN_SHORT_BYTES (128u << 10)
+#define LONG_BYTES (64u << 10) // as much as curl receives at once
 
 static struct transfer_turn *turn_now(struct transfer_pool *pool)
 {

@@ -110,7 +110,7 @@ Test(transfer_turn, all_share_a_turn)
             cr_assert(rig != NULL);
             rig_begin(rig, counts[c]);
             rig->short_until_us = is_short != 0 ? UINT64_MAX : 0;
-            uint64_t most = is_short != 0 ? 256u << 10 : 1024u << 10;
+            uint64_t most = is_short != 0 ? 128u << 10 : 1024u << 10;
             run_turns(rig, 10 * counts[c], most + BUFFER);
             uint64_t least_bytes = UINT64_MAX, most_bytes = 0, sum = 0;
             for (unsigned i = 0; i < counts[c]; i++) {
