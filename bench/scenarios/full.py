@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A full cache of 64 segments that is fed ten times its size: is all of it stored, what does freeing a segment cost, is
-`cache.size` kept? Objects of 1 MiB and of 0.5 to 1.5 MB, at most 500 MiB/s of them, and of 10 KB, as many as go. With
+`cache.size` kept? Objects of 1 MiB, of 0.5 to 1.5 MB and of 3 MiB, at most 500 MiB/s of them, and of 10 KB, as many as go. With
 `epoch` most of them are not admitted, as nothing says that they are read again; with `lru` all are, and each segment that
 is filled is one that was freed. What the disk is behind with is not stored by design, and stands apart.
 
@@ -35,6 +35,7 @@ def run(rig, report, args):
     # name, mean size, size of the object of a number, connections, MB/s of each, objects/s beside hits
     for name, mean, size, connections, rate, pace in (("1M", 1 << 20, lambda number: "1M", 8, 65.5, None),
                                                       ("0.5-1.5 MB", 1_000_000, mixed, 8, 65.5, None),
+                                                      ("3M", 3 << 20, lambda number: "3M", 8, 65.5, None),
                                                       ("10K", 10 << 10, lambda number: "10K", 64, None, 10_000)):
         if args.only and args.only not in name:
             continue
@@ -43,7 +44,7 @@ def run(rig, report, args):
                     **({"former": (args.former, "epoch")} if args.former else {})}
         report.head(f"objects of {name}", "side", "asked/s", "MB/s", "not stored %: no segment", "disk or index behind",
                     "most over cache.size bytes", "freed segments", "KiB read for each", "CPU ms for each: its threads",
-                    "index writer", "left to forget", "unused %")
+                    "index writer", "left to forget", "unused %", "runs for each")
         count = times * SIZE // mean
 
         def measure(side, number):
@@ -62,7 +63,7 @@ def run(rig, report, args):
         pairs = Pairs(args.rounds, binaries, measure)
         for side in binaries:
             report.row(name, side, *(pairs.median(side, figure) for figure in (
-                "rps", "mbps", "no_segment", "behind", "over", "freed", "read_kib", "free_ms", "write_ms", "left", "unused")))
+                "rps", "mbps", "no_segment", "behind", "over", "freed", "read_kib", "free_ms", "write_ms", "left", "unused", "runs")))
         report.head(f"hits beside objects of {name}", "side", "fed/s", "MB/s", "hits %", "as fast as they go: alone/s",
                     "p50 us", "p99 us", "beside/s", "p50 us", "p99 us", "p99 beside / alone", "1,000/s: alone p50 us", "p99 us",
                     "beside p50 us", "p99 us", "p99 beside / alone")
@@ -134,6 +135,7 @@ def feed(rig, forebay, paths, count, connections, rate):
             "write_ms": (later["index-writer"][1] - threads["index-writer"][1]) / freed / 1e6,
             "unused": 100 * grown.get("forebay_segment_unused_bytes_total", 0) / max(1, grown.get(
                 "forebay_segment_sealed_bytes_total", 0)),
+            "runs": grown.get('forebay_fills_total{state="started"}', 0) / len(requests),
             "left": after.get("forebay_index_forgets_waiting", 0)}
 
 

@@ -94,6 +94,14 @@ void fill_drop_chunks(struct fill *fill)
     }
 }
 
+void fill_release_promise(struct fill *fill)
+{
+    if (fill->is_promised) {
+        fill->is_promised = false;
+        store_long_release(fill->fw->store);
+    }
+}
+
 // Rule 19: an entry with a token tells the home exactly once when it leaves.
 void fill_leave_table(struct fill *fill)
 {
@@ -105,6 +113,7 @@ void fill_leave_table(struct fill *fill)
     list_remove(&fill->map_node);
     fill->fw->fills.count--;
     fill_send_first_end(fill);
+    fill_release_promise(fill);
     fill_describe_stop(fill);
     fill_yield_lead(fill);
     fill_drop_chunks(fill);
@@ -349,14 +358,14 @@ static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *s
     return count;
 }
 
-// How many blocks a new run may cover: not past the stripe, a run's size, the object, or a run in
+// How many blocks a new run may cover: not past the stripe, a long run's size, the object, or a run in
 // flight.
 static uint64_t fill_extent(struct fill_worker *fw, const struct subscription *sub)
 {
     uint64_t size = sub->ask.block_size_bytes, stripe = fw->room->options.stripe_bytes;
     uint64_t stripe_end = ((sub->ask.block * size) / stripe + 1) * stripe;
     uint64_t count =
-        min_u64(sub->ask.block_count, max_u64(store_run_bytes_max(fw->store) / size, 1));
+        min_u64(sub->ask.block_count, max_u64(store_run_bytes_long(fw->store) / size, 1));
     count = min_u64(count, (stripe_end - sub->ask.block * size) / size);
     if (sub->ask.object != NULL) {
         uint64_t blocks = store_object_block_count(sub->ask.object);
@@ -452,10 +461,15 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
         fill_answer_again(fw, sub);
         return;
     }
-    fill = fill_new(fw, sub, token, (uint32_t)count);
+    uint64_t short_count = max_u64(store_run_bytes_max(fw->store) / sub->ask.block_size_bytes, 1);
+    bool is_long = count > short_count && store_long_promise(fw->store);
+    bool is_cut = count > short_count && !is_long;
+    fill = fill_new(fw, sub, token, (uint32_t)(is_cut ? short_count : count));
+    fill->is_promised = is_long;
     bool describes = first != NULL && sub->ask.with_checksums && fill->described == NULL &&
                      origin_capabilities(fill->key->origin)->has_checksums;
-    fill->asks_whole = describes && fill->first_byte == 0 && fill_describe_asks_whole(fill);
+    fill->asks_whole =
+        describes && fill->first_byte == 0 && !is_cut && fill_describe_asks_whole(fill);
     fill_attach(fill, sub, false);
     if (describes && !fill->asks_whole) {
         fill_describe_start(

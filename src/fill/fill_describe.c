@@ -23,7 +23,7 @@
 
 static bool fits_in_run(const struct fill_worker *fw, uint64_t size_bytes)
 {
-    return size_bytes <= min_u64(store_run_bytes_max(fw->store), fw->room->options.stripe_bytes);
+    return size_bytes <= min_u64(store_run_bytes_long(fw->store), fw->room->options.stripe_bytes);
 }
 
 // --- listed --------------------------------------------------------------------------------------

@@ -329,6 +329,7 @@ enum err fill_take_head(struct fill *fill)
     fill->state = FILL_BODY;
     fill_describe_learn(fill);
     fill_begin_run(fill, f);
+    fill_release_promise(fill);
     checksum_begin(fill);
     fill_announce(fill);
     fill_assert_run(fill);

@@ -183,6 +183,7 @@ struct fill {
     struct chunk **chunks;         // chunk_count of them, once there is a head
     unsigned chunk_count;
     struct store_run *run;
+    bool is_promised;                   // room for it as a long run, until it has begun
     struct store_place pages;           // what is written of it: pinned; no segment: nothing is
     struct s3_checksum_state *checksum; // of what has come; NULL: the origin named none
     bool is_judged, is_wrong;           // all of it has come; it is not what the origin says
@@ -273,6 +274,7 @@ void fill_doom(struct fill_worker *fw, struct hash128 hash);
 void fill_maybe_free(struct fill *fill);  // frees it when nothing holds it any more
 void fill_drop_chunks(struct fill *fill); // no reader is sent any more from them
 void fill_leave_table(struct fill *fill); // no more joins; FIRST_END if it has a token; may free it
+void fill_release_promise(struct fill *fill); // of room for a long run
 void fill_send_version(struct fill *fill); // the home learns what the head said, if it waits for it
 // Takes the reader out with its one FINAL. document: the origin's error, copied.
 void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome, enum err err,

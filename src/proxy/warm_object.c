@@ -258,7 +258,7 @@ static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
                    : o->is_listed    ? max_u64(o->listed_size, 1)
                                      : o->end_byte;
     end = max_u64(min_u64(end, next_present), o->at + 1);
-    uint64_t most = max_u64(store_run_bytes_max(job->pw->store) / size, 1);
+    uint64_t most = max_u64(store_run_bytes_long(job->pw->store) / size, 1);
     uint64_t count = min_u64((end - 1) / size - block + 1, min_u64(most, STORE_RUN_BLOCKS_MAX));
     struct warm_run_node *node = calloc(1, sizeof(*node));
     check(node != NULL);

@@ -382,28 +382,25 @@ void segment_clear_bad(struct segment *segment, uint32_t header_offset)
 
 // --- where the next run goes
 
-static void segment_seal_locked(struct segment *segment)
-{
-    check(segment->state == SEGMENT_OPEN);
-    segment->state = SEGMENT_SEALED;
-}
-
-// The slot's current segment is full: the next spare one takes its place, or none does.
-static struct segment *slot_exchange_locked(struct segment_slot *slot, struct segment_log *log)
+static void segment_fill_up(struct segment_log *log, struct segment *segment)
 {
     pthread_mutex_lock(&log->guarded.lock);
-    struct segment *old = slot->guarded.current;
-    if (old != NULL && old->state == SEGMENT_OPEN) {
-        segment_seal_locked(old);
+    if (segment != NULL && segment->state == SEGMENT_OPEN) {
+        segment->state = SEGMENT_SEALED;
     }
+    pthread_mutex_unlock(&log->guarded.lock);
+}
+
+static struct segment *spare_take(struct segment_slot *slot, struct segment_log *log)
+{
     struct segment *next = NULL;
+    pthread_mutex_lock(&log->guarded.lock);
     if (log->guarded.spare_count > retention_pins_spares(log, slot)) {
         next = log->guarded.spare[--log->guarded.spare_count];
         atomic_store(&log->room, log->guarded.spare_count);
         check(next->state == SEGMENT_SPARE);
         next->state = SEGMENT_OPEN;
     }
-    slot->guarded.current = next;
     log->guarded.wanted = true;
     pthread_cond_signal(&log->guarded.wake);
     pthread_mutex_unlock(&log->guarded.lock);
@@ -439,6 +436,20 @@ static bool reserve_in(struct segment_log *log, struct segment *segment, uint32_
     return true;
 }
 
+// What comes next goes where more is left; the other one is full. So a run as long as a segment does not end
+// one that has just been begun.
+static void slot_keep_roomier(struct segment_slot *slot, struct segment_log *log,
+                              struct segment *next)
+{
+    struct segment *current = slot->guarded.current;
+    pthread_mutex_lock(&log->guarded.lock);
+    bool stays = current != NULL && current->state == SEGMENT_OPEN &&
+                 current->append_offset < next->append_offset;
+    pthread_mutex_unlock(&log->guarded.lock);
+    segment_fill_up(log, stays ? next : current);
+    slot->guarded.current = stays ? current : next;
+}
+
 static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
                              uint32_t header_len, uint32_t payload_len,
                              struct segment_reservation *ret_reservation)
@@ -448,22 +459,25 @@ static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
     if (layout.end_offset + segment_table_bytes(1) > log->segment_size_bytes) {
         return ERR_LIMIT;
     }
-    enum err err = ERR_DISK_FULL;
     pthread_mutex_lock(&slot->guarded.lock);
     struct segment *segment = slot->guarded.current;
-    for (unsigned tries = 0; tries < SEGMENT_SPARE_MAX && err != ERR_OK; tries++) {
-        if (segment != NULL && reserve_in(log, segment, header_len, payload_len, ret_reservation)) {
-            err = ERR_OK;
-            break;
-        }
-        segment = slot_exchange_locked(slot, log);
+    bool fits =
+        segment != NULL && reserve_in(log, segment, header_len, payload_len, ret_reservation);
+    for (unsigned tries = 0; tries < SEGMENT_SPARE_MAX && !fits; tries++) {
+        segment = spare_take(slot, log);
         if (segment == NULL) {
             break;
         }
+        fits = reserve_in(log, segment, header_len, payload_len, ret_reservation);
+        slot_keep_roomier(slot, log, segment);
+    }
+    if (!fits && !store_long_is(log->store, payload_len)) { // what it holds may go
+        segment_fill_up(log, slot->guarded.current);
+        slot->guarded.current = NULL;
     }
     pthread_mutex_unlock(&slot->guarded.lock);
     ret_reservation->slot = slot;
-    return err;
+    return fits ? ERR_OK : ERR_DISK_FULL;
 }
 
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,

@@ -28,6 +28,7 @@
 #define GOING_MAX 4u           // on their way out at once, when the limit or the volume wants it
 #define SPARE_AMPLE 4u         // while the cache is far from full, and more if they are small:
 #define SPARE_SEGMENTS_MIN 32u // of fewer only one or two are kept spare
+#define SPARE_LONG 3u
 #define SPARE_AHEAD_BYTES (128u << 20)
 #define SPARE_AHEAD_MAX 32u
 #define START_SEGMENTS_MAX 4u // made before the start is over
@@ -303,9 +304,15 @@ static uint64_t supply_room(const struct segment_log *log)
     return used < limit ? min_u64(limit - used, log->store->room.free_bytes) : 0;
 }
 
+// One for each slot that ends now, and some for runs that need one for themselves (store_long.c).
+static uint64_t supply_least(const struct segment_log *log)
+{
+    return max_u64(SPARE_AMPLE, log->slot_count + SPARE_LONG);
+}
+
 static bool supply_is_ample(const struct segment_log *log)
 {
-    uint64_t least = max_u64(SPARE_AMPLE, log->slot_count);
+    uint64_t least = supply_least(log);
     return supply_room(log) >= 2 * least * log->segment_cost_bytes;
 }
 
@@ -314,7 +321,7 @@ static bool supply_is_ample(const struct segment_log *log)
 static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_ample)
 {
     uint64_t cost = log->segment_cost_bytes;
-    uint64_t least = max_u64(SPARE_AMPLE, log->slot_count);
+    uint64_t least = supply_least(log);
     uint64_t ahead = min_u64(SPARE_AHEAD_MAX, SPARE_AHEAD_BYTES / log->segment_size_bytes);
     if (!atomic_load(&log->examined)) {
         *ret_ample = false;
@@ -334,7 +341,8 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
         return most < RETENTION_REWRITE_SEGMENTS_MIN ? 1 : 2;
     }
     // One for each slot that ends now, one for survivors, two that are being made.
-    return log->slot_count + 2 + (log->store->retention.learns ? 1 : 0);
+    unsigned wanted = log->slot_count + 2 + (log->store->retention.learns ? 1 : 0);
+    return wanted + (store_long_are_used(log->store) ? SPARE_LONG : 0);
 }
 
 // Makes segments while there is space, has some freed when there is none; it is woken when one has

@@ -20,6 +20,7 @@
 // On the freeing thread, and once more when the log closes.
 #include "store/segment_trim.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -29,7 +30,6 @@
 
 #define TRIM_PARTS 64u // of the file: less is not worth a hole
 #define TRIM_ALIGN 4096u
-#define TRIM_SEGMENTS_MIN 8u // that fit the cache
 
 static_assert(TRIM_ALIGN % TABLE_PAGE_BYTES == 0, "the hole ends where the table begins");
 
@@ -43,13 +43,19 @@ uint32_t segment_trim(struct segment *segment, int fd, uint32_t row_count)
     bool is_whole = segment->given_bytes == 0;
     pthread_mutex_unlock(&log->guarded.lock);
     uint64_t end = size - segment_table_bytes(row_count);
-    bool is_many = atomic_load(&log->segments_max) >= TRIM_SEGMENTS_MIN;
+    bool is_many = atomic_load(&log->segments_max) >= SEGMENT_TRIM_SEGMENTS_MIN;
     if (!is_whole || !is_many || begin + size / TRIM_PARTS > end) {
         return 0;
     }
     int failed = store_fault_strike(STORE_FAULT_TRIM);
-    if (failed != 0 || fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)begin,
+    if (failed == 0 && fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)begin,
                                  (off_t)(end - begin)) != 0) {
+        failed = errno;
+    }
+    if (failed == EOPNOTSUPP) {
+        atomic_store(&log->store->longs.no_holes, true);
+    }
+    if (failed != 0) {
         return 0; // it stays as large as it is
     }
     return fstat(fd, &st) == 0 ? (uint32_t)min_u64(end - begin, segment_file_missing(&st, size))

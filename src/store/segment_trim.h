@@ -5,6 +5,8 @@
 
 #include "store/segment_log.h"
 
+#define SEGMENT_TRIM_SEGMENTS_MIN 8u // that fit the cache: with fewer nothing is given back
+
 // Of a sealed segment of which nothing is held, before its table is written behind it: gives back what
 // lies between its last run and the room of a table of so many rows. Bytes given; 0: too little, or the
 // file system cannot. May block.

@@ -44,6 +44,7 @@ struct store_run {
     bool borrowed;     // the segment's descriptor, for the operation in flight
     enum err err;
     bool touched, finishing, aborted; // touched: something was written into the reservation
+    bool is_long;                     // see store_long.c
     char *head;                       // sector of the intent, later header and padding
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
@@ -61,11 +62,6 @@ static struct store_run *as_run(void *ptr)
     struct store_run *run = ptr;
     check(run->magic == RUN_MAGIC);
     return run;
-}
-
-uint64_t store_run_bytes_max(const struct store *store)
-{
-    return min_u64(STORE_RUN_MAX, store->dir.format.segment_size_bytes / 4);
 }
 
 // --- ends
@@ -91,6 +87,7 @@ static void run_free(struct store_run *run)
 {
     worker_task_cancel(&run->task);
     run_drop_chunks(run);
+    atomic_fetch_sub(&run->store->longs.running, run->is_long);
     write_backlog_forget(&run->store->backlog, run->begun_len - run->appended_bytes);
     store_object_unref(run->object);
     free(run->head);
@@ -512,6 +509,8 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->payload_len = run->begun_len = (uint32_t)payload_len;
     run->header_len = header_len;
     run->unit_count = units;
+    run->is_long = store_long_is(store, payload_len);
+    atomic_fetch_add(&store->longs.running, run->is_long);
     worker_task_init(&run->task, on_run_task);
     write_backlog_promise(&store->backlog, payload_len);
     if (reservation.layout.intent) {

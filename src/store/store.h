@@ -365,13 +365,19 @@ void store_pins_figures(struct store *store, struct store_pins_figures *ret_figu
 // --- writing a run -------------------------------------------------------------------------------
 
 struct store_run;
-// Longest payload of a run of several blocks in this cache: STORE_RUN_MAX, less in a small one,
-// whose segments would not hold it. A single block always fits.
+// Longest payload of a run of several blocks that may begin in this cache without a promise: STORE_RUN_MAX,
+// less in a small one, a quarter of a segment. A single block always fits.
 uint64_t store_run_bytes_max(const struct store *store);
+// Longest one with a promise.
+uint64_t store_run_bytes_long(const struct store *store);
+// Is there likely to be room for such a run by the time that it begins? Then the promise is released once it
+// has begun, or will not. Any thread.
+bool store_long_promise(struct store *store) MUST_USE;
+void store_long_release(struct store *store);
 // Asks the policy, reserves space for header and payload (evicting the oldest segments when full)
 // and begins a run of whole blocks [first_block, first_block + block_count) of `object` (generation
 // may still be 0: the index record names it; headers of runs whose generation is 0 carry a
-// provisional one from store_generation_next()). payload at most max(store_run_bytes_max(), one
+// provisional one from store_generation_next()). payload at most max(store_run_bytes_long(), one
 // block). is_part: who asks wants less than all of it; the policy takes it then, or the reader's next
 // part would come from the origin with all the others once more. ERR_NOT_ADMITTED, ERR_DISK_BUSY, ERR_DISK_FULL, ERR_IO, ERR_LIMIT: go on unstored.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,

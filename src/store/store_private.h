@@ -28,6 +28,7 @@
 #include "store/store_doubt.h"
 #include "store/store_epoch.h"
 #include "store/store_holder.h"
+#include "store/store_long.h"
 #include "store/store_pins.h"
 #include "store/store_size.h"
 #include "store/store_unattached.h"
@@ -80,6 +81,7 @@ struct store {
     struct store_pins pins;
     struct retention retention;
     struct write_backlog backlog;
+    struct store_long longs;
     struct segment_log log;
     struct index index;
     struct index_writer writer;

@@ -557,3 +557,23 @@ def test_many_small_objects_interleaved(forebay, origin):
                                     "Host: 127.0.0.1\r\n\r\n".encode())
                 judge(client.get(f"s/{i}"), origin, f"s/{i}", 0, 500 + i % 4000)
     parallel(16, one)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_objects_that_fit_a_segment_of_a_small_cache_come_in_one_request(start, origin, engine, workers):
+    """The segments of 256 MiB have 4 MiB: 3 MiB are one request, 5 MiB two, also when it is full; each reader by itself finds
+    all of it afterwards."""
+    server = start(origin, engine=engine, settings={"workers": workers, "cache.size": "256MiB", "cache.ttl": "1h",
+                                                    "cache.min_free": "0%"})
+    server.wait_metric("forebay_segments", lambda segments: segments >= max(4, workers + 3))       # made behind the start
+    sizes = {f"{size}/{i}": size * MIB for i in range(scaled(400, 60)) for size in (3, 5)}
+    with server.client() as client:
+        for key, size in sizes.items():
+            origin.put(key, size)
+            judge(client.get(key), origin, key, 0, size)
+            server.settle()
+    asked = {size: [len(origin.requests(key=key)) for key in sizes if sizes[key] == size * MIB] for size in (3, 5)}
+    assert (set(asked[3]), set(asked[5])) == ({1}, {2}), asked
+    assert server.metric("forebay_cache_admission_rejected_total", reason="space") == 0
+    for size in (3, 5):
+        wanted_once(origin, f"{size}/0", size * MIB)

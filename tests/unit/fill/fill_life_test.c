@@ -2,7 +2,7 @@
 // Proves: the table of a run's life, state by state (asked, body, written, doomed) and event by
 // event (a reader joins, the origin fails, the version differs, the last reader leaves, the store
 // refuses).
-#include "world.h"
+#include "world_private.h"
 
 #include "test.h"
 
@@ -229,6 +229,34 @@ Test(asked, not_the_last_reader_leaves)
     expect(second, CLIENT_COMPLETE, 1);
     cr_assert_eq(origin_requests(), 2);
     cr_assert_eq(counter(COUNTER_fills_cancelled), 0);
+    world_end();
+}
+
+// A run longer than any cache has room for goes with a promise, which is over when it has begun, when it
+// failed, or when nobody is left who wants it; without one it is a short run.
+Test(asked, a_long_run_wants_a_promise)
+{
+    struct world_options options = {
+        .seed = 2, .piece_bytes = PIECE, .readahead = true, .long_runs = true};
+    for (unsigned refused = 0; refused < 2; refused++) {
+        world_begin(&options);
+        world.long_asks = refused;
+        int reader = client_get(0, 0, 2 * WORLD_BLOCK - 1);
+        world_deliver_all();
+        cr_assert_eq(world.longs_promised, 1 - refused);
+        world_run();
+        expect(reader, CLIENT_COMPLETE, 1);
+        cr_assert_eq(world.longs_promised, 0);
+        cr_assert_eq(origin_requests(), 1 + refused);
+        world_end();
+    }
+    world_begin(&options);
+    int leaver = client_get(0, 0, UINT64_MAX);
+    world_deliver_all();
+    cr_assert_eq(world.longs_promised, 1);
+    client_leave(leaver);
+    world_run();
+    cr_assert_eq(world.longs_promised, 0);
     world_end();
 }
 

@@ -248,6 +248,7 @@ static void choose_options(struct run *run)
     o->slow_percent = pick(3) * 30;
     o->buffer_bytes = pick(4) == 0 ? (2 + pick(8)) * CHUNK_SIZE : 0;
     o->readahead = pick(2) == 0;
+    o->long_runs = o->readahead && run->seed % 2 == 0;
     if (o->readahead && pick(3) == 0) { // so small that the window reaches into the object behind
         o->size_bytes = 2 * WORLD_BLOCK - pick(100);
     }

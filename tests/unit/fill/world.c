@@ -551,6 +551,7 @@ void world_end(void)
         world.epoch_holds -= world.writers[i].used && !world.writers[i].wrote ? 1 : 0;
     }
     cr_assert(world.epoch_holds == 0, "a hold is left: seed %llu", seed);
+    cr_assert(world.longs_promised == 0, "a promise is left: seed %llu", seed);
     cr_assert(world.objects == 0, "a version is left: seed %llu", seed);
     cr_assert(chunk_budget_used_bytes() == 0, "payload memory is left: seed %llu", seed);
     cr_assert(counter(COUNTER_fills_inflight) == 0, "seed %llu", seed);

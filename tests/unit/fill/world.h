@@ -47,6 +47,7 @@ struct world_options {
     uint64_t buffer_bytes;     // memory for payload; 0: plenty
     bool refuse_store;         // every run goes unstored
     bool readahead;            // readers in sequence are run ahead of
+    bool long_runs;            // of more than store_run_bytes_max(): with readahead
     bool no_etag;              // the origin sends none
     unsigned reset_percent;    // bodies that break off
     unsigned fail_percent;     // requests that fail before the head

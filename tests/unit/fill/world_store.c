@@ -55,6 +55,27 @@ uint64_t store_run_bytes_max(const struct store *store)
     return world.options.readahead ? WORLD_BLOCK : STORE_RUN_MAX;
 }
 
+uint64_t store_run_bytes_long(const struct store *store)
+{
+    return world.options.long_runs ? STORE_RUN_MAX : store_run_bytes_max(store);
+}
+
+// Every other time.
+bool store_long_promise(struct store *store)
+{
+    (void)store;
+    bool is_promised = world.long_asks++ % 2 == 0;
+    world.longs_promised += is_promised;
+    return is_promised;
+}
+
+void store_long_release(struct store *store)
+{
+    (void)store;
+    check(world.longs_promised > 0);
+    world.longs_promised--;
+}
+
 // --- versions ------------------------------------------------------------------------------------
 
 struct hash128 store_hash(const struct store *store, struct span realm, struct span bucket,

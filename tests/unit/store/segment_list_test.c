@@ -373,6 +373,7 @@ struct sizes {
     uint32_t block_bytes;
     unsigned objects;
     enum store_policy policy;
+    bool are_long; // as few runs as there may be
 };
 
 static struct object sized(struct box *box, char key[16], const struct sizes *sizes, unsigned i)
@@ -399,15 +400,23 @@ static void put_all(struct box *box, const struct sizes *sizes)
 Test(segment_list, little_of_a_segment_is_unused_whatever_the_sizes)
 {
     static const struct sizes cases[] = {
-        {8 * MIB, 0, MIB, 4, STORE_POLICY_EPOCH},   {MIB, 0, MIB, 24, STORE_POLICY_EPOCH},
-        {3 * MIB, 0, BLOCK, 8, STORE_POLICY_EPOCH}, {10240, 0, MIB, 1500, STORE_POLICY_EPOCH},
-        {900000, 0, MIB, 24, STORE_POLICY_LRU},     {540000, 1400000, MIB, 32, STORE_POLICY_LRU},
-        {700000, 0, MIB, 32, STORE_POLICY_EPOCH},
+        {8 * MIB, 0, MIB, 4, STORE_POLICY_EPOCH, false},
+        {MIB, 0, MIB, 24, STORE_POLICY_EPOCH, false},
+        {3 * MIB, 0, BLOCK, 8, STORE_POLICY_EPOCH, false},
+        {10240, 0, MIB, 1500, STORE_POLICY_EPOCH, false},
+        {900000, 0, MIB, 24, STORE_POLICY_LRU, false},
+        {540000, 1400000, MIB, 32, STORE_POLICY_LRU, false},
+        {700000, 0, MIB, 32, STORE_POLICY_EPOCH, false},
+        {3 * MIB, 0, MIB, 16, STORE_POLICY_EPOCH, true},
+        {5 * MIB, 0, MIB, 16, STORE_POLICY_LRU, true},
+        {4 * MIB, 0, BLOCK, 12, STORE_POLICY_EPOCH, true},
+        {MIB, 6 * MIB, MIB, 24, STORE_POLICY_LRU, true},
     };
     for (unsigned c = 0; c < ARRAY_LEN(cases); c++) {
         struct box box;
         box_init(&box, engines[c % 2], 256 * MIB);
         box.options.policy = cases[c].policy;
+        box.has_long_runs = cases[c].are_long;
         if (!box_open_workers(&box, 1)) {
             box_remove(&box);
             continue;
@@ -429,7 +438,7 @@ Test(segment_list, little_of_a_segment_is_unused_whatever_the_sizes)
 // over a restart, and every byte comes back.
 Test(segment_list, room_that_went_back_holds_more)
 {
-    static const struct sizes sizes = {900000, 0, MIB, 250, STORE_POLICY_LRU};
+    static const struct sizes sizes = {900000, 0, MIB, 250, STORE_POLICY_LRU, false};
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
     box.options.policy = sizes.policy;
@@ -476,7 +485,7 @@ Test(segment_list, room_that_went_back_holds_more)
 // Then it stays unused, and is counted.
 Test(segment_list, a_file_system_without_holes_keeps_what_is_left_over)
 {
-    static const struct sizes sizes = {900000, 0, MIB, 24, STORE_POLICY_EPOCH};
+    static const struct sizes sizes = {900000, 0, MIB, 24, STORE_POLICY_EPOCH, false};
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
     if (!box_open_workers(&box, 1)) {

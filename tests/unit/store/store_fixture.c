@@ -426,7 +426,9 @@ enum err box_put(struct box *box, const struct object *object)
 {
     uint32_t block = object->block_size != 0 ? object->block_size : BLOCK;
     uint64_t blocks = segment_run_object_blocks(object->size, block);
-    uint32_t step = (uint32_t)max_u64(1, store_run_bytes_max(box->store) / block);
+    uint64_t run =
+        box->has_long_runs ? store_run_bytes_long(box->store) : store_run_bytes_max(box->store);
+    uint32_t step = (uint32_t)max_u64(1, run / block);
     enum err err = ERR_OK;
     for (uint64_t first = 0; first < blocks && err == ERR_OK; first += step) {
         err = box_put_run(box, object, first, (uint32_t)min_u64(step, blocks - first));

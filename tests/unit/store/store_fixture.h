@@ -16,6 +16,7 @@ struct box {
     struct store_options options;
     struct loop *loop;
     struct store *store;
+    bool has_long_runs; // objects are put as runs that want a promise
 };
 
 // Fills in defaults and makes the directory; then box_open(). False, with a loud line: the engine

@@ -4,6 +4,7 @@
 #include "test.h"
 #include "waiting.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -474,12 +475,49 @@ Test(store, a_scan_takes_the_marks_of_all_that_it_reads)
     box_remove(&box);
 }
 
+// Long runs are promised while spare segments are left for them, and an eighth of the segments in all; to
+// nobody where a hole cannot be punched behind them.
+Test(store, long_runs_are_promised_while_there_is_room)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    cr_assert(box_open_workers(&box, 1));
+    struct segment_log *log = &box.store->log;
+    wait_for(atomic_load(&log->room) >= 4);
+    unsigned room = atomic_load(&log->room), promised = 0;
+    while (promised < 64 && store_long_promise(box.store)) {
+        promised++;
+    }
+    cr_assert_eq(promised, min_u64(room - 2, atomic_load(&log->segments_max) / 8));
+    store_long_release(box.store);
+    cr_assert(store_long_promise(box.store));
+    for (; promised > 0; promised--) {
+        store_long_release(box.store);
+    }
+    store_fault_set(STORE_FAULT_TRIM, 1, true, EOPNOTSUPP);
+    box.has_long_runs = true;
+    for (unsigned i = 0; i < 4; i++) {
+        char key[16];
+        (void)snprintf(key, sizeof(key), "key-%u", i);
+        struct object object = {key, "\"e\"", 3 * MIB, MIB, store_generation_next(box.store)};
+        enum err err;
+        wait_for((err = box_put(&box, &object)) != ERR_DISK_FULL);
+        cr_assert(err == ERR_OK);
+    }
+    wait_for(atomic_load(&box.store->longs.no_holes));
+    store_fault_set(STORE_FAULT_TRIM, 0, false, 0);
+    cr_assert(!store_long_promise(box.store));
+    box_close(&box);
+    box_remove(&box);
+}
+
 Test(store, what_a_run_may_be_is_limited)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
     cr_assert(box_open(&box));
     cr_assert_eq(store_run_bytes_max(box.store), 1 * MIB);
+    cr_assert_eq(store_run_bytes_long(box.store), 4 * MIB);
     struct store_place place;
     struct object object = small(&box, "k", 40 * MIB);
     struct object block = {"b", "\"e\"", 16 * MIB, 16 * MIB, store_generation_next(box.store)};

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Long runs in a small cache, see store_long.c. Shared inside the room only.
+#ifndef FOREBAY_STORE_STORE_LONG_H
+#define FOREBAY_STORE_STORE_LONG_H
+
+#include "store/store.h"
+
+struct store_long {
+    atomic_uint promised; // asked for, and nothing is reserved yet
+    atomic_uint running;  // being written
+    atomic_bool no_holes; // what such a run leaves over of its segment does not go back
+};
+
+// More than what needs no promise.
+bool store_long_is(const struct store *store, uint64_t payload_len);
+// Is one promised, or being written?
+bool store_long_are_used(const struct store *store);
+
+#endif
