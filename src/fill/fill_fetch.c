@@ -36,6 +36,9 @@ static void checksum_judge(struct fill *fill)
         return;
     }
     fill->is_wrong = !whole_sum_is_right(fill->key, fill->object, fill->checksum);
+    if (!fill->is_wrong && fill->object->size_bytes > store_run_bytes_max(fill->fw->store)) {
+        reply_sum_note(fill); // for replies that do not know whether it came in one
+    }
     s3_checksum_free(fill->checksum);
     fill->checksum = NULL;
 }

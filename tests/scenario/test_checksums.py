@@ -487,3 +487,21 @@ def test_boto3_and_the_aws_cli_verify_what_they_get(forebay, origin, tmp_path):
         assert json.loads(done.stdout)["ChecksumCRC32"] == crc32_of(LARGE) and got.read_bytes() == LARGE
         forebay.settle()
     assert origin.bytes_sent("cli") == len(LARGE) == origin.bytes_sent("large")
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_an_object_that_is_one_long_run_of_a_small_cache_is_judged(start, origin, engine, right):
+    """3 MiB in 256 MiB: one run, or several where there is no room for a long one. A reply does not know which."""
+    body = BODY * (3 * (1 << 20) // len(BODY))
+    origin.put("a", len(body), body=body, checksums=describe("crc32", crc32_of(body if right else b"x")))
+    server = start(origin, engine=engine, settings={"workers": "1", "cache.size": "256MiB", "cache.min_free": "0%"})
+    server.wait_metric("forebay_segments", lambda segments: segments >= 4)
+    with server.client() as client:
+        if right:
+            assert client.get("a", headers=MODE).body == body
+            assert len(origin.requests(key="a", method="GET")) == 1
+        else:
+            with pytest.raises(Truncated):
+                client.get("a", headers=MODE)
+    assert server.metric("forebay_origin_checksum_unjudged_total") == 0
+    assert server.metric("forebay_origin_checksum_failures_total") == (0 if right else 1)
