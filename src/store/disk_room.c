@@ -65,6 +65,11 @@ static void room_tell(struct store *store, enum disk_room_of of, bool is_short, 
     }
 }
 
+void disk_room_wait(struct store *store, uint64_t missing)
+{
+    room_tell(store, DISK_ROOM_OF_SPACE, missing > 0, missing);
+}
+
 bool disk_room_refuses(const struct store *store)
 {
     const struct disk_room *room = &store->room;

@@ -40,6 +40,8 @@ enum disk_room_answer {
 
 // May a segment be made? `going_bytes` are about to be freed. On the supply thread.
 enum disk_room_answer disk_room_look(struct store *store, uint64_t going_bytes);
+// There is no room to begin with. On the thread that waits for it.
+void disk_room_wait(struct store *store, uint64_t missing);
 // It refused one a moment ago, whatever the look before that said.
 bool disk_room_refuses(const struct store *store);
 // A segment could not be made for want of room, or was made.

@@ -13,7 +13,7 @@
 //
 // Degraded: a write that fails turns filling off for 5 s, then 10 s and so on up to 60 s; many
 // failing reads turn look-ups off for 10 s. A directory that cannot be used at the start is not
-// looked at again.
+// looked at again, unless it was for want of room: store_late.c.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,6 @@
 #define READ_ERRORS_WINDOW_US 60000000u
 #define READING_OFF_US 10000000u
 #define DESCRIPTORS_DEFAULT 1024u
-#define GENERATIONS_AHEAD (1ull << 36) // promised to one process
 
 // --- space
 
@@ -60,7 +59,7 @@ void store_space_give(struct store *store, uint64_t bytes)
 
 // --- degraded states
 
-static void store_tell_trouble(struct store *store, bool trouble)
+void store_tell_trouble(struct store *store, bool trouble)
 {
     if (atomic_exchange(&store->disk_trouble_told, trouble) != trouble) {
         if (trouble) {
@@ -203,7 +202,13 @@ static enum err store_choose_segments(struct store *store, const struct store_op
 static void store_enter_workers(struct store *store)
 {
     for (unsigned i = 0; i < store->worker_count; i++) {
-        struct store_worker *sw = aligned_alloc(64, align_up_u64(sizeof(*sw), 64));
+        struct store_worker *sw = store->workers[i];
+        if (sw != NULL) { // of a start that came to nothing
+            sw->reader = (struct index_reader){.number = i};
+            store->index.readers[i] = &sw->reader;
+            continue;
+        }
+        sw = aligned_alloc(64, align_up_u64(sizeof(*sw), 64));
         check(sw != NULL);
         memset(sw, 0, sizeof(*sw));
         sw->worker = loop_worker(store->loop, i);
@@ -225,7 +230,7 @@ static enum err store_mark_open(struct store *store)
     struct store_format *format = &store->dir.format;
     struct segment_log *log = &store->log;
     atomic_store(&store->generation, format->next_generation);
-    format->next_generation += GENERATIONS_AHEAD;
+    format->next_generation += STORE_GENERATIONS_AHEAD;
     format->next_segment = (uint32_t)min_u64(UINT32_MAX, (uint64_t)log->guarded.next_number + 64);
     log->guarded.number_limit = format->next_segment;
     format->index_txn = index_last_txn(&store->index);
@@ -249,7 +254,13 @@ static enum err store_attach(struct store *store, const struct store_options *op
     store_holders_load(store, options->holders, options->holder_count);
     uint64_t ours =
         segment_files_bytes(store->dir.segments_fd) + index_file_bytes(store->dir.index_fd);
-    err = store_size_begin(store, ours);
+    return store_begin(store, options, ours, ret_why);
+}
+
+enum err store_begin(struct store *store, const struct store_options *options, uint64_t ours,
+                     struct buf *ret_why)
+{
+    enum err err = store_size_begin(store, ours);
     err = err != ERR_OK ? err : store_choose_segments(store, options, ret_why);
     if (err != ERR_OK) {
         return err;
@@ -293,15 +304,8 @@ static bool store_never_began(const struct store *store)
     return is_mistake && !store->dir.was_used && store->dir.segments_fd < 0;
 }
 
-static void store_open_degraded(struct store *store, enum err err, struct buf *why)
+void store_give_up(struct store *store)
 {
-    const char *name = strerrorname_np(store->dir.failed_errno);
-    bool is_full = err == ERR_DISK_FULL;
-    log_error("cache_unusable", "err=%s errno=%s text=%s remedy=%s", error_name(err),
-              name != NULL ? name : "0", log_quote(buf_span(why)),
-              is_full ? "\"free space there, or give cache.dir another place, and restart\""
-                      : "\"repair it, or give cache.dir another place, and restart\"");
-    store_tell_trouble(store, true);
     if (store->index.renewals != NULL) {
         index_done(&store->index);
         index_guard_remove(&store->index);
@@ -310,6 +314,24 @@ static void store_open_degraded(struct store *store, enum err err, struct buf *w
     if (store->log.table != NULL) {
         segment_log_close(&store->log);
     }
+    uint64_t used = atomic_exchange(&store->used_bytes, 0);
+    stats_sub(COUNTER_cache_bytes, used);
+    store->capacity_bytes = 0;
+}
+
+static void store_open_degraded(struct store *store, const struct store_options *options,
+                                enum err err, struct buf *why)
+{
+    const char *name = strerrorname_np(store->dir.failed_errno);
+    bool is_full = err == ERR_DISK_FULL;
+    log_error(
+        "cache_unusable", "err=%s errno=%s text=%s remedy=%s", error_name(err),
+        name != NULL ? name : "0", log_quote(buf_span(why)),
+        is_full
+            ? "\"free space there, or give cache.dir another place and restart; it is looked for\""
+            : "\"repair it, or give cache.dir another place, and restart\"");
+    store_tell_trouble(store, true);
+    store_give_up(store);
     store_dir_give_up(&store->dir);
     if (store->dir.format.hash_key == 0) {
         store->dir.format.hash_key = random_u64();
@@ -317,11 +339,15 @@ static void store_open_degraded(struct store *store, enum err err, struct buf *w
     if (store->dir.format.segment_size_bytes == 0) {
         store->dir.format.segment_size_bytes = SEGMENT_SIZE_MIN;
     }
-    uint64_t used = atomic_exchange(&store->used_bytes, 0);
-    stats_sub(COUNTER_cache_bytes, used);
     atomic_store(&store->generation, clock_wall_us()); // above all that this process may meet
-    store->capacity_bytes = 0;
     why->len = 0;
+    if (is_full) {
+        if (store->dir.format.last_holder == 0) { // it did not come to that
+            store_holders_load(store, options->holders, options->holder_count);
+        }
+        store_enter_workers(store); // which nobody but a worker may do later
+        store_late_start(store, options);
+    }
 }
 
 static void store_free(struct store *store)
@@ -337,8 +363,21 @@ static void store_free(struct store *store)
     store_epochs_done(&store->epochs);
     store_doubts_done(&store->doubts);
     store_condemned_done(&store->condemned);
+    store_late_done(&store->late);
     store_size_done(store);
     free(store);
+}
+
+void store_begin_threads(struct store *store, const struct store_options *options)
+{
+    stats_add(COUNTER_cache_capacity_bytes, store->capacity_bytes);
+    segment_pool_start(&store->log.pool);
+    index_writer_start(&store->writer);
+    segment_free_start(&store->log);
+    retention_start(&store->retention);
+    segment_supply_start(&store->log);
+    recovery_start(&store->recovery);
+    scrub_set_rate(&store->scrub, options->scrub_bytes_per_s);
 }
 
 enum err store_open(const struct store_options *options, struct loop *loop,
@@ -349,6 +388,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     store_epochs_init(&store->epochs);
     store_doubts_init(&store->doubts);
     store_condemned_init(&store->condemned);
+    store_late_init(&store->late);
     store->loop = loop;
     store_size_init(store, options);
     store->verify_always = options->verify_always;
@@ -375,19 +415,12 @@ enum err store_open(const struct store_options *options, struct loop *loop,
         return err;
     }
     if (err != ERR_OK) {
-        store_open_degraded(store, err, ret_why);
+        store_open_degraded(store, options, err, ret_why);
         *ret_store = store;
         return ERR_OK;
     }
     store->attached = true;
-    stats_add(COUNTER_cache_capacity_bytes, store->capacity_bytes);
-    segment_pool_start(&store->log.pool);
-    index_writer_start(&store->writer);
-    segment_free_start(&store->log);
-    retention_start(&store->retention);
-    segment_supply_start(&store->log);
-    recovery_start(&store->recovery);
-    scrub_set_rate(&store->scrub, options->scrub_bytes_per_s);
+    store_begin_threads(store, options);
     *ret_store = store;
     return ERR_OK;
 }
@@ -410,6 +443,7 @@ void store_close(struct store *store)
     if (store == NULL) {
         return;
     }
+    store_late_stop(store);
     bool rebuilding = atomic_load(&store->rebuilding);
     atomic_store(&store->writer.silent, true);
     scrub_stop(&store->scrub);
@@ -425,8 +459,8 @@ void store_close(struct store *store)
     uint64_t index_txn = store->index.renewals != NULL ? index_last_txn(&store->index) : 0;
     if (store->attached) {
         stats_sub(COUNTER_cache_capacity_bytes, store->capacity_bytes);
-        disk_room_done(store);
     }
+    disk_room_done(store);
     if (store->index.renewals != NULL) {
         index_done(&store->index);
         index_guard_remove(&store->index);
@@ -482,7 +516,9 @@ bool store_place_pin(struct store_place *place)
 
 void store_set_groups(struct store *store, const struct store_group *groups, unsigned group_count)
 {
-    retention_set_groups(&store->retention, groups, group_count);
+    if (!store_late_groups(store, groups, group_count)) {
+        retention_set_groups(&store->retention, groups, group_count);
+    }
 }
 
 void store_place_unpin(struct store_place *place)
@@ -511,6 +547,9 @@ static enum policy_verdict store_guess(const struct store *store, struct hash128
                                        uint64_t first_block, unsigned group)
 {
     struct retention_answer answer;
+    if (!store->attached) {
+        return POLICY_STORE;
+    }
     return retention_admit(&store->retention, hash, first_block, group, false, &answer);
 }
 

@@ -92,6 +92,8 @@ enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret
 void store_dir_close(struct store_dir *dir);
 // A directory that could not be opened to its end is left to others; store_dir_open() may be tried again.
 void store_dir_give_up(struct store_dir *dir);
+// Closes what is open of it, its locks too; path and `format` stay.
+void store_dir_leave(struct store_dir *dir);
 // Path of the folder `index`, appended.
 void store_dir_index_path(const struct store_dir *dir, struct buf *out);
 // Replaces `format` atomically by dir->format; it lasts when this says ERR_OK.

@@ -236,6 +236,14 @@ static unsigned notes_set(struct store_doubts *doubts, bool noted, const bool *w
     return changed;
 }
 
+void store_doubts_note_all(struct store *store)
+{
+    struct store_format *format = &store->dir.format;
+    (void)notes_set(&store->doubts, true, NULL, NULL);
+    format_from_slots(store);
+    check(format->other_doubts.is_written_to);
+}
+
 // Takes the notes away before it looks once more for writes; a write is counted before it looks for its
 // note. Both pass by one counter in between, so the second to pass sees what the first has done.
 static void notes_take_locked(struct store *store)

@@ -29,6 +29,8 @@ struct store;
 // From `format`, at the opening, before it is written; into `format`, at a clean stop.
 void store_doubts_load(struct store *store);
 void store_doubts_settle(struct store *store);
+// As if every bucket were being written to. Under the lock of `format`, which is written next.
+void store_doubts_note_all(struct store *store);
 // Each second, on the supply thread: takes back notes that are of no use any more.
 void store_doubts_tick(struct store *store);
 void store_doubts_init(struct store_doubts *doubts); // zeroed before

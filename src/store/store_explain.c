@@ -98,6 +98,8 @@ static void merge_blank(struct store_explain *explain)
 
 void store_explain_judge(struct store *store, struct store_explain *explain)
 {
-    retention_explain(&store->retention, explain);
+    if (store->attached) {
+        retention_explain(&store->retention, explain);
+    }
     merge_blank(explain);
 }

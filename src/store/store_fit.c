@@ -8,6 +8,9 @@
 // it from the segments that stay); then empty segments, then the oldest. When more than half of
 // what was held is gone, so is the index: most of what it says would be wrong.
 //
+// Where the file system has no room left for `format` and a step of the index, the oldest segments make
+// some: without it the start would come to nothing (store_late.c), and what is held be lost.
+//
 // A crash on the way leaves a directory that still does not fit, or an index that names missing
 // segments, which are misses.
 #include <stdlib.h>
@@ -73,21 +76,47 @@ static uint64_t files_cost(const struct fitting *f)
     return bytes;
 }
 
+#define START_BYTES (1u << 20) // that a start may need
+#define START_SEGMENTS_MAX 4u  // of which the last one's space has come back, or it never will
+
+// Few segments at most go for it.
+static void fit_full_disk(struct fitting *f)
+{
+    int segments_fd = f->store->dir.segments_fd;
+    size_t gone = 0, most = min_u64(START_SEGMENTS_MAX, f->count);
+    struct store_space space;
+    while (gone < most && store_dir_space(&f->store->dir, &space) == ERR_OK &&
+           space.free_bytes < START_BYTES) {
+        char name[SEGMENT_NAME_LEN];
+        segment_name(f->files[gone].number, name);
+        if (unlinkat(segments_fd, name, 0) != 0) {
+            break;
+        }
+        gone++;
+    }
+    if (gone > 0) {
+        f->count -= gone;
+        memmove(f->files, f->files + gone, f->count * sizeof(*f->files));
+        log_warn("cache_shrunk", "reason=no_space removed=%zu segments=%zu", gone, f->count);
+    }
+}
+
 size_t store_fit(struct store *store, struct segment_file *files, size_t count)
 {
     uint64_t other = store->other_bytes;
     uint64_t index = index_file_bytes(store->dir.index_fd);
     struct fitting f = {.store = store, .files = files, .count = count};
     f.cost = segment_cost_bytes(store->dir.format.segment_size_bytes);
+    qsort(files, count, sizeof(*files), number_ascending);
+    fit_full_disk(&f);
     f.used = other + files_cost(&f) + index;
     if (f.used <= store->capacity_bytes) {
-        return count;
+        return f.count;
     }
     uint64_t before = f.used;
     uint64_t cut = index_file_cut(store->dir.index_fd);
     bool drop = !store_fit_index(store, cut);
     f.used = other + files_cost(&f) + (drop ? 0 : cut);
-    qsort(files, count, sizeof(*files), number_ascending);
     fit_segments(&f, true);
     fit_segments(&f, false);
     drop = drop || f.full_gone > f.count;

@@ -172,6 +172,12 @@ enum err store_pins_save(struct store *store, struct span text, struct buf *ret_
         buf_append_cstr(ret_why, "the cache directory cannot be used");
         return ERR_IO;
     }
+    if (atomic_load(&store->pins.is_unread)) {
+        buf_append_cstr(ret_why,
+                        "the cache directory has come into use after the start, with a list "
+                        "of pins that the next start reads: restart");
+        return ERR_IO;
+    }
     struct buf file;
     char line[PINS_CHECKSUM_LEN + 1];
     buf_init(&file, PINS_BYTES_MAX);
@@ -207,7 +213,7 @@ enum err store_pins_save(struct store *store, struct span text, struct buf *ret_
 void store_set_group_of(struct store *store, store_group_fn group_of, void *ctx)
 {
     struct retention *r = &store->retention;
-    if (store->attached) {
+    if (!store_late_group_of(store, group_of, ctx)) {
         pthread_mutex_lock(&r->names.lock);
         r->names.group_of = group_of;
         r->names.ctx = ctx;

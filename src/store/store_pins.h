@@ -10,6 +10,7 @@
 struct store_pins {
     _Atomic uint64_t bytes;      // of the file, as counted in used_bytes
     _Atomic uint64_t bytes_then; // of the one that was there at the start, which other_bytes has
+    atomic_bool is_unread;       // it is not to be replaced: store_late.c
 };
 
 struct store;

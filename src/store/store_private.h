@@ -28,6 +28,7 @@
 #include "store/store_doubt.h"
 #include "store/store_epoch.h"
 #include "store/store_holder.h"
+#include "store/store_late.h"
 #include "store/store_long.h"
 #include "store/store_pins.h"
 #include "store/store_size.h"
@@ -36,7 +37,8 @@
 
 #define STORE_WORKERS_MAX 64u
 #define STORE_SIZE_MIN (16u << 20)
-#define STORE_SEGMENTS_MIN 3u // fewer do not work
+#define STORE_SEGMENTS_MIN 3u                // fewer do not work
+#define STORE_GENERATIONS_AHEAD (1ull << 36) // promised to one process
 
 struct store_worker {
     struct worker *worker;
@@ -62,8 +64,10 @@ struct store {
     uint64_t other_bytes; // of the directory, beside segments and index
     unsigned descriptors_max;
     atomic_bool verify_always;
-    bool attached; // false: the directory was unusable at start; nothing is held for the life of
-                   // the process
+    atomic_bool
+        attached; // false: the directory was unusable at the start, and nothing is held: for
+                  // the life of the process, or until there is room (store_late.c)
+    struct store_late late;
     atomic_bool is_disowned;     // nobody believes the index that lies there: store_unattached.c
     _Atomic uint64_t used_bytes; // reserved before it is written
     _Atomic uint64_t generation;
@@ -112,6 +116,15 @@ static inline struct timespec store_timespec_of_us(uint64_t us)
     return (struct timespec){.tv_sec = (time_t)(us / 1000000),
                              .tv_nsec = (long)(us % 1000000 * 1000)};
 }
+
+// What store_open() does once the directory is open, in which the cache takes up `ours`; then the threads.
+enum err store_begin(struct store *store, const struct store_options *options, uint64_t ours,
+                     struct buf *ret_why) MUST_USE;
+void store_begin_threads(struct store *store, const struct store_options *options);
+// Takes back as much of store_begin() as there is.
+void store_give_up(struct store *store);
+// The disk is in trouble, or is not any more: in metrics, and the end of it in the log.
+void store_tell_trouble(struct store *store, bool trouble);
 
 // Counts `bytes` against cache.size unless more than `limit_bytes` would be used then. Any thread.
 bool store_space_reserve(struct store *store, uint64_t bytes, uint64_t limit_bytes) MUST_USE;

@@ -54,7 +54,9 @@ static uint64_t segment_limit_of(const struct store_limits *limits, uint64_t cap
 
 enum err store_size_begin(struct store *store, uint64_t ours)
 {
-    const struct store_limits *limits = &store->size.guarded.limits;
+    pthread_mutex_lock(&store->size.guarded.lock);
+    const struct store_limits copy = store->size.guarded.limits, *limits = &copy;
+    pthread_mutex_unlock(&store->size.guarded.lock);
     uint64_t bytes = limits->size_bytes;
     if (bytes == 0) {
         struct store_space space;
@@ -119,8 +121,14 @@ static uint64_t size_most(const struct store *store, const struct store_limits *
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why)
 {
-    if (!store->attached) {
-        return ERR_OK; // there is nothing to be limited
+    struct store_size *size = &store->size;
+    if (!store->attached) { // there is nothing to be limited yet
+        pthread_mutex_lock(&size->guarded.lock);
+        size->guarded.limits = *limits;
+        size->guarded.is_new = true;
+        pthread_mutex_unlock(&size->guarded.lock);
+        store->min_free_percent = limits->min_free_percent;
+        return ERR_OK;
     }
     uint64_t least = size_least(store, limits);
     if (limits->size_bytes != 0 && limits->size_bytes < least) {
@@ -130,7 +138,6 @@ enum err store_set_limits(struct store *store, const struct store_limits *limits
                    (unsigned long long)limits->size_bytes, (unsigned long long)least);
         return ERR_INVALID;
     }
-    struct store_size *size = &store->size;
     pthread_mutex_lock(&size->guarded.lock);
     size->guarded.limits = *limits;
     size->guarded.is_new = true;

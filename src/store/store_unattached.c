@@ -5,6 +5,8 @@
 // removed. Where the directory takes neither, because it is read-only or broken, the write is refused,
 // and the next one tries anew; where no index can be found there is nothing to do.
 //
+// Where the directory has come into use meanwhile (store_late.c) it began empty, and there is nothing to do.
+//
 // On a thread of the blocking pool, under the lock of `format`.
 #include "store/store_unattached.h"
 
@@ -51,7 +53,7 @@ enum err store_unattached_disown(struct store *store)
     bool removed;
     enum err err = ERR_OK;
     pthread_mutex_lock(&store->dir.format_lock);
-    bool there = !atomic_load(&store->is_disowned) &&
+    bool there = !store->attached && !atomic_load(&store->is_disowned) &&
                  !(is_absent(store, "index/data.mdb") &&
                    is_absent(store, STORE_DIR_PRIVATE "/index/data.mdb"));
     if (there) {

@@ -775,6 +775,82 @@ def test_a_share_of_the_file_system(start, origin, engine, tmp_path):
         server.stop()
 
 
+def fill_up(path):
+    """Somebody else takes all that is left of a file system."""
+    with open(path, "wb", buffering=0) as other, contextlib.suppress(OSError):
+        for piece in (MIB, 4096, 512, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    other.write(bytes(piece))
+    return path
+
+
+def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(start, origin, engine, tmp_path):
+    """It says so meanwhile, serves and passes writes on; then it stores, above cache.min_free, as if it had begun with it."""
+    with SmallMemory(tmp_path / "memory", 300 * MIB, 4000) as disk:
+        other = fill_up(disk.mount / "other")
+        server = start(origin, engine=engine, cache=disk.mount / "cache", file=IMMUTABLE, ahead_s=0,
+                       settings={"cache.size": "100MiB", "cache.min_free": "10%", "log.format": "text"})
+        server.wait_stderr("event=cache_unusable")
+        keys = [f"k{i}" for i in range(40)]
+        for key in keys:
+            origin.put(key, MIB)
+        fill(server, origin, keys[:10])
+        assert server.metric("forebay_degraded", component="disk") == 1
+        assert server.metric("forebay_cache_short", of="space") == 1 and told(server, "space") == 1, server.output()
+        with server.client() as client:
+            assert client.request("PUT", client.target(keys[0]), body=b"x" * 1000).status == 200
+        os.truncate(other, 255 * MIB)    # for the smallest cache, but not above cache.min_free
+        server.advance(61)               # it says so once a minute
+        wait_for(lambda: told(server, "space") == 2, server.output)
+        assert server.metric("forebay_degraded", component="disk") == 1
+        other.unlink()
+        server.wait_metric("forebay_degraded", lambda v: v == 0, component="disk")
+        server.wait_stderr("event=cache_usable")
+        assert server.metric("forebay_cache_short", of="space") == 0
+        assert server.metric("forebay_cache_capacity_bytes") == 100 * MIB
+        fill_up(disk.mount / "other")    # and it gives way again
+        server.wait_metric("forebay_cache_short", lambda v: v == 1, of="min_free")
+        other.unlink()
+        server.wait_metric("forebay_cache_short", lambda v: v == 0, of="min_free")
+
+        def all_hits():
+            fill(server, origin, keys[1:])
+            mark = origin.mark()
+            fill(server, origin, keys[1:])
+            return not origin.requests(since=mark)
+        wait_for(all_hits, server.output)
+        with server.client() as client:
+            assert bytes(client.get(keys[0]).body) == b"x" * 1000
+        server.restart()
+        mark = origin.mark()
+        fill(server, origin, keys[1:])
+        assert not origin.requests(since=mark)
+        server.stop()
+
+
+def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
+    """Somebody took all space while it was stopped: an old segment makes room for the start, and the rest is there."""
+    with SmallMemory(tmp_path / "memory", 300 * MIB, 4000) as disk:
+        server = start(origin, engine=engine, cache=disk.mount / "cache", file=IMMUTABLE,
+                       settings={"cache.size": "100MiB", "cache.min_free": "0%", "log.format": "text"})
+        keys = [f"k{i}" for i in range(60)]
+        for key in keys:
+            origin.put(key, MIB)
+        fill(server, origin, keys)
+        for stop in (server.stop, server.kill9):
+            stop()
+            other = fill_up(disk.mount / "other")
+            server.start()
+            assert server.metric("forebay_degraded", component="disk") == 0, server.output()
+            mark = origin.mark()
+            fill(server, origin, keys)
+            assert len(origin.requests(since=mark, method="GET")) <= 12
+            other.unlink()
+            fill(server, origin, keys)
+        server.stop()
+
+
 def test_no_inodes_left(start, origin, engine, tmp_path):
     """Somebody else has the last one: what is not stored is streamed, older segments make room, nothing is broken."""
     with SmallMemory(tmp_path / "memory", 300 * MIB, 400) as disk:
