@@ -161,6 +161,20 @@ static void on_changed_since_start(void *ctx, const char *key, bool live)
     }
 }
 
+// It is gone by, as far as it goes.
+static void size_judge(const struct command_reload *reload, const struct config *latest,
+                       struct command_reload_report *report)
+{
+    struct store_limits limits = command_store_limits(latest);
+    uint64_t most = store_size_cut(reload->store, &limits);
+    if (most != 0) {
+        log_warn("reload_needs_restart", "key=cache.size most_bytes=%llu",
+                 (unsigned long long)most);
+        buf_printf(&report->restart, "cache.size (until then it is %llu bytes)\n",
+                   (unsigned long long)most);
+    }
+}
+
 static void on_changed(void *ctx, const char *key, bool live)
 {
     struct command_reload_report *report = ctx;
@@ -461,6 +475,7 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     log_apply(config_before(reload), latest);
     config_compare(config_before(reload), latest, on_changed, report);
     config_compare(reload->first, latest, on_changed_since_start, report);
+    size_judge(reload, latest, report);
     http_certificate_use(reload->http, fresh->certificate);
     struct http_limits limits = command_http_limits(latest, reload->descriptors);
     command_memory_begin(latest->limits_max_buffer_bytes);

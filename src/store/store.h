@@ -108,6 +108,9 @@ void store_close(struct store *store);
 // their priority alone. Requests that began before may still name groups of before. Waits for the policy's
 // lock, milliseconds at most. Not on a worker.
 void store_set_groups(struct store *store, const struct store_group *groups, unsigned group_count);
+// What a cache.size of these limits is cut to, since the process began with a smaller one: it is as large as it
+// can become without a restart. 0: it is not cut. Any thread.
+uint64_t store_size_cut(const struct store *store, const struct store_limits *limits);
 // The largest block that segments of this cache have room for; a restart may change that. Any thread.
 uint64_t store_block_size_max(const struct store *store);
 // Goes by other limits from now on; what is too much then goes, a few segments at a time, while hits go on.

@@ -201,6 +201,12 @@ static uint64_t size_wanted(const struct store *store, const struct store_limits
     return (space.free_bytes + atomic_load(&store->used_bytes)) / 100 * limits->size_percent;
 }
 
+uint64_t store_size_cut(const struct store *store, const struct store_limits *limits)
+{
+    uint64_t most = store->attached ? size_most(store, limits) : UINT64_MAX;
+    return store->attached && size_wanted(store, limits) > most ? most : 0;
+}
+
 void store_size_follow(struct store *store)
 {
     struct store_size *size = &store->size;

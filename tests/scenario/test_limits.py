@@ -17,6 +17,7 @@ from client import judge, judge_streamed
 from conftest import not_run
 from disks import LoopDisk, drop_pages
 from forebay import build_kind, parallel, scaled
+from test_control import ask
 from waiting import WAIT_S, wait_for
 
 MIB = 1 << 20
@@ -285,6 +286,34 @@ def test_a_size_below_what_is_being_read(start, origin, engine):
             judge_streamed(connection, origin, key, 0, 4 * MIB, head=head)
     wait_for(lambda: server.disk_bytes() <= 16 * MIB, server.output)
     stores_and_is_within(server, origin, "after")
+
+
+def test_a_reload_says_how_far_a_cache_grows_without_a_restart(start, origin, engine):
+    """It becomes as large as it can, which the answer and the log name; after a restart it is what was asked for."""
+    server = start(origin, engine=engine, settings={"cache.size": None, "log.format": "text"},
+                   file={**IMMUTABLE, "cache": {"size": "256MiB", "min_free": "0%"}})
+    path = server.folder / "forebay.yaml"
+
+    def resize(size):
+        server.file = {**server.file, "cache": {"size": size, "min_free": "0%"}}
+        path.write_text(json.dumps(server.file))
+        return ask(server, "reload")[-1]
+    assert resize("400MiB")["needs_restart"] == []
+    wait_for(lambda: capacity(server) == 400 * MIB, server.output)
+    said = resize("100GiB")
+    wait_for(lambda: capacity(server) > 400 * MIB, server.output)
+    most = capacity(server)
+    assert 512 * MIB < most < 100 << 30
+    assert said["needs_restart"] == [f"cache.size (until then it is {most} bytes)"], said
+    server.wait_stderr(f"event=reload_needs_restart key=cache.size most_bytes={most}")
+    stores_and_is_within(server, origin, "a")
+    assert resize("300MiB")["needs_restart"] == []
+    wait_for(lambda: capacity(server) == 300 * MIB, server.output)
+    resize("100GiB")
+    server.restart()
+    assert capacity(server) == 100 << 30
+    assert resize("100GiB")["needs_restart"] == []
+    stores_and_is_within(server, origin, "b")
 
 
 def test_a_size_beyond_the_file_system(start, origin, engine, tmp_path):
