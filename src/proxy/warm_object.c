@@ -110,7 +110,7 @@ static void forget(struct warm_object *o)
 {
     store_object_unref(o->object);
     o->object = NULL;
-    o->is_confirmed = false;
+    o->is_confirmed = o->is_looked_for = false;
     o->at = o->first_byte;
     atomic_fetch_sub(&o->job->published.bytes_done, o->done_bytes);
     o->done_bytes = 0;
@@ -228,6 +228,7 @@ static void on_run_ended(struct warm_run *run)
         (void)fail(o, err, NULL);
     } else { // ask again: the index has it by now, or will not have it
         o->at = min_u64(o->at, max_u64(first, o->first_byte));
+        o->is_looked_for = o->is_looked_for && end_of(o) > 0;
         if (++o->restarts > WARM_RESTARTS_MAX * 8) {
             (void)fail(o, ERR_ORIGIN_CHANGED, "it changes faster than it can be fetched");
         }
@@ -277,6 +278,7 @@ static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
                            .block_count = (uint32_t)count,
                            .block_size_bytes = (uint32_t)size};
     o->at = node->run.end_byte;
+    o->is_looked_for = true;
     o->run_count++;
     warm_pace_asked(job, min_u64(node->run.end_byte, end) - node->run.first_byte);
     node->run.sub = subscription_ask(job->pw->fill, &ask, on_run, &node->run);
@@ -423,6 +425,7 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
         }
         skip_present(o, view, min_u64(window_end, end_of(o)), &next);
         if (o->at >= min_u64(window_end, end_of(o))) {
+            o->is_looked_for = true;
             return WARM_OVER;
         }
         if (o->object == NULL) {
@@ -472,7 +475,7 @@ enum warm_step warm_object_step(struct warm_object *o)
             return WARM_WAITS;
         }
         bool is_over = o->err != ERR_OK || o->is_refused || o->later != NULL ||
-                       (o->has_size && o->at >= end_of(o));
+                       (o->is_looked_for && o->has_size && o->at >= end_of(o));
         if (is_over || (o->object == NULL && o->run_count > 0)) {
             return o->run_count > 0 ? WARM_WAITS : WARM_OVER;
         }

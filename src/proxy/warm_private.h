@@ -106,7 +106,8 @@ struct warm_object {
     uint64_t size_bytes, wanted_bytes, done_bytes;
     struct store_object *object; // the version that is fetched; NULL: not known yet
     uint64_t etag_hash;
-    bool is_confirmed; // by the origin, for this job
+    bool is_confirmed;  // by the origin, for this job
+    bool is_looked_for; // or asked for: an empty one is whole before anything of it is
     bool has_fetched, is_refused;
     const struct warm_refusal *later; // why it waits, to be told in the end; NULL: it does not
     unsigned tries;                   // more

@@ -5,6 +5,8 @@ import os
 import random
 import subprocess
 
+import pytest
+
 from client import Client
 from forebay import scaled
 from test_control import ask
@@ -91,6 +93,25 @@ def test_warm_whose_origin_goes_away(start, origin, engine, figure):
     received = server.metric("forebay_origin_received_bytes_total")
     figure(f"warm, {cuts} cuts of the origin ({engine}): {received} bytes received of {size} and the listings")
     assert received < size * 1.02 + 200_000 * (cuts + 1)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("was, now", [(0, 100_000), (100_000, 0), (0, 0)])
+def test_what_was_empty_or_is_now(start, origin, engine, was, now, listed):
+    """An object without bytes has them all before anything is known of it: it is asked for nevertheless, and once."""
+    uri = "s3://bkt/k/" if listed else "s3://bkt/k/a"
+    server = start(origin, engine=engine, settings={"access_log.path": "off"}, ahead_s=0)
+    for size in (was, now):
+        origin.put("k/a", size)
+        server.advance(3600)
+        done = ask(server, "warm", uri, "--wait", "-q")[-1]
+        assert done["objects_done"] == 1 and done["bytes"] == done["bytes_done"] == size, done
+        server.settle()
+    mark = origin.mark()
+    assert ask(server, "warm", uri, "--wait", "-q")[-1]["objects_cached"] == 1
+    with server.client() as client:
+        assert client.get("k/a").header("cache-status").endswith("hit")
+    assert not origin.requests(key="k/a", method="GET", since=mark)
 
 
 # --- what jobs hold -------------------------------------------------------------------------------
