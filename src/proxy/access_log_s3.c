@@ -79,20 +79,6 @@ static void put_s3_number(struct access_log_line *line, uint64_t value, bool is_
     access_log_line_u64(line, value);
 }
 
-static bool is_secret_parameter(struct span name)
-{
-    static const char *const SECRET[] = {
-        "X-Amz-Signature", "X-Amz-Security-Token", "Signature",
-        "x-amz-server-side-encryption-customer-key", // some presigners put headers into the query
-        "x-amz-copy-source-server-side-encryption-customer-key"};
-    for (size_t i = 0; i < ARRAY_LEN(SECRET); i++) {
-        if (span_equal_nocase(name, span_from_cstr(SECRET[i]))) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // The request line, without signatures; with a access_log_line_shortened key also without anything else that might
 // name it.
 static void put_s3_request_line(struct access_log_line *line, const struct access_log_entry *entry)
@@ -118,7 +104,7 @@ static void put_s3_request_line(struct access_log_line *line, const struct acces
             if (p->has_value) {
                 access_log_line_literal(line, "=");
                 access_log_line_coded_up_to(
-                    line, is_secret_parameter(p->name) ? SPAN("-") : p->raw_value, false, end);
+                    line, s3_name_is_secret(p->name) ? SPAN("-") : p->raw_value, false, end);
             }
         }
     }

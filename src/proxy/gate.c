@@ -59,36 +59,31 @@ static enum err authorize_effects(struct request *r, const struct access_keys_pr
     return ERR_OK;
 }
 
+// "NAME" and what follows it, from `separator` on; of a secret, "***" instead.
+static void append_without_secret(struct buf *out, struct span piece, char separator)
+{
+    struct span name = {piece.ptr, span_find(piece, separator)};
+    bool hides = name.len < piece.len && s3_name_is_secret(name);
+    buf_append_span(out, hides ? (struct span){piece.ptr, name.len + 1} : piece);
+    buf_append_cstr(out, hides ? "***" : "");
+}
+
 // The canonical request goes back to the client, and from there into logs: values that are secrets
-// of the client's are left out.
+// of the client's are left out. Its third line is the query, headers follow.
 static struct span without_secrets(struct arena *arena, struct span canonical)
 {
-    static const char *const NAMES[] = {
-        "x-amz-security-token:", "x-amz-server-side-encryption-customer-key:",
-        "x-amz-copy-source-server-side-encryption-customer-key:"};
-    static const char QUERY[] = "X-Amz-Security-Token=";
     struct buf out;
-    buf_init(&out, canonical.len + 64);
-    struct span line;
-    while (span_split(&canonical, '\n', &line)) {
-        size_t keep = line.len;
-        const char *token =
-            line.len > 0 ? memmem(line.ptr, line.len, QUERY, sizeof(QUERY) - 1) : NULL;
-        for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
-            if (span_starts_with(line, span_from_cstr(NAMES[i]))) {
-                keep = strlen(NAMES[i]);
+    buf_init(&out, 2 * canonical.len + 64);
+    struct span line, parameter;
+    for (unsigned i = 0; span_split(&canonical, '\n', &line); i++) {
+        if (i == 2) {
+            while (span_split(&line, '&', &parameter)) {
+                append_without_secret(&out, parameter, '=');
+                buf_append_cstr(&out, line.ptr != NULL ? "&" : "");
             }
+        } else {
+            append_without_secret(&out, line, ':');
         }
-        struct span rest = {NULL, 0};
-        if (token != NULL) {
-            keep = (size_t)(token - line.ptr) + sizeof(QUERY) - 1;
-            rest = (struct span){line.ptr + keep, line.len - keep};
-            size_t end = span_find(rest, '&');
-            rest = (struct span){rest.ptr + end, rest.len - end};
-        }
-        buf_append(&out, line.ptr, keep);
-        buf_append_cstr(&out, keep < line.len ? "***" : "");
-        buf_append_span(&out, rest);
         buf_append_cstr(&out, canonical.ptr != NULL ? "\n" : "");
     }
     struct span kept = buf_ok(&out) ? arena_copy(arena, buf_span(&out)) : (struct span){NULL, 0};

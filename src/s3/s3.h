@@ -97,6 +97,10 @@ const char *s3_operation_name(enum s3_operation operation);
 // First parameter of that (decoded) name; NULL when absent.
 const struct s3_param *s3_param_find(const struct s3_request *r, const char *name);
 
+// What stands below such a name is the client's secret, in a header or, by presigners that put headers into the
+// query, there.
+bool s3_name_is_secret(struct span name);
+
 // Reads the key again with each raw '+' as a space: for a request whose signature holds only so
 // (sigv4_mismatch.plus_is_space). It is then never answered from cache. ERR_INVALID_URI,
 // ERR_NO_MEMORY.

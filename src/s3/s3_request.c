@@ -189,6 +189,19 @@ const char *s3_operation_name(enum s3_operation operation)
     return OPERATIONS[operation].name;
 }
 
+bool s3_name_is_secret(struct span name)
+{
+    static const char *const SECRET[] = {"x-amz-signature", "x-amz-security-token", "signature",
+                                         "x-amz-server-side-encryption-customer-key",
+                                         "x-amz-copy-source-server-side-encryption-customer-key"};
+    for (size_t i = 0; i < ARRAY_LEN(SECRET); i++) {
+        if (span_equal_nocase(name, span_from_cstr(SECRET[i]))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 const struct s3_param *s3_param_find(const struct s3_request *r, const char *name)
 {
     for (unsigned i = 0; i < r->param_count; i++) {

@@ -82,7 +82,11 @@ def traffic(server, origin, hunt):
                             (Signer("ALICE", SECRETS["BOB"], token=TOKEN).presign("GET", at, host), [])):
         reply = hunt.reply("mismatch", http.request("GET", target, headers))
         assert "***" in reply.element("CanonicalRequest"), reply
-    http.request("GET", alice.signer.presign("GET", at + "?" + "&".join(f"{n}={urllib.parse.quote(v)}" for n, v in sse), host))
+    in_query = at + "?" + "&".join(f"{n}={urllib.parse.quote(v)}" for n, v in sse)
+    http.request("GET", alice.signer.presign("GET", in_query, host))
+    for query in (in_query, in_query.replace("x-amz", "X-Amz")):
+        reply = hunt.reply("mismatch", http.request("GET", Signer("ALICE", SECRETS["BOB"]).presign("GET", query, host)))
+        assert "Customer-Key=***&" in reply.element("CanonicalRequest").title(), reply
     hunt.more.append(urllib.parse.quote(SSE_KEY))
     hunt.reply("version 2", http.request("GET", at + "?AWSAccessKeyId=ALICE&Signature=c2ln&Expires=9"))
     hunt.reply("malformed", http.request("GET", at, [("Authorization", "AWS4-HMAC-SHA256 " + "x" * 99)]))
