@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,6 +27,8 @@
 #define FILE_BYTES_MAX (64u << 10) // larger ones are not read
 #define STANDS_MIN_MS 180000u      // who reads the file does it once a minute
 #define STANDS_ONCE_MS 3600000u
+#define BUSY_TRIES 100u // while another one writes the same file
+#define BUSY_MS 50
 #define RETRY_MS 10000u // until a server that is away is asked again
 
 static_assert(DATA_SETS_MAX * (NAME_BYTES_MAX + 80) + 256 < FILE_BYTES_MAX,
@@ -131,6 +134,15 @@ static int take_arguments(struct features *f)
                              f->options->file);
         return EXIT_CODE_USAGE;
     }
+    struct stat there;
+    if (lstat(f->options->file, &there) == 0 && !S_ISREG(there.st_mode) &&
+        !S_ISDIR(there.st_mode)) { // a device, or the link to one, which a rename would replace
+        command_client_error(f->options->client,
+                             "--node-features %s: what is there is not a regular file, and would "
+                             "be replaced by one",
+                             f->options->file);
+        return EXIT_CODE_USAGE;
+    }
     int code = EXIT_CODE_OK;
     for (int i = 0; i < f->argc && code == EXIT_CODE_OK; i++) {
         code = take_argument(f, f->argv[i]);
@@ -189,29 +201,50 @@ static bool write_all(int fd, struct span text)
     return true;
 }
 
+// Of the file that is written, which nobody else writes meanwhile: who holds its lock renames it or takes it away, and
+// a lock ends with its process. What others have left there, or is no file, goes. -1: errno says why.
+static int open_fresh(const char *fresh)
+{
+    for (unsigned i = 0; i < BUSY_TRIES; i++) {
+        struct stat own, named;
+        int fd = open(fresh, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+        bool is_file = fd >= 0 && fstat(fd, &own) == 0 && S_ISREG(own.st_mode) &&
+                       own.st_nlink <= 1 && own.st_uid == geteuid();
+        if (is_file && flock(fd, LOCK_EX | LOCK_NB) == 0 && lstat(fresh, &named) == 0 &&
+            named.st_ino == own.st_ino && named.st_dev == own.st_dev) {
+            return fd;
+        }
+        int why = errno;
+        if (fd >= 0) {
+            (void)close(fd); // nothing was written to it
+        }
+        if (is_file) {
+            (void)poll(NULL, 0, BUSY_MS); // another one writes, or has just done so
+        } else if (lstat(fresh, &named) != 0 || unlink(fresh) != 0) {
+            errno = why;
+            return -1;
+        }
+    }
+    errno = EBUSY;
+    return -1;
+}
+
 // The new name appears whole or not at all; of a failure nothing is left but the old one. Who reads it is
 // another user. False: errno says why.
 static bool replace_file(const char *path, const char *fresh, struct span text)
 {
-    (void)unlink(fresh); // left by one that was killed
-    int fd = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    int fd = open_fresh(fresh);
     if (fd < 0) {
         return false;
     }
-    bool ok = fchmod(fd, 0644) == 0 && write_all(fd, text) && fsync(fd) == 0;
+    bool ok = ftruncate(fd, 0) == 0 && fchmod(fd, 0644) == 0 && write_all(fd, text) &&
+              fsync(fd) == 0 && rename(fresh, path) == 0;
     int why = errno;
-    if (close(fd) != 0 && ok) {
-        ok = false;
-        why = errno;
-    }
-    if (ok && rename(fresh, path) != 0) {
-        ok = false;
-        why = errno;
-    }
     if (!ok) {
         (void)unlink(fresh);
-        errno = why;
     }
+    (void)close(fd); // and with it the lock; fsync() has told what failed
+    errno = why;
     return ok;
 }
 

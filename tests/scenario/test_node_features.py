@@ -2,6 +2,7 @@
 """`warm --check --node-features`: the labels that a node gets say what is cached there and nothing else, and none outlives what it
 says: not what went from the cache, not a server or a writer that is gone, not a disk that is full."""
 import datetime
+import fcntl
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import time
 
 import pytest
 from disks import SmallMemory
-from forebay import binary, build_kind, run_forebay
+from forebay import binary, build_kind, run_forebay, scaled
 from test_control import ask
 from waiting import wait_for
 
@@ -194,6 +195,56 @@ def test_a_full_file_system(start, origin, tmp_path):
         assert file.read_text() == before and sorted(os.listdir(small.mount)) == ["forebay", "other"]
         subprocess.run(["mount", "-o", "remount,ro", small.mount], check=True)
         assert "cannot be written: Read-only file system" in once(server, file, "a=s3://bkt/a/", code=1)[1]
+
+
+def test_several_write_one_file(start, origin, file, repeated):
+    """Whoever comes last: the file is whole whenever it is looked at, none of them fails, and nothing else stays there."""
+    origin.put("a/1", 1000)
+    server = start(origin, settings={"access_log.path": "off"})
+    ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
+    names = [f"{i:03}{'x' * 55}=s3://bkt/a/1" for i in range(40)]
+    once(server, file, *names)
+    for _ in range(scaled(150, least=15)):
+        writers = [repeated(command(server, file, *names)) for _ in range(4)]
+        while any(writer.poll() is None for writer in writers):
+            assert len(labels(file)) == len(names)
+        assert [writer.returncode for writer in writers] == [0] * 4, [writer.stdout.read() for writer in writers]
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_what_was_left_there(start, origin, file):
+    """By one that was killed in the middle of it, or stands still there; and what is no file, which is never opened to wait."""
+    origin.put("a/1", 1000)
+    server = start(origin, settings={"access_log.path": "off"})
+    ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
+    fresh, other = file.parent / f".{file.name}.new", file.parent.parent / "other"
+    other.write_text("as it was")
+    for leave in (lambda: fresh.write_text("x" * 1000), lambda: os.mkfifo(fresh), lambda: fresh.symlink_to(other),
+                  lambda: fresh.hardlink_to(other)):
+        leave()
+        once(server, file, "a=s3://bkt/a/")
+        assert labels(file) == {"forebay.io/warm-a": "true"} and os.listdir(file.parent) == [file.name]
+        assert other.read_text() == "as it was" and file.is_file() and not file.is_symlink()
+    fresh.mkdir()
+    assert "cannot be written: Is a directory" in once(server, file, "a=s3://bkt/a/", code=1)[1]
+    fresh.rmdir()
+    with open(fresh, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "cannot be written: Device or resource busy" in once(server, file, "a=s3://bkt/a/", code=1)[1]
+    once(server, file, "a=s3://bkt/a/")
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    """As root a rename would make a file of /dev/full or /dev/stdout, for all."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/dev/full")
+    for name in ("fifo", "link"):
+        kind = (tmp_path / name).lstat().st_mode
+        got = run_forebay("warm", "--check", "--node-features", tmp_path / name, "a=s3://bkt/a/",
+                          env={"FOREBAY_ADMIN": f"unix:{tmp_path}/none"})
+        assert got.returncode == 2 and "is not a regular file" in got.stderr
+        assert (tmp_path / name).lstat().st_mode == kind
 
 
 @pytest.mark.parametrize("words,says", [
