@@ -20,7 +20,7 @@
 #define ADMIN_BODY_MAX (256u << 10)  // of a request
 #define ADMIN_ANSWER_MAX (8u << 20)  // of an action
 #define ADMIN_STATUS_BUSY 429        // an action takes no more now: the same may be asked again
-#define ADMIN_CALLS_MAX 16u          // actions that wait for their answer; above: 503
+#define ADMIN_CALLS_MAX 16u          // actions that wait for their answer; above: 429
 #define ADMIN_CALLS_ORDERS 4u        // of them for orders alone: what is only looked at may hang
 #define ADMIN_CALL_WAIT_MAX_MS 60000 // then the caller is told that nobody has answered
 #define ADMIN_STREAMS_MAX 8u         // of events; above: 503

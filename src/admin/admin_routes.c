@@ -190,7 +190,7 @@ static void start_action(struct admin *admin, struct evhttp_request *req, const 
     }
     bool is_order = route->class == ADMIN_CLASS_CONTROL;
     if (!admin_call_start(admin, req, route->action, is_order, &parameters, body)) {
-        admin_reply_refusal(req, HTTP_SERVUNAVAIL, "too many calls wait for their answer");
+        admin_reply_refusal(req, ADMIN_STATUS_BUSY, "too many calls wait for their answer");
     }
 }
 

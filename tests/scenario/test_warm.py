@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warm jobs that are interrupted at any moment, on either side, and resumed: what has arrived is not fetched again."""
+import contextlib
 import json
 import os
 import random
 import subprocess
+import threading
 
 import pytest
 
-from client import Client
+from client import Client, Connection
 from forebay import scaled
 from test_control import ask
 from waiting import wait_for
 
 MIB = 1 << 20
+CALLS = 12          # to the admin port that only look, at once
 
 
 def warm_in_the_middle(server, origin, count, dice):
@@ -112,6 +115,30 @@ def test_what_was_empty_or_is_now(start, origin, engine, was, now, listed):
     with server.client() as client:
         assert client.get("k/a").header("cache-status").endswith("hit")
     assert not origin.requests(key="k/a", method="GET", since=mark)
+
+
+def test_a_server_with_many_calls_is_asked_again(start, origin):
+    """Where more calls wait than the server takes (32 pods that warm at once) the command waits, and its job is not lost to it."""
+    origin.put("a", 1000)
+    origin.put("b", 1000, bucket="slow")
+    server = start(origin, settings={"access_log.path": "off"})
+    go = threading.Event()
+    origin.fault("", "hold", (go,), times=None, bucket="slow")
+    with contextlib.ExitStack() as stack:
+        stack.callback(go.set)
+        for _ in range(CALLS):
+            stack.enter_context(Connection(server.admin_port)).send(
+                b"GET /api/v1/ls?uri=s3://slow/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        wait_for(lambda: len(origin.requests(bucket="slow")) >= CALLS or server.metric("forebay_admin_calls_refused_total") > 0,
+                 "the calls to be held")
+        before = server.metric("forebay_admin_calls_refused_total")
+        env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+        command = subprocess.Popen([server.binary_path, "warm", "s3://bkt/a", "--wait", "-q"], env=env, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        wait_for(lambda: server.metric("forebay_admin_calls_refused_total") > before or command.poll() is not None, "a refusal")
+        go.set()
+        said = command.communicate(timeout=60)[0]
+        assert command.returncode == 0 and "1 of 1 objects" in said, said
 
 
 # --- what jobs hold -------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ Test(admin_routes, calls_are_answered_from_another_thread)
         wait_for(atomic_load(&held_count) == i + 1);
     }
     uint64_t refused = stats_sum(COUNTER_admin_calls_refused);
-    cr_assert_eq(ask(admin, "POST /api/v1/reload", CONTROL, ""), 503);
+    cr_assert_eq(ask(admin, "POST /api/v1/reload", CONTROL, ""), ADMIN_STATUS_BUSY);
     cr_assert_eq(stats_sum(COUNTER_admin_calls_refused), refused + 1);
     cr_assert_eq(ask(admin, "GET /livez", "", ""), 200); // nobody waits for them
     close(fds[0]);
