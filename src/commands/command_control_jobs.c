@@ -91,6 +91,14 @@ static struct job *job_find_locked(struct command_jobs *jobs, uint64_t id)
     return NULL;
 }
 
+// Its number is gone; harmless where it has ended.
+static void job_drop_locked(struct job *job)
+{
+    proxy_warm_cancel(job->warm);
+    proxy_warm_unref(job->warm);
+    *job = (struct job){0};
+}
+
 // NULL: all of them are running.
 static struct job *job_slot_locked(struct command_jobs *jobs)
 {
@@ -105,9 +113,7 @@ static struct job *job_slot_locked(struct command_jobs *jobs)
         }
     }
     if (oldest != NULL) {
-        proxy_warm_cancel(oldest->warm); // harmless where it has ended
-        proxy_warm_unref(oldest->warm);
-        *oldest = (struct job){0};
+        job_drop_locked(oldest);
     }
     return oldest;
 }
@@ -323,7 +329,7 @@ void command_control_warm(void *ctx, struct admin_call *call)
         return;
     }
     store_summarize(control->store, &summary);
-    if (summary.degraded) {
+    if (summary.degraded && id == 0) { // one that has begun waits
         admin_call_refuse(&call, 503, "the cache directory does not work: nothing would be stored");
         return;
     }
@@ -349,6 +355,10 @@ void command_control_warm(void *ctx, struct admin_call *call)
     if (job != NULL && proxy_warm_add(job->warm, items, count) != ERR_OK) {
         status = ADMIN_STATUS_BUSY;
         why = names_refused(room, sizeof(room));
+        if (id ==
+            0) { // others have filled the room meanwhile; nobody learns its number, to close it
+            job_drop_locked(job);
+        }
     } else if (job != NULL) {
         if (!json_is_true(more)) {
             job->is_closed = true;

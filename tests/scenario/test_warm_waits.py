@@ -126,6 +126,28 @@ def test_a_disk_that_fails_for_a_while_is_waited_for(start, origin, engine, tmp_
     assert gets(origin, keys) == counts
 
 
+def test_a_list_that_goes_on_while_the_disk_fails(start, origin, tmp_path):
+    """A job that has begun takes more names while it waits for the disk, from a list that comes in batches of 2,000."""
+    keys = [f"k/{i:04}" for i in range(2100)]
+    for key in keys:
+        origin.put(key, 100)
+    gate, names = tmp_path / "gate", tmp_path / "names"
+    gate.touch()
+    os.mkfifo(names)
+    server = start(origin, settings=QUIET, ahead_s=0, env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:eio"})
+    command = begin(server, "-f", str(names))
+    with open(names, "w", encoding="ascii") as more:
+        for count, key in enumerate(keys):
+            if count == 2000:
+                more.flush()
+                wait_until_it_waits(server, "disk-degraded")
+            more.write(f"s3://bkt/{key}\n")
+    wait_for(lambda: newest(server)["objects"] == len(keys) or command.poll() is not None, "the second batch")
+    gate.unlink()
+    server.advance(6)
+    assert result(command)[-1]["objects_done"] == len(keys)
+
+
 def test_a_file_that_has_just_changed_is_waited_for(start, tmp_path):
     """A directory's file counts as young for two seconds, and the job asks again then."""
     folder = tmp_path / "tree" / "bkt"
