@@ -57,7 +57,6 @@ static struct {
     struct ring rings[RINGS_MAX];
     unsigned ring_count;
     struct undo *last;
-    unsigned count;
 } cut = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 #define REAL(name)                                                                                 \
@@ -96,7 +95,6 @@ static struct undo *remember_locked(int fd, off_t offset, size_t len)
         abort();
     }
     cut.last = undo;
-    cut.count++;
     return undo;
 }
 
@@ -136,7 +134,6 @@ static void forget_locked(int fd)
         (void)close(undo->fd); // nothing was written by it
         free(undo->bytes);
         free(undo);
-        cut.count--;
     }
 }
 
@@ -352,10 +349,15 @@ void power_cut_lie(void)
     pthread_mutex_unlock(&cut.lock);
 }
 
-unsigned power_cut_pending(void)
+unsigned power_cut_pending(int folder_fd, const char *name)
 {
+    struct stat st;
+    unsigned count = 0;
+    check(fstatat(folder_fd, name, &st, 0) == 0);
     pthread_mutex_lock(&cut.lock);
-    unsigned count = cut.count;
+    for (const struct undo *undo = cut.last; undo != NULL; undo = undo->before) {
+        count += undo->device == st.st_dev && undo->inode == st.st_ino ? 1 : 0;
+    }
     pthread_mutex_unlock(&cut.lock);
     return count;
 }

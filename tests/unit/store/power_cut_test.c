@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "seeds.h"
+#include "store/segment_files.h"
 #include "store_fixture.h"
 #include "test.h"
 #include "waiting.h"
@@ -81,14 +82,16 @@ static void with_power_cut(struct box *box, void (*fn)(struct box *box), uint64_
 static void write_then_sync(struct box *box)
 {
     struct store_place place;
-    unsigned before = power_cut_pending();
+    char name[SEGMENT_NAME_LEN];
     check(box_write(box, 0, &written, 0, 2, 2, &place) == ERR_OK);
-    unsigned at_risk = power_cut_pending();
-    fprintf(stderr, "at risk: %u, %u when it is written", before, at_risk);
+    segment_name(place.segment_number, name);
+    unsigned at_risk = power_cut_pending(box->store->dir.segments_fd, name);
     check(box_post_put(box, &written, &place) == ERR_OK);
     check(index_writer_flush(&box->store->writer) == ERR_OK);
-    fprintf(stderr, ", %u when it is synced\n", power_cut_pending());
-    check(at_risk > before && power_cut_pending() < at_risk);
+    unsigned then = power_cut_pending(box->store->dir.segments_fd, name);
+    fprintf(stderr, "of its segment at risk: %u when it is written, %u when it is synced\n",
+            at_risk, then);
+    check(at_risk > 0 && then < at_risk);
     box_let_go(&place);
 }
 
