@@ -120,11 +120,14 @@ def test_kill_9_in_a_loop(start, origin, engine, figure):
             thread.join(60)
         assert not wrong, wrong[0]
         ages.update((key, killed_at - at) for key, at in born)
-        for key in list(ages)[:-KILL_KEYS]:
-            del ages[key]
+        # A fast machine makes more in the last second than are kept: of either age as many, and as many are looked at.
+        of_age = [key for key in ages if ages[key] >= 1.0][-KILL_KEYS // 2:]
+        ages = {key: ages[key] for key in of_age + [key for key in ages if ages[key] < 1.0][-KILL_KEYS // 2:]}
         server.start()
         dropped += [line for line in server.stderr if "index_dropped" in line]
-        sample = dice.sample(list(ages), min(40, len(ages)))
+        sample = dice.sample(of_age, min(20, len(of_age)))
+        others = [key for key in ages if key not in sample]
+        sample += dice.sample(others, min(40 - len(sample), len(others)))
         mark = origin.mark()
         with server.client() as client:
             for n, key in enumerate(sample):
@@ -845,7 +848,8 @@ def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
             assert server.metric("forebay_degraded", component="disk") == 0, server.output()
             mark = origin.mark()
             fill(server, origin, keys)
-            assert len(origin.requests(since=mark, method="GET")) <= 12
+            # Four segments at most, of up to four objects each; what is asked for again may take the place of others.
+            assert len(origin.requests(since=mark, method="GET")) <= len(keys) // 2
             other.unlink()
             fill(server, origin, keys)
         server.stop()
