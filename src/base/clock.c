@@ -87,3 +87,12 @@ uint64_t clock_wall_us(void)
 {
     return read_clock_us(CLOCK_REALTIME) + offset_us();
 }
+
+void clock_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    check(pthread_condattr_init(&attr) == 0);
+    check(pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
+    check(pthread_cond_init(cond, &attr) == 0);
+    check(pthread_condattr_destroy(&attr) == 0);
+}

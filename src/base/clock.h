@@ -4,6 +4,7 @@
 #ifndef FOREBAY_BASE_CLOCK_H
 #define FOREBAY_BASE_CLOCK_H
 
+#include <pthread.h>
 #include <stdint.h>
 
 // Any thread. Cheap (vDSO).
@@ -19,6 +20,9 @@ static inline int64_t clock_wall_s(void)
 {
     return (int64_t)(clock_wall_us() / 1000000);
 }
+
+// A condition variable whose timed waits go by the monotonic clock, which nobody sets.
+void clock_cond_init(pthread_cond_t *cond);
 
 #ifdef FOREBAY_FAULTS
 // Adds `us` to what both clocks say from now on. Environment FOREBAY_CLOCK_FILE names a file

@@ -241,13 +241,9 @@ static bool cancel_all(struct worker *w, struct calls *calls, struct call *all, 
 
 static void calls_init(struct calls *calls, unsigned count)
 {
-    pthread_condattr_t attributes;
     *calls = (struct calls){.running = count};
     check(pthread_mutex_init(&calls->lock, NULL) == 0);
-    check(pthread_condattr_init(&attributes) == 0);
-    check(pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0);
-    check(pthread_cond_init(&calls->changed, &attributes) == 0);
-    (void)pthread_condattr_destroy(&attributes); // cannot fail
+    clock_cond_init(&calls->changed);
 }
 
 static void start_all(struct worker *w, struct calls *calls, struct call *all,

@@ -453,11 +453,7 @@ enum err loop_new(const struct loop_options *options, struct loop **ret_loop, st
     }
 #endif
     check(pthread_mutex_init(&loop->stop.mutex, NULL) == 0);
-    pthread_condattr_t attr;
-    check(pthread_condattr_init(&attr) == 0);
-    check(pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
-    check(pthread_cond_init(&loop->stop.changed, &attr) == 0);
-    check(pthread_condattr_destroy(&attr) == 0);
+    clock_cond_init(&loop->stop.changed);
     for (unsigned i = 0; i < loop->worker_count; i++) {
         worker_init(loop, i, depth);
     }

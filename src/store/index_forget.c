@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "stats/stats.h"
 #include "store/index_apply.h"
 #include "store/store_private.h"
@@ -36,11 +37,7 @@ void index_forget_init(struct index_forget *forget)
 {
     *forget = (struct index_forget){0};
     pthread_mutex_init(&forget->guarded.lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&forget->guarded.room, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&forget->guarded.room);
     forget->guarded.last = &forget->guarded.first;
 }
 

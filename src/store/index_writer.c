@@ -51,12 +51,8 @@ void index_writer_init(struct index_writer *writer, struct store *store)
 {
     *writer = (struct index_writer){.store = store, .txn_cpu_us = INDEX_TXN_CPU_US};
     pthread_mutex_init(&writer->guarded.lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&writer->guarded.wake, &attr);
-    pthread_cond_init(&writer->guarded.changed, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&writer->guarded.wake);
+    clock_cond_init(&writer->guarded.changed);
     writer->guarded.last = &writer->guarded.first;
     index_forget_init(&writer->forget);
 }

@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
 #include "store/index_verify.h"
@@ -40,11 +41,7 @@ void recovery_init(struct recovery *recovery, struct store *store)
 {
     *recovery = (struct recovery){.store = store};
     pthread_mutex_init(&recovery->guarded.lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&recovery->guarded.wake, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&recovery->guarded.wake);
 }
 
 static void tell_rebuilding(struct store *store, bool rebuilding)

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "stats/stats.h"
 #include "store/index_forget.h"
@@ -67,11 +68,7 @@ void retention_open(struct retention *r, struct store *store, bool learns,
     pthread_mutex_init(&r->lock, NULL);
     pthread_mutex_init(&r->names.lock, NULL);
     pthread_mutex_init(&r->guarded.lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->guarded.wake, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&r->guarded.wake);
     if (!learns) {
         if (group_count > 0) {
             log_warn("pins_ignored", "policy=lru");

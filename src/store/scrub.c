@@ -494,11 +494,7 @@ void scrub_init(struct scrub *scrub, struct store *store)
 {
     *scrub = (struct scrub){.store = store};
     pthread_mutex_init(&scrub->guarded.lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&scrub->guarded.wake, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&scrub->guarded.wake);
 }
 
 static void start_locked(struct scrub *scrub)

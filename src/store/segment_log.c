@@ -168,12 +168,8 @@ enum err segment_log_open(struct segment_log *log, struct store *store)
     pthread_mutex_init(&log->guarded.lock, NULL);
     pthread_mutex_init(&log->rows_guard, NULL);
     pthread_mutex_init(&log->seal_lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&log->guarded.wake, &attr);
-    pthread_cond_init(&log->guarded.free_wake, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&log->guarded.wake);
+    clock_cond_init(&log->guarded.free_wake);
     log->segment_size_bytes = segment_file_bytes(store->dir.format.segment_size_bytes);
     log->segment_cost_bytes = segment_cost_bytes(store->dir.format.segment_size_bytes);
     log->unit_max = log->segment_size_bytes / RUN_PACKED_MAX;

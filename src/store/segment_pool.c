@@ -367,12 +367,8 @@ void segment_pool_init(struct segment_pool *pool, int folder_fd, unsigned limit)
     pool->queue.last = &pool->queue.first;
     pthread_mutex_init(&pool->guarded.lock, NULL);
     pthread_mutex_init(&pool->queue.lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&pool->queue.wanted, &attr);
-    pthread_cond_init(&pool->queue.returned, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&pool->queue.wanted);
+    clock_cond_init(&pool->queue.returned);
 }
 
 void segment_pool_start(struct segment_pool *pool)

@@ -199,12 +199,8 @@ bool store_late_group_of(struct store *store, store_group_fn group_of, void *ctx
 
 void store_late_init(struct store_late *late)
 {
-    pthread_condattr_t attr;
     check(pthread_mutex_init(&late->guarded.lock, NULL) == 0);
-    check(pthread_condattr_init(&attr) == 0);
-    check(pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
-    check(pthread_cond_init(&late->guarded.wake, &attr) == 0);
-    check(pthread_condattr_destroy(&attr) == 0);
+    clock_cond_init(&late->guarded.wake);
 }
 
 void store_late_done(struct store_late *late)
