@@ -355,8 +355,8 @@ void command_control_warm(void *ctx, struct admin_call *call)
     if (job != NULL && proxy_warm_add(job->warm, items, count) != ERR_OK) {
         status = ADMIN_STATUS_BUSY;
         why = names_refused(room, sizeof(room));
-        if (id ==
-            0) { // others have filled the room meanwhile; nobody learns its number, to close it
+        // Others have filled the room meanwhile: nobody learns the number of a new one, to close it.
+        if (id == 0) {
             job_drop_locked(job);
         }
     } else if (job != NULL) {

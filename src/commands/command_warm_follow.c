@@ -22,14 +22,14 @@ static double share_of(const json_t *job)
                          : 1;
 }
 
-// What a job waits for before it asks for more.
+// What a job waits for before it asks for more; the page has the same words. "": it does not wait.
 static const char *words_of_wait(const json_t *job)
 {
-    static const char *const words[][2] = {{"disk-busy", ", waits: the disk is behind"},
-                                           {"index-busy", ", waits: the index is behind"},
-                                           {"disk-full", ", waits: the disk has no room"},
-                                           {"disk-degraded", ", waits: the disk does not work"},
-                                           {"memory", ", waits: memory is short"}};
+    static const char *const words[][2] = {{"disk-busy", "the disk is behind"},
+                                           {"index-busy", "the index is behind"},
+                                           {"disk-full", "the disk has no room"},
+                                           {"disk-degraded", "the disk does not work"},
+                                           {"memory", "memory is short"}};
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
         if (strcmp(command_client_text(job, "waits"), words[i][0]) == 0) {
             return words[i][1];
@@ -54,10 +54,11 @@ void command_warm_line(const json_t *job, char *ret_text, size_t size)
 {
     char done[COMMANDS_BYTES_MAX], all[COMMANDS_BYTES_MAX], rate[COMMANDS_BYTES_MAX];
     char eta[COMMANDS_BYTES_MAX] = "";
+    const char *waits = words_of_wait(job);
     bool has_eta =
         command_client_bool(job, "counted") && json_is_number(json_object_get(job, "eta_s"));
     (void)snprintf(
-        ret_text, size, "%5.1f %%  %s of %s%s, %llu of %llu objects, %s/s%s%s%s",
+        ret_text, size, "%5.1f %%  %s of %s%s, %llu of %llu objects, %s/s%s%s%s%s",
         100 * share_of(job), commands_human_bytes(command_client_double(job, "bytes_done"), done),
         commands_human_bytes(command_client_double(job, "bytes"), all),
         command_client_bool(job, "counted") ? "" : " so far",
@@ -65,7 +66,7 @@ void command_warm_line(const json_t *job, char *ret_text, size_t size)
         (unsigned long long)command_client_u64(job, "objects"),
         commands_human_bytes(command_client_double(job, "rate"), rate), has_eta ? ", left " : "",
         has_eta ? command_client_time(command_client_double(job, "eta_s"), eta) : "",
-        words_of_wait(job));
+        waits[0] != '\0' ? ", waits: " : "", waits);
 }
 
 static void show_progress(const struct command_client *client, const json_t *job, bool is_terminal)

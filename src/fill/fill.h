@@ -156,6 +156,9 @@ void subscription_refuse_pages(struct subscription *subscription);
 // Nobody is interested any more: everything is given back, now or when the last answer has come. The
 // pointer is dead.
 void subscription_leave(struct subscription *subscription);
+// Why the store did not take a run, as in `unstored_why`: of what its beginning or its writing came to, not
+// ERR_OK. Any thread.
+const char *fill_store_refusal(enum err err);
 
 // A listing has named the object and its size: how it is best asked for, by who wants its checksums.
 void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,

@@ -237,7 +237,7 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
                           : NULL;
 }
 
-static const char *store_refusal(enum err err)
+const char *fill_store_refusal(enum err err)
 {
     switch (err) {
     case ERR_NOT_ADMITTED:
@@ -269,7 +269,7 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     if (!fill->unstored) {
         store_run_watch(fill->run, fill_on_run_progress, fill);
     } else {
-        fill->unstored_why = store_refusal(err);
+        fill->unstored_why = fill_store_refusal(err);
     }
 }
 

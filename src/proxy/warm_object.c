@@ -137,7 +137,7 @@ static void changed(struct warm_object *o)
 
 // --- runs ----------------------------------------------------------------------------------------
 
-// What passes by itself, and when. What is not here is final.
+// In words, and whether it passes by itself. What is not here does not.
 static const struct warm_refusal refusals[] = {
     {"disk-busy", "the disk is behind with what it was given", true, 0},
     {"index-busy", "the index is behind with what it was given", true, 0},
@@ -206,9 +206,7 @@ static void on_run_ended(struct warm_run *run)
     enum err err = sub->err;
     bool is_ours = !sub->joined && !sub->whole;
     if (outcome == OUTCOME_REJOIN && err != ERR_OK) { // it was written, and that failed
-        run_refused(run, refusal_of(err == ERR_DISK_BUSY   ? "disk-busy"
-                                    : err == ERR_DISK_FULL ? "disk-full"
-                                                           : "disk-degraded"));
+        run_refused(run, refusal_of(fill_store_refusal(err)));
         return;
     }
     run_end(run);

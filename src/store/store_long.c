@@ -9,8 +9,9 @@
 // Without a promise the run is a short one, and the rest is asked for with the next.
 //
 // A promise reserves nothing: it is a guess that there will be room when the origin's answer is there,
-// as the spare segments are replaced meanwhile; more of them are kept while there are long runs. What is left over of the segment goes back to the file
-// system (segment_trim.c); where that cannot be done there are no long runs.
+// as the spare segments are replaced meanwhile; more of them are kept while there are long runs. What is left
+// over of the segment goes back to the file system (segment_trim.c); where that cannot be done there are no
+// long runs.
 //
 // In caches whose segments are four times as large as the longest run there is nothing to promise. Any
 // thread.
