@@ -26,6 +26,7 @@ from waiting import WAIT_S, NeverCame, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {"origin-key": "origin-secret-canary-7f3a"}
+REQUEST_BYTES = 24576      # HTTP_EXCHANGE_BYTES
 SANITIZER = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
                        r"event=check_failed|check failed")
 

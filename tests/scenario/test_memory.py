@@ -17,7 +17,7 @@ import pytest
 from cgroup import MemoryCgroup, NoCgroup
 from client import Connection, judge, judge_streamed
 from conftest import not_run
-from forebay import build_kind, parallel, scale, scaled
+from forebay import REQUEST_BYTES, build_kind, parallel, scale, scaled
 from oracle import oracle_bytes, oracle_judge, oracle_pieces
 
 MIB = 1 << 20
@@ -27,7 +27,6 @@ SOAK_JUDGED_S = 120         # before that not all of it has been used
 ANONYMOUS_MAX = 96 * MIB
 SLOW = 100
 FAST = 4
-REQUEST_BYTES = 24576      # HTTP_EXCHANGE_BYTES
 WAITING_RUN_BYTES = 2048   # MEMORY_PENDING_BYTES
 CHUNK = 65536              # CHUNK_SIZE
 LEAD = 512 * 1024          # FILL_LEAD_AHEAD
