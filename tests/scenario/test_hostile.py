@@ -212,7 +212,7 @@ def test_orders_find_a_place_while_listings_hang(start, origin):
         asked = [Connection(server.admin_port) for _ in range(14)]
         for connection in asked:
             connection.send(b"GET /api/v1/ls?uri=s3://bkt/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        refused = [connection for connection in asked[12:] if connection.read_reply().status == 503]
+        refused = [connection for connection in asked[12:] if connection.read_reply().status == 429]
         assert len(refused) == 2
         assert post(server, "/api/v1/loglevel", {"level": "info"})[0] == 200
         said(server, "jobs", "cancel", 1)
