@@ -19,6 +19,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -124,8 +125,8 @@ def environment(endpoint):
                 "AWS_SECRET_ACCESS_KEY": SeaweedFS.access[1], "AWS_REGION": "us-east-1",
                 "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
                 "AWS_ENDPOINT_URL_S3": endpoint, "S3_ENDPOINT_URL": endpoint,
-                "AWS_CONFIG_FILE": "/nonexistent", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
-                "NO_PROXY": "127.0.0.1", "HF_HUB_OFFLINE": "1", "MC_CONFIG_DIR": "/nonexistent"})
+                "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+                "NO_PROXY": "127.0.0.1", "HF_HUB_OFFLINE": "1", "MC_CONFIG_DIR": f"{tempfile.gettempdir()}/mc"})
     return env
 
 
@@ -312,7 +313,7 @@ def s5cmd():
 def rclone_env(endpoint):
     return {"RCLONE_CONFIG_FB_TYPE": "s3", "RCLONE_CONFIG_FB_PROVIDER": "Other",
             "RCLONE_CONFIG_FB_ENDPOINT": endpoint, "RCLONE_CONFIG_FB_ENV_AUTH": "true",
-            "RCLONE_CONFIG_FB_REGION": "us-east-1", "RCLONE_CONFIG": "/nonexistent",
+            "RCLONE_CONFIG_FB_REGION": "us-east-1", "RCLONE_CONFIG": "/notfound",
             "RCLONE_S3_NO_CHECK_BUCKET": "true"}
 
 

@@ -414,7 +414,7 @@ class Forebay:
 
 def run_forebay(*arguments, env=None, wait=WAIT_S, cwd=None):
     """One short-lived command of the binary."""
-    full = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
+    full = {"PATH": os.environ["PATH"], "HOME": "/dev/null/none", "LC_ALL": "C.UTF-8"}
     full.update(env or {})
     return subprocess.run([binary(), *map(str, arguments)], capture_output=True, text=True,
                           timeout=wait, env=full, cwd=cwd)

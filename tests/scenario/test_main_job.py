@@ -266,8 +266,8 @@ def settings_of(server):
     return {"AWS_ACCESS_KEY_ID": "client", "AWS_SECRET_ACCESS_KEY": "clientsecret",
             "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ENDPOINT_URL_S3": server.endpoint, "S3_ENDPOINT_URL": server.endpoint,
-            "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nonexistent",
-            "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent", "NO_PROXY": "127.0.0.1"}
+            "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/dev/null",
+            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "NO_PROXY": "127.0.0.1"}
 
 
 def with_boto3(server, manifest, folder):
@@ -303,7 +303,7 @@ def with_rclone(server, manifest, folder):
     run([tool("rclone"), "copy", f"fb:{BUCKET}", folder, "--transfers", "8", "-q"], server,
         {"RCLONE_CONFIG_FB_TYPE": "s3", "RCLONE_CONFIG_FB_PROVIDER": "Other",
          "RCLONE_CONFIG_FB_ENDPOINT": server.endpoint, "RCLONE_CONFIG_FB_ENV_AUTH": "true",
-         "RCLONE_CONFIG_FB_REGION": "us-east-1", "RCLONE_CONFIG": "/nonexistent"})
+         "RCLONE_CONFIG_FB_REGION": "us-east-1", "RCLONE_CONFIG": "/notfound"})
     compare(folder, manifest)
 
 

@@ -232,7 +232,7 @@ def test_logs_go_where_the_file_says(start, origin):
     wait_for(lambda: has(first, three), "a line again")
     for path in (first, second):
         assert not has(path, off) and not has(path, unseen)
-    refused = change(server, {"access_log": {"path": "/nonexistent/x/log"}, "cache": {"ttl": "7s"}}, code=3)
+    refused = change(server, {"access_log": {"path": "/dev/null/x/log"}, "cache": {"ttl": "7s"}}, code=3)
     assert "access_log.path" in refused["errors"][0]
     server.wait_stderr("level=error event=reload_failed")          # as text now
     count = len(server.stderr)
