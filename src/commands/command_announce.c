@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "commands/commands_private.h"
 #include "stats/stats.h"
 
 #define PROBE_SHOWN_MS 250 // the text waits so long for what the origins say
@@ -84,15 +85,14 @@ static void announce_origins(const struct command_announcement *s)
     }
 }
 
-void command_announce(const struct command_announcement *s)
+static void announce_to_people(const struct command_announcement *s,
+                               const struct store_summary *summary)
 {
-    struct store_summary summary;
     char capacity[32], held[32], reserved[32], url[512];
-    store_summarize(s->store, &summary);
-    human_size(summary.capacity_bytes, capacity, sizeof(capacity));
+    human_size(summary->capacity_bytes, capacity, sizeof(capacity));
     uint64_t held_bytes = store_held_bytes(s->store);
     human_size(held_bytes, held, sizeof(held));
-    human_size(summary.used_bytes - min_u64(summary.used_bytes, held_bytes), reserved,
+    human_size(summary->used_bytes - min_u64(summary->used_bytes, held_bytes), reserved,
                sizeof(reserved));
     (void)fprintf(stderr, "forebay %s (%s)\n", version_text(), version_revision());
     for (unsigned i = 0; http_server_address(s->http, i) != NULL; i++) {
@@ -102,9 +102,9 @@ void command_announce(const struct command_announcement *s)
                           ? "  (open: whoever reaches it may read)"
                           : "  (signatures are verified)");
     }
-    (void)fprintf(stderr, "  cache      %s: %s held of %s (%s reserved)%s\n", summary.dir, held,
+    (void)fprintf(stderr, "  cache      %s: %s held of %s (%s reserved)%s\n", summary->dir, held,
                   capacity, reserved,
-                  summary.degraded ? "; DEGRADED, nothing is stored: see the log" : "");
+                  summary->degraded ? "; DEGRADED, nothing is stored: see the log" : "");
     (void)fprintf(stderr, "  disk       %s; hits leave by %s\n", loop_engine_why(s->loop),
                   residency_text());
     (void)fprintf(stderr,
@@ -129,6 +129,15 @@ void command_announce(const struct command_announcement *s)
             "immutable}`: without it every object\n"
             "             is asked about again after %llu s, one round trip each\n",
             (unsigned long long)s->config->cache_ttl_ms / 1000);
+    }
+}
+
+void command_announce(const struct command_announcement *s)
+{
+    struct store_summary summary;
+    store_summarize(s->store, &summary);
+    if (!commands_common()->is_quiet) {
+        announce_to_people(s, &summary);
     }
     const char *listen = http_server_address(s->http, 0);
     const char *admin =

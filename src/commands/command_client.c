@@ -8,7 +8,6 @@
 #include <string.h>
 
 #define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 1024u)
-#define VISIBLE_MAX 32768u // bytes; longer than any name, each byte written as four
 #define ACTION_TIMEOUT_MS (ADMIN_CALL_WAIT_MAX_MS + 5000u)
 #define BUSY_MS 200
 
@@ -42,6 +41,14 @@ void command_client_close(struct command_client *client)
 
 // --- a question ----------------------------------------------------------------------------------
 
+static enum err send_there(const struct admin_client_request *request, unsigned *ret_status,
+                           struct buf *ret_body)
+{
+    enum err err = admin_client_send(request, ret_status, ret_body);
+    commands_inform_request(request->method, request->address, request->path, err, *ret_status);
+    return err;
+}
+
 // Where it answered last, else the socket, else the address of the configuration.
 static enum err send_anywhere(struct command_client *client, struct admin_client_request *request,
                               unsigned *ret_status, struct buf *ret_body)
@@ -50,18 +57,18 @@ static enum err send_anywhere(struct command_client *client, struct admin_client
     enum err err = ERR_ORIGIN_CONNECT;
     request->address = client->address;
     if (client->address[0] != '\0') {
-        return admin_client_send(request, ret_status, ret_body);
+        return send_there(request, ret_status, ret_body);
     }
     if (config->admin_socket != NULL) {
         int len =
             snprintf(client->address, sizeof(client->address), "unix:%s", config->admin_socket);
         if (len > 0 && (size_t)len < sizeof(client->address)) {
-            err = admin_client_send(request, ret_status, ret_body);
+            err = send_there(request, ret_status, ret_body);
         }
     }
     if (err == ERR_ORIGIN_CONNECT && config->admin_listen.kind == CONFIG_LISTEN_TCP) {
         (void)snprintf(client->address, sizeof(client->address), "%s", config->admin_listen.text);
-        err = admin_client_send(request, ret_status, ret_body);
+        err = send_there(request, ret_status, ret_body);
     }
     if (err != ERR_OK) {
         client->address[0] = '\0';
@@ -205,6 +212,7 @@ int command_client_follow(struct command_client *client, const char *path,
     struct buf body;
     unsigned status = 0;
     buf_init(&body, ANSWER_MAX_BYTES);
+    commands_inform_request(request.method, request.address, path, ERR_OK, 0);
     catch_interrupts();
     enum err err =
         admin_client_follow(&request, SILENCE_MAX_MS, on_followed, &following, &status, &body);
@@ -328,36 +336,16 @@ bool command_client_bool(const json_t *json, const char *name)
     return json_is_true(json_object_get(json, name));
 }
 
-static const char *visible(const char *text, size_t text_len)
-{
-    static char texts[2][VISIBLE_MAX + 8];
-    static unsigned turn;
-    char *out = texts[turn++ % 2];
-    json_t *as_json = json_stringn(text, text_len);
-    bool is_utf8 = as_json != NULL, is_c1 = false;
-    size_t len = 0;
-    json_decref(as_json);
-    for (const unsigned char *at = (const unsigned char *)text, *end = at + text_len;
-         at < end && len < VISIBLE_MAX; at++) {
-        bool begins_c1 = is_utf8 && at[0] == 0xc2 && at[1] < 0xa0; // U+0080 to U+009F
-        bool is_odd = *at < 0x20 || *at == 0x7f || begins_c1 || is_c1 || (*at >= 0x80 && !is_utf8);
-        len += (size_t)snprintf(out + len, 5, is_odd ? "\\x%02x" : "%c", *at); // at most four bytes
-        is_c1 = begins_c1;
-    }
-    out[len] = '\0';
-    return out;
-}
-
 const char *command_client_visible(const char *text)
 {
-    return visible(text, strlen(text));
+    return commands_visible(text, strlen(text));
 }
 
 const char *command_client_shown(const json_t *json, const char *name)
 {
     const json_t *member = json_object_get(json, name);
     const char *text = json_string_value(member);
-    return text != NULL ? visible(text, json_string_length(member)) : "";
+    return text != NULL ? commands_visible(text, json_string_length(member)) : "";
 }
 
 const char *command_client_time(double seconds, char ret_text[COMMANDS_BYTES_MAX])

@@ -64,8 +64,7 @@ bool command_client_bool(const json_t *json, const char *name);
 
 // --- for people -------------------------------------------------------------------------------------
 
-// As it may stand on a terminal, which obeys control characters: these, and bytes that are no UTF-8, as \xNN.
-// Until the second call after.
+// commands_visible() of it.
 const char *command_client_visible(const char *text);
 // The same of a text in an answer, which may have a NUL.
 const char *command_client_shown(const json_t *json, const char *name);

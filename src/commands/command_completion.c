@@ -59,6 +59,23 @@ static bool setting_is_choice(const struct config_setting *row)
     return strcmp(row->kind, "CHOICE") == 0 || strcmp(row->kind, "BOOL") == 0;
 }
 
+// What may stand in front of a command, as a command without a name.
+static const struct command leading = {
+    .name = "", .takes = TAKES_SETTINGS | TAKES_SERVER | TAKES_OUTPUT | TAKES_ALL};
+
+// Those of them that have a value, or have none, with `between` in between.
+static void append_leading(struct buf *out, bool has_value, const char *between)
+{
+    const struct command_option *option = NULL;
+    const char *before = "";
+    while ((option = command_line_next_option(&leading, option)) != NULL) {
+        if (has_value == (option->kind != OPTION_FLAG)) {
+            buf_printf(out, "%s%s", before, option->flag);
+            before = between;
+        }
+    }
+}
+
 // --- bash ----------------------------------------------------------------------------------------
 
 // Values of the options of one command: a branch of `case $command$previous`.
@@ -96,26 +113,41 @@ static void bash_words(struct buf *out, const struct command *command)
 
 static void render_bash(struct buf *out)
 {
-    buf_append_cstr(out,
-                    "# bash completion for forebay\n"
-                    "_forebay() {\n"
-                    "    local word=${COMP_WORDS[COMP_CWORD]} previous= command=${COMP_WORDS[1]}\n"
-                    "    local words=\n"
-                    "    local settings='");
+    buf_append_cstr(out, "# bash completion for forebay\n"
+                         "_forebay() {\n"
+                         "    local word=${COMP_WORDS[COMP_CWORD]} previous= command= at=1 words=\n"
+                         "    local settings='");
     append_setting_flags(out);
     buf_append_cstr(out, "'\n"
                          "    COMPREPLY=()\n"
                          "    [ \"$COMP_CWORD\" -gt 1 ] && previous=${COMP_WORDS[COMP_CWORD - 1]}\n"
-                         "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+                         "    while [ \"$at\" -lt \"$COMP_CWORD\" ]; do\n" // options in front
+                         "        case ${COMP_WORDS[at]} in\n"
+                         "            ");
+    append_leading(out, true, "|");
+    buf_append_cstr(out,
+                    ") [ \"${COMP_WORDS[at + 1]}\" = = ] && at=$((at + 3)) || at=$((at + 2)) ;;\n"
+                    "            ");
+    append_leading(out, false, "|");
+    buf_append_cstr(out, ") at=$((at + 1)) ;;\n"
+                         "            *) break ;;\n"
+                         "        esac\n"
+                         "    done\n"
+                         "    [ \"$at\" -lt \"$COMP_CWORD\" ] && command=${COMP_WORDS[at]}\n"
+                         "    if [ \"$COMP_CWORD\" -eq \"$at\" ]; then\n"
                          "        words='");
     for (unsigned i = 0; i < command_line_count(); i++) {
         buf_printf(out, "%s ", command_line_row(i)->name);
     }
-    buf_append_cstr(out, "--help --version'\n"
+    append_leading(out, true, " ");
+    buf_append_char(out, ' ');
+    append_leading(out, false, " ");
+    buf_append_cstr(out, " --help --version'\n"
                          "        COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
                          "        return\n"
                          "    fi\n"
                          "    case \"$command $previous\" in\n");
+    bash_values(out, &leading);
     for (unsigned i = 0; i < command_line_count(); i++) {
         bash_values(out, command_line_row(i));
     }
@@ -181,11 +213,23 @@ static void zsh_values(struct buf *out, const struct command *command)
     }
 }
 
+// Of the last word, behind an option in front of a command.
+static void zsh_leading_values(struct buf *out)
+{
+    const struct command_option *option = NULL;
+    while ((option = command_line_next_option(&leading, option)) != NULL) {
+        if (option->kind != OPTION_FLAG) {
+            buf_printf(out, "    '%s %s') %sreturn ;;\n", option->flag, option->flag,
+                       option->kind == OPTION_PATH ? "_files; " : "");
+        }
+    }
+}
+
 static void render_zsh(struct buf *out)
 {
     buf_append_cstr(out, "#compdef forebay\n"
                          "_forebay() {\n"
-                         "    local -a commands settings rows choices\n"
+                         "    local -a commands settings rows choices common\n"
                          "    commands=(");
     for (unsigned i = 0; i < command_line_count(); i++) {
         zsh_row(out, command_line_row(i)->name, command_line_row(i)->summary);
@@ -197,12 +241,37 @@ static void render_zsh(struct buf *out)
         (void)snprintf(flag, sizeof(flag), "--%s", row->key);
         zsh_row(out, flag, row->help);
     }
+    buf_append_cstr(out, " )\n    common=(");
+    const struct command_option *option = NULL;
+    while ((option = command_line_next_option(&leading, option)) != NULL) {
+        zsh_row(out, option->flag, option->help);
+    }
     buf_append_cstr(out, " )\n"
+                         "    while (( CURRENT > 2 )); do\n" // options in front
+                         "        case ${words[2]} in\n"
+                         "            ");
+    append_leading(out, true, "|");
+    buf_append_cstr(out, ")\n"
+                         "                (( CURRENT == 3 )) && break\n"
+                         "                words[2,3]=()\n"
+                         "                (( CURRENT -= 2 )) ;;\n"
+                         "            ");
+    append_leading(out, false, "|");
+    buf_append_char(out, '|');
+    append_leading(out, true, "=*|");
+    buf_append_cstr(out, "=*)\n"
+                         "                words[2]=()\n"
+                         "                (( CURRENT -= 1 )) ;;\n"
+                         "            *) break ;;\n"
+                         "        esac\n"
+                         "    done\n"
                          "    if (( CURRENT == 2 )); then\n"
                          "        _describe command commands\n"
+                         "        _describe option common\n"
                          "        return\n"
                          "    fi\n"
                          "    case \"${words[2]} ${words[CURRENT-1]}\" in\n");
+    zsh_leading_values(out);
     for (unsigned i = 0; i < command_line_count(); i++) {
         zsh_values(out, command_line_row(i));
     }
@@ -230,12 +299,12 @@ static void fish_help(struct buf *out, const char *help)
     buf_append_cstr(out, "'\n");
 }
 
-static void fish_option(struct buf *out, const struct command *command,
+static void fish_option(struct buf *out, const char *where, const char *name,
                         const struct command_option *option)
 {
     bool is_long = option->flag[1] == '-';
-    buf_printf(out, "complete -c forebay -n '__fish_seen_subcommand_from %s' %s %s", command->name,
-               is_long ? "-l" : "-s", option->flag + (is_long ? 2 : 1));
+    buf_printf(out, "complete -c forebay -n '%s%s' %s %s", where, name, is_long ? "-l" : "-s",
+               option->flag + (is_long ? 2 : 1));
     if (option->kind == OPTION_CHOICE) {
         buf_append_cstr(out, " -x -a '");
         append_words(out, option->value);
@@ -265,10 +334,20 @@ static void fish_settings(struct buf *out, const struct command *command)
 
 static void render_fish(struct buf *out)
 {
-    buf_append_cstr(out, "# fish completion for forebay\ncomplete -c forebay -f\n");
+    buf_append_cstr(out, "# fish completion for forebay\n"
+                         "function __forebay_needs_command\n"
+                         "    not __fish_seen_subcommand_from");
+    for (unsigned i = 0; i < command_line_count(); i++) {
+        buf_printf(out, " %s", command_line_row(i)->name);
+    }
+    buf_append_cstr(out, "\nend\ncomplete -c forebay -f\n");
+    const struct command_option *common = NULL;
+    while ((common = command_line_next_option(&leading, common)) != NULL) {
+        fish_option(out, "__forebay_needs_command", "", common);
+    }
     for (unsigned i = 0; i < command_line_count(); i++) {
         const struct command *command = command_line_row(i);
-        buf_printf(out, "complete -c forebay -n __fish_use_subcommand -a %s", command->name);
+        buf_printf(out, "complete -c forebay -n __forebay_needs_command -a %s", command->name);
         fish_help(out, command->summary);
         buf_printf(out, "complete -c forebay -n '__fish_seen_subcommand_from %s' -l help",
                    command->name);
@@ -281,7 +360,7 @@ static void render_fish(struct buf *out)
         }
         const struct command_option *option = NULL;
         while ((option = command_line_next_option(command, option)) != NULL) {
-            fish_option(out, command, option);
+            fish_option(out, "__fish_seen_subcommand_from ", command->name, option);
         }
         if ((command->takes & TAKES_SETTINGS) != 0) {
             fish_settings(out, command);

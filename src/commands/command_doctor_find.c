@@ -2,8 +2,6 @@
 // What `forebay doctor` has found, as lines for people or JSON for programs, and its verdict.
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "commands/command_doctor.h"
 #include "commands/commands.h"
@@ -13,16 +11,10 @@
 
 static const char *const state_names[] = {"green", "yellow", "red"};
 
-static bool wants_colour(void)
-{
-    const char *no_colour = getenv("NO_COLOR");
-    return isatty(STDOUT_FILENO) && (no_colour == NULL || no_colour[0] == '\0');
-}
-
 static void append_state(struct buf *out, enum doctor_state state)
 {
     static const char *const colours[] = {"\033[32m", "\033[33m", "\033[31m"};
-    bool is_coloured = wants_colour();
+    bool is_coloured = commands_wants_colour();
     buf_printf(out, "%s%-6s%s", is_coloured ? colours[state] : "", state_names[state],
                is_coloured ? "\033[0m" : "");
 }

@@ -352,9 +352,9 @@ int command_env(int argc, char **argv)
         print_variable(&p, "AWS_ACCESS_KEY_ID", "any");
         print_variable(&p, "AWS_SECRET_ACCESS_KEY", "any");
     } else if (answer.is_open && !has_client_keys()) {
-        (void)fprintf(stderr,
-                      "forebay: env: clients want keys to sign with, and none are set; this server "
-                      "verifies none (auth.mode open), so any do: add --any-keys\n");
+        commands_inform(
+            "forebay: env: clients want keys to sign with, and none are set; this server "
+            "verifies none (auth.mode open), so any do: add --any-keys\n");
     }
     code = commands_print_result(&p.out);
     buf_done(&p.out);

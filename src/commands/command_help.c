@@ -12,6 +12,33 @@
 #define OUTPUT_MAX_BYTES (1u << 20)
 #define FLAG_COLUMN 26
 
+static void option_usage(struct buf *out, const struct command_option *option)
+{
+    buf_append_cstr(out, option->flag);
+    if (option->kind != OPTION_FLAG) {
+        buf_printf(out, " %s", option->value);
+    }
+}
+
+// What stands in front of a command as well.
+static void list_common(struct buf *out)
+{
+    static const struct command all = {.name = "", .takes = TAKES_ALL};
+    static const struct command some = {.name = "",
+                                        .takes = TAKES_SETTINGS | TAKES_SERVER | TAKES_OUTPUT};
+    const struct command *const who[] = {&all, &some};
+    static const char *const says[] = {"\nBefore or behind any command:", "\nWhere it takes them:"};
+    for (size_t i = 0; i < ARRAY_LEN(who); i++) {
+        const struct command_option *option = NULL;
+        buf_append_cstr(out, says[i]);
+        while ((option = command_line_next_option(who[i], option)) != NULL) {
+            buf_append_cstr(out, "  ");
+            option_usage(out, option);
+        }
+    }
+    buf_append_char(out, '\n');
+}
+
 void command_help_list(struct buf *out)
 {
     buf_append_cstr(out, "usage: forebay COMMAND [OPTION]... [OPERAND]...\n\n");
@@ -19,16 +46,9 @@ void command_help_list(struct buf *out)
         const struct command *command = command_line_row(i);
         buf_printf(out, "  %-10s  %s\n", command->name, command->summary);
     }
+    list_common(out);
     buf_append_cstr(out,
                     "\n`forebay help COMMAND` tells more; `forebay help --man | man -l -` all.\n");
-}
-
-static void option_usage(struct buf *out, const struct command_option *option)
-{
-    buf_append_cstr(out, option->flag);
-    if (option->kind != OPTION_FLAG) {
-        buf_printf(out, " %s", option->value);
-    }
 }
 
 static void command_usage(struct buf *out, const struct command *command)
@@ -156,7 +176,8 @@ static void man_common(struct buf *out)
     static const struct {
         unsigned takes;
         const char *who;
-    } groups[] = {{TAKES_SETTINGS, "Commands that use the configuration take"},
+    } groups[] = {{TAKES_ALL, "All commands take, as those below also in front of\n.Ar COMMAND ,"},
+                  {TAKES_SETTINGS, "Commands that use the configuration take"},
                   {TAKES_SERVER, "Commands that ask a running server take"},
                   {TAKES_OUTPUT, "Commands with a result that other programs may read take"}};
     for (size_t i = 0; i < ARRAY_LEN(groups); i++) {
@@ -179,7 +200,7 @@ static const char man_tail[] =
     ".It Ev FOREBAY_CONFIG\nThe configuration file, where\n.Fl c\ndoes not name one.\n"
     ".It Ev FOREBAY_ADMIN\nWhere a running server is asked, where\n.Fl \\-admin\ndoes not say so.\n"
     ".It Ev FOREBAY_\\&*\nAny key of\n.Xr forebay.yaml 5\nin upper case, its dots as underscores.\n"
-    ".It Ev NO_COLOR\nNo colour, whatever the value.\n"
+    ".It Ev NO_COLOR\nNo colour, where it is not empty.\n"
     ".El\n"
     ".Sh FILES\n"
     ".Bl -tag -width Ds\n"
@@ -209,11 +230,12 @@ static void man_commands(struct buf *out)
 {
     man_head(out, "FOREBAY", "1", "forebay", "S3 cache on local NVMe for training jobs");
     buf_append_cstr(
-        out, ".Sh SYNOPSIS\n.Nm\n.Ar COMMAND\n.Op Ar OPTION ...\n.Op Ar OPERAND ...\n"
-             ".Sh DESCRIPTION\n"
-             ".Nm\nspeaks S3 on this host, answers ranged reads from a cache on its disk, and "
-             "asks the real object\nstore once for each byte.\nThe commands are:\n"
-             ".Bl -tag -width Ds\n");
+        out,
+        ".Sh SYNOPSIS\n.Nm\n.Op Ar OPTION ...\n.Ar COMMAND\n.Op Ar OPTION ...\n.Op Ar OPERAND ...\n"
+        ".Sh DESCRIPTION\n"
+        ".Nm\nspeaks S3 on this host, answers ranged reads from a cache on its disk, and "
+        "asks the real object\nstore once for each byte.\nThe commands are:\n"
+        ".Bl -tag -width Ds\n");
     for (unsigned i = 0; i < command_line_count(); i++) {
         const struct command *command = command_line_row(i);
         buf_printf(out, ".It Cm %s", command->name);

@@ -8,7 +8,7 @@
 #define MANY COMMAND_OPERANDS_MANY
 static const struct command commands[] = {
 #define COMMAND(name, takes, least, most, operands, summary, details)                              \
-    {#name, takes, least, most, operands, summary, details},
+    {#name, (takes) | TAKES_ALL, least, most, operands, summary, details},
 #define OPTION(command, flag, kind, value, default_text, help)
 #define COMMON(takes, flag, kind, value, default_text, help)
 #include "commands/commands.def"
@@ -103,6 +103,40 @@ static const struct command_option *find_option(const struct command *command, s
     return option;
 }
 
+static struct span flag_of(const char *word)
+{
+    const char *equals = strchr(word, '=');
+    return (struct span){word, equals != NULL ? (size_t)(equals - word) : strlen(word)};
+}
+
+int command_line_words(const struct command *command, char *const *argv)
+{
+    struct span flag = flag_of(argv[0]);
+    const struct command_option *option = find_option(command, flag);
+    bool is_flag = option != NULL && option->kind == OPTION_FLAG;
+    return is_flag || argv[0][flag.len] == '=' || argv[1] == NULL ? 1 : 2;
+}
+
+int command_line_leading(int argc, char *const *argv, struct buf *ret_why)
+{
+    static const struct command any = {
+        .name = "", .takes = TAKES_SETTINGS | TAKES_SERVER | TAKES_OUTPUT | TAKES_ALL};
+    int i = 0;
+    while (i < argc && argv[i][0] == '-') {
+        const struct command_option *option = find_option(&any, flag_of(argv[i]));
+        if (option == NULL) {
+            break;
+        }
+        bool needs_value = option->kind != OPTION_FLAG && strchr(argv[i], '=') == NULL;
+        if (needs_value && i + 1 == argc) {
+            buf_printf(ret_why, "%s needs a value: %s", option->flag, option->value);
+            return -1;
+        }
+        i += command_line_words(&any, argv + i);
+    }
+    return i;
+}
+
 static bool is_setting(struct span key)
 {
     for (unsigned i = 0; i < config_setting_count(); i++) {
@@ -167,11 +201,11 @@ static bool value_is_good(struct judge *judge, const struct command_option *opti
 // Judges one option; *ret_taken is how many words it has.
 static bool option_is_good(struct judge *judge, char **argv, int *ret_taken)
 {
-    const char *equals = strchr(argv[0], '=');
-    struct span flag = {argv[0], equals != NULL ? (size_t)(equals - argv[0]) : strlen(argv[0])};
+    struct span flag = flag_of(argv[0]);
+    const char *equals = argv[0][flag.len] == '=' ? argv[0] + flag.len : NULL;
     const struct command_option *option = find_option(judge->command, flag);
     const char *value = equals != NULL ? equals + 1 : argv[1];
-    *ret_taken = equals != NULL || value == NULL ? 1 : 2;
+    *ret_taken = command_line_words(judge->command, argv);
     if (option == NULL) {
         bool is_long = flag.len > 2 && flag.ptr[0] == '-' && flag.ptr[1] == '-';
         if (is_long && (judge->command->takes & TAKES_SETTINGS) != 0 &&
@@ -190,12 +224,17 @@ static bool option_is_good(struct judge *judge, char **argv, int *ret_taken)
     if (option->kind != OPTION_FLAG) {
         return value_is_good(judge, option, value);
     }
-    *ret_taken = 1;
     if (equals != NULL) {
         buf_printf(judge->why, "%s has no value", option->flag);
         return false;
     }
     return true;
+}
+
+static bool is_seen(const struct judge *judge, const char *flag)
+{
+    const struct command_option *option = find_option(judge->command, span_from_cstr(flag));
+    return option != NULL && judge->is_seen[option - options];
 }
 
 static bool operand_is_good(struct judge *judge, const char *word)
@@ -243,6 +282,10 @@ bool command_line_check(const struct command *command, int *argc, char **argv,
         } else {
             move_to_front(argv, i, judge.operand_count - 1);
         }
+    }
+    if (is_seen(&judge, "-q") && is_seen(&judge, "-v")) {
+        buf_append_cstr(ret_why, "-q or -v, not both");
+        return false;
     }
     if (judge.operand_count < command->least) {
         buf_printf(ret_why, "%s is wanted", command->operands);

@@ -11,6 +11,7 @@
 #define TAKES_SETTINGS 1u
 #define TAKES_SERVER 2u
 #define TAKES_OUTPUT 4u
+#define TAKES_ALL 8u // every command, without its row saying so
 
 #define COMMAND_OPERANDS_MANY 0xffffu
 
@@ -47,6 +48,11 @@ const char *command_line_suggest(const char *name);
 // was the last.
 const struct command_option *command_line_next_option(const struct command *command,
                                                       const struct command_option *after);
+// How many words the option at argv[0] has, one that the command takes and command_line_check() has found good.
+int command_line_words(const struct command *command, char *const *argv);
+// How many words of argv are options that may stand in front of a command, whichever that is; -1: *ret_why says
+// what is wrong with one.
+int command_line_leading(int argc, char *const *argv, struct buf *ret_why);
 // Are all of argv options and settings that the command takes, with the values they need, and as many
 // operands as it takes? True: operands stand in front of the rest now, and "--" is gone. False: *ret_why says
 // what is wrong. A setting's name and value are config_load()'s to judge.

@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "commands/command_client.h"
 #include "commands/command_server.h"
 #include "commands/commands_private.h"
 #include "config/config.h"
@@ -392,6 +393,8 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
         tell_server(run, argc, argv);
         (void)snprintf(run->url, sizeof(run->url), "http://127.0.0.1:%u", run->server.port);
         if (start_server(run, &from, &why)) {
+            commands_inform_more("forebay: run: %s answers from %s\n", run->url,
+                                 command_client_visible(run->dir));
             code = start_child(run, words, &signals);
             if (code == 0) {
                 code = wait_for_child(run, &signals.waited);
@@ -414,7 +417,7 @@ int command_run(int argc, char **argv)
     check(run != NULL);
     run->server = (struct command_server){.listen_fd = -1, .notify_fd = -1, .log_fd = -1};
     run->is_global = commands_argument_take(&argc, argv, "--global");
-    run->is_quiet = commands_argument_take(&argc, argv, "-q");
+    run->is_quiet = commands_common()->is_quiet;
     unsigned operand_count = commands_common()->operand_count;
     char **words = calloc(operand_count + 1, sizeof(*words));
     check(words != NULL);

@@ -165,7 +165,7 @@ int command_scrub(int argc, char **argv)
     char why[CONFIG_WHY_MAX];
     struct order order = {.is_status = commands_argument_take(&argc, argv, "--status"),
                           .is_cancel = commands_argument_take(&argc, argv, "--cancel"),
-                          .is_quiet = commands_argument_take(&argc, argv, "-q")};
+                          .is_quiet = commands_common()->is_quiet};
     const char *rate = commands_argument_take_value(&argc, argv, "--rate", &bad);
     if (bad || (rate != NULL && (!config_value_parse_rate(span_from_cstr(rate), &order.rate, why) ||
                                  order.rate == 0))) {

@@ -25,6 +25,7 @@
 #include "commands/command_announce.h"
 #include "commands/command_control.h"
 #include "commands/command_holders.h"
+#include "commands/command_line.h"
 #include "commands/command_notify.h"
 #include "commands/command_origins.h"
 #include "commands/command_reload.h"
@@ -50,6 +51,7 @@
     100000u // of a stop and a hand-over, whose bounds are in command_stop.c and command_upgrade.c
 
 struct serve {
+    char **words; // of the configuration: argv, and what -q and -v mean
     struct config *config;
     struct loop *loop;
     struct store *store;
@@ -615,6 +617,7 @@ static void serve_tear_down(struct serve *s, bool running)
     free(s->rules.rules);
     free(s->listen);
     command_reload_done(&s->reload);
+    free(s->words);
     config_free(s->config);
     buf_done(&s->why);
     buf_done(&s->warnings);
@@ -635,6 +638,28 @@ static void serve_hand_over(struct serve *s)
     command_upgrade_done(&s->upgrade);
 }
 
+// -q and -v are a log.level, unless the command line says that as well. NULL behind the last.
+static char **serve_words(int *argc, char **argv)
+{
+    static char warn[] = "--log.level=warn", debug[] = "--log.level=debug";
+    const struct command *serve = command_line_find("serve");
+    char *level = commands_common()->is_quiet ? warn : commands_common()->is_verbose ? debug : NULL;
+    char **words = calloc((size_t)*argc + 2, sizeof(*words));
+    check(words != NULL);
+    for (int i = 0; i < *argc; i++) {
+        words[i] = argv[i];
+    }
+    for (int i = 0; i < *argc; i += command_line_words(serve, words + i)) {
+        bool is_level = strncmp(words[i], "--log.level", 11) == 0 &&
+                        (words[i][11] == '=' || words[i][11] == '\0');
+        level = is_level ? NULL : level;
+    }
+    if (level != NULL) {
+        words[(*argc)++] = level;
+    }
+    return words;
+}
+
 int command_serve(int argc, char **argv)
 {
     struct serve s = {0};
@@ -644,17 +669,19 @@ int command_serve(int argc, char **argv)
     command_upgrade_init(&s.upgrade, argc, argv);
     check(sem_init(&s.told, 0, 0) == 0);
     buf_init(&s.why, 65536);
-    enum err err = config_load(argc, argv, &s.config, &s.why);
+    s.words = serve_words(&argc, argv);
+    enum err err = config_load(argc, s.words, &s.config, &s.why);
     if (err != ERR_OK) {
         (void)fputs(buf_cstr(&s.why), stderr);
         command_upgrade_fail(&s.upgrade, buf_cstr(&s.why));
         buf_done(&s.why);
+        free(s.words);
         return EXIT_CODE_CONFIGURATION;
     }
     buf_init(&s.warnings, 65536);
     buf_append_span(&s.warnings, buf_span(&s.why));
     buf_done(&s.why);
-    command_reload_init(&s.reload, argc, argv, s.config);
+    command_reload_init(&s.reload, argc, s.words, s.config);
     log_init((enum log_level)s.config->log_level, s.config->log_format == CONFIG_LOG_JSON);
     log_keys_set((enum log_keys)s.config->log_keys);
     log_hold();

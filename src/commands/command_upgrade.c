@@ -226,7 +226,7 @@ void command_upgrade_serving(struct command_upgrade *u, int *ret_fd)
 
 // What execve() gets, made before the fork: the child only fills in its own process id.
 struct start {
-    char *argv[WORDS_MAX + 3];
+    char *argv[WORDS_MAX + 4];
     char **envp;
     char listen_pid[40], listen_fds[40],
         listen_names[sizeof("LISTEN_FDNAMES=") + 16 * CONFIG_INHERITED_MAX];
@@ -254,14 +254,18 @@ static bool is_ours(const char *variable)
 
 static void start_words(const struct command_upgrade *u, struct start *s)
 {
-    static char program[] = "forebay", serve[] = "serve";
-    s->argv[0] = program;
-    s->argv[1] = serve;
+    static char program[] = "forebay", serve[] = "serve", quiet[] = "-q", verbose[] = "-v";
+    int count = 0;
+    s->argv[count++] = program;
+    s->argv[count++] = serve;
+    if (commands_common()->is_quiet || commands_common()->is_verbose) {
+        s->argv[count++] = commands_common()->is_quiet ? quiet : verbose;
+    }
     check(u->argc >= 0 && u->argc <= WORDS_MAX);
     for (int i = 0; i < u->argc; i++) {
-        s->argv[2 + i] = u->argv[i];
+        s->argv[count++] = u->argv[i];
     }
-    s->argv[2 + u->argc] = NULL;
+    s->argv[count] = NULL;
 }
 
 // Process ids are written with leading zeros, which readers of numbers accept.

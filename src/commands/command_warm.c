@@ -401,7 +401,7 @@ int command_warm(int argc, char **argv)
     w.is_check = commands_argument_take(&argc, argv, "--check") || w.is_dry_run;
     w.pins = commands_argument_take(&argc, argv, "--pin");
     w.is_fluid = commands_argument_take(&argc, argv, "--fluid");
-    w.is_quiet = commands_argument_take(&argc, argv, "-q");
+    w.is_quiet = commands_common()->is_quiet;
     const char *list = commands_argument_take_value(&argc, argv, "-f", &bad);
     const char *least = commands_argument_take_value(&argc, argv, "--min", &bad);
     const char *concurrency = commands_argument_take_value(&argc, argv, "--jobs", &bad);

@@ -8,13 +8,16 @@
 #include "commands/command_line.h"
 #include "commands/commands_private.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ERRORS_MAX_BYTES (256u << 10)
 #define ASK_TIMEOUT_MS 3000u
 #define ASK_TIMEOUT_MAX_S 86400u
+#define REQUEST_SAID_MAX 1200u
 
 static struct commands_common common = {.timeout_ms = ASK_TIMEOUT_MS};
 
@@ -72,6 +75,18 @@ const char *commands_argument_take_value(int *argc, char **argv, const char *fla
     return NULL;
 }
 
+// A flag of the command line, not a value of another option.
+static bool take_flag(const struct command *command, int *argc, char **argv, const char *flag)
+{
+    for (int i = (int)common.operand_count; i < *argc; i += command_line_words(command, argv + i)) {
+        if (strcmp(argv[i], flag) == 0) {
+            remove_arguments(argc, argv, i, 1);
+            return true;
+        }
+    }
+    return false;
+}
+
 void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
                           char **argv)
 {
@@ -86,8 +101,54 @@ void commands_common_take(const struct command *command, unsigned operand_count,
         }
     }
     if ((command->takes & TAKES_OUTPUT) != 0) {
-        common.is_json = commands_argument_take(argc, argv, "--json");
+        common.is_json = take_flag(command, argc, argv, "--json");
     }
+    common.is_quiet = take_flag(command, argc, argv, "-q");
+    common.is_verbose = take_flag(command, argc, argv, "-v");
+    common.has_no_colour = take_flag(command, argc, argv, "--no-color");
+}
+
+void commands_inform(const char *format, ...)
+{
+    if (!commands_common()->is_quiet) {
+        va_list args;
+        va_start(args, format);
+        (void)vfprintf(stderr, format, args);
+        va_end(args);
+    }
+}
+
+void commands_inform_more(const char *format, ...)
+{
+    if (commands_common()->is_verbose) {
+        va_list args;
+        va_start(args, format);
+        (void)vfprintf(stderr, format, args);
+        va_end(args);
+    }
+}
+
+void commands_inform_request(const char *method, const char *address, const char *path,
+                             enum err err, unsigned status)
+{
+    static char said[REQUEST_SAID_MAX]; // by the main thread
+    char now[REQUEST_SAID_MAX], end[16] = "";
+    if (err == ERR_OK && status != 0) {
+        (void)snprintf(end, sizeof(end), ": %u", status);
+    }
+    (void)snprintf(now, sizeof(now), "%s %.512s at %.512s%s", method, path, address,
+                   err == ERR_OK ? end : ": no answer");
+    if (strcmp(now, said) != 0) { // a look a moment later has nothing new
+        memcpy(said, now, sizeof(said));
+        commands_inform_more("forebay: %s\n", commands_visible(now, strlen(now)));
+    }
+}
+
+bool commands_wants_colour(void)
+{
+    const char *no_colour = getenv("NO_COLOR");
+    return isatty(STDOUT_FILENO) == 1 && !commands_common()->has_no_colour &&
+           (no_colour == NULL || no_colour[0] == '\0');
 }
 
 void commands_usage_error_json(const char *what)
@@ -117,6 +178,11 @@ struct config *commands_load_config(int argc, char **argv)
     buf_init(&errors, ERRORS_MAX_BYTES);
     if (config_load(argc, argv, &config, &errors) != ERR_OK) {
         config = NULL; // the errors say why
+    } else {
+        commands_inform_more("forebay: configuration: %s\n",
+                             config->file != NULL
+                                 ? commands_visible(config->file, strlen(config->file))
+                                 : "no file");
     }
     (void)fputs(buf_cstr(&errors), stderr); // nowhere else to say it
     buf_done(&errors);
@@ -130,6 +196,14 @@ int commands_print_result(const struct buf *text)
     return ok ? EXIT_CODE_OK : EXIT_CODE_FAILED;
 }
 
+static enum err get(const char *address, const char *path, unsigned *ret_status,
+                    struct buf *ret_body)
+{
+    enum err err = admin_client_get(address, path, common.timeout_ms, ret_status, ret_body);
+    commands_inform_request("GET", address, path, err, *ret_status);
+    return err;
+}
+
 enum err commands_ask_server(const char *address, const struct config *config, const char *path,
                              unsigned *ret_status, struct buf *ret_body)
 {
@@ -137,19 +211,19 @@ enum err commands_ask_server(const char *address, const struct config *config, c
         address = common.admin != NULL ? common.admin : getenv("FOREBAY_ADMIN");
     }
     if (address != NULL && address[0] != '\0') {
-        return admin_client_get(address, path, common.timeout_ms, ret_status, ret_body);
+        return get(address, path, ret_status, ret_body);
     }
     enum err err = ERR_ORIGIN_CONNECT;
     if (config != NULL && config->admin_socket != NULL) {
         char text[512];
         int len = snprintf(text, sizeof(text), "unix:%s", config->admin_socket);
         if (len > 0 && (size_t)len < sizeof(text)) {
-            err = admin_client_get(text, path, common.timeout_ms, ret_status, ret_body);
+            err = get(text, path, ret_status, ret_body);
         }
     }
     const char *tcp = config != NULL ? config->admin_listen.text : "127.0.0.1:9001";
     if (err != ERR_OK && (config == NULL || config->admin_listen.kind == CONFIG_LISTEN_TCP)) {
-        err = admin_client_get(tcp, path, common.timeout_ms, ret_status, ret_body);
+        err = get(tcp, path, ret_status, ret_body);
     }
     return err;
 }

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small things that several commands share: the forms of results, settings and paths.
+// Small things that several commands share: the forms of results, settings and paths. Main thread.
 #include "commands/commands.h"
 
 #include "commands/commands_private.h"
 
+#include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
+
+#define VISIBLE_MAX 32768u // bytes; longer than any name, each byte written as four
 
 // Bytes that are no UTF-8 become question marks: JSON has no others.
 void commands_append_json(struct buf *out, const char *text)
@@ -36,6 +40,26 @@ void commands_append_json(struct buf *out, const char *text)
         }
     }
     buf_append_char(out, '"');
+}
+
+const char *commands_visible(const char *text, size_t text_len)
+{
+    static char texts[2][VISIBLE_MAX + 8];
+    static unsigned turn;
+    char *out = texts[turn++ % 2];
+    json_t *as_json = json_stringn(text, text_len);
+    bool is_utf8 = as_json != NULL, is_c1 = false;
+    size_t len = 0;
+    json_decref(as_json);
+    for (const unsigned char *at = (const unsigned char *)text, *end = at + text_len;
+         at < end && len < VISIBLE_MAX; at++) {
+        bool begins_c1 = is_utf8 && at[0] == 0xc2 && at[1] < 0xa0; // U+0080 to U+009F
+        bool is_odd = *at < 0x20 || *at == 0x7f || begins_c1 || is_c1 || (*at >= 0x80 && !is_utf8);
+        len += (size_t)snprintf(out + len, 5, is_odd ? "\\x%02x" : "%c", *at); // at most four bytes
+        is_c1 = begins_c1;
+    }
+    out[len] = '\0';
+    return out;
 }
 
 const char *commands_human_bytes(double bytes, char ret_text[COMMANDS_BYTES_MAX])

@@ -20,13 +20,22 @@ const char *commands_argument_take_value(int *argc, char **argv, const char *fla
 struct commands_common {
     const char *admin; // NULL: not said
     unsigned timeout_ms;
-    unsigned operand_count; // words in front of argv
-    bool is_json;
+    unsigned operand_count;             // words in front of argv
+    bool is_json, is_quiet, is_verbose; // of the last two at most one
+    bool has_no_colour;
 };
 const struct commands_common *commands_common(void);
 struct command;
 void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
                           char **argv);
+// Information on stderr: with -q nothing; more_, of what only -v asks for. What is wrong goes there without asking.
+void commands_inform(const char *format, ...) PRINTF_LIKE(1, 2);
+void commands_inform_more(const char *format, ...) PRINTF_LIKE(1, 2);
+// Of a request to a running server, with -v; the same again with the same end is not said again.
+void commands_inform_request(const char *method, const char *address, const char *path,
+                             enum err err, unsigned status);
+// Where stdout is a terminal, without --no-color or NO_COLOR.
+bool commands_wants_colour(void);
 // Says so, with the name that was probably meant; EXIT_CODE_USAGE.
 int commands_unknown(const char *name);
 // Says "forebay COMMAND: unexpected argument X" and where to find help.
@@ -40,6 +49,9 @@ int commands_print_result(const struct buf *text);
 
 // --- commands_output.c -----------------------------------------------------------------------------
 
+// As it may stand on a terminal, which obeys control characters: these, and bytes that are no UTF-8, as \xNN.
+// Until the second call after.
+const char *commands_visible(const char *text, size_t text_len);
 // A JSON text with its quotes.
 void commands_append_json(struct buf *out, const char *text);
 #define COMMANDS_BYTES_MAX 32

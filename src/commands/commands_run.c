@@ -75,11 +75,32 @@ static int show_commands(void)
     return EXIT_CODE_USAGE;
 }
 
+// Options in front of the command go behind it; returns how many words they are, -1: one is wrong, which is said.
+static int move_leading(int argc, char **argv)
+{
+    struct buf why;
+    buf_init(&why, TEXT_MAX_BYTES);
+    int leading = argc > 1 ? command_line_leading(argc - 1, argv + 1, &why) : 0;
+    if (leading < 0) {
+        (void)fprintf(stderr, "forebay: %s; `forebay help` tells more\n", buf_cstr(&why));
+    } else if (leading > 0 && leading + 1 < argc) {
+        char *name = argv[leading + 1];
+        memmove(argv + 2, argv + 1, (size_t)leading * sizeof(*argv));
+        argv[1] = name;
+    }
+    buf_done(&why);
+    return leading;
+}
+
 int commands_run(int argc, char **argv)
 {
     static const char *const synonyms[][2] = {
         {"--help", "help"}, {"-h", "help"}, {"--version", "version"}, {"-V", "version"}};
-    const char *name = argc > 1 ? argv[1] : NULL;
+    int leading = move_leading(argc, argv);
+    const char *name = leading >= 0 && leading + 1 < argc ? argv[1] : NULL;
+    if (leading < 0) {
+        return EXIT_CODE_USAGE;
+    }
     if (name == NULL) {
         return show_commands();
     }
@@ -88,9 +109,10 @@ int commands_run(int argc, char **argv)
     }
     const struct command *command = command_line_find(name);
     if (command == NULL && name[0] == '-') {
-        (void)fprintf(stderr,
-                      "forebay: %s: options stand behind a command; `forebay help` lists them\n",
-                      name);
+        (void)fprintf(
+            stderr,
+            "forebay: %s: no option that stands in front of a command; `forebay help` lists them\n",
+            name);
         return EXIT_CODE_USAGE;
     }
     return command != NULL ? run_command(command, argc - 2, argv + 2) : commands_unknown(name);

@@ -30,7 +30,7 @@ def test_help_of_every_command_is_the_same_however_it_is_asked_for():
 @pytest.mark.parametrize("words, code, line", [
     ([], 2, "usage: forebay COMMAND"),
     (["sevre"], 2, 'forebay: sevre: no such command (did you mean "serve"?); `forebay help` lists them'),
-    (["--admin", "x"], 2, "forebay: --admin: options stand behind a command"),
+    (["--lvie", "check"], 2, "forebay: --lvie: no option that stands in front of a command; `forebay help` lists them"),
     (["check", "--lvie"], 2, 'forebay check: --lvie: no such option (did you mean "--live"?); `forebay help check` tells more'),
     (["check", "--cache.sise", "1GiB"], 3, '--cache.sise: error: unknown flag (did you mean "--cache.size"?)'),
     (["help", "x"], 2, "forebay: x: no such command; `forebay help` lists them"),
@@ -84,7 +84,11 @@ def test_completion_is_a_script_of_its_shell(shell):
     (["config", ""], {"default", "schema", "docs"}, set()),
     (["help", "ser"], {"serve"}, {"check"}),
     (["serve", "--cache.policy", ""], {"epoch", "lru"}, {"--cache.size"}),
-    (["version", "--"], {"--json", "--help"}, {"--cache.size"}),
+    (["version", "--"], {"--json", "--help", "--no-color"}, {"--cache.size"}),
+    (["-"], {"-q", "-c", "--admin", "--help"}, {"--cache.size", "check"}),
+    (["-q", "--admin", "x", "ch"], {"check"}, {"--live"}),
+    (["--timeout", "=", "3", "check", "--li"], {"--live"}, {"check"}),
+    (["--admin", ""], set(), {"check"}),
 ])
 def test_bash_completes(words, offered, others):
     script = run_forebay("completion", "bash").stdout + "\n".join([

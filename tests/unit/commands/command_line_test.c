@@ -97,6 +97,50 @@ Test(command_line, operands_come_first_and_the_dashes_go)
     buf_done(&why);
 }
 
+Test(command_line, every_command_takes_what_is_common)
+{
+    static const char *const flags[] = {"-q", "-v", "--no-color"};
+    for (unsigned i = 0; i < command_line_count(); i++) {
+        const struct command *command = command_line_row(i);
+        for (size_t k = 0; k < ARRAY_LEN(flags); k++) {
+            const char *fault = fault_of(command->name, flags[k], NULL, NULL);
+            cr_assert(fault[0] == '\0' || strstr(fault, command->operands) == fault, "%s %s: %s",
+                      command->name, flags[k], fault);
+        }
+        cr_assert_str_eq(fault_of(command->name, "-v", "-q", NULL), "-q or -v, not both");
+    }
+}
+
+// How many words of these stand in front of a command; -1: one lacks its value.
+static int leading(const char *a, const char *b, const char *c, const char *d)
+{
+    char *argv[] = {word(a), word(b), word(c), word(d), NULL};
+    struct buf why;
+    buf_init(&why, 1024);
+    int argc = a == NULL ? 0 : b == NULL ? 1 : c == NULL ? 2 : d == NULL ? 3 : 4;
+    int count = command_line_leading(argc, argv, &why);
+    cr_assert_eq(count<0, why.len> 0);
+    buf_done(&why);
+    return count;
+}
+
+Test(command_line, options_in_front_of_a_command)
+{
+    cr_assert_eq(leading(NULL, NULL, NULL, NULL), 0);
+    cr_assert_eq(leading("status", "-q", NULL, NULL), 0);
+    cr_assert_eq(leading("-q", "status", "-v", NULL), 1);
+    cr_assert_eq(leading("--admin", "x", "-q", "status"), 3);
+    cr_assert_eq(leading("--admin=x", "--json", "status", NULL), 2);
+    cr_assert_eq(leading("--admin=", "status", NULL, NULL), 1);
+    cr_assert_eq(leading("-c", "-q", "status", NULL), 2);
+    cr_assert_eq(leading("-c", NULL, NULL, NULL), -1);
+    cr_assert_eq(leading("-q", "--timeout", NULL, NULL), -1);
+    cr_assert_eq(leading("-q", NULL, NULL, NULL), 1);
+    cr_assert_eq(leading("-q", "--live", "check", NULL), 1);
+    cr_assert_eq(leading("-", "check", NULL, NULL), 0);
+    cr_assert_eq(leading("--", "check", NULL, NULL), 0);
+}
+
 Test(command_line, commands_are_suggested)
 {
     cr_assert_str_eq(command_line_suggest("sevre"), "serve");
