@@ -636,6 +636,7 @@ void command_control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_])
     actions[ADMIN_ACTION_unpin] = command_control_unpin;
     actions[ADMIN_ACTION_pins] = command_control_pins;
     actions[ADMIN_ACTION_doctor] = command_control_doctor;
+    actions[ADMIN_ACTION_doctor_last] = command_control_doctor_last;
     actions[ADMIN_ACTION_drain] = control_drain;
     actions[ADMIN_ACTION_reload] = control_reload;
     actions[ADMIN_ACTION_upgrade] = control_upgrade;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /api/v1/doctor: `forebay doctor` with the settings of this server, as a process of its own, whose findings are
 // the answer. One at a time, on a thread that waits for it, at most DOCTOR_WAIT_MS. A drain ends it.
+// GET is the same, but what was found within KEPT_MS is told again: whoever may only look does not make the server ask
+// its origin again and again.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -16,6 +18,7 @@
 #include "commands/command_control_private.h"
 
 #define DOCTOR_WAIT_MS 50000u // below ADMIN_CALL_WAIT_MAX_MS
+#define KEPT_MS 60000u
 #define OUTPUT_MAX_BYTES (256u << 10)
 #define WORDS_MAX 512
 
@@ -30,6 +33,8 @@ struct command_doctor_run {
         pthread_mutex_t lock;
         pid_t pid; // 0: there is none
         bool is_stopping;
+        json_t *last; // what was found last; NULL: nothing yet
+        uint64_t last_ms;
     } guarded;
 };
 
@@ -69,6 +74,7 @@ void command_control_doctor_free(struct command_doctor_run *run)
     if (run->has_thread) {
         check(pthread_join(run->thread, NULL) == 0);
     }
+    json_decref(run->guarded.last);
     check(pthread_mutex_destroy(&run->guarded.lock) == 0);
     free(run);
 }
@@ -149,9 +155,40 @@ static json_t *findings_of(const struct buf *out)
         json_decref(findings);
         return NULL;
     }
-    json_t *json = json_pack("{s:o}", "findings", findings);
+    return findings;
+}
+
+// What they are an answer as; they are taken over.
+static json_t *answer_of(json_t *findings, uint64_t age_ms)
+{
+    json_t *json = json_pack("{s:o, s:f}", "findings", findings, "age_s", (double)age_ms / 1e3);
     check(json != NULL);
     return json;
+}
+
+static void keep(struct command_doctor_run *run, const json_t *findings)
+{
+    json_t *copy = json_deep_copy(findings);
+    check(copy != NULL);
+    pthread_mutex_lock(&run->guarded.lock);
+    json_decref(run->guarded.last);
+    run->guarded.last = copy;
+    run->guarded.last_ms = clock_monotonic_ms();
+    pthread_mutex_unlock(&run->guarded.lock);
+}
+
+// NULL: nothing was found lately.
+static json_t *kept_answer(struct command_doctor_run *run)
+{
+    json_t *findings = NULL;
+    pthread_mutex_lock(&run->guarded.lock);
+    uint64_t age_ms = clock_monotonic_ms() - run->guarded.last_ms;
+    if (run->guarded.last != NULL && age_ms < KEPT_MS) {
+        findings = json_deep_copy(run->guarded.last);
+        check(findings != NULL);
+    }
+    pthread_mutex_unlock(&run->guarded.lock);
+    return findings != NULL ? answer_of(findings, age_ms) : NULL;
 }
 
 static void *run_main(void *ctx)
@@ -160,7 +197,7 @@ static void *run_main(void *ctx)
     struct buf out;
     int pipes[2] = {-1, -1};
     pid_t pid = 0;
-    json_t *json = NULL;
+    json_t *findings = NULL;
     buf_init(&out, OUTPUT_MAX_BYTES);
     int failed = pipe2(pipes, O_CLOEXEC) != 0 ? errno : spawn(run, pipes[1], &pid);
     if (pipes[1] >= 0) {
@@ -175,16 +212,19 @@ static void *run_main(void *ctx)
         pthread_mutex_unlock(&run->guarded.lock);
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
         }
-        json = findings_of(&out);
+        findings = findings_of(&out);
     }
     if (pipes[0] >= 0) {
         (void)close(pipes[0]); // only read
     }
     buf_done(&out);
+    if (findings != NULL) {
+        keep(run, findings);
+    }
     struct admin_call *call = run->call;
     atomic_store(&run->is_busy, false);
-    if (json != NULL) {
-        admin_call_answer(&call, 200, json);
+    if (findings != NULL) {
+        admin_call_answer(&call, 200, answer_of(findings, 0));
     } else {
         admin_call_refuse(&call, 503,
                           "the doctor could not be run or did not end; try `forebay doctor`");
@@ -208,5 +248,16 @@ void command_control_doctor(void *ctx, struct admin_call *call)
     if (!run->has_thread) {
         atomic_store(&run->is_busy, false);
         admin_call_refuse(&call, 503, "no thread for the doctor");
+    }
+}
+
+void command_control_doctor_last(void *ctx, struct admin_call *call)
+{
+    struct command_control *control = ctx;
+    json_t *kept = kept_answer(control->doctor);
+    if (kept != NULL) {
+        admin_call_answer(&call, 200, kept);
+    } else {
+        command_control_doctor(ctx, call);
     }
 }

@@ -29,6 +29,7 @@ struct command_doctor_run *command_control_doctor_new(int argc, char **argv);
 void command_control_doctor_cancel(struct command_doctor_run *run); // for good; NULL is fine
 void command_control_doctor_free(struct command_doctor_run *run);   // NULL is fine
 void command_control_doctor(void *ctx, struct admin_call *call);
+void command_control_doctor_last(void *ctx, struct admin_call *call); // lately, else as above
 
 // --- command_control_jobs.c ----------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from client import Client
-from forebay import run_forebay, scale
+from forebay import build_kind, run_forebay, scale
 from waiting import wait_for
 
 MIB = 1 << 20
@@ -106,7 +106,8 @@ def test_who_may_not_see_names_sees_none(start, origin, tmp_path):
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
     server = start(origin, settings={"admin.token_file": str(token), "admin.trust_loopback": "false"})
-    for path in ("/api/v1/requests", "/api/v1/trace/x", "/api/v1/top?by=keys", "/api/v1/buckets", "/api/v1/config"):
+    for path in ("/api/v1/requests", "/api/v1/trace/x", "/api/v1/top?by=keys", "/api/v1/buckets", "/api/v1/config",
+                 "/api/v1/doctor"):
         assert server.admin(path).status == 401, path
 
 
@@ -134,6 +135,36 @@ def test_the_doctor_looks_at_a_server(start, origin):
             server.stop()
             with contextlib.suppress(Exception):
                 assert first.result().status == 503
+
+
+def looked(server):
+    reply = server.admin("/api/v1/doctor")
+    assert reply.status == 200, reply
+    return json.loads(reply.body)
+
+
+def test_what_the_doctor_found_lately_is_told_again(start, origin):
+    """GET wants no header, so it runs a doctor at most once a minute; POST runs one whenever it is asked to."""
+    server = start(origin, ahead_s=0)
+    first = looked(server)
+    assert first["age_s"] == 0 and first["findings"] != []
+    mark = origin.mark()
+    again = looked(server)
+    assert again["findings"] == first["findings"] and 0 <= again["age_s"] < 60 and origin.requests(since=mark) == []
+    with origin.hold(None):                                # also while another one looks
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(ask_doctor, server)
+            origin.wait_for(1, since=mark)
+            assert looked(server)["findings"] == first["findings"]
+            assert ask_doctor(server).status == 503
+            origin.release()
+            assert json.loads(other.result().body)["age_s"] == 0
+    assert server.admin("/api/v1/doctor?x=1").status == 400
+    if build_kind() == "release":
+        return                                             # its clock cannot be moved
+    mark = origin.mark()
+    server.advance(61)
+    assert looked(server)["age_s"] == 0 and origin.requests(since=mark) != []
 
 
 def buckets_when(server, requests):
