@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // In which form /metrics is wanted; and as OpenMetrics 1.0, which says the same as Prometheus text, sample by sample and label by label, so
 // that a server whose scraper changes forms keeps its series: families of counters are named without
-// _total, quotes in help are escaped, and the text has an end. Pure.
+// _total, quotes in help are escaped, and the text has an end. What it has more is an exemplar behind a bucket of which
+// one is known: the trace id of the last request there whose client records its trace. Pure, but for these.
 #include "admin/admin_private.h"
+
+#include <stdio.h>
+
+#include "stats/stats.h"
 
 #define Q_ONE 1000u // weights are in thousandths
 
@@ -89,6 +94,35 @@ static void render_about(struct span line, size_t word_len, struct buf *out)
     }
 }
 
+void admin_exemplar_id(const struct stats_exemplar *exemplar, char ret_id[ADMIN_TRACE_ID_SIZE])
+{
+    (void)snprintf(ret_id, ADMIN_TRACE_ID_SIZE, "%016lx%016lx", exemplar->trace_id[0],
+                   exemplar->trace_id[1]);
+}
+
+// Behind NAME_bucket{LABELS} VALUE.
+static void render_exemplar(struct span line, struct buf *out)
+{
+    const struct span suffix = SPAN("_bucket");
+    size_t open = span_find(line, '{'), close = line.len;
+    struct stats_exemplar exemplar;
+    char id[ADMIN_TRACE_ID_SIZE];
+    while (close > open && line.ptr[close - 1] != '}') {
+        close--;
+    }
+    struct span name = {line.ptr, open};
+    if (close <= open + 1 || !span_ends_with(name, suffix)) {
+        return;
+    }
+    struct span metric = {name.ptr, name.len - suffix.len};
+    struct span labels = {line.ptr + open + 1, close - open - 2};
+    if (stats_exemplar_find(metric, labels, &exemplar)) {
+        admin_exemplar_id(&exemplar, id);
+        buf_printf(out, " # {trace_id=\"%s\"} %lu.%06lu %lu.%06lu", id, exemplar.us / 1000000,
+                   exemplar.us % 1000000, exemplar.at_us / 1000000, exemplar.at_us % 1000000);
+    }
+}
+
 void admin_openmetrics_render(struct span text, struct buf *out)
 {
     static const size_t about_len = sizeof("# HELP ") - 1;
@@ -101,6 +135,7 @@ void admin_openmetrics_render(struct span text, struct buf *out)
             render_about(line, about_len, out);
         } else {
             buf_append(out, line.ptr, line.len);
+            render_exemplar(line, out);
         }
         buf_append_char(out, '\n');
     }

@@ -163,7 +163,7 @@ void admin_where_free(struct admin_where *where); // NULL is fine
 // Does it hold for a line of the access log in JSON?
 bool admin_where_holds(const struct admin_where *where, struct span line);
 
-// --- admin_openmetrics.c: pure ------------------------------------------------------------------
+// --- admin_openmetrics.c: pure, but for exemplars -----------------------------------------------
 
 #define ADMIN_OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
 enum admin_metrics_form { ADMIN_METRICS_TEXT, ADMIN_METRICS_OPEN, ADMIN_METRICS_PROTOBUF };
@@ -171,6 +171,9 @@ enum admin_metrics_form { ADMIN_METRICS_TEXT, ADMIN_METRICS_OPEN, ADMIN_METRICS_
 enum admin_metrics_form admin_openmetrics_judge(struct span accept);
 // Prometheus text 0.0.4, as all rows are written, as OpenMetrics 1.0; appended.
 void admin_openmetrics_render(struct span text, struct buf *out);
+#define ADMIN_TRACE_ID_SIZE 33 // of the text, with its end
+struct stats_exemplar;
+void admin_exemplar_id(const struct stats_exemplar *exemplar, char ret_id[ADMIN_TRACE_ID_SIZE]);
 
 // --- admin_protobuf.c ----------------------------------------------------------------------------
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // /metrics as Prometheus' protobuf: messages io.prometheus.client.MetricFamily, each behind its length as a varint. It
 // is made from the text, sample by sample, and adds what the text cannot say: each histogram as a native one, too,
-// whose buckets are four to a doubling. A scraper that asks for this form and knows native histograms takes those, any
-// other one the buckets of the text. Pure, but for the numbers of native buckets, which are the moment's.
+// whose buckets are four to a doubling, and exemplars as in OpenMetrics. A scraper that asks for this form and knows native histograms takes those, any
+// other one the buckets of the text. Pure, but for the numbers of native buckets and the exemplars, which are the moment's.
 //
 // Of the messages only what is used here, by the numbers of their fields:
 //   MetricFamily  1 name  2 help  3 type  4 metric
 //   Metric        1 label (1 name, 2 value)  2 gauge (1 value)  3 counter (1 value)  5 untyped (1 value)  7 histogram
-//   Histogram     1 sample_count  2 sample_sum  3 bucket (1 cumulative_count, 2 upper_bound)  5 schema
+//   Histogram     1 sample_count  2 sample_sum  3 bucket (1 cumulative_count, 2 upper_bound, 3 exemplar)  5 schema
 //                 6 zero_threshold  7 zero_count  12 positive_span (1 offset, 2 length)  13 positive_delta
+//   Exemplar      1 label  2 value  3 timestamp (1 seconds, 2 nanos)
 #include "admin/admin_private.h"
 
 #include <stdlib.h>
@@ -153,7 +154,7 @@ struct family {
     struct span name, help;
     enum type type;
     bool has_samples;
-    struct buf message, metric, part, scratch;
+    struct buf message, metric, part, scratch, exemplar;
     struct buf histogram; // of the label set whose buckets come
 };
 
@@ -244,6 +245,24 @@ static void histogram_end(struct family *f, const struct sample *s, double sum_s
     f->has_samples = true;
 }
 
+// Of the bucket that is being written, as its field 3.
+static void put_exemplar(struct family *f, const struct sample *s)
+{
+    struct stats_exemplar exemplar;
+    char id[ADMIN_TRACE_ID_SIZE];
+    if (!stats_exemplar_find(f->name, s->labels, &exemplar)) {
+        return;
+    }
+    f->exemplar.len = 0;
+    admin_exemplar_id(&exemplar, id);
+    put_label(&f->exemplar, &f->scratch, SPAN("trace_id"), span_from_cstr(id));
+    put_double(&f->exemplar, 2, (double)exemplar.us / 1e6);
+    put_number(&f->scratch, 1, exemplar.at_us / 1000000);
+    put_number(&f->scratch, 2, exemplar.at_us % 1000000 * 1000);
+    put_message(&f->exemplar, 3, &f->scratch);
+    put_message(&f->part, 3, &f->exemplar);
+}
+
 // NAME_bucket rows, NAME_sum, NAME_count: so for each label set.
 static void put_of_histogram(struct family *f, const struct sample *s, double *sum_s)
 {
@@ -261,6 +280,7 @@ static void put_of_histogram(struct family *f, const struct sample *s, double *s
         span_to_text(bound, text, sizeof(text));
         put_number(&f->part, 1, (uint64_t)s->value);
         put_double(&f->part, 2, strtod(text, NULL));
+        put_exemplar(f, s);
         put_message(&f->histogram, 3, &f->part);
     }
     f->metric.len = 0; // the labels come again with the last row
@@ -291,7 +311,7 @@ static void read_line(struct family *f, struct span line, double *sum_s)
 void admin_protobuf_render(struct span text, struct buf *out)
 {
     struct family f = {.out = out};
-    struct buf *bufs[] = {&f.message, &f.metric, &f.part, &f.scratch, &f.histogram};
+    struct buf *bufs[] = {&f.message, &f.metric, &f.part, &f.scratch, &f.exemplar, &f.histogram};
     struct span line;
     double sum_s = 0;
     for (size_t i = 0; i < ARRAY_LEN(bufs); i++) {

@@ -6,7 +6,9 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/random.h"
+#include "proxy/trace_parent.h"
 
 static request_step_fn *const STEPS[] = {
 #define STEP(name, fn) [REQUEST_##name] = fn,
@@ -121,10 +123,14 @@ static void count(struct request *r)
     if ((r->s3.flags & S3_OP_READ) != 0 && r->result != RESULT_NONE) {
         stats_count_result(op, request_result_name(r->result));
     }
-    stats_observe_us(hit    ? HISTOGRAM_request_hit
-                     : miss ? HISTOGRAM_request_miss
-                            : HISTOGRAM_request_other,
-                     now_us - r->http->started_us);
+    enum histogram whole = hit    ? HISTOGRAM_request_hit
+                           : miss ? HISTOGRAM_request_miss
+                                  : HISTOGRAM_request_other;
+    uint64_t trace_id[2];
+    stats_observe_us(whole, now_us - r->http->started_us);
+    if (trace_parent_sampled(&r->http->headers, trace_id)) {
+        stats_exemplar_set(whole, now_us - r->http->started_us, trace_id, clock_wall_us());
+    }
     if (first_us != 0) {
         stats_observe_us(hit    ? HISTOGRAM_first_byte_hit
                          : miss ? HISTOGRAM_first_byte_miss

@@ -72,6 +72,13 @@ static inline void stats_sub(enum counter c, unsigned long n)
 }
 
 void stats_observe_us(enum histogram h, uint64_t us);
+
+// One observation that has a name: the last one in its bucket of a trace that is recorded elsewhere.
+struct stats_exemplar {
+    uint64_t trace_id[2]; // the first half, the second
+    uint64_t us, at_us;   // what was observed, and when (wall clock)
+};
+void stats_exemplar_set(enum histogram h, uint64_t us, const uint64_t trace_id[2], uint64_t at_us);
 uint64_t stats_sum(enum counter c); // over all blocks; any thread
 
 // Requests are counted by (op, code) and (op, result): small fixed tables, see counters.def's head.
@@ -92,6 +99,9 @@ struct stats_histogram_sum {
     uint64_t bucket[HISTOGRAM_BUCKETS + 1]; // not cumulated; the last one is above all bounds
     uint64_t sum_us;
 };
+// Of a bucket by its metric and labels, as the text has them (`le` is the last one); false: it has none. Any thread.
+bool stats_exemplar_find(struct span metric, struct span labels,
+                         struct stats_exemplar *ret_exemplar);
 // By its metric and labels, as the text has them; false: there is none.
 bool stats_histogram_find(struct span metric, struct span labels, enum histogram *ret_h);
 struct stats_native_sum {

@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include "admin/admin_private.h"
+#include "stats/stats.h"
 
 Test(admin_openmetrics, goes_to_who_asks_for_it)
 {
@@ -93,4 +94,22 @@ Test(admin_openmetrics, families_of_counters_lose_their_suffix_and_samples_keep_
         "# HELP h_seconds h\n# TYPE h_seconds histogram\nh_seconds_bucket{le=\"1\"} 1\n# EOF\n");
     expect_rendered("", "# EOF\n");
     expect_rendered("# HELP _total\n", "# HELP _total \n# EOF\n");
+}
+
+Test(admin_openmetrics, a_bucket_has_its_exemplar_behind_it)
+{
+    const uint64_t id[2] = {0x0123456789abcdefull, 1};
+    stats_exemplar_set(HISTOGRAM_disk_read, 1234, id, 1700000000000005ull);
+    expect_rendered(
+        "forebay_disk_io_duration_seconds_bucket{op=\"read\",le=\"0.001\"} 4\n"
+        "forebay_disk_io_duration_seconds_bucket{op=\"read\",le=\"0.0025\"} 5\n"
+        "forebay_disk_io_duration_seconds_count{op=\"read\"} 5\n"
+        "forebay_disk_io_duration_seconds_bucket{op=\"write\",le=\"0.0025\"} 5\n",
+        "forebay_disk_io_duration_seconds_bucket{op=\"read\",le=\"0.001\"} 4\n"
+        "forebay_disk_io_duration_seconds_bucket{op=\"read\",le=\"0.0025\"} 5 # "
+        "{trace_id=\"0123456789abcdef0000000000000001\"} 0.001234 1700000000.000005\n"
+        "forebay_disk_io_duration_seconds_count{op=\"read\"} 5\n"
+        "forebay_disk_io_duration_seconds_bucket{op=\"write\",le=\"0.0025\"} 5\n# EOF\n");
+    expect_rendered("x_bucket\nx_bucket{\nx_bucket}\nx_bucket{}\nx_bucket{} 1\n{} 1\n",
+                    "x_bucket\nx_bucket{\nx_bucket}\nx_bucket{}\nx_bucket{} 1\n{} 1\n# EOF\n");
 }

@@ -224,3 +224,110 @@ Test(stats, text_form_is_grouped)
         }
     }
 }
+
+#define DURATION "forebay_http_request_duration_seconds"
+
+static bool exemplar_of(const char *labels, struct stats_exemplar *ret_exemplar)
+{
+    return stats_exemplar_find(SPAN(DURATION), span_from_cstr(labels), ret_exemplar);
+}
+
+static pthread_barrier_t all_have_set; // until then each has a record of its own
+
+static void *set_one(void *ctx)
+{
+    const uint64_t *at_us = ctx;
+    stats_exemplar_set(HISTOGRAM_request_hit, 200, (const uint64_t[2]){1, *at_us}, *at_us);
+    (void)pthread_barrier_wait(&all_have_set); // one of them is told that it is the last
+    return NULL;
+}
+
+Test(stats, an_exemplar_is_found_by_the_text_of_its_bucket)
+{
+    struct stats_exemplar e;
+    static const char *const bounds[] = {"0.00025", "0.0005", "30", "+Inf"};
+    static const uint64_t values[] = {250, 251, 30000000, 30000001};
+    char labels[64];
+    for (size_t i = 0; i < ARRAY_LEN(bounds); i++) {
+        (void)snprintf(labels, sizeof(labels), "result=\"miss\",le=\"%s\"", bounds[i]);
+        cr_assert_not(exemplar_of(labels, &e));
+        stats_exemplar_set(HISTOGRAM_request_miss, values[i], (const uint64_t[2]){7, i}, 1000 + i);
+        cr_assert(exemplar_of(labels, &e) && e.us == values[i] && e.at_us == 1000 + i);
+        cr_assert(e.trace_id[0] == 7 && e.trace_id[1] == i);
+    }
+    cr_assert_not(exemplar_of("result=\"other\",le=\"30\"", &e));
+    static const char *const wrong[] = {"",
+                                        "\"",
+                                        "le=\"",
+                                        "le=\"30\"",
+                                        "result=\"miss\"",
+                                        "result=\"miss\",ge=\"30\"",
+                                        "x,le=\"30\"",
+                                        "result=\"none\",le=\"30\""};
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        cr_assert_not(exemplar_of(wrong[i], &e), "%s", wrong[i]);
+    }
+    cr_assert_not(stats_exemplar_find(SPAN(""), SPAN("le=\"30\""), &e));
+    stats_exemplar_set(HISTOGRAM_index_commit, 1, (const uint64_t[2]){1, 1},
+                       1); // one without labels
+    cr_assert(stats_exemplar_find(SPAN("forebay_index_commit_duration_seconds"),
+                                  SPAN("le=\"0.00025\""), &e));
+}
+
+// The newest one, whichever thread has it, in whatever order they hang.
+Test(stats, of_several_threads_the_newest_exemplar_counts)
+{
+    static uint64_t times[] = {30, 10, 20};
+    pthread_t threads[3];
+    struct stats_exemplar e;
+    cr_assert_eq(pthread_barrier_init(&all_have_set, NULL, 4), 0);
+    for (size_t i = 0; i < 3; i++) {
+        cr_assert_eq(pthread_create(&threads[i], NULL, set_one, &times[i]), 0);
+    }
+    stats_exemplar_set(HISTOGRAM_request_hit, 100, (const uint64_t[2]){1, 5}, 5);
+    (void)pthread_barrier_wait(&all_have_set); // one of them is told that it is the last
+    for (size_t i = 0; i < 3; i++) {
+        cr_assert_eq(pthread_join(threads[i], NULL), 0);
+    }
+    cr_assert_eq(pthread_barrier_destroy(&all_have_set), 0);
+    cr_assert(exemplar_of("result=\"hit\",le=\"0.00025\"", &e));
+    cr_assert(e.at_us == 30 && e.trace_id[1] == 30);
+}
+
+#define WRITERS 16
+#define WRITES 20000u
+
+static void *write_many(void *ctx)
+{
+    uint64_t mine = (uint64_t)(uintptr_t)ctx;
+    for (uint64_t i = 1; i <= WRITES; i++) {
+        uint64_t us = 1 + i % 250;
+        stats_exemplar_set(HISTOGRAM_first_byte_hit, us,
+                           (const uint64_t[2]){mine * us, ~(mine * us)}, i);
+    }
+    return NULL;
+}
+
+// Whoever reads meanwhile sees one that was written, never parts of two.
+Test(stats, exemplars_are_never_torn)
+{
+    pthread_t threads[WRITERS];
+    struct stats_exemplar e;
+    const struct span bucket = SPAN("result=\"hit\",le=\"0.00025\"");
+    unsigned seen = 0;
+    for (uintptr_t i = 0; i < WRITERS; i++) {
+        cr_assert_eq(pthread_create(&threads[i], NULL, write_many, (void *)(i + 1000)), 0);
+    }
+    do {
+        if (stats_exemplar_find(SPAN("forebay_http_first_byte_seconds"), bucket, &e)) {
+            cr_assert_eq(e.trace_id[1], ~e.trace_id[0]);
+            cr_assert(e.us == 1 + e.at_us % 250 && e.trace_id[0] % e.us == 0, "%lu", e.us);
+            seen++;
+        }
+    } while (seen < 1000 || e.at_us < WRITES);
+    for (size_t i = 0; i < WRITERS; i++) {
+        cr_assert_eq(pthread_join(threads[i], NULL), 0);
+    }
+    cr_assert(stats_exemplar_find(SPAN("forebay_http_first_byte_seconds"), bucket, &e) &&
+              e.at_us == WRITES);
+}
