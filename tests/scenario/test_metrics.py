@@ -121,7 +121,10 @@ def test_credentials_that_end_and_are_not_renewed_are_told(start, origin, tmp_pa
     answer.write_text(json.dumps({"Version": 1, "AccessKeyId": key, "SecretAccessKey": secret, "SessionToken": "t",
                                   "Expiration": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))}))
     config.write_text(f"[default]\ncredential_process = /bin/cat {answer}\n")
-    server = start(origin, ahead_s=0, env={"AWS_CONFIG_FILE": str(config), "AWS_PROFILE": "default", "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
+    server = start(origin, ahead_s=0, settings={"workers": 1},
+                   env={"AWS_CONFIG_FILE": str(config), "AWS_PROFILE": "default", "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
+    with server.client() as client:              # the worker is there, and has seen by the clock of now when it renews
+        assert client.request("GET", "/bkt/none").status == 404
     assert server.metric("forebay_credentials_expiry_timestamp_seconds") == expires
     assert server.metric("forebay_credentials_refresh_failures_total") == 0
     answer.unlink()
