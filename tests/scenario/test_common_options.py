@@ -24,10 +24,10 @@ def admin_of(server):
 @pytest.mark.parametrize("front", [["-q"], ["--no-color", "-v"]])
 def test_every_command_takes_them_on_either_side(front):
     """Without a server or a configuration each ends at once, by what it lacks; serve and run would not."""
-    env = {"FOREBAY_ADMIN": "unix:/nonexistent/socket", "FOREBAY_CONFIG": "/nonexistent/forebay.yaml"}
+    env = {"FOREBAY_ADMIN": "unix:/dev/null/none/socket", "FOREBAY_CONFIG": "/dev/null/none/forebay.yaml"}
     for name in COMMANDS:
         words = {"config": ["schema"], "completion": ["bash"], "keys": ["new", "me"], "run": ["--", "true"], "support": ["-o", "-"],
-                 "profile": ["/nonexistent"], "prepare": ["/nonexistent/x"], "loglevel": ["info"], "top": ["--once"],
+                 "profile": ["/dev/null/none"], "prepare": ["/dev/null/none/x"], "loglevel": ["info"], "top": ["--once"],
                  "jobs": ["cancel", "1"], "plan": ["--dataset", "1GB", "--cache", "1GB"], "pins": [], "log": [], "help": []}
         operand = [] if name in ("serve", "check", "env", "doctor", "bench", "status", "stats", "scrub", "reload", "drain",
                                  "upgrade", "version") else ["s3://bkt/key"]
@@ -43,7 +43,7 @@ def test_every_command_takes_them_on_either_side(front):
 @pytest.mark.parametrize("words, code, line", [
     (["--admin", "127.0.0.1:1", "status"], 6, "forebay status: no server answers at 127.0.0.1:1"),
     (["--admin=127.0.0.1:1", "--timeout", "1", "-q", "status"], 6, "forebay status: no server answers at 127.0.0.1:1"),
-    (["-c", "/nonexistent", "check"], 3, "/nonexistent: "),
+    (["-c", "/dev/null/none", "check"], 3, "/dev/null/none: "),
     (["--timeout", "x", "status"], 2, 'forebay status: --timeout is a number, not "x"'),
     (["--json", "cat", "s3://b/k"], 2, "forebay cat: --json: no such option"),
     (["-c", "x", "version"], 2, "forebay version: -c: no such option"),
