@@ -652,26 +652,32 @@ static void fd_close(int *fd)
     }
 }
 
+static void dir_unlock(struct store_dir *dir)
+{
+    if (dir->fd >= 0) {
+        (void)flock(dir->fd, LOCK_UN); // not every file system locks folders
+        unix_socket_folder_is_locked(-1);
+    }
+    fd_close(&dir->lock_fd);
+}
+
 void store_dir_give_up(struct store_dir *dir)
 {
     if (dir->index_fd < 0) {
-        fd_close(&dir->lock_fd);
+        dir_unlock(dir);
     }
 }
 
 void store_dir_leave(struct store_dir *dir)
 {
+    dir_unlock(dir);
     fd_close(&dir->segments_fd);
     fd_close(&dir->index_fd);
-    fd_close(&dir->lock_fd);
     fd_close(&dir->fd);
 }
 
 void store_dir_close(struct store_dir *dir)
 {
-    if (dir->fd >= 0) {
-        unix_socket_folder_is_locked(-1);
-    }
     store_dir_leave(dir);
     if (dir->path != NULL) {                            // it was opened
         (void)pthread_mutex_destroy(&dir->format_lock); // nothing runs any more

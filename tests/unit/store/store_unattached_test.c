@@ -4,7 +4,9 @@
 #include "store/store_unattached.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,6 +107,33 @@ Test(store_unattached, a_directory_that_could_not_be_entered_at_the_start)
     in_the_way(&box, "lock", false);
     cr_assert(box_post_delete(&box, written.key, 100) != ERR_OK);
     folder(&box, "lock", false);
+    cr_assert(box_post_delete(&box, written.key, 100) == ERR_OK, "it was repaired");
+    box_close(&box);
+    expect_disowned(&box);
+}
+
+// The start had the lock when it failed: that is given back, and keeps nobody out, the process itself included.
+Test(store_unattached, a_format_that_could_not_be_read_at_the_start)
+{
+    struct box box;
+    char format[1024], aside[1024];
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(box_put(&box, &written) == ERR_OK);
+    cr_assert(box_put(&box, &other) == ERR_OK);
+    box_close(&box);
+    (void)snprintf(format, sizeof(format), "%s/format", box.dir);
+    (void)snprintf(aside, sizeof(aside), "%s/lost+found", box.dir);
+    cr_assert(rename(format, aside) == 0);
+    folder(&box, "format", true);
+    cr_assert(box_open(&box));
+    cr_assert(!box.store->attached);
+    cr_assert(box_post_delete(&box, written.key, 100) != ERR_OK);
+    folder(&box, "format", false);
+    cr_assert(rename(aside, format) == 0);
+    int fd = open(box.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    cr_assert(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0, "another process may have it");
+    cr_assert(close(fd) == 0);
     cr_assert(box_post_delete(&box, written.key, 100) == ERR_OK, "it was repaired");
     box_close(&box);
     expect_disowned(&box);
