@@ -196,6 +196,7 @@ static enum err store_choose_segments(struct store *store, const struct store_op
         }
         format->segment_size_bytes = best;
     }
+    store->segment_size_bytes = format->segment_size_bytes;
     return ERR_OK;
 }
 
@@ -339,6 +340,7 @@ static void store_open_degraded(struct store *store, const struct store_options 
     if (store->dir.format.segment_size_bytes == 0) {
         store->dir.format.segment_size_bytes = SEGMENT_SIZE_MIN;
     }
+    store->segment_size_bytes = store->dir.format.segment_size_bytes;
     atomic_store(&store->generation, clock_wall_us()); // above all that this process may meet
     why->len = 0;
     if (is_full) {
@@ -487,7 +489,7 @@ void store_summarize(const struct store *store, struct store_summary *ret_summar
         .dir = store->dir.path,
         .capacity_bytes = store->capacity_bytes,
         .used_bytes = atomic_load(&store->used_bytes),
-        .segment_size_bytes = store->dir.format.segment_size_bytes,
+        .segment_size_bytes = store->segment_size_bytes,
         .objects = atomic_load(&store->index.objects),
         .blocks = atomic_load(&store->index.blocks),
         .degraded = !store->attached || !store_is_filling(store) || !store_is_reading(store) ||

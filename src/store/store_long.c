@@ -24,12 +24,12 @@
 
 uint64_t store_run_bytes_max(const struct store *store)
 {
-    return min_u64(STORE_RUN_MAX, store->dir.format.segment_size_bytes / 4);
+    return min_u64(STORE_RUN_MAX, store->segment_size_bytes / 4);
 }
 
 uint64_t store_run_bytes_long(const struct store *store)
 {
-    uint64_t room = segment_file_bytes(store->dir.format.segment_size_bytes) - SEGMENT_DATA_OFFSET -
+    uint64_t room = segment_file_bytes(store->segment_size_bytes) - SEGMENT_DATA_OFFSET -
                     SECTOR_SIZE - RUN_HEADER_MAX - RUN_PAYLOAD_ALIGN - segment_table_bytes(1);
     uint64_t bytes = STORE_CHECKSUM_UNIT;
     while (bytes < STORE_RUN_MAX && bytes * 2 <= room) {

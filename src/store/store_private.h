@@ -61,7 +61,8 @@ struct store {
     atomic_uint min_free_percent;
     struct store_size size;
     struct disk_room room;
-    uint64_t other_bytes; // of the directory, beside segments and index
+    atomic_uint segment_size_bytes; // as `format` has it
+    uint64_t other_bytes;           // of the directory, beside segments and index
     unsigned descriptors_max;
     atomic_bool verify_always;
     atomic_bool
