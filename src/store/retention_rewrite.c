@@ -251,8 +251,11 @@ static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
     enum err err = retention_head_read(store, &from, rw->fd, rw->head, &header);
     struct segment_reservation to;
     if (err == ERR_OK) {
-        enum err room = segment_log_reserve_apart(&store->log, SEGMENT_SLOT_SURVIVORS,
-                                                  header.header_len, header.payload_len, &to);
+        struct segment_want want = {
+            .header_len = header.header_len,
+            .payload_len = header.payload_len,
+            .is_long = store_long_is(store, header.block_count, header.payload_len)};
+        enum err room = segment_log_reserve_apart(&store->log, SEGMENT_SLOT_SURVIVORS, &want, &to);
         if (room != ERR_OK) {
             return room;
         }

@@ -403,12 +403,12 @@ static struct segment *spare_take(struct segment_slot *slot, struct segment_log 
     return next;
 }
 
-static bool reserve_in(struct segment_log *log, struct segment *segment, uint32_t header_len,
-                       uint32_t payload_len, struct segment_reservation *ret_reservation)
+static bool reserve_in(struct segment_log *log, struct segment *segment,
+                       const struct segment_want *want, struct segment_reservation *ret_reservation)
 {
     struct run_layout layout;
-    segment_run_layout_make(segment->append_offset, header_len, payload_len, &layout);
-    uint32_t units = payload_len < RUN_PACKED_MAX ? 0 : run_unit_count(payload_len);
+    segment_run_layout_make(segment->append_offset, want->header_len, want->payload_len, &layout);
+    uint32_t units = want->payload_len < RUN_PACKED_MAX ? 0 : run_unit_count(want->payload_len);
     uint32_t table_bytes = segment_table_bytes(segment->run_count + 1);
     if (layout.end_offset + table_bytes > log->segment_size_bytes ||
         segment->unit_count + units > log->unit_max) {
@@ -447,27 +447,26 @@ static void slot_keep_roomier(struct segment_slot *slot, struct segment_log *log
 }
 
 static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
-                             uint32_t header_len, uint32_t payload_len,
+                             const struct segment_want *want,
                              struct segment_reservation *ret_reservation)
 {
     struct run_layout layout;
-    segment_run_layout_make(SEGMENT_DATA_OFFSET, header_len, payload_len, &layout);
+    segment_run_layout_make(SEGMENT_DATA_OFFSET, want->header_len, want->payload_len, &layout);
     if (layout.end_offset + segment_table_bytes(1) > log->segment_size_bytes) {
         return ERR_LIMIT;
     }
     pthread_mutex_lock(&slot->guarded.lock);
     struct segment *segment = slot->guarded.current;
-    bool fits =
-        segment != NULL && reserve_in(log, segment, header_len, payload_len, ret_reservation);
+    bool fits = segment != NULL && reserve_in(log, segment, want, ret_reservation);
     for (unsigned tries = 0; tries < SEGMENT_SPARE_MAX && !fits; tries++) {
         segment = spare_take(slot, log);
         if (segment == NULL) {
             break;
         }
-        fits = reserve_in(log, segment, header_len, payload_len, ret_reservation);
+        fits = reserve_in(log, segment, want, ret_reservation);
         slot_keep_roomier(slot, log, segment);
     }
-    if (!fits && !store_long_is(log->store, payload_len)) { // what it holds may go
+    if (!fits && !want->is_long) { // what it holds may go
         segment_fill_up(log, slot->guarded.current);
         slot->guarded.current = NULL;
     }
@@ -476,20 +475,19 @@ static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
     return fits ? ERR_OK : ERR_DISK_FULL;
 }
 
-enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
-                             uint32_t payload_len, struct segment_reservation *ret_reservation)
+enum err segment_log_reserve(struct segment_log *log, unsigned worker_index,
+                             const struct segment_want *want,
+                             struct segment_reservation *ret_reservation)
 {
-    return slot_reserve(log, &log->slots[worker_index % log->slot_count], header_len, payload_len,
-                        ret_reservation);
+    return slot_reserve(log, &log->slots[worker_index % log->slot_count], want, ret_reservation);
 }
 
-enum err segment_log_reserve_apart(struct segment_log *log, unsigned slot, uint32_t header_len,
-                                   uint32_t payload_len,
+enum err segment_log_reserve_apart(struct segment_log *log, unsigned slot,
+                                   const struct segment_want *want,
                                    struct segment_reservation *ret_reservation)
 {
     check(slot < SEGMENT_SLOTS_APART);
-    return slot_reserve(log, &log->slots[log->slot_max + slot], header_len, payload_len,
-                        ret_reservation);
+    return slot_reserve(log, &log->slots[log->slot_max + slot], want, ret_reservation);
 }
 
 bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t end_offset,

@@ -151,6 +151,10 @@ void segment_clear_bad(struct segment *segment, uint32_t header_offset);
 
 void segment_unmark_all(struct segment *segment); // nothing in it counts as looked at
 
+struct segment_want {
+    uint32_t header_len, payload_len;
+    bool is_long; // see store_long.c: where there is no room for it, shorter ones go on
+};
 struct segment_reservation {
     struct segment *segment; // pinned and held
     struct segment_slot *slot;
@@ -160,11 +164,11 @@ struct segment_reservation {
 };
 // Room for one run in the slot of this worker, or (survivors: not on a worker) in one that is kept apart.
 // ERR_DISK_FULL: none now (wakes the supply thread); ERR_LIMIT: never.
-enum err segment_log_reserve(struct segment_log *log, unsigned worker_index, uint32_t header_len,
-                             uint32_t payload_len,
+enum err segment_log_reserve(struct segment_log *log, unsigned worker_index,
+                             const struct segment_want *want,
                              struct segment_reservation *ret_reservation) MUST_USE;
-enum err segment_log_reserve_apart(struct segment_log *log, unsigned slot, uint32_t header_len,
-                                   uint32_t payload_len,
+enum err segment_log_reserve_apart(struct segment_log *log, unsigned slot,
+                                   const struct segment_want *want,
                                    struct segment_reservation *ret_reservation) MUST_USE;
 // Gives back what lies behind `end_offset` when the reservation is the last one of its segment;
 // else false.

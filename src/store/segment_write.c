@@ -430,7 +430,7 @@ const char *store_waits_for(struct worker *w, const struct store *store, unsigne
 // Room for it, if it is to be stored.
 static enum err run_reserve(struct worker *w, struct store *store,
                             const struct store_object *object, uint64_t first_block, unsigned group,
-                            bool is_part, uint32_t header_len, uint32_t payload_len,
+                            bool is_part, const struct segment_want *want,
                             struct retention_answer *ret_answer,
                             struct segment_reservation *ret_reservation)
 {
@@ -444,11 +444,10 @@ static enum err run_reserve(struct worker *w, struct store *store,
         stats_add(COUNTER_admission_rejected_policy, 1);
         return ERR_NOT_ADMITTED;
     }
-    enum err err = verdict == POLICY_PROBATION
-                       ? segment_log_reserve_apart(&store->log, SEGMENT_SLOT_PROBATION, header_len,
-                                                   payload_len, ret_reservation)
-                       : segment_log_reserve(&store->log, worker_index(w), header_len, payload_len,
-                                             ret_reservation);
+    enum err err =
+        verdict == POLICY_PROBATION
+            ? segment_log_reserve_apart(&store->log, SEGMENT_SLOT_PROBATION, want, ret_reservation)
+            : segment_log_reserve(&store->log, worker_index(w), want, ret_reservation);
     if (err != ERR_OK) {
         stats_add(COUNTER_admission_rejected_space, 1);
     } else if (verdict == POLICY_PROBATION) {
@@ -486,8 +485,11 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     check(header_len > 0);
     struct segment_reservation reservation;
     struct retention_answer answer;
-    enum err err = run_reserve(w, store, object, first_block, group, is_part, header_len,
-                               (uint32_t)payload_len, &answer, &reservation);
+    struct segment_want want = {.header_len = header_len,
+                                .payload_len = (uint32_t)payload_len,
+                                .is_long = store_long_is(store, block_count, payload_len)};
+    enum err err =
+        run_reserve(w, store, object, first_block, group, is_part, &want, &answer, &reservation);
     retention_missed(w, &store->retention, object->hash, first_block, payload_len, &answer,
                      err == ERR_OK);
     if (err != ERR_OK) {
@@ -509,7 +511,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->payload_len = run->begun_len = (uint32_t)payload_len;
     run->header_len = header_len;
     run->unit_count = units;
-    run->is_long = store_long_is(store, payload_len);
+    run->is_long = want.is_long;
     atomic_fetch_add(&store->longs.running, run->is_long);
     worker_task_init(&run->task, on_run_task);
     write_backlog_promise(&store->backlog, payload_len);

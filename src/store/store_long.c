@@ -6,7 +6,8 @@
 // So who is about to ask the origin for a long run gets a promise first. It is given while a spare segment
 // is left for it beside one for each slot, one more and those promised before, and while long runs hold a
 // part of the cache only: what is being written cannot go, and the others have to find room meanwhile.
-// Without a promise the run is a short one, and the rest is asked for with the next.
+// Without a promise the run is a short one, and the rest is asked for with the next. A single block is never
+// long, however large it is: it cannot be asked for in parts.
 //
 // A promise reserves nothing: it is a guess that there will be room when the origin's answer is there,
 // as the spare segments are replaced meanwhile; more of them are kept while there are long runs. What is left
@@ -38,9 +39,9 @@ uint64_t store_run_bytes_long(const struct store *store)
     return max_u64(bytes, store_run_bytes_max(store));
 }
 
-bool store_long_is(const struct store *store, uint64_t payload_len)
+bool store_long_is(const struct store *store, uint32_t block_count, uint64_t payload_len)
 {
-    return payload_len > store_run_bytes_max(store);
+    return block_count > 1 && payload_len > store_run_bytes_max(store);
 }
 
 static bool is_room_for_another(const struct store *store)

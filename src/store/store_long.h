@@ -11,8 +11,8 @@ struct store_long {
     atomic_bool no_holes; // what such a run leaves over of its segment does not go back
 };
 
-// More than what needs no promise.
-bool store_long_is(const struct store *store, uint64_t payload_len);
+// More than what needs no promise: several blocks, and longer than a quarter of a segment.
+bool store_long_is(const struct store *store, uint32_t block_count, uint64_t payload_len);
 // Is one promised, or being written?
 bool store_long_are_used(const struct store *store);
 

@@ -624,10 +624,11 @@ Test(store_size, what_lies_apart_is_held_like_all_else)
     cr_assert(box_open(&box));
     uint64_t before = store_held_bytes(box.store);
     for (unsigned slot = 0; slot < SEGMENT_SLOTS_APART; slot++) {
+        struct segment_want want = {.header_len = SECTOR_SIZE, .payload_len = MIB};
         struct segment_reservation reservation;
         enum err err;
         wait_for({
-            err = segment_log_reserve_apart(&box.store->log, slot, SECTOR_SIZE, MIB, &reservation);
+            err = segment_log_reserve_apart(&box.store->log, slot, &want, &reservation);
             err == ERR_OK;
         });
         cr_assert(store_held_bytes(box.store) > before + MIB);
@@ -635,6 +636,40 @@ Test(store_size, what_lies_apart_is_held_like_all_else)
         cr_assert(store_held_bytes(box.store) == before);
         segment_unhold(reservation.segment);
         segment_unpin(reservation.segment);
+    }
+    leave(&box);
+}
+
+// The file system has room for the segments that are written to and for no other: a block that finds room in none
+// of them ends the one of its slot, which can go then.
+Test(store_size, a_large_block_where_each_segment_is_written_to)
+{
+    struct box box;
+    const uint32_t block = 24 * BLOCK; // two find room in a segment
+    char keys[18][16];
+    box_init(&box, DISK_ENGINE_THREADS, 256 * MIB);
+    box.options.block_size_bytes_max = block;
+    box.options.min_free_percent = 10;
+    cr_assert(box_open_workers(&box, 6));
+    struct segment_log *log = &box.store->log;
+    unsigned slots = log->slot_count;
+    cr_assert_eq(slots, 6);
+    play(&box, 300 * MIB);
+    atomic_store(&played.others_bytes, 300 * MIB);
+    segment_log_want(log, false);
+    wait_for(atomic_load(&log->segment_count) == 0);
+    uint64_t room = slots * log->segment_cost_bytes + log->segment_cost_bytes / 2;
+    atomic_store(&played.others_bytes, 270 * MIB - used(&box) - box.store->index.step_bytes - room);
+    for (unsigned i = 0; i < 3 * slots; i++) { // the third is the one
+        (void)snprintf(keys[i], sizeof(keys[i]), "key-%u", i);
+        struct object object = {keys[i], "\"e\"", block, block, store_generation_next(box.store)};
+        struct store_place place;
+        wait_for({
+            segment_log_want(log, false);
+            box_write(&box, i % slots, &object, 0, 1, 1, &place) == ERR_OK;
+        });
+        box_let_go(&place);
+        cr_assert(atomic_load(&log->segment_count) <= slots);
     }
     leave(&box);
 }
