@@ -407,6 +407,7 @@ static enum err prepare(struct command_reload *reload, struct fresh *fresh, stru
     }
     if (err == ERR_OK) {
         struct store_limits limits = command_store_limits(fresh->latest);
+        limits.block_size_bytes_max = command_rules_block_size_max(&fresh->rules);
         err = store_set_limits(reload->store, &limits, why);
     }
     return err;

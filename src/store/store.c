@@ -370,7 +370,7 @@ static void store_free(struct store *store)
     free(store);
 }
 
-void store_begin_threads(struct store *store, const struct store_options *options)
+void store_begin_threads(struct store *store)
 {
     stats_add(COUNTER_cache_capacity_bytes, store->capacity_bytes);
     segment_pool_start(&store->log.pool);
@@ -379,7 +379,6 @@ void store_begin_threads(struct store *store, const struct store_options *option
     retention_start(&store->retention);
     segment_supply_start(&store->log);
     recovery_start(&store->recovery);
-    scrub_set_rate(&store->scrub, options->scrub_bytes_per_s);
 }
 
 enum err store_open(const struct store_options *options, struct loop *loop,
@@ -422,7 +421,8 @@ enum err store_open(const struct store_options *options, struct loop *loop,
         return ERR_OK;
     }
     store->attached = true;
-    store_begin_threads(store, options);
+    store_begin_threads(store);
+    scrub_set_rate(&store->scrub, options->scrub_bytes_per_s);
     *ret_store = store;
     return ERR_OK;
 }

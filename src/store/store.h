@@ -93,6 +93,7 @@ struct store_limits {
     unsigned size_percent, headroom_percent, min_free_percent;
     uint64_t scrub_bytes_per_s;
     bool verify_always;
+    uint64_t block_size_bytes_max; // largest block of any rule
 };
 
 // ERR_IN_USE (another process holds the lock), ERR_FORMAT (not ours: refused, never overwritten),
@@ -114,7 +115,8 @@ uint64_t store_size_cut(const struct store *store, const struct store_limits *li
 // The largest block that segments of this cache have room for; a restart may change that. Any thread.
 uint64_t store_block_size_max(const struct store *store);
 // Goes by other limits from now on; what is too much then goes, a few segments at a time, while hits go on.
-// ERR_INVALID: it cannot become that small while it runs; nothing has changed, and ret_why says why.
+// ERR_INVALID: it cannot become that small while it runs, or has no segments for such blocks; nothing has changed,
+// and ret_why says why.
 // Not on a worker.
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why) MUST_USE;

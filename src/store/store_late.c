@@ -11,7 +11,8 @@
 //
 // What the process has gone by until now it goes on with: the hash key, epochs, doubts, numbers of holders
 // and generations of before; they are written to the new `format`. Writes that began without a note in
-// `format` may be under way: all buckets are noted, until no write is.
+// `format` may be under way: all buckets are noted, until no write is. Limits, rules and pins are those of now: a
+// directory that has been prepared with segments too small for a block of a rule that came meanwhile is prepared once more.
 //
 // `attached` is set under the lock of `format`, once everything that it stands for is there. Whoever
 // has seen it unset has done without a store; whoever waits for that lock to disown the index
@@ -43,12 +44,13 @@ static uint64_t late_missing(const struct store *store)
     struct statvfs st;
     char path[4096];
     (void)snprintf(path, sizeof(path), "%s", store->late.options.dir);
-    while (statvfs(path, &st) != 0) { // one name less each time
+    while (statvfs(path, &st) != 0) { // one name less each time, down to `/` or `.`
         char *slash = strrchr(path, '/');
-        if (errno != ENOENT || slash == NULL || slash == path) {
+        if (errno != ENOENT || path[1] == '\0') {
             return STORE_SIZE_MIN;
         }
-        *slash = '\0';
+        path[0] = slash == NULL ? '.' : path[0];
+        path[slash == NULL || slash == path ? 1 : slash - path] = '\0';
     }
     uint64_t free_bytes = (uint64_t)st.f_bavail * st.f_frsize;
     uint64_t least =
@@ -87,30 +89,47 @@ static enum err late_take_over(struct store *store, struct store_dir *found)
     return store_dir_write_format(dir);
 }
 
+// What was set meanwhile is gone by from here on; who sets more finds the store attached. False: it has no
+// room for blocks that are allowed now.
+static bool late_take_settings(struct store *store)
+{
+    struct store_late *late = &store->late;
+    pthread_mutex_lock(&late->guarded.lock);
+    struct store_limits limits = store_size_limits(store);
+    bool suits = limits.block_size_bytes_max <= store->log.segment_size_bytes / 2;
+    if (suits) {
+        scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s); // of which nothing is held yet
+        retention_set_groups(&store->retention, late->guarded.groups, late->guarded.group_count);
+        store->retention.names.group_of = late->guarded.group_of;
+        store->retention.names.ctx = late->guarded.group_ctx;
+        store_tell_trouble(store, false); // while nobody can be in any
+        store->attached = true;
+    }
+    pthread_mutex_unlock(&late->guarded.lock);
+    return suits;
+}
+
 static enum err late_attach_locked(struct store *store, struct buf *why)
 {
     store_dir_leave(&store->dir); // its locks would keep us out
     struct store_dir found;
+    store->late.options.block_size_bytes_max = store_size_limits(store).block_size_bytes_max;
     enum err err = store_dir_open(&found, store->late.options.dir, why);
     if (err == ERR_OK) {
         err = late_take_over(store, &found);
         err = err == ERR_OK ? store_begin(store, &store->late.options, 0, why) : err;
     }
     store_dir_close(&found);
+    if (err == ERR_OK) {
+        (void)disk_io_probe_residency(store->dir.path); // it could not be asked before
+        // The pins in it are none of this process's; who pins now must not replace them.
+        atomic_store(&store->pins.is_unread, atomic_load(&store->pins.bytes_then) > 0);
+        err = late_take_settings(store) ? ERR_OK : ERR_AGAIN;
+    }
     if (err != ERR_OK) {
         store_give_up(store);
-        return err;
     }
-    // The pins in it are none of this process's; who pins now must not replace them.
-    atomic_store(&store->pins.is_unread, atomic_load(&store->pins.bytes_then) > 0);
-    struct store_late *late = &store->late;
-    pthread_mutex_lock(&late->guarded.lock);
-    retention_set_groups(&store->retention, late->guarded.groups, late->guarded.group_count);
-    store->retention.names.group_of = late->guarded.group_of;
-    store->retention.names.ctx = late->guarded.group_ctx;
-    store->attached = true;
-    pthread_mutex_unlock(&late->guarded.lock);
-    return ERR_OK;
+    return err;
 }
 
 static bool late_attach(struct store *store)
@@ -121,7 +140,7 @@ static bool late_attach(struct store *store)
     enum err err = late_attach_locked(store, &why);
     pthread_mutex_unlock(&store->dir.format_lock);
     if (err == ERR_OK) {
-        store_begin_threads(store, &store->late.options);
+        store_begin_threads(store);
         log_info("cache_usable", "dir=%s capacity_bytes=%llu",
                  log_quote(span_from_cstr(store->dir.path)),
                  (unsigned long long)atomic_load(&store->capacity_bytes));
@@ -157,7 +176,6 @@ static void *late_main(void *ctx)
         disk_room_wait(store, missing);
         wait_us = LOOK_US;
         if (missing == 0 && late_attach(store)) {
-            store_tell_trouble(store, false);
             break;
         }
         if (missing == 0) {
@@ -169,6 +187,18 @@ static void *late_main(void *ctx)
 }
 
 // --- what is set meanwhile -----------------------------------------------------------------------
+
+bool store_late_limits(struct store *store, const struct store_limits *limits)
+{
+    struct store_late *late = &store->late;
+    pthread_mutex_lock(&late->guarded.lock);
+    bool is_late = !store->attached;
+    if (is_late) {
+        store_size_set_limits(store, limits);
+    }
+    pthread_mutex_unlock(&late->guarded.lock);
+    return is_late;
+}
 
 bool store_late_groups(struct store *store, const struct store_group *groups, unsigned group_count)
 {

@@ -29,6 +29,7 @@ void store_late_done(struct store_late *late);
 void store_late_start(struct store *store, const struct store_options *options);
 void store_late_stop(struct store *store);
 // False: the store is attached, and takes it itself.
+bool store_late_limits(struct store *store, const struct store_limits *limits);
 bool store_late_groups(struct store *store, const struct store_group *groups, unsigned group_count);
 bool store_late_group_of(struct store *store, store_group_fn group_of, void *ctx);
 

@@ -121,7 +121,7 @@ static inline struct timespec store_timespec_of_us(uint64_t us)
 // What store_open() does once the directory is open, in which the cache takes up `ours`; then the threads.
 enum err store_begin(struct store *store, const struct store_options *options, uint64_t ours,
                      struct buf *ret_why) MUST_USE;
-void store_begin_threads(struct store *store, const struct store_options *options);
+void store_begin_threads(struct store *store);
 // Takes back as much of store_begin() as there is.
 void store_give_up(struct store *store);
 // The disk is in trouble, or is not any more: in metrics, and the end of it in the log.

@@ -33,6 +33,9 @@ void store_size_init(struct store *store, const struct store_options *options)
         .size_percent = options->size_percent,
         .headroom_percent = options->headroom_percent,
         .min_free_percent = options->min_free_percent,
+        .scrub_bytes_per_s = options->scrub_bytes_per_s,
+        .verify_always = options->verify_always,
+        .block_size_bytes_max = options->block_size_bytes_max,
     };
     store->min_free_percent = options->min_free_percent;
 }
@@ -40,6 +43,24 @@ void store_size_init(struct store *store, const struct store_options *options)
 void store_size_done(struct store *store)
 {
     check(pthread_mutex_destroy(&store->size.guarded.lock) == 0);
+}
+
+struct store_limits store_size_limits(struct store *store)
+{
+    pthread_mutex_lock(&store->size.guarded.lock);
+    struct store_limits limits = store->size.guarded.limits;
+    pthread_mutex_unlock(&store->size.guarded.lock);
+    return limits;
+}
+
+void store_size_set_limits(struct store *store, const struct store_limits *limits)
+{
+    struct store_size *size = &store->size;
+    pthread_mutex_lock(&size->guarded.lock);
+    size->guarded.limits = *limits;
+    size->guarded.is_new = true;
+    pthread_mutex_unlock(&size->guarded.lock);
+    atomic_store(&store->verify_always, limits->verify_always);
 }
 
 static uint64_t percent_used(const struct store_limits *limits)
@@ -54,9 +75,7 @@ static uint64_t segment_limit_of(const struct store_limits *limits, uint64_t cap
 
 enum err store_size_begin(struct store *store, uint64_t ours)
 {
-    pthread_mutex_lock(&store->size.guarded.lock);
-    const struct store_limits copy = store->size.guarded.limits, *limits = &copy;
-    pthread_mutex_unlock(&store->size.guarded.lock);
+    const struct store_limits copy = store_size_limits(store), *limits = &copy;
     uint64_t bytes = limits->size_bytes;
     if (bytes == 0) {
         struct store_space space;
@@ -73,7 +92,7 @@ enum err store_size_begin(struct store *store, uint64_t ours)
 
 void store_size_raise(struct store *store, uint64_t segments_bytes)
 {
-    const struct store_limits *limits = &store->size.guarded.limits;
+    const struct store_limits copy = store_size_limits(store), *limits = &copy;
     uint64_t least = (segments_bytes * 100 + 99) / percent_used(limits) + 100;
     least = max_u64(STORE_SIZE_MIN, least);
     if (limits->size_bytes == 0 && store->capacity_bytes < least) {
@@ -121,12 +140,7 @@ static uint64_t size_most(const struct store *store, const struct store_limits *
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why)
 {
-    struct store_size *size = &store->size;
-    if (!store->attached) { // there is nothing to be limited yet
-        pthread_mutex_lock(&size->guarded.lock);
-        size->guarded.limits = *limits;
-        size->guarded.is_new = true;
-        pthread_mutex_unlock(&size->guarded.lock);
+    if (store_late_limits(store, limits)) { // there is nothing to be limited yet
         store->min_free_percent = limits->min_free_percent;
         return ERR_OK;
     }
@@ -138,11 +152,16 @@ enum err store_set_limits(struct store *store, const struct store_limits *limits
                    (unsigned long long)limits->size_bytes, (unsigned long long)least);
         return ERR_INVALID;
     }
-    pthread_mutex_lock(&size->guarded.lock);
-    size->guarded.limits = *limits;
-    size->guarded.is_new = true;
-    pthread_mutex_unlock(&size->guarded.lock);
-    atomic_store(&store->verify_always, limits->verify_always);
+    // Whoever asks has judged the blocks; the directory may have come into use since then.
+    if (limits->block_size_bytes_max > store_block_size_max(store)) {
+        buf_printf(ret_why,
+                   "a block_size of %llu bytes is more than the %llu that this cache has segments "
+                   "for: a restart makes them larger, and empties it",
+                   (unsigned long long)limits->block_size_bytes_max,
+                   (unsigned long long)store_block_size_max(store));
+        return ERR_INVALID;
+    }
+    store_size_set_limits(store, limits);
     segment_log_want(&store->log, false);
     scrub_set_rate(&store->scrub, limits->scrub_bytes_per_s);
     return ERR_OK;

@@ -18,6 +18,10 @@ struct store_size {
 
 void store_size_init(struct store *store, const struct store_options *options);
 void store_size_done(struct store *store);
+// Any thread.
+struct store_limits store_size_limits(struct store *store);
+// Unjudged; the supply thread goes by them.
+void store_size_set_limits(struct store *store, const struct store_limits *limits);
 
 // What the options come to where the cache takes up `ours`. Before threads.
 enum err store_size_begin(struct store *store, uint64_t ours) MUST_USE;

@@ -355,6 +355,12 @@ bool disk_io_resident(int fd, uint64_t offset, uint64_t len)
     return schedule_random(4) != 0;
 }
 
+enum disk_residency disk_io_probe_residency(const char *dir)
+{
+    (void)dir;
+    return disk_io_residency_mode();
+}
+
 enum disk_residency disk_io_residency_mode(void)
 {
     return DISK_RESIDENCY_CACHESTAT;
