@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is on disk: restarts, kill -9, flipped bits, injured indexes, full and broken disks, the limit."""
 import contextlib
+import json
 import math
 import os
 import random
@@ -807,6 +808,10 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(start
         server.advance(61)               # it says so once a minute
         wait_for(lambda: told(server, "space") == 2, server.output)
         assert server.metric("forebay_degraded", component="disk") == 1
+        rule = {"match": "bkt/large/**", "freshness": "immutable", "block_size": "4MiB"}    # a reload meanwhile holds
+        (server.folder / "forebay.yaml").write_text(json.dumps({"rules": [rule, *IMMUTABLE["rules"]]}))
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_stderr("event=reloaded")
         other.unlink()
         server.wait_metric("forebay_degraded", lambda v: v == 0, component="disk")
         server.wait_stderr("event=cache_usable")
@@ -825,6 +830,15 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(start
         wait_for(all_hits, server.output)
         with server.client() as client:
             assert bytes(client.get(keys[0]).body) == b"x" * 1000
+        origin.put("large/1", 8 * MIB)
+
+        def large_hit():
+            mark = origin.mark()
+            with server.client() as client:
+                judge(client.get("large/1"), origin, "large/1", 0, 8 * MIB)
+            server.settle()
+            return not origin.requests(since=mark)
+        wait_for(large_hit, server.output)
         server.restart()
         mark = origin.mark()
         fill(server, origin, keys[1:])
