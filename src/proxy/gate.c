@@ -142,6 +142,10 @@ static enum err find_effects(struct request *r, struct s3_error_detail *ret_deta
     if ((r->http->is_head || span_equal(r->http->method, SPAN("GET"))) && r->http->has_body) {
         return ERR_BAD_REQUEST;
     }
+    if (s3_ids_climb(&r->s3)) {
+        ret_detail->message = SPAN("A versionId or uploadId is no path");
+        return ERR_INVALID_ARGUMENT;
+    }
     enum err err =
         s3_effects_find(r->arena, &r->s3, &r->http->headers, r->origin_bucket, &r->effects);
     if (err == ERR_INVALID_ARGUMENT) {

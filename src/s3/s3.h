@@ -170,6 +170,8 @@ struct s3_path {
     bool leaves;  // and that leads out of the bucket
 };
 void s3_key_as_path(struct span key, struct s3_path *ret_path);
+// Does a versionId or an uploadId, in any case, lead an origin on files out of the key's place?
+bool s3_ids_climb(const struct s3_request *r);
 // A source as it is sent on, escaped: "/bucket/key?versionId=V" with that bucket, a rename's without
 // the first '/', which would belong to a bare key. A bare key stays one.
 void s3_source_render(const struct s3_source *source, struct span origin_bucket, struct buf *out);

@@ -12,6 +12,8 @@
 // A key counts as the path, too, that an origin on files makes of it (s3_key_as_path): who asks must
 // be allowed both (access_keys_allowed), and a write changes both.
 //
+// The id of a version or an upload that climbs out of its key's place is refused.
+//
 // A write on a condition tells by its outcome what is there, so it needs the right to read it, too.
 //
 // Sources (x-amz-copy-source, x-amz-rename-source) are read here and nowhere else. One counts
@@ -84,6 +86,27 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
     }
     path->len -= names_folder && path->len > 0 && path->text[path->len - 1] == '/' ? 1 : 0;
     path->differs = !span_equal(key, (struct span){path->text, path->len});
+}
+
+// An id is a folder or a file beside its key at an origin on files: "../" in one is the way to other keys.
+bool s3_id_climbs(struct span id)
+{
+    struct s3_path path;
+    s3_key_as_path(id, &path);
+    return path.climbs;
+}
+
+bool s3_ids_climb(const struct s3_request *r)
+{
+    for (unsigned i = 0; i < r->param_count; i++) {
+        struct span name = r->params[i].name;
+        if ((span_equal_nocase(name, SPAN("versionId")) ||
+             span_equal_nocase(name, SPAN("uploadId"))) &&
+            s3_id_climbs(r->params[i].value)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 // --- names that stand in a header or in the query ------------------------------------------------
@@ -294,6 +317,9 @@ static enum err read_copy_source(struct arena *arena, struct span value, struct 
         }
         query = (struct span){query.ptr + sizeof(VERSION) - 1, query.len - sizeof(VERSION) + 1};
         err = decode(arena, query, &source->version);
+        if (err == ERR_OK && s3_id_climbs(source->version)) {
+            err = ERR_INVALID_ARGUMENT;
+        }
     }
     struct span decoded;
     if (err == ERR_OK) {

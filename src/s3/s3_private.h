@@ -44,6 +44,8 @@ bool s3_route_next(const struct s3_request *r, size_t *position, enum s3_operati
 #define S3_COPY_SOURCE "x-amz-copy-source"
 #define S3_RENAME_SOURCE "x-amz-rename-source"
 
+// Would an origin on files that puts the id of a version or an upload into a path be led out of its key's place?
+bool s3_id_climbs(struct span id);
 // How often that name, in any case, stands among the headers and the parameters.
 unsigned s3_name_count(const struct s3_request *r, const struct headers *headers, const char *name);
 // Is that an x-amz-* header, in any case, which S3 takes with a write? Each says something of the

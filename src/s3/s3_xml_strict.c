@@ -9,7 +9,7 @@
 // none, no comment, no processing instruction, no CDATA, no document type (so no entity but the
 // five of XML), no encoding but UTF-8, no text but blanks between elements. Text is taken by the
 // letter, blanks included; it is written with references where an XML reader would change it.
-#include "s3/s3.h"
+#include "s3/s3_private.h"
 
 #include <expat.h>
 #include <string.h>
@@ -333,7 +333,10 @@ enum err s3_delete_read(struct arena *arena, struct span document, struct s3_del
     }
     enum err err = read_strictly(document, &schema, &reading);
     for (size_t i = 0; err == ERR_OK && i < reading.result.count; i++) {
-        err = reading.result.objects[i].key.len > 0 ? ERR_OK : ERR_MALFORMED_XML;
+        const struct s3_delete_object *object = &reading.result.objects[i];
+        err = object->key.len == 0               ? ERR_MALFORMED_XML
+              : s3_id_climbs(object->version_id) ? ERR_INVALID_ARGUMENT
+                                                 : ERR_OK;
     }
     if (err == ERR_OK && reading.result.count == 0) {
         err = ERR_MALFORMED_XML;

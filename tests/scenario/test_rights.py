@@ -3,6 +3,8 @@
 
 Single stories, each against an origin that executes generously; test_rights_matrix.py walks the whole table.
 """
+from urllib.parse import quote
+
 import pytest
 
 from forebay import KEYS
@@ -245,3 +247,33 @@ def test_a_condition_is_no_oracle(tmp_path, generous, start, engine):
         assert alice.ask(*ask).status != 403 and generous.requests(since=mark), ask
         generous.store("theirs/key", SECRET, "bkt")
     assert writer.ask("PUT", "/bkt/new", [("If-None-Match", "*")], b"x").status == 200
+
+
+CLIMBING = ["../x", "/../../../other/theirs/key", "u/../../theirs", "..", "\\..\\x", "a/b/.."]
+
+
+def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
+    """Origins on files keep versions and uploads in folders beside their key, named by ids that clients send."""
+    alice = Caller(guarded, "ALICE")
+    asked = [("GET", "?versionId={}"), ("HEAD", "?versionId={}"), ("GET", "?versionId=v&VersionID={}"),
+             ("GET", "?tagging&versionId={}"), ("GET", "?z=1&versionId={}"), ("DELETE", "?versionId={}"),
+             ("PUT", "?acl&versionId={}"), ("GET", "?uploadId={}"), ("PUT", "?partNumber=1&uploadId={}"),
+             ("POST", "?uploadId={}"), ("DELETE", "?uploadId={}")]
+    with open_one.client() as client:
+        mark = generous.mark()
+        for ask in (alice.ask, client.request):
+            for name in (quote(i, safe="") for i in CLIMBING):
+                for method, query in asked:
+                    reply = ask(method, "/bkt/mine/k" + query.format(name), [], b"x" if method == "PUT" else b"")
+                    assert reply.status == 400, (method, query, name, reply)
+                    assert method == "HEAD" or reply.code == "InvalidArgument", (method, query, name, reply)
+                reply = ask("PUT", "/bkt/mine/k", [("x-amz-copy-source", f"bkt/mine/own?versionId={name}")])
+                assert reply.status == 400 and reply.code == "InvalidArgument", (name, reply)
+            for name in CLIMBING:
+                body = f"<Delete><Object><Key>mine/k</Key><VersionId>{name}</VersionId></Object></Delete>".encode()
+                reply = ask("POST", "/bkt?delete", [], body)
+                assert reply.status == 400 and reply.code == "InvalidArgument", (name, reply)
+        assert not generous.requests(since=mark)
+        # What stays there is the origin's to know, and so are two dots that are part of a name.
+        for query in ("?versionId=a..b", "?versionId=a%2Fb%2B%3D", "?versionId=null"):
+            assert client.get("theirs/key" + query).status != 400, query
