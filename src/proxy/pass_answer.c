@@ -51,7 +51,8 @@ bool pass_answer_is_bodiless(const struct pass_state *p)
 static enum http_pull pull(struct http_source *source, struct http_slice *ret_slice)
 {
     struct pass_state *p = as_pass(container_of(source, struct pass_state, source));
-    uint64_t held = pass_changes_any(p) && !p->end_released ? 1 : 0;
+    uint64_t unjudged = pass_listing_pending(p);
+    uint64_t held = pass_changes_any(p) && !p->end_released ? 1 : unjudged;
     if (p->down.bytes > held) {
         byte_queue_slice(&p->down, p->down.bytes - held, ret_slice);
         if (byte_queue_low(&p->down)) {
@@ -59,12 +60,15 @@ static enum http_pull pull(struct http_source *source, struct http_slice *ret_sl
         }
         return HTTP_PULL_SLICE;
     }
-    if (p->relay_phase != RELAY_ENDED || held > 0) {
+    if (unjudged > 0) {
+        pass_origin_resume(p); // however little the queue may hold, a name comes to its end
+    }
+    if (p->relay_phase != RELAY_ENDED || held > unjudged) {
         return HTTP_PULL_WAIT;
     }
     bool is_whole =
         p->relay_err == ERR_OK || (p->relay.has_length && p->received_bytes == p->relay.length);
-    return is_whole && p->err == ERR_OK ? HTTP_PULL_END : HTTP_PULL_CUT;
+    return is_whole && p->err == ERR_OK && unjudged == 0 ? HTTP_PULL_END : HTTP_PULL_CUT;
 }
 
 void pass_answer_start(struct pass_state *p)
@@ -125,7 +129,6 @@ void pass_answer_take(struct pass_state *p, struct span data)
     } else {
         byte_queue_append(&p->down, data);
     }
-    pass_listing_take(p, data);
     if (p->list_draft != NULL) {
         list_cache_draft_append(p->list_draft, data);
         if (p->relay.has_length && p->received_bytes == p->relay.length) {
@@ -137,5 +140,7 @@ void pass_answer_take(struct pass_state *p, struct span data)
     }
     if (p->is_answered) {
         http_reply_ready(p->request->x);
+    } else if (pass_listing_is_judged(p)) {
+        pass_answer_start(p); // there is something that may be shown
     }
 }

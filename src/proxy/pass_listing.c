@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a listing names, kept as a hint while it passes through: the sizes of objects, because who reads one of
+// What a listing names, while it passes through. Who may list a part of the bucket is shown no name of another
+// part: an origin may take the position to begin at (marker, start-after, a token) for the place to list,
+// whatever the prefix (SeaweedFS 4.30 does). Besides it is kept as a hint: the sizes of objects, because who reads one of
 // them for the first time and wants its checksums may ask for it whole; and in which order the large ones
 // stand, because they may be read in it (series.c). On the request's worker.
 #include "proxy/pass_private.h"
+
+#include "stats/stats.h"
 
 #include <string.h>
 
@@ -13,8 +17,34 @@ static bool names_all(const struct s3_request *s3)
     return delimiter == NULL || delimiter->value.len == 0 || span_equal_cstr(delimiter->value, "/");
 }
 
+static bool names_keys(enum s3_operation operation)
+{
+    return operation == S3_ListObjects || operation == S3_ListObjectsV2 ||
+           operation == S3_ListObjectVersions || operation == S3_ListMultipartUploads;
+}
+
+static bool is_encoded(const struct s3_request *s3)
+{
+    const struct s3_param *encoding = s3_param_find(s3, "encoding-type");
+    return encoding != NULL && span_equal_nocase(encoding->value, SPAN("url"));
+}
+
+static void judge_begin(struct pass_state *p)
+{
+    const struct request *r = p->request;
+    const struct span everything = {"", 0};
+    if (!names_keys(p->s3.operation) || !r->principal.verified ||
+        access_keys_may_see(r->principal.entry, r->s3.bucket, everything)) {
+        return;
+    }
+    p->list_names = arena_alloc(p->arena, sizeof(*p->list_names));
+    check(p->list_names != NULL); // of what a request may fill the arena with, room is left
+    s3_list_names_begin(p->list_names, is_encoded(&p->s3));
+}
+
 void pass_listing_begin(struct pass_state *p)
 {
+    judge_begin(p);
     bool is_listing = p->s3.operation == S3_ListObjects || p->s3.operation == S3_ListObjectsV2;
     char *former = is_listing && names_all(&p->s3) ? arena_alloc(p->arena, S3_KEY_MAX) : NULL;
     p->list_former = (struct span){former, 0};
@@ -23,9 +53,7 @@ void pass_listing_begin(struct pass_state *p)
     if (p->list_scan == NULL) {
         return;
     }
-    const struct s3_param *encoding = s3_param_find(&p->s3, "encoding-type");
-    s3_list_scan_begin(p->list_scan,
-                       encoding != NULL && span_equal_nocase(encoding->value, SPAN("url")));
+    s3_list_scan_begin(p->list_scan, is_encoded(&p->s3));
 }
 
 static bool are_of_one_folder(struct span a, struct span b)
@@ -62,9 +90,33 @@ static void on_entry(void *ctx, struct span key, uint64_t size_bytes)
     note_order(p, key, size_bytes);
 }
 
-void pass_listing_take(struct pass_state *p, struct span data)
+static bool may_show(void *ctx, struct span name)
 {
-    if (p->list_scan != NULL && p->relay.status == 200) {
+    const struct request *r = ((const struct pass_state *)ctx)->request;
+    return access_keys_may_see(r->principal.entry, r->s3.bucket, name);
+}
+
+bool pass_listing_take(struct pass_state *p, struct span data)
+{
+    if (p->relay.status != 200) {
+        return true;
+    }
+    if (p->list_names != NULL && !s3_list_names_feed(p->list_names, data, may_show, p)) {
+        stats_add(COUNTER_listings_refused, p->err == ERR_OK ? 1 : 0); // once
+        return false;
+    }
+    if (p->list_scan != NULL) {
         s3_list_scan_feed(p->list_scan, data, on_entry, p);
     }
+    return true;
+}
+
+bool pass_listing_is_judged(const struct pass_state *p)
+{
+    return p->list_names != NULL && p->relay.status == 200;
+}
+
+uint64_t pass_listing_pending(const struct pass_state *p)
+{
+    return pass_listing_is_judged(p) ? p->list_names->pending_bytes : 0;
 }

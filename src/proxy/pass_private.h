@@ -270,8 +270,9 @@ struct pass_state {
     struct headers answered; // in the exchange's arena
     struct pass_location location;
     struct list_draft *list_draft;
-    struct s3_list_scan *list_scan; // NULL: no listing
-    struct span list_former;        // large object that it has named last, in memory for any
+    struct s3_list_scan *list_scan;   // NULL: no listing
+    struct s3_list_names *list_names; // what may be shown of it; NULL: all
+    struct span list_former;          // large object that it has named last, in memory for any
     struct list_page *list_page;
 };
 
@@ -328,7 +329,12 @@ void pass_answer_list_end(struct pass_state *p, bool is_good);
 
 // Before the origin is asked; harmless where that is no listing.
 void pass_listing_begin(struct pass_state *p);
-void pass_listing_take(struct pass_state *p, struct span data); // bytes of the answer
+// Bytes of the answer, which go on afterwards. False: it is refused, they do not.
+bool pass_listing_take(struct pass_state *p, struct span data);
+// Is it shown in part only, so that the head waits for the first bytes of the body?
+bool pass_listing_is_judged(const struct pass_state *p);
+// So many of the last bytes are of a name that is not whole yet.
+uint64_t pass_listing_pending(const struct pass_state *p);
 
 // --- pass_version.c ------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ static enum err on_head(struct origin_relay *relay)
     pass_direct_may_follow(p);
     if (pass_changes_any(p) && !p->is_streamed) {
         pass_outcome_settle(p);
-    } else if (!pass_version_tell(p)) {
+    } else if (!pass_version_tell(p) && !pass_listing_is_judged(p)) {
         pass_answer_start(p);
     }
     return ERR_OK;
@@ -102,6 +102,12 @@ static enum err on_body(struct origin_relay *relay, struct span data)
 {
     struct pass_state *p = as_pass(relay->ctx);
     pass_doubt_take(p, data);
+    if (p->request != NULL && p->head_came && !pass_listing_take(p, data)) {
+        pass_answer_list_end(p, false);
+        pass_outcome_refuse(p, ERR_ACCESS_DENIED,
+                            SPAN("The origin lists names that this access key may not list"));
+        return ERR_OK;
+    }
     pass_answer_take(p, data);
     return ERR_OK;
 }

@@ -677,3 +677,9 @@ bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_
     as_path.key = (struct span){path.text, path.len};
     return !path.leaves && is_allowed(p, &as_path);
 }
+
+bool access_keys_may_see(const struct access_keys_principal *p, struct span bucket,
+                         struct span name)
+{
+    return (granted_ops(p, bucket, name, false) & S3_ALLOW_LIST) != 0;
+}

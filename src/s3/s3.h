@@ -225,6 +225,9 @@ const char *s3_status_reason(unsigned status);
 // Writer: escapes & < > " ' and, as S3 does, control bytes as &#xN;. Default namespace, no pretty
 // printing.
 void s3_xml_escape(struct buf *out, struct span text);
+// The text of an element as it stands there, references resolved; ret_bytes takes text.len. False: with one that is
+// none of XML's own.
+bool s3_xml_unescape(struct span text, char *ret_bytes, size_t *ret_len);
 void s3_xml_element(struct buf *out, const char *name, struct span text);
 void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value);
 
@@ -450,6 +453,24 @@ void s3_list_scan_begin(struct s3_list_scan *scan, bool is_encoded);
 void s3_list_scan_feed(struct s3_list_scan *scan, struct span data, s3_list_scan_fn *on_entry,
                        void *ctx);
 
+// --- s3_list_names.c: which names a listing shows, while its bytes pass ---------------------------
+
+// `name` is valid during the call.
+typedef bool s3_list_names_fn(void *ctx, struct span name);
+struct s3_list_names {
+    bool is_encoded, is_bad;
+    bool in_tag, in_common, in_name;
+    uint64_t
+        pending_bytes; // so many of those that were fed, the last ones, are of a name not judged yet
+    size_t tag_len, text_len;
+    char tag[16], text[6 * S3_KEY_MAX], name[6 * S3_KEY_MAX]; // a byte is a reference of 6 at most
+};
+// `is_encoded`: names in percent coding were asked for.
+void s3_list_names_begin(struct s3_list_names *names, bool is_encoded);
+// False: there is a name that may not be shown, in this piece or in one before.
+bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_names_fn *may_show,
+                        void *ctx);
+
 // --- checksums -----------------------------------------------------------------------------------
 
 enum s3_checksum {
@@ -529,5 +550,8 @@ struct span access_keys_dummy_secret(void);
 // only rows with an empty prefix grant anything. A key or prefix with ".." must be allowed as the path
 // that it is, too; one that leaves its bucket is not allowed.
 bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_effect *effect);
+// May a listing show it this name, by its bytes?
+bool access_keys_may_see(const struct access_keys_principal *p, struct span bucket,
+                         struct span name);
 
 #endif

@@ -11,42 +11,11 @@ void s3_list_scan_begin(struct s3_list_scan *scan, bool is_encoded)
     *scan = (struct s3_list_scan){.is_encoded = is_encoded};
 }
 
-// As an element has it. False: in no way that is known here.
-static bool unescape(struct span text, char *ret_bytes, size_t *ret_len)
-{
-    static const struct {
-        const char *name;
-        char c;
-    } ENTITIES[] = {
-        {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};
-    size_t len = 0;
-    while (text.len > 0) {
-        size_t taken = 1;
-        char c = text.ptr[0];
-        if (c == '&') {
-            taken = 0;
-            for (size_t i = 0; i < ARRAY_LEN(ENTITIES) && taken == 0; i++) {
-                struct span name = span_from_cstr(ENTITIES[i].name);
-                taken = span_starts_with(text, name) ? name.len : 0;
-                c = ENTITIES[i].c;
-            }
-            if (taken == 0) {
-                return false;
-            }
-        }
-        ret_bytes[len++] = c;
-        text.ptr += taken;
-        text.len -= taken;
-    }
-    *ret_len = len;
-    return true;
-}
-
 static bool key_decode(struct s3_list_scan *scan)
 {
     struct span text = {scan->text, scan->text_len};
     if (!scan->is_encoded) {
-        return unescape(text, scan->key, &scan->key_len);
+        return s3_xml_unescape(text, scan->key, &scan->key_len);
     }
     for (size_t i = 0; i < scan->text_len; i++) {
         scan->text[i] = scan->text[i] == '+' ? ' ' : scan->text[i];

@@ -43,6 +43,75 @@ void s3_xml_escape(struct buf *out, struct span text)
     }
 }
 
+// A character in UTF-8, which is never longer than the reference to it. Returns its length; 0: there is none.
+static size_t utf8_put(uint32_t c, char *to)
+{
+    if (c > 0x10ffff) {
+        return 0;
+    }
+    size_t len = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    static const unsigned char FIRST[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    for (size_t i = len; i-- > 1; c >>= 6) {
+        to[i] = (char)(0x80 | (c & 0x3f));
+    }
+    to[0] = (char)(FIRST[len] | c);
+    return len;
+}
+
+// "&#65;" or "&#x41;": how long it is, 0 if it is none.
+static size_t number_read(struct span text, char *to, size_t *len)
+{
+    size_t end = span_find(text, ';');
+    if (end == text.len || end > 9 || end < 3 || !span_starts_with(text, SPAN("&#"))) {
+        return 0;
+    }
+    bool is_hex = text.ptr[2] == 'x';
+    uint32_t c = 0;
+    for (size_t i = is_hex ? 3 : 2; i < end; i++) {
+        char d = text.ptr[i];
+        int digit = d >= '0' && d <= '9'             ? d - '0'
+                    : is_hex && d >= 'a' && d <= 'f' ? d - 'a' + 10
+                    : is_hex && d >= 'A' && d <= 'F' ? d - 'A' + 10
+                                                     : -1;
+        if (digit < 0) {
+            return 0;
+        }
+        c = c * (is_hex ? 16 : 10) + (uint32_t)digit; // six or seven digits
+    }
+    size_t put = utf8_put(c, to + *len);
+    *len += put;
+    return put > 0 && end > (is_hex ? 3u : 2u) ? end + 1 : 0;
+}
+
+bool s3_xml_unescape(struct span text, char *ret_bytes, size_t *ret_len)
+{
+    static const struct {
+        const char *name;
+        char c;
+    } ENTITIES[] = {
+        {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};
+    size_t len = 0;
+    while (text.len > 0) {
+        size_t taken = text.ptr[0] == '&' ? number_read(text, ret_bytes, &len) : 1;
+        if (text.ptr[0] != '&') {
+            ret_bytes[len++] = text.ptr[0];
+        }
+        for (size_t i = 0; i < ARRAY_LEN(ENTITIES) && taken == 0; i++) {
+            if (span_starts_with(text, span_from_cstr(ENTITIES[i].name))) {
+                ret_bytes[len++] = ENTITIES[i].c;
+                taken = strlen(ENTITIES[i].name);
+            }
+        }
+        if (taken == 0) {
+            return false;
+        }
+        text.ptr += taken;
+        text.len -= taken;
+    }
+    *ret_len = len;
+    return true;
+}
+
 void s3_xml_element(struct buf *out, const char *name, struct span text)
 {
     buf_append_char(out, '<');

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from client import Truncated
 from forebay import KEYS
 from generous import Generous
 from test_auth import Caller, SECRETS, judge_denied, keys_file, verify
@@ -277,3 +278,51 @@ def test_an_id_is_no_way_to_other_keys(guarded, open_one, generous):
         # What stays there is the origin's to know, and so are two dots that are part of a name.
         for query in ("?versionId=a..b", "?versionId=a%2Fb%2B%3D", "?versionId=null"):
             assert client.get("theirs/key" + query).status != 400, query
+
+
+def listing(*names, encoded=False):
+    """An answer of these keys (and common prefixes, which end with a slash), as the bytes of a whole reply."""
+    rows = [f"<CommonPrefixes><Prefix>{n}</Prefix></CommonPrefixes>" if n.endswith("/") else
+            f"<Contents><Key>{n}</Key><ETag>&quot;e&quot;</ETag><Size>7</Size></Contents>" for n in names]
+    body = ("<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>bkt</Name><Prefix>mine/</Prefix>"
+            + ("<EncodingType>url</EncodingType>" if encoded else "") + "".join(rows) + "</ListBucketResult>").encode()
+    return f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+FOREIGN = ["theirs/key", "theirs/", "mine", "%74heirs/key", "&#116;heirs/key", "<![CDATA[mine/k]]>", "mine/<b/>k", ""]
+
+
+@pytest.mark.parametrize("query", ["list-type=2&continuation-token=theirs%2F0", "marker=theirs%2F0",
+                                   "versions&key-marker=theirs%2F0", "uploads&key-marker=theirs%2F0",
+                                   "list-type=2&encoding-type=url&start-after=theirs%2F0"])
+def test_a_listing_shows_no_other_names(guarded, generous, query):
+    """An origin may begin where a position says, not where the prefix does."""
+    alice, root = Caller(guarded, "ALICE"), Caller(guarded, "ROOT")
+    target = f"/bkt?{query}&prefix=mine%2F"
+    for number, name in enumerate(FOREIGN):
+        generous.fault(None, "raw", listing("mine/a", name, "mine/b"))
+        judge_denied(alice.ask("GET", target), "AccessDenied")
+        assert guarded.metric("forebay_listings_refused_total") == number + 1, name
+        generous.fault(None, "raw", listing("mine/a", name, "mine/b"))
+        reply = root.ask("GET", target)
+        assert reply.status == 200 and f">{name}</".encode() in bytes(reply.body), (name, reply)
+    encoded = "encoding-type" in query
+    own = ["mine/a&amp;b", "mine/&#34;q&#x22;", "mine/dir/", "mine/" + "&quot;" * 1019, "mine/../theirs/key"]
+    own += ["mine%2Fa%2Bb+c", "mine%2Fdir/"] if encoded else []
+    generous.fault(None, "raw", listing(*own, encoded=encoded))
+    reply = alice.ask("GET", target)
+    assert reply.status == 200 and bytes(reply.body) in listing(*own, encoded=encoded), reply
+
+
+def test_a_long_listing_ends_in_front_of_another_name(guarded, generous):
+    """Its beginning has gone on: the reply is cut, wherever the pieces end, with nothing of that name in it."""
+    alice = Caller(guarded, "ALICE")
+    own = [f"mine/{i:06d}" for i in range(20000)]
+    for more in range(40):
+        generous.fault(None, "raw", listing("mine/" + "x" * (1 + 7 * more), *own, "theirs/key", *own[:50]))
+        with pytest.raises(Truncated) as cut:
+            alice.ask("GET", "/bkt?list-type=2&continuation-token=theirs%2F0&prefix=mine%2F")
+        alice.http.close()
+        alice = Caller(guarded, "ALICE")
+        body = bytes(cut.value.reply.body)
+        assert b"thei" not in body and b"</Contents>" in body, body[-200:]

@@ -61,7 +61,7 @@ Test(s3_list_scan, what_is_not_whole_is_no_entry)
         "<Contents><Key>a</Key><Size>x</Size></Contents>",
         "<Contents><Key>a</Key><Size></Size></Contents>",
         "<Contents><Key>a<b/></Key><Size>1</Size></Contents>",
-        "<Contents><Key>a&#65;</Key><Size>1</Size></Contents>",
+        "<Contents><Key>a&#65</Key><Size>1</Size></Contents>",
         "<Contents><Key>a</Key></Contents><Contents><Size>1</Size></Contents>",
         "<Contents><Key>a</Key><Size>99999999999999999999999</Size></Contents>",
         "Contents><Key>a</Key><Size>1</Size></Contents",

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: every name in a listing is judged, in either coding, however its bytes are cut, and none of those of a
+// name that may not be shown counts as judged.
+#include "s3/s3.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "test.h"
+
+static unsigned shown;
+
+static bool may_show(void *ctx, struct span name)
+{
+    bool may = span_starts_with(name, span_from_cstr(ctx));
+    shown += may;
+    return may;
+}
+
+// In steps of so many bytes: how many of them are free to go; all, if every name may be shown.
+static size_t judged(const char *document, bool is_encoded, size_t step)
+{
+    static struct s3_list_names names;
+    static char prefix[] = "m/\xc3\xa9 ";
+    struct span rest = span_from_cstr(document);
+    size_t fed = 0;
+    shown = 0;
+    s3_list_names_begin(&names, is_encoded);
+    while (rest.len > 0) {
+        struct span piece = {rest.ptr, rest.len < step ? rest.len : step};
+        if (!s3_list_names_feed(&names, piece, may_show, prefix)) {
+            return fed < names.pending_bytes ? 0 : fed - names.pending_bytes;
+        }
+        fed += piece.len;
+        rest.ptr += piece.len;
+        rest.len -= piece.len;
+    }
+    return fed - names.pending_bytes;
+}
+
+#define HEAD                                                                                       \
+    "<?xml version=\"1.0\"?><ListBucketResult><Prefix>other</Prefix><NextMarker>n</NextMarker>"    \
+    "<Contents><Key>m/\xc3\xa9 a</Key><Size>1</Size></Contents>"
+
+Test(s3_list_names, wherever_they_are_cut)
+{
+    static const char *const GOOD[] = {"m/&#xE9; ", "m/&#233; &lt;&gt;&amp;&quot;&apos;",
+                                       "m/\xc3\xa9 %zz", "m&#47;\xc3\xa9 "};
+    static const char *const BAD[] = {
+        "m/\xc3\xa9", "",         "m/&#xE9; &nbsp;", "m/&#xE9; &#x110000;", "m/&#xE9; <i/>",
+        "m/%C3%A9+",  "m/&#xE9 ", "m/&#; ",          "<![CDATA[m/]]>"};
+    char document[1000];
+    for (size_t step = 1; step < 200; step++) {
+        for (size_t i = 0; i < ARRAY_LEN(GOOD); i++) {
+            snprintf(document, sizeof(document), HEAD "<Version><Key>%s</Key></Version></L>",
+                     GOOD[i]);
+            cr_assert_eq(judged(document, false, step), strlen(document), "%s step %zu", GOOD[i],
+                         step);
+            cr_assert_eq(shown, 2);
+        }
+        for (size_t i = 0; i < ARRAY_LEN(BAD); i++) {
+            snprintf(document, sizeof(document),
+                     HEAD "<CommonPrefixes><Prefix>%s</Prefix></CommonPrefixes></L>", BAD[i]);
+            size_t behind = strlen(HEAD "<CommonPrefixes><Prefix>");
+            cr_assert_leq(judged(document, false, step), behind, "%s step %zu", BAD[i], step);
+            cr_assert_eq(shown, 1);
+        }
+    }
+}
+
+Test(s3_list_names, in_either_coding)
+{
+    const char *encoded = "<Key>m%2F%C3%A9+b</Key><CommonPrefixes><Prefix>m/%c3%a9%20</Prefix>";
+    cr_assert_eq(judged(encoded, true, 1), strlen(encoded));
+    cr_assert_leq(judged(encoded, false, 1), strlen("<Key>"));
+    const char *plain =
+        "<Key>m/\xc3\xa9 100%+</Key>"; // an origin that does not heed what was asked for
+    cr_assert_eq(judged(plain, true, 1), strlen(plain));
+}
+
+// As long as references can make a key, and no longer; what goes on for ever is given up.
+Test(s3_list_names, names_of_any_length)
+{
+    static char document[6 * S3_KEY_MAX + 100];
+    size_t len = (size_t)snprintf(document, sizeof(document), "<Key>m/\xc3\xa9 ");
+    memset(document + len, 'k', 6 * S3_KEY_MAX - 5);
+    size_t end = len + 6 * S3_KEY_MAX - 5;
+    memcpy(document + end, "</Key>", sizeof("</Key>"));
+    cr_assert_eq(judged(document, false, 100), end + 6);
+    memcpy(document + end, "k</Key>", sizeof("k</Key>"));
+    cr_assert_leq(judged(document, false, 100), strlen("<Key>"));
+}
