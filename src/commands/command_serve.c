@@ -554,6 +554,15 @@ static bool serve_is_busy(const struct serve *s, uint64_t since_ms)
            stats_sum(COUNTER_writes_inflight) > 0;
 }
 
+// "Read your files again", from who knows this process only, is for the one that follows: it has read them
+// already, and takes its signals once it serves.
+static void serve_forward(const struct serve *s, int signal_number)
+{
+    if (s->upgrade.pid != 0 && (signal_number == SIGHUP || signal_number == SIGUSR1)) {
+        (void)kill(s->upgrade.pid, signal_number); // one that has died meanwhile reads them anew
+    }
+}
+
 // New connections are refused, open exchanges end, runs in flight are stored or dropped, writes get
 // their answers, also those whose clients have left; a second signal or the end of the grace stops
 // the wait. Where another process was to follow, the first signal calls that off.
@@ -574,6 +583,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     while (serve_is_busy(s, since_ms) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
         serve_tend_watchdog(s);
+        serve_forward(s, signal_number);
         if (signal_number != SIGTERM && signal_number != SIGINT) {
             continue;
         }
@@ -624,11 +634,23 @@ static void serve_tear_down(struct serve *s, bool running)
 }
 
 // The cache is closed: whoever follows may have it.
-static void serve_hand_over(struct serve *s)
+static void serve_hand_over(struct serve *s, const sigset_t *signals)
 {
     char state[64], main_pid[128];
-    (void)alarm(0); // the wait has a bound of its own
+    const struct timespec now = {0};
+    int signal_number;
+    if (command_stop_bound_end(signals)) { // the wait has a bound of its own
+        command_upgrade_call_off(&s->upgrade);
+        log_error("upgrade_failed", "why=\"the server is stopping\"");
+        return;
+    }
     command_upgrade_finish(&s->upgrade);
+    while ((signal_number = sigtimedwait(signals, NULL, &now)) > 0) {
+        serve_forward(s, signal_number);
+        if (signal_number == SIGTERM || signal_number == SIGINT) {
+            (void)kill(s->upgrade.pid, signal_number); // who stops a server leaves none
+        }
+    }
     command_watchdog_state(&s->watchdog, state); // the one that follows was not believed yet
     (void)snprintf(main_pid, sizeof(main_pid), "MAINPID=%d%s%s", (int)s->upgrade.pid,
                    state[0] != '\0' ? "\n" : "", state);
@@ -729,7 +751,7 @@ int command_serve(int argc, char **argv)
     command_stop_bound(&signals);
     serve_tear_down(&s, true);
     if (s.upgrade.pid != 0) {
-        serve_hand_over(&s);
+        serve_hand_over(&s, &signals);
     }
     log_info("stopped", "exit=%d", EXIT_CODE_OK);
     return EXIT_CODE_OK;

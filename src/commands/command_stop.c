@@ -25,10 +25,20 @@ static void on_stop_too_long(int number)
     _exit(EXIT_CODE_FAILED);
 }
 
+static volatile sig_atomic_t is_hurried;
+
 static void on_stop_hurried(int number)
 {
     (void)number;
+    is_hurried = 1;
     (void)alarm(STOP_HURRIED_S);
+}
+
+bool command_stop_bound_end(const sigset_t *signals)
+{
+    check(pthread_sigmask(SIG_BLOCK, signals, NULL) == 0);
+    (void)alarm(0);
+    return is_hurried != 0;
 }
 
 void command_stop_bound(const sigset_t *signals)

@@ -109,6 +109,8 @@ void command_help_render(const struct command *command, struct buf *out);
 // From now on, when the drain is over, the process ends within a bound, and soon after one more of
 // `signals`, whatever still waits.
 void command_stop_bound(const sigset_t *signals);
+// There is no such bound any more, and the signals are blocked. True: one to stop came meanwhile.
+bool command_stop_bound_end(const sigset_t *signals);
 
 // --- command_memory.c: limits.max_buffer as a whole; main thread, but for the metrics ------------
 

@@ -310,6 +310,71 @@ def test_who_stops_the_old_one_leaves_no_new_one(serve, origin, engine):
     warm(server, origin, ["slow"])
 
 
+def threads_of(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def child_of(pid):
+    child, = map(int, open(f"/proc/{pid}/task/{pid}/children").read().split())
+    return child
+
+
+def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
+    """SIGTERM when the cache is on its way to the one that follows, which has not said yet that it serves."""
+    origin.put("a", 1000)
+    server = serve(origin, engine=engine)
+    warm(server, origin, ["a"])
+    go = threading.Event()
+    origin.put("slow", 1000)
+    origin.fault("slow", "hold", (go,))
+    old = server.process.pid
+    with server.connection() as busy:
+        busy.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
+        origin.wait_for(1, key="slow")
+        os.kill(old, signal.SIGUSR2)
+        server.wait_stderr('"draining"')
+        new = child_of(old)
+        os.kill(new, signal.SIGSTOP)                       # it takes nothing over meanwhile
+        go.set()
+        judge(busy.read_reply(), origin, "slow")
+    wait_for(lambda: threads_of(old) == 1, "the old one to have closed the cache")
+    os.kill(old, signal.SIGTERM)
+    os.kill(new, signal.SIGCONT)
+    try:
+        wait_for(lambda: is_gone(new), "the one that was to follow to end")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(new, signal.SIGKILL)                   # it would hold what the server says open
+    assert server.wait_exit() == 0, server.output()
+    server.start()                                         # the cache directory is free
+    warm(server, origin, ["a"])
+
+
+def test_what_the_old_one_is_told_meanwhile_reaches_the_new_one(serve, origin, tmp_path):
+    """SIGHUP and SIGUSR1 to the process that is known: the new one has read its files already, so it reads them again."""
+    go = threading.Event()
+    origin.put("slow", 1000)
+    origin.fault("slow", "hold", (go,))
+    log, rotated = tmp_path / "access.log", tmp_path / "access.log.1"
+    server = serve(origin, settings={"access_log.path": log})
+    old = server.process
+    with server.connection() as busy:
+        busy.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
+        origin.wait_for(1, key="slow")
+        os.kill(old.pid, signal.SIGUSR2)
+        server.wait_stderr('"draining"')
+        new = child_of(old.pid)
+        log.rename(rotated)
+        os.kill(old.pid, signal.SIGUSR1)
+        os.kill(old.pid, signal.SIGHUP)
+        go.set()
+        judge(busy.read_reply(), origin, "slow")
+    assert old.wait(WAIT_S) == 0, server.output()
+    follow(server, new)
+    server.wait_stderr('"reloaded"')
+    wait_for(log.exists, "the log's file under its name")
+
+
 def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
     """Nothing was handed over yet: the new one ends, too, and the next start finds the cache free."""
     origin.put("a", 1000)
