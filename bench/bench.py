@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
-from lib.rig import Rig, touch_memory  # noqa: E402
+from lib.rig import Rig  # noqa: E402
 from lib.table import Report  # noqa: E402
 
 SCENARIOS = ["hit", "stream", "ranges", "scattered", "miss", "slowdown", "herd", "fairness", "loader", "memory", "index", "scale", "full",
@@ -48,7 +48,6 @@ def main():
     report = Report(f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux {platform.release()}, "
                     f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds{', quick' if args.quick else ''}, "
                     f"engine {args.engine}. Medians; behind ratios the least and the most of the rounds.")
-    touch_memory()
     for name in args.scenarios or SCENARIOS:
         run(name, report, args)
         if args.results:

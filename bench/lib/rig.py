@@ -10,7 +10,6 @@ Everything listens on loopback, on ports that the system chooses, and ends with 
 the client the second and what follows; the origin is on the client's unless told otherwise.
 """
 import json
-import mmap
 import os
 import re
 import resource
@@ -82,16 +81,6 @@ def free_port():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
-
-
-def touch_memory():
-    """Uses all memory that is free, but for a tenth, once. A virtual machine may get it from its host when it is first touched, for
-    which who happens to be first pays: 2 to 5 ms for each MiB were measured, several times what a stream costs."""
-    free = int(re.search(r"MemFree:\s+(\d+)", Path("/proc/meminfo").read_text()).group(1)) << 10
-    with mmap.mmap(-1, max(1, free // 10 * 9)) as memory, open("/dev/zero", "rb", buffering=0) as zeros, memoryview(memory) as view:
-        done = 0
-        while done < len(view):
-            done += zeros.readinto(view[done:])
 
 
 class Failure(Exception):

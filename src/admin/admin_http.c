@@ -32,6 +32,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "stats/stats.h"
 
 #define HEAD_MAX_BYTES 16384
@@ -323,7 +324,7 @@ static void on_stop(evutil_socket_t fd, short what, void *ctx)
 static void *thread_main(void *ctx)
 {
     struct admin *admin = as_admin(ctx);
-    (void)pthread_setname_np(pthread_self(), "admin"); // a name for debuggers
+    thread_begin("admin", THREAD_BEHIND);
     admin_of_thread = admin;
     (void)event_base_dispatch(admin->base); // returns when the loop is broken by on_stop()
     return NULL;

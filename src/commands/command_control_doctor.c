@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "commands/command_control_private.h"
 
 #define DOCTOR_WAIT_MS 50000u // below ADMIN_CALL_WAIT_MAX_MS
@@ -194,6 +195,7 @@ static json_t *kept_answer(struct command_doctor_run *run)
 static void *run_main(void *ctx)
 {
     struct command_doctor_run *run = ctx;
+    thread_begin("doctor", THREAD_HELPS);
     struct buf out;
     int pipes[2] = {-1, -1};
     pid_t pid = 0;

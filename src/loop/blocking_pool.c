@@ -51,5 +51,5 @@ struct thread_pool *blocking_pool_new(enum blocking_lane lane)
     } lanes[BLOCKING_LANE_COUNT] = {[BLOCKING_GENERAL] = {"blocking", 4},
                                     [BLOCKING_STORE] = {"blocking-store", 1}, // under one lock
                                     [BLOCKING_ORIGIN] = {"blocking-origin", 4}};
-    return thread_pool_new(lanes[lane].name, lanes[lane].thread_count, run);
+    return thread_pool_new(lanes[lane].name, THREAD_HELPS, lanes[lane].thread_count, run);
 }

@@ -103,8 +103,13 @@ static void run(struct list_node *node)
 
 struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned thread_count)
 {
-    static const char *const names[DISK_LANE_COUNT] = {"disk", "disk-write", "disk-origin"};
-    return thread_pool_new(names[lane], thread_count, run);
+    static const struct {
+        const char *name;
+        enum thread_kind kind;
+    } lanes[DISK_LANE_COUNT] = {[DISK_LANE_READS] = {"disk", THREAD_HELPS},
+                                [DISK_LANE_WRITES] = {"disk-write", THREAD_BEHIND},
+                                [DISK_LANE_ORIGIN] = {"disk-origin", THREAD_HELPS}};
+    return thread_pool_new(lanes[lane].name, lanes[lane].kind, thread_count, run);
 }
 
 // --- The engine's face, on the worker ------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <liburing.h>
 #include <pthread.h>
 
+#include "base/thread.h"
 #include "loop/loop.h"
 
 #define WORKER_MAGIC 0x776f726bu
@@ -48,8 +49,8 @@ bool mailbox_has_work(const struct worker *w);
 
 // --- thread_pool.c -------------------------------------------------------------------------------
 struct thread_pool;
-// `name` is what top shows of its threads, which call run() with each piece of work.
-struct thread_pool *thread_pool_new(const char *name, unsigned thread_count,
+// `name` and `kind`: thread_begin(). Its threads call run() with each piece of work.
+struct thread_pool *thread_pool_new(const char *name, enum thread_kind kind, unsigned thread_count,
                                     void (*run)(struct list_node *work));
 void thread_pool_start(struct thread_pool *pool);
 // Takes all `count` nodes of `work`, in their order, or none: ERR_LIMIT where more than `queued_max`

@@ -9,6 +9,7 @@
 
 struct thread_pool {
     const char *name;
+    enum thread_kind kind;
     void (*run)(struct list_node *work);
     unsigned thread_count, started_count;
     pthread_t *threads;
@@ -42,7 +43,7 @@ static struct list_node *pool_take(struct thread_pool *pool)
 static void *pool_main(void *ctx)
 {
     struct thread_pool *pool = ctx;
-    (void)pthread_setname_np(pthread_self(), pool->name); // only a name for top
+    thread_begin(pool->name, pool->kind);
     struct list_node *work;
     while ((work = pool_take(pool)) != NULL) {
         pool->run(work);
@@ -73,12 +74,13 @@ enum err thread_pool_add(struct thread_pool *pool, struct list *work, unsigned c
     return err;
 }
 
-struct thread_pool *thread_pool_new(const char *name, unsigned thread_count,
+struct thread_pool *thread_pool_new(const char *name, enum thread_kind kind, unsigned thread_count,
                                     void (*run)(struct list_node *work))
 {
     struct thread_pool *pool = calloc(1, sizeof(*pool));
     check(pool != NULL);
     pool->name = name;
+    pool->kind = kind;
     pool->run = run;
     pool->thread_count = thread_count;
     pool->threads = calloc(thread_count, sizeof(pool->threads[0]));

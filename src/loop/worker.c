@@ -30,6 +30,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
 
@@ -281,7 +282,7 @@ static void *worker_main(void *ctx)
     struct worker *w = as_worker(ctx);
     char name[16];
     snprintf(name, sizeof(name), "worker-%u", w->index);
-    (void)pthread_setname_np(pthread_self(), name); // only a name for top
+    thread_begin(name, THREAD_SERVES);
     current_worker = w;
     disk_io_uring_enable(w);
     while (!atomic_load_explicit(&w->loop->is_exiting, memory_order_acquire)) {

@@ -9,6 +9,7 @@
 //
 // What a line says: access_log_line.c, and a file for each of its forms.
 #include "base/random.h"
+#include "base/thread.h"
 #include "proxy/access_log_private.h"
 
 #include <errno.h>
@@ -182,6 +183,7 @@ static void take_next(struct access_log *log)
 static void *run_thread(void *ctx)
 {
     struct access_log *log = ctx;
+    thread_begin("access-log", THREAD_BEHIND);
     for (;;) {
         bool stopping = atomic_load(&log->stopping);
         take_next(log);

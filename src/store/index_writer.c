@@ -29,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "stats/stats.h"
 #include "store/index_batch.h"
 #include "store/index_condemn.h"
@@ -705,7 +706,7 @@ static void owed_end(struct index_writer *writer)
 static void *writer_main(void *ctx)
 {
     struct index_writer *writer = ctx;
-    (void)pthread_setname_np(pthread_self(), "index-writer"); // only for people
+    thread_begin("index-writer", THREAD_BEHIND);
     unsigned failures_at_stop = 0;
     pthread_mutex_lock(&writer->guarded.lock);
     while (writer_wait_locked(writer)) {

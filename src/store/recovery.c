@@ -28,6 +28,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "stats/stats.h"
 #include "store/index_verify.h"
 #include "store/segment_list.h"
@@ -379,7 +380,7 @@ static void *recovery_main(void *ctx)
 {
     struct recovery *recovery = ctx;
     struct store *store = recovery->store;
-    (void)pthread_setname_np(pthread_self(), "store-recovery"); // only for people
+    thread_begin("store-recovery", THREAD_BEHIND);
     examine_all(recovery, false);
     atomic_store(&store->log.examined, true);
     segment_log_want(&store->log, false);

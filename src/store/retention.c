@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "stats/stats.h"
 #include "store/index_forget.h"
 #include "store/retention_pins.h"
@@ -657,7 +658,7 @@ static void tick(struct retention *r)
 static void *retention_main(void *ctx)
 {
     struct retention *r = ctx;
-    (void)pthread_setname_np(pthread_self(), "store-retention"); // only for people
+    thread_begin("store-retention", THREAD_BEHIND);
     retention_state_load(r);
     r->saved_us = store_real_us();
     struct timespec until = tick_after_now();

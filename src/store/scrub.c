@@ -29,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "stats/stats.h"
 #include "store/segment_files.h"
 #include "store/segment_list.h"
@@ -470,7 +471,7 @@ static bool round_wait(struct scrub *scrub, uint64_t began_us)
 static void *scrub_main(void *ctx)
 {
     struct scrub *scrub = ctx;
-    (void)pthread_setname_np(pthread_self(), "store-scrub");           // only for people
+    thread_begin("store-scrub", THREAD_BEHIND);
     (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE); // where there are classes
     scrub->window = aligned_alloc(DIRECT_ALIGN, WINDOW_BYTES);
     scrub->header = malloc(RUN_HEADER_MAX);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "stats/stats.h"
 #include "store/segment_files.h"
 #include "store/segment_list.h"
@@ -289,7 +290,7 @@ static bool tick_is_over(const struct timespec *tick)
 static void *free_main(void *ctx)
 {
     struct segment_log *log = ctx;
-    (void)pthread_setname_np(pthread_self(), "store-free"); // only for people
+    thread_begin("store-free", THREAD_BEHIND);
     struct timespec tick = tick_after_now();
     pthread_mutex_lock(&log->guarded.lock);
     while (!log->guarded.free_stop) {

@@ -27,6 +27,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "stats/stats.h"
 #include "store/segment_files.h"
 #include "store/store_private.h"
@@ -310,7 +311,7 @@ static struct segment_opening *pool_next(struct segment_pool *pool)
 static void *pool_main(void *ctx)
 {
     struct segment_pool *pool = ctx;
-    (void)pthread_setname_np(pthread_self(), "store-opener"); // only for people
+    thread_begin("store-opener", THREAD_HELPS);
     struct segment_opening *opening;
     while ((opening = pool_next(pool)) != NULL) {
         opening->err = borrow(opening->segment, !segment_pool_is_short(pool), &opening->fd);

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/thread.h"
 #include "stats/stats.h"
 #include "store/segment_files.h"
 #include "store/segment_free.h"
@@ -402,7 +403,7 @@ static void supply_make_room(struct segment_log *log, bool evict)
 static void *supply_main(void *ctx)
 {
     struct segment_log *log = ctx;
-    (void)pthread_setname_np(pthread_self(), "store-supply"); // only for people
+    thread_begin("store-supply", THREAD_BEHIND);
     pthread_mutex_lock(&log->guarded.lock);
     while (!log->guarded.stop) {
         bool evict = log->guarded.evict_wanted;

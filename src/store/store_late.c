@@ -28,6 +28,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/thread.h"
 #include "stats/stats.h"
 #include "store/segment_files.h"
 #include "store/store_private.h"
@@ -169,7 +170,7 @@ static bool late_wait(struct store_late *late, uint64_t us)
 static void *late_main(void *ctx)
 {
     struct store *store = ctx;
-    (void)pthread_setname_np(pthread_self(), "store-late"); // only for people
+    thread_begin("store-late", THREAD_HELPS); // the store's threads are made from it
     uint64_t wait_us = LOOK_US, pause_us = PAUSE_US_MIN;
     while (late_wait(&store->late, wait_us)) {
         uint64_t missing = late_missing(store);
