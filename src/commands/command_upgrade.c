@@ -518,10 +518,13 @@ void command_upgrade_call_off(struct command_upgrade *u)
     end_child(u, NULL); // workers may still send into the pair, so its descriptors stay
 }
 
-// Does not return.
+// Does not return. It reads its files in any case: to be told so before it can hear is nothing to end for.
 static void start_anew(struct command_upgrade *u)
 {
     struct start s = {0};
+    check(signal(SIGHUP, SIG_IGN) != SIG_ERR); // one that is pending is dropped
+    check(signal(SIGUSR1, SIG_IGN) != SIG_ERR);
+    check(signal(SIGUSR2, SIG_IGN) != SIG_ERR);
     start_words(u, &s);
     start_environment(u, &s, false);
     bool ok = start_descriptors(u, &s, -1);

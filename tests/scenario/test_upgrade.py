@@ -314,6 +314,11 @@ def threads_of(pid):
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
+def is_waiting(pid):
+    """In a system call that waits for others."""
+    return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "S"
+
+
 def child_of(pid):
     child, = map(int, open(f"/proc/{pid}/task/{pid}/children").read().split())
     return child
@@ -347,6 +352,32 @@ def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
             os.kill(new, signal.SIGKILL)                   # it would hold what the server says open
     assert server.wait_exit() == 0, server.output()
     server.start()                                         # the cache directory is free
+    warm(server, origin, ["a"])
+
+
+@pytest.mark.parametrize("told", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_what_the_old_one_is_told_does_not_end_it_when_it_serves_again(serve, origin, told):
+    """A signal to read files again when the cache is given up and who follows does not come: the old one starts anew."""
+    go = threading.Event()
+    origin.put("slow", 1000)
+    origin.put("a", 1000)
+    origin.fault("slow", "hold", (go,))
+    server = serve(origin)
+    old = server.process.pid
+    with server.connection() as busy:
+        busy.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
+        origin.wait_for(1, key="slow")
+        os.kill(old, signal.SIGUSR2)
+        server.wait_stderr('"draining"')
+        new = child_of(old)
+        os.kill(new, signal.SIGSTOP)
+        go.set()
+        judge(busy.read_reply(), origin, "slow")
+    wait_for(lambda: threads_of(old) == 1 and is_waiting(old), "the old one to wait for the one that follows")
+    os.kill(old, told)
+    os.kill(new, signal.SIGKILL)
+    server.wait_stderr('"upgrade_undone"')
+    wait_for(lambda: server.process.poll() is None and pid_of(server) == old, "the old process to serve again")
     warm(server, origin, ["a"])
 
 
