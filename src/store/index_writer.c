@@ -706,7 +706,7 @@ static void owed_end(struct index_writer *writer)
 static void *writer_main(void *ctx)
 {
     struct index_writer *writer = ctx;
-    thread_begin("index-writer", THREAD_BEHIND);
+    thread_begin("index-writer", THREAD_HELPS);
     unsigned failures_at_stop = 0;
     pthread_mutex_lock(&writer->guarded.lock);
     while (writer_wait_locked(writer)) {

@@ -403,7 +403,7 @@ static void supply_make_room(struct segment_log *log, bool evict)
 static void *supply_main(void *ctx)
 {
     struct segment_log *log = ctx;
-    thread_begin("store-supply", THREAD_BEHIND);
+    thread_begin("store-supply", THREAD_HELPS);
     pthread_mutex_lock(&log->guarded.lock);
     while (!log->guarded.stop) {
         bool evict = log->guarded.evict_wanted;

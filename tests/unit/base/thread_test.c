@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread asks of the scheduler, as the kernel has it afterwards.
+// Proves: what a thread asks of the scheduler, as the kernel has it afterwards.
+#include "test.h"
+
 #include "base/thread.h"
 
-#include <criterion/criterion.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
