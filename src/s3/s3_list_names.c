@@ -4,9 +4,7 @@
 //
 // Takes <Key>NAME</Key> wherever it stands, and <Prefix>NAME</Prefix> in CommonPrefixes, in whatever pieces they
 // come. A name that is not plain text, or is longer than any, is a bad one.
-#include <string.h>
-
-#include "s3/s3.h"
+#include "s3/s3_private.h"
 
 void s3_list_names_begin(struct s3_list_names *names, bool is_encoded)
 {
@@ -53,17 +51,6 @@ static void on_tag(struct s3_list_names *names, s3_list_names_fn *may_show, void
     }
 }
 
-// What does not fit is left out, and its length says so.
-static void append(char *to, size_t max, size_t *len, struct span data)
-{
-    if (*len <= max && data.len <= max - *len) {
-        memcpy(to + *len, data.ptr, data.len);
-        *len += data.len;
-    } else {
-        *len = max + 1;
-    }
-}
-
 bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_names_fn *may_show,
                         void *ctx)
 {
@@ -73,9 +60,9 @@ bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_n
         struct span piece = {data.ptr, at};
         names->pending_bytes += names->in_name ? taken : 0;
         if (names->in_tag) {
-            append(names->tag, sizeof(names->tag), &names->tag_len, piece);
+            s3_list_append(names->tag, sizeof(names->tag), &names->tag_len, piece);
         } else if (names->in_name) {
-            append(names->text, sizeof(names->text), &names->text_len, piece);
+            s3_list_append(names->text, sizeof(names->text), &names->text_len, piece);
         }
         if (at < data.len) {
             if (names->in_tag) {

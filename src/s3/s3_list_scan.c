@@ -4,7 +4,7 @@
 // rest. Pure; any thread; bounded by the struct.
 #include <string.h>
 
-#include "s3/s3.h"
+#include "s3/s3_private.h"
 
 void s3_list_scan_begin(struct s3_list_scan *scan, bool is_encoded)
 {
@@ -21,6 +21,16 @@ static bool key_decode(struct s3_list_scan *scan)
         scan->text[i] = scan->text[i] == '+' ? ' ' : scan->text[i];
     }
     return span_uri_decode(text, scan->key, &scan->key_len);
+}
+
+void s3_list_append(char *to, size_t max, size_t *len, struct span data)
+{
+    if (*len <= max && data.len <= max - *len) {
+        memcpy(to + *len, data.ptr, data.len);
+        *len += data.len;
+    } else {
+        *len = max + 1;
+    }
 }
 
 static void on_tag(struct s3_list_scan *scan, s3_list_scan_fn *on_entry, void *ctx)
@@ -44,17 +54,6 @@ static void on_tag(struct s3_list_scan *scan, s3_list_scan_fn *on_entry, void *c
     }
 }
 
-// What does not fit is left out, and the element with it.
-static void append(char *to, size_t max, size_t *len, struct span data)
-{
-    if (*len <= max && data.len <= max - *len) {
-        memcpy(to + *len, data.ptr, data.len);
-        *len += data.len;
-    } else {
-        *len = max + 1;
-    }
-}
-
 void s3_list_scan_feed(struct s3_list_scan *scan, struct span data, s3_list_scan_fn *on_entry,
                        void *ctx)
 {
@@ -62,9 +61,9 @@ void s3_list_scan_feed(struct s3_list_scan *scan, struct span data, s3_list_scan
         size_t at = span_find(data, scan->in_tag ? '>' : '<');
         struct span piece = {data.ptr, at};
         if (scan->in_tag) {
-            append(scan->tag, sizeof(scan->tag), &scan->tag_len, piece);
+            s3_list_append(scan->tag, sizeof(scan->tag), &scan->tag_len, piece);
         } else if (scan->takes_text) {
-            append(scan->text, sizeof(scan->text), &scan->text_len, piece);
+            s3_list_append(scan->text, sizeof(scan->text), &scan->text_len, piece);
         }
         if (at == data.len) {
             return;
