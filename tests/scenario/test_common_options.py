@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """-q, -v and --no-color, which every command takes, and what else may stand in front of one."""
+import contextlib
 import json
 import os
 import pty
@@ -17,6 +18,16 @@ from waiting import WAIT_S, wait_for
 
 def admin_of(server):
     return f"http://127.0.0.1:{server.admin_port}"
+
+
+def rest_of(terminal):
+    """What comes until nobody has the other end, which an error says; closes it."""
+    seen = b""
+    with contextlib.suppress(OSError):
+        while piece := os.read(terminal, 4096):
+            seen += piece
+    os.close(terminal)
+    return seen
 
 
 # --- where they stand -----------------------------------------------------------------------------
@@ -137,12 +148,7 @@ def test_q_shows_no_progress(start, origin, quiet):
             seen += os.read(main, 4096)
         go.set()
     assert "1 of 1 objects" in command.communicate(timeout=WAIT_S)[0] and command.returncode == 0
-    try:
-        while piece := os.read(main, 4096):
-            seen += piece
-    except OSError:                           # nobody has the other end
-        pass
-    os.close(main)
+    seen += rest_of(main)
     assert (seen == b"") == quiet, seen
 
 
@@ -154,13 +160,7 @@ def test_colour(words, variables, coloured, tmp_path):
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "FOREBAY_ORIGIN_ENDPOINT": f"dir:{tmp_path}", **variables}
     command = subprocess.Popen([binary(), "doctor", *words], stdout=child, stderr=subprocess.DEVNULL, env=env)
     os.close(child)
-    seen = b""
-    try:
-        while piece := os.read(main, 4096):
-            seen += piece
-    except OSError:                           # nobody has the other end
-        pass
-    os.close(main)
+    seen = rest_of(main)
     command.wait(WAIT_S)
     assert b"green" in seen and (b"\x1b[" in seen) == coloured, seen
 

@@ -324,24 +324,30 @@ def child_of(pid):
     return child
 
 
+@contextlib.contextmanager
+def draining(server, origin):
+    """A server that upgrades by a signal and is held up by one request; gives the id of the process that follows."""
+    go = threading.Event()
+    origin.put("slow", 1000)
+    origin.fault("slow", "hold", (go,))
+    with server.connection() as busy:
+        busy.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
+        origin.wait_for(1, key="slow")
+        os.kill(server.process.pid, signal.SIGUSR2)
+        server.wait_stderr('"draining"')
+        yield child_of(server.process.pid)
+        go.set()
+        judge(busy.read_reply(), origin, "slow")
+
+
 def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
     """SIGTERM when the cache is on its way to the one that follows, which has not said yet that it serves."""
     origin.put("a", 1000)
     server = serve(origin, engine=engine)
     warm(server, origin, ["a"])
-    go = threading.Event()
-    origin.put("slow", 1000)
-    origin.fault("slow", "hold", (go,))
     old = server.process.pid
-    with server.connection() as busy:
-        busy.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
-        origin.wait_for(1, key="slow")
-        os.kill(old, signal.SIGUSR2)
-        server.wait_stderr('"draining"')
-        new = child_of(old)
+    with draining(server, origin) as new:
         os.kill(new, signal.SIGSTOP)                       # it takes nothing over meanwhile
-        go.set()
-        judge(busy.read_reply(), origin, "slow")
     wait_for(lambda: threads_of(old) == 1, "the old one to have closed the cache")
     os.kill(old, signal.SIGTERM)
     os.kill(new, signal.SIGCONT)
@@ -358,21 +364,11 @@ def test_who_stops_the_old_one_late_leaves_no_new_one(serve, origin, engine):
 @pytest.mark.parametrize("told", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_what_the_old_one_is_told_does_not_end_it_when_it_serves_again(serve, origin, told):
     """A signal to read files again when the cache is given up and who follows does not come: the old one starts anew."""
-    go = threading.Event()
-    origin.put("slow", 1000)
     origin.put("a", 1000)
-    origin.fault("slow", "hold", (go,))
     server = serve(origin)
     old = server.process.pid
-    with server.connection() as busy:
-        busy.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
-        origin.wait_for(1, key="slow")
-        os.kill(old, signal.SIGUSR2)
-        server.wait_stderr('"draining"')
-        new = child_of(old)
+    with draining(server, origin) as new:
         os.kill(new, signal.SIGSTOP)
-        go.set()
-        judge(busy.read_reply(), origin, "slow")
     wait_for(lambda: threads_of(old) == 1 and is_waiting(old), "the old one to wait for the one that follows")
     os.kill(old, told)
     os.kill(new, signal.SIGKILL)
@@ -383,23 +379,13 @@ def test_what_the_old_one_is_told_does_not_end_it_when_it_serves_again(serve, or
 
 def test_what_the_old_one_is_told_meanwhile_reaches_the_new_one(serve, origin, tmp_path):
     """SIGHUP and SIGUSR1 to the process that is known: the new one has read its files already, so it reads them again."""
-    go = threading.Event()
-    origin.put("slow", 1000)
-    origin.fault("slow", "hold", (go,))
     log, rotated = tmp_path / "access.log", tmp_path / "access.log.1"
     server = serve(origin, settings={"access_log.path": log})
     old = server.process
-    with server.connection() as busy:
-        busy.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
-        origin.wait_for(1, key="slow")
-        os.kill(old.pid, signal.SIGUSR2)
-        server.wait_stderr('"draining"')
-        new = child_of(old.pid)
+    with draining(server, origin) as new:
         log.rename(rotated)
         os.kill(old.pid, signal.SIGUSR1)
         os.kill(old.pid, signal.SIGHUP)
-        go.set()
-        judge(busy.read_reply(), origin, "slow")
     assert old.wait(WAIT_S) == 0, server.output()
     follow(server, new)
     server.wait_stderr('"reloaded"')
