@@ -412,6 +412,10 @@ class Forebay:
         shutil.rmtree(self.cache, ignore_errors=True)
 
 
+# In front of a command that asks a server: of itself it waits three seconds, and a loaded machine may take longer.
+PATIENT = ("--timeout", str(WAIT_S - 5))
+
+
 def run_forebay(*arguments, env=None, wait=WAIT_S, cwd=None):
     """One short-lived command of the binary."""
     full = {"PATH": os.environ["PATH"], "HOME": "/dev/null/none", "LC_ALL": "C.UTF-8"}

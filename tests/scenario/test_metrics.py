@@ -10,7 +10,7 @@ import pytest
 
 from client import Client
 from conftest import not_run
-from forebay import KEYS, ROOT, build_kind, run_forebay
+from forebay import KEYS, PATIENT, ROOT, build_kind, run_forebay
 
 MIB = 1 << 20
 PROMETHEUS = ROOT / "deploy/prometheus"
@@ -34,7 +34,7 @@ def served(start, origin):
         for _ in range(2):
             assert client.get("a").status == 200
             server.settle()
-    assert run_forebay("warm", f"--admin=127.0.0.1:{server.admin_port}", "s3://bkt/b", "--wait", "-q").returncode == 0
+    assert run_forebay(*PATIENT, "warm", "s3://bkt/b", "--wait", "-q", env={"FOREBAY_ADMIN": f"127.0.0.1:{server.admin_port}"}).returncode == 0
     return server
 
 
@@ -108,7 +108,7 @@ def test_a_reload_is_told_with_its_time(start, origin):
     name = "forebay_config_last_reload_success_timestamp_seconds"
     began = server.metric(name)
     server.advance(2)
-    assert run_forebay("reload", f"--admin=127.0.0.1:{server.admin_port}").returncode == 0
+    assert run_forebay(*PATIENT, "reload", env={"FOREBAY_ADMIN": f"127.0.0.1:{server.admin_port}"}).returncode == 0
     assert server.metric(name) >= began + 2
 
 

@@ -4,7 +4,7 @@ unpinned goes like everything else."""
 import json
 
 import pytest
-from forebay import build_kind, run_forebay
+from forebay import PATIENT, build_kind, run_forebay
 from test_control import RESULT, SHAPES, ask
 from test_retention import BLOCK, objects, read, rules, small
 from waiting import wait_for
@@ -212,7 +212,7 @@ def test_a_cache_too_small_for_pins(start, origin, by):
     pinned, others = objects(origin, "pin", 30), objects(origin, "o", 300)
     assert server.metric("forebay_segments") < 9
     if by == "command":
-        got = run_forebay("pin", "s3://bkt/pin/", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+        got = run_forebay(*PATIENT, "pin", "s3://bkt/pin/", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
         assert got.returncode == 0 and "keeps no pins" in got.stderr
     else:
         server.wait_stderr('"event":"pins_ignored"')
@@ -234,7 +234,7 @@ def test_who_may_pin(start, origin, tmp_path):
     server = start(origin, settings={"admin.socket": str(socket), "admin.token_file": str(token), "admin.trust_loopback": "false"})
     for words in (["pin", "s3://bkt/k"], ["unpin", "s3://bkt/k"], ["pins"]):
         for address, code in ((f"unix:{socket}", 0), (f"http://127.0.0.1:{server.admin_port}", 1)):
-            assert run_forebay(*words, env={"FOREBAY_ADMIN": address}).returncode == code, (words, address)
+            assert run_forebay(*PATIENT, *words, env={"FOREBAY_ADMIN": address}).returncode == code, (words, address)
 
 
 def test_warm_pins_and_says_before_what_it_would_fetch(start, origin):

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from client import Client, Connection
-from forebay import scaled
+from forebay import PATIENT, scaled
 from test_control import ask
 from waiting import wait_for
 
@@ -21,7 +21,7 @@ CALLS = 12          # to the admin port that only look, at once
 def warm_in_the_middle(server, origin, count, dice):
     """`warm --wait` as its user runs it, and how far the origin is when it should end: at any object, in the middle of one."""
     env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
-    command = subprocess.Popen([server.binary_path, "warm", "s3://bkt/k/", "--wait", "-q", "--jobs", "8"], env=env,
+    command = subprocess.Popen([server.binary_path, *PATIENT, "warm", "s3://bkt/k/", "--wait", "-q", "--jobs", "8"], env=env,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     mark = origin.mark()
     enough = dice.randrange(1, max(2, count // 4))
@@ -133,7 +133,7 @@ def test_a_server_with_many_calls_is_asked_again(start, origin):
                  "the calls to be held")
         before = server.metric("forebay_admin_calls_refused_total")
         env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
-        command = subprocess.Popen([server.binary_path, "warm", "s3://bkt/a", "--wait", "-q"], env=env, stdout=subprocess.PIPE,
+        command = subprocess.Popen([server.binary_path, *PATIENT, "warm", "s3://bkt/a", "--wait", "-q"], env=env, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         wait_for(lambda: server.metric("forebay_admin_calls_refused_total") > before or command.poll() is not None, "a refusal")
         go.set()
@@ -181,7 +181,7 @@ def test_names_of_all_jobs_together_are_bounded(start, origin, engine, tmp_path)
         assert server.metric("forebay_warm_names_refused_total") >= len(begun) + 1
         env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
         assert order(server, uris=uris[:100], concurrency=1).status in (200, 429)     # now less is left than the command begins with
-        command = subprocess.Popen([server.binary_path, "warm", "-f", str(names), "--wait", "-q", "--json"], env=env,
+        command = subprocess.Popen([server.binary_path, *PATIENT, "warm", "-f", str(names), "--wait", "-q", "--json"], env=env,
                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         told = json.loads(command.stdout.readline())
         assert told["type"] == "warning" and "waits: the names that warm jobs have yet to do" in told["reason"], told

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import upgrading
 from conftest import not_run
-from forebay import binary, build_kind
+from forebay import PATIENT, binary, build_kind
 from test_control import ask, said
 from waiting import wait_for
 
@@ -25,7 +25,7 @@ def faults():
 def begin(server, *words):
     """`warm --wait` as its user runs it."""
     env = {"PATH": os.environ["PATH"], "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
-    return subprocess.Popen([server.binary_path, "warm", *words, "--wait", "-q", "--json"], env=env, stdout=subprocess.PIPE,
+    return subprocess.Popen([server.binary_path, *PATIENT, "warm", *words, "--wait", "-q", "--json"], env=env, stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL, text=True)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 
 from client import Closed, ProtocolError, Truncated
-from forebay import binary, run_forebay
+from forebay import PATIENT, binary, run_forebay
 from waiting import WAIT_S, wait_for
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -58,7 +58,7 @@ class Installed:
 
 def control(server, *words, code=0):
     """`forebay upgrade`; what it printed."""
-    got = run_forebay("upgrade", *words, "--json",
+    got = run_forebay(*PATIENT, "upgrade", *words, "--json",
                       env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
     assert got.returncode == code, (got.returncode, got.stdout, got.stderr, server.output())
     return got.stdout + got.stderr
