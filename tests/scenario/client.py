@@ -248,6 +248,7 @@ class Client:
         self.host = host or f"127.0.0.1:{port}"
         self.connection = None
         self.first_byte_s = None
+        self.answered = 0                                      # requests
 
     def __enter__(self):
         return self
@@ -278,6 +279,7 @@ class Client:
             except BaseException:
                 self.close()
                 raise
+        self.answered += 1
         if reply.closes:
             self.close()
         return reply

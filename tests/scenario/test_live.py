@@ -3,12 +3,14 @@
 are shown as log.keys says, and only to who may."""
 import contextlib
 import json
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from client import Client
-from forebay import build_kind, run_forebay, scale
+from forebay import PATIENT, build_kind, run_forebay, scale
 from waiting import wait_for
 
 MIB = 1 << 20
@@ -27,13 +29,14 @@ def test_the_last_requests(start, origin):
     clients = [server.client() for _ in range(6)]
     for i in range(60):
         assert clients[i % 6].get("a" if i < 59 else "none").status == (200 if i < 59 else 404)
+    server.wait_metric("forebay_http_requests_total", lambda v: v == 60)     # a worker may be late to count what it has answered
     wait_for(lambda: asked(server, "/api/v1/requests", "requests")[0]["key"] == "none", "the last request is told")
     rows = asked(server, "/api/v1/requests", "requests")
     assert len(rows) == 50
     times = [row["time"] for row in rows]
     assert times == sorted(times, reverse=True)
-    server.access_log(wait_for=lambda line: line["status"] == 404)
-    ids = {line["id"] for line in server.access_log(wait_for=lambda line: True)}
+    wait_for(lambda: len(server.access_log()) == 60, "60 lines of three workers")
+    ids = {line["id"] for line in server.access_log()}
     assert len({row["id"] for row in rows} & ids) == 50
     last = rows[0]
     assert (last["key"], last["status"], last["op"], last["bucket"]) == ("none", 404, "GetObject", "bkt")
@@ -55,7 +58,7 @@ def many_objects(start, tmp_path, count):
     server = start(f"dir:{tmp_path}/tree", settings={"cache.ttl": "1h", "cache.size": "4GiB"}, ahead_s=3)
     env = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     # A directory gives faster than a disk takes: the job waits for it.
-    done = run_forebay("warm", "s3://bkt/", "--wait", "--json", env=env, wait=7200)
+    done = run_forebay(*PATIENT, "warm", "s3://bkt/", "--wait", "--json", env=env, wait=7200)
     assert done.returncode == 0, done.stdout[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])["objects"] == count
     server.settle()
@@ -67,10 +70,11 @@ MANY = 1_000_000 if scale() >= 1 else 10_000
 
 
 def test_answers_of_a_large_cache_take_no_longer(start, tmp_path, figure):
-    """With MANY objects each answer that the page asks for is small and quick, whatever there is."""
+    """With MANY objects each answer that the page asks for is small and quick, whatever there is: the quickest of several, so that
+    it is the answer's time and not a busy machine's."""
     server = many_objects(start, tmp_path, MANY)
-    slowest = {}
-    for _ in range(3):
+    took = {}
+    for _ in range(5):
         for path in ("/", "/api/v1/summary", "/api/v1/requests", "/api/v1/buckets", "/api/v1/jobs", "/api/v1/config",
                      "/api/v1/explain?ask=origin&uri=s3://bkt/0000/007", "/api/v1/explain?ask=origin&uri=s3://bkt/none",
                      "/api/v1/ls?uri=s3://bkt/0000/", "/metrics"):
@@ -78,10 +82,10 @@ def test_answers_of_a_large_cache_take_no_longer(start, tmp_path, figure):
             reply = server.admin(path)
             took_s = time.monotonic() - began
             assert reply.status == 200 and len(reply.body) < 256 << 10, (path, reply.status, len(reply.body))
-            slowest[path] = max(took_s, slowest.get(path, 0))
+            took[path] = min(took_s, took.get(path, took_s))
     assert asked(server, "/api/v1/summary", "counters")["cache_objects"] > 0.8 * MANY
-    assert max(slowest.values()) < 2, slowest
-    figure(f"{MANY} objects: the slowest of the page's answers took {1000 * max(slowest.values()):.0f} ms")
+    assert max(took.values()) < 2, took
+    figure(f"{MANY} objects: the slowest of the page's answers took {1000 * max(took.values()):.0f} ms at its quickest")
 
 
 @pytest.mark.parametrize("keys", ["full", "prefix", "hash"])
@@ -111,6 +115,19 @@ def test_who_may_not_see_names_sees_none(start, origin, tmp_path):
         assert server.admin(path).status == 401, path
 
 
+def child_of(server):
+    """The id of a process that the server has begun; 0: there is none."""
+    pid = server._pid()
+    children = [word for task in os.listdir(f"/proc/{pid}/task") for word in open(f"/proc/{pid}/task/{task}/children").read().split()]
+    return int(children[0]) if children else 0
+
+
+def state_of(pid):
+    """T: it is stopped, Z: it has ended; None: neither."""
+    state = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
+    return state if state in "TZ" else None
+
+
 def ask_doctor(server, header=("X-Forebay-Control", "1")):
     with Client(server.admin_port) as client:
         return client.request("POST", "/api/v1/doctor", [header])
@@ -126,15 +143,31 @@ def test_the_doctor_looks_at_a_server(start, origin):
     assert "in use by a running server" in found["directory"]["found"] and origin.endpoint in found["origin"]["found"]
     assert all(row["remedy"] for row in found.values() if row["state"] != "green")
     assert ask_doctor(server, ("X-Other", "1")).status == 403
-    mark = origin.mark()
-    with origin.hold(None):
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(ask_doctor, server)
-            origin.wait_for(1, since=mark)
-            assert ask_doctor(server).status == 503
-            server.stop()
-            with contextlib.suppress(Exception):
-                assert first.result().status == 503
+    with origin.hold(None), doctor_at_work(server) as first:
+        assert ask_doctor(server).status == 503
+        server.stop()
+        with contextlib.suppress(Exception):
+            assert first.result().status == 503
+
+
+@contextlib.contextmanager
+def doctor_at_work(server):
+    """The answer, to come, of a doctor that stands still in the middle until the block ends: what holds it up otherwise it
+    waits for two seconds, and then it is done."""
+    with ThreadPoolExecutor(1) as pool:
+        while True:
+            answer = pool.submit(ask_doctor, server)
+            pid = wait_for(lambda: answer.done() or child_of(server), "a doctor")
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGSTOP)
+                if wait_for(lambda: state_of(pid), "a doctor that stands") == "T":
+                    break
+            assert answer.result().status == 200           # it had ended before: another one
+        try:
+            yield answer
+        finally:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def looked(server):
@@ -151,14 +184,11 @@ def test_what_the_doctor_found_lately_is_told_again(start, origin):
     mark = origin.mark()
     again = looked(server)
     assert again["findings"] == first["findings"] and 0 <= again["age_s"] < 60 and origin.requests(since=mark) == []
-    with origin.hold(None):                                # also while another one looks
-        with ThreadPoolExecutor(1) as pool:
-            other = pool.submit(ask_doctor, server)
-            origin.wait_for(1, since=mark)
-            assert looked(server)["findings"] == first["findings"]
-            assert ask_doctor(server).status == 503
-            origin.release()
-            assert json.loads(other.result().body)["age_s"] == 0
+    with origin.hold(None), doctor_at_work(server) as other:    # also while another one looks
+        assert looked(server)["findings"] == first["findings"]
+        assert ask_doctor(server).status == 503
+        origin.release()
+    assert json.loads(other.result().body)["age_s"] == 0
     assert server.admin("/api/v1/doctor?x=1").status == 400
     if build_kind() == "release":
         return                                             # its clock cannot be moved

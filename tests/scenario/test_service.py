@@ -91,9 +91,10 @@ def test_watchdog_is_fed(start, origin, manager):
     server = start(origin, env={**manager.env, "WATCHDOG_USEC": str(LIMIT_US)})
     pid = server.process.pid
     assert [manager.next() for _ in range(3)] == [(pid, "READY=1"), (pid, f"WATCHDOG_USEC={LIMIT_US}"), (pid, "WATCHDOG=1")]
-    signs, began = 20, time.monotonic()
+    signs = 20
     assert [manager.next(WAIT_S) for _ in range(signs)] == [(pid, "WATCHDOG=1")] * signs
-    assert time.monotonic() - began > signs * LIMIT_US / 4 / 1e6 * 0.9, "more than it has to say"
+    # Since it was started: a reader that comes late finds several waiting.
+    assert time.monotonic() - server.spawned_at > signs * LIMIT_US / 4 / 1e6 * 0.9, "more than it has to say"
     server.stop()
     manager.wait("STOPPING=1")
     assert int(manager.wait("WATCHDOG_USEC=")[1].partition("=")[2]) > 60_000_000
@@ -111,12 +112,13 @@ def test_watchdog_starves_where_one_worker_stands(start, origin, manager):
         server.ahead_s += 6
         server._move_clock(6)
         server.wait_stderr("watchdog_not_fed")
-        manager.words(0.3)
+        while manager.next(0):                             # what was said before that
+            pass
         assert manager.words(1.5) == []
         assert server.admin("/livez").status == 503
     server.wait_stderr("watchdog_fed_again")
-    manager.wait("WATCHDOG=1")
-    assert len(manager.words(1)) >= 3
+    for _ in range(4):
+        manager.wait("WATCHDOG=1")
     assert server.admin("/livez").status == 200
 
 
@@ -125,13 +127,15 @@ def test_watchdog_limits_that_are_none(start, origin, manager, value):
     """Said in the log; the server serves, and nobody is fed."""
     server = start(origin, env={**manager.env, "WATCHDOG_USEC": value})
     server.wait_stderr("watchdog_ignored")
-    assert [text for _, text in manager.words(1)] == ["READY=1"]
+    assert manager.next() == (server.process.pid, "READY=1")
+    assert manager.words(1) == []
 
 
 def test_watchdog_of_another_process(start, origin, manager):
     """As who starts a server inside a service that is watched itself: WATCHDOG_PID is not ours."""
     server = start(origin, env={**manager.env, "WATCHDOG_USEC": "200000", "WATCHDOG_PID": "1"})
-    assert [text for _, text in manager.words(1)] == ["READY=1"]
+    assert manager.next() == (server.process.pid, "READY=1")
+    assert manager.words(1) == []
     assert "watchdog_ignored" not in server.output()
 
 
@@ -160,4 +164,5 @@ def test_watchdog_goes_on_with_an_upgrade(orphans, start, origin, manager):
     wait_for(lambda: manager.next() == (new, "WATCHDOG=1"), "a sign of the new process")
     assert old.wait(WAIT_S) == 0
     follow(server, new)
-    assert len([w for w in manager.words(1) if w == (new, "WATCHDOG=1")]) >= 3
+    for _ in range(3):
+        assert manager.wait("WATCHDOG=1")[0] == new
