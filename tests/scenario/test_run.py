@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """run: one command with a cache of its own: its environment, signals and exit code; nothing is left when either side dies."""
+import contextlib
 import os
 import re
 import signal
@@ -65,9 +66,10 @@ def is_gone(pid):
 def server_of(process):
     """The child that is a server."""
     for pid in children(process.pid):
-        with open(f"/proc/{pid}/cmdline") as file:
-            if file.read().split("\0")[1:2] == ["serve"]:
-                return pid
+        with contextlib.suppress(OSError):                 # it has ended meanwhile
+            with open(f"/proc/{pid}/cmdline") as file:
+                if file.read().split("\0")[1:2] == ["serve"]:
+                    return pid
     return None
 
 
