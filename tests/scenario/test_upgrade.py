@@ -51,6 +51,17 @@ def warm(server, origin, keys):
     server.settle()
 
 
+@contextlib.contextmanager
+def hears(server, busy):
+    """Of a server with one worker, BUSY connections of which are: `with` begins an upgrade, and behind it the worker has heard of
+    it, since it has passed an idle connection on; what connects from then on waits for the process that follows."""
+    with server.connection():
+        server.wait_metric("forebay_http_connections", lambda v: v == busy + 1)
+        yield
+        server.wait_stderr('"draining"')
+        server.wait_metric("forebay_http_connections", lambda v: v == busy)
+
+
 class Load:
     """Clients that never ask twice: what fails has failed. Half keep their connections as long as they may."""
 
@@ -142,8 +153,9 @@ def test_what_is_under_way_ends_first(serve, origin, engine):
     go = threading.Event()
     origin.put("slow", 1000)
     origin.put("w", 1000)
-    server = serve(origin, engine=engine)
+    server = serve(origin, engine=engine, settings={"workers": 1})
     warm(server, origin, ["w"])
+    server.wait_metric("forebay_http_connections", lambda v: v == 0)
     origin.fault("slow", "hold", (go,))
     origin.fault("w", "hold", (go,), method="PUT")
     with server.connection() as reader, server.connection() as writer:
@@ -153,8 +165,8 @@ def test_what_is_under_way_ends_first(serve, origin, engine):
         origin.wait_for(1, key="w", method="PUT")
         done = []
         asker = threading.Thread(target=lambda: done.append(upgrade(server)))
-        asker.start()
-        server.wait_stderr('"draining"')
+        with hears(server, busy=2):
+            asker.start()
         with server.connection() as new:                   # it waits in the queue meanwhile
             new.send(request_bytes("GET", "/bkt/w", f"127.0.0.1:{server.port}"))
             assert not done
@@ -257,7 +269,7 @@ def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
     """While the old one drains: without the new one it comes back, without the old one the new one goes on."""
     origin.put("a", 300_000)
     go = threading.Event()
-    server = serve(origin, engine=engine)
+    server = serve(origin, engine=engine, settings={"workers": 1})
     for victim in ("new", "old"):
         origin.put(victim, 1000)
         warm(server, origin, ["a"])
@@ -268,8 +280,9 @@ def test_either_side_is_killed_meanwhile(serve, origin, engine, installed):
             busy.send(request_bytes("GET", f"/bkt/{victim}", f"127.0.0.1:{server.port}"))
             origin.wait_for(1, key=victim)
             old = server.process.pid
-            os.kill(old, signal.SIGUSR2)
-            wait_for(lambda: any('"draining"' in line for line in server.stderr[mark:]), "the drain")
+            with hears(server, busy=1):
+                os.kill(old, signal.SIGUSR2)
+                wait_for(lambda: any('"draining"' in line for line in server.stderr[mark:]), "the drain")
             children = open(f"/proc/{old}/task/{old}/children").read().split()
             new = int(children[-1])
             with server.connection() as waits:
