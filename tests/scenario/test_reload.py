@@ -52,15 +52,14 @@ def change(server, file, code=0, **env):
     """The file says this now, and the server has read it; the answer of `forebay reload`."""
     path, text = server.folder / "forebay.yaml", file if isinstance(file, str) else json.dumps(merged(server.base, file))
     before = path.read_text()
-    for _ in range(5):
+    for attempt in range(5):
         path.write_text(text)
         answer = ask(server, "reload", code=code, **env)[-1]
-        if answer["errors"] or answer["applied"] or answer["needs_restart"] or text == before:
-            break
+        if answer["errors"] or answer["applied"] or answer["needs_restart"] or text == before or attempt == 4:
+            return answer
         # Where writing and asking take more than two seconds, the server has looked and read it by itself: once more, then.
         path.write_text(before)
         ask(server, "reload", **env)
-    return answer
 
 
 def in_force(server):
