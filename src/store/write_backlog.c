@@ -13,9 +13,24 @@
 #include "base/chunk.h"
 #include "stats/stats.h"
 
+#include <stdlib.h>
+
 static uint64_t queue_max(void)
 {
     return max_u64(chunk_budget_max_bytes() / 4, WRITE_BACKLOG_QUEUE_MIN);
+}
+
+// How long a write may take. FOREBAY_DISK_SLOW_US is for tests: what they judge is not for the machine's disk to decide.
+static uint64_t slow_us(void)
+{
+#ifdef FOREBAY_FAULTS
+    const char *text = getenv("FOREBAY_DISK_SLOW_US");
+    uint64_t us;
+    if (text != NULL && span_to_u64(span_from_cstr(text), &us)) {
+        return us;
+    }
+#endif
+    return WRITE_BACKLOG_SLOW_US;
 }
 
 bool write_backlog_takes(const struct write_backlog *backlog)
@@ -41,9 +56,8 @@ void write_backlog_stall(struct write_backlog *backlog)
 
 bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us)
 {
-    return !atomic_load(&backlog->slow) &&
-           (atomic_load(&backlog->writing_count) == 0 ||
-            now_us < atomic_load(&backlog->moved_us) + WRITE_BACKLOG_SLOW_US);
+    return !atomic_load(&backlog->slow) && (atomic_load(&backlog->writing_count) == 0 ||
+                                            now_us < atomic_load(&backlog->moved_us) + slow_us());
 }
 
 void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us)
@@ -57,7 +71,7 @@ void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t
 {
     check(atomic_fetch_sub(&backlog->writing_count, 1) > 0);
     atomic_store(&backlog->moved_us, now_us);
-    atomic_store(&backlog->slow, took_us > WRITE_BACKLOG_SLOW_US);
+    atomic_store(&backlog->slow, took_us > slow_us());
     atomic_store(&backlog->stalled, false);
 }
 

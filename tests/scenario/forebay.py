@@ -114,6 +114,8 @@ class Forebay:
             self.env["FOREBAY_CLOCK_FILE"] = str(self.clock)
             self._move_clock(ahead_s)
         self.env.update(env or {})
+        if "FOREBAY_DISK_FAULTS" not in self.env:      # a disk is slow where a test makes it so, not where the machine's is
+            self.env.setdefault("FOREBAY_DISK_SLOW_US", str(WAIT_S * 1_000_000))
         self.process = None
         self.port = self.admin_port = None
         self.stdout, self.stderr = [], []
@@ -332,6 +334,15 @@ class Forebay:
         they are stored when they are read the next time."""
         return sum(self.metric("forebay_cache_admission_rejected_total", reason=reason)
                    for reason in ("space", "disk-busy", "index-busy"))
+
+    def until_stored(self, read):
+        """Runs read(), which reads all of what is to be stored, until nothing of it came too fast for a loaded machine."""
+        def is_stored():
+            before = self.late_runs()
+            read()
+            self.settle()
+            return self.late_runs() == before
+        wait_for(is_stored, lambda: f"stored: {self.output()}")
 
     def troubles(self):
         """What a reply that was cut may have been cut for."""
