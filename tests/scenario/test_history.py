@@ -71,5 +71,5 @@ def test_no_stale_read_after_a_write(start, origin, engine, tmp_path, figure, li
            f"hits {server.metric('forebay_cache_requests_total', result='hit'):.0f}")
     wrong = judge(rows, etags)
     assert not wrong, f"{len(wrong)} wrong reads:\n" + "\n".join(wrong[:5])
-    assert counts["read"] > sum(counts.values()) // 3
+    assert counts["read"] > (sum(counts.values()) - counts["past"]) // 3    # writes past it go on as long as the others take
     assert not any(name.startswith("status 4") for name in counts if name != "status 416"), counts
