@@ -22,6 +22,11 @@ def cache_status(reply):
     return reply.header("cache-status")
 
 
+def was_late(reply):
+    """It went unstored, as it says, since a loaded machine had no segment ready or its disk or index was behind."""
+    return any(cache_status(reply).endswith(f"; detail={why}") for why in ("disk-full", "disk-busy", "index-busy"))
+
+
 @pytest.mark.tsan
 @pytest.mark.parametrize("workers", [1, 4])
 def test_delivered_is_there(start, origin, engine, workers):
@@ -31,11 +36,14 @@ def test_delivered_is_there(start, origin, engine, workers):
     keys = [f"immutable/{i}" for i in range(scaled(600))]
     for key in keys:
         origin.put(key, SIZE)
-    clients = [server.client() for _ in range(6)]
+    clients, late = [server.client() for _ in range(6)], 0
     try:
         for i, key in enumerate(keys):
             first = clients[i % 6].get(key)
             judge(first, origin, key, 0, SIZE)
+            if was_late(first):
+                late += 1
+                continue
             head = clients[(i + 1) % 6].head(key)
             same = clients[(i + 2) % 6].get(key, headers=[("If-None-Match", first.etag)])
             part = clients[(i + 3) % 6].get(key, 70_000, 79_999)
@@ -54,7 +62,8 @@ def test_delivered_is_there(start, origin, engine, workers):
         for client in clients:
             client.close()
     # Each of three requests of a key was answered from the cache, and says so in the metrics.
-    assert server.metric("forebay_cache_requests_total", result="hit") >= 3 * len(keys)
+    assert late < len(keys) / 2 and late <= server.late_runs(), late
+    server.wait_metric("forebay_cache_requests_total", lambda v: v >= 3 * (len(keys) - late), result="hit")
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -92,13 +101,16 @@ def test_strict_fetches_no_second_body(start, origin, engine):
     named = []
     with server.client() as one, server.client() as other:
         for key in keys:
-            judge(one.get(key), origin, key, 0, SIZE)
+            first = one.get(key)
+            judge(first, origin, key, 0, SIZE)
+            if was_late(first):
+                continue
             judge(other.get(key), origin, key, 0, SIZE)
             asked = origin.requests(key=key)
             assert [(e.method, e.status) for e in asked[:1]] == [("GET", 206)], (key, asked)
             assert [e.method for e in asked[1:]] == ["HEAD"] and asked[1].status in (200, 304), (key, asked)
             named.append(asked[1].status == 304)
-    assert sum(named) >= .9 * len(keys), named
+    assert len(named) > len(keys) / 2 and sum(named) >= .9 * len(named), named
 
 
 # --- reads past the cache ----------------------------------------------------------------------------
