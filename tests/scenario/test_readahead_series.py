@@ -5,6 +5,7 @@ import random
 import threading
 
 import pytest
+import test_readahead
 from client import Truncated, judge, judge_streamed
 from forebay import parallel
 from oracle import oracle_bytes
@@ -43,9 +44,9 @@ def asked_about(server):
     return server.metric("forebay_readahead_objects_total")
 
 
-def judge_once(origin, numbers, size=SHARD):
+def judge_once(server, origin, numbers, size=SHARD):
     for number in numbers:
-        assert origin.sent_twice(shard(number)) == 0 and origin.bytes_sent(shard(number)) == size, number
+        test_readahead.judge_once(server, origin, shard(number), size)
 
 
 @pytest.mark.parametrize("workers", [1, 16])
@@ -65,13 +66,18 @@ def test_the_next_of_a_series(start, origin, engine, workers):
             origin.wait_for(1, key=shard(number + 1), method="GET")
             assert len(origin.requests(key=shard(number + 1), method="HEAD")) == 1
     server.settle()
-    judge_once(origin, range(COUNT))
+    judge_once(server, origin, range(COUNT))
     assert asked_about(server) == COUNT - 3
     assert server.metric("forebay_readahead_bytes_total") >= (COUNT - 3) * SHARD / 2
-    mark = origin.mark()
-    for _ in range(2):
+
+    def epoch():
         for number in range(COUNT):
             read(server, origin, number)
+    if server.late_runs():              # of a loaded machine
+        server.until_stored(epoch)
+    mark = origin.mark()
+    for _ in range(2):
+        epoch()
     server.settle()
     assert not origin.requests(since=mark)
     server.advance(31)
@@ -94,7 +100,7 @@ def test_objects_in_ranges_over_several_connections(start, origin, engine, part)
             last = min(first + part, SHARD) - 1
             judge(clients[at % 2].get(shard(number), first, last), origin, shard(number), first, last - first + 1)
     server.settle()
-    judge_once(origin, range(COUNT))
+    judge_once(server, origin, range(COUNT))
     assert asked_about(server) == COUNT - 3
     for client in clients:
         client.close()
@@ -135,7 +141,7 @@ def test_holes_in_the_numbers_and_small_ones_between(start, origin, engine):
     for number in numbers:
         read(server, origin, number)
     server.settle()
-    judge_once(origin, numbers)
+    judge_once(server, origin, numbers)
     assert asked_about(server) == len(numbers) - 3
     assert {e.key for e in origin.requests() if e.key and e.key.startswith("set/")} == {shard(n) for n in numbers}
 
@@ -315,7 +321,7 @@ def test_readers_of_a_series_side_by_side(start, origin, engine, workers):
             list_all(server)
     parallel(2, reader)
     server.settle()
-    judge_once(origin, range(count))
+    judge_once(server, origin, range(count))
     assert all(len(origin.requests(key=shard(number), method="HEAD")) <= 1 for number in range(count))
 
 
