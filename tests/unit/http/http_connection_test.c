@@ -4,6 +4,7 @@
 #include "test.h"
 #include "waiting.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -338,21 +339,37 @@ Test(http_connection, body_cut_by_client)
     front_free(f);
 }
 
+#define TIMEOUT_MS 3600000u // nothing here lasts as long by itself
+
+// Until the server says or ends something: it may have seen the connection only after the clock
+// moved.
+static void let_time_pass(int fd)
+{
+    struct pollfd watched = {.fd = fd, .events = POLLIN};
+    unsigned looks = 0;
+    do {
+        cr_assert(looks++ < 300, "no time is long enough");
+        clock_test_advance_us(TIMEOUT_MS * 1000ull);
+    } while (poll(&watched, 1, 100) == 0);
+}
+
 // A head that does not end in time is answered and cut, however it trickles; an idle connection is
 // just closed.
 Test(http_connection, head_and_idle_timeouts)
 {
-    struct http_options options = {.header_timeout_ms = 60, .idle_timeout_ms = 60};
+    struct http_options options = {.header_timeout_ms = TIMEOUT_MS, .idle_timeout_ms = TIMEOUT_MS};
     struct front *f = front_new(options, 1);
     struct client_reply reply;
     int fd = client_connect(f->address);
     client_send_text(fd, "GET /small HTTP/1.1\r\nX");
+    let_time_pass(fd);
     cr_assert(client_read(fd, false, &reply));
     cr_assert(reply.status == 400 && reply.close);
     client_reply_done(&reply);
     cr_assert(client_at_end(fd));
     close(fd);
     fd = client_connect(f->address);
+    let_time_pass(fd);
     cr_assert(client_at_end(fd)); // nothing was ever sent
     close(fd);
     cr_assert(front_counted(f, COUNTER_http_timeout_header) == 2);
@@ -360,6 +377,7 @@ Test(http_connection, head_and_idle_timeouts)
     client_send_text(fd, NEXT);
     cr_assert(client_read(fd, false, &reply) && reply.status == 200);
     client_reply_done(&reply);
+    let_time_pass(fd);
     cr_assert(client_at_end(fd));
     cr_assert(front_counted(f, COUNTER_http_timeout_idle) == 1);
     close(fd);
@@ -380,6 +398,7 @@ Test(http_connection, least_rate)
     client_send_text(reader, "GET /bytes?n=400000000&slice=262144 HTTP/1.1\r\n" HOST "\r\n");
     int patient = client_connect(f->address);
     client_send_text(patient, "GET /never HTTP/1.1\r\n" HOST "\r\n");
+    wait_for(f->requests >= 3);
     wait_for(f->gone >= 2);
     cr_assert(front_counted(f, COUNTER_http_timeout_rate) == 2);
     cr_assert(f->gone == 2 && f->requests == 3);
