@@ -571,19 +571,18 @@ def test_clock_and_expiry(guarded, start, tmp_path, origin):
         put(origin, "bkt", key)
     warm(guarded, WARM)
     caller, at = Caller(guarded, "ALICE"), "/bkt/alice/warm"
-    now = time.time()
     for minutes in range(-20, 21):
-        headers = caller.signer.headers("GET", at, caller.http.host, when=now + 60 * minutes)
+        headers = caller.signer.headers("GET", at, caller.http.host, when=time.time() + 60 * minutes)
         reply = caller.http.request("GET", at, headers)
         if abs(minutes) <= 14:
             assert reply.status == 200 and "hit" in reply.header("cache-status"), minutes
         elif abs(minutes) >= 16:
             judge_denied(reply, "RequestTimeTooSkewed")
             assert reply.header("date"), reply
-    for made, expires, good in ((0, 60, True), (-50, 60, True), (-61, 60, False), (-3600, 7200, True),
+    for made, expires, good in ((0, 60, True), (-30, 60, True), (-61, 60, False), (-3600, 7200, True),
                                 (-7000, 7200, True), (-7300, 7200, False), (-604700, 604800, True),
                                 (-604900, 604800, False), (1200, 60, False)):
-        link = caller.signer.presign("GET", at, caller.http.host, expires=expires, when=now + made)
+        link = caller.signer.presign("GET", at, caller.http.host, expires=expires, when=time.time() + made)
         reply = caller.http.request("GET", link)
         if good:
             assert bytes(reply.body) == body_of("bkt", "alice/warm"), (made, expires, reply)
@@ -593,7 +592,7 @@ def test_clock_and_expiry(guarded, start, tmp_path, origin):
     for expires in ("0", "604801", "-1", "x", ""):
         link = caller.signer.presign("GET", at, caller.http.host, expires=expires)
         judge_denied(caller.http.request("GET", link), "AuthorizationQueryParametersError", 400)
-    expired = caller.signer.presign("GET", at, caller.http.host, expires=1, when=now - 5)
+    expired = caller.signer.presign("GET", at, caller.http.host, expires=1, when=time.time() - 5)
     assert "expired" in caller.http.request("GET", expired).element("Message").lower()
 
 
