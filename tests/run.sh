@@ -78,9 +78,15 @@ venv() {
     [ "$(cat "$stamp" 2>/dev/null)" = "$*" ] && return 0
     say "virtual environment $name: $*"
     rm -rf "${root:?}/$name"
-    python3 -m venv "$root/$name" &&
-        "$root/$name/bin/pip" -q --disable-pip-version-check install "$@" &&
-        echo "$*" >"$stamp"
+    python3 -m venv "$root/$name" || return 1
+    # pip asks again after a 5xx, but not where a download breaks off or stands still: what it has it keeps.
+    for attempt in 1 2 3; do
+        "$root/$name/bin/pip" -q --disable-pip-version-check --timeout 60 install "$@" &&
+            echo "$*" >"$stamp" && return 0
+        say "attempt $attempt of pip failed"
+        sleep "$((attempt * 5))"
+    done
+    return 1
 }
 
 build() {

@@ -58,6 +58,7 @@ def sh(command, timeout=900, **more):
 
 
 LOCKS = collections.defaultdict(threading.Lock)
+ATTEMPTS = 2        # a registry may fail once
 
 
 def once(name, make, key):
@@ -69,13 +70,16 @@ def once(name, make, key):
 def _once(folder, name, make, key):
     stamp = folder / "stamp"
     if not (stamp.exists() and stamp.read_text() == key):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        try:
-            why = make(folder)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            why = str(error)
-        if why:
+        for _ in range(ATTEMPTS):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            try:
+                why = make(folder)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                why = str(error)
+            if not why:
+                break
+        else:
             not_run(f"{name}: {why}")
         stamp.write_text(key)
     return folder
