@@ -484,6 +484,21 @@ static void control_drain(void *ctx, struct admin_call *call)
     check(kill(getpid(), SIGTERM) == 0); // the main thread takes it as any other
 }
 
+// Of the calls that wait for the main thread: on a drain it takes none any more, nor those that come while it
+// begins. Whichever thread finds one answers it.
+static void refuse_waiting(struct command_control *control)
+{
+    struct admin_call *calls[] = {atomic_exchange(&control->reload_call, NULL),
+                                  atomic_exchange(&control->upgrade_call, NULL)};
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        if (calls[i] != NULL) {
+            admin_call_refuse(
+                &calls[i], 503,
+                "the server is stopping, or another process is about to take its place");
+        }
+    }
+}
+
 static void control_upgrade(void *ctx, struct admin_call *call)
 {
     struct command_control *control = ctx;
@@ -499,6 +514,10 @@ static void control_upgrade(void *ctx, struct admin_call *call)
         return;
     }
     atomic_store(&control->upgrade_wait_ms, (unsigned)wait_s * 1000);
+    if (atomic_load(&control->is_draining)) {
+        refuse_waiting(control);
+        return;
+    }
     check(kill(getpid(), SIGUSR2) == 0);
 }
 
@@ -542,6 +561,10 @@ static void control_reload(void *ctx, struct admin_call *call)
         admin_call_refuse(&call, 503, "a reload is under way");
         return;
     }
+    if (atomic_load(&control->is_draining)) {
+        refuse_waiting(control);
+        return;
+    }
     check(kill(getpid(), SIGHUP) == 0);
 }
 
@@ -582,19 +605,14 @@ void command_control_init(struct command_control *control)
 
 void command_control_drain(struct command_control *control)
 {
+    atomic_store(&control->is_draining, true);
+    refuse_waiting(control);
     command_control_jobs_cancel(control->jobs);
     command_control_doctor_cancel(control->doctor);
 }
 
 void command_control_done(struct command_control *control)
 {
-    struct admin_call *calls[] = {atomic_exchange(&control->reload_call, NULL),
-                                  atomic_exchange(&control->upgrade_call, NULL)};
-    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
-        if (calls[i] != NULL) {
-            admin_call_refuse(&calls[i], 503, "the server is stopping");
-        }
-    }
     command_control_jobs_free(control->jobs);
     control->jobs = NULL;
     command_control_doctor_free(control->doctor);

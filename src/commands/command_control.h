@@ -22,6 +22,7 @@ struct command_control {
     struct command_doctor_run *doctor;
     _Atomic(struct admin_call *) reload_call; // waits for the main thread, and so does the next
     _Atomic(struct admin_call *) upgrade_call;
+    atomic_bool is_draining;     // the main thread takes neither any more
     atomic_uint upgrade_wait_ms; // as asked for; 0: not
 };
 
@@ -37,7 +38,8 @@ void command_control_reload(struct command_control *control);
 unsigned command_control_upgrade_wait_ms(struct command_control *control);
 // Answers who has asked: `pid` follows; 0: none does, and why.
 void command_control_upgraded(struct command_control *control, int pid, const char *why);
-// On the main thread: jobs end, and no new ones begin. Before the origins are closed; a zeroed one is fine.
+// On the main thread: jobs end, no new ones begin, and who asks for a reload or an upgrade is refused. Before the
+// origins are closed; a zeroed one is fine.
 void command_control_drain(struct command_control *control);
 // After the admin thread has ended.
 void command_control_done(struct command_control *control);

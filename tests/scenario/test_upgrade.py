@@ -14,7 +14,7 @@ import pytest
 
 import upgrading
 from client import Closed, Connection, judge, request_bytes
-from forebay import binary, parallel, scaled
+from forebay import binary, parallel, run_forebay, scaled
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 from upgrading import Installed, control, follow, pid_of, upgrade
 from waiting import WAIT_S, wait_for
@@ -409,6 +409,19 @@ def test_what_the_old_one_is_told_meanwhile_reaches_the_new_one(serve, origin, t
     follow(server, new)
     server.wait_stderr('"reloaded"')
     wait_for(log.exists, "the log's file under its name")
+
+
+def test_orders_while_it_drains_are_refused(serve, origin):
+    """Another upgrade, a reload: nobody takes them before the old process ends, so they hear that, not silence until then."""
+    server = serve(origin, settings={"shutdown.grace": "10m"})
+    old = server.process
+    with draining(server, origin) as new:
+        for order in ("upgrade", "reload"):
+            got = run_forebay(order, env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+            assert got.returncode == 1 and "about to take its place" in got.stderr, got
+            assert old.poll() is None, "refused only when the old process had ended"
+    assert old.wait(WAIT_S) == 0, server.output()
+    follow(server, new)
 
 
 def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
