@@ -37,7 +37,8 @@ bool write_backlog_takes(const struct write_backlog *backlog)
 {
     uint64_t queued = atomic_load(&backlog->queued_bytes);
     uint64_t owed = queued + atomic_load(&backlog->dirty_bytes);
-    if (queued > queue_max() || owed > WRITE_BACKLOG_MAX || atomic_load(&backlog->stalled)) {
+    bool stands = atomic_load(&backlog->stalled) && atomic_load(&backlog->writing_count) > 0;
+    if (queued > queue_max() || owed > WRITE_BACKLOG_MAX || stands) {
         return false;
     }
     return owed <= WRITE_BACKLOG_MAX / 4 ||
@@ -56,8 +57,9 @@ void write_backlog_stall(struct write_backlog *backlog)
 
 bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us)
 {
-    return !atomic_load(&backlog->slow) && (atomic_load(&backlog->writing_count) == 0 ||
-                                            now_us < atomic_load(&backlog->moved_us) + slow_us());
+    return now_us >= atomic_load(&backlog->slow_until_us) &&
+           (atomic_load(&backlog->writing_count) == 0 ||
+            now_us < atomic_load(&backlog->moved_us) + slow_us());
 }
 
 void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us)
@@ -71,7 +73,8 @@ void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t
 {
     check(atomic_fetch_sub(&backlog->writing_count, 1) > 0);
     atomic_store(&backlog->moved_us, now_us);
-    atomic_store(&backlog->slow, took_us > slow_us());
+    atomic_store(&backlog->slow_until_us,
+                 took_us > slow_us() ? now_us + WRITE_BACKLOG_DOUBT_US : 0);
     atomic_store(&backlog->stalled, false);
 }
 

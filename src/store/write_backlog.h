@@ -11,6 +11,9 @@
 
 // A write that takes longer is nothing to wait for.
 #define WRITE_BACKLOG_SLOW_US 250000u
+// So long after one that did, the device is taken for slow still. Then it is tried again: those who wait
+// for it to be quick (read-ahead, warm) may be the only ones who would write.
+#define WRITE_BACKLOG_DOUBT_US 1000000u
 // Above it no run is begun: most of a second of a disk of 300 MB/s, so that a burst is stored. Where
 // memory is short the chunks that wait to be written are the narrower bound.
 #define WRITE_BACKLOG_MAX (256u << 20)
@@ -22,7 +25,7 @@ struct write_backlog {
     _Atomic uint64_t queued_bytes;   // in chunks: appended, not yet written
     _Atomic uint64_t dirty_bytes;    // written and on their way to the device
     atomic_bool stalled;             // a run was given up, and no write has ended since
-    atomic_bool slow;                // the last write took longer than a reader should wait
+    _Atomic uint64_t slow_until_us;  // the last write took longer than a reader should wait
     atomic_uint writing_count;
     _Atomic uint64_t moved_us; // when a write last ended, or the first of those under way began
 };
@@ -31,7 +34,8 @@ struct write_backlog {
 bool write_backlog_takes(const struct write_backlog *backlog);
 // Chunks that wait for the device hold more memory than they may: who brings more gives up.
 bool write_backlog_is_over(const struct write_backlog *backlog);
-void write_backlog_stall(struct write_backlog *backlog); // a run is given up: none begins until
+// A run is given up: none begins until a write that is under way has ended.
+void write_backlog_stall(struct write_backlog *backlog);
 // Is the device quick enough for a reader to wait until something is on it?
 bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us);
 void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us); // a write

@@ -59,6 +59,21 @@ def gets(origin, keys):
 
 # --- what passes ----------------------------------------------------------------------------------
 
+def test_a_disk_whose_last_write_was_slow_is_tried_again(start, origin, engine):
+    """Nobody else writes: a job that waited for a quicker write would wait for ever."""
+    keys = [f"k/{i}" for i in range(20)]
+    for key in ("before", *keys):
+        origin.put(key, 100_000)
+    server = start(origin, engine=engine, settings=QUIET, env={"FOREBAY_DISK_FAULTS": "write:1:slow:400"})
+    with server.client() as client:
+        client.get("before")
+    server.settle()
+    done = result(begin(server, "s3://bkt/k/"))[-1]
+    assert done["objects_done"] == len(keys) and done["objects_refused"] == 0
+    assert gets(origin, keys) == [1] * len(keys)
+
+
+
 @pytest.mark.parametrize("workers", [1, 4])
 def test_an_index_that_is_behind_is_waited_for(start, origin, engine, tmp_path, workers):
     """No sync ends, so nothing becomes durable: the job waits before it asks the origin, and leaves room to a reader. Then it goes on."""

@@ -63,6 +63,29 @@ Test(write_backlog, knows_a_slow_device)
     cr_assert(write_backlog_is_quick(&backlog, 900000));
 }
 
+Test(write_backlog, tries_a_device_again_that_was_slow)
+{
+    struct write_backlog backlog = {0};
+    write_backlog_begins(&backlog, 1000);
+    write_backlog_ends(&backlog, 400000, 399000);
+    cr_assert_not(write_backlog_is_quick(&backlog, 399999 + WRITE_BACKLOG_DOUBT_US));
+    cr_assert(write_backlog_is_quick(&backlog, 400000 + WRITE_BACKLOG_DOUBT_US),
+              "nobody else may come to write");
+}
+
+Test(write_backlog, waits_for_no_write_where_none_is_under_way)
+{
+    chunk_budget_init(32 * MIB);
+    struct write_backlog backlog = {0};
+    write_backlog_begins(&backlog, 1000);
+    write_backlog_stall(&backlog);
+    cr_assert_not(write_backlog_takes(&backlog));
+    write_backlog_ends(&backlog, 2000, 1000);
+    cr_assert(write_backlog_takes(&backlog));
+    write_backlog_stall(&backlog);
+    cr_assert(write_backlog_takes(&backlog), "no write would ever take it back");
+}
+
 // --- with a store --------------------------------------------------------------------------------
 
 struct still {
