@@ -365,6 +365,11 @@ class Forebay:
         """Waits until no fill is in flight: what was read is stored or dropped."""
         self.wait_metric("forebay_fills_inflight", lambda v: v == 0, wait)
 
+    def durable(self):
+        """Waits until all that was read and stored is in the index: a kill loses none of it."""
+        self.settle()
+        self.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
+
     def access_log(self, wait_for=None, wait=WAIT_S):
         """Parsed lines; WAIT_FOR: wait until one line satisfies it."""
         def parse():

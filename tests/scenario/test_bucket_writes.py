@@ -207,7 +207,7 @@ def test_for_good(start, origin, engine, end, harm):
         if harm is lose_index:
             server.wait_stderr("index_rebuild_done")
         is_new(origin, server)
-        server.settle()
+        server.durable()
         getattr(server, end)()
     server.start()
     mark = origin.mark()

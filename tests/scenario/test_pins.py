@@ -23,9 +23,9 @@ def pins(server):
 
 
 def store_all(server, client, origin, keys):
-    """Until each of them is a hit, nothing is stored while the index is behind, and written: one that is on its way is a hit too."""
+    """Until each of them is a hit, nothing is stored while the index is behind, and one after a kill, too."""
     wait_for(lambda: read(client, origin, keys) == len(keys), server.output)
-    server.settle()
+    server.durable()
 
 
 def crowd(client, origin, others, rounds=2):

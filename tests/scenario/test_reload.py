@@ -192,8 +192,7 @@ def test_reloads_under_load_are_not_noticed(start, origin, engine, figure):
         with contextlib.ExitStack() as paused:
             for pause in pauses:
                 paused.enter_context(pause)
-            server.settle()
-            server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
+            server.durable()
             return server.memory_bytes(), len(os.listdir(f"/proc/{server._pid()}/fd"))
 
     def reload_all():

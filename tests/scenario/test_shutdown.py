@@ -518,7 +518,7 @@ def test_a_disk_that_stands_still(start, origin, engine, tmp_path):
     rig.server.env["FOREBAY_DISK_FAULTS"] = f"sync:file={gate}:hold"
     rig.server.start()
     cached(rig, "a")
-    rig.server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")   # durable
+    rig.server.durable()
     gate.touch()
     with rig.server.client() as client:
         judge(client.get("big"), origin, "big", 0, 8 * MIB)

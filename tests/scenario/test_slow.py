@@ -86,7 +86,7 @@ def test_nobody_waits_for_ever_for_a_delete(start, origin, engine, tmp_path):
     for key in ("over", "written", "behind"):
         origin.put(key, 1000)
     read_all(server, origin, ("over", "written"), 1000)
-    server.wait_metric("forebay_buffer_bytes", lambda n: n == 0, kind="runs")
+    server.durable()
     gate.touch()
     read_all(server, origin, ("behind",), 1000)     # its sync is what all others wait for
     server.settle()

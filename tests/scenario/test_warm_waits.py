@@ -229,7 +229,7 @@ def test_a_job_that_waits_ends(start, origin, tmp_path, request, how):
     server.start()
     half = ask(server, "warm", *(f"s3://bkt/{key}" for key in keys[:100]), "--wait", "-q")[-1]
     assert half["objects_done"] == 100
-    server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")     # durable: a kill loses none of them
+    server.durable()
     gate.touch()
     command = begin(server, "s3://bkt/k/", "--jobs", "4")
     wait_until_it_waits(server, "disk-degraded")
