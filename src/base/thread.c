@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How threads share a core. A worker works in bursts of some ten microseconds for which clients wait; what it wakes meanwhile, to free
-// segments say, would with equal rights take the core in the middle of that: for as long as its system call lasts where
-// the kernel does not preempt itself, and up to a tick more (4 ms) until the worker is looked at again.
+// How threads share a core. A worker works in bursts of some ten microseconds for which clients wait; what it wakes
+// meanwhile, to free segments say, would with equal rights take the core in the middle of that: for as long as its
+// system call lasts where the kernel does not preempt itself, and up to a tick more (4 ms) until the worker is looked
+// at again.
 //
 //   THREAD_SERVES  asks for the shortest slice: Linux from 6.12 on lets a thread that wakes come before one that runs
 //                  with a longer slice. Before that the kernel ignores it.

@@ -499,6 +499,16 @@ static void refuse_waiting(struct command_control *control)
     }
 }
 
+// Sends the main thread to a call that waits for it.
+static void tell_main(struct command_control *control, int signal)
+{
+    if (atomic_load(&control->is_draining)) {
+        refuse_waiting(control);
+        return;
+    }
+    check(kill(getpid(), signal) == 0);
+}
+
 static void control_upgrade(void *ctx, struct admin_call *call)
 {
     struct command_control *control = ctx;
@@ -514,11 +524,7 @@ static void control_upgrade(void *ctx, struct admin_call *call)
         return;
     }
     atomic_store(&control->upgrade_wait_ms, (unsigned)wait_s * 1000);
-    if (atomic_load(&control->is_draining)) {
-        refuse_waiting(control);
-        return;
-    }
-    check(kill(getpid(), SIGUSR2) == 0);
+    tell_main(control, SIGUSR2);
 }
 
 unsigned command_control_upgrade_wait_ms(struct command_control *control)
@@ -561,11 +567,7 @@ static void control_reload(void *ctx, struct admin_call *call)
         admin_call_refuse(&call, 503, "a reload is under way");
         return;
     }
-    if (atomic_load(&control->is_draining)) {
-        refuse_waiting(control);
-        return;
-    }
-    check(kill(getpid(), SIGHUP) == 0);
+    tell_main(control, SIGHUP);
 }
 
 static json_t *lines_json(struct span text)

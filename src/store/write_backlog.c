@@ -8,12 +8,12 @@
 // memory that readers need, or where its readers would wait for that device.
 #include "store/write_backlog.h"
 
+#include <stdlib.h>
+
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/chunk.h"
 #include "stats/stats.h"
-
-#include <stdlib.h>
 
 static uint64_t queue_max(void)
 {

@@ -27,6 +27,7 @@ from waiting import WAIT_S, NeverCame, wait_for
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {"origin-key": "origin-secret-canary-7f3a"}
 REQUEST_BYTES = 24576      # HTTP_EXCHANGE_BYTES
+RUN_BYTES = 4 << 20        # STORE_RUN_MAX
 SANITIZER = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:|"
                        r"event=check_failed|check failed")
 
@@ -334,6 +335,10 @@ class Forebay:
         they are stored when they are read the next time."""
         return sum(self.metric("forebay_cache_admission_rejected_total", reason=reason)
                    for reason in ("space", "disk-busy", "index-busy"))
+
+    def late_bytes(self):
+        """So many at most of these come a second time."""
+        return self.late_runs() * RUN_BYTES
 
     def until_stored(self, read):
         """Runs read(), which reads all of what is to be stored, until nothing of it came too fast for a loaded machine."""

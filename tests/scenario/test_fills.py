@@ -11,12 +11,11 @@ from client import Closed, Truncated, judge, judge_streamed, judge_truncated, qu
 from forebay import build_kind, parallel, scaled
 
 MIB = 1 << 20
-RUN = 4 * MIB
 
 
 def wanted_once(server, origin, key, size):
     """Each byte of KEY was sent at most once by the origin; a second time only what a loaded machine was late to store."""
-    again = server.late_runs() * RUN
+    again = server.late_bytes()
     assert origin.sent_twice(key) <= again, (again, origin.coverage(key)[:20])
     assert origin.bytes_sent(key) <= size + again
 

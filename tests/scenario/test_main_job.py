@@ -20,10 +20,9 @@ import dataset
 import pytest
 from conftest import not_run
 from dataset import BUCKET, Relay, SeaweedFS, upload, write_tree
-from forebay import parallel, scale
+from forebay import RUN_BYTES, parallel, scale
 
 BIN = Path(sys.executable).parent
-RUN_BYTES = 4 << 20      # at most
 IMMUTABLE = {"rules": [{"match": f"{BUCKET}/**", "freshness": "immutable"}]}
 SETTLED_S = 3        # what a directory's file changed 2 s ago or less is not stored
 

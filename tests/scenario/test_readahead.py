@@ -20,7 +20,7 @@ def read_whole(server, origin, key, size):
 
 def judge_once(server, origin, key, size):
     """Each of SIZE bytes came once; a second time only what a loaded machine was late to store."""
-    again = server.late_runs() * RUN
+    again = server.late_bytes()
     assert origin.sent_twice(key) <= again and size <= origin.bytes_sent(key) <= size + again, (again, origin.coverage(key)[:20])
 
 
@@ -142,7 +142,7 @@ def test_what_nobody_came_to_is_counted(start, origin, engine):
     server.advance(31)
     unread = origin.bytes_sent("half") - 24 * MIB
     assert 0 < unread < server.metric("forebay_readahead_bytes_total")
-    late = server.late_runs() * RUN              # came a second time
+    late = server.late_bytes()                   # came a second time
     server.wait_metric("forebay_readahead_unread_bytes_total", lambda v: abs(v - unread) <= late)
 
 
