@@ -7,7 +7,9 @@ is filled is one that was freed. What the disk is behind with is not stored by d
 Then hits meanwhile: a hot set of 10 KB objects is read by a client of its own, alone and beside another feed like the one
 before, of small objects 10,000/s. `epoch` keeps it for its pin, `lru` loses it every other moment: what counts is how long
 hits take. `as fast as they go`: eight connections that ask again as soon as they have their reply, as in `fairness`, so
-that they and the feed share a core that is busy either way. `1,000/s`: no more than that, which leaves room for both."""
+that they and the feed share a core that is busy either way. `1,000/s`: no more than that, which leaves room for both. For
+this part the server has one worker on its core, as it would choose itself; two that share one wait for each other as long
+as the kernel's tick lasts, with and without a feed."""
 import random
 import re
 import subprocess
@@ -56,6 +58,9 @@ def run(rig, report, args):
                 return [(f"/bench/full/{what}{side}{number}/{i}.{size(i)}", None, None) for i in range(count)]
 
             got = feed(rig, forebay, paths, count, connections, rate)
+            rig.stop(forebay)
+            forebay = rig.forebay(origin, engine=args.engine, size=str(SIZE), binary=binary, rules=PINNED,
+                                  extra=("--cache.policy", policy), place=forebay.place)
             got.update(hits_meanwhile(rig, forebay, paths, connections, rate, pace, 1 if args.quick else 3))
             rig.stop(forebay)
             return got

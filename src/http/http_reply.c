@@ -606,6 +606,9 @@ enum reply_progress http_reply_write(struct http_exchange *x)
     if (progress == REPLY_DONE) {
         http_share_note_reply(&c->hw->turn, x->reply.body_bytes, now_us);
         worker_expect_short(c->hw->worker, c->hw->turn.small_until_us);
+        if (x->request.started_us == now_us && x->reply.body_bytes <= HTTP_SHARE_LEAST) {
+            worker_note_quick(c->hw->worker);
+        }
     }
     return progress;
 }

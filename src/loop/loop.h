@@ -66,6 +66,9 @@ uint64_t worker_now_us(const struct worker *w); // monotonic, one value a turn
 // of each meanwhile.
 void worker_expect_short(struct worker *w, uint64_t until_us);
 bool worker_expects_short(const struct worker *w);
+// A request has been answered in the turn in which it came: such wait for nothing but this worker's turns.
+void worker_note_quick(struct worker *w);
+bool worker_expects_quick(const struct worker *w); // there was one of late
 
 // A slot per room for what it keeps per worker (set before loop_start or on the worker itself).
 enum worker_slot {

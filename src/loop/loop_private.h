@@ -153,6 +153,10 @@ struct worker {
     uint64_t *now_us; // of now_us_value; 0 = not asked yet in this turn
     uint64_t wake_at_us;
     uint64_t short_until_us; // short work is expected
+    uint64_t
+        quick_until_us; // requests are expected that are answered in the turn in which they come
+    uint64_t last_turn_at_us,
+        last_turn_us; // when the turn before this one began, how long it lasted
     struct timer_heap timers;
     struct list deferred;
     struct dead *dead;

@@ -151,6 +151,7 @@ static uint64_t transfer_limit_ms(const struct transfer *t)
 static void transfer_touch(struct transfer *t)
 {
     t->active_us = worker_now_us(t->pool->worker);
+    t->passed_over_us = 0;
     uint64_t limit_ms = transfer_limit_ms(t);
     if (limit_ms > 0 && t->timer.heap_slot == 0) {
         timer_start(&t->timer, limit_ms);
@@ -176,6 +177,10 @@ static void on_transfer_timer(struct timer *timer)
     uint64_t passed_us = worker_now_us(t->pool->worker) - t->active_us;
     if (passed_us < limit_ms * 1000) {
         timer_start(&t->timer, (limit_ms * 1000 - passed_us + 999) / 1000);
+        return;
+    }
+    if (transfer_turn_is_passed_over(t)) {
+        timer_start(&t->timer, 1);
         return;
     }
     static const char *const what[] = {"connection", "progress of the upload", "answer",

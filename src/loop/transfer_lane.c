@@ -108,9 +108,14 @@ static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
         transfer_wait(s->transfer);
         return;
     }
+    if (s->transfer != NULL && what == EV_READ && !transfer_turn_takes_socket(s->transfer)) {
+        return; // the next turn begins with the same event
+    }
+    uint64_t begun_us = transfer_turn_begun(lane->pool);
     lane_socket_action(lane, fd,
                        ((what & EV_READ) != 0 ? CURL_CSELECT_IN : 0) |
                            ((what & EV_WRITE) != 0 ? CURL_CSELECT_OUT : 0));
+    transfer_turn_spent(lane->pool, begun_us);
     transfer_lane_is_due(lane);
 }
 

@@ -32,8 +32,9 @@ struct transfer_lane {
 };
 
 struct transfer_turn {
-    uint64_t at_us; // when it began
-    uint64_t left;  // bytes of long bodies that there is room for
+    uint64_t at_us;             // when it began
+    uint64_t left;              // bytes of long bodies that there is room for
+    uint64_t room_us, spent_us; // for receiving from sockets, and so far
 };
 
 struct transfer_pool {
@@ -74,7 +75,8 @@ struct transfer {
 
     enum transfer_wait wait;
     struct timer timer;
-    uint64_t active_us;                              // when the wait last made progress
+    uint64_t active_us;      // when the wait last made progress
+    uint64_t passed_over_us; // since when its socket holds what was not received, 0: it does not
     uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0 = none
     uint64_t late_timeout_ms; // instead of the latter, in the body of a success
 
@@ -110,6 +112,13 @@ void transfer_wait(struct transfer *t); // held up in curl until it is its turn 
 bool transfer_turn_received(struct transfer *t, uint64_t len) MUST_USE;
 bool transfer_turn_takes(const struct transfer *t); // may it receive now?
 void transfer_turn_wait(struct transfer *t);
+// The socket of one that waits for its answer holds something. False: it is passed over in this turn.
+bool transfer_turn_takes_socket(struct transfer *t) MUST_USE;
+// What has come lies in the socket because of us: not the origin's time.
+bool transfer_turn_is_passed_over(const struct transfer *t);
+// Receiving from a socket: transfer_turn_spent() is told what transfer_turn_begun() gave.
+uint64_t transfer_turn_begun(struct transfer_pool *pool);
+void transfer_turn_spent(struct transfer_pool *pool, uint64_t begun_us);
 // Takes the next one out that may receive now; NULL: nobody waits, or who waits must go on waiting.
 struct transfer *transfer_turn_next(struct transfer_pool *pool);
 

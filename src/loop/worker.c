@@ -38,6 +38,7 @@
 #define FAKED_IDLE_WAIT_US 5000 // a clock moved by a test is noticed this soon
 #define STOP_WAIT_US 10000000u
 #define LEFTOVER_ROUNDS_MAX 64
+#define QUICK_LASTS_US 100000u // how long one quick answer lets us expect others
 
 static __thread struct worker *current_worker;
 
@@ -79,6 +80,16 @@ void worker_expect_short(struct worker *w, uint64_t until_us)
 bool worker_expects_short(const struct worker *w)
 {
     return worker_now_us(w) < w->short_until_us;
+}
+
+void worker_note_quick(struct worker *w)
+{
+    w->quick_until_us = worker_now_us(w) + QUICK_LASTS_US;
+}
+
+bool worker_expects_quick(const struct worker *w)
+{
+    return worker_now_us(w) < w->quick_until_us;
 }
 
 void worker_slot_set(struct worker *w, enum worker_slot slot, void *value)
@@ -275,6 +286,9 @@ void worker_turn(struct worker *w)
     if (is_stopping) {
         worker_report(w, !worker_has_work(w) && disk_io_is_quiet(w) && w->expected_count == 0);
     }
+    uint64_t now_us = clock_monotonic_us();
+    w->last_turn_at_us = worker_now_us(w);
+    w->last_turn_us = now_us - min_u64(now_us, w->last_turn_at_us);
 }
 
 static void *worker_main(void *ctx)

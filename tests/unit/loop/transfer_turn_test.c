@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: long bodies share what is received in a turn, however many there are, in turn; short ones
-// and heads never wait.
+// and heads never wait for them; and of many sockets few are received from in a turn that answers hits.
 #include "loop/loop_private.h"
 #include "loop/transfer_private.h"
 #include "loop_fixture.h"
@@ -158,4 +158,137 @@ Test(transfer_turn, short_bodies_never_wait)
     fixture_run_on(rig->worker, short_body, rig);
     rig_end(rig);
     free(rig);
+}
+
+// As transfer_turn.c has them.
+#define SHARE_LEAST_US 80u
+#define SHARE_PART 10u
+#define PASSED_OVER_MAX_US 100000u
+#define RECEIVING_US 40u
+
+struct socket_rig {
+    struct turn_rig turn;
+    bool has_hits;
+    uint64_t else_us; // of the turn before
+    unsigned taken, over_at;
+    uint64_t over_us; // for how long transfer over_at has been passed over; 0: as it is
+};
+
+// A turn in which all sockets hold something. Nothing here is the time that it takes.
+static void socket_turn(struct worker *w, void *ctx)
+{
+    struct socket_rig *rig = ctx;
+    struct transfer_pool *pool = &rig->turn.pool;
+    w->quick_until_us = 0;
+    if (rig->has_hits) {
+        worker_note_quick(w);
+    }
+    w->last_turn_at_us = pool->turn.at_us;
+    w->last_turn_us = pool->turn.spent_us + rig->else_us;
+    rig->taken = 0;
+    for (unsigned i = 0; i < MANY; i++) {
+        struct transfer *t = &rig->turn.transfers[i];
+        bool is_over = rig->over_us != 0 && i == rig->over_at;
+        t->passed_over_us = is_over ? worker_now_us(w) - rig->over_us : 0;
+        if (transfer_turn_takes_socket(t)) {
+            cr_assert(t->passed_over_us == 0);
+            rig->taken++;
+            pool->turn.spent_us += RECEIVING_US;
+        } else {
+            cr_assert(t->passed_over_us != 0);
+            cr_assert(transfer_turn_is_passed_over(t));
+        }
+    }
+}
+
+static struct socket_rig *sockets_begin(void)
+{
+    struct socket_rig *rig = calloc(1, sizeof(*rig));
+    cr_assert(rig != NULL);
+    rig_begin(&rig->turn, MANY);
+    for (unsigned i = 0; i < MANY; i++) {
+        rig->turn.transfers[i].wait = WAIT_FIRST_BYTE;
+    }
+    return rig;
+}
+
+static void sockets_end(struct socket_rig *rig)
+{
+    rig_end(&rig->turn);
+    free(rig);
+}
+
+// Proves that beside hits a turn receives from few sockets, from more where all else takes long, too; that
+// without hits nobody is passed over.
+Test(transfer_turn, receiving_has_a_share_beside_hits)
+{
+    struct socket_rig *rig = sockets_begin();
+    fixture_run_on(rig->turn.worker, socket_turn, rig);
+    cr_assert(rig->taken == MANY);
+    rig->has_hits = true;
+    static const uint64_t else_us[] = {0, 100, 800, 4000, 1000000};
+    static const unsigned taken[] = {2, 2, 2, 10, MANY};
+    for (unsigned i = 0; i < ARRAY_LEN(else_us); i++) {
+        rig->else_us = else_us[i];
+        for (unsigned again = 0; again < 3; again++) { // what was received before is not all else
+            fixture_run_on(rig->turn.worker, socket_turn, rig);
+            cr_assert(rig->taken == taken[i], "%u after %llu us", rig->taken,
+                      (unsigned long long)else_us[i]);
+        }
+    }
+    rig->has_hits = false;
+    fixture_run_on(rig->turn.worker, socket_turn, rig);
+    cr_assert(rig->taken == MANY);
+    sockets_end(rig);
+}
+
+// Proves that nobody is passed over for too long, nor while connecting; and that a mark that was left by
+// something else does not keep a time-out away for ever.
+Test(transfer_turn, nobody_is_passed_over_for_long)
+{
+    struct socket_rig *rig = sockets_begin();
+    rig->has_hits = true;
+    rig->over_at = MANY - 1;
+    rig->over_us = PASSED_OVER_MAX_US;
+    fixture_run_on(rig->turn.worker, socket_turn, rig);
+    cr_assert(rig->turn.transfers[MANY - 1].passed_over_us == 0);
+    rig->over_us = 0;
+    rig->turn.transfers[MANY - 1].wait = WAIT_CONNECT;
+    fixture_run_on(rig->turn.worker, socket_turn, rig);
+    cr_assert(rig->turn.transfers[MANY - 1].passed_over_us == 0);
+    sockets_end(rig);
+}
+
+static void mark_ages(struct worker *w, void *ctx)
+{
+    struct transfer *t = ctx;
+    t->passed_over_us = worker_now_us(w) - PASSED_OVER_MAX_US;
+    cr_assert(transfer_turn_is_passed_over(t));
+    t->passed_over_us = worker_now_us(w) - 2 * PASSED_OVER_MAX_US;
+    cr_assert(!transfer_turn_is_passed_over(t));
+}
+
+static void hit(struct worker *w, void *ctx)
+{
+    (void)ctx;
+    cr_assert(!worker_expects_quick(w));
+    worker_note_quick(w);
+    cr_assert(worker_expects_quick(w));
+}
+
+static void look(struct worker *w, void *ctx)
+{
+    *(bool *)ctx = worker_expects_quick(w);
+}
+
+// Proves that hits of long ago are forgotten, and so is that a socket was passed over.
+Test(transfer_turn, hits_and_marks_grow_old)
+{
+    struct socket_rig *rig = sockets_begin();
+    fixture_run_on(rig->turn.worker, mark_ages, &rig->turn.transfers[0]);
+    fixture_run_on(rig->turn.worker, hit, NULL);
+    for (bool is_expected = true; is_expected;) { // ends as soon as they are
+        fixture_run_on(rig->turn.worker, look, &is_expected);
+    }
+    sockets_end(rig);
 }
