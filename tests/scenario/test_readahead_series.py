@@ -326,7 +326,9 @@ def test_readers_of_a_series_side_by_side(start, origin, engine, workers):
 
 
 def test_random_readers_cost_little(start, origin, engine):
-    """Whole objects in random order, over and over: nothing is fetched for nobody."""
+    """Whole objects in random order, over and over: next to nothing is fetched for nobody. Which are begun one behind the
+    other is up to the readers' pace, and as many in order as are demanded come about by chance once in 64 times: of 24
+    objects one is run ahead of in every third run, four in one of a thousand."""
     server = start(origin, engine=engine, settings={"workers": 2})
     count = 24
     put_shards(origin, range(count), 4 * MIB + 1000)
@@ -334,4 +336,4 @@ def test_random_readers_cost_little(start, origin, engine):
     order = random.Random(5).sample(range(count), count)
     parallel(3, lambda i: [read(server, origin, number, 4 * MIB + 1000) for number in order[i::3]])
     server.settle()
-    assert asked_about(server) <= 1
+    assert asked_about(server) <= 3
