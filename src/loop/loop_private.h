@@ -152,11 +152,9 @@ struct worker {
     uint64_t now_us_value;
     uint64_t *now_us; // of now_us_value; 0 = not asked yet in this turn
     uint64_t wake_at_us;
-    uint64_t short_until_us; // short work is expected
-    uint64_t
-        quick_until_us; // requests are expected that are answered in the turn in which they come
-    uint64_t last_turn_at_us,
-        last_turn_us; // when the turn before this one began, how long it lasted
+    uint64_t short_until_us;                // short work is expected
+    uint64_t quick_until_us;                // worker_note_quick() lets us expect others
+    uint64_t last_turn_at_us, last_turn_us; // when the turn before began, how long it lasted
     struct timer_heap timers;
     struct list deferred;
     struct dead *dead;

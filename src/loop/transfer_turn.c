@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a pool's transfers receive in a turn of the loop, and from how many sockets. Runs on the pool's worker.
+// How much a pool's transfers receive in a turn of the loop, and for how long. Runs on the pool's worker.
 //
 // curl receives for as long as a socket holds something, up to a hundred buffers in one call: of a near
 // origin a whole run, of which nobody is sent anything before, and for which everybody else waits. So a

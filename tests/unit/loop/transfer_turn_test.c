@@ -242,8 +242,7 @@ Test(transfer_turn, receiving_has_a_share_beside_hits)
     sockets_end(rig);
 }
 
-// Proves that nobody is passed over for too long, nor while connecting; and that a mark that was left by
-// something else does not keep a time-out away for ever.
+// Proves that nobody is passed over for too long, nor while connecting.
 Test(transfer_turn, nobody_is_passed_over_for_long)
 {
     struct socket_rig *rig = sockets_begin();
@@ -281,7 +280,8 @@ static void look(struct worker *w, void *ctx)
     *(bool *)ctx = worker_expects_quick(w);
 }
 
-// Proves that hits of long ago are forgotten, and so is that a socket was passed over.
+// Proves that hits of long ago are forgotten, and so is that a socket was passed over: such a mark, left by
+// something else, does not keep a time-out away for ever.
 Test(transfer_turn, hits_and_marks_grow_old)
 {
     struct socket_rig *rig = sockets_begin();
