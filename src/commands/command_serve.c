@@ -538,20 +538,20 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
     }
 }
 
-// What the one that follows cannot have: connections with TLS and half-sent heads get a moment for their next
-// reply, while those of new clients wait.
-static bool serve_has_company(const struct serve *s, uint64_t since_ms)
+static bool serve_is_busy(const struct serve *s)
 {
-    bool is_followed = s->upgrade.passing_fd >= 0;
-    return http_server_connections(s->http) > 0 &&
-           (!is_followed || stats_sum(COUNTER_http_inflight) > 0 ||
-            clock_monotonic_ms() - since_ms < UPGRADE_LAST_REPLY_MS);
+    return !http_server_has_ended(s->http) || stats_sum(COUNTER_fills_inflight) > 0 ||
+           stats_sum(COUNTER_writes_inflight) > 0;
 }
 
-static bool serve_is_busy(const struct serve *s, uint64_t since_ms)
+// What the one that follows cannot have: connections with TLS and half-sent heads get a moment for their next
+// request each time, while those of new clients wait.
+static void serve_end_waiting(const struct serve *s, uint64_t *since_ms)
 {
-    return serve_has_company(s, since_ms) || stats_sum(COUNTER_fills_inflight) > 0 ||
-           stats_sum(COUNTER_writes_inflight) > 0;
+    if (s->upgrade.passing_fd >= 0 && clock_monotonic_ms() - *since_ms >= UPGRADE_LAST_REPLY_MS) {
+        http_server_end_waiting(s->http);
+        *since_ms = clock_monotonic_ms();
+    }
 }
 
 // "Read your files again", from who knows this process only, is for the one that follows: it has read them
@@ -580,8 +580,9 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     uint64_t since_ms = clock_monotonic_ms();
     uint64_t until_ms = since_ms + s->reload.grace_ms;
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
-    while (serve_is_busy(s, since_ms) && clock_monotonic_ms() < until_ms) {
+    while (serve_is_busy(s) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
+        serve_end_waiting(s, &since_ms);
         serve_tend_watchdog(s);
         serve_forward(s, signal_number);
         if (signal_number != SIGTERM && signal_number != SIGINT) {

@@ -107,14 +107,19 @@ void http_certificate_free(struct http_certificate *certificate); // one that is
 // Stops accepting; open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
 // The same for a process that follows, which has copies of the listening sockets: who waits there waits for it,
-// names of unix sockets stay, and connections that are idle, or become so, are sent through `fd`, a unix
-// socket of type SOCK_SEQPACKET that is the caller's and open until loop_stop(). What cannot be sent, which TLS
-// never can, ends with its next reply.
+// names of unix sockets stay, and connections of whose next request nothing has been read are sent through `fd`, a
+// unix socket of type SOCK_SEQPACKET that is the caller's and open until loop_stop(). What cannot be sent, which
+// TLS never can, ends with its next reply, or by:
 void http_server_pass_on(struct http_server *server, int fd);
+// Connections that do nothing but wait for their clients' next bytes, while none are there, end. After
+// http_server_pass_on(), whenever they have had their time. Any thread.
+void http_server_end_waiting(struct http_server *server);
 // Accepts what a former process has sent through the other end, whose copy here is taken over, until that
 // process has closed its own. After http_server_start(). Any thread.
 void http_server_take_over(struct http_server *server, int fd);
 unsigned http_server_connections(const struct http_server *server); // open now; any thread
+// After http_server_drain(): every worker has begun to, and no connection is open, nor will one be. Any thread.
+bool http_server_has_ended(const struct http_server *server);
 // Ends every exchange, and every connection: those that come from then on at once. Before loop_stop(), so that
 // handlers give back what they hold. After http_server_drain(). Any thread.
 void http_server_close(struct http_server *server);

@@ -748,8 +748,14 @@ void http_connection_start(struct http_worker *hw, int fd, SSL *ssl, const char 
     stats_add(COUNTER_http_connections_idle, 1);
     c->state = ssl != NULL ? CONNECTION_HANDSHAKE : CONNECTION_HEAD;
     c->since_us = connection_now_us(c);
-    connection_read(c);             // mostly the request is here already
-    (void)http_connection_leave(c); // where the server drains
+    if (http_connection_leave(c)) { // where the server drains
+        return;
+    }
+    if (hw->is_closed) {
+        http_connection_close(c, false);
+    } else {
+        connection_read(c); // mostly the request is here already
+    }
 }
 
 void http_connection_free_all(struct http_worker *hw)

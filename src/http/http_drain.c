@@ -2,11 +2,16 @@
 // Connections at the end of a server's life: idle ones are closed, or go on in the process that follows.
 //
 // Between two requests a plain connection is a descriptor and nothing else, so it can be sent through a unix
-// socket, one a message, and be accepted on the other side as if it were new: what its client sends
-// meanwhile waits in the kernel. The messages, too, wait there until the process that follows serves. Its queue
+// socket, one a message, and be accepted on the other side as if it were new: what its client has sent and nobody
+// has read waits in the kernel. The messages, too, wait there until the process that follows serves. Its queue
 // is bounded by the kernel; a connection that does not fit stays, and its next reply says close. So does one
 // with TLS, whose keys are here. Workers send; worker 0 of the other process receives.
+//
+// No request gets lost on the way, however long a worker or the other process stands still: what a worker has begun to
+// read it answers, and all else is passed on, at the latest when the server is closed. What a process was left by the
+// one before and has not taken yet when it is to go itself goes on unopened.
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,13 +25,18 @@
 
 // --- leaving -------------------------------------------------------------------------------------
 
-// Nothing of a request has arrived, not even in the socket.
-static bool is_idle(const struct http_connection *c)
+// Nothing of a request has been read.
+static bool is_between_requests(const struct http_connection *c)
+{
+    return c->state == CONNECTION_HEAD && c->head_started_us == 0 &&
+           http_connection_input(c).len == 0;
+}
+
+static bool has_unread(const struct http_connection *c)
 {
     char byte;
-    return c->state == CONNECTION_HEAD && c->head_started_us == 0 &&
-           http_connection_input(c).len == 0 &&
-           (c->ssl != NULL || recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
+    return (c->ssl != NULL && SSL_pending(c->ssl) > 0) ||
+           recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 static bool pass_on(int to_fd, int fd)
@@ -52,13 +62,14 @@ static bool pass_on(int to_fd, int fd)
 bool http_connection_leave(struct http_connection *c)
 {
     int passing_fd = c->hw->passing_fd;
-    if (!c->hw->draining || !is_idle(c)) {
+    if (!c->hw->draining || !is_between_requests(c)) {
         return false;
     }
-    if (passing_fd >= 0 && (c->ssl != NULL || c->eof || !pass_on(passing_fd, c->fd))) {
+    bool is_followed = passing_fd >= 0;
+    if (is_followed ? c->ssl != NULL || c->eof || !pass_on(passing_fd, c->fd) : has_unread(c)) {
         return false;
     }
-    stats_add(COUNTER_http_passed_on, passing_fd >= 0);
+    stats_add(COUNTER_http_passed_on, is_followed);
     http_connection_close(c, false);
     return true;
 }
@@ -70,6 +81,17 @@ void http_connection_drain_all(struct http_worker *hw, int passing_fd)
     list_for_each(node, &hw->connections)
     {
         (void)http_connection_leave(container_of(node, struct http_connection, node));
+    }
+}
+
+void http_connection_end_waiting(struct http_worker *hw)
+{
+    list_for_each(node, &hw->connections)
+    {
+        struct http_connection *c = container_of(node, struct http_connection, node);
+        if (!http_connection_leave(c) && c->state != CONNECTION_EXCHANGE && !has_unread(c)) {
+            http_connection_close(c, false);
+        }
     }
 }
 
@@ -114,23 +136,39 @@ static bool take_one(int from_fd, int *ret_fd, bool *ret_over)
     return len > 0;
 }
 
+// Up to `max` connections go to `passing_fd`, or where that is -1 or takes no more, are accepted.
+static void take(struct http_taking *t, unsigned max, int passing_fd, bool *ret_over)
+{
+    int fd;
+    for (unsigned i = 0; i < max && take_one(t->fd, &fd, ret_over); i++) {
+        if (fd < 0) {
+            log_warn_condition("connection_not_taken", "why=\"out of file descriptors\"");
+        } else if (passing_fd >= 0 && pass_on(passing_fd, fd)) {
+            stats_add(COUNTER_http_passed_on, 1);
+            (void)close(fd); // the process that follows has its own
+        } else {
+            http_server_adopt(t->server, fd);
+        }
+    }
+}
+
 static void on_passed(evutil_socket_t from_fd, short what, void *ctx)
 {
     struct http_taking *t = ctx;
-    bool over = http_server_is_draining(t->server);
+    bool over = false;
+    (void)from_fd;
     (void)what;
-    for (unsigned i = 0; i < TAKEN_PER_EVENT && !over; i++) {
-        int fd;
-        if (!take_one(from_fd, &fd, &over)) {
-            break;
-        }
-        if (fd >= 0) {
-            http_server_adopt(t->server, fd);
-        } else {
-            log_warn_condition("connection_not_taken", "why=\"out of file descriptors\"");
-        }
-    }
+    take(t, TAKEN_PER_EVENT, -1, &over);
     if (over) {
+        taking_end(t);
+    }
+}
+
+void http_taking_drain(struct http_taking *t, int passing_fd)
+{
+    bool over;
+    if (t != NULL && t->fd >= 0) {
+        take(t, UINT_MAX, passing_fd, &over); // as many as the kernel's queue has
         taking_end(t);
     }
 }

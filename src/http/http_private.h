@@ -327,18 +327,22 @@ void http_address_format(const struct sockaddr_storage *addr, socklen_t len, cha
 
 // From now on idle connections go: to the process behind `passing_fd`, or -1, away.
 void http_connection_drain_all(struct http_worker *hw, int passing_fd);
-// The server drains, and nothing more has been asked on it: it is closed here. False: it stays.
+// The server drains, and nothing more has been asked on it, or the process that follows will answer what was: it is
+// closed here. False: it stays.
 bool http_connection_leave(struct http_connection *c);
+// Those that could not be passed on, and have asked nothing up to now, are closed.
+void http_connection_end_waiting(struct http_worker *hw);
 // Takes over what comes by `fd`, on `w`. Any thread.
 struct http_taking;
 struct http_taking *http_taking_start(struct http_server *server, struct worker *w, int fd);
+// The end of it: what is left is sent to `passing_fd`, or where that is -1, accepted. On `w`; NULL is fine.
+void http_taking_drain(struct http_taking *taking, int passing_fd);
 void http_taking_free(struct http_taking *taking); // after loop_stop(); NULL is fine
 
 // --- http_server.c, for http_drain.c ---------------------------------------------------------------
 
 // A connection as if it had just been accepted. On the worker that accepts.
 void http_server_adopt(struct http_server *server, int fd);
-bool http_server_is_draining(const struct http_server *server);
 
 // --- http_exchange.c -----------------------------------------------------------------------------
 

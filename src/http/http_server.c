@@ -52,8 +52,9 @@ struct http_server {
     atomic_uint connection_count, inflight_count;
     atomic_ullong held_bytes;
     atomic_bool is_draining;
-    atomic_int passing_fd;      // -1: whoever is idle goes away
-    struct http_taking *taking; // NULL: there was no process before
+    atomic_uint undrained_count; // workers that have not heard of it yet
+    atomic_int passing_fd;       // -1: whoever is idle goes away
+    struct http_taking *taking;  // NULL: there was no process before
 };
 
 // --- Shared with connections ---------------------------------------------------------------------
@@ -176,6 +177,11 @@ unsigned http_server_connections(const struct http_server *server)
     return atomic_load_explicit(&server->connection_count, memory_order_relaxed);
 }
 
+bool http_server_has_ended(const struct http_server *server)
+{
+    return atomic_load(&server->undrained_count) == 0 && http_server_connections(server) == 0;
+}
+
 // --- Accepting -----------------------------------------------------------------------------------
 
 struct handover {
@@ -192,14 +198,7 @@ static void on_handover(struct worker *to, struct message *message)
 {
     struct handover *h = container_of(message, struct handover, message);
     check(h->hw->worker == to);
-    if (h->hw->is_closed) {
-        SSL_free(h->ssl);
-        close(h->fd);
-        (void)http_server_hold(h->hw->server, h->ssl != NULL ? HTTP_TLS_BUSY_BYTES : 0, 0, true);
-        http_server_connection_closed(h->hw->server, h->hw, h->source);
-    } else {
-        http_connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
-    }
+    http_connection_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
     free(h);
 }
 
@@ -420,11 +419,6 @@ void http_server_take_over(struct http_server *server, int fd)
     server->taking = http_taking_start(server, server->workers[0].worker, fd);
 }
 
-bool http_server_is_draining(const struct http_server *server)
-{
-    return atomic_load(&server->is_draining);
-}
-
 // --- Listening -----------------------------------------------------------------------------------
 
 static enum err need_tls(struct http_server *server, struct buf *ret_why)
@@ -619,8 +613,10 @@ static void on_drain_order(struct worker *to, struct message *message)
             }
             listener_close(&server->listeners[i]);
         }
+        http_taking_drain(server->taking, passing_fd);
     }
     http_connection_drain_all(&server->workers[index], passing_fd);
+    atomic_fetch_sub(&server->undrained_count, 1);
 }
 
 void http_server_drain(struct http_server *server)
@@ -628,6 +624,7 @@ void http_server_drain(struct http_server *server)
     if (atomic_exchange(&server->is_draining, true)) {
         return;
     }
+    atomic_store(&server->undrained_count, server->worker_count);
     for (unsigned i = 0; i < server->worker_count; i++) {
         send_order(server, i, on_drain_order);
     }
@@ -639,12 +636,27 @@ void http_server_pass_on(struct http_server *server, int fd)
     http_server_drain(server);
 }
 
+static void on_end_waiting_order(struct worker *to, struct message *message)
+{
+    struct order *order = container_of(message, struct order, message);
+    http_connection_end_waiting(&order->server->workers[worker_index(to)]);
+    free(order);
+}
+
+void http_server_end_waiting(struct http_server *server)
+{
+    for (unsigned i = 0; i < server->worker_count; i++) {
+        send_order(server, i, on_end_waiting_order);
+    }
+}
+
 static void on_close_order(struct worker *to, struct message *message)
 {
     struct order *order = container_of(message, struct order, message);
     struct http_worker *hw = &order->server->workers[worker_index(to)];
     free(order);
     hw->is_closed = true;
+    http_connection_drain_all(hw, hw->passing_fd); // before all else ends
     http_connection_free_all(hw);
 }
 

@@ -73,12 +73,18 @@ class Load:
         self.error = None
 
     def _run(self, count):
-        try:
+        with contextlib.suppress(BaseException):           # it is in self.error
             parallel(count, self._client)
-        except BaseException as error:  # noqa: BLE001: raised in stop()
-            self.error = error
 
     def _client(self, i):
+        try:
+            self._ask_on(i)
+        except BaseException as error:  # noqa: BLE001: raised in __exit__()
+            self.error = self.error or error
+            self.over.set()
+            raise
+
+    def _ask_on(self, i):
         connection = None
         while not self.over.is_set():
             key = self.keys[(i + self.replies[i]) % len(self.keys)]
@@ -94,10 +100,12 @@ class Load:
             connection.close()
 
     def more(self, count):
-        """Waits until each client has had COUNT more replies."""
+        """Waits until each client has had COUNT more replies, or one has failed."""
         before = list(self.replies)
         wait_for(lambda: self.error or all(now >= was + count for now, was in
                                            zip(self.replies, before)), "replies to every client")
+        if self.error:
+            raise self.error
 
     def __enter__(self):
         self.runner.start()
