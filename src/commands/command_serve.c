@@ -45,8 +45,8 @@
 
 #define HEARTBEAT_MAX_MS 5000u
 #define MIN_RATE_GRACE_MS 30000u
-#define UPGRADE_LAST_REPLY_MS 1000u
-#define ROUND_MS 1000u // of the main thread
+#define UPGRADE_LOOK_MS 100u // for connections that are to end
+#define ROUND_MS 1000u       // of the main thread
 #define END_MAX_MS                                                                                 \
     100000u // of a stop and a hand-over, whose bounds are in command_stop.c and command_upgrade.c
 
@@ -545,12 +545,12 @@ static bool serve_is_busy(const struct serve *s)
 }
 
 // What the one that follows cannot have: connections with TLS and half-sent heads get a moment for their next
-// request each time, while those of new clients wait.
-static void serve_end_waiting(const struct serve *s, uint64_t *since_ms)
+// request, while those of new clients wait.
+static void serve_end_waiting(const struct serve *s, uint64_t *looked_ms)
 {
-    if (s->upgrade.passing_fd >= 0 && clock_monotonic_ms() - *since_ms >= UPGRADE_LAST_REPLY_MS) {
+    if (s->upgrade.pid != 0 && clock_monotonic_ms() - *looked_ms >= UPGRADE_LOOK_MS) {
         http_server_end_waiting(s->http);
-        *since_ms = clock_monotonic_ms();
+        *looked_ms = clock_monotonic_ms();
     }
 }
 
@@ -577,12 +577,12 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
         command_notify("STOPPING=1");
         http_server_drain(s->http);
     }
-    uint64_t since_ms = clock_monotonic_ms();
-    uint64_t until_ms = since_ms + s->reload.grace_ms;
+    uint64_t looked_ms = clock_monotonic_ms();
+    uint64_t until_ms = looked_ms + s->reload.grace_ms;
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
     while (serve_is_busy(s) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
-        serve_end_waiting(s, &since_ms);
+        serve_end_waiting(s, &looked_ms);
         serve_tend_watchdog(s);
         serve_forward(s, signal_number);
         if (signal_number != SIGTERM && signal_number != SIGINT) {
@@ -592,6 +592,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
             break;
         }
         command_upgrade_call_off(&s->upgrade);
+        http_server_call_off(s->http, s->upgrade.passed_fd);
         log_error("upgrade_failed", "why=\"the server is stopping\"");
         command_notify("STOPPING=1");
     }

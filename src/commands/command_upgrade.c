@@ -513,9 +513,19 @@ void command_upgrade_commit(struct command_upgrade *u)
     say(u->control_fd, COMMIT, "");
 }
 
+static void close_listeners(struct command_upgrade *u)
+{
+    for (unsigned i = 0; i < u->listen_count; i++) {
+        fd_close(&u->listen_fds[i]);
+    }
+    u->listen_count = 0;
+    u->listen_names[0] = '\0';
+}
+
 void command_upgrade_call_off(struct command_upgrade *u)
 {
-    end_child(u, NULL); // workers may still send into the pair, so its descriptors stay
+    end_child(u, NULL);
+    close_listeners(u); // workers may still send into the pair, so its descriptors stay
 }
 
 // Does not return. It reads its files in any case: to be told so before it can hear is nothing to end for.
@@ -554,11 +564,7 @@ void command_upgrade_finish(struct command_upgrade *u)
 
 void command_upgrade_done(struct command_upgrade *u)
 {
-    for (unsigned i = 0; i < u->listen_count; i++) {
-        fd_close(&u->listen_fds[i]);
-    }
-    u->listen_count = 0;
-    u->listen_names[0] = '\0';
+    close_listeners(u);
     fd_close(&u->control_fd);
     fd_close(&u->passing_fd);
     fd_close(&u->passed_fd);

@@ -55,7 +55,8 @@ bool command_upgrade_begin(struct command_upgrade *upgrade,
                            uint64_t wait_ms, struct buf *ret_why);
 // From here on it takes over, even if this process dies.
 void command_upgrade_commit(struct command_upgrade *upgrade);
-// It is not to follow after all: it is ended. What was handed over in passing ends with this process.
+// It is not to follow after all: it is ended, and listening sockets are as open as they are elsewhere. What was sent
+// in passing is in passed_fd, which is open until command_upgrade_done().
 void command_upgrade_call_off(struct command_upgrade *upgrade);
 // The cache directory is free and all threads have ended. Returns when the one that follows serves; where that
 // fails this process starts itself anew, and this does not return. The signals are to be blocked.

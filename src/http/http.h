@@ -111,14 +111,18 @@ void http_server_drain(struct http_server *server);
 // unix socket of type SOCK_SEQPACKET that is the caller's and open until loop_stop(). What cannot be sent, which
 // TLS never can, ends with its next reply, or by:
 void http_server_pass_on(struct http_server *server, int fd);
-// Connections that do nothing but wait for their clients' next bytes, while none are there, end. After
-// http_server_pass_on(), whenever they have had their time. Any thread.
+// Connections that have done nothing but wait for their clients' next bytes for a second of it, or a fifth behind
+// their last reply, end. After http_server_pass_on(), again and again. Any thread.
 void http_server_end_waiting(struct http_server *server);
+// Nobody follows after all: the listening sockets are drained as by http_server_drain(), and so is what has been passed
+// on, from `fd`, the pair's other end, which is the caller's and open until loop_stop(). Once, after
+// http_server_pass_on(), from the same thread, which also asks http_server_has_ended().
+void http_server_call_off(struct http_server *server, int fd);
 // Accepts what a former process has sent through the other end, whose copy here is taken over, until that
 // process has closed its own. After http_server_start(). Any thread.
 void http_server_take_over(struct http_server *server, int fd);
 unsigned http_server_connections(const struct http_server *server); // open now; any thread
-// After http_server_drain(): every worker has begun to, and no connection is open, nor will one be. Any thread.
+// After http_server_drain(), from the same thread: every worker has begun to, and no connection is open, nor will be.
 bool http_server_has_ended(const struct http_server *server);
 // Ends every exchange, and every connection: those that come from then on at once. Before loop_stop(), so that
 // handlers give back what they hold. After http_server_drain(). Any thread.

@@ -233,7 +233,8 @@ void http_connection_linger(struct http_connection *c)
     }
     c->state = CONNECTION_LINGER;
     c->drained_bytes = 0;
-    c->deadline_us = connection_now_us(c) + LINGER_MS * 1000;
+    c->since_us = connection_now_us(c);
+    c->deadline_us = c->since_us + LINGER_MS * 1000;
 }
 
 // --- Memory --------------------------------------------------------------------------------------
@@ -493,6 +494,7 @@ static bool connection_step(struct http_connection *c)
         return drain_step(c);
     case CONNECTION_LINGER:
         c->drained_bytes += http_connection_input(c).len;
+        c->since_us = http_connection_input(c).len > 0 ? connection_now_us(c) : c->since_us;
         http_connection_consume(c, http_connection_input(c).len);
         if (c->drained_bytes > LINGER_BYTES_MAX) {
             http_connection_close(c, false);

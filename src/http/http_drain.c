@@ -2,14 +2,16 @@
 // Connections at the end of a server's life: idle ones are closed, or go on in the process that follows.
 //
 // Between two requests a plain connection is a descriptor and nothing else, so it can be sent through a unix
-// socket, one a message, and be accepted on the other side as if it were new: what its client has sent and nobody
-// has read waits in the kernel. The messages, too, wait there until the process that follows serves. Its queue
-// is bounded by the kernel; a connection that does not fit stays, and its next reply says close. So does one
-// with TLS, whose keys are here. Workers send; worker 0 of the other process receives.
+// socket, and be accepted on the other side as if it were new: what its client has sent and nobody has read waits in
+// the kernel. The messages, too, wait there until the process that follows serves. Its queue is bounded by the
+// kernel, where nobody has raised net.core.wmem_max to 555 messages, and each has as many connections as are idle at
+// once; one that does not fit stays, and its next reply says close. So does one with TLS, whose keys are here. Workers
+// send; worker 0 of the other process receives.
 //
 // No request gets lost on the way, however long a worker or the other process stands still: what a worker has begun to
 // read it answers, and all else is passed on, at the latest when the server is closed. What a process was left by the
-// one before and has not taken yet when it is to go itself goes on unopened.
+// one before and has not taken yet when it is to go itself goes on unopened. Where the other process is not to follow
+// after all, its queue is read here.
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -21,15 +23,22 @@
 #include "http/http_private.h"
 #include "stats/stats.h"
 
-#define TAKEN_PER_EVENT 64
+#define PASSED_AT_ONCE 32u
+#define TAKEN_PER_EVENT 2u       // so many messages
+#define TAKE_PAUSE_MS 100u       // without descriptors
+#define LAST_REQUEST_US 1000000u // what cannot be passed on has so long to ask for something
+#define LINGER_SILENT_US 200000u // and so long to read what it was answered
 
 // --- leaving -------------------------------------------------------------------------------------
 
-// Nothing of a request has been read.
+// Nothing of a request has been read, nor of what precedes the first one.
 static bool is_between_requests(const struct http_connection *c)
 {
-    return c->state == CONNECTION_HEAD && c->head_started_us == 0 &&
-           http_connection_input(c).len == 0;
+    bool has_begun = c->state == CONNECTION_HANDSHAKE
+                         ? SSL_get_state(c->ssl) != TLS_ST_BEFORE
+                         : c->state != CONNECTION_HEAD || c->head_started_us != 0 ||
+                               http_connection_input(c).len > 0;
+    return !has_begun && (c->ssl == NULL || !SSL_has_pending(c->ssl));
 }
 
 static bool has_unread(const struct http_connection *c)
@@ -39,24 +48,54 @@ static bool has_unread(const struct http_connection *c)
            recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-static bool pass_on(int to_fd, int fd)
+// Connections of one message.
+struct passed {
+    int fds[PASSED_AT_ONCE];
+    unsigned count;
+};
+
+union passed_control {
+    struct cmsghdr head;
+    char bytes[CMSG_SPACE(sizeof(((struct passed *)0)->fds))];
+};
+
+static bool pass_on(int to_fd, const struct passed *passed)
 {
-    union {
-        struct cmsghdr head;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
+    union passed_control control = {0};
+    size_t bytes = passed->count * sizeof(passed->fds[0]);
     char word = 'c';
     struct iovec iov = {.iov_base = &word, .iov_len = 1};
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
                              .msg_control = control.bytes,
-                             .msg_controllen = sizeof(control.bytes)};
+                             .msg_controllen = CMSG_SPACE(bytes)};
     struct cmsghdr *part = CMSG_FIRSTHDR(&message);
     part->cmsg_level = SOL_SOCKET;
     part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(part), &fd, sizeof(fd));
+    part->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(part), passed->fds, bytes);
     return sendmsg(to_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+}
+
+static bool can_be_passed_on(const struct http_connection *c)
+{
+    return c->hw->passing_fd >= 0 && is_between_requests(c) && c->ssl == NULL && !c->eof;
+}
+
+static bool pass_all_on(int passing_fd, struct http_connection *const *all, unsigned count)
+{
+    struct passed passed = {.count = count};
+    for (unsigned i = 0; i < count; i++) {
+        passed.fds[i] = all[i]->fd;
+    }
+    if (count == 0 || !pass_on(passing_fd, &passed)) {
+        return false;
+    }
+    stats_add(COUNTER_http_passed_on, count);
+    for (unsigned i = 0; i < count; i++) {
+        http_connection_close(all[i], false);
+    }
+    return true;
 }
 
 bool http_connection_leave(struct http_connection *c)
@@ -65,23 +104,46 @@ bool http_connection_leave(struct http_connection *c)
     if (!c->hw->draining || !is_between_requests(c)) {
         return false;
     }
-    bool is_followed = passing_fd >= 0;
-    if (is_followed ? c->ssl != NULL || c->eof || !pass_on(passing_fd, c->fd) : has_unread(c)) {
+    if (passing_fd >= 0) {
+        return can_be_passed_on(c) && pass_all_on(passing_fd, &c, 1);
+    }
+    if (has_unread(c)) {
         return false;
     }
-    stats_add(COUNTER_http_passed_on, is_followed);
     http_connection_close(c, false);
     return true;
 }
 
 void http_connection_drain_all(struct http_worker *hw, int passing_fd)
 {
+    struct http_connection *going[PASSED_AT_ONCE];
+    unsigned count = 0;
+    hw->drain_since_us = hw->draining ? hw->drain_since_us : worker_now_us(hw->worker);
     hw->draining = true;
     hw->passing_fd = passing_fd;
     list_for_each(node, &hw->connections)
     {
-        (void)http_connection_leave(container_of(node, struct http_connection, node));
+        struct http_connection *c = container_of(node, struct http_connection, node);
+        if (!can_be_passed_on(c)) {
+            (void)http_connection_leave(c);
+            continue;
+        }
+        going[count++] = c;
+        if (count == PASSED_AT_ONCE) {
+            (void)pass_all_on(passing_fd, going, count);
+            count = 0;
+        }
     }
+    (void)pass_all_on(passing_fd, going, count);
+}
+
+// For its client's next bytes, as long as it may.
+static bool has_waited(const struct http_connection *c)
+{
+    uint64_t since_us = max_u64(max_u64(c->since_us, c->head_started_us), c->hw->drain_since_us);
+    uint64_t most_us = c->state == CONNECTION_LINGER ? LINGER_SILENT_US : LAST_REQUEST_US;
+    return c->state != CONNECTION_EXCHANGE && worker_now_us(c->hw->worker) >= since_us + most_us &&
+           !has_unread(c);
 }
 
 void http_connection_end_waiting(struct http_worker *hw)
@@ -89,7 +151,7 @@ void http_connection_end_waiting(struct http_worker *hw)
     list_for_each(node, &hw->connections)
     {
         struct http_connection *c = container_of(node, struct http_connection, node);
-        if (!http_connection_leave(c) && c->state != CONNECTION_EXCHANGE && !has_unread(c)) {
+        if (!http_connection_leave(c) && has_waited(c)) {
             http_connection_close(c, false);
         }
     }
@@ -102,75 +164,117 @@ struct http_taking {
     struct http_server *server;
     int fd; // -1: over
     struct event event;
+    struct timer pause;
 };
 
 static void taking_end(struct http_taking *t)
 {
     check(event_del(&t->event) == 0);
+    timer_stop(&t->pause);
     (void)close(t->fd); // what is still in it is closed with it
     t->fd = -1;
 }
 
-// The descriptor of the next message; -1: none came with it. False: there is no message, *ret_over: and never
-// will be.
-static bool take_one(int from_fd, int *ret_fd, bool *ret_over)
+// Looks at the next message, which stays; *ret_passed has copies of what came with it, where descriptors suffice of all.
+// False: there is no message, *ret_over: and never will be.
+static bool take_look(int from_fd, struct passed *ret_passed, bool *ret_all, bool *ret_over)
 {
-    union {
-        struct cmsghdr head;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
+    union passed_control control;
     char word;
     struct iovec iov = {.iov_base = &word, .iov_len = 1};
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof(control.bytes)};
-    ssize_t len = recvmsg(from_fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    *ret_over = len == 0 || (len < 0 && errno != EAGAIN && errno != EINTR);
-    *ret_fd = -1;
+    ssize_t len;
+    do {
+        len = recvmsg(from_fd, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    } while (len < 0 && errno == EINTR);
+    *ret_over = len == 0 || (len < 0 && errno != EAGAIN);
+    *ret_all = (message.msg_flags & MSG_CTRUNC) == 0;
+    ret_passed->count = 0;
     struct cmsghdr *part = len > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-    if (part != NULL && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS &&
-        part->cmsg_len == CMSG_LEN(sizeof(int))) {
-        memcpy(ret_fd, CMSG_DATA(part), sizeof(*ret_fd));
+    if (part != NULL && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
+        size_t bytes = part->cmsg_len - CMSG_LEN(0);
+        ret_passed->count = (unsigned)(bytes / sizeof(ret_passed->fds[0]));
+        memcpy(ret_passed->fds, CMSG_DATA(part), bytes);
     }
     return len > 0;
 }
 
-// Up to `max` connections go to `passing_fd`, or where that is -1 or takes no more, are accepted.
-static void take(struct http_taking *t, unsigned max, int passing_fd, bool *ret_over)
+static void take_drop(int from_fd)
 {
-    int fd;
-    for (unsigned i = 0; i < max && take_one(t->fd, &fd, ret_over); i++) {
-        if (fd < 0) {
+    char word;
+    check(recv(from_fd, &word, 1, MSG_DONTWAIT) == 1); // nobody else reads
+}
+
+static void passed_close(const struct passed *passed)
+{
+    for (unsigned i = 0; i < passed->count; i++) {
+        (void)close(passed->fds[i]); // others have it, or it is given up
+    }
+}
+
+// Up to `max` messages: their connections go to `passing_fd`, or where that is -1 or takes no more, are accepted. False:
+// descriptors do not suffice for the next one.
+static bool take(struct http_server *server, int from_fd, unsigned max, int passing_fd,
+                 bool *ret_over)
+{
+    struct passed passed;
+    bool has_all = true;
+    for (unsigned i = 0; i < max && take_look(from_fd, &passed, &has_all, ret_over); i++) {
+        if (!has_all) {
+            passed_close(&passed);
             log_warn_condition("connection_not_taken", "why=\"out of file descriptors\"");
-        } else if (passing_fd >= 0 && pass_on(passing_fd, fd)) {
-            stats_add(COUNTER_http_passed_on, 1);
-            (void)close(fd); // the process that follows has its own
-        } else {
-            http_server_adopt(t->server, fd);
+            return false;
+        }
+        take_drop(from_fd);
+        if (passing_fd >= 0 && pass_on(passing_fd, &passed)) {
+            stats_add(COUNTER_http_passed_on, passed.count);
+            passed_close(&passed);
+            continue;
+        }
+        for (unsigned k = 0; k < passed.count; k++) {
+            http_server_adopt(server, passed.fds[k]);
         }
     }
+    return true;
 }
 
 static void on_passed(evutil_socket_t from_fd, short what, void *ctx)
 {
     struct http_taking *t = ctx;
     bool over = false;
-    (void)from_fd;
     (void)what;
-    take(t, TAKEN_PER_EVENT, -1, &over);
-    if (over) {
+    if (!take(t->server, from_fd, TAKEN_PER_EVENT, -1, &over)) {
+        stats_add(COUNTER_http_accept_paused, 1);
+        check(event_del(&t->event) == 0);
+        timer_start(&t->pause, TAKE_PAUSE_MS);
+    } else if (over) {
         taking_end(t);
     }
+}
+
+static void on_taking_pause_over(struct timer *timer)
+{
+    struct http_taking *t = container_of(timer, struct http_taking, pause);
+    check(event_add(&t->event, NULL) == 0);
 }
 
 void http_taking_drain(struct http_taking *t, int passing_fd)
 {
     bool over;
     if (t != NULL && t->fd >= 0) {
-        take(t, UINT_MAX, passing_fd, &over); // as many as the kernel's queue has
+        // As many as the kernel's queue has. What there are no descriptors for is closed with it.
+        (void)take(t->server, t->fd, UINT_MAX, passing_fd, &over);
         taking_end(t);
     }
+}
+
+void http_taking_recall(struct http_server *server, int fd)
+{
+    bool over;
+    (void)take(server, fd, UINT_MAX, -1, &over); // as above
 }
 
 static void on_taking(struct worker *to, struct message *message)
@@ -186,6 +290,7 @@ struct http_taking *http_taking_start(struct http_server *server, struct worker 
     struct http_taking *t = calloc(1, sizeof(*t));
     check(t != NULL);
     t->message.deliver = on_taking;
+    timer_init(w, &t->pause, on_taking_pause_over);
     t->server = server;
     t->fd = fd;
     mailbox_send_from_any_thread(w, &t->message);
@@ -195,6 +300,7 @@ struct http_taking *http_taking_start(struct http_server *server, struct worker 
 void http_taking_free(struct http_taking *t)
 {
     if (t != NULL && t->fd >= 0) {
+        timer_done(&t->pause);
         (void)close(t->fd); // what is still in it is closed with it
     }
     free(t);

@@ -214,11 +214,11 @@ struct http_connection {
     bool eof; // the client sends no more
     struct event read_event, write_event;
     struct timer timer;
-    uint64_t timer_due_us;           // 0 = not running
-    uint64_t deadline_us;            // when the present wait ends; 0 = never
-    uint64_t since_us;               // start of the present state; after eof: a byte moved
-    uint64_t head_started_us;        // first byte of the head being read; 0 = none yet
-    uint64_t wait_since_us;          // waiting for the client's bytes or window; 0 = not
+    uint64_t timer_due_us;    // 0 = not running
+    uint64_t deadline_us;     // when the present wait ends; 0 = never
+    uint64_t since_us;        // start of the present state; after eof, and in LINGER: a byte moved
+    uint64_t head_started_us; // first byte of the head being read; 0 = none yet
+    uint64_t wait_since_us;   // waiting for the client's bytes or window; 0 = not
     uint64_t waited_us, moved_bytes; // in the present rate window
     uint64_t drained_bytes;          // in DRAIN and LINGER
     struct http_share share;         // of what this turn sends
@@ -251,6 +251,7 @@ struct http_worker {
     struct list connections;
     atomic_uint connection_count; // handed over or about to be; the acceptor reads it
     bool draining;
+    uint64_t drain_since_us;
     int passing_fd; // where idle connections go when draining; -1: nowhere
     bool is_closed; // whoever comes is turned away
     struct arena *spares[HTTP_ARENA_SPARES];
@@ -330,13 +331,16 @@ void http_connection_drain_all(struct http_worker *hw, int passing_fd);
 // The server drains, and nothing more has been asked on it, or the process that follows will answer what was: it is
 // closed here. False: it stays.
 bool http_connection_leave(struct http_connection *c);
-// Those that could not be passed on, and have asked nothing up to now, are closed.
+// Those that could not be passed on, and have been waiting for their clients for a second of it, are closed; those that
+// have their last reply, after a shorter silence.
 void http_connection_end_waiting(struct http_worker *hw);
 // Takes over what comes by `fd`, on `w`. Any thread.
 struct http_taking;
 struct http_taking *http_taking_start(struct http_server *server, struct worker *w, int fd);
 // The end of it: what is left is sent to `passing_fd`, or where that is -1, accepted. On `w`; NULL is fine.
 void http_taking_drain(struct http_taking *taking, int passing_fd);
+// What was sent to a process that does not follow is accepted from `fd`, the other end. On the worker that accepts.
+void http_taking_recall(struct http_server *server, int fd);
 void http_taking_free(struct http_taking *taking); // after loop_stop(); NULL is fine
 
 // --- http_server.c, for http_drain.c ---------------------------------------------------------------

@@ -30,7 +30,8 @@
 #include "http/http_private.h"
 #include "stats/stats.h"
 
-#define ACCEPTS_PER_EVENT 64
+#define ACCEPTS_PER_EVENT 64u
+#define QUEUE_MAX 65535u // of a listening socket, as the kernel bounds it
 #define SHED_WITHOUT_DESCRIPTORS_MAX 16
 #define ACCEPT_PAUSE_MS 100
 #define SOURCE_SLOTS 65536u
@@ -54,6 +55,7 @@ struct http_server {
     atomic_bool is_draining;
     atomic_uint undrained_count; // workers that have not heard of it yet
     atomic_int passing_fd;       // -1: whoever is idle goes away
+    int recalled_fd;             // what was passed on comes back by it; for workers' orders
     struct http_taking *taking;  // NULL: there was no process before
 };
 
@@ -377,14 +379,12 @@ static void on_pause_over(struct timer *timer)
     }
 }
 
-static void on_acceptable(evutil_socket_t fd, short what, void *ctx)
+static void accept_some(struct listener *l, unsigned max)
 {
-    struct listener *l = ctx;
-    (void)what;
-    for (unsigned i = 0; i < ACCEPTS_PER_EVENT; i++) {
+    for (unsigned i = 0; i < max; i++) {
         struct sockaddr_storage addr = {0};
         socklen_t len = sizeof(addr);
-        int client = accept4(fd, (struct sockaddr *)&addr, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int client = accept4(l->fd, (struct sockaddr *)&addr, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (client >= 0) {
             hand_over(l, client, &addr, len);
             continue;
@@ -399,6 +399,13 @@ static void on_acceptable(evutil_socket_t fd, short what, void *ctx)
         // The rest are errors of the one connection (aborted, reset): the next is tried, within the
         // bound.
     }
+}
+
+static void on_acceptable(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    accept_some(ctx, ACCEPTS_PER_EVENT);
 }
 
 void http_server_adopt(struct http_server *server, int fd)
@@ -594,29 +601,36 @@ static void listener_close(struct listener *l)
     l->fd = -1;
 }
 
-static void on_drain_order(struct worker *to, struct message *message)
+// Where a process follows, names and who waits are for that one.
+static void drain_listeners(struct http_server *server, bool is_followed)
 {
-    struct order *order = container_of(message, struct order, message);
-    struct http_server *server = order->server;
-    int passing_fd = atomic_load(&server->passing_fd);
-    free(order);
-    unsigned index = worker_index(to);
-    if (index == 0) {
-        timer_stop(&server->pause);
-        bool is_followed = passing_fd >= 0; // then names and who waits are for the one that follows
-        for (unsigned i = 0; i < server->listener_count; i++) {
-            if (is_followed) {
-                server->listeners[i].name.path[0] = '\0';
-            } else if (server->listeners[i].event_on) {
-                // What the kernel has accepted for us already would be reset by closing.
-                on_acceptable(server->listeners[i].fd, EV_READ, &server->listeners[i]);
-            }
+    listeners_set(server, false);
+    for (unsigned i = 0; i < server->listener_count && !is_followed; i++) {
+        if (server->listeners[i].fd >= 0) {
+            // What the kernel has accepted for us already would be reset by closing.
+            accept_some(&server->listeners[i], QUEUE_MAX);
             listener_close(&server->listeners[i]);
         }
+    }
+    timer_stop(&server->pause);
+}
+
+// How many orders to drain there were before this one was carried out.
+static unsigned drain_worker(struct http_server *server, unsigned index, int passing_fd)
+{
+    if (index == 0) {
+        drain_listeners(server, passing_fd >= 0);
         http_taking_drain(server->taking, passing_fd);
     }
     http_connection_drain_all(&server->workers[index], passing_fd);
-    atomic_fetch_sub(&server->undrained_count, 1);
+    return atomic_fetch_sub(&server->undrained_count, 1);
+}
+
+static void on_drain_order(struct worker *to, struct message *message)
+{
+    struct order *order = container_of(message, struct order, message);
+    (void)drain_worker(order->server, worker_index(to), atomic_load(&order->server->passing_fd));
+    free(order);
 }
 
 void http_server_drain(struct http_server *server)
@@ -624,7 +638,7 @@ void http_server_drain(struct http_server *server)
     if (atomic_exchange(&server->is_draining, true)) {
         return;
     }
-    atomic_store(&server->undrained_count, server->worker_count);
+    atomic_fetch_add(&server->undrained_count, server->worker_count);
     for (unsigned i = 0; i < server->worker_count; i++) {
         send_order(server, i, on_drain_order);
     }
@@ -634,6 +648,34 @@ void http_server_pass_on(struct http_server *server, int fd)
 {
     atomic_store(&server->passing_fd, fd);
     http_server_drain(server);
+}
+
+static void on_recall_order(struct worker *to, struct message *message)
+{
+    struct order *order = container_of(message, struct order, message);
+    (void)to;
+    http_taking_recall(order->server, order->server->recalled_fd);
+    atomic_fetch_sub(&order->server->undrained_count, 1);
+    free(order);
+}
+
+static void on_call_off_order(struct worker *to, struct message *message)
+{
+    struct order *order = container_of(message, struct order, message);
+    if (drain_worker(order->server, worker_index(to), -1) == 2) { // no worker passes on any more
+        send_order(order->server, 0, on_recall_order);
+    }
+    free(order);
+}
+
+void http_server_call_off(struct http_server *server, int fd)
+{
+    server->recalled_fd = fd;
+    atomic_store(&server->passing_fd, -1);
+    atomic_fetch_add(&server->undrained_count, server->worker_count + 1); // the last one recalls
+    for (unsigned i = 0; i < server->worker_count; i++) {
+        send_order(server, i, on_call_off_order);
+    }
 }
 
 static void on_end_waiting_order(struct worker *to, struct message *message)
@@ -673,6 +715,9 @@ void http_server_free(struct http_server *server)
         return;
     }
     for (unsigned i = 0; i < server->listener_count; i++) {
+        if (atomic_load(&server->passing_fd) >= 0) {
+            server->listeners[i].name.path[0] = '\0'; // of the process that follows
+        }
         listener_close(&server->listeners[i]);
     }
     for (unsigned i = 0; server->workers != NULL && i < server->worker_count; i++) {

@@ -13,6 +13,7 @@ import pytest
 from client import Connection, judge, judge_streamed, request_bytes
 from conftest import ENGINES, not_run
 from forebay import build_kind
+from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 from waiting import WAIT_S
 
 MIB = 1 << 20
@@ -534,3 +535,15 @@ def test_a_disk_that_stands_still(start, origin, engine, tmp_path):
     with rig.server.client() as client:
         judge(client.get("a"), origin, "a", 0, 1000)
     assert not origin.requests(key="a", since=mark)
+
+
+def test_a_tls_client_that_has_said_nothing(start, origin, certificate):
+    """There is nothing to wait for."""
+    server = start(origin, settings={"shutdown.grace": LONG, "limits.header_timeout": "10m",
+                                     "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+                                     "listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]})
+    tls = next(int(line.split()[1].rpartition(":")[2]) for line in server.stderr
+               if line.strip().startswith("listening") and "https://" in line)
+    with Connection(tls):
+        server.wait_metric("forebay_http_connections", lambda v: v == 1)
+        server.stop()

@@ -337,6 +337,29 @@ def test_who_stops_the_old_one_leaves_no_new_one(serve, origin, engine):
     warm(server, origin, ["slow"])
 
 
+def test_who_stops_the_old_one_leaves_nobody_waiting(serve, origin, engine, tmp_path):
+    """Nor those that had been passed on or waited for the one that follows: they are answered, and the next is refused."""
+    origin.put("a", 1000)
+    name = tmp_path / "s3.sock"
+    server = serve(origin, engine=engine, settings={"workers": 1, "listen": f"127.0.0.1:0,unix:{name}"})
+    warm(server, origin, ["a"])
+    with server.connection() as idle:
+        judge(ask(idle, server, "a"), origin, "a")
+        with draining(server, origin) as new:
+            server.wait_metric("forebay_http_connections", lambda v: v == 1)
+            idle.send(request_bytes("GET", "/bkt/a", f"127.0.0.1:{server.port}"))
+            with server.connection() as waits:
+                waits.send(request_bytes("GET", "/bkt/a", f"127.0.0.1:{server.port}"))
+                os.kill(server.process.pid, signal.SIGTERM)
+                judge(idle.read_reply(), origin, "a")
+                judge(waits.read_reply(), origin, "a")
+            assert is_gone(new)
+            with pytest.raises(ConnectionRefusedError):
+                server.connection()
+            assert not name.exists()
+    assert server.wait_exit() == 0
+
+
 def threads_of(pid):
     return len(os.listdir(f"/proc/{pid}/task"))
 

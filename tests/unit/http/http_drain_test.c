@@ -5,11 +5,12 @@
 #include "waiting.h"
 
 #include <semaphore.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "front.h"
 #include "http/http_private.h"
 #include "loop/loop.h"
@@ -134,28 +135,79 @@ Test(http_drain, taken_and_drained_at_once)
 // Who waits to be accepted when the server is to stop is answered, however late the worker is told.
 Test(http_drain, accepted_at_the_end)
 {
+    int clients[MANY];
     struct front *f = front_new((struct http_options){0}, 2);
     struct stall stall;
     stall_begin(&stall, f, 0);
-    int client = client_connect(f->address);
-    client_send_text(client, NEXT);
+    for (unsigned i = 0; i < MANY; i++) {
+        clients[i] = client_connect(f->address);
+        client_send_text(clients[i], NEXT);
+    }
     http_server_drain(f->server);
     cr_assert(!http_server_has_ended(f->server) && http_server_connections(f->server) == 0);
     stall_end(&stall);
     wait_for(http_server_has_ended(f->server));
-    assert_answer(client);
-    cr_assert(client_at_end(client));
-    close(client);
+    assert_all_answered(clients);
     front_free(f);
 }
 
-// A worker stands still for all of the time that connections are given, with requests in their sockets.
-Test(http_drain, a_worker_stalls_until_the_end)
+static void say_hello(void *ctx, struct http_exchange *x)
 {
-    int clients[MANY];
+    struct http_reply reply = {
+        .status = 200, .reason = "OK", .has_length = true, .length = 6, .body = SPAN("hello\n")};
+    (void)ctx;
+    http_reply_start(x, &reply);
+}
+
+static void say_nothing(void *ctx, enum err err, struct arena *arena, struct headers *headers,
+                        struct buf *body)
+{
+    (void)ctx, (void)err, (void)arena, (void)headers, (void)body;
+}
+
+// It is to stop before its worker has heard that it may accept.
+Test(http_drain, drained_before_it_has_started)
+{
+    static const char *const loopback[] = {"127.0.0.1:0"};
+    struct http_options options = {.listen = loopback,
+                                   .listen_count = 1,
+                                   .max_connections = 10,
+                                   .max_inflight = 10,
+                                   .header_timeout_ms = 60000,
+                                   .idle_timeout_ms = 60000,
+                                   .handler = {NULL, say_hello, say_nothing}};
+    struct front *f = front_new((struct http_options){0}, 2); // for its loop
+    struct http_server *server;
+    struct stall stall;
+    struct buf why;
+    buf_init(&why, 1000);
+    stall_begin(&stall, f, 0);
+    cr_assert(http_server_new(f->loop, &options, &server, &why) == ERR_OK);
+    int client = client_connect(http_server_address(server, 0));
+    client_send_text(client, NEXT);
+    http_server_start(server);
+    http_server_drain(server);
+    stall_end(&stall);
+    wait_for(http_server_has_ended(server));
+    assert_answer(client);
+    close(client);
+    loop_stop(f->loop);
+    http_server_free(server);
+    front_free(f);
+    buf_done(&why);
+}
+
+// Workers stand still for all of the time that connections are given, with requests in their sockets: of more than an
+// unprivileged process may send messages.
+Test(http_drain, workers_stall_until_the_end)
+{
+    enum { MORE = 800 };
+    static int clients[MORE];
     struct front *f = front_new((struct http_options){0}, 2);
     struct passing passing = passing_new();
-    for (unsigned i = 0; i < MANY; i++) {
+    int size = 212992;
+    cr_assert(setsockopt(passing.here, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)) == 0);
+    for (unsigned i = 0; i < MORE; i++) {
         clients[i] = client_connect(f->address);
         client_send_text(clients[i], NEXT);
         assert_answer(clients[i]);
@@ -163,7 +215,7 @@ Test(http_drain, a_worker_stalls_until_the_end)
     struct stall stalls[2];
     stall_begin(&stalls[0], f, 0);
     stall_begin(&stalls[1], f, 1);
-    for (unsigned i = 0; i < MANY; i++) {
+    for (unsigned i = 0; i < MORE; i++) {
         client_send_text(clients[i], NEXT);
     }
     http_server_pass_on(f->server, passing.here);
@@ -172,40 +224,214 @@ Test(http_drain, a_worker_stalls_until_the_end)
     stall_end(&stalls[1]);
     struct front *last = front_new((struct http_options){0}, 2);
     http_server_take_over(last->server, passing.there);
-    assert_all_answered(clients);
+    for (unsigned i = 0; i < MORE; i++) {
+        assert_answer(clients[i]);
+        close(clients[i]);
+    }
     front_free(f);
     front_free(last);
     close(passing.here);
 }
 
-// Who has sent half a head may end it as long as the worker has not looked for the rest in vain.
+// Clients that have sent all they will: with one request or two, on new connections and used ones.
+static void assert_half_closed_are_answered(bool is_followed, unsigned workers)
+{
+    int clients[MANY];
+    struct stall stalls[16];
+    struct front *f = front_new((struct http_options){0}, workers);
+    struct front *last = front_new((struct http_options){0}, workers);
+    struct passing passing = passing_new();
+    for (unsigned i = 0; i < MANY; i++) {
+        clients[i] = client_connect(f->address);
+        if (i % 2 == 0) {
+            client_send_text(clients[i], NEXT);
+            assert_answer(clients[i]);
+        }
+    }
+    wait_for(http_server_connections(f->server) == MANY);
+    for (unsigned i = 0; i < workers; i++) {
+        stall_begin(&stalls[i], f, i);
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        client_send_text(clients[i], i % 3 == 0 && is_followed ? NEXT NEXT : NEXT);
+        cr_assert(i % 5 == 0 || shutdown(clients[i], SHUT_WR) == 0);
+    }
+    if (is_followed) {
+        http_server_pass_on(f->server, passing.here);
+        http_server_take_over(last->server, passing.there);
+    } else {
+        http_server_drain(f->server);
+    }
+    for (unsigned i = 0; i < workers; i++) {
+        stall_end(&stalls[i]);
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        assert_answer(clients[i]);
+        if (i % 3 == 0 && is_followed) {
+            assert_answer(clients[i]);
+        }
+        close(clients[i]);
+    }
+    wait_for(http_server_has_ended(f->server) && http_server_connections(last->server) == 0);
+    cr_assert(stats_sum(COUNTER_http_connections_idle) == 0 &&
+              stats_sum(COUNTER_http_connections_active) == 0 &&
+              stats_sum(COUNTER_http_held_bytes) == 0);
+    front_free(f);
+    front_free(last);
+    close(passing.here);
+    if (!is_followed) {
+        close(passing.there);
+    }
+}
+
+Test(http_drain, half_closed)
+{
+    assert_half_closed_are_answered(true, 1);
+    assert_half_closed_are_answered(true, 16);
+    assert_half_closed_are_answered(false, 1);
+    assert_half_closed_are_answered(false, 16);
+}
+
+// Nobody follows after all: what has been passed on, or is on its way, and who waits to be accepted, is answered here.
+Test(http_drain, called_off)
+{
+    int clients[MANY];
+    struct front *f = front_new((struct http_options){0}, 2);
+    struct passing passing = passing_new();
+    struct stall stall;
+    for (unsigned i = 0; i < MANY; i++) {
+        clients[i] = client_connect(f->address);
+        client_send_text(clients[i], NEXT);
+        assert_answer(clients[i]);
+    }
+    stall_begin(&stall, f, 1);
+    http_server_pass_on(f->server, passing.here);
+    wait_for(front_counted(f, COUNTER_http_passed_on) >= MANY / 2); // worker 0's
+    for (unsigned i = 0; i < MANY; i++) {
+        client_send_text(clients[i], NEXT);
+    }
+    int waits = client_connect(f->address);
+    client_send_text(waits, NEXT);
+    http_server_call_off(f->server, passing.there);
+    cr_assert(!http_server_has_ended(f->server));
+    stall_end(&stall);
+    assert_all_answered(clients);
+    assert_answer(waits);
+    wait_for(http_server_has_ended(f->server));
+    cr_assert(client_connect(f->address) < 0);
+    close(waits);
+    close(passing.here);
+    close(passing.there);
+    front_free(f);
+}
+
+// Descriptors do not suffice for what a former process has left: it waits until they do.
+Test(http_drain, taken_without_descriptors)
+{
+    int clients[MANY];
+    struct front *former = front_new((struct http_options){0}, 2);
+    struct passing passing = clients_of_former(former, clients);
+    struct front *f = front_new((struct http_options){0}, 2);
+    struct rlimit was, few;
+    cr_assert(getrlimit(RLIMIT_NOFILE, &was) == 0);
+    int next = dup(STDIN_FILENO);
+    close(next);
+    few = (struct rlimit){.rlim_cur = (rlim_t)next + 20, .rlim_max = was.rlim_max};
+    cr_assert(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    http_server_take_over(f->server, passing.there);
+    wait_for(front_counted(f, COUNTER_http_accept_paused) > 0);
+    cr_assert(setrlimit(RLIMIT_NOFILE, &was) == 0);
+    assert_all_answered(clients);
+    front_free(f);
+    front_free(former);
+}
+
+#define LAST_REQUEST_US 1000000u
+
+// Who has sent half a head may end it, for a second and as long as the worker has not looked for the rest in vain.
 Test(http_drain, half_a_head)
 {
     static const char half[] = "GET /small HTTP/1.1\r\n" HOST "X: ";
     static char filling[2 * HTTP_HELD_FREE];
-    int clients[2];
+    int clients[3];
     struct front *f = front_new((struct http_options){0}, 1);
     struct passing passing = passing_new();
     memset(filling, 'x', sizeof(filling));
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         clients[i] = client_connect(f->address);
         client_send_text(clients[i], half);
         client_send(clients[i], filling, sizeof(filling));
     }
-    wait_for(front_counted(f, COUNTER_http_held_bytes) >= 2 * 2 * sizeof(filling)); // both are read
+    wait_for(front_counted(f, COUNTER_http_held_bytes) >= 3 * 2 * sizeof(filling)); // all are read
+    int idle = client_connect(f->address);
+    client_send_text(idle, NEXT);
+    assert_answer(idle);
     http_server_pass_on(f->server, passing.here);
+    wait_for(front_counted(f, COUNTER_http_passed_on) == 1); // the worker has begun
+    http_server_end_waiting(f->server);
+    client_send_text(clients[0], "\r\n\r\n");
+    assert_answer(clients[0]);
     struct stall stall;
     stall_begin(&stall, f, 0);
-    client_send_text(clients[0], "\r\n\r\n");
+    client_send_text(clients[1], "\r\n\r\n");
+    clock_test_advance_us(LAST_REQUEST_US);
     http_server_end_waiting(f->server);
     stall_end(&stall);
-    assert_answer(clients[0]);
-    cr_assert(client_at_end(clients[0]) && client_at_end(clients[1]));
+    assert_answer(clients[1]);
     wait_for(http_server_has_ended(f->server));
-    cr_assert(front_counted(f, COUNTER_http_passed_on) == 0);
-    close(clients[0]);
-    close(clients[1]);
+    cr_assert(front_counted(f, COUNTER_http_passed_on) == 1);
+    close(idle);
+    for (unsigned i = 0; i < 3; i++) {
+        cr_assert(client_at_end(clients[i]));
+        close(clients[i]);
+    }
     close(passing.here);
     close(passing.there);
     front_free(f);
+}
+
+#define LINGER_SILENT_US 200000u
+
+// False: this test was descheduled for so long that the time was really over.
+static bool try_upload_that_is_refused(void)
+{
+    static char body[50000];
+    struct client_reply reply;
+    struct stall stall;
+    uint64_t begun_us = clock_monotonic_us();
+    struct front *f = front_new((struct http_options){0}, 1);
+    struct passing passing = passing_new();
+    int client = client_connect(f->address);
+    client_send_text(client, "PUT /early HTTP/1.1\r\n" HOST "Content-Length: 500000\r\n\r\nx");
+    wait_for(f->done == 1);
+    http_server_pass_on(f->server, passing.here);
+    http_server_end_waiting(f->server);
+    stall_begin(&stall, f, 0); // behind it
+    bool is_in_time = clock_monotonic_us() - begun_us < LINGER_SILENT_US;
+    cr_assert(!is_in_time || http_server_connections(f->server) == 1);
+    stall_end(&stall);
+    if (is_in_time) {
+        client_send(client, body, sizeof(body));
+        client_send(client, body, sizeof(body));
+        cr_assert(client_read(client, false, &reply) && reply.status == 503 && reply.close);
+        client_reply_done(&reply);
+    }
+    clock_test_advance_us(LAST_REQUEST_US);
+    http_server_end_waiting(f->server);
+    wait_for(http_server_has_ended(f->server));
+    close(client);
+    close(passing.here);
+    close(passing.there);
+    front_free(f);
+    return is_in_time;
+}
+
+// Who goes on sending what was refused early gets time to read the reply.
+Test(http_drain, an_upload_that_is_refused)
+{
+    bool is_seen = false;
+    for (unsigned i = 0; i < 100 && !is_seen; i++) {
+        is_seen = try_upload_that_is_refused();
+    }
+    cr_assert(is_seen);
 }
