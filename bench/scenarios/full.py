@@ -10,6 +10,7 @@ hits take. `as fast as they go`: eight connections that ask again as soon as the
 that they and the feed share a core that is busy either way. `1,000/s`: no more than that, which leaves room for both. For
 this part the server has one worker on its core, as it would choose itself; two that share one wait for each other as long
 as the kernel's tick lasts, with and without a feed."""
+import functools
 import random
 import re
 import subprocess
@@ -51,16 +52,16 @@ def run(rig, report, args):
 
         def measure(side, number):
             binary, policy = binaries[side]
-            forebay = rig.forebay(origin, workers=2, engine=args.engine, size=str(SIZE), binary=binary, rules=PINNED,
-                                  extra=("--cache.policy", policy))
+            serve = functools.partial(rig.forebay, origin, engine=args.engine, size=str(SIZE), binary=binary, rules=PINNED,
+                                      extra=("--cache.policy", policy))
+            forebay = serve(workers=2)
 
             def paths(what, count):
                 return [(f"/bench/full/{what}{side}{number}/{i}.{size(i)}", None, None) for i in range(count)]
 
             got = feed(rig, forebay, paths, count, connections, rate)
             rig.stop(forebay)
-            forebay = rig.forebay(origin, engine=args.engine, size=str(SIZE), binary=binary, rules=PINNED,
-                                  extra=("--cache.policy", policy), place=forebay.place)
+            forebay = serve(place=forebay.place)
             got.update(hits_meanwhile(rig, forebay, paths, connections, rate, pace, 1 if args.quick else 3))
             rig.stop(forebay)
             return got
