@@ -572,7 +572,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     command_control_drain(&s->control);
     log_info("draining", "connections=%u", http_server_connections(s->http));
     if (s->upgrade.pid != 0) {
-        http_server_pass_on(s->http, s->upgrade.passing_fd);
+        http_server_pass_on(s->http, s->upgrade.passing_fd, s->upgrade.passed_at_once);
     } else {
         command_notify("STOPPING=1");
         http_server_drain(s->http);

@@ -6,10 +6,12 @@
 //   starts the new one, which inherits the
 //   listening sockets (LISTEN_FDS) and this pair
 //                                                reads its configuration, makes what needs no cache
-//                                                directory; READY, or FAILED and why
+//                                                directory; READY and how many connections of a
+//                                                message it takes (none said: 1), or FAILED and why
 //   COMMIT; accepts no more: who comes waits in
-//   the sockets' queues. Idle connections are
-//   sent into a second pair, where they wait.
+//   the sockets' queues. Connections of whose
+//   next request nothing is read are sent into a
+//   second pair, where they wait.
 //   What is under way ends, shutdown.grace at
 //   most; the cache is closed, and its lock gone
 //   YOURS                                        takes the cache; SERVING; accepts, from the queues and
@@ -17,8 +19,8 @@
 //   ends
 //
 // Who dies when: before COMMIT nothing has changed, the old one goes on and a new one without an old one ends.
-// An old one that is to stop before YOURS ends the new one, too, and after it passes the signal on: who stops a
-// server leaves none. SIGHUP and SIGUSR1 are passed on as well: the new one has read its files before COMMIT.
+// An old one that is to stop before YOURS ends the new one, too, and takes back what it has sent; after it it passes the
+// signal on: who stops a server leaves none. SIGHUP and SIGUSR1 are passed on as well: the new one has read its files before COMMIT.
 // After it a new one whose old one is gone goes on as with YOURS: the kernel has taken the lock from it. An old
 // one whose new one fails, or does not serve in time, ends it and starts itself anew from /proc/self/exe, which
 // is there even if the file is not. So at each moment one process at most has the cache directory, and the
@@ -50,6 +52,7 @@
 #include "base/log.h"
 #include "commands/commands.h"
 #include "commands/commands_private.h"
+#include "http/http.h"
 
 #define VARIABLE "FOREBAY_HANDOVER" // PID:CONTROL:PASSED:FORMER:PATH, descriptors or -1, two ids
 #define FIRST_FD 3                  // where LISTEN_FDS begins
@@ -193,7 +196,9 @@ bool command_upgrade_wait_turn(struct command_upgrade *u)
     if (group > 0) {
         (void)setpgid(0, group);
     }
-    say(u->former_fd, READY, "");
+    char at_once[16];
+    (void)snprintf(at_once, sizeof(at_once), "%u", HTTP_PASSED_AT_ONCE);
+    say(u->former_fd, READY, at_once);
     if (!listen_to(u->former_fd, -1, UINT64_MAX, text, &trouble) || text[0] != COMMIT) {
         return false; // it goes on, or was ended before anything was this process's
     }
@@ -476,6 +481,9 @@ static bool child_is_ready(struct command_upgrade *u, uint64_t wait_ms, struct b
     bool has_spoken = listen_to(u->control_fd, signals, wait_ms, text, &trouble);
     fd_close(&signals);
     if (has_spoken && text[0] == READY) {
+        uint64_t at_once;
+        bool is_said = span_to_u64(span_from_cstr(text + 1), &at_once) && at_once > 0;
+        u->passed_at_once = is_said ? (unsigned)min_u64(at_once, HTTP_PASSED_AT_ONCE) : 1;
         return true;
     }
     explain(u, has_spoken, text, trouble, wait_ms, ret_why);

@@ -23,6 +23,7 @@ struct command_upgrade {
     // Of the process that follows, from command_upgrade_begin() on.
     pid_t pid; // 0: there is none
     int control_fd, passing_fd, passed_fd;
+    unsigned passed_at_once; // connections of a message that it takes
     int listen_fds[CONFIG_INHERITED_MAX];
     char listen_names[CONFIG_INHERITED_MAX * 16];
     unsigned listen_count;

@@ -108,11 +108,12 @@ void http_certificate_free(struct http_certificate *certificate); // one that is
 void http_server_drain(struct http_server *server);
 // The same for a process that follows, which has copies of the listening sockets: who waits there waits for it,
 // names of unix sockets stay, and connections of whose next request nothing has been read are sent through `fd`, a
-// unix socket of type SOCK_SEQPACKET that is the caller's and open until loop_stop(). What cannot be sent, which
-// TLS never can, ends with its next reply, or by:
-void http_server_pass_on(struct http_server *server, int fd);
-// Connections that have done nothing but wait for their clients' next bytes for a second of it, or a fifth behind
-// their last reply, end. After http_server_pass_on(), again and again. Any thread.
+// unix socket of type SOCK_SEQPACKET that is the caller's and open until loop_stop(), up to `at_once` in a message. What
+// cannot be sent, which TLS never can, ends with its next reply, or by http_server_end_waiting().
+#define HTTP_PASSED_AT_ONCE 32u // connections of a message that http_server_take_over() takes
+void http_server_pass_on(struct http_server *server, int fd, unsigned at_once);
+// Connections that have been in one state that waits for their clients for a second of it, or have heard nothing for a
+// fifth behind their last reply, end, unless bytes are there. After http_server_pass_on(), again and again. Any thread.
 void http_server_end_waiting(struct http_server *server);
 // Nobody follows after all: the listening sockets are drained as by http_server_drain(), and so is what has been passed
 // on, from `fd`, the pair's other end, which is the caller's and open until loop_stop(). Once, after

@@ -5,13 +5,14 @@
 // socket, and be accepted on the other side as if it were new: what its client has sent and nobody has read waits in
 // the kernel. The messages, too, wait there until the process that follows serves. Its queue is bounded by the
 // kernel, where nobody has raised net.core.wmem_max to 555 messages, and each has as many connections as are idle at
-// once; one that does not fit stays, and its next reply says close. So does one with TLS, whose keys are here. Workers
-// send; worker 0 of the other process receives.
+// once and the other side takes; one that does not fit stays, and its next reply says close. So does one with TLS,
+// whose keys are here. Workers send; worker 0 of the other process receives.
 //
-// No request gets lost on the way, however long a worker or the other process stands still: what a worker has begun to
-// read it answers, and all else is passed on, at the latest when the server is closed. What a process was left by the
-// one before and has not taken yet when it is to go itself goes on unopened. Where the other process is not to follow
-// after all, its queue is read here.
+// No request that is passed on gets lost, however long a worker or the other process stands still: whatever nobody
+// has begun to read is, at the latest when the server is closed. A head that is begun has a second to be whole. What
+// a process was left by the one before and has not taken yet when it is to go itself goes on unopened. Where the
+// other process is not to follow after all, its queue is read here. Who reads needs as many free descriptors as a
+// message has: it waits for them, but for the last time.
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -23,15 +24,16 @@
 #include "http/http_private.h"
 #include "stats/stats.h"
 
-#define PASSED_AT_ONCE 32u
 #define TAKEN_PER_EVENT 2u       // so many messages
 #define TAKE_PAUSE_MS 100u       // without descriptors
 #define LAST_REQUEST_US 1000000u // what cannot be passed on has so long to ask for something
 #define LINGER_SILENT_US 200000u // and so long to read what it was answered
 
+const struct http_passing http_passing_none = {.fd = -1, .at_once = 1};
+
 // --- leaving -------------------------------------------------------------------------------------
 
-// Nothing of a request has been read, nor of what precedes the first one.
+// Nothing of a request has been taken in, nor of what precedes the first one.
 static bool is_between_requests(const struct http_connection *c)
 {
     bool has_begun = c->state == CONNECTION_HANDSHAKE
@@ -50,7 +52,7 @@ static bool has_unread(const struct http_connection *c)
 
 // Connections of one message.
 struct passed {
-    int fds[PASSED_AT_ONCE];
+    int fds[HTTP_PASSED_AT_ONCE];
     unsigned count;
 };
 
@@ -59,10 +61,10 @@ union passed_control {
     char bytes[CMSG_SPACE(sizeof(((struct passed *)0)->fds))];
 };
 
-static bool pass_on(int to_fd, const struct passed *passed)
+static bool pass_message(int to_fd, const int *fds, unsigned count)
 {
     union passed_control control = {0};
-    size_t bytes = passed->count * sizeof(passed->fds[0]);
+    size_t bytes = count * sizeof(*fds);
     char word = 'c';
     struct iovec iov = {.iov_base = &word, .iov_len = 1};
     struct msghdr message = {.msg_iov = &iov,
@@ -73,39 +75,52 @@ static bool pass_on(int to_fd, const struct passed *passed)
     part->cmsg_level = SOL_SOCKET;
     part->cmsg_type = SCM_RIGHTS;
     part->cmsg_len = CMSG_LEN(bytes);
-    memcpy(CMSG_DATA(part), passed->fds, bytes);
+    memcpy(CMSG_DATA(part), fds, bytes);
     return sendmsg(to_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+}
+
+// How many of them, from the first on, did go.
+static unsigned pass_on(const struct http_passing *to, const struct passed *passed)
+{
+    unsigned done = 0;
+    while (to->fd >= 0 && done < passed->count) {
+        unsigned count = (unsigned)min_u64(to->at_once, passed->count - done);
+        if (!pass_message(to->fd, passed->fds + done, count)) {
+            break;
+        }
+        done += count;
+    }
+    stats_add(COUNTER_http_passed_on, done);
+    return done;
 }
 
 static bool can_be_passed_on(const struct http_connection *c)
 {
-    return c->hw->passing_fd >= 0 && is_between_requests(c) && c->ssl == NULL && !c->eof;
+    return c->hw->passing.fd >= 0 && is_between_requests(c) && c->ssl == NULL && !c->eof;
 }
 
-static bool pass_all_on(int passing_fd, struct http_connection *const *all, unsigned count)
+// True: all of them.
+static bool connections_pass_on(const struct http_passing *to, struct http_connection *const *all,
+                                unsigned count)
 {
     struct passed passed = {.count = count};
     for (unsigned i = 0; i < count; i++) {
         passed.fds[i] = all[i]->fd;
     }
-    if (count == 0 || !pass_on(passing_fd, &passed)) {
-        return false;
-    }
-    stats_add(COUNTER_http_passed_on, count);
-    for (unsigned i = 0; i < count; i++) {
+    unsigned done = pass_on(to, &passed);
+    for (unsigned i = 0; i < done; i++) {
         http_connection_close(all[i], false);
     }
-    return true;
+    return done == count;
 }
 
 bool http_connection_leave(struct http_connection *c)
 {
-    int passing_fd = c->hw->passing_fd;
     if (!c->hw->draining || !is_between_requests(c)) {
         return false;
     }
-    if (passing_fd >= 0) {
-        return can_be_passed_on(c) && pass_all_on(passing_fd, &c, 1);
+    if (c->hw->passing.fd >= 0) {
+        return can_be_passed_on(c) && connections_pass_on(&c->hw->passing, &c, 1);
     }
     if (has_unread(c)) {
         return false;
@@ -114,13 +129,13 @@ bool http_connection_leave(struct http_connection *c)
     return true;
 }
 
-void http_connection_drain_all(struct http_worker *hw, int passing_fd)
+void http_connection_drain_all(struct http_worker *hw, const struct http_passing *passing)
 {
-    struct http_connection *going[PASSED_AT_ONCE];
+    struct http_connection *going[HTTP_PASSED_AT_ONCE];
     unsigned count = 0;
     hw->drain_since_us = hw->draining ? hw->drain_since_us : worker_now_us(hw->worker);
     hw->draining = true;
-    hw->passing_fd = passing_fd;
+    hw->passing = *passing;
     list_for_each(node, &hw->connections)
     {
         struct http_connection *c = container_of(node, struct http_connection, node);
@@ -129,15 +144,15 @@ void http_connection_drain_all(struct http_worker *hw, int passing_fd)
             continue;
         }
         going[count++] = c;
-        if (count == PASSED_AT_ONCE) {
-            (void)pass_all_on(passing_fd, going, count);
+        if (count == HTTP_PASSED_AT_ONCE) {
+            (void)connections_pass_on(passing, going, count);
             count = 0;
         }
     }
-    (void)pass_all_on(passing_fd, going, count);
+    (void)connections_pass_on(passing, going, count);
 }
 
-// For its client's next bytes, as long as it may.
+// In one state for its client's bytes, as long as it may.
 static bool has_waited(const struct http_connection *c)
 {
     uint64_t since_us = max_u64(max_u64(c->since_us, c->head_started_us), c->hw->drain_since_us);
@@ -191,7 +206,6 @@ static bool take_look(int from_fd, struct passed *ret_passed, bool *ret_all, boo
         len = recvmsg(from_fd, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (len < 0 && errno == EINTR);
     *ret_over = len == 0 || (len < 0 && errno != EAGAIN);
-    *ret_all = (message.msg_flags & MSG_CTRUNC) == 0;
     ret_passed->count = 0;
     struct cmsghdr *part = len > 0 ? CMSG_FIRSTHDR(&message) : NULL;
     if (part != NULL && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
@@ -199,6 +213,7 @@ static bool take_look(int from_fd, struct passed *ret_passed, bool *ret_all, boo
         ret_passed->count = (unsigned)(bytes / sizeof(ret_passed->fds[0]));
         memcpy(ret_passed->fds, CMSG_DATA(part), bytes);
     }
+    *ret_all = ret_passed->count > 0 && (message.msg_flags & MSG_CTRUNC) == 0;
     return len > 0;
 }
 
@@ -208,34 +223,31 @@ static void take_drop(int from_fd)
     check(recv(from_fd, &word, 1, MSG_DONTWAIT) == 1); // nobody else reads
 }
 
-static void passed_close(const struct passed *passed)
+static void passed_close(const struct passed *passed, unsigned count)
 {
-    for (unsigned i = 0; i < passed->count; i++) {
-        (void)close(passed->fds[i]); // others have it, or it is given up
+    for (unsigned i = 0; i < count; i++) {
+        (void)close(passed->fds[i]); // whoever is to have it has it
     }
 }
 
-// Up to `max` messages: their connections go to `passing_fd`, or where that is -1 or takes no more, are accepted. False:
+// Up to `max` messages: their connections go to `passing`, and those that it does not take are accepted. False:
 // descriptors do not suffice for the next one.
-static bool take(struct http_server *server, int from_fd, unsigned max, int passing_fd,
-                 bool *ret_over)
+static bool take(struct http_server *server, int from_fd, unsigned max,
+                 const struct http_passing *passing, bool *ret_over)
 {
     struct passed passed;
-    bool has_all = true;
+    bool has_all;
     for (unsigned i = 0; i < max && take_look(from_fd, &passed, &has_all, ret_over); i++) {
         if (!has_all) {
-            passed_close(&passed);
+            passed_close(&passed, passed.count);
             log_warn_condition("connection_not_taken", "why=\"out of file descriptors\"");
             return false;
         }
         take_drop(from_fd);
-        if (passing_fd >= 0 && pass_on(passing_fd, &passed)) {
-            stats_add(COUNTER_http_passed_on, passed.count);
-            passed_close(&passed);
-            continue;
-        }
-        for (unsigned k = 0; k < passed.count; k++) {
-            http_server_adopt(server, passed.fds[k]);
+        unsigned done = pass_on(passing, &passed);
+        passed_close(&passed, done);
+        for (; done < passed.count; done++) {
+            http_server_adopt(server, passed.fds[done]);
         }
     }
     return true;
@@ -246,7 +258,7 @@ static void on_passed(evutil_socket_t from_fd, short what, void *ctx)
     struct http_taking *t = ctx;
     bool over = false;
     (void)what;
-    if (!take(t->server, from_fd, TAKEN_PER_EVENT, -1, &over)) {
+    if (!take(t->server, from_fd, TAKEN_PER_EVENT, &http_passing_none, &over)) {
         stats_add(COUNTER_http_accept_paused, 1);
         check(event_del(&t->event) == 0);
         timer_start(&t->pause, TAKE_PAUSE_MS);
@@ -261,12 +273,12 @@ static void on_taking_pause_over(struct timer *timer)
     check(event_add(&t->event, NULL) == 0);
 }
 
-void http_taking_drain(struct http_taking *t, int passing_fd)
+void http_taking_drain(struct http_taking *t, const struct http_passing *passing)
 {
     bool over;
     if (t != NULL && t->fd >= 0) {
         // As many as the kernel's queue has. What there are no descriptors for is closed with it.
-        (void)take(t->server, t->fd, UINT_MAX, passing_fd, &over);
+        (void)take(t->server, t->fd, UINT_MAX, passing, &over);
         taking_end(t);
     }
 }
@@ -274,7 +286,7 @@ void http_taking_drain(struct http_taking *t, int passing_fd)
 void http_taking_recall(struct http_server *server, int fd)
 {
     bool over;
-    (void)take(server, fd, UINT_MAX, -1, &over); // as above
+    (void)take(server, fd, UINT_MAX, &http_passing_none, &over); // as above
 }
 
 static void on_taking(struct worker *to, struct message *message)
@@ -300,8 +312,7 @@ struct http_taking *http_taking_start(struct http_server *server, struct worker 
 void http_taking_free(struct http_taking *t)
 {
     if (t != NULL && t->fd >= 0) {
-        timer_done(&t->pause);
-        (void)close(t->fd); // what is still in it is closed with it
+        taking_end(t);
     }
     free(t);
 }

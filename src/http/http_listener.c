@@ -194,6 +194,7 @@ enum err http_listener_inherit(struct listener *l, const struct http_inherited *
         return ERR_INVALID;
     }
     l->fd = fd;
+    l->is_inherited = true;
     if (!remember_address(l)) {
         buf_printf(ret_why, "inherited descriptor %d is of an unknown family", fd);
         return ERR_INVALID;

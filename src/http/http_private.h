@@ -245,6 +245,12 @@ struct http_connection {
 #define HTTP_RECEIVE_SIZE 65536
 #define HTTP_TLS_RECORD 16384
 
+// Where connections go when draining, so many in one message at most; fd -1: nowhere.
+struct http_passing {
+    int fd;
+    unsigned at_once;
+};
+
 struct http_worker {
     struct http_server *server;
     struct worker *worker;
@@ -252,7 +258,7 @@ struct http_worker {
     atomic_uint connection_count; // handed over or about to be; the acceptor reads it
     bool draining;
     uint64_t drain_since_us;
-    int passing_fd; // where idle connections go when draining; -1: nowhere
+    struct http_passing passing;
     bool is_closed; // whoever comes is turned away
     struct arena *spares[HTTP_ARENA_SPARES];
     unsigned spare_count;
@@ -309,7 +315,7 @@ const char *http_reason(unsigned status); // "Not Found"; "" when unknown
 struct listener {
     struct http_server *server;
     int fd;
-    bool is_tls, is_unix, event_on;
+    bool is_tls, is_unix, is_inherited, event_on;
     char address[128];
     struct unix_listener name; // path empty: none of ours
     struct event event;
@@ -326,19 +332,20 @@ void http_address_format(const struct sockaddr_storage *addr, socklen_t len, cha
 
 // --- http_drain.c --------------------------------------------------------------------------------
 
-// From now on idle connections go: to the process behind `passing_fd`, or -1, away.
-void http_connection_drain_all(struct http_worker *hw, int passing_fd);
+extern const struct http_passing http_passing_none;
+// From now on idle connections go: to the process behind `passing`, or away.
+void http_connection_drain_all(struct http_worker *hw, const struct http_passing *passing);
 // The server drains, and nothing more has been asked on it, or the process that follows will answer what was: it is
 // closed here. False: it stays.
 bool http_connection_leave(struct http_connection *c);
-// Those that could not be passed on, and have been waiting for their clients for a second of it, are closed; those that
-// have their last reply, after a shorter silence.
+// Those that could not be passed on, and have been waiting for their clients in one state for a second of it, are closed;
+// those that have their last reply, after a shorter silence.
 void http_connection_end_waiting(struct http_worker *hw);
 // Takes over what comes by `fd`, on `w`. Any thread.
 struct http_taking;
 struct http_taking *http_taking_start(struct http_server *server, struct worker *w, int fd);
-// The end of it: what is left is sent to `passing_fd`, or where that is -1, accepted. On `w`; NULL is fine.
-void http_taking_drain(struct http_taking *taking, int passing_fd);
+// The end of it: what is left is sent to `passing`, or accepted. On `w`; NULL is fine.
+void http_taking_drain(struct http_taking *taking, const struct http_passing *passing);
 // What was sent to a process that does not follow is accepted from `fd`, the other end. On the worker that accepts.
 void http_taking_recall(struct http_server *server, int fd);
 void http_taking_free(struct http_taking *taking); // after loop_stop(); NULL is fine

@@ -3,8 +3,8 @@
 //
 // Accepting runs on worker 0: one accepting thread keeps the counts honest, so that a handful of
 // long-lived connections spreads evenly. A connection is counted for its worker before it is sent
-// there, so a burst spreads too. The counts and is_draining are the only things shared between
-// threads.
+// there, so a burst spreads too. The counts and what is said of draining are the only things shared
+// between threads.
 //
 // When descriptors run out, one kept in reserve is given up to accept and close what is waiting (a
 // client that sees its connection close tries again sooner than one that waits), then accepting
@@ -31,7 +31,7 @@
 #include "stats/stats.h"
 
 #define ACCEPTS_PER_EVENT 64u
-#define QUEUE_MAX 65535u // of a listening socket, as the kernel bounds it
+#define QUEUE_MAX 65535u // connections that wait to be accepted when the server is to stop
 #define SHED_WITHOUT_DESCRIPTORS_MAX 16
 #define ACCEPT_PAUSE_MS 100
 #define SOURCE_SLOTS 65536u
@@ -53,9 +53,11 @@ struct http_server {
     atomic_uint connection_count, inflight_count;
     atomic_ullong held_bytes;
     atomic_bool is_draining;
-    atomic_uint undrained_count; // workers that have not heard of it yet
+    atomic_uint undrained_count; // orders to drain, and to recall, that are not carried out yet
     atomic_int passing_fd;       // -1: whoever is idle goes away
-    int recalled_fd;             // what was passed on comes back by it; for workers' orders
+    unsigned passed_at_once;     // by it in a message; set before the orders, as is:
+    int recalled_fd;             // what was passed on comes back by it
+    bool is_started;             // main thread
     struct http_taking *taking;  // NULL: there was no process before
 };
 
@@ -486,7 +488,7 @@ static void make_workers(struct http_server *server)
         hw->server = server;
         hw->worker = loop_worker(server->loop, i);
         hw->date_s = -1;
-        hw->passing_fd = -1;
+        hw->passing = http_passing_none;
         list_init(&hw->connections);
         atomic_init(&hw->connection_count, 0);
         hw->receive = malloc(HTTP_RECEIVE_SIZE);
@@ -571,6 +573,7 @@ static void on_start_order(struct worker *to, struct message *message)
 
 void http_server_start(struct http_server *server)
 {
+    server->is_started = true;
     send_order(server, 0, on_start_order);
 }
 
@@ -616,20 +619,23 @@ static void drain_listeners(struct http_server *server, bool is_followed)
 }
 
 // How many orders to drain there were before this one was carried out.
-static unsigned drain_worker(struct http_server *server, unsigned index, int passing_fd)
+static unsigned drain_worker(struct http_server *server, unsigned index,
+                             const struct http_passing *passing)
 {
     if (index == 0) {
-        drain_listeners(server, passing_fd >= 0);
-        http_taking_drain(server->taking, passing_fd);
+        drain_listeners(server, passing->fd >= 0);
+        http_taking_drain(server->taking, passing);
     }
-    http_connection_drain_all(&server->workers[index], passing_fd);
+    http_connection_drain_all(&server->workers[index], passing);
     return atomic_fetch_sub(&server->undrained_count, 1);
 }
 
 static void on_drain_order(struct worker *to, struct message *message)
 {
     struct order *order = container_of(message, struct order, message);
-    (void)drain_worker(order->server, worker_index(to), atomic_load(&order->server->passing_fd));
+    struct http_server *server = order->server;
+    struct http_passing passing = {atomic_load(&server->passing_fd), server->passed_at_once};
+    (void)drain_worker(server, worker_index(to), &passing);
     free(order);
 }
 
@@ -644,8 +650,10 @@ void http_server_drain(struct http_server *server)
     }
 }
 
-void http_server_pass_on(struct http_server *server, int fd)
+void http_server_pass_on(struct http_server *server, int fd, unsigned at_once)
 {
+    check(at_once > 0);
+    server->passed_at_once = at_once;
     atomic_store(&server->passing_fd, fd);
     http_server_drain(server);
 }
@@ -662,7 +670,8 @@ static void on_recall_order(struct worker *to, struct message *message)
 static void on_call_off_order(struct worker *to, struct message *message)
 {
     struct order *order = container_of(message, struct order, message);
-    if (drain_worker(order->server, worker_index(to), -1) == 2) { // no worker passes on any more
+    if (drain_worker(order->server, worker_index(to), &http_passing_none) ==
+        2) { // no worker passes on any more
         send_order(order->server, 0, on_recall_order);
     }
     free(order);
@@ -698,7 +707,7 @@ static void on_close_order(struct worker *to, struct message *message)
     struct http_worker *hw = &order->server->workers[worker_index(to)];
     free(order);
     hw->is_closed = true;
-    http_connection_drain_all(hw, hw->passing_fd); // before all else ends
+    http_connection_drain_all(hw, &hw->passing); // before all else ends
     http_connection_free_all(hw);
 }
 
@@ -714,11 +723,13 @@ void http_server_free(struct http_server *server)
     if (server == NULL) {
         return;
     }
+    bool is_followed = atomic_load(&server->passing_fd) >= 0;
     for (unsigned i = 0; i < server->listener_count; i++) {
-        if (atomic_load(&server->passing_fd) >= 0) {
-            server->listeners[i].name.path[0] = '\0'; // of the process that follows
+        struct listener *l = &server->listeners[i];
+        if (is_followed || (l->is_inherited && !server->is_started)) {
+            l->name.path[0] = '\0'; // of the process that follows, or still of the one before
         }
-        listener_close(&server->listeners[i]);
+        listener_close(l);
     }
     for (unsigned i = 0; server->workers != NULL && i < server->worker_count; i++) {
         http_connection_free_all(&server->workers[i]);

@@ -253,7 +253,8 @@ def test_what_a_program_that_fails_has_started_ends_with_it(serve, origin, insta
 def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, installed):
     """The old process has given the cache up already: it starts itself anew, same id, and nobody notices."""
     origin.put("a", 1000)
-    server = serve(origin, engine=engine)
+    name = installed.path.with_name("s3.sock")
+    server = serve(origin, engine=engine, settings={"listen": f"127.0.0.1:0,unix:{name}"})
     warm(server, origin, ["a"])
     pid = server.process.pid
     path = server.folder / "no" / "admin.sock"             # opened behind the cache directory
@@ -267,6 +268,8 @@ def test_a_program_that_fails_with_the_cache_in_hand(serve, origin, engine, inst
         wait_for(lambda: pid_of(server) == pid, "the old process to serve again")
         load.more(2)
         judge(ask(idle, server, "a"), origin, "a")
+        with Connection(None, path=str(name)) as by_name:
+            judge(ask(by_name, server, "a"), origin, "a")
         installed.link(binary())
         upgrade(server)
         load.more(2)

@@ -76,7 +76,7 @@ static struct passing clients_of_former(struct front *former, int clients[MANY])
         client_send_text(clients[i], NEXT);
         assert_answer(clients[i]);
     }
-    http_server_pass_on(former->server, passing.here);
+    http_server_pass_on(former->server, passing.here, HTTP_PASSED_AT_ONCE);
     wait_for(http_server_has_ended(former->server));
     for (unsigned i = 0; i < MANY; i++) {
         client_send_text(clients[i], NEXT);
@@ -103,7 +103,7 @@ Test(http_drain, taken_and_passed_on_at_once)
     struct stall stall;
     stall_begin(&stall, f, 0);
     http_server_take_over(f->server, first.there);
-    http_server_pass_on(f->server, second.here);
+    http_server_pass_on(f->server, second.here, 1); // as an older program takes them
     stall_end(&stall);
     struct front *last = front_new((struct http_options){0}, 2);
     http_server_take_over(last->server, second.there);
@@ -206,6 +206,10 @@ Test(http_drain, workers_stall_until_the_end)
     struct front *f = front_new((struct http_options){0}, 2);
     struct passing passing = passing_new();
     int size = 212992;
+    struct rlimit limit;
+    cr_assert(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    limit.rlim_cur = limit.rlim_max;
+    cr_assert(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     cr_assert(setsockopt(passing.here, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)) == 0);
     for (unsigned i = 0; i < MORE; i++) {
         clients[i] = client_connect(f->address);
@@ -218,7 +222,7 @@ Test(http_drain, workers_stall_until_the_end)
     for (unsigned i = 0; i < MORE; i++) {
         client_send_text(clients[i], NEXT);
     }
-    http_server_pass_on(f->server, passing.here);
+    http_server_pass_on(f->server, passing.here, HTTP_PASSED_AT_ONCE);
     http_server_close(f->server);
     stall_end(&stalls[0]);
     stall_end(&stalls[1]);
@@ -257,7 +261,7 @@ static void assert_half_closed_are_answered(bool is_followed, unsigned workers)
         cr_assert(i % 5 == 0 || shutdown(clients[i], SHUT_WR) == 0);
     }
     if (is_followed) {
-        http_server_pass_on(f->server, passing.here);
+        http_server_pass_on(f->server, passing.here, HTTP_PASSED_AT_ONCE);
         http_server_take_over(last->server, passing.there);
     } else {
         http_server_drain(f->server);
@@ -305,7 +309,7 @@ Test(http_drain, called_off)
         assert_answer(clients[i]);
     }
     stall_begin(&stall, f, 1);
-    http_server_pass_on(f->server, passing.here);
+    http_server_pass_on(f->server, passing.here, HTTP_PASSED_AT_ONCE);
     wait_for(front_counted(f, COUNTER_http_passed_on) >= MANY / 2); // worker 0's
     for (unsigned i = 0; i < MANY; i++) {
         client_send_text(clients[i], NEXT);
@@ -366,7 +370,7 @@ Test(http_drain, half_a_head)
     int idle = client_connect(f->address);
     client_send_text(idle, NEXT);
     assert_answer(idle);
-    http_server_pass_on(f->server, passing.here);
+    http_server_pass_on(f->server, passing.here, HTTP_PASSED_AT_ONCE);
     wait_for(front_counted(f, COUNTER_http_passed_on) == 1); // the worker has begun
     http_server_end_waiting(f->server);
     client_send_text(clients[0], "\r\n\r\n");
@@ -398,13 +402,13 @@ static bool try_upload_that_is_refused(void)
     static char body[50000];
     struct client_reply reply;
     struct stall stall;
-    uint64_t begun_us = clock_monotonic_us();
     struct front *f = front_new((struct http_options){0}, 1);
     struct passing passing = passing_new();
     int client = client_connect(f->address);
+    uint64_t begun_us = clock_monotonic_us();
     client_send_text(client, "PUT /early HTTP/1.1\r\n" HOST "Content-Length: 500000\r\n\r\nx");
     wait_for(f->done == 1);
-    http_server_pass_on(f->server, passing.here);
+    http_server_pass_on(f->server, passing.here, HTTP_PASSED_AT_ONCE);
     http_server_end_waiting(f->server);
     stall_begin(&stall, f, 0); // behind it
     bool is_in_time = clock_monotonic_us() - begun_us < LINGER_SILENT_US;
