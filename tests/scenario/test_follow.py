@@ -163,7 +163,7 @@ def test_a_follower_that_does_not_read_is_told_what_it_missed(start, origin):
     server = start(origin, settings={"workers": 1})
     origin.put("a", 10)
     slow = Connection(server.admin_port)
-    slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     slow.send(request_bytes("GET", "/api/v1/log", "127.0.0.1"))
     assert slow.read_head().header("content-type") == "application/x-ndjson"
     with server.client() as client:
