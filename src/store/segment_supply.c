@@ -157,8 +157,8 @@ static bool supply_make(struct segment_log *log)
     segment_pool_adopt(&log->pool, segment, fd);
     retention_begin(&store->retention, segment, number);
     pthread_mutex_lock(&log->guarded.lock);
+    pthread_mutex_lock(&log->rows_guard); // who finds it finds its rows, too
     segment_enter(log, number, SEGMENT_SPARE);
-    pthread_mutex_lock(&log->rows_guard);
     segment->salt = salt;
     segment->rows = segment_rows_new();
     pthread_mutex_unlock(&log->rows_guard);
