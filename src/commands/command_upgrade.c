@@ -19,9 +19,9 @@
 //   ends
 //
 // Who dies when: before COMMIT nothing has changed, the old one goes on and a new one without an old one ends.
-// An old one that is to stop before YOURS ends the new one, too, and takes back what it has sent; after it it passes the
-// signal on: who stops a server leaves none. SIGHUP and SIGUSR1 are passed on as well: the new one has read its files before COMMIT.
-// After it a new one whose old one is gone goes on as with YOURS: the kernel has taken the lock from it. An old
+// An old one that is to stop before YOURS ends the new one, too, and takes back what it has sent; behind it, it
+// passes the signal on: who stops a server leaves none. SIGHUP and SIGUSR1 are passed on as well: the new one has
+// read its files before COMMIT. After it a new one whose old one is gone goes on as with YOURS: the kernel has taken the lock from it. An old
 // one whose new one fails, or does not serve in time, ends it and starts itself anew from /proc/self/exe, which
 // is there even if the file is not. So at each moment one process at most has the cache directory, and the
 // listening sockets are open in one at least.

@@ -23,8 +23,9 @@
 #define HTTP_HEAD_MAX 32768
 #define HTTP_HEADER_COUNT_MAX 100
 #define HTTP_HEADER_MAX 16384
-#define HTTP_DRAIN_MAX 65536 // request body bytes read and thrown away after an early reply
-#define HTTP_OUT_HIGH 262144 // reply bytes queued in memory before the source is no longer asked
+#define HTTP_DRAIN_MAX 65536    // request body bytes read and thrown away after an early reply
+#define HTTP_PASSED_AT_ONCE 32u // connections of a message that http_server_take_over() takes
+#define HTTP_OUT_HIGH 262144    // reply bytes queued in memory before the source is no longer asked
 #define HTTP_FILE_SLICE_MAX 524288
 
 // What a request holds while it waits or is answered, its payload apart: arena, state, the run that it
@@ -110,7 +111,6 @@ void http_server_drain(struct http_server *server);
 // names of unix sockets stay, and connections of whose next request nothing has been read are sent through `fd`, a
 // unix socket of type SOCK_SEQPACKET that is the caller's and open until loop_stop(), up to `at_once` in a message. What
 // cannot be sent, which TLS never can, ends with its next reply, or by http_server_end_waiting().
-#define HTTP_PASSED_AT_ONCE 32u // connections of a message that http_server_take_over() takes
 void http_server_pass_on(struct http_server *server, int fd, unsigned at_once);
 // Connections that have been in one state that waits for their clients for a second of it, or have heard nothing for a
 // fifth behind their last reply, end, unless bytes are there. After http_server_pass_on(), again and again. Any thread.

@@ -561,6 +561,14 @@ static void send_order(struct http_server *server, unsigned worker,
     mailbox_send_from_any_thread(server->workers[worker].worker, &order->message);
 }
 
+static void send_orders(struct http_server *server,
+                        void (*deliver)(struct worker *to, struct message *message))
+{
+    for (unsigned i = 0; i < server->worker_count; i++) {
+        send_order(server, i, deliver);
+    }
+}
+
 static void on_start_order(struct worker *to, struct message *message)
 {
     struct order *order = container_of(message, struct order, message);
@@ -645,9 +653,7 @@ void http_server_drain(struct http_server *server)
         return;
     }
     atomic_fetch_add(&server->undrained_count, server->worker_count);
-    for (unsigned i = 0; i < server->worker_count; i++) {
-        send_order(server, i, on_drain_order);
-    }
+    send_orders(server, on_drain_order);
 }
 
 void http_server_pass_on(struct http_server *server, int fd, unsigned at_once)
@@ -670,8 +676,8 @@ static void on_recall_order(struct worker *to, struct message *message)
 static void on_call_off_order(struct worker *to, struct message *message)
 {
     struct order *order = container_of(message, struct order, message);
-    if (drain_worker(order->server, worker_index(to), &http_passing_none) ==
-        2) { // no worker passes on any more
+    bool is_last = drain_worker(order->server, worker_index(to), &http_passing_none) == 2;
+    if (is_last) { // no worker passes on any more, and the recall is the one that is left
         send_order(order->server, 0, on_recall_order);
     }
     free(order);
@@ -682,9 +688,7 @@ void http_server_call_off(struct http_server *server, int fd)
     server->recalled_fd = fd;
     atomic_store(&server->passing_fd, -1);
     atomic_fetch_add(&server->undrained_count, server->worker_count + 1); // the last one recalls
-    for (unsigned i = 0; i < server->worker_count; i++) {
-        send_order(server, i, on_call_off_order);
-    }
+    send_orders(server, on_call_off_order);
 }
 
 static void on_end_waiting_order(struct worker *to, struct message *message)
@@ -696,9 +700,7 @@ static void on_end_waiting_order(struct worker *to, struct message *message)
 
 void http_server_end_waiting(struct http_server *server)
 {
-    for (unsigned i = 0; i < server->worker_count; i++) {
-        send_order(server, i, on_end_waiting_order);
-    }
+    send_orders(server, on_end_waiting_order);
 }
 
 static void on_close_order(struct worker *to, struct message *message)
@@ -713,9 +715,7 @@ static void on_close_order(struct worker *to, struct message *message)
 
 void http_server_close(struct http_server *server)
 {
-    for (unsigned i = 0; i < server->worker_count; i++) {
-        send_order(server, i, on_close_order);
-    }
+    send_orders(server, on_close_order);
 }
 
 void http_server_free(struct http_server *server)

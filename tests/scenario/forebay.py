@@ -306,6 +306,15 @@ class Forebay:
     def endpoint(self):
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def tls_endpoint(self):
+        """Of its one tls: listener, as it said when it started."""
+        return next(line.split()[1] for line in self.stderr if line.strip().startswith("listening") and "https://" in line)
+
+    @property
+    def tls_port(self):
+        return int(self.tls_endpoint.rpartition(":")[2])
+
     def admin(self, path):
         with Client(self.admin_port) as client:
             return client.request("GET", path)

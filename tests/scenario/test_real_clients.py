@@ -187,7 +187,7 @@ def clients(start, origin, certificate, tmp_path):
                              "listen_tls.key": certificate[1]})
     server.binary_path = str(installed.path)
     server.start()
-    tls = next(line.split()[1] for line in server.stderr if line.strip().startswith("listening") and "https://" in line)
+    tls = server.tls_endpoint
     yield Clients(server, origin, tls, certificate[0], tmp_path)
     upgrading.adopt_orphans(False)
 

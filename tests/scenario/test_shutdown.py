@@ -542,8 +542,6 @@ def test_a_tls_client_that_has_said_nothing(start, origin, certificate):
     server = start(origin, settings={"shutdown.grace": LONG, "limits.header_timeout": "10m",
                                      "listen": "127.0.0.1:0,tls:127.0.0.1:0",
                                      "listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]})
-    tls = next(int(line.split()[1].rpartition(":")[2]) for line in server.stderr
-               if line.strip().startswith("listening") and "https://" in line)
-    with Connection(tls):
+    with Connection(server.tls_port):
         server.wait_metric("forebay_http_connections", lambda v: v == 1)
         server.stop()

@@ -489,8 +489,7 @@ def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):
     server = serve(origin, settings={"listen": f"127.0.0.1:0,tls:127.0.0.1:0,unix:{path}",
                                      "listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]})
     inode = path.stat().st_ino
-    tls = next(int(line.split()[1].rpartition(":")[2]) for line in server.stderr
-               if line.strip().startswith("listening") and "https://" in line)
+    tls = server.tls_port
     trust = ssl.create_default_context(cafile=certificate[0])
 
     def https():
