@@ -87,7 +87,9 @@ static void run_free(struct store_run *run)
 {
     worker_task_cancel(&run->task);
     run_drop_chunks(run);
-    atomic_fetch_sub(&run->store->longs.running, run->is_long);
+    if (run->is_long) {
+        store_long_end(run->store);
+    }
     write_backlog_forget(&run->store->backlog, run->begun_len - run->appended_bytes);
     store_object_unref(run->object);
     free(run->head);
@@ -512,7 +514,9 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->header_len = header_len;
     run->unit_count = units;
     run->is_long = want.is_long;
-    atomic_fetch_add(&store->longs.running, run->is_long);
+    if (run->is_long) {
+        store_long_begin(store);
+    }
     worker_task_init(&run->task, on_run_task);
     write_backlog_promise(&store->backlog, payload_len);
     if (reservation.layout.intent) {

@@ -10,9 +10,10 @@
 // long, however large it is: it cannot be asked for in parts.
 //
 // A promise reserves nothing: it is a guess that there will be room when the origin's answer is there,
-// as the spare segments are replaced meanwhile; more of them are kept while there are long runs. What is left
-// over of the segment goes back to the file system (segment_trim.c); where that cannot be done there are no
-// long runs.
+// as the spare segments are replaced meanwhile; more of them are kept while long runs are written, and for some
+// segments more. Promises do not count for that: most come to nothing, as who asks for an object of
+// unknown length makes one, and what went for the sake of each of them would be missed. What is left over of
+// the segment goes back to the file system (segment_trim.c); where that cannot be done there are no long runs.
 //
 // In caches whose segments are four times as large as the longest run there is nothing to promise. Any
 // thread.
@@ -21,7 +22,8 @@
 #include "store/segment_trim.h"
 #include "store/store_private.h"
 
-#define LONG_PART 8u // of the segments: as many long runs at once
+#define LONG_PART 8u    // of the segments: as many long runs at once
+#define LONG_LATELY 32u // segments made since the latest one
 
 uint64_t store_run_bytes_max(const struct store *store)
 {
@@ -55,9 +57,30 @@ static bool is_room_for_another(const struct store *store)
            promised + 2 + atomic_load(&log->slot_count) <= atomic_load(&log->room);
 }
 
-bool store_long_are_used(const struct store *store)
+static uint32_t next_segment(struct segment_log *log)
 {
-    return atomic_load(&store->longs.promised) + atomic_load(&store->longs.running) > 0;
+    pthread_mutex_lock(&log->guarded.lock);
+    uint32_t number = log->guarded.next_number;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return number;
+}
+
+void store_long_begin(struct store *store)
+{
+    atomic_fetch_add(&store->longs.running, 1);
+    atomic_store(&store->longs.next_segment, next_segment(&store->log));
+}
+
+void store_long_end(struct store *store)
+{
+    unsigned before = atomic_fetch_sub(&store->longs.running, 1);
+    check(before > 0);
+}
+
+bool store_long_are_used(struct store *store)
+{
+    uint32_t next_then = atomic_load(&store->longs.next_segment);
+    return next_then != 0 && next_segment(&store->log) - next_then <= LONG_LATELY;
 }
 
 bool store_long_promise(struct store *store)

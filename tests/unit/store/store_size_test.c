@@ -408,6 +408,14 @@ Test(store_size, what_is_being_written_to_is_given_back_at_last)
     leave(&box);
 }
 
+static unsigned spare_count(struct segment_log *log)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    unsigned count = log->guarded.spare_count;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return count;
+}
+
 // A file system that ends before cache.size does is a full cache like any other: as many segments are ready.
 Test(store_size, a_file_system_smaller_than_the_cache)
 {
@@ -425,14 +433,49 @@ Test(store_size, a_file_system_smaller_than_the_cache)
         held.count > 20 && used(&box) + next > 40 * MIB;
     });
     put(&box, &held, 240); // what was kept ready while there was room is used
-    unsigned spare = 0;
-    wait_for({
-        pthread_mutex_lock(&log->guarded.lock);
-        spare = log->guarded.spare_count;
-        pthread_mutex_unlock(&log->guarded.lock);
-        spare >= log->slot_count + 2;
-    });
+    wait_for(spare_count(log) >= log->slot_count + 2);
     cr_assert(store_is_filling(box.store));
+    leave(&box);
+}
+
+static uint32_t segments_made(struct segment_log *log)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    uint32_t next = log->guarded.next_number;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return next;
+}
+
+// Most promises of long runs come to nothing: who asks for an object of unknown length makes one. Nothing
+// goes for them, however many there are; only what is really long is made room for ahead.
+Test(store_size, promises_drive_nothing_out)
+{
+    struct box box;
+    struct held held = {.size = 3 * BLOCK};
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "1048576", 1) == 0);
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    box.options.block_size_bytes_max = BLOCK;
+    cr_assert(box_open_workers(&box, 1));
+    struct segment_log *log = &box.store->log;
+    play(&box, AMPLE);
+    wait_for({
+        (void)put_one(&box, &held);
+        stats_sum(COUNTER_evicted_blocks_capacity) > 0;
+    });
+    look(&box);
+    uint32_t segments = segments_made(log);
+    for (unsigned i = 0; i < 20; i++) {
+        cr_assert(store_long_promise(box.store));
+        look(&box);
+        store_long_release(box.store);
+        look(&box);
+    }
+    cr_assert_eq(segments_made(log), segments);
+    unsigned spare = spare_count(log);
+    box.has_long_runs = true;
+    held.size = 10 * BLOCK;
+    wait_for(put_one(&box, &held));
+    wait_for(spare_count(log) > spare);
     leave(&box);
 }
 
