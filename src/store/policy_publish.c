@@ -6,6 +6,9 @@
 #define MARGIN 1.3f      // a newcomer must be worth so much more than what it replaces,
 #define MARGIN_NEW 2.0f  // and one that was never read again that much: ties keep what is there
 #define MARGIN_PART 2.0f // once more, of what is new and read in parts
+// Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less is not worth the
+// write. Where all is read once, a key that looks like another's makes it look as if some were read again.
+#define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
 #define AGAIN_SHARE                                                                                \
     0.3f // of what is missed must be asked for again, that all of it is stored for that
 
@@ -17,7 +20,8 @@ void policy_publish(struct policy *policy)
     // What is suspect is replaced by anything.
     bool everything = !reclaim->is_full || policy->kind == POLICY_LRU ||
                       (reclaim->bar <= 0 && policy_clock_suspects(clock));
-    atomic_store_explicit(&published->bar, everything ? -1 : reclaim->bar, memory_order_relaxed);
+    float bar = reclaim->bar > WORTH_LEAST ? reclaim->bar : WORTH_LEAST;
+    atomic_store_explicit(&published->bar, everything ? -1 : bar, memory_order_relaxed);
     atomic_store_explicit(&published->tick, clock->tick, memory_order_relaxed);
     atomic_store_explicit(&published->same_use, clock->same_use, memory_order_relaxed);
     atomic_store_explicit(&published->first_class,
