@@ -6,8 +6,9 @@
 #define MARGIN 1.3f      // a newcomer must be worth so much more than what it replaces,
 #define MARGIN_NEW 2.0f  // and one that was never read again that much: ties keep what is there
 #define MARGIN_PART 2.0f // once more, of what is new and read in parts
-// Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less is not worth the
-// write. Where all is read once, a key that looks like another's makes it look as if some were read again.
+// Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less, whatever its rule
+// makes of it, is not worth the write, unless it takes the room of what is gone. Where all is read once, a key
+// that looks like another's makes it look as if some were read again.
 #define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
 #define AGAIN_SHARE                                                                                \
     0.3f // of what is missed must be asked for again, that all of it is stored for that
@@ -20,8 +21,7 @@ void policy_publish(struct policy *policy)
     // What is suspect is replaced by anything.
     bool everything = !reclaim->is_full || policy->kind == POLICY_LRU ||
                       (reclaim->bar <= 0 && policy_clock_suspects(clock));
-    float bar = reclaim->bar > WORTH_LEAST ? reclaim->bar : WORTH_LEAST;
-    atomic_store_explicit(&published->bar, everything ? -1 : bar, memory_order_relaxed);
+    atomic_store_explicit(&published->bar, everything ? -1 : reclaim->bar, memory_order_relaxed);
     atomic_store_explicit(&published->tick, clock->tick, memory_order_relaxed);
     atomic_store_explicit(&published->same_use, clock->same_use, memory_order_relaxed);
     atomic_store_explicit(&published->first_class,
@@ -54,7 +54,8 @@ float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned g
     const struct policy_published *published = &policy->published;
     float factor = atomic_load_explicit(&published->factor[group], memory_order_relaxed);
     float worth = atomic_load_explicit(&published->worth[reuse_class], memory_order_relaxed);
-    return factor < 0 ? POLICY_RANK_MAX : factor * worth;
+    bool has_price = atomic_load_explicit(&published->bar, memory_order_relaxed) > 0;
+    return factor < 0 ? POLICY_RANK_MAX : worth < WORTH_LEAST && has_price ? 0 : factor * worth;
 }
 
 enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,

@@ -87,9 +87,7 @@ static void run_free(struct store_run *run)
 {
     worker_task_cancel(&run->task);
     run_drop_chunks(run);
-    if (run->is_long) {
-        store_long_end(run->store);
-    }
+    atomic_fetch_sub(&run->store->longs.running, run->is_long);
     write_backlog_forget(&run->store->backlog, run->begun_len - run->appended_bytes);
     store_object_unref(run->object);
     free(run->head);
@@ -490,6 +488,9 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     struct segment_want want = {.header_len = header_len,
                                 .payload_len = (uint32_t)payload_len,
                                 .is_long = store_long_is(store, block_count, payload_len)};
+    if (want.is_long) {
+        store_long_note(store);
+    }
     enum err err =
         run_reserve(w, store, object, first_block, group, is_part, &want, &answer, &reservation);
     retention_missed(w, &store->retention, object->hash, first_block, payload_len, &answer,
@@ -514,9 +515,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     run->header_len = header_len;
     run->unit_count = units;
     run->is_long = want.is_long;
-    if (run->is_long) {
-        store_long_begin(store);
-    }
+    atomic_fetch_add(&store->longs.running, run->is_long);
     worker_task_init(&run->task, on_run_task);
     write_backlog_promise(&store->backlog, payload_len);
     if (reservation.layout.intent) {

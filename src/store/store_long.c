@@ -10,7 +10,7 @@
 // long, however large it is: it cannot be asked for in parts.
 //
 // A promise reserves nothing: it is a guess that there will be room when the origin's answer is there,
-// as the spare segments are replaced meanwhile; more of them are kept while long runs are written, and for some
+// as the spare segments are replaced meanwhile; more of them are kept while long runs come, and for some
 // segments more. Promises do not count for that: most come to nothing, as who asks for an object of
 // unknown length makes one, and what went for the sake of each of them would be missed. What is left over of
 // the segment goes back to the file system (segment_trim.c); where that cannot be done there are no long runs.
@@ -23,7 +23,7 @@
 #include "store/store_private.h"
 
 #define LONG_PART 8u    // of the segments: as many long runs at once
-#define LONG_LATELY 32u // segments made since the latest one
+#define LONG_LATELY 32u // segments made since the latest one came, about
 
 uint64_t store_run_bytes_max(const struct store *store)
 {
@@ -65,22 +65,23 @@ static uint32_t next_segment(struct segment_log *log)
     return number;
 }
 
-void store_long_begin(struct store *store)
+static bool is_lately(uint32_t next_then, uint32_t next)
 {
-    atomic_fetch_add(&store->longs.running, 1);
-    atomic_store(&store->longs.next_segment, next_segment(&store->log));
+    return next_then != 0 && next - next_then <= LONG_LATELY;
 }
 
-void store_long_end(struct store *store)
+void store_long_note(struct store *store)
 {
-    unsigned before = atomic_fetch_sub(&store->longs.running, 1);
-    check(before > 0);
+    uint32_t next = next_segment(&store->log);
+    if (!is_lately(atomic_exchange(&store->longs.next_segment, next), next)) {
+        segment_log_want(&store->log, false); // more spare ones
+    }
 }
 
 bool store_long_are_used(struct store *store)
 {
     uint32_t next_then = atomic_load(&store->longs.next_segment);
-    return next_then != 0 && next_segment(&store->log) - next_then <= LONG_LATELY;
+    return is_lately(next_then, next_segment(&store->log));
 }
 
 bool store_long_promise(struct store *store)

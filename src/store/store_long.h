@@ -8,16 +8,15 @@
 struct store_long {
     atomic_uint promised;          // asked for, and nothing is reserved yet
     atomic_uint running;           // being written
-    _Atomic uint32_t next_segment; // to be made when the latest of them began; 0: there was none
+    _Atomic uint32_t next_segment; // to be made when the latest of them came; 0: there was none
     atomic_bool no_holes;          // what such a run leaves over of its segment does not go back
 };
 
 // More than what needs no promise: several blocks, and longer than a quarter of a segment.
 bool store_long_is(const struct store *store, uint32_t block_count, uint64_t payload_len);
-// One begins to be written; it has ended, however it did. Any thread.
-void store_long_begin(struct store *store);
-void store_long_end(struct store *store);
-// Have few segments been made since one began?
+// One has come, whether it will be stored or not. Any thread; the store is attached.
+void store_long_note(struct store *store);
+// Have few segments been made since one came?
 bool store_long_are_used(struct store *store);
 
 #endif

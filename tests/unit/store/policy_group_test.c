@@ -41,6 +41,29 @@ Test(policy_group, a_priority_opens_the_door)
     shelf_done(&shelf);
 }
 
+// What is hardly ever read again is not let in, whatever its priority; what is, is, and what is gone leaves its
+// room to both.
+Test(policy_group, a_priority_is_no_price)
+{
+    struct shelf shelf;
+    uint32_t stamp;
+    shelf_init(&shelf, POLICY_EPOCH, 4);
+    policy_group_set(shelf.policy, 1, &(struct policy_group){.factor = 100});
+    policy_group_set(shelf.policy, 2, &(struct policy_group){.factor = 1 / 32.0f});
+    for (unsigned bar = 0; bar < 2; bar++) {
+        atomic_store(&shelf.policy->published.bar, (float)bar * 1e-9f);
+        atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 2e-5f);
+        cr_assert(policy_admit(shelf.policy, shelf_key(1), 2, false, &stamp));
+        atomic_store(&shelf.policy->published.worth[POLICY_CLASS_NEW], 1e-6f);
+        for (unsigned group = 1; group <= 2; group++) {
+            bool admitted =
+                policy_admit(shelf.policy, shelf_key(1), group, false, &stamp) == POLICY_STORE;
+            cr_assert_eq(admitted, bar == 0);
+        }
+    }
+    shelf_done(&shelf);
+}
+
 // --- what each group holds
 
 static void judge_bytes(const struct policy *policy)

@@ -310,7 +310,8 @@ static unsigned read_once(struct shelf *shelf, uint64_t first, uint64_t count,
         if (!shelf_miss(shelf, block, 0, &stamp)) {
             continue;
         }
-        if (admitted++ % SEGMENT_RUNS == 0) {
+        admitted++;
+        if (shelf->run_count == 0) {
             struct policy_victim victim;
             cr_assert(policy_victim(shelf->policy, NULL, NULL, survivors, SEGMENT_RUNS, &victim));
             *ret_survivors += victim.survivor_count;

@@ -438,6 +438,14 @@ Test(store_size, a_file_system_smaller_than_the_cache)
     leave(&box);
 }
 
+static unsigned going_count(struct segment_log *log)
+{
+    pthread_mutex_lock(&log->guarded.lock);
+    unsigned count = log->guarded.dying_count;
+    pthread_mutex_unlock(&log->guarded.lock);
+    return count;
+}
+
 static uint32_t segments_made(struct segment_log *log)
 {
     pthread_mutex_lock(&log->guarded.lock);
@@ -462,6 +470,7 @@ Test(store_size, promises_drive_nothing_out)
         (void)put_one(&box, &held);
         stats_sum(COUNTER_evicted_blocks_capacity) > 0;
     });
+    wait_for(spare_count(log) >= log->slot_count + 2 && going_count(log) == 0);
     look(&box);
     uint32_t segments = segments_made(log);
     for (unsigned i = 0; i < 20; i++) {
