@@ -488,8 +488,8 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     struct segment_want want = {.header_len = header_len,
                                 .payload_len = (uint32_t)payload_len,
                                 .is_long = store_long_is(store, block_count, payload_len)};
-    if (want.is_long) {
-        store_long_note(store);
+    if (want.is_long && store_long_note(store)) {
+        segment_log_want(&store->log, false);
     }
     enum err err =
         run_reserve(w, store, object, first_block, group, is_part, &want, &answer, &reservation);

@@ -70,12 +70,10 @@ static bool is_lately(uint32_t next_then, uint32_t next)
     return next_then != 0 && next - next_then <= LONG_LATELY;
 }
 
-void store_long_note(struct store *store)
+bool store_long_note(struct store *store)
 {
     uint32_t next = next_segment(&store->log);
-    if (!is_lately(atomic_exchange(&store->longs.next_segment, next), next)) {
-        segment_log_want(&store->log, false); // more spare ones
-    }
+    return !is_lately(atomic_exchange(&store->longs.next_segment, next), next);
 }
 
 bool store_long_are_used(struct store *store)
