@@ -91,6 +91,7 @@ struct segment_log {
     pthread_mutex_t seal_lock;  // who writes tables or marks: blocks; then the log's or rows_guard
     pthread_t supply, freer;
     bool supply_runs, freer_runs;
+    atomic_uint made;           // segments, since the start
     atomic_bool names_unsynced; // of segments made since the folder was synced
     atomic_uint segment_count;  // files, unlinked ones still open included
     atomic_uint room;           // spare segments; a hint for those without the lock

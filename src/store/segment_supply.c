@@ -170,6 +170,7 @@ static bool supply_make(struct segment_log *log)
     log->guarded.spare_count++;
     atomic_store(&log->room, log->guarded.spare_count);
     pthread_mutex_unlock(&log->guarded.lock);
+    atomic_fetch_add(&log->made, 1);
     atomic_store(&log->names_unsynced, true); // by the index writer, before it names what is in it
     return true;
 }

@@ -23,7 +23,7 @@
 #include "store/store_private.h"
 
 #define LONG_PART 8u    // of the segments: as many long runs at once
-#define LONG_LATELY 32u // segments made since the latest one came, about
+#define LONG_LATELY 32u // segments made since the latest one came
 
 uint64_t store_run_bytes_max(const struct store *store)
 {
@@ -57,29 +57,20 @@ static bool is_room_for_another(const struct store *store)
            promised + 2 + atomic_load(&log->slot_count) <= atomic_load(&log->room);
 }
 
-static uint32_t next_segment(struct segment_log *log)
+static bool is_lately(const struct store *store, unsigned made_then)
 {
-    pthread_mutex_lock(&log->guarded.lock);
-    uint32_t number = log->guarded.next_number;
-    pthread_mutex_unlock(&log->guarded.lock);
-    return number;
-}
-
-static bool is_lately(uint32_t next_then, uint32_t next)
-{
-    return next_then != 0 && next - next_then <= LONG_LATELY;
+    return made_then != 0 && atomic_load(&store->log.made) + 1 - made_then <= LONG_LATELY;
 }
 
 bool store_long_note(struct store *store)
 {
-    uint32_t next = next_segment(&store->log);
-    return !is_lately(atomic_exchange(&store->longs.next_segment, next), next);
+    unsigned made = atomic_load(&store->log.made) + 1;
+    return !is_lately(store, atomic_exchange(&store->longs.made_then, made));
 }
 
-bool store_long_are_used(struct store *store)
+bool store_long_are_used(const struct store *store)
 {
-    uint32_t next_then = atomic_load(&store->longs.next_segment);
-    return is_lately(next_then, next_segment(&store->log));
+    return is_lately(store, atomic_load(&store->longs.made_then));
 }
 
 bool store_long_promise(struct store *store)

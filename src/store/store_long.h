@@ -6,10 +6,10 @@
 #include "store/store.h"
 
 struct store_long {
-    atomic_uint promised;          // asked for, and nothing is reserved yet
-    atomic_uint running;           // being written
-    _Atomic uint32_t next_segment; // to be made when the latest of them came; 0: there was none
-    atomic_bool no_holes;          // what such a run leaves over of its segment does not go back
+    atomic_uint promised;  // asked for, and nothing is reserved yet
+    atomic_uint running;   // being written
+    atomic_uint made_then; // segments made when the latest of them came, and one; 0: there was none
+    atomic_bool no_holes;  // what such a run leaves over of its segment does not go back
 };
 
 // More than what needs no promise: several blocks, and longer than a quarter of a segment.
@@ -18,6 +18,6 @@ bool store_long_is(const struct store *store, uint32_t block_count, uint64_t pay
 // thread; the store is attached.
 bool store_long_note(struct store *store) MUST_USE;
 // Have few segments been made since one came?
-bool store_long_are_used(struct store *store);
+bool store_long_are_used(const struct store *store);
 
 #endif
