@@ -408,14 +408,6 @@ Test(store_size, what_is_being_written_to_is_given_back_at_last)
     leave(&box);
 }
 
-static unsigned spare_count(struct segment_log *log)
-{
-    pthread_mutex_lock(&log->guarded.lock);
-    unsigned count = log->guarded.spare_count;
-    pthread_mutex_unlock(&log->guarded.lock);
-    return count;
-}
-
 // A file system that ends before cache.size does is a full cache like any other: as many segments are ready.
 Test(store_size, a_file_system_smaller_than_the_cache)
 {
@@ -433,7 +425,7 @@ Test(store_size, a_file_system_smaller_than_the_cache)
         held.count > 20 && used(&box) + next > 40 * MIB;
     });
     put(&box, &held, 240); // what was kept ready while there was room is used
-    wait_for(spare_count(log) >= log->slot_count + 2);
+    wait_for(atomic_load(&log->room) >= log->slot_count + 2);
     cr_assert(store_is_filling(box.store));
     leave(&box);
 }
@@ -463,7 +455,7 @@ Test(store_size, promises_drive_nothing_out)
         (void)put_one(&box, &held);
         stats_sum(COUNTER_evicted_blocks_capacity) > freed;
     });
-    wait_for(spare_count(log) >= log->slot_count + 2 && going_count(log) == 0);
+    wait_for(atomic_load(&log->room) >= log->slot_count + 2 && going_count(log) == 0);
     look(&box);
     unsigned made = atomic_load(&log->made);
     for (unsigned i = 0; i < 20; i++) {
@@ -473,11 +465,11 @@ Test(store_size, promises_drive_nothing_out)
         look(&box);
     }
     cr_assert_eq(atomic_load(&log->made), made);
-    unsigned spare = spare_count(log);
+    unsigned spare = atomic_load(&log->room);
     box.has_long_runs = true;
     held.size = 10 * BLOCK;
     wait_for(put_one(&box, &held));
-    wait_for(spare_count(log) > spare);
+    wait_for(atomic_load(&log->room) > spare);
     leave(&box);
 }
 
