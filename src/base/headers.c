@@ -71,8 +71,9 @@ void headers_remove(struct headers *h, struct span name)
 
 bool headers_is_hop_by_hop(struct span name)
 {
-    static const char names[][20] = {"connection", "keep-alive", "te",
-                                     "trailer",    "upgrade",    "transfer-encoding"};
+    static const char names[][20] = {"connection",    "keep-alive", "te",
+                                     "trailer",       "upgrade",    "transfer-encoding",
+                                     "http2-settings"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (span_equal_nocase(name, span_from_cstr(names[i]))) {
             return true;

@@ -54,8 +54,8 @@ static inline unsigned headers_count(const struct headers *h, struct span name)
     return headers_may_have(h, name) ? headers_find(h, name, &value) : 0;
 }
 void headers_remove(struct headers *h, struct span name); // all of that name
-// Connection, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding, Upgrade (RFC 9110
-// section 7.6.1).
+// Connection, HTTP2-Settings, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding, Upgrade (RFC 9110
+// section 7.6.1, RFC 7540 section 3.2.1).
 bool headers_is_hop_by_hop(struct span name);
 // Is `token` a member of the comma-separated list `value`? Case ignored.
 bool headers_list_has(struct span value, struct span token);

@@ -7,7 +7,7 @@
 //      offending byte, so that it does not depend on how the bytes were cut.
 //   2. The whole head is cut into its lines, which cannot fail any more.
 //   3. The result is judged: method, exactly one Host, framing = none, one all-digit Content-Length,
-//      or exactly one `chunked` on HTTP/1.1; Expect, Upgrade, target form.
+//      or exactly one `chunked` on HTTP/1.1; Expect, target form. Upgrade is ignored (RFC 9110 7.8).
 // What gets through all of them is read by llhttp as well, strict and without any lenient flag, in
 // every build but a release (request_head_check.c): tests and fuzzers stop where it reads the head in
 // another way, or not at all. A second parse in front of each hit would cost more than these three steps.
@@ -324,7 +324,7 @@ static bool cut_headers(const struct request_head *h, struct span head, struct a
 struct seen {
     unsigned host_count, length_count, coding_count, expect_count;
     struct span length, coding, expect;
-    bool close, keep_alive, upgrade;
+    bool close, keep_alive;
 };
 
 static bool method_is_known(struct span method)
@@ -359,9 +359,6 @@ static void note_header(struct http_request *r, struct seen *seen, const struct 
             seen->expect = h->value;
             seen->expect_count++;
         }
-        return;
-    case 7:
-        seen->upgrade |= span_equal_nocase(h->name, SPAN("Upgrade"));
         return;
     case 10:
         if (span_equal_nocase(h->name, SPAN("Connection"))) {
@@ -458,19 +455,15 @@ static enum err judge_framing(struct http_request *r, const struct seen *seen)
     return ERR_OK;
 }
 
-// A Connection that takes off what stands beside it is read two ways: by who obeys it, and by who
-// verifies a signature over what came.
+// Does a Connection header name an end-to-end header of this request? Two parsers would read such a
+// request in two ways: one removes the named header, the other verifies a signature over it.
 static bool connection_names_another(const struct headers *headers, struct span options)
 {
-    static const struct span known[] = {{"close", 5}, {"HTTP2-Settings", 14}};
     struct span option;
     while (span_split(&options, ',', &option)) {
         option = span_trim(option);
-        bool is_known = headers_is_hop_by_hop(option);
-        for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-            is_known = is_known || span_equal_nocase(option, known[i]);
-        }
-        if (!is_known && headers_count(headers, option) > 0) {
+        if (!headers_is_hop_by_hop(option) && !span_equal_nocase(option, SPAN("close")) &&
+            headers_count(headers, option) > 0) {
             return true;
         }
     }
@@ -563,9 +556,6 @@ enum err request_head_accept(const struct request_head *h, struct span head, str
     }
     if (seen.host_count != 1 || !host_is_legal(r.host)) {
         return ERR_BAD_REQUEST;
-    }
-    if (seen.upgrade) {
-        return ERR_NOT_IMPLEMENTED;
     }
     enum err err = judge_framing(&r, &seen);
     if (err == ERR_OK) {

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP front: what is refused and how, pipelining, Expect, limits, slow and vanished clients."""
+import shutil
+import subprocess
 import threading
 
 import pytest
@@ -137,10 +139,9 @@ def malformed():
                  b"GET //evil.example@/a\x01 HTTP/1.1"):
         row("line " + repr(line[:60]), head(line))
     row("h2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-    row("h2c upgrade", head(headers=[b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c",
-                                     b"HTTP2-Settings: AAMAAABkAAQAAP__"]))
-    row("websocket", head(headers=[b"Connection: Upgrade", b"Upgrade: websocket",
-                                   b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]))
+    row("h2 preface after an upgrade", head(headers=[b"Connection: Upgrade", b"Upgrade: h2c",
+                                                     b"Content-Length: 0, 24"])
+        + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
     for value in (b"200-ok", b"100-continued", b"x", b"100-continue, x", b""):
         row("expect " + repr(value), head(headers=[b"Expect: " + value]))
     # Sizes.
@@ -383,6 +384,66 @@ def test_expect_continue(start, origin):
     with server.connection(timeout=15) as connection:
         connection.send(head(headers=[b"Expect: 100-continue"]))
         judge(connection.read_reply(), origin, "a", 0, 100)
+
+
+UPGRADES = [
+    [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAAP__"],
+    [b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+     b"Sec-WebSocket-Version: 13"],
+    [b"Connection: TE", b"TE: trailers"],
+    [b"Proxy-Connection: Keep-Alive", b"Keep-Alive: timeout=5"],
+]
+
+
+def test_upgrade_is_ignored_and_never_reaches_the_origin(forebay, origin):
+    """Java's HttpClient and curl --http2 ask to upgrade with each request: they get their reply in HTTP/1.1."""
+    for i, asked in enumerate(UPGRADES):
+        origin.put(f"read{i}", 5000)
+        with forebay.connection() as connection:
+            for turn in ("miss", "hit"):
+                connection.send(head(b"GET /bkt/read%d HTTP/1.1" % i, asked))
+                judge(connection.read_reply(interim=True), origin, f"read{i}", 0, 5000)
+            connection.send(head(b"PUT /bkt/write%d HTTP/1.1" % i, [*asked, b"Content-Length: 5"])
+                            + b"%05d" % i)
+            assert connection.read_reply("PUT").status == 200
+            connection.send(head(b"GET /bkt?list-type=2&prefix=write%d HTTP/1.1" % i, asked))
+            assert connection.read_reply().status == 200
+        assert origin.bytes_of(f"write{i}") == b"%05d" % i
+    for entry in origin.requests():
+        names = {name for name, _ in entry.headers}
+        assert not names & {"upgrade", "http2-settings", "connection", "te", "keep-alive",
+                            "proxy-connection", "sec-websocket-key"}, entry.headers
+
+
+def test_nothing_after_an_ignored_upgrade_is_read_as_http2(start, origin):
+    """A client that goes on in HTTP/2 without a 101 gets one reply, an error, and a close."""
+    server = start(origin)
+    origin.put("a", 100)
+    with server.connection(timeout=15) as connection:
+        connection.send(head(headers=UPGRADES[0]) + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + TAIL)
+        judge(connection.read_reply(), origin, "a", 0, 100)
+        assert connection.read_reply().status == 505
+        assert connection.at_end()
+    assert not origin.requests(key="canary")
+
+
+def test_curl_http2_reads_and_writes(start, origin, tmp_path):
+    """curl --http2 asks for h2c on the first request of each connection."""
+    curl = shutil.which("curl")
+    if curl is None or "HTTP2" not in subprocess.run([curl, "--version"], capture_output=True,
+                                                     text=True, check=True).stdout:
+        pytest.skip("NOT RUN: no curl with HTTP/2")
+    server = start(origin)
+    origin.put("a", 3000)
+    url = f"http://127.0.0.1:{server.port}/bkt/"
+    (tmp_path / "up").write_bytes(b"x" * 70_000)
+    for _ in range(2):
+        got = subprocess.run([curl, "-sSf", "--noproxy", "*", "--http2", url + "a"],
+                             capture_output=True, timeout=60, check=True).stdout
+        assert got == origin.bytes_of("a")
+    subprocess.run([curl, "-sSf", "--noproxy", "*", "--http2", "-T", tmp_path / "up", url + "up"],
+                   timeout=60, check=True)
+    assert origin.bytes_of("up") == b"x" * 70_000
 
 
 def test_limits_at_minus_one_zero_plus_one(start, origin):

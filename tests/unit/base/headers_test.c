@@ -97,6 +97,7 @@ Test(headers, hop_by_hop_and_tokens)
     cr_assert(headers_is_hop_by_hop(SPAN("Connection")));
     cr_assert(headers_is_hop_by_hop(SPAN("Proxy-Authorization")));
     cr_assert(headers_is_hop_by_hop(SPAN("transfer-encoding")));
+    cr_assert(headers_is_hop_by_hop(SPAN("HTTP2-Settings")));
     cr_assert_not(headers_is_hop_by_hop(SPAN("Content-Length")));
     cr_assert_not(headers_is_hop_by_hop(SPAN("proxy")));
     cr_assert(headers_list_has(SPAN("keep-alive, Close"), SPAN("close")));

@@ -120,10 +120,13 @@ static const struct raw_row raw_rows[] = {
     RAW("DESCRIBE /b/k HTTP/1.1\r\n" HOST END, ERR_METHOD_NOT_ALLOWED),
     RAW("M-SEARCH * HTTP/1.1\r\n" HOST END, ERR_METHOD_NOT_ALLOWED),
     RAW("XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX /b/k HTTP/1.1\r\n" HOST END, ERR_BAD_REQUEST),
-    RAW(GET HOST "Connection: Upgrade\r\nUpgrade: websocket\r\n" END, ERR_NOT_IMPLEMENTED),
-    RAW(GET HOST "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" END,
-        ERR_NOT_IMPLEMENTED),
-    RAW(GET HOST "Upgrade: x\r\n" END, ERR_NOT_IMPLEMENTED),
+    // An ignored Upgrade loosens no other check.
+    RAW(GET HOST "Connection: Upgrade, x-amz-acl\r\nUpgrade: h2c\r\nx-amz-acl: private\r\n" END,
+        ERR_BAD_REQUEST),
+    RAW(PUT HOST "Connection: Upgrade, Content-Length\r\nUpgrade: h2c\r\nContent-Length: 5\r\n" END,
+        ERR_BAD_REQUEST),
+    RAW(PUT HOST "Upgrade: h2c\r\nTransfer-Encoding: h2c\r\n" END, ERR_BAD_REQUEST),
+    RAW(GET HOST "Upgrade: h2c\r\nUpgrade : h2c\r\n" END, ERR_BAD_REQUEST),
     // Hosts.
     RAW(GET END, ERR_BAD_REQUEST),
     RAW("GET /b/k HTTP/1.0\r\n" END, ERR_BAD_REQUEST),

@@ -122,6 +122,34 @@ Test(request_head, fields)
     arena_free(arena);
 }
 
+// Upgrade is ignored (RFC 9110 7.8): the request is answered as if the header were not there.
+Test(request_head, upgrade_and_its_companions_are_ignored)
+{
+    static const char *const heads[] = {
+        "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+        "Connection: keep-alive, Upgrade\r\nUpgrade: h2c, websocket\r\nUpgrade: TLS/1.2\r\n",
+        "Upgrade: h2c\r\n",
+        "Upgrade:\r\n",
+        "HTTP2-Settings: AAMAAABk\r\n",
+        "Connection: TE, trailers\r\nTE: trailers\r\n",
+        "Proxy-Connection: Keep-Alive\r\nKeep-Alive: timeout=5, max=100\r\n",
+        "Connection: proxy-connection\r\nProxy-Connection: close\r\n",
+    };
+    struct arena *arena = arena_new(1 << 24);
+    for (size_t i = 0; i < ARRAY_LEN(heads); i++) {
+        char text[512];
+        snprintf(text, sizeof(text), "GET /b/k HTTP/1.1\r\nHost: h\r\n%s\r\n", heads[i]);
+        struct http_request r = accepted(text, arena);
+        cr_assert(r.keep_alive && !r.has_body && span_equal_cstr(r.target, "/b/k"));
+        snprintf(text, sizeof(text), "PUT /b/k HTTP/1.1\r\nHost: h\r\n%sContent-Length: 7\r\n\r\n",
+                 heads[i]);
+        r = accepted(text, arena);
+        cr_assert(r.keep_alive && r.has_body && r.content_length == 7);
+    }
+    arena_free(arena);
+}
+
 // Absolute form is reduced to its path when it names the same authority.
 Test(request_head, absolute_form)
 {
