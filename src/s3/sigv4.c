@@ -8,9 +8,12 @@
 //
 // A verifier must judge what was sent, so it works on the raw target and the raw headers, in the
 // order of the client's SignedHeaders. The S3 form of the path is: decoded once, encoded once,
-// nothing normalised. Two bytes are ambiguous among signers: a raw '+' (they sign %2B or %20) and
-// an escaped slash (%2F or '/'); each form is tried. Neither lets another key in: the key is what
-// the request's path decodes to.
+// nothing normalised. Three bytes are ambiguous among signers, and the verifier tries each form:
+//   a raw '+' in the path       signed as %2B or %20
+//   an escaped slash            signed as %2F or '/'
+//   a tab in a header's value   folded into one blank with what surrounds it (botocore, the SDKs for
+//                               Java and JavaScript, MinIO, SeaweedFS), or kept (the SDK for Go)
+// No form lets another key in, because the key is what the request's path decodes to. The signer folds.
 //
 // The canonical request is hashed in pieces of a few hundred bytes and only written out as text for
 // an error document. Signing keys are kept (sigv4_keys.c). Low-level SHA-256 is used because fetching
@@ -240,6 +243,7 @@ struct canonical_request {
     const struct headers *headers;
     struct span signed_headers; // "a;b;c", lower case, as the signer wrote it
     struct span payload_hash;
+    bool keeps_tabs; // white space to fold is blanks only
 };
 
 #define SINK_BYTES 1024
@@ -282,17 +286,27 @@ static inline void put(struct sink *sink, struct span piece)
     sink->len += piece.len;
 }
 
-// Trimmed, inner runs of spaces squeezed to one.
-static void put_header_value(struct sink *sink, struct span value)
+static inline bool is_folded(char c, bool keeps_tabs)
+{
+    return c == ' ' || (c == '\t' && !keeps_tabs);
+}
+
+// Trimall of the specification: trimmed, and each inner run of white space becomes one blank.
+static void put_header_value(struct sink *sink, struct span value, bool keeps_tabs)
 {
     value = span_trim(value);
     size_t begin = 0;
-    for (size_t i = span_find(value, ' ') + 1; i < value.len; i++) {
-        if (value.ptr[i] == ' ' && value.ptr[i - 1] == ' ') {
-            put(sink, (struct span){value.ptr + begin, i - begin});
-            while (i + 1 < value.len && value.ptr[i + 1] == ' ') {
-                i++;
-            }
+    for (size_t i = 0; i < value.len; i++) {
+        if (!is_folded(value.ptr[i], keeps_tabs)) {
+            continue;
+        }
+        size_t run = i;
+        while (i + 1 < value.len && is_folded(value.ptr[i + 1], keeps_tabs)) {
+            i++;
+        }
+        if (i > run || value.ptr[run] == '\t') {
+            put(sink, (struct span){value.ptr + begin, run - begin});
+            put(sink, SPAN(" "));
             begin = i + 1;
         }
     }
@@ -318,7 +332,7 @@ static bool put_canonical_request(struct sink *sink, const struct canonical_requ
             const struct header *header = &c->headers->items[i];
             if (header->name.len == name.len && span_equal_nocase(header->name, name)) {
                 put(sink, found ? SPAN(",") : SPAN(":"));
-                put_header_value(sink, header->value);
+                put_header_value(sink, header->value, c->keeps_tabs);
                 found = true;
             }
         }
@@ -679,6 +693,38 @@ static bool holds_escaped_slash(struct span path)
     return false;
 }
 
+static bool any_value_holds_tab(const struct headers *headers)
+{
+    for (unsigned i = 0; i < headers->count; i++) {
+        struct span value = span_trim(headers->items[i].value);
+        if (span_find(value, '\t') < value.len) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The ways in which signers may have written one request.
+struct forms {
+    bool has_plus, has_slash, has_tab;
+};
+
+static unsigned forms_count(struct forms forms)
+{
+    return 1u << (forms.has_plus + forms.has_slash + forms.has_tab);
+}
+
+// Bits of `i` in this order: plus, slash, tab; each takes one only if the request has such a byte.
+static struct path_form forms_pick(struct forms forms, unsigned i, bool *ret_keeps_tabs)
+{
+    bool plus_as_space = forms.has_plus && (i & 1u) != 0;
+    i >>= forms.has_plus;
+    bool decodes_slash = forms.has_slash && (i & 1u) != 0;
+    i >>= forms.has_slash;
+    *ret_keeps_tabs = i != 0;
+    return (struct path_form){plus_as_space, !decodes_slash};
+}
+
 enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, struct span secret_key,
                       time_t now, struct span method, struct span raw_path, struct span raw_query,
                       const struct headers *headers, uint8_t *ret_signing_key,
@@ -705,14 +751,12 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
     const struct sigv4_key *key = sigv4_signing_key(claim->access_key, secret_key, claim->date,
                                                     claim->region, claim->service, &own);
 
-    bool has_plus = span_find(raw_path, '+') < raw_path.len;
-    unsigned form_count = holds_escaped_slash(raw_path) ? 2 : 1;
-    form_count *= has_plus ? 2 : 1;
+    const struct forms forms = {.has_plus = span_find(raw_path, '+') < raw_path.len,
+                                .has_slash = holds_escaped_slash(raw_path),
+                                .has_tab = any_value_holds_tab(headers)};
     err = ERR_SIGNATURE_MISMATCH;
-    for (unsigned i = 0; i < form_count && err == ERR_SIGNATURE_MISMATCH; i++) {
-        // Without a plus only the slash varies; with one it varies first, the slash after it.
-        struct path_form form = {.plus_as_space = has_plus && i % 2 == 1,
-                                 .keep_escaped_slash = (has_plus ? i / 2 : i) == 0};
+    for (unsigned i = 0; i < forms_count(forms) && err == ERR_SIGNATURE_MISMATCH; i++) {
+        struct path_form form = forms_pick(forms, i, &c.keeps_tabs);
         enum err path_err = canonical_path(arena, raw_path, form, &c.path);
         if (path_err != ERR_OK) {
             err = path_err;

@@ -596,6 +596,20 @@ def test_clock_and_expiry(guarded, start, tmp_path, origin):
     assert "expired" in caller.http.request("GET", expired).element("Message").lower()
 
 
+def test_white_space_in_metadata_keeps_signatures_valid(guarded):
+    """Tabs and runs of blanks: the client's signature fits, the origin accepts ours, and the value stays as sent."""
+    origin, caller = guarded.origin, Caller(guarded, "ALICE")
+    for i, value in enumerate(("a\tb", "a \t b", "a   b", "\t\ta\t\tb", "a\tb  c\t \td", "a\t")):
+        key = f"alice/white{i}"
+        reply = caller.ask("PUT", f"/bkt/{key}", [("x-amz-meta-note", value), ("x-amz-meta-z", "last")], b"body")
+        assert reply.status == 200, (value, reply)
+        for _ in ("miss", "hit"):
+            reply = caller.get(key)
+            assert reply.status == 200 and reply.header("x-amz-meta-note") == value.strip(), (value, reply)
+            guarded.settle()
+    assert not origin.violations
+
+
 def test_tokens_and_forms(guarded):
     """A token must be signed, never travels on, and opens nothing; a form's policy never opens a key."""
     origin = guarded.origin

@@ -273,6 +273,63 @@ Test(sigv4, repeated_and_padded_header_values)
     cr_assert_not_null(strstr(mismatch.canonical_request.ptr, "\nx-amz-meta-a:one two,three\n"));
 }
 
+// Signatures of PUT /key by botocore 1.44, which folds, and in the form of the SDK for Go, which squeezes
+// blanks and keeps tabs.
+Test(sigv4, tabs_in_values_are_folded_when_signing_and_verified_in_both_forms)
+{
+#define FOLDED "f577bf5cd80caf3819c43ad61ae7b5ac76baa9d1dac7e444bbcc8f1a9bff1e5c"
+#define TABS_KEPT "0df91720030aa3cdd502aadd10b7cae61351737fd7c297d38b48a7d2f3992080"
+#define CREDENTIAL                                                                                 \
+    "AWS4-HMAC-SHA256 Credential=" ACCESS_KEY "/20130524/us-east-1/s3/aws4_request,"               \
+    "SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-meta-note,Signature="
+    static const char *const same[] = {"a\tb \t c  d", "a b c d", "a\tb\tc\td",
+                                       "\t a  b\t\tc \td\t ", "a \t\t b c\t d"};
+    method = "PUT";
+    for (size_t i = 0; i < ARRAY_LEN(same); i++) {
+        begin("Host", HOST, "x-amz-content-sha256", SIGV4_EMPTY_SHA256, "x-amz-meta-note", same[i],
+              NULL);
+        cr_assert_eq(sign("/key", "", SIGV4_EMPTY_SHA256), ERR_OK);
+        cr_assert_str_eq(signature(), FOLDED, "%zu", i);
+        cr_assert_eq(verify("/key"), ERR_OK, "%zu", i);
+    }
+    static const struct {
+        const char *value, *authorization;
+        enum err want;
+    } rows[] = {
+        {"a\tb \t c  d", CREDENTIAL FOLDED, ERR_OK},
+        {"a\tb \t c  d", CREDENTIAL TABS_KEPT, ERR_OK},
+        {"a\tb   \t c d", CREDENTIAL TABS_KEPT, ERR_OK},
+        {"a b c d", CREDENTIAL TABS_KEPT, ERR_SIGNATURE_MISMATCH},
+        {"a\tb c d", CREDENTIAL TABS_KEPT, ERR_SIGNATURE_MISMATCH},
+        {"a\tb \t c  e", CREDENTIAL TABS_KEPT, ERR_SIGNATURE_MISMATCH},
+        {"ab c d", CREDENTIAL FOLDED, ERR_SIGNATURE_MISMATCH},
+        {"a\tbc d", CREDENTIAL FOLDED, ERR_SIGNATURE_MISMATCH},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        begin("Host", HOST, "x-amz-date", "20130524T000000Z", "x-amz-content-sha256",
+              SIGV4_EMPTY_SHA256, "x-amz-meta-note", rows[i].value, "Authorization",
+              rows[i].authorization, NULL);
+        cr_assert_eq(verify("/key"), rows[i].want, "%zu", i);
+        cr_assert(rows[i].want == ERR_OK ||
+                  span_find(mismatch.canonical_request, '\t') == mismatch.canonical_request.len);
+    }
+}
+
+// A request may hold all three ambiguous bytes at once: each of the eight forms is found.
+Test(sigv4, ambiguous_bytes_of_path_and_values_are_tried_together)
+{
+    static const char *const paths[] = {"/a%2Bb%2Fc", "/a%20b%2Fc", "/a%2Bb/c", "/a%20b/c"};
+    method = "PUT";
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        begin("Host", HOST, "x-amz-content-sha256", SIGV4_EMPTY_SHA256, "x-amz-meta-note", "x\ty",
+              NULL);
+        cr_assert_eq(sign(paths[i], "", SIGV4_EMPTY_SHA256), ERR_OK);
+        cr_assert_eq(verify("/a+b%2Fc"), ERR_OK, "%zu", i);
+        cr_assert_eq(mismatch.plus_is_space, i % 2 == 1);
+        cr_assert_eq(verify("/a+b%2Fd"), ERR_SIGNATURE_MISMATCH, "%zu", i);
+    }
+}
+
 static enum err claim_of(const char *authorization)
 {
     begin("Host", HOST, "x-amz-date", "20130524T000000Z", "x-amz-content-sha256",
