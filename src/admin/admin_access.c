@@ -82,8 +82,10 @@ static bool host_is_allowed(const struct admin_access *access, const char *host)
         }
         *colon = '\0';
     }
+    name[span_without_root_dot(span_from_cstr(name)).len] = '\0';
     for (unsigned i = 0; i < access->host_count; i++) {
-        if (strcasecmp(name, access->hosts[i]) == 0) {
+        struct span allowed = span_without_root_dot(span_from_cstr(access->hosts[i]));
+        if (span_equal_nocase(span_from_cstr(name), allowed)) {
             return true;
         }
     }

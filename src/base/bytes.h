@@ -66,6 +66,8 @@ static inline bool span_starts_with(struct span s, struct span prefix)
 
 bool span_ends_with(struct span s, struct span suffix);
 struct span span_trim(struct span s); // spaces and tabs at both ends
+// A domain name without its root dot: "a.example." and "a.example" are the same name.
+struct span span_without_root_dot(struct span name);
 // memcmp order, shorter first when equal so far: < 0, 0, > 0.
 int span_compare(struct span a, struct span b);
 // First offset of `c`, or s.len.

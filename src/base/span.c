@@ -65,6 +65,12 @@ struct span span_trim(struct span s)
     return s;
 }
 
+struct span span_without_root_dot(struct span name)
+{
+    bool has_dot = name.len > 1 && name.ptr[name.len - 1] == '.';
+    return (struct span){name.ptr, name.len - (has_dot ? 1 : 0)};
+}
+
 int span_compare(struct span a, struct span b)
 {
     size_t len = a.len < b.len ? a.len : b.len;

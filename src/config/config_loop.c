@@ -78,8 +78,8 @@ static bool target_parse(const char *endpoint, struct target *ret_target)
     }
     if (host.len >= 2 && host.ptr[0] == '[') {
         host = (struct span){host.ptr + 1, host.len - 2};
-    } else if (host.len > 1 && host.ptr[host.len - 1] == '.') {
-        host.len--;
+    } else {
+        host = span_without_root_dot(host);
     }
     if (host.len == 0 || host.len >= HOST_BYTES ||
         (port.len > 0 && !span_to_u64(port, &ret_target->port))) {

@@ -78,8 +78,8 @@ struct s3_domains {
 };
 
 // What Host names. bucket is set for virtual-host style ("b.localhost", "b.127.0.0.1",
-// "b.<domain>", longest configured suffix wins; a bucket may contain dots); empty otherwise. Port
-// is ignored. S3_HOST_OTHER: none of ours (refused in open mode).
+// "b.<domain>", longest configured suffix wins; a bucket may contain dots); empty otherwise. The port
+// and one root dot ("b.localhost.:9000") are ignored. S3_HOST_OTHER: none of ours (refused in open mode).
 enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domains,
                                 struct span *ret_bucket);
 

@@ -334,6 +334,7 @@ enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domai
     if (!host_cut_port(&host) || host.len == 0) {
         return S3_HOST_OTHER;
     }
+    host = span_without_root_dot(host);
     struct host_match best = {S3_HOST_OTHER, 0};
     size_t ipv4_len = host_ipv4_suffix_len(host);
     if (ipv4_len > 0) {
@@ -341,7 +342,7 @@ enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domai
     }
     host_match_suffix(host, SPAN("localhost"), S3_HOST_LOCALHOST, &best);
     for (unsigned i = 0; domains != NULL && i < domains->count; i++) {
-        host_match_suffix(host, domains->suffixes[i], S3_HOST_DOMAIN, &best);
+        host_match_suffix(host, span_without_root_dot(domains->suffixes[i]), S3_HOST_DOMAIN, &best);
     }
     if (best.kind == S3_HOST_OTHER || best.suffix_len == host.len) {
         return best.kind;

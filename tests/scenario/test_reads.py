@@ -405,11 +405,13 @@ def test_addressing_styles(start, origin):
     origin.put("dir/a", 600, bucket="my.dotted.bkt")
     port = server.port
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", "127.0.0.1", "localhost",
-                 f"LOCALHOST:{port}", f"s3.example.test:{port}"):
+                 f"LOCALHOST:{port}", f"s3.example.test:{port}", "s3.example.test.",
+                 f"s3.example.test.:{port}", f"localhost.:{port}"):
         with Client(port, host=host) as client:
             judge(client.get("dir/a"), origin, "dir/a", 0, 500)
     for host in (f"bkt.127.0.0.1:{port}", f"bkt.localhost:{port}", "bkt.localhost",
-                 f"bkt.s3.example.test:{port}"):
+                 f"bkt.s3.example.test:{port}", "bkt.s3.example.test.",
+                 f"bkt.s3.example.test.:{port}", f"bkt.localhost.:{port}"):
         with Client(port, host=host) as client:
             judge(client.request("GET", "/dir/a"), origin, "dir/a", 0, 500)
             assert client.request("HEAD", "/").status == 200
@@ -426,7 +428,8 @@ def test_host_names_that_are_not_ours_are_refused(start, origin):
     server = start(origin)
     origin.put("a", 10)
     for host in ("evil.example", "evil.example:9000", "localhost.evil.example", "127.0.0.1.evil",
-                 "bkt.evil.example", "metadata.google.internal", "localhostx", "xlocalhost"):
+                 "bkt.evil.example", "metadata.google.internal", "localhostx", "xlocalhost",
+                 "evil.example.", "localhost..", "127.0.0.1.evil."):
         with Client(server.port, host=host) as client:
             reply = client.get("a")
             assert reply.status in (400, 403), (host, reply)

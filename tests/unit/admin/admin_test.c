@@ -167,7 +167,15 @@ Test(admin, settings_are_for_callers_that_name_an_address)
                               "cache.size: 80%"));
     cr_assert_not_null(strstr(talk(at, "GET /api/v1/config HTTP/1.1\r\nHost: [::1]:80\r\n\r\n"),
                               "cache.size: 80%"));
-    const char *bad[] = {"evil.example", "127.0.0.1.evil.example", "localhost.evil", "", "[::1"};
+    cr_assert_not_null(strstr(talk(at, "GET /api/v1/config HTTP/1.1\r\nHost: localhost.:1\r\n\r\n"),
+                              "cache.size: 80%"));
+    const char *bad[] = {"evil.example",
+                         "evil.example.",
+                         "localhost..",
+                         "127.0.0.1.evil.example",
+                         "localhost.evil",
+                         "",
+                         "[::1"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         char request[200];
         snprintf(request, sizeof(request), "GET /api/v1/config HTTP/1.1\r\nHost: %s\r\n\r\n",

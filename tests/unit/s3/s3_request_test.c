@@ -331,6 +331,21 @@ Test(s3_request, virtual_hosts_name_the_bucket)
         {"s3.example.com", "", S3_HOST_DOMAIN},
         {"a.b.s3.example.com:80", "a.b", S3_HOST_DOMAIN},
         {"s4.example.com", "s4", S3_HOST_DOMAIN},
+        {"localhost.", "", S3_HOST_LOCALHOST},
+        {"bkt.localhost.:9000", "bkt", S3_HOST_LOCALHOST},
+        {"127.0.0.1.", "", S3_HOST_IP},
+        {"S3.example.com.", "", S3_HOST_DOMAIN},
+        {"a.b.s3.example.com.:80", "a.b", S3_HOST_DOMAIN},
+        {"bkt.rooted.example", "bkt", S3_HOST_DOMAIN},
+        {"bkt.rooted.example.:9000", "bkt", S3_HOST_DOMAIN},
+        {"localhost..", "", S3_HOST_OTHER},
+        {"bkt.s3.example.com..:80", "", S3_HOST_OTHER},
+        {"example.com.evil.org.", "", S3_HOST_OTHER},
+        {".", "", S3_HOST_OTHER},
+        {"..", "", S3_HOST_OTHER},
+        {".:80", "", S3_HOST_OTHER},
+        {".localhost.", "", S3_HOST_OTHER},
+        {"[::1].", "", S3_HOST_OTHER},
         {"example.com.evil.org", "", S3_HOST_OTHER},
         {"notexample.com", "", S3_HOST_OTHER},
         {"evil.org", "", S3_HOST_OTHER},
@@ -350,8 +365,9 @@ Test(s3_request, virtual_hosts_name_the_bucket)
         {"[localhost]", "", S3_HOST_OTHER},
         {"", "", S3_HOST_OTHER},
     };
-    static const struct span SUFFIXES[] = {{"example.com", 11}, {"s3.example.com", 14}};
-    static const struct s3_domains DOMAINS = {SUFFIXES, 2};
+    static const struct span SUFFIXES[] = {
+        {"example.com", 11}, {"s3.example.com", 14}, {"rooted.example.", 15}};
+    static const struct s3_domains DOMAINS = {SUFFIXES, 3};
     for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
         struct span bucket;
         cr_assert_eq(s3_host_parse(text(ROWS[i].host), &DOMAINS, &bucket), ROWS[i].kind, "%s",
