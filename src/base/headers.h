@@ -10,7 +10,8 @@
 #include "base/arena.h"
 #include "base/bytes.h"
 
-#define HEADERS_MAX 144
+#define HEADERS_MAX                                                                                \
+    1056u // an origin's answer (RESPONSE_HEADERS_MAX), and what a reply of ours adds
 
 struct header {
     struct span name, value;

@@ -300,7 +300,7 @@ enum err fill_take_head(struct fill *fill)
     struct store_object *object = fill_version_from_fetch(
         fill->key, f, fill->object != NULL ? fill->object : fill->described);
     if (object == NULL) {
-        return ERR_ORIGIN_PROTOCOL;
+        return ERR_ORIGIN_UNFIT;
     }
     if (fill->object != NULL && fill->object->size_bytes != object->size_bytes) {
         store_object_unref(object); // one of the two answers lied

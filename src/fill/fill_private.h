@@ -15,6 +15,7 @@
 #define FILL_DESCRIBED 1024u
 #define FILL_KINDS 4096u
 #define FILL_LISTED (1u << 20)
+#define FILL_UNCACHEABLE 4096u
 #define FILL_RUN_SUMS 8192u
 #define FILL_RUN_SUM_WAYS                                                                          \
     8u // in a set: of two runs of one object hardly ever one drives out the other
@@ -65,6 +66,7 @@ struct fill_room {
     _Atomic uint64_t *here;                   // FILL_HERE_SLOTS names of blocks, fill_here.c
     _Atomic uint64_t *kinds;                  // FILL_KINDS, fill_describe.c; a hint, of any worker
     _Atomic uint16_t *listed;                 // FILL_LISTED, fill_describe.c; a hint
+    _Atomic uint64_t *uncacheable;            // FILL_UNCACHEABLE, fill_uncacheable.c; a hint
     struct run_sum_slot *run_sums;            // FILL_RUN_SUMS, reply_sum.c
     _Atomic uint64_t verdicts[FILL_VERDICTS]; // reply_sum.c
 };
@@ -302,6 +304,11 @@ struct chunk *fill_chunk(struct fill *fill); // never NULL: a run out of memory 
 // May this stored run go on though memory is used up? One of each worker may.
 bool fill_take_lead(struct fill *fill);
 void fill_yield_lead(struct fill *fill);
+
+// --- fill_uncacheable.c --------------------------------------------------------------------------
+
+void fill_uncacheable_forget(struct fill_worker *fw,
+                             struct hash128 hash); // the key was invalidated
 
 // --- fill_here.c --------------------------------------------------------------------------------
 

@@ -23,9 +23,10 @@ struct fill_room *fill_room_new(const struct fill_options *options)
     room->kinds = calloc(FILL_KINDS, sizeof(*room->kinds));
     room->listed =
         calloc(FILL_LISTED, sizeof(*room->listed)); // no memory until something is listed
+    room->uncacheable = calloc(FILL_UNCACHEABLE, sizeof(*room->uncacheable));
     room->run_sums = calloc(FILL_RUN_SUMS, sizeof(*room->run_sums));
     check(room->here != NULL && room->kinds != NULL && room->listed != NULL &&
-          room->run_sums != NULL);
+          room->uncacheable != NULL && room->run_sums != NULL);
     for (unsigned i = 0; i < room->worker_count; i++) {
         struct fill_worker *fw = &room->workers[i];
         fw->room = room;
@@ -57,6 +58,7 @@ void fill_room_free(struct fill_room *room)
     free(room->here);
     free(room->kinds);
     free(room->listed);
+    free(room->uncacheable);
     free(room->run_sums);
     free(room->workers);
     free(room);

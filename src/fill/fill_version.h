@@ -11,7 +11,7 @@ struct object_key;
 struct origin_fetch;
 struct store_object;
 
-// NULL when it cannot be described (headers too large). `known` may be NULL; the same version's
+// NULL when it cannot be described: its headers, ETag or version id are larger than a run can store. `known` may be NULL; the same version's
 // checksums are kept where this answer has none. An answer that would name them and does not is
 // kept in mind: the object has none.
 struct store_object *fill_version_from_fetch(const struct object_key *key,

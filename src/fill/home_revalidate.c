@@ -222,7 +222,7 @@ static enum err on_revalidation_head(struct origin_fetch *f)
     struct revalidation *c = f->ctx;
     check(c->found == NULL);
     c->found = fill_version_from_fetch(c->home->key, f, NULL);
-    return c->found != NULL ? ERR_OK : ERR_ORIGIN_PROTOCOL;
+    return c->found != NULL ? ERR_OK : ERR_ORIGIN_UNFIT;
 }
 
 static enum err on_revalidation_body(struct origin_fetch *f, struct span data)

@@ -21,6 +21,7 @@ void invalidate_on_invalidate(struct fill_worker *fw, struct floor_message *m)
 {
     fill_floor_raise(fw, m->base.key->hash, m->floor);
     fill_doom(fw, m->base.key->hash);
+    fill_uncacheable_forget(fw, m->base.key->hash);
     const struct fill_options *options = &fw->room->options;
     options->on_invalidated(options->ctx, fw->worker, m->base.key);
     struct floor_message *ack = message_floor_ack_new(fw, m->base.key);

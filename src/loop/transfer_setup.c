@@ -200,8 +200,9 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
                                      // before
     case CURLE_WEIRD_SERVER_REPLY:
         return transfer_reused_connection(t) ? ERR_ORIGIN_RESET : ERR_ORIGIN_PROTOCOL;
-    case CURLE_OUT_OF_MEMORY:
-        return ERR_NO_MEMORY;
+    case CURLE_OUT_OF_MEMORY: // also what curl says of a header line above its own limit of 100 KiB
+        return t->wait != WAIT_CONNECT && !t->is_head_over ? ERR_ORIGIN_HEAD_TOO_LARGE
+                                                           : ERR_NO_MEMORY;
     case CURLE_URL_MALFORMAT:
         return ERR_INVALID;
     default:

@@ -138,6 +138,9 @@ void origin_count_error(enum err err)
     case ERR_ACCESS_DENIED:
         stats_add(COUNTER_origin_errors_auth, 1);
         break;
+    case ERR_ORIGIN_HEAD_TOO_LARGE:
+        stats_add(COUNTER_origin_heads_too_large, 1);
+        break;
     case ERR_ORIGIN_PROTOCOL:
     case ERR_ORIGIN_UNFIT:
         stats_add(COUNTER_origin_errors_protocol, 1);

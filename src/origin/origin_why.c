@@ -23,6 +23,8 @@ const char *origin_why(enum err err)
     case ERR_ORIGIN_CREDENTIALS:
     case ERR_ORIGIN_REFUSED:
         return "credentials";
+    case ERR_ORIGIN_HEAD_TOO_LARGE:
+        return "head-too-large";
     case ERR_ORIGIN_PROTOCOL:
     case ERR_ORIGIN_UNFIT:
         return "protocol";

@@ -133,7 +133,7 @@ static enum err take_header(struct response_head *h, struct span line)
         return ERR_NO_MEMORY;
     }
     if (h->headers.count == RESPONSE_HEADERS_MAX) {
-        return ERR_ORIGIN_PROTOCOL; // more headers than anybody sends
+        return ERR_ORIGIN_HEAD_TOO_LARGE;
     }
     if (!headers_add(&h->headers, h->arena, name_copy, value_copy)) {
         return ERR_NO_MEMORY;
@@ -165,7 +165,10 @@ enum err response_head_line(struct response_head *h, struct span line, bool *ret
         return ERR_OK; // a trailer: nothing of it is used
     }
     h->head_bytes += line.len;
-    if (h->head_bytes > RESPONSE_HEAD_MAX || memchr(line.ptr, '\0', line.len) != NULL) {
+    if (h->head_bytes > RESPONSE_HEAD_MAX) {
+        return ERR_ORIGIN_HEAD_TOO_LARGE;
+    }
+    if (memchr(line.ptr, '\0', line.len) != NULL) {
         return ERR_ORIGIN_PROTOCOL;
     }
     if (line.len > 0 && line.ptr[line.len - 1] == '\n') {

@@ -15,9 +15,11 @@
 #include "base/error.h"
 #include "base/headers.h"
 
-#define RESPONSE_HEADERS_MAX 128u // of a head; below HEADERS_MAX by what a reply of ours adds
-#define RESPONSE_HEAD_MAX 65536u  // bytes of all header lines, interim heads included
-#define RESPONSE_INTERIM_MAX 16u  // 1xx heads before the final one
+// Metadata of 2 KiB, as S3 allows it, may be several hundred headers. ERR_ORIGIN_HEAD_TOO_LARGE names both figures. libcurl
+// refuses heads of 300 KiB.
+#define RESPONSE_HEADERS_MAX 1024u     // of a head; below HEADERS_MAX by what a reply of ours adds
+#define RESPONSE_HEAD_MAX (256u << 10) // bytes of all header lines, interim heads included
+#define RESPONSE_INTERIM_MAX 16u       // 1xx heads before the final one
 
 struct response_head {
     struct arena *arena;
@@ -40,6 +42,7 @@ struct response_head {
 void response_head_init(struct response_head *h, struct arena *arena, bool is_head_request);
 // Takes one raw line, CRLF included. *ret_done: the head is complete (further lines are trailers
 // and ignored). ERR_ORIGIN_PROTOCOL: the answer must not be believed; close the connection.
+// ERR_ORIGIN_HEAD_TOO_LARGE: likewise, more than RESPONSE_HEADERS_MAX headers or RESPONSE_HEAD_MAX bytes.
 // ERR_NO_MEMORY.
 enum err response_head_line(struct response_head *h, struct span line, bool *ret_done) MUST_USE;
 

@@ -90,6 +90,13 @@ static enum step_result restart(struct request *r)
 
 // --- LOOKUP --------------------------------------------------------------------------------------
 
+// No cache can be filled by the origin's answer, but the client may understand it.
+static enum step_result answer_fits_not(struct request *r)
+{
+    fill_uncacheable_note(r->pw->fill, get_of(r)->key->hash);
+    return get_state_bypass(r, "answer");
+}
+
 // The index has nothing that may be used.
 static enum step_result lookup_missed(struct request *r)
 {
@@ -97,6 +104,9 @@ static enum step_result lookup_missed(struct request *r)
         return get_state_bypass(r, "hops");
     }
     struct get_state *g = get_of(r);
+    if (!g->view.found && fill_uncacheable(r->pw->fill, g->key->hash)) {
+        return get_state_bypass(r, "answer");
+    }
     // Where a record counts whose bytes cannot be read, others may still be given its version: which one is
     // current is for the home to find out (rule 31).
     bool asks = g->needs_head || (g->skip_index && g->view.found);
@@ -279,7 +289,7 @@ enum step_result serve_get_step_revalidated(struct request *r)
         return restart(r);
     }
     if (err == ERR_ORIGIN_UNFIT) {
-        return get_state_bypass(r, "answer");
+        return answer_fits_not(r);
     }
     bool is_held = g->have_record || g->have_known;
     if (err == ERR_OK || err == ERR_NOT_MODIFIED) {
@@ -343,7 +353,7 @@ static enum step_result first_ended(struct request *r, const struct subscription
         return get_ask_home(r); // HEAD tells how long it is
     }
     if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_ORIGIN_UNFIT) {
-        return get_state_bypass(r, "answer"); // a client may make something of it
+        return answer_fits_not(r);
     }
     if (sub->outcome == OUTCOME_ERROR) {
         return request_fail_by_origin(r, sub->err, sub->error_answer);

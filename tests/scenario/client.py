@@ -121,8 +121,8 @@ class Connection:
     def read_head(self):
         """One reply head, interim ones included. Raises Closed at a clean end."""
         while b"\r\n\r\n" not in self.buf:
-            if len(self.buf) > 1 << 17:
-                raise ProtocolError("reply head over 128 KiB")
+            if len(self.buf) > 320 << 10:
+                raise ProtocolError("reply head over 320 KiB")
             if not self._fill():
                 if self.buf:
                     raise ProtocolError(f"closed inside a head: {bytes(self.buf[:200])!r}")

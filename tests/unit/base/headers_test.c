@@ -6,6 +6,7 @@
 #include "base/date.h"
 #include "base/headers.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ Test(headers, count_is_bounded)
 {
     struct arena *arena = arena_new(1 << 20);
     struct headers h = {0};
-    for (int i = 0; i < HEADERS_MAX; i++) {
+    for (unsigned i = 0; i < HEADERS_MAX; i++) {
         cr_assert(headers_add(&h, arena, SPAN("a"), SPAN("b")));
     }
     cr_assert_not(headers_add(&h, arena, SPAN("a"), SPAN("b")));
@@ -64,7 +65,7 @@ Test(headers, look_ups_that_end_early)
             struct span added = {letters + from, len};
             cr_assert(headers_add(&h, arena, added, SPAN("v")));
             char *other = arena_cstr(arena, added);
-            other[0] = (char)(other[0] >= 'A' && other[0] <= 'z' ? other[0] ^ 0x20 : other[0]);
+            other[0] = (char)(isalpha((unsigned char)other[0]) ? other[0] ^ 0x20 : other[0]);
             cr_assert(headers_get(&h, (struct span){other, len}, &value), "%s", other);
             if (len == 1) {
                 headers_remove(&h, added);

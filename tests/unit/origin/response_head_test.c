@@ -219,12 +219,13 @@ Test(response_head, bounds)
         lines++;
     }
     cr_assert_eq(lines, RESPONSE_HEADERS_MAX + 1);
-    char big[RESPONSE_HEAD_MAX];
+    cr_assert_eq(err, ERR_ORIGIN_HEAD_TOO_LARGE);
+    static char big[RESPONSE_HEAD_MAX];
     memset(big, 'a', sizeof(big));
     response_head_init(&head, arena, false);
     cr_assert_eq(response_head_line(&head, SPAN(OK200), &done), ERR_OK);
     cr_assert_eq(response_head_line(&head, (struct span){big, sizeof(big)}, &done),
-                 ERR_ORIGIN_PROTOCOL);
+                 ERR_ORIGIN_HEAD_TOO_LARGE);
     response_head_init(&head, arena, false);
     unsigned heads = 0;
     err = ERR_OK;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: a key whose answer cannot fill the cache is remembered, for ten minutes or until it is forgotten; no
+// other key is taken for it, and a table that is full forgets.
+#include "fill/fill_private.h"
+#include "world_private.h"
+
+#include "test.h"
+
+static _Atomic uint64_t table[FILL_UNCACHEABLE];
+static struct fill_room room = {.uncacheable = table};
+static struct fill_worker fw = {.room = &room};
+
+static struct hash128 key_of(uint64_t n)
+{
+    return (struct hash128){n * UINT64_C(0x9e3779b97f4a7c15), n};
+}
+
+Test(fill_uncacheable, is_remembered_until_forgotten)
+{
+    for (uint64_t n = 0; n < 1000; n++) {
+        cr_assert_not(fill_uncacheable(&fw, key_of(n)));
+        fill_uncacheable_note(&fw, key_of(n));
+        cr_assert(fill_uncacheable(&fw, key_of(n)));
+        fill_uncacheable_forget(&fw, key_of(n + FILL_UNCACHEABLE)); // another key in the same slot
+        cr_assert(fill_uncacheable(&fw, key_of(n)));
+    }
+    for (uint64_t n = 0; n < 1000; n++) {
+        fill_uncacheable_forget(&fw, key_of(n));
+        cr_assert_not(fill_uncacheable(&fw, key_of(n)));
+    }
+}
+
+Test(fill_uncacheable, is_forgotten_after_ten_minutes)
+{
+    fill_uncacheable_note(&fw, key_of(1));
+    world_advance_ms(599000);
+    cr_assert(fill_uncacheable(&fw, key_of(1)));
+    world_advance_ms(2000);
+    cr_assert_not(fill_uncacheable(&fw, key_of(1)));
+}
+
+Test(fill_uncacheable, a_full_table_keeps_the_latest_keys)
+{
+    for (uint64_t n = 0; n < 3 * FILL_UNCACHEABLE; n++) {
+        fill_uncacheable_note(&fw, key_of(n));
+        cr_assert(fill_uncacheable(&fw, key_of(n)));
+    }
+    cr_assert_not(fill_uncacheable(&fw, key_of(0)));
+}
