@@ -11,6 +11,7 @@
 #   tests/run.sh --scenario ARGS...  only scenarios; ARGS go to pytest
 #   tests/run.sh --observe           only what people look at: the page in Chromium, metrics and alerts by
 #                                    promtool (packages of 0.7 GB); without them these tests say NOT RUN
+#   tests/run.sh --fuzz              only the fuzz targets: builds all of them with clang, runs each for some seconds
 #   tests/run.sh --deploy            only what is shipped: image, packages, chart and pods, built and really run (root)
 #   tests/run.sh --optional          with --clients: also the clients that need torch (6 GB)
 #   tests/run.sh --write             with --clients: the matrix goes into README.md, if it is good
@@ -28,18 +29,20 @@ optional=0
 write=0
 scale=${FOREBAY_TEST_SCALE:-0.1}
 limit_s=600 # for one test
+fuzz_s=3    # for one fuzz target
 while [ $# -gt 0 ]; do
     case $1 in
-    --full) scale=1; limit_s=7200 ;;
+    --full) scale=1; limit_s=7200; fuzz_s=60 ;;
     --clients) what=clients ;;
     --optional) optional=1 ;;
     --write) write=1 ;;
     --unit) what=unit ;;
     --observe) what=observe ;;
+    --fuzz) what=fuzz ;;
     --deploy) what=deploy ;;
     --kind) kind=$2; shift ;;
     --scenario) what=scenario; shift; break ;;
-    -h | --help) sed -n '3,20p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h | --help) sed -n '3,21p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "run.sh: unknown option $1 (--help)" >&2; exit 2 ;;
     esac
     shift
@@ -229,6 +232,15 @@ observe)
     python_for_scenarios
     cd "$here/tests/scenario" || exit 1
     FOREBAY_TEST_ALL_RUN=1 pytests observe test_page.py test_browser.py test_metrics.py test_native.py
+    ;;
+fuzz)
+    # A target counts as one test. tests/fuzz/run fuzzes longer.
+    say "fuzz targets, $fuzz_s s each"
+    targets=$(find "$here/tests/fuzz" -maxdepth 1 -name '*.c' | wc -l)
+    FOREBAY_BUILD_ROOT=$root sh "$here/tests/fuzz/run" -t "$fuzz_s" -j "$jobs" | tee "$root/fuzz.results"
+    passed=$(grep -cE '^[a-z0-9_]+: [0-9]+ runs$' "$root/fuzz.results")
+    failed=$((targets - passed))
+    sed -n 's/^\([a-z0-9_]*\): FAILED.*/FAILED fuzz::\1/p' "$root/fuzz.results"
     ;;
 deploy)
     kind=release

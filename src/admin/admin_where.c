@@ -334,8 +334,11 @@ static const char *value_end(const char *at, const char *end)
 
 static void find_members(struct span line, struct span ret_values[FIELDS])
 {
-    const char *at = line.ptr, *end = line.ptr + line.len;
     memset(ret_values, 0, FIELDS * sizeof(*ret_values));
+    if (line.len == 0) {
+        return; // a NULL pointer has no end
+    }
+    const char *at = line.ptr, *end = line.ptr + line.len;
     while (at < end && (*at == '{' || *at == ',')) {
         const char *name = at + 1, *name_end = value_end(name, end);
         const char *value = name_end < end ? name_end + 1 : end, *stop = value_end(value, end);

@@ -223,6 +223,9 @@ bool date_parse_amz(struct span s, time_t *ret_t)
         !take_digits(&s, 2, &tm.tm_sec) || !take(&s, SPAN("Z")) || s.len != 0) {
         return false;
     }
+    if (year == 0 || tm.tm_sec > 59) {
+        return false; // date_format_amz() has no year 0 and no leap second
+    }
     tm.tm_year = year - 1900;
     tm.tm_mon -= 1;
     return join_time(&tm, ret_t);

@@ -258,7 +258,8 @@ void command_client_line(const struct command_client *client, const char *type, 
     json_decref(json);
 }
 
-// `type` with --json; `before` stands in front of it for people.
+// Prints a message of `type` (a JSON line with --json), for people after the word `before`.
+PRINTF_LIKE(4, 0)
 static void tell(const struct command_client *client, const char *type, const char *before,
                  const char *format, va_list args)
 {

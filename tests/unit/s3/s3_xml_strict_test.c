@@ -212,8 +212,8 @@ Test(s3_xml_strict, restores)
 {
     static const char *const BAD[] = {
         "<RestoreRequest><Type>SELECT</Type></RestoreRequest>",
-        "<RestoreRequest><Days>1</Days><OutputLocation><S3><BucketName>b</BucketName>"
-        "<Prefix>p</Prefix></S3></OutputLocation></RestoreRequest>",
+        ("<RestoreRequest><Days>1</Days><OutputLocation><S3><BucketName>b</BucketName>"
+         "<Prefix>p</Prefix></S3></OutputLocation></RestoreRequest>"),
         "<RestoreRequest><SelectParameters/></RestoreRequest>",
         "<RestoreRequest><Days>x</Days></RestoreRequest>",
         "<RestoreRequest><Days>1</Days><Days>2</Days></RestoreRequest>",
