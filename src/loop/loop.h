@@ -311,6 +311,16 @@ struct transfer_calls {
     // after.
     void (*on_end)(void *ctx, enum err err, const char *detail);
 };
+// How far inside an address is. A transfer that a redirect has caused may not go further inside than the host that
+// sent the redirect.
+enum transfer_reach {
+    TRANSFER_REACH_ANY,     // no limit, or not known
+    TRANSFER_REACH_PUBLIC,  // the internet
+    TRANSFER_REACH_PRIVATE, // private and shared ranges (RFC 1918, 6598, 4193)
+    TRANSFER_REACH_LOCAL    // this machine, or its link
+};
+enum transfer_reach transfer_reach_of_text(const char *address); // ANY: no literal address
+
 struct transfer_request {
     struct span method;
     const char *url; // finished: sent as is (CURLOPT_PATH_AS_IS)
@@ -325,6 +335,7 @@ struct transfer_request {
     uint64_t first_byte_timeout_ms; // 0 = the pool's
     uint64_t late_timeout_ms;       // longest pause inside the body of a success; 0 = the pool's
     const char *unix_socket;        // NULL
+    enum transfer_reach reach;      // ERR_PERMISSION if all addresses are further inside
 };
 // on_end may already have been noted but never runs inside this call. Calls get `ctx`.
 struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,
@@ -336,6 +347,9 @@ void transfer_resume_upload(struct transfer *t);
 void transfer_cancel(struct transfer *t);
 // In a callback: did the connection carry a request before this one?
 bool transfer_reused_connection(const struct transfer *t);
+
+// In a callback: where the connection leads; PUBLIC where that is not known.
+enum transfer_reach transfer_reach_of_peer(const struct transfer *t);
 
 // --- unix sockets --------------------------------------------------------------------------------
 

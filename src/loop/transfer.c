@@ -674,6 +674,7 @@ struct transfer *transfer_start(struct transfer_pool *pool, const struct transfe
     t->first_byte_timeout_ms = request->first_byte_timeout_ms > 0
                                    ? request->first_byte_timeout_ms
                                    : pool->options.first_byte_timeout_ms;
+    t->reach = request->reach;
     t->idle_timeout_ms = pool->options.idle_timeout_ms;
     t->late_timeout_ms =
         request->late_timeout_ms > 0 ? request->late_timeout_ms : t->idle_timeout_ms;

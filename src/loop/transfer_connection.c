@@ -11,6 +11,7 @@
 //
 // Under TLS, tickets and the like are bytes, too. They come before the first answer and are read
 // with it. A server that sends them later loses the connection by it, and nothing else.
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <openssl/ssl.h>
@@ -71,6 +72,66 @@ bool transfer_address_is_metadata(const struct sockaddr *addr)
            v6_is_metadata(&((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr);
 }
 
+static enum transfer_reach v4_reach(const uint8_t a[4])
+{
+    bool is_local = a[0] == 0 || a[0] == 127 || (a[0] == 169 && a[1] == 254);
+    bool is_private = a[0] == 10 || (a[0] == 172 && (a[1] & 0xf0) == 16) ||
+                      (a[0] == 192 && a[1] == 168) || (a[0] == 100 && (a[1] & 0xc0) == 64) ||
+                      (a[0] == 192 && a[1] == 0 && a[2] == 0) ||
+                      (a[0] == 198 && (a[1] & 0xfe) == 18);
+    return is_local     ? TRANSFER_REACH_LOCAL
+           : is_private ? TRANSFER_REACH_PRIVATE
+                        : TRANSFER_REACH_PUBLIC;
+}
+
+static enum transfer_reach v6_reach(const struct in6_addr *v6)
+{
+    static const uint8_t nat64[12] = {0x00, 0x64, 0xff, 0x9b};
+    const uint8_t *a = v6->s6_addr;
+    if (IN6_IS_ADDR_LOOPBACK(v6) || IN6_IS_ADDR_UNSPECIFIED(v6) || IN6_IS_ADDR_LINKLOCAL(v6)) {
+        return TRANSFER_REACH_LOCAL;
+    }
+    if (IN6_IS_ADDR_V4MAPPED(v6) || IN6_IS_ADDR_V4COMPAT(v6) ||
+        memcmp(a, nat64, sizeof(nat64)) == 0) {
+        return v4_reach(a + 12);
+    }
+    if (a[0] == 0x20 && a[1] == 0x02) { // 6to4
+        return v4_reach(a + 2);
+    }
+    bool is_private = (a[0] & 0xfe) == 0xfc || IN6_IS_ADDR_SITELOCAL(v6);
+    return is_private ? TRANSFER_REACH_PRIVATE : TRANSFER_REACH_PUBLIC;
+}
+
+static enum transfer_reach reach_of(const struct sockaddr *addr)
+{
+    if (addr->sa_family == AF_INET) {
+        uint8_t v4[4];
+        memcpy(v4, &((const struct sockaddr_in *)(const void *)addr)->sin_addr, sizeof(v4));
+        return v4_reach(v4);
+    }
+    return addr->sa_family == AF_INET6
+               ? v6_reach(&((const struct sockaddr_in6 *)(const void *)addr)->sin6_addr)
+               : TRANSFER_REACH_LOCAL;
+}
+
+enum transfer_reach transfer_reach_of_text(const char *address)
+{
+    uint8_t v4[4];
+    struct in6_addr v6;
+    return inet_pton(AF_INET, address, v4) == 1     ? v4_reach(v4)
+           : inet_pton(AF_INET6, address, &v6) == 1 ? v6_reach(&v6)
+                                                    : TRANSFER_REACH_ANY;
+}
+
+enum transfer_reach transfer_reach_of_peer(const struct transfer *t)
+{
+    char *address = NULL;
+    bool known =
+        curl_easy_getinfo(t->easy, CURLINFO_PRIMARY_IP, &address) == CURLE_OK && address != NULL;
+    enum transfer_reach reach = known ? transfer_reach_of_text(address) : TRANSFER_REACH_ANY;
+    return reach != TRANSFER_REACH_ANY ? reach : TRANSFER_REACH_PUBLIC;
+}
+
 static struct transfer_lane *as_lane(void *ptr)
 {
     struct transfer_lane *lane = ptr;
@@ -104,7 +165,12 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     if (purpose != CURLSOCKTYPE_IPCXN) {
         return CURL_SOCKET_BAD;
     }
-    if (pool->options.deny_link_local && transfer_address_is_metadata(&addr->addr)) {
+    bool is_denied = pool->options.deny_link_local && transfer_address_is_metadata(&addr->addr);
+    if (t->reach != TRANSFER_REACH_ANY && (is_denied || reach_of(&addr->addr) > t->reach)) {
+        t->is_out_of_reach = true;
+        return CURL_SOCKET_BAD;
+    }
+    if (is_denied) {
         return CURL_SOCKET_BAD;
     }
     int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);

@@ -87,10 +87,12 @@ struct transfer {
     bool is_interim_head, is_head_over;
     bool must_reconnect; // the connection that curl chose may carry no request
     bool has_opened;     // a socket
-    bool must_run;       // curl may have an address to try, and nothing that would make it
-    bool has_length;     // body_announced
-    unsigned status;     // of the head that has come, 0: none
-    uint64_t held_bytes; // charged to the budget
+    enum transfer_reach reach;
+    bool is_out_of_reach; // an address was refused for it
+    bool must_run;        // curl may have an address to try, and nothing that would make it
+    bool has_length;      // body_announced
+    unsigned status;      // of the head that has come, 0: none
+    uint64_t held_bytes;  // charged to the budget
     uint64_t body_announced, body_received;
     char error[CURL_ERROR_SIZE];
 };

@@ -167,7 +167,7 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
         return ERR_ORIGIN_DNS;
     case CURLE_COULDNT_CONNECT:
     case CURLE_INTERFACE_FAILED:
-        return ERR_ORIGIN_CONNECT;
+        return t->is_out_of_reach ? ERR_PERMISSION : ERR_ORIGIN_CONNECT;
     case CURLE_SSL_CONNECT_ERROR:
         // A connection that breaks during the handshake is no verdict about certificates.
         return strstr(t->error, "reset by peer") != NULL ? ERR_ORIGIN_RESET : ERR_ORIGIN_TLS;

@@ -14,7 +14,7 @@
 // Each attempt is built and signed anew in the call's arena, which is emptied before it.
 //
 // What is repeated: a request the origin refused for its region, its clock or its token, once each
-// (three regions), as long as no byte of an upload has left; and a safe request that failed,
+// (three regions), or redirected (origin_s3_redirect.c), as long as no byte of an upload has left; and a safe request that failed,
 // `retries` times with back-off, each taking one retry from the origin's budget. One that is refused with
 // SlowDown while the origin answers others has only come too early: it is asked again for
 // ORIGIN_SLOWDOWN_WAIT_US, and what bounds that is the number of places. Bodies are never
@@ -46,6 +46,7 @@ static void call_free(void *ptr)
     struct origin_s3_call *c = ptr;
     buf_done(&c->collected);
     credentials_set_unref(c->set);
+    free(c->redirect_url);
     free(c);
 }
 
@@ -87,6 +88,12 @@ static void call_end_later(struct origin_s3_call *c, enum err err)
     worker_defer(c->call.ow->w, &c->task);
 }
 
+void origin_s3_call_leave_redirect(struct origin_s3_call *c)
+{
+    free(c->redirect_url);
+    c->redirect_url = NULL;
+}
+
 // --- An attempt ----------------------------------------------------------------------------------
 
 static enum err on_header_line(void *ctx, struct span line);
@@ -123,6 +130,7 @@ static void transfer_begin(struct origin_s3_call *c, const struct origin_s3_url 
         .fresh_connection = c->wants_fresh || (!looking && !origin_s3_call_is_safe(c) && !has_body),
         .first_byte_timeout_ms = late_ms,
         .late_timeout_ms = late_ms,
+        .reach = c->redirect_url != NULL ? c->redirect_reach : TRANSFER_REACH_ANY,
     };
     response_head_init(&c->response_head, c->arena, origin_s3_call_is_head(c));
     c->head_seen = c->has_spoken = c->is_cut_short = false;
@@ -341,6 +349,9 @@ static enum err on_head_complete(struct origin_s3_call *c)
     }
     if (c->r != NULL && !origin_s3_status_must_collect(status)) {
         return relay_head(c);
+    }
+    if (status >= 300 && status < 400) {
+        c->redirect_reach = transfer_reach_of_peer(c->transfer);
     }
     c->phase = PHASE_COLLECT;
     timer_start(&c->timer, COLLECT_IDLES * c->call.ow->origin->live.idle_timeout_ms);

@@ -41,6 +41,7 @@ static bool try_again(struct origin_s3_call *c, enum err err)
     } else if (c->attempts > origin->live.retries || !origin_retry_take(origin)) {
         return false;
     }
+    origin_s3_call_leave_redirect(c);
     c->phase = PHASE_WAIT;
     timer_start(&c->timer, wait_ms);
     return true;
@@ -55,7 +56,7 @@ static void note_failure(struct origin_s3_call *c, enum err err, const char *det
     if (trouble == ORIGIN_TROUBLE_DNS && origin_s3_call_is_virtual(c)) {
         trouble = ORIGIN_TROUBLE_ANY_DNS; // the name server may be what is missing
     }
-    if (!c->has_spoken) {
+    if (!c->has_spoken && c->redirect_url == NULL) {
         origin_trouble_met(origin, trouble, c->started_us, detail);
     }
 }
@@ -66,6 +67,13 @@ void origin_s3_call_failed(struct origin_s3_call *c, enum err err, const char *d
     origin_count_error(err);
     if (c->r != NULL && untouched) {
         c->r->is_unsure = false;
+    }
+    if (err == ERR_PERMISSION && c->redirect_url != NULL) {
+        // The redirect leads further inside than it may: the endpoint's answer stands.
+        origin_s3_call_leave_redirect(c);
+        c->redirects = ORIGIN_S3_REDIRECTS_MAX;
+        origin_s3_call_attempt(c);
+        return;
     }
     if (err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT) {
         origin_slot_slow_down(c->call.ow);
@@ -155,6 +163,7 @@ static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *bo
         return false;
     }
     c->region_hops++;
+    origin_s3_call_leave_redirect(c);
     origin_s3_region_learn(c->call.ow, origin_s3_call_bucket(c), hint);
     if (c->upload_has_left) {
         origin_s3_call_end(c,
@@ -162,6 +171,56 @@ static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *bo
     } else {
         origin_s3_call_attempt(c);
     }
+    return true;
+}
+
+// A key that a client sends with each request is meant for one store.
+static bool carries_customer_key(const struct origin_s3_call *c)
+{
+    bool carries = false;
+    for (unsigned i = 0; c->r != NULL && i < c->r->headers->count; i++) {
+        struct span name = c->r->headers->items[i].name;
+        struct span suffix = SPAN("-customer-key");
+        size_t rest = name.len - min_u64(name.len, suffix.len);
+        carries |= span_equal_nocase((struct span){name.ptr + rest, name.len - rest}, suffix);
+    }
+    return carries;
+}
+
+static bool may_follow(const struct origin_s3_call *c)
+{
+    unsigned status = c->response_head.status;
+    bool keeps_method = status == 307 || status == 308;
+    bool is_redirect = keeps_method || (status >= 301 && status <= 303);
+    return is_redirect && (keeps_method || origin_s3_call_is_safe(c)) && !c->upload_has_left &&
+           c->redirects < ORIGIN_S3_REDIRECTS_MAX && !carries_customer_key(c);
+}
+
+// See the rules at the head of origin_s3_redirect.c.
+static bool follow_redirect(struct origin_s3_call *c)
+{
+    struct origin_s3_url url;
+    struct span location;
+    bool is_presigned = false;
+    bool is_https = origin_s3_state_of(c->call.ow)->endpoint.is_https;
+    unsigned status = c->response_head.status;
+    if (status < 300 || status > 399 || status == 304) {
+        return false;
+    }
+    if (!may_follow(c) || !headers_get(&c->response_head.headers, SPAN("Location"), &location) ||
+        origin_s3_redirect_build(c->arena, is_https, c->host, location, &url, &is_presigned) !=
+            ERR_OK ||
+        !origin_s3_host_is_within(url.host, c->redirect_reach)) {
+        stats_add(COUNTER_origin_redirects_passed, 1);
+        return false;
+    }
+    stats_add(COUNTER_origin_redirects_followed, 1);
+    origin_s3_call_leave_redirect(c);
+    c->redirect_url = strdup(url.url);
+    check(c->redirect_url != NULL);
+    c->redirects++;
+    c->attempts--;
+    origin_s3_call_attempt(c);
     return true;
 }
 
@@ -262,7 +321,8 @@ void origin_s3_call_answered(struct origin_s3_call *c)
     if (c->r != NULL && span_equal_cstr(body.code, "SlowDown")) {
         c->r->is_unsure = false;
     }
-    if (mend_region(c, &body) || mend_clock(c, &body) || mend_credentials(c, &body)) {
+    if (mend_region(c, &body) || mend_clock(c, &body) || mend_credentials(c, &body) ||
+        follow_redirect(c)) {
         return;
     }
     if (wants_tls(c, &body)) {
@@ -297,10 +357,6 @@ void origin_s3_call_answered(struct origin_s3_call *c)
         } else {
             answer_is_final(c, err);
         }
-        return;
-    }
-    if (c->r != NULL && origin_s3_status_is_hidden(status)) {
-        origin_s3_call_end(c, ERR_ORIGIN_PROTOCOL); // a redirect that leads nowhere we know
         return;
     }
     enum err err =

@@ -62,7 +62,7 @@ static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
 {
     const struct sigv4_credentials *keys = origin_s3_call_own_keys(c);
     struct span hash = payload_hash_of(c);
-    bool is_anonymous = (keys == NULL && c->set->is_anonymous) ||
+    bool is_anonymous = c->is_presigned || (keys == NULL && c->set->is_anonymous) ||
                         (c->phase != PHASE_LOOK && c->r != NULL && c->r->is_unsigned);
     // Unsigned requests say how the body is framed only where that is not the plain way.
     bool ok = true;
@@ -102,9 +102,16 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
     if (c->r != NULL && c->phase != PHASE_LOOK) {
         err = origin_s3_query_forward(c->arena, c->r->request, &query);
     }
-    if (err == ERR_OK) {
+    c->is_presigned = false;
+    if (err == ERR_OK && c->redirect_url != NULL) {
+        err = origin_s3_redirect_build(c->arena, state->endpoint.is_https, (struct span){NULL, 0},
+                                       span_from_cstr(c->redirect_url), ret_url, &c->is_presigned);
+    } else if (err == ERR_OK) {
         err = origin_s3_url_build(c->arena, &state->endpoint, ow->origin->options.addressing,
                                   c->region, origin_s3_call_bucket(c), key, query, ret_url);
+    }
+    if (err == ERR_OK) {
+        c->host = ret_url->host;
     }
     if (err == ERR_OK && !(add(c, headers, "Host", ret_url->host) &&
                            add(c, headers, "Accept-Encoding", SPAN("identity")))) {

@@ -31,13 +31,18 @@ struct origin_s3_call {
     bool wants_fresh;    // from here on each attempt has a connection of its own
     bool is_dead_answer; // what came on a used connection is no answer: ask again
     bool is_cut_short;   // we did not wait for the end of what is collected
-    unsigned attempts, region_hops;
+    unsigned attempts, region_hops, redirects;
     enum err pending_err; // ends the call from the task
 
     struct transfer *transfer;
     struct origin_s3_pool *pool;
     struct credentials_set *set; // of this attempt; NULL with the caller's own credentials
     struct span region;          // this attempt was signed for
+    struct span host;            // this attempt asks
+    char *redirect_url;          // the next attempt asks here; NULL: the endpoint
+    enum transfer_reach
+        redirect_reach; // of whoever sent that redirect, at first of the current answer
+    bool is_presigned;  // this attempt follows a URL with a signature of its own
     struct response_head response_head;
     struct buf collected;
     uint64_t received, started_us, first_asked_us;
@@ -92,13 +97,16 @@ static inline bool origin_s3_call_is_virtual(const struct origin_s3_call *c)
 static inline bool origin_s3_call_is_signed(const struct origin_s3_call *c)
 {
     bool is_anonymous = c->set != NULL && c->set->is_anonymous;
-    return !is_anonymous && (c->phase == PHASE_LOOK || c->r == NULL || !c->r->is_unsigned);
+    return !is_anonymous && !c->is_presigned &&
+           (c->phase == PHASE_LOOK || c->r == NULL || !c->r->is_unsigned);
 }
 
 // --- origin_s3_call.c ----------------------------------------------------------------------------
 
 // The next attempt, at once. Never calls back.
 void origin_s3_call_attempt(struct origin_s3_call *c);
+// Attempts from now on ask the endpoint again.
+void origin_s3_call_leave_redirect(struct origin_s3_call *c);
 // Waits for new credentials, then the next attempt; or the call's end where there are none.
 void origin_s3_call_renew_credentials(struct origin_s3_call *c);
 // Fills in the relay's answer from the head that has come; the caller hands it on.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where an S3 origin is: its configured endpoint, and the URL of a bucket or key there. The only
-// hosts ever asked come from here, so never from a request. Pure; any thread.
+// hosts ever asked come from here and from redirects (origin_s3_redirect.c), so never from a request. Pure; any thread.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,7 @@ static bool host_byte_is_valid(char c)
     return isalnum((unsigned char)c) || c == '.' || c == '-' || c == '_';
 }
 
-// Name, IPv4 address or [IPv6 address], and an optional port; "{region}" may stand in a name.
-static bool host_is_valid(struct span host)
+bool origin_s3_host_is_valid(struct span host, bool may_be_template)
 {
     struct span name = host, port = {NULL, 0};
     size_t name_end = 0;
@@ -34,7 +33,7 @@ static bool host_is_valid(struct span host)
     } else {
         while (name_end < host.len && host.ptr[name_end] != ':') {
             struct span rest = {host.ptr + name_end, host.len - name_end};
-            if (span_starts_with(rest, SPAN(REGION_TEMPLATE))) {
+            if (may_be_template && span_starts_with(rest, SPAN(REGION_TEMPLATE))) {
                 name_end += strlen(REGION_TEMPLATE);
             } else if (host_byte_is_valid(host.ptr[name_end])) {
                 name_end++;
@@ -137,7 +136,7 @@ enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *r
     while (path.len > 0 && path.ptr[path.len - 1] == '/') {
         path.len--;
     }
-    if (!host_is_valid(host) || !path_is_valid(path)) {
+    if (!origin_s3_host_is_valid(host, true) || !path_is_valid(path)) {
         buf_printf(ret_why,
                    "%s: origin.endpoint must name a host and nothing else, for example "
                    "https://s3.eu-west-1.amazonaws.com",

@@ -10,6 +10,8 @@
 #define ORIGIN_S3_REGIONS_MAX 256u     // buckets whose region is remembered
 #define ORIGIN_S3_REGION_NAMES_MAX 64u // different regions
 #define ORIGIN_S3_REGION_MAX 63u       // bytes of a name
+#define ORIGIN_S3_REDIRECTS_MAX 4u     // that one call follows
+#define ORIGIN_S3_LOCATION_MAX 8192u   // bytes of one that is followed
 #define ORIGIN_S3_POOLS_MAX 16u        // credential sets with connections of their own, per worker
 
 // --- origin_s3_endpoint.c: pure ------------------------------------------------------------------
@@ -52,6 +54,20 @@ enum err origin_s3_url_build(struct arena *arena, const struct origin_s3_endpoin
                              enum origin_addressing addressing, struct span region,
                              struct span bucket, struct span key, struct span query,
                              struct origin_s3_url *ret_url) MUST_USE;
+
+// A name, an IPv4 address or an [IPv6 address], and an optional port. `may_be_template`: "{region}" may stand in a name.
+bool origin_s3_host_is_valid(struct span host, bool may_be_template);
+
+// --- origin_s3_redirect.c: pure ------------------------------------------------------------------
+
+// Where a redirect leads: `location` from a host that was asked as `host`, by the endpoint's scheme. The URL's path and
+// query are canonical, or exactly as sent if they carry a signature (*ret_is_presigned). ERR_INVALID: it may not be
+// followed. ERR_NO_MEMORY.
+enum err origin_s3_redirect_build(struct arena *arena, bool is_https, struct span host,
+                                  struct span location, struct origin_s3_url *ret_url,
+                                  bool *ret_is_presigned) MUST_USE;
+// Is this host a name, or an address no further inside than `reach`?
+bool origin_s3_host_is_within(struct span host, enum transfer_reach reach);
 
 // --- origin_s3_headers.c: pure -------------------------------------------------------------------
 

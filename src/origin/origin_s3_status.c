@@ -12,8 +12,7 @@ bool origin_s3_status_must_collect(unsigned status)
 // Clients know 500 and 503; these others are fatal errors to them, so they never get one.
 bool origin_s3_status_is_hidden(unsigned status)
 {
-    return (status >= 300 && status < 400 && status != 304) || status == 408 || status == 429 ||
-           status == 502 || status == 504;
+    return status == 408 || status == 429 || status == 502 || status == 504;
 }
 
 bool origin_s3_status_is_foreign(unsigned status)
@@ -70,6 +69,8 @@ enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, s
     case 501:
         return ERR_NOT_IMPLEMENTED;
     default:
-        return status >= 400 && status < 500 ? ERR_INVALID : ERR_ORIGIN_PROTOCOL;
+        return status >= 300 && status < 400   ? ERR_ORIGIN_UNFIT // a redirect that is not followed
+               : status >= 400 && status < 500 ? ERR_INVALID
+                                               : ERR_ORIGIN_PROTOCOL;
     }
 }

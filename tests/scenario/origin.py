@@ -447,7 +447,7 @@ class Origin:
 
 # Words that act before the reply head ("early" before the request's body is read), on it, and in the body.
 _FAULTS_BEFORE = {"delay", "hold", "reset", "close", "status", "error", "overwrite", "delete",
-                  "raw", "redirect", "expired_token", "late_result", "early", "endless"}
+                  "raw", "redirect", "moved", "expired_token", "late_result", "early", "endless"}
 _FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_etag", "whole",
                 "two_lengths", "same_lengths", "list_length", "plus_length", "junk_length",
                 "negative_length", "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul",
@@ -659,6 +659,9 @@ class _Connection:
                 raise S3Error(status, "PermanentRedirect" if status == 301 else "TemporaryRedirect",
                               headers=(("Location", location),
                                        ("x-amz-bucket-region", "eu-central-1")))
+            if "moved" in faults:
+                status, location = faults["moved"]
+                raise S3Error(status, "TemporaryRedirect", headers=(("Location", location),))
             if "expired_token" in faults:
                 raise S3Error(400, "ExpiredToken", "The provided token has expired.")
             if "overwrite" in faults:

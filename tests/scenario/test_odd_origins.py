@@ -3,6 +3,8 @@
 import pytest
 
 from client import judge
+from forebay import KEYS
+from origin import Origin
 
 SIZE = 3000
 HEADERS_MAX = 1024          # RESPONSE_HEADERS_MAX of src/origin/response_head.h
@@ -92,3 +94,124 @@ def test_headers_above_the_hard_limits_are_an_error_that_says_so(start, origin, 
         assert client.get("a", headers=[("Range", "bytes=0-9")]).status == 501
     assert server.metric("forebay_origin_heads_too_large_total") >= 3
     assert len(origin.requests()) == 3
+
+
+# --- redirects to another host ----------------------------------------------------------------------------
+
+@pytest.fixture
+def node():
+    """A second origin, where the first one says that objects are."""
+    made = Origin(credentials=KEYS)
+    made.start()
+    yield made
+    made.stop()
+    assert not made.violations, made.violations[:5]
+
+
+def both(origin, node, key, size=SIZE):
+    origin.put(key, size)
+    node.put(key, size)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_redirected_reads_are_followed_and_stored(start, origin, node, engine, status):
+    """Signed anew for the other host, which verifies it; the client sees neither host."""
+    both(origin, node, "a", 5 << 20)
+    origin.fault("a", "moved", (status, f"{node.endpoint}/bkt/a?pid=t%5B1&x"), times=None)
+    server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
+    with server.client() as client:
+        assert client.head("a").status == 200
+        judge(client.get("a", 100, 199), node, "a", 100, 100)
+        server.until_stored(lambda: judge(client.get("a"), node, "a", 0, 5 << 20))
+        assert node.requests(key="a")[-1].query == {"pid": "t[1", "x": ""}
+        assert len(origin.requests(key="a")) == len(node.requests(key="a"))
+        mark = origin.mark()
+        judge(client.get("a"), node, "a", 0, 5 << 20)
+        assert client.get("a?acl".split("?")[0], query="versionId=x").status == 200     # passes through
+    assert len(origin.requests(since=mark)) == 1
+    assert server.metric("forebay_origin_redirects_total", outcome="followed") == len(node.log)
+    assert server.metric("forebay_origin_redirects_total", outcome="passed-on") == 0
+
+
+def test_redirected_listings_and_deletes_are_followed(start, origin, node):
+    both(origin, node, "a")
+    origin.fault("", "moved", (307, f"{node.endpoint}/bkt?list-type=2"), times=None)
+    origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a"), times=None)
+    server = start(origin)
+    with server.client() as client:
+        assert b"<Key>a</Key>" in bytes(client.list().body)
+        assert client.request("DELETE", "/bkt/a").status == 204
+        assert client.request("PUT", "/bkt/a", [("Content-Length", "0")]).status == 200
+    assert [e.method for e in node.requests(key="a")] == ["DELETE", "PUT"]
+
+
+@pytest.mark.parametrize("location", ["http://169.254.169.254/latest", "https://127.0.0.1:1/bkt/a", "ftp://127.0.0.1/a",
+                                      "http://user@127.0.0.1:1/bkt/a", "http://[::ffff:169.254.169.254]/x", ""])
+def test_a_redirect_that_may_not_be_followed_is_passed_on(start, origin, location):
+    """The client gets the origin's answer, and no retries of an error that would not end."""
+    origin.put("a", SIZE)
+    origin.fault("a", "moved", (307, location), times=None)
+    server = start(origin)
+    with server.client() as client:
+        for method, headers in (("GET", []), ("HEAD", []), ("GET", [("Range", "bytes=0-9")])):
+            reply = client.get("a", method=method, headers=headers)
+            assert reply.status == 307 and reply.header("location") == location, reply
+            assert reply.code == "TemporaryRedirect" or method == "HEAD"
+    assert server.metric("forebay_origin_redirects_total", outcome="passed-on") >= 3
+    assert server.metric("forebay_origin_errors_total", reason="slowdown") == 0
+
+
+def test_a_circle_of_redirects_ends(start, origin):
+    origin.put("a", SIZE)
+    origin.fault("a", "moved", (302, f"{origin.endpoint}/bkt/a"), times=None)
+    server = start(origin)
+    with server.client() as client:
+        assert client.get("a").status == 302
+        mark = origin.mark()
+        assert client.get("a").status == 302
+    assert len(origin.requests(since=mark)) == 5                 # ORIGIN_S3_REDIRECTS_MAX, and the first
+
+
+def test_a_redirected_upload_is_passed_on(start, origin, node):
+    """Its body has left when the answer comes, and cannot be sent twice."""
+    both(origin, node, "a")
+    origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a"), times=None)
+    server = start(origin)
+    with server.client() as client:
+        reply = client.request("PUT", "/bkt/a", body=b"x" * 100)
+        assert reply.status == 307 and reply.header("location") == f"{node.endpoint}/bkt/a", reply
+    assert not node.requests()
+
+
+def test_keys_of_customers_follow_no_redirect(start, origin, node):
+    both(origin, node, "a")
+    origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a"), times=None)
+    server = start(origin)
+    with server.client() as client:
+        reply = client.get("a", headers=[("x-amz-server-side-encryption-customer-algorithm", "AES256"),
+                                         ("x-amz-server-side-encryption-customer-key", "a" * 44)])
+        assert reply.status == 307, reply
+    assert not node.requests()
+
+
+def test_a_url_with_a_signature_of_its_own_goes_out_without_ours(start, origin, node):
+    node.credentials = None
+    both(origin, node, "a")
+    origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a?X-Amz-Signature=0&X-Amz-Expires=9"), times=None)
+    server = start(origin)
+    with server.client() as client:
+        judge(client.get("a"), node, "a", 0, SIZE)
+    [entry] = node.requests(method="GET")
+    assert entry.header("authorization") is None and entry.header("x-amz-content-sha256") is None
+    assert entry.target == "/bkt/a?X-Amz-Signature=0&X-Amz-Expires=9"
+
+
+def test_a_node_that_is_down_is_asked_for_at_the_endpoint_again(start, origin, node):
+    """Which may know another one by then."""
+    both(origin, node, "a")
+    origin.fault("a", "moved", (307, "http://127.0.0.1:1/bkt/a"), times=1)
+    origin.fault("a", "moved", (307, f"{node.endpoint}/bkt/a"), at=2, times=None)
+    server = start(origin)
+    with server.client() as client:
+        judge(client.get("a"), node, "a", 0, SIZE)
+    assert len(origin.requests(key="a")) == 2

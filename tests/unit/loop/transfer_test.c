@@ -31,6 +31,7 @@ struct fetch {
     bool has_body, fresh_connection;
     uint64_t body_length, upload_ends_at; // 0 = at body_length
     uint64_t first_byte_timeout_ms, late_timeout_ms;
+    enum transfer_reach reach;
     const char *unix_socket;
     uint64_t pause_at, cancel_at;          // body offsets; 0 = never
     uint64_t upload_pause_at;              // offset; 0 = never
@@ -271,6 +272,7 @@ static void start_fetch(struct worker *w, void *ctx)
         .fresh_connection = fetch->fresh_connection,
         .first_byte_timeout_ms = fetch->first_byte_timeout_ms,
         .late_timeout_ms = fetch->late_timeout_ms,
+        .reach = fetch->reach,
         .unix_socket = fetch->unix_socket,
     };
     fetch->is_starting = true;
@@ -760,6 +762,28 @@ Test(transfer, no_connection)
         struct fetch denied = {.url = urls[i]};
         cr_assert(fetch_run(&rig, &denied) == ERR_ORIGIN_CONNECT);
     }
+    rig_end(&rig);
+}
+
+// Proves that a transfer whose reach is limited connects to no address further inside, named or literal, and that where it
+// may connect it does.
+Test(transfer, reach)
+{
+    struct rig rig = {.options.deny_link_local = true,
+                      .options.names = "inside.test:80:127.0.0.1,10.0.0.1"};
+    rig_begin(&rig);
+    static const char *const urls[] = {"http://127.0.0.1:1/",  "http://[::1]:1/",
+                                       "http://0.0.0.0:1/",    "http://10.0.0.1:1/",
+                                       "http://2130706433:1/", "http://169.254.169.254/",
+                                       "http://inside.test/"};
+    for (unsigned i = 0; i < ARRAY_LEN(urls); i++) {
+        struct fetch fetch = {.url = urls[i], .reach = TRANSFER_REACH_PUBLIC};
+        cr_assert(fetch_run(&rig, &fetch) == ERR_PERMISSION, "%s", urls[i]);
+    }
+    struct fetch metadata = {.url = urls[5], .reach = TRANSFER_REACH_LOCAL};
+    cr_assert(fetch_run(&rig, &metadata) == ERR_PERMISSION);
+    struct fetch allowed = {.path = "/bytes/1", .reach = TRANSFER_REACH_LOCAL};
+    cr_assert(fetch_run(&rig, &allowed) == ERR_OK);
     rig_end(&rig);
 }
 

@@ -206,7 +206,7 @@ Test(origin_relay, early_answer)
     rig_end(&rig);
 }
 
-// A relayed answer with two lengths is never believed.
+// A relayed answer with two lengths is never believed, and no redirect to another scheme followed.
 Test(origin_relay, lies)
 {
     struct server_row rows[] = {
@@ -216,7 +216,7 @@ Test(origin_relay, lies)
         {.answer =
              "HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"},
         {.answer = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", .close = true}};
-    static const enum err errs[] = {ERR_ORIGIN_PROTOCOL, ERR_ORIGIN_PROTOCOL, ERR_ORIGIN_PROTOCOL,
+    static const enum err errs[] = {ERR_ORIGIN_PROTOCOL, ERR_ORIGIN_PROTOCOL, ERR_OK,
                                     ERR_ORIGIN_RESET};
     struct rig rig;
     rig_start(&rig, rows, ARRAY_LEN(rows));
@@ -224,7 +224,7 @@ Test(origin_relay, lies)
         struct relay_run run = {.method = "GET", .target = "/bkt?acl"};
         relay_run(&rig.h, 0, &run);
         cr_assert_eq(run.err, errs[i], "%zu %s", i, error_name(run.err));
-        cr_assert_eq(run.heads, i == 3);
+        cr_assert_eq(run.heads, i >= 2);
         cr_assert_eq(server_requests(&rig.server), i + 1);
         relay_run_done(&run);
     }
