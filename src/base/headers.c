@@ -20,22 +20,33 @@ static const uint8_t byte_class[256] = {
 #undef T
 #undef C
 
+static bool grow(struct headers *h, struct arena *arena, unsigned cap)
+{
+    struct header *items = arena_take(arena, cap * sizeof(*items));
+    if (items == NULL) {
+        return false;
+    }
+    if (h->count > 0) {
+        memcpy(items, h->items, h->count * sizeof(*items));
+    }
+    h->items = items;
+    h->cap = cap;
+    return true;
+}
+
+bool headers_reserve(struct headers *h, struct arena *arena, unsigned count)
+{
+    unsigned cap = (unsigned)min_u64((uint64_t)h->count + count, HEADERS_MAX);
+    return cap <= h->cap || grow(h, arena, cap);
+}
+
 bool headers_add(struct headers *h, struct arena *arena, struct span name, struct span value)
 {
     if (h->count == HEADERS_MAX) {
         return false;
     }
-    if (h->count == h->cap) {
-        unsigned cap = h->cap == 0 ? 16 : h->cap * 2;
-        struct header *items = arena_take(arena, cap * sizeof(*items));
-        if (items == NULL) {
-            return false;
-        }
-        if (h->count > 0) {
-            memcpy(items, h->items, h->count * sizeof(*items));
-        }
-        h->items = items;
-        h->cap = cap;
+    if (h->count == h->cap && !grow(h, arena, h->cap < 8 ? 16 : h->cap * 2)) {
+        return false;
     }
     if (h->count == 0) {
         h->names = HEADERS_NOTED;

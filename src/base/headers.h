@@ -39,6 +39,9 @@ static inline bool headers_may_have(const struct headers *h, struct span name)
     return h->names == 0 || (h->names & headers_bit(name)) != 0;
 }
 
+// Makes room for `count` more at once, so that adding them leaves no outgrown arrays in the arena. False
+// on arena exhaustion. Beyond it the list grows as without it.
+bool headers_reserve(struct headers *h, struct arena *arena, unsigned count) MUST_USE;
 // False past HEADERS_MAX or arena exhaustion.
 bool headers_add(struct headers *h, struct arena *arena, struct span name,
                  struct span value) MUST_USE;

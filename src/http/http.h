@@ -20,8 +20,8 @@
 // --- limits (request_head.c) ---------------------------------------------------------------------
 #define HTTP_LISTENERS_MAX 32
 #define HTTP_TARGET_MAX 16384
-#define HTTP_HEAD_MAX 32768
-#define HTTP_HEADER_COUNT_MAX 100
+#define HTTP_HEAD_MAX 49152
+#define HTTP_HEADER_COUNT_MAX 512 // as many small metadata headers as S3's 2 KiB allow, and more
 #define HTTP_HEADER_MAX 16384
 #define HTTP_DRAIN_MAX 65536    // request body bytes read and thrown away after an early reply
 #define HTTP_PASSED_AT_ONCE 32u // connections of a message that http_server_take_over() takes

@@ -77,6 +77,14 @@ static void exchange_begin(struct http_connection *c)
     stats_add(COUNTER_http_connections_active, 1);
 }
 
+static void count_refused(enum err err)
+{
+    stats_add(COUNTER_http_refused, 1);
+    if (err == ERR_HEADERS_TOO_LARGE || err == ERR_URI_TOO_LONG) {
+        stats_add(COUNTER_http_too_large, 1);
+    }
+}
+
 void http_exchange_refuse_head(struct http_connection *c, enum err err)
 {
     struct span bytes = http_connection_input(c);
@@ -87,7 +95,7 @@ void http_exchange_refuse_head(struct http_connection *c, enum err err)
     if (c->fresh.len > 0) {
         c->fresh = (struct span){NULL, 0};
     }
-    stats_add(COUNTER_http_refused, 1);
+    count_refused(err);
     refuse(c, err, true);
 }
 
@@ -101,6 +109,11 @@ static void fill_request(struct http_connection *c)
     c->x.body = r->has_body ? BODY_HELD : BODY_NONE;
     c->x.body_left = r->content_length;
     http_chunked_init(&c->x.chunked);
+}
+
+static uint32_t headers_bytes(unsigned count)
+{
+    return count > HTTP_HEADERS_FREE ? count * HTTP_HEADER_BYTES : 0;
 }
 
 void http_exchange_accept_head(struct http_connection *c)
@@ -117,14 +130,14 @@ void http_exchange_accept_head(struct http_connection *c)
         x->request.version_minor = 1;
         x->request.is_head = span_starts_with(bytes, SPAN("HEAD "));
         http_connection_consume(c, http_connection_input(c).len);
-        stats_add(COUNTER_http_refused, 1);
+        count_refused(err);
         refuse(c, err, true);
         return;
     }
     http_connection_consume(c, bytes.len);
     fill_request(c);
-    x->head_bytes = (uint32_t)head.len;
-    if (head.len > HTTP_HELD_FREE && !http_connection_hold(c, false)) {
+    x->head_bytes = (uint32_t)head.len + headers_bytes(x->request.headers.count);
+    if (x->head_bytes > HTTP_HELD_FREE && !http_connection_hold(c, false)) {
         stats_add(COUNTER_http_shed_memory, 1);
         refuse(c, ERR_OVERLOAD, false);
         return;

@@ -4,6 +4,7 @@
 #ifndef FOREBAY_HTTP_HTTP_PRIVATE_H
 #define FOREBAY_HTTP_HTTP_PRIVATE_H
 
+#include <assert.h>
 #include <event2/event.h>
 #include <event2/event_struct.h>
 #include <openssl/ssl.h>
@@ -160,6 +161,7 @@ void http_share_note_reply(struct http_turn *turn, uint64_t body_bytes, uint64_t
 // --- http_connection.c ---------------------------------------------------------------------------
 
 #define HTTP_IN_MAX 65536 // bytes received and not yet used, per connection
+static_assert(HTTP_HEAD_MAX + 2 < HTTP_IN_MAX, "the longest head fits, after an empty line");
 
 enum body_state {
     BODY_NONE,    // there is none, or it is complete
@@ -180,7 +182,7 @@ enum connection_state {
 
 struct http_exchange {
     struct http_request request;
-    uint32_t head_bytes; // of its head
+    uint32_t head_bytes; // of its head, and what its headers cost beyond them
     struct arena *arena;
     struct http_user *user;
     struct http_sink *sink; // NULL: none, or nothing may reach it any more
@@ -233,10 +235,15 @@ struct http_connection {
     struct http_exchange x;
 };
 
-// What a connection's memory counts for. Heads up to 2 KiB count for nothing, so that what is usual is
-// never refused; longer ones twice, since a head is copied and taken apart. OpenSSL's part, as measured,
-// between records and otherwise.
+// What a connection's memory counts for.
+//   Heads         up to 2 KiB count for nothing, so that usual requests are never refused. Longer ones count
+//                 twice, because a head is copied and taken apart.
+//   Many headers  above HTTP_HEADERS_FREE each counts HTTP_HEADER_BYTES, also twice: an entry in the lists of
+//                 the exchange, of the pass and of the origin's call, and curl's copy.
+//   OpenSSL       as measured, between records and otherwise.
 #define HTTP_HELD_FREE 2048u
+#define HTTP_HEADERS_FREE 64u
+#define HTTP_HEADER_BYTES 128u
 #define HTTP_TLS_IDLE_BYTES 16384u
 #define HTTP_TLS_BUSY_BYTES 49152u
 

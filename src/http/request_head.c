@@ -15,10 +15,14 @@
 // request in it.
 #include "http/http_private.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define METHOD_MAX 32
 #define VERSION_LEN 8 // "HTTP/1.1"
+#define CONNECTION_OPTIONS_MAX 32
+
+static_assert(HTTP_HEADER_COUNT_MAX + 64 <= HEADERS_MAX, "room for what is added on the way");
 
 enum {
     BYTE_TOKEN = 1,
@@ -304,6 +308,9 @@ static bool cut_headers(const struct request_head *h, struct span head, struct a
 {
     const char *at = head.ptr + h->target + h->target_len + sizeof(" HTTP/1.1\r\n") - 1;
     const char *end = head.ptr + head.len;
+    if (!headers_reserve(ret_headers, arena, h->header_count)) {
+        return false;
+    }
     for (uint32_t i = 0; i < h->header_count; i++) {
         const char *colon = memchr(at, ':', (size_t)(end - at));
         const char *cr = colon != NULL ? memchr(colon, '\r', (size_t)(end - colon)) : NULL;
@@ -456,12 +463,17 @@ static enum err judge_framing(struct http_request *r, const struct seen *seen)
 }
 
 // Does a Connection header name an end-to-end header of this request? Two parsers would read such a
-// request in two ways: one removes the named header, the other verifies a signature over it.
-static bool connection_names_another(const struct headers *headers, struct span options)
+// request in two ways: one removes the named header, the other verifies a signature over it. True also
+// for more than CONNECTION_OPTIONS_MAX options, which bounds the work.
+static bool connection_names_another(const struct headers *headers, struct span options,
+                                     unsigned *option_count)
 {
     struct span option;
     while (span_split(&options, ',', &option)) {
         option = span_trim(option);
+        if (++*option_count > CONNECTION_OPTIONS_MAX) {
+            return true;
+        }
         if (!headers_is_hop_by_hop(option) && !span_equal_nocase(option, SPAN("close")) &&
             headers_count(headers, option) > 0) {
             return true;
@@ -472,10 +484,11 @@ static bool connection_names_another(const struct headers *headers, struct span 
 
 static enum err judge_connection(const struct http_request *r)
 {
+    unsigned option_count = 0;
     for (unsigned i = 0; i < r->headers.count; i++) {
         const struct header *h = &r->headers.items[i];
         if (span_equal_nocase(h->name, SPAN("Connection")) &&
-            connection_names_another(&r->headers, h->value)) {
+            connection_names_another(&r->headers, h->value, &option_count)) {
             return ERR_BAD_REQUEST;
         }
     }

@@ -7,6 +7,9 @@
 
 #include "origin/origin_s3_private.h"
 
+#define ADDED_MAX                                                                                  \
+    16u // headers that a request gets on its way; the list grows where this is too few
+
 static bool has_prefix(struct span name, const char *prefix)
 {
     struct span p = span_from_cstr(prefix);
@@ -73,6 +76,9 @@ static bool is_named_by_connection(const struct headers *headers, struct span na
 enum err origin_s3_headers_forward(struct arena *arena, const struct headers *client, bool framed,
                                    struct headers *ret_headers)
 {
+    if (!headers_reserve(ret_headers, arena, client->count + ADDED_MAX)) {
+        return ERR_NO_MEMORY;
+    }
     for (unsigned i = 0; i < client->count; i++) {
         struct span name = client->items[i].name, value = client->items[i].value;
         if (!is_sent_on(name, framed)) {

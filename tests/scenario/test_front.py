@@ -148,8 +148,9 @@ def malformed():
     row("long target", head(b"GET /bkt/" + b"a" * (17 << 10) + b" HTTP/1.1"))
     row("very long target", head(b"GET /bkt/" + b"a" * (200 << 10) + b" HTTP/1.1"))
     row("long header", head(headers=[b"X: " + b"a" * (17 << 10)]))
-    row("large head", head(headers=[b"X%d: " % i + b"a" * 4000 for i in range(9)]))
-    row("many headers", head(headers=[b"X%d: y" % i for i in range(101)]))
+    row("large head", head(headers=[b"X%d: " % i + b"a" * 4000 for i in range(13)]))
+    row("many headers", head(headers=[b"X%d: y" % i for i in range(512)]))
+    row("many options of Connection", head(headers=[b"Connection: " + b"a, " * 32 + b"close"]))
     row("thousands of headers", head(headers=[b"a:"] * 9000))
     row("endless name", head(headers=[b"X" * (40 << 10) + b": y"]))
     # Bodies where the framing itself is fine.
@@ -447,7 +448,7 @@ def test_curl_http2_reads_and_writes(start, origin, tmp_path):
 
 
 def test_limits_at_minus_one_zero_plus_one(start, origin):
-    """The documented sizes: target 16 KiB, head 32 KiB, 100 headers, one header 16 KiB."""
+    """The documented sizes: target 16 KiB, head 48 KiB, 512 headers, one header 16 KiB."""
     server = start(origin)
     origin.put("a", 100)
 
@@ -462,11 +463,17 @@ def test_limits_at_minus_one_zero_plus_one(start, origin):
     for length, want in ((16384 - 1, (200, 400, 404)), (16384, (200, 400, 404)), (16385, (414,))):
         target = b"/bkt/a?x-id=" + b"a" * (length - len(b"/bkt/a?x-id="))
         assert status(head(b"GET " + target + b" HTTP/1.1")) in want, length
-    for count, want in ((98, 200), (99, 200), (100, 431)):       # Host is one of them
+    for count, want in ((99, 200), (510, 200), (511, 200), (512, 431)):       # Host is one of them
         assert status(head(headers=[b"X-%d: y" % i for i in range(count)])) == want, count
     assert status(head(headers=[b"X: " + b"a" * 16000])) == 200
     assert status(head(headers=[b"X: " + b"a" * 16400])) == 431
-    assert status(head(headers=[b"X%d: " % i + b"a" * 8000 for i in range(5)])) == 431
+    whole = [b"X%d: " % i + b"a" * 8000 for i in range(6)]
+    whole.append(b"Y: " + b"a" * (49152 - len(head(headers=whole + [b"Y: "]))))
+    assert len(head(headers=whole)) == 49152 and status(head(headers=whole)) == 200
+    assert status(b"\r\n" + head(headers=whole)) == 200
+    whole[-1] += b"a"
+    assert status(head(headers=whole)) == 431
+    assert server.metric("forebay_http_too_large_total") == 4
 
 
 def test_slow_heads_and_idle_connections_are_cut(start, origin):

@@ -27,6 +27,24 @@ Test(headers, lookup_ignores_case_and_keeps_order)
     arena_free(arena);
 }
 
+Test(headers, reserved_room_is_used_and_the_list_grows_beyond_it)
+{
+    struct arena *arena = arena_new(1 << 16);
+    struct headers h = {0};
+    cr_assert(headers_reserve(&h, arena, 3));
+    struct header *items = h.items;
+    for (int i = 0; i < 3; i++) {
+        cr_assert(headers_add(&h, arena, SPAN("a"), SPAN("b")));
+    }
+    cr_assert(h.items == items && headers_reserve(&h, arena, 0) && h.items == items);
+    for (int i = 0; i < 40; i++) {
+        cr_assert(headers_add(&h, arena, SPAN("c"), SPAN("d")));
+    }
+    cr_assert(headers_count(&h, SPAN("a")) == 3 && headers_count(&h, SPAN("c")) == 40);
+    cr_assert(headers_reserve(&h, arena, UINT32_MAX) && h.cap == HEADERS_MAX);
+    arena_free(arena);
+}
+
 Test(headers, count_is_bounded)
 {
     struct arena *arena = arena_new(1 << 20);

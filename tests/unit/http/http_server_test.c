@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "front.h"
+#include "http/http_private.h"
 #include "stats/stats.h"
 
 #define HOST "Host: localhost\r\n"
@@ -170,6 +171,34 @@ static int send_long_head(const struct front *f)
     client_send_text(fd, "GET /small HTTP/1.1\r\n" HOST "X: ");
     client_send(fd, part, sizeof(part));
     return fd;
+}
+
+// Many headers count for what they cost beyond their bytes, and are given back with their exchange.
+Test(http_server, many_headers_are_counted_and_refused_above_the_limit)
+{
+    struct front *f = front_new((struct http_options){.max_held_bytes = 40000}, 2);
+    struct client_reply reply;
+    struct buf b;
+    buf_init(&b, 1 << 16);
+    buf_append_cstr(&b, "GET /never HTTP/1.1\r\n" HOST);
+    for (unsigned i = 1; i < 2 * HTTP_HEADERS_FREE; i++) {
+        buf_append_cstr(&b, "a:\r\n");
+    }
+    buf_append_cstr(&b, "\r\n");
+    uint64_t each = 2 * (b.len + 2 * HTTP_HEADERS_FREE * HTTP_HEADER_BYTES);
+    int first = client_connect(f->address), second = client_connect(f->address);
+    client_send(first, b.ptr, b.len);
+    wait_held(f, each, each);
+    client_send(second, b.ptr, b.len);
+    cr_assert(client_read(second, false, &reply) && reply.status == 503);
+    client_reply_done(&reply);
+    cr_assert(front_counted(f, COUNTER_http_shed_memory) == 1);
+    assert_small(second);
+    client_reset(first);
+    wait_held(f, 0, 0);
+    close(second);
+    buf_done(&b);
+    front_free(f);
 }
 
 // max_held_bytes: above it a long head that is not whole is refused, short ones

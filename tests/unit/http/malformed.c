@@ -393,7 +393,7 @@ static void append_large_row(unsigned i, struct buf *out, enum err *ret_want)
 {
     buf_append_cstr(out, GET HOST);
     *ret_want = ERR_HEADERS_TOO_LARGE;
-    unsigned count = i == 0 ? 100 : i == 1 ? 9000 : 8;
+    unsigned count = i == 0 ? HTTP_HEADER_COUNT_MAX : i == 1 ? 9000 : 12;
     for (unsigned n = 0; n < count; n++) {
         buf_append_cstr(out, "X:");
         for (unsigned k = 0; i == 2 && k < 4200; k++) {

@@ -150,6 +150,26 @@ Test(request_head, upgrade_and_its_companions_are_ignored)
     arena_free(arena);
 }
 
+// What Connection may name is bounded, over all of its lines.
+Test(request_head, connection_options_are_bounded)
+{
+    struct arena *arena = arena_new(1 << 24);
+    for (int count = 31; count <= 33; count++) {
+        struct buf b;
+        struct http_request request;
+        buf_init(&b, 1 << 16);
+        buf_append_cstr(&b, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nConnection: x0");
+        for (int i = 2; i < count; i++) {
+            buf_printf(&b, ",x%d", i);
+        }
+        buf_append_cstr(&b, "\r\n\r\n");
+        enum err err = judge(buf_span(&b), 0, arena, &request);
+        cr_assert_eq(err, count > 32 ? ERR_BAD_REQUEST : ERR_OK, "%d", count);
+        buf_done(&b);
+    }
+    arena_free(arena);
+}
+
 // Absolute form is reduced to its path when it names the same authority.
 Test(request_head, absolute_form)
 {
@@ -207,9 +227,11 @@ Test(request_head, limits)
 
         buf_init(&b, 1 << 20);
         buf_append_cstr(&b, "GET / HTTP/1.1\r\nHost: h\r\nX: ");
-        append_fill(&b, 'a', 10000);
+        append_fill(&b, 'a', 16000);
         buf_append_cstr(&b, "\r\nY: ");
-        append_fill(&b, 'a', 10000);
+        append_fill(&b, 'a', 16000);
+        buf_append_cstr(&b, "\r\nYY: ");
+        append_fill(&b, 'a', 16000);
         buf_append_cstr(&b, "\r\nZ: ");
         append_fill(&b, 'a', (size_t)((int)(HTTP_HEAD_MAX - 4 - b.len) + d));
         buf_append_cstr(&b, "\r\n\r\n");

@@ -444,6 +444,26 @@ Test(sigv4, payload_words)
     }
 }
 
+// As many headers as a request may have, in no order and some of them twice.
+Test(sigv4, hundreds_of_headers_are_signed_and_verified)
+{
+    begin("Host", HOST, "x-amz-content-sha256", SIGV4_EMPTY_SHA256, NULL);
+    for (unsigned i = 0; i < 600; i++) {
+        char *name = arena_printf(arena, "X-Amz-Meta-%03u", i * 7 % 590);
+        char *value = arena_printf(arena, "v%u", i);
+        cr_assert(headers_add(&headers, arena, text(name), text(value)));
+    }
+    method = "PUT";
+    cr_assert_eq(sign("/key", "", SIGV4_EMPTY_SHA256), ERR_OK);
+    cr_assert_eq(verify("/key"), ERR_OK);
+    headers.items[300].value = SPAN("v301");
+    cr_assert_eq(verify("/key"), ERR_SIGNATURE_MISMATCH);
+    headers.items[300].value = SPAN("v298");
+    cr_assert_eq(verify("/key"), ERR_OK);
+    headers.items[300].name = SPAN("x-amz-other");
+    cr_assert_eq(verify("/key"), ERR_HEADERS_NOT_SIGNED);
+}
+
 Test(sigv4, the_list_of_signed_headers_is_bounded_and_names_each_once)
 {
     struct buf b;

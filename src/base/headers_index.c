@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// An index of headers by name: buckets of a keyed hash, each a chain in order of arrival. Peers choose
+// the names, so the hash is keyed: nobody outside can make one chain long. Any thread.
+#include "base/headers_index.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/random.h"
+
+static_assert(HEADERS_MAX < HEADERS_INDEX_NONE, "positions fit");
+
+static uint64_t seed_of_process(void)
+{
+    static _Atomic uint64_t seed; // 0: not chosen yet
+    uint64_t have = atomic_load_explicit(&seed, memory_order_relaxed);
+    if (have == 0) {
+        uint64_t chosen = random_u64() | 1;
+        have = atomic_compare_exchange_strong(&seed, &have, chosen) ? chosen : have;
+    }
+    return have;
+}
+
+static unsigned bucket_of(struct span name)
+{
+    char lower[64];
+    uint64_t hash = seed_of_process();
+    for (size_t at = 0; at < name.len; at += sizeof(lower)) {
+        size_t len = (size_t)min_u64(name.len - at, sizeof(lower));
+        for (size_t i = 0; i < len; i++) {
+            char c = name.ptr[at + i];
+            lower[i] = c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
+        }
+        hash = hash64(lower, len, hash);
+    }
+    return (unsigned)(hash % HEADERS_INDEX_BUCKETS);
+}
+
+void headers_index_build(struct headers_index *index, const struct headers *headers)
+{
+    check(headers->count <= HEADERS_MAX);
+    index->headers = headers;
+    memset(index->first, 0xff, sizeof(index->first));
+    for (unsigned i = headers->count; i-- > 0;) { // from the back, so that chains keep the order
+        uint16_t *first = &index->first[bucket_of(headers->items[i].name)];
+        index->next[i] = *first;
+        *first = (uint16_t)i;
+    }
+}
+
+static unsigned walk(const struct headers_index *index, unsigned position, struct span name)
+{
+    while (position != HEADERS_INDEX_NONE &&
+           !span_equal_nocase(index->headers->items[position].name, name)) {
+        position = index->next[position];
+    }
+    return position;
+}
+
+unsigned headers_index_find(const struct headers_index *index, struct span name)
+{
+    return walk(index, index->first[bucket_of(name)], name);
+}
+
+unsigned headers_index_next(const struct headers_index *index, unsigned position)
+{
+    return walk(index, index->next[position], index->headers->items[position].name);
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: the index finds what a walk over the list finds, in the same order, for any names.
+#include "test.h"
+
+#include "base/headers_index.h"
+
+#include <stdio.h>
+#include <string.h>
+
+Test(headers_index, finds_every_header_of_a_name_in_order_of_arrival)
+{
+    struct arena *arena = arena_new(1 << 22);
+    struct headers h = {0};
+    struct headers_index index;
+    headers_index_build(&index, &h);
+    cr_assert_eq(headers_index_find(&index, SPAN("a")), HEADERS_INDEX_NONE);
+    for (unsigned i = 0; i < HEADERS_MAX; i++) {
+        char *name = arena_printf(arena, i % 2 == 0 ? "x-Name-%u" : "X-NAME-%u", i % 200);
+        cr_assert(headers_add(&h, arena, span_from_cstr(name), SPAN("v")));
+    }
+    headers_index_build(&index, &h);
+    for (unsigned i = 0; i < 200; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "x-nAME-%u", i);
+        unsigned at = headers_index_find(&index, span_from_cstr(name));
+        for (unsigned want = i; want < HEADERS_MAX; want += 200) {
+            cr_assert_eq(at, want);
+            at = headers_index_next(&index, at);
+        }
+        cr_assert_eq(at, HEADERS_INDEX_NONE);
+    }
+    cr_assert_eq(headers_index_find(&index, SPAN("x-name-200")), HEADERS_INDEX_NONE);
+    cr_assert_eq(headers_index_find(&index, SPAN("")), HEADERS_INDEX_NONE);
+    arena_free(arena);
+}
+
+Test(headers_index, long_names_differ_in_any_byte)
+{
+    static char names[3][200];
+    struct arena *arena = arena_new(1 << 16);
+    struct headers h = {0};
+    struct headers_index index;
+    for (unsigned i = 0; i < 3; i++) {
+        memset(names[i], 'n', sizeof(names[i]));
+        names[i][i * 90] = 'M';
+        cr_assert(headers_add(&h, arena, (struct span){names[i], sizeof(names[i])}, SPAN("v")));
+    }
+    headers_index_build(&index, &h);
+    for (unsigned i = 0; i < 3; i++) {
+        names[i][i * 90] = 'm';
+        cr_assert_eq(headers_index_find(&index, (struct span){names[i], sizeof(names[i])}), i);
+        cr_assert_eq(headers_index_next(&index, i), HEADERS_INDEX_NONE);
+    }
+    arena_free(arena);
+}
