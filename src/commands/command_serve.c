@@ -45,6 +45,7 @@
 
 #define HEARTBEAT_MAX_MS 5000u
 #define MIN_RATE_GRACE_MS 30000u
+#define MIN_RATE_PATIENCE_MS 600000u
 #define UPGRADE_LOOK_MS 100u // for connections that are to end
 #define ROUND_MS 1000u       // of the main thread
 #define END_MAX_MS                                                                                 \
@@ -322,6 +323,7 @@ static int serve_build_http(struct serve *s)
                                    .idle_timeout_ms = limits.idle_timeout_ms,
                                    .min_rate_bytes = limits.min_rate_bytes,
                                    .min_rate_grace_ms = MIN_RATE_GRACE_MS,
+                                   .min_rate_patience_ms = MIN_RATE_PATIENCE_MS,
                                    .handler = proxy_handler(s->proxy)};
     enum err err = http_server_new(s->loop, &options, &s->http, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);

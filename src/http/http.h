@@ -73,6 +73,8 @@ struct http_options {
     uint64_t idle_timeout_ms;       // between requests
     uint64_t min_rate_bytes;    // per second, bodies and replies, judged after min_rate_grace_ms
     uint64_t min_rate_grace_ms; // 30 s
+    uint64_t
+        min_rate_patience_ms; // the same for a reader while it holds nothing that is short: 10 min
     struct http_handler handler;
 };
 
@@ -158,7 +160,8 @@ struct worker *http_exchange_worker(const struct http_exchange *x);
 
 enum http_outcome {
     HTTP_DONE,        // the whole reply went to the socket
-    HTTP_CLIENT_GONE, // the client closed or was cut for slowness before that
+    HTTP_CLIENT_GONE, // the client closed before that, or had half closed and took nothing more
+    HTTP_CLIENT_SLOW, // it sent or took less than min_rate_bytes before that, and was cut
     HTTP_CUT          // we cut (source said so, or the server ended)
 };
 

@@ -38,7 +38,7 @@
 //
 // Time limits are lazy: the timer is moved only towards now, and looks at deadline_us when it
 // fires, so that a request on a live connection touches no timer. The least rate is judged over
-// time spent waiting for the client alone.
+// time spent waiting for the client alone: too_slow().
 #include <errno.h>
 #include <openssl/err.h>
 #include <poll.h>
@@ -287,21 +287,36 @@ void http_connection_reset_rate(struct http_connection *c)
     c->wait_since_us = 0;
     c->waited_us = 0;
     c->moved_bytes = 0;
+    c->slow_us = 0;
 }
 
+// A reader that pauses costs a connection, a request and a pinned segment, or some memory. While none of
+// these is short it may pause for long, as it may at the origin. An upload holds up an origin's connection.
+static bool may_pause(const struct http_connection *c)
+{
+    bool memory = http_reply_holds_memory(&c->x) && chunk_budget_is_short();
+    return c->blocked && c->x.body != BODY_FLOWING && !memory &&
+           !http_server_is_crowded(c->hw->server);
+}
+
+// Judges each window of min_rate_grace_ms that was spent waiting for the client.
 static bool too_slow(struct http_connection *c)
 {
+    const struct http_options *options = connection_options(c);
     note_waiting(c, c->wait_since_us != 0);
-    if (c->waited_us < connection_options(c)->min_rate_grace_ms * 1000) {
+    if (c->waited_us < options->min_rate_grace_ms * 1000) {
         return false;
     }
-    double seconds = (double)c->waited_us / 1e6;
-    if ((double)c->moved_bytes < (double)connection_limits(c)->min_rate_bytes * seconds) {
-        return true;
-    }
+    double least = (double)connection_limits(c)->min_rate_bytes * (double)c->waited_us / 1e6;
+    bool is_slow = (double)c->moved_bytes < least;
+    c->slow_us = is_slow ? c->slow_us + c->waited_us : 0;
     c->waited_us = 0;
     c->moved_bytes = 0;
-    return false;
+    if (!is_slow || (may_pause(c) && c->slow_us < options->min_rate_patience_ms * 1000)) {
+        stats_add(COUNTER_http_slow_kept, is_slow ? 1 : 0);
+        return false;
+    }
+    return true;
 }
 
 // While the client may be gone without our knowing; 0 = it is not so.
@@ -704,13 +719,14 @@ static void on_deadline(struct timer *timer)
     case CONNECTION_EXCHANGE:
         if (c->eof && connection_now_us(c) >= deadline_of_eof(c)) {
             stats_add(COUNTER_http_timeout_idle, 1);
+            http_exchange_timed_out(c, HTTP_CLIENT_GONE);
         } else if (too_slow(c)) {
             stats_add(COUNTER_http_timeout_rate, 1);
+            http_exchange_timed_out(c, HTTP_CLIENT_SLOW);
         } else {
             set_deadline(c, deadline_of_state(c, c->wait_since_us != 0));
             return;
         }
-        http_exchange_timed_out(c);
         connection_run(c);
         return;
     case CONNECTION_LINGER:

@@ -236,9 +236,9 @@ void http_exchange_cut(struct http_connection *c)
     exchange_break(c, HTTP_CUT, c->x.reply.reset_on_cut);
 }
 
-void http_exchange_timed_out(struct http_connection *c)
+void http_exchange_timed_out(struct http_connection *c, enum http_outcome outcome)
 {
-    exchange_break(c, HTTP_CLIENT_GONE, true);
+    exchange_break(c, outcome, true);
 }
 
 void http_exchange_gone(struct http_connection *c, bool reset)

@@ -124,6 +124,8 @@ enum reply_progress {
 enum reply_progress http_reply_write(struct http_exchange *x);
 // Gives back every slice still queued.
 void http_reply_release(struct http_exchange *x);
+// Does it wait with body bytes in memory? A file range waits with a pinned segment only.
+bool http_reply_holds_memory(const struct http_exchange *x);
 
 // --- http_body.c ---------------------------------------------------------------------------------
 
@@ -222,8 +224,9 @@ struct http_connection {
     uint64_t head_started_us; // first byte of the head being read; 0 = none yet
     uint64_t wait_since_us;   // waiting for the client's bytes or window; 0 = not
     uint64_t waited_us, moved_bytes; // in the present rate window
-    uint64_t drained_bytes;          // in DRAIN and LINGER
-    struct http_share share;         // of what this turn sends
+    uint64_t slow_us;        // windows before it, without a break, that were below the least rate
+    uint64_t drained_bytes;  // in DRAIN and LINGER
+    struct http_share share; // of what this turn sends
     struct task task;
     struct span fresh;                // just received, in the worker's buffer; empty between events
     struct buf in;                    // received earlier and not used yet
@@ -372,8 +375,9 @@ void http_exchange_refuse_head(struct http_connection *c, enum err err);
 // The whole reply went out: what follows is the next head, the rest of the body, or the end.
 void http_exchange_charge(struct http_exchange *x); // it waits: its memory counts from now on
 void http_exchange_done(struct http_connection *c);
-void http_exchange_cut(struct http_connection *c);              // the reply cannot be completed
-void http_exchange_timed_out(struct http_connection *c);        // the client lets it wait too long
+void http_exchange_cut(struct http_connection *c); // the reply cannot be completed
+void http_exchange_timed_out(struct http_connection *c,
+                             enum http_outcome outcome);        // the client lets it wait too long
 void http_exchange_gone(struct http_connection *c, bool reset); // the client left
 // Gives everything back; on_done is the last call of the handler. Only the framing of a body that was
 // not read to its end stays. What happens to the connection is the caller's.
@@ -413,6 +417,8 @@ struct http_live_limits {
     _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
 };
 const struct http_live_limits *http_server_limits(const struct http_server *server);
+// Are three quarters of the connections or of the requests in flight that it may have in use?
+bool http_server_is_crowded(const struct http_server *server);
 static inline const struct http_options *connection_options(const struct http_connection *c)
 {
     return http_server_options(c->hw->server);

@@ -286,6 +286,12 @@ void http_reply_release(struct http_exchange *x)
     x->reply.source = NULL;
 }
 
+bool http_reply_holds_memory(const struct http_exchange *x)
+{
+    const struct reply_queue *q = x->reply.queue; // FILE only ever stands last
+    return q != NULL && q->count > 0 && q->entries[q->first].slice.kind == HTTP_SLICE_BYTES;
+}
+
 static bool queue_has_room(const struct reply_queue *q)
 {
     if (q->count == 0) {

@@ -121,6 +121,15 @@ bool http_server_hold(struct http_server *server, uint64_t from, uint64_t to, bo
     return true;
 }
 
+bool http_server_is_crowded(const struct http_server *server)
+{
+    const struct http_live_limits *limits = &server->limits;
+    uint64_t connections = atomic_load_explicit(&server->connection_count, memory_order_relaxed);
+    uint64_t inflight = atomic_load_explicit(&server->inflight_count, memory_order_relaxed);
+    return connections * 4 >= (uint64_t)limits->max_connections * 3 ||
+           inflight * 4 >= (uint64_t)limits->max_inflight * 3;
+}
+
 bool http_server_memory_is_full(const struct http_server *server)
 {
     uint64_t max = server->limits.max_held_bytes;

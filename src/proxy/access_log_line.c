@@ -156,6 +156,9 @@ const char *access_log_line_error(const struct access_log_entry *entry)
     if (entry->outcome == HTTP_CLIENT_GONE) {
         return "ClientGone";
     }
+    if (entry->outcome == HTTP_CLIENT_SLOW) {
+        return "ClientSlow";
+    }
     if (entry->outcome == HTTP_CUT) {
         return "Cut";
     }

@@ -358,3 +358,57 @@ def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine
             judge_streamed(connection, origin, key, 0, size, head=reply)
     assert all(len(origin.requests(key=key)) == 1 for key in keys)
     assert server.metric("forebay_hit_blocks_total", path="read") == 0
+
+
+def log_line(server, key):
+    return server.access_log(wait_for=lambda e: e.get("key") == key and "error" in e)[-1]
+
+
+def test_a_reader_of_a_hit_may_pause_for_minutes_and_is_cut_after_ten(start, origin, engine):
+    """A training job that validates between two reads gets the rest. A reader that never goes on is cut, and the
+    access log says ClientSlow."""
+    server = start(origin, engine=engine, settings={"workers": 1, "cache.ttl": "1h"}, ahead_s=0)
+    keys = ["pauses", "stops"]
+    with server.client() as client:
+        for key in keys:
+            origin.put(key, 24 * MIB)
+            judge(client.get(key), origin, key, 0, 24 * MIB)
+    server.settle()
+    with contextlib.ExitStack() as stack:
+        readers = []
+        for key in keys:
+            connection = stack.enter_context(server.connection(receive_buffer=65536))
+            connection.send(f"GET /bkt/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            readers.append((connection, connection.read_head()))
+        (pauses, reply), (stops, stopped) = readers
+        server.advance(200)
+        server.wait_metric("forebay_http_slow_readers_kept_total", lambda n: n >= 2)
+        asked = len(origin.requests())
+        judge_streamed(pauses, origin, "pauses", 0, 24 * MIB, head=reply)
+        server.advance(700)
+        server.wait_metric("forebay_http_timeouts_total", lambda n: n == 1, reason="rate")
+        line = log_line(server, "stops")
+        assert (line["error"], line["status"], line["result"]) == ("ClientSlow", 200, "hit"), line
+        with pytest.raises(Truncated):
+            stops.read_body(24 * MIB, stopped)
+    assert len(origin.requests()) == asked
+    assert all("error" not in line for line in server.access_log() if line.get("key") == "pauses")
+
+
+def test_an_upload_that_stalls_is_cut_after_half_a_minute(start, origin):
+    """It holds a connection of the origin. What the log says is who was slow, not that the client left."""
+    server = start(origin, settings={"workers": 1}, ahead_s=0)
+    with server.connection() as connection:
+        connection.send(b"PUT /bkt/up HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nfirst")
+        server.wait_metric("forebay_http_requests_inflight", lambda n: n >= 1)
+        server.advance(40)
+        server.wait_metric("forebay_http_timeouts_total", lambda n: n == 1, reason="rate")
+        assert log_line(server, "up")["error"] == "ClientSlow"
+    with server.connection() as connection:
+        connection.send(b"PUT /bkt/left HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nfirst")
+        server.wait_metric("forebay_http_requests_inflight", lambda n: n >= 1)
+        connection.reset()
+        assert log_line(server, "left")["error"] == "ClientGone"
+    assert server.metric("forebay_http_slow_readers_kept_total") == 0
+    with server.client() as client:
+        assert client.head("up").status == client.head("left").status == 404

@@ -75,7 +75,10 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     struct call *call = container_of(user, struct call, user);
     enter(call->front);
     worker_task_cancel(&call->task);
-    atomic_uint *counters[] = {&call->front->done, &call->front->gone, &call->front->cut};
+    atomic_uint *counters[] = {[HTTP_DONE] = &call->front->done,
+                               [HTTP_CLIENT_GONE] = &call->front->gone,
+                               [HTTP_CLIENT_SLOW] = &call->front->slow,
+                               [HTTP_CUT] = &call->front->cut};
     atomic_fetch_add(counters[outcome], 1);
     leave();
 }
@@ -414,7 +417,7 @@ void front_free(struct front *f)
     loop_stop(f->loop);
     http_server_free(f->server);
     loop_free(f->loop);
-    cr_assert(f->requests == f->done + f->gone + f->cut, "each exchange ends once");
+    cr_assert(f->requests == f->done + f->gone + f->slow + f->cut, "each exchange ends once");
     cr_assert(f->nested == 0);
     close(f->file);
     free(f);

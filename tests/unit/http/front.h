@@ -31,7 +31,7 @@ struct front {
     struct http_server *server;
     const char *address; // of the first listener
     int file;            // pattern bytes, FRONT_FILE_SIZE
-    atomic_uint requests, refusals, done, gone, cut, releases, slices, recalls, sinks_ended;
+    atomic_uint requests, refusals, done, gone, slow, cut, releases, slices, recalls, sinks_ended;
     atomic_uint questions; // whether pages of a slice are good
     unsigned long counted_before[COUNTER_COUNT_];
     atomic_uint nested; // callbacks inside callbacks: must stay 0

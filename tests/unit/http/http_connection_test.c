@@ -399,15 +399,98 @@ Test(http_connection, least_rate)
     int patient = client_connect(f->address);
     client_send_text(patient, "GET /never HTTP/1.1\r\n" HOST "\r\n");
     wait_for(f->requests >= 3);
-    wait_for(f->gone >= 2);
+    wait_for(f->slow >= 2);
     cr_assert(front_counted(f, COUNTER_http_timeout_rate) == 2);
-    cr_assert(f->gone == 2 && f->requests == 3);
+    cr_assert(f->slow == 2 && f->gone == 0 && f->requests == 3);
     cr_assert(client_at_end(body));
     close(body);
     close(reader);
     client_reset(patient);
-    wait_for(f->gone >= 3);
+    wait_for(f->gone >= 1);
     front_free(f);
+}
+
+static int stalled_reader(const struct front *f, const char *path)
+{
+    char text[128];
+    int fd = client_connect(f->address), small = 4096;
+    cr_assert(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)) == 0);
+    snprintf(text, sizeof(text), "GET /%s?n=400000000&slice=262144 HTTP/1.1\r\n" HOST "\r\n", path);
+    client_send_text(fd, text);
+    return fd;
+}
+
+// A reader that takes nothing is cut after the patience, not after the grace; an upload after the grace.
+Test(http_connection, readers_may_pause_for_longer_than_uploads)
+{
+    struct front *f = front_new((struct http_options){.min_rate_bytes = 1024,
+                                                      .min_rate_grace_ms = 50,
+                                                      .min_rate_patience_ms = 500},
+                                1);
+    int readers[] = {stalled_reader(f, "bytes"), stalled_reader(f, "file")};
+    wait_for(front_counted(f, COUNTER_http_slow_kept) >= 2);
+    int body = client_connect(f->address);
+    put(body, "/put", 100000, "", false);
+    client_send(body, "abc", 3);
+    wait_for(f->slow >= 3);
+    cr_assert(front_counted(f, COUNTER_http_timeout_rate) == 3 && f->gone == 0);
+    // At most nine windows of at least 50 ms each fit before the tenth reaches 500 ms.
+    unsigned long kept = front_counted(f, COUNTER_http_slow_kept);
+    cr_assert(kept >= 2 && kept <= 18, "%lu", kept);
+    close(body);
+    close(readers[0]);
+    close(readers[1]);
+    front_free(f);
+}
+
+// While memory is short a reader whose bytes are in memory gets no patience; one of a file range does.
+Test(http_connection, readers_of_memory_are_cut_first_while_it_is_short)
+{
+    struct chunk *chunks[10];
+    chunk_budget_init(16 * CHUNK_SIZE);
+    for (size_t i = 0; i < ARRAY_LEN(chunks); i++) {
+        chunks[i] = chunk_new();
+        cr_assert_not_null(chunks[i]);
+    }
+    cr_assert(chunk_budget_is_short());
+    struct front *f = front_new((struct http_options){.min_rate_bytes = 1024,
+                                                      .min_rate_grace_ms = 50,
+                                                      .min_rate_patience_ms = 3600000},
+                                1);
+    int memory = stalled_reader(f, "bytes"), file = stalled_reader(f, "ready");
+    wait_for(f->slow >= 1);
+    wait_for(front_counted(f, COUNTER_http_slow_kept) >= 2);
+    cr_assert(f->slow == 1 && front_counted(f, COUNTER_http_timeout_rate) == 1);
+    client_reset(file);
+    wait_for(f->gone >= 1);
+    close(memory);
+    front_free(f);
+    for (size_t i = 0; i < ARRAY_LEN(chunks); i++) {
+        chunk_unref(chunks[i]);
+    }
+}
+
+// While three quarters of the connections or of the requests are in use nobody gets patience.
+Test(http_connection, slow_readers_make_room_while_connections_or_requests_are_short)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct front *f = front_new((struct http_options){.min_rate_bytes = 1024,
+                                                          .min_rate_grace_ms = 50,
+                                                          .min_rate_patience_ms = 3600000,
+                                                          .max_connections = i == 0 ? 4 : 0,
+                                                          .max_inflight = i == 1 ? 4 : 0},
+                                    1);
+        int readers[3];
+        for (size_t j = 0; j < ARRAY_LEN(readers); j++) {
+            readers[j] = stalled_reader(f, "file");
+        }
+        wait_for(f->slow >= 1); // two are left, which is no longer a crowd
+        client_reset(readers[0]);
+        client_reset(readers[1]);
+        client_reset(readers[2]);
+        wait_for(f->slow + f->gone >= 3);
+        front_free(f);
+    }
 }
 
 // A TLS hello on a plain port is counted and closed at once, without an answer.

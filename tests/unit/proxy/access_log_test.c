@@ -302,17 +302,19 @@ Test(access_log, sampling)
         access_log_write(log, &a.r, HTTP_DONE);
     }
     access_log_write(log, &a.r, HTTP_CLIENT_GONE);
+    access_log_write(log, &a.r, HTTP_CLIENT_SLOW);
     a.r.status = 404;
     a.r.err = ERR_NO_SUCH_KEY;
     access_log_write(log, &a.r, HTTP_DONE);
     char *text = log_end(log);
     cr_assert_not_null(strstr(text, "\"error\":\"ClientGone\""));
+    cr_assert_not_null(strstr(text, "\"error\":\"ClientSlow\""));
     cr_assert_not_null(strstr(text, "\"status\":404,\"error\":\"NoSuchKey\""));
     unsigned lines = 0;
     for (const char *c = text; *c != '\0'; c++) {
         lines += *c == '\n';
     }
-    cr_assert_eq(lines, 2);
+    cr_assert_eq(lines, 3);
     free(text);
     arena_free(a.arena);
 }
