@@ -392,6 +392,20 @@ void chunk_budget_charge(enum chunk_budget_kind kind, uint64_t bytes)
     note_peak();
 }
 
+bool chunk_budget_try_charge(enum chunk_budget_kind kind, uint64_t held, uint64_t bytes)
+{
+    unsigned long max = atomic_load_explicit(&budget_max, memory_order_relaxed);
+    unsigned long had = atomic_load(&budget_kinds[kind]);
+    do {
+        if (max > 0 && had > held &&
+            (had + bytes > max / 4 || held_bytes() + bytes > max - max / 8)) {
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak(&budget_kinds[kind], &had, had + bytes));
+    note_peak();
+    return true;
+}
+
 void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes)
 {
     unsigned long used = atomic_fetch_sub(&budget_kinds[kind], bytes);

@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/bytes.h"
+
 #define CHUNK_SIZE 65536u
 
 struct chunk {
@@ -33,6 +35,8 @@ enum chunk_budget_kind {
     BUDGET_CLIENTS, // requests that wait or are being answered, long heads, TLS
     BUDGET_RUNS,    // runs that are written and not yet durable in the index
     BUDGET_ORIGINS, // transfers: a handle of curl's and its receive buffer
+    BUDGET_BODIES,  // bodies and documents that must be whole before they go on
+    BUDGET_WRITES,  // keys that writes hold open, their invalidations in flight, doubts
     BUDGET_KINDS
 };
 
@@ -48,6 +52,10 @@ uint64_t chunk_budget_resting_bytes(void);
 // budget is left for chunks whatever happens.
 void chunk_budget_charge(enum chunk_budget_kind kind, uint64_t bytes);
 void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes);
+// Charges unless the kind would then have more than a quarter of the budget, or all kinds but payload more
+// than seven eighths. `held`: what the caller has charged to the kind already. If nobody else holds any of
+// it the caller gets what it asks for, so that every request fits when it is alone. False: nothing was charged; the caller answers SlowDown or takes less.
+bool chunk_budget_try_charge(enum chunk_budget_kind kind, uint64_t held, uint64_t bytes) MUST_USE;
 
 bool chunk_budget_is_short(void);            // more than half of what chunks may have is in use
 bool chunk_budget_is_ample(void);            // less than an eighth of it is

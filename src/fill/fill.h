@@ -209,10 +209,26 @@ struct key_write {
     bool is_doubt;
     enum err err;
     bool has_moved; // private: to the epoch its bucket has now
+    bool is_listed; // private: open_keys holds its key open, its home does not
 };
 void invalidate_begin(struct fill_worker *fw, struct key_write *kw); // on_ready later
 void invalidate_end(struct fill_worker *fw,
                     struct key_write *kw); // after on_ready, with err or without; on_ended later
+
+// The keys of one request, held open together from the first open_keys_add() to open_keys_close(), at most `max`.
+// Each is one key of one bucket, under whatever names copies of it are held.
+struct open_keys;
+size_t open_keys_bytes(size_t max);
+struct open_keys *open_keys_new(struct fill_worker *fw, size_t max); // NULL: no memory
+// `bucket` stays the caller's, until the close.
+void open_keys_add(struct open_keys *keys, const struct origin *origin, struct span bucket,
+                   struct span key);
+void open_keys_close(struct open_keys *keys); // any worker; NULL is fine
+// The two halves of a write to one name of a key that is held open, each with a key_write of its own, which is the
+// caller's again in its callback: on_ready of a begin, on_ended of an end. The key has its bucket's epoch of now.
+void invalidate_listed_begin(struct fill_worker *fw, struct key_write *kw);
+void invalidate_listed_end(struct fill_worker *fw, struct key_write *kw);
+
 // What is kept of the key is wrong: soon no worker hands it out. For who was cut by reply_sum_is_wrong()
 // though begun after a verdict (verdicts is not 0): the home, which has not all runs to judge, keeps them.
 void invalidate_wrong(struct fill_worker *fw, struct object_key *key);

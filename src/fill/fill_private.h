@@ -4,6 +4,8 @@
 #ifndef FOREBAY_FILL_FILL_PRIVATE_H
 #define FOREBAY_FILL_FILL_PRIVATE_H
 
+#include <pthread.h>
+
 #include "base/check.h"
 #include "fill/fill.h"
 #include "fill/message.h"
@@ -52,6 +54,7 @@ static inline void fill_map_init(struct fill_map *map)
 
 #define FILL_HERE_SLOTS 16384u
 #define FILL_HERE_WAYS 4u // in a set
+#define FILL_OPEN_BUCKETS 1024u
 
 struct run_sum_slot {
     _Atomic uint64_t name, end_byte, crc, verdicts, proof;
@@ -69,6 +72,11 @@ struct fill_room {
     _Atomic uint64_t *uncacheable;            // FILL_UNCACHEABLE, fill_uncacheable.c; a hint
     struct run_sum_slot *run_sums;            // FILL_RUN_SUMS, reply_sum.c
     _Atomic uint64_t verdicts[FILL_VERDICTS]; // reply_sum.c
+    struct {
+        pthread_mutex_t lock;
+        atomic_uint count; // keys in all buckets, readable without the lock
+        struct list buckets[FILL_OPEN_BUCKETS];
+    } open; // open_keys.c
 };
 
 struct given_slot {
@@ -105,6 +113,13 @@ void fill_floor_lift(struct fill_worker *fw, struct hash128 hash, uint64_t gener
 void fill_floor_free_all(struct fill_worker *fw); // with the worker: those that were not lifted
 // With the room, when nothing runs: keys whose doubt outlives the process, which its bucket carries on (store_doubt()).
 void home_free_all(struct fill_worker *fw);
+
+// --- open_keys.c ---------------------------------------------------------------------------------
+
+void open_keys_init(struct fill_room *room);
+void open_keys_done(struct fill_room *room);
+bool open_keys_has(struct fill_room *room,
+                   const struct object_key *key); // does a write hold it open?
 
 // --- object_key.c --------------------------------------------------------------------------------
 

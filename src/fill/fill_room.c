@@ -27,6 +27,7 @@ struct fill_room *fill_room_new(const struct fill_options *options)
     room->run_sums = calloc(FILL_RUN_SUMS, sizeof(*room->run_sums));
     check(room->here != NULL && room->kinds != NULL && room->listed != NULL &&
           room->uncacheable != NULL && room->run_sums != NULL);
+    open_keys_init(room);
     for (unsigned i = 0; i < room->worker_count; i++) {
         struct fill_worker *fw = &room->workers[i];
         fw->room = room;
@@ -55,6 +56,7 @@ void fill_room_free(struct fill_room *room)
             store_object_unref(fw->described[j]);
         }
     }
+    open_keys_done(room);
     free(room->here);
     free(room->kinds);
     free(room->listed);

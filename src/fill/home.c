@@ -426,7 +426,7 @@ static void home_answer_fill(struct fill_worker *owner, struct fill *fill,
 // behind it.
 static bool home_is_undoomed(const struct home_key *h, const struct publish_message *m)
 {
-    return h->open_writes == 0 && h->acked[m->base.from->index] == h->floor;
+    return !home_is_open(h) && h->acked[m->base.from->index] == h->floor;
 }
 
 // Rule 14. The generation under which it is put; 0: it is not.

@@ -78,6 +78,12 @@ static inline bool home_is_acknowledged(const struct home_key *h)
     return acked;
 }
 
+// A write is open: nothing of the key is published.
+static inline bool home_is_open(const struct home_key *h)
+{
+    return h->open_writes > 0 || open_keys_has(h->fw->room, h->key);
+}
+
 // And no delete is outstanding.
 static inline bool home_is_settled(const struct home_key *h)
 {

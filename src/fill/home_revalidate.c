@@ -71,7 +71,7 @@ static void revalidation_conclude(struct revalidation *c)
         home_describe(h, c->found);
     }
     struct home_visible v = home_look_up(h);
-    if (!home_find_out(h, named) && v.found && h->open_writes == 0) {
+    if (!home_find_out(h, named) && v.found && !home_is_open(h)) {
         struct store_renewal renewal = {.hash = h->key->hash, .generation = v.generation};
         store_renew(h->fw->worker, h->fw->store, &renewal, 1, c->began_us);
     }

@@ -125,6 +125,7 @@ static void home_start_write(struct home_key *h, struct list_node *node)
     if (kw->err != ERR_OK) {
         stats_add(COUNTER_invalidation_failures, 1);
     }
+    h->open_writes -= kw->is_listed; // open_keys.c keeps it open from here on
     home_answer_write(node, message_write_ready_new(h->fw, NULL));
 }
 
@@ -181,8 +182,9 @@ void home_on_write_begin(struct fill_worker *fw, struct write_message *m)
 
 void home_on_write_end(struct fill_worker *fw, struct write_message *m)
 {
-    struct home_key *h = home_find(fw, m->base.key->hash);
-    check(h != NULL && h->open_writes > 0);
+    struct home_key *h = home_get(fw, m->base.key);
+    h->open_writes += m->write->is_listed;
+    check(h->open_writes > 0);
     check(!list_node_linked(&m->write->node));
     home_forget_described(h); // most likely it has new checksums
     home_invalidate(h);

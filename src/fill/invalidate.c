@@ -100,6 +100,28 @@ void invalidate_end(struct fill_worker *fw, struct key_write *kw)
     write_send(kw, message_write_end_new(kw->at, kw->key));
 }
 
+static void listed_init(struct fill_worker *fw, struct key_write *kw)
+{
+    check(kw->key != NULL && kw->on_ready != NULL && kw->on_ended != NULL);
+    list_node_init(&kw->node);
+    kw->at = fw;
+    kw->err = ERR_OK;
+    kw->has_moved = false;
+    kw->is_listed = true;
+}
+
+void invalidate_listed_begin(struct fill_worker *fw, struct key_write *kw)
+{
+    listed_init(fw, kw);
+    write_send_begin(kw);
+}
+
+void invalidate_listed_end(struct fill_worker *fw, struct key_write *kw)
+{
+    listed_init(fw, kw);
+    invalidate_end(fw, kw);
+}
+
 void invalidate_on_write_ready(struct fill_worker *fw, struct write_message *m)
 {
     struct key_write *kw = m->write;
@@ -115,6 +137,10 @@ void invalidate_on_write_done(struct fill_worker *fw, struct write_message *m)
 {
     struct key_write *kw = m->write;
     check(kw->at == fw && !list_node_linked(&kw->node));
+    if (kw->is_listed) {
+        kw->on_ended(kw); // open_keys holds its bucket's epoch
+        return;
+    }
     uint64_t epoch = fill_epoch(fw->store, kw->key->origin, kw->key->bucket);
     if (!kw->has_moved && write_moves(kw, epoch)) {
         kw->has_moved = true; // once: a later epoch began after the origin's answer

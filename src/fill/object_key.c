@@ -143,26 +143,6 @@ static struct object_key *key_as(const struct store *store, const struct object_
     return object_key_new(store, &from);
 }
 
-struct object_key *object_key_in_realm(const struct store *store, const struct object_key *key,
-                                       struct span realm)
-{
-    return key_as(store, key, realm, key->epoch);
-}
-
-struct object_key *object_key_of_origin(const struct store *store, const struct object_key *key,
-                                        struct origin *origin, uint64_t epoch, struct span realm)
-{
-    struct object_key from = {.realm = realm,
-                              .bucket = key->bucket,
-                              .key = key->key,
-                              .epoch = epoch,
-                              .origin = origin,
-                              .limits = key->limits,
-                              .credentials = key->credentials,
-                              .table = key->table};
-    return object_key_new(store, &from);
-}
-
 struct object_key *object_key_in_epoch(const struct fill_worker *fw, const struct object_key *key,
                                        uint64_t epoch)
 {

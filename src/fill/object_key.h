@@ -45,13 +45,7 @@ struct object_key *object_key_new(const struct store *store, const struct object
 // The same in the memory of *spare, which may be NULL and is used up.
 struct object_key *object_key_new_in(struct object_key **spare, const struct store *store,
                                      const struct object_key *from);
-// The same key in another realm.
-struct object_key *object_key_in_realm(const struct store *store, const struct object_key *key,
-                                       struct span realm);
 struct object_key *object_key_ref(struct object_key *key);
-// The same key by the name of another origin, of the same place; its bucket's epoch there.
-struct object_key *object_key_of_origin(const struct store *store, const struct object_key *key,
-                                        struct origin *origin, uint64_t epoch, struct span realm);
 void object_key_unref(struct object_key *key); // NULL is fine
 // The same; was it the last reference, *spare is memory for another afterwards, which free() gives back.
 void object_key_unref_to(struct object_key *key, struct object_key **spare);

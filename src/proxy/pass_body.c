@@ -25,8 +25,6 @@
 #define FRAME_CHUNK_SIZE (64u * 1024u) // of bodies framed anew; the origin wants at least 8 KiB
 #define BASE64_SHA256_LEN 44u
 
-static atomic_ulong collected_total; // reserved by all collected bodies of the process
-
 // Trailers whose value has a known length, also those that are not computed here.
 static const struct {
     const char *name;
@@ -115,20 +113,47 @@ static enum err headers_unframe(struct arena *arena, struct headers *headers)
 
 // --- the plan ------------------------------------------------------------------------------------
 
-static enum err collect_reserve(struct pass_body *body, uint64_t bytes)
+// The whole of it may be `bytes` long. ERR_OVERLOAD: its share of the budget is used up.
+static enum err collect_count(struct pass_body *body, uint64_t bytes)
 {
     if (bytes > PASS_COLLECT_MAX) {
-        return ERR_ENTITY_TOO_LARGE;
+        return body->too_large;
     }
-    unsigned long before = atomic_fetch_add_explicit(&collected_total, bytes, memory_order_relaxed);
-    if (before + bytes > PASS_COLLECT_TOTAL_MAX) {
-        atomic_fetch_sub_explicit(&collected_total, bytes, memory_order_relaxed);
+    if (bytes <= body->counted_bytes) {
+        return ERR_OK;
+    }
+    uint64_t held = body->counted_bytes * body->copies;
+    if (!chunk_budget_try_charge(BUDGET_BODIES, held, bytes * body->copies - held)) {
         return ERR_OVERLOAD;
     }
-    body->reserved_bytes = bytes;
+    body->counted_bytes = bytes;
+    return ERR_OK;
+}
+
+// Counted at once where its length is known. Else a small one is counted as such, and one that grows beyond that as
+// the largest there may be: if many grew step by step, all of them would be refused in the middle.
+static enum err collect_begin(struct pass_body *body, const struct pass_body_input *input,
+                              bool has_length, uint64_t length)
+{
     body->collect = true;
     body->must_verify = true;
-    return ERR_OK;
+    body->copies = input->want_whole ? PASS_COLLECT_COPIES : 1;
+    if (has_length && length > PASS_COLLECT_MAX) {
+        return ERR_ENTITY_TOO_LARGE;
+    }
+    return collect_count(body, has_length ? length : PASS_COLLECT_SMALL);
+}
+
+static enum err collect_append(struct pass_body *body, struct span data)
+{
+    uint64_t len = body->whole.len + data.len;
+    enum err err =
+        len <= body->counted_bytes ? ERR_OK : collect_count(body, max_u64(len, PASS_COLLECT_MAX));
+    if (err != ERR_OK) {
+        return err;
+    }
+    buf_append_span(&body->whole, data);
+    return buf_ok(&body->whole) ? ERR_OK : ERR_OVERLOAD;
 }
 
 static enum err hash_verify_start(struct pass_body *body, struct span hash)
@@ -201,7 +226,7 @@ static enum err plan_decode(struct pass_body *body, const struct pass_body_input
         return err;
     }
     if (input->want_whole || (input->s3->flags & S3_OP_BODY) == 0) {
-        err = collect_reserve(body, has_length ? body->decoded_length : PASS_COLLECT_MAX);
+        err = collect_begin(body, input, has_length, body->decoded_length);
         return err == ERR_OK ? headers_unframe(arena, headers) : err;
     }
     if (!has_length) {
@@ -230,7 +255,7 @@ static enum err plan_plain(struct pass_body *body, const struct pass_body_input 
 {
     const struct http_request *http = input->http;
     if (http->chunked || input->want_whole) {
-        return collect_reserve(body, http->chunked ? PASS_COLLECT_MAX : http->content_length);
+        return collect_begin(body, input, !http->chunked, http->content_length);
     }
     body->length = http->content_length;
     if (payload != SIGV4_PAYLOAD_HASH) {
@@ -349,8 +374,7 @@ static enum err on_payload(void *ctx, struct span data)
         s3_checksum_update(body->checksum, data);
     }
     if (body->collect) {
-        buf_append_span(&body->whole, data);
-        return buf_ok(&body->whole) ? ERR_OK : body->too_large;
+        return collect_append(body, data);
     }
     if (body->decode && body->payload_fed > body->decoded_length) {
         return ERR_INCOMPLETE_BODY;
@@ -435,20 +459,14 @@ static enum err collected(struct pass_body *body, struct arena *arena)
     return body->payload_hash.ptr != NULL ? ERR_OK : ERR_NO_MEMORY;
 }
 
-enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct span bytes)
+enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct buf *bytes)
 {
     check(body->collect && body->is_verified && body->taken == 0);
-    if (bytes.len > body->reserved_bytes) {
-        uint64_t reserved = body->reserved_bytes;
-        enum err err = collect_reserve(body, bytes.len - reserved);
-        body->reserved_bytes = err == ERR_OK ? bytes.len : reserved;
-        if (err != ERR_OK) {
-            return err;
-        }
-    }
-    body->whole.len = 0;
-    buf_append_span(&body->whole, bytes);
-    return buf_ok(&body->whole) ? collected(body, arena) : ERR_ENTITY_TOO_LARGE;
+    enum err err = buf_ok(bytes) ? collect_count(body, bytes->len) : ERR_ENTITY_TOO_LARGE;
+    buf_done(&body->whole);
+    body->whole = *bytes;
+    buf_init(bytes, 0);
+    return err == ERR_OK ? collected(body, arena) : err;
 }
 
 enum err pass_body_finish(struct pass_body *body, struct arena *arena)
@@ -541,6 +559,6 @@ void pass_body_done(struct pass_body *body)
         byte_queue_done(&body->queue);
         buf_done(&body->whole);
     }
-    atomic_fetch_sub_explicit(&collected_total, body->reserved_bytes, memory_order_relaxed);
-    body->reserved_bytes = 0;
+    chunk_budget_discharge(BUDGET_BODIES, body->counted_bytes * body->copies);
+    body->counted_bytes = 0;
 }

@@ -11,8 +11,8 @@
 // known either if there is no document, or one that tells of a failure inside the origin.
 //
 // A doubt begins before the write that it follows ends, so that nothing is kept in between. It lives on
-// the worker of its write. Above PASS_DOUBTS_MAX of them, and for changes of unknown extent, the
-// bucket is in doubt (store_doubt.c).
+// the worker of its write. Above PASS_DOUBTS_MAX of them, when their share of memory is used up, and for
+// changes of unknown extent, the bucket is in doubt (store_doubt.c).
 #include "proxy/pass_private.h"
 
 #include <stdlib.h>
@@ -32,6 +32,7 @@ static void doubt_free(void *ptr)
     timer_done(&d->timer);
     object_key_unref(d->write.key);
     atomic_fetch_sub(&d->pw->proxy->doubt_count, 1);
+    chunk_budget_discharge(BUDGET_WRITES, PASS_WRITE_BYTES);
     stats_sub(COUNTER_writes_in_doubt, 1);
     free(d);
 }
@@ -59,27 +60,46 @@ static void doubt_bucket(struct proxy_worker *pw, const struct object_key *key)
     store_doubt(pw->store, span_from_cstr(origin_place(key->origin)), key->bucket);
 }
 
-static void doubt_key(struct pass_state *p, struct object_key *key)
+// False: there is no room for another one.
+static bool doubt_takes(struct proxy *proxy)
 {
-    struct proxy *proxy = p->pw->proxy;
-    if (atomic_fetch_add(&proxy->doubt_count, 1) >= PASS_DOUBTS_MAX) {
-        atomic_fetch_sub(&proxy->doubt_count, 1);
-        doubt_bucket(p->pw, key);
-        return;
+    if (atomic_fetch_add(&proxy->doubt_count, 1) < PASS_DOUBTS_MAX &&
+        chunk_budget_try_charge(BUDGET_WRITES, 0, PASS_WRITE_BYTES)) {
+        return true;
     }
+    atomic_fetch_sub(&proxy->doubt_count, 1);
+    return false;
+}
+
+static void doubt_key(struct proxy_worker *pw, struct object_key *key)
+{
     struct pass_doubt *d = calloc(1, sizeof(*d));
     check(d != NULL);
-    d->pw = p->pw;
+    d->pw = pw;
     d->write.key = object_key_ref(key);
     d->write.ctx = d;
     d->write.is_doubt = true;
     d->write.on_ready = on_ready;
     d->write.on_ended = on_ended;
     list_node_init(&d->node);
-    list_push_back(&p->pw->doubts, &d->node);
-    timer_init(p->pw->worker, &d->timer, on_over);
+    list_push_back(&pw->doubts, &d->node);
+    timer_init(pw->worker, &d->timer, on_over);
     stats_add(COUNTER_writes_in_doubt, 1);
-    invalidate_begin(p->pw->fill, &d->write);
+    invalidate_begin(pw->fill, &d->write);
+}
+
+void pass_doubt_name(struct pass_state *p, struct object_key *name)
+{
+    struct pass_writes *w = &p->writes;
+    if (!w->is_in_doubt || span_equal(name->bucket, w->doubted_bucket)) {
+        return;
+    }
+    if (doubt_takes(p->pw->proxy)) {
+        doubt_key(p->pw, name);
+    } else {
+        doubt_bucket(p->pw, name);
+        w->doubted_bucket = w->keys[w->at.key].bucket;
+    }
 }
 
 // --- the outcome in a document -------------------------------------------------------------------
@@ -142,12 +162,7 @@ void pass_doubt_begin(struct pass_state *p)
         return;
     }
     stats_add(COUNTER_write_doubts, 1);
-    for (unsigned i = 0; i < p->write_count; i++) {
-        doubt_key(p, p->writes[i].key);
-    }
-    for (unsigned i = 0; i < p->late_count; i++) {
-        doubt_key(p, p->late_writes[i].key);
-    }
+    p->writes.is_in_doubt = true;
     if (p->changes_bucket) {
         store_doubt(p->pw->store, p->bucket_place, p->relay.bucket);
     }

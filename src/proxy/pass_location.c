@@ -32,11 +32,11 @@ static void append_place(const struct pass_state *p, struct buf *out)
     const struct request *r = p->request;
     append_endpoint(r, out);
     buf_append_span(out, r->s3.raw_path);
-    if (r->s3.operation == S3_PostObject && p->write_count > 0) {
+    if (r->s3.operation == S3_PostObject && p->writes.key_count > 0) {
         if (!span_ends_with(r->s3.raw_path, SPAN("/"))) {
             buf_append_char(out, '/');
         }
-        buf_append_uri_encoded(out, p->writes[0].key->key, true);
+        buf_append_uri_encoded(out, p->writes.keys[0].key, true);
     }
 }
 

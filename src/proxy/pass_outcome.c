@@ -47,17 +47,19 @@ static void answer(struct pass_state *p)
 
 static void on_one_ended(struct pass_state *p)
 {
-    check(p->write_phase == WRITES_CLOSING);
-    if (++p->writes_ended == pass_writes_total(p) + p->late_count) {
+    check(p->write_phase == WRITES_CLOSING && p->writes_pending > 0);
+    if (--p->writes_pending == 0) {
         p->write_phase = WRITES_ENDED;
         stats_sub(COUNTER_writes_inflight, 1);
         pass_outcome_settle(p);
     }
 }
 
-void pass_outcome_on_key_ended(struct key_write *kw)
+static void on_keys_ended(struct pass_state *p, enum err err)
 {
-    on_one_ended(as_pass(kw->ctx));
+    (void)err; // of the first round
+    pass_writes_done(p);
+    on_one_ended(p);
 }
 
 void pass_outcome_on_bucket_ended(struct bucket_write *bw)
@@ -65,31 +67,13 @@ void pass_outcome_on_bucket_ended(struct bucket_write *bw)
     on_one_ended(as_pass(bw->ctx));
 }
 
-static void on_late_ready(struct key_write *kw)
-{
-    invalidate_end(kw->at, kw); // the origin has answered already
-}
-
-// The writes in realms and places that have come since begin and end on their own.
-static void begin_late(struct pass_state *p)
-{
-    pass_keys_find_late(p);
-    for (unsigned i = 0; i < p->late_count; i++) {
-        struct key_write *kw = &p->late_writes[i];
-        kw->ctx = p;
-        kw->on_ready = on_late_ready;
-        kw->on_ended = pass_outcome_on_key_ended;
-        invalidate_begin(p->pw->fill, kw);
-    }
-}
-
 static void close_writes(struct pass_state *p)
 {
     p->write_phase = WRITES_CLOSING;
-    begin_late(p);
+    p->writes_pending = pass_writes_total(p);
     pass_doubt_begin(p);
-    for (unsigned i = 0; i < p->write_count; i++) {
-        invalidate_end(p->pw->fill, &p->writes[i]);
+    if (p->writes.key_count > 0) {
+        pass_writes_close(p, on_keys_ended);
     }
     if (p->changes_bucket) {
         invalidate_bucket_end(p->pw->fill, &p->bucket_write);

@@ -10,9 +10,10 @@
 // Bytes queued in one direction before its source is paused.
 #define PASS_QUEUE_HIGH (4u * CHUNK_SIZE)
 #define PASS_QUEUE_LOW (2u * CHUNK_SIZE)
-#define PASS_COLLECT_MAX (2u << 20)        // a body that must be known whole before it goes on
-#define PASS_COLLECT_TOTAL_MAX (64u << 20) // all such bodies of the process together
-#define PASS_FORM_HEAD_MAX 65536u          // of a form upload, until its file begins
+#define PASS_COLLECT_MAX (2u << 20) // a body that must be known whole before it goes on
+#define PASS_COLLECT_COPIES 3u    // of one that is read and rendered anew: with what was read of it
+#define PASS_COLLECT_SMALL 65536u // what one of unknown length is counted as, until it is longer
+#define PASS_FORM_HEAD_MAX 65536u // of a form upload, until its file begins
 
 // --- gate_browser.c ------------------------------------------------------------------------------
 
@@ -68,7 +69,8 @@ struct pass_body {
     uint64_t taken;       // bytes the origin has
     struct byte_queue queue;
     struct buf whole; // collected
-    uint64_t reserved_bytes;
+    unsigned copies;
+    uint64_t counted_bytes; // of one copy, as charged to the budget
 };
 
 struct pass_body_input {
@@ -91,8 +93,8 @@ enum err pass_body_feed(struct pass_body *body, struct span data) MUST_USE;
 // The client's body is complete: ERR_OK = everything agreed. A collected body's plan is complete
 // then.
 enum err pass_body_finish(struct pass_body *body, struct arena *arena) MUST_USE;
-// After that: other bytes go on in the place of a collected body's.
-enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct span bytes) MUST_USE;
+// After that: other bytes, which it takes over, go on in the place of a collected body's.
+enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct buf *bytes) MUST_USE;
 void pass_body_done(struct pass_body *body);
 bool pass_body_full(const struct pass_body *body);
 bool pass_body_low(const struct pass_body *body);
@@ -205,6 +207,35 @@ struct pass_document {
     char code[24];
 };
 
+// A key that the request changes; its bucket by the name that the origin has for it.
+struct pass_key {
+    struct span bucket, key;
+};
+
+// The keys, and the round of invalidations in progress, see pass_writes.c.
+struct pass_writes {
+    struct pass_key *keys; // in the arena
+    size_t key_count, keys_max;
+    struct open_keys *open; // from the first round to the end of the second
+    struct access_keys
+        *newest; // keys file whose realms count too; reference; NULL: the request's own
+    unsigned place_count;
+    struct {
+        size_t key, realm;
+        unsigned reading, origin;
+    } at; // the next name
+    bool is_second, is_through;
+    enum err err;               // why the request must be refused, after the first round
+    bool is_in_doubt;           // each name of the second round gets a doubt
+    struct span doubted_bucket; // for lack of room for more of them
+    struct write_slot *slots;
+    struct list idle; // slots
+    unsigned in_flight;
+    struct task task;
+    void (*on_round)(struct pass_state *p, enum err err);
+    uint64_t charged_bytes;
+};
+
 struct pass_state {
     uint32_t magic;
     struct proxy_worker *pw;
@@ -235,16 +266,14 @@ struct pass_state {
     struct pass_form_tail *form_tail; // from its file on; NULL: no form, or not so far
     struct buf form;                  // a form's beginning, until its key is known
     size_t form_tried;                // bytes of it already looked at
+    bool form_is_counted;             // in the budget
     bool form_is_signed;
     bool is_sts;       // a call to STS, see pass_sts.c
     bool is_preflight; // see pass_preflight.c
 
     // the keys it changes
-    struct key_write *writes;
-    unsigned writes_max, write_count, writes_ready, writes_ended;
-    struct key_write *late_writes; // the same keys in realms and places that have come since
-    unsigned late_count;
-    unsigned place_count;             // there were so many when it began
+    struct pass_writes writes;
+    unsigned writes_pending;          // of the keys and the bucket: not ready yet, or not ended
     struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
     bool changes_bucket;
     struct origin *origin;
@@ -285,18 +314,19 @@ static inline struct pass_state *as_pass(struct pass_state *p)
 
 static inline bool pass_changes_any(const struct pass_state *p)
 {
-    return p->write_count > 0 || p->changes_bucket;
+    return p->writes.key_count > 0 || p->changes_bucket;
 }
-// How many on_ready and how many on_ended there are to come.
+// For how many of writes_pending there is something to do.
 static inline unsigned pass_writes_total(const struct pass_state *p)
 {
-    return p->write_count + (p->changes_bucket ? 1 : 0);
+    return (p->writes.key_count > 0 ? 1 : 0) + (p->changes_bucket ? 1 : 0);
 }
 
 // --- pass_state.c --------------------------------------------------------------------------------
 
 struct pass_state *pass_state_new(struct request *r);
 void pass_state_free(void *ptr);
+void pass_state_drop_form(struct pass_state *p); // a form's beginning is not needed any more
 // Copies into `arena`; false: it is full.
 bool pass_state_copy_span(struct arena *arena, struct span *s);
 bool pass_state_copy_request(struct arena *arena, const struct s3_request *from,
@@ -357,8 +387,6 @@ void pass_outcome_settle(struct pass_state *p);
 // The request ends here with an error; what the origin has so far cannot become complete.
 void pass_outcome_refuse(struct pass_state *p, enum err err, struct span message);
 void pass_outcome_free_unneeded(struct pass_state *p);
-// The writes' on_ended.
-void pass_outcome_on_key_ended(struct key_write *kw);
 void pass_outcome_on_bucket_ended(struct bucket_write *bw);
 
 // --- pass_doubt.c --------------------------------------------------------------------------------
@@ -367,6 +395,8 @@ void pass_outcome_on_bucket_ended(struct bucket_write *bw);
 // The outcome is settled, if only because nothing more will be heard of it: if it is not known, keys
 // and bucket are in doubt. Before the writes end.
 void pass_doubt_begin(struct pass_state *p);
+// Begins a doubt of this name of a key, if the outcome is not known.
+void pass_doubt_name(struct pass_state *p, struct object_key *name);
 void pass_doubt_take(struct pass_state *p, struct span data); // of an answer from the origin
 void pass_doubt_free_all(struct proxy_worker *pw);            // with the worker
 
@@ -387,14 +417,29 @@ enum err pass_sources_send(struct pass_state *p, struct span *ret_message) MUST_
 
 // --- pass_keys.c ---------------------------------------------------------------------------------
 
-// The keys a request changes become p->writes; one that may change any key of its bucket sets
+// The keys a request changes become p->writes.keys; one that may change any key of its bucket sets
 // p->changes_bucket. From its head, from a form, from a collected body;
 // ERR_ACCESS_DENIED for a key that the principal may not change (p->err_message says so).
 enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
 enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;
 enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
-// The origin has answered: p->late_writes, for realms and places that are new since the keys were found.
-void pass_keys_find_late(struct pass_state *p);
+
+// --- pass_writes.c -------------------------------------------------------------------------------
+
+#define PASS_WRITES_WINDOW 128u  // names of a request's keys that are being invalidated at once
+#define PASS_WRITES_PER_TURN 32u // of these, started in one turn of the loop
+#define PASS_WRITES_AT_ONCE 8u   // started without waiting for the next turn; never refused
+#define PASS_WRITE_BYTES 4096u // what one of them is counted as, its home and its messages included
+
+void pass_writes_init(struct pass_state *p);
+// One key more, before the open. `bucket` and `key` live as long as `p`.
+enum err pass_writes_add(struct pass_state *p, struct span bucket, struct span key) MUST_USE;
+// Holds the keys open and invalidates every name of each; then runs on_round, never inside the call. ERR_OVERLOAD:
+// there is no memory for it; ERR_LIMIT: the cache directory does not take the removal.
+void pass_writes_open(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err));
+// The outcome is settled: the same once more, if the origin was asked.
+void pass_writes_close(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err));
+void pass_writes_done(struct pass_state *p); // the keys are not open any more; may be called twice
 
 // --- pass_xml.c ----------------------------------------------------------------------------------
 

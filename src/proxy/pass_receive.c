@@ -57,6 +57,7 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
     if (err == ERR_OK) {
         err = feed(p, buf_span(&p->form));
     }
+    pass_state_drop_form(p);
     if (err == ERR_OK && !p->body.collect) {
         pass_relay_begin(p);
     }
@@ -68,6 +69,10 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
 static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
 {
     struct request *r = p->request;
+    if (!p->form_is_counted && !chunk_budget_try_charge(BUDGET_BODIES, 0, PASS_FORM_HEAD_MAX)) {
+        return ERR_OVERLOAD;
+    }
+    p->form_is_counted = true;
     size_t n = min_u64(data.len, PASS_FORM_HEAD_MAX - p->form.len);
     buf_append(&p->form, data.ptr, n);
     bool is_full = p->form.len == PASS_FORM_HEAD_MAX;

@@ -179,8 +179,8 @@ static void relay_start(struct pass_state *p)
 
 static void on_one_ready(struct pass_state *p)
 {
-    check(p->write_phase == WRITES_STARTING);
-    if (++p->writes_ready < pass_writes_total(p)) {
+    check(p->write_phase == WRITES_STARTING && p->writes_pending > 0);
+    if (--p->writes_pending > 0) {
         return;
     }
     p->write_phase = WRITES_READY;
@@ -191,13 +191,14 @@ static void on_one_ready(struct pass_state *p)
     }
 }
 
-static void on_key_ready(struct key_write *kw)
+static void on_keys_ready(struct pass_state *p, enum err err)
 {
-    struct pass_state *p = as_pass(kw->ctx);
-    if (kw->err != ERR_OK && p->err == ERR_OK) {
+    if (err == ERR_LIMIT) {
         pass_outcome_refuse(
-            p, ERR_LIMIT,
+            p, err,
             SPAN("What this request replaces could not be removed from the cache directory"));
+    } else if (err != ERR_OK) {
+        pass_outcome_refuse(p, err, (struct span){NULL, 0});
     }
     on_one_ready(p);
 }
@@ -215,18 +216,15 @@ static void on_bucket_ready(struct bucket_write *bw)
 
 static void begin_writes(struct pass_state *p)
 {
+    p->writes_pending = pass_writes_total(p);
     if (p->changes_bucket) {
         p->bucket_write.ctx = p;
         p->bucket_write.on_ready = on_bucket_ready;
         p->bucket_write.on_ended = pass_outcome_on_bucket_ended;
         invalidate_bucket_begin(p->pw->fill, &p->bucket_write, p->origin, p->relay.bucket);
     }
-    for (unsigned i = 0; i < p->write_count; i++) {
-        struct key_write *kw = &p->writes[i];
-        kw->ctx = p;
-        kw->on_ready = on_key_ready;
-        kw->on_ended = pass_outcome_on_key_ended;
-        invalidate_begin(p->pw->fill, kw);
+    if (p->writes.key_count > 0) {
+        pass_writes_open(p, on_keys_ready);
     }
 }
 

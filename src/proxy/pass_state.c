@@ -60,29 +60,31 @@ struct pass_state *pass_state_new(struct request *r)
     p->pw = r->pw;
     p->request = r;
     p->arena = arena_new(PASS_ARENA_MAX);
-    p->place_count = places_count(r->pw->proxy);
     p->table = r->principal.table != NULL ? access_keys_ref(r->principal.table) : NULL;
     buf_init(&p->form, PASS_FORM_HEAD_MAX);
     byte_queue_init(&p->down);
+    pass_writes_init(p);
     pass_origin_init(p);
     return p;
+}
+
+void pass_state_drop_form(struct pass_state *p)
+{
+    buf_done(&p->form);
+    if (p->form_is_counted) {
+        p->form_is_counted = false;
+        chunk_budget_discharge(BUDGET_BODIES, PASS_FORM_HEAD_MAX);
+    }
 }
 
 void pass_state_free(void *ptr)
 {
     struct pass_state *p = as_pass(ptr);
-    for (unsigned i = 0; i < p->write_count; i++) {
-        object_key_unref(p->writes[i].key);
-    }
-    for (unsigned i = 0; i < p->late_count; i++) {
-        object_key_unref(p->late_writes[i].key);
-    }
-    free(p->writes);
-    free(p->late_writes);
+    pass_writes_done(p);
     pass_origin_done(p);
     pass_preflight_end(p);
     pass_body_done(&p->body);
-    buf_done(&p->form);
+    pass_state_drop_form(p);
     buf_done(&p->location.document);
     byte_queue_done(&p->down);
     list_cache_page_unref(p->list_page);
@@ -94,33 +96,12 @@ void pass_state_free(void *ptr)
 
 void pass_state_check(const struct pass_state *p)
 {
-    unsigned total = pass_writes_total(p);
-    bool is_open = false, is_over = false; // all of the writes
-    switch (p->write_phase) {
-    case WRITES_NONE:
-        check(p->writes_ready == 0);
-        check(p->relay_phase == RELAY_NONE || total == 0);
-        is_over = true;
-        break;
-    case WRITES_STARTING:
-        check(p->writes_ready < total);
-        check(p->relay_phase == RELAY_NONE);
-        break;
-    case WRITES_READY:
-        is_open = true;
-        check(p->writes_ended == 0);
-        break;
-    case WRITES_CLOSING:
-        is_open = true;
-        check(p->writes_ended < total + p->late_count);
-        break;
-    case WRITES_ENDED:
-        is_open = is_over = true;
-        check(p->writes_ended == total + p->late_count);
-        break;
-    }
-    check(!is_open || p->writes_ready == total);
-    check(p->writes_ended <= p->writes_ready + p->late_count);
+    bool is_over = p->write_phase == WRITES_NONE || p->write_phase == WRITES_ENDED;
+    bool is_waiting = p->write_phase == WRITES_STARTING || p->write_phase == WRITES_CLOSING;
+    check(p->writes_pending <= pass_writes_total(p));
+    check(is_waiting || p->writes_pending == 0);
+    check(p->write_phase != WRITES_NONE || p->relay_phase == RELAY_NONE || !pass_changes_any(p));
+    check(p->write_phase != WRITES_STARTING || p->relay_phase == RELAY_NONE);
     check(!p->end_released || is_over);
     check(!p->is_refused || p->is_answered);
     check(!p->head_came || p->relay_phase != RELAY_NONE);

@@ -95,9 +95,7 @@ static enum err renew_digests(struct pass_state *p)
 // `rendered` takes the place of what the client sent.
 static enum err send_on(struct pass_state *p, struct buf *rendered)
 {
-    enum err err = buf_ok(rendered) ? pass_body_replace(&p->body, p->arena, buf_span(rendered))
-                                    : ERR_ENTITY_TOO_LARGE;
-    buf_done(rendered);
+    enum err err = pass_body_replace(&p->body, p->arena, rendered);
     return err == ERR_OK ? renew_digests(p) : err;
 }
 

@@ -11,12 +11,12 @@
 // The life of a request that changes keys (one that does not skips the two waits):
 //
 //   start     plan the body and read it: a batch delete whole, a form until its key is known
-//   starting  the bucket noted as written to, then invalidate_begin() for each key, or for the bucket ...
-//             until every on_ready
+//   starting  the bucket noted as written to, then the keys held open and every name of each
+//             invalidated (pass_writes.c), or the bucket
 //   relay     the origin is asked, the body goes up; where the body is checked, its last byte
 //             only after the check
 //   known     the answer's head (its end where a 200 may still turn into an error), or a failure
-//   closing   invalidate_end() for each of them ... until every on_ended
+//   closing   the same once more, if the origin was asked
 //   answer    the head to the client; one that came early is there already, and of its body the
 //             last byte has been held back
 //
@@ -32,6 +32,7 @@
 //   pass_answer.c   towards the client      pass_receive.c  the body's way in
 //   pass_outcome.c  known, closing, answer  serve_pass.c    start; the client leaves
 //   pass_doubt.c    the outcome stays unknown
+//   pass_writes.c   invalidates what the request changes, in slices
 //   pass_version.c  what a read is told of the object's version
 #include "proxy/pass_private.h"
 

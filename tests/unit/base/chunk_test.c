@@ -42,6 +42,24 @@ Test(chunk, budget_refuses_and_forced_goes_over)
     cr_assert_eq(chunk_budget_used_bytes(), 0);
 }
 
+// A kind may have a quarter, all kinds but payload seven eighths, and who is alone what it asks for.
+Test(chunk, charge_is_refused_beyond_the_share_of_its_kind)
+{
+    chunk_budget_init(800);
+    cr_assert(chunk_budget_try_charge(BUDGET_BODIES, 0, 199));
+    cr_assert_not(chunk_budget_try_charge(BUDGET_BODIES, 0, 2));
+    cr_assert(chunk_budget_try_charge(BUDGET_BODIES, 0, 1));
+    cr_assert(chunk_budget_try_charge(BUDGET_BODIES, 200, 100), "nobody else holds any");
+    cr_assert(chunk_budget_try_charge(BUDGET_WRITES, 0, 100));
+    chunk_budget_charge(BUDGET_CLIENTS, 300);
+    cr_assert_not(chunk_budget_try_charge(BUDGET_WRITES, 0, 1));
+    chunk_budget_discharge(BUDGET_CLIENTS, 300);
+    cr_assert(chunk_budget_try_charge(BUDGET_WRITES, 0, 100));
+    chunk_budget_discharge(BUDGET_BODIES, 300);
+    chunk_budget_discharge(BUDGET_WRITES, 200);
+    cr_assert_eq(chunk_budget_used_bytes(), 0);
+}
+
 Test(chunk, waiters_run_once_when_there_is_room)
 {
     chunk_budget_init(2 * CHUNK_SIZE);

@@ -107,6 +107,34 @@ Test(invalidate, write_across_epochs)
     }
 }
 
+// The two halves of a listed write need nothing of each other: each has a key_write of its own.
+Test(invalidate, listed_halves_stand_alone)
+{
+    struct fill_worker *fw = begin();
+    for (unsigned i = 0; i < 3; i++) {
+        struct key_write kw = {
+            .key = key_made_in(fw, i), .on_ready = on_ready, .on_ended = on_ended};
+        ready_count = ended_count = 0;
+        world.current = &world.workers[WRITER];
+        if (i < 2) {
+            invalidate_listed_begin(fw, &kw);
+        } else {
+            invalidate_listed_end(fw, &kw);
+        }
+        turn_end(&world.workers[WRITER]);
+        world_run();
+        cr_assert_eq(ready_count, i < 2);
+        cr_assert_eq(ended_count, i == 2);
+        cr_assert_eq(world.epoch_holds, 0);
+        object_key_unref(kw.key);
+    }
+    for (unsigned i = 0; i < WORLD_WORKERS; i++) {
+        cr_assert_eq(world.pw[i].fill->homes.count, 0);
+        cr_assert_eq(world.pw[i].fill->floors.count, 0);
+    }
+    world_end();
+}
+
 static void on_bucket_ready(struct bucket_write *bw)
 {
     (void)bw;

@@ -132,16 +132,20 @@ void ask_origin_body(const char *data)
 
 void ask_all_ready(void)
 {
-    unsigned n = doors.begun_count;
-    for (unsigned i = 0; i < n; i++) {
-        doors.begun[i]->on_ready(doors.begun[i]);
-    }
+    do {
+        while (doors.ready_count < doors.begun_count) {
+            struct key_write *kw = doors.begun[doors.ready_count++];
+            kw->on_ready(kw);
+        }
+    } while (doors_turn());
 }
 
 void ask_all_ended(void)
 {
-    unsigned n = doors.ending_count;
-    for (unsigned i = 0; i < n; i++) {
-        doors.ending[i]->on_ended(doors.ending[i]);
-    }
+    do {
+        while (doors.ended_count < doors.ending_count) {
+            struct key_write *kw = doors.ending[doors.ended_count++];
+            kw->on_ended(kw);
+        }
+    } while (doors_turn());
 }

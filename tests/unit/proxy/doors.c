@@ -14,6 +14,7 @@ struct doors doors;
 void doors_open(void)
 {
     memset(&doors, 0, sizeof(doors));
+    list_init(&doors.deferred);
 }
 
 void doors_close(void)
@@ -150,24 +151,16 @@ void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct spa
     (void)fw, (void)bucket, (void)key, (void)size_bytes;
 }
 
-struct object_key *object_key_in_realm(const struct store *store, const struct object_key *key,
-                                       struct span realm)
-{
-    (void)store;
-    return key_new(realm, key->key);
-}
-
 uint64_t fill_epoch(const struct store *store, const struct origin *origin, struct span bucket)
 {
     (void)store, (void)origin, (void)bucket;
     return 0;
 }
 
-struct object_key *object_key_of_origin(const struct store *store, const struct object_key *key,
-                                        struct origin *origin, uint64_t epoch, struct span realm)
+struct object_key *object_key_new(const struct store *store, const struct object_key *from)
 {
-    (void)store, (void)origin, (void)epoch;
-    return key_new(realm, key->key);
+    (void)store;
+    return key_new(from->realm, from->key);
 }
 
 struct object_key *object_key_ref(struct object_key *key)
@@ -194,6 +187,41 @@ void invalidate_end(struct fill_worker *fw, struct key_write *kw)
     (void)fw;
     must(doors.ending_count < DOORS_WRITES_MAX);
     doors.ending[doors.ending_count++] = kw;
+}
+
+void invalidate_listed_begin(struct fill_worker *fw, struct key_write *kw)
+{
+    invalidate_begin(fw, kw);
+}
+
+void invalidate_listed_end(struct fill_worker *fw, struct key_write *kw)
+{
+    invalidate_end(fw, kw);
+}
+
+size_t open_keys_bytes(size_t max)
+{
+    return max;
+}
+
+struct open_keys *open_keys_new(struct fill_worker *fw, size_t max)
+{
+    (void)fw, (void)max;
+    return (struct open_keys *)(void *)&doors.open_count;
+}
+
+void open_keys_add(struct open_keys *keys, const struct origin *origin, struct span bucket,
+                   struct span key)
+{
+    (void)keys, (void)origin, (void)bucket, (void)key;
+    doors.open_count++;
+}
+
+void open_keys_close(struct open_keys *keys)
+{
+    if (keys != NULL) {
+        doors.open_count = 0;
+    }
 }
 
 void invalidate_bucket_begin(struct fill_worker *fw, struct bucket_write *bw,
@@ -384,6 +412,39 @@ void timer_init(struct worker *w, struct timer *timer, void (*fire)(struct timer
 {
     (void)w;
     timer->fn = fire;
+}
+
+void worker_task_init(struct task *task, void (*fn)(struct task *task))
+{
+    list_node_init(&task->node);
+    task->fn = fn;
+}
+
+void worker_defer(struct worker *w, struct task *task)
+{
+    (void)w;
+    if (!list_node_linked(&task->node)) {
+        list_push_back(&doors.deferred, &task->node);
+    }
+}
+
+void worker_task_cancel(struct task *task)
+{
+    list_remove(&task->node);
+}
+
+bool doors_turn(void)
+{
+    struct list batch;
+    struct list_node *node;
+    list_init(&batch);
+    list_append_all(&batch, &doors.deferred);
+    bool any = !list_empty(&batch);
+    while ((node = list_pop_front(&batch)) != NULL) {
+        struct task *task = container_of(node, struct task, node);
+        task->fn(task);
+    }
+    return any;
 }
 
 void timer_start(struct timer *timer, uint64_t ms)

@@ -35,7 +35,8 @@ struct doors {
     unsigned fetch_starts;
     // fill
     struct key_write *begun[DOORS_WRITES_MAX], *ending[DOORS_WRITES_MAX];
-    unsigned begun_count, ending_count;
+    unsigned begun_count, ending_count, ready_count, ended_count; // given; the latter two by ask.c
+    unsigned open_count;                                          // keys that are held open
     struct bucket_write *bucket_begun, *bucket_ending;
     uint64_t epoch; // of every bucket
     // what a key's home is told of its version
@@ -48,6 +49,7 @@ struct doors {
     struct store_note *note; // asked for
     // loop
     struct timer *timer; // the last that was set
+    struct list deferred;
     uint64_t now_us;
     struct {
         void (*fn)(void *ptr);
@@ -66,6 +68,7 @@ void doors_close(void); // nothing is under way; what is dead is freed
 enum err doors_relay_upload(char *buf, size_t max, size_t *ret_len);
 enum err doors_relay_head(unsigned status, int64_t length); // length -1: not announced
 void doors_relay_end(enum err err);
+bool doors_turn(void); // what was deferred runs; false: nothing was
 void doors_told(void); // the home has answered
 
 #endif

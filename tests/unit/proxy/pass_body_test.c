@@ -439,11 +439,13 @@ Test(pass_body, collected)
     tear_down(&f);
 }
 
-// All collected bodies together have a maximum, and what is given back may be used again.
+// All collected bodies together have a quarter of the budget, each with its copies, and what is given
+// back may be used again.
 Test(pass_body, collected_total)
 {
-    enum { FIT = PASS_COLLECT_TOTAL_MAX / PASS_COLLECT_MAX };
+    enum { FIT = 3 };
     static struct fixture f[FIT + 1];
+    chunk_budget_init(4 * FIT * PASS_COLLECT_COPIES * PASS_COLLECT_MAX);
     for (unsigned i = 0; i <= FIT; i++) {
         set_up(&f[i], S3_DeleteObjects, S3_OP_CHANGES_KEY);
         length(&f[i], PASS_COLLECT_MAX);
@@ -454,6 +456,34 @@ Test(pass_body, collected_total)
     for (unsigned i = 1; i <= FIT; i++) {
         tear_down(&f[i]);
     }
+    cr_assert_eq(chunk_budget_kind_bytes(BUDGET_BODIES), 0);
+    chunk_budget_init(0);
+}
+
+// A body of unknown length is counted as a small one, then as the largest there may be. Alone it may take more
+// than its share; beside others it is refused when it stops being small.
+Test(pass_body, collected_of_unknown_length_is_small_until_it_grows)
+{
+    static char block[PASS_COLLECT_SMALL];
+    chunk_budget_init(PASS_COLLECT_MAX);
+    for (unsigned others = 0; others < 2; others++) {
+        struct fixture f;
+        put_up(&f);
+        f.http.chunked = true;
+        f.http.has_body = true;
+        chunk_budget_charge(BUDGET_BODIES, others);
+        cr_assert_eq(plan(&f), ERR_OK);
+        cr_assert_eq(pass_body_feed(&f.body, (struct span){block, sizeof(block)}), ERR_OK);
+        cr_assert_eq(chunk_budget_kind_bytes(BUDGET_BODIES), others + PASS_COLLECT_SMALL);
+        cr_assert_eq(pass_body_feed(&f.body, (struct span){block, 1}),
+                     others > 0 ? ERR_OVERLOAD : ERR_OK);
+        cr_assert_eq(chunk_budget_kind_bytes(BUDGET_BODIES),
+                     others > 0 ? others + PASS_COLLECT_SMALL : PASS_COLLECT_MAX);
+        tear_down(&f);
+        chunk_budget_discharge(BUDGET_BODIES, others);
+        cr_assert_eq(chunk_budget_kind_bytes(BUDGET_BODIES), 0);
+    }
+    chunk_budget_init(0);
 }
 
 // The queue asks for a pause at its maximum, and above the memory budget after each chunk, but

@@ -309,7 +309,7 @@ static bool move_writes(void)
         struct key_write *kw = doors.ending[at.ended_count++];
         kw->on_ended(kw);
     } else {
-        return false;
+        return doors_turn();
     }
     return true;
 }

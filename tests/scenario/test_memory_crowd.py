@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clients and origins make Forebay hold in memory is counted, bounded and given back: requests that name many
+keys in many realms, bodies that are collected before they go on. In a pod of 128 MiB."""
+import contextlib
+import json
+
+import pytest
+
+from client import Client, Closed
+from forebay import build_kind, parallel
+from conftest import not_run
+from signer import Signer
+from test_memory import ANONYMOUS_MAX, MIB, POD, Watch, anonymous_of, group, settings_of_the_pod
+
+assert group            # the fixture
+REALMS = 63
+COLLECTED = 2 * MIB     # PASS_COLLECT_MAX
+ALL = ["read", "list", "write", "delete", "any"]
+KINDS = ("bodies", "writes")
+
+
+def keys_file(folder, realms):
+    """As many principals, each in a realm of its own; the first one acts."""
+    path = folder / "keys.yaml"
+    path.write_text(json.dumps([
+        {"id": f"WHO{i}", "secret": f"secret-canary-{i}-5d1f", "realm": f"realm-{i}",
+         "allow": [{"bucket": "*", "prefix": "", "ops": ALL}]} for i in range(realms)]))
+    path.chmod(0o600)
+    return {"auth.mode": "verify", "auth.keys_file": path}
+
+
+class Actor:
+    """Signed requests of the first principal, or of nobody where there are no keys, on one connection."""
+
+    def __init__(self, server, is_signed=True):
+        self.http = Client(server.port)
+        self.signer = Signer("WHO0", "secret-canary-0-5d1f") if is_signed else None
+
+    def ask(self, method, target, headers=(), body=b""):
+        if self.signer:
+            headers = self.signer.headers(method, target, self.http.host, headers, body)
+        return self.http.request(method, target, headers, body)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.http.close()
+
+
+def batch(keys):
+    return b"<Delete>" + b"".join(b"<Object><Key>%s</Key></Object>" % k.encode() for k in keys) + b"</Delete>"
+
+
+def memory_of(group, server):
+    return group.anonymous_bytes if group else lambda: anonymous_of(server)
+
+
+def nothing_is_kept(server):
+    for kind in KINDS:
+        server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind=kind)
+
+
+def no_sanitizer():
+    if build_kind() in ("asan-ubsan", "tsan"):
+        not_run("memory is not judged under a sanitizer")
+
+
+@pytest.mark.parametrize("long_keys", (True, False))
+def test_batch_deletes_in_many_realms_stay_within_the_budget(group, start, origin, engine, long_keys, tmp_path, figure):
+    """One request of 1,000 keys of 1,000 bytes with 63 realms, then 14 at once with 8 realms: every name of every key is
+    invalidated, and the memory for it is that of a window."""
+    no_sanitizer()
+    realms, requests, length = (REALMS, 1, 1000) if long_keys else (8, 14, 40)
+    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
+                   settings=settings_of_the_pod(group, **keys_file(tmp_path, realms), workers=2))
+    keys = [[f"{r}/{i}/".ljust(length, "x") for i in range(1000)] for r in range(requests)]
+    origin.put(keys[0][7], 4096)
+    with Actor(server) as client:
+        assert client.ask("GET", f"/bkt/{keys[0][7]}").status == 200
+    read = memory_of(group, server)
+    before = read()
+
+    def ask(i):
+        with Actor(server) as client:
+            reply = client.ask("POST", "/bkt?delete", [], batch(keys[i]))
+            assert reply.status == 200, reply
+    with Watch(read, []) as watch:
+        parallel(requests, ask)
+    assert watch.error is None
+    grown = watch.highest - before
+    figure(f"{engine}, {requests} x 1,000 keys of {length} bytes, {realms} realms: {grown / MIB:.1f} MiB anonymous memory more "
+           f"than the {before / MIB:.1f} before, {server.metric('forebay_invalidations_total'):.0f} invalidations")
+    assert server.metric("forebay_invalidations_total") >= 2 * requests * 1000 * (realms + 1)
+    assert grown <= 24 * MIB and watch.highest <= ANONYMOUS_MAX
+    with Actor(server) as client:
+        assert client.ask("GET", f"/bkt/{keys[0][7]}").status == 404
+    nothing_is_kept(server)
+    assert server.alive and (group is None or group.kills() == 0)
+
+
+def test_collected_bodies_stay_within_their_share(group, start, origin, engine, figure):
+    """40 uploads without a length, 1.9 MiB each, all but their end: a quarter of limits.max_buffer is held of them,
+    the others are told SlowDown, and those that are held are stored when their end comes."""
+    no_sanitizer()
+    server = start(origin, engine=engine, wrapper=group.wrapper if group else (),
+                   settings=settings_of_the_pod(group, workers=2))
+    size, count = int(1.9 * MIB), 40
+    read = memory_of(group, server)
+    before = read()
+    share = POD // 4 // 4
+    connections = [server.connection() for _ in range(count)]
+    answers = [None] * count
+
+    def send(i):
+        connection = connections[i]
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.send(b"PUT /bkt/up/%d HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n" % i)
+            connection.send(b"%x\r\n%s\r\n" % (size, b"x" * size))
+
+    def finish(i):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connections[i].send(b"0\r\n\r\n")
+        with contextlib.suppress(Closed, ConnectionResetError):
+            answers[i] = connections[i].read_reply("PUT")
+    with Watch(read, []) as watch:
+        parallel(count, send)
+        server.wait_metric("forebay_http_requests_total", lambda v: v >= count - share // COLLECTED, code="503")
+        parallel(count, finish)
+    assert watch.error is None
+    stored = sum(a is not None and a.status == 200 for a in answers)
+    told = [a for a in answers if a is not None and a.status != 200]
+    figure(f"{engine}: {stored} of {count} bodies of 1.9 MiB held and stored, {(watch.highest - before) / MIB:.1f} MiB anonymous "
+           f"memory more than before")
+    assert 1 <= stored <= share // COLLECTED
+    assert told and all(a.status == 503 and b"SlowDown" in bytes(a.body) for a in told)
+    assert watch.highest - before <= share + 8 * MIB
+    nothing_is_kept(server)
+    for connection in connections:
+        connection.close()
+    connections[0] = server.connection()    # what was given back may be used again
+    send(0)
+    finish(0)
+    assert answers[0].status == 200
+    connections[0].close()
