@@ -36,7 +36,8 @@ enum chunk_budget_kind {
     BUDGET_RUNS,    // runs that are written and not yet durable in the index
     BUDGET_ORIGINS, // transfers: a handle of curl's and its receive buffer
     BUDGET_BODIES,  // bodies and documents that must be whole before they go on
-    BUDGET_WRITES,  // keys that writes hold open, their invalidations in flight, doubts
+    BUDGET_FOLDERS, // names of folders that listings of a `dir:` origin walk through, and their answers
+    BUDGET_WRITES, // keys that writes hold open, their invalidations in flight, doubts
     BUDGET_KINDS
 };
 

@@ -47,6 +47,38 @@ struct span origin_directory_content_type(struct span key);
 // ERR_NO_SUCH_KEY for all that says "there is no such file".
 enum err origin_directory_error(int errno_value);
 
+// --- origin_directory_window.c: one thread at a time ---------------------------------------------
+
+#define ORIGIN_DIRECTORY_NAME_MAX 256u // NAME_MAX and a folder's '/'
+
+// Its bytes are in window.bytes, for a folder with its '/'.
+struct origin_directory_name {
+    uint32_t offset;
+    uint16_t len;
+    uint8_t kind;
+};
+
+struct origin_directory_window {
+    struct buf bytes;
+    struct origin_directory_name *names;
+    size_t name_count, name_cap;
+    size_t next;      // the first name that was not taken
+    struct buf from;  // names up to this one belong to windows before
+    struct buf bound; // names above this one were dropped; empty: none was
+    uint64_t charged_bytes;
+};
+void origin_directory_window_init(struct origin_directory_window *w);
+void origin_directory_window_done(struct origin_directory_window *w);
+// One name of the folder, in any order. `give_back` frees memory of others; false: there is none.
+enum err origin_directory_window_add(struct origin_directory_window *w, struct span name,
+                                     enum origin_directory_kind kind, bool (*give_back)(void *ctx),
+                                     void *ctx) MUST_USE;
+void origin_directory_window_sort(struct origin_directory_window *w); // all names were added
+struct span origin_directory_window_name(const struct origin_directory_window *w, size_t i);
+// The folder has names above those of the window: advance, then add all names again.
+bool origin_directory_window_is_cut(const struct origin_directory_window *w);
+void origin_directory_window_advance(struct origin_directory_window *w);
+
 // --- origin_directory_scan.c: pool threads -------------------------------------------------------
 
 struct origin_directory_scans *origin_directory_scans_new(int root_fd);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/chunk.h"
 #include "base/clock.h"
 #include "origin/origin_directory_private.h"
 #include "stats/stats.h"
@@ -25,6 +26,7 @@ struct origin_directory_relay {
     struct origin_directory_scans *scans;
     enum err answer; // ERR_OK: status 200 and `body`
     struct buf body;
+    uint64_t charged_bytes; // of the body
     struct task task;
     uint64_t started_us;
 };
@@ -88,6 +90,8 @@ static void on_job_work(struct blocking_job *job)
     if (d->answer == ERR_OK && !buf_ok(&d->body)) {
         d->answer = ERR_NO_MEMORY;
     }
+    d->charged_bytes = d->body.cap;
+    chunk_budget_charge(BUDGET_FOLDERS, d->charged_bytes);
     arena_free(arena);
 }
 
@@ -97,6 +101,7 @@ static void relay_free(void *ptr)
 {
     struct origin_directory_relay *d = ptr;
     buf_done(&d->body);
+    chunk_budget_discharge(BUDGET_FOLDERS, d->charged_bytes);
     free(d);
 }
 

@@ -5,11 +5,13 @@
 // Inside one folder the names are sorted with a '/' after each subfolder's name; going down into a
 // subfolder where it stands then gives exactly the order of full keys ("a-b" before "a/x", because
 // '-' sorts before
-// '/'). So a walk holds only the sorted names of the folders on its way down, and can begin behind
-// any key by binary search. A walk whose page was cut short is parked under the name that ended the
-// page; the request for the next page finds it there and goes on without reading a folder again.
-// At most PARKED_MAX walks and PARKED_BYTES_MAX bytes of names are parked, the longest unused goes
-// first.
+// '/'). So a walk holds only sorted names of the folders on its way down. A walk whose page was cut short
+// is parked under the name that ended the page; the request for the next page finds it there and goes on
+// without reading a folder again. At most PARKED_MAX walks are parked, the longest unused goes first.
+//
+// Memory: of a large folder a level holds a window of names (origin_directory_window.c), which are counted
+// in the budget. Where that is used up parked walks go first, then windows get small: a listing takes longer,
+// and is never refused for it.
 //
 // Symbolic links count as what they point at, as long as that is inside the tree; a folder that is
 // its own ancestor is not entered. Names longer than a key may be, special files and folders that
@@ -19,6 +21,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,22 +31,11 @@
 #include "origin/origin_directory_private.h"
 
 #define PARKED_MAX 16u
-#define PARKED_BYTES_MAX (64u << 20)
 #define PARKED_MS_MAX 120000u
-#define FOLDER_BYTES_MAX (512u << 20) // names of one folder
 #define DEPTH_MAX (S3_KEY_MAX / 2 + 1)
 
-// One name of a folder; its bytes are in level.bytes, for a folder with its '/'.
-struct name {
-    uint32_t offset;
-    uint16_t len;
-    uint8_t kind;
-};
-
 struct level {
-    struct buf bytes;
-    struct name *names;
-    size_t name_count, name_cap, next;
+    struct origin_directory_window window;
     size_t path_len; // of scan.path, up to and with this folder's '/'
     uint32_t dev_major, dev_minor;
     uint64_t inode;
@@ -52,7 +44,6 @@ struct level {
 struct scan {
     struct list_node node;                      // in origin_directory_scans.parked
     struct buf bucket, prefix, delimiter, last; // what it is parked under
-    size_t parked_bytes;
     uint64_t parked_at_ms;
 
     char path[S3_KEY_MAX + 257]; // key so far, ends with '/' or is empty
@@ -70,27 +61,25 @@ struct origin_directory_scans {
         pthread_mutex_t mutex;
         struct list parked; // oldest first
         unsigned count;
-        size_t bytes;
     } locked;
 };
+
+static void buf_set(struct buf *b, struct span s)
+{
+    b->len = 0;
+    buf_append_span(b, s);
+}
+
+static bool drop_parked(struct origin_directory_scans *scans);
 
 // --- One folder ----------------------------------------------------------------------------------
 
 static void level_free(struct level *level)
 {
     if (level != NULL) {
-        buf_done(&level->bytes);
-        free(level->names);
+        origin_directory_window_done(&level->window);
         free(level);
     }
-}
-
-static int compare_names(const void *a, const void *b, void *bytes)
-{
-    const struct name *x = a, *y = b;
-    const char *text = bytes;
-    return span_compare((struct span){text + x->offset, x->len},
-                        (struct span){text + y->offset, y->len});
 }
 
 // "bucket/" + key path + name, as a C string in `out`.
@@ -133,41 +122,58 @@ static bool is_dot(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-static enum err level_add(struct level *level, const char *name, enum origin_directory_kind kind)
+// Nothing at or below this name comes after `after`.
+static bool lies_before(struct span after, struct span path, struct span name, bool is_folder)
 {
-    size_t len = strlen(name);
-    if (level->name_count == level->name_cap) {
-        size_t cap = level->name_cap == 0 ? 64 : level->name_cap * 2;
-        struct name *names = realloc(level->names, cap * sizeof(*names));
-        if (names == NULL) {
-            return ERR_NO_MEMORY;
-        }
-        level->names = names;
-        level->name_cap = cap;
+    if (after.len == 0) {
+        return false;
     }
-    struct name *added = &level->names[level->name_count];
-    added->offset = (uint32_t)level->bytes.len;
-    added->kind = (uint8_t)kind;
-    buf_append(&level->bytes, name, len);
-    if (kind == ORIGIN_DIRECTORY_FOLDER) {
-        buf_append_char(&level->bytes, '/');
+    // Compare path + name with `after` without joining them.
+    size_t shared = path.len < after.len ? path.len : after.len;
+    int order = memcmp(path.ptr, after.ptr, shared);
+    if (order == 0 && path.len > after.len) {
+        order = 1;
     }
-    if (!buf_ok(&level->bytes)) {
-        return ERR_LIMIT;
+    if (order != 0) {
+        return order < 0;
     }
-    added->len = (uint16_t)(level->bytes.len - added->offset);
-    level->name_count++;
-    return ERR_OK;
+    struct span rest = {after.ptr + path.len, after.len - path.len};
+    if (is_folder && span_starts_with(rest, name)) {
+        return false;
+    }
+    return span_compare(name, rest) <= 0;
 }
 
-static struct span level_name(const struct level *level, size_t i)
+static bool give_back(void *ctx)
 {
-    return (struct span){level->bytes.ptr + level->names[i].offset, level->names[i].len};
+    return drop_parked(ctx);
 }
 
-// Reads the names of the open folder `fd` (closed here) that begin with `filter`.
-static enum err level_read(struct level *level, const struct scan *scan, int root_fd, int fd,
-                           struct span filter)
+static enum err level_add(struct origin_directory_scans *scans, const struct scan *scan,
+                          struct level *level, const char *text, enum origin_directory_kind kind)
+{
+    char full[ORIGIN_DIRECTORY_NAME_MAX + 1];
+    bool is_folder = kind == ORIGIN_DIRECTORY_FOLDER;
+    int len = snprintf(full, sizeof(full), "%s%s", text, is_folder ? "/" : "");
+    check(len > 0 && (size_t)len < sizeof(full));
+    struct span name = {full, (size_t)len}, path = {scan->path, level->path_len};
+    return lies_before(buf_span(&scan->after), path, name, is_folder)
+               ? ERR_OK
+               : origin_directory_window_add(&level->window, name, kind, give_back, scans);
+}
+
+// Of names in the folder that the scan's prefix ends in the middle of.
+static struct span level_filter(const struct scan *scan, const struct level *level)
+{
+    struct span prefix = buf_span(&scan->prefix);
+    return prefix.len > level->path_len
+               ? (struct span){prefix.ptr + level->path_len, prefix.len - level->path_len}
+               : (struct span){NULL, 0};
+}
+
+// Reads the next window of names of the open folder `fd`, which it closes.
+static enum err level_read(struct origin_directory_scans *scans, const struct scan *scan,
+                           struct level *level, int fd)
 {
     DIR *dir = fdopendir(fd);
     if (dir == NULL) {
@@ -176,22 +182,21 @@ static enum err level_read(struct level *level, const struct scan *scan, int roo
     }
     enum err err = ERR_OK;
     struct dirent *entry;
+    struct span filter = level_filter(scan, level);
     while (err == ERR_OK && (entry = readdir(dir)) != NULL) {
         struct span name = span_from_cstr(entry->d_name);
         if (is_dot(entry->d_name) || !span_starts_with(name, filter) ||
             level->path_len + name.len > S3_KEY_MAX) {
             continue;
         }
-        enum origin_directory_kind kind = kind_of_entry(scan, root_fd, level->path_len, entry);
+        enum origin_directory_kind kind =
+            kind_of_entry(scan, scans->root_fd, level->path_len, entry);
         if (kind != ORIGIN_DIRECTORY_NEITHER) {
-            err = level_add(level, entry->d_name, kind);
+            err = level_add(scans, scan, level, entry->d_name, kind);
         }
     }
     (void)closedir(dir);
-    if (level->name_count > 0) {
-        qsort_r(level->names, level->name_count, sizeof(level->names[0]), compare_names,
-                level->bytes.ptr);
-    }
+    origin_directory_window_sort(&level->window);
     return err;
 }
 
@@ -220,68 +225,43 @@ static bool is_ancestor(const struct scan *scan, const struct statx *stat)
     return false;
 }
 
-// Nothing at or below this name comes after `after`.
-static bool lies_before(struct span after, struct span path, struct span name, bool is_folder)
+// Opens the folder scan->path[0, path_len). *ret_fd < 0 with ERR_OK: it is gone, or may not be read.
+static enum err folder_open(const struct origin_directory_scans *scans, const struct scan *scan,
+                            size_t path_len, int flags, int *ret_fd)
 {
-    if (after.len == 0) {
-        return false;
-    }
-    // Compare path + name with `after` without joining them.
-    size_t shared = path.len < after.len ? path.len : after.len;
-    int order = memcmp(path.ptr, after.ptr, shared);
-    if (order == 0 && path.len > after.len) {
-        order = 1;
-    }
-    if (order != 0) {
-        return order < 0;
-    }
-    struct span rest = {after.ptr + path.len, after.len - path.len};
-    if (is_folder && span_starts_with(rest, name)) {
-        return false;
-    }
-    return span_compare(name, rest) <= 0;
-}
-
-static void level_seek(const struct scan *scan, struct level *level)
-{
-    struct span after = buf_span(&scan->after), path = {scan->path, level->path_len};
-    size_t low = 0, high = level->name_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (lies_before(after, path, level_name(level, middle),
-                        level->names[middle].kind == ORIGIN_DIRECTORY_FOLDER)) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    level->next = low;
-}
-
-// Goes into the folder scan->path[0, path_len). Only its place on the way down counts when `names`
-// is false. A folder that is gone, may not be read or is its own ancestor is passed over.
-static enum err level_push(struct scan *scan, int root_fd, size_t path_len, bool names,
-                           struct span filter)
-{
-    if (scan->level_count == DEPTH_MAX) {
-        return ERR_OK;
-    }
     struct buf path;
     buf_init(&path, 4096);
     const char *text = full_path(scan, path_len, "", &path);
-    int fd = buf_ok(&path) ? origin_directory_file_open_blocking(
-                                 root_fd, text, (names ? O_RDONLY : O_PATH) | O_DIRECTORY)
-                           : -1;
+    int fd = buf_ok(&path)
+                 ? origin_directory_file_open_blocking(scans->root_fd, text, flags | O_DIRECTORY)
+                 : -1;
     int saved = errno;
     if (fd < 0 && saved != ENOENT && saved != ENOTDIR && saved != EXDEV && saved != ELOOP) {
         log_warn_condition("directory_not_listed", "path=%s errno=%d", log_key(buf_span(&path)),
                            saved);
     }
     buf_done(&path);
+    *ret_fd = fd;
     if (fd < 0) {
         return saved == EMFILE || saved == ENFILE || saved == ENOMEM ? ERR_LIMIT
                : saved == EIO || saved == ESTALE                     ? ERR_ORIGIN_5XX
                                                                      : ERR_OK;
+    }
+    return ERR_OK;
+}
+
+// Goes into the folder scan->path[0, path_len). Only its place on the way down counts when `names`
+// is false. A folder that is gone, may not be read or is its own ancestor is passed over.
+static enum err level_push(struct origin_directory_scans *scans, struct scan *scan, size_t path_len,
+                           bool names)
+{
+    if (scan->level_count == DEPTH_MAX) {
+        return ERR_OK;
+    }
+    int fd;
+    enum err err = folder_open(scans, scan, path_len, names ? O_RDONLY : O_PATH, &fd);
+    if (fd < 0) {
+        return err;
     }
     struct statx stat;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &stat) != 0 || is_ancestor(scan, &stat)) {
@@ -298,20 +278,28 @@ static enum err level_push(struct scan *scan, int root_fd, size_t path_len, bool
         (void)close(fd);
         return ERR_NO_MEMORY;
     }
-    buf_init(&level->bytes, FOLDER_BYTES_MAX);
+    origin_directory_window_init(&level->window);
     level->path_len = path_len;
     level->dev_major = stat.stx_dev_major;
     level->dev_minor = stat.stx_dev_minor;
     level->inode = stat.stx_ino;
-    enum err err = ERR_OK;
     if (names) {
-        err = level_read(level, scan, root_fd, fd, filter);
-        level_seek(scan, level);
+        err = level_read(scans, scan, level, fd);
     } else {
         (void)close(fd);
     }
     scan->levels[scan->level_count++] = level;
     return err;
+}
+
+// The window is used up: the next one. A folder that is gone meanwhile has none.
+static enum err level_refill(struct origin_directory_scans *scans, const struct scan *scan,
+                             struct level *level)
+{
+    int fd;
+    origin_directory_window_advance(&level->window);
+    enum err err = folder_open(scans, scan, level->path_len, O_RDONLY, &fd);
+    return fd < 0 ? err : level_read(scans, scan, level, fd);
 }
 
 static bool delimiter_is_slash(const struct scan *scan)
@@ -321,21 +309,32 @@ static bool delimiter_is_slash(const struct scan *scan)
 
 // The next name in order into `ret_name`: a file's key, or with the delimiter "/" also a folder's.
 // ORIGIN_DIRECTORY_NEITHER at the end.
-static enum err scan_next(struct scan *scan, int root_fd, struct buf *ret_name,
-                          enum origin_directory_kind *ret_kind)
+static enum err scan_next(struct origin_directory_scans *scans, struct scan *scan,
+                          struct buf *ret_name, enum origin_directory_kind *ret_kind)
 {
     *ret_kind = ORIGIN_DIRECTORY_NEITHER;
     while (scan->level_count > 0) {
         struct level *level = top(scan);
+        struct origin_directory_window *window = &level->window;
         struct span skip = buf_span(&scan->skip);
         struct span path = {scan->path, level->path_len};
-        if (level->next == level->name_count || (skip.len > 0 && span_starts_with(path, skip))) {
+        if (skip.len > 0 && span_starts_with(path, skip)) {
             level_pop(scan);
             continue;
         }
-        size_t i = level->next++;
-        struct span name = level_name(level, i);
-        enum origin_directory_kind kind = level->names[i].kind;
+        if (window->next == window->name_count && origin_directory_window_is_cut(window)) {
+            enum err err = level_refill(scans, scan, level);
+            if (err != ERR_OK) {
+                return err;
+            }
+        }
+        if (window->next == window->name_count) {
+            level_pop(scan);
+            continue;
+        }
+        size_t i = window->next++;
+        struct span name = origin_directory_window_name(window, i);
+        enum origin_directory_kind kind = window->names[i].kind;
         check(path.len + name.len < sizeof(scan->path));
         memcpy(scan->path + path.len, name.ptr, name.len);
         struct span full = {scan->path, path.len + name.len};
@@ -343,7 +342,7 @@ static enum err scan_next(struct scan *scan, int root_fd, struct buf *ret_name,
             continue;
         }
         if (kind == ORIGIN_DIRECTORY_FOLDER && !delimiter_is_slash(scan)) {
-            enum err err = level_push(scan, root_fd, full.len, true, (struct span){NULL, 0});
+            enum err err = level_push(scans, scan, full.len, true);
             if (err != ERR_OK) {
                 return err;
             }
@@ -444,21 +443,6 @@ static void scan_free(struct scan *scan)
     free(scan);
 }
 
-static size_t scan_bytes(const struct scan *scan)
-{
-    size_t bytes = sizeof(*scan);
-    for (unsigned i = 0; i < scan->level_count; i++) {
-        bytes += scan->levels[i]->bytes.cap + scan->levels[i]->name_cap * sizeof(struct name);
-    }
-    return bytes;
-}
-
-static void buf_set(struct buf *b, struct span s)
-{
-    b->len = 0;
-    buf_append_span(b, s);
-}
-
 // Part of `key` up to and with its first delimiter behind the prefix; empty when there is none.
 static struct span common_prefix(struct span key, struct span prefix, struct span delimiter)
 {
@@ -473,8 +457,8 @@ static struct span common_prefix(struct span key, struct span prefix, struct spa
     return (struct span){key.ptr, (size_t)(at - key.ptr) + delimiter.len};
 }
 
-static enum err scan_new(int root_fd, struct span bucket, const struct s3_listing_query *query,
-                         struct scan **ret_scan)
+static enum err scan_new(struct origin_directory_scans *scans, struct span bucket,
+                         const struct s3_listing_query *query, struct scan **ret_scan)
 {
     struct scan *scan = calloc(1, sizeof(*scan));
     if (scan == NULL) {
@@ -512,8 +496,7 @@ static enum err scan_new(int root_fd, struct span bucket, const struct s3_listin
     for (size_t i = 0; possible && err == ERR_OK && i <= base; i++) {
         if (i == 0 || scan->path[i - 1] == '/') {
             unsigned before = scan->level_count;
-            err = level_push(scan, root_fd, i, i == base,
-                             i == base ? filter : (struct span){NULL, 0});
+            err = level_push(scans, scan, i, i == base);
             possible = scan->level_count > before;
         }
     }
@@ -546,7 +529,6 @@ static void unpark_locked(struct origin_directory_scans *scans, struct scan *sca
 {
     list_remove(&scan->node);
     scans->locked.count--;
-    scans->locked.bytes -= scan->parked_bytes;
 }
 
 // Takes out of the parked ones what is too old or too much, as a chain to be freed without the
@@ -556,8 +538,7 @@ static void trim_locked(struct origin_directory_scans *scans, uint64_t now_ms, s
     struct list_node *node;
     while ((node = list_first(&scans->locked.parked)) != NULL) {
         struct scan *scan = container_of(node, struct scan, node);
-        if (scans->locked.count <= PARKED_MAX && scans->locked.bytes <= PARKED_BYTES_MAX &&
-            now_ms - scan->parked_at_ms <= PARKED_MS_MAX) {
+        if (scans->locked.count <= PARKED_MAX && now_ms - scan->parked_at_ms <= PARKED_MS_MAX) {
             break;
         }
         unpark_locked(scans, scan);
@@ -597,15 +578,27 @@ static void scan_park(struct origin_directory_scans *scans, struct scan *scan)
 {
     struct list out;
     list_init(&out);
-    scan->parked_bytes = scan_bytes(scan);
     scan->parked_at_ms = clock_monotonic_ms();
     check(pthread_mutex_lock(&scans->locked.mutex) == 0);
     list_push_back(&scans->locked.parked, &scan->node);
     scans->locked.count++;
-    scans->locked.bytes += scan->parked_bytes;
     trim_locked(scans, scan->parked_at_ms, &out);
     check(pthread_mutex_unlock(&scans->locked.mutex) == 0);
     free_all(&out);
+}
+
+// The longest unused. False: none is parked.
+static bool drop_parked(struct origin_directory_scans *scans)
+{
+    check(pthread_mutex_lock(&scans->locked.mutex) == 0);
+    struct list_node *node = list_first(&scans->locked.parked);
+    struct scan *scan = node != NULL ? container_of(node, struct scan, node) : NULL;
+    if (scan != NULL) {
+        unpark_locked(scans, scan);
+    }
+    check(pthread_mutex_unlock(&scans->locked.mutex) == 0);
+    scan_free(scan);
+    return scan != NULL;
 }
 
 static struct scan *scan_unpark(struct origin_directory_scans *scans, struct span bucket,
@@ -718,7 +711,7 @@ static enum err next_name(struct page_builder *b, struct buf *name,
         *ret_kind = scan->pending_kind;
         return buf_ok(name) ? ERR_OK : ERR_NO_MEMORY;
     }
-    return scan_next(scan, b->scans->root_fd, name, ret_kind);
+    return scan_next(b->scans, scan, name, ret_kind);
 }
 
 static enum err build_page(struct page_builder *b, bool *ret_more)
@@ -760,7 +753,7 @@ enum err origin_directory_scan_page(struct origin_directory_scans *scans, struct
     }
     b.scan = query->after.len > 0 ? scan_unpark(scans, bucket, query) : NULL;
     if (b.scan == NULL) {
-        err = scan_new(scans->root_fd, bucket, query, &b.scan);
+        err = scan_new(scans, bucket, query, &b.scan);
         if (err != ERR_OK) {
             return err;
         }

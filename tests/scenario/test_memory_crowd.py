@@ -3,14 +3,18 @@
 keys in many realms, bodies that are collected before they go on. In a pod of 128 MiB."""
 import contextlib
 import json
+import os
+import re
+import shutil
+import urllib.parse
 
 import pytest
 
 from client import Client, Closed
-from forebay import build_kind, parallel
+from forebay import build_kind, parallel, scaled
 from conftest import not_run
 from signer import Signer
-from test_memory import ANONYMOUS_MAX, MIB, POD, Watch, anonymous_of, group, settings_of_the_pod
+from test_memory import ANONYMOUS_MAX, MIB, POD, Tree, Watch, anonymous_of, group, settings_of_the_pod
 
 assert group            # the fixture
 REALMS = 63
@@ -143,3 +147,44 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
     finish(0)
     assert answers[0].status == 200
     connections[0].close()
+
+
+def test_listings_of_a_huge_folder_stay_within_the_budget(group, start, origin, engine, tmp_path, figure):
+    """Four clients list a folder of a million files (100,000 at scale 0.1) with long names, page by page, at once: each is
+    given all names in order, and no more than windows of them are held."""
+    no_sanitizer()
+    count = scaled(1_000_000, 100_000)
+    tree = Tree(tmp_path / "tree")
+    folder = tmp_path / "tree" / "bkt" / "huge"
+    folder.mkdir(parents=True)
+    names = [f"{i:07d}-".ljust(200, "n") for i in range(count)]
+    for name in names:
+        os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY))
+    server = start(tree, engine=engine, wrapper=group.wrapper if group else (),
+                   settings=settings_of_the_pod(group, workers=2))
+    read = memory_of(group, server)
+    before = read()
+
+    def walk(i):
+        seen, token, pages = 0, None, 0
+        with server.client() as client:
+            while pages < 20 and (pages == 0 or token):
+                query = f"list-type=2&prefix=huge/&start-after=huge/{names[i * count // 5]}"
+                query += f"&continuation-token={urllib.parse.quote(token, safe='')}" if token else ""
+                reply = client.request("GET", f"/bkt?{query}")
+                assert reply.status == 200, reply
+                keys = re.findall(rb"<Key>huge/([^<]*)</Key>", bytes(reply.body))
+                first = i * count // 5 + 1 + seen
+                assert keys == [n.encode() for n in names[first:first + len(keys)]]
+                seen, pages = seen + len(keys), pages + 1
+                more = re.search(rb"<NextContinuationToken>([^<]*)<", bytes(reply.body))
+                token = more.group(1).decode() if more else None
+        assert seen >= min(20_000, count - i * count // 5 - 1)
+    with Watch(read, []) as watch:
+        parallel(4, walk)
+    assert watch.error is None
+    grown = watch.highest - before
+    figure(f"{engine}: 4 clients, a folder of {count:,} files: {grown / MIB:.1f} MiB anonymous memory more than before")
+    assert grown <= 28 * MIB and watch.highest <= ANONYMOUS_MAX
+    assert server.alive and (group is None or group.kills() == 0)
+    shutil.rmtree(tmp_path / "tree", ignore_errors=True)
