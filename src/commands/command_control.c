@@ -137,6 +137,12 @@ static struct verdict verdict_of(const struct proxy_object *o, bool is_degraded)
     if (o->was_origin_asked && o->origin_err != ERR_OK) {
         return verdict_of_origin(o->origin_err);
     }
+    if (o->forbids != ORIGIN_FORBIDS_NOTHING) {
+        const struct origin_forbids_text *forbids = origin_forbids_text(o->forbids);
+        return (struct verdict){
+            forbids->word, forbids->text,
+            "what the origin, or a balancer in front of it, adds to its answers"};
+    }
     if (o->policy != NULL && !o->policy->is_filling) {
         return (struct verdict){"disk-full", "nothing is stored now: the disk has no room",
                                 "free space on the file system, or a lower cache.min_free"};

@@ -228,13 +228,12 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
     const struct object_limits *limits = &fill->key->limits;
     bool too_large = limits->max_object_size_bytes != 0 &&
                      fill->object->size_bytes > limits->max_object_size_bytes;
-    return !limits->cache ? "rule"
-           : too_large    ? "too-large"
-           : fill->weak   ? "weak-etag"
-           : !f->storable ? "not-storable"
-           : f->too_young ? "too-young"
-           : fill->doomed ? "overwritten"
-                          : NULL;
+    return !limits->cache                         ? "rule"
+           : too_large                            ? "too-large"
+           : f->forbids != ORIGIN_FORBIDS_NOTHING ? origin_forbids_text(f->forbids)->word
+           : f->too_young                         ? "too-young"
+           : fill->doomed                         ? "overwritten"
+                                                  : NULL;
 }
 
 const char *fill_store_refusal(enum err err)
@@ -257,6 +256,11 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
 {
     fill->unstored = true;
     fill->unstored_why = fill_forbids_storing(fill, f);
+    if (f->forbids != ORIGIN_FORBIDS_NOTHING) {
+        fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
+    } else {
+        fill_uncacheable_forget(fill->fw, fill->key->hash);
+    }
     if (fill->unstored_why != NULL) {
         return;
     }

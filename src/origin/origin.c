@@ -499,7 +499,8 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
     f->size_bytes = f->body_first = f->body_len = 0;
     f->etag = f->version_id = f->error_answer = f->bucket_region = f->origin_id =
         (struct span){NULL, 0};
-    f->weak_or_no_etag = f->storable = f->too_young = false;
+    f->weak_or_no_etag = f->too_young = false;
+    f->forbids = ORIGIN_FORBIDS_NOTHING;
     f->last_modified = 0;
     f->headers = f->checksums = (struct headers){0};
     f->arena = arena_new(ORIGIN_ARENA_MAX);

@@ -135,6 +135,25 @@ struct origin_trace {
 };
 void origin_trace_read(const struct headers *client, struct origin_trace *ret_trace);
 
+// What of an answer forbids to store it.
+enum origin_forbids {
+    ORIGIN_FORBIDS_NOTHING,
+    ORIGIN_FORBIDS_SHAPE,         // it cannot fill a cache at all: ERR_ORIGIN_UNFIT
+    ORIGIN_FORBIDS_FRAMING,       // in chunks, or with lines that are not strictly HTTP
+    ORIGIN_FORBIDS_ETAG,          // weak, malformed, several, or none
+    ORIGIN_FORBIDS_VARY,          // of a header that other requests may send otherwise
+    ORIGIN_FORBIDS_CUSTOMER_KEY,  // SSE-C
+    ORIGIN_FORBIDS_COOKIE,        // Set-Cookie, and nothing shows that this is S3
+    ORIGIN_FORBIDS_CACHE_CONTROL, // private or no-store, likewise
+    ORIGIN_FORBIDS_CODING,        // Content-Encoding, likewise
+    ORIGIN_FORBIDS_COUNT
+};
+struct origin_forbids_text {
+    const char *word; // in Cache-Status, explain and warm
+    const char *text; // for people
+};
+const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbids);
+
 struct origin_fetch {
     // asked; views must live until on_end
     bool head;          // HEAD, or a bodiless conditional GET's equal: no body wanted
@@ -168,18 +187,17 @@ struct origin_fetch {
     struct span etag;              // as sent; empty: none
     struct span version_id;
     bool weak_or_no_etag;
-    time_t last_modified;     // 0 unknown
-    struct headers headers;   // the ones to be replayed (S3's list: Content-*, Cache-Control,
-                              // Expires, ETag, Last-Modified, x-amz-meta-*, x-amz-storage-class,
-                              // ...), x-amz-checksum-* apart below
-    struct headers checksums; // x-amz-checksum-*, only of whole-object answers
-    bool storable;  // framing was strict (one Content-Length, no chunking), no Vary, not SSE-C,
-                    // strong ETag ...
-    bool too_young; // dir: changed less than 2 s ago: stream, do not store
-    struct span error_answer;  // of the origin, as s3_error_pack() makes it; empty: it gave none
-    struct span bucket_region; // x-amz-bucket-region
-    struct span origin_id;     // x-amz-request-id
-    struct arena *arena;       // owns the answer's views; freed after on_end returns
+    time_t last_modified;        // 0 unknown
+    struct headers headers;      // the ones to be replayed (S3's list: Content-*, Cache-Control,
+                                 // Expires, ETag, Last-Modified, x-amz-meta-*, x-amz-storage-class,
+                                 // ...), x-amz-checksum-* apart below
+    struct headers checksums;    // x-amz-checksum-*, only of whole-object answers
+    enum origin_forbids forbids; // what of it forbids to store it
+    bool too_young;              // dir: changed less than 2 s ago: stream, do not store
+    struct span error_answer;    // of the origin, as s3_error_pack() makes it; empty: it gave none
+    struct span bucket_region;   // x-amz-bucket-region
+    struct span origin_id;       // x-amz-request-id
+    struct arena *arena;         // owns the answer's views; freed after on_end returns
 
     void *driver; // private
 };

@@ -217,7 +217,7 @@ static enum err describe_version(struct origin_directory_fetch *d)
     f->last_modified = (time_t)d->stat.stx_mtime.tv_sec;
     date_format_http(f->last_modified, date);
     f->size_bytes = d->stat.stx_size;
-    f->storable = true;
+    f->forbids = ORIGIN_FORBIDS_NOTHING;
     f->too_young = origin_directory_file_too_young(&d->stat, clock_wall_us());
     bool ok = add_header(f, SPAN("ETag"), f->etag) &&
               add_header(f, SPAN("Last-Modified"), arena_copy(f->arena, span_from_cstr(date))) &&

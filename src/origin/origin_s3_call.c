@@ -233,7 +233,7 @@ static enum err fetch_head(struct origin_s3_call *c)
     f->etag = answer.etag;
     f->version_id = answer.version_id;
     f->weak_or_no_etag = answer.weak_or_no_etag;
-    f->storable = answer.storable;
+    f->forbids = answer.forbids;
     f->last_modified = answer.last_modified;
     f->headers = answer.headers;
     f->checksums = answer.checksums;

@@ -1,7 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words of logs for how an origin failed, the same as the `reason` of forebay_origin_errors_total.
-// Pure.
+// The words of logs for how an origin failed, the same as the `reason` of forebay_origin_errors_total, and for what
+// forbids to store an answer. Pure.
+#include "base/check.h"
 #include "origin/origin.h"
+
+const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbids)
+{
+    static const struct origin_forbids_text rows[ORIGIN_FORBIDS_COUNT] = {
+        [ORIGIN_FORBIDS_NOTHING] = {"", ""},
+        [ORIGIN_FORBIDS_SHAPE] =
+            {"answer", "the origin's answer cannot fill a cache: it has more than 8 KiB of "
+                       "headers, or no length, or is the whole object for a range"},
+        [ORIGIN_FORBIDS_FRAMING] =
+            {"framing",
+             "the origin sends it in chunks, or with headers that are not strictly HTTP"},
+        [ORIGIN_FORBIDS_ETAG] = {"weak-etag", "the origin gives it no strong ETag"},
+        [ORIGIN_FORBIDS_VARY] =
+            {"vary", "the origin's header Vary says that other requests get other bytes"},
+        [ORIGIN_FORBIDS_CUSTOMER_KEY] = {"customer-key",
+                                         "it is encrypted with a key of its client (SSE-C)"},
+        [ORIGIN_FORBIDS_COOKIE] = {"set-cookie",
+                                   "the origin sends Set-Cookie, and no header of S3's"},
+        [ORIGIN_FORBIDS_CACHE_CONTROL] = {"cache-control",
+                                          "the origin's header Cache-Control says private or "
+                                          "no-store, and no header that it is S3"},
+        [ORIGIN_FORBIDS_CODING] = {"content-encoding",
+                                   "the origin has packed it, and sends no header of S3's"},
+    };
+    check(forbids < ORIGIN_FORBIDS_COUNT);
+    return &rows[forbids];
+}
 
 const char *origin_why(enum err err)
 {

@@ -300,34 +300,50 @@ static bool vary_is_harmless(struct span value)
     return true;
 }
 
-static bool headers_forbid_storing(const struct response_head *h)
+// Stores say so in each answer; a web server, or a page of a balancer, does not.
+static bool speaks_s3(const struct response_head *h)
 {
-    bool speaks_s3 = false, plain_forbids = false;
-    for (unsigned i = 0; i < h->headers.count; i++) {
+    bool speaks = false;
+    for (unsigned i = 0; i < h->headers.count && !speaks; i++) {
+        speaks = has_name_prefix(h->headers.items[i].name, SPAN("x-amz-")) ||
+                 has_name_prefix(h->headers.items[i].name, SPAN("x-goog-"));
+    }
+    return speaks;
+}
+
+// Of an S3 object Cache-Control and Content-Encoding are what its writer set for clients, and a cookie is a
+// balancer's between it and us: it is dropped, neither stored nor passed on. Of a plain web server they bind us.
+static enum origin_forbids header_of_web_forbids(struct span name, struct span value)
+{
+    if (span_equal_nocase(name, SPAN("Set-Cookie"))) {
+        return ORIGIN_FORBIDS_COOKIE;
+    }
+    if (span_equal_nocase(name, SPAN("Cache-Control")) &&
+        (headers_list_has(value, SPAN("private")) || headers_list_has(value, SPAN("no-store")))) {
+        return ORIGIN_FORBIDS_CACHE_CONTROL;
+    }
+    if (span_equal_nocase(name, SPAN("Content-Encoding")) &&
+        !span_equal_nocase(value, SPAN("identity"))) {
+        return ORIGIN_FORBIDS_CODING;
+    }
+    return ORIGIN_FORBIDS_NOTHING;
+}
+
+static enum origin_forbids headers_forbid_storing(const struct response_head *h)
+{
+    bool is_s3 = speaks_s3(h);
+    enum origin_forbids forbids = ORIGIN_FORBIDS_NOTHING;
+    for (unsigned i = 0; i < h->headers.count && forbids == ORIGIN_FORBIDS_NOTHING; i++) {
         struct span name = h->headers.items[i].name, value = h->headers.items[i].value;
         if (span_equal_nocase(name, SPAN("Vary")) && !vary_is_harmless(value)) {
-            return true;
-        }
-        if (has_name_prefix(name, SPAN("x-amz-server-side-encryption-customer-")) ||
-            span_equal_nocase(name, SPAN("Set-Cookie"))) {
-            return true;
-        }
-        if (has_name_prefix(name, SPAN("x-amz-"))) {
-            speaks_s3 = true;
-        }
-        // Of an S3 object these are what its writer set for clients; of a plain web server they
-        // bind us.
-        if (span_equal_nocase(name, SPAN("Cache-Control")) &&
-            (headers_list_has(value, SPAN("private")) ||
-             headers_list_has(value, SPAN("no-store")))) {
-            plain_forbids = true;
-        }
-        if (span_equal_nocase(name, SPAN("Content-Encoding")) &&
-            !span_equal_nocase(value, SPAN("identity"))) {
-            plain_forbids = true;
+            forbids = ORIGIN_FORBIDS_VARY;
+        } else if (has_name_prefix(name, SPAN("x-amz-server-side-encryption-customer-"))) {
+            forbids = ORIGIN_FORBIDS_CUSTOMER_KEY;
+        } else if (!is_s3) {
+            forbids = header_of_web_forbids(name, value);
         }
     }
-    return plain_forbids && !speaks_s3;
+    return forbids;
 }
 
 static bool collect_headers(struct response_head *h, bool whole, struct response_answer *answer)
@@ -437,7 +453,9 @@ enum err response_head_judge(struct response_head *h, const struct response_aske
         !date_parse_http(value, &answer.last_modified)) {
         answer.last_modified = 0;
     }
-    answer.storable = h->is_strict && !answer.weak_or_no_etag && !headers_forbid_storing(h);
+    answer.forbids = answer.weak_or_no_etag ? ORIGIN_FORBIDS_ETAG
+                     : !h->is_strict        ? ORIGIN_FORBIDS_FRAMING
+                                            : headers_forbid_storing(h);
     bool whole = h->status == 200 || (answer.body_first == 0 && answer.size_bytes > 0 &&
                                       answer.body_len == answer.size_bytes);
     if (!collect_headers(h, whole, &answer)) {
@@ -453,7 +471,8 @@ bool response_head_names_part(const struct response_head *h, struct span *ret_et
     uint64_t first = 0, last = 0, total = 0;
     struct span etag = {NULL, 0};
     check(h->state == RESPONSE_DONE);
-    if (!h->is_strict || !h->has_length || h->length == 0 || headers_forbid_storing(h) ||
+    if (!h->is_strict || !h->has_length || h->length == 0 ||
+        headers_forbid_storing(h) != ORIGIN_FORBIDS_NOTHING ||
         headers_count(&h->headers, SPAN("ETag")) != 1 ||
         !headers_get(&h->headers, SPAN("ETag"), &etag) || !is_strong_etag(etag)) {
         return false;

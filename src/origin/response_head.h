@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/headers.h"
+#include "origin/origin.h"
 
 // Metadata of 2 KiB, as S3 allows it, may be several hundred headers. ERR_ORIGIN_HEAD_TOO_LARGE names both figures. libcurl
 // refuses heads of 300 KiB.
@@ -55,7 +56,8 @@ struct response_asked {
 struct response_answer {
     uint64_t size_bytes, body_first, body_len; // of the body that follows; 0 for HEAD
     struct span etag, version_id;
-    bool weak_or_no_etag, storable;
+    bool weak_or_no_etag;
+    enum origin_forbids forbids; // what of it forbids to store it
     time_t last_modified;
     struct headers headers, checksums;
 };

@@ -101,6 +101,7 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     o->block_size_bytes = o->rule->block_size_bytes;
     o->age_ms = UINT64_MAX;
     o->is_wanted = store_would_keep(pw->store, look->key->hash, 0, look->key->limits.group);
+    o->forbids = fill_uncacheable(pw->fill, look->key->hash);
     look->at = 0;
     store_lookup(pw->worker, pw->store, look->key->hash, 0, STORE_WINDOW_MAX,
                  fill_floor(pw->fill, look->key->hash), &view);

@@ -141,8 +141,9 @@ struct proxy_object {
     uint32_t block_size_bytes;
     char etag[80]; // as sent; "": what is cached could not be read without waiting
     uint64_t block_count, cached_blocks, cached_bytes;
-    bool is_wanted;                             // what of it is not cached would be kept now
-    uint64_t first_byte, end_byte;              // the range that was asked about
+    enum origin_forbids forbids;   // to store what the origin last answered; NOTHING: not known
+    bool is_wanted;                // what of it is not cached would be kept now
+    uint64_t first_byte, end_byte; // the range that was asked about
     uint64_t range_blocks, range_cached_blocks; // that it touches
     unsigned cell_count;                        // it in equal parts, one a block if there are few
     uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];

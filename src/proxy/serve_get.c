@@ -93,7 +93,7 @@ static enum step_result restart(struct request *r)
 // No cache can be filled by the origin's answer, but the client may understand it.
 static enum step_result answer_fits_not(struct request *r)
 {
-    fill_uncacheable_note(r->pw->fill, get_of(r)->key->hash);
+    fill_uncacheable_note(r->pw->fill, get_of(r)->key->hash, ORIGIN_FORBIDS_SHAPE);
     return get_state_bypass(r, "answer");
 }
 
@@ -104,7 +104,7 @@ static enum step_result lookup_missed(struct request *r)
         return get_state_bypass(r, "hops");
     }
     struct get_state *g = get_of(r);
-    if (!g->view.found && fill_uncacheable(r->pw->fill, g->key->hash)) {
+    if (!g->view.found && fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_SHAPE) {
         return get_state_bypass(r, "answer");
     }
     // Where a record counts whose bytes cannot be read, others may still be given its version: which one is

@@ -148,8 +148,14 @@ static const struct warm_refusal refusals[] = {
     {"too-large", "it is larger than max_object_size", false, 0},
     {"not-admitted", "the cache is full and keeps what is read more often", false, 0},
     {"rule", "its rule says cache: false", false, 0},
-    {"not-storable", "the origin says that it is not to be stored", false, 0},
     {"weak-etag", "the origin gives it no strong ETag", false, 0},
+    {"framing", "the origin sends it in chunks, or with headers that are not strictly HTTP", false,
+     0},
+    {"vary", "the origin's header Vary forbids it", false, 0},
+    {"customer-key", "it is encrypted with a key of its client (SSE-C)", false, 0},
+    {"set-cookie", "the origin sends Set-Cookie, and no header of S3's", false, 0},
+    {"cache-control", "the origin's header Cache-Control forbids it", false, 0},
+    {"content-encoding", "the origin has packed it, and sends no header of S3's", false, 0},
 };
 
 static const struct warm_refusal *refusal_of(const char *word)

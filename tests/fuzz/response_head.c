@@ -22,7 +22,7 @@ static void check_answer(const struct response_head *head, const struct response
         check(answer->body_first + answer->body_len - 1 ==
               min_u64(asked->last, answer->size_bytes - 1));
     }
-    if (answer->storable) {
+    if (answer->forbids == ORIGIN_FORBIDS_NOTHING) {
         check(head->is_strict && head->has_length && !head->is_chunked);
         check(!answer->weak_or_no_etag && answer->etag.len >= 3 && answer->etag.ptr[0] == '"');
         check(asked->head || head->length == answer->body_len);

@@ -5,6 +5,7 @@ import pytest
 from client import judge
 from forebay import KEYS
 from origin import Origin
+from test_control import ask
 
 SIZE = 3000
 HEADERS_MAX = 1024          # RESPONSE_HEADERS_MAX of src/origin/response_head.h
@@ -57,7 +58,7 @@ def test_more_headers_than_a_run_stores_pass_through(start, origin, count, value
                     judge(reply, origin, "a", reply.span[0] if reply.status == 206 else 0, reply.length)
             assert len(origin.requests(since=mark)) == len(asked) + (1 if turn == 0 else 0)
         assert server.metric("forebay_cache_bypass_total", reason="answer") == 2 * len(asked)
-        assert server.metric("forebay_fills_uncacheable_total") == 1
+        assert server.metric("forebay_fills_uncacheable_total", why="answer") == 1
         # A write makes the key unknown again: its next version fits.
         assert client.request("PUT", "/bkt/a", body=b"x" * 100).status == 200
 
@@ -94,6 +95,44 @@ def test_headers_above_the_hard_limits_are_an_error_that_says_so(start, origin, 
         assert client.get("a", headers=[("Range", "bytes=0-9")]).status == 501
     assert server.metric("forebay_origin_heads_too_large_total") >= 3
     assert len(origin.requests()) == 3
+
+
+# --- headers that forbid storing --------------------------------------------------------------------------
+
+def test_a_cookie_of_a_balancer_is_dropped_and_the_object_stored(start, origin, engine):
+    origin.put("a", SIZE)
+    origin.fault("a", "header", ("Set-Cookie", "AWSALB=secret; Path=/"), times=None)
+    server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
+    with server.client() as client:
+        def read():
+            reply = client.get("a")
+            judge(reply, origin, "a", 0, SIZE)
+            assert reply.header("set-cookie") is None
+        server.until_stored(read)
+        mark = origin.mark()
+        read()
+        assert client.get("a", query="versionId=1").header("set-cookie") is None
+    assert len(origin.requests(since=mark)) == 1
+    assert not [path for path in server.segment_files() if b"AWSALB" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("header, word", [(("Vary", "Cookie"), "vary"), (("Vary", "*"), "vary"),
+                                          (("x-amz-server-side-encryption-customer-algorithm", "AES256"), "customer-key")])
+def test_a_header_that_forbids_storing_is_named(start, origin, header, word):
+    """In Cache-Status, by explain, and in a counter; and no longer once it is gone."""
+    origin.put("a", SIZE)
+    origin.fault("a", "header", header, times=None)
+    server = start(origin, settings={"cache.ttl": "1h"})
+    with server.client() as client:
+        for _ in range(2):
+            reply = client.get("a")
+            judge(reply, origin, "a", 0, SIZE)
+            assert f"stored=?0; detail={word}" in reply.header("cache-status"), reply.header("cache-status")
+        assert server.metric("forebay_fills_uncacheable_total", why=word) == 2
+        assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == word
+        origin.clear_faults()
+        server.until_stored(lambda: judge(client.get("a"), origin, "a", 0, SIZE))
+        assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == "hit"
 
 
 # --- redirects to another host ----------------------------------------------------------------------------

@@ -18,32 +18,32 @@ static struct hash128 key_of(uint64_t n)
 Test(fill_uncacheable, is_remembered_until_forgotten)
 {
     for (uint64_t n = 0; n < 1000; n++) {
-        cr_assert_not(fill_uncacheable(&fw, key_of(n)));
-        fill_uncacheable_note(&fw, key_of(n));
-        cr_assert(fill_uncacheable(&fw, key_of(n)));
+        cr_assert_eq(fill_uncacheable(&fw, key_of(n)), ORIGIN_FORBIDS_NOTHING);
+        fill_uncacheable_note(&fw, key_of(n), ORIGIN_FORBIDS_VARY);
+        cr_assert_eq(fill_uncacheable(&fw, key_of(n)), ORIGIN_FORBIDS_VARY);
         fill_uncacheable_forget(&fw, key_of(n + FILL_UNCACHEABLE)); // another key in the same slot
-        cr_assert(fill_uncacheable(&fw, key_of(n)));
+        cr_assert_eq(fill_uncacheable(&fw, key_of(n)), ORIGIN_FORBIDS_VARY);
     }
     for (uint64_t n = 0; n < 1000; n++) {
         fill_uncacheable_forget(&fw, key_of(n));
-        cr_assert_not(fill_uncacheable(&fw, key_of(n)));
+        cr_assert_eq(fill_uncacheable(&fw, key_of(n)), ORIGIN_FORBIDS_NOTHING);
     }
 }
 
 Test(fill_uncacheable, is_forgotten_after_ten_minutes)
 {
-    fill_uncacheable_note(&fw, key_of(1));
+    fill_uncacheable_note(&fw, key_of(1), ORIGIN_FORBIDS_VARY);
     world_advance_ms(599000);
-    cr_assert(fill_uncacheable(&fw, key_of(1)));
+    cr_assert_eq(fill_uncacheable(&fw, key_of(1)), ORIGIN_FORBIDS_VARY);
     world_advance_ms(2000);
-    cr_assert_not(fill_uncacheable(&fw, key_of(1)));
+    cr_assert_eq(fill_uncacheable(&fw, key_of(1)), ORIGIN_FORBIDS_NOTHING);
 }
 
 Test(fill_uncacheable, a_full_table_keeps_the_latest_keys)
 {
     for (uint64_t n = 0; n < 3 * FILL_UNCACHEABLE; n++) {
-        fill_uncacheable_note(&fw, key_of(n));
-        cr_assert(fill_uncacheable(&fw, key_of(n)));
+        fill_uncacheable_note(&fw, key_of(n), ORIGIN_FORBIDS_VARY);
+        cr_assert_eq(fill_uncacheable(&fw, key_of(n)), ORIGIN_FORBIDS_VARY);
     }
-    cr_assert_not(fill_uncacheable(&fw, key_of(0)));
+    cr_assert_eq(fill_uncacheable(&fw, key_of(0)), ORIGIN_FORBIDS_NOTHING);
 }

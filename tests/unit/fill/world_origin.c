@@ -185,7 +185,7 @@ static void fetch_answer(struct fetch_play *p)
     f->body_len = p->end - p->next;
     f->weak_or_no_etag = world.options.no_etag;
     f->etag = world.options.no_etag ? (struct span){0} : arena_copy(p->arena, etag);
-    f->storable = !world.options.no_etag;
+    f->forbids = world.options.no_etag ? ORIGIN_FORBIDS_ETAG : ORIGIN_FORBIDS_NOTHING;
     if (f->ask_checksums && !f->has_range && !world.names_no_checksums) {
         // Of parts nobody can judge it.
         const char *parts = world.names_wrong_checksums ? "" : "-1";

@@ -189,7 +189,7 @@ static void take_answer(struct fetch_test *t)
     run->size_bytes = t->f.size_bytes;
     run->body_first = t->f.body_first;
     run->body_len = t->f.body_len;
-    run->storable = t->f.storable;
+    run->storable = t->f.forbids == ORIGIN_FORBIDS_NOTHING;
     run->too_young = t->f.too_young;
     run->weak_or_no_etag = t->f.weak_or_no_etag;
     run->last_modified = t->f.last_modified;

@@ -151,6 +151,13 @@ static const struct row rows[] = {
     {"SSE-C", OK200 E L "x-amz-server-side-encryption-customer-algorithm: AES256\r\n", false, false,
      NULL, PASS},
     {"Set-Cookie", OK200 E L "Set-Cookie: a=b\r\n", false, false, NULL, PASS},
+    {"Set-Cookie of a balancer", OK200 E L "x-amz-request-id: 1\r\nSet-Cookie: a=b\r\n", false,
+     false, NULL, STORE},
+    {"Set-Cookie before Google's store", OK200 E L "Set-Cookie: a=b\r\nx-goog-generation: 1\r\n",
+     false, false, NULL, STORE},
+    {"SSE-C with a cookie",
+     OK200 E L "Set-Cookie: a\r\nx-amz-server-side-encryption-customer-key-MD5: a\r\n", false,
+     false, NULL, PASS},
     {"no-store of a plain server", OK200 E L "Cache-Control: no-store\r\n", false, false, NULL,
      PASS},
     {"private of a plain server", OK200 E L "Cache-Control: max-age=5, private\r\n", false, false,
@@ -182,11 +189,11 @@ static enum verdict run(const struct row *row, struct arena *arena, struct respo
                                    .last = 199,
                                    .if_match = span_from_cstr(row->if_match)};
     enum err err = response_head_judge(&head, &asked, answer);
-    return err == ERR_ORIGIN_CHANGED ? CHANGED
-           : err == ERR_ORIGIN_UNFIT ? UNFIT
-           : err != ERR_OK           ? REFUSE
-           : answer->storable        ? STORE
-                                     : PASS;
+    return err == ERR_ORIGIN_CHANGED                   ? CHANGED
+           : err == ERR_ORIGIN_UNFIT                   ? UNFIT
+           : err != ERR_OK                             ? REFUSE
+           : answer->forbids == ORIGIN_FORBIDS_NOTHING ? STORE
+                                                       : PASS;
 }
 
 // Every row of the table gets its verdict.
@@ -248,7 +255,8 @@ Test(response_head, replayed)
         OK200 E L
         "content-type: image/png\r\nContent-Encoding: aws-chunked,gzip\r\n"
         "x-amz-meta-mtime: 5\r\nX-Amz-Meta-A: 1\r\nx-amz-meta-a: 2\r\nConnection: close\r\n"
-        "x-amz-request-id: 1\r\nDate: Thu, 01 Jan 1970 00:00:10 GMT\r\nServer: x\r\n"
+        "x-amz-request-id: 1\r\nSet-Cookie: a=b\r\nDate: Thu, 01 Jan 1970 00:00:10 GMT\r\nServer: "
+        "x\r\n"
         "Last-Modified: Thu, 01 Jan 1970 00:00:10 GMT\r\nx-amz-checksum-crc32: AAAA\r\n"
         "x-amz-checksum-type: FULL_OBJECT\r\nx-amz-version-id: v1\r\nAccept-Ranges: bytes\r\n"
         "x-amz-server-side-encryption: AES256\r\nx-amz-storage-class: STANDARD\r\n",

@@ -139,7 +139,6 @@ static void answer(struct play *p)
     f->body_first = p->next;
     f->body_len = p->end - p->next;
     f->etag = arena_copy(p->arena, etag_of(p->number, text, sizeof(text)));
-    f->storable = true;
     enum err err = f->on_head(f);
     if (p->f != NULL && (err != ERR_OK || f->head)) {
         play_end(p, err);
