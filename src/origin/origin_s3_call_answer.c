@@ -224,26 +224,34 @@ static bool follow_redirect(struct origin_s3_call *c)
     return true;
 }
 
-static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *body)
+// The origin's clock less ours: by the answer's Date, else as other calls have learnt it.
+static int64_t skew_by_answer(const struct origin_s3_call *c)
 {
-    struct origin_s3_state *state = origin_s3_state_of(c->call.ow);
     struct span date;
     time_t origin_s = 0;
-    if (c->skew_corrected || c->response_head.status != 403 ||
-        !headers_get(&c->response_head.headers, SPAN("Date"), &date) ||
-        !date_parse_http(date, &origin_s)) {
+    if (headers_get(&c->response_head.headers, SPAN("Date"), &date) &&
+        date_parse_http(date, &origin_s)) {
+        return (int64_t)origin_s - (int64_t)clock_wall_s();
+    }
+    return atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s);
+}
+
+// Compares with the skew that this attempt was signed by: another call may have learnt a better one meanwhile, and
+// many that were signed before it fail together. The answer to a HEAD has no code, so there the difference tells.
+static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *body)
+{
+    if (c->skew_corrected || c->response_head.status != 403 || !origin_s3_call_is_signed(c)) {
         return false;
     }
-    int64_t now_s = clock_wall_s();
-    int64_t off_s = (int64_t)origin_s - (now_s + atomic_load(&state->clock_skew_s));
-    bool says_so = span_equal_cstr(body->code, "RequestTimeTooSkewed");
+    int64_t skew_s = skew_by_answer(c), off_s = skew_s - c->signed_skew_s;
+    bool says_so = span_equal_cstr(body->code, "RequestTimeTooSkewed") && off_s != 0;
     if (!says_so && !(origin_s3_call_is_head(c) && (off_s > SKEW_SEEN_S || off_s < -SKEW_SEEN_S))) {
         return false;
     }
     c->skew_corrected = true;
-    atomic_store(&state->clock_skew_s, (long)((int64_t)origin_s - now_s));
+    atomic_store(&origin_s3_state_of(c->call.ow)->clock_skew_s, (long)skew_s);
     log_warn_condition("origin_clock_differs", "origin=%s offset_s=%lld",
-                       origin_shown(c->call.ow->origin), (long long)((int64_t)origin_s - now_s));
+                       origin_shown(c->call.ow->origin), (long long)skew_s);
     if (c->upload_has_left) {
         origin_s3_call_end(c, ERR_ORIGIN_CREDENTIALS);
     } else {

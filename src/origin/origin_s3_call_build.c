@@ -77,8 +77,8 @@ static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
         return ERR_OK;
     }
     struct sigv4_scope scope = {.region = c->region, .service = SPAN("s3")};
-    time_t now =
-        (time_t)(clock_wall_s() + atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s));
+    c->signed_skew_s = atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s);
+    time_t now = (time_t)(clock_wall_s() + c->signed_skew_s);
     return sigv4_sign(c->arena, keys != NULL ? keys : &c->set->keys, &scope, now,
                       c->phase == PHASE_LOOK ? SPAN("HEAD") : origin_s3_call_method(c), url->path,
                       url->query, headers, hash, NULL);

@@ -38,6 +38,7 @@ struct origin_s3_call {
     struct origin_s3_pool *pool;
     struct credentials_set *set; // of this attempt; NULL with the caller's own credentials
     struct span region;          // this attempt was signed for
+    int64_t signed_skew_s;       // that this attempt was signed by
     struct span host;            // this attempt asks
     char *redirect_url;          // the next attempt asks here; NULL: the endpoint
     enum transfer_reach

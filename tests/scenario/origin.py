@@ -162,6 +162,7 @@ class Origin:
         self.serial = 0
         self.rate = None                    # limit_rate()
         self.delay_s = 0.0                  # added before every reply head
+        self.clock_s = None                 # ahead of ours by so much, and requests are refused by it; None: they are not
         self.keep_alive = True
         self.connection_class = _Connection
         self.added_headers = []             # to every reply without object data: [(name, value)]
@@ -688,7 +689,7 @@ class _Connection:
         entry.status = status
         lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}"]
         lines += [f"{n}: {v}" for n, v in [*headers, *self.origin.added_headers]]
-        lines += [f"x-amz-request-id: origin{entry.number}", f"Date: {_date(time.time())}",
+        lines += [f"x-amz-request-id: origin{entry.number}", f"Date: {_date(time.time() + (self.origin.clock_s or 0))}",
                   "Server: scripted"]
         if status not in (204, 304):
             lines.append(f"Content-Length: {len(body) if length is ... else length}")
@@ -1175,6 +1176,10 @@ class _Connection:
         if not match:
             raise S3Error(403, "AccessDenied")
         access_key, date, region, signed, signature = match.groups()
+        if self.origin.clock_s is not None:
+            signed_at = datetime.datetime.strptime(headers["x-amz-date"] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
+            if abs(signed_at - time.time() - self.origin.clock_s) > 900:
+                raise S3Error(403, "RequestTimeTooSkewed")
         secret = self.origin.credentials.get(access_key)
         if secret is None:
             raise S3Error(403, "InvalidAccessKeyId")
@@ -1343,7 +1348,7 @@ def _reply_head(connection, entry, status, reply, length, faults):
         headers.append(faults["header"])
     lines = [f"{version} {status} {REASONS.get(status)}"] + [f"{n}: {v}" for n, v in headers]
     lines += [f"Content-Length: {n}" for n in lengths]
-    lines += [f"x-amz-request-id: origin{entry.number}", f"Date: {_date(time.time())}",
+    lines += [f"x-amz-request-id: origin{entry.number}", f"Date: {_date(time.time() + (connection.origin.clock_s or 0))}",
               "Server: scripted"]
     if connection.close:
         lines.append("Connection: close")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Origins that answer in unusual but legal ways: clients get at least what they would get without the cache."""
+import threading
+
 import pytest
 
 from client import judge
@@ -254,3 +256,39 @@ def test_a_node_that_is_down_is_asked_for_at_the_endpoint_again(start, origin, n
     with server.client() as client:
         judge(client.get("a"), node, "a", 0, SIZE)
     assert len(origin.requests(key="a")) == 2
+
+
+# --- a clock that is wrong --------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize("hours", [-5, 7])
+def test_many_requests_at_once_to_an_origin_whose_clock_is_hours_away(start, origin, method, hours):
+    """All are signed before the first refusal teaches the difference; each is signed once more, by it."""
+    count = 40
+    server = start(origin, settings={"workers": 1})
+    for i in range(count):
+        origin.put(f"k{i}", SIZE)
+    origin.clock_s = hours * 3600
+    replies = {}
+
+    def ask_one(i):
+        with server.client() as client:
+            replies[i] = client.get(f"k{i}", method=method)
+
+    threads = [threading.Thread(target=ask_one, args=(i,)) for i in range(count)]
+    mark = origin.mark()
+    with origin.hold(None):
+        for thread in threads:
+            thread.start()
+        origin.wait_for(count, since=mark)
+    for thread in threads:
+        thread.join()
+    assert [replies[i].status for i in range(count)] == [200] * count
+    if method == "GET":
+        for i in range(count):
+            judge(replies[i], origin, f"k{i}", 0, SIZE)
+    assert max(len(origin.requests(key=f"k{i}", since=mark)) for i in range(count)) <= 2
+    with server.client() as client:                                 # known from now on
+        origin.put("later", SIZE)
+        assert client.head("later").status == 200
+    assert len(origin.requests(key="later")) == 1
