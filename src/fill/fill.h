@@ -164,7 +164,7 @@ const char *fill_store_refusal(enum err err);
 void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,
                           uint64_t size_bytes);
 
-// The origin's last answer for this key was not stored, and why: remembered for some minutes, or until the key is
+// The origin's last answer for this key was not stored, and why: remembered for a time, or until the key is
 // invalidated. With ORIGIN_FORBIDS_SHAPE a request that finds nothing cached goes past the cache at once.
 void fill_uncacheable_note(struct fill_worker *fw, struct hash128 hash, enum origin_forbids why);
 enum origin_forbids fill_uncacheable(struct fill_worker *fw, struct hash128 hash);

@@ -6,18 +6,24 @@
 // the answer on. While its key is remembered, requests pass through at once. The others are streamed by fills; what
 // is remembered of them is for explain.
 //
-// The table is shared by all workers. A slot holds a name of 40 bits, the reason and the time. Two keys that share
-// a slot forget each other, and two that share a name as well are both believed uncacheable: that costs hits or
-// requests, never bytes. A key is forgotten when it is invalidated and after UNCACHEABLE_S, because its next version
-// may be cacheable. Any worker.
+// A key is forgotten when it is invalidated, when an answer can be stored, and after a time: a minute at first, because
+// a balancer's mood may pass, and twice as long each time that the same is found again, up to 17 hours.
+//
+// The table is shared by all workers. A slot holds a name of 36 bits, how often the time was doubled, the reason and
+// the time. Two keys that share a slot forget each other, and two that share a name as well are both believed
+// uncacheable: that costs hits or requests, never bytes. Any worker.
 #include "fill/fill_private.h"
 
-#define UNCACHEABLE_S 600u
-#define NAME_SHIFT 24u
+#define UNCACHEABLE_S 60u // doubled at most DOUBLED_MAX times
+#define DOUBLED_MAX 10u
+#define NAME_SHIFT 28u
+#define DOUBLED_SHIFT 24u
 #define WHY_SHIFT 20u // the time below it is in seconds and wraps after 12 days
 #define NAME_MASK (~((UINT64_C(1) << NAME_SHIFT) - 1))
 #define TIME_MASK ((UINT64_C(1) << WHY_SHIFT) - 1)
-static_assert(ORIGIN_FORBIDS_COUNT <= 1u << (NAME_SHIFT - WHY_SHIFT), "a reason fits its field");
+#define FIELD_MASK 15u
+static_assert(ORIGIN_FORBIDS_COUNT <= FIELD_MASK + 1, "a reason fits its field");
+static_assert(DOUBLED_MAX <= FIELD_MASK, "so does the exponent");
 
 static _Atomic uint64_t *slot_of(struct fill_worker *fw, struct hash128 hash)
 {
@@ -32,6 +38,16 @@ static uint64_t now_s(const struct fill_worker *fw)
 static uint64_t name_of(struct hash128 hash)
 {
     return max_u64(hash.hi >> NAME_SHIFT, 1) << NAME_SHIFT; // 0: an unused slot
+}
+
+static unsigned doubled(uint64_t value)
+{
+    return (unsigned)(value >> DOUBLED_SHIFT) & FIELD_MASK;
+}
+
+static bool is_over(const struct fill_worker *fw, uint64_t value)
+{
+    return ((now_s(fw) - value) & TIME_MASK) >= UNCACHEABLE_S << doubled(value);
 }
 
 static void count(enum origin_forbids why)
@@ -50,8 +66,13 @@ static void count(enum origin_forbids why)
 
 void fill_uncacheable_note(struct fill_worker *fw, struct hash128 hash, enum origin_forbids why)
 {
-    uint64_t value = name_of(hash) | (uint64_t)why << WHY_SHIFT | (now_s(fw) & TIME_MASK);
     check(why != ORIGIN_FORBIDS_NOTHING);
+    uint64_t before = atomic_load_explicit(slot_of(fw, hash), memory_order_relaxed), times = 0;
+    if ((before & NAME_MASK) == name_of(hash)) {
+        times = min_u64(doubled(before) + (is_over(fw, before) ? 1 : 0), DOUBLED_MAX);
+    }
+    uint64_t value = name_of(hash) | times << DOUBLED_SHIFT | (uint64_t)why << WHY_SHIFT |
+                     (now_s(fw) & TIME_MASK);
     atomic_store_explicit(slot_of(fw, hash), value, memory_order_relaxed);
     count(why);
 }
@@ -59,9 +80,8 @@ void fill_uncacheable_note(struct fill_worker *fw, struct hash128 hash, enum ori
 enum origin_forbids fill_uncacheable(struct fill_worker *fw, struct hash128 hash)
 {
     uint64_t value = atomic_load_explicit(slot_of(fw, hash), memory_order_relaxed);
-    bool is_known =
-        (value & NAME_MASK) == name_of(hash) && ((now_s(fw) - value) & TIME_MASK) < UNCACHEABLE_S;
-    return is_known ? (enum origin_forbids)((value & ~NAME_MASK) >> WHY_SHIFT)
+    bool is_known = (value & NAME_MASK) == name_of(hash) && !is_over(fw, value);
+    return is_known ? (enum origin_forbids)(value >> WHY_SHIFT & FIELD_MASK)
                     : ORIGIN_FORBIDS_NOTHING;
 }
 

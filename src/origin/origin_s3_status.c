@@ -69,8 +69,7 @@ enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, s
     case 501:
         return ERR_NOT_IMPLEMENTED;
     default:
-        return status >= 300 && status < 400   ? ERR_ORIGIN_UNFIT // a redirect that is not followed
-               : status >= 400 && status < 500 ? ERR_INVALID
-                                               : ERR_ORIGIN_PROTOCOL;
+        // Below 400: another success, or a redirect that is not followed.
+        return status < 400 ? ERR_ORIGIN_UNFIT : status < 500 ? ERR_INVALID : ERR_ORIGIN_PROTOCOL;
     }
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What libcurl lets through and a cache must not believe: two Content-Lengths, Content-Length
-// beside Transfer-Encoding, odd numbers, bare line feeds, folded lines, a 200 to a ranged request,
-// a 206 with another range. Whatever bears on where the body ends is an error at once; other
+// beside Transfer-Encoding, odd numbers, bare line feeds, folded lines, a 206 with another range. Whatever bears on where the body ends is an error at once; other
 // malformed lines are dropped, never repeated to a client, and make the answer unstorable.
 #include "origin/response_head.h"
 
@@ -247,31 +246,48 @@ static bool has_name_prefix(struct span name, struct span prefix)
     return name.len > prefix.len && span_equal_nocase((struct span){name.ptr, prefix.len}, prefix);
 }
 
-// "bytes a-b/total"; numbers only.
-static bool parse_content_range(struct span value, uint64_t *ret_first, uint64_t *ret_last,
-                                uint64_t *ret_total)
+struct content_range {
+    bool is_unsatisfied; // "bytes */total"
+    bool has_total;      // not "bytes first-last/*"
+    uint64_t first, last, total;
+};
+
+// RFC 9110, 14.4: "bytes first-last/total", "bytes first-last/*", "bytes */total". The unit in any case, and blanks
+// after it; numbers only.
+static bool parse_content_range(struct span value, struct content_range *ret_range)
 {
-    if (value.len < 6 || !span_equal_nocase((struct span){value.ptr, 6}, SPAN("bytes "))) {
+    struct content_range range = {0};
+    if (value.len < 6 || !span_equal_nocase((struct span){value.ptr, 5}, SPAN("bytes")) ||
+        (value.ptr[5] != ' ' && value.ptr[5] != '\t')) {
         return false;
     }
-    struct span rest = {value.ptr + 6, value.len - 6};
-    size_t dash = span_find(rest, '-'), slash = span_find(rest, '/');
-    if (dash >= slash || slash >= rest.len) {
+    struct span rest = span_trim((struct span){value.ptr + 6, value.len - 6});
+    size_t slash = span_find(rest, '/');
+    if (slash >= rest.len) {
         return false;
     }
-    return span_to_u64((struct span){rest.ptr, dash}, ret_first) &&
-           span_to_u64((struct span){rest.ptr + dash + 1, slash - dash - 1}, ret_last) &&
-           span_to_u64((struct span){rest.ptr + slash + 1, rest.len - slash - 1}, ret_total);
+    struct span bytes = {rest.ptr, slash}, total = {rest.ptr + slash + 1, rest.len - slash - 1};
+    size_t dash = span_find(bytes, '-');
+    range.is_unsatisfied = span_equal_cstr(bytes, "*");
+    range.has_total = range.is_unsatisfied || !span_equal_cstr(total, "*");
+    bool is_known =
+        range.is_unsatisfied ||
+        (dash < bytes.len && span_to_u64((struct span){bytes.ptr, dash}, &range.first) &&
+         span_to_u64((struct span){bytes.ptr + dash + 1, bytes.len - dash - 1}, &range.last));
+    *ret_range = range;
+    return is_known && (!range.has_total || span_to_u64(total, &ret_range->total));
 }
 
 bool response_head_unsatisfied_size(const struct response_head *h, uint64_t *ret_size)
 {
     struct span value;
+    struct content_range range;
     if (!headers_get(&h->headers, SPAN("Content-Range"), &value) ||
-        !span_starts_with(value, SPAN("bytes */"))) {
+        !parse_content_range(value, &range) || !range.is_unsatisfied) {
         return false;
     }
-    return span_to_u64((struct span){value.ptr + 8, value.len - 8}, ret_size);
+    *ret_size = range.total;
+    return true;
 }
 
 // A strong entity tag: quoted, nothing but its own two quotes.
@@ -378,49 +394,53 @@ static bool collect_headers(struct response_head *h, bool whole, struct response
 // --- Judgement -----------------------------------------------------------------------------------
 
 // Of a 206: the one range that its body is.
-static bool one_range(const struct response_head *h, uint64_t *ret_first, uint64_t *ret_last,
-                      uint64_t *ret_total)
+static bool one_range(const struct response_head *h, struct content_range *ret_range)
 {
     struct span value, type;
     bool has_parts = headers_get(&h->headers, SPAN("Content-Type"), &type) && type.len >= 20 &&
                      span_equal_nocase((struct span){type.ptr, 20}, SPAN("multipart/byteranges"));
     return !has_parts && headers_count(&h->headers, SPAN("Content-Range")) == 1 &&
            headers_get(&h->headers, SPAN("Content-Range"), &value) &&
-           parse_content_range(value, ret_first, ret_last, ret_total);
+           parse_content_range(value, ret_range) && !ret_range->is_unsatisfied;
 }
 
+// An answer that contradicts itself or names bytes that were not asked for is a lie. One that is true but says less
+// than a fill must know (no range, another unit, no total, fewer bytes than asked for) is passed on uncached.
 static enum err judge_partial(const struct response_head *h, const struct response_asked *asked,
                               struct response_answer *answer)
 {
-    uint64_t first = 0, last = 0, total = 0;
-    if (!asked->has_range || asked->head || !one_range(h, &first, &last, &total)) {
+    struct content_range range;
+    uint64_t asked_first = asked->has_range ? asked->first : 0;
+    uint64_t asked_last = asked->has_range ? asked->last : UINT64_MAX;
+    if (asked->head || !one_range(h, &range)) {
+        return ERR_ORIGIN_UNFIT;
+    }
+    if (range.first != asked_first || range.last > asked_last || range.last < range.first ||
+        range.last >= INT64_MAX || (range.has_total && range.last >= range.total) ||
+        (h->has_length && h->length != range.last - range.first + 1)) {
         return ERR_ORIGIN_PROTOCOL;
     }
-    if (total == 0 || total > INT64_MAX || first != asked->first ||
-        last != min_u64(asked->last, total - 1) || last < first ||
-        (h->has_length && h->length != last - first + 1)) {
-        return ERR_ORIGIN_PROTOCOL;
+    if (!range.has_total || range.total > INT64_MAX ||
+        range.last != min_u64(asked_last, range.total - 1)) {
+        return ERR_ORIGIN_UNFIT;
     }
-    answer->size_bytes = total;
-    answer->body_first = first;
-    answer->body_len = last - first + 1;
+    answer->size_bytes = range.total;
+    answer->body_first = range.first;
+    answer->body_len = range.last - range.first + 1;
     return ERR_OK;
 }
 
 static enum err judge_whole(const struct response_head *h, const struct response_asked *asked,
                             struct response_answer *answer)
 {
-    if (headers_count(&h->headers, SPAN("Content-Range")) > 0) {
-        return ERR_ORIGIN_PROTOCOL;
-    }
     // To a range only an empty object may be answered whole.
     bool is_whole_to_range =
         asked->has_range && !asked->head && !(h->length == 0 && asked->first == 0);
-    if (!h->has_length && !h->is_chunked && !asked->head) {
-        return ERR_ORIGIN_PROTOCOL; // nobody could tell its end from a break
-    }
-    if (!h->has_length || is_whole_to_range) {
-        return ERR_ORIGIN_UNFIT; // the object's size is not known, or more of it comes than is asked for
+    // Without a length the object's size is not known, and its end may be the connection's. Content-Range has no
+    // meaning here: the body may be all of the object, or only what it says.
+    if (!h->has_length || is_whole_to_range ||
+        headers_count(&h->headers, SPAN("Content-Range")) > 0) {
+        return ERR_ORIGIN_UNFIT;
     }
     answer->size_bytes = h->length;
     answer->body_first = 0;
@@ -468,7 +488,7 @@ enum err response_head_judge(struct response_head *h, const struct response_aske
 bool response_head_names_part(const struct response_head *h, struct span *ret_etag,
                               uint64_t *ret_first)
 {
-    uint64_t first = 0, last = 0, total = 0;
+    struct content_range range = {0};
     struct span etag = {NULL, 0};
     check(h->state == RESPONSE_DONE);
     if (!h->is_strict || !h->has_length || h->length == 0 ||
@@ -478,12 +498,13 @@ bool response_head_names_part(const struct response_head *h, struct span *ret_et
         return false;
     }
     bool is_whole = h->status == 200 && headers_count(&h->headers, SPAN("Content-Range")) == 0;
-    bool is_range = h->status == 206 && one_range(h, &first, &last, &total) && first <= last &&
-                    last < total && h->length - 1 == last - first;
+    bool is_range = h->status == 206 && one_range(h, &range) && range.has_total &&
+                    range.first <= range.last && range.last < range.total &&
+                    h->length - 1 == range.last - range.first;
     if (!is_whole && !is_range) {
         return false;
     }
     *ret_etag = etag;
-    *ret_first = first;
+    *ret_first = range.first;
     return true;
 }

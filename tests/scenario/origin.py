@@ -453,7 +453,7 @@ _FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_
                 "two_lengths", "same_lengths", "list_length", "plus_length", "junk_length",
                 "negative_length", "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul",
                 "chunked", "chunked_cut", "no_length", "http10_chunked", "te_unknown", "switch",
-                "two_1xx", "header", "weak_etag", "no_content_range"}
+                "two_1xx", "header", "weak_etag", "no_content_range", "content_range"}
 _FAULTS_BODY = {"cut", "reset_at", "stall", "flip", "hold_at", "overwrite_at", "extra", "drip",
                 "stray", "late_stray"}
 FAULT_WORDS = _FAULTS_BEFORE | _FAULTS_HEAD | _FAULTS_BODY
@@ -1318,6 +1318,8 @@ def _reply_head(connection, entry, status, reply, length, faults):
         headers = [h for h in headers if h[0] != "ETag"]
     if "no_content_range" in faults:
         headers = [h for h in headers if h[0] != "Content-Range"]
+    if "content_range" in faults:
+        alter("Content-Range", lambda v: faults["content_range"].format(*re.split("[ /-]", v)[1:]))
     if "two_lengths" in faults:
         lengths = [str(length), str(max(0, length - 1))]
     if "same_lengths" in faults:

@@ -292,3 +292,103 @@ def test_many_requests_at_once_to_an_origin_whose_clock_is_hours_away(start, ori
         origin.put("later", SIZE)
         assert client.head("later").status == 200
     assert len(origin.requests(key="later")) == 1
+
+
+# --- ranges and lengths -----------------------------------------------------------------------------------
+
+def read_in_parts(client, origin, key, size):
+    """All of it, HEAD, and ranges of each kind; every byte judged."""
+    whole = client.get(key)
+    assert whole.status == 200, whole
+    judge(whole, origin, key, 0, size)
+    assert client.head(key).status == 200
+    for headers, first, length in (([("Range", "bytes=0-9")], 0, 10), ([("Range", "bytes=100-199")], 100, 100),
+                                   ([("Range", "bytes=-50")], size - 50, 50)):
+        reply = client.get(key, headers=headers)
+        assert reply.status == 206, (headers, reply)
+        assert bytes(reply.body) == origin.bytes_of(key, first, length), headers
+
+
+@pytest.mark.parametrize("text", ["bytes {0}-{1}/*", "bytes {0}-{1}/* ", "Bytes {0}-{1}/*"])
+def test_a_range_of_unknown_total_passes_through(start, origin, text):
+    origin.put("a", SIZE)
+    origin.fault("a", "content_range", text, times=None)
+    server = start(origin, settings={"cache.ttl": "1h"})
+    with server.client() as client:
+        for turn in range(2):
+            mark = origin.mark()
+            read_in_parts(client, origin, "a", SIZE)
+            assert len(origin.requests(since=mark)) == (6 if turn == 0 else 5)
+        assert client.get("a", 0, 9).header("content-range").lower() == "bytes 0-9/*"
+
+
+@pytest.mark.parametrize("text", ["BYTES {0}-{1}/{2}", "bytes  {0}-{1}/{2}", "bytes\t{0}-{1}/{2}", "bytes 00{0}-00{1}/00{2}"])
+def test_other_spellings_of_a_range_are_stored(start, origin, engine, text):
+    origin.put("a", SIZE)
+    origin.fault("a", "content_range", text, times=None)
+    server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
+    with server.client() as client:
+        server.until_stored(lambda: judge(client.get("a"), origin, "a", 0, SIZE))
+        mark = origin.mark()
+        read_in_parts(client, origin, "a", SIZE)
+    assert not origin.requests(since=mark)
+
+
+@pytest.mark.parametrize("size", [SIZE, 20 << 20])
+@pytest.mark.parametrize("word", ["no_length", "chunked", "no_etag", "weak_etag", "no_content_range"])
+def test_odd_but_complete_answers_are_readable(start, origin, word, size):
+    """In HTTP/1.0's way without a length, in chunks, without an ETag, or a range that is not named."""
+    origin.put("a", size)
+    origin.fault("a", word, times=None)
+    server = start(origin)
+    with server.client() as client:
+        for _ in range(2):
+            if word == "no_content_range":
+                reply = client.get("a")
+                assert reply.status == 200, reply
+                judge(reply, origin, "a", 0, size)
+                assert bytes(client.get("a", headers=[("Range", "bytes=5-9")]).body) == origin.bytes_of("a", 5, 5)
+            else:
+                read_in_parts(client, origin, "a", size)
+
+
+def test_an_origin_that_speaks_http_1_0(start, origin):
+    origin.put("a", SIZE)
+    body = origin.bytes_of("a")
+    etag = origin.version("a").etag
+    origin.fault("a", "raw", f"HTTP/1.0 206 OK\r\nETag: {etag}\r\nContent-Length: {SIZE}\r\n"
+                 f"Content-Range: bytes 0-{SIZE - 1}/{SIZE}\r\n\r\n".encode() + body, times=1)
+    server = start(origin, settings={"cache.ttl": "1h"})
+    with server.client() as client:
+        judge(client.get("a"), origin, "a", 0, SIZE)
+        server.settle()
+        judge(client.get("a"), origin, "a", 0, SIZE)
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+HTML = b"<html><body><h1>Not Found</h1></body></html>"
+
+
+@pytest.mark.parametrize("status, reason, body, code", [
+    (404, "Not Found", HTML, "NoSuchKey"), (404, "Not Found", b"", "NoSuchKey"),
+    (404, "Not Found", b"<Error><Code>nosuchkey</Code></Error>", "nosuchkey"),
+    (403, "Forbidden", HTML, "AccessDenied"), (203, "Non-Authoritative", b"x" * 10, None)])
+def test_answers_that_are_no_documents_of_s3(start, origin, status, reason, body, code):
+    """The status stays, and where there is no code of S3's its own is in the reply."""
+    origin.fault("a", "raw", f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/html\r\n"
+                 f"Content-Length: {len(body)}\r\n\r\n".encode() + body, times=None)
+    server = start(origin)
+    with server.client() as client:
+        reply = client.get("a")
+        assert reply.status == status, reply
+        if code is not None:
+            assert reply.code == code, bytes(reply.body)
+
+
+def test_retry_after_reaches_the_client(start, origin):
+    origin.fault("a", "error", (503, "SlowDown", "Later", "", (("Retry-After", "7"),)), times=None)
+    server = start(origin, settings={"origin.retries": 0})
+    with server.client() as client:
+        reply = client.get("a")
+        assert reply.status == 503 and reply.header("retry-after") == "7", reply

@@ -486,7 +486,8 @@ Test(origin_s3, clock_is_corrected)
     cr_assert(rig_asked(&rig, 1, "/20370101/") && rig_asked(&rig, 2, "/20370101/"));
     struct fetch_run run = {.key = "k"};
     fetch_run(&rig.h, 0, &run);
-    cr_assert_eq(run.err, ERR_ORIGIN_REFUSED); // signed by that Date already: asking again changes nothing
+    cr_assert_eq(run.err,
+                 ERR_ORIGIN_REFUSED); // signed by that Date already: asking again changes nothing
     cr_assert_leq(server_requests(&rig.server), 5); // 5 where the second has changed meanwhile
     fetch_run_done(&run);
     rig_end(&rig);
