@@ -88,6 +88,24 @@ void origin_s3_region_learn(struct origin_worker *ow, struct span bucket, struct
     atomic_store(&state->bucket_regions[oldest], row | number);
 }
 
+// --- Stores that unpack --------------------------------------------------------------------------
+
+static bool name_unpacks(const struct origin_s3_endpoint *endpoint)
+{
+    struct span host = span_from_cstr(endpoint->host);
+    host.len = span_find(host, ':');
+    return span_ends_with(host, SPAN("storage.googleapis.com")) ||
+           span_ends_with(host, SPAN(".r2.cloudflarestorage.com"));
+}
+
+void origin_s3_unpacks_learn(struct origin_worker *ow, const struct headers *answer)
+{
+    if (!origin_s3_unpacks(ow) &&
+        headers_count(answer, SPAN("x-goog-stored-content-encoding")) > 0) {
+        atomic_store(&origin_s3_state_of(ow)->unpacks, true);
+    }
+}
+
 // --- Connections ---------------------------------------------------------------------------------
 
 // There is one, and it goes by what the origin is told now.
@@ -339,6 +357,7 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
     if (err != ERR_OK) {
         return err;
     }
+    atomic_init(&state->unpacks, name_unpacks(&state->endpoint));
     state->region_is_fixed = is_set(options->region) && strcmp(options->region, "auto") != 0;
     if (state->region_is_fixed && !origin_s3_region_is_valid(span_from_cstr(options->region))) {
         buf_printf(ret_why, "%s: origin.region is not the name of a region", options->region);

@@ -221,7 +221,8 @@ static enum err fetch_head(struct origin_s3_call *c)
                                    .has_range = f->has_range,
                                    .first = f->first,
                                    .last = f->last,
-                                   .if_match = f->if_match};
+                                   .if_match = f->if_match,
+                                   .of_store = origin_s3_unpacks(c->call.ow)};
     enum err err = response_head_judge(&c->response_head, &asked, &answer);
     if (err != ERR_OK) {
         return err;
@@ -254,7 +255,10 @@ enum err origin_s3_call_relay_prepare(struct origin_s3_call *c)
     bool bodiless = c->response_head.status == 204 || c->response_head.status == 304;
     r->has_length = c->response_head.has_length || bodiless;
     r->length = c->response_head.has_length && !bodiless ? c->response_head.length : 0;
-    if (r->request->operation != S3_GetObject ||
+    // Packed as the client may ask for it, and nobody else: the rest would come otherwise.
+    bool is_packed = headers_count(&c->response_head.headers, SPAN("Content-Encoding")) > 0 &&
+                     headers_count(r->headers, SPAN("Accept-Encoding")) > 0;
+    if (r->request->operation != S3_GetObject || is_packed ||
         !response_head_names_part(&c->response_head, &r->part_etag, &r->part_first)) {
         r->part_etag = (struct span){NULL, 0};
     }
@@ -329,6 +333,7 @@ static enum err on_head_complete(struct origin_s3_call *c)
         origin_server_header_learn(c->call.ow->origin, server);
     }
     note_date(c);
+    origin_s3_unpacks_learn(c->call.ow, &c->response_head.headers);
     origin_hops_learn(c->call.ow->origin, c->response_head.status);
     stats_count_origin(c->phase == PHASE_LOOK ? "HeadBucket" : operation_name(c),
                        c->response_head.status);

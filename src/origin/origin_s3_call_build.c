@@ -39,6 +39,27 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
     return ok ? ERR_OK : ERR_NO_MEMORY;
 }
 
+// See origin_s3_unpacks(). Not signed: servers on the way change it.
+static enum err add_accept_encoding(struct origin_s3_call *c, struct headers *headers)
+{
+    enum s3_operation operation = c->r != NULL ? c->r->request->operation : S3_Unknown;
+    bool is_read =
+        c->phase != PHASE_LOOK && (operation == S3_GetObject || operation == S3_HeadObject);
+    bool has_own = false, ok = true;
+    for (unsigned i = 0; is_read && ok && i < c->r->headers->count; i++) {
+        const struct header *h = &c->r->headers->items[i];
+        if (span_equal_nocase(h->name, SPAN("Accept-Encoding")) && h->value.len > 0) {
+            has_own = true;
+            ok = add(c, headers, "Accept-Encoding", h->value);
+        }
+    }
+    if (!has_own) {
+        bool for_store = c->f != NULL && origin_s3_unpacks(c->call.ow);
+        ok = add(c, headers, "Accept-Encoding", for_store ? SPAN("gzip") : SPAN("identity"));
+    }
+    return ok ? ERR_OK : ERR_NO_MEMORY;
+}
+
 static struct span payload_hash_of(const struct origin_s3_call *c)
 {
     if (c->r == NULL || c->phase == PHASE_LOOK) {
@@ -113,9 +134,11 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
     if (err == ERR_OK) {
         c->host = ret_url->host;
     }
-    if (err == ERR_OK && !(add(c, headers, "Host", ret_url->host) &&
-                           add(c, headers, "Accept-Encoding", SPAN("identity")))) {
+    if (err == ERR_OK && !add(c, headers, "Host", ret_url->host)) {
         err = ERR_NO_MEMORY;
+    }
+    if (err == ERR_OK) {
+        err = add_accept_encoding(c, headers);
     }
     if (err == ERR_OK && c->f != NULL) {
         err = build_fetch_headers(c, headers);

@@ -109,6 +109,7 @@ struct origin_s3_state {
     bool region_is_fixed;
     struct credentials_renewer *renewer;
     atomic_long clock_skew_s; // origin's clock minus ours, once it has complained
+    atomic_bool unpacks;      // origin_s3_unpacks()
     atomic_bool is_stopping;
 
     // Which bucket is where: all workers read and write it without a lock. A row is a bucket's hash,
@@ -148,6 +149,18 @@ void origin_s3_region_learn(struct origin_worker *ow, struct span bucket, struct
 struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
                                             const struct sigv4_credentials *credentials);
 void origin_s3_pool_leave(struct origin_worker *ow, struct origin_s3_pool *pool);
+
+// Google's store and Cloudflare's R2 unpack an object that is stored with Content-Encoding: gzip, unless a request says
+// Accept-Encoding: gzip. What they unpack comes without a length and without ranges, under the ETag and the size of the
+// packed bytes. So fetches ask such a store for gzip: what is stored there is what is stored here, and each byte is of the
+// object that ETag and size name. Every other origin is asked for identity, because a proxy in front of it might pack
+// the answer. A read that passes through goes with its client's own Accept-Encoding.
+static inline bool origin_s3_unpacks(const struct origin_worker *ow)
+{
+    return atomic_load_explicit(&origin_s3_state_of(ow)->unpacks, memory_order_relaxed);
+}
+// Learnt from the headers of an answer, where the endpoint's name does not say so.
+void origin_s3_unpacks_learn(struct origin_worker *ow, const struct headers *answer);
 
 // --- origin_s3_call.c ----------------------------------------------------------------------------
 

@@ -345,9 +345,8 @@ static enum origin_forbids header_of_web_forbids(struct span name, struct span v
     return ORIGIN_FORBIDS_NOTHING;
 }
 
-static enum origin_forbids headers_forbid_storing(const struct response_head *h)
+static enum origin_forbids headers_forbid_storing(const struct response_head *h, bool is_s3)
 {
-    bool is_s3 = speaks_s3(h);
     enum origin_forbids forbids = ORIGIN_FORBIDS_NOTHING;
     for (unsigned i = 0; i < h->headers.count && forbids == ORIGIN_FORBIDS_NOTHING; i++) {
         struct span name = h->headers.items[i].name, value = h->headers.items[i].value;
@@ -475,7 +474,7 @@ enum err response_head_judge(struct response_head *h, const struct response_aske
     }
     answer.forbids = answer.weak_or_no_etag ? ORIGIN_FORBIDS_ETAG
                      : !h->is_strict        ? ORIGIN_FORBIDS_FRAMING
-                                            : headers_forbid_storing(h);
+                                     : headers_forbid_storing(h, asked->of_store || speaks_s3(h));
     bool whole = h->status == 200 || (answer.body_first == 0 && answer.size_bytes > 0 &&
                                       answer.body_len == answer.size_bytes);
     if (!collect_headers(h, whole, &answer)) {
@@ -492,7 +491,7 @@ bool response_head_names_part(const struct response_head *h, struct span *ret_et
     struct span etag = {NULL, 0};
     check(h->state == RESPONSE_DONE);
     if (!h->is_strict || !h->has_length || h->length == 0 ||
-        headers_forbid_storing(h) != ORIGIN_FORBIDS_NOTHING ||
+        headers_forbid_storing(h, speaks_s3(h)) != ORIGIN_FORBIDS_NOTHING ||
         headers_count(&h->headers, SPAN("ETag")) != 1 ||
         !headers_get(&h->headers, SPAN("ETag"), &etag) || !is_strong_etag(etag)) {
         return false;

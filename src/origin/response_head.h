@@ -51,6 +51,7 @@ struct response_asked {
     bool head, has_range;
     uint64_t first, last; // last UINT64_MAX: to the end
     struct span if_match;
+    bool of_store; // the origin is known to be one, whatever its headers say
 };
 
 struct response_answer {

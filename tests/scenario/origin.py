@@ -20,6 +20,7 @@ import base64
 import contextlib
 import datetime
 import email.utils
+import gzip
 import hashlib
 import hmac
 import re
@@ -453,7 +454,7 @@ _FAULTS_HEAD = {"wrong_length", "wrong_range", "wrong_total", "wrong_etag", "no_
                 "two_lengths", "same_lengths", "list_length", "plus_length", "junk_length",
                 "negative_length", "length_and_chunked", "bare_lf", "fold", "bare_cr", "nul",
                 "chunked", "chunked_cut", "no_length", "http10_chunked", "te_unknown", "switch",
-                "two_1xx", "header", "weak_etag", "no_content_range", "content_range"}
+                "two_1xx", "header", "weak_etag", "no_content_range", "content_range", "unpacks"}
 _FAULTS_BODY = {"cut", "reset_at", "stall", "flip", "hold_at", "overwrite_at", "extra", "drip",
                 "stray", "late_stray"}
 FAULT_WORDS = _FAULTS_BEFORE | _FAULTS_HEAD | _FAULTS_BODY
@@ -743,12 +744,22 @@ class _Connection:
             raise S3Error(404, "NoSuchKey", "The specified key does not exist.",
                           extra=f"<Key>{escape(entry.key)}</Key>")
         entry.version = version.number
+        if "unpacks" in faults and "gzip" not in headers.get("accept-encoding", ""):
+            entry.status = 200
+            entry.range = (0, 0)
+            plain = gzip.decompress(version.body) if entry.method == "GET" else b""
+            self.sock.sendall((f"HTTP/1.1 200 OK\r\nETag: {version.etag}\r\nTransfer-Encoding: chunked\r\n"
+                               "x-goog-stored-content-encoding: gzip\r\n\r\n").encode() +
+                              (b"%x\r\n%s\r\n0\r\n\r\n" % (len(plain), plain) if plain else b""))
+            return
         if not self.origin.sloppy:
             _conditions(version, headers)
         reply = [("Last-Modified", _date(version.mtime)), ("Accept-Ranges", "bytes")]
         if version.etag is not None:
             reply.append(("ETag", version.etag))
         reply += list(version.headers.items())
+        if "unpacks" in faults:
+            reply.append(("x-goog-stored-content-encoding", "gzip"))
         first, last, status = 0, version.size - 1, 200
         part = entry.query.get("partNumber")
         if part is not None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Origins that answer in unusual but legal ways: clients get at least what they would get without the cache."""
+import gzip
 import threading
 
 import pytest
@@ -392,3 +393,57 @@ def test_retry_after_reaches_the_client(start, origin):
     with server.client() as client:
         reply = client.get("a")
         assert reply.status == 503 and reply.header("retry-after") == "7", reply
+
+
+# --- packed objects ---------------------------------------------------------------------------------------
+
+def put_packed(origin, key):
+    body = gzip.compress(origin.version("plain").body, mtime=0)
+    origin.put(key, 0, body=body, headers={"Content-Encoding": "gzip"})
+    return body
+
+
+def test_a_store_that_unpacks_is_asked_for_what_it_stores(start, origin, engine):
+    """ETag and size name the packed bytes, so these are stored, once an answer has shown that it unpacks."""
+    origin.put("plain", 0, body=b"some text, " * 1000)
+    packed = put_packed(origin, "a")
+    origin.fault("a", "unpacks", times=None)
+    server = start(origin, engine=engine, settings={"cache.ttl": "1h"})
+    with server.client() as client:
+        first = client.get("a", headers=[("Accept-Encoding", "gzip")])
+        assert first.header("content-encoding") == "gzip" and bytes(first.body) == packed
+        put_packed(origin, "b")
+        origin.fault("b", "unpacks", times=None)
+
+        def read():
+            for headers in ([], [("Accept-Encoding", "gzip")], [("Accept-Encoding", "identity")]):
+                reply = client.get("b", headers=headers)
+                assert reply.status == 200 and bytes(reply.body) == packed
+                assert reply.header("content-encoding") == "gzip" and reply.etag == origin.version("b").etag
+        server.until_stored(read)
+        mark = origin.mark()
+        read()
+        assert client.head("b").header("content-length") == str(len(packed))
+        reply = client.get("b", 5, 9)
+        assert bytes(reply.body) == packed[5:10] and reply.header("content-range") == f"bytes 5-9/{len(packed)}"
+    assert not origin.requests(since=mark)
+    assert {e.header("accept-encoding") for e in origin.requests(key="b")} == {"gzip"}
+
+
+@pytest.mark.parametrize("accepted", [[], ["gzip"], ["br, gzip;q=0.5"], ["identity"], ["gzip", "br"]])
+def test_reads_that_pass_through_go_with_their_own_accept_encoding(start, origin, accepted):
+    """Other requests do not: Forebay reads their answers itself. What is stored is asked for as it is."""
+    origin.put("a", SIZE)
+    server = start(origin)
+    headers = [("Accept-Encoding", value) for value in accepted]
+    with server.client() as client:
+        for method in ("GET", "HEAD"):
+            assert client.get("a", query="versionId=1", method=method, headers=headers).status == 200
+            entry = origin.requests()[-1]
+            sent = [value for name, value in entry.headers if name == "accept-encoding"]
+            assert sent == (accepted or ["identity"])
+            assert "accept-encoding" not in entry.header("authorization")
+        client.request("GET", "/bkt?list-type=2", headers)
+        assert origin.requests()[-1].header("accept-encoding") == "identity"
+        judge(client.get("a", headers=headers), origin, "a", 0, SIZE)
+        assert origin.requests(key="a")[-1].header("accept-encoding") == "identity"
