@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "stats/stats.h"
+#include "store/store_links.h"
 #include "store/store_private.h"
 
 #define MAP_BYTES_MIN (1ull << 30)
@@ -85,8 +86,8 @@ static _Thread_local volatile bool
 
 static void guard_mark_and_exit(void)
 {
-    int fd = openat(atomic_load(&guard.index_fd), INDEX_BAD_MARKER, O_WRONLY | O_CREAT | O_CLOEXEC,
-                    0600);
+    int fd = openat(atomic_load(&guard.index_fd), INDEX_BAD_MARKER,
+                    O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd >= 0) {
         (void)fsync(fd); // the process ends either way
     }
@@ -183,7 +184,8 @@ void index_remove_files(int index_fd)
 
 static int marker_write(int index_fd)
 {
-    int fd = openat(index_fd, INDEX_BAD_MARKER, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    int fd = openat(index_fd, INDEX_BAD_MARKER,
+                    O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0) {
         return errno;
     }
@@ -353,6 +355,9 @@ static void env_count_file(struct index *index, const struct index_env *env)
 static int env_open_file(struct index *index, struct index_env *env)
 {
     struct buf path;
+    if (store_links_is_link(index->store->dir.index_fd, "lock.mdb")) {
+        return ELOOP; // LMDB would follow it, and cut the file that it leads to
+    }
     buf_init(&path, 8192);
     store_dir_index_path(&index->store->dir, &path);
     int rc = mdb_env_create(&env->env);

@@ -42,8 +42,8 @@ static bool region_allocate(struct retention_region *region, uint64_t bytes)
 static bool map_file(struct retention_region *region, uint64_t least)
 {
     int folder = region->store->dir.fd;
-    region->fd =
-        openat(folder, REGION_FILE, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    region->fd = openat(folder, REGION_FILE,
+                        O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (region->fd < 0) {
         return false;
     }

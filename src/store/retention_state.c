@@ -115,8 +115,8 @@ void retention_state_save(struct retention *r)
     if (!r->is_loaded) {
         return; // what lies there is more
     }
-    int fd =
-        openat(folder, STATE_FILE_NEW, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = openat(folder, STATE_FILE_NEW,
+                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     bool well = fd >= 0 && file_save(r, fd, &reserved);
     if (fd >= 0 && close(fd) != 0) {
         well = false;

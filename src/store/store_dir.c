@@ -50,6 +50,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "store/store_links.h"
 
 #define FORMAT_BYTES_MAX 65536u
 #define OTHER_ENTRIES_MAX 10000u
@@ -615,6 +616,9 @@ enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret
         goto out;
     }
     err = dir_enter_private(dir, ret_why);
+    if (err == ERR_OK) {
+        err = store_links_refuse(dir->fd, dir->path, ret_why);
+    }
     if (err == ERR_OK) {
         err = dir_refuse_foreign(dir, ret_why);
     }

@@ -142,8 +142,8 @@ static int all_write(int fd, const char *bytes, size_t len)
 static int file_replace(struct store *store, struct span file, bool *ret_is_there)
 {
     int folder = store->dir.fd, failed = store_fault_strike(STORE_FAULT_PINS);
-    int fd =
-        openat(folder, PINS_FILE_NEW, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = openat(folder, PINS_FILE_NEW,
+                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0) {
         return errno;
     }

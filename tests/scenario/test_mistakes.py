@@ -84,6 +84,8 @@ AT_THE_COMMAND_LINE = {
                         "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/plain/cache"),
     "cache of another version": (1, ["DIR/old", "format", "remove the directory"],
                                  "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/old"),
+    "link in the cache": (1, ["DIR/linked/index/lock.mdb is a symbolic link", "remove the link", "cache.dir"],
+                          "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/linked"),
     "cache too small": (3, ["cache.size", "16MiB"], "serve SERVE --origin.endpoint dir:DIR/tree --cache.size 1MiB"),
     "port taken": (1, ["127.0.0.1:TAKEN", "in use", "choose another port", "listen"],
                    "serve SERVE --origin.endpoint dir:DIR/tree --listen 127.0.0.1:TAKEN"),
@@ -117,6 +119,8 @@ def folder(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o644 if name == "open.keys" else 0o600)
+    (tmp_path / "linked/index").mkdir(parents=True)
+    (tmp_path / "linked/index/lock.mdb").symlink_to(tmp_path / "plain")
     return tmp_path
 
 
