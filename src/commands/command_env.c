@@ -188,6 +188,12 @@ static void print_variable(struct printer *p, const char *name, const char *valu
     buf_append_cstr(&p->out, second + 2);
 }
 
+// Do the variables add to this process's environment? Otherwise they are for one that is not known here.
+static bool adds_to_environment(const struct printer *p)
+{
+    return p->on_variable != NULL || p->shell == SHELL_BASH || p->shell == SHELL_FISH;
+}
+
 // The SDKs send what a proxy in the environment is not told to leave alone to the proxy, which knows no
 // localhost of ours. What there is of the list already stays.
 static void print_no_proxy(struct printer *p, const struct endpoint *e)
@@ -206,8 +212,7 @@ static void print_no_proxy(struct printer *p, const struct endpoint *e)
     }
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         const char *now = getenv(names[i]);
-        bool keeps = now != NULL && now[0] != '\0' &&
-                     (p->shell == SHELL_BASH || p->shell == SHELL_FISH) &&
+        bool keeps = now != NULL && now[0] != '\0' && adds_to_environment(p) &&
                      now[strspn(now, PLAIN_BYTES)] == '\0';
         bool is_there = keeps && headers_list_has(span_from_cstr(now), span_from_cstr(host));
         int len = snprintf(value, sizeof(value), "%s%s%s", keeps ? now : "",
@@ -216,6 +221,37 @@ static void print_no_proxy(struct printer *p, const struct endpoint *e)
             print_variable(p, names[i], value);
         }
     }
+}
+
+// GDAL, and with it rasterio, rioxarray and QGIS. rio-tiler, odc and R's duckdbfs read AWS_S3_ENDPOINT and
+// AWS_HTTPS as GDAL does: a host without a scheme, and YES or NO. Programs that want a URL there use the name
+// for a setting of their own, so a value with a scheme stays. `forebay run` keeps any value: it may lead to
+// another store than the origin.
+static void print_gdal(struct printer *p, const struct endpoint *e)
+{
+    const char *now = adds_to_environment(p) ? getenv("AWS_S3_ENDPOINT") : NULL;
+    if (now != NULL && (p->on_variable != NULL || strstr(now, "://") != NULL)) {
+        return;
+    }
+    print_variable(p, "AWS_S3_ENDPOINT", e->address);
+    print_variable(p, "AWS_HTTPS", e->tls ? "YES" : "NO");
+    print_variable(p, "AWS_VIRTUAL_HOSTING", "FALSE");
+    if (!adds_to_environment(p) || getenv("GDAL_DISABLE_READDIR_ON_OPEN") == NULL) {
+        print_variable(p, "GDAL_DISABLE_READDIR_ON_OPEN", "EMPTY_DIR");
+    }
+}
+
+// htslib (samtools, bcftools, pysam) asks this host by https for s3:// names, and by http for s3+http:// names.
+// On a plain endpoint its s3:// names would fail, which go to AWS without these variables. A person at a
+// shell can write the other names. A container, or the command of `forebay run`, gets no such variables.
+static void print_htslib(struct printer *p, const struct endpoint *e)
+{
+    bool is_for_a_person = p->on_variable == NULL && adds_to_environment(p);
+    if (!e->tls && !is_for_a_person) {
+        return;
+    }
+    print_variable(p, "HTS_S3_HOST", e->address);
+    print_variable(p, "HTS_S3_ADDRESS_STYLE", "path");
 }
 
 static void print_all(struct printer *p, const struct endpoint *e, bool global)
@@ -233,6 +269,8 @@ static void print_all(struct printer *p, const struct endpoint *e, bool global)
     print_variable(p, "RCLONE_S3_ENDPOINT", url);
     print_variable(p, "AWS_ALLOW_HTTP", e->tls ? "false" : "true");
     print_variable(p, "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0");
+    print_gdal(p, e);
+    print_htslib(p, e);
     print_no_proxy(p, e);
     if (global) {
         print_comment(

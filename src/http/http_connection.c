@@ -374,7 +374,7 @@ static void refuse_tls_hello(struct http_connection *c)
     log_warn_condition(
         "tls_hello_on_plain_port",
         "client=%s hint=\"this client speaks https here, or switched to the CRT transfer "
-        "manager, which may do so: give it an http:// endpoint or set "
+        "manager, which may do so: give it an http:// endpoint, htslib s3+http:// names, or set "
         "preferred_transfer_client = classic\"",
         c->peer);
     http_connection_close(c, true);

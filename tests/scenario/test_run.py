@@ -113,10 +113,19 @@ def test_125_when_the_cache_does_not_start(run, tmp_path):
 
 
 def test_the_environment_points_clients_here(run):
-    told = run("env", flags=["--global", "--origin.endpoint", "http://127.0.0.1:9"])
+    told = run("env", flags=["--global", "--origin.endpoint", "http://127.0.0.1:9"],
+               env={"NO_PROXY": "intranet.example"})
     names = dict(line.split("=", 1) for line in told.stdout.splitlines())
     assert names["AWS_ENDPOINT_URL"] == names["AWS_ENDPOINT_URL_S3"] == names["S3_ENDPOINT_URL"]
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", names["AWS_ENDPOINT_URL_S3"])
+    assert names["AWS_S3_ENDPOINT"] == names["S3_ENDPOINT"] == names["AWS_ENDPOINT_URL"][len("http://"):]
+    assert (names["AWS_HTTPS"], names["AWS_VIRTUAL_HOSTING"]) == ("NO", "FALSE")
+    assert names["GDAL_DISABLE_READDIR_ON_OPEN"] == "EMPTY_DIR"
+    assert "HTS_S3_HOST" not in names                      # its s3:// names would be https to a plain port
+    assert names["NO_PROXY"] == "intranet.example,127.0.0.1"
+    own = {"AWS_S3_ENDPOINT": "minio.example:9000"}        # perhaps another store than the origin
+    kept = dict(line.split("=", 1) for line in run("env", env=own).stdout.splitlines())
+    assert kept["AWS_S3_ENDPOINT"] == "minio.example:9000" and "AWS_HTTPS" not in kept
     assert "LISTEN_FDS" not in names and "NOTIFY_SOCKET" not in names
 
 

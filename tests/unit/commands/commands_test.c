@@ -74,6 +74,43 @@ static bool probe_dead(void *ctx, struct buf *why)
     return false;
 }
 
+// GDAL wants a host without a scheme. What this environment has for other programs, or by choice, stays.
+Test(commands, env_points_gdal_and_htslib_here)
+{
+    int code;
+    unsetenv("AWS_S3_ENDPOINT");
+    unsetenv("GDAL_DISABLE_READDIR_ON_OPEN");
+    const char *text = output_of("env", "--shell=bash", "--endpoint=http://127.0.0.1:9000", &code);
+    static const char *const lines[] = {"export AWS_S3_ENDPOINT='127.0.0.1:9000'\n",
+                                        "export AWS_HTTPS='NO'\n",
+                                        "export AWS_VIRTUAL_HOSTING='FALSE'\n",
+                                        "export GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR'\n",
+                                        "export HTS_S3_HOST='127.0.0.1:9000'\n",
+                                        "export HTS_S3_ADDRESS_STYLE='path'\n"};
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        cr_assert_not_null(strstr(text, lines[i]), "%s", lines[i]);
+    }
+    // In a container s3:// names of htslib go on to AWS, unless the endpoint speaks TLS.
+    text = output_of("env", "--shell=k8s", "--endpoint=http://127.0.0.1:9000", &code);
+    cr_assert_null(strstr(text, "HTS_S3_HOST"));
+    text = output_of("env", "--shell=docker", "--endpoint=https://127.0.0.1:9000", &code);
+    cr_assert_not_null(strstr(text, "--env HTS_S3_HOST=127.0.0.1:9000\n"));
+
+    setenv("GDAL_DISABLE_READDIR_ON_OPEN", "FALSE", 1);
+    text = output_of("env", "--shell=fish", "--endpoint=http://127.0.0.1:9000", &code);
+    cr_assert_null(strstr(text, "GDAL_DISABLE_READDIR_ON_OPEN"));
+    setenv("AWS_S3_ENDPOINT", "s3.example.com", 1);
+    text = output_of("env", "--shell=bash", "--endpoint=http://127.0.0.1:9000", &code);
+    cr_assert_not_null(strstr(text, lines[0]));
+    setenv("AWS_S3_ENDPOINT", "https://s3.example.com", 1);
+    text = output_of("env", "--shell=bash", "--endpoint=http://127.0.0.1:9000", &code);
+    cr_assert_null(strstr(text, "export AWS_S3_ENDPOINT"));
+    cr_assert_null(strstr(text, "AWS_HTTPS"));
+    text = output_of("env", "--shell=dotenv", "--endpoint=http://127.0.0.1:9000", &code);
+    cr_assert_not_null(strstr(text, "AWS_S3_ENDPOINT=127.0.0.1:9000\n")); // another environment
+    cr_assert_not_null(strstr(text, "GDAL_DISABLE_READDIR_ON_OPEN=EMPTY_DIR\n"));
+}
+
 Test(commands, env_asks_the_running_server)
 {
     const char *const listen[] = {"unix:/x", "tls:0.0.0.0:7443", "127.0.0.1:7000"};
@@ -91,6 +128,8 @@ Test(commands, env_asks_the_running_server)
     cr_assert_eq(code, EXIT_CODE_OK);
     cr_assert_not_null(strstr(text, "AWS_ENDPOINT_URL_S3=https://127.0.0.1:7443\n"));
     cr_assert_not_null(strstr(text, "S3_USE_HTTPS=1\n"));
+    cr_assert_not_null(strstr(text, "AWS_S3_ENDPOINT=127.0.0.1:7443\nAWS_HTTPS=YES\n"));
+    cr_assert_not_null(strstr(text, "HTS_S3_HOST=127.0.0.1:7443\nHTS_S3_ADDRESS_STYLE=path\n"));
     cr_assert_null(strstr(text, "AWS_ENDPOINT_URL="));
     text = output_of("check", "--live", flag, &code);
     cr_assert_eq(code, EXIT_CODE_FAILED);

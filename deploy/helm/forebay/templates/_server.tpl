@@ -285,6 +285,10 @@ DUCKDB_S3_USE_SSL: "false"
 RCLONE_S3_ENDPOINT: {{ $url }}
 AWS_ALLOW_HTTP: "true"
 RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING: "0"
+AWS_S3_ENDPOINT: {{ $host }}
+AWS_HTTPS: "NO"
+AWS_VIRTUAL_HOSTING: "FALSE"
+GDAL_DISABLE_READDIR_ON_OPEN: EMPTY_DIR
 NO_PROXY: {{ regexReplaceAll ":[0-9]+$" $host "" }}
 no_proxy: {{ regexReplaceAll ":[0-9]+$" $host "" }}
 {{- if .Values.clientEnv.global }}
