@@ -10,11 +10,12 @@ import urllib.parse
 
 import pytest
 
-from client import Client, Closed
+from client import Client, Closed, Connection, judge_streamed, request_bytes
 from forebay import build_kind, parallel, scaled
 from conftest import not_run
 from signer import Signer
-from test_memory import ANONYMOUS_MAX, MIB, POD, Tree, Watch, anonymous_of, group, settings_of_the_pod
+from test_memory import (ANONYMOUS_MAX, FILLED, MIB, POD, SlowReader, Tree, Watch, anonymous_of, group,
+                         settings_of_the_pod)
 
 assert group            # the fixture
 REALMS = 63
@@ -188,3 +189,130 @@ def test_listings_of_a_huge_folder_stay_within_the_budget(group, start, origin, 
     assert grown <= 28 * MIB and watch.highest <= ANONYMOUS_MAX
     assert server.alive and (group is None or group.kills() == 0)
     shutil.rmtree(tmp_path / "tree", ignore_errors=True)
+
+
+# --- all of it at once --------------------------------------------------------------------------------------------
+
+
+class SignedReader(SlowReader):
+    """A slow reader that signs what it asks for."""
+
+    def __init__(self, server, origin, key, size):
+        self.server, self.origin, self.key, self.size = server, origin, key, size
+        self.connection = Connection(server.port, receive_buffer=4096)
+        self.connection.send(signed_get(server, key))
+        self.taken = 0
+        self.version = None
+
+
+def signed_get(server, key):
+    host = f"127.0.0.1:{server.port}"
+    headers = Signer("WHO0", "secret-canary-0-5d1f").headers("GET", f"/bkt/{key}", host, [], b"")
+    return request_bytes("GET", f"/bkt/{key}", host, headers, b"")
+
+
+def patient(server, ask):
+    """Asks again when it was told SlowDown and a body of the largest size has room; how often that was."""
+    for told in range(200):
+        reply = ask()
+        if reply.status != 503:
+            return reply, told
+        assert b"SlowDown" in bytes(reply.body), reply
+        server.wait_metric("forebay_buffer_bytes", lambda v: v <= POD // 4 // 4 - COLLECTED, kind="bodies")
+    raise AssertionError("SlowDown for ever")
+
+
+@pytest.mark.parametrize("kind", ("dir", "s3"))
+def test_everything_at_once_in_a_pod_of_128_mib(group, start, origin, engine, kind, tmp_path, figure):
+    """Slow and fast readers of large objects, listings, and beside them what each kind of origin allows: batch deletes in
+    eight realms and uploads that are collected; or a folder of very many files. The server lives, every byte is right,
+    what is refused is told SlowDown, and all memory is given back."""
+    no_sanitizer()
+    size, slow, fast = scaled(64 * MIB, 16 * MIB), 60, 3
+    source = Tree(tmp_path / "tree") if kind == "dir" else origin
+    for i in range(fast):
+        source.put(f"fast/{i}", size)
+    for i in range(slow):
+        source.put(f"slow/{i}", 64 * MIB, FILLED) if kind == "dir" else source.put(f"slow/{i}", 64 * MIB)
+    names = [f"huge/{i:06d}-".ljust(200, "n") for i in range(scaled(200_000, 30_000) if kind == "dir" else 3000)]
+    if kind == "dir":
+        (tmp_path / "tree" / "bkt" / "huge").mkdir()
+        for name in names:
+            os.close(os.open(tmp_path / "tree" / "bkt" / name, os.O_CREAT | os.O_WRONLY))
+    else:
+        for name in names:
+            origin.put(name, 10)
+    server = start(source, engine=engine, ahead_s=3 if kind == "dir" else None, wrapper=group.wrapper if group else (),
+                   settings=settings_of_the_pod(group, **keys_file(tmp_path, 8), workers=4,
+                                                **{"cache.size": "1GiB", "origin.connections": 256}),
+                   file={"rules": [{"match": "bkt/**", "list_ttl": "60s"}]})
+    readers, told = [], []
+
+    def read_whole(i):
+        with server.connection() as connection:
+            connection.send(signed_get(server, f"fast/{i}"))
+            judge_streamed(connection, source, f"fast/{i}", 0, size)
+
+    def walk(i):
+        token = None
+        with Actor(server) as client:
+            for page in range(8):
+                query = f"list-type=2&prefix={'huge%2F' if i % 2 else 'huge%2F0'}&max-keys=1000"
+                query += f"&continuation-token={urllib.parse.quote(token, safe='')}" if token else ""
+                reply, times = patient(server, lambda: client.ask("GET", f"/bkt?{query}"))
+                told.append(times)
+                assert reply.status == 200, reply
+                keys = re.findall(rb"<Key>([^<]*)</Key>", bytes(reply.body))
+                assert keys == [n.encode() for n in names[page * 1000:page * 1000 + len(keys)]]
+                more = re.search(rb"<NextContinuationToken>([^<]*)<", bytes(reply.body))
+                token = more.group(1).decode() if more else None
+                if not token:
+                    break
+
+    def delete(i):
+        keys = [f"gone/{i}/{j}".ljust(400, "d") for j in range(1000)]
+        with Actor(server) as client:
+            reply, times = patient(server, lambda: client.ask("POST", "/bkt?delete", [], batch(keys)))
+        told.append(times)
+        assert reply.status == 200, reply
+
+    def upload(i):
+        body = b"u" * int(1.5 * MIB)
+        with Actor(server) as client:
+            def ask():
+                signed = client.signer.headers("PUT", f"/bkt/up/{i}", client.http.host, [], body)
+                head = request_bytes("PUT", f"/bkt/up/{i}", client.http.host, [*signed, ("Transfer-Encoding", "chunked")], b"")
+                framed = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+                with server.connection() as connection:
+                    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                        connection.send(head + framed)
+                    return connection.read_reply("PUT")
+            reply, times = patient(server, ask)
+        told.append(times)
+        assert reply.status == 200, reply
+
+    jobs = [(read_whole, i) for i in range(fast)] + [(walk, i) for i in range(6)]
+    if kind == "s3":
+        jobs += [(delete, i) for i in range(6)] + [(upload, i) for i in range(8)]
+    try:
+        for i in range(slow):
+            readers.append(SignedReader(server, source, f"slow/{i}", 64 * MIB))
+        for reader in readers:
+            reader.begin()
+        with Watch(memory_of(group, server), readers) as watch:
+            parallel(len(jobs), lambda i: jobs[i][0](jobs[i][1]))
+        if watch.error is not None:
+            raise watch.error
+        for reader in readers:
+            reader.drink(min(reader.taken + 65536, FILLED))
+        figure(f"{'cgroup v%d' % group.version if group else 'no cgroup, RssAnon'}, {engine}, {kind}: {watch.highest / MIB:.1f} MiB "
+               f"anonymous memory at most, buffers up to {server.metric('forebay_buffer_peak_bytes') / MIB:.1f} MiB, "
+               f"SlowDown {sum(told)} times")
+        assert watch.highest <= ANONYMOUS_MAX, f"{watch.highest / MIB:.0f} MiB anonymous"
+        assert group is None or group.kills() == 0
+        assert server.alive
+    finally:
+        for reader in readers:
+            reader.close()
+        shutil.rmtree(tmp_path / "tree", ignore_errors=True)
+    nothing_is_kept(server)
