@@ -24,6 +24,9 @@ struct arena {
     uint64_t magic;
     struct page *pages; // newest first
     size_t used_bytes, max_bytes;
+    bool is_counted;
+    enum chunk_budget_kind kind;
+    size_t charged_bytes;
 };
 
 static struct page *page_new(size_t cap)
@@ -46,11 +49,23 @@ struct arena *arena_new(size_t max_bytes)
     return arena;
 }
 
+struct arena *arena_new_counted(size_t max_bytes, enum chunk_budget_kind kind)
+{
+    struct arena *arena = arena_new(max_bytes);
+    arena->is_counted = true;
+    arena->kind = kind;
+    return arena;
+}
+
 // Frees all pages but, where `keep_first` and it has the standard size, the oldest.
 static void free_pages(struct arena *arena, bool keep_first)
 {
     struct page *page = arena->pages;
     arena->pages = NULL;
+    if (arena->charged_bytes > 0) {
+        chunk_budget_discharge(arena->kind, arena->charged_bytes);
+        arena->charged_bytes = 0;
+    }
     while (page != NULL) {
         struct page *next = page->next;
         if (keep_first && next == NULL && page->cap == FIRST_PAGE_BYTES) {
@@ -94,6 +109,10 @@ static struct page *arena_grow(struct arena *arena, size_t size)
 #endif
     struct page *page = page_new(cap);
     if (page != NULL) {
+        if (arena->is_counted && (arena->pages != NULL || cap > FIRST_PAGE_BYTES)) {
+            chunk_budget_charge(arena->kind, cap);
+            arena->charged_bytes += cap;
+        }
         page->next = arena->pages;
         arena->pages = page;
     }

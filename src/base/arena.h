@@ -7,11 +7,15 @@
 #include <stddef.h>
 
 #include "base/bytes.h"
+#include "base/chunk.h"
 
 struct arena;
 
 // `max_bytes` bounds everything a peer can make us allocate; arena_alloc past it returns NULL.
 struct arena *arena_new(size_t max_bytes);
+// The same for what a peer may make large: what does not fit a first page of 8 KiB is charged to the
+// budget while the arena has it.
+struct arena *arena_new_counted(size_t max_bytes, enum chunk_budget_kind kind);
 void arena_free(struct arena *arena); // NULL is fine
 // Empties for the next request, keeping the first page.
 void arena_reset(struct arena *arena);

@@ -503,7 +503,7 @@ void origin_fetch_start(struct worker *w, struct origin *origin, struct origin_f
     f->forbids = ORIGIN_FORBIDS_NOTHING;
     f->last_modified = 0;
     f->headers = f->checksums = (struct headers){0};
-    f->arena = arena_new(ORIGIN_ARENA_MAX);
+    f->arena = arena_new_counted(ORIGIN_ARENA_MAX, BUDGET_ORIGINS);
     f->driver = NULL;
     struct origin_worker *ow = part_of(w, origin);
     origin->driver->fetch_start(ow, f);
@@ -555,7 +555,7 @@ void origin_relay_start(struct worker *w, struct origin *origin, struct origin_r
     r->has_length = false;
     r->length = r->part_first = 0;
     r->part_etag = r->origin_id = (struct span){NULL, 0};
-    r->arena = arena_new(ORIGIN_ARENA_MAX);
+    r->arena = arena_new_counted(ORIGIN_ARENA_MAX, BUDGET_ORIGINS);
     r->driver = NULL;
     struct origin_worker *ow = part_of(w, origin);
     origin->driver->relay_start(ow, r);

@@ -66,7 +66,7 @@ static void answer_buckets(struct origin_directory_relay *d, struct arena *arena
 static void on_job_work(struct blocking_job *job)
 {
     struct origin_directory_relay *d = container_of(job, struct origin_directory_relay, job);
-    struct arena *arena = arena_new(JOB_ARENA_MAX);
+    struct arena *arena = arena_new_counted(JOB_ARENA_MAX, BUDGET_FOLDERS);
     switch (d->r->request->operation) {
     case S3_ListObjects:
     case S3_ListObjectsV2:

@@ -11,7 +11,8 @@
 #define PASS_QUEUE_HIGH (4u * CHUNK_SIZE)
 #define PASS_QUEUE_LOW (2u * CHUNK_SIZE)
 #define PASS_COLLECT_MAX (2u << 20) // a body that must be known whole before it goes on
-#define PASS_COLLECT_COPIES 3u    // of one that is read and rendered anew: with what was read of it
+#define PASS_COLLECT_COPIES                                                                        \
+    2u // of one that is rendered anew; what was read of it is in a counted arena
 #define PASS_COLLECT_SMALL 65536u // what one of unknown length is counted as, until it is longer
 #define PASS_FORM_HEAD_MAX 65536u // of a form upload, until its file begins
 

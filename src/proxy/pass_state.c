@@ -59,7 +59,7 @@ struct pass_state *pass_state_new(struct request *r)
     p->magic = PASS_MAGIC;
     p->pw = r->pw;
     p->request = r;
-    p->arena = arena_new(PASS_ARENA_MAX);
+    p->arena = arena_new_counted(PASS_ARENA_MAX, BUDGET_CLIENTS);
     p->table = r->principal.table != NULL ? access_keys_ref(r->principal.table) : NULL;
     buf_init(&p->form, PASS_FORM_HEAD_MAX);
     byte_queue_init(&p->down);

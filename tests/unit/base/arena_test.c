@@ -24,6 +24,26 @@ Test(arena, pieces_are_zeroed_and_aligned_also_after_reset)
     arena_free(arena);
 }
 
+// What a peer can make large is charged, and given back by a reset and at the end.
+Test(arena, counted_pages_are_charged_until_they_are_freed)
+{
+    chunk_budget_init(1 << 20);
+    struct arena *arena = arena_new_counted(1 << 20, BUDGET_ORIGINS);
+    for (unsigned round = 0; round < 2; round++) {
+        cr_assert_not_null(arena_alloc(arena, 100));
+        uint64_t small = chunk_budget_kind_bytes(BUDGET_ORIGINS);
+        cr_assert_leq(small, 256); // under ASan each piece is a page
+        cr_assert_not_null(arena_alloc(arena, 100000));
+        cr_assert_geq(chunk_budget_kind_bytes(BUDGET_ORIGINS), 100000);
+        arena_reset(arena);
+        cr_assert_eq(chunk_budget_used_bytes(), 0);
+    }
+    cr_assert_not_null(arena_alloc(arena, 200000));
+    arena_free(arena);
+    cr_assert_eq(chunk_budget_used_bytes(), 0);
+    chunk_budget_init(0);
+}
+
 Test(arena, refuses_past_its_maximum)
 {
     struct arena *arena = arena_new(1000);
