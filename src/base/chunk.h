@@ -37,6 +37,7 @@ enum chunk_budget_kind {
     BUDGET_ORIGINS, // transfers: a handle of curl's and its receive buffer
     BUDGET_BODIES,  // bodies and documents that must be whole before they go on
     BUDGET_FOLDERS, // names of folders that listings of a `dir:` origin walk through, and their answers
+    BUDGET_WARM,   // names and objects at hand of warm jobs
     BUDGET_WRITES, // keys that writes hold open, their invalidations in flight, doubts
     BUDGET_KINDS
 };
@@ -55,7 +56,8 @@ void chunk_budget_charge(enum chunk_budget_kind kind, uint64_t bytes);
 void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes);
 // Charges unless the kind would then have more than a quarter of the budget, or all kinds but payload more
 // than seven eighths. `held`: what the caller has charged to the kind already. If nobody else holds any of
-// it the caller gets what it asks for, so that every request fits when it is alone. False: nothing was charged; the caller answers SlowDown or takes less.
+// it the caller gets what it asks for, so that every request fits when it is alone. False: nothing was
+// charged; the caller answers SlowDown or takes less.
 bool chunk_budget_try_charge(enum chunk_budget_kind kind, uint64_t held, uint64_t bytes) MUST_USE;
 
 bool chunk_budget_is_short(void);            // more than half of what chunks may have is in use

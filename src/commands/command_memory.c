@@ -56,7 +56,7 @@ void command_memory_metrics(struct buf *out)
     } kinds[] = {{"payload", BUDGET_PAYLOAD}, {"clients", BUDGET_CLIENTS},
                  {"origins", BUDGET_ORIGINS}, {"runs", BUDGET_RUNS},
                  {"bodies", BUDGET_BODIES},   {"folders", BUDGET_FOLDERS},
-                 {"writes", BUDGET_WRITES}};
+                 {"warm", BUDGET_WARM},       {"writes", BUDGET_WRITES}};
     buf_append_cstr(out, "# HELP forebay_buffer_bytes memory held between origins and clients\n"
                          "# TYPE forebay_buffer_bytes gauge\n");
     for (unsigned i = 0; i < ARRAY_LEN(kinds); i++) {

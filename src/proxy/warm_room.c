@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all warm jobs together hold in memory, which is beside limits.max_buffer and bounded by a share of it:
+// What all warm jobs together hold in memory, which is charged to the budget and bounded by a share of it:
 // names that were asked for or listed and are not begun yet, and objects at hand. Names are added by any thread
 // and given back on the job's worker; one thread at a time asks whether more fit.
 //
@@ -31,6 +31,7 @@ static void names_add(struct proxy_warm *job, uint64_t bytes)
 {
     atomic_fetch_add(&job->names_bytes, bytes);
     atomic_fetch_add(&job->proxy->warm_room.names_bytes, bytes);
+    chunk_budget_charge(BUDGET_WARM, bytes);
     stats_add(COUNTER_warm_names, bytes);
 }
 
@@ -38,6 +39,7 @@ static void names_take(struct proxy_warm *job, uint64_t bytes)
 {
     check(atomic_fetch_sub(&job->names_bytes, bytes) >= bytes);
     check(atomic_fetch_sub(&job->proxy->warm_room.names_bytes, bytes) >= bytes);
+    chunk_budget_discharge(BUDGET_WARM, bytes);
     stats_sub(COUNTER_warm_names, bytes);
 }
 
@@ -123,6 +125,7 @@ void warm_room_object_come(struct warm_object *o)
     o->held_bytes = object_bytes(o);
     o->job->object_count++;
     atomic_fetch_add(&o->job->proxy->warm_room.objects_bytes, o->held_bytes);
+    chunk_budget_charge(BUDGET_WARM, o->held_bytes);
     stats_add(COUNTER_warm_objects_held, o->held_bytes);
 }
 
@@ -131,5 +134,6 @@ void warm_room_object_gone(struct warm_object *o)
     struct proxy *proxy = o->job->proxy;
     o->job->object_count--;
     check(atomic_fetch_sub(&proxy->warm_room.objects_bytes, o->held_bytes) >= o->held_bytes);
+    chunk_budget_discharge(BUDGET_WARM, o->held_bytes);
     stats_sub(COUNTER_warm_objects_held, o->held_bytes);
 }
