@@ -546,10 +546,12 @@ void world_end(void)
         readahead_free(world.pw[i].readahead);
     }
     store_end();
-    fill_room_free(world.room);
     for (int i = 0; i < MAX_WRITERS; i++) {
-        world.epoch_holds -= world.writers[i].used && !world.writers[i].wrote ? 1 : 0;
+        bool is_unlisted = world.writers[i].used && world.writers[i].open == NULL;
+        world.epoch_holds -= is_unlisted && !world.writers[i].wrote ? 1 : 0;
+        open_keys_close(world.writers[i].open);
     }
+    fill_room_free(world.room);
     cr_assert(world.epoch_holds == 0, "a hold is left: seed %llu", seed);
     cr_assert(world.longs_promised == 0, "a promise is left: seed %llu", seed);
     cr_assert(world.objects == 0, "a version is left: seed %llu", seed);

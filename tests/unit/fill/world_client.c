@@ -551,6 +551,8 @@ static void on_write_ended(struct key_write *kw)
     w->replied = true;
     w->key->acked_version = w->version > w->key->acked_version ? w->version : w->key->acked_version;
     object_key_unref(kw->key);
+    open_keys_close(w->open);
+    w->open = NULL;
 }
 
 static int begin_write(unsigned worker, bool is_doubt)
@@ -567,7 +569,14 @@ static int begin_write(unsigned worker, bool is_doubt)
     w->kw.on_ended = on_write_ended;
     w->kw.is_doubt = is_doubt;
     world.current = &world.workers[worker];
-    invalidate_begin(world.pw[worker].fill, &w->kw);
+    if (is_doubt) {
+        invalidate_begin(world.pw[worker].fill, &w->kw);
+    } else {
+        const struct object_key *key = w->kw.key;
+        w->open = open_keys_new(world.pw[worker].fill, 1);
+        open_keys_add(w->open, key->origin, key->bucket, key->key);
+        invalidate_listed_begin(world.pw[worker].fill, &w->kw);
+    }
     turn_end(&world.workers[worker]);
     return i;
 }
@@ -591,7 +600,11 @@ static void end_write(struct writer *w)
 {
     w->wrote = true;
     world.current = w->kw.at->worker;
-    invalidate_end(w->kw.at, &w->kw);
+    if (w->open != NULL) {
+        invalidate_listed_end(w->kw.at, &w->kw);
+    } else {
+        invalidate_end(w->kw.at, &w->kw);
+    }
     turn_end(w->kw.at->worker);
 }
 

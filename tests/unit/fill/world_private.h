@@ -106,6 +106,7 @@ struct writer {
     bool used, ready, refused, wrote, replied;
     struct world_key *key;
     struct key_write kw;
+    struct open_keys *open; // of a request's write; NULL: a doubt, which its home holds open
     int version;
 };
 
